@@ -1,0 +1,1 @@
+"""threadkeep: a LangGraph saver that stores what changed."""

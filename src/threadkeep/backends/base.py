@@ -1,0 +1,57 @@
+"""The backend protocol: where rows live.
+
+Only the two protocols live here. A backend is dumb: it stores, finds and removes the
+records of `engine.model` and knows nothing of values, spans' meaning or runs. The
+contract, tested for every backend by `threadkeep.testing`:
+
+1. Replies come in request order. Calls are thread-safe. No lock outlives a call.
+2. A commit is atomic and durable as promised by the backend's options: what it raised
+   for changed nothing, what it returned for survives a crash.
+3. A retry of a commit is harmless (see `Batch`); write rows may then be there twice,
+   which the engine tolerates.
+4. Driver errors are mapped once per backend, `raise ... from`, to `threadkeep.errors`.
+5. A reply is a consistent view: one `fetch` sees no half of a commit within one read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+from threadkeep.engine.model import Change, Read
+
+
+class Backend(Protocol):
+    """A synchronous store of thread rows."""
+
+    def fetch(self, reads: Sequence[Read]) -> list[Any]:
+        """Answer each read, in order, in one round trip where the store can.
+
+        Each read's docstring names its reply. Idempotent.
+        """
+
+    def commit(self, change: Change) -> None:
+        """Carry out the change, all or nothing; return when it is durable.
+
+        Raises:
+            ThreadDeletedError, StaleThreadError, ConflictError, SegmentTakenError,
+            ThreadExistsError: as the change's docstring says; nothing was changed.
+            LockedError, ReadOnlyError, DiskFullError, BackendError: the store failed;
+            nothing was changed.
+        """
+
+    def close(self) -> None:
+        """Release everything. Idempotent; later calls raise `ClosedError`."""
+
+
+class AsyncBackend(Protocol):
+    """The same protocol for a store with a native async driver."""
+
+    async def fetch(self, reads: Sequence[Read]) -> list[Any]:
+        """See `Backend.fetch`."""
+
+    async def commit(self, change: Change) -> None:
+        """See `Backend.commit`."""
+
+    async def close(self) -> None:
+        """See `Backend.close`."""

@@ -1,0 +1,330 @@
+"""The records that the engine and every backend exchange.
+
+Only frozen, plain records live here: no I/O, no encoding, no behaviour beyond a
+property or two. Invariant: a record is complete in itself, so that any backend can
+store it and any test can build it by hand.
+
+Words: a *log* is an append-only sequence of encoded elements of one thread, a
+*segment* a stored run of a log, a *span* a range of a log. See docs/architecture.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple, TypeAlias
+
+
+class Span(NamedTuple):
+    """The positions `start <= p < stop` of log `log`."""
+
+    log: int
+    start: int
+    stop: int
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """An immutable stored run of a log: `count` elements from position `start` on.
+
+    `data` is a frame (see `codec.frame`): the backend never looks inside.
+    """
+
+    log: int
+    start: int
+    count: int
+    data: bytes
+
+    @property
+    def stop(self) -> int:
+        return self.start + self.count
+
+    @property
+    def span(self) -> Span:
+        return Span(self.log, self.start, self.stop)
+
+
+# How a checkpoint came to be, as bits of `CheckpointRow.flags`.
+FREE = 1  # of a run that chose its checkpoint, or of a fork: never fenced
+NESTED = 2  # put by an update from inside a running task: does not move the fence
+HIDDEN = 4  # pruned, kept only because a DeltaChannel is rebuilt through it
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointRow:
+    """One checkpoint as stored.
+
+    `run` is 0 where the run that put the parent went on, else the token of the load
+    (`get_tuple`) that this run began with; `seen` is the `seq` of the newest write on
+    the parent which that load returned. Together they say which writes on the parent
+    led here. `ts` is the checkpoint's time in microseconds since 1970 (UTC), or the
+    text itself where it is not a canonical ISO time.
+
+    `metadata` is JSON text, for queries and people; `exact` holds the codec's bytes
+    where JSON would not give the very same metadata back. `manifest` is encoded
+    against the keyframe manifest stored at (`key_log`, `key_pos`).
+    """
+
+    ns: str
+    id: str
+    parent: str | None
+    run: int
+    seen: int
+    flags: int
+    ts: int | str
+    metadata: str
+    exact: bytes | None
+    key_log: int
+    key_pos: int
+    manifest: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class WriteRow:
+    """What one `put_writes` call stored: the writes of one task, in one row.
+
+    `seq` is given by the backend at commit and grows with every row of the same
+    checkpoint (any value put in is ignored). `run` is 0 where the writer is the run
+    that put the checkpoint, else the token of the writer's load; `seen` as in
+    `CheckpointRow`. Rows are only ever added: which of them count is the engine's
+    to decide.
+    """
+
+    ns: str
+    checkpoint_id: str
+    run: int
+    seen: int
+    task_id: str
+    task_path: str
+    body: bytes
+    seq: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Child:
+    """The part of a checkpoint's first child that says which writes led to it."""
+
+    id: str
+    run: int
+    seen: int
+
+
+@dataclass(frozen=True, slots=True)
+class StoredCheckpoint:
+    """A checkpoint as read: its row, its keyframe, all its write rows in `seq` order.
+
+    `keyframe` is the whole segment that holds the keyframe, or None where it is
+    missing (damage). `child` is the child with the smallest id greater than the
+    checkpoint's own, hidden ones included.
+    """
+
+    thread: str
+    row: CheckpointRow
+    keyframe: Segment | None
+    writes: tuple[WriteRow, ...] = ()
+    child: Child | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ThreadState:
+    """What a read of one thread always tells.
+
+    `generation` grows whenever segments of the thread are removed (delete, prune):
+    what was cached under an older generation must be read again. `deleted_at` is the
+    tombstone: microseconds since 1970, 0 if the thread was never deleted.
+    `found` is None where there is no such checkpoint.
+    """
+
+    generation: int
+    deleted_at: int
+    found: StoredCheckpoint | None = None
+
+
+# -- reads: a closed set -------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class ReadCheckpoint:
+    """One checkpoint, or the head: the greatest id that is not hidden.
+
+    Reply: one `ThreadState`. An explicit id finds hidden checkpoints too.
+    """
+
+    thread: str
+    ns: str
+    id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ReadSegments:
+    """The segments that overlap the spans. Reply: `Segment`s, each once, in (log, start) order."""
+
+    thread: str
+    spans: tuple[Span, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ReadPath:
+    """The checkpoint `id` and its ancestors, nearest first, at most `limit`, hidden ones too.
+
+    Reply: `StoredCheckpoint`s with their writes; stops where a parent is absent.
+    """
+
+    thread: str
+    ns: str
+    id: str
+    limit: int
+
+
+@dataclass(frozen=True, slots=True)
+class ScanCheckpoints:
+    """A page of visible checkpoints, newest id first, over one thread or all of them.
+
+    `id` asks for exactly this id, `before` for smaller ids. `filter` maps metadata keys
+    to str, int, float, bool or None: a backend may use it to return fewer rows, but
+    must never drop a match (the engine checks each row again). `after` continues
+    behind the last row of the page before: its `(id, thread, ns)`; the order is by id
+    descending, then thread, then ns, both ascending. Reply: at most `limit`
+    `StoredCheckpoint`s with their writes.
+    """
+
+    thread: str | None
+    ns: str | None
+    id: str | None
+    before: str | None
+    filter: Mapping[str, Any]
+    after: tuple[str, str, str] | None
+    limit: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReadThread:
+    """Everything but the segments' data of one thread, for housekeeping.
+
+    Reply: one `ThreadRows`.
+    """
+
+    thread: str
+
+
+@dataclass(frozen=True, slots=True)
+class ThreadRows:
+    """All rows of a thread: checkpoints (hidden too, by ns then id ascending, each with
+    its own writes), writes whose checkpoint is not there (orphans), segment places."""
+
+    generation: int
+    deleted_at: int
+    checkpoints: tuple[StoredCheckpoint, ...]
+    orphans: tuple[WriteRow, ...]
+    segments: tuple[SegmentInfo, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentInfo:
+    """Where a segment lies and how many bytes it takes as stored."""
+
+    log: int
+    start: int
+    count: int
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class FindThreads:
+    """Ids of the threads that hold checkpoints (hidden ones count), in ascending order.
+
+    With `run_ids`, only those with a checkpoint whose metadata has one of them as
+    `run_id`. `after` continues behind that thread id. Reply: at most `limit` `str`s.
+    """
+
+    after: str | None
+    limit: int
+    run_ids: tuple[str, ...] = ()
+
+
+Read: TypeAlias = (
+    ReadCheckpoint | ReadSegments | ReadPath | ScanCheckpoints | ReadThread | FindThreads
+)
+
+
+# -- changes: a closed set, each atomic ----------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class HeadFence:
+    """Holds if no checkpoint of `ns` has an id greater than `expected`.
+
+    Not counted are the batch's own checkpoints (a retry is harmless) and checkpoints
+    flagged NESTED. `expected` None: the namespace has no such checkpoint at all.
+    """
+
+    ns: str
+    expected: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class WritesFence:
+    """Holds if `checkpoint_id` has no write row of another run with `seq > seen`."""
+
+    ns: str
+    checkpoint_id: str
+    run: int
+    seen: int
+
+
+Fence: TypeAlias = HeadFence | WritesFence
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Rows to add and remove, all or nothing.
+
+    Checked first, in this order: `born` (if given) must be greater than the thread's
+    `deleted_at`, else `ThreadDeletedError`; `generation` (if given) must be the
+    thread's own, else `StaleThreadError`; each fence must hold, else `ConflictError`.
+    Then `drop_segments` (each only where log, start and count all match), then
+    `segments`: one that is there with the same bytes is skipped, one that overlaps
+    stored positions in any other way is a `SegmentTakenError`. Checkpoint rows replace
+    by (ns, id). Drops of what is absent are harmless. `bump` raises the generation.
+    `now` is the time in microseconds since 1970.
+    """
+
+    thread: str
+    now: int
+    generation: int | None = None
+    born: int | None = None
+    fences: tuple[Fence, ...] = ()
+    segments: tuple[Segment, ...] = ()
+    checkpoints: tuple[CheckpointRow, ...] = ()
+    writes: tuple[WriteRow, ...] = ()
+    drop_segments: tuple[tuple[int, int, int], ...] = ()  # log, start, count
+    drop_checkpoints: tuple[tuple[str, str], ...] = ()  # ns, id
+    drop_writes: tuple[tuple[str, str, int], ...] = ()  # ns, checkpoint id, seq
+    hide_checkpoints: tuple[tuple[str, str], ...] = ()  # ns, id
+    bump: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class DropThread:
+    """Remove everything of a thread and leave a tombstone: `deleted_at` = `now`,
+    generation raised. A thread that never was gets the tombstone too."""
+
+    thread: str
+    now: int
+
+
+@dataclass(frozen=True, slots=True)
+class CopyThread:
+    """Copy all rows of `source` (hidden ones, writes and segments too) to `target`.
+
+    `ThreadExistsError` if `target` holds checkpoints; orphans of an earlier life of
+    `target` are removed first, its tombstone is cleared and its generation raised.
+    An absent source copies nothing.
+    """
+
+    source: str
+    target: str
+    now: int
+
+
+Change: TypeAlias = Batch | DropThread | CopyThread

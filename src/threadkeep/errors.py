@@ -1,0 +1,155 @@
+"""Every failure that threadkeep names: one root, a small tree.
+
+Only exception classes live here. A docstring is the message's first half, so it
+must read as one; `hint` is the second half: what to do. Errors carry the place
+(`thread`, `namespace`, `checkpoint`, `channel`) where it is known, and
+`retryable` tells whether doing the same again can help.
+"""
+
+from __future__ import annotations
+
+
+class ThreadkeepError(Exception):
+    """threadkeep could not do what was asked."""
+
+    retryable = False
+
+    def __init__(
+        self,
+        message: str = "",
+        *,
+        hint: str = "",
+        thread: str | None = None,
+        namespace: str | None = None,
+        checkpoint: str | None = None,
+        channel: str | None = None,
+    ) -> None:
+        self.message = message or (type(self).__doc__ or "").strip().splitlines()[0]
+        self.hint = hint
+        self.thread = thread
+        self.namespace = namespace
+        self.checkpoint = checkpoint
+        self.channel = channel
+        super().__init__(self.message)
+
+    def __str__(self) -> str:
+        names = ("thread", "namespace", "checkpoint", "channel")
+        known = [(n, getattr(self, n)) for n in names]
+        place = ", ".join(f"{n} {v!r}" for n, v in known if v)
+        text = f"{self.message} ({place})" if place else self.message
+        return f"{text}\n{self.hint}" if self.hint else text
+
+    def at(
+        self,
+        *,
+        thread: str | None = None,
+        namespace: str | None = None,
+        checkpoint: str | None = None,
+        channel: str | None = None,
+    ) -> ThreadkeepError:
+        """Fill in the parts of the place that are not known yet; return the error itself."""
+        self.thread = self.thread or thread
+        self.namespace = self.namespace or namespace
+        self.checkpoint = self.checkpoint or checkpoint
+        self.channel = self.channel or channel
+        return self
+
+
+# -- what the caller gave ------------------------------------------------------------
+
+
+class InvalidArgumentError(ThreadkeepError, ValueError):
+    """An argument has a value that cannot be used."""
+
+
+class InvalidConfigError(ThreadkeepError, KeyError):
+    """The config or the checkpoint lacks a key that this call needs."""
+
+    # KeyError prints the repr of its argument: one clear line is wanted instead.
+    __str__ = ThreadkeepError.__str__
+
+
+# -- what other runs did -------------------------------------------------------------
+
+
+class ConflictError(ThreadkeepError):
+    """Another run has moved this thread since this run loaded it."""
+
+
+class ThreadDeletedError(ThreadkeepError):
+    """The thread was deleted while this run was under way."""
+
+
+class ThreadExistsError(ThreadkeepError, ValueError):
+    """The target thread already holds checkpoints."""
+
+
+# -- values and bytes ----------------------------------------------------------------
+
+
+class CodecError(ThreadkeepError):
+    """A value could not be turned into bytes or back."""
+
+
+class UnserializableError(CodecError, TypeError):
+    """This value cannot be stored so that it comes back exactly."""
+
+
+class UnknownTypeError(CodecError):
+    """The stored value has a type that this program has not allowed."""
+
+
+class CorruptionError(CodecError):
+    """Stored bytes are damaged or missing."""
+
+
+class NewerFormatError(CodecError):
+    """The data was written by a newer release of threadkeep."""
+
+
+# -- stores --------------------------------------------------------------------------
+
+
+class BackendError(ThreadkeepError):
+    """The store could not do what was asked."""
+
+
+class OpenError(BackendError, ValueError):
+    """The store cannot be opened."""
+
+
+class NotOursError(OpenError):
+    """The file is not a threadkeep database."""
+
+
+class ClosedError(BackendError):
+    """The saver has been closed."""
+
+
+class LockedError(BackendError):
+    """The database stayed locked by another process for longer than the busy timeout."""
+
+    retryable = True
+
+
+class ReadOnlyError(BackendError):
+    """The database cannot be written."""
+
+
+class DiskFullError(BackendError):
+    """There is no space left for the database."""
+
+
+# -- between a backend and the engine: never reach a user ----------------------------
+
+
+class SegmentTakenError(BackendError):
+    """The log positions hold other bytes: the writer must open a fresh log."""
+
+    retryable = True
+
+
+class StaleThreadError(BackendError):
+    """Segments of the thread were removed since it was read: read it again."""
+
+    retryable = True
