@@ -1,0 +1,45 @@
+# One target a habit. Each sets up the virtual environment it needs, once, and says so.
+#
+# PYTHON=python3.12   the interpreter to use (3.11 or newer; default: the first found)
+# VENV=.venv          where the virtual environment lies
+
+VENV ?= .venv
+export VENV PYTHON
+python := $(VENV)/bin/python
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test lint format bench lock clean
+
+help: ## Say what can be made
+	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' Makefile | while IFS='	' read -r name text; do \
+		printf '  make %-8s %s\n' "$$name" "$$text"; done
+
+demo: ## Run an agent over a folder, kill it, resume it: DIR=path MODEL=provider:name TURNS=200
+	@scripts/setup demo
+	@$(python) -m demo $(if $(DIR),--dir '$(DIR)') $(if $(MODEL),--model '$(MODEL)') \
+		$(if $(TURNS),--turns '$(TURNS)')
+
+test: ## Run every test: ARGS='-k name' passes options to pytest
+	@scripts/setup test
+	@$(python) -m pytest -n 2 $(ARGS)
+
+lint: ## Check style (ruff) and types (mypy --strict)
+	@scripts/setup lint
+	@$(python) -m ruff check .
+	@$(python) -m ruff format --check .
+	@$(python) -m mypy
+
+format: ## Put the code into the house style
+	@scripts/setup lint
+	@$(python) -m ruff check --fix --quiet . ; $(python) -m ruff format .
+
+bench: ## Measure against LangGraph's own savers: DATA=conversations.jsonl.gz ARGS='--quick'
+	@scripts/setup bench
+	@$(python) -m bench $(if $(DATA),--data '$(DATA)') $(ARGS)
+
+lock: ## Write requirements/ anew: UPGRADE=1 takes the newest versions
+	@scripts/lock
+
+clean: ## Remove everything that make has made
+	rm -rf $(VENV) build dist .demo bench/results .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	find src tests demo bench -name __pycache__ -type d -prune -exec rm -rf {} +
