@@ -1,0 +1,1 @@
+"""Suites that hold threadkeep to LangGraph's behaviour, through public APIs alone."""

@@ -1,0 +1,8 @@
+"""What people do with graphs, as a table: name -> scenario (see `table`)."""
+
+from __future__ import annotations
+
+from . import chat
+from .table import SCENARIOS, Scenario
+
+__all__ = ["SCENARIOS", "Scenario", "chat"]
