@@ -122,6 +122,10 @@ class NotOursError(OpenError):
     """The file is not a threadkeep database."""
 
 
+class NewerDatabaseError(OpenError, NewerFormatError):
+    """The database was made by a newer release of threadkeep."""
+
+
 class ClosedError(BackendError):
     """The saver has been closed."""
 

@@ -6,6 +6,9 @@ store it and any test can build it by hand.
 
 Words: a *log* is an append-only sequence of encoded elements of one thread, a
 *segment* a stored run of a log, a *span* a range of a log. See docs/architecture.md.
+
+Ids (of threads, namespaces, checkpoints, tasks) are any text that UTF-8 can hold, and
+are ordered by code point, as Python orders `str`. Numbers fit in 64 bits, signed.
 """
 
 from __future__ import annotations
@@ -25,7 +28,7 @@ class Span(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """An immutable stored run of a log: `count` elements from position `start` on.
+    """An immutable stored run of a log: `count` (at least 1) elements from `start` on.
 
     `data` is a frame (see `codec.frame`): the backend never looks inside.
     """
@@ -182,7 +185,8 @@ class ScanCheckpoints:
 
     `id` asks for exactly this id, `before` for smaller ids. `filter` maps metadata keys
     to str, int, float, bool or None: a backend may use it to return fewer rows, but
-    must never drop a match (the engine checks each row again). `after` continues
+    must never drop a match (the engine checks each row again); a row that has `exact`
+    always counts as a possible match. `after` continues
     behind the last row of the page before: its `(id, thread, ns)`; the order is by id
     descending, then thread, then ns, both ascending. Reply: at most `limit`
     `StoredCheckpoint`s with their writes.
@@ -242,8 +246,58 @@ class FindThreads:
     run_ids: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class ReadSizes:
+    """How much is stored, thread by thread.
+
+    Reply: one `Sizes` with at most `limit` threads, of those that hold any row at all
+    (orphans too), in ascending order, from behind the thread id `after` on.
+    """
+
+    after: str | None
+    limit: int
+
+
+@dataclass(frozen=True, slots=True)
+class ThreadSize:
+    """Rows of one thread (hidden checkpoints count), and the bytes of their contents:
+    `row_bytes` of checkpoints and writes, `segment_bytes` of segments' data."""
+
+    thread: str
+    checkpoints: int
+    writes: int
+    segments: int
+    row_bytes: int
+    segment_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """`total` is the number of bytes that the whole store takes where it lives (on
+    disk, with its own overhead and free space), whichever threads were asked for."""
+
+    total: int
+    threads: tuple[ThreadSize, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ReadDamage:
+    """What the store finds wrong with its own files, apart from what they mean to us.
+
+    Reply: one line of text (`str`) for each finding; none where all is sound. May read
+    everything that is stored.
+    """
+
+
 Read: TypeAlias = (
-    ReadCheckpoint | ReadSegments | ReadPath | ScanCheckpoints | ReadThread | FindThreads
+    ReadCheckpoint
+    | ReadSegments
+    | ReadPath
+    | ScanCheckpoints
+    | ReadThread
+    | FindThreads
+    | ReadSizes
+    | ReadDamage
 )
 
 
@@ -319,7 +373,7 @@ class CopyThread:
 
     `ThreadExistsError` if `target` holds checkpoints; orphans of an earlier life of
     `target` are removed first, its tombstone is cleared and its generation raised.
-    An absent source copies nothing.
+    A source that holds no rows changes nothing.
     """
 
     source: str

@@ -1,0 +1,55 @@
+"""The memory backend itself: one lock around the rows.
+
+Only the protocol's three methods live here. Invariant: every read and every change
+happens under the lock, as a whole.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Any
+
+from threadkeep.backends.memory.changes import carry_out
+from threadkeep.backends.memory.reads import reply
+from threadkeep.errors import ClosedError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from threadkeep.backends.memory.rows import Threads
+    from threadkeep.engine.model import Change, Read
+
+
+class MemoryBackend:
+    """Rows in this process's memory, gone when it ends.
+
+    A commit takes a few microseconds. Metadata filters of scans are left to the
+    engine, as the contract allows.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._threads: Threads = {}
+        self._closed = False
+
+    def fetch(self, reads: Sequence[Read]) -> list[Any]:
+        """Answer each read, in order. See `Backend.fetch`."""
+        with self._lock:
+            self._check_open()
+            return [reply(self._threads, read) for read in reads]
+
+    def commit(self, change: Change) -> None:
+        """Carry out the change, all or nothing. See `Backend.commit`."""
+        with self._lock:
+            self._check_open()
+            carry_out(self._threads, change)
+
+    def close(self) -> None:
+        """Let go of every row. Idempotent."""
+        with self._lock:
+            self._closed = True
+            self._threads.clear()
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise ClosedError(hint="Open a new saver: what this one held in memory is gone.")

@@ -1,0 +1,151 @@
+"""Changes, carried out on the rows in memory.
+
+Only functions from (threads, change) to nothing may live here. Invariant: a change is
+checked whole before any row moves (segments, which are checked as they go, are put
+back), so that one that raises has changed nothing.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+from threadkeep.backends.memory.rows import EMPTY, EMPTY_NAMESPACE, Thread, Threads
+from threadkeep.engine.model import (
+    NESTED,
+    Batch,
+    Change,
+    CopyThread,
+    DropThread,
+    Fence,
+    HeadFence,
+    Segment,
+    WritesFence,
+)
+from threadkeep.errors import (
+    ConflictError,
+    SegmentTakenError,
+    StaleThreadError,
+    ThreadDeletedError,
+    ThreadExistsError,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+def carry_out(threads: Threads, change: Change) -> None:
+    """Carry out one change as its docstring says, all or nothing."""
+    _CHANGES[type(change)](threads, change)
+
+
+def _apply(threads: Threads, batch: Batch) -> None:
+    known = threads.get(batch.thread)
+    thread = known or Thread()
+    _check_thread(batch, thread)
+    for fence in batch.fences:
+        _FENCES[type(fence)](batch, fence, thread)
+    _move_segments(batch, thread)
+    _move_rows(batch, thread)
+    if batch.bump:
+        thread.generation += 1
+    if known is None:
+        threads[batch.thread] = thread
+
+
+def _drop(threads: Threads, change: DropThread) -> None:
+    gone = Thread()
+    gone.generation = threads.get(change.thread, EMPTY).generation + 1
+    gone.deleted_at = change.now
+    threads[change.thread] = gone
+
+
+def _copy(threads: Threads, change: CopyThread) -> None:
+    source = threads.get(change.source, EMPTY)
+    target = threads.get(change.target, EMPTY)
+    if not source.holds_rows():
+        return
+    if target.holds_checkpoints() or source is target:
+        raise ThreadExistsError(thread=change.target)
+    threads[change.target] = _copied(source, generation=target.generation + 1)
+
+
+def _copied(source: Thread, *, generation: int) -> Thread:
+    """The same records in containers of its own, never deleted."""
+    copy = Thread()
+    copy.generation = generation
+    for row in source.rows():
+        copy.namespace(row.ns).put(row)
+    for write in source.writes():
+        copy.namespace(write.ns).writes.setdefault(write.checkpoint_id, []).append(write)
+    for segment in source.segments():
+        copy.log(segment.log).put(segment)
+    return copy
+
+
+# -- steps of a batch ----------------------------------------------------------------
+
+
+def _check_thread(batch: Batch, thread: Thread) -> None:
+    if batch.born is not None and batch.born <= thread.deleted_at:
+        raise ThreadDeletedError(thread=batch.thread)
+    if batch.generation is not None and batch.generation != thread.generation:
+        raise StaleThreadError(thread=batch.thread)
+
+
+def _check_head(batch: Batch, fence: HeadFence, thread: Thread) -> None:
+    namespace = thread.namespaces.get(fence.ns, EMPTY_NAMESPACE)
+    first = 0 if fence.expected is None else bisect_right(namespace.ids, fence.expected)
+    own = {row.id for row in batch.checkpoints if row.ns == fence.ns}
+    for key in islice(namespace.ids, first, None):
+        if key not in own and not namespace.rows[key].flags & NESTED:
+            raise ConflictError(thread=batch.thread, namespace=fence.ns, checkpoint=key)
+
+
+def _check_writes(batch: Batch, fence: WritesFence, thread: Thread) -> None:
+    namespace = thread.namespaces.get(fence.ns, EMPTY_NAMESPACE)
+    rows = namespace.writes.get(fence.checkpoint_id, ())
+    if any(row.run != fence.run and row.seq > fence.seen for row in rows):
+        raise ConflictError(thread=batch.thread, namespace=fence.ns, checkpoint=fence.checkpoint_id)
+
+
+def _move_segments(batch: Batch, thread: Thread) -> None:
+    """Drop and add segments; where one is taken, put everything back as it was."""
+    logs = thread.logs
+    dropped = [logs[n].drop(start, count) for n, start, count in batch.drop_segments if n in logs]
+    added: list[Segment] = []
+    try:
+        added.extend(s for s in batch.segments if thread.log(s.log).put(s))
+    except SegmentTakenError as error:
+        for segment in added:
+            logs[segment.log].drop(segment.start, segment.count)
+        for gone in filter(None, dropped):
+            logs[gone.log].put(gone)
+        error.at(thread=batch.thread)
+        raise
+
+
+def _move_rows(batch: Batch, thread: Thread) -> None:
+    for row in batch.checkpoints:
+        thread.namespace(row.ns).put(row)
+    for write in batch.writes:
+        thread.namespace(write.ns).add_write(write)
+    for ns, key in batch.drop_checkpoints:
+        thread.namespace(ns).drop(key)
+    for ns, key, seq in batch.drop_writes:
+        thread.namespace(ns).drop_write(key, seq)
+    for ns, key in batch.hide_checkpoints:
+        thread.namespace(ns).hide(key)
+
+
+_FENCES: dict[type[Fence], Callable[[Batch, Any, Thread], None]] = {
+    HeadFence: _check_head,
+    WritesFence: _check_writes,
+}
+
+_CHANGES: dict[type[Change], Callable[[Threads, Any], None]] = {
+    Batch: _apply,
+    DropThread: _drop,
+    CopyThread: _copy,
+}

@@ -1,0 +1,179 @@
+"""Answers to reads, out of the rows in memory.
+
+Only functions from (threads, read) to the reply may live here. Invariant: they change
+nothing, and what they return shares no container with the rows.
+"""
+
+from __future__ import annotations
+
+import json
+from heapq import merge
+from itertools import islice
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from threadkeep.backends.memory.rows import EMPTY, EMPTY_NAMESPACE, Thread, Threads
+from threadkeep.engine.model import (
+    CheckpointRow,
+    FindThreads,
+    Read,
+    ReadCheckpoint,
+    ReadDamage,
+    ReadPath,
+    ReadSegments,
+    ReadSizes,
+    ReadThread,
+    ScanCheckpoints,
+    Segment,
+    SegmentInfo,
+    Sizes,
+    StoredCheckpoint,
+    ThreadRows,
+    ThreadSize,
+    ThreadState,
+    WriteRow,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+_Named: TypeAlias = tuple[str, CheckpointRow]  # with its thread id
+
+
+def reply(threads: Threads, read: Read) -> Any:
+    """Answer one read as its docstring says."""
+    return _REPLIES[type(read)](threads, read)
+
+
+def _checkpoint(threads: Threads, read: ReadCheckpoint) -> ThreadState:
+    thread = threads.get(read.thread, EMPTY)
+    namespace = thread.namespaces.get(read.ns, EMPTY_NAMESPACE)
+    row = namespace.head() if read.id is None else namespace.rows.get(read.id)
+    found = thread.stored(read.thread, row) if row else None
+    return ThreadState(thread.generation, thread.deleted_at, found)
+
+
+def _segments(threads: Threads, read: ReadSegments) -> list[Segment]:
+    logs = threads.get(read.thread, EMPTY).logs
+    found: dict[tuple[int, int], Segment] = {}
+    for number, start, stop in read.spans:
+        if number in logs and start < stop:
+            for segment in logs[number].between(start, stop):
+                found[number, segment.start] = segment
+    return [found[key] for key in sorted(found)]
+
+
+def _path(threads: Threads, read: ReadPath) -> list[StoredCheckpoint]:
+    thread = threads.get(read.thread, EMPTY)
+    rows = thread.namespaces.get(read.ns, EMPTY_NAMESPACE).rows
+    path: list[StoredCheckpoint] = []
+    row = rows.get(read.id)
+    while row is not None and len(path) < read.limit:
+        path.append(thread.stored(read.thread, row))
+        row = None if row.parent is None else rows.get(row.parent)
+    return path
+
+
+# -- scans ---------------------------------------------------------------------------
+
+
+def _scan(threads: Threads, read: ScanCheckpoints) -> list[StoredCheckpoint]:
+    # Equal ids keep the order of the iterators merged: thread, then namespace.
+    rows = merge(*_scanned(threads, read), key=_id_of, reverse=True)
+    after = read.after
+    page = (
+        threads[name].stored(name, row)
+        for name, row in rows
+        if after is None or row.id < after[0] or (name, row.ns) > after[1:]
+    )
+    return list(islice(page, read.limit))
+
+
+def _scanned(threads: Threads, read: ScanCheckpoints) -> Iterator[Iterator[_Named]]:
+    """One iterator for each namespace looked into, in the order of thread and namespace."""
+    for name in sorted(threads) if read.thread is None else [read.thread]:
+        thread = threads.get(name, EMPTY)
+        for ns in sorted(thread.namespaces) if read.ns is None else [read.ns]:
+            if ns in thread.namespaces:
+                yield _visible(thread, name, ns, read)
+
+
+def _visible(thread: Thread, name: str, ns: str, read: ScanCheckpoints) -> Iterator[_Named]:
+    newest = read.after[0] if read.after else None
+    if read.id is not None:
+        newest = read.id if newest is None else min(newest, read.id)
+    for row in thread.namespaces[ns].visible_down(read.before, newest):
+        if read.id is not None and row.id != read.id:
+            break
+        yield name, row
+
+
+def _id_of(named: _Named) -> str:
+    return named[1].id
+
+
+# -- housekeeping --------------------------------------------------------------------
+
+
+def _thread(threads: Threads, read: ReadThread) -> ThreadRows:
+    thread = threads.get(read.thread, EMPTY)
+    checkpoints: list[StoredCheckpoint] = []
+    orphans: list[WriteRow] = []
+    for _, namespace in sorted(thread.namespaces.items()):
+        checkpoints += (thread.stored(read.thread, namespace.rows[key]) for key in namespace.ids)
+        for key in sorted(namespace.writes.keys() - namespace.rows.keys()):
+            orphans += namespace.writes[key]
+    places = (SegmentInfo(s.log, s.start, s.count, len(s.data)) for s in thread.segments())
+    return ThreadRows(
+        thread.generation, thread.deleted_at, tuple(checkpoints), tuple(orphans), tuple(places)
+    )
+
+
+def _find(threads: Threads, read: FindThreads) -> list[str]:
+    found = (name for name in _names_after(threads, read.after) if _wanted(threads[name], read))
+    return list(islice(found, read.limit))
+
+
+def _wanted(thread: Thread, read: FindThreads) -> bool:
+    if not read.run_ids:
+        return thread.holds_checkpoints()
+    return any(_run_id(row) in read.run_ids for row in thread.rows())
+
+
+def _run_id(row: CheckpointRow) -> object:
+    metadata = json.loads(row.metadata)
+    return metadata.get("run_id") if isinstance(metadata, dict) else None
+
+
+def _names_after(threads: Threads, after: str | None) -> list[str]:
+    return sorted(name for name in threads if after is None or name > after)
+
+
+def _sizes(threads: Threads, read: ReadSizes) -> Sizes:
+    sizes = {name: _size(name, thread) for name, thread in threads.items() if thread.holds_rows()}
+    total = sum(size.row_bytes + size.segment_bytes for size in sizes.values())
+    page = [sizes[name] for name in _names_after(threads, read.after) if name in sizes]
+    return Sizes(total, tuple(page[: read.limit]))
+
+
+def _size(name: str, thread: Thread) -> ThreadSize:
+    rows, writes, segments = list(thread.rows()), list(thread.writes()), list(thread.segments())
+    row_bytes = sum(len(r.metadata) + len(r.exact or b"") + len(r.manifest) for r in rows)
+    row_bytes += sum(len(write.body) for write in writes)
+    segment_bytes = sum(len(segment.data) for segment in segments)
+    return ThreadSize(name, len(rows), len(writes), len(segments), row_bytes, segment_bytes)
+
+
+def _damage(_threads: Threads, _read: ReadDamage) -> list[str]:
+    return []
+
+
+_REPLIES: dict[type[Read], Callable[[Threads, Any], Any]] = {
+    ReadCheckpoint: _checkpoint,
+    ReadSegments: _segments,
+    ReadPath: _path,
+    ScanCheckpoints: _scan,
+    ReadThread: _thread,
+    FindThreads: _find,
+    ReadSizes: _sizes,
+    ReadDamage: _damage,
+}
