@@ -1,0 +1,273 @@
+"""Changes as SQL.
+
+Only what runs inside a write transaction lives here. Invariants: the caller has begun
+it and ends it, and undoes everything where one of these raises; values reach SQL as
+bound parameters only; each text is constant, so that SQLite compiles it once.
+"""
+# ruff: noqa: S608 - texts are put together from constants of this package only
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from threadkeep.backends.sqlite.ids import pack_id, unpack_id
+from threadkeep.backends.sqlite.reads import ThreadHead, read_thread_head
+from threadkeep.engine.model import (
+    HIDDEN,
+    NESTED,
+    Batch,
+    Change,
+    CheckpointRow,
+    CopyThread,
+    DropThread,
+    Fence,
+    HeadFence,
+    Segment,
+    WriteRow,
+    WritesFence,
+)
+from threadkeep.errors import (
+    ConflictError,
+    SegmentTakenError,
+    StaleThreadError,
+    ThreadDeletedError,
+    ThreadExistsError,
+)
+
+if TYPE_CHECKING:
+    import sqlite3
+    from collections.abc import Callable
+
+
+def carry_out(db: sqlite3.Connection, change: Change) -> None:
+    """Carry out one change as its docstring says.
+
+    Raises:
+        ThreadDeletedError, StaleThreadError, ConflictError, SegmentTakenError,
+        ThreadExistsError: roll back to where this began.
+        DRIVER_ERRORS: the same, if the transaction still lives.
+    """
+    _CHANGES[type(change)](db, change)
+
+
+# -- batches -------------------------------------------------------------------------
+
+
+def _apply(db: sqlite3.Connection, batch: Batch) -> None:
+    head = read_thread_head(db, batch.thread)
+    _check_thread(batch, head)
+    number = _number(db, batch.thread, head)
+    for fence in batch.fences:
+        _FENCES[type(fence)](db, batch, number, fence)
+    if batch.drop_segments:
+        places = [(number, *place) for place in batch.drop_segments]
+        db.executemany(_DROP_SEGMENT, places)
+    for segment in batch.segments:
+        _add_segment(db, batch.thread, number, segment)
+    for row in batch.checkpoints:
+        db.execute(_PUT_CHECKPOINT, _checkpoint_values(number, row))
+    for write in batch.writes:
+        db.execute(_ADD_WRITE, _write_values(number, write))
+    _drop_rows(db, number, batch)
+    if batch.bump:
+        db.execute(_BUMP, (number,))
+
+
+_NEW_THREAD = "INSERT INTO tk_threads (thread) VALUES (?)"
+_BUMP = "UPDATE tk_threads SET generation = coalesce(generation, 0) + 1 WHERE number = ?"
+
+
+def _check_thread(batch: Batch, head: ThreadHead) -> None:
+    if batch.born is not None and batch.born <= head.deleted_at:
+        raise ThreadDeletedError(thread=batch.thread)
+    if batch.generation is not None and batch.generation != head.generation:
+        raise StaleThreadError(thread=batch.thread)
+
+
+def _number(db: sqlite3.Connection, thread: str, head: ThreadHead) -> int:
+    """The thread's number, given now where it has none."""
+    if head.number is not None:
+        return head.number
+    return int(db.execute(_NEW_THREAD, (thread,)).lastrowid or 0)
+
+
+_NEWER_HEADS = f"""
+SELECT id FROM tk_checkpoints
+WHERE thread = ? AND ns = ? AND id > ? AND (flags & {NESTED}) IS NOT {NESTED} ORDER BY id DESC
+"""
+_BEFORE_ALL = 0  # a number sorts before every text and blob
+_OTHERS_WRITE = """
+SELECT 1 FROM tk_writes
+WHERE thread = ? AND ns = ? AND checkpoint = ? AND seq > ? AND run IS NOT ? LIMIT 1
+"""
+
+
+def _check_head(db: sqlite3.Connection, batch: Batch, number: int, fence: HeadFence) -> None:
+    expected = _BEFORE_ALL if fence.expected is None else pack_id(fence.expected)
+    own = {pack_id(row.id) for row in batch.checkpoints if row.ns == fence.ns}
+    for (newer,) in db.execute(_NEWER_HEADS, (number, fence.ns, expected)):
+        if newer not in own:
+            raise ConflictError(
+                thread=batch.thread, namespace=fence.ns, checkpoint=unpack_id(newer)
+            )
+
+
+def _check_writes(db: sqlite3.Connection, batch: Batch, number: int, fence: WritesFence) -> None:
+    key = (number, fence.ns, pack_id(fence.checkpoint_id))
+    if db.execute(_OTHERS_WRITE, (*key, fence.seen, fence.run or None)).fetchone():
+        raise ConflictError(thread=batch.thread, namespace=fence.ns, checkpoint=fence.checkpoint_id)
+
+
+# -- rows of a batch -----------------------------------------------------------------
+
+_DROP_SEGMENT = "DELETE FROM tk_segments WHERE thread = ? AND log = ? AND start = ? AND count = ?"
+# Stored segments never overlap: only the last one that starts before our end can reach us.
+_ADD_SEGMENT = """
+INSERT INTO tk_segments (thread, log, start, count, data)
+SELECT ?1, ?2, ?3, ?4, ?5
+WHERE coalesce(
+    (SELECT start + count FROM tk_segments
+        WHERE thread = ?1 AND log = ?2 AND start < ?3 + ?4 ORDER BY start DESC LIMIT 1),
+    ?3) <= ?3
+"""
+_SAME_SEGMENT = """
+SELECT 1 FROM tk_segments WHERE thread = ? AND log = ? AND start = ? AND count = ? AND data = ?
+"""
+_PUT_CHECKPOINT = """
+INSERT OR REPLACE INTO tk_checkpoints (thread, ns, id, parent, run, seen, flags, ts,
+    metadata, exact, key_log, key_pos, manifest)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+"""
+_ADD_WRITE = """
+INSERT INTO tk_writes (thread, ns, checkpoint, run, seen, task, path, body, seq)
+SELECT ?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, coalesce(
+    (SELECT seq FROM tk_writes
+        WHERE thread = ?1 AND ns = ?2 AND checkpoint = ?3 ORDER BY seq DESC LIMIT 1),
+    0) + 1
+"""
+_DROP_CHECKPOINT = "DELETE FROM tk_checkpoints WHERE thread = ? AND ns = ? AND id = ?"
+_DROP_WRITE = "DELETE FROM tk_writes WHERE thread = ? AND ns = ? AND checkpoint = ? AND seq = ?"
+_HIDE = f"""
+UPDATE tk_checkpoints SET flags = coalesce(flags, 0) | {HIDDEN}
+WHERE thread = ? AND ns = ? AND id = ?
+"""
+
+
+def _add_segment(db: sqlite3.Connection, thread: str, number: int, segment: Segment) -> None:
+    values = (number, segment.log, segment.start, segment.count, segment.data)
+    added = db.execute(_ADD_SEGMENT, values).rowcount
+    if not added and not db.execute(_SAME_SEGMENT, values).fetchone():
+        raise SegmentTakenError(
+            f"Log {segment.log} holds other bytes at {segment.start}.", thread=thread
+        )
+
+
+def _checkpoint_values(number: int, row: CheckpointRow) -> tuple[Any, ...]:
+    return (
+        number,
+        row.ns,
+        pack_id(row.id),
+        None if row.parent is None else pack_id(row.parent),
+        row.run or None,
+        row.seen or None,
+        row.flags or None,
+        row.ts,
+        row.metadata,
+        row.exact,
+        row.key_log or None,
+        row.key_pos or None,
+        row.manifest,
+    )
+
+
+def _write_values(number: int, row: WriteRow) -> tuple[Any, ...]:
+    return (
+        number,
+        row.ns,
+        pack_id(row.checkpoint_id),
+        row.run or None,
+        row.seen or None,
+        pack_id(row.task_id),
+        row.task_path or None,
+        row.body,
+    )
+
+
+def _drop_rows(db: sqlite3.Connection, number: int, batch: Batch) -> None:
+    for ns, key in batch.drop_checkpoints:
+        db.execute(_DROP_CHECKPOINT, (number, ns, pack_id(key)))
+    for ns, key, seq in batch.drop_writes:
+        db.execute(_DROP_WRITE, (number, ns, pack_id(key), seq))
+    for ns, key in batch.hide_checkpoints:
+        db.execute(_HIDE, (number, ns, pack_id(key)))
+
+
+# -- whole threads -------------------------------------------------------------------
+
+_DELETE_ALL = (
+    "DELETE FROM tk_checkpoints WHERE thread = ?",
+    "DELETE FROM tk_writes WHERE thread = ?",
+    "DELETE FROM tk_segments WHERE thread = ?",
+)
+_BURY = """
+UPDATE tk_threads SET deleted_at = ?, generation = coalesce(generation, 0) + 1 WHERE number = ?
+"""
+_HOLDS_CHECKPOINTS = "SELECT 1 FROM tk_checkpoints WHERE thread = ?1 LIMIT 1"
+_HOLDS_ROWS = """
+SELECT 1 WHERE EXISTS (SELECT 1 FROM tk_checkpoints WHERE thread = ?1)
+    OR EXISTS (SELECT 1 FROM tk_writes WHERE thread = ?1)
+    OR EXISTS (SELECT 1 FROM tk_segments WHERE thread = ?1)
+"""
+_COPY_ALL = (
+    """
+    INSERT INTO tk_checkpoints (thread, ns, id, parent, run, seen, flags, ts, metadata, exact,
+        key_log, key_pos, manifest)
+    SELECT ?2, ns, id, parent, run, seen, flags, ts, metadata, exact, key_log, key_pos, manifest
+    FROM tk_checkpoints WHERE thread = ?1
+    """,
+    """
+    INSERT INTO tk_writes (thread, ns, checkpoint, seq, run, seen, task, path, body)
+    SELECT ?2, ns, checkpoint, seq, run, seen, task, path, body
+    FROM tk_writes WHERE thread = ?1
+    """,
+    """
+    INSERT INTO tk_segments (thread, log, start, count, data)
+    SELECT ?2, log, start, count, data FROM tk_segments WHERE thread = ?1
+    """,
+)
+
+
+def _drop(db: sqlite3.Connection, change: DropThread) -> None:
+    number = _number(db, change.thread, read_thread_head(db, change.thread))
+    _empty(db, number)
+    db.execute(_BURY, (change.now, number))
+
+
+def _copy(db: sqlite3.Connection, change: CopyThread) -> None:
+    source = read_thread_head(db, change.source).number
+    if source is None or not db.execute(_HOLDS_ROWS, (source,)).fetchone():
+        return
+    target = _number(db, change.target, read_thread_head(db, change.target))
+    if source == target or db.execute(_HOLDS_CHECKPOINTS, (target,)).fetchone():
+        raise ThreadExistsError(thread=change.target)
+    _empty(db, target)
+    for statement in _COPY_ALL:
+        db.execute(statement, (source, target))
+    db.execute(_BURY, (None, target))
+
+
+def _empty(db: sqlite3.Connection, number: int) -> None:
+    for statement in _DELETE_ALL:
+        db.execute(statement, (number,))
+
+
+_FENCES: dict[type[Fence], Callable[[sqlite3.Connection, Batch, int, Any], None]] = {
+    HeadFence: _check_head,
+    WritesFence: _check_writes,
+}
+
+_CHANGES: dict[type[Change], Callable[[sqlite3.Connection, Any], None]] = {
+    Batch: _apply,
+    DropThread: _drop,
+    CopyThread: _copy,
+}

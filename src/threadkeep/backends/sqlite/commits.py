@@ -1,0 +1,170 @@
+"""Group commit: changes that wait at the same time share one transaction.
+
+Only the queue lives here, and the transaction around `changes.carry_out`. Invariants: a
+caller gets the result of its own change; a change that fails leaves its neighbours
+alone; whoever holds the write lock commits for all that wait, so nobody waits for a
+thread that may be gone.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from threadkeep.backends.sqlite.changes import carry_out
+from threadkeep.backends.sqlite.failures import DRIVER_ERRORS, mapped
+from threadkeep.engine.model import Batch, Change, DropThread
+from threadkeep.errors import ThreadkeepError
+
+if TYPE_CHECKING:
+    import sqlite3
+    from collections.abc import Sequence
+
+    from threadkeep.backends.sqlite.connections import Connections
+
+_MOST = 100  # changes in one transaction: bounds how long a caller waits for others
+_SPARE_PAGES = 16  # free pages that are kept for what comes next
+_STEP_PAGES = 64  # pages given back at a time, while others may commit in between
+_STEPS = 16  # at most, for one commit
+
+
+class _Ticket:
+    """A change that waits, and what became of it."""
+
+    __slots__ = ("change", "done", "error", "withdrawn")
+
+    def __init__(self, change: Change) -> None:
+        self.change = change
+        self.done = False
+        self.withdrawn = False  # its caller was interrupted while it waited
+        self.error: ThreadkeepError | None = None
+
+    def settle(self, error: ThreadkeepError | None) -> None:
+        self.error = error
+        self.done = True
+
+
+class CommitQueue:
+    """Commits changes of any number of threads, one transaction after the other."""
+
+    def __init__(self, connections: Connections) -> None:
+        self._connections = connections
+        self._waiting: deque[_Ticket] = deque()
+        self._lock = threading.Lock()  # guards the queue; held for moments only
+
+    def commit(self, change: Change) -> None:
+        """Carry out the change; return when it is committed. See `Backend.commit`."""
+        ticket = _Ticket(change)
+        with self._lock:
+            self._waiting.append(ticket)
+        try:
+            with self._connections.write_lock:
+                while not ticket.done:
+                    self._commit_waiting()
+        finally:
+            ticket.withdrawn = not ticket.done
+        if ticket.error is not None:
+            try:
+                raise ticket.error
+            finally:
+                del ticket  # its error's traceback holds this frame: no cycle
+
+    def _commit_waiting(self) -> None:
+        """Commit what waits; put back what an interruption left undone."""
+        with self._lock:
+            count = min(len(self._waiting), _MOST)
+            tickets = [self._waiting.popleft() for _ in range(count)]
+        tickets = [ticket for ticket in tickets if not ticket.withdrawn]
+        try:
+            self._settle(tickets)
+        finally:
+            undone = [ticket for ticket in tickets if not ticket.done]
+            if undone:
+                with self._lock:
+                    self._waiting.extendleft(reversed(undone))
+
+    def _settle(self, tickets: Sequence[_Ticket]) -> None:
+        try:
+            db = self._connections.writer()
+            db.execute("BEGIN IMMEDIATE")
+        except DRIVER_ERRORS as error:
+            self._fail(tickets, error)
+        except ThreadkeepError as error:
+            for ticket in tickets:
+                ticket.settle(type(error)(error.message, hint=error.hint))
+        else:
+            self._transact(db, tickets)
+            if any(map(_frees_pages, tickets)):
+                self._give_back(db)
+
+    def _transact(self, db: sqlite3.Connection, tickets: Sequence[_Ticket]) -> None:
+        """Carry out all of them and commit; each alone where that does not work."""
+        try:
+            if len(tickets) == 1:
+                errors = [_attempt(db, tickets[0])]
+            else:
+                errors = [_attempt_guarded(db, ticket) for ticket in tickets]
+            db.execute("ROLLBACK" if all(errors) else "COMMIT")
+        except DRIVER_ERRORS as error:
+            _roll_back(db)
+            if len(tickets) == 1:
+                self._fail(tickets, error)
+            for ticket in tickets if len(tickets) > 1 else ():
+                self._settle([ticket])
+        except BaseException:
+            _roll_back(db)
+            raise
+        else:
+            for ticket, failure in zip(tickets, errors, strict=True):
+                ticket.settle(failure)
+
+    def _fail(self, tickets: Sequence[_Ticket], error: Exception) -> None:
+        for ticket in tickets:
+            failure = mapped(error, self._connections.path)
+            failure.__cause__ = error
+            ticket.settle(failure)
+
+    def _give_back(self, db: sqlite3.Connection) -> None:
+        """Return free pages to the file system, a little at a time."""
+        # What was asked for is committed: giving back can wait for the next time.
+        with suppress(*DRIVER_ERRORS):
+            for _ in range(_STEPS):
+                (free,) = db.execute("PRAGMA freelist_count").fetchone()
+                if free <= _SPARE_PAGES or self._waiting:
+                    return
+                pages = min(free - _SPARE_PAGES, _STEP_PAGES)
+                db.execute(f"PRAGMA incremental_vacuum({pages})").fetchall()
+
+
+def _attempt(db: sqlite3.Connection, ticket: _Ticket) -> ThreadkeepError | None:
+    try:
+        carry_out(db, ticket.change)
+    except ThreadkeepError as error:
+        return error
+    return None
+
+
+def _attempt_guarded(db: sqlite3.Connection, ticket: _Ticket) -> ThreadkeepError | None:
+    """The same inside a savepoint, so that a failure undoes this change alone."""
+    db.execute("SAVEPOINT tk")
+    failure = _attempt(db, ticket)
+    if failure is not None:
+        db.execute("ROLLBACK TO tk")
+    db.execute("RELEASE tk")
+    return failure
+
+
+def _roll_back(db: sqlite3.Connection) -> None:
+    if db.in_transaction:
+        db.execute("ROLLBACK")
+
+
+def _frees_pages(ticket: _Ticket) -> bool:
+    change = ticket.change
+    if ticket.error is not None:
+        return False
+    return isinstance(change, DropThread) or (
+        isinstance(change, Batch) and bool(change.drop_segments)
+    )

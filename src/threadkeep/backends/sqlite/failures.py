@@ -1,0 +1,87 @@
+"""What the driver's errors mean to a user of threadkeep.
+
+The only place that looks at SQLite's result codes. Invariant: every driver error that
+leaves this package went through `mapped`.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from threadkeep.errors import (
+    BackendError,
+    ClosedError,
+    CorruptionError,
+    DiskFullError,
+    InvalidArgumentError,
+    LockedError,
+    ReadOnlyError,
+    ThreadkeepError,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+# What sqlite3 raises for values that it cannot bind: numbers over 64 bits, text that is
+# no UTF-8. Anything else of these types is no driver's error and must not end up here.
+DRIVER_ERRORS = (sqlite3.Error, OverflowError, UnicodeEncodeError)
+
+_MEANINGS: dict[int, tuple[type[ThreadkeepError], str]] = {
+    sqlite3.SQLITE_BUSY: (
+        LockedError,
+        "Another process keeps a write transaction open on {path}: end it, or raise busy_timeout.",
+    ),
+    sqlite3.SQLITE_LOCKED: (LockedError, "Another connection keeps a table of {path} locked."),
+    sqlite3.SQLITE_READONLY: (
+        ReadOnlyError,
+        "Reading still works. To write, this process needs write access to {path} and its folder.",
+    ),
+    sqlite3.SQLITE_PERM: (ReadOnlyError, "This process may not access {path}."),
+    sqlite3.SQLITE_FULL: (
+        DiskFullError,
+        "Free some space where {path} lies and do it again: nothing was changed.",
+    ),
+    sqlite3.SQLITE_CORRUPT: (
+        CorruptionError,
+        "Run `python -m threadkeep check {path}` to see what is damaged; restore a backup.",
+    ),
+    sqlite3.SQLITE_NOTADB: (
+        CorruptionError,
+        "The start of {path} was overwritten: restore a backup.",
+    ),
+    sqlite3.SQLITE_TOOBIG: (
+        InvalidArgumentError,
+        "SQLite stores at most about 1 GB in one value: keep larger ones outside the state.",
+    ),
+}
+
+
+def mapped(error: Exception, path: str) -> ThreadkeepError:
+    """Say what the driver's error means for the database at `path`.
+
+    Args:
+        error: one of `DRIVER_ERRORS`.
+        path: shown in the hint.
+    """
+    if not isinstance(error, sqlite3.Error):
+        return InvalidArgumentError(
+            f"SQLite cannot store this value: {error}",
+            hint="Ids must be valid Unicode, numbers must fit in 64 bits.",
+        )
+    if isinstance(error, sqlite3.ProgrammingError) and "closed" in str(error):
+        return ClosedError(hint="Open a new saver.")
+    code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+    kind, hint = _MEANINGS.get(code, (BackendError, "The database is {path}."))
+    text = (kind.__doc__ or "").strip().splitlines()[0].rstrip(".")
+    return kind(f"{text}: SQLite says {str(error)!r}.", hint=hint.format(path=path))
+
+
+@contextmanager
+def named(path: str) -> Iterator[None]:
+    """Raise the driver's errors as ours."""
+    try:
+        yield
+    except DRIVER_ERRORS as error:
+        raise mapped(error, path) from error

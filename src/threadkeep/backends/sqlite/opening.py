@@ -1,0 +1,182 @@
+"""Opening a database: what is there, is it ours, may we write, and the connection's settings.
+
+Everything that happens before the first row is read lives here. Invariant: whatever
+keeps a database from being opened ends in one typed error that says what to do.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import quote_from_bytes
+
+from threadkeep.backends.sqlite import schema
+from threadkeep.backends.sqlite.failures import DRIVER_ERRORS, mapped
+from threadkeep.errors import NotOursError, OpenError
+
+MEMORY = ":memory:"
+_RETRY_SECONDS = 0.005  # between tries to switch a new file to WAL
+_CHECKPOINT_PAGES = 1000  # the WAL is copied into the file when it holds this many
+_WAL_BYTES = 8 << 20  # and its own file is cut back to this size then
+
+
+@dataclass(frozen=True, slots=True)
+class Location:
+    """Where a database is and how to connect to it.
+
+    `mode` is SQLite's: `rwc` makes the file where there is none; `rw` does not;
+    `immutable` reads a file in a folder that cannot be written, where SQLite could not
+    keep its shared memory beside it.
+    """
+
+    path: str
+    synchronous: str
+    busy_timeout: float
+    mode: str = "rwc"
+
+    @property
+    def in_memory(self) -> bool:
+        """Whether it lives in this process's memory."""
+        return self.path == MEMORY
+
+    def connect(self) -> sqlite3.Connection:
+        """Connect, without looking at what is there. Raises the driver's errors."""
+        uri = MEMORY if self.in_memory else self._uri()
+        return sqlite3.connect(
+            uri,
+            timeout=self.busy_timeout,
+            isolation_level=None,  # transactions are begun and ended by hand
+            check_same_thread=False,  # `Connections` lends to one thread at a time
+            uri=not self.in_memory,
+        )
+
+    def _uri(self) -> str:
+        query = "mode=ro&immutable=1" if self.mode == "immutable" else f"mode={self.mode}"
+        return f"file:{quote_from_bytes(os.fsencode(self.path))}?{query}"
+
+    def connect_reader(self) -> sqlite3.Connection:
+        """Connect for reading only."""
+        db = self.connect()
+        db.execute("PRAGMA query_only = ON")
+        return db
+
+    def connect_writer(self) -> sqlite3.Connection:
+        """Connect with the settings that matter to commits."""
+        db = self.connect()
+        db.execute(f"PRAGMA synchronous = {self.synchronous}")
+        db.execute(f"PRAGMA wal_autocheckpoint = {_CHECKPOINT_PAGES}")
+        db.execute(f"PRAGMA journal_size_limit = {_WAL_BYTES}")
+        return db
+
+
+def open_first(location: Location) -> tuple[Location, sqlite3.Connection]:
+    """Open the database for writing, and make it where there is none.
+
+    Returns:
+        The location in the mode that later connections use, and the connection.
+
+    Raises:
+        OpenError: the folder is missing, it is no file, or it may not be accessed.
+        NotOursError, NewerDatabaseError: the file holds something else.
+        CorruptionError: the file is damaged.
+        LockedError: another process kept it locked for longer than the busy timeout.
+    """
+    _check_place(location)
+    try:
+        return _open(location)
+    except sqlite3.OperationalError as error:
+        if _code(error) == sqlite3.SQLITE_CANTOPEN and _is_frozen(location.path):
+            return _open(_changed(location, mode="immutable"))
+        raise _open_error(error, location.path) from error
+    except DRIVER_ERRORS as error:
+        raise _open_error(error, location.path) from error
+
+
+def _open(location: Location) -> tuple[Location, sqlite3.Connection]:
+    db = location.connect_writer()
+    try:
+        _prepare(db, location)
+    except BaseException:
+        db.close()
+        raise
+    mode = "rw" if location.mode == "rwc" else location.mode
+    return _changed(location, mode=mode), db
+
+
+def _changed(location: Location, *, mode: str) -> Location:
+    return Location(location.path, location.synchronous, location.busy_timeout, mode)
+
+
+def _prepare(db: sqlite3.Connection, location: Location) -> None:
+    db.execute("BEGIN")
+    ours = schema.is_ours(db, location.path)
+    db.execute("COMMIT")
+    if not ours:
+        db.execute("PRAGMA auto_vacuum = INCREMENTAL")
+        schema.create(db, location.path)
+    if not location.in_memory and location.mode != "immutable":
+        _use_wal(db, location.busy_timeout)
+
+
+def _use_wal(db: sqlite3.Connection, busy_timeout: float) -> None:
+    """Switch to WAL. SQLite's busy timeout does not cover this switch, so we wait."""
+    deadline = time.monotonic() + busy_timeout
+    while True:
+        try:
+            db.execute("PRAGMA journal_mode = WAL")
+        except sqlite3.OperationalError as error:
+            if _code(error) == sqlite3.SQLITE_READONLY:
+                return  # a rollback journal does for reading
+            if _code(error) != sqlite3.SQLITE_BUSY or time.monotonic() > deadline:
+                raise
+            time.sleep(_RETRY_SECONDS)
+        else:
+            return
+
+
+# -- what keeps a database from being opened -----------------------------------------
+
+
+def _check_place(location: Location) -> None:
+    if location.in_memory:
+        return
+    path = Path(location.path)
+    if not path.parent.is_dir():
+        raise OpenError(
+            f"The folder {path.parent} is not there, so {path.name} cannot be opened in it.",
+            hint="Create the folder first, or correct the path.",
+        )
+    if path.exists() and not path.is_file():
+        raise OpenError(f"{path} is not a file.", hint="Give the path of a database file.")
+
+
+def _is_frozen(path: str) -> bool:
+    """A readable file without a WAL, in a folder that we cannot write."""
+    with suppress(OSError):
+        no_wal = not Path(f"{path}-wal").exists()
+        return no_wal and os.access(path, os.R_OK) and not os.access(Path(path).parent, os.W_OK)
+    return False
+
+
+def _open_error(error: Exception, path: str) -> Exception:
+    code = _code(error)
+    if code == sqlite3.SQLITE_NOTADB:
+        return NotOursError(
+            f"{path} is not a SQLite database.",
+            hint="Give the path of a threadkeep database, or of a file that is not there yet.",
+        )
+    if code in (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM, sqlite3.SQLITE_READONLY):
+        return OpenError(
+            f"{path} cannot be opened: SQLite says {str(error)!r}.",
+            hint="This process needs read and write access to the file and its folder.",
+        )
+    return mapped(error, path)
+
+
+def _code(error: Exception) -> int:
+    """SQLite's primary result code; 0 where the error has none."""
+    return int(getattr(error, "sqlite_errorcode", 0)) & 0xFF

@@ -1,0 +1,401 @@
+"""Reads as SQL, and rows as records.
+
+Only SELECTs live here. Invariants: the caller has begun a transaction, so that all of
+them see one state; values reach SQL as bound parameters only; each text is constant,
+so that SQLite compiles it once.
+"""
+# ruff: noqa: S608 - texts are put together from constants of this package only
+
+from __future__ import annotations
+
+import json
+import math
+from itertools import groupby
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+
+from threadkeep.backends.sqlite.ids import pack_id, unpack_id
+from threadkeep.engine.model import (
+    HIDDEN,
+    CheckpointRow,
+    Child,
+    FindThreads,
+    Read,
+    ReadCheckpoint,
+    ReadDamage,
+    ReadPath,
+    ReadSegments,
+    ReadSizes,
+    ReadThread,
+    ScanCheckpoints,
+    Segment,
+    SegmentInfo,
+    Sizes,
+    StoredCheckpoint,
+    ThreadRows,
+    ThreadSize,
+    ThreadState,
+    WriteRow,
+)
+
+if TYPE_CHECKING:
+    import sqlite3
+    from collections.abc import Callable, Iterable, Iterator, Mapping
+
+_Row: TypeAlias = tuple[Any, ...]
+
+_COLUMNS = (
+    "c.ns, c.id, c.parent, c.run, c.seen, c.flags, c.ts, c.metadata, c.exact,"
+    " c.key_log, c.key_pos, c.manifest"
+)
+_VISIBLE = f"(c.flags & {HIDDEN}) IS NOT {HIDDEN}"  # flags are NULL for 0
+_THREAD = "SELECT number, generation, deleted_at FROM tk_threads WHERE thread = ?"
+_NUMBER = "(SELECT number FROM tk_threads WHERE thread = ?1)"
+
+
+class ThreadHead(NamedTuple):
+    """The thread's own row; `number` is None where it has none yet."""
+
+    number: int | None
+    generation: int
+    deleted_at: int
+
+
+def read_thread_head(db: sqlite3.Connection, thread: str) -> ThreadHead:
+    """Look the thread up by its id."""
+    row = db.execute(_THREAD, (thread,)).fetchone()
+    return ThreadHead(row[0], row[1] or 0, row[2] or 0) if row else ThreadHead(None, 0, 0)
+
+
+def reply(db: sqlite3.Connection, read: Read) -> Any:
+    """Answer one read as its docstring says. Raises the driver's errors."""
+    return _REPLIES[type(read)](db, read)
+
+
+# -- rows as records -----------------------------------------------------------------
+
+
+def _checkpoint_row(row: _Row) -> CheckpointRow:
+    ns, key, parent, run, seen, flags, ts, metadata, exact, key_log, key_pos, manifest = row
+    return CheckpointRow(
+        ns=ns,
+        id=unpack_id(key),
+        parent=None if parent is None else unpack_id(parent),
+        run=run or 0,
+        seen=seen or 0,
+        flags=flags or 0,
+        ts=ts,
+        metadata=metadata,
+        exact=exact,
+        key_log=key_log or 0,
+        key_pos=key_pos or 0,
+        manifest=manifest,
+    )
+
+
+def _write_row(row: _Row) -> WriteRow:
+    ns, checkpoint, seq, run, seen, task, path, body = row
+    return WriteRow(
+        ns=ns,
+        checkpoint_id=unpack_id(checkpoint),
+        run=run or 0,
+        seen=seen or 0,
+        task_id=unpack_id(task),
+        task_path=path or "",
+        body=body,
+        seq=seq,
+    )
+
+
+class _Finder:
+    """Completes checkpoint rows of one thread: keyframe, writes, child.
+
+    Neighbouring checkpoints share their keyframe, which is read once.
+    """
+
+    def __init__(self, db: sqlite3.Connection, thread: str, number: int) -> None:
+        self._db = db
+        self._thread = thread
+        self._number = number
+        self._keyframes: dict[tuple[int, int], Segment | None] = {}
+
+    def stored(self, row: CheckpointRow) -> StoredCheckpoint:
+        key = (self._number, row.ns, pack_id(row.id))
+        writes = tuple(map(_write_row, self._db.execute(_WRITES, key)))
+        return self.completed(row, writes, self._child(key))
+
+    def completed(
+        self, row: CheckpointRow, writes: tuple[WriteRow, ...], child: Child | None
+    ) -> StoredCheckpoint:
+        return StoredCheckpoint(self._thread, row, self._keyframe(row), writes, child)
+
+    def _child(self, key: _Row) -> Child | None:
+        row = self._db.execute(_CHILD, key).fetchone()
+        return Child(unpack_id(row[0]), row[1] or 0, row[2] or 0) if row else None
+
+    def _keyframe(self, row: CheckpointRow) -> Segment | None:
+        place = (row.key_log, row.key_pos)
+        if place not in self._keyframes:
+            found = self._db.execute(_SEGMENT_AT, (self._number, *place)).fetchone()
+            segment = Segment(row.key_log, *found) if found else None
+            self._keyframes[place] = segment if segment and segment.stop > row.key_pos else None
+        return self._keyframes[place]
+
+
+_WRITES = """
+SELECT ns, checkpoint, seq, run, seen, task, path, body FROM tk_writes
+WHERE thread = ?1 AND ns = ?2 AND checkpoint = ?3 ORDER BY seq
+"""
+# Ids grow with time: the first child is nearly always the next row or soon after.
+_CHILD = """
+SELECT id, run, seen FROM tk_checkpoints
+WHERE thread = ?1 AND ns = ?2 AND id > ?3 AND parent = ?3 ORDER BY id LIMIT 1
+"""
+_SEGMENT_AT = """
+SELECT start, count, data FROM tk_segments
+WHERE thread = ?1 AND log = ?2 AND start <= ?3 ORDER BY start DESC LIMIT 1
+"""
+
+
+# -- single checkpoints and segments -------------------------------------------------
+
+_BY_ID = f"SELECT {_COLUMNS} FROM tk_checkpoints c WHERE thread = ?1 AND ns = ?2 AND id = ?3"
+_HEAD = f"""
+SELECT {_COLUMNS} FROM tk_checkpoints c
+WHERE thread = ?1 AND ns = ?2 AND {_VISIBLE} ORDER BY id DESC LIMIT 1
+"""
+
+
+def _checkpoint(db: sqlite3.Connection, read: ReadCheckpoint) -> ThreadState:
+    number, generation, deleted_at = read_thread_head(db, read.thread)
+    if number is None:
+        return ThreadState(generation, deleted_at)
+    if read.id is None:
+        row = db.execute(_HEAD, (number, read.ns)).fetchone()
+    else:
+        row = db.execute(_BY_ID, (number, read.ns, pack_id(read.id))).fetchone()
+    found = _Finder(db, read.thread, number).stored(_checkpoint_row(row)) if row else None
+    return ThreadState(generation, deleted_at, found)
+
+
+_OVERLAPPING = f"""
+SELECT start, count, data FROM tk_segments
+WHERE thread = {_NUMBER} AND log = ?2 AND start < ?4 AND start + count > ?3
+    AND start >= coalesce(
+        (SELECT start FROM tk_segments
+            WHERE thread = {_NUMBER} AND log = ?2 AND start <= ?3 ORDER BY start DESC LIMIT 1),
+        ?3)
+ORDER BY start
+"""
+
+
+def _segments(db: sqlite3.Connection, read: ReadSegments) -> list[Segment]:
+    found: dict[tuple[int, int], Segment] = {}
+    for log, start, stop in read.spans:
+        if start < stop:
+            for row in db.execute(_OVERLAPPING, (read.thread, log, start, stop)):
+                found[log, row[0]] = Segment(log, *row)
+    return [found[key] for key in sorted(found)]
+
+
+_PATH = f"""
+WITH RECURSIVE path (id, parent, step) AS (
+    SELECT id, parent, 1 FROM tk_checkpoints WHERE thread = ?1 AND ns = ?2 AND id = ?3
+    UNION ALL
+    SELECT c.id, c.parent, path.step + 1 FROM path JOIN tk_checkpoints c
+        ON c.thread = ?1 AND c.ns = ?2 AND c.id = path.parent
+    LIMIT ?4
+)
+SELECT {_COLUMNS} FROM path JOIN tk_checkpoints c
+    ON c.thread = ?1 AND c.ns = ?2 AND c.id = path.id
+ORDER BY path.step
+"""
+
+
+def _path(db: sqlite3.Connection, read: ReadPath) -> list[StoredCheckpoint]:
+    number = read_thread_head(db, read.thread).number
+    if number is None:
+        return []
+    finder = _Finder(db, read.thread, number)
+    rows = db.execute(_PATH, (number, read.ns, pack_id(read.id), read.limit)).fetchall()
+    return [finder.stored(_checkpoint_row(row)) for row in rows]
+
+
+# -- scans ---------------------------------------------------------------------------
+
+_SCAN = f"SELECT t.thread, t.number, {_COLUMNS} FROM tk_threads t CROSS JOIN tk_checkpoints c"
+_AFTER = "c.id <= ? AND (c.id < ? OR t.thread > ? OR (t.thread = ? AND c.ns > ?))"
+_METADATA = (
+    "(c.exact IS NOT NULL OR NOT json_valid(c.metadata)"
+    " OR {}EXISTS (SELECT 1 FROM json_each(c.metadata) WHERE key = ? AND {}))"
+)
+
+
+def _scan(db: sqlite3.Connection, read: ScanCheckpoints) -> list[StoredCheckpoint]:
+    conditions, values = _scan_conditions(read)
+    one_namespace = read.thread is not None and read.ns is not None
+    order = "c.id DESC" if one_namespace else "c.id DESC, t.thread, c.ns"
+    sql = f"{_SCAN} WHERE {' AND '.join(conditions)} ORDER BY {order} LIMIT ?"
+    finders: dict[int, _Finder] = {}
+    page = []
+    for thread, number, *row in db.execute(sql, (*values, read.limit)).fetchall():
+        finder = finders.setdefault(number, _Finder(db, thread, number))
+        page.append(finder.stored(_checkpoint_row(tuple(row))))
+    return page
+
+
+def _scan_conditions(read: ScanCheckpoints) -> tuple[list[str], list[Any]]:
+    """The WHERE clause's terms, and the values for their parameters."""
+    conditions, values = ["c.thread = t.number", _VISIBLE], []
+    for term, value in (
+        ("t.thread = ?", read.thread),
+        ("c.ns = ?", read.ns),
+        ("c.id = ?", None if read.id is None else pack_id(read.id)),
+        ("c.id < ?", None if read.before is None else pack_id(read.before)),
+    ):
+        if value is not None:
+            conditions.append(term)
+            values.append(value)
+    if read.after is not None:
+        key, thread, ns = read.after
+        conditions.append(_AFTER)
+        values += [pack_id(key), pack_id(key), thread, thread, ns]
+    for term, parameters in _filter_conditions(read.filter):
+        conditions.append(term)
+        values += parameters
+    return conditions, values
+
+
+def _filter_conditions(wanted: Mapping[str, Any]) -> Iterator[tuple[str, list[Any]]]:
+    """A term for each metadata key whose value SQLite compares as Python does."""
+    for key, value in wanted.items():
+        if value is None:  # also where the key is missing
+            yield _METADATA.format("NOT ", "type <> 'null'"), [key]
+        elif isinstance(value, str):
+            yield _METADATA.format("", "type = 'text' AND value = ?"), [key, value]
+        elif isinstance(value, (bool, int, float)) and _fits(value):
+            yield _METADATA.format("", "type <> 'text' AND value = ?"), [key, value]
+
+
+def _fits(value: float) -> bool:
+    return math.isfinite(value) if isinstance(value, float) else -(2**63) <= value < 2**63
+
+
+# -- housekeeping --------------------------------------------------------------------
+
+_ALL_ROWS = f"SELECT {_COLUMNS} FROM tk_checkpoints c WHERE thread = ? ORDER BY ns, id"
+_ALL_WRITES = """
+SELECT ns, checkpoint, seq, run, seen, task, path, body FROM tk_writes
+WHERE thread = ? ORDER BY ns, checkpoint, seq
+"""
+_ALL_SEGMENTS = """
+SELECT log, start, count, length(data) FROM tk_segments WHERE thread = ? ORDER BY log, start
+"""
+
+
+def _thread(db: sqlite3.Connection, read: ReadThread) -> ThreadRows:
+    number, generation, deleted_at = read_thread_head(db, read.thread)
+    rows = [_checkpoint_row(row) for row in db.execute(_ALL_ROWS, (number,))]
+    children = _first_children(rows)
+    writes = {
+        key: tuple(group)
+        for key, group in groupby(
+            map(_write_row, db.execute(_ALL_WRITES, (number,))),
+            key=attrgetter("ns", "checkpoint_id"),
+        )
+    }
+    finder = _Finder(db, read.thread, number or 0)
+    checkpoints = tuple(
+        finder.completed(row, writes.pop((row.ns, row.id), ()), children.get((row.ns, row.id)))
+        for row in rows
+    )
+    orphans = tuple(row for group in writes.values() for row in group)
+    places = tuple(SegmentInfo(*row) for row in db.execute(_ALL_SEGMENTS, (number,)))
+    return ThreadRows(generation, deleted_at, checkpoints, orphans, places)
+
+
+def _first_children(rows: Iterable[CheckpointRow]) -> dict[tuple[str, str], Child]:
+    """By (ns, parent): the first child of a greater id, of rows in ascending order."""
+    children: dict[tuple[str, str], Child] = {}
+    for row in rows:
+        if row.parent is not None and row.id > row.parent:
+            children.setdefault((row.ns, row.parent), Child(row.id, row.run, row.seen))
+    return children
+
+
+_FIND = """
+SELECT t.thread FROM tk_threads t
+WHERE t.thread >= coalesce(?1, '') AND t.thread IS NOT ?1
+    AND EXISTS (SELECT 1 FROM tk_checkpoints c WHERE c.thread = t.number)
+ORDER BY t.thread LIMIT ?2
+"""
+_FIND_RUNS = """
+SELECT t.thread FROM tk_threads t
+WHERE t.thread >= coalesce(?1, '') AND t.thread IS NOT ?1
+    AND EXISTS (
+        SELECT 1 FROM tk_checkpoints c WHERE c.thread = t.number
+            AND CASE WHEN json_valid(c.metadata) THEN json_extract(c.metadata, '$.run_id') END
+                IN (SELECT value FROM json_each(?3)))
+ORDER BY t.thread LIMIT ?2
+"""
+
+
+def _find(db: sqlite3.Connection, read: FindThreads) -> list[str]:
+    if read.run_ids:
+        rows = db.execute(_FIND_RUNS, (read.after, read.limit, json.dumps(read.run_ids)))
+    else:
+        rows = db.execute(_FIND, (read.after, read.limit))
+    return [thread for (thread,) in rows]
+
+
+_FIND_ANY = """
+SELECT t.thread, t.number FROM tk_threads t
+WHERE t.thread >= coalesce(?1, '') AND t.thread IS NOT ?1
+    AND (EXISTS (SELECT 1 FROM tk_checkpoints c WHERE c.thread = t.number)
+        OR EXISTS (SELECT 1 FROM tk_writes w WHERE w.thread = t.number)
+        OR EXISTS (SELECT 1 FROM tk_segments s WHERE s.thread = t.number))
+ORDER BY t.thread LIMIT ?2
+"""
+_CHECKPOINT_SIZES = """
+SELECT count(*), coalesce(sum(length(CAST(ns AS BLOB)) + length(id) + coalesce(length(parent), 0)
+    + length(CAST(metadata AS BLOB)) + coalesce(length(exact), 0) + length(manifest)), 0)
+FROM tk_checkpoints WHERE thread = ?
+"""
+_WRITE_SIZES = """
+SELECT count(*), coalesce(sum(length(CAST(ns AS BLOB)) + length(checkpoint) + length(task)
+    + coalesce(length(CAST(path AS BLOB)), 0) + length(body)), 0)
+FROM tk_writes WHERE thread = ?
+"""
+_SEGMENT_SIZES = """
+SELECT count(*), coalesce(sum(length(data)), 0) FROM tk_segments WHERE thread = ?
+"""
+_TOTAL = "SELECT page_count * page_size FROM pragma_page_count, pragma_page_size"
+
+
+def _sizes(db: sqlite3.Connection, read: ReadSizes) -> Sizes:
+    (total,) = db.execute(_TOTAL).fetchone()
+    threads = []
+    for thread, number in db.execute(_FIND_ANY, (read.after, read.limit)).fetchall():
+        rows, row_bytes = db.execute(_CHECKPOINT_SIZES, (number,)).fetchone()
+        writes, write_bytes = db.execute(_WRITE_SIZES, (number,)).fetchone()
+        segments, segment_bytes = db.execute(_SEGMENT_SIZES, (number,)).fetchone()
+        size = ThreadSize(thread, rows, writes, segments, row_bytes + write_bytes, segment_bytes)
+        threads.append(size)
+    return Sizes(total, tuple(threads))
+
+
+def _damage(db: sqlite3.Connection, _read: ReadDamage) -> list[str]:
+    found = [line for (line,) in db.execute("PRAGMA integrity_check")]
+    return [] if found == ["ok"] else found
+
+
+_REPLIES: dict[type[Read], Callable[[sqlite3.Connection, Any], Any]] = {
+    ReadCheckpoint: _checkpoint,
+    ReadSegments: _segments,
+    ReadPath: _path,
+    ScanCheckpoints: _scan,
+    ReadThread: _thread,
+    FindThreads: _find,
+    ReadSizes: _sizes,
+    ReadDamage: _damage,
+}
