@@ -1,0 +1,193 @@
+"""Data classes that are not models: enums, named tuples, dataclasses, attrs, subclasses.
+
+Only their payloads live here. Invariant: an instance is rebuilt from its attributes by
+this module, never by a constructor; what a class gained since gets its own default, what
+it lost is dropped.
+
+Payloads begin with the class: its code (see `wellknown`) or "module:qualified name".
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import OrderedDict
+from collections.abc import Callable
+from enum import Flag
+from typing import Any
+
+from threadkeep.codec import state as attributes
+from threadkeep.codec.format import Decode, Packer, Tag, Unpacker
+from threadkeep.codec.kinds import BASES, solid_base
+from threadkeep.errors import CorruptionError, UnknownTypeError
+
+Encode = Callable[[Any, Packer], bytes]
+Reference = str | int
+
+# -- enums -----------------------------------------------------------------------------
+
+
+def encode_enum(reference: Reference) -> Encode:
+    """Members by name, combinations of flags by value."""
+
+    def encode(member: Any, packer: Packer) -> bytes:
+        named = member.name in vars(type(member))["_member_map_"]
+        return packer.pack([reference, member.name if named else member.value])
+
+    return encode
+
+
+def decode_enum(data: bytes, unpacker: Unpacker) -> Any:
+    """Look the member up by its name; the class is not called."""
+    reference, name = unpacker.unpack(data)
+    cls = unpacker.find(reference, Tag.ENUM)
+    return _member(cls, name)
+
+
+def decode_flag(data: bytes, unpacker: Unpacker) -> Any:
+    """As an enum, or combine the flags with the standard library's own code."""
+    reference, value = unpacker.unpack(data)
+    cls = unpacker.find(reference, Tag.FLAG)
+    if type(value) is not int:
+        return _member(cls, value)
+    known = vars(cls)["_value2member_map_"].get(value)
+    return Flag._missing_.__func__(cls, value) if known is None else known  # type: ignore[attr-defined]  # noqa: SLF001 - the enum protocol's documented hook, here in its standard form
+
+
+def _member(cls: type, name: str) -> Any:
+    members = vars(cls)["_member_map_"]
+    if name not in members:
+        raise UnknownTypeError(
+            f"{cls.__module__}.{cls.__qualname__} has no member {name!r} any more.",
+            hint=f"Add {name!r} to {cls.__qualname__}, an alias of the member that replaced it.",
+        )
+    return members[name]
+
+
+# -- named tuples ----------------------------------------------------------------------
+
+
+def encode_namedtuple(reference: Reference) -> Encode:
+    """Values by field name, so that fields may be added or moved."""
+
+    def encode(value: Any, packer: Packer) -> bytes:
+        fields = dict(zip(value._fields, tuple.__iter__(value), strict=True))
+        own = attributes.read(value)
+        return packer.pack([reference, fields, own] if own else [reference, fields])
+
+    return encode
+
+
+def decode_namedtuple(data: bytes, unpacker: Unpacker) -> Any:
+    """Fill the tuple; `__new__` of the class is not called."""
+    reference, fields, *own = unpacker.unpack(data)
+    cls: Any = unpacker.find(reference, Tag.NAMEDTUPLE)
+    known = cls._field_defaults | fields
+    missing = [name for name in cls._fields if name not in known]
+    if missing:
+        raise UnknownTypeError(
+            f"{cls.__module__}.{cls.__qualname__} now has fields without a default "
+            f"that the stored value lacks: {', '.join(missing)}.",
+            hint="Give them a default.",
+        )
+    value = tuple.__new__(cls, [known[name] for name in cls._fields])
+    attributes.fill(value, own[0] if own else {})
+    return value
+
+
+# -- subclasses of built-in types ------------------------------------------------------
+
+_EXACT: dict[type, Callable[[Any], Any]] = {
+    str: str.__str__,
+    int: int.__int__,
+    float: float.__float__,
+    complex: complex.__complex__,
+    bytes: lambda value: bytes.__getitem__(value, slice(None)),
+    bytearray: lambda value: bytearray.__getitem__(value, slice(None)),
+    tuple: lambda value: tuple.__getitem__(value, slice(None)),
+    list: lambda value: list.__getitem__(value, slice(None)),
+    dict: lambda value: dict(dict.items(value)),
+    set: lambda value: set(set.__iter__(value)),
+    frozenset: lambda value: frozenset(frozenset.__iter__(value)),
+    OrderedDict: lambda value: dict(OrderedDict.items(value)),
+}
+"""The plain value inside an instance, read by the base's own methods."""
+
+
+def encode_subclass(reference: Reference, cls: type) -> Encode:
+    """The plain value, and the attributes if there are any."""
+    base = solid_base(cls)
+    exact, code = _EXACT[base], BASES.index(base)
+
+    def encode(value: Any, packer: Packer) -> bytes:
+        own = attributes.read(value)
+        parts = [reference, code, exact(value)]
+        return packer.pack([*parts, own] if own else parts)
+
+    return encode
+
+
+def decode_subclass(data: bytes, unpacker: Unpacker) -> Any:
+    """Fill an instance with the base's own methods."""
+    reference, code, plain, *own = unpacker.unpack(data)
+    cls: Any = unpacker.find(reference, Tag.SUBCLASS)
+    base: Any = BASES[code]
+    if solid_base(cls) is not base or type(plain) is not (dict if base is OrderedDict else base):
+        raise CorruptionError(f"A stored {cls.__qualname__} does not hold a {base.__name__}.")
+    if base.__hash__ is None:
+        value = base.__new__(cls)
+        base.__init__(value)
+        (base.extend if base in (list, bytearray) else base.update)(value, plain)
+    else:
+        value = base.__new__(cls, plain)
+    attributes.fill(value, own[0] if own else {})
+    return value
+
+
+# -- dataclasses, attrs, plain registered classes --------------------------------------
+
+
+def encode_record(reference: Reference, cls: type) -> Encode:
+    """All attributes by name, and the names of declared fields that are not set."""
+    declared = tuple(_defaults(cls))
+
+    def encode(value: Any, packer: Packer) -> bytes:
+        own = attributes.read(value)
+        unset = [name for name in declared if name not in own]
+        return packer.pack([reference, own, unset] if unset else [reference, own])
+
+    return encode
+
+
+def decode_record(tag: Tag) -> Decode:
+    """Fill an instance with its attributes; nothing of the class is called."""
+
+    def decode(data: bytes, unpacker: Unpacker) -> Any:
+        reference, own, *unset = unpacker.unpack(data)
+        cls = unpacker.find(reference, tag)
+        value = attributes.rebuild(cls, own)
+        names = own.keys() | set(unset[0] if unset else ())
+        if added := {n: make() for n, make in _defaults(cls).items() if n not in names and make}:
+            attributes.fill(value, added)
+        return value
+
+    return decode
+
+
+def _defaults(cls: type) -> dict[str, Callable[[], Any] | None]:
+    """Field -> what makes its default, for fields that were added after a value was stored."""
+    if dataclasses.is_dataclass(cls):
+        return {field.name: _dataclass_default(field) for field in dataclasses.fields(cls)}
+    return {field.name: _attrs_default(field) for field in getattr(cls, "__attrs_attrs__", ())}
+
+
+def _dataclass_default(field: Any) -> Callable[[], Any] | None:
+    if field.default_factory is not dataclasses.MISSING:
+        return field.default_factory  # type: ignore[no-any-return]
+    return None if field.default is dataclasses.MISSING else lambda: field.default
+
+
+def _attrs_default(field: Any) -> Callable[[], Any] | None:
+    default = field.default
+    if type(default).__name__ == "Factory":
+        return None if default.takes_self else default.factory  # type: ignore[no-any-return]
+    return None if type(default).__name__ == "_Nothing" else lambda: default

@@ -1,0 +1,359 @@
+"""Values of the standard library, each with its own tag.
+
+Only types whose instances are wholly described by a few plain values live here, matched
+by their exact type. Invariant: decoding constructs nothing but these types, and only
+from values of the form that encoding writes.
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+import sys
+from collections import OrderedDict, defaultdict, deque
+from datetime import UTC, date, datetime, time, timedelta, timezone, tzinfo
+from decimal import Decimal
+from fractions import Fraction
+from ipaddress import (
+    IPv4Address,
+    IPv4Interface,
+    IPv4Network,
+    IPv6Address,
+    IPv6Interface,
+    IPv6Network,
+)
+from pathlib import PosixPath, PurePosixPath, PureWindowsPath, WindowsPath
+from typing import Any
+from uuid import UUID, SafeUUID
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+from pydantic import SecretBytes, SecretStr
+
+from threadkeep.codec.format import Decode, Packer, Rule, Tag, Unpacker
+from threadkeep.errors import CorruptionError, UnknownTypeError, UnserializableError
+
+# -- text and numbers ------------------------------------------------------------------
+
+
+class Surrogates(str):
+    """Stands for an equal str that UTF-8 cannot hold."""
+
+    __slots__ = ()
+
+
+class Pairs:
+    """Stands for a dict with keys that msgpack maps cannot hold exactly."""
+
+    __slots__ = ("pairs",)
+
+    def __init__(self, pairs: dict[Any, Any]) -> None:
+        self.pairs = pairs
+
+
+def _text(value: Any, _: Packer) -> bytes:
+    return str(value).encode("utf-8", "surrogatepass")
+
+
+def _big_int(value: int, _: Packer) -> bytes:
+    return value.to_bytes(value.bit_length() // 8 + 1, "little", signed=True)
+
+
+def _complex(value: complex, _: Packer) -> bytes:
+    return struct.pack(">dd", value.real, value.imag)
+
+
+def _range(value: range, packer: Packer) -> bytes:
+    return packer.pack([value.start, value.stop, value.step])
+
+
+def _fraction(value: Fraction, packer: Packer) -> bytes:
+    return packer.pack([value.numerator, value.denominator])
+
+
+# -- containers ------------------------------------------------------------------------
+
+
+def _pairs(value: Pairs, packer: Packer) -> bytes:
+    return packer.pack([part for pair in value.pairs.items() for part in pair])
+
+
+def _read_pairs(data: bytes, unpacker: Unpacker) -> dict[Any, Any]:
+    flat = unpacker.unpack(data)
+    return dict(zip(flat[::2], flat[1::2], strict=True))
+
+
+def _members(value: Any, packer: Packer) -> bytes:
+    """Sorted by their bytes: equal sets give equal bytes, whatever their history."""
+    packed = sorted(packer.pack(member) for member in value)
+    return packer.pack(packed)
+
+
+def _read_members(data: bytes, unpacker: Unpacker) -> list[Any]:
+    return [unpacker.unpack(member) for member in unpacker.unpack(data)]
+
+
+def _items(value: Any, packer: Packer) -> bytes:
+    return packer.pack(list(value))
+
+
+def _deque(value: deque[Any], packer: Packer) -> bytes:
+    return packer.pack([value.maxlen, *value])
+
+
+def _read_deque(data: bytes, unpacker: Unpacker) -> deque[Any]:
+    maxlen, *items = unpacker.unpack(data)
+    return deque(items, maxlen)
+
+
+def _ordered(value: OrderedDict[Any, Any], packer: Packer) -> bytes:
+    if value.__dict__:
+        raise UnserializableError("An OrderedDict with attributes of its own cannot be stored.")
+    return packer.pack([part for pair in value.items() for part in pair])
+
+
+_FACTORIES: tuple[Any, ...] = (None, list, dict, set, int, float, str, tuple, bool, frozenset)
+"""What a stored defaultdict may create; positions are part of the format."""
+
+
+def _default_dict(value: defaultdict[Any, Any], packer: Packer) -> bytes:
+    if value.default_factory not in _FACTORIES:
+        raise UnserializableError(
+            f"A defaultdict that creates its values with {value.default_factory!r} cannot be stored.",
+            hint="Use one of list, dict, set, int, float, str, tuple, bool, frozenset, or a plain dict.",
+        )
+    flat = [part for pair in value.items() for part in pair]
+    return packer.pack([_FACTORIES.index(value.default_factory), *flat])
+
+
+def _read_default_dict(data: bytes, unpacker: Unpacker) -> defaultdict[Any, Any]:
+    factory, *flat = unpacker.unpack(data)
+    pairs = zip(flat[::2], flat[1::2], strict=True)
+    return defaultdict(_FACTORIES[factory], pairs)
+
+
+# -- time ------------------------------------------------------------------------------
+
+_DATETIME = struct.Struct(">HBBBBBI")
+_DATE = struct.Struct(">HBB")
+_TIME = struct.Struct(">BBBI")
+_FOLD = 1 << 31  # beside the microseconds
+
+
+def _zone(value: tzinfo | None, packer: Packer) -> bytes:
+    if value is None:
+        return b""
+    if type(value) is timezone or type(value) is ZoneInfo:
+        return packer.pack(value)
+    raise UnserializableError(
+        f"A time zone of type {type(value).__qualname__} cannot be stored exactly.",
+        hint="Use zoneinfo.ZoneInfo or datetime.timezone.",
+    )
+
+
+def _read_zone(data: bytes, unpacker: Unpacker) -> tzinfo | None:
+    zone = unpacker.unpack(data) if data else None
+    if zone is not None and not isinstance(zone, tzinfo):
+        raise CorruptionError("A stored time has something else than a time zone.")
+    return zone
+
+
+def _datetime(value: datetime, packer: Packer) -> bytes:
+    fraction = value.microsecond | _FOLD * value.fold
+    clock = (value.hour, value.minute, value.second, fraction)
+    fields = _DATETIME.pack(value.year, value.month, value.day, *clock)
+    return fields + _zone(value.tzinfo, packer)
+
+
+def _read_datetime(data: bytes, unpacker: Unpacker) -> datetime:
+    *day, hour, minute, second, fraction = _DATETIME.unpack_from(data)
+    zone = _read_zone(data[_DATETIME.size :], unpacker)
+    clock = (hour, minute, second, fraction & ~_FOLD)
+    return datetime(*day, *clock, tzinfo=zone, fold=fraction >> 31)
+
+
+def _date(value: date, _: Packer) -> bytes:
+    return _DATE.pack(value.year, value.month, value.day)
+
+
+def _time(value: time, packer: Packer) -> bytes:
+    fraction = value.microsecond | _FOLD * value.fold
+    fields = _TIME.pack(value.hour, value.minute, value.second, fraction)
+    return fields + _zone(value.tzinfo, packer)
+
+
+def _read_time(data: bytes, unpacker: Unpacker) -> time:
+    hour, minute, second, fraction = _TIME.unpack_from(data)
+    zone = _read_zone(data[_TIME.size :], unpacker)
+    return time(hour, minute, second, fraction & ~_FOLD, tzinfo=zone, fold=fraction >> 31)
+
+
+def _timedelta(value: timedelta, packer: Packer) -> bytes:
+    return packer.pack([value.days, value.seconds, value.microseconds])
+
+
+def _timezone(value: timezone, packer: Packer) -> bytes:
+    """Nothing for UTC itself, else the offset and the name, if it was given one."""
+    if value is UTC:
+        return b""
+    return packer.pack(list(value.__getinitargs__()))  # type: ignore[attr-defined]
+
+
+def _read_timezone(data: bytes, unpacker: Unpacker) -> timezone:
+    return timezone(*unpacker.unpack(data)) if data else UTC
+
+
+def _zone_info(value: ZoneInfo, _: Packer) -> bytes:
+    if value.key is None:
+        raise UnserializableError(
+            "A ZoneInfo that was read from a file object has no name to store.",
+            hint="Create it by name: ZoneInfo('Europe/Paris').",
+        )
+    return value.key.encode()
+
+
+def _read_zone_info(data: bytes, _: Unpacker) -> ZoneInfo:
+    try:
+        return ZoneInfo(data.decode())
+    except ZoneInfoNotFoundError as error:
+        raise UnknownTypeError(
+            f"This machine does not know the time zone {data.decode()!r}.",
+            hint="Install the time zone database: pip install tzdata",
+        ) from error
+
+
+# -- names and addresses ---------------------------------------------------------------
+
+
+def _here(path: type) -> Decode:
+    def read(data: bytes, _: Unpacker) -> Any:
+        try:
+            return path(data.decode("utf-8", "surrogatepass"))
+        except NotImplementedError as error:
+            raise UnknownTypeError(
+                f"A stored {path.__name__} cannot exist on this operating system.",
+                hint="Store pure paths (PurePosixPath, PureWindowsPath) to share them between systems.",
+            ) from error
+
+    return read
+
+
+def _pattern(value: re.Pattern[Any], packer: Packer) -> bytes:
+    return packer.pack([value.pattern, value.flags])
+
+
+def _read_pattern(data: bytes, unpacker: Unpacker) -> re.Pattern[Any]:
+    pattern, flags = unpacker.unpack(data)
+    if type(pattern) not in (str, bytes) or type(flags) is not int:
+        raise CorruptionError("A stored pattern is not text and flags.")
+    try:
+        return re.compile(pattern, flags)
+    except (re.error, RecursionError) as error:
+        raise CorruptionError("A stored pattern is not a regular expression.") from error
+
+
+_SAFETY = (SafeUUID.safe, SafeUUID.unsafe)
+
+
+def _uuid(value: UUID, _: Packer) -> bytes:
+    if value.is_safe is SafeUUID.unknown:
+        return value.bytes
+    return value.bytes + bytes((_SAFETY.index(value.is_safe),))
+
+
+def _read_uuid(data: bytes, _: Unpacker) -> UUID:
+    safety = _SAFETY[data[16]] if len(data) > 16 else SafeUUID.unknown  # noqa: PLR2004 - its size
+    return UUID(bytes=data[:16], is_safe=safety)
+
+
+def _secret(value: SecretStr | SecretBytes, packer: Packer) -> bytes:
+    return packer.pack(value.get_secret_value())
+
+
+# -- the tables ------------------------------------------------------------------------
+
+
+def _from_text(build: Any) -> Decode:
+    return lambda data, _: build(data.decode("utf-8", "surrogatepass"))
+
+
+def _from_parts(build: Any) -> Decode:
+    return lambda data, unpacker: build(*unpacker.unpack(data))
+
+
+def _from_items(build: Any) -> Decode:
+    return lambda data, unpacker: build(unpacker.unpack(data))
+
+
+def _exactly(kind: type, build: Any) -> Decode:
+    def read(data: bytes, unpacker: Unpacker) -> Any:
+        value = unpacker.unpack(data)
+        if type(value) is not kind:
+            raise CorruptionError(f"A stored {build.__name__} does not hold {kind.__name__}.")
+        return build(value)
+
+    return read
+
+
+_TYPES: tuple[tuple[type, Tag, Any, Decode], ...] = (
+    (int, Tag.BIG_INT, _big_int, lambda data, _: int.from_bytes(data, "little", signed=True)),
+    (Surrogates, Tag.SURROGATES, _text, _from_text(str)),
+    (bytearray, Tag.BYTEARRAY, lambda value, _: bytes(value), lambda data, _: bytearray(data)),
+    (complex, Tag.COMPLEX, _complex, lambda data, _: complex(*struct.unpack(">dd", data))),
+    (range, Tag.RANGE, _range, _from_parts(range)),
+    (Fraction, Tag.FRACTION, _fraction, _from_parts(Fraction)),
+    (Decimal, Tag.DECIMAL, _text, _from_text(Decimal)),
+    (Pairs, Tag.PAIRS, _pairs, _read_pairs),
+    (tuple, Tag.TUPLE, _items, _from_items(tuple)),
+    (set, Tag.SET, _members, lambda data, unpacker: set(_read_members(data, unpacker))),
+    (frozenset, Tag.FROZENSET, _members, lambda data, u: frozenset(_read_members(data, u))),
+    (deque, Tag.DEQUE, _deque, _read_deque),
+    (OrderedDict, Tag.ORDERED_DICT, _ordered, lambda d, u: OrderedDict(_read_pairs(d, u))),
+    (defaultdict, Tag.DEFAULT_DICT, _default_dict, _read_default_dict),
+    (datetime, Tag.DATETIME, _datetime, _read_datetime),
+    (date, Tag.DATE, _date, lambda data, _: date(*_DATE.unpack(data))),
+    (time, Tag.TIME, _time, _read_time),
+    (timedelta, Tag.TIMEDELTA, _timedelta, _from_parts(timedelta)),
+    (timezone, Tag.TIMEZONE, _timezone, _read_timezone),
+    (ZoneInfo, Tag.ZONE_INFO, _zone_info, _read_zone_info),
+    (PosixPath, Tag.POSIX_PATH, _text, _here(PosixPath)),
+    (WindowsPath, Tag.WINDOWS_PATH, _text, _here(WindowsPath)),
+    (PurePosixPath, Tag.PURE_POSIX_PATH, _text, _here(PurePosixPath)),
+    (PureWindowsPath, Tag.PURE_WINDOWS_PATH, _text, _here(PureWindowsPath)),
+    (re.Pattern, Tag.PATTERN, _pattern, _read_pattern),
+    (UUID, Tag.UUID, _uuid, _read_uuid),
+    (IPv4Address, Tag.IPV4_ADDRESS, _text, _from_text(IPv4Address)),
+    (IPv6Address, Tag.IPV6_ADDRESS, _text, _from_text(IPv6Address)),
+    (IPv4Interface, Tag.IPV4_INTERFACE, _text, _from_text(IPv4Interface)),
+    (IPv6Interface, Tag.IPV6_INTERFACE, _text, _from_text(IPv6Interface)),
+    (IPv4Network, Tag.IPV4_NETWORK, _text, _from_text(IPv4Network)),
+    (IPv6Network, Tag.IPV6_NETWORK, _text, _from_text(IPv6Network)),
+    (SecretStr, Tag.SECRET_STR, _secret, _exactly(str, SecretStr)),
+    (SecretBytes, Tag.SECRET_BYTES, _secret, _exactly(bytes, SecretBytes)),
+)
+
+_V1_SECRETS = {"SecretStr": (Tag.SECRET_STR_V1, str), "SecretBytes": (Tag.SECRET_BYTES_V1, bytes)}
+
+
+def rule_for(cls: type) -> Rule | None:
+    """Return the rule for a secret of pydantic 1, None for any other class."""
+    if cls.__module__ == "pydantic.v1.types" and cls.__qualname__ in _V1_SECRETS:
+        return Rule(_V1_SECRETS[cls.__qualname__][0], _secret)
+    return None
+
+
+def _v1_secret(name: str) -> Decode:
+    def read(data: bytes, unpacker: Unpacker) -> Any:
+        types = sys.modules.get("pydantic.v1.types")
+        if types is None:
+            raise UnknownTypeError(
+                f"The stored value is a pydantic.v1.{name}, which is not imported.",
+                hint="Add to your program: import pydantic.v1",
+            )
+        return _exactly(_V1_SECRETS[name][1], vars(types)[name])(data, unpacker)
+
+    return read
+
+
+RULES: dict[type, Rule] = {cls: Rule(tag, encode) for cls, tag, encode, _ in _TYPES}
+DECODERS: dict[Tag, Decode] = {tag: decode for _, tag, _, decode in _TYPES}
+DECODERS |= {tag: _v1_secret(name) for name, (tag, _) in _V1_SECRETS.items()}
