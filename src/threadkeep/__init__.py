@@ -1,1 +1,14 @@
-"""threadkeep: a LangGraph saver that stores what changed."""
+"""threadkeep: a LangGraph checkpoint saver that stores what changed."""
+
+from threadkeep.codec import Compression, register, register_module
+from threadkeep.savers import AsyncSqliteSaver, InMemorySaver, MemorySaver, SqliteSaver
+
+__all__ = [
+    "AsyncSqliteSaver",
+    "Compression",
+    "InMemorySaver",
+    "MemorySaver",
+    "SqliteSaver",
+    "register",
+    "register_module",
+]

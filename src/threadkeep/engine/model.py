@@ -326,7 +326,16 @@ class WritesFence:
     seen: int
 
 
-Fence: TypeAlias = HeadFence | WritesFence
+@dataclass(frozen=True, slots=True)
+class RowsFence:
+    """Holds if the thread has exactly this many checkpoint rows and write rows: nobody
+    has added one since they were read, so that what looked unused still is."""
+
+    checkpoints: int
+    writes: int
+
+
+Fence: TypeAlias = HeadFence | WritesFence | RowsFence
 
 
 @dataclass(frozen=True, slots=True)

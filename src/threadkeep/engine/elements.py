@@ -1,0 +1,208 @@
+"""Reading log elements: from segments to values.
+
+An element is the codec's bytes, or a patch against another element: two bytes that the
+codec never begins with, the base's log and position, the patch.
+
+Invariant: a value read twice from the same `Elements` may share its parts, a container
+at the top is always a fresh one.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from threadkeep.codec import Codec
+from threadkeep.codec.frame import unpack
+from threadkeep.engine import patch, refs
+from threadkeep.engine.model import Segment, Span
+from threadkeep.engine.refs import Cell, Inline, Ref, Run
+from threadkeep.engine.working_set import Raw
+from threadkeep.errors import CorruptionError
+
+_PATCH = b"\xc1\x7f"
+_PATCH_OVER = 1024  # bytes from which a value is worth a patch
+_LONGEST = 16  # patches on patches, before going back to the anchor
+_OLDEST = 15  # anchors on anchors, before the value is stored whole again
+_UNREAD: Any = object()
+
+
+def against(base: Raw | None, data: bytes) -> tuple[bytes, int, tuple[Span, ...], Raw | None]:
+    """The element for a value's bytes beside its last version's.
+
+    Gives the element, how many patches deep it lies, the positions that reading it needs,
+    and the anchor: every 16th version is a patch against the anchor before it instead of
+    its neighbour, and every 240th is whole, so that reading never applies more than 46
+    (a value that another process wrote may begin up to 15 patches deep).
+    """
+    if base is None or len(data) < _PATCH_OVER:
+        return data, 0, (), None
+    anchor = base.anchor or base
+    steps, anchors = base.depth % _LONGEST, base.depth // _LONGEST
+    to = base if steps < _LONGEST - 1 else anchor
+    if to is anchor and anchors >= _OLDEST:
+        return data, 0, (), None
+    delta = patch.diff(to.data, data)
+    if len(delta) > len(data) // 2:
+        return data, 0, (), None
+    element = _PATCH + patch.number(to.log) + patch.number(to.pos) + delta
+    uses = refs.covering((*to.uses, to.span))
+    if to is base:
+        return element, base.depth + 1, uses, anchor
+    return element, (anchors + 1) * _LONGEST, uses, None
+
+
+class _Part:
+    """A segment opened: its elements' bytes, and their values as far as they were read."""
+
+    __slots__ = ("raws", "start", "values")
+
+    def __init__(self, segment: Segment) -> None:
+        self.start = segment.start
+        self.raws = unpack(segment.data)
+        self.values: list[Any] = [_UNREAD] * len(self.raws)
+        if len(self.raws) != segment.count:
+            raise CorruptionError("A stored segment holds another number of elements than told.")
+
+
+class Elements:
+    """The elements of some segments of one thread, decoded once each."""
+
+    def __init__(self, codec: Codec, segments: Iterable[Segment] = ()) -> None:
+        self._codec = codec
+        self._parts: dict[int, list[_Part]] = {}
+        self._starts: dict[int, list[int]] = {}
+        self.add(segments)
+
+    def add(self, segments: Iterable[Segment]) -> None:
+        """Make more segments readable; one that is there already is skipped."""
+        for segment in segments:
+            starts = self._starts.setdefault(segment.log, [])
+            at = bisect_right(starts, segment.start)
+            if at and starts[at - 1] == segment.start:
+                continue
+            starts.insert(at, segment.start)
+            self._parts.setdefault(segment.log, []).insert(at, _Part(segment))
+
+    def missing(self, spans: Iterable[Span]) -> tuple[Span, ...]:
+        """Which of the spans lie in segments that are not here yet."""
+        return refs.covering([span for span in spans if not self._covers(span)])
+
+    def _covers(self, span: Span) -> bool:
+        at = span.start
+        while at < span.stop:
+            part = self._find(span.log, at)
+            if part is None:
+                return False
+            at = part.start + len(part.raws)
+        return True
+
+    def _find(self, log: int, pos: int) -> _Part | None:
+        starts = self._starts.get(log)
+        at = bisect_right(starts, pos) - 1 if starts else -1
+        if at < 0:
+            return None
+        part = self._parts[log][at]
+        return part if pos < part.start + len(part.raws) else None
+
+    def _at(self, log: int, pos: int) -> tuple[_Part, int]:
+        part = self._find(log, pos)
+        if part is None:
+            raise CorruptionError(f"Element {pos} of log {log} is missing.")
+        return part, pos - part.start
+
+    # -- values ----------------------------------------------------------------------
+
+    def value(self, ref: Ref) -> Any:
+        """The value that a reference stands for.
+
+        Raises:
+            CorruptionError: bytes are damaged or missing.
+            UnknownTypeError: the value has a type that is not allowed here.
+        """
+        if isinstance(ref, Inline):
+            return self._codec.decode(ref.data, self.element)
+        if isinstance(ref, Cell):
+            return self.element(ref.log, ref.pos)
+        return self.container(ref, self.items(ref))
+
+    @staticmethod
+    def container(run: Run, items: list[Any]) -> Any:
+        """A fresh list, tuple or dict of a run's elements."""
+        if run.kind == refs.DICT:
+            return {key: value for key, value in items}  # noqa: C416 - dict() takes pairs of any kind
+        return tuple(items) if run.kind == refs.TUPLE else items
+
+    def items(self, run: Run) -> list[Any]:
+        """A run's elements, as a fresh list."""
+        items: list[Any] = []
+        for log, start, stop in run.spans:
+            at = start
+            while at < stop:
+                part, first = self._at(log, at)
+                last = min(len(part.raws), stop - part.start)
+                items += self._decoded(log, part, first, last)
+                at = part.start + last
+        return items
+
+    def _decoded(self, log: int, part: _Part, first: int, last: int) -> list[Any]:
+        values = part.values[first:last]
+        if _UNREAD in values[:1] or _UNREAD in values[-1:] or any(v is _UNREAD for v in values):
+            values = self._codec.decode_many(
+                [self.raw(log, part.start + i) for i in range(first, last)], self.element
+            )
+            part.values[first:last] = values
+        return values
+
+    def element(self, log: int, pos: int) -> Any:
+        """The value of one element."""
+        part, i = self._at(log, pos)
+        if part.values[i] is _UNREAD:
+            part.values[i] = self._codec.decode(self.raw(log, pos), self.element)
+        return part.values[i]
+
+    def size(self, span: Span) -> int:
+        """About how many bytes the span's elements take."""
+        part, _ = self._at(span.log, span.start)
+        return sum(map(len, part.raws)) * (span.stop - span.start) // len(part.raws)
+
+    def depth(self, log: int, pos: int) -> int:
+        """How deep the element lies in patches, as `against` counts."""
+        steps = len(self._patches(log, pos)[1])
+        return steps if steps < _LONGEST else _LONGEST * (_OLDEST + 1) - 1
+
+    def raw(self, log: int, pos: int) -> bytes:
+        """The codec's bytes of one element, patches applied."""
+        data, deltas = self._patches(log, pos)
+        for delta in reversed(deltas):
+            data = patch.apply(data, delta)
+        return data
+
+    def _patches(self, log: int, pos: int) -> tuple[bytes, list[bytes]]:
+        """The whole element that this one goes back to, and the patches, last one first."""
+        part, i = self._at(log, pos)
+        data = part.raws[i]
+        deltas: list[bytes] = []
+        while data[:2] == _PATCH:
+            base_log, at = patch.read_number(data, 2)
+            base_pos, at = patch.read_number(data, at)
+            deltas.append(data[at:])
+            if len(deltas) > _LONGEST * 4:
+                raise CorruptionError("A stored value's patches go round in a circle.")
+            base, i = self._at(base_log, base_pos)
+            data = base.raws[i]
+        return data, deltas
+
+
+def opened(segment: Segment) -> list[bytes]:
+    """A segment's elements as stored."""
+    return unpack(segment.data)
+
+
+def stops(segments: Sequence[Segment]) -> dict[int, int]:
+    """The end of each log as far as these segments show it."""
+    ends: dict[int, int] = {}
+    for segment in segments:
+        ends[segment.log] = max(ends.get(segment.log, 0), segment.stop)
+    return ends

@@ -1,0 +1,145 @@
+"""What one checkpoint says of every channel, and its encoding.
+
+A manifest is written against a *keyframe*, a whole manifest stored as a log element:
+only what differs is kept, and channels and nodes go by their number in the keyframe.
+Keyframes are segments, so deleting one checkpoint never breaks another.
+
+On the wire, a MessagePack list: `[v, updated, extra, gone, entries, gone_nodes, seen]`,
+with `entries` flat triples (channel, version, value reference) and `seen` flat pairs
+(node, [all?, channel, version, channel, version, ...]).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import ormsgpack
+
+from threadkeep.engine.model import Span
+from threadkeep.engine.refs import Ref, from_wire, to_wire
+from threadkeep.errors import CorruptionError
+
+Version = int | float | str | None
+Versions = dict[str, Version]
+
+
+class Entry(NamedTuple):
+    """A channel's version and value; no value means the channel is empty."""
+
+    version: Version
+    ref: Ref | None
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """A checkpoint without its identity: format `v`, channels, what nodes have seen.
+
+    `updated` is the checkpoint's `updated_channels` (False where the key is absent);
+    `extra` holds the codec's bytes for keys of other LangGraph releases.
+    """
+
+    v: int
+    entries: Mapping[str, Entry] = field(default_factory=dict)
+    seen: Mapping[str, Versions] = field(default_factory=dict)
+    updated: list[str] | None | bool = False
+    extra: bytes | None = None
+
+    def needs(self) -> Iterable[Span]:
+        """Every span that some channel's value lies in."""
+        return (
+            span for entry in self.entries.values() if entry.ref for span in entry.ref.needs
+        )
+
+
+EMPTY = Manifest(0)
+
+
+def encode(manifest: Manifest, keyframe: Manifest = EMPTY) -> bytes:
+    """The manifest's bytes, as a difference to `keyframe`."""
+    channels, nodes = _numbers(keyframe.entries), _numbers(keyframe.seen)
+    old, new = keyframe.entries, manifest.entries
+    gone = [number for name, number in channels.items() if name not in new]
+    entries: list[Any] = []
+    for name, entry in new.items():
+        if entry is not old.get(name) and entry != old.get(name):
+            entries += (channels.get(name, name), entry.version, to_wire(entry.ref))
+    seen: list[Any] = []
+    for node, versions in manifest.seen.items():
+        before = keyframe.seen.get(node)
+        if before is None or not _same(versions, before):
+            seen += (nodes.get(node, node), _seen_wire(versions, before, channels))
+    gone_nodes = [number for node, number in nodes.items() if node not in manifest.seen]
+    updated = manifest.updated
+    if isinstance(updated, list):
+        updated = [channels.get(name, name) for name in updated]  # type: ignore[misc]  # wire form
+    wire = [manifest.v, updated, manifest.extra, gone, entries, gone_nodes, seen]
+    return ormsgpack.packb(wire)
+
+
+def decode(data: bytes, keyframe: Manifest = EMPTY) -> Manifest:
+    """The manifest that `encode` wrote against the same keyframe.
+
+    Raises:
+        CorruptionError: the bytes are damaged or belong to another keyframe.
+    """
+    try:
+        v, updated, extra, gone, entries, gone_nodes, seen = ormsgpack.unpackb(data)
+        name = _namer(list(keyframe.entries))
+        node_name = _namer(list(keyframe.seen))
+        new_entries = _without(keyframe.entries, gone)
+        for key, version, wire in _groups(entries, 3):
+            new_entries[name(key)] = Entry(version, from_wire(wire))
+        new_seen = _without(keyframe.seen, gone_nodes)
+        for key, wire in _groups(seen, 2):
+            node = node_name(key)
+            new_seen[node] = _seen(wire, keyframe.seen.get(node, {}), name)
+        if isinstance(updated, list):
+            updated = [name(key) for key in updated]
+    except (ValueError, TypeError, IndexError, KeyError) as exc:
+        raise CorruptionError("A checkpoint's manifest is damaged.") from exc
+    return Manifest(v, new_entries, new_seen, updated, extra)
+
+
+def _numbers(names: Iterable[str]) -> dict[str, int]:
+    return {name: number for number, name in enumerate(names)}
+
+
+def _namer(names: list[str]) -> Callable[[int | str], str]:
+    return lambda key: names[key] if isinstance(key, int) else key
+
+
+def _groups(flat: list[Any], size: int) -> Iterable[tuple[Any, ...]]:
+    return zip(*[iter(flat)] * size, strict=True)
+
+
+def _without(old: Mapping[str, Any], gone: Iterable[int]) -> dict[str, Any]:
+    names = list(old)
+    dropped = {names[number] for number in gone}
+    return {name: value for name, value in old.items() if name not in dropped}
+
+
+def _same(a: Versions, b: Versions) -> bool:
+    return a == b and all(type(v) is type(b[k]) for k, v in a.items())
+
+
+def _seen_wire(new: Versions, old: Versions | None, channels: dict[str, int]) -> list[Any]:
+    """Only the versions that changed; all of them where some went away."""
+    whole = old is None or any(name not in new for name in old)
+    wire: list[Any] = [whole]
+    for name, version in new.items():
+        if whole or old is None or name not in old or not _equal(version, old[name]):
+            wire += (channels.get(name, name), version)
+    return wire
+
+
+def _equal(a: Version, b: Version) -> bool:
+    return a == b and type(a) is type(b)
+
+
+def _seen(wire: list[Any], old: Versions, name: Callable[[int | str], str]) -> Versions:
+    versions = {} if wire[0] else dict(old)
+    for key, version in _groups(wire[1:], 2):
+        versions[name(key)] = version
+    return versions

@@ -1,0 +1,1 @@
+"""Every operation that a saver offers, each a generator over the backend's reads and changes."""

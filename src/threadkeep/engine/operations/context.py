@@ -1,0 +1,158 @@
+"""What the operations share: the options, the working set, and reading a stored state.
+
+Invariant: nothing here outlives a call except what the working set holds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from threadkeep.codec import Codec
+from threadkeep.codec.frame import Compression
+from threadkeep.engine import elements, manifest, refs
+from threadkeep.engine.calls import Operation, fetch_segments
+from threadkeep.engine.elements import Elements
+from threadkeep.engine.manifest import Manifest
+from threadkeep.engine.model import HIDDEN, Segment, Span, StoredCheckpoint
+from threadkeep.engine.refs import Cell, Inline, Ref
+from threadkeep.engine.sequence import Seen
+from threadkeep.engine.shadow import Shadow
+from threadkeep.engine.working_set import (
+    Held,
+    HeldCell,
+    HeldRun,
+    Keyframe,
+    Raw,
+    State,
+    ThreadMemory,
+    WorkingSet,
+)
+from threadkeep.errors import CorruptionError
+
+TOKEN_BITS = 31
+ATTEMPTS = 8  # times a commit is built anew when others took its log positions
+_SMALL = 64  # elements up to which a stored segment is still worth sealing
+
+
+@dataclass(frozen=True, slots=True)
+class Engine:
+    """The engine's parts. `token(bits)` gives a random number, `now()` microseconds since 1970."""
+
+    codec: Codec
+    compression: Compression
+    working_set: WorkingSet
+    conflicts: Literal["fork", "raise"]
+    token: Callable[[int], int]
+    now: Callable[[], int]
+
+    def memory(self, thread: str) -> ThreadMemory:
+        return self.working_set.thread(thread)
+
+    def new_token(self) -> int:
+        """A token for a load; never 0."""
+        return self.token(TOKEN_BITS) + 1
+
+
+def read_manifest(stored: StoredCheckpoint) -> tuple[Manifest, Keyframe]:
+    """A stored checkpoint's manifest, and the keyframe it was written against.
+
+    Raises:
+        CorruptionError: the manifest or its keyframe is damaged or missing.
+    """
+    row = stored.row
+    if stored.keyframe is None:
+        raise CorruptionError("The keyframe of a checkpoint is missing.")
+    whole = Elements(_NO_CODEC, (stored.keyframe,)).raw(row.key_log, row.key_pos)
+    key = manifest.decode(whole)
+    return manifest.decode(row.manifest, key), Keyframe(key, row.key_log, row.key_pos, 0)
+
+
+class _NoCodec:
+    """Stands where only bytes are read."""
+
+    def encode(self, value: Any, intern: Any = None) -> bytes:
+        raise NotImplementedError
+
+    def decode(self, data: bytes, resolve: Any = None) -> Any:
+        raise NotImplementedError
+
+    def decode_many(self, items: Any, resolve: Any = None) -> list[Any]:
+        raise NotImplementedError
+
+    def with_allowlist(self, extra: Any) -> Any:
+        raise NotImplementedError
+
+
+_NO_CODEC = _NoCodec()
+
+
+def visible(stored: StoredCheckpoint | None) -> StoredCheckpoint | None:
+    """None for a checkpoint that was pruned and is kept only for what others need of it."""
+    return None if stored is None or stored.row.flags & HIDDEN else stored
+
+
+def read_elements(
+    engine: Engine, thread: str, spans: Iterable[Span]
+) -> Operation[tuple[Elements, list[Segment]]]:
+    """The elements of the spans, and the segments they came in."""
+    segments = yield from fetch_segments(thread, refs.covering(spans))
+    return Elements(engine.codec, segments), segments
+
+
+# -- remembering what was read -------------------------------------------------------
+
+
+def hold(ref: Ref, found: Elements) -> Held:
+    """A stored value, decoded and watched from now on."""
+    if isinstance(ref, Inline):
+        value = found.value(ref)
+        return HeldCell(value, Shadow.of([value]), ref.data, ref.uses, None)
+    if isinstance(ref, Cell):
+        data, depth = found.raw(ref.log, ref.pos), found.depth(ref.log, ref.pos)
+        value = found.value(ref)
+        raw = Raw(data, ref.log, ref.pos, depth, ref.uses)
+        return HeldCell(value, Shadow.of([value]), data, ref.uses, raw)
+    items = found.items(ref)
+    weight = sum([found.size(span) for span in ref.spans])
+    keys = None
+    if ref.kind == refs.DICT:
+        keys, items = [key for key, _ in items], [value for _, value in items]
+    return HeldRun(ref.kind, ref.spans, Seen(keys, items, Shadow.of(items)), weight)
+
+
+def resume_logs(
+    memory: ThreadMemory, ns: str, read: Manifest, key: Keyframe, segments: list[Segment]
+) -> None:
+    """Let this process go on with the logs that a read checkpoint ends in."""
+    ends = elements.stops(segments)
+    for channel, entry in read.entries.items():
+        last = _last_span(entry.ref)
+        if last is not None and last.log in ends:
+            memory.resume_log(ns, channel, last.log, ends[last.log])
+    memory.resume_log(ns, "", key.log, key.pos + 1)
+    for segment in segments:
+        if segment.count < _SMALL:
+            memory.note_tail(segment.log, segment.start, elements.opened(segment))
+
+
+def _last_span(ref: Ref | None) -> Span | None:
+    if ref is None or isinstance(ref, Inline):
+        return None
+    if isinstance(ref, Cell):
+        return Span(ref.log, ref.pos, ref.pos + 1)
+    return ref.spans[-1] if ref.spans else None
+
+
+def keyframe_of(stored: StoredCheckpoint, state: State | None) -> tuple[Manifest, Keyframe]:
+    """The manifest, from the working set where it is the very one stored."""
+    row = stored.row
+    if state is not None and state.data == row.manifest and is_key(state, row.key_log, row.key_pos):
+        return state.manifest, state.keyframe
+    return read_manifest(stored)
+
+
+def is_key(state: State, log: int, pos: int) -> bool:
+    """Whether the state's keyframe is the one stored there."""
+    return (state.keyframe.log, state.keyframe.pos) == (log, pos)

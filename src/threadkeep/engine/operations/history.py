@@ -1,0 +1,103 @@
+"""The history of DeltaChannels: their writes along the parent chain, and where it began.
+
+For a checkpoint on the path, the writes that count are those that led to its child on
+the path. A channel's walk ends at the nearest ancestor that stores a value for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+from threadkeep.engine.calls import Operation, Place, fetch, fetch_checkpoint
+from threadkeep.engine.manifest import Manifest
+from threadkeep.engine.model import Child, ReadPath, Span, StoredCheckpoint
+from threadkeep.engine.operations.context import Engine, read_elements, read_manifest
+from threadkeep.engine.refs import Ref
+from threadkeep.engine.rows import Write, counting
+from threadkeep.errors import ThreadkeepError
+
+_FIRST_STRETCH = 32
+_LONGEST_STRETCH = 512
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """An ancestor on the path: its manifest, and its writes that led to the next one."""
+
+    stored: StoredCheckpoint
+    manifest: Manifest
+    writes: list[Write]
+
+
+@dataclass(frozen=True, slots=True)
+class ChannelHistory:
+    """A channel's writes, oldest first, and the references of its seed, if it has one."""
+
+    writes: list[Write]
+    seed: Ref | None
+
+
+def steps(rows: Sequence[StoredCheckpoint]) -> Iterator[Step]:
+    """The ancestors in rows that begin with a target, nearest first."""
+    for below, stored in zip(rows, rows[1:], strict=False):
+        row = below.row
+        try:
+            read, _ = read_manifest(stored)
+            writes = counting(stored.writes, Child(row.id, row.run, row.seen))
+        except ThreadkeepError as exc:
+            exc.at(thread=stored.thread, namespace=stored.row.ns or None, checkpoint=stored.row.id)
+            raise
+        yield Step(stored, read, writes)
+
+
+def delta_history(
+    engine: Engine, place: Place, channels: Sequence[str]
+) -> Operation[dict[str, dict[str, Any]]]:
+    """What `get_delta_channel_history` returns: per channel `writes`, and `seed` if there is one.
+
+    Raises:
+        CorruptionError, UnknownTypeError: as `load` does.
+    """
+    found = yield from _walk(place, dict.fromkeys(channels))
+    refs = [write.ref for one in found.values() for write in one.writes]
+    refs += [one.seed for one in found.values() if one.seed is not None]
+    spans: list[Span] = [span for ref in refs for span in ref.needs]
+    elements, _ = yield from read_elements(engine, place.thread, spans)
+    result: dict[str, dict[str, Any]] = {}
+    for channel, one in found.items():
+        writes = [(w.task_id, w.channel, elements.value(w.ref)) for w in one.writes]
+        result[channel] = {"writes": writes}
+        if one.seed is not None:
+            result[channel]["seed"] = elements.value(one.seed)
+    return result
+
+
+def _walk(place: Place, channels: dict[str, None]) -> Operation[dict[str, ChannelHistory]]:
+    """Go up the path until every channel has found its seed, or to the root."""
+    writes: dict[str, list[Write]] = {channel: [] for channel in channels}
+    seeds: dict[str, Ref | None] = {}
+    reply = yield from fetch_checkpoint(place.thread, place.ns, place.id)
+    at, size = reply.found.row.id if reply.found else None, _FIRST_STRETCH
+    while at is not None and len(seeds) < len(writes):
+        rows = yield from fetch(ReadPath(place.thread, place.ns, at, size))
+        rows = cast("list[StoredCheckpoint]", rows)
+        for step in steps(rows):
+            _gather(step, writes, seeds)
+            if len(seeds) == len(writes):
+                break
+        at = rows[-1].row.id if len(rows) == size else None
+        size = min(size * 2, _LONGEST_STRETCH)
+    return {c: ChannelHistory(list(reversed(w)), seeds.get(c)) for c, w in writes.items()}
+
+
+def _gather(step: Step, writes: dict[str, list[Write]], seeds: dict[str, Ref | None]) -> None:
+    """Add one ancestor's part to each channel that is still looking."""
+    for write in reversed(step.writes):
+        if write.channel in writes and write.channel not in seeds:
+            writes[write.channel].append(write)
+    for channel in writes:
+        entry = step.manifest.entries.get(channel)
+        if channel not in seeds and entry is not None and entry.ref is not None:
+            seeds[channel] = entry.ref

@@ -1,0 +1,246 @@
+"""Removing and copying: whole threads, all but the newest checkpoints, single runs.
+
+A checkpoint that a DeltaChannel of a kept one is rebuilt through stays, hidden. Segments
+that nothing refers to go with what referred to them; the thread's generation is raised,
+so that no process relies on what it remembers of them.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from typing import TypeAlias, cast
+
+from threadkeep.codec import Codec
+from threadkeep.engine.calls import Operation, commit, fetch
+from threadkeep.engine.loaded import created_at
+from threadkeep.engine.manifest import Manifest
+from threadkeep.engine.model import (
+    HIDDEN,
+    Batch,
+    CopyThread,
+    DropThread,
+    FindThreads,
+    ReadThread,
+    RowsFence,
+    Span,
+    StoredCheckpoint,
+    ThreadRows,
+    WriteRow,
+)
+from threadkeep.engine.operations.context import ATTEMPTS, Engine, read_manifest
+from threadkeep.engine.operations.history import steps
+from threadkeep.engine.refs import covering
+from threadkeep.engine.rows import unpack_metadata, unpack_writes
+from threadkeep.errors import ConflictError, InvalidArgumentError, StaleThreadError
+from threadkeep.langgraph_names import DELTA_COUNTERS
+
+_PAGE = 200
+
+_ORPHAN_AGE = 3600 * 1_000_000  # microseconds after which writes without a checkpoint go
+
+Key: TypeAlias = tuple[str, str]  # namespace and checkpoint id
+Choice: TypeAlias = Callable[[Sequence[StoredCheckpoint]], set[Key]]
+
+
+def delete_thread(engine: Engine, thread: str) -> Operation[None]:
+    """Remove a thread and leave a tombstone, so that no late write brings it back."""
+    yield from commit(DropThread(thread, engine.now()))
+    engine.working_set.forget(thread)
+
+
+def copy_thread(engine: Engine, source: str, target: str) -> Operation[None]:
+    """Copy a thread inside the store; an absent source copies nothing.
+
+    Raises:
+        ThreadExistsError: the target holds checkpoints.
+        InvalidArgumentError: source and target are the same thread.
+    """
+    if source == target:
+        raise InvalidArgumentError("A thread cannot be copied onto itself.", thread=source)
+    yield from commit(CopyThread(source, target, engine.now()))
+    engine.working_set.forget(target)
+
+
+def prune(engine: Engine, threads: Sequence[str], strategy: str) -> Operation[None]:
+    """Keep the newest checkpoint of each namespace (`keep_latest`), or nothing (`delete`).
+
+    Raises:
+        InvalidArgumentError: another strategy.
+    """
+    if strategy not in ("keep_latest", "delete"):
+        raise InvalidArgumentError(
+            f"There is no strategy {strategy!r}.", hint='Use "keep_latest" or "delete".'
+        )
+    for thread in threads:
+        if strategy == "delete":
+            yield from delete_thread(engine, thread)
+        else:
+            yield from _thin(engine, thread, _latest)
+
+
+def delete_for_runs(engine: Engine, run_ids: Sequence[str]) -> Operation[None]:
+    """Remove the checkpoints that these runs made, in every thread, with their writes."""
+    wanted = frozenset(run_ids)
+    after: str | None = None
+    while wanted:
+        reply = yield from fetch(FindThreads(after, _PAGE, tuple(wanted)))
+        threads = cast("list[str]", reply)
+        for thread in threads:
+            yield from _thin(engine, thread, partial(_not_of_runs, engine.codec, wanted))
+        if len(threads) < _PAGE:
+            return
+        after = threads[-1]
+
+
+def _latest(rows: Sequence[StoredCheckpoint]) -> set[Key]:
+    """The newest visible checkpoint of each namespace; rows come in ascending order."""
+    newest = {s.row.ns: s.row.id for s in rows if not s.row.flags & HIDDEN}
+    return set(newest.items())
+
+
+def _not_of_runs(
+    codec: Codec, runs: frozenset[str], rows: Sequence[StoredCheckpoint]
+) -> set[Key]:
+    return {
+        (s.row.ns, s.row.id)
+        for s in rows
+        if not s.row.flags & HIDDEN
+        and unpack_metadata(s.row.metadata, s.row.exact, codec).get("run_id") not in runs
+    }
+
+
+# -- keeping some checkpoints of a thread --------------------------------------------
+
+
+def _thin(engine: Engine, thread: str, choose: Choice) -> Operation[None]:
+    """Remove all checkpoints but the chosen ones and what those are rebuilt through."""
+    for _ in range(ATTEMPTS):
+        reply = yield from fetch(ReadThread(thread))
+        rows = cast("ThreadRows", reply)
+        keep = choose(rows.checkpoints)
+        try:
+            yield from commit(_thinning(engine, thread, rows, keep))
+        except (StaleThreadError, ConflictError):
+            continue  # somebody wrote meanwhile: look again
+        engine.working_set.forget(thread)
+        return
+    raise ConflictError(
+        "This thread is being written all the time.", hint="Try again later.", thread=thread
+    )
+
+
+def _thinning(engine: Engine, thread: str, rows: ThreadRows, keep: set[Key]) -> Batch:
+    stored = {(s.row.ns, s.row.id): s for s in rows.checkpoints}
+    hidden = _needed_ancestors(engine.codec, stored, keep) - keep
+    drop = [key for key in stored if key not in keep and key not in hidden]
+    now = engine.now()
+    old = [row for row in rows.orphans if _is_old(row, now)]
+    gone = [*old, *(row for key in drop for row in stored[key].writes)]
+    stay = [row for row in rows.orphans if row not in old]
+    used = _used([stored[key] for key in stored if key in keep or key in hidden], stay)
+    return Batch(
+        thread=thread,
+        now=now,
+        generation=rows.generation,
+        fences=(_nothing_new(rows),),
+        drop_checkpoints=tuple(drop),
+        drop_writes=tuple((row.ns, row.checkpoint_id, row.seq) for row in gone),
+        hide_checkpoints=tuple(k for k in hidden if not stored[k].row.flags & HIDDEN),
+        drop_segments=tuple(
+            (s.log, s.start, s.count)
+            for s in rows.segments
+            if not _touches(used, Span(s.log, s.start, s.start + s.count))
+        ),
+        bump=True,
+    )
+
+
+def _nothing_new(rows: ThreadRows) -> RowsFence:
+    writes = sum([len(s.writes) for s in rows.checkpoints]) + len(rows.orphans)
+    return RowsFence(len(rows.checkpoints), writes)
+
+
+def _is_old(row: WriteRow, now: int) -> bool:
+    """Whether the checkpoint that the writes are for will not come any more."""
+    made = created_at(row.checkpoint_id)
+    return made is not None and made < now - _ORPHAN_AGE
+
+
+# -- what is still needed ------------------------------------------------------------
+
+
+def _needed_ancestors(
+    codec: Codec, stored: dict[Key, StoredCheckpoint], keep: Iterable[Key]
+) -> set[Key]:
+    """The ancestors that DeltaChannels of the kept checkpoints are rebuilt through."""
+    needed: set[Key] = set()
+    for key in keep:
+        path = _path(stored, key)
+        if len(path) > 1:
+            needed |= set(_delta_path(codec, path))
+    return needed
+
+
+def _path(stored: dict[Key, StoredCheckpoint], key: Key) -> list[StoredCheckpoint]:
+    """A checkpoint and its ancestors, as far as they are there."""
+    path: list[StoredCheckpoint] = []
+    met: set[Key] = set()
+    at: Key | None = key
+    while at is not None and at in stored and at not in met:
+        met.add(at)
+        path.append(stored[at])
+        parent = stored[at].row.parent
+        at = (at[0], parent) if parent is not None else None
+    return path
+
+
+def _delta_path(codec: Codec, path: list[StoredCheckpoint]) -> list[Key]:
+    """The part of the path that rebuilding the first checkpoint's DeltaChannels needs.
+
+    A channel without a value may be a DeltaChannel or just empty. It is one if the
+    metadata counts it (LangGraph does, from its first write to its next snapshot), or if
+    the value that its path ends in is a snapshot.
+    """
+    row = path[0].row
+    metadata = unpack_metadata(row.metadata, row.exact, codec)
+    counted = set(metadata.get(DELTA_COUNTERS) or ())
+    read, _ = read_manifest(path[0])
+    looking = {c for c, entry in read.entries.items() if entry.ref is None}
+    reach = 0
+    for depth, step in enumerate(steps(path), 1):
+        for channel in list(looking):
+            entry = step.manifest.entries.get(channel)
+            if entry is not None and entry.ref is not None:
+                looking.discard(channel)
+                if channel in counted:
+                    reach = depth
+        if looking & counted:
+            reach = depth
+    return [(s.row.ns, s.row.id) for s in path[1 : reach + 1]]
+
+
+def _used(kept: Iterable[StoredCheckpoint], orphans: Iterable[WriteRow]) -> dict[int, list[Span]]:
+    """All positions that the rows refer to, by log."""
+    spans: list[Span] = []
+    for stored in kept:
+        read, key = read_manifest(stored)
+        spans.append(Span(key.log, key.pos, key.pos + 1))
+        spans += read.needs()
+        spans += [span for write in stored.writes for span in _needs(write)]
+    spans += [span for write in orphans for span in _needs(write)]
+    by_log: dict[int, list[Span]] = {}
+    for span in covering(spans):
+        by_log.setdefault(span.log, []).append(span)
+    return by_log
+
+
+def _needs(row: WriteRow) -> list[Span]:
+    return [span for write in unpack_writes(row) for span in write.ref.needs]
+
+
+def _touches(used: dict[int, list[Span]], span: Span) -> bool:
+    spans = used.get(span.log, [])
+    at = bisect_left(spans, span.stop, key=lambda s: s.start)
+    return at > 0 and spans[at - 1].stop > span.start

@@ -1,0 +1,199 @@
+"""Reading a checkpoint with its values and pending writes.
+
+A run may be lent the very objects that the thread's last run left in the working set,
+in fresh containers, if they have not changed and that run has ended. Every other reader
+gets fresh objects, so that whatever it does to them changes nothing stored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from threadkeep.engine import refs
+from threadkeep.engine.calls import Operation, Place, fetch_checkpoint
+from threadkeep.engine.elements import Elements
+from threadkeep.engine.loaded import LoadedId
+from threadkeep.engine.manifest import Manifest
+from threadkeep.engine.model import FREE, NESTED, Span, StoredCheckpoint
+from threadkeep.engine.operations.context import (
+    Engine,
+    hold,
+    keyframe_of,
+    read_elements,
+    resume_logs,
+    visible,
+)
+from threadkeep.engine.rows import Write, counting, unpack_metadata, unpack_time
+from threadkeep.engine.working_set import Held, HeldCell, HeldRun, State, watch
+from threadkeep.errors import CorruptionError, ThreadkeepError
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """A `get_tuple` call: by a run (`run`), or from inside a running task (`nested`)."""
+
+    place: Place
+    run: bool = False
+    nested: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """A checkpoint as a caller may have it: nothing in it is shared with the working set
+    but elements lent to a run."""
+
+    thread: str
+    ns: str
+    id: LoadedId
+    parent: LoadedId | None
+    checkpoint: dict[str, Any]
+    metadata: dict[str, Any]
+    writes: list[tuple[str, str, Any]]
+
+
+def load(engine: Engine, call: Load) -> Operation[Loaded | None]:
+    """The checkpoint, or None if it is not there.
+
+    Raises:
+        CorruptionError: stored bytes are damaged or missing.
+        UnknownTypeError: a value has a type that is not allowed here.
+    """
+    place, generation = call.place, -1
+    while True:
+        reply = yield from fetch_checkpoint(place.thread, place.ns, place.id)
+        engine.memory(place.thread).meet(reply.generation)
+        stored = visible(reply.found)
+        if stored is None:
+            return None
+        try:
+            return (yield from _read(engine, call, stored))
+        except ThreadkeepError as exc:
+            # Segments may have been removed between the two reads: then look again.
+            if not isinstance(exc, CorruptionError) or reply.generation == generation:
+                exc.at(thread=place.thread, namespace=place.ns or None, checkpoint=stored.row.id)
+                raise
+            generation = reply.generation
+
+
+def _read(engine: Engine, call: Load, stored: StoredCheckpoint) -> Operation[Loaded]:
+    memory = engine.memory(stored.thread)
+    ns, row = stored.row.ns, stored.row
+    state = memory.state(ns, row.id)
+    read, key = keyframe_of(stored, state)
+    current = state is not None and state.manifest is read
+    lent = _lendable(engine, state) if call.run and current and state is not None else {}
+    writes = counting(stored.writes, stored.child)
+    spans = _needed(read, lent, writes)
+    found, segments = yield from read_elements(engine, stored.thread, spans)
+    values = {name: _lend(held) for name, held in lent.items()}
+    flags = (FREE if call.place.id else 0) | (NESTED if call.nested else 0)
+    loaded = assemble(engine, stored, read, found, writes, values, flags)
+    if call.run:
+        known = {**lent}
+        for name, entry in read.entries.items():
+            if entry.ref is not None and name not in lent:
+                known[name] = hold(entry.ref, found)
+        resume_logs(memory, ns, read, key, segments)
+        owner = watch(loaded.id)
+        data, codec = row.manifest, engine.codec
+        new = State(ns, row.id, row.flags, read, key, known, data, codec, owner)
+        memory.publish(new, memory.generation)
+        engine.working_set.settle(stored.thread)
+    return loaded
+
+
+def _needed(read: Manifest, lent: Mapping[str, Held], writes: list[Write]) -> list[Span]:
+    """The spans to fetch: of the values that are not lent, and of the writes."""
+    needed = [span for write in writes for span in write.ref.needs]
+    for name, entry in read.entries.items():
+        if entry.ref is not None and name not in lent:
+            needed += entry.ref.needs
+    return needed
+
+
+# -- lending -------------------------------------------------------------------------
+
+
+def _lendable(engine: Engine, state: State) -> dict[str, Held]:
+    """The values that may be lent: the run they were lent to before has ended."""
+    if state.owner is None or state.owner() is not None or state.codec != engine.codec:
+        return {}
+    return {name: held for name, held in state.held.items() if _intact(held)}
+
+
+def _intact(held: Held) -> bool:
+    shadow = held.seen.shadow if isinstance(held, HeldRun) else held.shadow
+    return shadow.holds()
+
+
+def _lend(held: Held) -> Any:
+    if isinstance(held, HeldCell):
+        return held.value
+    seen = held.seen
+    if seen.keys is not None:
+        return dict(zip(seen.keys, seen.items, strict=True))
+    return tuple(seen.items) if held.kind == refs.TUPLE else list(seen.items)
+
+
+# -- putting a checkpoint together ---------------------------------------------------
+
+
+def assemble(
+    engine: Engine,
+    stored: StoredCheckpoint,
+    read: Manifest,
+    found: Elements,
+    writes: Iterable[Write],
+    values: dict[str, Any],
+    flags: int,
+) -> Loaded:
+    """A checkpoint with its values, but for those given, decoded from `found`."""
+    row = stored.row
+    channel_values = {}
+    for name, entry in read.entries.items():
+        if name in values:
+            channel_values[name] = values[name]
+        elif entry.ref is not None:
+            channel_values[name] = _decoded(found, entry.ref, name)
+    seen = max([write.seq for write in stored.writes], default=0)
+    loaded_id = LoadedId(row.id, engine.new_token(), seen, flags)
+    checkpoint = {
+        "v": read.v,
+        "ts": unpack_time(row.ts),
+        "id": loaded_id,
+        "channel_values": channel_values,
+        "channel_versions": {
+            name: entry.version for name, entry in read.entries.items() if entry.version is not None
+        },
+        "versions_seen": {node: dict(versions) for node, versions in read.seen.items()},
+    }
+    if read.updated is not False:
+        checkpoint["updated_channels"] = (
+            list(read.updated) if isinstance(read.updated, list) else None
+        )
+    if read.extra is not None:
+        checkpoint |= engine.codec.decode(read.extra)
+    parent = None
+    if row.parent is not None:
+        # Whoever puts a sibling (a copy) descends from what this checkpoint descends from.
+        parent = LoadedId(row.parent, row.run, row.seen, FREE)
+    return Loaded(
+        thread=stored.thread,
+        ns=row.ns,
+        id=loaded_id,
+        parent=parent,
+        checkpoint=checkpoint,
+        metadata=unpack_metadata(row.metadata, row.exact, engine.codec),
+        writes=[(w.task_id, w.channel, _decoded(found, w.ref, w.channel)) for w in writes],
+    )
+
+
+def _decoded(found: Elements, ref: refs.Ref, channel: str) -> Any:
+    try:
+        return found.value(ref)
+    except ThreadkeepError as exc:
+        exc.at(channel=channel)
+        raise
+

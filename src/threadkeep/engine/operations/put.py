@@ -1,0 +1,287 @@
+"""Storing a checkpoint: what changed since its parent, in one commit.
+
+Which channels changed is read off their versions beside the parent's: the same version
+is the parent's value, unread, whatever the checkpoint shows of it (a DeltaChannel's
+snapshot stays visible so); another version is the value given, or none.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from threadkeep.engine import manifest as manifests
+from threadkeep.engine.appender import Appender
+from threadkeep.engine.calls import Operation, Place, commit, fetch_checkpoint
+from threadkeep.engine.draft import Draft
+from threadkeep.engine.loaded import LoadedId, created_at
+from threadkeep.engine.manifest import Entry, Manifest, Version
+from threadkeep.engine.model import FREE, Batch, CheckpointRow, HeadFence
+from threadkeep.engine.operations.context import (
+    ATTEMPTS,
+    Engine,
+    hold,
+    keyframe_of,
+    read_elements,
+    resume_logs,
+)
+from threadkeep.engine.refs import Inline, Ref
+from threadkeep.engine.rows import pack_metadata, pack_time
+from threadkeep.engine.working_set import Held, Keyframe, State, ThreadMemory, watch
+from threadkeep.errors import ConflictError, SegmentTakenError, StaleThreadError, ThreadkeepError
+from threadkeep.langgraph_names import START
+
+_KNOWN_KEYS = (
+    "v",
+    "id",
+    "ts",
+    "channel_values",
+    "channel_versions",
+    "versions_seen",
+    "updated_channels",
+)
+_KEYFRAME_EVERY = 64  # checkpoints written against one keyframe
+_KEYFRAME_LOG = ""  # the channel whose log holds the keyframes
+
+
+@dataclass(frozen=True, slots=True)
+class Put:
+    """A `put` call: the checkpoint as given, its parent's id, its metadata merged."""
+
+    place: Place
+    parent: str | None
+    checkpoint: dict[str, Any]
+    metadata: dict[str, Any]
+
+    @property
+    def flags(self) -> int:
+        """How the parent was chosen, as far as this call itself shows."""
+        forks = FREE if self.metadata.get("source") == "fork" else 0
+        return forks | (self.parent.flags if isinstance(self.parent, LoadedId) else 0)
+
+
+@dataclass(frozen=True, slots=True)
+class _Built:
+    """A checkpoint ready to commit."""
+
+    batch: Batch
+    state: State
+    appender: Appender
+
+
+def put(engine: Engine, call: Put) -> Operation[None]:
+    """Store the checkpoint.
+
+    Raises:
+        UnserializableError: a value cannot be stored; nothing was.
+        ConflictError: with `conflicts="raise"`, the thread has moved on; nothing was stored.
+        ThreadDeletedError: the run is older than the thread's deletion.
+    """
+    for attempt in range(ATTEMPTS):
+        memory = engine.memory(call.place.thread)
+        built = yield from _build(engine, memory, call, seal=attempt == 0)
+        try:
+            yield from commit(built.batch)
+        except SegmentTakenError:
+            built.appender.failed()
+            memory.abandon()
+        except StaleThreadError:
+            engine.working_set.forget(call.place.thread)
+        except ThreadkeepError as exc:
+            built.appender.failed()
+            if isinstance(exc, ConflictError):
+                yield from _sweep(engine, call)
+            exc.at(**call.place.named())
+            raise
+        else:
+            built.appender.committed()
+            memory.publish(built.state, built.batch.generation)
+            engine.working_set.settle(call.place.thread)
+            return
+    raise ConflictError(
+        "Others keep taking the log positions of this thread.",
+        hint="Try the call again.",
+        **call.place.named(),
+    )
+
+
+def _sweep(engine: Engine, call: Put) -> Operation[None]:
+    """Remove the pending writes of a run that has lost: nothing will ever read them."""
+    parent = call.parent
+    if not isinstance(parent, LoadedId):
+        return
+    reply = yield from fetch_checkpoint(call.place.thread, call.place.ns, str(parent))
+    rows = reply.found.writes if reply.found else ()
+    drops = tuple((r.ns, r.checkpoint_id, r.seq) for r in rows if r.run == parent.run)
+    if drops:
+        yield from commit(Batch(call.place.thread, engine.now(), drop_writes=drops))
+
+
+# -- the parent ----------------------------------------------------------------------
+
+
+def _parent(engine: Engine, memory: ThreadMemory, call: Put) -> Operation[State | None]:
+    """The parent as this process knows it, read if it must be; None if there is none."""
+    place = call.place
+    if call.parent is not None:
+        state = memory.state(place.ns, call.parent)
+        if state is not None:
+            return state
+    elif memory.generation is not None:
+        return None
+    reply = yield from fetch_checkpoint(place.thread, place.ns, call.parent)
+    memory.meet(reply.generation)
+    if call.parent is None or reply.found is None:
+        return None
+    read, key = keyframe_of(reply.found, None)
+    row = reply.found.row
+    data, codec = row.manifest, engine.codec
+    return State(place.ns, row.id, row.flags, read, key, {}, data, codec)
+
+
+def _recall(
+    engine: Engine, memory: ThreadMemory, parent: State, call: Put
+) -> Operation[dict[str, Held]]:
+    """What the parent held of the channels that changed, read where it is not known."""
+    versions = call.checkpoint["channel_versions"]
+    lost: dict[str, Ref] = {}
+    for channel, entry in parent.manifest.entries.items():
+        ref = entry.ref
+        if ref is None or isinstance(ref, Inline) or channel in parent.held:
+            continue
+        if channel in call.checkpoint["channel_values"] and not _unchanged(
+            entry, channel, versions
+        ):
+            lost[channel] = ref
+    held = dict(parent.held)
+    if lost:
+        spans = [span for ref in lost.values() for span in ref.needs]
+        found, segments = yield from read_elements(engine, call.place.thread, spans)
+        resume_logs(memory, parent.ns, parent.manifest, parent.keyframe, segments)
+        held |= {channel: hold(ref, found) for channel, ref in lost.items()}
+    return held
+
+
+def _unchanged(entry: Entry, channel: str, versions: dict[str, Version]) -> bool:
+    version = versions.get(channel)
+    return version is not None and version == entry.version and type(version) is type(entry.version)
+
+
+# -- the new checkpoint --------------------------------------------------------------
+
+
+def _build(engine: Engine, memory: ThreadMemory, call: Put, *, seal: bool) -> Operation[_Built]:
+    parent = yield from _parent(engine, memory, call)
+    held: dict[str, Held] = {}
+    if parent is not None:
+        held = yield from _recall(engine, memory, parent, call)
+    place, now = call.place, engine.now()
+    appender = Appender(memory, place.ns, engine.compression)
+    draft = Draft(memory, engine.codec, appender)
+    try:
+        written, held = _manifest(engine, draft, call, parent, held)
+        metadata, exact = pack_metadata(call.metadata, engine.codec)
+    except ThreadkeepError as exc:
+        exc.at(**place.named())
+        raise
+    key = _keyframe(parent, written, appender)
+    data = manifests.encode(written, key.manifest)
+    if seal:
+        appender.seal()
+    segments = appender.segments()
+    draft.settle()
+    flags = call.flags | (parent.flags & FREE if parent is not None else 0)
+    loaded = call.parent if isinstance(call.parent, LoadedId) else None
+    row = CheckpointRow(
+        ns=place.ns,
+        id=str(place.id),
+        parent=None if call.parent is None else str(call.parent),
+        run=loaded.run if loaded is not None else 0,
+        seen=loaded.seen if loaded is not None else 0,
+        flags=flags,
+        ts=pack_time(call.checkpoint.get("ts", "")),
+        metadata=metadata,
+        exact=exact,
+        key_log=key.log,
+        key_pos=key.pos,
+        manifest=data,
+    )
+    batch = Batch(
+        thread=place.thread,
+        now=now,
+        generation=memory.generation,
+        born=born(place.id, call.parent),
+        fences=_fences(engine, row),
+        segments=segments,
+        checkpoints=(row,),
+        drop_segments=tuple(appender.dropped),
+    )
+    owner = watch(loaded) if loaded is not None else (parent.owner if parent else None)
+    state = State(place.ns, row.id, flags, written, key, held, data, engine.codec, owner)
+    return _Built(batch, state, appender)
+
+
+def born(*ids: str | None) -> int | None:
+    """When the oldest of the ids that tell was made."""
+    times = [time for i in ids if (time := created_at(i)) is not None]
+    return min(times) if times else None
+
+
+def _fences(engine: Engine, row: CheckpointRow) -> tuple[HeadFence, ...]:
+    if engine.conflicts != "raise" or row.ns or row.flags & FREE:
+        return ()
+    return (HeadFence(row.ns, row.parent),)
+
+
+def _manifest(
+    engine: Engine, draft: Draft, call: Put, parent: State | None, known: dict[str, Held]
+) -> tuple[Manifest, dict[str, Held]]:
+    """Store the changed values; the manifest, and what is held of each channel now."""
+    checkpoint = call.checkpoint
+    values = checkpoint["channel_values"]
+    before = parent.manifest.entries if parent is not None else {}
+    entries: dict[str, Entry] = {}
+    held: dict[str, Held] = {}
+    for channel, version in _versions(checkpoint).items():
+        old = before.get(channel)
+        if old is not None and _unchanged(old, channel, checkpoint["channel_versions"]):
+            entries[channel] = old
+            if channel in known:
+                held[channel] = known[channel]
+        elif channel in values:
+            value = values[channel]
+            if channel == START and type(value) is dict:
+                draft.update(value)
+            ref, held[channel] = draft.value(channel, value, known.get(channel))
+            entries[channel] = Entry(version, ref)
+        else:
+            entries[channel] = Entry(version, None)
+    extra = {k: v for k, v in checkpoint.items() if k not in _KNOWN_KEYS}
+    written = Manifest(
+        v=checkpoint.get("v", 1),
+        entries=entries,
+        seen={node: dict(seen) for node, seen in checkpoint.get("versions_seen", {}).items()},
+        updated=_updated(checkpoint),
+        extra=engine.codec.encode(extra) if extra else None,
+    )
+    return written, held
+
+
+def _versions(checkpoint: dict[str, Any]) -> dict[str, Version]:
+    """Each channel's version; None for a value that was given without one."""
+    unversioned = [k for k in checkpoint["channel_values"] if k not in checkpoint["channel_versions"]]
+    return {**checkpoint["channel_versions"], **dict.fromkeys(unversioned)}
+
+
+def _updated(checkpoint: dict[str, Any]) -> list[str] | None | bool:
+    updated = checkpoint.get("updated_channels", False)
+    return updated if updated is None or updated is False else list(updated)
+
+
+def _keyframe(parent: State | None, written: Manifest, appender: Appender) -> Keyframe:
+    """The keyframe to write against: the parent's, or a new one when that has served."""
+    key = parent.keyframe if parent is not None else None
+    if key is not None and key.used < _KEYFRAME_EVERY:
+        return Keyframe(key.manifest, key.log, key.pos, key.used + 1)
+    log, pos = appender.append(_KEYFRAME_LOG, [manifests.encode(written)])
+    return Keyframe(written, log, pos, 1)

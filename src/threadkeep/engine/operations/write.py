@@ -1,0 +1,118 @@
+"""Storing a task's pending writes: one row, and the elements it brings.
+
+Writes may come before their checkpoint, after it, or for one that never comes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from langgraph.checkpoint.base import WRITES_IDX_MAP
+from langgraph.checkpoint.serde.types import ERROR
+
+from threadkeep.engine.appender import Appender
+from threadkeep.engine.calls import Operation, Place, commit
+from threadkeep.engine.draft import Draft
+from threadkeep.engine.loaded import LoadedId
+from threadkeep.engine.model import FREE, NESTED, Batch, WriteRow, WritesFence
+from threadkeep.engine.operations.context import ATTEMPTS, Engine
+from threadkeep.engine.operations.put import born
+from threadkeep.engine.rows import pack_writes
+from threadkeep.engine.working_set import ThreadMemory
+from threadkeep.errors import ConflictError, SegmentTakenError, StaleThreadError, ThreadkeepError
+
+
+@dataclass(frozen=True, slots=True)
+class PutWrites:
+    """A `put_writes` call. `place.id` is a `LoadedId` if the run loaded that checkpoint."""
+
+    place: Place
+    writes: Sequence[tuple[str, Any]]
+    task_id: str
+    task_path: str
+
+
+def put_writes(engine: Engine, call: PutWrites) -> Operation[None]:
+    """Store the writes.
+
+    Raises:
+        UnserializableError: a value cannot be stored; nothing was.
+        ConflictError: with `conflicts="raise"`, another live run has written here.
+        ThreadDeletedError: the run is older than the thread's deletion.
+    """
+    thread = call.place.thread
+    for _ in range(ATTEMPTS):
+        memory = engine.memory(thread)
+        batch, appender = _build(engine, memory, call)
+        try:
+            yield from commit(batch)
+        except SegmentTakenError:
+            memory.abandon()
+        except StaleThreadError:
+            engine.working_set.forget(thread)
+        except ThreadkeepError as exc:
+            exc.at(**call.place.named())
+            raise
+        else:
+            appender.committed()
+            return
+    raise ConflictError(
+        "Others keep taking the log positions of this thread.",
+        hint="Try the call again.",
+        **call.place.named(),
+    )
+
+
+def _build(engine: Engine, memory: ThreadMemory, call: PutWrites) -> tuple[Batch, Appender]:
+    place = call.place
+    appender = Appender(memory, place.ns, engine.compression)
+    draft = Draft(memory, engine.codec, appender)
+    state = memory.state(place.ns, str(place.id))
+    held = state.held if state is not None else {}
+    packed = []
+    try:
+        for index, (channel, value) in enumerate(call.writes):
+            ref, _ = draft.value(channel, _storable(channel, value), held.get(channel))
+            packed.append((WRITES_IDX_MAP.get(channel, index), channel, ref))
+    except ThreadkeepError as exc:
+        exc.at(**place.named())
+        raise
+    segments = appender.segments()
+    draft.settle()
+    loaded = place.id if isinstance(place.id, LoadedId) else None
+    row = WriteRow(
+        ns=place.ns,
+        checkpoint_id=str(place.id),
+        run=loaded.run if loaded is not None else 0,
+        seen=loaded.seen if loaded is not None else 0,
+        task_id=call.task_id,
+        task_path=call.task_path,
+        body=pack_writes(packed),
+    )
+    batch = Batch(
+        thread=place.thread,
+        now=engine.now(),
+        generation=memory.generation,
+        born=born(place.id),
+        fences=_fences(engine, loaded, row),
+        segments=segments,
+        writes=(row,),
+    )
+    return batch, appender
+
+
+def _storable(channel: str, value: Any) -> Any:
+    """A failed task's exception as its repr, as LangGraph's own savers keep it.
+
+    The one exemption from exactness: else a node's own error would be masked.
+    """
+    return repr(value) if channel == ERROR and isinstance(value, BaseException) else value
+
+
+def _fences(engine: Engine, loaded: LoadedId | None, row: WriteRow) -> tuple[WritesFence, ...]:
+    """A run that meets another live run's writes on the checkpoint it loaded loses here."""
+    if engine.conflicts != "raise" or row.ns or loaded is None or loaded.flags & (FREE | NESTED):
+        return ()
+    return (WritesFence(row.ns, row.checkpoint_id, row.run, row.seen),)

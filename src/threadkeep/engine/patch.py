@@ -1,0 +1,129 @@
+"""Byte patches: a large value stored as its difference to an earlier version.
+
+A patch keeps what both versions share at the front and at the back and replaces the
+middle. Where the middle is long itself, the new one is compressed with the old one as
+dictionary, which finds what moved or stayed in between. Pure functions over bytes.
+
+Layout: three LEB128 numbers (bytes kept at the front, bytes kept at the back, length of
+the new middle), one byte (0 the middle follows as it is, 1 as a zstd frame), the middle.
+"""
+
+from __future__ import annotations
+
+import zstandard
+
+from threadkeep.errors import CorruptionError
+
+_PLAIN, _ZSTD = 0, 1
+_COMPRESS_OVER = 64  # a zstd frame costs a dozen bytes: below this it cannot win
+
+
+def diff(old: bytes, new: bytes) -> bytes:
+    """A patch that `apply(old, patch)` turns into `new`."""
+    front = _shared(old, new)
+    back = _shared_back(old, new, min(len(old), len(new)) - front)
+    middle = new[front : len(new) - back]
+    head = number(front) + number(back) + number(len(middle))
+    if len(middle) > _COMPRESS_OVER:
+        packed = _compress(middle, old[front : len(old) - back])
+        if len(packed) < len(middle):
+            return head + bytes((_ZSTD,)) + packed
+    return head + bytes((_PLAIN,)) + middle
+
+
+def apply(old: bytes, patch: bytes) -> bytes:
+    """The version that `patch` makes of `old`.
+
+    Raises:
+        CorruptionError: the patch is damaged or was not made against `old`.
+    """
+    try:
+        front, at = read_number(patch, 0)
+        back, at = read_number(patch, at)
+        size, at = read_number(patch, at)
+        how, middle = patch[at], patch[at + 1 :]
+        if how == _ZSTD:
+            middle = _decompress(middle, old[front : len(old) - back], size)
+    except (IndexError, zstandard.ZstdError) as exc:
+        raise CorruptionError("A stored patch is damaged.") from exc
+    if len(middle) != size or front + back > len(old):
+        raise CorruptionError("A stored patch does not fit its base.")
+    return old[:front] + middle + old[len(old) - back :]
+
+
+def _shared(a: bytes, b: bytes) -> int:
+    """How many bytes both start with: halving steps, each one compare at memcmp speed."""
+    low, high = 0, min(len(a), len(b))
+    step = 256
+    while low < high and a[low : low + step] == b[low : low + step]:
+        low = min(low + step, high)
+        step *= 2
+    high = min(low + step, high)
+    while low < high:
+        middle = (low + high + 1) // 2
+        if a[low:middle] == b[low:middle]:
+            low = middle
+        else:
+            high = middle - 1
+    return low
+
+
+def _shared_back(a: bytes, b: bytes, most: int) -> int:
+    """How many bytes both end with, at most `most`."""
+    low, high = 0, most
+    while low < high:
+        middle = (low + high + 1) // 2
+        if _same_end(a, b, low, middle):
+            low = middle
+        else:
+            high = middle - 1
+    return low
+
+
+def _same_end(a: bytes, b: bytes, start: int, stop: int) -> bool:
+    """Whether the bytes between `start` and `stop`, counted from the end, are the same."""
+    return a[len(a) - stop : len(a) - start] == b[len(b) - stop : len(b) - start]
+
+
+def _parameters(size: int, base: int) -> zstandard.ZstdCompressionParameters:
+    window = max(10, min(27, (size + base).bit_length() + 1))
+    return zstandard.ZstdCompressionParameters.from_level(
+        3, window_log=window, write_content_size=False, write_checksum=False
+    )
+
+
+def _dictionary(base: bytes) -> zstandard.ZstdCompressionDict | None:
+    if len(base) < 8:  # zstd takes no shorter dictionary
+        return None
+    return zstandard.ZstdCompressionDict(base, dict_type=zstandard.DICT_TYPE_RAWCONTENT)
+
+
+def _compress(data: bytes, base: bytes) -> bytes:
+    return zstandard.ZstdCompressor(
+        dict_data=_dictionary(base), compression_params=_parameters(len(data), len(base))
+    ).compress(data)
+
+
+def _decompress(data: bytes, base: bytes, size: int) -> bytes:
+    context = zstandard.ZstdDecompressor(dict_data=_dictionary(base), max_window_size=1 << 28)
+    return context.decompress(data, max_output_size=size)
+
+
+def number(value: int) -> bytes:
+    out = bytearray()
+    while value > 0x7F:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
+
+
+def read_number(data: bytes, at: int) -> tuple[int, int]:
+    value = shift = 0
+    while True:
+        byte = data[at]
+        at += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value, at
+        shift += 7

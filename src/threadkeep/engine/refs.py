@@ -1,0 +1,139 @@
+"""Value references: how a manifest or a pending write holds one value.
+
+- `Inline`: the codec's bytes, for what is small.
+- `Cell`: one element of a log, for one large value.
+- `Run`: the elements of a list, tuple or dict (as items) as spans over logs.
+
+`uses` names elements that the bytes refer to (values stored elsewhere already). Together
+with a reference's own place these are all the addresses it needs, so a reader can fetch
+them at once and a cleaner can keep them.
+
+On the wire (MessagePack): bytes for a plain `Inline`, else a list that begins with the
+kind: `[0, data, *uses]`, `[1, log, pos, *uses]`, `[2|3|4, *spans]`; a span is
+`log, start, length`; no value at all is nil.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple, TypeAlias
+
+from threadkeep.engine.model import Span
+
+_INLINE, _CELL, LIST, TUPLE, DICT = range(5)
+
+
+class Inline(NamedTuple):
+    """A small value: its bytes."""
+
+    data: bytes
+    uses: tuple[Span, ...] = ()
+
+    @property
+    def needs(self) -> tuple[Span, ...]:
+        return self.uses
+
+
+class Cell(NamedTuple):
+    """A large single value: one element."""
+
+    log: int
+    pos: int
+    uses: tuple[Span, ...] = ()
+
+    @property
+    def needs(self) -> tuple[Span, ...]:
+        return (Span(self.log, self.pos, self.pos + 1), *self.uses)
+
+
+class Run(NamedTuple):
+    """A list, tuple or dict (`kind`): its elements, or its items, in order."""
+
+    kind: int
+    spans: tuple[Span, ...]
+
+    @property
+    def needs(self) -> tuple[Span, ...]:
+        return self.spans
+
+
+Ref: TypeAlias = Inline | Cell | Run
+
+
+def to_wire(ref: Ref | None) -> Any:
+    """What to put into a MessagePack document for the reference."""
+    if ref is None:
+        return None
+    if isinstance(ref, Run):
+        return [ref.kind, *_flat(ref.spans)]
+    if isinstance(ref, Cell):
+        return [_CELL, ref.log, ref.pos, *_flat(ref.uses)]
+    return [_INLINE, ref.data, *_flat(ref.uses)] if ref.uses else ref.data
+
+
+def from_wire(wire: Any) -> Ref | None:
+    """The reference that `to_wire` wrote."""
+    if wire is None:
+        return None
+    if isinstance(wire, bytes):
+        return Inline(wire)
+    kind = wire[0]
+    if kind == _INLINE:
+        return Inline(wire[1], _spans(wire[2:]))
+    if kind == _CELL:
+        return Cell(wire[1], wire[2], _spans(wire[3:]))
+    return Run(kind, _spans(wire[1:]))
+
+
+def _flat(spans: Iterable[Span]) -> list[int]:
+    return [n for log, start, stop in spans for n in (log, start, stop - start)]
+
+
+def _spans(flat: Sequence[int]) -> tuple[Span, ...]:
+    triples = zip(flat[::3], flat[1::3], flat[2::3], strict=True)
+    return tuple([Span(log, start, start + length) for log, start, length in triples])
+
+
+# -- spans as a sequence -------------------------------------------------------------
+
+
+def length(spans: Iterable[Span]) -> int:
+    """How many elements the spans hold together."""
+    return sum([stop - start for _, start, stop in spans])
+
+
+def cut(spans: Iterable[Span], start: int, stop: int) -> list[Span]:
+    """The spans of the elements number `start <= i < stop`."""
+    found, at = [], 0
+    for span in spans:
+        size = span.stop - span.start
+        first, last = max(start - at, 0), min(stop - at, size)
+        if first < last:
+            found.append(Span(span.log, span.start + first, span.start + last))
+        at += size
+        if at >= stop:
+            break
+    return found
+
+
+def merged(spans: Iterable[Span]) -> tuple[Span, ...]:
+    """The same elements in as few spans as can be."""
+    out: list[Span] = []
+    for span in spans:
+        if out and out[-1].log == span.log and out[-1].stop == span.start:
+            out[-1] = Span(span.log, out[-1].start, span.stop)
+        elif span.start < span.stop:
+            out.append(span)
+    return tuple(out)
+
+
+def covering(spans: Iterable[Span]) -> tuple[Span, ...]:
+    """The positions that the spans name, each once, in (log, start) order."""
+    out: list[Span] = []
+    for span in sorted(spans):
+        if out and out[-1].log == span.log and out[-1].stop >= span.start:
+            if span.stop > out[-1].stop:
+                out[-1] = Span(span.log, out[-1].start, span.stop)
+        else:
+            out.append(span)
+    return tuple(out)

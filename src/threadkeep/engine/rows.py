@@ -1,0 +1,130 @@
+"""Rows to what LangGraph knows and back: metadata, times, and which writes count.
+
+Pure functions over single rows. Invariant: metadata and times come back exactly.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from datetime import datetime, timedelta, timezone
+from typing import Any, NamedTuple
+
+import ormsgpack
+from langgraph.checkpoint.base import writes_sort_key
+
+from threadkeep.codec import Codec
+from threadkeep.engine.exact import same
+from threadkeep.engine.model import Child, WriteRow
+from threadkeep.engine.refs import Ref, from_wire, to_wire
+from threadkeep.errors import CorruptionError
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
+_MICROSECOND = timedelta(microseconds=1)
+
+
+# -- metadata and times --------------------------------------------------------------
+
+
+def pack_metadata(metadata: dict[str, Any], codec: Codec) -> tuple[str, bytes | None]:
+    """JSON text for queries, and the codec's bytes where JSON would not be exact."""
+    try:
+        text = json.dumps(metadata, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+        text.encode()
+        if same(json.loads(text), metadata):
+            return text, None
+    except (TypeError, ValueError, RecursionError):
+        text = _readable(metadata)
+    return text, codec.encode(metadata)
+
+
+def _readable(metadata: dict[str, Any]) -> str:
+    """The parts of metadata that JSON can hold, the rest as text."""
+    plain = {}
+    for key, value in metadata.items():
+        try:
+            json.dumps({key: value}, ensure_ascii=False, allow_nan=False).encode()
+            plain[key] = value
+        except (TypeError, ValueError, RecursionError):
+            plain[str(key)] = ascii(value)
+    return json.dumps(plain, ensure_ascii=False, separators=(",", ":"))
+
+
+def unpack_metadata(text: str, exact: bytes | None, codec: Codec) -> dict[str, Any]:
+    """The metadata that `pack_metadata` packed."""
+    metadata = json.loads(text) if exact is None else codec.decode(exact)
+    if not isinstance(metadata, dict):
+        raise CorruptionError("A checkpoint's metadata is damaged.")
+    return metadata
+
+
+def pack_time(text: str) -> int | str:
+    """Microseconds since 1970 for an ISO time as LangGraph writes it, else the text."""
+    try:
+        micros = (datetime.fromisoformat(text) - _EPOCH) // _MICROSECOND
+    except (TypeError, ValueError):
+        return text
+    return micros if unpack_time(micros) == text else text
+
+
+def unpack_time(packed: int | str) -> str:
+    """The text that `pack_time` packed."""
+    if isinstance(packed, str):
+        return packed
+    return (_EPOCH + packed * _MICROSECOND).isoformat()
+
+
+# -- pending writes ------------------------------------------------------------------
+
+
+class Write(NamedTuple):
+    """One pending write: `idx` is negative for LangGraph's special channels."""
+
+    task_id: str
+    task_path: str
+    idx: int
+    channel: str
+    ref: Ref
+
+
+def pack_writes(writes: Iterable[tuple[int, str, Ref]]) -> bytes:
+    """A write row's body."""
+    return ormsgpack.packb([[idx, channel, to_wire(ref)] for idx, channel, ref in writes])
+
+
+def unpack_writes(row: WriteRow) -> list[Write]:
+    """The writes of one row, in the order they were given."""
+    try:
+        body = ormsgpack.unpackb(row.body)
+        return [
+            Write(row.task_id, row.task_path, idx, channel, ref)
+            for idx, channel, wire in body
+            if (ref := from_wire(wire)) is not None
+        ]
+    except (ValueError, TypeError, IndexError) as exc:
+        raise CorruptionError(
+            "A pending write is damaged.", namespace=row.ns, checkpoint=row.checkpoint_id
+        ) from exc
+
+
+def counting(rows: Sequence[WriteRow], child: Child | None) -> list[Write]:
+    """The writes of a checkpoint that count, in the order LangGraph applies them.
+
+    With a child: those that the child's run made, or had loaded when it began. Without
+    one: all, the first run's of each task. Of a task's writes with the same index the
+    first counts, of the special ones (negative index) the last.
+    """
+    chosen: dict[tuple[str, int], Write] = {}
+    began: dict[str, list[WriteRow]] = {}
+    for row in rows:
+        if child is not None and row.run != child.run and row.seq > child.seen:
+            continue
+        writes = unpack_writes(row)
+        torn = any(r.run != row.run and r.seq > row.seen for r in began.get(row.task_id, ()))
+        for write in writes:
+            place = (write.task_id, write.idx)
+            if write.idx < 0 or (not torn and place not in chosen):
+                chosen[place] = write
+        if not torn and any(write.idx >= 0 for write in writes):
+            began.setdefault(row.task_id, []).append(row)
+    return sorted(chosen.values(), key=lambda w: writes_sort_key(w.task_path, w.task_id, w.idx))

@@ -1,0 +1,361 @@
+"""What this process last saw of its threads: bounded, and never needed for correctness.
+
+Per thread: the states of its last checkpoints (manifest and values with their shadows),
+the logs it appends to, and where values were put that a later checkpoint may hold too.
+Everything is dropped when the thread's generation changes (segments were removed) or
+when room is needed. States are immutable and published only after their commit.
+
+Invariant: what is remembered as stored is stored, under the generation remembered.
+The lock handed in guards moments; it is never held while an operation waits.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+from threadkeep.codec import Codec
+from threadkeep.engine.identity import pointers
+from threadkeep.engine.manifest import Manifest
+from threadkeep.engine.model import Segment, Span
+from threadkeep.engine.refs import Ref
+from threadkeep.engine.sequence import Seen
+from threadkeep.engine.shadow import Shadow
+
+Lock: TypeAlias = AbstractContextManager[Any]
+NEW_LOG_BITS = 31
+
+_STATES = 6  # checkpoints remembered per thread: a run's last ones and a fork's
+_PLACED = 512  # elements remembered per thread by identity
+_KNOWN = 16  # whole values remembered per thread by identity
+_BASE_WEIGHT = 4096  # bytes that a thread takes before its values
+_OBJECT_FACTOR = 6  # a decoded value with its shadow takes about this many times its bytes
+
+
+@dataclass(frozen=True, slots=True)
+class HeldRun:
+    """A list, tuple or dict as last seen, and the spans it is stored in."""
+
+    kind: int
+    spans: tuple[Span, ...]
+    seen: Seen
+    weight: int
+    raws: Mapping[int, bytes] = field(default_factory=dict)  # opaque elements' bytes, by index
+
+
+@dataclass(frozen=True, slots=True)
+class Raw:
+    """Bytes stored as an element: in full `depth` patches behind the last whole one.
+
+    `uses` are the positions that reading it needs beside its own; `anchor` is an earlier
+    version that the next patch may go back to when the chain has grown long.
+    """
+
+    data: bytes
+    log: int
+    pos: int
+    depth: int = 0
+    uses: tuple[Span, ...] = ()
+    anchor: Raw | None = None
+
+    @property
+    def span(self) -> Span:
+        return Span(self.log, self.pos, self.pos + 1)
+
+
+@dataclass(frozen=True, slots=True)
+class HeldCell:
+    """A single value as last seen. `raw` is None for a value stored inline."""
+
+    value: Any
+    shadow: Shadow
+    data: bytes
+    uses: tuple[Span, ...]
+    raw: Raw | None
+
+    @property
+    def weight(self) -> int:
+        return len(self.data)
+
+
+Held: TypeAlias = HeldRun | HeldCell
+
+
+@dataclass(frozen=True, slots=True)
+class Keyframe:
+    """A whole manifest and where it is stored; `used` counts the checkpoints against it."""
+
+    manifest: Manifest
+    log: int
+    pos: int
+    used: int
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """A stored checkpoint with the values that this process knows of.
+
+    `data` is the manifest as stored, which tells a row that was replaced since. `codec`
+    is the one that the values were decoded with: who may load other types gets others.
+    `owner` tells whether the run that these very objects were lent to is still alive;
+    None where that is not known, and then they are not lent again.
+    """
+
+    ns: str
+    id: str
+    flags: int
+    manifest: Manifest
+    keyframe: Keyframe
+    held: Mapping[str, Held]
+    data: bytes
+    codec: Codec
+    owner: Callable[[], object | None] | None = None
+
+    @property
+    def weight(self) -> int:
+        return sum([held.weight for held in self.held.values()])
+
+
+class Home:
+    """The segments of one batch, and whether it was committed."""
+
+    __slots__ = ("committed", "segments")
+
+    def __init__(self) -> None:
+        self.segments: tuple[Segment, ...] = ()
+        self.committed = False
+
+    def segment(self, log: int, pos: int) -> Segment:
+        """The segment that holds the position."""
+        return next(s for s in self.segments if s.log == log and s.start <= pos < s.stop)
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """A value that was put into a log, found again by its identity.
+
+    `key` is the dict key it was stored with (`NO_KEY` for a bare element).
+    """
+
+    value: Any
+    key: Any
+    shadow: Shadow
+    raw: Raw
+    home: Home
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """A whole value of a channel that was stored a moment ago, as a pending write say."""
+
+    value: Any
+    ref: Ref
+    held: Held
+    home: Home
+
+    def holds(self) -> bool:
+        """Whether the value is still what was stored."""
+        if isinstance(self.held, HeldCell):
+            return self.held.shadow.holds()
+        seen = self.held.seen
+        items = list(self.value.values()) if seen.keys is not None else list(self.value)
+        if pointers(items) != pointers(seen.items) or not seen.shadow.holds():
+            return False
+        return seen.keys is None or pointers(list(self.value)) == pointers(seen.keys)
+
+
+NO_KEY: Any = object()
+
+
+@dataclass(slots=True)
+class OpenLog:
+    """A log this process appends to: its number, the next free position, its small segments."""
+
+    log: int
+    next: int = 0
+    tail: dict[int, list[bytes]] = field(default_factory=dict)
+    sealing: bool = False
+
+
+class ThreadMemory:
+    """What is remembered of one thread."""
+
+    def __init__(self, lock: Lock, token: Callable[[int], int]) -> None:
+        self._lock = lock
+        self._token = token
+        self.generation: int | None = None
+        self._logs: dict[tuple[str, str], OpenLog] = {}
+        self._next_log = 1
+        self._placed: OrderedDict[int, Placed] = OrderedDict()
+        self._known: OrderedDict[tuple[str, int], Known] = OrderedDict()
+        self._states: OrderedDict[tuple[str, str], State] = OrderedDict()
+
+    def meet(self, generation: int) -> None:
+        """Forget everything if segments were removed since."""
+        with self._lock:
+            if generation != self.generation:
+                self._forget()
+                self.generation = generation
+
+    def abandon(self) -> None:
+        """Forget what was not known to be committed: other bytes took its place."""
+        with self._lock:
+            self._logs.clear()
+            self._placed.clear()
+            self._known.clear()
+            self._next_log = self._token(NEW_LOG_BITS)
+
+    def _forget(self) -> None:
+        self._logs.clear()
+        self._placed.clear()
+        self._known.clear()
+        self._states.clear()
+
+    # -- logs ------------------------------------------------------------------------
+
+    def reserve(self, ns: str, channel: str, count: int) -> tuple[int, int]:
+        """Take `count` positions of the channel's log: its number and the first of them.
+
+        Concurrent tasks share the log; positions that are never written stay holes.
+        """
+        with self._lock:
+            log = self._logs.get((ns, channel)) or self._open(ns, channel)
+            start = log.next
+            log.next += count
+            return log.log, start
+
+    def _open(self, ns: str, channel: str) -> OpenLog:
+        # Only the root namespace counts up: others are not seen together.
+        number = self._token(NEW_LOG_BITS) if ns else self._next_log
+        if not ns:
+            self._next_log += 1
+        log = self._logs[ns, channel] = OpenLog(number)
+        return log
+
+    def start_log(self, ns: str, channel: str) -> None:
+        """Let the channel go on in a fresh log."""
+        with self._lock:
+            self._logs.pop((ns, channel), None)
+
+    def resume_log(self, ns: str, channel: str, log: int, stop: int) -> None:
+        """Go on with a log that another process may have written, if none is open."""
+        with self._lock:
+            self._next_log = max(self._next_log, log + 1) if not ns else self._next_log
+            if (ns, channel) not in self._logs:
+                self._logs[ns, channel] = OpenLog(log, stop)
+
+    def note_tail(self, log: int, start: int, elements: list[bytes]) -> None:
+        """Remember a committed small segment, to be sealed with its neighbours."""
+        with self._lock:
+            for open_log in self._logs.values():
+                if open_log.log == log:
+                    open_log.tail[start] = elements
+
+    def open_logs(self) -> list[OpenLog]:
+        with self._lock:
+            return list(self._logs.values())
+
+    # -- values on the way -----------------------------------------------------------
+
+    def placed(self, value: Any, key: Any = NO_KEY) -> Placed | None:
+        """Where this very object is stored, if it was and has not changed since."""
+        found = self._placed.get(id(value))
+        if found is None or found.value is not value or not found.shadow.holds():
+            return None
+        if key is not NO_KEY and (type(key) is not type(found.key) or key != found.key):
+            return None
+        return found if (key is NO_KEY) == (found.key is NO_KEY) else None
+
+    def known(self, channel: str, value: Any) -> Known | None:
+        """How this very value of the channel was stored, if it has not changed since."""
+        found = self._known.get((channel, id(value)))
+        return found if found is not None and found.value is value and found.holds() else None
+
+    def place(self, placed: list[Placed], known: list[tuple[str, Known]]) -> None:
+        """Remember where values were put, the last few of them."""
+        with self._lock:
+            for item in placed:
+                self._placed[id(item.value)] = item
+            while len(self._placed) > _PLACED:
+                self._placed.popitem(last=False)
+            for channel, value in known:
+                self._known[channel, id(value.value)] = value
+            while len(self._known) > _KNOWN:
+                self._known.popitem(last=False)
+
+    # -- states ----------------------------------------------------------------------
+
+    def state(self, ns: str, checkpoint_id: str) -> State | None:
+        return self._states.get((ns, str(checkpoint_id)))
+
+    def publish(self, state: State, generation: int | None) -> None:
+        """Remember a state whose commit has succeeded (or that was read) under `generation`."""
+        with self._lock:
+            if generation != self.generation:
+                return
+            self._states[state.ns, str(state.id)] = state
+            self._states.move_to_end((state.ns, str(state.id)))
+            while len(self._states) > _STATES:
+                self._states.popitem(last=False)
+
+    @property
+    def weight(self) -> int:
+        """About how many bytes this takes. States share most of their values."""
+        states = list(self._states.values())
+        heaviest = max([state.weight for state in states], default=0)
+        return _BASE_WEIGHT + heaviest * _OBJECT_FACTOR
+
+
+class WorkingSet:
+    """The threads last used, at most about `limit` bytes of them."""
+
+    def __init__(self, limit: int, lock: Lock, token: Callable[[int], int]) -> None:
+        self._limit = limit
+        self._lock = lock
+        self._token = token
+        self._threads: OrderedDict[str, ThreadMemory] = OrderedDict()
+        self._weights: dict[str, int] = {}
+        self._total = 0
+
+    def thread(self, thread: str) -> ThreadMemory:
+        """What is remembered of the thread; a fresh memory if nothing is."""
+        with self._lock:
+            memory = self._threads.get(thread)
+            if memory is None:
+                memory = self._threads[thread] = ThreadMemory(self._lock, self._token)
+                self._weigh(thread, _BASE_WEIGHT)
+            self._threads.move_to_end(thread)
+            return memory
+
+    def forget(self, thread: str) -> None:
+        with self._lock:
+            self._drop(thread)
+
+    def settle(self, thread: str) -> None:
+        """Weigh the thread again and make room for it."""
+        with self._lock:
+            memory = self._threads.get(thread)
+            if memory is not None:
+                self._weigh(thread, memory.weight)
+            while self._total > self._limit and len(self._threads) > 1:
+                self._drop(next(iter(self._threads)))
+
+    def _weigh(self, thread: str, weight: int) -> None:
+        self._total += weight - self._weights.get(thread, 0)
+        self._weights[thread] = weight
+
+    def _drop(self, thread: str) -> None:
+        self._threads.pop(thread, None)
+        self._total -= self._weights.pop(thread, 0)
+
+    def __len__(self) -> int:
+        return len(self._threads)
+
+
+def watch(value: object) -> Callable[[], object | None]:
+    """Tells later whether `value` still lives, without keeping it alive."""
+    return weakref.ref(value)

@@ -1,0 +1,27 @@
+"""The names of LangGraph's internals that threadkeep relies on, each with its reason.
+
+Everything else goes through LangGraph's public contract. If one of these changes its
+name, what follows is a lost optimisation or a fence that forks, never a wrong value.
+"""
+
+from __future__ import annotations
+
+RUNTIME = "__pregel_runtime"
+"""In `configurable` when a run (not a state read) loads its checkpoint: it may be lent
+the objects of the last run. (`langgraph._internal._constants.CONFIG_KEY_RUNTIME`)"""
+
+TASK_ID = "__pregel_task_id"
+"""In `configurable` of what runs inside a task, as a subgraph does.
+(`langgraph._internal._constants.CONFIG_KEY_TASK_ID`)"""
+
+TASK_NS = "langgraph_checkpoint_ns"
+"""In a config's metadata inside a running task: a state update from there belongs to the
+run around it. (`langgraph.pregel._algo`)"""
+
+START = "__start__"
+"""The channel of a graph's input: a dict of updates to other channels.
+(`langgraph.constants.START`)"""
+
+DELTA_COUNTERS = "counters_since_delta_snapshot"
+"""The metadata key that names a thread's DeltaChannels between two snapshots.
+(`langgraph.checkpoint.base.CheckpointMetadata`, public but in beta)"""

@@ -1,0 +1,156 @@
+"""LangGraph's arguments to the engine's calls: checked, copied, and turned into plain records.
+
+Pure functions. Invariant: what is given by a caller is checked here and nowhere else, and
+containers that the caller owns are copied here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from langchain_core.runnables import RunnableConfig
+from langgraph.checkpoint.base import (
+    ChannelVersions,
+    Checkpoint,
+    CheckpointMetadata,
+    CheckpointTuple,
+    get_checkpoint_metadata,
+)
+
+from threadkeep.engine.calls import Place
+from threadkeep.engine.operations.listing import Listing
+from threadkeep.engine.operations.load import Load, Loaded
+from threadkeep.engine.operations.put import Put
+from threadkeep.engine.operations.write import PutWrites
+from threadkeep.errors import InvalidArgumentError, InvalidConfigError
+from threadkeep.langgraph_names import RUNTIME, TASK_ID, TASK_NS
+
+
+def place(config: RunnableConfig) -> Place:
+    """The thread, namespace and checkpoint that a config names.
+
+    Raises:
+        InvalidConfigError: there is no thread id.
+    """
+    configurable = _configurable(config)
+    thread = configurable.get("thread_id")
+    if thread is None:
+        raise InvalidConfigError(
+            "The config has no thread_id.",
+            hint='Pass {"configurable": {"thread_id": "..."}}.',
+        )
+    checkpoint_id = configurable.get("checkpoint_id") or None
+    return Place(str(thread), str(configurable.get("checkpoint_ns") or ""), checkpoint_id)
+
+
+def _configurable(config: RunnableConfig | None) -> Mapping[str, Any]:
+    configurable = config.get("configurable") if isinstance(config, Mapping) else None
+    if not isinstance(configurable, Mapping):
+        raise InvalidConfigError(
+            'The config has no "configurable" part.',
+            hint='Pass {"configurable": {"thread_id": "..."}}.',
+        )
+    return configurable
+
+
+def load(config: RunnableConfig) -> Load:
+    """What `get_tuple` asks for."""
+    configurable = _configurable(config)
+    inside = TASK_ID in configurable or TASK_NS in (config.get("metadata") or {})
+    return Load(place(config), RUNTIME in configurable and not inside, inside)
+
+
+def put(
+    config: RunnableConfig,
+    checkpoint: Checkpoint,
+    metadata: CheckpointMetadata,
+    new_versions: ChannelVersions,
+) -> Put:
+    """What `put` asks for. The versions that count are the checkpoint's own.
+
+    Raises:
+        InvalidConfigError: the checkpoint has no id or no channels.
+    """
+    del new_versions
+    parent = place(config)
+    given = dict(checkpoint)
+    if not isinstance(given.get("id"), str):
+        raise InvalidConfigError(
+            "The checkpoint has no id.",
+            hint="LangGraph gives every checkpoint one: langgraph.checkpoint.base.empty_checkpoint().",
+            thread=parent.thread,
+            namespace=parent.ns or None,
+        )
+    for key in ("channel_values", "channel_versions"):
+        given[key] = dict(given.get(key) or {})
+    target = Place(parent.thread, parent.ns, str(given["id"]))
+    return Put(target, parent.id, given, dict(get_checkpoint_metadata(config, metadata)))
+
+
+def stored(call: Put) -> RunnableConfig:
+    """The config that `put` returns."""
+    return _config(call.place.thread, call.place.ns, call.place.id)
+
+
+def put_writes(
+    config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str
+) -> PutWrites:
+    """What `put_writes` asks for.
+
+    Raises:
+        InvalidConfigError: the config names no checkpoint.
+    """
+    target = place(config)
+    if target.id is None:
+        raise InvalidConfigError(
+            "The config has no checkpoint_id: writes belong to a checkpoint.",
+            hint="Pass the config that put() or get_tuple() returned.",
+            thread=target.thread,
+        )
+    return PutWrites(target, list(writes), task_id, task_path)
+
+
+def listing(
+    config: RunnableConfig | None,
+    filter: Mapping[str, Any] | None,  # noqa: A002 - LangGraph's name
+    before: RunnableConfig | None,
+    limit: int | None,
+) -> Listing:
+    """What `list` asks for.
+
+    Raises:
+        InvalidArgumentError: the limit is negative.
+    """
+    if limit is not None and limit < 0:
+        raise InvalidArgumentError(
+            f"The limit {limit} is negative.", hint="Leave it out to list everything."
+        )
+    older_than = _configurable(before).get("checkpoint_id") if before else None
+    if config is None:
+        return Listing(None, before=older_than, filter=dict(filter or {}), limit=limit)
+    asked = place(config)
+    ns = _configurable(config).get("checkpoint_ns")
+    return Listing(asked.thread, ns, asked.id, older_than, dict(filter or {}), limit)
+
+
+def checkpoint_tuple(loaded: Loaded, config: RunnableConfig | None = None) -> CheckpointTuple:
+    """What LangGraph gets: with the caller's own config where it named the checkpoint."""
+    own = _config(loaded.thread, loaded.ns, loaded.id)
+    if config is not None and config["configurable"].get("checkpoint_id"):
+        configurable = {**config["configurable"], "checkpoint_id": loaded.id}
+        own = {**config, "configurable": configurable}  # type: ignore[typeddict-item]  # a config
+    parent = None if loaded.parent is None else _config(loaded.thread, loaded.ns, loaded.parent)
+    return CheckpointTuple(
+        config=own,
+        checkpoint=loaded.checkpoint,  # type: ignore[arg-type]  # the engine knows no TypedDict
+        metadata=loaded.metadata,  # type: ignore[arg-type]  # likewise
+        parent_config=parent,
+        pending_writes=loaded.writes,
+    )
+
+
+def _config(thread: str, ns: str, checkpoint_id: str | None) -> RunnableConfig:
+    return {
+        "configurable": {"thread_id": thread, "checkpoint_ns": ns, "checkpoint_id": checkpoint_id}
+    }

@@ -1,0 +1,354 @@
+"""The LangGraph face: every method of `BaseCheckpointSaver`, sync and async.
+
+Each method is one line: check the arguments (`requests`), run an operation. One object
+has both APIs; nothing here decides anything.
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import random
+import threading
+import time
+from collections.abc import AsyncIterator, Collection, Iterator, Mapping, Sequence
+from functools import partial
+from types import TracebackType
+from typing import Any, Literal, TypeVar
+
+from langchain_core.runnables import RunnableConfig
+from langgraph.checkpoint.base import (
+    BaseCheckpointSaver,
+    ChannelVersions,
+    Checkpoint,
+    CheckpointMetadata,
+    CheckpointTuple,
+    DeltaChannelHistory,
+    SerializerProtocol,
+)
+from typing_extensions import Self
+
+from threadkeep import drive, requests, versions
+from threadkeep.backends.base import Backend
+from threadkeep.codec import Codec, Compression, NativeCodec, SerdeCodec
+from threadkeep.engine.calls import Operation
+from threadkeep.engine.operations import history, housekeeping, listing, load, put, write
+from threadkeep.engine.operations.context import Engine
+from threadkeep.engine.working_set import WorkingSet
+from threadkeep.errors import InvalidArgumentError
+
+T = TypeVar("T")
+
+WORKING_SET_BYTES = 256 * 1024 * 1024
+_CLONES = 16  # savers with another allowlist that are kept for the next run
+
+
+class _Done:
+    """What `setup()` returns: nothing is left to do, awaited or not."""
+
+    def __await__(self) -> Iterator[None]:
+        return iter(())
+
+
+class Saver(BaseCheckpointSaver[Any]):
+    """A LangGraph checkpoint saver that stores what changed, on any backend.
+
+    Args:
+        backend: where rows live. The saver closes it.
+        conflicts: "fork" lets concurrent runs of a thread branch, as LangGraph does;
+            "raise" refuses the later one with `ConflictError`.
+        serde: a LangGraph serializer to use instead of threadkeep's own codec.
+        compression: when and how segments are compressed.
+        pickle_fallback: pickle what cannot be stored otherwise (and load pickles, which
+            runs the code they name: only for data that is trusted).
+        working_set_bytes: about how much memory to use for remembering threads.
+    """
+
+    def __init__(
+        self,
+        backend: Backend,
+        *,
+        conflicts: Literal["fork", "raise"] = "fork",
+        serde: SerializerProtocol | None = None,
+        compression: Compression | None = None,
+        pickle_fallback: bool = False,
+        working_set_bytes: int = WORKING_SET_BYTES,
+    ) -> None:
+        super().__init__(serde=serde)
+        if conflicts not in ("fork", "raise"):
+            raise InvalidArgumentError(
+                f"conflicts={conflicts!r} is unknown.", hint='Use "fork" or "raise".'
+            )
+        codec: Codec = NativeCodec(pickle_fallback=pickle_fallback)
+        if serde is not None:
+            codec = SerdeCodec(serde)
+        self._backend = backend
+        self._engine = Engine(
+            codec=codec,
+            compression=compression or Compression(),
+            working_set=WorkingSet(working_set_bytes, threading.RLock(), random.getrandbits),
+            conflicts=conflicts,
+            token=random.getrandbits,
+            now=_now,
+        )
+        self._clones: dict[frozenset[tuple[str, ...]], Saver] = {}
+
+    # -- life ------------------------------------------------------------------------
+
+    def setup(self) -> _Done:
+        """Do nothing: the store is made when it is opened. May be awaited."""
+        return _Done()
+
+    def close(self) -> None:
+        """Release everything. Idempotent; later calls raise `ClosedError`."""
+        self._backend.close()
+
+    async def aclose(self) -> None:
+        """See `close`."""
+        await drive.in_thread(self._backend.close)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        value: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        value: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.aclose()
+
+    def _run(self, operation: Operation[T]) -> T:
+        return drive.run(operation, self._backend)
+
+    async def _arun(self, operation: Operation[T]) -> T:
+        if not getattr(self._backend, "blocking", True):
+            return self._run(operation)
+        return await drive.in_thread(partial(self._run, operation))
+
+    # -- reading ---------------------------------------------------------------------
+
+    def get_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
+        """The checkpoint that the config names, or the thread's head; None if there is none.
+
+        Raises:
+            InvalidConfigError: the config has no thread_id.
+            CorruptionError, UnknownTypeError: it cannot be read back as it was.
+        """
+        return self._run(self._get_tuple(config))
+
+    async def aget_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
+        """See `get_tuple`."""
+        return await self._arun(self._get_tuple(config))
+
+    def _get_tuple(self, config: RunnableConfig) -> Operation[CheckpointTuple | None]:
+        loaded = yield from load.load(self._engine, requests.load(config))
+        return None if loaded is None else requests.checkpoint_tuple(loaded, config)
+
+    def list(
+        self,
+        config: RunnableConfig | None,
+        *,
+        filter: dict[str, Any] | None = None,  # noqa: A002 - LangGraph's name
+        before: RunnableConfig | None = None,
+        limit: int | None = None,
+    ) -> Iterator[CheckpointTuple]:
+        """Checkpoints, newest first, of the config's thread or (None) of all threads.
+
+        Args:
+            config: names the thread, and may name a namespace and a checkpoint.
+            filter: metadata that a checkpoint must have.
+            before: only checkpoints with a smaller id than this config's.
+            limit: how many at most.
+
+        Raises:
+            InvalidArgumentError: the limit is negative.
+        """
+        at = listing.begin(requests.listing(config, filter, before, limit))
+        while at is not None:
+            found, at = self._run(listing.page(self._engine, at))
+            yield from map(requests.checkpoint_tuple, found)
+
+    async def alist(
+        self,
+        config: RunnableConfig | None,
+        *,
+        filter: dict[str, Any] | None = None,  # noqa: A002 - LangGraph's name
+        before: RunnableConfig | None = None,
+        limit: int | None = None,
+    ) -> AsyncIterator[CheckpointTuple]:
+        """See `list`."""
+        at = listing.begin(requests.listing(config, filter, before, limit))
+        while at is not None:
+            found, at = await self._arun(listing.page(self._engine, at))
+            for loaded in found:
+                yield requests.checkpoint_tuple(loaded)
+
+    def get_delta_channel_history(
+        self, *, config: RunnableConfig, channels: Sequence[str]
+    ) -> Mapping[str, DeltaChannelHistory]:
+        """What DeltaChannels are rebuilt from; see `BaseCheckpointSaver`."""
+        return self._run(self._history(config, channels))
+
+    async def aget_delta_channel_history(
+        self, *, config: RunnableConfig, channels: Sequence[str]
+    ) -> Mapping[str, DeltaChannelHistory]:
+        """See `get_delta_channel_history`."""
+        return await self._arun(self._history(config, channels))
+
+    def _history(
+        self, config: RunnableConfig, channels: Sequence[str]
+    ) -> Operation[Mapping[str, Any]]:
+        return history.delta_history(self._engine, requests.place(config), list(channels))
+
+    # -- writing ---------------------------------------------------------------------
+
+    def put(
+        self,
+        config: RunnableConfig,
+        checkpoint: Checkpoint,
+        metadata: CheckpointMetadata,
+        new_versions: ChannelVersions,
+    ) -> RunnableConfig:
+        """Store a checkpoint; durable on return. The config names its parent.
+
+        Raises:
+            InvalidConfigError: no thread_id, or the checkpoint has no id.
+            UnserializableError: a value cannot be stored so that it comes back exactly.
+            ConflictError: with `conflicts="raise"`: another run moved the thread.
+            ThreadDeletedError: the thread was deleted while this run was under way.
+        """
+        return self._run(self._put(config, checkpoint, metadata, new_versions))
+
+    async def aput(
+        self,
+        config: RunnableConfig,
+        checkpoint: Checkpoint,
+        metadata: CheckpointMetadata,
+        new_versions: ChannelVersions,
+    ) -> RunnableConfig:
+        """See `put`."""
+        return await self._arun(self._put(config, checkpoint, metadata, new_versions))
+
+    def _put(
+        self,
+        config: RunnableConfig,
+        checkpoint: Checkpoint,
+        metadata: CheckpointMetadata,
+        new_versions: ChannelVersions,
+    ) -> Operation[RunnableConfig]:
+        call = requests.put(config, checkpoint, metadata, new_versions)
+        yield from put.put(self._engine, call)
+        return requests.stored(call)
+
+    def put_writes(
+        self,
+        config: RunnableConfig,
+        writes: Sequence[tuple[str, Any]],
+        task_id: str,
+        task_path: str = "",
+    ) -> None:
+        """Store a task's pending writes on the config's checkpoint; durable on return.
+
+        Raises:
+            InvalidConfigError: no thread_id, or no checkpoint_id.
+            UnserializableError, ConflictError, ThreadDeletedError: as `put`.
+        """
+        call = requests.put_writes(config, writes, task_id, task_path)
+        self._run(write.put_writes(self._engine, call))
+
+    async def aput_writes(
+        self,
+        config: RunnableConfig,
+        writes: Sequence[tuple[str, Any]],
+        task_id: str,
+        task_path: str = "",
+    ) -> None:
+        """See `put_writes`."""
+        call = requests.put_writes(config, writes, task_id, task_path)
+        await self._arun(write.put_writes(self._engine, call))
+
+    # -- housekeeping ----------------------------------------------------------------
+
+    def delete_thread(self, thread_id: str) -> None:
+        """Remove a thread. Late writes of runs under way are refused, not resurrected."""
+        self._run(housekeeping.delete_thread(self._engine, str(thread_id)))
+
+    async def adelete_thread(self, thread_id: str) -> None:
+        """See `delete_thread`."""
+        await self._arun(housekeeping.delete_thread(self._engine, str(thread_id)))
+
+    def delete_for_runs(self, run_ids: Sequence[str]) -> None:
+        """Remove the checkpoints of these runs (metadata `run_id`), in every thread.
+
+        What DeltaChannels of other checkpoints are rebuilt through stays, hidden.
+        """
+        self._run(housekeeping.delete_for_runs(self._engine, list(map(str, run_ids))))
+
+    async def adelete_for_runs(self, run_ids: Sequence[str]) -> None:
+        """See `delete_for_runs`."""
+        await self._arun(housekeeping.delete_for_runs(self._engine, list(map(str, run_ids))))
+
+    def copy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
+        """Copy a whole thread inside the store.
+
+        Raises:
+            ThreadExistsError: the target holds checkpoints.
+        """
+        self._run(self._copy(source_thread_id, target_thread_id))
+
+    async def acopy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
+        """See `copy_thread`."""
+        await self._arun(self._copy(source_thread_id, target_thread_id))
+
+    def _copy(self, source: str, target: str) -> Operation[None]:
+        return housekeeping.copy_thread(self._engine, str(source), str(target))
+
+    def prune(self, thread_ids: Sequence[str], *, strategy: str = "keep_latest") -> None:
+        """Keep the newest checkpoint of each namespace ("keep_latest"), or none ("delete").
+
+        Raises:
+            InvalidArgumentError: another strategy.
+        """
+        self._run(housekeeping.prune(self._engine, list(map(str, thread_ids)), strategy))
+
+    async def aprune(self, thread_ids: Sequence[str], *, strategy: str = "keep_latest") -> None:
+        """See `prune`."""
+        await self._arun(housekeeping.prune(self._engine, list(map(str, thread_ids)), strategy))
+
+    # -- the rest of the contract ----------------------------------------------------
+
+    def get_next_version(self, current: Any, channel: None) -> Any:
+        """The version after `current`, of the same kind. Thread-safe."""
+        del channel
+        return versions.next_version(current)
+
+    def with_allowlist(self, extra_allowlist: Collection[tuple[str, ...]]) -> Saver:
+        """A saver that also loads these (module, name) classes; all else is shared with it."""
+        key = frozenset(map(tuple, extra_allowlist))
+        clone = self._clones.get(key)
+        if clone is None:
+            clone = copy.copy(self)
+            codec = self._engine.codec.with_allowlist(key)
+            clone._engine = dataclasses.replace(self._engine, codec=codec)  # noqa: SLF001 - a clone
+            clone._clones = {}  # noqa: SLF001 - a clone
+            while len(self._clones) >= _CLONES:
+                self._clones.pop(next(iter(self._clones)), None)
+            self._clones[key] = clone
+        return clone
+
+
+def _now() -> int:
+    """Microseconds since 1970."""
+    return time.time_ns() // 1000
