@@ -1,6 +1,6 @@
 """The LangGraph face: every method of `BaseCheckpointSaver`, sync and async.
 
-Each method is one line: check the arguments (`requests`), run an operation. One object
+Each method is one line: check the arguments (`arguments`), run an operation. One object
 has both APIs; nothing here decides anything.
 """
 
@@ -11,7 +11,7 @@ import dataclasses
 import random
 import threading
 import time
-from collections.abc import AsyncIterator, Collection, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
 from types import TracebackType
 from typing import Any, Literal, TypeVar
@@ -28,12 +28,21 @@ from langgraph.checkpoint.base import (
 )
 from typing_extensions import Self
 
-from threadkeep import drive, requests, versions
+from threadkeep import drive, arguments, versions
 from threadkeep.backends.base import Backend
 from threadkeep.codec import Codec, Compression, NativeCodec, SerdeCodec
 from threadkeep.engine.calls import Operation
-from threadkeep.engine.operations import history, housekeeping, listing, load, put, write
+from threadkeep.engine.operations import (
+    history,
+    housekeeping,
+    inspection,
+    listing,
+    load,
+    put,
+    write,
+)
 from threadkeep.engine.operations.context import Engine
+from threadkeep.engine.operations.inspection import CheckReport, Stats
 from threadkeep.engine.working_set import WorkingSet
 from threadkeep.errors import InvalidArgumentError
 
@@ -153,8 +162,8 @@ class Saver(BaseCheckpointSaver[Any]):
         return await self._arun(self._get_tuple(config))
 
     def _get_tuple(self, config: RunnableConfig) -> Operation[CheckpointTuple | None]:
-        loaded = yield from load.load(self._engine, requests.load(config))
-        return None if loaded is None else requests.checkpoint_tuple(loaded, config)
+        loaded = yield from load.load(self._engine, arguments.load(config))
+        return None if loaded is None else arguments.checkpoint_tuple(loaded, config)
 
     def list(
         self,
@@ -175,10 +184,10 @@ class Saver(BaseCheckpointSaver[Any]):
         Raises:
             InvalidArgumentError: the limit is negative.
         """
-        at = listing.begin(requests.listing(config, filter, before, limit))
+        at = listing.begin(arguments.listing(config, filter, before, limit))
         while at is not None:
             found, at = self._run(listing.page(self._engine, at))
-            yield from map(requests.checkpoint_tuple, found)
+            yield from map(arguments.checkpoint_tuple, found)
 
     async def alist(
         self,
@@ -189,11 +198,11 @@ class Saver(BaseCheckpointSaver[Any]):
         limit: int | None = None,
     ) -> AsyncIterator[CheckpointTuple]:
         """See `list`."""
-        at = listing.begin(requests.listing(config, filter, before, limit))
+        at = listing.begin(arguments.listing(config, filter, before, limit))
         while at is not None:
             found, at = await self._arun(listing.page(self._engine, at))
             for loaded in found:
-                yield requests.checkpoint_tuple(loaded)
+                yield arguments.checkpoint_tuple(loaded)
 
     def get_delta_channel_history(
         self, *, config: RunnableConfig, channels: Sequence[str]
@@ -210,7 +219,7 @@ class Saver(BaseCheckpointSaver[Any]):
     def _history(
         self, config: RunnableConfig, channels: Sequence[str]
     ) -> Operation[Mapping[str, Any]]:
-        return history.delta_history(self._engine, requests.place(config), list(channels))
+        return history.delta_history(self._engine, arguments.place(config), list(channels))
 
     # -- writing ---------------------------------------------------------------------
 
@@ -248,9 +257,9 @@ class Saver(BaseCheckpointSaver[Any]):
         metadata: CheckpointMetadata,
         new_versions: ChannelVersions,
     ) -> Operation[RunnableConfig]:
-        call = requests.put(config, checkpoint, metadata, new_versions)
+        call = arguments.put(config, checkpoint, metadata, new_versions)
         yield from put.put(self._engine, call)
-        return requests.stored(call)
+        return arguments.stored(call)
 
     def put_writes(
         self,
@@ -265,7 +274,7 @@ class Saver(BaseCheckpointSaver[Any]):
             InvalidConfigError: no thread_id, or no checkpoint_id.
             UnserializableError, ConflictError, ThreadDeletedError: as `put`.
         """
-        call = requests.put_writes(config, writes, task_id, task_path)
+        call = arguments.put_writes(config, writes, task_id, task_path)
         self._run(write.put_writes(self._engine, call))
 
     async def aput_writes(
@@ -276,7 +285,7 @@ class Saver(BaseCheckpointSaver[Any]):
         task_path: str = "",
     ) -> None:
         """See `put_writes`."""
-        call = requests.put_writes(config, writes, task_id, task_path)
+        call = arguments.put_writes(config, writes, task_id, task_path)
         await self._arun(write.put_writes(self._engine, call))
 
     # -- housekeeping ----------------------------------------------------------------
@@ -326,6 +335,34 @@ class Saver(BaseCheckpointSaver[Any]):
     async def aprune(self, thread_ids: Sequence[str], *, strategy: str = "keep_latest") -> None:
         """See `prune`."""
         await self._arun(housekeeping.prune(self._engine, list(map(str, thread_ids)), strategy))
+
+    # -- looking into the store ------------------------------------------------------
+
+    def stats(self) -> Stats:
+        """What takes how much, by thread and by channel, beside whole copies. Reads all."""
+        return self._run(inspection.stats(self._engine))
+
+    async def astats(self) -> Stats:
+        """See `stats`."""
+        return await self._arun(inspection.stats(self._engine))
+
+    def check(self, progress: Callable[[int, int], None] | None = None) -> CheckReport:
+        """Verify every checksum, reference and span of every thread. Changes nothing.
+
+        Args:
+            progress: called with how many threads are done, and how many there are.
+        """
+        threads = [size.thread for size in self._run(inspection.all_sizes()).threads]
+        findings = self._run(inspection.damage())
+        for done, thread in enumerate(threads, 1):
+            findings += self._run(inspection.check_thread(self._engine, thread))
+            if progress is not None:
+                progress(done, len(threads))
+        return CheckReport(len(threads), tuple(findings))
+
+    async def acheck(self, progress: Callable[[int, int], None] | None = None) -> CheckReport:
+        """See `check`."""
+        return await drive.in_thread(partial(self.check, progress))
 
     # -- the rest of the contract ----------------------------------------------------
 

@@ -195,6 +195,15 @@ class Elements:
         return data, deltas
 
 
+def full_size(element: bytes) -> int:
+    """How many bytes the element's value takes when it is whole."""
+    if element[:2] != _PATCH:
+        return len(element)
+    _, at = patch.read_number(element, 2)
+    _, at = patch.read_number(element, at)
+    return patch.full_size(element[at:])
+
+
 def opened(segment: Segment) -> list[bytes]:
     """A segment's elements as stored."""
     return unpack(segment.data)

@@ -51,6 +51,13 @@ def apply(old: bytes, patch: bytes) -> bytes:
     return old[:front] + middle + old[len(old) - back :]
 
 
+def full_size(patch: bytes) -> int:
+    """The length of what the patch makes."""
+    front, at = read_number(patch, 0)
+    back, at = read_number(patch, at)
+    return front + back + read_number(patch, at)[0]
+
+
 def _shared(a: bytes, b: bytes) -> int:
     """How many bytes both start with: halving steps, each one compare at memcmp speed."""
     low, high = 0, min(len(a), len(b))
@@ -110,6 +117,7 @@ def _decompress(data: bytes, base: bytes, size: int) -> bytes:
 
 
 def number(value: int) -> bytes:
+    """A LEB128 number: seven bits a byte, the lowest first."""
     out = bytearray()
     while value > 0x7F:
         out.append(value & 0x7F | 0x80)
@@ -119,6 +127,7 @@ def number(value: int) -> bytes:
 
 
 def read_number(data: bytes, at: int) -> tuple[int, int]:
+    """The number that begins at `at`, and where it ends."""
     value = shift = 0
     while True:
         byte = data[at]

@@ -20,6 +20,7 @@ from threadkeep.engine.model import (
     DropThread,
     Fence,
     HeadFence,
+    RowsFence,
     Segment,
     WritesFence,
 )
@@ -110,6 +111,14 @@ def _check_writes(batch: Batch, fence: WritesFence, thread: Thread) -> None:
         raise ConflictError(thread=batch.thread, namespace=fence.ns, checkpoint=fence.checkpoint_id)
 
 
+def _check_rows(batch: Batch, fence: RowsFence, thread: Thread) -> None:
+    spaces = thread.namespaces.values()
+    checkpoints = sum(len(space.ids) for space in spaces)
+    writes = sum(len(rows) for space in spaces for rows in space.writes.values())
+    if (checkpoints, writes) != (fence.checkpoints, fence.writes):
+        raise ConflictError(thread=batch.thread)
+
+
 def _move_segments(batch: Batch, thread: Thread) -> None:
     """Drop and add segments; where one is taken, put everything back as it was."""
     logs = thread.logs
@@ -142,6 +151,7 @@ def _move_rows(batch: Batch, thread: Thread) -> None:
 _FENCES: dict[type[Fence], Callable[[Batch, Any, Thread], None]] = {
     HeadFence: _check_head,
     WritesFence: _check_writes,
+    RowsFence: _check_rows,
 }
 
 _CHANGES: dict[type[Change], Callable[[Threads, Any], None]] = {

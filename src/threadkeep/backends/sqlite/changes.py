@@ -22,6 +22,7 @@ from threadkeep.engine.model import (
     DropThread,
     Fence,
     HeadFence,
+    RowsFence,
     Segment,
     WriteRow,
     WritesFence,
@@ -116,6 +117,17 @@ def _check_writes(db: sqlite3.Connection, batch: Batch, number: int, fence: Writ
     key = (number, fence.ns, pack_id(fence.checkpoint_id))
     if db.execute(_OTHERS_WRITE, (*key, fence.seen, fence.run or None)).fetchone():
         raise ConflictError(thread=batch.thread, namespace=fence.ns, checkpoint=fence.checkpoint_id)
+
+
+_COUNT_ROWS = """
+SELECT (SELECT count(*) FROM tk_checkpoints WHERE thread = ?1),
+       (SELECT count(*) FROM tk_writes WHERE thread = ?1)
+"""
+
+
+def _check_rows(db: sqlite3.Connection, batch: Batch, number: int, fence: RowsFence) -> None:
+    if db.execute(_COUNT_ROWS, (number,)).fetchone() != (fence.checkpoints, fence.writes):
+        raise ConflictError(thread=batch.thread)
 
 
 # -- rows of a batch -----------------------------------------------------------------
@@ -264,6 +276,7 @@ def _empty(db: sqlite3.Connection, number: int) -> None:
 _FENCES: dict[type[Fence], Callable[[sqlite3.Connection, Batch, int, Any], None]] = {
     HeadFence: _check_head,
     WritesFence: _check_writes,
+    RowsFence: _check_rows,
 }
 
 _CHANGES: dict[type[Change], Callable[[sqlite3.Connection, Any], None]] = {

@@ -64,7 +64,7 @@ def read_manifest(stored: StoredCheckpoint) -> tuple[Manifest, Keyframe]:
     row = stored.row
     if stored.keyframe is None:
         raise CorruptionError("The keyframe of a checkpoint is missing.")
-    whole = Elements(_NO_CODEC, (stored.keyframe,)).raw(row.key_log, row.key_pos)
+    whole = Elements(NO_CODEC, (stored.keyframe,)).raw(row.key_log, row.key_pos)
     key = manifest.decode(whole)
     return manifest.decode(row.manifest, key), Keyframe(key, row.key_log, row.key_pos, 0)
 
@@ -85,7 +85,7 @@ class _NoCodec:
         raise NotImplementedError
 
 
-_NO_CODEC = _NoCodec()
+NO_CODEC = _NoCodec()
 
 
 def visible(stored: StoredCheckpoint | None) -> StoredCheckpoint | None:

@@ -1,0 +1,315 @@
+"""Looking into the store: what takes how much, and whether all of it is sound.
+
+Both go thread by thread, so that nothing large is held and progress can be shown.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from itertools import accumulate
+from typing import cast
+
+from threadkeep.codec.frame import unpack
+from threadkeep.engine import elements
+from threadkeep.engine.calls import Operation, fetch, fetch_segments
+from threadkeep.engine.elements import Elements
+from threadkeep.engine.manifest import Manifest
+from threadkeep.engine.model import (
+    HIDDEN,
+    CheckpointRow,
+    ReadDamage,
+    ReadSizes,
+    ReadThread,
+    Segment,
+    Sizes,
+    Span,
+    StoredCheckpoint,
+    ThreadRows,
+    ThreadSize,
+    WriteRow,
+)
+from threadkeep.engine.operations.context import NO_CODEC, Engine, read_manifest
+from threadkeep.engine.refs import Cell, Inline, Ref
+from threadkeep.engine.rows import unpack_metadata, unpack_writes
+from threadkeep.errors import CodecError, ThreadkeepError
+
+_PAGE = 256
+_EVERYTHING = 2**62
+
+
+# -- how much ------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class ThreadStats:
+    """One thread: its rows, its bytes, and what storing whole states would have taken.
+
+    `channels` gives the bytes of values by channel, "" for the manifests' keyframes;
+    a segment that several channels share counts for each by its elements. All in bytes.
+    """
+
+    thread: str
+    checkpoints: int
+    writes: int
+    bytes: int
+    full_copy_bytes: int
+    channels: dict[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Stats:
+    """The whole store. `bytes_on_disk` includes the store's own overhead and free space;
+    `full_copy_bytes` is what one whole, uncompressed copy of the state per checkpoint takes."""
+
+    threads: int
+    checkpoints: int
+    bytes_on_disk: int
+    full_copy_bytes: int
+    by_thread: tuple[ThreadStats, ...]
+
+
+def sizes(after: str | None) -> Operation[Sizes]:
+    """A page of threads and their sizes."""
+    reply = yield from fetch(ReadSizes(after, _PAGE))
+    return cast("Sizes", reply)
+
+
+def all_sizes() -> Operation[Sizes]:
+    """The sizes of all threads."""
+    page = yield from sizes(None)
+    threads = list(page.threads)
+    while len(page.threads) == _PAGE:
+        page = yield from sizes(threads[-1].thread)
+        threads += page.threads
+    return Sizes(page.total, tuple(threads))
+
+
+def stats(engine: Engine) -> Operation[Stats]:
+    """What takes how much."""
+    found = yield from all_sizes()
+    threads = []
+    for size in found.threads:
+        threads.append((yield from _thread_stats(engine, size)))
+    return Stats(
+        threads=len(threads),
+        checkpoints=sum([t.checkpoints for t in threads]),
+        bytes_on_disk=found.total,
+        full_copy_bytes=sum([t.full_copy_bytes for t in threads]),
+        by_thread=tuple(threads),
+    )
+
+
+def _thread_stats(engine: Engine, size: ThreadSize) -> Operation[ThreadStats]:
+    del engine
+    reply = yield from fetch(ReadThread(size.thread))
+    rows = cast("ThreadRows", reply)
+    segments = yield from _all_segments(size.thread, rows)
+    logs = _Logs(segments)
+    channels: dict[str, set[Span]] = {}
+    copies = 0
+    for stored in rows.checkpoints:
+        read, key = read_manifest(stored)
+        channels.setdefault("", set()).add(Span(key.log, key.pos, key.pos + 1))
+        for name, entry in read.entries.items():
+            if entry.ref is not None:
+                copies += logs.full_size(entry.ref)
+                channels.setdefault(name, set()).update(entry.ref.needs)
+        for row in stored.writes:
+            for write in unpack_writes(row):
+                channels.setdefault(write.channel, set()).update(write.ref.needs)
+    return ThreadStats(
+        thread=size.thread,
+        checkpoints=len([s for s in rows.checkpoints if not s.row.flags & HIDDEN]),
+        writes=size.writes,
+        bytes=size.row_bytes + size.segment_bytes,
+        full_copy_bytes=copies,
+        channels={name: logs.stored_size(spans) for name, spans in channels.items() if spans},
+    )
+
+
+def _all_segments(thread: str, rows: ThreadRows) -> Operation[list[Segment]]:
+    spans = tuple(Span(log, 0, _EVERYTHING) for log in sorted({s.log for s in rows.segments}))
+    return (yield from fetch_segments(thread, spans))
+
+
+class _Logs:
+    """The sizes of all elements of a thread, summed up along each log."""
+
+    def __init__(self, segments: Iterable[Segment]) -> None:
+        self._full: dict[int, dict[int, int]] = {}
+        self._stored: dict[int, dict[int, int]] = {}
+        for segment in segments:
+            parts = unpack(segment.data)
+            full = self._full.setdefault(segment.log, {})
+            stored = self._stored.setdefault(segment.log, {})
+            for pos, part in enumerate(parts, segment.start):
+                full[pos] = elements.full_size(part)
+                stored[pos] = len(segment.data) // len(parts)
+        self._sums = {log: _Sums(sizes) for log, sizes in self._full.items()}
+
+    def full_size(self, ref: Ref) -> int:
+        """The bytes of a whole copy of the value."""
+        if isinstance(ref, Inline):
+            return len(ref.data)
+        if isinstance(ref, Cell):
+            return self._full[ref.log][ref.pos]
+        return sum([self._sums[s.log].between(s.start, s.stop) for s in ref.spans])
+
+    def stored_size(self, spans: Iterable[Span]) -> int:
+        """About how many stored bytes these positions take, each counted once."""
+        places = {(s.log, pos) for s in spans for pos in range(s.start, s.stop)}
+        return sum([self._stored[log].get(pos, 0) for log, pos in places])
+
+
+class _Sums:
+    """Sums over ranges of positions."""
+
+    def __init__(self, sizes: dict[int, int]) -> None:
+        last = max(sizes, default=-1)
+        self._sums = [0, *accumulate(sizes.get(pos, 0) for pos in range(last + 1))]
+
+    def between(self, start: int, stop: int) -> int:
+        return self._sums[stop] - self._sums[start]
+
+
+# -- whether it is sound -------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """Something broken, and where. An empty place is the store itself."""
+
+    problem: str
+    thread: str | None = None
+    namespace: str | None = None
+    checkpoint: str | None = None
+
+    def __str__(self) -> str:
+        names = ("thread", "namespace", "checkpoint")
+        place = ", ".join(f"{n} {v!r}" for n in names if (v := getattr(self, n)))
+        return f"{place}: {self.problem}" if place else self.problem
+
+
+@dataclass(frozen=True, slots=True)
+class CheckReport:
+    """How many threads were looked at, and all that is broken."""
+
+    threads: int
+    findings: tuple[Finding, ...]
+
+    @property
+    def ok(self) -> bool:
+        """Whether nothing is broken."""
+        return not self.findings
+
+
+def damage() -> Operation[list[Finding]]:
+    """What the store finds wrong with its own files."""
+    reply = yield from fetch(ReadDamage())
+    return [Finding(problem) for problem in cast("list[str]", reply)]
+
+
+def check_thread(engine: Engine, thread: str) -> Operation[list[Finding]]:
+    """Verify every checksum, reference and span of a thread."""
+    reply = yield from fetch(ReadThread(thread))
+    rows = cast("ThreadRows", reply)
+    segments = yield from _all_segments(thread, rows)
+    sound, findings = _check_segments(thread, segments)
+    findings += _check_places(thread, rows, segments)
+    found = Elements(NO_CODEC, sound)
+    for stored in rows.checkpoints:
+        findings += _check_checkpoint(engine, thread, stored, found)
+    for row in rows.orphans:
+        findings += [
+            Finding(problem, thread, row.ns or None, row.checkpoint_id)
+            for problem in _problems(_write_refs([row]), found)
+        ]
+    return findings
+
+
+def _check_segments(
+    thread: str, segments: Iterable[Segment]
+) -> tuple[list[Segment], list[Finding]]:
+    """The segments that can be opened, and what is wrong with the others."""
+    sound, findings = [], []
+    stop = {}
+    for segment in segments:
+        where = f"segment {segment.start} of log {segment.log}"
+        if segment.start < stop.get(segment.log, 0):
+            findings.append(Finding(f"{where} overlaps the one before", thread))
+        stop[segment.log] = segment.stop
+        try:
+            count = len(unpack(segment.data))
+        except CodecError as exc:
+            findings.append(Finding(f"{where}: {exc.message}", thread))
+            continue
+        if count != segment.count:
+            findings.append(
+                Finding(f"{where} holds {count} elements, not {segment.count}", thread)
+            )
+            continue
+        sound.append(segment)
+    return sound, findings
+
+
+def _check_places(thread: str, rows: ThreadRows, segments: list[Segment]) -> list[Finding]:
+    there = {(s.log, s.start, s.count) for s in segments}
+    return [
+        Finding(f"segment {s.start} of log {s.log} cannot be read", thread)
+        for s in rows.segments
+        if (s.log, s.start, s.count) not in there
+    ]
+
+
+def _check_checkpoint(
+    engine: Engine, thread: str, stored: StoredCheckpoint, found: Elements
+) -> Iterator[Finding]:
+    row = stored.row
+    for problem in _checkpoint_problems(engine, row, stored, found):
+        yield Finding(problem, thread, row.ns or None, row.id)
+
+
+def _checkpoint_problems(
+    engine: Engine, row: CheckpointRow, stored: StoredCheckpoint, found: Elements
+) -> Iterator[str]:
+    try:
+        read, _ = read_manifest(stored)
+    except ThreadkeepError as exc:
+        yield exc.message
+        read = Manifest(0)
+    try:
+        unpack_metadata(row.metadata, row.exact, engine.codec)
+    except (ThreadkeepError, ValueError) as exc:
+        yield f"metadata: {exc}"
+    refs = [(f"channel {n!r}", e.ref) for n, e in read.entries.items() if e.ref is not None]
+    yield from _problems(refs, found)
+    yield from _problems(_write_refs(stored.writes), found)
+
+
+def _write_refs(rows: Iterable[WriteRow]) -> Iterator[tuple[str, Ref | str]]:
+    for row in rows:
+        try:
+            writes = unpack_writes(row)
+        except ThreadkeepError as exc:
+            yield f"writes of task {row.task_id!r}", exc.message
+            continue
+        for write in writes:
+            yield f"write to {write.channel!r} of task {row.task_id!r}", write.ref
+
+
+def _problems(refs: Iterable[tuple[str, Ref | str]], found: Elements) -> Iterator[str]:
+    """What of the references cannot be read."""
+    for name, ref in refs:
+        if isinstance(ref, str):
+            yield f"{name}: {ref}"
+            continue
+        missing = found.missing(ref.needs)
+        if missing:
+            places = ", ".join(f"{s.start} to {s.stop} of log {s.log}" for s in missing)
+            yield f"{name}: elements {places} are missing"
+        elif isinstance(ref, Cell):
+            try:
+                found.raw(ref.log, ref.pos)
+            except ThreadkeepError as exc:
+                yield f"{name}: {exc.message}"
