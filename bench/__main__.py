@@ -1,0 +1,103 @@
+"""The command: python -m bench [--data FILE] [--quick] [--only PARTS] [--out FOLDER]."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from bench import plots, report, targets
+from bench.errors import BenchError
+from bench.parts import PARTS, Setting
+from bench.profiling import profile
+from bench.results import Results, write
+from bench.savers import KINDS
+from bench.sizes import QUICK, SMOKE, Sizes
+
+WIDTH = 130  # of the tables in a file or a pipe
+
+
+def names(known: Sequence[str], what: str, text: str) -> list[str]:
+    """The comma-separated names in `text`, each a known one."""
+    found = [name.strip() for name in text.split(",") if name.strip()]
+    unknown = [name for name in found if name not in known]
+    if unknown or not found:
+        raise BenchError(f"no such {what}: {', '.join(unknown)}; known: {', '.join(known)}")
+    return found
+
+
+def parse(arguments: Sequence[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="bench", description=__doc__.partition("\n")[0])
+    add = parser.add_argument
+    add("--data", type=Path, help="recorded conversations, .jsonl or .jsonl.gz (else made-up ones)")
+    add("--quick", action="store_true", help="a shorter run of everything: minutes, not exact")
+    add("--smoke", action="store_true", help="the shortest run that shows that all of it works")
+    add("--only", default=",".join(PARTS), help=f"some parts of {','.join(PARTS)}")
+    add("--savers", default=",".join(KINDS), help=f"some of {','.join(KINDS)}")
+    add("--out", type=Path, default=Path("bench/results"), help="where JSON and plots go")
+    add("--profile", action="store_true", help="profile our part of a turn instead")
+    return parser.parse_args(arguments)
+
+
+def run(setting: Setting, parts: Sequence[str], console: Console) -> Results:
+    """Run the parts one after the other under a progress bar."""
+    results = Results(setting.sizes.name, setting.sizes.last)
+    columns = (TextColumn("{task.description:14}"), BarColumn(), MofNCompleteColumn())
+    with Progress(*columns, TimeElapsedColumn(), console=console) as progress:
+        for name in parts:
+            bar = progress.add_task(name, total=None)
+            PARTS[name](
+                setting,
+                results,
+                lambda done, total: progress.update(bar, completed=done, total=total),  # noqa: B023
+            )
+    return results
+
+
+def bench(options: argparse.Namespace, console: Console) -> None:
+    sizes = SMOKE if options.smoke else QUICK if options.quick else Sizes()
+    kinds = names(list(KINDS), "saver", options.savers)
+    parts = names(list(PARTS), "part", options.only)
+    options.out.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="bench-", dir=options.out) as folder:
+        setting = Setting(sizes, options.data, kinds, Path(folder).resolve())
+        if options.profile:
+            for kind in names(kinds, "saver", "normal,full"):
+                profile(kind, sizes, options.data, setting.folder, console)
+            return
+        results = run(setting, parts, console)
+    finish(results, options.out, console)
+
+
+def finish(results: Results, out: Path, console: Console) -> None:
+    lines = targets.lines(results)
+    report.show(results, lines, console)
+    record = [{**asdict(line), "holds": line.holds} for line in lines]
+    write(results, record, out / "results.json")
+    drawn = plots.draw(list(results.turns.values()), out) if results.turns else []
+    console.print("Written:", ", ".join(str(path) for path in (out / "results.json", *drawn)))
+
+
+def main(arguments: Sequence[str]) -> int:
+    console = Console()
+    if not console.is_terminal:
+        console = Console(width=WIDTH)
+    try:
+        bench(parse(arguments), console)
+    except BenchError as error:
+        print(f"bench: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("bench: stopped", file=sys.stderr)
+        return 130
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

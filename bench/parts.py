@@ -1,0 +1,100 @@
+"""The parts of a run, by name: which savers each one measures, and on what."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeAlias
+
+from bench.measures import crowd, puts, reads, resident, turns
+from bench.results import Results
+from bench.savers import KINDS
+from bench.sizes import Sizes
+from bench.workloads import build
+
+Step: TypeAlias = Callable[[int, int], None]  # done, total
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What every part is given: how much, on which data, with which savers, where."""
+
+    sizes: Sizes
+    data: Path | None
+    kinds: Sequence[str]
+    folder: Path
+
+
+def run_turns(name: str, setting: Setting, results: Results, step: Step, lanes: int = 1) -> None:
+    workload = build(name, setting.sizes, setting.data)
+    kinds = [key for key in setting.kinds if workload.delta or not KINDS[key].delta]
+    run = turns.Run(name, kinds, setting.sizes, setting.data, setting.folder, lanes)
+    results.turns[name] = turns.measure(run, workload.title, step)
+
+
+def run_simple(name: str) -> Callable[[Setting, Results, Step], None]:
+    def part(setting: Setting, results: Results, step: Step) -> None:
+        run_turns(name, setting, results, step)
+        forget(results.turns[name])
+
+    return part
+
+
+def endless(setting: Setting, results: Results, step: Step) -> None:
+    """The endless thread, and then cold reads of it."""
+    run_turns("endless", setting, results, step, setting.sizes.lanes)
+    figures = results.turns["endless"]
+    files = {lane.kind: lane.file for lane in figures.lanes if KINDS[lane.kind].on_disk}
+    if files:
+        results.cold = reads.measure("endless", files, setting.sizes, setting.data)
+    forget(figures)
+
+
+def forget(figures: turns.TurnFigures) -> None:
+    """Remove the databases: LangGraph's come to gigabytes."""
+    for lane in figures.lanes:
+        for file in lane.file.parent.glob(lane.file.name + "*"):
+            file.unlink()
+
+
+def put(setting: Setting, results: Results, step: Step) -> None:
+    kinds = on_disk(setting)
+    for number, kind in enumerate(kinds, 1):
+        results.puts += puts.measure(kind, setting.sizes, setting.folder)
+        step(number, len(kinds))
+
+
+def processes(setting: Setting, results: Results, step: Step) -> None:
+    kinds = on_disk(setting)
+    for number, kind in enumerate(kinds, 1):
+        results.crowd.append(crowd.measure(kind, setting.sizes, setting.folder))
+        step(number, len(kinds))
+
+
+def memory(setting: Setting, results: Results, step: Step) -> None:
+    cases: list[tuple[str, int | None]] = [
+        (kind, None) for kind in setting.kinds if kind in {"memory", "full", "lg-memory", "lg-full"}
+    ]
+    if "full" in setting.kinds:
+        cases.append(("full", resident.SMALL_LIMIT))
+    for number, (kind, limit) in enumerate(cases, 1):
+        results.resident.append(resident.measure(kind, limit, setting.sizes, setting.folder))
+        step(number, len(cases))
+
+
+def on_disk(setting: Setting) -> list[str]:
+    """The savers with files, without the DeltaChannel ones: the graphs here have none."""
+    return [key for key in setting.kinds if KINDS[key].on_disk and not KINDS[key].delta]
+
+
+PARTS: dict[str, Callable[[Setting, Results, Step], None]] = {
+    "chat": run_simple("chat"),
+    "conversations": run_simple("conversations"),
+    "endless": endless,
+    "document": run_simple("document"),
+    "files": run_simple("files"),
+    "put": put,
+    "processes": processes,
+    "memory": memory,
+}
