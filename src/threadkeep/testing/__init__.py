@@ -1,0 +1,29 @@
+"""The backend contract as tests: subclass `BackendContract`, and pytest runs them all.
+
+    from threadkeep.testing import BackendContract
+
+    class TestMyBackend(BackendContract):
+        def new_backend(self, folder):
+            return MyBackend(folder / "store")
+
+        def reopen(self, folder):  # only where what is stored outlives `close`
+            return MyBackend(folder / "store")
+
+Each test says in its first line which sentence of `engine.model` or `backends.base` it
+checks. A backend with a native async driver is wrapped in `Blocking`. Importing this
+package needs pytest; nothing else in threadkeep does. See docs/writing-a-backend.md.
+"""
+
+import pytest
+
+pytest.register_assert_rewrite(
+    *(
+        f"threadkeep.testing.{name}"
+        for name in ("batches", "concurrency", "fences", "reads", "scans", "segments", "threads")
+    )
+)
+
+from threadkeep.testing.blocking import Blocking  # noqa: E402 - after the rewrite hook
+from threadkeep.testing.contract import BackendContract  # noqa: E402
+
+__all__ = ["BackendContract", "Blocking"]

@@ -1,0 +1,223 @@
+"""The contract of `Batch`: what is checked first, what each field does, all or nothing."""
+# ruff: noqa: S101, PLR2004 - tests are made of asserts, and numbers are their point
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from threadkeep.engine.model import (
+    FREE,
+    HIDDEN,
+    Batch,
+    DropThread,
+    HeadFence,
+    ReadCheckpoint,
+)
+from threadkeep.errors import (
+    ClosedError,
+    ConflictError,
+    SegmentTakenError,
+    StaleThreadError,
+    ThreadDeletedError,
+)
+from threadkeep.testing.records import NOW, THREAD, Contract, checkpoint, segment, uid, write
+
+
+class BatchContract(Contract):
+    """Batches: checked first, then carried out, all or nothing."""
+
+    def test_an_empty_batch_is_harmless(self) -> None:
+        """A batch without rows changes nothing."""
+        self.put()
+        assert self.rows().generation == 0
+        assert self.head() is None
+
+    def test_a_checkpoint_replaces_by_namespace_and_id(self) -> None:
+        """Checkpoint rows replace by (ns, id); parent, flags and all."""
+        self.put(checkpoints=(checkpoint(1), checkpoint(2, 1), checkpoint(2, 1, ns="child")))
+        self.put(checkpoints=(checkpoint(2, metadata="{}", flags=FREE),))
+        assert self.stored(2).row == checkpoint(2, metadata="{}", flags=FREE)
+        assert self.stored(2, ns="child").row == checkpoint(2, 1, ns="child")
+        assert self.stored(1).child is None
+        assert len(self.rows().checkpoints) == 3
+
+    def test_writes_are_only_ever_added(self) -> None:
+        """Write rows are added, never replaced: the same one twice is two rows."""
+        self.put(checkpoints=(checkpoint(1),), writes=(write(1), write(1)))
+        self.put(writes=(write(1),))
+        assert [w.body for w in self.stored(1).writes] == [b"body 1"] * 3
+
+    def test_seq_grows_with_every_row_of_a_checkpoint(self) -> None:
+        """`seq` is given at commit and grows with every row; what was put in is ignored."""
+        self.put(writes=(write(1, seq=99), write(1, seq=-5), write(2)))
+        self.put(checkpoints=(checkpoint(1),), writes=(write(1, seq=1),))
+        numbers = [w.seq for w in self.stored(1).writes]
+        assert numbers == sorted(set(numbers))
+        assert len(numbers) == 3
+        assert min(numbers) > 0
+        assert 99 not in numbers
+
+    def test_writes_may_come_before_their_checkpoint(self) -> None:
+        """A write whose checkpoint is not there is an orphan until it is."""
+        self.put(writes=(write(1),))
+        assert self.state(1).found is None
+        assert [w.body for w in self.rows().orphans] == [b"body 1"]
+        self.put(checkpoints=(checkpoint(1),))
+        assert self.rows().orphans == ()
+        assert [w.body for w in self.stored(1).writes] == [b"body 1"]
+
+    def test_a_dropped_checkpoint_leaves_its_writes(self) -> None:
+        """`drop_checkpoints` drops checkpoints alone, and only those named."""
+        self.put(
+            checkpoints=(checkpoint(1), checkpoint(2, 1), checkpoint(1, ns="child")),
+            writes=(write(1),),
+            segments=(segment(0),),
+        )
+        self.put(drop_checkpoints=(("", uid(1)), ("", uid(9)), ("absent", uid(2))))
+        rows = self.rows()
+        assert [(s.row.ns, s.row.id) for s in rows.checkpoints] == [("", uid(2)), ("child", uid(1))]
+        assert [w.body for w in rows.orphans] == [b"body 1"]
+        assert len(rows.segments) == 1
+
+    def test_a_dropped_child_is_no_child(self) -> None:
+        """`child` follows what is there."""
+        self.put(checkpoints=(checkpoint(1), checkpoint(2, 1), checkpoint(3, 1)))
+        self.put(drop_checkpoints=(("", uid(2)),))
+        child = self.stored(1).child
+        assert child is not None
+        assert child.id == uid(3)
+
+    def test_writes_are_dropped_by_seq(self) -> None:
+        """`drop_writes` drops the row of that namespace, checkpoint and `seq`."""
+        self.put(checkpoints=(checkpoint(1),), writes=(write(1, body=b"a"), write(1, body=b"b")))
+        first, second = self.stored(1).writes
+        absent = (("", uid(1), second.seq + 7), ("child", uid(1), second.seq), ("", uid(2), 1))
+        self.put(drop_writes=(("", uid(1), first.seq), *absent))
+        assert self.stored(1).writes == (second,)
+
+    def test_hiding_adds_the_flag(self) -> None:
+        """`hide_checkpoints` flags what is there; the absent is harmless."""
+        self.put(checkpoints=(checkpoint(1), checkpoint(2, 1, flags=FREE)))
+        self.put(hide_checkpoints=(("", uid(2)), ("", uid(2)), ("", uid(9)), ("child", uid(1))))
+        assert self.stored(2).row.flags == FREE | HIDDEN
+        assert self.stored(1).row.flags == 0
+        assert self.head() == uid(1)
+        assert self.state(9).found is None
+
+    def test_bump_raises_the_generation(self) -> None:
+        """`bump` raises the generation; nothing else of a batch does."""
+        self.put(segments=(segment(0),), checkpoints=(checkpoint(1),))
+        assert self.state().generation == 0
+        self.put(drop_segments=((1, 0, 1),), bump=True)
+        assert self.state().generation == 1
+        self.put(generation=1, bump=True)
+        assert self.rows().generation == 2
+
+    def test_born_must_be_after_the_tombstone(self) -> None:
+        """`born` must be greater than `deleted_at`, else `ThreadDeletedError`."""
+        self.put(born=1, checkpoints=(checkpoint(1),))
+        self.backend.commit(DropThread(THREAD, now=NOW))
+        for born in (1, NOW):
+            batch = Batch(THREAD, NOW + 5, born=born, checkpoints=(checkpoint(2),))
+            self.refuses(batch, ThreadDeletedError)
+        self.put(born=NOW + 1, checkpoints=(checkpoint(3),))
+        self.put(checkpoints=(checkpoint(4),))
+        assert self.head() == uid(4)
+
+    @pytest.mark.parametrize("generation", [0, 2, -1])
+    def test_the_generation_must_be_the_threads_own(self, generation: int) -> None:
+        """Another `generation` than the thread's own is a `StaleThreadError`."""
+        self.put(bump=True)
+        batch = Batch(THREAD, NOW, generation=generation, segments=(segment(0),))
+        self.refuses(batch, StaleThreadError)
+        self.put(generation=1, segments=(segment(0),))
+
+    def test_an_unknown_thread_is_of_generation_0(self) -> None:
+        """A thread that is not there yet has generation 0."""
+        batch = Batch("new", NOW, generation=1, checkpoints=(checkpoint(1),))
+        self.refuses(batch, StaleThreadError, thread="new")
+        self.put(thread="new", generation=0, born=1, checkpoints=(checkpoint(1),))
+        assert self.head(thread="new") == uid(1)
+
+    def test_checks_come_in_order(self) -> None:
+        """`born` is checked first, then `generation`, then fences, then segments."""
+        self.put(checkpoints=(checkpoint(5),))
+        self.backend.commit(DropThread(THREAD, now=NOW))
+        self.put(segments=(segment(0),), checkpoints=(checkpoint(5),))
+        wrong: dict[str, Any] = {
+            "born": NOW,
+            "generation": 99,
+            "fences": (HeadFence("", uid(1)),),
+            "segments": (segment(0, data=b"other bytes"),),
+        }
+        for field, error in (
+            ("born", ThreadDeletedError),
+            ("generation", StaleThreadError),
+            ("fences", ConflictError),
+            ("segments", SegmentTakenError),
+        ):
+            self.refuses(Batch(THREAD, NOW, **wrong), error)
+            del wrong[field]
+
+    def test_a_refused_batch_changes_nothing(self) -> None:
+        """All or nothing, whatever else the batch holds."""
+        self.put(
+            checkpoints=(checkpoint(1), checkpoint(2, 1)),
+            writes=(write(1), write(2)),
+            segments=(segment(0), segment(5)),
+        )
+        seq = self.stored(1).writes[0].seq
+        everything: dict[str, Any] = {
+            "segments": (segment(7), segment(5, data=b"other bytes")),
+            "checkpoints": (checkpoint(3, 2), checkpoint(1, metadata="{}")),
+            "writes": (write(1), write(3)),
+            "drop_segments": ((1, 0, 1),),
+            "drop_checkpoints": (("", uid(2)),),
+            "drop_writes": (("", uid(1), seq),),
+            "hide_checkpoints": (("", uid(1)),),
+            "bump": True,
+        }
+        self.refuses(Batch(THREAD, NOW, **everything), SegmentTakenError)
+        everything["segments"] = (segment(7),)
+        fenced = Batch(THREAD, NOW, fences=(HeadFence("", uid(1)),), **everything)
+        self.refuses(fenced, ConflictError)
+
+    def test_a_refused_first_batch_leaves_no_thread(self) -> None:
+        """A batch that is refused does not bring its thread into being."""
+        taken = (segment(0, 2), segment(1, 2))
+        batch = Batch("new", NOW, segments=taken, checkpoints=(checkpoint(1),), bump=True)
+        self.refuses(batch, SegmentTakenError, thread="new")
+        assert self.state(thread="new").generation == 0
+
+    def test_a_retry_is_harmless(self) -> None:
+        """A commit done twice is as good as once, but for write rows, which are twice there."""
+        batch = Batch(
+            THREAD,
+            NOW,
+            generation=0,
+            born=1,
+            fences=(HeadFence("", uid(1)),),
+            segments=(segment(0),),
+            checkpoints=(checkpoint(2, 1),),
+            writes=(write(2),),
+        )
+        self.put(checkpoints=(checkpoint(1),))
+        self.backend.commit(batch)
+        once = self.rows()
+        self.backend.commit(batch)
+        twice = self.rows()
+        assert [s.row for s in twice.checkpoints] == [s.row for s in once.checkpoints]
+        assert twice.segments == once.segments
+        assert {w.body for w in self.stored(2).writes} == {b"body 2"}
+
+    def test_a_closed_backend_refuses_everything(self) -> None:
+        """`close` may be called twice; later calls raise `ClosedError`."""
+        self.put(checkpoints=(checkpoint(1),))
+        self.backend.close()
+        self.backend.close()
+        with pytest.raises(ClosedError):
+            self.backend.fetch([ReadCheckpoint(THREAD, "")])
+        with pytest.raises(ClosedError):
+            self.put(checkpoints=(checkpoint(2),))

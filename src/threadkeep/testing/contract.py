@@ -1,0 +1,26 @@
+"""The whole contract, put together of its parts.
+
+Only the composition lives here: what is tested stands in the parts.
+"""
+
+from __future__ import annotations
+
+from threadkeep.testing.batches import BatchContract
+from threadkeep.testing.concurrency import ConcurrencyContract
+from threadkeep.testing.fences import FenceContract
+from threadkeep.testing.reads import ReadContract
+from threadkeep.testing.scans import ScanContract
+from threadkeep.testing.segments import SegmentContract
+from threadkeep.testing.threads import ThreadContract
+
+
+class BackendContract(
+    ReadContract,
+    ScanContract,
+    SegmentContract,
+    BatchContract,
+    FenceContract,
+    ThreadContract,
+    ConcurrencyContract,
+):
+    """Every promise that a backend makes. Implement `new_backend`, and `reopen` if durable."""

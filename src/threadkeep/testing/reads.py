@@ -1,0 +1,318 @@
+"""The contract of reads, but for scans: replies, order, and what belongs to a checkpoint."""
+# ruff: noqa: S101, PLR2004 - tests are made of asserts, and numbers are their point
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from threadkeep.engine.model import (
+    FREE,
+    HIDDEN,
+    NESTED,
+    CheckpointRow,
+    Child,
+    FindThreads,
+    ReadCheckpoint,
+    ReadDamage,
+    ReadPath,
+    ReadSegments,
+    ReadSizes,
+    ReadThread,
+    ScanCheckpoints,
+    Span,
+    ThreadRows,
+    ThreadState,
+    WriteRow,
+)
+from threadkeep.testing.records import NOW, THREAD, Contract, checkpoint, segment, uid, write
+
+# Ascending by code point. LangGraph's own ids are UUIDs; nobody promises that all are.
+MIXED_IDS = (
+    "",
+    "00000000-0000-0000-0000-00000000000",
+    "00000000-0000-0000-0000-000000000000",
+    "00000000-0000-0000-0000-000000000000-later",
+    "1",
+    "1ef0a000-0000-6000-8000-000000000001",
+    "1ef0a000-0000-6000-8000-00000000000F",
+    "1ef0a000-0000-6000-8000-00000000000f",
+    "1ef0a000-0000-6000-8000-0000000000100",
+    "1ef0a000_0000_6000_8000_000000000001",
+    "2",
+    "20",
+    "Checkpoint",
+    "checkpoint",
+    "f",
+    "ffffffff-ffff-ffff-ffff-ffffffffffff",
+    "g",
+    "é",
+    "\U0001f600",
+)
+
+
+class ReadContract(Contract):
+    """`ReadCheckpoint`, `ReadSegments`, `ReadPath`, `ReadThread`, `FindThreads` and sizes."""
+
+    def test_no_reads_no_replies(self) -> None:
+        """`fetch` answers each read: none, none."""
+        assert self.backend.fetch([]) == []
+
+    def test_an_unknown_thread_is_empty(self) -> None:
+        """An absent thread is an empty one: generation 0, never deleted, no rows."""
+        assert self.backend.fetch(
+            [
+                ReadCheckpoint("nobody", "", None),
+                ReadCheckpoint("nobody", "", uid(1)),
+                ReadSegments("nobody", (Span(1, 0, 10),)),
+                ReadPath("nobody", "", uid(1), 10),
+                ReadThread("nobody"),
+                ScanCheckpoints("nobody", None, None, None, {}, None, 10),
+                FindThreads(None, 10),
+            ]
+        ) == [ThreadState(0, 0), ThreadState(0, 0), [], [], ThreadRows(0, 0, (), (), ()), [], []]
+
+    def test_replies_come_in_request_order(self) -> None:
+        """Replies come in request order, whatever the reads' kinds."""
+        self.put(segments=(segment(0),), checkpoints=(checkpoint(1), checkpoint(2, 1)))
+        replies = self.backend.fetch(
+            [
+                ReadCheckpoint(THREAD, "", uid(2)),
+                ReadSegments(THREAD, (Span(1, 0, 1),)),
+                ReadCheckpoint(THREAD, "", uid(1)),
+                FindThreads(None, 10),
+                ReadCheckpoint(THREAD, "", uid(2)),
+            ]
+        )
+        assert [replies[at].found.row.id for at in (0, 2, 4)] == [uid(2), uid(1), uid(2)]
+        assert replies[1] == [segment(0)]
+        assert replies[3] == [THREAD]
+
+    @pytest.mark.parametrize(
+        "row",
+        [
+            checkpoint(1),
+            checkpoint(1, 0, run=2**62, seen=7, flags=FREE | NESTED | HIDDEN),
+            checkpoint(1, ts="2024-01-01", exact=b"\x00\xff", manifest=b""),
+            checkpoint(1, ts=-1, run=-(2**63), key_log=2**63 - 1, key_pos=2**40),
+            checkpoint(1, ns="child:1|grandchild", metadata='{"ключ \\" \'": "\\ud83d\\ude00 é"}'),
+            checkpoint(1, manifest=bytes(range(256)) * 400, exact=b""),
+        ],
+        ids=["plain", "flags", "text time", "extremes", "namespace", "long"],
+    )
+    def test_checkpoint_rows_come_back_as_they_were(self, row: CheckpointRow) -> None:
+        """Every field of a checkpoint row comes back, of the same type and value."""
+        self.put(checkpoints=(row,))
+        found = self.stored(1, ns=row.ns).row
+        assert found == row
+        assert type(found.ts) is type(row.ts)
+
+    def test_ids_of_any_text_keep_their_order(self) -> None:
+        """Ids are any text, ordered by code point, as Python orders `str`."""
+        rows = [checkpoint(0, id=key, parent=parent) for key, parent in _chained(MIXED_IDS)]
+        self.put(
+            checkpoints=tuple(reversed(rows)), writes=(write(0, task_id="g", checkpoint_id=""),)
+        )
+        assert [s.row for s in self.rows().checkpoints] == sorted(rows, key=lambda row: row.id)
+        assert self.head() == MIXED_IDS[-1]
+        (first, *_) = self.rows().checkpoints
+        assert [w.task_id for w in first.writes] == ["g"]
+
+    def test_the_head_is_the_greatest_visible_id(self) -> None:
+        """The head is the greatest id that is not hidden, not the last that was put."""
+        self.put(checkpoints=(checkpoint(5), checkpoint(9, 5, flags=HIDDEN)))
+        self.put(checkpoints=(checkpoint(3), checkpoint(7, 5, flags=NESTED | FREE)))
+        assert self.head() == uid(7)
+
+    def test_an_explicit_id_finds_hidden_checkpoints(self) -> None:
+        """An explicit id finds hidden checkpoints too; an absent one finds none."""
+        self.put(checkpoints=(checkpoint(1, flags=HIDDEN),))
+        assert self.stored(1).row.flags == HIDDEN
+        assert self.state(2) == ThreadState(0, 0)
+        assert self.head() is None
+
+    def test_threads_and_namespaces_are_apart(self) -> None:
+        """A checkpoint, its writes and its children are of one thread and one namespace."""
+        rows: dict[str, Any] = {"checkpoints": (checkpoint(1),), "writes": (write(1),)}
+        self.put(**rows, segments=(segment(0),))
+        self.put(
+            checkpoints=(checkpoint(1, ns="child"), checkpoint(2, 1, ns="child")),
+            writes=(write(1, ns="child", body=b"other"),),
+        )
+        self.put(thread="thread-2", **rows)
+        assert self.stored(1).child is None
+        assert [w.body for w in self.stored(1).writes] == [b"body 1"]
+        assert [w.body for w in self.stored(1, ns="child").writes] == [b"other"]
+        assert self.stored(1, thread="thread-2").keyframe is None
+        assert self.state(2).found is None
+
+    def test_the_keyframe_is_the_whole_segment_that_holds_it(self) -> None:
+        """`keyframe` is the whole segment that holds (key_log, key_pos), None where missing."""
+        self.put(
+            segments=(segment(0, 2), segment(2, 3), segment(0, log=2)),
+            checkpoints=(
+                checkpoint(1, key_pos=0),
+                checkpoint(2, key_pos=4),
+                checkpoint(3, key_pos=5),
+                checkpoint(4, key_log=2, key_pos=0),
+                checkpoint(5, key_log=3, key_pos=0),
+            ),
+        )
+        assert [self.stored(number).keyframe for number in range(1, 6)] == [
+            segment(0, 2),
+            segment(2, 3),
+            None,
+            segment(0, log=2),
+            None,
+        ]
+
+    def test_writes_belong_to_their_checkpoint(self) -> None:
+        """A stored checkpoint has all its write rows, in `seq` order, as they were put."""
+        first = write(1, run=2**62, seen=3, task_path="", body=b"")
+        second = write(1, task_id="no uuid", task_path="путь", body=b"\x00" * 70_000)
+        self.put(checkpoints=(checkpoint(1), checkpoint(2, 1)), writes=(first, write(2)))
+        self.put(writes=(second,))
+        found = self.stored(1).writes
+        assert [w.seq for w in found] == sorted({w.seq for w in found})
+        assert [_unnumbered(w) for w in found] == [first, second]
+
+    def test_the_child_is_the_first_of_a_greater_id(self) -> None:
+        """`child` is the child with the smallest id greater than the checkpoint's own."""
+        self.put(
+            checkpoints=(
+                checkpoint(5),
+                checkpoint(4, 5),
+                checkpoint(6),
+                checkpoint(8, 5, run=8),
+                checkpoint(7, 5, run=2**40, seen=3, flags=HIDDEN),
+            )
+        )
+        assert self.stored(5).child == Child(uid(7), 2**40, 3)
+        assert self.stored(8).child is None
+
+    def test_path_goes_up_nearest_first(self) -> None:
+        """A path is the checkpoint and its ancestors, nearest first, hidden ones too."""
+        self.put(
+            segments=(segment(0),),
+            checkpoints=(
+                checkpoint(1, 0),
+                checkpoint(2, 1, flags=HIDDEN),
+                checkpoint(3, 1),
+                checkpoint(4, 2),
+            ),
+            writes=(write(2),),
+        )
+        path = self.one(ReadPath(THREAD, "", uid(4), 10))
+        assert path == [self.stored(number) for number in (4, 2, 1)]
+        assert [w.body for w in path[1].writes] == [b"body 2"]
+        assert path[2].keyframe == segment(0)
+
+    def test_path_obeys_its_limit(self) -> None:
+        """A path has at most `limit` checkpoints, and none where the first is absent."""
+        self.put(checkpoints=tuple(checkpoint(n, n - 1) for n in range(1, 9)))
+        assert [s.row.id for s in self.one(ReadPath(THREAD, "", uid(8), 3))] == [
+            uid(8),
+            uid(7),
+            uid(6),
+        ]
+        assert self.one(ReadPath(THREAD, "", uid(9), 3)) == []
+        assert self.one(ReadPath(THREAD, "child", uid(8), 3)) == []
+
+    def test_thread_rows_are_all_rows(self) -> None:
+        """`ReadThread` tells everything: hidden checkpoints, orphans, segments' places."""
+        self.put(
+            segments=(segment(0, 2, data=b"four"), segment(3, log=2, data=b"12345"), segment(2)),
+            checkpoints=(
+                checkpoint(2, 1, flags=HIDDEN),
+                checkpoint(1),
+                checkpoint(1, ns="child"),
+                checkpoint(0, ns="a"),
+            ),
+            writes=(write(2), write(9), write(1, ns="a"), write(1, ns="child")),
+            bump=True,
+        )
+        rows = self.rows()
+        order = [(s.row.ns, s.row.id) for s in rows.checkpoints]
+        assert order == [("", uid(1)), ("", uid(2)), ("a", uid(0)), ("child", uid(1))]
+        assert rows.checkpoints == tuple(
+            self.one(ReadCheckpoint(THREAD, ns, key)).found for ns, key in order
+        )
+        assert {(w.ns, w.checkpoint_id) for w in rows.orphans} == {("", uid(9)), ("a", uid(1))}
+        places = [(p.log, p.start, p.count, p.size) for p in rows.segments]
+        assert places == [(1, 0, 2, 4), (1, 2, 1, len(segment(2).data)), (2, 3, 1, 5)]
+        assert (rows.generation, rows.deleted_at) == (1, 0)
+
+    def test_found_threads_hold_checkpoints(self) -> None:
+        """Threads that hold checkpoints, hidden ones count, ascending, page by page."""
+        for thread in ("b", "ä", "a", "B"):
+            self.put(thread=thread, checkpoints=(checkpoint(1, flags=HIDDEN),))
+        self.put(thread="only writes", writes=(write(1),), segments=(segment(0),))
+        assert self.one(FindThreads(None, 10)) == ["B", "a", "b", "ä"]
+        assert self.one(FindThreads(None, 2)) == ["B", "a"]
+        assert self.one(FindThreads("a", 2)) == ["b", "ä"]
+        assert self.one(FindThreads("aa", 1)) == ["b"]
+
+    def test_found_threads_have_one_of_the_runs(self) -> None:
+        """With `run_ids`, only threads with a checkpoint of one of them."""
+        for thread, run in (("a", '"run 1"'), ("b", '"run 2"'), ("c", "null"), ("d", '"\\" é"')):
+            self.put(thread=thread, checkpoints=(checkpoint(1, metadata=f'{{"run_id": {run}}}'),))
+        self.put(thread="e", checkpoints=(checkpoint(1),))
+        assert self.one(FindThreads(None, 10, ("run 1",))) == ["a"]
+        assert self.one(FindThreads(None, 10, ("run 2", "run 1", "run 3"))) == ["a", "b"]
+        assert self.one(FindThreads("a", 10, ("run 2", "run 1"))) == ["b"]
+        assert self.one(FindThreads(None, 10, ('" é',))) == ["d"]
+        assert self.one(FindThreads(None, 10, ("run 3",))) == []
+
+    def test_sizes_count_rows_and_bytes(self) -> None:
+        """`ReadSizes` counts the rows of each thread that holds any, and their bytes."""
+        empty = self.one(ReadSizes(None, 10))
+        assert empty.threads == ()
+        self.put(
+            thread="b",
+            checkpoints=(checkpoint(1, manifest=b"m" * 500), checkpoint(2, flags=HIDDEN)),
+            writes=(write(1, body=b"w" * 300),),
+            segments=(segment(0, data=b"s" * 700), segment(1, data=b"s" * 70_000)),
+        )
+        self.put(thread="a", writes=(write(1),))
+        self.put(thread="nothing", bump=True)
+        sizes = self.one(ReadSizes(None, 10))
+        orphan, full = sizes.threads
+        assert (orphan.thread, orphan.checkpoints, orphan.writes) == ("a", 0, 1)
+        counted = (full.thread, full.checkpoints, full.writes, full.segments, full.segment_bytes)
+        assert counted == ("b", 2, 1, 2, 70_700)
+        assert 800 < full.row_bytes < 2_000
+        assert sizes.total > max(empty.total, 70_700)
+        assert [s.thread for s in self.one(ReadSizes("a", 1)).threads] == ["b"]
+
+    def test_a_sound_store_has_no_damage(self) -> None:
+        """`ReadDamage` finds nothing where all is sound."""
+        self.put(checkpoints=(checkpoint(1),), segments=(segment(0),))
+        assert self.one(ReadDamage()) == []
+
+    def test_what_is_stored_outlives_the_backend(self) -> None:
+        """What a commit returned for is there after `close` and a new start."""
+        self.put(
+            checkpoints=(checkpoint(1),), writes=(write(1),), segments=(segment(0),), bump=True
+        )
+        before = self.rows()
+        self.backend.close()
+        again = self.reopen(self.folder)
+        if again is None:
+            pytest.skip("what this backend stores dies with it")
+        self.backend = again
+        assert self.rows() == before
+        assert self.segments((1, 0, 1)) == [segment(0)]
+        assert self.state().found is not None
+        assert before.checkpoints[0].row.ts == NOW + 1
+
+
+def _chained(ids: tuple[str, ...]) -> list[tuple[str, str | None]]:
+    """Each id with the one before as its parent."""
+    return list(zip(ids, (None, *ids), strict=False))
+
+
+def _unnumbered(row: WriteRow) -> WriteRow:
+    """The row as it was put, without its `seq`."""
+    return replace(row, seq=0)

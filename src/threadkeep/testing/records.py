@@ -1,0 +1,157 @@
+"""Records built by hand, and the base that every part of the contract stands on.
+
+Only builders and short ways to ask a backend live here, no tests.
+"""
+# ruff: noqa: S101 - tests are made of asserts
+
+from __future__ import annotations
+
+import json
+import uuid
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from threadkeep.engine.model import (
+    Batch,
+    CheckpointRow,
+    ReadCheckpoint,
+    ReadSegments,
+    ReadThread,
+    Segment,
+    Span,
+    StoredCheckpoint,
+    ThreadRows,
+    ThreadState,
+    WriteRow,
+)
+from threadkeep.testing.blocking import Blocking
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from threadkeep.backends.base import Backend
+    from threadkeep.engine.model import Change
+
+THREAD = "thread-1"
+NOW = 1_763_000_000_000_000  # microseconds since 1970
+
+
+def uid(number: int) -> str:
+    """A checkpoint id as LangGraph makes them: a UUID; a greater number sorts later."""
+    return str(uuid.UUID(int=number << 64))
+
+
+def checkpoint(number: int, parent: int | str | None = None, **fields: Any) -> CheckpointRow:
+    """A checkpoint of id `uid(number)`; its keyframe is at log 1, position 0."""
+    row: dict[str, Any] = {
+        "ns": "",
+        "id": uid(number),
+        "parent": uid(parent) if isinstance(parent, int) else parent,
+        "run": 0,
+        "seen": 0,
+        "flags": 0,
+        "ts": NOW + number,
+        "metadata": json.dumps({"source": "loop", "step": number}),
+        "exact": None,
+        "key_log": 1,
+        "key_pos": 0,
+        "manifest": b"manifest %d" % number,
+    }
+    return CheckpointRow(**{**row, **fields})
+
+
+def write(number: int, **fields: Any) -> WriteRow:
+    """A write on the checkpoint `uid(number)`."""
+    row: dict[str, Any] = {
+        "ns": "",
+        "checkpoint_id": uid(number),
+        "run": 0,
+        "seen": 0,
+        "task_id": uid(1_000_000 + number),
+        "task_path": "~__pregel_pull, agent",
+        "body": b"body %d" % number,
+    }
+    return WriteRow(**{**row, **fields})
+
+
+def segment(start: int, count: int = 1, *, log: int = 1, data: bytes = b"") -> Segment:
+    """A segment; its bytes tell where it lies unless they are given."""
+    return Segment(log, start, count, data or b"%d/%d+%d" % (log, start, count))
+
+
+class Contract:
+    """What each part needs: an empty backend, and short ways to ask it."""
+
+    backend: Backend
+
+    def new_backend(self, folder: Path) -> Backend:
+        """Open a new, empty store; `folder` is empty and for this test alone."""
+        raise NotImplementedError
+
+    def reopen(self, folder: Path) -> Backend | None:
+        """Open the store of `new_backend(folder)` again; None where it dies with `close`."""
+        del folder
+        return None
+
+    @pytest.fixture(autouse=True)
+    def _backend(self, tmp_path: Path) -> Iterator[None]:
+        self.folder = tmp_path
+        self.backend = self.new_backend(tmp_path)
+        yield
+        self.backend.close()
+        if isinstance(self.backend, Blocking):
+            self.backend.stop()
+
+    def put(self, *, thread: str = THREAD, **rows: Any) -> None:
+        """Commit a batch of these rows."""
+        self.backend.commit(Batch(thread, NOW, **rows))
+
+    def one(self, read: Any) -> Any:
+        """The reply to a single read."""
+        (reply,) = self.backend.fetch([read])
+        return reply
+
+    def state(
+        self, number: int | None = None, *, thread: str = THREAD, ns: str = ""
+    ) -> ThreadState:
+        """The thread's state with the checkpoint `uid(number)`, or its head."""
+        found: ThreadState = self.one(
+            ReadCheckpoint(thread, ns, None if number is None else uid(number))
+        )
+        return found
+
+    def stored(self, number: int, *, thread: str = THREAD, ns: str = "") -> StoredCheckpoint:
+        """The checkpoint `uid(number)`, which must be there."""
+        found = self.state(number, thread=thread, ns=ns).found
+        assert found is not None
+        return found
+
+    def head(self, *, thread: str = THREAD, ns: str = "") -> str | None:
+        """The id of the head."""
+        found = self.state(thread=thread, ns=ns).found
+        return found.row.id if found else None
+
+    def segments(self, *spans: tuple[int, int, int], thread: str = THREAD) -> list[Segment]:
+        """The segments that overlap these spans."""
+        found: list[Segment] = self.one(ReadSegments(thread, tuple(Span(*span) for span in spans)))
+        return found
+
+    def rows(self, thread: str = THREAD) -> ThreadRows:
+        """Everything of the thread."""
+        found: ThreadRows = self.one(ReadThread(thread))
+        return found
+
+    def refuses(self, change: Change, error: type[Exception], *, thread: str = THREAD) -> None:
+        """Check that the change raises, and that the thread is as it was."""
+        before = self.rows(thread)
+        data = [s.data for s in self.segments(*_everything(before), thread=thread)]
+        with pytest.raises(error):
+            self.backend.commit(change)
+        assert self.rows(thread) == before
+        assert [s.data for s in self.segments(*_everything(before), thread=thread)] == data
+
+
+def _everything(rows: ThreadRows) -> list[tuple[int, int, int]]:
+    return [(place.log, place.start, place.start + place.count) for place in rows.segments]

@@ -1,0 +1,143 @@
+"""The contract of `DropThread` and `CopyThread`."""
+# ruff: noqa: S101, PLR2004 - tests are made of asserts, and numbers are their point
+
+from __future__ import annotations
+
+import pytest
+
+from threadkeep.engine.model import (
+    HIDDEN,
+    CopyThread,
+    DropThread,
+    FindThreads,
+    ReadSizes,
+    ThreadRows,
+    ThreadState,
+)
+from threadkeep.errors import ThreadExistsError
+from threadkeep.testing.records import NOW, THREAD, Contract, checkpoint, segment, uid, write
+
+
+class ThreadContract(Contract):
+    """Whole threads: dropped for good, copied in full."""
+
+    def fill(self, thread: str = THREAD) -> None:
+        """Checkpoints of two namespaces, one hidden, writes, an orphan, segments."""
+        self.put(
+            thread=thread,
+            segments=(segment(0, 2), segment(2), segment(0, log=2, data=b"x" * 70_000)),
+            checkpoints=(
+                checkpoint(1),
+                checkpoint(2, 1, flags=HIDDEN),
+                checkpoint(3, 2, exact=b"exact", run=5, seen=2),
+                checkpoint(1, ns="child"),
+            ),
+            writes=(write(3, run=5), write(3), write(9), write(1, ns="child")),
+        )
+
+    # -- drop ------------------------------------------------------------------------
+
+    def test_dropped_threads_hold_nothing(self) -> None:
+        """Everything of the thread is removed, and a tombstone left."""
+        self.fill()
+        self.fill("thread-2")
+        self.backend.commit(DropThread(THREAD, now=NOW))
+        assert self.rows() == ThreadRows(1, NOW, (), (), ())
+        assert self.state() == ThreadState(1, NOW)
+        assert self.segments((1, 0, 10), (2, 0, 10)) == []
+        assert self.one(FindThreads(None, 10)) == ["thread-2"]
+        assert [s.thread for s in self.one(ReadSizes(None, 10)).threads] == ["thread-2"]
+        assert len(self.rows("thread-2").checkpoints) == 4
+
+    def test_a_thread_that_never_was_gets_a_tombstone(self) -> None:
+        """A thread that never was gets the tombstone too."""
+        self.backend.commit(DropThread("nobody", now=NOW))
+        assert self.state(thread="nobody") == ThreadState(1, NOW)
+
+    def test_a_later_drop_moves_the_tombstone(self) -> None:
+        """Each drop raises the generation and dates the tombstone anew."""
+        for now in (NOW, NOW + 5):
+            self.backend.commit(DropThread(THREAD, now=now))
+        assert self.state() == ThreadState(2, NOW + 5)
+
+    def test_a_new_life_starts_afresh(self) -> None:
+        """After a drop the same rows can be put again; `seq` and logs start anew."""
+        self.fill()
+        self.backend.commit(DropThread(THREAD, now=NOW))
+        self.put(
+            born=NOW + 1,
+            generation=1,
+            segments=(segment(1, 3, data=b"other bytes"),),
+            checkpoints=(checkpoint(3),),
+        )
+        rows = self.rows()
+        assert [s.row for s in rows.checkpoints] == [checkpoint(3)]
+        assert rows.checkpoints[0].writes == ()
+        assert (rows.generation, rows.deleted_at) == (1, NOW)
+
+    # -- copy ------------------------------------------------------------------------
+
+    def test_a_copy_has_all_rows(self) -> None:
+        """All rows are copied: hidden checkpoints, writes with their `seq`, segments."""
+        self.fill()
+        self.backend.commit(CopyThread(THREAD, "copy", now=NOW))
+        source, copy = self.rows(), self.rows("copy")
+        assert [(s.row, s.writes, s.keyframe, s.child) for s in copy.checkpoints] == [
+            (s.row, s.writes, s.keyframe, s.child) for s in source.checkpoints
+        ]
+        assert (copy.orphans, copy.segments) == (source.orphans, source.segments)
+        assert {s.thread for s in copy.checkpoints} == {"copy"}
+        everything = ((1, 0, 10), (2, 0, 10))
+        assert self.segments(*everything, thread="copy") == self.segments(*everything)
+
+    def test_a_copy_lives_on_its_own(self) -> None:
+        """What happens to one of the two does not happen to the other."""
+        self.fill()
+        self.backend.commit(CopyThread(THREAD, "copy", now=NOW))
+        before = self.rows("copy")
+        self.put(checkpoints=(checkpoint(4, 3),), writes=(write(3),), segments=(segment(3),))
+        assert self.rows("copy") == before
+        self.put(thread="copy", writes=(write(3, body=b"of the copy"),))
+        self.backend.commit(DropThread(THREAD, now=NOW))
+        assert self.stored(3, thread="copy").writes[-1].body == b"of the copy"
+        assert len(self.segments((1, 0, 10), thread="copy")) == 2
+
+    @pytest.mark.parametrize("flags", [0, HIDDEN])
+    def test_a_target_with_checkpoints_is_refused(self, flags: int) -> None:
+        """`ThreadExistsError` if `target` holds checkpoints; hidden ones count."""
+        self.fill()
+        self.put(thread="copy", checkpoints=(checkpoint(9, flags=flags),))
+        self.refuses(CopyThread(THREAD, "copy", now=NOW), ThreadExistsError, thread="copy")
+        self.refuses(CopyThread(THREAD, THREAD, now=NOW), ThreadExistsError)
+
+    def test_a_copy_replaces_an_earlier_lifes_orphans(self) -> None:
+        """Orphans of `target` are removed first, its tombstone cleared, generation raised."""
+        self.fill()
+        self.backend.commit(DropThread("copy", now=NOW))
+        self.put(thread="copy", writes=(write(3),), segments=(segment(0, 9, data=b"late"),))
+        self.backend.commit(CopyThread(THREAD, "copy", now=NOW + 1))
+        source, copy = self.rows(), self.rows("copy")
+        assert (copy.generation, copy.deleted_at) == (2, 0)
+        assert copy.segments == source.segments
+        assert copy.orphans == source.orphans
+        assert self.stored(3, thread="copy").writes == self.stored(3).writes
+
+    @pytest.mark.parametrize("source", ["nobody", "dropped", "bumped"])
+    def test_a_source_without_rows_changes_nothing(self, source: str) -> None:
+        """A source that holds no rows changes nothing, whatever the target is."""
+        self.backend.commit(DropThread("dropped", now=NOW))
+        self.put(thread="bumped", bump=True)
+        self.fill("target")
+        before = self.rows("target")
+        self.backend.commit(CopyThread(source, "target", now=NOW))
+        self.backend.commit(CopyThread(source, "new", now=NOW))
+        assert self.rows("target") == before
+        assert self.state(thread="new") == ThreadState(0, 0)
+
+    def test_orphans_alone_are_copied(self) -> None:
+        """A source may hold writes and segments alone."""
+        self.put(writes=(write(1),), segments=(segment(0),))
+        self.backend.commit(CopyThread(THREAD, "copy", now=NOW))
+        copy = self.rows("copy")
+        assert [w.checkpoint_id for w in copy.orphans] == [uid(1)]
+        assert len(copy.segments) == 1

@@ -1,0 +1,33 @@
+"""The contract on the memory backend, directly and behind the async protocol."""
+
+from threadkeep.backends.memory import MemoryBackend
+from threadkeep.testing import BackendContract, Blocking
+
+
+class TestMemory(BackendContract):
+    def new_backend(self, folder):
+        return MemoryBackend()
+
+
+class AsyncMemory:
+    """A natively async backend, as far as the contract can tell."""
+
+    def __init__(self):
+        self.rows = MemoryBackend()
+
+    async def fetch(self, reads):
+        return self.rows.fetch(reads)
+
+    async def commit(self, change):
+        self.rows.commit(change)
+
+    async def close(self):
+        self.rows.close()
+
+
+class TestAsyncMemory(BackendContract):
+    def new_backend(self, folder):
+        async def make():
+            return AsyncMemory()
+
+        return Blocking(make)

@@ -1,0 +1,30 @@
+"""The contract on SQLite: a file in both settings of `synchronous`, and memory."""
+
+import sqlite3
+
+from threadkeep.backends.sqlite import SqliteBackend
+from threadkeep.testing import BackendContract
+
+
+class TestFile(BackendContract):
+    def new_backend(self, folder):
+        return SqliteBackend(folder / "threads.db", synchronous="normal")
+
+    def reopen(self, folder):
+        return SqliteBackend(folder / "threads.db")
+
+
+class TestMemoryDatabase(BackendContract):
+    def new_backend(self, folder):
+        return SqliteBackend(":memory:")
+
+
+class TestConnection(BackendContract):
+    """The file of a connection that the program has open anyway."""
+
+    def new_backend(self, folder):
+        connection = sqlite3.connect(folder / "threads.db")
+        try:
+            return SqliteBackend(connection, synchronous="normal")
+        finally:
+            connection.close()
