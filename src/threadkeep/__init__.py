@@ -1,7 +1,7 @@
 """threadkeep: a LangGraph checkpoint saver that stores what changed."""
 
 from threadkeep.codec import Compression, register, register_module
-from threadkeep.savers import AsyncSqliteSaver, InMemorySaver, MemorySaver, SqliteSaver
+from threadkeep.savers import AsyncSqliteSaver, InMemorySaver, MemorySaver, SqliteSaver, open_saver
 
 __all__ = [
     "AsyncSqliteSaver",
@@ -9,6 +9,7 @@ __all__ = [
     "InMemorySaver",
     "MemorySaver",
     "SqliteSaver",
+    "open_saver",
     "register",
     "register_module",
 ]

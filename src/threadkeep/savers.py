@@ -9,6 +9,7 @@ from typing import Any, Literal
 from typing_extensions import Self
 
 from threadkeep.backends.memory import MemoryBackend
+from threadkeep.backends.open import open_backend
 from threadkeep.backends.sqlite import SqliteBackend
 from threadkeep.saver import Saver
 
@@ -53,6 +54,31 @@ class SqliteSaver(Saver):
     def from_conn_string(cls, conn_string: str, **options: Any) -> Self:
         """Open a file (or ":memory:"); use it under `with` or `async with`."""
         return cls(conn_string, **options)
+
+
+_SAVER_OPTIONS = (
+    "conflicts",
+    "serde",
+    "compression",
+    "pickle_fallback",
+    "working_set_bytes",
+)
+
+
+def open_saver(url: str, **options: Any) -> Saver:
+    """Open the store that a URL names; use it under `with` or `async with`.
+
+    Args:
+        url: `sqlite:///relative.db`, `sqlite:////absolute.db`, `sqlite:///:memory:` or
+            `memory://`.
+        **options: those of `Saver`, and those of the backend (see `SqliteSaver`).
+
+    Raises:
+        OpenError: the scheme is unknown, or the store cannot be opened.
+        InvalidArgumentError: an option is unknown or has no meaning.
+    """
+    own = {name: options.pop(name) for name in _SAVER_OPTIONS if name in options}
+    return Saver(open_backend(url, **options), **own)
 
 
 AsyncSqliteSaver = SqliteSaver
