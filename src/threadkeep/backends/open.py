@@ -1,16 +1,85 @@
-"""URLs to backends (provisional)."""
+"""URLs to backends.
+
+Only the reading of URLs lives here; what a path or an option means is the backend's
+own affair. Invariant: every URL ends in a backend or in an error that says what to give.
+"""
+
 from __future__ import annotations
-from typing import Any
-from threadkeep.backends.base import Backend
+
+import os
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote_to_bytes
+
 from threadkeep.backends.memory import MemoryBackend
 from threadkeep.backends.sqlite import SqliteBackend
-from threadkeep.errors import OpenError
+from threadkeep.errors import InvalidArgumentError, OpenError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from threadkeep.backends.base import Backend
+
+_FORMS = (
+    "Known are sqlite:///relative.db, sqlite:////absolute.db, sqlite:///:memory: and memory://."
+)
 
 
 def open_backend(url: str, **options: Any) -> Backend:
-    """Open."""
-    if url.startswith("memory://"):
-        return MemoryBackend()
-    if url.startswith("sqlite:///"):
-        return SqliteBackend(url[len("sqlite:///"):], **options)
-    raise OpenError(f"unknown scheme in {url!r}")
+    """Open the backend that a URL names.
+
+    Args:
+        url: `sqlite:///relative.db`, `sqlite:////absolute.db`, `sqlite:///:memory:` or
+            `memory://`. In a path, `%` and two hex digits stand for a byte.
+        **options: for SQLite those of `SqliteBackend`; for memory none.
+
+    Raises:
+        OpenError: the URL is none of these, or what it names cannot be opened.
+        InvalidArgumentError: an option is unknown or has no meaning.
+    """
+    scheme, separator, rest = url.partition("://")
+    if not separator:
+        hint = f"For a file write sqlite:///{url}. {_FORMS}" if url else _FORMS
+        raise OpenError(f"{url!r} is not a URL.", hint=hint)
+    opener = _OPENERS.get(scheme.lower())
+    if opener is None:
+        raise OpenError(f"The scheme of {url!r} is unknown.", hint=_FORMS)
+    return opener(url, rest, options)
+
+
+def _open_memory(url: str, rest: str, options: dict[str, Any]) -> Backend:
+    if rest:
+        raise OpenError(f"{url!r} names a place, but memory has none.", hint="Write memory://.")
+    _check_options(url, options, ())
+    return MemoryBackend()
+
+
+def _open_sqlite(url: str, rest: str, options: dict[str, Any]) -> Backend:
+    _check_options(url, options, ("synchronous", "busy_timeout"))
+    if not rest.startswith("/"):
+        raise OpenError(
+            f"{url!r} names a host, but SQLite has none.", hint=f"Write sqlite:///{rest}."
+        )
+    if "?" in rest or "#" in rest:
+        raise OpenError(
+            f"{url!r} has a query or a fragment.",
+            hint="Give options as arguments; in a file's name write %3F for ? and %23 for #.",
+        )
+    path = os.fsdecode(unquote_to_bytes(rest[1:]))
+    if not path:
+        raise OpenError(f"{url!r} names no file.", hint=_FORMS)
+    return SqliteBackend(path, **options)
+
+
+def _check_options(url: str, options: dict[str, Any], known: tuple[str, ...]) -> None:
+    unknown = sorted(options.keys() - set(known))
+    if unknown:
+        raise InvalidArgumentError(
+            f"{url!r} has no option {unknown[0]!r}.",
+            hint=f"Options here: {', '.join(known) or 'none'}.",
+        )
+
+
+_OPENERS: dict[str, Callable[[str, str, dict[str, Any]], Backend]] = {
+    "memory": _open_memory,
+    "sqlite": _open_sqlite,
+}

@@ -5,7 +5,16 @@ from __future__ import annotations
 
 import pytest
 
-from threadkeep.engine.model import FREE, HIDDEN, NESTED, Batch, Fence, HeadFence, WritesFence
+from threadkeep.engine.model import (
+    FREE,
+    HIDDEN,
+    NESTED,
+    Batch,
+    Fence,
+    HeadFence,
+    RowsFence,
+    WritesFence,
+)
 from threadkeep.errors import ConflictError
 from threadkeep.testing.records import NOW, THREAD, Contract, checkpoint, segment, uid, write
 
@@ -127,6 +136,20 @@ class FenceContract(Contract):
             THREAD, NOW, fences=(WritesFence("", uid(1), 8, 0),), writes=(write(1, run=7),)
         )
         self.backend.commit(batch)
+
+    # -- rows fences -----------------------------------------------------------------
+
+    def test_all_rows_of_the_thread_count(self) -> None:
+        """Holds if the thread has exactly this many checkpoint rows and write rows."""
+        self.backend.commit(self.fenced(RowsFence(0, 0), number=1))
+        self.put(
+            checkpoints=(checkpoint(2, flags=HIDDEN), checkpoint(1, ns="child")),
+            writes=(write(1), write(3, ns="orphan")),
+        )
+        self.put(thread="thread-2", checkpoints=(checkpoint(1),), writes=(write(1),))
+        for counts in ((2, 3), (4, 3), (3, 2), (3, 4), (0, 0)):
+            self.refuses(self.fenced(RowsFence(*counts)), ConflictError)
+        self.backend.commit(self.fenced(RowsFence(3, 3)))
 
     def test_every_fence_must_hold(self) -> None:
         """Each fence must hold, whichever comes first."""

@@ -1,0 +1,76 @@
+"""URLs to backends."""
+
+import pytest
+
+from threadkeep.backends.memory import MemoryBackend
+from threadkeep.backends.open import open_backend
+from threadkeep.backends.sqlite import SqliteBackend
+from threadkeep.engine.model import Batch
+from threadkeep.errors import InvalidArgumentError, OpenError
+
+
+@pytest.mark.parametrize(
+    ("url", "file"),
+    [
+        ("sqlite:///threads.db", "threads.db"),
+        ("SQLite:///threads.db", "threads.db"),
+        ("sqlite:///sub/threads.db", "sub/threads.db"),
+        ("sqlite:////{folder}/threads.db", "threads.db"),
+        ("sqlite:///a%20b%3Fc%23d%25.db", "a b?c#d%.db"),
+        ("sqlite:///%C3%A9.db", "é.db"),
+        ("sqlite:///é+ö.db", "é+ö.db"),
+        ("sqlite:///:memory:.db", ":memory:.db"),
+    ],
+)
+def test_a_url_names_a_file(url, file, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "sub").mkdir()
+    backend = open_backend(url.format(folder=str(tmp_path).lstrip("/")))
+    backend.commit(Batch("t", 1))
+    backend.close()
+    assert (tmp_path / file).stat().st_size > 0
+
+
+def test_memory(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for url, kind in (("memory://", MemoryBackend), ("sqlite:///:memory:", SqliteBackend)):
+        backend = open_backend(url)
+        assert isinstance(backend, kind)
+        backend.close()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_options_reach_the_backend(tmp_path):
+    url = f"sqlite:///{tmp_path}/threads.db"
+    backend = open_backend(url, synchronous="normal", busy_timeout=1.5)
+    backend.close()
+    with pytest.raises(InvalidArgumentError, match="synchronous='sometimes'"):
+        open_backend(url, synchronous="sometimes")
+
+
+@pytest.mark.parametrize(
+    ("url", "says"),
+    [
+        ("threads.db", "sqlite:///threads.db"),
+        ("/var/threads.db", "sqlite:////var/threads.db"),
+        (":memory:", "sqlite:///:memory:"),
+        ("", "memory://"),
+        ("mysql://host/db", "Known are sqlite:///"),
+        ("file:///x.db", "Known are sqlite:///"),
+        ("sqlite://threads.db", "sqlite:///threads.db"),
+        ("sqlite:///", "names no file"),
+        ("sqlite:///x.db?mode=ro", "Give options as arguments"),
+        ("sqlite:///x.db#1", "%23"),
+        ("memory://here", "memory://"),
+    ],
+)
+def test_other_urls_are_refused_with_what_to_write(url, says):
+    with pytest.raises(OpenError) as raised:
+        open_backend(url)
+    assert says in str(raised.value)
+
+
+@pytest.mark.parametrize("url", ["memory://", "sqlite:///:memory:"])
+def test_unknown_options_are_refused(url):
+    with pytest.raises(InvalidArgumentError, match="'timeout'"):
+        open_backend(url, timeout=3)
