@@ -12,6 +12,7 @@ between is noticed when the value is met again.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any
 
 from threadkeep.codec import Codec
@@ -241,7 +242,7 @@ def _spans(pieces: list[Piece], fresh: list[_Element], old: HeldRun | None) -> l
             whole = piece.old == 0 and count == len(old.seen.items)
             spans += old.spans if whole else refs.cut(old.spans, piece.old, piece.old + count)
         else:
-            spans += [e.span for e, _ in zip(rest, range(count), strict=False) if e.span]
+            spans += [e.span for e in islice(rest, count) if e.span is not None]
     return spans
 
 
