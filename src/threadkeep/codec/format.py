@@ -83,15 +83,18 @@ class Tag(IntEnum):
 class Packer(Protocol):
     """What a type's encoding may use: packing of the values inside."""
 
-    def pack(self, value: Any) -> bytes: ...
+    def pack(self, value: Any) -> bytes:
+        """Return the value as msgpack."""
 
 
 class Unpacker(Protocol):
     """What a type's decoding may use."""
 
-    def unpack(self, data: bytes) -> Any: ...
+    def unpack(self, data: bytes) -> Any:
+        """Return the value of a piece of msgpack."""
 
-    def find(self, reference: str | int, tag: Tag) -> type: ...
+    def find(self, reference: str | int, tag: Tag) -> type:
+        """Return the class that data names, if it is allowed and of the stored kind."""
 
 
 class Rule(NamedTuple):
@@ -107,4 +110,4 @@ class Rule(NamedTuple):
     otherwise: Rule | None = None
 
 
-Decode = Callable[[bytes, Unpacker], Any]
+Decode = Callable[[bytes, Any], Any]  # payload, Unpacker -> value

@@ -85,7 +85,7 @@ def pack(elements: Sequence[bytes], compression: Compression) -> bytes:
     if len(body) > MAX_BODY:
         raise UnserializableError(
             f"A segment of {len(body)} bytes is over the limit of {MAX_BODY}.",
-            hint="Keep data of this size in a file or an object store and its address in the state.",
+            hint="Keep such data in a file or an object store, and its address in the state.",
         )
     flags = 0
     if compression.level and len(body) > compression.over:
@@ -181,8 +181,8 @@ def _decompressor() -> zstandard.ZstdDecompressor:
     try:
         return _local.decompressor  # type: ignore[no-any-return]
     except AttributeError:
-        _local.decompressor = zstandard.ZstdDecompressor()
-        return _local.decompressor
+        made = _local.decompressor = zstandard.ZstdDecompressor()
+        return made
 
 
 _SMALL = [bytes((n,)) for n in range(128)]

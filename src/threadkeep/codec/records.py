@@ -50,7 +50,8 @@ def decode_flag(data: bytes, unpacker: Unpacker) -> Any:
     if type(value) is not int:
         return _member(cls, value)
     known = vars(cls)["_value2member_map_"].get(value)
-    return Flag._missing_.__func__(cls, value) if known is None else known  # type: ignore[attr-defined]  # noqa: SLF001 - the enum protocol's documented hook, here in its standard form
+    # The enum protocol's own hook in its standard form, whatever the class made of it.
+    return Flag._missing_.__func__(cls, value) if known is None else known  # type: ignore[attr-defined]
 
 
 def _member(cls: type, name: str) -> Any:
@@ -182,7 +183,7 @@ def _defaults(cls: type) -> dict[str, Callable[[], Any] | None]:
 
 def _dataclass_default(field: Any) -> Callable[[], Any] | None:
     if field.default_factory is not dataclasses.MISSING:
-        return field.default_factory  # type: ignore[no-any-return]
+        return field.default_factory
     return None if field.default is dataclasses.MISSING else lambda: field.default
 
 

@@ -37,7 +37,7 @@ class Registry:
     def __init__(self) -> None:
         self._named: dict[str, type] = {}
         self._foreign: dict[str, Foreign] = {}
-        self._rules: dict[type, Rule | None] = {}
+        self.rules: dict[type, Rule | None] = {}
         self._forget()
 
     def register(
@@ -77,16 +77,16 @@ class Registry:
     def rule(self, cls: type) -> Rule | None:
         """Return how instances of exactly this type are written, None if they cannot be."""
         try:
-            return self._rules[cls]
+            return self.rules[cls]
         except KeyError:
-            if len(self._rules) > _MAX_RULES:
+            if len(self.rules) > _MAX_RULES:
                 self._forget()
-            rule = self._rules[cls] = self._make_rule(cls)
+            rule = self.rules[cls] = self._make_rule(cls)
             return rule
 
     def _forget(self) -> None:
         """Start over with the built-in rules: what was worked out may have changed."""
-        self._rules = dict(BUILT_IN)
+        self.rules = dict(BUILT_IN)
 
     def _make_rule(self, cls: type) -> Rule | None:
         name = name_of(cls)

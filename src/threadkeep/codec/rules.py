@@ -31,11 +31,7 @@ def data_rule(cls: type, tag: Tag, reference: str | int) -> Rule:
 
 def _known_rule(plan: known.Plan) -> Rule:
     general = Rule(Tag.PYDANTIC, models.encode_model(plan.code), shareable=True)
-
-    def encode(model: Any, packer: Packer) -> bytes | None:
-        return known.encode(plan, model, packer)
-
-    return Rule(Tag.KNOWN, encode, shareable=True, otherwise=general)
+    return Rule(Tag.KNOWN, plan.encode, shareable=True, otherwise=general)
 
 
 _KNOWN: dict[type, Rule] = {plan.cls: _known_rule(plan) for plan in known.PLANS.values()}

@@ -38,9 +38,10 @@ def layout(cls: type) -> Layout:
     return Layout(slots, cls.__dictoffset__ != 0, _NOT_STATE | cached)
 
 
-def read(instance: object) -> dict[str, Any]:
+def read(instance: Any) -> dict[str, Any]:
     """Return the attributes that are set, without what can be computed again."""
-    where = layout(type(instance))
+    cls: type = type(instance)
+    where = layout(cls)
     state = {}
     for name, slot in where.slots.items():
         try:
@@ -54,9 +55,10 @@ def read(instance: object) -> dict[str, Any]:
     return state
 
 
-def fill(instance: object, state: dict[str, Any]) -> None:
+def fill(instance: Any, state: dict[str, Any]) -> None:
     """Set the attributes; a name for which the class has no place any more is dropped."""
-    where = layout(type(instance))
+    cls: type = type(instance)
+    where = layout(cls)
     own = object.__getattribute__(instance, "__dict__") if where.has_dict else {}
     for name, value in state.items():
         slot = where.slots.get(name)
@@ -71,6 +73,6 @@ def fill(instance: object, state: dict[str, Any]) -> None:
 
 def rebuild(cls: type, state: dict[str, Any]) -> Any:
     """Return a new instance with these attributes."""
-    instance = _new(cls)
+    instance: Any = _new(cls)
     fill(instance, state)
     return instance

@@ -118,8 +118,8 @@ _FACTORIES: tuple[Any, ...] = (None, list, dict, set, int, float, str, tuple, bo
 def _default_dict(value: defaultdict[Any, Any], packer: Packer) -> bytes:
     if value.default_factory not in _FACTORIES:
         raise UnserializableError(
-            f"A defaultdict that creates its values with {value.default_factory!r} cannot be stored.",
-            hint="Use one of list, dict, set, int, float, str, tuple, bool, frozenset, or a plain dict.",
+            f"A defaultdict of {value.default_factory!r} cannot be stored.",
+            hint="Use list, dict, set, int, float, str, tuple, bool or frozenset, or a plain dict.",
         )
     flat = [part for pair in value.items() for part in pair]
     return packer.pack([_FACTORIES.index(value.default_factory), *flat])
@@ -165,10 +165,10 @@ def _datetime(value: datetime, packer: Packer) -> bytes:
 
 
 def _read_datetime(data: bytes, unpacker: Unpacker) -> datetime:
-    *day, hour, minute, second, fraction = _DATETIME.unpack_from(data)
+    year, month, day, hour, minute, second, fraction = _DATETIME.unpack_from(data)
     zone = _read_zone(data[_DATETIME.size :], unpacker)
-    clock = (hour, minute, second, fraction & ~_FOLD)
-    return datetime(*day, *clock, tzinfo=zone, fold=fraction >> 31)
+    microsecond, fold = fraction & ~_FOLD, fraction >> 31
+    return datetime(year, month, day, hour, minute, second, microsecond, zone, fold=fold)
 
 
 def _date(value: date, _: Packer) -> bytes:
@@ -211,12 +211,13 @@ def _zone_info(value: ZoneInfo, _: Packer) -> bytes:
     return value.key.encode()
 
 
-def _read_zone_info(data: bytes, _: Unpacker) -> ZoneInfo:
+def make_zone_info(key: str) -> ZoneInfo:
+    """Return the time zone of this name, if this machine knows it."""
     try:
-        return ZoneInfo(data.decode())
+        return ZoneInfo(key)
     except ZoneInfoNotFoundError as error:
         raise UnknownTypeError(
-            f"This machine does not know the time zone {data.decode()!r}.",
+            f"This machine does not know the time zone {key!r}.",
             hint="Install the time zone database: pip install tzdata",
         ) from error
 
@@ -224,25 +225,27 @@ def _read_zone_info(data: bytes, _: Unpacker) -> ZoneInfo:
 # -- names and addresses ---------------------------------------------------------------
 
 
-def _here(path: type) -> Decode:
-    def read(data: bytes, _: Unpacker) -> Any:
-        try:
-            return path(data.decode("utf-8", "surrogatepass"))
-        except NotImplementedError as error:
-            raise UnknownTypeError(
-                f"A stored {path.__name__} cannot exist on this operating system.",
-                hint="Store pure paths (PurePosixPath, PureWindowsPath) to share them between systems.",
-            ) from error
+def make_path(cls: type, *parts: str) -> Any:
+    """Return a path of this class, if it can exist on this system."""
+    try:
+        return cls(*parts)
+    except NotImplementedError as error:
+        raise UnknownTypeError(
+            f"A stored {cls.__name__} cannot exist on this operating system.",
+            hint="Between systems, store pure paths: PurePosixPath, PureWindowsPath.",
+        ) from error
 
-    return read
+
+def _path(cls: type) -> Decode:
+    return lambda data, _: make_path(cls, data.decode("utf-8", "surrogatepass"))
 
 
 def _pattern(value: re.Pattern[Any], packer: Packer) -> bytes:
     return packer.pack([value.pattern, value.flags])
 
 
-def _read_pattern(data: bytes, unpacker: Unpacker) -> re.Pattern[Any]:
-    pattern, flags = unpacker.unpack(data)
+def make_pattern(pattern: str | bytes, flags: int) -> re.Pattern[Any]:
+    """Compile a stored pattern."""
     if type(pattern) not in (str, bytes) or type(flags) is not int:
         raise CorruptionError("A stored pattern is not text and flags.")
     try:
@@ -314,12 +317,12 @@ _TYPES: tuple[tuple[type, Tag, Any, Decode], ...] = (
     (time, Tag.TIME, _time, _read_time),
     (timedelta, Tag.TIMEDELTA, _timedelta, _from_parts(timedelta)),
     (timezone, Tag.TIMEZONE, _timezone, _read_timezone),
-    (ZoneInfo, Tag.ZONE_INFO, _zone_info, _read_zone_info),
-    (PosixPath, Tag.POSIX_PATH, _text, _here(PosixPath)),
-    (WindowsPath, Tag.WINDOWS_PATH, _text, _here(WindowsPath)),
-    (PurePosixPath, Tag.PURE_POSIX_PATH, _text, _here(PurePosixPath)),
-    (PureWindowsPath, Tag.PURE_WINDOWS_PATH, _text, _here(PureWindowsPath)),
-    (re.Pattern, Tag.PATTERN, _pattern, _read_pattern),
+    (ZoneInfo, Tag.ZONE_INFO, _zone_info, _from_text(make_zone_info)),
+    (PosixPath, Tag.POSIX_PATH, _text, _path(PosixPath)),
+    (WindowsPath, Tag.WINDOWS_PATH, _text, _path(WindowsPath)),
+    (PurePosixPath, Tag.PURE_POSIX_PATH, _text, _path(PurePosixPath)),
+    (PureWindowsPath, Tag.PURE_WINDOWS_PATH, _text, _path(PureWindowsPath)),
+    (re.Pattern, Tag.PATTERN, _pattern, _from_parts(make_pattern)),
     (UUID, Tag.UUID, _uuid, _read_uuid),
     (IPv4Address, Tag.IPV4_ADDRESS, _text, _from_text(IPv4Address)),
     (IPv6Address, Tag.IPV6_ADDRESS, _text, _from_text(IPv6Address)),
@@ -355,5 +358,5 @@ def _v1_secret(name: str) -> Decode:
 
 
 RULES: dict[type, Rule] = {cls: Rule(tag, encode) for cls, tag, encode, _ in _TYPES}
-DECODERS: dict[Tag, Decode] = {tag: decode for _, tag, _, decode in _TYPES}
+DECODERS: dict[int, Decode] = {tag: decode for _, tag, _, decode in _TYPES}
 DECODERS |= {tag: _v1_secret(name) for name, (tag, _) in _V1_SECRETS.items()}

@@ -62,14 +62,13 @@ class KnownModel(NamedTuple):
 
 def _message(name: str, kind: str, *own: tuple[str, Any]) -> KnownModel:
     """The fields used most come first: the lowest bits make the shortest numbers."""
-    first, rest = own[:3], own[3:]
-    common = (
+    common: tuple[tuple[str, Any], ...] = (
         ("response_metadata", dict),
         ("additional_kwargs", dict),
         ("name", None),
         ("type", kind),
     )
-    fields = (("content", Always), ("id", None), *first, *common, *rest)
+    fields = (("content", Always), ("id", None), *own, *common)
     return KnownModel(getattr(_messages, name), fields, {})
 
 

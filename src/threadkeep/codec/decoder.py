@@ -1,0 +1,183 @@
+"""Bytes to values: the worker behind each call of `NativeCodec.decode`.
+
+Only decoding lives here. Invariant: nothing that the data names is imported or called;
+whatever the bytes are, the outcome is a value or a typed error.
+"""
+
+from __future__ import annotations
+
+import pickle
+import struct
+from collections.abc import Mapping
+from typing import Any, ClassVar, NoReturn
+
+import ormsgpack
+
+from threadkeep.codec import arrays, known, models, nesting, records, values
+from threadkeep.codec.finding import Finder
+from threadkeep.codec.format import MAX_DEPTH, Decode, Tag
+from threadkeep.codec.protocol import Resolve
+from threadkeep.errors import CorruptionError, NewerFormatError, UnknownTypeError
+
+_unpackb = ormsgpack.unpackb
+
+_MALFORMED = (
+    TypeError,
+    ValueError,
+    LookupError,
+    ArithmeticError,
+    AttributeError,
+    struct.error,
+    AssertionError,
+)
+"""What reading a payload of the wrong form ends in."""
+
+
+class Decoder:
+    """One call of `decode` or `decode_many`: unpacks values and the objects inside.
+
+    Args:
+        finder: what classes may be loaded.
+        pickle_fallback: whether pickles may be loaded.
+        resolve: see `Codec.decode`.
+    """
+
+    __slots__ = ("depth", "failure", "finder", "found", "levels", "pickle_fallback", "resolve")
+
+    decoders: ClassVar[Mapping[int, Decode]] = {}
+    options: ClassVar[int | None] = None
+
+    def __init__(
+        self,
+        finder: Finder,
+        pickle_fallback: bool = False,  # noqa: FBT001, FBT002 - the name says it where it is used
+        resolve: Resolve | None = None,
+    ) -> None:
+        self.finder = finder
+        self.pickle_fallback = pickle_fallback
+        self.resolve = resolve
+        self.depth = 0  # of objects within objects
+        self.levels = 0  # of lists and dicts, from `nesting.SHALLOW` objects on
+        self.failure: BaseException | None = None
+        self.found: dict[tuple[str | int, Tag], type] = {}
+
+    def whole(self, data: bytes) -> Any:
+        """Return the value whose bytes these are."""
+        if data[:1] == b"\xc1":
+            return self.extension(data[1] if len(data) > 1 else -1, data[2:])
+        return self.unpack(data)
+
+    def unpack(self, data: bytes) -> Any:
+        """Return the value of a piece of msgpack."""
+        if self.depth > nesting.SHALLOW:
+            self.descend(data)
+        try:
+            return _unpackb(data, ext_hook=self.inside, option=self.options)
+        except ValueError as error:
+            refusal = error
+        if self.failure is not None:
+            raise self.failure
+        raise CorruptionError(f"The stored value is not whole: {refusal}.") from refusal
+
+    def descend(self, data: bytes) -> None:
+        """Refuse what would need more stack than there may be."""
+        self.levels += nesting.of_bytes(data)
+        if self.levels > 2 * nesting.LIMIT:  # `of_bytes` may be too high by as much
+            raise CorruptionError("The stored value is nested too deeply.")
+
+    def inside(self, tag: int, data: bytes) -> Any:
+        """Called by ormsgpack for each extension."""
+        try:
+            return self.extension(tag, data)
+        except BaseException as error:
+            self.failure = error  # ormsgpack replaces it by one of its own
+            raise
+
+    def extension(self, tag: int, data: bytes) -> Any:
+        """Return the object of a tag and a payload."""
+        levels = self.levels
+        self.depth += 1
+        if self.depth > MAX_DEPTH:
+            raise CorruptionError("The stored value is nested too deeply.")
+        decode = self.decoders.get(tag)
+        if decode is None:
+            _refuse_tag(tag)
+        try:
+            value = decode(data, self)
+        except _MALFORMED as error:
+            raise CorruptionError(
+                f"The stored value is not of a form that threadkeep writes: {error}."
+            ) from error
+        self.depth -= 1
+        self.levels = levels
+        return value
+
+    def find(self, reference: str | int, tag: Tag) -> type:
+        """Return the class that data names, if it is allowed and of the stored kind."""
+        try:
+            return self.found[reference, tag]
+        except KeyError:
+            cls = self.found[reference, tag] = self.finder.find(reference, tag)
+            return cls
+
+
+def _refuse_tag(tag: int) -> NoReturn:
+    if tag == Tag.SERDE:
+        raise CorruptionError(
+            "The value was written by a serializer that was given as serde=.",
+            hint="Open the store with the same serde= again.",
+        )
+    if not 0 <= tag < Tag.SERDE:
+        raise CorruptionError(f"There is no value of kind {tag}.")
+    raise NewerFormatError(
+        f"The stored value is of kind {tag}, which this release does not know.",
+        hint="Upgrade threadkeep: pip install --upgrade threadkeep",
+    )
+
+
+def _read_reference(data: bytes, decoder: Decoder) -> Any:
+    log, position = decoder.unpack(data)
+    resolve = decoder.resolve
+    if resolve is None:
+        raise CorruptionError("The value refers to an element of a log where none can be.")
+    return resolve(log, position)
+
+
+def _read_foreign(data: bytes, decoder: Decoder) -> Any:
+    name, value = decoder.unpack(data)
+    foreign = decoder.finder.registry.foreign(name)
+    if foreign is None:
+        raise UnknownTypeError(
+            f"The stored value is a {name.replace(':', '.')}, whose decode= is not registered.",
+            hint=f"threadkeep.register({name.partition(':')[2]}, encode=..., decode=...)",
+        )
+    return foreign.decode(value)
+
+
+def _read_pickle(data: bytes, decoder: Decoder) -> Any:
+    if not decoder.pickle_fallback:
+        raise UnknownTypeError(
+            "The stored value is a pickle, and loading a pickle runs the code that it names.",
+            hint="If you trust the data, open the saver with pickle_fallback=True.",
+        )
+    return pickle.loads(data)  # noqa: S301 - only where the program asked for it by name
+
+
+Decoder.decoders = {
+    **values.DECODERS,
+    Tag.REFERENCE: _read_reference,
+    Tag.KNOWN: known.decode,
+    Tag.PYDANTIC: models.decode_model,
+    Tag.PYDANTIC_V1: models.decode_model_v1,
+    Tag.DATACLASS: records.decode_record(Tag.DATACLASS),
+    Tag.ATTRS: records.decode_record(Tag.ATTRS),
+    Tag.PLAIN: records.decode_record(Tag.PLAIN),
+    Tag.NAMEDTUPLE: records.decode_namedtuple,
+    Tag.ENUM: records.decode_enum,
+    Tag.FLAG: records.decode_flag,
+    Tag.SUBCLASS: records.decode_subclass,
+    Tag.FOREIGN: _read_foreign,
+    Tag.PICKLE: _read_pickle,
+    Tag.NDARRAY: arrays.decode_array,
+    Tag.NUMPY_SCALAR: arrays.decode_scalar,
+}
