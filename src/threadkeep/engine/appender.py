@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from threadkeep.codec.frame import Compression, pack
-from threadkeep.engine.model import Segment
+from threadkeep.engine.model import Segment, Span
 from threadkeep.engine.working_set import Home, OpenLog, ThreadMemory
 
 SEGMENT_BYTES = 256 * 1024  # a run of new elements is cut into segments of about this size
@@ -46,17 +46,17 @@ class Appender:
         self._runs.append((log, start, list(data)))
         return log, start
 
-    def borrow(self, home: Home, log: int, pos: int) -> None:
-        """Refer to an element of another batch; carry its segment if that may not be there."""
+    def borrow(self, home: Home, span: Span) -> None:
+        """Refer to elements of another batch; carry their segments if those may not be there."""
         if home is not self.home and not home.committed:
-            segment = home.segment(log, pos)
-            self._borrowed[segment.log, segment.start] = segment
+            for segment in home.holding(span):
+                self._borrowed[segment.log, segment.start] = segment
 
     def segments(self) -> tuple[Segment, ...]:
         """All segments that the batch must add. Called once, when all is appended."""
         own = [s for run in self._runs for s in self._cut(*run)]
-        self.home.segments = tuple(own)
-        return (*self._sealed, *self._borrowed.values(), *own)
+        self.home.segments = (*self._borrowed.values(), *own)
+        return (*self._sealed, *self.home.segments)
 
     def _cut(self, log: int, start: int, data: list[bytes]) -> list[Segment]:
         found, part, size = [], list[bytes](), 0

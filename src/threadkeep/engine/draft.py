@@ -75,7 +75,7 @@ class Draft:
         known = self.memory.known(channel, value)
         if known is not None:
             for span in known.ref.needs:
-                self.appender.borrow(known.home, span.log, span.start)
+                self.appender.borrow(known.home, span)
             return known.ref, known.held
         try:
             ref, held = self._encode(channel, value, old)
@@ -150,7 +150,7 @@ class Draft:
         for element in fresh:
             placed = None if afresh else self.memory.placed(element.item, element.key)
             if placed is not None:
-                self.appender.borrow(placed.home, placed.raw.log, placed.raw.pos)
+                self.appender.borrow(placed.home, placed.raw.span)
                 element.span, element.data = placed.raw.span, placed.raw.data
                 continue
             if len(fresh) <= _SHARE_MOST:
@@ -214,7 +214,7 @@ class Draft:
             placed = self.memory.placed(part, NO_KEY) or self._own(part)
             if placed is None:
                 return None
-            self.appender.borrow(placed.home, placed.raw.log, placed.raw.pos)
+            self.appender.borrow(placed.home, placed.raw.span)
             uses.append(placed.raw.span)
             return placed.raw.log, placed.raw.pos
 

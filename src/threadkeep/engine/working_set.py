@@ -121,7 +121,7 @@ class State:
 
 
 class Home:
-    """The segments of one batch, and whether it was committed."""
+    """The segments that one batch carries, and whether it was committed."""
 
     __slots__ = ("committed", "segments")
 
@@ -129,9 +129,10 @@ class Home:
         self.segments: tuple[Segment, ...] = ()
         self.committed = False
 
-    def segment(self, log: int, pos: int) -> Segment:
-        """The segment that holds the position."""
-        return next(s for s in self.segments if s.log == log and s.start <= pos < s.stop)
+    def holding(self, span: Span) -> list[Segment]:
+        """The segments that some of the span lies in."""
+        log, start, stop = span
+        return [s for s in self.segments if s.log == log and s.start < stop and start < s.stop]
 
 
 @dataclass(frozen=True, slots=True)
