@@ -12,10 +12,8 @@ from collections.abc import Coroutine
 from typing import Any
 
 from .canon import Canon
+from .places import at
 from .scenarios.table import Scenario
-
-THREAD = "thread"
-
 
 class Driver:
     """The calls of a graph's user, on one saver, by one API, with one durability."""
@@ -52,7 +50,7 @@ class Driver:
         answer = await self._call(
             self.graph, "invoke", given, config, durability=self.durability, **options
         )
-        self.note("invoke", self.canon.value(answer))
+        self.note("invoke", self.canon.value(_in_order(answer)))
         return answer
 
     async def fail(self, given: Any, config: Any = None, **options: Any) -> None:
@@ -97,7 +95,7 @@ class Driver:
     async def before(self, node: str) -> Any:
         """The config of the newest state in which `node` comes next."""
         states = await self._collect(self.graph, "get_state_history", at())
-        return next(s.config for s in states if s.next == (node,))
+        return next(s.config for s in states if node in s.next)
 
     async def everything(self) -> list[Any]:
         """All that was kept and all that the saver now holds, read in every way."""
@@ -117,10 +115,12 @@ class Driver:
         await self.state(at(thread), subgraphs=True)
 
 
-def at(thread: Any = THREAD, checkpoint: str | None = None, **configurable: Any) -> Any:
-    """A config that names a thread, perhaps a checkpoint, perhaps more."""
-    named = {"checkpoint_id": checkpoint} if checkpoint else {}
-    return {"configurable": {"thread_id": thread, **named, **configurable}}
+def _in_order(answer: Any) -> Any:
+    """Interrupts come in the order in which the nodes happened to ask."""
+    if not isinstance(answer, dict) or "__interrupt__" not in answer:
+        return answer
+    asked = sorted(answer["__interrupt__"], key=lambda i: repr(i.value))
+    return {**answer, "__interrupt__": asked}
 
 
 def play(scenario: Scenario, saver: Any, *, durability: str, api: str) -> list[Any]:

@@ -2,7 +2,19 @@
 
 from __future__ import annotations
 
-from . import chat
+from . import chat, deltas, fanout, functional, nested, pauses, places, shapes, travel
 from .table import SCENARIOS, Scenario
 
-__all__ = ["SCENARIOS", "Scenario", "chat"]
+__all__ = [
+    "SCENARIOS",
+    "Scenario",
+    "chat",
+    "deltas",
+    "fanout",
+    "functional",
+    "nested",
+    "pauses",
+    "places",
+    "shapes",
+    "travel",
+]
