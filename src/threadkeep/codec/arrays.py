@@ -37,14 +37,18 @@ def encode_array(array: Any, packer: Packer) -> bytes:
 
 def decode_array(data: bytes, unpacker: Unpacker) -> Any:
     """Rebuild an array that owns its memory."""
-    numpy = _numpy()
     description, shape, flags, raw = unpacker.unpack(data)
-    order = "F" if flags & _COLUMN_ORDER else "C"
-    dtype = _dtype(description)
-    array = numpy.ndarray(shape, dtype, buffer=raw, order=order).copy(order=order)
+    array = make(description, shape, "F" if flags & _COLUMN_ORDER else "C", raw)
+    array.setflags(write=not flags & _READ_ONLY)
+    return array
+
+
+def make(description: Any, shape: Any, order: str, raw: bytes) -> Any:
+    """Return an array of these bytes."""
+    numpy = _numpy()
+    array = numpy.ndarray(shape, _dtype(description), buffer=raw, order=order).copy(order=order)
     if array.nbytes != len(raw):
         raise CorruptionError("A stored array does not have the size of its shape.")
-    array.setflags(write=not flags & _READ_ONLY)
     return array
 
 

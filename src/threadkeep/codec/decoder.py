@@ -21,7 +21,7 @@ from threadkeep.errors import CorruptionError, NewerFormatError, UnknownTypeErro
 
 _unpackb = ormsgpack.unpackb
 
-_MALFORMED = (
+MALFORMED = (
     TypeError,
     ValueError,
     LookupError,
@@ -79,6 +79,15 @@ class Decoder:
             raise self.failure
         raise CorruptionError(f"The stored value is not whole: {refusal}.") from refusal
 
+    def unpickle(self, data: bytes) -> Any:
+        """Load a pickle, if that was asked for."""
+        if not self.pickle_fallback:
+            raise UnknownTypeError(
+                "The stored value is a pickle, and loading a pickle runs the code that it names.",
+                hint="If you trust the data, open the saver with pickle_fallback=True.",
+            )
+        return pickle.loads(data)  # noqa: S301 - only where the program asked for it by name
+
     def descend(self, data: bytes) -> None:
         """Refuse what would need more stack than there may be."""
         self.levels += nesting.of_bytes(data)
@@ -104,7 +113,7 @@ class Decoder:
             _refuse_tag(tag)
         try:
             value = decode(data, self)
-        except _MALFORMED as error:
+        except MALFORMED as error:
             raise CorruptionError(
                 f"The stored value is not of a form that threadkeep writes: {error}."
             ) from error
@@ -154,15 +163,6 @@ def _read_foreign(data: bytes, decoder: Decoder) -> Any:
     return foreign.decode(value)
 
 
-def _read_pickle(data: bytes, decoder: Decoder) -> Any:
-    if not decoder.pickle_fallback:
-        raise UnknownTypeError(
-            "The stored value is a pickle, and loading a pickle runs the code that it names.",
-            hint="If you trust the data, open the saver with pickle_fallback=True.",
-        )
-    return pickle.loads(data)  # noqa: S301 - only where the program asked for it by name
-
-
 Decoder.decoders = {
     **values.DECODERS,
     Tag.REFERENCE: _read_reference,
@@ -177,7 +177,7 @@ Decoder.decoders = {
     Tag.FLAG: records.decode_flag,
     Tag.SUBCLASS: records.decode_subclass,
     Tag.FOREIGN: _read_foreign,
-    Tag.PICKLE: _read_pickle,
+    Tag.PICKLE: lambda data, decoder: decoder.unpickle(data),
     Tag.NDARRAY: arrays.decode_array,
     Tag.NUMPY_SCALAR: arrays.decode_scalar,
 }

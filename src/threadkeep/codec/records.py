@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from enum import Flag
 from typing import Any
 
@@ -49,6 +49,11 @@ def decode_flag(data: bytes, unpacker: Unpacker) -> Any:
     cls = unpacker.find(reference, Tag.FLAG)
     if type(value) is not int:
         return _member(cls, value)
+    return combine_flags(cls, value)
+
+
+def combine_flags(cls: type, value: int) -> Any:
+    """Return the member or the combination of members with this value."""
     known = vars(cls)["_value2member_map_"].get(value)
     # The enum protocol's own hook in its standard form, whatever the class made of it.
     return Flag._missing_.__func__(cls, value) if known is None else known  # type: ignore[attr-defined]
@@ -81,7 +86,13 @@ def encode_namedtuple(reference: Reference) -> Encode:
 def decode_namedtuple(data: bytes, unpacker: Unpacker) -> Any:
     """Fill the tuple; `__new__` of the class is not called."""
     reference, fields, *own = unpacker.unpack(data)
-    cls: Any = unpacker.find(reference, Tag.NAMEDTUPLE)
+    value = make_namedtuple(unpacker.find(reference, Tag.NAMEDTUPLE), fields)
+    attributes.fill(value, own[0] if own else {})
+    return value
+
+
+def make_namedtuple(cls: Any, fields: dict[str, Any]) -> Any:
+    """Return the tuple of these fields; others get the class's default."""
     known = cls._field_defaults | fields
     missing = [name for name in cls._fields if name not in known]
     if missing:
@@ -90,9 +101,7 @@ def decode_namedtuple(data: bytes, unpacker: Unpacker) -> Any:
             f"that the stored value lacks: {', '.join(missing)}.",
             hint="Give them a default.",
         )
-    value = tuple.__new__(cls, [known[name] for name in cls._fields])
-    attributes.fill(value, own[0] if own else {})
-    return value
+    return tuple.__new__(cls, [known[name] for name in cls._fields])
 
 
 # -- subclasses of built-in types ------------------------------------------------------
@@ -130,17 +139,28 @@ def encode_subclass(reference: Reference, cls: type) -> Encode:
 def decode_subclass(data: bytes, unpacker: Unpacker) -> Any:
     """Fill an instance with the base's own methods."""
     reference, code, plain, *own = unpacker.unpack(data)
-    cls: Any = unpacker.find(reference, Tag.SUBCLASS)
-    base: Any = BASES[code]
-    if solid_base(cls) is not base or type(plain) is not (dict if base is OrderedDict else base):
-        raise CorruptionError(f"A stored {cls.__qualname__} does not hold a {base.__name__}.")
-    if base.__hash__ is None:
-        value = base.__new__(cls)
-        base.__init__(value)
-        (base.extend if base in (list, bytearray) else base.update)(value, plain)
-    else:
-        value = base.__new__(cls, plain)
+    cls = unpacker.find(reference, Tag.SUBCLASS)
+    if solid_base(cls) is not BASES[code]:
+        raise UnknownTypeError(
+            f"{cls.__module__}.{cls.__qualname__} was stored as a {BASES[code].__name__} "
+            f"and is a {solid_base(cls).__name__} now.",
+            hint="Give the class its old base back.",
+        )
+    value = make_subclass(cls, plain)
     attributes.fill(value, own[0] if own else {})
+    return value
+
+
+def make_subclass(cls: Any, plain: Any) -> Any:
+    """Return an instance that holds this plain value."""
+    base: Any = solid_base(cls)
+    if type(plain) is not (dict if base is OrderedDict else base):
+        raise CorruptionError(f"A stored {cls.__qualname__} does not hold a {base.__name__}.")
+    if base.__hash__ is not None:
+        return base.__new__(cls, plain)
+    value = base.__new__(cls)
+    base.__init__(value)
+    (base.extend if base in (list, bytearray) else base.update)(value, plain)
     return value
 
 
@@ -166,12 +186,18 @@ def decode_record(tag: Tag) -> Decode:
         reference, own, *unset = unpacker.unpack(data)
         cls = unpacker.find(reference, tag)
         value = attributes.rebuild(cls, own)
-        names = own.keys() | set(unset[0] if unset else ())
-        if added := {n: make() for n, make in _defaults(cls).items() if n not in names and make}:
-            attributes.fill(value, added)
+        add_defaults(value, own.keys() | set(unset[0] if unset else ()))
         return value
 
     return decode
+
+
+def add_defaults(value: Any, names: Collection[str]) -> None:
+    """Give fields that are not among these the class's own default."""
+    defaults = _defaults(type(value)).items()
+    added = {name: make() for name, make in defaults if name not in names and make}
+    if added:
+        attributes.fill(value, added)
 
 
 def _defaults(cls: type) -> dict[str, Callable[[], Any] | None]:
@@ -183,12 +209,12 @@ def _defaults(cls: type) -> dict[str, Callable[[], Any] | None]:
 
 def _dataclass_default(field: Any) -> Callable[[], Any] | None:
     if field.default_factory is not dataclasses.MISSING:
-        return field.default_factory
+        return field.default_factory  # type: ignore[no-any-return]
     return None if field.default is dataclasses.MISSING else lambda: field.default
 
 
 def _attrs_default(field: Any) -> Callable[[], Any] | None:
     default = field.default
     if type(default).__name__ == "Factory":
-        return None if default.takes_self else default.factory  # type: ignore[no-any-return]
+        return None if default.takes_self else default.factory
     return None if type(default).__name__ == "_Nothing" else lambda: default

@@ -14,6 +14,8 @@ from langgraph.checkpoint.serde.base import (
     UntypedSerializerProtocol,
     maybe_add_typed_methods,
 )
+from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
+from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 
 from threadkeep.codec.format import OBJECT, Tag
 from threadkeep.codec.protocol import Intern, Resolve
@@ -77,8 +79,15 @@ class SerdeCodec:
 
     def with_allowlist(self, extra: Collection[tuple[str, ...]]) -> SerdeCodec:
         """Pass the list on to the serializer, if it has a use for it."""
-        extend = getattr(self.serde, "with_msgpack_allowlist", None)
-        return SerdeCodec(extend(extra)) if callable(extend) else self
+        serde = _extended(self.serde, extra)
+        return self if serde is self.serde else SerdeCodec(serde)
+
+
+def _extended(serde: SerializerProtocol, extra: Collection[tuple[str, ...]]) -> SerializerProtocol:
+    if isinstance(serde, EncryptedSerializer):
+        inner = _extended(serde.serde, extra)
+        return serde if inner is serde.serde else EncryptedSerializer(serde.cipher, inner)
+    return serde.with_msgpack_allowlist(extra) if isinstance(serde, JsonPlusSerializer) else serde
 
 
 def _has(serde: object, *methods: str) -> bool:

@@ -1,0 +1,267 @@
+"""LangGraph's own payloads, read only: what a migration finds in the stores of its savers.
+
+Only the reading of `JsonPlusSerializer`'s formats lives here. Invariant: as in all of the
+codec, nothing that the data names is imported, and nothing is called but the closed list
+below and, for models, the validation of a class that this program has allowed.
+
+LangGraph's formats lose types as they are written (tuples come back as lists, nested
+models as dicts): what comes back here is what LangGraph itself would give, made by
+stricter rules. Where LangGraph gives the bare data for a class that it cannot find,
+this is an `UnknownTypeError`.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections import deque
+from collections.abc import Callable, Mapping
+from datetime import date, datetime, time, timedelta, timezone
+from decimal import Decimal
+from enum import Flag
+from ipaddress import (
+    IPv4Address,
+    IPv4Interface,
+    IPv4Network,
+    IPv6Address,
+    IPv6Interface,
+    IPv6Network,
+)
+from pathlib import PosixPath, PurePosixPath, PureWindowsPath, WindowsPath
+from typing import Any, ClassVar
+from uuid import UUID
+
+import ormsgpack
+from langgraph.checkpoint.serde.types import _DeltaSnapshot
+from pydantic import SecretBytes, SecretStr, ValidationError
+
+from threadkeep.codec import arrays, records
+from threadkeep.codec import state as attributes
+from threadkeep.codec.decoder import MALFORMED, Decoder
+from threadkeep.codec.finding import Finder, unknown
+from threadkeep.codec.format import Decode, Tag
+from threadkeep.codec.native import NativeCodec
+from threadkeep.codec.values import make_path, make_pattern, make_zone_info
+from threadkeep.codec.wellknown import MODELS
+from threadkeep.errors import CorruptionError, UnknownTypeError
+
+
+def decode_langgraph(type_: str, data: bytes, codec: NativeCodec) -> Any:
+    """Return the value of a payload as `JsonPlusSerializer.dumps_typed` wrote it.
+
+    Args:
+        type_: the payload's type tag: "msgpack", "json", "bytes", "bytearray", "null" or
+            "pickle".
+        data: the payload.
+        codec: its registered and allowed classes may be loaded, and pickles if its
+            `pickle_fallback` is on.
+
+    Raises:
+        UnknownTypeError: the data names a type that is not allowed, or is encrypted.
+        CorruptionError: the bytes are damaged.
+    """
+    if type_ == "null":
+        return None
+    if type_ in ("bytes", "bytearray"):
+        return bytes(data) if type_ == "bytes" else bytearray(data)
+    decoder = LangGraphDecoder(codec.finder, codec.pickle_fallback)
+    if type_ == "msgpack":
+        return decoder.unpack(data)
+    if type_ == "pickle":
+        return decoder.unpickle(data)
+    if type_ == "json":
+        return _read_json(data, codec.finder)
+    raise UnknownTypeError(
+        f"The payload has the type {type_!r}, which LangGraph's plain serializer does not write.",
+        hint="Decrypt or decode it with the serializer that wrote it: serde.loads_typed.",
+    )
+
+
+class LangGraphDecoder(Decoder):
+    """Reads LangGraph's msgpack: plain values, and its extension codes 0 to 7."""
+
+    __slots__ = ()
+
+    decoders: ClassVar[Mapping[int, Decode]] = {
+        0: lambda data, self: self.single(*self.unpack(data)),
+        1: lambda data, self: self.positional(*self.unpack(data)),
+        2: lambda data, self: self.by_name(*self.unpack(data)),
+        3: lambda data, self: self.method(*self.unpack(data)),
+        4: lambda data, self: self.by_name(*self.unpack(data)),
+        5: lambda data, self: self.by_name(*self.unpack(data)[:3]),
+        6: lambda data, self: arrays.make(*self.unpack(data)),
+        7: lambda data, self: _DeltaSnapshot(self.unpack(data)),
+    }
+    options: ClassVar[int | None] = ormsgpack.OPT_NON_STR_KEYS
+
+    def single(self, module: str, name: str, arg: Any) -> Any:
+        """A constructor with one argument."""
+        return construct(self.finder, module, name, [arg], {})
+
+    def positional(self, module: str, name: str, args: list[Any]) -> Any:
+        """A constructor with positional arguments."""
+        return construct(self.finder, module, name, args, {})
+
+    def by_name(self, module: str, name: str, fields: Any) -> Any:
+        """A constructor with keyword arguments, or a model's dump."""
+        return construct(self.finder, module, name, [], fields)
+
+    def method(self, module: str, name: str, arg: str, method: str) -> Any:
+        """LangGraph writes one method only."""
+        if (module, name, method) != ("datetime", "datetime", "fromisoformat"):
+            raise UnknownTypeError(f"The payload asks to call {module}.{name}.{method}.")
+        return datetime.fromisoformat(arg)
+
+
+def construct(finder: Finder, module: str, name: str, args: list[Any], fields: Any) -> Any:
+    """Return the value that a payload describes by a class and its arguments."""
+    known = _CLOSED.get((module, name))
+    if known is not None:
+        return known(*args, **fields)
+    secret = _v1_secret(module, name)
+    if secret is not None:
+        return secret(*args)
+    cls, kind = finder.look_up(f"{module}:{name}")
+    return _FILLERS[kind](cls, args, fields)
+
+
+# -- the closed list -------------------------------------------------------------------
+
+
+def _path(cls: type) -> Callable[..., Any]:
+    return lambda *parts: make_path(cls, *parts)
+
+
+_PATHS = (PosixPath, WindowsPath, PurePosixPath, PureWindowsPath)
+_ADDRESSES = (IPv4Address, IPv4Interface, IPv4Network, IPv6Address, IPv6Interface, IPv6Network)
+
+_CLOSED: dict[tuple[str, str], Callable[..., Any]] = {
+    ("builtins", "set"): set,
+    ("builtins", "frozenset"): frozenset,
+    ("collections", "deque"): deque,
+    ("uuid", "UUID"): UUID,
+    ("decimal", "Decimal"): Decimal,
+    ("datetime", "date"): date,
+    ("datetime", "time"): time,
+    ("datetime", "timedelta"): timedelta,
+    ("datetime", "timezone"): timezone,
+    ("zoneinfo", "ZoneInfo"): make_zone_info,
+    ("re", "compile"): make_pattern,
+    ("pydantic.types", "SecretStr"): SecretStr,
+    ("pydantic.types", "SecretBytes"): SecretBytes,
+    **{("ipaddress", cls.__name__): cls for cls in _ADDRESSES},
+    # Python 3.13 moved the classes: either home may have been written.
+    **{(home, c.__name__): _path(c) for c in _PATHS for home in ("pathlib", "pathlib._local")},
+}
+
+
+def _v1_secret(module: str, name: str) -> Callable[..., Any] | None:
+    types = sys.modules.get("pydantic.v1.types")
+    if types is None or module != "pydantic.v1.types" or name not in ("SecretStr", "SecretBytes"):
+        return None
+    return vars(types)[name]  # type: ignore[no-any-return]
+
+
+# -- classes that the program has allowed ----------------------------------------------
+
+
+def _fill_enum(cls: Any, args: list[Any], _: Any) -> Any:
+    """LangGraph writes members by value: find it, or combine flags, without calling the class."""
+    (value,) = args
+    for member in vars(cls)["_member_map_"].values():
+        if type(member.value) is type(value) and member.value == value:
+            return member
+    if issubclass(cls, Flag):
+        return records.combine_flags(cls, value)
+    if isinstance(value, list):  # it was a tuple once
+        return _fill_enum(cls, [tuple(value)], {})
+    raise unknown(f"{cls.__module__}:{cls.__qualname__}", f"has no member with value {value!r}")
+
+
+def _fill_record(cls: type, args: list[Any], fields: Any) -> Any:
+    """Set the fields; those that are missing get the class's own default."""
+    value = attributes.rebuild(cls, _bound(cls, args, fields))
+    records.add_defaults(value, fields.keys())
+    return value
+
+
+def _bound(cls: type, args: list[Any], fields: Any) -> dict[str, Any]:
+    """Return the fields by name; of plain classes, LangGraph writes `Send` by position."""
+    if "namespace" in fields and cls.__name__ in ("Item", "SearchItem"):
+        fields = {**fields, "namespace": tuple(fields["namespace"])}
+    if cls.__name__ == "Send" and args:
+        return dict(zip(("node", "arg", "timeout"), [*args, None][:3], strict=True))
+    return dict(fields)
+
+
+def _fill_model(cls: Any, _: list[Any], fields: Any) -> Any:
+    """Validate, as LangGraph does.
+
+    A dump has lost the types inside the model: only its own validation can bring them
+    back. That runs code of the class, never code that the data brings: the class was
+    allowed by the rules for loading, and parsing unknown input is what it is made for.
+    """
+    try:
+        return cls.model_validate(fields)
+    except ValidationError:
+        return cls.model_construct(**fields)
+
+
+def _fill_model_v1(cls: Any, _: list[Any], fields: Any) -> Any:
+    """As `_fill_model`; its ValidationError is a ValueError."""
+    try:
+        return cls(**fields)
+    except ValueError:
+        return cls.construct(**fields)
+
+
+_FILLERS: dict[Tag, Callable[[Any, list[Any], Any], Any]] = {
+    Tag.ENUM: _fill_enum,
+    Tag.FLAG: _fill_enum,
+    Tag.NAMEDTUPLE: lambda cls, _, fields: records.make_namedtuple(cls, fields),
+    Tag.SUBCLASS: lambda cls, args, _: records.make_subclass(cls, *args),
+    Tag.DATACLASS: _fill_record,
+    Tag.ATTRS: _fill_record,
+    Tag.PLAIN: _fill_record,
+    Tag.PYDANTIC: _fill_model,
+    Tag.PYDANTIC_V1: _fill_model_v1,
+}
+
+
+# -- JSON ------------------------------------------------------------------------------
+
+_BY_NAME = {model.cls.__name__: model.cls for model in MODELS.values()}
+
+
+def _read_json(data: bytes, finder: Finder) -> Any:
+    try:
+        return json.loads(data, object_hook=lambda value: _revive(value, finder))
+    except (*MALFORMED, RecursionError) as error:
+        raise CorruptionError(f"The JSON payload cannot be read: {error}.") from error
+
+
+def _revive(value: dict[str, Any], finder: Finder) -> Any:
+    """Return what an envelope describes; any other object is a dict."""
+    version, kind, path = value.get("lc"), value.get("type"), value.get("id")
+    if version not in (1, 2) or kind is None or not isinstance(path, list) or not path:
+        return value
+    if kind != "constructor":
+        raise UnknownTypeError(f"The payload stands for a LangChain {kind}: {'.'.join(path)}.")
+    if version == 1:
+        return _revive_langchain(path, value.get("kwargs") or {})
+    module, name = ".".join(path[:-1]), path[-1]
+    args, fields = value.get("args") or [], value.get("kwargs") or {}
+    if (module, name) == ("datetime", "datetime"):
+        return datetime.fromisoformat(*args)
+    return construct(finder, module, name, args, fields)
+
+
+def _revive_langchain(path: list[str], fields: dict[str, Any]) -> Any:
+    """LangChain's own envelopes name classes by a path of its own, not by their module."""
+    cls = _BY_NAME.get(path[-1])
+    if cls is None or path[0] not in ("langchain", "langchain_core"):
+        raise UnknownTypeError(
+            f"The payload holds a LangChain object that cannot be read: {'.'.join(path)}.",
+            hint="Messages and documents can; load others with langchain_core.load.",
+        )
+    return _fill_model(cls, [], fields)
