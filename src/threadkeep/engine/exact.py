@@ -9,12 +9,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any
 
-from threadkeep.engine.shadow import is_leaf, is_state
+from threadkeep.codec.state import layout
+from threadkeep.engine.shadow import is_state
 
 _PLAIN = (str, bytes, int, bool, type(None))
 _STATE_PARTS = ("__dict__", "__pydantic_extra__", "__pydantic_private__")
+_PYDANTIC_SLOTS = {*_STATE_PARTS, "__pydantic_fields_set__"}
 
 
 def same(a: Any, b: Any) -> bool:
@@ -32,7 +35,7 @@ def _same(a: Any, b: Any) -> bool:
     if cls in _PLAIN:
         return bool(a == b)
     if a is b:
-        return is_leaf(a)
+        return True
     compare = _BY_TYPE.get(cls)
     if compare is not None:
         return compare(a, b)
@@ -48,8 +51,10 @@ def _same_items(a: Any, b: Any) -> bool:
 
 
 def _same_dict(a: dict[Any, Any], b: dict[Any, Any]) -> bool:
-    return len(a) == len(b) and _same_items(list(a), list(b)) and _same_items(
-        list(a.values()), list(b.values())
+    return (
+        len(a) == len(b)
+        and _same_items(list(a), list(b))
+        and _same_items(list(a.values()), list(b.values()))
     )
 
 
@@ -58,8 +63,15 @@ def _same_set(a: Any, b: Any) -> bool:
     return _same_items(a, b)
 
 
+@lru_cache(maxsize=1024)
+def _has_slots(cls: type) -> bool:
+    """Whether instances keep attributes elsewhere than where `_same_state` looks."""
+    where = layout(cls)
+    return not where.has_dict or not where.slots.keys() <= _PYDANTIC_SLOTS
+
+
 def _same_state(a: Any, b: Any) -> bool:
-    if not hasattr(a, "__dict__"):
+    if _has_slots(type(a)):
         return False
     if getattr(a, "__pydantic_fields_set__", None) != getattr(b, "__pydantic_fields_set__", None):
         return False

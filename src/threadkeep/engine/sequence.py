@@ -34,6 +34,16 @@ class Seen:
     shadow: Shadow
 
 
+_CONSTANT = {str, int, bool, float, bytes, type(None)}
+
+
+def watched(keys: list[Any] | None, items: list[Any]) -> list[Any]:
+    """What a sequence's shadow is to be taken of: a dict's keys too, where one may change."""
+    if keys is None or set(map(type, keys)) <= _CONSTANT:
+        return items
+    return list(zip(keys, items, strict=True))
+
+
 def diff(old: Seen, keys: list[Any] | None, items: list[Any]) -> list[Piece]:
     """Cut the new sequence into pieces that are kept from `old` and pieces that are new."""
     if (old.keys is None) != (keys is None):

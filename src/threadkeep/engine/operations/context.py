@@ -17,7 +17,7 @@ from threadkeep.engine.elements import Elements
 from threadkeep.engine.manifest import Manifest
 from threadkeep.engine.model import HIDDEN, Segment, Span, StoredCheckpoint
 from threadkeep.engine.refs import Cell, Inline, Ref
-from threadkeep.engine.sequence import Seen
+from threadkeep.engine.sequence import Seen, watched
 from threadkeep.engine.shadow import Shadow
 from threadkeep.engine.working_set import (
     Held,
@@ -119,7 +119,8 @@ def hold(ref: Ref, found: Elements) -> Held:
     keys = None
     if ref.kind == refs.DICT:
         keys, items = [key for key, _ in items], [value for _, value in items]
-    return HeldRun(ref.kind, ref.spans, Seen(keys, items, Shadow.of(items)), weight)
+    seen = Seen(keys, items, Shadow.of(watched(keys, items)))
+    return HeldRun(ref.kind, ref.spans, seen, weight)
 
 
 def resume_logs(
