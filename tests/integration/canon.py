@@ -25,7 +25,6 @@ RANDOM_ID = re.compile(
     r"\b[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}\b|\b[0-9a-f]{32}\b"
 )
 NULL_TASK_ID = "00000000-0000-0000-0000-000000000000"
-PLACE = ("thread_id", "checkpoint_ns", "checkpoint_id")
 
 
 class Canon:
@@ -103,11 +102,12 @@ class Canon:
         }
 
     def place(self, config: Mapping[str, Any] | None) -> Any:
-        """The part of a config that names a checkpoint."""
+        """What a config names; keys with "__" are a saver's or LangGraph's own."""
         if config is None:
             return None
-        configurable = config["configurable"]
-        return [self.value(configurable.get(k)) for k in PLACE]
+        named = {k: v for k, v in config["configurable"].items() if not k.startswith("__")}
+        return {**self.table({k: v for k, v in config.items() if k != "configurable"}),
+                "configurable": self.table(named)}
 
     def entry(self, found: CheckpointTuple) -> dict[str, Any]:
         """One checkpoint with its pending writes."""

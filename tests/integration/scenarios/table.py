@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Any
 
 DURABILITIES = ("sync", "async", "exit")
-APIS = ("sync", "async")
 
 
 @dataclass(frozen=True)
@@ -17,7 +16,6 @@ class Scenario:
     name: str
     script: Callable[[Any], Coroutine[Any, Any, None]]
     durabilities: tuple[str, ...]
-    apis: tuple[str, ...]
     raced_ids: bool
 
 
@@ -28,19 +26,18 @@ def scenario(
     script: Any = None,
     *,
     durabilities: tuple[str, ...] = DURABILITIES,
-    apis: tuple[str, ...] = APIS,
     raced_ids: bool = False,
 ) -> Any:
     """Enter a script into the table under its own name.
 
-    Name durabilities or APIs only where LangGraph itself, on its own saver, does not
-    always show the same elsewhere; for `raced_ids` see `Canon`.
+    Name durabilities only where LangGraph itself, on its own saver, does not always show
+    the same in the others; for `raced_ids` see `Canon`.
     """
 
     def enter(script: Any) -> Any:
         name = script.__name__
         assert name not in SCENARIOS, f"two scenarios are named {name}"
-        SCENARIOS[name] = Scenario(name, script, durabilities, apis, raced_ids)
+        SCENARIOS[name] = Scenario(name, script, durabilities, raced_ids)
         return script
 
     return enter(script) if script else enter
