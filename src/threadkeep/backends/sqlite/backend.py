@@ -9,15 +9,16 @@ from __future__ import annotations
 import os
 import sqlite3
 import weakref
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from threadkeep.backends.sqlite.commits import CommitQueue
 from threadkeep.backends.sqlite.connections import Connections
-from threadkeep.backends.sqlite.failures import DRIVER_ERRORS, mapped, named
+from threadkeep.backends.sqlite.failures import DRIVER_ERRORS, mapped
 from threadkeep.backends.sqlite.opening import MEMORY, Location
 from threadkeep.backends.sqlite.reads import reply
-from threadkeep.errors import InvalidArgumentError
+from threadkeep.errors import InvalidArgumentError, OpenError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -73,12 +74,13 @@ class SqliteBackend:
         db = self._connections.take()
         try:
             db.execute("BEGIN")
-            return [reply(db, read) for read in reads]
+            replies = [reply(db, read) for read in reads]
+            db.execute("COMMIT")
         except DRIVER_ERRORS as error:
             raise mapped(error, self._connections.path) from error
+        else:
+            return replies
         finally:
-            if db.in_transaction:
-                db.execute("COMMIT")
             self._connections.give(db)
 
     def commit(self, change: Change) -> None:
@@ -89,18 +91,23 @@ class SqliteBackend:
         """Close all connections; a read under way may end first. Idempotent."""
         self._connections.close()
 
-    def after_fork(self) -> None:
-        """Start afresh in a child process, where threads and locks are gone."""
-        self._connections.after_fork()
-        self._queue = CommitQueue(self._connections)
+    def before_fork(self) -> None:
+        """Come to rest; called in the process that is about to fork."""
+        self._connections.before_fork()
+
+    def after_fork(self, *, in_child: bool) -> None:
+        """Go on in the parent; start afresh in the child, whose threads are gone."""
+        if in_child:
+            self._connections.after_fork_in_child()
+            self._queue = CommitQueue(self._connections)
+        else:
+            self._connections.after_fork_in_parent()
 
 
 def _path_of(database: str | os.PathLike[str] | sqlite3.Connection) -> str:
     """The absolute path of the file, or `:memory:`."""
     if isinstance(database, sqlite3.Connection):
-        with named("the given connection"):
-            files = {name: file for _, name, file in database.execute("PRAGMA database_list")}
-        path = files["main"] or MEMORY
+        path = _file_of(database) or MEMORY
     else:
         path = os.fspath(database)
     if not path or "\0" in path:
@@ -110,13 +117,38 @@ def _path_of(database: str | os.PathLike[str] | sqlite3.Connection) -> str:
     return path if path == MEMORY else str(Path(path).absolute())
 
 
+def _file_of(connection: sqlite3.Connection) -> str:
+    """The file of its main database; empty where that is in memory."""
+    try:
+        files = {name: file for _, name, file in connection.execute("PRAGMA database_list")}
+    except sqlite3.Error as error:
+        raise OpenError(
+            f"The given connection cannot tell its file: {error}",
+            hint="Give a connection that is open and of this thread, or the file's path.",
+        ) from error
+    return files["main"] or ""
+
+
+# -- forks ---------------------------------------------------------------------------
+
 _LIVE: weakref.WeakSet[SqliteBackend] = weakref.WeakSet()
+_AT_REST: list[SqliteBackend] = []  # from just before a fork until just after
 
 
-def _after_fork() -> None:
+def _before_fork() -> None:
     for backend in tuple(_LIVE):
-        backend.after_fork()
+        backend.before_fork()
+        _AT_REST.append(backend)
+
+
+def _after_fork(*, in_child: bool) -> None:
+    while _AT_REST:
+        _AT_REST.pop().after_fork(in_child=in_child)
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)
+    os.register_at_fork(
+        before=_before_fork,
+        after_in_parent=partial(_after_fork, in_child=False),
+        after_in_child=partial(_after_fork, in_child=True),
+    )

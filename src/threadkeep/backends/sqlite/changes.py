@@ -94,7 +94,8 @@ def _number(db: sqlite3.Connection, thread: str, head: ThreadHead) -> int:
 
 _NEWER_HEADS = f"""
 SELECT id FROM tk_checkpoints
-WHERE thread = ? AND ns = ? AND id > ? AND (flags & {NESTED}) IS NOT {NESTED} ORDER BY id DESC
+WHERE thread = ? AND ns = ? AND id > ? AND (flags & {NESTED}) IS NOT {NESTED}
+ORDER BY id DESC LIMIT ?
 """
 _BEFORE_ALL = 0  # a number sorts before every text and blob
 _OTHERS_WRITE = """
@@ -105,12 +106,19 @@ WHERE thread = ? AND ns = ? AND checkpoint = ? AND seq > ? AND run IS NOT ? LIMI
 
 def _check_head(db: sqlite3.Connection, batch: Batch, number: int, fence: HeadFence) -> None:
     expected = _BEFORE_ALL if fence.expected is None else pack_id(fence.expected)
-    own = {pack_id(row.id) for row in batch.checkpoints if row.ns == fence.ns}
-    for (newer,) in db.execute(_NEWER_HEADS, (number, fence.ns, expected)):
-        if newer not in own:
-            raise ConflictError(
-                thread=batch.thread, namespace=fence.ns, checkpoint=unpack_id(newer)
-            )
+    # One more than the batch's own that are there already is one too many.
+    most = len(batch.checkpoints) + 1
+    newer = db.execute(_NEWER_HEADS, (number, fence.ns, expected, most)).fetchall()
+    if newer:
+        own = {row.id for row in batch.checkpoints if row.ns == fence.ns}
+        _refuse_others(batch.thread, fence.ns, own, newer)
+
+
+def _refuse_others(thread: str, ns: str, own: set[str], newer: list[tuple[bytes | str]]) -> None:
+    for (packed,) in newer:
+        key = unpack_id(packed)
+        if key not in own:
+            raise ConflictError(thread=thread, namespace=ns, checkpoint=key)
 
 
 def _check_writes(db: sqlite3.Connection, batch: Batch, number: int, fence: WritesFence) -> None:

@@ -108,13 +108,13 @@ class CommitQueue:
                 errors = [_attempt_guarded(db, ticket) for ticket in tickets]
             db.execute("ROLLBACK" if all(errors) else "COMMIT")
         except DRIVER_ERRORS as error:
-            _roll_back(db)
+            self._connections.rest_writer()
             if len(tickets) == 1:
                 self._fail(tickets, error)
             for ticket in tickets if len(tickets) > 1 else ():
                 self._settle([ticket])
         except BaseException:
-            _roll_back(db)
+            self._connections.rest_writer()
             raise
         else:
             for ticket, failure in zip(tickets, errors, strict=True):
@@ -135,7 +135,8 @@ class CommitQueue:
                 if free <= _SPARE_PAGES or self._waiting:
                     return
                 pages = min(free - _SPARE_PAGES, _STEP_PAGES)
-                db.execute(f"PRAGMA incremental_vacuum({pages})").fetchall()
+                # Frees a page a step; `execute` would take one step only.
+                db.executescript(f"PRAGMA incremental_vacuum({pages})")
 
 
 def _attempt(db: sqlite3.Connection, ticket: _Ticket) -> ThreadkeepError | None:
@@ -154,11 +155,6 @@ def _attempt_guarded(db: sqlite3.Connection, ticket: _Ticket) -> ThreadkeepError
         db.execute("ROLLBACK TO tk")
     db.execute("RELEASE tk")
     return failure
-
-
-def _roll_back(db: sqlite3.Connection) -> None:
-    if db.in_transaction:
-        db.execute("ROLLBACK")
 
 
 def _frees_pages(ticket: _Ticket) -> bool:

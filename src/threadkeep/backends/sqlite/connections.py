@@ -2,11 +2,18 @@
 
 Lending and closing live here, nothing that looks at rows. Invariant: a connection is
 used by one thread at a time, and only in the process that opened it.
+
+About forks: while a connection of the parent is open in a child, SQLite believes that
+the child holds the parent's file locks, and takes none for new connections. The parent
+may then remove the WAL under the child, and with it the child's commits. So a fork waits
+until no connection is in use, and the child closes all of them before it opens its own.
 """
 
 from __future__ import annotations
 
+import sqlite3
 import threading
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from threadkeep.backends.sqlite.failures import named
@@ -14,10 +21,18 @@ from threadkeep.backends.sqlite.opening import Location, open_first
 from threadkeep.errors import ClosedError
 
 if TYPE_CHECKING:
-    import sqlite3
     from collections.abc import Callable
 
 _IDLE_READERS = 8  # any number of threads may read at once; so many stay open after
+_FORK_SECONDS = 5.0  # how long a fork waits for calls under way
+
+
+def _at_rest(db: sqlite3.Connection) -> bool:
+    """End a transaction that an error left open. False where even that fails."""
+    if db.in_transaction:
+        with suppress(sqlite3.Error):
+            db.execute("ROLLBACK")
+    return not db.in_transaction
 
 
 class Connections:
@@ -34,11 +49,15 @@ class Connections:
         self._location, self._writer = open_first(location)
         self._idle: list[sqlite3.Connection] = []
         self._inherited: list[sqlite3.Connection] = []
+        self._closed_because = ""
         self._make_locks()
 
     def _make_locks(self) -> None:
         self.write_lock = threading.Lock()
-        self._lock = threading.Lock()  # guards the lists; held for moments only
+        self._lock = threading.Condition()  # guards the rest; held for moments only
+        self._lent = 0
+        self._forking = False
+        self._still = False  # while forking: no connection is in use
 
     @property
     def path(self) -> str:
@@ -57,15 +76,27 @@ class Connections:
             self._writer = self._open(self._location.connect_writer)
         return self._writer
 
+    def rest_writer(self) -> None:
+        """End what is left of a transaction; the next one finds a connection that works."""
+        if self._writer is not None and not _at_rest(self._writer) and not self.in_memory:
+            self._writer.close()
+            self._writer = None
+
     def take(self) -> sqlite3.Connection:
         """Lend a connection for reading."""
         if self.in_memory:
             return self._take_only()
         with self._lock:
             self._check_open()
+            self._lent += 1
             if self._idle:
                 return self._idle.pop()
-        return self._open(self._location.connect_reader)
+        try:
+            return self._open(self._location.connect_reader)
+        except BaseException:
+            with self._lock:
+                self._give_back()
+            raise
 
     def _take_only(self) -> sqlite3.Connection:
         self.write_lock.acquire()
@@ -77,14 +108,21 @@ class Connections:
 
     def give(self, db: sqlite3.Connection) -> None:
         """Take back what `take` lent."""
+        usable = _at_rest(db)
         if self.in_memory:
             self.write_lock.release()
             return
         with self._lock:
-            if not self._closed and len(self._idle) < _IDLE_READERS:
+            if not usable or self._closed or len(self._idle) >= _IDLE_READERS:
+                db.close()
+            else:
                 self._idle.append(db)
-                return
-        db.close()
+            self._give_back()
+
+    def _give_back(self) -> None:
+        self._lent -= 1
+        if self._forking:
+            self._lock.notify_all()
 
     def close(self) -> None:
         """Close what is not lent; the rest is closed when it is given back. Idempotent."""
@@ -96,35 +134,49 @@ class Connections:
                     db.close()
             self._inherited, self._idle, self._writer = [], [], None
 
-    def after_fork(self) -> None:
-        """Set aside what the parent process uses on; called in the child.
+    # -- forks -----------------------------------------------------------------------
 
-        Whatever was lent at that moment is lost with the threads that had it. A
-        database in memory is a copy, whole unless it was in use.
-        """
-        busy = self.write_lock.locked()
+    def before_fork(self) -> None:
+        """Wait until no connection is in use, and keep it so until after the fork."""
+        self._still = self.write_lock.acquire(timeout=_FORK_SECONDS)
+        self._lock.acquire()
+        self._forking = True
+        if self._still and not self._lock.wait_for(lambda: not self._lent, _FORK_SECONDS):
+            self._still = False
+            self.write_lock.release()
+
+    def after_fork_in_parent(self) -> None:
+        """Go on."""
+        self._forking = False
+        self._lock.release()
+        if self._still:
+            self.write_lock.release()
+
+    def after_fork_in_child(self) -> None:
+        """Set aside what belongs to the parent, to be closed before anything is opened."""
+        still = self._still
         self._make_locks()
-        if self.in_memory:
-            self._closed = self._closed or busy
-            return
-        self._inherited += self._idle
-        if self._writer is not None and not busy:
-            self._inherited.append(self._writer)
-        self._idle, self._writer = [], None
+        if not still:
+            self._closed = True
+            self._closed_because = "The process was forked while another thread used this saver."
+        elif not self.in_memory:  # a database in memory has become a copy of its own
+            self._inherited += self._idle
+            if self._writer is not None:
+                self._inherited.append(self._writer)
+            self._idle, self._writer = [], None
 
     def _open(self, connect: Callable[[], sqlite3.Connection]) -> sqlite3.Connection:
-        """Connect again, after closing what came through a fork.
-
-        While such a connection is open, SQLite believes that this process holds the
-        file locks of its parent, and would take none for a new connection.
-        """
         with named(self.path):
             with self._lock:
-                inherited, self._inherited = self._inherited, []
-            for db in inherited:
-                db.close()
+                while self._inherited:
+                    self._inherited.pop().close()
             return connect()
 
     def _check_open(self) -> None:
+        if self._closed_because:
+            raise ClosedError(
+                self._closed_because,
+                hint="Start processes by `spawn` or `forkserver`, or before threads use the saver.",
+            )
         if self._closed:
             raise ClosedError(hint=f"Open a new saver for {self.path}.")

@@ -25,9 +25,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 # What sqlite3 raises for values that it cannot bind: numbers over 64 bits, text that is
-# no UTF-8. Anything else of these types is no driver's error and must not end up here.
-DRIVER_ERRORS = (sqlite3.Error, OverflowError, UnicodeEncodeError)
+# no UTF-8; and what our own unpacking of damaged ids raises.
+DRIVER_ERRORS = (sqlite3.Error, OverflowError, UnicodeError)
 
+DAMAGED = "Run `python -m threadkeep check FILE` to see what is damaged; restore a backup."
 _MEANINGS: dict[int, tuple[type[ThreadkeepError], str]] = {
     sqlite3.SQLITE_BUSY: (
         LockedError,
@@ -43,10 +44,11 @@ _MEANINGS: dict[int, tuple[type[ThreadkeepError], str]] = {
         DiskFullError,
         "Free some space where {path} lies and do it again: nothing was changed.",
     ),
-    sqlite3.SQLITE_CORRUPT: (
-        CorruptionError,
-        "Run `python -m threadkeep check {path}` to see what is damaged; restore a backup.",
+    sqlite3.SQLITE_IOERR: (
+        BackendError,
+        "Reading or writing {path} failed: look after its disk; was the file removed?",
     ),
+    sqlite3.SQLITE_CORRUPT: (CorruptionError, DAMAGED),
     sqlite3.SQLITE_NOTADB: (
         CorruptionError,
         "The start of {path} was overwritten: restore a backup.",
@@ -65,6 +67,8 @@ def mapped(error: Exception, path: str) -> ThreadkeepError:
         error: one of `DRIVER_ERRORS`.
         path: shown in the hint.
     """
+    if isinstance(error, UnicodeDecodeError) or "decode to UTF-8" in str(error):
+        return CorruptionError(f"{path} holds text that is not UTF-8.", hint=DAMAGED)
     if not isinstance(error, sqlite3.Error):
         return InvalidArgumentError(
             f"SQLite cannot store this value: {error}",

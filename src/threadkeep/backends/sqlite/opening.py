@@ -10,7 +10,7 @@ import os
 import sqlite3
 import time
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from urllib.parse import quote_from_bytes
 
@@ -19,6 +19,7 @@ from threadkeep.backends.sqlite.failures import DRIVER_ERRORS, mapped
 from threadkeep.errors import NotOursError, OpenError
 
 MEMORY = ":memory:"
+_MAGIC = b"SQLite format 3\0"
 _RETRY_SECONDS = 0.005  # between tries to switch a new file to WAL
 _CHECKPOINT_PAGES = 1000  # the WAL is copied into the file when it holds this many
 _WAL_BYTES = 8 << 20  # and its own file is cut back to this size then
@@ -85,30 +86,25 @@ def open_first(location: Location) -> tuple[Location, sqlite3.Connection]:
         CorruptionError: the file is damaged.
         LockedError: another process kept it locked for longer than the busy timeout.
     """
-    _check_place(location)
+    if not location.in_memory:
+        _check_place(Path(location.path))
+        if _is_frozen(Path(location.path)):
+            location = replace(location, mode="immutable")
     try:
-        return _open(location)
-    except sqlite3.OperationalError as error:
-        if _code(error) == sqlite3.SQLITE_CANTOPEN and _is_frozen(location.path):
-            return _open(_changed(location, mode="immutable"))
-        raise _open_error(error, location.path) from error
+        db = _open(location)
     except DRIVER_ERRORS as error:
         raise _open_error(error, location.path) from error
+    return (replace(location, mode="rw") if location.mode == "rwc" else location), db
 
 
-def _open(location: Location) -> tuple[Location, sqlite3.Connection]:
+def _open(location: Location) -> sqlite3.Connection:
     db = location.connect_writer()
     try:
         _prepare(db, location)
     except BaseException:
         db.close()
         raise
-    mode = "rw" if location.mode == "rwc" else location.mode
-    return _changed(location, mode=mode), db
-
-
-def _changed(location: Location, *, mode: str) -> Location:
-    return Location(location.path, location.synchronous, location.busy_timeout, mode)
+    return db
 
 
 def _prepare(db: sqlite3.Connection, location: Location) -> None:
@@ -141,10 +137,7 @@ def _use_wal(db: sqlite3.Connection, busy_timeout: float) -> None:
 # -- what keeps a database from being opened -----------------------------------------
 
 
-def _check_place(location: Location) -> None:
-    if location.in_memory:
-        return
-    path = Path(location.path)
+def _check_place(path: Path) -> None:
     if not path.parent.is_dir():
         raise OpenError(
             f"The folder {path.parent} is not there, so {path.name} cannot be opened in it.",
@@ -152,23 +145,29 @@ def _check_place(location: Location) -> None:
         )
     if path.exists() and not path.is_file():
         raise OpenError(f"{path} is not a file.", hint="Give the path of a database file.")
+    with suppress(OSError), path.open("rb") as file:
+        if not _MAGIC.startswith(file.read(len(_MAGIC))):
+            raise _no_database(path)
 
 
-def _is_frozen(path: str) -> bool:
+def _is_frozen(path: Path) -> bool:
     """A readable file without a WAL, in a folder that we cannot write."""
-    with suppress(OSError):
-        no_wal = not Path(f"{path}-wal").exists()
-        return no_wal and os.access(path, os.R_OK) and not os.access(Path(path).parent, os.W_OK)
-    return False
+    if path.with_name(path.name + "-wal").exists():
+        return False
+    return os.access(path, os.R_OK) and not os.access(path.parent, os.W_OK)
+
+
+def _no_database(path: Path | str) -> NotOursError:
+    return NotOursError(
+        f"{path} is not a SQLite database.",
+        hint="Give the path of a threadkeep database, or of a file that is not there yet.",
+    )
 
 
 def _open_error(error: Exception, path: str) -> Exception:
     code = _code(error)
     if code == sqlite3.SQLITE_NOTADB:
-        return NotOursError(
-            f"{path} is not a SQLite database.",
-            hint="Give the path of a threadkeep database, or of a file that is not there yet.",
-        )
+        return _no_database(path)
     if code in (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM, sqlite3.SQLITE_READONLY):
         return OpenError(
             f"{path} cannot be opened: SQLite says {str(error)!r}.",

@@ -14,6 +14,7 @@ from itertools import groupby
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
+from threadkeep.backends.sqlite.failures import DAMAGED
 from threadkeep.backends.sqlite.ids import pack_id, unpack_id
 from threadkeep.engine.model import (
     HIDDEN,
@@ -37,6 +38,7 @@ from threadkeep.engine.model import (
     ThreadState,
     WriteRow,
 )
+from threadkeep.errors import CorruptionError
 
 if TYPE_CHECKING:
     import sqlite3
@@ -50,7 +52,7 @@ _COLUMNS = (
 )
 _VISIBLE = f"(c.flags & {HIDDEN}) IS NOT {HIDDEN}"  # flags are NULL for 0
 _THREAD = "SELECT number, generation, deleted_at FROM tk_threads WHERE thread = ?"
-_NUMBER = "(SELECT number FROM tk_threads WHERE thread = ?1)"
+_THREAD_NUMBER = "(SELECT number FROM tk_threads WHERE thread = ?1)"
 
 
 class ThreadHead(NamedTuple):
@@ -75,7 +77,25 @@ def reply(db: sqlite3.Connection, read: Read) -> Any:
 # -- rows as records -----------------------------------------------------------------
 
 
+_ID = (bytes, str)
+_NUMBER = (int, type(None))
+_WRITE_KINDS = (str, _ID, int, _NUMBER, _NUMBER, _ID, (str, type(None)), bytes)
+_SEGMENT_KINDS = (int, int, bytes)
+_CHECKPOINT_KINDS = (
+    *(str, _ID, (bytes, str, type(None)), _NUMBER, _NUMBER, _NUMBER, (int, str)),
+    *(str, (bytes, type(None)), _NUMBER, _NUMBER, bytes),
+)
+
+
+def _checked(row: _Row, kinds: tuple[Any, ...]) -> _Row:
+    """The row, if its columns are of these types: SQLite does not notice every flipped bit."""
+    if all(map(isinstance, row, kinds)):
+        return row
+    raise CorruptionError("A row holds values of the wrong types.", hint=DAMAGED)
+
+
 def _checkpoint_row(row: _Row) -> CheckpointRow:
+    _checked(row, _CHECKPOINT_KINDS)
     ns, key, parent, run, seen, flags, ts, metadata, exact, key_log, key_pos, manifest = row
     return CheckpointRow(
         ns=ns,
@@ -94,7 +114,7 @@ def _checkpoint_row(row: _Row) -> CheckpointRow:
 
 
 def _write_row(row: _Row) -> WriteRow:
-    ns, checkpoint, seq, run, seen, task, path, body = row
+    ns, checkpoint, seq, run, seen, task, path, body = _checked(row, _WRITE_KINDS)
     return WriteRow(
         ns=ns,
         checkpoint_id=unpack_id(checkpoint),
@@ -105,6 +125,10 @@ def _write_row(row: _Row) -> WriteRow:
         body=body,
         seq=seq,
     )
+
+
+def _segment(log: int, row: _Row) -> Segment:
+    return Segment(log, *_checked(row, _SEGMENT_KINDS))
 
 
 class _Finder:
@@ -137,7 +161,7 @@ class _Finder:
         place = (row.key_log, row.key_pos)
         if place not in self._keyframes:
             found = self._db.execute(_SEGMENT_AT, (self._number, *place)).fetchone()
-            segment = Segment(row.key_log, *found) if found else None
+            segment = _segment(row.key_log, found) if found else None
             self._keyframes[place] = segment if segment and segment.stop > row.key_pos else None
         return self._keyframes[place]
 
@@ -180,10 +204,10 @@ def _checkpoint(db: sqlite3.Connection, read: ReadCheckpoint) -> ThreadState:
 
 _OVERLAPPING = f"""
 SELECT start, count, data FROM tk_segments
-WHERE thread = {_NUMBER} AND log = ?2 AND start < ?4 AND start + count > ?3
+WHERE thread = {_THREAD_NUMBER} AND log = ?2 AND start < ?4 AND start + count > ?3
     AND start >= coalesce(
-        (SELECT start FROM tk_segments
-            WHERE thread = {_NUMBER} AND log = ?2 AND start <= ?3 ORDER BY start DESC LIMIT 1),
+        (SELECT start FROM tk_segments WHERE thread = {_THREAD_NUMBER} AND log = ?2
+            AND start <= ?3 ORDER BY start DESC LIMIT 1),
         ?3)
 ORDER BY start
 """
@@ -194,7 +218,7 @@ def _segments(db: sqlite3.Connection, read: ReadSegments) -> list[Segment]:
     for log, start, stop in read.spans:
         if start < stop:
             for row in db.execute(_OVERLAPPING, (read.thread, log, start, stop)):
-                found[log, row[0]] = Segment(log, *row)
+                found[log, row[0]] = _segment(log, row)
     return [found[key] for key in sorted(found)]
 
 

@@ -1,0 +1,223 @@
+"""Group commit: who shares a transaction, and who gets which result."""
+
+import sqlite3
+import threading
+from collections import deque
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+import sqlite_children as children
+
+from threadkeep.backends.sqlite import SqliteBackend, commits
+from threadkeep.engine.model import Batch, DropThread, HeadFence, ReadSizes, ReadThread
+from threadkeep.errors import BackendError, ClosedError, ConflictError, DiskFullError, LockedError
+from threadkeep.testing.records import checkpoint, segment
+
+
+@pytest.fixture
+def backend(tmp_path):
+    backend = SqliteBackend(tmp_path / "threads.db", synchronous="normal", busy_timeout=0.05)
+    yield backend
+    backend.close()
+
+
+@pytest.fixture
+def statements(backend):
+    """What the writing connection is told, statement by statement."""
+    told = []
+    backend._connections.writer().set_trace_callback(told.append)
+    return told
+
+
+class Announced(deque):
+    """A queue that says when so many wait in it."""
+
+    def __init__(self, count):
+        super().__init__()
+        self.count = count
+        self.full = threading.Event()
+
+    def append(self, ticket):
+        super().append(ticket)
+        if len(self) == self.count:
+            self.full.set()
+
+
+def together(backend, changes):
+    """Commit all changes, each from its own thread, all waiting before the first begins."""
+    waiting = backend._queue._waiting = Announced(len(changes))
+    with ThreadPoolExecutor(len(changes)) as pool:
+        with backend._connections.write_lock:
+            results = [pool.submit(backend.commit, change) for change in changes]
+            assert waiting.full.wait(children.SECONDS)
+        return [result.exception(children.SECONDS) for result in results]
+
+
+def batch(number, **fields):
+    return Batch("t", 1, checkpoints=(checkpoint(number),), **fields)
+
+
+def stored(backend):
+    return len(backend.fetch([ReadThread("t")])[0].checkpoints)
+
+
+def test_one_change_needs_no_savepoint(backend, statements):
+    backend.commit(batch(1))
+    assert statements[0] == "BEGIN IMMEDIATE"
+    assert statements[-1] == "COMMIT"
+    assert not [text for text in statements if "SAVEPOINT" in text]
+
+
+def test_changes_that_wait_together_share_a_commit(backend, statements):
+    assert together(backend, [batch(n) for n in range(20)]) == [None] * 20
+    assert statements.count("COMMIT") == statements.count("BEGIN IMMEDIATE") == 1
+    assert stored(backend) == 20
+
+
+def test_a_transaction_is_bounded(backend, statements, monkeypatch):
+    monkeypatch.setattr(commits, "_MOST", 8)
+    assert together(backend, [batch(n) for n in range(20)]) == [None] * 20
+    assert statements.count("COMMIT") == 3
+    assert stored(backend) == 20
+
+
+def test_a_refused_change_leaves_its_neighbours_alone(backend, statements):
+    backend.commit(batch(50))
+    refused = [batch(60 + n, fences=(HeadFence("", None),), bump=True) for n in range(3)]
+    changes = [batch(n) for n in range(5)]
+    results = together(backend, [*changes[:2], *refused, *changes[2:]])
+    assert [type(result) for result in results] == [
+        *[type(None)] * 2,
+        *[ConflictError] * 3,
+        *[type(None)] * 3,
+    ]
+    assert len({id(result) for result in results[2:5]}) == 3  # each caller has its own
+    assert statements.count("COMMIT") == 2
+    assert stored(backend) == 6
+    assert backend.fetch([ReadThread("t")])[0].generation == 0
+
+
+def test_refused_changes_alone_write_nothing(backend, statements):
+    backend.commit(batch(50))
+    refused = [batch(60 + n, fences=(HeadFence("", None),)) for n in range(3)]
+    assert {type(result) for result in together(backend, refused)} == {ConflictError}
+    assert statements.count("COMMIT") == 1
+
+
+def test_a_change_that_the_driver_refuses_fails_alone(backend):
+    (pages,) = backend._connections.writer().execute("PRAGMA page_count").fetchone()
+    backend._connections.writer().execute(f"PRAGMA max_page_count = {pages + 3}")
+    huge = batch(9, segments=(segment(0, data=b"x" * 200_000),))
+    results = together(backend, [batch(1), huge, batch(2), Batch("\ud800", 1), batch(3)])
+    assert [type(result).__name__ for result in results] == [
+        *("NoneType", "DiskFullError", "NoneType", "InvalidArgumentError", "NoneType")
+    ]
+    assert isinstance(results[1], DiskFullError)
+    assert stored(backend) == 3
+
+
+def test_a_lock_that_stays_fails_all_that_wait(backend, tmp_path):
+    other = sqlite3.connect(tmp_path / "threads.db", isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    results = together(backend, [batch(n) for n in range(4)])
+    assert [type(result) for result in results] == [LockedError] * 4
+    assert len({id(result) for result in results}) == 4
+    other.close()
+    backend.commit(batch(1))
+
+
+def test_a_commit_that_fails_fails_all(backend):
+    def no_commit(action, name, *_):
+        refused = action == sqlite3.SQLITE_TRANSACTION and name == "COMMIT"
+        return sqlite3.SQLITE_DENY if refused else sqlite3.SQLITE_OK
+
+    writer = backend._connections.writer()
+    writer.set_authorizer(no_commit)
+    results = together(backend, [batch(n) for n in range(3)])
+    assert [type(result) for result in results] == [BackendError] * 3
+    assert "not authorized" in str(results[0])
+    writer.set_authorizer(None)
+    backend.commit(batch(9))
+    assert stored(backend) == 1
+
+
+def test_closing_fails_all_that_wait(backend):
+    backend.close()
+    results = together(backend, [batch(n) for n in range(3)])
+    assert [type(result) for result in results] == [ClosedError] * 3
+
+
+# -- interruptions -------------------------------------------------------------------
+
+
+def test_an_interrupted_leader_leaves_the_others_their_turn(backend, monkeypatch):
+    carry_out = commits.carry_out
+    left = [1]
+
+    def interrupted_once(db, change):
+        carry_out(db, change)
+        if left:
+            left.pop()
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(commits, "carry_out", interrupted_once)
+    results = together(backend, [batch(n) for n in range(5)])
+    kinds = sorted(type(result).__name__ for result in results)
+    assert kinds == ["KeyboardInterrupt", *["NoneType"] * 4]
+    assert stored(backend) == 4
+
+
+def test_an_interrupted_waiter_withdraws(backend):
+    class Interrupting:
+        def __enter__(self):
+            raise KeyboardInterrupt
+
+        def __exit__(self, *_):
+            raise AssertionError
+
+    lock = backend._connections.write_lock
+    backend._connections.write_lock = Interrupting()
+    with pytest.raises(KeyboardInterrupt):
+        backend.commit(batch(1))
+    backend._connections.write_lock = lock
+    backend.commit(batch(2))
+    assert stored(backend) == 1
+
+
+# -- space ---------------------------------------------------------------------------
+
+
+def fill(backend, thread):
+    segments = tuple(segment(n, data=bytes(10_000)) for n in range(40))
+    backend.commit(Batch(thread, 1, segments=segments, checkpoints=(checkpoint(1),)))
+
+
+def size(backend):
+    return backend.fetch([ReadSizes(None, 1)])[0].total
+
+
+def test_a_dropped_thread_gives_its_pages_back(backend):
+    fill(backend, "keep")
+    kept = size(backend)
+    fill(backend, "drop")
+    assert size(backend) > kept * 1.8
+    backend.commit(DropThread("drop", 2))
+    assert size(backend) < kept * 1.3
+    assert len(backend.fetch([ReadThread("keep")])[0].segments) == 40
+
+
+def test_dropped_segments_give_their_pages_back(backend):
+    fill(backend, "t")
+    full = size(backend)
+    drops = tuple((1, n, 1) for n in range(40))
+    backend.commit(Batch("t", 1, drop_segments=drops, segments=(segment(0, 40),), bump=True))
+    assert size(backend) < full / 2
+
+
+def test_giving_back_steps_aside_for_others(backend, monkeypatch):
+    monkeypatch.setattr(commits, "_STEPS", 2)
+    monkeypatch.setattr(commits, "_STEP_PAGES", 4)
+    fill(backend, "drop")
+    full = size(backend)
+    backend.commit(DropThread("drop", 2))
+    assert size(backend) == full - 8 * 4096

@@ -1,0 +1,272 @@
+"""What keeps a SQLite file from being opened, and what its error says."""
+
+import os
+import re
+import sqlite3
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+import sqlite_children as children
+
+from threadkeep.backends.sqlite import SqliteBackend
+from threadkeep.errors import (
+    InvalidArgumentError,
+    LockedError,
+    NewerDatabaseError,
+    NewerFormatError,
+    NotOursError,
+    OpenError,
+)
+
+needs_users = pytest.mark.skipif(sys.platform == "win32", reason="rights are other things there")
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "threads.db"
+
+
+def filled(path):
+    backend = SqliteBackend(path)
+    children.put(backend, 1)
+    backend.close()
+    return path
+
+
+def test_a_missing_folder_is_named(tmp_path):
+    with pytest.raises(OpenError, match=re.escape(str(tmp_path / "absent"))) as raised:
+        SqliteBackend(tmp_path / "absent" / "threads.db")
+    assert "Create the folder" in raised.value.hint
+    assert not (tmp_path / "absent").exists()
+
+
+def test_a_folder_is_no_file(tmp_path):
+    with pytest.raises(OpenError, match="is not a file"):
+        SqliteBackend(tmp_path)
+
+
+def test_an_empty_file_becomes_a_database(path):
+    path.touch()
+    assert filled(path).stat().st_size > 0
+
+
+@pytest.mark.parametrize(
+    "content", [b"just text\n" * 500, b"x", b"SQLite format 4\x00" + b"x" * 600]
+)
+def test_a_file_of_another_kind_is_refused_and_left_alone(path, content):
+    path.write_bytes(content)
+    with pytest.raises(NotOursError, match="is not a SQLite database"):
+        SqliteBackend(path)
+    assert path.read_bytes() == content
+
+
+def test_langgraphs_own_database_is_named_and_left_alone(path):
+    saver = pytest.importorskip("langgraph.checkpoint.sqlite").SqliteSaver
+    with saver.from_conn_string(str(path)) as other:
+        other.setup()
+    before = path.read_bytes()
+    with pytest.raises(NotOursError, match="LangGraph's own SQLite saver") as raised:
+        SqliteBackend(path)
+    assert "a file of its own" in raised.value.hint
+    assert path.read_bytes() == before
+
+
+def test_a_database_of_another_program_is_refused(path):
+    other = sqlite3.connect(path)
+    other.execute("CREATE TABLE customers (name)")
+    other.close()
+    with pytest.raises(NotOursError, match="holds customers"):
+        SqliteBackend(path)
+
+
+def test_another_programs_empty_database_is_refused(path):
+    other = sqlite3.connect(path)
+    other.execute("PRAGMA application_id = 77")
+    other.close()
+    with pytest.raises(NotOursError):
+        SqliteBackend(path)
+
+
+def test_own_tables_beside_ours_do_no_harm(path):
+    other = sqlite3.connect(filled(path))
+    other.execute("CREATE TABLE notes (text)")
+    other.close()
+    backend = SqliteBackend(path)
+    assert children.numbers(backend) == [1]
+    backend.close()
+
+
+def test_a_newer_database_asks_for_an_upgrade(path):
+    other = sqlite3.connect(filled(path))
+    other.execute("PRAGMA user_version = 2")
+    other.close()
+    with pytest.raises(
+        NewerDatabaseError, match="version 2; this release knows version 1"
+    ) as raised:
+        SqliteBackend(path)
+    assert isinstance(raised.value, OpenError)
+    assert isinstance(raised.value, NewerFormatError)
+    assert "pip install" in raised.value.hint
+
+
+def test_a_locked_file_is_waited_for(path):
+    other = sqlite3.connect(path, isolation_level=None)
+    other.execute("BEGIN EXCLUSIVE")
+    with pytest.raises(LockedError) as raised:
+        SqliteBackend(path, busy_timeout=0.05)
+    assert raised.value.retryable
+    other.close()
+    filled(path)
+
+
+def test_a_rollback_journal_is_switched_to_wal(path):
+    other = sqlite3.connect(filled(path))
+    other.execute("PRAGMA journal_mode = DELETE")
+    other.close()
+    backend = SqliteBackend(path)
+    assert backend._connections.writer().execute("PRAGMA journal_mode").fetchone() == ("wal",)
+    backend.close()
+
+
+def test_the_settings_are_what_was_asked_for(path):
+    for synchronous, number in (("full", 2), ("normal", 1)):
+        backend = SqliteBackend(path, synchronous=synchronous)
+        writer = backend._connections.writer()
+        found = [
+            writer.execute(f"PRAGMA {name}").fetchone()[0]
+            for name in ("synchronous", "journal_mode", "auto_vacuum", "page_size")
+        ]
+        assert found == [number, "wal", 2, 4096]
+        backend.close()
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"synchronous": "off"},
+        {"synchronous": "FULL; DROP TABLE tk_threads"},
+        {"busy_timeout": -1},
+        {"busy_timeout": float("nan")},
+        {"busy_timeout": float("inf")},
+    ],
+)
+def test_options_of_no_meaning_are_refused(path, options):
+    with pytest.raises(InvalidArgumentError):
+        SqliteBackend(path, **options)
+    assert not path.exists()
+
+
+@pytest.mark.parametrize("database", ["", "a\0b"])
+def test_what_is_no_path_is_refused(database):
+    with pytest.raises(InvalidArgumentError, match="is no path"):
+        SqliteBackend(database)
+
+
+# -- connections in place of paths ---------------------------------------------------
+
+
+def test_a_connection_gives_its_file(path):
+    connection = sqlite3.connect(path)
+    backend = SqliteBackend(connection)
+    connection.close()
+    children.put(backend, 1)
+    backend.close()
+    again = SqliteBackend(path)
+    assert children.numbers(again) == [1]
+    again.close()
+
+
+def test_a_connection_in_a_transaction_is_left_alone(path):
+    connection = sqlite3.connect(filled(path))
+    connection.execute("CREATE TABLE notes (text)")
+    connection.execute("INSERT INTO notes VALUES ('mine')")
+    assert connection.in_transaction
+    backend = SqliteBackend(connection, busy_timeout=0.05)
+    assert children.numbers(backend) == [1]
+    backend.close()
+    assert connection.in_transaction
+    connection.close()
+
+
+def test_a_connection_to_memory_gives_a_database_of_its_own():
+    connection = sqlite3.connect(":memory:")
+    backend = SqliteBackend(connection)
+    children.put(backend, 1)
+    assert connection.execute("SELECT count(*) FROM sqlite_master").fetchone() == (0,)
+    assert children.numbers(backend) == [1]
+    backend.close()
+    connection.close()
+
+
+def test_a_closed_connection_gives_nothing():
+    connection = sqlite3.connect(":memory:")
+    connection.close()
+    with pytest.raises(OpenError, match="closed"):
+        SqliteBackend(connection)
+
+
+def test_a_relative_path_stays_the_same_file(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    backend = SqliteBackend("threads.db")
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    children.put(backend, 1)
+    assert children.numbers(backend) == [1]
+    backend.close()
+    assert list(Path("..").glob("*.db")) == [Path("../threads.db")]
+
+
+# -- without the rights --------------------------------------------------------------
+
+
+@pytest.fixture
+def open_folder():
+    """A folder that any user may enter, unlike pytest's own."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        folder.chmod(0o755)
+        yield folder
+        folder.chmod(0o755)
+
+
+@needs_users
+@pytest.mark.parametrize(
+    ("file_mode", "folder_mode"), [(0o444, 0o555), (0o444, 0o777), (0o666, 0o555)]
+)
+def test_a_read_only_file_can_be_read(open_folder, file_mode, folder_mode):
+    path = filled(open_folder / "threads.db")
+    path.chmod(file_mode)
+    open_folder.chmod(folder_mode)
+    told = children.in_child(children.without_rights, str(path))
+    assert told == {"read": [1], "write": "ReadOnlyError", "read again": [1]}
+
+
+@needs_users
+def test_a_file_that_others_write_can_be_read(open_folder):
+    path = open_folder / "threads.db"
+    backend = SqliteBackend(path)
+    children.put(backend, 1)
+    for file in open_folder.iterdir():
+        file.chmod(0o444)
+    open_folder.chmod(0o555)
+    told = children.in_child(children.without_rights, str(path))
+    assert told == {"read": [1], "write": "ReadOnlyError", "read again": [1]}
+    backend.close()
+
+
+@needs_users
+@pytest.mark.parametrize(
+    ("exists", "file_mode", "folder_mode"), [(True, 0o000, 0o755), (False, 0, 0o555)]
+)
+def test_a_file_out_of_reach_is_named(open_folder, exists, file_mode, folder_mode):
+    path = open_folder / "threads.db"
+    if exists:
+        filled(path).chmod(file_mode)
+    open_folder.chmod(folder_mode)
+    kind, text = children.in_child(children.without_rights, str(path))["open"]
+    assert kind == "OpenError"
+    assert str(path) in text
+    assert "access" in text
+    assert os.access(path, os.F_OK) == exists

@@ -1,0 +1,80 @@
+"""Several processes on one SQLite file: no lock errors, no lost commit, forks, crashes."""
+
+import os
+
+import pytest
+import sqlite_children as children
+
+from threadkeep.backends.sqlite import SqliteBackend
+from threadkeep.engine.model import ReadDamage, ReadThread
+
+needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this platform")
+
+
+@pytest.fixture
+def path(tmp_path):
+    return str(tmp_path / "threads.db")
+
+
+def opened(path):
+    backend = SqliteBackend(path)
+    assert backend.fetch([ReadDamage()]) == [[]]
+    return backend
+
+
+def test_eight_processes_by_four_threads_without_lock_errors(path):
+    processes, threads, rounds = 8, 4, 3
+    crowd = [
+        children.start(children.hammer, path, worker, threads, rounds)
+        for worker in range(1, processes + 1)
+    ]
+    for _, pipe in crowd:
+        pipe.send("go")
+    for process, pipe in crowd:
+        assert pipe.poll(children.SECONDS)
+        assert pipe.recv() == []
+        process.join(children.SECONDS)
+    backend = opened(path)
+    (shared,) = backend.fetch([ReadThread("shared")])
+    assert len(shared.segments) == processes * threads * rounds
+    seqs = [row.seq for row in shared.orphans]
+    assert seqs == list(range(1, 2 * processes * threads * rounds + 1))
+    backend.close()
+
+
+@pytest.mark.parametrize("told_before", [1, 7, 30])
+def test_a_killed_process_loses_no_acknowledged_commit(path, told_before):
+    process, pipe = children.start(children.commit_forever, path)
+    told = set()
+    for _ in range(told_before):
+        assert pipe.poll(children.SECONDS)
+        told.add(pipe.recv())
+    process.kill()
+    process.join(children.SECONDS)
+    try:
+        while pipe.poll():
+            told.add(pipe.recv())
+    except EOFError:
+        pass
+    backend = opened(path)
+    there = {(name, n) for name in ("t1", "t2") for n in children.numbers(backend, name)}
+    assert told <= there
+    assert len(there) <= len(told) + 2  # what was under way, one for each thread
+    backend.close()
+
+
+@needs_fork
+def test_a_fork_goes_on_with_connections_of_its_own(path):
+    assert children.in_child(children.fork_and_commit, path) == 0
+    backend = opened(path)
+    assert children.numbers(backend) == [1, 2, 3, 4]
+    backend.close()
+
+
+@needs_fork
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # forking beside threads, on purpose
+def test_a_fork_waits_for_calls_under_way(path):
+    assert children.in_child(children.fork_under_load, path) == [0] * 8
+    backend = opened(path)
+    assert children.numbers(backend) == list(range(1, 9))
+    backend.close()

@@ -1,0 +1,103 @@
+"""What a person with the sqlite3 shell finds, and how much room it takes."""
+
+import os
+import sqlite3
+import uuid
+
+import pytest
+
+from threadkeep.backends.sqlite import SqliteBackend
+from threadkeep.engine.model import HIDDEN, Batch, DropThread
+from threadkeep.testing.records import checkpoint, segment, uid, write
+
+
+@pytest.fixture
+def shell(tmp_path):
+    path = tmp_path / "threads.db"
+    backend = SqliteBackend(path)
+    rows = (
+        checkpoint(1, ts=1_763_000_000_000_042),
+        checkpoint(2, 1, flags=HIDDEN),
+        checkpoint(3, id="not a uuid", parent="Ünïcode", ts="yesterday", ns="child"),
+        checkpoint(4, id="0"),
+    )
+    backend.commit(
+        Batch(
+            "chat",
+            1,
+            checkpoints=rows,
+            writes=(write(1, task_id=uid(9)), write(2, task_path="")),
+            segments=(segment(0, 5, data=b"12345"),),
+        )
+    )
+    backend.commit(DropThread("gone", now=1_763_000_000_000_000))
+    backend.close()
+    shell = sqlite3.connect(path)
+    shell.row_factory = sqlite3.Row
+    yield shell
+    shell.close()
+
+
+def test_checkpoints_are_readable(shell):
+    found = [tuple(row) for row in shell.execute("SELECT * FROM checkpoints")]
+    metadata = '{"source": "loop", "step": %d}'
+    assert found == [
+        *[
+            ("chat", "", "0", None, "2025-11-13T02:13:20.000004+00:00", metadata % 4, 0, 10),
+            ("chat", "", uid(1), None, "2025-11-13T02:13:20.000042+00:00", metadata % 1, 0, 10),
+            ("chat", "", uid(2), uid(1), "2025-11-13T02:13:20.000002+00:00", metadata % 2, 1, 10),
+            ("chat", "child", "not a uuid", "Ünïcode", "yesterday", metadata % 3, 0, 10),
+        ]
+    ]
+    step = shell.execute(
+        "SELECT checkpoint_id FROM checkpoints WHERE json_extract(metadata, '$.step') = 2"
+    ).fetchone()
+    assert tuple(step) == (uid(2),)
+
+
+def test_writes_and_segments_are_readable(shell):
+    writes = [dict(row) for row in shell.execute("SELECT * FROM writes ORDER BY checkpoint_id")]
+    assert [row["checkpoint_id"] for row in writes] == [uid(1), uid(2)]
+    assert writes[0] == {
+        "thread_id": "chat",
+        "checkpoint_ns": "",
+        "checkpoint_id": uid(1),
+        "seq": 1,
+        "task_id": uid(9),
+        "task_path": "~__pregel_pull, agent",
+        "bytes": 6,
+    }
+    assert writes[1]["task_path"] == ""
+    segments = [tuple(row) for row in shell.execute("SELECT * FROM segments")]
+    assert segments == [("chat", 1, 0, 5, 5)]
+
+
+def test_threads_are_readable(shell):
+    threads = [tuple(row) for row in shell.execute("SELECT * FROM threads ORDER BY thread_id")]
+    assert threads == [
+        ("chat", 4, 2, 5, None),
+        ("gone", 0, 0, 0, "2025-11-13T02:13:20.000000+00:00"),
+    ]
+
+
+def test_the_file_says_what_it_is(shell):
+    assert tuple(shell.execute("PRAGMA application_id").fetchone()) == (0x74686B70,)
+    assert tuple(shell.execute("PRAGMA user_version").fetchone()) == (1,)
+
+
+def test_rows_are_compact(tmp_path):
+    """A checkpoint of a usual size takes at most 205 bytes, a write 165."""
+    path = tmp_path / "threads.db"
+    backend = SqliteBackend(path, synchronous="normal")
+    metadata = '{"source":"loop","step":1234,"parents":{}}'
+    previous = None
+    for number in range(600):
+        key = str(uuid.UUID(int=(0x1EF << 116) + (number << 70) + number))
+        row = checkpoint(0, id=key, parent=previous, manifest=os.urandom(70), metadata=metadata)
+        put = write(
+            0, checkpoint_id=key, task_id=str(uuid.UUID(int=number + 1)), body=os.urandom(60)
+        )
+        backend.commit(Batch("t", 1, checkpoints=(row,), writes=(put,)))
+        previous = key
+    backend.close()
+    assert path.stat().st_size < 600 * (205 + 165) + 14 * 4096
