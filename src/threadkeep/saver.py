@@ -95,7 +95,7 @@ class Saver(BaseCheckpointSaver[Any]):
         self._engine = Engine(
             codec=codec,
             compression=compression or Compression(),
-            working_set=WorkingSet(working_set_bytes, threading.RLock(), random.getrandbits),
+            working_set=WorkingSet(working_set_bytes, threading.Lock, random.getrandbits),
             conflicts=conflicts,
             token=random.getrandbits,
             now=_now,

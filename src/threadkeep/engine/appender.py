@@ -19,14 +19,6 @@ SEAL_BYTES = 48 * 1024
 
 
 @dataclass(slots=True)
-class _Seal:
-    """Small neighbouring segments of a log that become one if the batch succeeds."""
-
-    log: OpenLog
-    starts: list[int]
-
-
-@dataclass(slots=True)
 class Appender:
     """Collects new elements for `memory`'s logs of one namespace."""
 
@@ -38,13 +30,17 @@ class Appender:
     _runs: list[tuple[int, int, list[bytes]]] = field(default_factory=list)
     _borrowed: dict[tuple[int, int], Segment] = field(default_factory=dict)
     _sealed: list[Segment] = field(default_factory=list)
-    _seals: list[_Seal] = field(default_factory=list)
+    _seals: list[tuple[OpenLog, dict[int, list[bytes]]]] = field(default_factory=list)
 
     def append(self, channel: str, data: Sequence[bytes]) -> tuple[int, int]:
         """Add elements to the channel's log: the log and the first position."""
         log, start = self.memory.reserve(self.ns, channel, len(data))
         self._runs.append((log, start, list(data)))
         return log, start
+
+    def fill(self, log: int, pos: int, data: bytes) -> None:
+        """Put an element at a position that was kept for it."""
+        self._runs.append((log, pos, [data]))
 
     def borrow(self, home: Home, span: Span) -> None:
         """Refer to elements of another batch; carry their segments if those may not be there."""
@@ -54,6 +50,7 @@ class Appender:
 
     def segments(self) -> tuple[Segment, ...]:
         """All segments that the batch must add. Called once, when all is appended."""
+        self._runs = _joined(self._runs)
         own = [s for run in self._runs for s in self._cut(*run)]
         self.home.segments = (*self._borrowed.values(), *own)
         return (*self._sealed, *self.home.segments)
@@ -77,46 +74,48 @@ class Appender:
 
     def seal(self) -> None:
         """Join the small segments of logs that have gathered enough of them."""
-        for log in self.memory.open_logs():
-            size = sum([len(e) for part in log.tail.values() for e in part])
-            count = sum(map(len, log.tail.values()))
-            if not log.sealing and (count >= SEAL_COUNT or (size >= SEAL_BYTES and count > 1)):
-                self._seal(log)
-
-    def _seal(self, log: OpenLog) -> None:
-        log.sealing = True
-        starts = sorted(log.tail)
-        self._seals.append(_Seal(log, starts))
-        for run in _contiguous(log.tail, starts):
-            if len(run) > 1:
-                elements = [e for start in run for e in log.tail[start]]
-                self._sealed.append(self._segment(log.log, run[0], elements))
-                self.dropped += [(log.log, start, len(log.tail[start])) for start in run]
+        self._seals = self.memory.begin_seals(SEAL_COUNT, SEAL_BYTES)
+        for log, tail in self._seals:
+            for run in _contiguous(tail):
+                if len(run) > 1:
+                    elements = [e for start in run for e in tail[start]]
+                    self._sealed.append(self._segment(log.log, run[0], elements))
+                    self.dropped += [(log.log, start, len(tail[start])) for start in run]
 
     # -- afterwards ------------------------------------------------------------------
 
     def committed(self) -> None:
         """Tell the working set what is stored now."""
         self.home.committed = True
-        for seal in self._seals:
-            seal.log.sealing = False
-            for start in seal.starts:
-                seal.log.tail.pop(start, None)
-        for log, start, data in self._runs:
+        for log, tail in self._seals:
+            self.memory.end_seal(log, tail)
+        for log_number, start, data in self._runs:
             if sum(map(len, data)) < SEAL_BYTES:
-                self.memory.note_tail(log, start, data)
+                self.memory.note_tail(log_number, start, data)
 
     def failed(self) -> None:
         """Let others seal what this batch could not."""
-        for seal in self._seals:
-            seal.log.sealing = False
+        for log, _ in self._seals:
+            self.memory.end_seal(log, {})
 
 
-def _contiguous(tail: dict[int, list[bytes]], starts: list[int]) -> list[list[int]]:
+def _joined(runs: list[tuple[int, int, list[bytes]]]) -> list[tuple[int, int, list[bytes]]]:
+    """The same elements in as few runs as can be."""
+    joined: list[tuple[int, int, list[bytes]]] = []
+    for log, start, data in sorted(runs, key=lambda run: run[:2]):
+        last = joined[-1] if joined else None
+        if last is not None and (last[0], last[1] + len(last[2])) == (log, start):
+            last[2].extend(data)
+        else:
+            joined.append((log, start, data))
+    return joined
+
+
+def _contiguous(tail: dict[int, list[bytes]]) -> list[list[int]]:
     """Group the starts of segments that lie one behind the other."""
     runs: list[list[int]] = []
     stop = -1
-    for start in starts:
+    for start in sorted(tail):
         if start == stop:
             runs[-1].append(start)
         else:

@@ -11,19 +11,19 @@ between is noticed when the value is met again.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Any
 
 from threadkeep.codec import Codec
 from threadkeep.engine import elements, refs
 from threadkeep.engine.appender import Appender
+from threadkeep.engine.identity import pointers
 from threadkeep.engine.model import Span
 from threadkeep.engine.refs import Cell, Inline, Ref, Run
-from threadkeep.engine.sequence import Piece, Seen, diff
-from threadkeep.engine.shadow import Shadow, is_state
+from threadkeep.engine.sequence import Piece, Seen, diff, watched
+from threadkeep.engine.shadow import Shadow, is_leaf, is_state
 from threadkeep.engine.working_set import (
-    NO_KEY,
     Held,
     HeldCell,
     HeldRun,
@@ -34,9 +34,10 @@ from threadkeep.engine.working_set import (
 )
 from threadkeep.errors import ThreadkeepError
 
+NO_KEY: Any = object()
+_PASSING = "passing"  # the log of values that no channel will hold as they are
 INLINE_MAX = 64  # bytes up to which a value is kept in the manifest itself
 INLINE_USING = 512  # the same for a value that refers to elements: it is a graph's input
-_SHARE_OVER = 24  # bytes from which an element is worth finding again by identity
 _SHARE_MOST = 64  # elements of one value that are remembered one by one
 _SPANS_FREE = 32  # spans that a value may have before a rewrite is thought of
 
@@ -52,6 +53,7 @@ class _Element:
     key: Any
     span: Span | None = None
     data: bytes = b""
+    size: int = 0
     shadow: Shadow | None = None
 
 
@@ -62,6 +64,7 @@ class Draft:
     memory: ThreadMemory
     codec: Codec
     appender: Appender
+    writes: bool = False  # the values are pending writes
     encodings: int = 0  # values encoded so far: work that tests count
     _placed: list[Placed] = field(default_factory=list)
     _known: list[tuple[str, Known]] = field(default_factory=list)
@@ -118,10 +121,12 @@ class Draft:
         keys = list(value) if kind == refs.DICT else None
         items = list(value.values()) if kind == refs.DICT else list(value)
         pieces = [Piece(None, 0, len(items))] if old is None else diff(old.seen, keys, items)
-        if old is not None and _only_grows(old, pieces):
-            shadow = old.seen.shadow.extended(Shadow.of(items[old.seen.shadow.size :]))
+        if old is not None and _only_grows(old, pieces, items):
+            count = old.seen.shadow.size
+            new = watched(keys and keys[count:], items[count:])
+            shadow = old.seen.shadow.extended(Shadow.of(new))
         else:
-            shadow = Shadow.of(items)
+            shadow = Shadow.of(watched(keys, items))
         fresh = [
             _Element(i, items[i], NO_KEY if keys is None else keys[i])
             for piece in pieces
@@ -129,12 +134,27 @@ class Draft:
             for i in range(piece.start, piece.stop)
         ]
         raws = self._place(channel, fresh, shadow.opaque, old, afresh=afresh)
-        weight = sum([len(e.data) for e in fresh]) + (old.weight if old is not None else 0)
+        weight = sum([e.size for e in fresh]) + (old.weight if old is not None else 0)
         run = Run(kind, refs.merged(_spans(pieces, fresh, old)))
+        if old is not None and len(fresh) < len(items):
+            self._know_part(channel, kind, fresh)
         if old is not None and _too_scattered(run.spans, weight):
             self.memory.start_log(self.appender.ns, channel)
             return self._run(channel, kind, value, None, afresh=True)
         return run, HeldRun(kind, run.spans, Seen(keys, items, shadow), weight, raws)
+
+    def _know_part(self, channel: str, kind: int, fresh: list[_Element]) -> None:
+        """Let the write that brought these elements find them, if it comes later."""
+        new = [e for e in fresh if e.data]
+        if not new or len(new) > _SHARE_MOST:
+            return
+        spans = refs.merged([e.span for e in new if e.span is not None])
+        items = [e.item for e in new]
+        keys = [e.key for e in new] if kind == refs.DICT else None
+        weight = sum([e.size for e in new])
+        held = HeldRun(kind, spans, Seen(keys, items, Shadow.of(items)), weight)
+        part = Known(items, Run(kind, spans), held, self.appender.home)
+        self._known.append((channel, part))
 
     def _place(
         self,
@@ -147,42 +167,99 @@ class Draft:
     ) -> dict[int, bytes]:
         """Find or make a place for each element; the bytes of those that cannot be watched."""
         raws: dict[int, bytes] = {}
-        for element in fresh:
-            placed = None if afresh else self.memory.placed(element.item, element.key)
-            if placed is not None:
-                self.appender.borrow(placed.home, placed.raw.span)
-                element.span, element.data = placed.raw.span, placed.raw.data
-                continue
-            if len(fresh) <= _SHARE_MOST:
-                element.shadow = Shadow.of([element.item])
-            keyed = element.key is not NO_KEY
-            element.data = self._bytes([element.key, element.item] if keyed else element.item)
-            if element.index in opaque:
-                raws[element.index] = element.data
-                element.span = _still_there(old, element)
+        at = 0
+        while at < len(fresh):
+            found = 0 if afresh else self._found(channel, fresh, at)
+            if not found:
+                share = len(fresh) <= _SHARE_MOST and is_state(fresh[at].item)
+                self._encode_element(fresh[at], share=share)
+                if fresh[at].index in opaque:
+                    raws[fresh[at].index] = fresh[at].data
+                    fresh[at].span = _still_there(old, fresh[at])
+            at += found or 1
         self._append(channel, [e for e in fresh if e.span is None])
         return raws
 
+    def _found(self, channel: str, fresh: list[_Element], at: int) -> int:
+        """How many elements from `at` on are stored already; their places are noted."""
+        element = fresh[at]
+        if element.key is NO_KEY and is_state(element.item):
+            placed = self.memory.placed(element.item)
+            if placed is not None:
+                self.appender.borrow(placed.home, placed.raw.span)
+                element.span, element.size = placed.raw.span, len(placed.raw.data)
+                return 1
+        known = self.memory.known_part(channel, element.item)
+        return self._found_known(*known, fresh, at) if known is not None else 0
+
+    def _found_known(self, known: Known, offset: int, fresh: list[_Element], at: int) -> int:
+        """As `_found`, for the elements of a list or dict that was stored a moment ago."""
+        held = known.held
+        if not isinstance(held, HeldRun) or not held.seen.shadow.holds():
+            return 0
+        count = _in_common(held.seen, offset, fresh, at)
+        for span in refs.cut(held.spans, offset, offset + count):
+            self.appender.borrow(known.home, span)
+            for pos in range(span.start, span.stop):
+                fresh[at].span = Span(span.log, pos, pos + 1)
+                fresh[at].size = held.weight // len(held.seen.items)
+                at += 1
+        return count
+
+    def _encode_element(self, element: _Element, *, share: bool) -> None:
+        if share:
+            element.shadow = Shadow.of([element.item])
+        keyed = element.key is not NO_KEY
+        element.data = self._bytes([element.key, element.item] if keyed else element.item)
+        element.size = len(element.data)
+
     def _append(self, channel: str, fresh: list[_Element]) -> None:
-        """Append the elements to the channel's log, and remember them by identity."""
+        """Append the elements to the channel's log, and remember objects by identity."""
         if not fresh:
             return
-        log, start = self.appender.append(channel, [e.data for e in fresh])
-        for n, e in enumerate(fresh):
-            raw = Raw(e.data, log, start + n)
-            e.span = raw.span
-            if e.shadow is not None and len(e.data) >= _SHARE_OVER:
-                self._placed.append(Placed(e.item, e.key, e.shadow, raw, self.appender.home))
+        if self.writes and any(_passing(e.item) for e in fresh):
+            channel = self._aside(channel, fresh)
+        if not self.writes:
+            for e in fresh:
+                self._fill_kept(e)
+        rest = [e for e in fresh if e.span is None]
+        if rest:
+            log, start = self.appender.append(channel, [e.data for e in rest])
+            for n, e in enumerate(rest):
+                e.span = Span(log, start + n, start + n + 1)
+        for e in fresh:
+            if e.shadow is not None and e.key is NO_KEY and e.span is not None:
+                raw = Raw(e.data, e.span.log, e.span.start)
+                self._placed.append(Placed(e.item, e.shadow, raw, self.appender.home))
+
+    def _aside(self, channel: str, fresh: list[_Element]) -> str:
+        """The log for objects that LangGraph will give an id before their channel holds them.
+
+        As pending writes they are other values then: the channel's log keeps a position
+        for each, so that its elements stay in order.
+        """
+        for e in fresh:
+            self.memory.reserve_for(self.appender.ns, channel, e.item)
+        return f"{channel} {_PASSING}"
+
+    def _fill_kept(self, element: _Element) -> None:
+        """Put the element where a position was kept for it, if one was."""
+        place = self.memory.kept_for(element.item) if is_state(element.item) else None
+        if place is not None:
+            log, pos = place
+            self.appender.fill(log, pos, element.data)
+            element.span = Span(log, pos, pos + 1)
 
     def update(self, value: dict[Any, Any]) -> None:
         """Put the objects inside a graph's input where its channels will look for them.
 
         The input is a dict of channel updates: each human message in it will be met
-        again, as a pending write and in its channel, and is to be stored once.
+        again, as a pending write and in its channel, and is to be stored once. (One
+        without an id is given one in between: it is another value then.)
         """
         for channel, part in value.copy().items():
-            items = list(part) if type(part) is list else [part]
-            new = [x for x in items if is_state(x) and self.memory.placed(x, NO_KEY) is None]
+            items = [x for x in (part if type(part) is list else [part]) if is_state(x)]
+            new = [x for x in items if not _passing(x) and self.memory.placed(x) is None]
             if isinstance(channel, str) and len(new) <= _SHARE_MOST:
                 fresh = [_Element(i, x, NO_KEY) for i, x in enumerate(new)]
                 self._place(channel, fresh, frozenset(), None)
@@ -195,7 +272,9 @@ class Draft:
         data = self._bytes(value, uses)
         needs = refs.covering(uses)
         if old is not None and old.raw is not None and data == old.data:
-            return Cell(old.raw.log, old.raw.pos, old.uses), old
+            return Cell(old.raw.log, old.raw.pos, old.uses), replace(
+                old, value=value, shadow=shadow
+            )
         if len(data) <= (INLINE_USING if needs else INLINE_MAX):
             return Inline(data, needs), HeldCell(value, shadow, data, needs, None)
         element, depth, bases, anchor = elements.against(old.raw if old else None, data)
@@ -211,7 +290,7 @@ class Draft:
             return self.codec.encode(value)
 
         def intern(part: object) -> tuple[int, int] | None:
-            placed = self.memory.placed(part, NO_KEY) or self._own(part)
+            placed = self.memory.placed(part) or self._own(part)
             if placed is None:
                 return None
             self.appender.borrow(placed.home, placed.raw.span)
@@ -225,11 +304,35 @@ class Draft:
         return next((p for p in self._placed if p.value is part), None)
 
 
-def _only_grows(old: HeldRun, pieces: list[Piece]) -> bool:
-    """Whether the old elements are all there, in front of new ones."""
-    if not pieces or pieces[0] != (0, 0, len(old.seen.items)):
+def _in_common(seen: Seen, offset: int, fresh: list[_Element], at: int) -> int:
+    """How many of the fresh elements from `at` on are those seen from `offset` on."""
+    keys = [NO_KEY] * len(seen.items) if seen.keys is None else seen.keys
+    count = 0
+    for element, item, key in zip(fresh[at:], seen.items[offset:], keys[offset:], strict=False):
+        if element.item is not item or not _same_key(element.key, key):
+            break
+        count += 1
+    return count
+
+
+def _same_key(a: Any, b: Any) -> bool:
+    return a is b or (type(a) is type(b) and is_leaf(a) and bool(a == b))
+
+
+def _passing(value: Any) -> bool:
+    """Whether this is an object that LangGraph is about to give an id."""
+    return is_state(value) and getattr(value, "id", value) is None
+
+
+def _only_grows(old: HeldRun, pieces: list[Piece], items: list[Any]) -> bool:
+    """Whether the very objects of old are all there, in front of new ones."""
+    count = len(old.seen.items)
+    if not pieces or pieces[0] != (0, 0, count):
         return not old.seen.items
-    return all(piece.old is None for piece in pieces[1:]) and not old.seen.shadow.opaque
+    if old.seen.shadow.opaque or any(piece.old is not None for piece in pieces[1:]):
+        return False
+    # Equal objects in their place are not under the old shadow's watch.
+    return pointers(items[:count]) == pointers(old.seen.items)
 
 
 def _spans(pieces: list[Piece], fresh: list[_Element], old: HeldRun | None) -> list[Span]:

@@ -63,8 +63,10 @@ def encode(manifest: Manifest, keyframe: Manifest = EMPTY) -> bytes:
     gone = [number for name, number in channels.items() if name not in new]
     entries: list[Any] = []
     for name, entry in new.items():
-        if entry is not old.get(name) and entry != old.get(name):
-            entries += (channels.get(name, name), entry.version, to_wire(entry.ref))
+        known = old.get(name)
+        if not _same_entry(entry, known):
+            wire = to_wire(entry.ref, known.ref if known is not None else None)
+            entries += (channels.get(name, name), entry.version, wire)
     seen: list[Any] = []
     for node, versions in manifest.seen.items():
         before = keyframe.seen.get(node)
@@ -74,8 +76,8 @@ def encode(manifest: Manifest, keyframe: Manifest = EMPTY) -> bytes:
     updated = manifest.updated
     if isinstance(updated, list):
         updated = [channels.get(name, name) for name in updated]  # type: ignore[misc]  # wire form
-    wire = [manifest.v, updated, manifest.extra, gone, entries, gone_nodes, seen]
-    return ormsgpack.packb(wire)
+    parts = [manifest.v, updated, manifest.extra, gone, entries, gone_nodes, seen]
+    return ormsgpack.packb(parts)
 
 
 def decode(data: bytes, keyframe: Manifest = EMPTY) -> Manifest:
@@ -90,7 +92,9 @@ def decode(data: bytes, keyframe: Manifest = EMPTY) -> Manifest:
         node_name = _namer(list(keyframe.seen))
         new_entries = _without(keyframe.entries, gone)
         for key, version, wire in _groups(entries, 3):
-            new_entries[name(key)] = Entry(version, from_wire(wire))
+            known = keyframe.entries.get(name(key))
+            ref = from_wire(wire, known.ref if known is not None else None)
+            new_entries[name(key)] = Entry(version, ref)
         new_seen = _without(keyframe.seen, gone_nodes)
         for key, wire in _groups(seen, 2):
             node = node_name(key)
@@ -118,6 +122,10 @@ def _without(old: Mapping[str, Any], gone: Iterable[int]) -> dict[str, Any]:
     names = list(old)
     dropped = {names[number] for number in gone}
     return {name: value for name, value in old.items() if name not in dropped}
+
+
+def _same_entry(a: Entry, b: Entry | None) -> bool:
+    return a is b or (b is not None and a.ref == b.ref and _equal(a.version, b.version))
 
 
 def _same(a: Versions, b: Versions) -> bool:

@@ -12,9 +12,11 @@ from __future__ import annotations
 
 import zstandard
 
+from threadkeep.codec.frame import MAX_BODY
 from threadkeep.errors import CorruptionError
 
 _PLAIN, _ZSTD = 0, 1
+_NUMBER_MAX = 10  # bytes: enough for 64 bits
 _COMPRESS_OVER = 64  # a zstd frame costs a dozen bytes: below this it cannot win
 
 
@@ -41,6 +43,8 @@ def apply(old: bytes, patch: bytes) -> bytes:
         front, at = read_number(patch, 0)
         back, at = read_number(patch, at)
         size, at = read_number(patch, at)
+        if size > MAX_BODY:  # no value is longer: nothing is to be allocated for it
+            raise CorruptionError("A stored patch claims to make more than a segment can hold.")
         how, middle = patch[at], patch[at + 1 :]
         if how == _ZSTD:
             middle = _decompress(middle, old[front : len(old) - back], size)
@@ -127,12 +131,16 @@ def number(value: int) -> bytes:
 
 
 def read_number(data: bytes, at: int) -> tuple[int, int]:
-    """The number that begins at `at`, and where it ends."""
+    """The number that begins at `at`, and where it ends.
+
+    Raises:
+        CorruptionError: no number of 64 bits begins there.
+    """
     value = shift = 0
-    while True:
-        byte = data[at]
+    for byte in data[at : at + _NUMBER_MAX]:
         at += 1
         value |= (byte & 0x7F) << shift
         if byte < 0x80:
             return value, at
         shift += 7
+    raise CorruptionError("A stored patch is cut short inside a number.")

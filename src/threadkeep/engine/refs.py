@@ -10,7 +10,8 @@ them at once and a cleaner can keep them.
 
 On the wire (MessagePack): bytes for a plain `Inline`, else a list that begins with the
 kind: `[0, data, *uses]`, `[1, log, pos, *uses]`, `[2|3|4, *spans]`; a span is
-`log, start, length`; no value at all is nil.
+`log, start, length`; no value at all is nil. `[5, kind, *changes]` gives the spans as a
+difference to those of an older reference (see `_changes`).
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ from typing import Any, NamedTuple, TypeAlias
 
 from threadkeep.engine.model import Span
 
-_INLINE, _CELL, LIST, TUPLE, DICT = range(5)
+_INLINE, _CELL, LIST, TUPLE, DICT, _CHANGED = range(6)
+_MANY_SPANS = 8  # from here on, spans are written as a difference to the older reference's
 
 
 class Inline(NamedTuple):
@@ -60,19 +62,21 @@ class Run(NamedTuple):
 Ref: TypeAlias = Inline | Cell | Run
 
 
-def to_wire(ref: Ref | None) -> Any:
-    """What to put into a MessagePack document for the reference."""
+def to_wire(ref: Ref | None, old: Ref | None = None) -> Any:
+    """What to put into a MessagePack document for the reference, beside an older one."""
     if ref is None:
         return None
     if isinstance(ref, Run):
+        if isinstance(old, Run) and len(old.spans) > _MANY_SPANS:
+            return [_CHANGED, ref.kind, *_changes(ref.spans, old.spans)]
         return [ref.kind, *_flat(ref.spans)]
     if isinstance(ref, Cell):
         return [_CELL, ref.log, ref.pos, *_flat(ref.uses)]
     return [_INLINE, ref.data, *_flat(ref.uses)] if ref.uses else ref.data
 
 
-def from_wire(wire: Any) -> Ref | None:
-    """The reference that `to_wire` wrote."""
+def from_wire(wire: Any, old: Ref | None = None) -> Ref | None:
+    """The reference that `to_wire` wrote beside the same older one."""
     if wire is None:
         return None
     if isinstance(wire, bytes):
@@ -82,7 +86,41 @@ def from_wire(wire: Any) -> Ref | None:
         return Inline(wire[1], _spans(wire[2:]))
     if kind == _CELL:
         return Cell(wire[1], wire[2], _spans(wire[3:]))
+    if kind == _CHANGED:
+        return Run(wire[1], _changed(wire[2:], old.spans if isinstance(old, Run) else ()))
     return Run(kind, _spans(wire[1:]))
+
+
+def _changes(new: tuple[Span, ...], old: tuple[Span, ...]) -> list[int]:
+    """Spans as runs of the old ones (`first, count`) and new ones (`~log, start, length`)."""
+    where = {span: i for i, span in enumerate(old)}
+    flat: list[int] = []
+    last = -1  # where the count of the run under way stands, if there is one
+    for span in new:
+        i = where.get(span)
+        if i is None:
+            flat += (~span.log, span.start, span.stop - span.start)
+            last = -1
+        elif last >= 0 and flat[last - 1] + flat[last] == i:
+            flat[last] += 1
+        else:
+            flat += (i, 1)
+            last = len(flat) - 1
+    return flat
+
+
+def _changed(flat: Sequence[int], old: tuple[Span, ...]) -> tuple[Span, ...]:
+    """The spans that `_changes` described."""
+    spans: list[Span] = []
+    at = 0
+    while at < len(flat):
+        if flat[at] < 0:
+            spans.append(Span(~flat[at], flat[at + 1], flat[at + 1] + flat[at + 2]))
+            at += 3
+        else:
+            spans += old[flat[at] : flat[at] + flat[at + 1]]
+            at += 2
+    return tuple(spans)
 
 
 def _flat(spans: Iterable[Span]) -> list[int]:

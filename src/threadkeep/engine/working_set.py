@@ -6,14 +6,14 @@ Everything is dropped when the thread's generation changes (segments were remove
 when room is needed. States are immutable and published only after their commit.
 
 Invariant: what is remembered as stored is stored, under the generation remembered.
-The lock handed in guards moments; it is never held while an operation waits.
+The locks made by `locks` guard moments; none is held while an operation waits.
 """
 
 from __future__ import annotations
 
 import weakref
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
@@ -30,8 +30,11 @@ Lock: TypeAlias = AbstractContextManager[Any]
 NEW_LOG_BITS = 31
 
 _STATES = 6  # checkpoints remembered per thread: a run's last ones and a fork's
-_PLACED = 512  # elements remembered per thread by identity
-_KNOWN = 16  # whole values remembered per thread by identity
+_PLACED = 512  # objects remembered per thread by identity
+_KEPT = 64  # positions kept for objects that are not final yet
+_PART_MOST = 64  # elements of one value by which it is found again
+_PART_OVER = 16  # bytes that such elements take at least, on average
+_KNOWN = 64  # whole values remembered per thread by identity
 _BASE_WEIGHT = 4096  # bytes that a thread takes before its values
 _OBJECT_FACTOR = 6  # a decoded value with its shadow takes about this many times its bytes
 
@@ -137,13 +140,9 @@ class Home:
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """A value that was put into a log, found again by its identity.
-
-    `key` is the dict key it was stored with (`NO_KEY` for a bare element).
-    """
+    """An object (a message, say) that was put into a log, found again by its identity."""
 
     value: Any
-    key: Any
     shadow: Shadow
     raw: Raw
     home: Home
@@ -158,6 +157,15 @@ class Known:
     held: Held
     home: Home
 
+    def parts(self) -> Iterable[tuple[int, Any]]:
+        """The elements that the value is found again by, each with its number."""
+        if not isinstance(self.held, HeldRun):
+            return ()
+        items = self.held.seen.items
+        if len(items) > _PART_MOST or self.held.weight < _PART_OVER * len(items):
+            return ()
+        return enumerate(items)
+
     def holds(self) -> bool:
         """Whether the value is still what was stored."""
         if isinstance(self.held, HeldCell):
@@ -169,8 +177,6 @@ class Known:
         return seen.keys is None or pointers(list(self.value)) == pointers(seen.keys)
 
 
-NO_KEY: Any = object()
-
 
 @dataclass(slots=True)
 class OpenLog:
@@ -179,20 +185,27 @@ class OpenLog:
     log: int
     next: int = 0
     tail: dict[int, list[bytes]] = field(default_factory=dict)
+    tail_count: int = 0
+    tail_bytes: int = 0
     sealing: bool = False
 
 
 class ThreadMemory:
     """What is remembered of one thread."""
 
-    def __init__(self, lock: Lock, token: Callable[[int], int]) -> None:
-        self._lock = lock
+    def __init__(self, locks: Callable[[], Lock], token: Callable[[int], int]) -> None:
+        self._lock = locks()
+        # Held while a call's values are encoded, so that two calls that store the same
+        # message at the same time store it once.
+        self.encoding = locks()
         self._token = token
         self.generation: int | None = None
         self._logs: dict[tuple[str, str], OpenLog] = {}
         self._next_log = 1
         self._placed: OrderedDict[int, Placed] = OrderedDict()
         self._known: OrderedDict[tuple[str, int], Known] = OrderedDict()
+        self._parts: OrderedDict[tuple[str, int], tuple[Known, int]] = OrderedDict()
+        self._kept: OrderedDict[int, tuple[Any, int, int]] = OrderedDict()
         self._states: OrderedDict[tuple[str, str], State] = OrderedDict()
 
     def meet(self, generation: int) -> None:
@@ -208,12 +221,16 @@ class ThreadMemory:
             self._logs.clear()
             self._placed.clear()
             self._known.clear()
+            self._parts.clear()
+            self._kept.clear()
             self._next_log = self._token(NEW_LOG_BITS)
 
     def _forget(self) -> None:
         self._logs.clear()
         self._placed.clear()
         self._known.clear()
+        self._parts.clear()
+        self._kept.clear()
         self._states.clear()
 
     # -- logs ------------------------------------------------------------------------
@@ -253,28 +270,65 @@ class ThreadMemory:
         """Remember a committed small segment, to be sealed with its neighbours."""
         with self._lock:
             for open_log in self._logs.values():
-                if open_log.log == log:
+                if open_log.log == log and start not in open_log.tail:
                     open_log.tail[start] = elements
+                    open_log.tail_count += len(elements)
+                    open_log.tail_bytes += sum(map(len, elements))
 
-    def open_logs(self) -> list[OpenLog]:
+    def begin_seals(self, count: int, size: int) -> list[tuple[OpenLog, dict[int, list[bytes]]]]:
+        """Logs whose tails have that many elements or bytes, with a copy of the tail.
+
+        Each is given to one batch at a time, which must call `end_seal`.
+        """
         with self._lock:
-            return list(self._logs.values())
+            found = [
+                log
+                for log in self._logs.values()
+                if not log.sealing
+                and (log.tail_count >= count or (log.tail_bytes >= size and len(log.tail) > 1))
+            ]
+            for log in found:
+                log.sealing = True
+            return [(log, dict(log.tail)) for log in found]
+
+    def end_seal(self, log: OpenLog, sealed: dict[int, list[bytes]]) -> None:
+        """Let the log be sealed again; what was sealed (nothing, after a failure) is gone."""
+        with self._lock:
+            log.sealing = False
+            for start, elements in sealed.items():
+                if log.tail.pop(start, None) is not None:
+                    log.tail_count -= len(elements)
+                    log.tail_bytes -= sum(map(len, elements))
 
     # -- values on the way -----------------------------------------------------------
 
-    def placed(self, value: Any, key: Any = NO_KEY) -> Placed | None:
+    def placed(self, value: Any) -> Placed | None:
         """Where this very object is stored, if it was and has not changed since."""
         found = self._placed.get(id(value))
-        if found is None or found.value is not value or not found.shadow.holds():
-            return None
-        if key is not NO_KEY and (type(key) is not type(found.key) or key != found.key):
-            return None
-        return found if (key is NO_KEY) == (found.key is NO_KEY) else None
+        return found if found and found.value is value and found.shadow.holds() else None
 
     def known(self, channel: str, value: Any) -> Known | None:
         """How this very value of the channel was stored, if it has not changed since."""
         found = self._known.get((channel, id(value)))
         return found if found is not None and found.value is value and found.holds() else None
+
+    def known_part(self, channel: str, item: Any) -> tuple[Known, int] | None:
+        """A list, tuple or dict that was stored for the channel, and where `item` is in it."""
+        return self._parts.get((channel, id(item)))
+
+    def reserve_for(self, ns: str, channel: str, value: Any) -> None:
+        """Keep the next position of the channel's log for an object that is not final yet."""
+        place = self.reserve(ns, channel, 1)
+        with self._lock:
+            self._kept[id(value)] = (value, *place)
+            while len(self._kept) > _KEPT:
+                self._kept.popitem(last=False)
+
+    def kept_for(self, value: Any) -> tuple[int, int] | None:
+        """Give up the log and position that were kept for the object, if any were."""
+        with self._lock:
+            kept = self._kept.pop(id(value), None)
+        return kept[1:] if kept is not None and kept[0] is value else None
 
     def place(self, placed: list[Placed], known: list[tuple[str, Known]]) -> None:
         """Remember where values were put, the last few of them."""
@@ -285,8 +339,12 @@ class ThreadMemory:
                 self._placed.popitem(last=False)
             for channel, value in known:
                 self._known[channel, id(value.value)] = value
+                for offset, item in value.parts():
+                    self._parts[channel, id(item)] = (value, offset)
             while len(self._known) > _KNOWN:
                 self._known.popitem(last=False)
+            while len(self._parts) > _PLACED:
+                self._parts.popitem(last=False)
 
     # -- states ----------------------------------------------------------------------
 
@@ -314,9 +372,12 @@ class ThreadMemory:
 class WorkingSet:
     """The threads last used, at most about `limit` bytes of them."""
 
-    def __init__(self, limit: int, lock: Lock, token: Callable[[int], int]) -> None:
+    def __init__(
+        self, limit: int, locks: Callable[[], Lock], token: Callable[[int], int]
+    ) -> None:
         self._limit = limit
-        self._lock = lock
+        self._locks = locks
+        self._lock = locks()
         self._token = token
         self._threads: OrderedDict[str, ThreadMemory] = OrderedDict()
         self._weights: dict[str, int] = {}
@@ -327,7 +388,7 @@ class WorkingSet:
         with self._lock:
             memory = self._threads.get(thread)
             if memory is None:
-                memory = self._threads[thread] = ThreadMemory(self._lock, self._token)
+                memory = self._threads[thread] = ThreadMemory(self._locks, self._token)
                 self._weigh(thread, _BASE_WEIGHT)
             self._threads.move_to_end(thread)
             return memory

@@ -79,7 +79,10 @@ def put(engine: Engine, call: Put) -> Operation[None]:
     """
     for attempt in range(ATTEMPTS):
         memory = engine.memory(call.place.thread)
-        built = yield from _build(engine, memory, call, seal=attempt == 0)
+        parent = yield from _parent(engine, memory, call)
+        held = yield from _recall(engine, memory, parent, call)
+        with memory.encoding:
+            built = _build(engine, memory, call, parent, held, seal=attempt == 0)
         try:
             yield from commit(built.batch)
         except SegmentTakenError:
@@ -140,9 +143,11 @@ def _parent(engine: Engine, memory: ThreadMemory, call: Put) -> Operation[State 
 
 
 def _recall(
-    engine: Engine, memory: ThreadMemory, parent: State, call: Put
+    engine: Engine, memory: ThreadMemory, parent: State | None, call: Put
 ) -> Operation[dict[str, Held]]:
     """What the parent held of the channels that changed, read where it is not known."""
+    if parent is None:
+        return {}
     versions = call.checkpoint["channel_versions"]
     lost: dict[str, Ref] = {}
     for channel, entry in parent.manifest.entries.items():
@@ -170,16 +175,20 @@ def _unchanged(entry: Entry, channel: str, versions: dict[str, Version]) -> bool
 # -- the new checkpoint --------------------------------------------------------------
 
 
-def _build(engine: Engine, memory: ThreadMemory, call: Put, *, seal: bool) -> Operation[_Built]:
-    parent = yield from _parent(engine, memory, call)
-    held: dict[str, Held] = {}
-    if parent is not None:
-        held = yield from _recall(engine, memory, parent, call)
+def _build(
+    engine: Engine,
+    memory: ThreadMemory,
+    call: Put,
+    parent: State | None,
+    known: dict[str, Held],
+    *,
+    seal: bool,
+) -> _Built:
     place, now = call.place, engine.now()
     appender = Appender(memory, place.ns, engine.compression)
     draft = Draft(memory, engine.codec, appender)
     try:
-        written, held = _manifest(engine, draft, call, parent, held)
+        written, held = _manifest(engine, draft, call, parent, known)
         metadata, exact = pack_metadata(call.metadata, engine.codec)
     except ThreadkeepError as exc:
         exc.at(**place.named())

@@ -45,7 +45,8 @@ def put_writes(engine: Engine, call: PutWrites) -> Operation[None]:
     thread = call.place.thread
     for _ in range(ATTEMPTS):
         memory = engine.memory(thread)
-        batch, appender = _build(engine, memory, call)
+        with memory.encoding:
+            batch, appender = _build(engine, memory, call)
         try:
             yield from commit(batch)
         except SegmentTakenError:
@@ -68,7 +69,7 @@ def put_writes(engine: Engine, call: PutWrites) -> Operation[None]:
 def _build(engine: Engine, memory: ThreadMemory, call: PutWrites) -> tuple[Batch, Appender]:
     place = call.place
     appender = Appender(memory, place.ns, engine.compression)
-    draft = Draft(memory, engine.codec, appender)
+    draft = Draft(memory, engine.codec, appender, writes=True)
     state = memory.state(place.ns, str(place.id))
     held = state.held if state is not None else {}
     packed = []
