@@ -49,6 +49,8 @@ _MEANINGS: dict[int, tuple[type[ThreadkeepError], str]] = {
         "Reading or writing {path} failed: look after its disk; was the file removed?",
     ),
     sqlite3.SQLITE_CORRUPT: (CorruptionError, DAMAGED),
+    # Our statements are constant: what SQLite cannot compile are tables that are not ours.
+    sqlite3.SQLITE_ERROR: (CorruptionError, DAMAGED),
     sqlite3.SQLITE_NOTADB: (
         CorruptionError,
         "The start of {path} was overwritten: restore a backup.",

@@ -44,34 +44,37 @@ class Location:
         """Whether it lives in this process's memory."""
         return self.path == MEMORY
 
-    def connect(self) -> sqlite3.Connection:
-        """Connect, without looking at what is there. Raises the driver's errors."""
-        uri = MEMORY if self.in_memory else self._uri()
-        return sqlite3.connect(
-            uri,
+    def connect_reader(self) -> sqlite3.Connection:
+        """Connect for reading only. Raises the driver's errors, as the next one."""
+        return self._connect("PRAGMA query_only = ON")
+
+    def connect_writer(self) -> sqlite3.Connection:
+        """Connect with the settings that matter to commits."""
+        return self._connect(
+            f"PRAGMA synchronous = {self.synchronous}",
+            f"PRAGMA wal_autocheckpoint = {_CHECKPOINT_PAGES}",
+            f"PRAGMA journal_size_limit = {_WAL_BYTES}",
+        )
+
+    def _connect(self, *settings: str) -> sqlite3.Connection:
+        db = sqlite3.connect(
+            MEMORY if self.in_memory else self._uri(),
             timeout=self.busy_timeout,
             isolation_level=None,  # transactions are begun and ended by hand
             check_same_thread=False,  # `Connections` lends to one thread at a time
             uri=not self.in_memory,
         )
+        try:
+            for setting in settings:
+                db.execute(setting)
+        except BaseException:
+            db.close()
+            raise
+        return db
 
     def _uri(self) -> str:
         query = "mode=ro&immutable=1" if self.mode == "immutable" else f"mode={self.mode}"
         return f"file:{quote_from_bytes(os.fsencode(self.path))}?{query}"
-
-    def connect_reader(self) -> sqlite3.Connection:
-        """Connect for reading only."""
-        db = self.connect()
-        db.execute("PRAGMA query_only = ON")
-        return db
-
-    def connect_writer(self) -> sqlite3.Connection:
-        """Connect with the settings that matter to commits."""
-        db = self.connect()
-        db.execute(f"PRAGMA synchronous = {self.synchronous}")
-        db.execute(f"PRAGMA wal_autocheckpoint = {_CHECKPOINT_PAGES}")
-        db.execute(f"PRAGMA journal_size_limit = {_WAL_BYTES}")
-        return db
 
 
 def open_first(location: Location) -> tuple[Location, sqlite3.Connection]:
