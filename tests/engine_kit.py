@@ -1,0 +1,263 @@
+"""A saver taken apart for the tests of the engine.
+
+Backends that count, refuse or die; operations run request by request; checkpoints built
+by hand; and an exact form of values, in which 1, True and 1.0 are different.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import OrderedDict, deque
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from pydantic import BaseModel
+
+from threadkeep import MemorySaver
+from threadkeep.backends.memory import MemoryBackend
+from threadkeep.codec import NativeCodec
+from threadkeep.engine.calls import Fetch, Operation
+from threadkeep.engine.model import Batch, Change, Read, ReadThread
+from threadkeep.errors import ThreadkeepError
+from threadkeep.saver import Saver
+
+# -- backends --------------------------------------------------------------------------
+
+
+class Counted:
+    """Passes everything on to another backend and remembers what was asked."""
+
+    def __init__(self, inner: Any = None) -> None:
+        self.inner = MemoryBackend() if inner is None else inner
+        self.fetches: list[Sequence[Read]] = []
+        self.commits: list[Change] = []
+
+    def fetch(self, reads: Sequence[Read]) -> list[Any]:
+        self.fetches.append(reads)
+        return self.inner.fetch(reads)
+
+    def commit(self, change: Change) -> None:
+        self.commits.append(change)
+        self.inner.commit(change)
+
+    def close(self) -> None:
+        self.inner.close()
+
+    def asked(self) -> tuple[int, int]:
+        """How many fetches and commits there were since the last time."""
+        counts = len(self.fetches), len(self.commits)
+        self.fetches.clear()
+        self.commits.clear()
+        return counts
+
+    def added(self) -> int:
+        """How many bytes the last commit added."""
+        batch = self.commits[-1]
+        assert isinstance(batch, Batch)
+        rows = [len(r.metadata) + len(r.exact or b"") + len(r.manifest) for r in batch.checkpoints]
+        return sum(
+            rows + [len(w.body) for w in batch.writes] + [len(s.data) for s in batch.segments]
+        )
+
+
+class CountedCodec:
+    """Passes everything on to another codec and remembers what was encoded."""
+
+    def __init__(self, inner: Any = None) -> None:
+        self.inner = inner or NativeCodec()
+        self.encoded: list[Any] = []
+        self.decoded = 0
+
+    def encode(self, value: Any, intern: Any = None) -> bytes:
+        self.encoded.append(value)
+        return self.inner.encode(value, intern)
+
+    def decode(self, data: bytes, resolve: Any = None) -> Any:
+        self.decoded += 1
+        return self.inner.decode(data, resolve)
+
+    def decode_many(self, items: Sequence[bytes], resolve: Any = None) -> list[Any]:
+        self.decoded += len(items)
+        return self.inner.decode_many(items, resolve)
+
+    def with_allowlist(self, extra: Any) -> Any:
+        return self.inner.with_allowlist(extra)
+
+
+def counted_saver(inner: Any = None, **options: Any) -> tuple[Saver, Counted, CountedCodec]:
+    """A saver, its backend and its codec, which count."""
+    backend, codec = Counted(inner), CountedCodec()
+    saver = Saver(backend, **options)
+    saver._engine = dataclasses.replace(saver._engine, codec=codec)
+    return saver, backend, codec
+
+
+# -- operations, request by request ----------------------------------------------------
+
+
+class Steps:
+    """An operation that is driven by hand: `request` waits to be carried out."""
+
+    def __init__(self, operation: Operation[Any], backend: Any) -> None:
+        self._operation = operation
+        self._backend = backend
+        self.result: Any = None
+        self.request: Any = None
+        self._send(lambda: next(operation))
+
+    def step(self) -> Any:
+        """Carry out the request that waits; the next one, or None at the end."""
+        assert self.request is not None
+        try:
+            answer = self.carry_out()
+        except ThreadkeepError as exc:
+            error = exc
+            return self._send(lambda: self._operation.throw(error))
+        return self._send(lambda: self._operation.send(answer))
+
+    def carry_out(self) -> Any:
+        """Do what the operation waits for, without telling it."""
+        if isinstance(self.request, Fetch):
+            return self._backend.fetch(self.request.reads)
+        return self._backend.commit(self.request.change)
+
+    def fail(self, error: ThreadkeepError) -> Any:
+        """Throw an error in place of the answer."""
+        return self._send(lambda: self._operation.throw(error))
+
+    def finish(self) -> Any:
+        """Run to the end; what the operation returned."""
+        while self.request is not None:
+            self.step()
+        return self.result
+
+    def close(self) -> None:
+        """End it where it stands, as a cancellation does."""
+        self.request = None
+        self._operation.close()
+
+    def _send(self, resume: Callable[[], Any]) -> Any:
+        try:
+            self.request = resume()
+        except StopIteration as stop:
+            self.request, self.result = None, stop.value
+        return self.request
+
+
+def until_commit(steps: Steps) -> Steps:
+    """Go on until the operation waits for a commit."""
+    while isinstance(steps.request, Fetch):
+        steps.step()
+    return steps
+
+
+# -- checkpoints -----------------------------------------------------------------------
+
+
+def config(thread: str = "t", ns: str = "", checkpoint_id: str | None = None) -> Any:
+    """A config as LangGraph passes it."""
+    place = {"thread_id": thread, "checkpoint_ns": ns}
+    return {
+        "configurable": place
+        if checkpoint_id is None
+        else {**place, "checkpoint_id": checkpoint_id}
+    }
+
+
+def run_config(thread: str = "t", ns: str = "") -> Any:
+    """The config with which a run loads the head."""
+    return {
+        "configurable": {"thread_id": thread, "checkpoint_ns": ns, "__pregel_runtime": object()}
+    }
+
+
+def checkpoint(
+    number: int | str, values: dict[str, Any], versions: dict[str, Any], **more: Any
+) -> Any:
+    """A checkpoint; ids of numbers are ordered as the numbers are."""
+    return {
+        "v": 4,
+        "id": f"{number:08d}" if isinstance(number, int) else number,
+        "ts": "2024-05-01T10:20:30.123456+00:00",
+        "channel_values": values,
+        "channel_versions": versions,
+        "versions_seen": {},
+        "updated_channels": None,
+        **more,
+    }
+
+
+class Chain:
+    """Puts one checkpoint after another on one thread: each channel given is a new version."""
+
+    def __init__(self, saver: Saver, thread: str = "t", ns: str = "", start: int = 0) -> None:
+        self.saver = saver
+        self.at = config(thread, ns)
+        self.number = start
+        self.versions: dict[str, int] = {}
+        self.values: dict[str, Any] = {}
+
+    def put(self, **changed: Any) -> Any:
+        """The config of a new checkpoint in which these channels have these values."""
+        self.at = self.saver.put(*self.arguments(**changed))
+        return self.at
+
+    def arguments(self, **changed: Any) -> tuple[Any, Any, Any, Any]:
+        """What `put` is called with for the next checkpoint."""
+        self.number += 1
+        new = {name: self.versions.get(name, 0) + 1 for name in changed}
+        self.versions |= new
+        self.values |= changed
+        made = checkpoint(self.number, dict(self.values), dict(self.versions))
+        return self.at, made, {"source": "loop", "step": self.number}, new
+
+
+def values_of(saver: Saver, at: Any) -> dict[str, Any]:
+    """The channel values of a checkpoint, as any reader gets them."""
+    found = saver.get_tuple(at)
+    assert found is not None
+    return found.checkpoint["channel_values"]
+
+
+def elements_stored(backend: Any, thread: str = "t") -> int:
+    """How many log elements the thread holds."""
+    (rows,) = backend.fetch([ReadThread(thread)])
+    return sum(segment.count for segment in rows.segments)
+
+
+def fresh(saver: Saver) -> Saver:
+    """Another saver on the same backend, which remembers nothing."""
+    return Saver(saver._backend, conflicts=saver._engine.conflicts)
+
+
+def memory_saver(**options: Any) -> Saver:
+    return MemorySaver(**options)
+
+
+# -- values, exactly -------------------------------------------------------------------
+
+
+def exactly(value: Any) -> Any:
+    """The value as nested tuples with the names of all types in it; order of dicts counts."""
+    kind = type(value).__qualname__
+    if isinstance(value, BaseModel):
+        parts = (value.__dict__, value.__pydantic_extra__, value.__pydantic_private__)
+        return (kind, sorted(value.model_fields_set), *map(exactly, parts))
+    if dataclasses.is_dataclass(value):
+        names = [f.name for f in dataclasses.fields(value)]
+        return (kind, *(exactly(getattr(value, name, None)) for name in names))
+    if isinstance(value, dict | OrderedDict):
+        return (kind, *((exactly(k), exactly(v)) for k, v in value.items()))
+    if isinstance(value, set | frozenset):
+        return (kind, *sorted(map(exactly, value), key=repr))
+    if isinstance(value, list | tuple | deque):
+        return (kind, *map(exactly, value))
+    if isinstance(value, float):
+        return (kind, value.hex())
+    return (kind, value if isinstance(value, bytes) and len(value) > 64 else repr(value))
+
+
+def spread(items: Sequence[Any]) -> Iterator[tuple[int, Any]]:
+    """Numbers and items, shuffled the same way each time."""
+    order = sorted(range(len(items)), key=lambda i: (i * 7919) % 104729)
+    return ((i, items[i]) for i in order)

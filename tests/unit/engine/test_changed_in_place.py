@@ -1,0 +1,149 @@
+"""Whatever is changed in place and put again is stored changed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pytest
+from engine_kit import Chain, exactly, fresh, memory_saver, values_of
+
+LONG = "x" * 90
+
+
+@dataclass(slots=True)
+class Point:
+    x: int
+
+
+@dataclass
+class Named(Point):
+    name: str
+
+
+def read_back(chain):
+    """The last checkpoint as another process reads it."""
+    return values_of(fresh(chain.saver), chain.at)
+
+
+@pytest.fixture
+def chain():
+    return Chain(memory_saver())
+
+
+def test_equal_object_takes_the_place_and_changes(chain):
+    first, second = {"a": LONG}, {"a": LONG}
+    chain.put(x=[first])
+    chain.put(x=[second, {"b": LONG}])
+    second["a"] = "changed"
+    chain.put(x=[second, {"b": LONG}])
+    assert read_back(chain)["x"][0] == {"a": "changed"}
+
+
+def test_equal_object_takes_the_place_in_a_dict(chain):
+    first, second = {"a": LONG}, {"a": LONG}
+    chain.put(x={"k": first})
+    chain.put(x={"k": second, "l": LONG})
+    second["a"] = "changed"
+    chain.put(x={"k": second, "l": LONG})
+    assert read_back(chain)["x"]["k"] == {"a": "changed"}
+
+
+def test_equal_single_value_takes_the_place_and_changes(chain):
+    first = {f"member {i}" for i in range(50)}
+    second = set(first)
+    chain.put(x=first)
+    chain.put(x=second)
+    second.add("new")
+    chain.put(x=second)
+    assert "new" in read_back(chain)["x"]
+
+
+def test_slots_beside_a_dict_are_compared(chain):
+    chain.put(x=[Named(1, LONG), LONG])
+    chain.put(x=[Named(2, LONG), LONG])
+    assert exactly(read_back(chain)["x"]) == exactly([Named(2, LONG), LONG])
+
+
+def test_object_shared_by_two_elements(chain):
+    shared = {"a": LONG}
+    chain.put(x=[{"s": shared}, {"s": shared}, LONG])
+    shared["a"] = "changed"
+    chain.put(x=[{"s": shared}, {"s": shared}, LONG])
+    assert read_back(chain)["x"][:2] == [{"s": {"a": "changed"}}] * 2
+
+
+def test_rebuilt_container_around_an_object_that_changed(chain):
+    inner = {"a": LONG}
+    chain.put(x=[{"inner": inner, "n": 1}, LONG])
+    inner["a"] = "changed"
+    chain.put(x=[{"inner": inner, "n": 1}, LONG])
+    assert read_back(chain)["x"][0]["inner"] == {"a": "changed"}
+
+
+def test_pending_write_changed_before_its_put(chain):
+    message = {"a": LONG}
+    at = chain.put(n=0)
+    chain.saver.put_writes(at, [("x", [message])], "task")
+    message["a"] = "changed"
+    chain.put(x=[message])
+    assert read_back(chain)["x"] == [{"a": "changed"}]
+    tuple_ = fresh(chain.saver).get_tuple(at)
+    assert tuple_.pending_writes == [("task", "x", [{"a": LONG}])]
+
+
+def test_same_container_in_every_put(chain):
+    topic = []
+    for i in range(40):
+        topic.append({"i": i, "text": LONG})
+        chain.put(x=topic)
+        assert read_back(chain)["x"] == topic
+    topic[3]["i"] = "three"
+    chain.put(x=topic)
+    assert read_back(chain)["x"] == topic
+
+
+def test_a_key_that_is_equal_but_of_another_type_inside_a_tuple(chain):
+    value = {"text": LONG}
+    chain.put(x={(1, 2): value, "other": LONG})
+    chain.put(x={"first": LONG, (True, 2): value, "other": LONG})
+    assert exactly(read_back(chain)["x"]) == exactly(
+        {"first": LONG, (True, 2): value, "other": LONG}
+    )
+
+
+@dataclass(eq=False)
+class Mutable:
+    name: str
+
+
+def test_a_key_changed_in_place(chain):
+    key = Mutable("before")
+    chain.put(x={key: LONG, "other": LONG})
+    key.name = "after"
+    chain.put(x={key: LONG, "other": LONG})
+    assert [k.name for k in read_back(chain)["x"] if isinstance(k, Mutable)] == ["after"]
+
+
+def test_what_a_reader_does_to_values_changes_nothing(chain):
+    at = chain.put(x=[{"a": LONG}, [1, 2, 3]], y={"k": {"b": LONG}}, z={1, 2})
+    stored = exactly(read_back(chain))
+    for _ in range(2):
+        found = chain.saver.get_tuple(at)
+        found.checkpoint["channel_values"]["x"][0]["a"] = "mine"
+        found.checkpoint["channel_values"]["y"].clear()
+        found.checkpoint["channel_values"]["z"].add(3)
+        found.checkpoint["channel_versions"].clear()
+        found.checkpoint["versions_seen"]["n"] = {}
+        found.metadata["source"] = "mine"
+    listed = next(chain.saver.list(at))
+    listed.checkpoint["channel_values"]["x"].clear()
+    chain.put(n=1)
+    del chain.values["n"]
+    assert exactly(values_of(chain.saver, at)) == stored
+    assert {k: v for k, v in exactly_items(read_back(chain)) if k != "n"} == dict(
+        exactly_items(values_of(chain.saver, at))
+    )
+
+
+def exactly_items(values):
+    return [(name, exactly(value)) for name, value in values.items()]
