@@ -180,18 +180,24 @@ def _fill_enum(cls: Any, args: list[Any], _: Any) -> Any:
 
 def _fill_record(cls: type, args: list[Any], fields: Any) -> Any:
     """Set the fields; those that are missing get the class's own default."""
-    value = attributes.rebuild(cls, _bound(cls, args, fields))
-    records.add_defaults(value, fields.keys())
+    own = _bound(cls, args, fields)
+    value = attributes.rebuild(cls, own)
+    records.add_defaults(value, own.keys())
     return value
 
 
 def _bound(cls: type, args: list[Any], fields: Any) -> dict[str, Any]:
-    """Return the fields by name; of plain classes, LangGraph writes `Send` by position."""
-    if "namespace" in fields and cls.__name__ in ("Item", "SearchItem"):
-        fields = {**fields, "namespace": tuple(fields["namespace"])}
+    """Return the fields by name and in their form: LangGraph writes two classes in their own."""
     if cls.__name__ == "Send" and args:
-        return dict(zip(("node", "arg", "timeout"), [*args, None][:3], strict=True))
+        return dict(zip(("node", "arg", "timeout"), args, strict=False))
+    if cls.__name__ in ("Item", "SearchItem"):
+        times = {k: _time(fields[k]) for k in ("created_at", "updated_at")}
+        return {**fields, **times, "namespace": tuple(fields["namespace"])}
     return dict(fields)
+
+
+def _time(stored: Any) -> Any:
+    return datetime.fromisoformat(stored) if isinstance(stored, str) else stored
 
 
 def _fill_model(cls: Any, _: list[Any], fields: Any) -> Any:

@@ -49,8 +49,9 @@ def decode_model(data: bytes, unpacker: Unpacker) -> BaseModel:
     model = _new(cls)
     _set(model, "__dict__", state)
     _set(model, "__pydantic_fields_set__", _names(given, [*fields, *(extra or ())]))
-    _set(model, "__pydantic_extra__", extra)
-    _set(model, "__pydantic_private__", private)
+    if not cls.__pydantic_root_model__:  # there, both are attributes of the class
+        _set(model, "__pydantic_extra__", extra)
+        _set(model, "__pydantic_private__", private)
     return model
 
 

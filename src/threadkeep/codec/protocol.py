@@ -26,7 +26,8 @@ class Codec(Protocol):
             value: what to store.
             intern: asked for every message, model, dataclass and the like inside
                 `value` (never for `value` itself); where it gives an address, a
-                reference is written in the object's place.
+                reference is written in the object's place. It may be asked for the
+                same object more than once.
 
         Raises:
             UnserializableError: the value would not come back exactly.

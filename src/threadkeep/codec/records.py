@@ -12,12 +12,15 @@ from __future__ import annotations
 import dataclasses
 from collections import OrderedDict
 from collections.abc import Callable, Collection
+from copy import copy
 from enum import Flag
+from functools import partial
 from typing import Any
 
 from threadkeep.codec import state as attributes
 from threadkeep.codec.format import Decode, Packer, Tag, Unpacker
 from threadkeep.codec.kinds import BASES, solid_base
+from threadkeep.codec.wellknown import CODES, PLAIN
 from threadkeep.errors import CorruptionError, UnknownTypeError
 
 Encode = Callable[[Any, Packer], bytes]
@@ -204,6 +207,8 @@ def _defaults(cls: type) -> dict[str, Callable[[], Any] | None]:
     """Field -> what makes its default, for fields that were added after a value was stored."""
     if dataclasses.is_dataclass(cls):
         return {field.name: _dataclass_default(field) for field in dataclasses.fields(cls)}
+    if (code := CODES.get(f"{cls.__module__}:{cls.__qualname__}")) in PLAIN:
+        return {name: partial(copy, value) for name, value in PLAIN[code].items()}
     return {field.name: _attrs_default(field) for field in getattr(cls, "__attrs_attrs__", ())}
 
 

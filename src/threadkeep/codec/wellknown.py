@@ -41,8 +41,9 @@ HOMES: dict[int, tuple[str, ...]] = {
 
 CODES: dict[str, int] = {home: code for code, homes in HOMES.items() for home in homes}
 
-PLAIN = frozenset({33, 39, 40})
-"""Codes of classes that are no data classes, but are fully described by their attributes."""
+PLAIN: dict[int, dict[str, Any]] = {33: {"timeout": None}, 39: {}, 40: {"score": None}}
+"""Codes of classes that are no data classes, but are fully described by their attributes;
+with what attributes are when they are missing, which older releases did not have."""
 
 
 class Always:

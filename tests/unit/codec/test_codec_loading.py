@@ -1,0 +1,431 @@
+"""Loading finds only classes that this program has allowed, imports nothing and calls nothing."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import types
+from contextlib import suppress
+from dataclasses import dataclass, make_dataclass
+from typing import Any
+
+import codec_models as m
+import ormsgpack
+import pandas as pd
+import pytest
+from codec_same import same
+from langchain_core.messages import HumanMessage
+from langgraph.checkpoint.serde import _msgpack as langgraph_msgpack
+from langgraph.types import Send
+
+from threadkeep.codec import NativeCodec, Registry, register, register_module
+from threadkeep.codec import registry as registry_module
+from threadkeep.codec.format import OBJECT, Tag
+from threadkeep.codec.wellknown import HOMES
+from threadkeep.errors import (
+    CodecError,
+    CorruptionError,
+    InvalidArgumentError,
+    NewerFormatError,
+    UnknownTypeError,
+    UnserializableError,
+)
+
+CODEC = NativeCodec()
+CLASS_TAGS = (
+    Tag.PYDANTIC,
+    Tag.PYDANTIC_V1,
+    Tag.DATACLASS,
+    Tag.ATTRS,
+    Tag.NAMEDTUPLE,
+    Tag.ENUM,
+    Tag.FLAG,
+    Tag.SUBCLASS,
+    Tag.PLAIN,
+    Tag.FOREIGN,
+)
+
+
+def forged(tag: int, *parts: Any) -> bytes:
+    return bytes((OBJECT, tag)) + ormsgpack.packb(list(parts))
+
+
+def forged_instance(tag: int, name: str) -> bytes:
+    """Well-formed data of this kind that names a class."""
+    return forged(tag, name, 0, "x") if tag == Tag.SUBCLASS else forged(tag, name, {})
+
+
+@pytest.fixture
+def own() -> Registry:
+    return Registry()
+
+
+@pytest.fixture
+def default_registry(monkeypatch) -> Registry:
+    fresh = Registry()
+    monkeypatch.setattr(registry_module, "DEFAULT_REGISTRY", fresh)
+    return fresh
+
+
+@pytest.fixture
+def strict(monkeypatch) -> None:
+    monkeypatch.setattr(langgraph_msgpack, "STRICT_MSGPACK_ENABLED", True)
+
+
+@pytest.mark.parametrize("tag", CLASS_TAGS, ids=lambda tag: tag.name)
+@pytest.mark.parametrize(
+    "name",
+    [
+        "os:system",
+        "subprocess:Popen",
+        "codec_models:function",
+        "codec_models:Outer",
+        "codec_models:Plain",
+        "codec_models:Plain.__init__",
+        "builtins:eval",
+        "builtins:dict",
+        "builtins:ValueError",
+        "codec_models:no_such_class",
+        "threading:Thread",
+        "codec_models",
+        "",
+        ":",
+        "no-module:X",
+    ],
+)
+def test_what_is_no_data_class_never_comes_to_life(monkeypatch, tag, name) -> None:
+    monkeypatch.setattr(os, "system", lambda _: pytest.fail("called"))
+    for rest in (({"args": ["true"]},), (["true"],), ("true", 1), (0, "true", {}), ()):
+        with pytest.raises(CodecError):
+            CODEC.decode(forged(tag, name, *rest))
+
+
+@pytest.mark.parametrize("tag", CLASS_TAGS, ids=lambda tag: tag.name)
+def test_a_module_is_never_imported(tag) -> None:
+    assert "antigravity" not in sys.modules
+    with pytest.raises(CodecError) as caught:
+        CODEC.decode(forged_instance(tag, "antigravity:geohash"))
+    assert "antigravity" not in sys.modules
+    assert "antigravity" in str(caught.value)
+
+
+def test_a_module_that_would_import_on_attribute_access_is_left_alone(monkeypatch) -> None:
+    class Lazy(types.ModuleType):
+        def __getattribute__(self, name: str) -> Any:
+            raise AssertionError(name)
+
+    monkeypatch.setitem(sys.modules, "lazy_module", Lazy("lazy_module"))
+    with pytest.raises(UnknownTypeError):
+        CODEC.decode(forged(Tag.DATACLASS, "lazy_module:Thing", {}))
+
+
+def test_a_module_getattr_is_not_called(monkeypatch) -> None:
+    module = types.ModuleType("eager_module")
+    module.__getattr__ = pytest.fail
+    monkeypatch.setitem(sys.modules, "eager_module", module)
+    with pytest.raises(UnknownTypeError):
+        CODEC.decode(forged(Tag.DATACLASS, "eager_module:Thing.Inner", {}))
+
+
+@pytest.mark.parametrize("tag", CLASS_TAGS, ids=lambda tag: tag.name)
+def test_the_kind_in_the_data_must_be_the_class_s_kind(tag) -> None:
+    kinds = {
+        Tag.PYDANTIC: "Address",
+        Tag.PYDANTIC_V1: "OldStrict",
+        Tag.DATACLASS: "Task",
+        Tag.ATTRS: "Wheel",
+        Tag.NAMEDTUPLE: "Point",
+        Tag.ENUM: "Colour",
+        Tag.FLAG: "Access",
+        Tag.SUBCLASS: "Tagged",
+    }
+    for kind, name in kinds.items():
+        if kind is not tag:
+            with pytest.raises(UnknownTypeError, match=f"codec_models[:.]{name}"):
+                CODEC.decode(forged_instance(tag, f"codec_models:{name}"))
+
+
+def test_data_cannot_run_property_setters_or_methods() -> None:
+    back = CODEC.decode(forged(Tag.DATACLASS, "codec_models:Derived", {"expensive": 1, "a": 2}))
+    assert back.__dict__["a"] == 2
+    frozen = CODEC.decode(forged(Tag.DATACLASS, "codec_models:Frozen", {"a": 1}))
+    assert frozen == m.Frozen(1)
+
+
+def test_the_error_names_the_class_and_the_line_that_allows_it() -> None:
+    with pytest.raises(UnknownTypeError, match=r"app\.models\.Thing") as caught:
+        CODEC.decode(forged(Tag.DATACLASS, "app.models:Thing", {}))
+    assert "from app.models import Thing" in caught.value.hint
+    assert "threadkeep.register(Thing)" in caught.value.hint
+
+
+def test_a_class_that_is_gone_is_named(monkeypatch) -> None:
+    data = CODEC.encode(m.Task("t"))
+    monkeypatch.delattr(m, "Task")
+    with pytest.raises(UnknownTypeError, match=r"codec_models\.Task"):
+        CODEC.decode(data)
+
+
+def test_a_member_that_is_gone_is_named() -> None:
+    data = CODEC.encode(m.Colour.RED).replace(b"\xa3RED", b"\xa3OLD")
+    with pytest.raises(UnknownTypeError, match="no member 'OLD'"):
+        CODEC.decode(data)
+
+
+def test_a_class_whose_module_is_not_imported_here_is_named(monkeypatch) -> None:
+    data = CODEC.encode(Send("n", 1))
+    monkeypatch.delitem(sys.modules, "langgraph.types")
+    with pytest.raises(UnknownTypeError, match=r"langgraph\.types\.Send") as caught:
+        CODEC.decode(data)
+    assert "import langgraph.types" in caught.value.hint
+
+
+def test_numbers_of_a_newer_release_say_so() -> None:
+    for data in (forged(126), forged(Tag.KNOWN, 99, 0), forged(Tag.DATACLASS, 1000, {})):
+        with pytest.raises(NewerFormatError, match="release"):
+            CODEC.decode(data)
+    assert max(HOMES) < 1000
+
+
+# -- strict mode and allowlists --------------------------------------------------------
+
+
+def test_strict_mode_allows_only_what_is_listed(strict) -> None:
+    data = CODEC.encode(m.Task("t"))
+    with pytest.raises(UnknownTypeError, match="STRICT"):
+        CODEC.decode(data)
+    listed = CODEC.with_allowlist([("codec_models", "Task")])
+    assert listed.decode(data) == m.Task("t")
+    assert NativeCodec(allowed=[("codec_models", "Task")]).decode(data) == m.Task("t")
+    with pytest.raises(UnknownTypeError):
+        listed.decode(CODEC.encode(m.Point(1)))
+    with pytest.raises(UnknownTypeError, match="STRICT"):
+        CODEC.decode(data)  # a clone's list is its own
+
+
+def test_strict_mode_finds_nested_classes_by_langgraph_s_short_name(strict) -> None:
+    listed = CODEC.with_allowlist({("codec_models", "Inner")})
+    assert listed.decode(CODEC.encode(m.Outer.Inner(1))) == m.Outer.Inner(1)
+
+
+def test_strict_mode_leaves_built_in_and_registered_classes(strict, own) -> None:
+    own.register(m.Task)
+    codec = NativeCodec(own)
+    assert codec.decode(codec.encode([m.Task("t")])) == [m.Task("t")]
+    assert codec.decode(codec.encode(HumanMessage("x"))) == HumanMessage("x")
+    assert codec.decode(codec.encode({1, (2,)})) == {1, (2,)}
+
+
+def test_an_allowlist_imports_nothing_and_adds_no_functions() -> None:
+    listed = CODEC.with_allowlist([("antigravity", "geohash"), ("os", "system")])
+    for name in ("antigravity:geohash", "os:system"):
+        with pytest.raises(UnknownTypeError):
+            listed.decode(forged(Tag.DATACLASS, name, {}))
+    assert "antigravity" not in sys.modules
+
+
+# -- registered classes ----------------------------------------------------------------
+
+
+def test_a_local_class_can_be_registered(own) -> None:
+    @dataclass
+    class Local:
+        a: int
+
+    own.register(Local)
+    codec = NativeCodec(own)
+    assert codec.decode(codec.encode(Local(1))) == Local(1)
+    with pytest.raises(UnknownTypeError, match="Local"):
+        CODEC.decode(codec.encode(Local(1)))
+
+
+def test_a_renamed_class_is_found_by_its_old_name(own) -> None:
+    data = CODEC.encode(m.Task("t")).replace(b"codec_models:Task", b"old_models__:Work")
+    own.register(m.Task, name="old_models__:Work")
+    codec = NativeCodec(own)
+    assert codec.decode(data) == m.Task("t")
+    assert b"codec_models:Task" in codec.encode(m.Task("t"))
+
+
+def test_a_registered_class_must_still_be_of_the_stored_kind(own) -> None:
+    data = CODEC.encode(m.Task("t"))
+    own.register(m.Point, name="codec_models:Task")
+    with pytest.raises(UnknownTypeError, match="was stored as dataclass"):
+        NativeCodec(own).decode(data)
+
+
+def test_a_plain_class_is_stored_by_its_attributes_once_registered(own) -> None:
+    own.register(m.Plain)
+    codec = NativeCodec(own)
+    value = m.Plain({1: (2,)})
+    assert same(codec.decode(codec.encode([value]))[0].__dict__, value.__dict__)
+    with pytest.raises(UnknownTypeError):
+        CODEC.decode(codec.encode(value))
+    with pytest.raises(UnserializableError):
+        CODEC.encode(value)
+
+
+def test_a_foreign_class_is_stored_by_the_program_s_own_functions(own) -> None:
+    own.register(
+        pd.DataFrame,
+        encode=lambda frame: frame.to_dict("split"),
+        decode=lambda parts: pd.DataFrame(**parts),
+    )
+    codec = NativeCodec(own)
+    frame = pd.DataFrame({"a": [1, 2]})
+    assert codec.decode(codec.encode([frame]))[0].equals(frame)
+    with pytest.raises(UnknownTypeError, match=r"encode=\.\.\., decode=\.\.\."):
+        CODEC.decode(codec.encode(frame))
+
+
+def test_what_encode_raises_reaches_the_caller(own) -> None:
+    def fail(_: object) -> None:
+        raise ZeroDivisionError("own error")
+
+    own.register(m.Plain, encode=fail, decode=fail)
+    with pytest.raises(ZeroDivisionError, match="own error"):
+        NativeCodec(own).encode([m.Plain(1)])
+
+
+def test_registering_after_a_refusal_helps(own) -> None:
+    codec = NativeCodec(own)
+    with pytest.raises(UnserializableError):
+        codec.encode(m.Plain(1))
+    own.register(m.Plain)
+    assert codec.decode(codec.encode(m.Plain(1))).a == 1
+
+
+def test_register_is_a_decorator_too(default_registry) -> None:
+    @register
+    @dataclass
+    class One:
+        a: int
+
+    @register(name="old:Two")
+    @dataclass
+    class Two:
+        a: int
+
+    codec = NativeCodec(default_registry)
+    assert codec.decode(codec.encode([One(1), Two(2)])) == [One(1), Two(2)]
+    assert default_registry.named("old:Two") is Two
+
+
+def test_register_module_allows_its_data_classes(default_registry, strict) -> None:
+    data = [CODEC.encode(v) for v in (m.Task("t"), m.Colour.RED, m.Address(street="s"))]
+    codec = NativeCodec(default_registry)
+    with pytest.raises(UnknownTypeError):
+        codec.decode(data[0])
+    register_module("codec_models")
+    assert codec.decode_many(data) == [m.Task("t"), m.Colour.RED, m.Address(street="s")]
+    assert default_registry.named("codec_models:Plain") is None
+    assert default_registry.named("codec_models:HumanMessage") is None
+
+
+def test_register_module_may_import(default_registry, tmp_path, monkeypatch) -> None:
+    source = "from dataclasses import dataclass\n@dataclass\nclass Fresh:\n    a: int\n"
+    (tmp_path / "fresh_models.py").write_text(source)
+    monkeypatch.syspath_prepend(tmp_path)
+    register_module("fresh_models")
+    back = NativeCodec(default_registry).decode(
+        forged(Tag.DATACLASS, "fresh_models:Fresh", {"a": 1})
+    )
+    assert back.a == 1
+
+
+@pytest.mark.parametrize("name", ["no.such.module", "", ".relative", "os.path.nothing"])
+def test_register_module_names_an_absent_module(default_registry, name) -> None:
+    with pytest.raises(InvalidArgumentError, match="cannot be imported"):
+        register_module(name)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"cls": m.function}, "is not a class"),
+        ({"cls": m.Task, "encode": str}, "together"),
+        ({"cls": m.Task, "name": "no colon"}, "Qualified.Name"),
+        ({"cls": int}, "own form"),
+        ({"cls": HumanMessage}, "own form"),
+        ({"cls": ValueError}, "own form"),
+        ({"cls": subprocess.CalledProcessError}, "attributes alone"),
+        ({"cls": pd.DataFrame, "name": "x"}, "Qualified.Name"),
+    ],
+)
+def test_what_cannot_be_registered_says_why(own, arguments, message) -> None:
+    with pytest.raises(InvalidArgumentError, match=message):
+        own.register(**arguments)
+
+
+def test_a_program_that_makes_classes_as_it_goes_is_not_remembered_for_ever(own) -> None:
+    for i in range(6000):
+        with pytest.raises(UnserializableError):
+            own.rule(make_dataclass(f"Made{i}", ["a"]))
+    for i in range(5000):
+        own.rule(type(f"Odd{i}", (), {}))
+    assert len(own.rules) < 4500
+
+
+# -- pickle ----------------------------------------------------------------------------
+
+
+def test_pickles_are_written_and_read_only_where_asked_for() -> None:
+    pickling = NativeCodec(pickle_fallback=True)
+    frame = pd.DataFrame({"a": [1, 2], "b": ["x", "y"]})
+    for value in (frame, [frame], {"k": (frame,)}):
+        data = pickling.encode(value)
+        assert pickling.encode(pickling.decode(data)) == data
+        with pytest.raises(UnknownTypeError, match="pickle_fallback=True"):
+            CODEC.decode(data)
+    assert pickling.decode(pickling.encode(frame)).equals(frame)
+    assert pickling.with_allowlist([("a", "b")]).decode(pickling.encode(frame)).equals(frame)
+
+
+def test_what_cannot_be_pickled_is_refused_too() -> None:
+    with pytest.raises(UnserializableError, match="pickled either"):
+        NativeCodec(pickle_fallback=True).encode([lambda: 1])
+
+
+# -- damage ----------------------------------------------------------------------------
+
+
+def test_damaged_values_end_in_a_typed_error_or_a_value() -> None:
+    values = [
+        HumanMessage("hi", id="1"),
+        m.Person(name="a", friends=[m.Person(name="b")]),
+        [m.Task("t"), {1: (2,)}, m.Point(1), m.Colour.RED, m.Access.READ | m.Access.RUN],
+        {"a": {1, 2}, "b": m.Wheel(3), "c": m.Tagged("x"), "d": m.OldPerson(name="n")},
+    ]
+    for value in values:
+        data = CODEC.encode(value)
+        for at in range(len(data)):
+            for damaged in (data[:at], *_flips(data, at)):
+                with suppress(CodecError):
+                    CODEC.decode(damaged)
+
+
+def _flips(data: bytes, at: int) -> list[bytes]:
+    return [data[:at] + bytes((data[at] ^ flip,)) + data[at + 1 :] for flip in (1, 16, 128, 255)]
+
+
+def test_hostile_nesting_ends_in_a_typed_error() -> None:
+    for tag in (Tag.TUPLE, Tag.SET, Tag.PAIRS, Tag.DEQUE, Tag.DATACLASS):
+        data = b"\x01"
+        for _ in range(200):
+            data = b"\x91" * 200 + data
+            data = b"\xc9" + len(data).to_bytes(4, "big") + bytes((tag,)) + data
+        with pytest.raises(CorruptionError):
+            CODEC.decode(data)
+    with pytest.raises(CorruptionError):
+        CODEC.decode(b"\x91" * 100_000)
+
+
+def test_sizes_that_are_not_there_are_not_believed() -> None:
+    for data in (b"\xdd\xff\xff\xff\xff", b"\xc6\xff\xff\xff\xff", b"\xdf\xff\xff\xff\xff", b""):
+        with pytest.raises(CorruptionError):
+            CODEC.decode(data)
+    with pytest.raises(CorruptionError):
+        CODEC.decode(forged(Tag.NDARRAY, "<f8", [10**9, 10**9], 0, b"\0" * 8))
+    with pytest.raises(CorruptionError):
+        CODEC.decode(forged(Tag.NDARRAY, "|O", [1], 0, b"\0" * 8))

@@ -1,0 +1,168 @@
+"""What cannot come back exactly is refused when it is written, and the error helps."""
+
+from __future__ import annotations
+
+import threading
+from collections import ChainMap, defaultdict
+from dataclasses import dataclass
+from datetime import UTC, datetime, tzinfo
+from typing import Any
+
+import codec_models as m
+import numpy as np
+import pandas as pd
+import pydantic
+import pytest
+from langchain_core.messages import HumanMessage
+
+from threadkeep.codec import NativeCodec
+from threadkeep.codec.format import MAX_DEPTH
+from threadkeep.errors import UnserializableError
+
+CODEC = NativeCodec()
+
+
+class OddZone(tzinfo):
+    pass
+
+
+class Day(datetime):
+    pass
+
+
+class Holder:
+    def method(self) -> None: ...
+
+
+def recursive_list() -> list[Any]:
+    value: list[Any] = []
+    value.append([value])
+    return value
+
+
+def recursive_dict() -> dict[Any, Any]:
+    value: dict[Any, Any] = {1: 2}
+    value[2] = {"a": value}
+    return value
+
+
+def recursive_dataclass() -> m.Slotted:
+    value = m.Slotted(1)
+    value.b = (value,)
+    return value
+
+
+def recursive_model() -> m.Person:
+    value = m.Person(name="n")
+    value.friends.append(value)
+    return value
+
+
+def deep(levels: int) -> Any:
+    value: Any = 1
+    for _ in range(levels):
+        value = [value]
+    return value
+
+
+def deep_objects(levels: int, lists: int = 0) -> Any:
+    value: Any = 1
+    for _ in range(levels):
+        for _ in range(lists):
+            value = {"k": value}
+        value = m.Slotted(value)
+    return value
+
+
+REFUSED = [
+    object(),
+    lambda: 1,
+    m.function,
+    print,
+    Holder,
+    Holder().method,
+    m.Plain(1),
+    threading.Lock(),
+    (x for x in [1]),
+    iter([]),
+    memoryview(b"abc"),
+    ValueError("boom"),
+    type,
+    int,
+    NotImplemented,
+    ...,
+    {}.keys(),
+    ChainMap(),
+    defaultdict(lambda: 1),
+    Day(2026, 1, 1),
+    datetime(2026, 1, 1, tzinfo=OddZone()),
+    np.array([object()]),
+    np.ma.array([1], mask=[True]),
+    np.dtype("i4"),
+    pd.DataFrame({"a": [1]}),
+    pd.Timestamp(0),
+    m.Colour,
+    pydantic.Secret[int](1),
+    recursive_list(),
+    recursive_dict(),
+    recursive_dataclass(),
+    recursive_model(),
+    deep(300),
+    deep(100_000),
+    deep_objects(MAX_DEPTH + 1),
+    deep_objects(1000),
+    deep_objects(60, 250),
+]
+
+
+@pytest.mark.parametrize("value", REFUSED, ids=lambda v: type(v).__name__)
+def test_what_cannot_come_back_is_refused(value) -> None:
+    wrapped = [value, [value], {"k": value}, {1: value}, (value,), m.Slotted(value)]
+    for whole in [*wrapped, HumanMessage("x", custom=value)]:
+        with pytest.raises(UnserializableError) as caught:
+            CODEC.encode(whole)
+        assert str(caught.value)
+
+
+def test_the_error_names_the_type_and_the_way_out() -> None:
+    with pytest.raises(UnserializableError, match=r"codec_models\.Plain") as caught:
+        CODEC.encode({"a": [m.Plain(1)]})
+    assert "threadkeep.register(Plain" in caught.value.hint
+    assert "pickle_fallback" in caught.value.hint
+
+
+def test_a_class_that_cannot_be_found_again_is_refused() -> None:
+    @dataclass
+    class Local:
+        a: int
+
+    with pytest.raises(UnserializableError, match="cannot be found by its name") as caught:
+        CODEC.encode(Local(1))
+    assert "threadkeep.register(Local)" in caught.value.hint
+    dynamic = pydantic.create_model("Dynamic", a=(int, 1))
+    with pytest.raises(UnserializableError, match="Dynamic"):
+        CODEC.encode([dynamic()])
+
+
+def test_nesting_within_the_limits_is_stored() -> None:
+    for value in (deep(250), deep_objects(MAX_DEPTH), deep_objects(40, 2), deep_objects(3, 240)):
+        assert CODEC.decode(CODEC.encode(value)) == value
+
+
+def test_an_error_inside_leaves_the_codec_as_it_was() -> None:
+    for _ in range(3):
+        with pytest.raises(UnserializableError):
+            CODEC.encode([m.Slotted(object())])
+        assert CODEC.decode(CODEC.encode([m.Slotted(1)])) == [m.Slotted(1)]
+
+
+def test_what_an_interruption_raises_is_not_lost(monkeypatch) -> None:
+    def interrupt(_: object) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        CODEC.encode([m.Slotted(1)], interrupt)
+
+
+def test_times_in_utc_need_no_name() -> None:
+    assert len(CODEC.encode(datetime(2026, 1, 1, tzinfo=UTC))) <= 20
