@@ -1,0 +1,421 @@
+"""What the published conformance suite leaves out: threads with DeltaChannels.
+
+In its manner: plain async functions that are given a saver and call its async methods.
+LangGraph rebuilds a DeltaChannel from `aget_delta_channel_history`, so what this tells,
+and what pruning, copying and deleting leave of it, decides what a user reads.
+"""
+
+from __future__ import annotations
+
+import itertools
+import operator
+import random
+from collections.abc import Sequence
+from functools import reduce
+from typing import Annotated, Any
+
+from langgraph.channels import DeltaChannel
+from langgraph.checkpoint.base import BaseCheckpointSaver
+from langgraph.checkpoint.serde.types import ERROR, _DeltaSnapshot
+from langgraph.graph import END, START, StateGraph
+from langgraph.types import Command, interrupt
+from typing_extensions import TypedDict
+
+from .places import at
+from .rows import aput, place
+
+ROOT = place()
+
+
+async def history(saver: Any, config: Any, *channels: str) -> Any:
+    """The history of each channel, the writes as values alone."""
+    found = await saver.aget_delta_channel_history(config=config, channels=channels or ("log",))
+    assert set(found) == set(channels or ("log",))
+    return {
+        c: {**entry, "writes": [value for _, _, value in entry["writes"]]}
+        for c, entry in found.items()
+    }
+
+
+async def write(saver: Any, config: Any, value: Any, task: str = "task", path: str = "") -> None:
+    await saver.aput_writes(config, [("log", value)], task, path)
+
+
+async def line(saver: Any, count: int, **first: Any) -> list[Any]:
+    """`count` checkpoints, each but the last with one write on it: "0", "1", ..."""
+    configs = [await aput(saver, ROOT, first, log=1)]
+    for number in range(count - 1):
+        await write(saver, configs[-1], str(number))
+        configs.append(await aput(saver, configs[-1], log=number + 2))
+    return configs
+
+
+# -- the history itself --------------------------------------------------------------
+
+
+async def test_writes_come_oldest_first_and_without_a_seed(saver: Any) -> None:
+    *_, head = await line(saver, 4)
+    assert await history(saver, head) == {"log": {"writes": ["0", "1", "2"]}}
+
+
+async def test_writes_name_their_task_and_channel(saver: Any) -> None:
+    *_, head = await line(saver, 2)
+    found = await saver.aget_delta_channel_history(config=head, channels=["log"])
+    assert found == {"log": {"writes": [("task", "log", "0")]}}
+
+
+async def test_a_config_without_a_checkpoint_means_the_head(saver: Any) -> None:
+    await line(saver, 3)
+    assert await history(saver, ROOT) == {"log": {"writes": ["0", "1"]}}
+
+
+async def test_the_nearest_snapshot_is_the_seed_and_ends_the_walk(saver: Any) -> None:
+    first = await aput(saver, ROOT, log=1)
+    await write(saver, first, "before")
+    seed = _DeltaSnapshot(["s"])
+    second = await aput(saver, first, {"log": seed}, log=2)
+    await write(saver, second, "on it")
+    third = await aput(saver, second, log=3)
+    await write(saver, third, "after")
+    head = await aput(saver, third, log=4)
+    found = await history(saver, head)
+    assert found == {"log": {"writes": ["on it", "after"], "seed": seed}}
+    assert type(found["log"]["seed"]) is _DeltaSnapshot
+
+
+async def test_a_plain_value_is_a_seed_too(saver: Any) -> None:
+    first, head = await line(saver, 2, log=["plain"])
+    assert first != head
+    assert await history(saver, head) == {"log": {"writes": ["0"], "seed": ["plain"]}}
+
+
+async def test_empty_values_are_seeds(saver: Any) -> None:
+    for value in ([], {}, "", 0, False, None):
+        first = await aput(saver, ROOT, {"log": value}, log=1)
+        await write(saver, first, "w")
+        head = await aput(saver, first, log=2)
+        assert await history(saver, head) == {"log": {"writes": ["w"], "seed": value}}
+
+
+async def test_a_snapshot_on_the_target_itself_is_not_its_seed(saver: Any) -> None:
+    first = await aput(saver, ROOT, log=1)
+    await write(saver, first, "w")
+    head = await aput(saver, first, {"log": _DeltaSnapshot(["all"])}, log=2)
+    assert await history(saver, head) == {"log": {"writes": ["w"]}}
+
+
+async def test_the_targets_own_writes_are_not_its_history(saver: Any) -> None:
+    *_, head = await line(saver, 2)
+    await write(saver, head, "pending")
+    assert await history(saver, head) == {"log": {"writes": ["0"]}}
+
+
+async def test_writes_of_one_step_come_in_the_order_of_path_task_and_index(saver: Any) -> None:
+    first = await aput(saver, ROOT, log=1)
+    given = [("b", "z"), ("b", "y"), ("a", "x"), ("", "w"), ("c", "v")]
+    for path, task in given:
+        pair = [("log", f"{path}{task}0"), ("other", 0), ("log", f"{path}{task}1")]
+        await saver.aput_writes(first, pair, task, path)
+    head = await aput(saver, first, log=2)
+    expected = [f"{path}{task}{n}" for path, task in sorted(given) for n in (0, 1)]
+    assert await history(saver, head) == {"log": {"writes": expected}}
+
+
+async def test_only_the_path_to_the_target_counts(saver: Any) -> None:
+    root = await aput(saver, ROOT, log=1)
+    await write(saver, root, "shared")
+    left = await aput(saver, root, log=2)
+    right = await aput(saver, root, log=2)
+    await write(saver, left, "left")
+    await write(saver, right, "right")
+    left_head, right_head = await aput(saver, left, log=3), await aput(saver, right, log=3)
+    assert await history(saver, left_head) == {"log": {"writes": ["shared", "left"]}}
+    assert await history(saver, right_head) == {"log": {"writes": ["shared", "right"]}}
+
+
+async def test_each_channel_ends_at_its_own_seed(saver: Any) -> None:
+    first = await aput(saver, ROOT, {"near": 0, "far": 0}, near=1, far=1, none=1)
+    await saver.aput_writes(first, [("near", 1), ("far", 1), ("none", 1)], "t1")
+    second = await aput(saver, first, {"near": "seed"}, near=2, far=2, none=2)
+    await saver.aput_writes(second, [("near", 2), ("far", 2), ("none", 2)], "t2")
+    head = await aput(saver, second, near=3, far=3, none=3)
+    assert await history(saver, head, "near", "far", "none", "unheard of") == {
+        "near": {"writes": [2], "seed": "seed"},
+        "far": {"writes": [1, 2], "seed": 0},
+        "none": {"writes": [1, 2]},
+        "unheard of": {"writes": []},
+    }
+
+
+async def test_no_channels_no_history(saver: Any) -> None:
+    await line(saver, 3)
+    assert await saver.aget_delta_channel_history(config=ROOT, channels=[]) == {}
+
+
+async def test_a_channel_asked_for_twice_is_answered_once(saver: Any) -> None:
+    await line(saver, 3)
+    found = await saver.aget_delta_channel_history(config=ROOT, channels=["log", "log"])
+    assert [v for _, _, v in found["log"]["writes"]] == ["0", "1"]
+
+
+async def test_an_absent_thread_or_checkpoint_has_an_empty_history(saver: Any) -> None:
+    await line(saver, 2)
+    for config in (place("no such thread"), place(checkpoint="no such checkpoint"), place(ns="x")):
+        assert await history(saver, config) == {"log": {"writes": []}}
+
+
+async def test_namespaces_are_apart(saver: Any) -> None:
+    await line(saver, 3)
+    child = await aput(saver, place(ns="child"), log=1)
+    await write(saver, child, "in the child")
+    head = await aput(saver, child, log=2)
+    assert await history(saver, head) == {"log": {"writes": ["in the child"]}}
+
+
+async def test_the_walk_ends_where_a_parent_is_absent(saver: Any) -> None:
+    first = await aput(saver, place(checkpoint="never stored"), log=1)
+    await write(saver, first, "w")
+    head = await aput(saver, first, log=2)
+    assert await history(saver, head) == {"log": {"writes": ["w"]}}
+
+
+async def test_special_writes_are_no_part_of_it(saver: Any) -> None:
+    first = await aput(saver, ROOT, log=1)
+    await saver.aput_writes(first, [("log", "w"), (ERROR, "log")], "task")
+    head = await aput(saver, first, log=2)
+    assert await history(saver, head) == {"log": {"writes": ["w"]}}
+
+
+async def test_a_long_path_is_walked_to_its_end(saver: Any) -> None:
+    *_, head = await line(saver, 90)
+    assert await history(saver, head) == {"log": {"writes": [str(n) for n in range(89)]}}
+
+
+async def test_any_tree_tells_what_the_general_walk_tells(saver: Any) -> None:
+    """LangGraph's own walk over `aget_tuple` is the definition."""
+    choose = random.Random(7)
+    configs = [await aput(saver, ROOT, log=1)]
+    for number in range(40):
+        parent = choose.choice(configs[-6:])
+        for task in range(choose.randrange(3)):
+            values = [(choose.choice(("log", "other")), f"{number}.{task}.{n}") for n in range(2)]
+            await saver.aput_writes(parent, values, f"t{task}", choose.choice("ab"))
+        stored = {"log": _DeltaSnapshot([number])} if choose.random() < 0.2 else {}
+        configs.append(await aput(saver, parent, stored, log=number + 2, other=number + 2))
+    walk = BaseCheckpointSaver.aget_delta_channel_history
+    for config, channels in itertools.product(configs, (["log"], ["log", "other"])):
+        found = await saver.aget_delta_channel_history(config=config, channels=channels)
+        assert found == await walk(saver, config=config, channels=channels)
+
+
+# -- threads with DeltaChannels, thinned out, copied and cut -------------------------
+
+
+def extend(state: list[Any], writes: Sequence[Any]) -> list[Any]:
+    return reduce(operator.add, writes, state)
+
+
+def schema(frequency: int) -> Any:
+    channel = DeltaChannel(extend, list, snapshot_frequency=frequency)
+    return TypedDict("DeltaLog", {"log": Annotated[list, channel], "turns": int}, total=False)
+
+
+def graph(saver: Any, frequency: int = 100, **options: Any) -> Any:
+    """Two nodes that each add a line."""
+    builder = StateGraph(schema(frequency))
+    builder.add_node("a", lambda s: {"log": [f"a{len(s['log'])}"], "turns": s.get("turns", 0) + 1})
+    builder.add_node("b", lambda s: {"log": [f"b{len(s['log'])}"]})
+    builder.add_edge(START, "a")
+    builder.add_edge("a", "b")
+    builder.add_edge("b", END)
+    return builder.compile(checkpointer=saver, **options)
+
+
+def lines(turns: int, start: int = 0) -> list[str]:
+    """What the graph's log holds after so many turns."""
+    three = [(f"turn {n}", f"a{3 * n + 1}", f"b{3 * n + 2}") for n in range(start, turns)]
+    return [line for turn in three for line in turn]
+
+
+async def chat(saver: Any, turns: int, *, frequency: int = 100, thread: str = "thread") -> Any:
+    """A thread of so many turns."""
+    made = graph(saver, frequency)
+    for turn in range(turns):
+        await made.ainvoke({"log": [f"turn {turn}"]}, at(thread), durability="sync")
+    return made
+
+
+async def read(made: Any, thread: str = "thread") -> list[Any]:
+    return (await made.aget_state(at(thread))).values.get("log")
+
+
+async def listed(saver: Any, thread: str | None = "thread", **options: Any) -> list[Any]:
+    config = None if thread is None else at(thread)
+    return [found async for found in saver.alist(config, **options)]
+
+
+async def test_pruned_thread_still_reads_the_same_and_goes_on(saver: Any) -> None:
+    for frequency in (1, 2, 5, 100):
+        thread = f"every {frequency}"
+        made = await chat(saver, 4, frequency=frequency, thread=thread)
+        (before,) = [s async for s in made.aget_state_history(at(thread), limit=1)]
+        await saver.aprune([thread])
+        assert await made.aget_state(at(thread)) == before
+        assert await read(made, thread) == lines(4)
+        await made.ainvoke({"log": ["turn 4"]}, at(thread))
+        assert await read(made, thread) == lines(5)
+
+
+async def test_what_is_kept_only_for_others_is_not_shown(saver: Any) -> None:
+    made = await chat(saver, 3)
+    old = await listed(saver)
+    await saver.aprune(["thread"])
+    (left,) = await listed(saver)
+    assert left.config == old[0].config
+    assert len([s async for s in made.aget_state_history(at())]) == 1
+    for gone in old[1:]:
+        assert await saver.aget_tuple(gone.config) is None
+        assert await listed(saver, before=left.config) == []
+    assert [t.config for t in await listed(saver, None)] == [left.config]
+    assert await listed(saver, None, filter={"source": "input"}) == []
+
+
+async def test_pruning_twice_changes_nothing_more(saver: Any) -> None:
+    made = await chat(saver, 3)
+    for _ in range(3):
+        await saver.aprune(["thread"])
+        assert await read(made) == lines(3)
+        assert len(await listed(saver)) == 1
+
+
+async def test_pruning_after_a_new_snapshot_lets_older_checkpoints_go(saver: Any) -> None:
+    made = await chat(saver, 3, frequency=8)
+    await saver.aprune(["thread"])
+    await made.ainvoke({"log": ["turn 3"]}, at())
+    await saver.aprune(["thread"])
+    with_snapshot = await rows_of(saver)
+    for turn in range(4, 7):
+        await made.ainvoke({"log": [f"turn {turn}"]}, at())
+        await saver.aprune(["thread"])
+        assert await read(made) == lines(turn + 1)
+    assert await rows_of(saver) <= with_snapshot
+    assert len(await listed(saver)) == 1
+
+
+async def rows_of(saver: Any) -> int:
+    """How many checkpoints the store holds for the thread, shown or not."""
+    stats = await getattr(saver, "inner", saver).astats()
+    return stats.checkpoints
+
+
+async def test_pruned_thread_that_waits_for_the_user_can_be_resumed(saver: Any) -> None:
+    def wait(state: Any) -> Any:
+        return {"log": [interrupt(len(state["log"]))]}
+
+    builder = StateGraph(schema(100))
+    builder.add_node("a", lambda _: {"log": ["a"]})
+    builder.add_node("wait", wait)
+    builder.add_edge(START, "a")
+    builder.add_edge("a", "wait")
+    made = builder.compile(checkpointer=saver)
+    await made.ainvoke({"log": ["in"]}, at())
+    await saver.aprune(["thread"])
+    assert (await made.aget_state(at())).interrupts[0].value == 2
+    await made.ainvoke(Command(resume="answer"), at())
+    assert await read(made) == ["in", "a", "answer"]
+
+
+async def test_pruning_keeps_the_deltas_of_a_subgraph(saver: Any) -> None:
+    inner = graph(True)
+    builder = StateGraph(schema(100))
+    builder.add_node("inner", inner)
+    builder.add_edge(START, "inner")
+    made = builder.compile(checkpointer=saver)
+    for turn in range(3):
+        await made.ainvoke({"log": [f"turn {turn}"]}, at())
+        await saver.aprune(["thread"])
+    before = await read(made)
+    namespaces = {t.config["configurable"]["checkpoint_ns"] for t in await listed(saver)}
+    assert namespaces == {"", "inner"}
+    await saver.aprune(["thread"])
+    assert await read(made) == before
+    await made.ainvoke({"log": ["turn 3"]}, at())
+    assert [x for x in await read(made) if x.startswith("turn")][-1] == "turn 3"
+
+
+async def test_pruning_with_delete_leaves_nothing(saver: Any) -> None:
+    made = await chat(saver, 3)
+    await saver.aprune(["thread"], strategy="delete")
+    assert await listed(saver) == []
+    assert await read(made) in (None, [])
+
+
+async def test_pruning_leaves_other_threads_alone(saver: Any) -> None:
+    made = await chat(saver, 2)
+    await chat(saver, 2, thread="other")
+    await saver.aprune(["thread"])
+    await saver.adelete_thread("thread")
+    assert await read(made, "other") == lines(2)
+    assert len(await listed(saver, "other")) == 8
+
+
+async def test_copied_thread_reads_the_same_and_goes_its_own_way(saver: Any) -> None:
+    made = await chat(saver, 3)
+    await saver.acopy_thread("thread", "copy")
+    ours, theirs = await listed(saver), await listed(saver, "copy")
+    assert [t.checkpoint for t in theirs] == [t.checkpoint for t in ours]
+    assert [t.pending_writes for t in theirs] == [t.pending_writes for t in ours]
+    assert [t.metadata for t in theirs] == [t.metadata for t in ours]
+    await made.ainvoke({"log": ["turn 3"]}, at("copy"))
+    await made.aupdate_state(at(), {"log": ["only here"]})
+    assert await read(made, "copy") == lines(4)
+    assert await read(made) == [*lines(3), "only here"]
+
+
+async def test_copy_outlives_its_source(saver: Any) -> None:
+    made = await chat(saver, 3)
+    await saver.aprune(["thread"])
+    await saver.acopy_thread("thread", "copy")
+    await saver.adelete_thread("thread")
+    assert await read(made, "copy") == lines(3)
+    assert len(await listed(saver, "copy")) == 1
+    await made.ainvoke({"log": ["turn 3"]}, at("copy"))
+    await saver.aprune(["copy"])
+    assert await read(made, "copy") == lines(4)
+
+
+async def turns_by_run(saver: Any, turns: int) -> Any:
+    """A thread whose turn `n` is run "run n"."""
+    made = graph(saver)
+    for turn in range(turns):
+        config = {**at(), "metadata": {"run_id": f"run {turn}"}}
+        await made.ainvoke({"log": [f"turn {turn}"]}, config, durability="sync")
+    return made
+
+
+async def test_deleting_an_older_run_breaks_no_later_state(saver: Any) -> None:
+    made = await turns_by_run(saver, 4)
+    await saver.adelete_for_runs(["run 1", "run 0"])
+    assert await read(made) == lines(4)
+    assert {t.metadata["run_id"] for t in await listed(saver)} == {"run 2", "run 3"}
+    states = [s async for s in made.aget_state_history(at())]
+    assert states[-1].values["log"][:6] == lines(2)
+    await made.ainvoke({"log": ["turn 4"]}, at())
+    assert await read(made) == lines(5)
+
+
+async def test_deleting_the_last_run_goes_back_to_the_one_before(saver: Any) -> None:
+    made = await turns_by_run(saver, 3)
+    await saver.adelete_for_runs(["run 2"])
+    assert await read(made) == lines(2)
+    await made.ainvoke({"log": ["another turn 2"]}, at())
+    assert await read(made) == [*lines(2), "another turn 2", "a7", "b8"]
+
+
+async def test_deleting_all_runs_leaves_nothing(saver: Any) -> None:
+    await turns_by_run(saver, 2)
+    await saver.adelete_for_runs(["run 0", "run 1", "no such run"])
+    assert await listed(saver) == []
+
+
+ALL_DELTA_TESTS = [test for name, test in globals().items() if name.startswith("test_")]
