@@ -8,14 +8,22 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
 from threadkeep.codec.frame import Compression, pack
 from threadkeep.engine.model import Segment, Span
 from threadkeep.engine.working_set import Home, OpenLog, ThreadMemory
 
 SEGMENT_BYTES = 256 * 1024  # a run of new elements is cut into segments of about this size
-SEAL_COUNT = 64  # a tail of this many elements, or of this many bytes, is sealed
-SEAL_BYTES = 48 * 1024
+SEAL_COUNT = 32  # so many new elements, or so many new bytes, are sealed
+SEAL_BYTES = 32 * 1024
+SEAL_KEYFRAMES = 16  # keyframes are much alike: a few of them compress well
+FULL_COUNT = 256  # a sealed segment takes more until it holds so many elements or bytes
+FULL_BYTES = 64 * 1024
+KEYFRAMES = ""  # the channel whose log holds the keyframes
+
+
+_Tail: TypeAlias = dict[int, list[bytes]]  # the elements of segments, by their start
 
 
 @dataclass(slots=True)
@@ -30,7 +38,7 @@ class Appender:
     _runs: list[tuple[int, int, list[bytes]]] = field(default_factory=list)
     _borrowed: dict[tuple[int, int], Segment] = field(default_factory=dict)
     _sealed: list[Segment] = field(default_factory=list)
-    _seals: list[tuple[OpenLog, dict[int, list[bytes]]]] = field(default_factory=list)
+    _seals: list[tuple[OpenLog, _Tail, _Tail]] = field(default_factory=list)
 
     def append(self, channel: str, data: Sequence[bytes]) -> tuple[int, int]:
         """Add elements to the channel's log: the log and the first position."""
@@ -73,30 +81,43 @@ class Appender:
     # -- sealing ---------------------------------------------------------------------
 
     def seal(self) -> None:
-        """Join the small segments of logs that have gathered enough of them."""
-        self._seals = self.memory.begin_seals(SEAL_COUNT, SEAL_BYTES)
-        for log, tail in self._seals:
+        """Join the small segments of logs that have gathered enough of them.
+
+        The joined segment takes the next ones in too, until it is full: a few rewrites
+        of some kilobytes for a history that compresses well.
+        """
+        for log, tail in self.memory.begin_seals(_has_enough):
+            grows: dict[int, list[bytes]] = {}
             for run in _contiguous(tail):
+                elements = [e for start in run for e in tail[start]]
                 if len(run) > 1:
-                    elements = [e for start in run for e in tail[start]]
                     self._sealed.append(self._segment(log.log, run[0], elements))
                     self.dropped += [(log.log, start, len(tail[start])) for start in run]
+                full = len(elements) >= FULL_COUNT or sum(map(len, elements)) >= FULL_BYTES
+                grows = {} if full else {run[0]: elements}
+            self._seals.append((log, tail, grows))
 
     # -- afterwards ------------------------------------------------------------------
 
     def committed(self) -> None:
         """Tell the working set what is stored now."""
         self.home.committed = True
-        for log, tail in self._seals:
-            self.memory.end_seal(log, tail)
+        for log, tail, grows in self._seals:
+            self.memory.end_seal(log, tail, grows)
         for log_number, start, data in self._runs:
-            if sum(map(len, data)) < SEAL_BYTES:
+            if sum(map(len, data)) < FULL_BYTES:
                 self.memory.note_tail(log_number, start, data)
 
     def failed(self) -> None:
         """Let others seal what this batch could not."""
-        for log, _ in self._seals:
-            self.memory.end_seal(log, {})
+        for log, _, _ in self._seals:
+            self.memory.end_seal(log, {}, {})
+
+
+def _has_enough(channel: str, log: OpenLog) -> bool:
+    """Whether the log's tail is worth sealing."""
+    count = SEAL_KEYFRAMES if channel == KEYFRAMES else SEAL_COUNT
+    return log.new_count >= count or (log.new_bytes >= SEAL_BYTES and len(log.tail) > 1)
 
 
 def _joined(runs: list[tuple[int, int, list[bytes]]]) -> list[tuple[int, int, list[bytes]]]:

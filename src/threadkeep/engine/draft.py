@@ -88,9 +88,9 @@ class Draft:
         self._known.append((channel, Known(value, ref, held, self.appender.home)))
         return ref, held
 
-    def settle(self) -> None:
+    def settle(self, generation: int | None) -> None:
         """Remember where values were put. Called when the segments are packed."""
-        self.memory.place(self._placed, self._known)
+        self.memory.place(self._placed, self._known, generation)
 
     def _encode(self, channel: str, value: Any, old: Held | None) -> tuple[Ref, Held]:
         kind = _KINDS.get(type(value))

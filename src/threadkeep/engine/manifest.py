@@ -4,9 +4,11 @@ A manifest is written against a *keyframe*, a whole manifest stored as a log ele
 only what differs is kept, and channels and nodes go by their number in the keyframe.
 Keyframes are segments, so deleting one checkpoint never breaks another.
 
-On the wire, a MessagePack list: `[v, updated, extra, gone, entries, gone_nodes, seen]`,
-with `entries` flat triples (channel, version, value reference) and `seen` flat pairs
-(node, [all?, channel, version, channel, version, ...]).
+On the wire, a MessagePack list: `[v, updated, extra, gone, entries, gone_nodes, seen,
+newest]`, with `entries` flat triples (channel, version, value reference) and `seen` flat
+pairs (node, [all?, channel, version, channel, version, ...]). A whole-number version is
+written as its distance to `newest`, the greatest of them: a small number, as all move
+on together.
 """
 
 from __future__ import annotations
@@ -59,25 +61,58 @@ EMPTY = Manifest(0)
 def encode(manifest: Manifest, keyframe: Manifest = EMPTY) -> bytes:
     """The manifest's bytes, as a difference to `keyframe`."""
     channels, nodes = _numbers(keyframe.entries), _numbers(keyframe.seen)
-    old, new = keyframe.entries, manifest.entries
-    gone = [number for name, number in channels.items() if name not in new]
-    entries: list[Any] = []
-    for name, entry in new.items():
-        known = old.get(name)
-        if not _same_entry(entry, known):
-            wire = to_wire(entry.ref, known.ref if known is not None else None)
-            entries += (channels.get(name, name), entry.version, wire)
-    seen: list[Any] = []
-    for node, versions in manifest.seen.items():
-        before = keyframe.seen.get(node)
-        if before is None or not _same(versions, before):
-            seen += (nodes.get(node, node), _seen_wire(versions, before, channels))
-    gone_nodes = [number for node, number in nodes.items() if node not in manifest.seen]
+    newest = _newest(manifest)
     updated = manifest.updated
     if isinstance(updated, list):
         updated = [channels.get(name, name) for name in updated]  # type: ignore[misc]  # wire form
-    parts = [manifest.v, updated, manifest.extra, gone, entries, gone_nodes, seen]
+    parts = [
+        manifest.v,
+        updated,
+        manifest.extra,
+        [number for name, number in channels.items() if name not in manifest.entries],
+        _entries_wire(manifest, keyframe, channels, newest),
+        [number for node, number in nodes.items() if node not in manifest.seen],
+        _all_seen_wire(manifest, keyframe, nodes, channels, newest),
+        newest,
+    ]
     return ormsgpack.packb(parts)
+
+
+def _newest(manifest: Manifest) -> int:
+    versions = [entry.version for entry in manifest.entries.values() if type(entry.version) is int]
+    return max(versions, default=0) if min(versions, default=0) >= 0 else 0
+
+
+def _distance(version: Version, newest: int) -> Version:
+    """A whole-number version as its distance to the newest, and back; others as they are."""
+    return newest - version if type(version) is int else version
+
+
+def _entries_wire(
+    manifest: Manifest, keyframe: Manifest, channels: dict[str, int], newest: int
+) -> list[Any]:
+    wire: list[Any] = []
+    for name, entry in manifest.entries.items():
+        known = keyframe.entries.get(name)
+        if not _same_entry(entry, known):
+            ref = to_wire(entry.ref, known.ref if known is not None else None)
+            wire += (channels.get(name, name), _distance(entry.version, newest), ref)
+    return wire
+
+
+def _all_seen_wire(
+    manifest: Manifest,
+    keyframe: Manifest,
+    nodes: dict[str, int],
+    channels: dict[str, int],
+    newest: int,
+) -> list[Any]:
+    wire: list[Any] = []
+    for node, versions in manifest.seen.items():
+        known = keyframe.seen.get(node)
+        if known is None or not _same(versions, known):
+            wire += (nodes.get(node, node), _seen_wire(versions, known, channels, newest))
+    return wire
 
 
 def decode(data: bytes, keyframe: Manifest = EMPTY) -> Manifest:
@@ -87,23 +122,27 @@ def decode(data: bytes, keyframe: Manifest = EMPTY) -> Manifest:
         CorruptionError: the bytes are damaged or belong to another keyframe.
     """
     try:
-        v, updated, extra, gone, entries, gone_nodes, seen = ormsgpack.unpackb(data)
-        name = _namer(list(keyframe.entries))
-        node_name = _namer(list(keyframe.seen))
-        new_entries = _without(keyframe.entries, gone)
-        for key, version, wire in _groups(entries, 3):
-            known = keyframe.entries.get(name(key))
-            ref = from_wire(wire, known.ref if known is not None else None)
-            new_entries[name(key)] = Entry(version, ref)
-        new_seen = _without(keyframe.seen, gone_nodes)
-        for key, wire in _groups(seen, 2):
-            node = node_name(key)
-            new_seen[node] = _seen(wire, keyframe.seen.get(node, {}), name)
-        if isinstance(updated, list):
-            updated = [name(key) for key in updated]
+        return _decoded(ormsgpack.unpackb(data), keyframe)
     except (ValueError, TypeError, IndexError, KeyError) as exc:
         raise CorruptionError("A checkpoint's manifest is damaged.") from exc
-    return Manifest(v, new_entries, new_seen, updated, extra)
+
+
+def _decoded(parts: list[Any], keyframe: Manifest) -> Manifest:
+    v, updated, extra, gone, entries_wire, gone_nodes, seen_wire, newest = parts
+    name = _namer(list(keyframe.entries))
+    node_name = _namer(list(keyframe.seen))
+    entries = _without(keyframe.entries, gone)
+    for key, version, wire in _groups(entries_wire, 3):
+        known = keyframe.entries.get(name(key))
+        ref = from_wire(wire, known.ref if known is not None else None)
+        entries[name(key)] = Entry(_distance(version, newest), ref)
+    seen = _without(keyframe.seen, gone_nodes)
+    for key, wire in _groups(seen_wire, 2):
+        node = node_name(key)
+        seen[node] = _seen(wire, keyframe.seen.get(node, {}), name, newest)
+    if isinstance(updated, list):
+        updated = [name(key) for key in updated]
+    return Manifest(v, entries, seen, updated, extra)
 
 
 def _numbers(names: Iterable[str]) -> dict[str, int]:
@@ -132,13 +171,15 @@ def _same(a: Versions, b: Versions) -> bool:
     return a == b and all(type(v) is type(b[k]) for k, v in a.items())
 
 
-def _seen_wire(new: Versions, old: Versions | None, channels: dict[str, int]) -> list[Any]:
+def _seen_wire(
+    new: Versions, old: Versions | None, channels: dict[str, int], newest: int
+) -> list[Any]:
     """Only the versions that changed; all of them where some went away."""
     whole = old is None or any(name not in new for name in old)
     wire: list[Any] = [whole]
     for name, version in new.items():
         if whole or old is None or name not in old or not _equal(version, old[name]):
-            wire += (channels.get(name, name), version)
+            wire += (channels.get(name, name), _distance(version, newest))
     return wire
 
 
@@ -146,8 +187,10 @@ def _equal(a: Version, b: Version) -> bool:
     return a == b and type(a) is type(b)
 
 
-def _seen(wire: list[Any], old: Versions, name: Callable[[int | str], str]) -> Versions:
+def _seen(
+    wire: list[Any], old: Versions, name: Callable[[int | str], str], newest: int
+) -> Versions:
     versions = {} if wire[0] else dict(old)
     for key, version in _groups(wire[1:], 2):
-        versions[name(key)] = version
+        versions[name(key)] = _distance(version, newest)
     return versions

@@ -22,7 +22,7 @@ from typing import Any, NamedTuple, TypeAlias
 from threadkeep.engine.model import Span
 
 _INLINE, _CELL, LIST, TUPLE, DICT, _CHANGED = range(6)
-_MANY_SPANS = 8  # from here on, spans are written as a difference to the older reference's
+_MANY_SPANS = 2  # from here on, spans are written as a difference to the older reference's
 
 
 class Inline(NamedTuple):
@@ -67,7 +67,7 @@ def to_wire(ref: Ref | None, old: Ref | None = None) -> Any:
     if ref is None:
         return None
     if isinstance(ref, Run):
-        if isinstance(old, Run) and len(old.spans) > _MANY_SPANS:
+        if isinstance(old, Run) and len(old.spans) >= _MANY_SPANS:
             return [_CHANGED, ref.kind, *_changes(ref.spans, old.spans)]
         return [ref.kind, *_flat(ref.spans)]
     if isinstance(ref, Cell):
@@ -118,7 +118,10 @@ def _changed(flat: Sequence[int], old: tuple[Span, ...]) -> tuple[Span, ...]:
             spans.append(Span(~flat[at], flat[at + 1], flat[at + 1] + flat[at + 2]))
             at += 3
         else:
-            spans += old[flat[at] : flat[at] + flat[at + 1]]
+            run = old[flat[at] : flat[at] + flat[at + 1]]
+            if len(run) != flat[at + 1]:
+                raise IndexError("a run of spans that the older reference does not have")
+            spans += run
             at += 2
     return tuple(spans)
 

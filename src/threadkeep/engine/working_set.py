@@ -180,13 +180,19 @@ class Known:
 
 @dataclass(slots=True)
 class OpenLog:
-    """A log this process appends to: its number, the next free position, its small segments."""
+    """A log this process appends to: its number, the next free position, and its tail.
+
+    The tail holds the elements of small segments by their start, the last sealed one
+    included as long as that may still grow (`old_bytes`); `new_count` and `new_bytes` tell
+    how much of it came since.
+    """
 
     log: int
     next: int = 0
     tail: dict[int, list[bytes]] = field(default_factory=dict)
-    tail_count: int = 0
-    tail_bytes: int = 0
+    new_count: int = 0
+    new_bytes: int = 0
+    old_bytes: int = 0
     sealing: bool = False
 
 
@@ -272,33 +278,40 @@ class ThreadMemory:
             for open_log in self._logs.values():
                 if open_log.log == log and start not in open_log.tail:
                     open_log.tail[start] = elements
-                    open_log.tail_count += len(elements)
-                    open_log.tail_bytes += sum(map(len, elements))
+                    open_log.new_count += len(elements)
+                    open_log.new_bytes += sum(map(len, elements))
 
-    def begin_seals(self, count: int, size: int) -> list[tuple[OpenLog, dict[int, list[bytes]]]]:
-        """Logs whose tails have that many elements or bytes, with a copy of the tail.
+    def begin_seals(
+        self, enough: Callable[[str, OpenLog], bool]
+    ) -> list[tuple[OpenLog, dict[int, list[bytes]]]]:
+        """Logs with enough of a tail, each with a copy of it.
 
         Each is given to one batch at a time, which must call `end_seal`.
         """
         with self._lock:
             found = [
                 log
-                for log in self._logs.values()
-                if not log.sealing
-                and (log.tail_count >= count or (log.tail_bytes >= size and len(log.tail) > 1))
+                for (_, channel), log in self._logs.items()
+                if not log.sealing and enough(channel, log)
             ]
             for log in found:
                 log.sealing = True
             return [(log, dict(log.tail)) for log in found]
 
-    def end_seal(self, log: OpenLog, sealed: dict[int, list[bytes]]) -> None:
-        """Let the log be sealed again; what was sealed (nothing, after a failure) is gone."""
+    def end_seal(
+        self, log: OpenLog, sealed: dict[int, list[bytes]], grows: dict[int, list[bytes]]
+    ) -> None:
+        """Let the log be sealed again. `sealed` left the tail (nothing did, after a failure);
+        `grows` is a segment made of it that may still take more."""
         with self._lock:
             log.sealing = False
-            for start, elements in sealed.items():
-                if log.tail.pop(start, None) is not None:
-                    log.tail_count -= len(elements)
-                    log.tail_bytes -= sum(map(len, elements))
+            for start in sealed:
+                log.tail.pop(start, None)
+            if sealed:
+                log.new_count = sum(map(len, log.tail.values()))
+                log.new_bytes = sum([len(e) for part in log.tail.values() for e in part])
+                log.tail |= grows
+                log.old_bytes = sum([len(e) for part in grows.values() for e in part])
 
     # -- values on the way -----------------------------------------------------------
 
@@ -330,9 +343,16 @@ class ThreadMemory:
             kept = self._kept.pop(id(value), None)
         return kept[1:] if kept is not None and kept[0] is value else None
 
-    def place(self, placed: list[Placed], known: list[tuple[str, Known]]) -> None:
-        """Remember where values were put, the last few of them."""
+    def place(
+        self, placed: list[Placed], known: list[tuple[str, Known]], generation: int | None
+    ) -> None:
+        """Remember where values were put under `generation`, the last few of them.
+
+        Under an unknown one nothing is: nobody would notice that it has passed.
+        """
         with self._lock:
+            if generation is None or generation != self.generation:
+                return
             for item in placed:
                 self._placed[id(item.value)] = item
             while len(self._placed) > _PLACED:
@@ -366,7 +386,9 @@ class ThreadMemory:
         """About how many bytes this takes. States share most of their values."""
         states = list(self._states.values())
         heaviest = max([state.weight for state in states], default=0)
-        return _BASE_WEIGHT + heaviest * _OBJECT_FACTOR
+        with self._lock:
+            tails = sum([log.new_bytes + log.old_bytes for log in self._logs.values()])
+        return _BASE_WEIGHT + heaviest * _OBJECT_FACTOR + tails
 
 
 class WorkingSet:

@@ -12,6 +12,7 @@ from typing import Any, Literal
 from threadkeep.codec import Codec
 from threadkeep.codec.frame import Compression
 from threadkeep.engine import elements, manifest, refs
+from threadkeep.engine.appender import FULL_COUNT, KEYFRAMES
 from threadkeep.engine.calls import Operation, fetch_segments
 from threadkeep.engine.elements import Elements
 from threadkeep.engine.manifest import Manifest
@@ -33,7 +34,6 @@ from threadkeep.errors import CorruptionError
 
 TOKEN_BITS = 31
 ATTEMPTS = 8  # times a commit is built anew when others took its log positions
-_SMALL = 64  # elements up to which a stored segment is still worth sealing
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,9 +132,9 @@ def resume_logs(
         last = _last_span(entry.ref)
         if last is not None and last.log in ends:
             memory.resume_log(ns, channel, last.log, ends[last.log])
-    memory.resume_log(ns, "", key.log, key.pos + 1)
+    memory.resume_log(ns, KEYFRAMES, key.log, key.pos + 1)
     for segment in segments:
-        if segment.count < _SMALL:
+        if segment.count < FULL_COUNT:
             memory.note_tail(segment.log, segment.start, elements.opened(segment))
 
 

@@ -68,7 +68,7 @@ def load(engine: Engine, call: Load) -> Operation[Loaded | None]:
         if stored is None:
             return None
         try:
-            return (yield from _read(engine, call, stored))
+            return (yield from _read(engine, call, stored, reply.generation))
         except ThreadkeepError as exc:
             # Segments may have been removed between the two reads: then look again.
             if not isinstance(exc, CorruptionError) or reply.generation == generation:
@@ -77,7 +77,9 @@ def load(engine: Engine, call: Load) -> Operation[Loaded | None]:
             generation = reply.generation
 
 
-def _read(engine: Engine, call: Load, stored: StoredCheckpoint) -> Operation[Loaded]:
+def _read(
+    engine: Engine, call: Load, stored: StoredCheckpoint, generation: int
+) -> Operation[Loaded]:
     memory = engine.memory(stored.thread)
     ns, row = stored.row.ns, stored.row
     state = memory.state(ns, row.id)
@@ -99,7 +101,7 @@ def _read(engine: Engine, call: Load, stored: StoredCheckpoint) -> Operation[Loa
         owner = watch(loaded.id)
         data, codec = row.manifest, engine.codec
         new = State(ns, row.id, row.flags, read, key, known, data, codec, owner)
-        memory.publish(new, memory.generation)
+        memory.publish(new, generation)
         engine.working_set.settle(stored.thread)
     return loaded
 

@@ -7,11 +7,12 @@ snapshot stays visible so); another version is the value given, or none.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 from threadkeep.engine import manifest as manifests
-from threadkeep.engine.appender import Appender
+from threadkeep.engine.appender import KEYFRAMES, Appender
 from threadkeep.engine.calls import Operation, Place, commit, fetch_checkpoint
 from threadkeep.engine.draft import Draft
 from threadkeep.engine.loaded import LoadedId, created_at
@@ -28,7 +29,13 @@ from threadkeep.engine.operations.context import (
 from threadkeep.engine.refs import Inline, Ref
 from threadkeep.engine.rows import pack_metadata, pack_time
 from threadkeep.engine.working_set import Held, Keyframe, State, ThreadMemory, watch
-from threadkeep.errors import ConflictError, SegmentTakenError, StaleThreadError, ThreadkeepError
+from threadkeep.errors import (
+    CodecError,
+    ConflictError,
+    SegmentTakenError,
+    StaleThreadError,
+    ThreadkeepError,
+)
 from threadkeep.langgraph_names import START
 
 _KNOWN_KEYS = (
@@ -41,7 +48,6 @@ _KNOWN_KEYS = (
     "updated_channels",
 )
 _KEYFRAME_EVERY = 64  # checkpoints written against one keyframe
-_KEYFRAME_LOG = ""  # the channel whose log holds the keyframes
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,10 +85,10 @@ def put(engine: Engine, call: Put) -> Operation[None]:
     """
     for attempt in range(ATTEMPTS):
         memory = engine.memory(call.place.thread)
-        parent = yield from _parent(engine, memory, call)
+        generation, parent = yield from _parent(engine, memory, call)
         held = yield from _recall(engine, memory, parent, call)
         with memory.encoding:
-            built = _build(engine, memory, call, parent, held, seal=attempt == 0)
+            built = _build(engine, memory, call, generation, parent, held, seal=attempt == 0)
         try:
             yield from commit(built.batch)
         except SegmentTakenError:
@@ -123,23 +129,29 @@ def _sweep(engine: Engine, call: Put) -> Operation[None]:
 # -- the parent ----------------------------------------------------------------------
 
 
-def _parent(engine: Engine, memory: ThreadMemory, call: Put) -> Operation[State | None]:
-    """The parent as this process knows it, read if it must be; None if there is none."""
-    place = call.place
-    if call.parent is not None:
+def _parent(
+    engine: Engine, memory: ThreadMemory, call: Put
+) -> Operation[tuple[int, State | None]]:
+    """The parent as this process knows it, read if it must be; None if there is none.
+
+    With it goes the thread's generation: what is built on the parent holds only under
+    that one, whatever another call of this process has met meanwhile.
+    """
+    place, generation = call.place, memory.generation
+    if generation is not None:
+        if call.parent is None:
+            return generation, None
         state = memory.state(place.ns, call.parent)
         if state is not None:
-            return state
-    elif memory.generation is not None:
-        return None
+            return generation, state
     reply = yield from fetch_checkpoint(place.thread, place.ns, call.parent)
     memory.meet(reply.generation)
     if call.parent is None or reply.found is None:
-        return None
+        return reply.generation, None
     read, key = keyframe_of(reply.found, None)
     row = reply.found.row
     data, codec = row.manifest, engine.codec
-    return State(place.ns, row.id, row.flags, read, key, {}, data, codec)
+    return reply.generation, State(place.ns, row.id, row.flags, read, key, {}, data, codec)
 
 
 def _recall(
@@ -161,9 +173,11 @@ def _recall(
     held = dict(parent.held)
     if lost:
         spans = [span for ref in lost.values() for span in ref.needs]
-        found, segments = yield from read_elements(engine, call.place.thread, spans)
-        resume_logs(memory, parent.ns, parent.manifest, parent.keyframe, segments)
-        held |= {channel: hold(ref, found) for channel, ref in lost.items()}
+        # An old value that cannot be read is no base: the new one is stored whole then.
+        with suppress(CodecError):
+            found, segments = yield from read_elements(engine, call.place.thread, spans)
+            resume_logs(memory, parent.ns, parent.manifest, parent.keyframe, segments)
+            held |= {channel: hold(ref, found) for channel, ref in lost.items()}
     return held
 
 
@@ -179,6 +193,7 @@ def _build(
     engine: Engine,
     memory: ThreadMemory,
     call: Put,
+    generation: int,
     parent: State | None,
     known: dict[str, Held],
     *,
@@ -198,7 +213,7 @@ def _build(
     if seal:
         appender.seal()
     segments = appender.segments()
-    draft.settle()
+    draft.settle(generation)
     flags = call.flags | (parent.flags & FREE if parent is not None else 0)
     loaded = call.parent if isinstance(call.parent, LoadedId) else None
     row = CheckpointRow(
@@ -218,7 +233,7 @@ def _build(
     batch = Batch(
         thread=place.thread,
         now=now,
-        generation=memory.generation,
+        generation=generation,
         born=born(place.id, call.parent),
         fences=_fences(engine, row),
         segments=segments,
@@ -292,5 +307,5 @@ def _keyframe(parent: State | None, written: Manifest, appender: Appender) -> Ke
     key = parent.keyframe if parent is not None else None
     if key is not None and key.used < _KEYFRAME_EVERY:
         return Keyframe(key.manifest, key.log, key.pos, key.used + 1)
-    log, pos = appender.append(_KEYFRAME_LOG, [manifests.encode(written)])
+    log, pos = appender.append(KEYFRAMES, [manifests.encode(written)])
     return Keyframe(written, log, pos, 1)

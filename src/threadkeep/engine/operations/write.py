@@ -67,7 +67,7 @@ def put_writes(engine: Engine, call: PutWrites) -> Operation[None]:
 
 
 def _build(engine: Engine, memory: ThreadMemory, call: PutWrites) -> tuple[Batch, Appender]:
-    place = call.place
+    place, generation = call.place, memory.generation
     appender = Appender(memory, place.ns, engine.compression)
     draft = Draft(memory, engine.codec, appender, writes=True)
     state = memory.state(place.ns, str(place.id))
@@ -81,7 +81,7 @@ def _build(engine: Engine, memory: ThreadMemory, call: PutWrites) -> tuple[Batch
         exc.at(**place.named())
         raise
     segments = appender.segments()
-    draft.settle()
+    draft.settle(generation)
     loaded = place.id if isinstance(place.id, LoadedId) else None
     row = WriteRow(
         ns=place.ns,
@@ -95,7 +95,7 @@ def _build(engine: Engine, memory: ThreadMemory, call: PutWrites) -> tuple[Batch
     batch = Batch(
         thread=place.thread,
         now=engine.now(),
-        generation=memory.generation,
+        generation=generation,
         born=born(place.id),
         fences=_fences(engine, loaded, row),
         segments=segments,
