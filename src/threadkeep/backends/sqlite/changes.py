@@ -128,8 +128,9 @@ def _check_writes(db: sqlite3.Connection, batch: Batch, number: int, fence: Writ
 
 
 _COUNT_ROWS = """
-SELECT (SELECT count(*) FROM tk_checkpoints WHERE thread = ?1),
-       (SELECT count(*) FROM tk_writes WHERE thread = ?1)
+SELECT (SELECT count(*) FROM tk_checkpoints c WHERE c.thread = t.number),
+       (SELECT count(*) FROM tk_writes w WHERE w.thread = t.number)
+FROM tk_threads t WHERE t.number = ?
 """
 
 
@@ -144,11 +145,9 @@ _DROP_SEGMENT = "DELETE FROM tk_segments WHERE thread = ? AND log = ? AND start 
 # Stored segments never overlap: only the last one that starts before our end can reach us.
 _ADD_SEGMENT = """
 INSERT INTO tk_segments (thread, log, start, count, data)
-SELECT ?1, ?2, ?3, ?4, ?5
-WHERE coalesce(
-    (SELECT start + count FROM tk_segments
-        WHERE thread = ?1 AND log = ?2 AND start < ?3 + ?4 ORDER BY start DESC LIMIT 1),
-    ?3) <= ?3
+SELECT ?, ?, ?, ?, ?
+WHERE (? < (SELECT start + count FROM tk_segments
+    WHERE thread = ? AND log = ? AND start < ? ORDER BY start DESC LIMIT 1)) IS NOT TRUE
 """
 _SAME_SEGMENT = """
 SELECT 1 FROM tk_segments WHERE thread = ? AND log = ? AND start = ? AND count = ? AND data = ?
@@ -160,9 +159,9 @@ VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 """
 _ADD_WRITE = """
 INSERT INTO tk_writes (thread, ns, checkpoint, run, seen, task, path, body, seq)
-SELECT ?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, coalesce(
+SELECT ?, ?, ?, ?, ?, ?, ?, ?, coalesce(
     (SELECT seq FROM tk_writes
-        WHERE thread = ?1 AND ns = ?2 AND checkpoint = ?3 ORDER BY seq DESC LIMIT 1),
+        WHERE thread = ? AND ns = ? AND checkpoint = ? ORDER BY seq DESC LIMIT 1),
     0) + 1
 """
 _DROP_CHECKPOINT = "DELETE FROM tk_checkpoints WHERE thread = ? AND ns = ? AND id = ?"
@@ -175,7 +174,8 @@ WHERE thread = ? AND ns = ? AND id = ?
 
 def _add_segment(db: sqlite3.Connection, thread: str, number: int, segment: Segment) -> None:
     values = (number, segment.log, segment.start, segment.count, segment.data)
-    added = db.execute(_ADD_SEGMENT, values).rowcount
+    place = (segment.start, number, segment.log, segment.stop)
+    added = db.execute(_ADD_SEGMENT, (*values, *place)).rowcount
     if not added and not db.execute(_SAME_SEGMENT, values).fetchone():
         raise SegmentTakenError(
             f"Log {segment.log} holds other bytes at {segment.start}.", thread=thread
@@ -201,15 +201,15 @@ def _checkpoint_values(number: int, row: CheckpointRow) -> tuple[Any, ...]:
 
 
 def _write_values(number: int, row: WriteRow) -> tuple[Any, ...]:
+    place = (number, row.ns, pack_id(row.checkpoint_id))
     return (
-        number,
-        row.ns,
-        pack_id(row.checkpoint_id),
+        *place,
         row.run or None,
         row.seen or None,
         pack_id(row.task_id),
         row.task_path or None,
         row.body,
+        *place,
     )
 
 
@@ -232,27 +232,28 @@ _DELETE_ALL = (
 _BURY = """
 UPDATE tk_threads SET deleted_at = ?, generation = coalesce(generation, 0) + 1 WHERE number = ?
 """
-_HOLDS_CHECKPOINTS = "SELECT 1 FROM tk_checkpoints WHERE thread = ?1 LIMIT 1"
+_HOLDS_CHECKPOINTS = "SELECT 1 FROM tk_checkpoints WHERE thread = ? LIMIT 1"
 _HOLDS_ROWS = """
-SELECT 1 WHERE EXISTS (SELECT 1 FROM tk_checkpoints WHERE thread = ?1)
-    OR EXISTS (SELECT 1 FROM tk_writes WHERE thread = ?1)
-    OR EXISTS (SELECT 1 FROM tk_segments WHERE thread = ?1)
+SELECT 1 FROM tk_threads t WHERE t.number = ?
+    AND (EXISTS (SELECT 1 FROM tk_checkpoints c WHERE c.thread = t.number)
+        OR EXISTS (SELECT 1 FROM tk_writes w WHERE w.thread = t.number)
+        OR EXISTS (SELECT 1 FROM tk_segments s WHERE s.thread = t.number))
 """
 _COPY_ALL = (
     """
     INSERT INTO tk_checkpoints (thread, ns, id, parent, run, seen, flags, ts, metadata, exact,
         key_log, key_pos, manifest)
-    SELECT ?2, ns, id, parent, run, seen, flags, ts, metadata, exact, key_log, key_pos, manifest
-    FROM tk_checkpoints WHERE thread = ?1
+    SELECT ?, ns, id, parent, run, seen, flags, ts, metadata, exact, key_log, key_pos, manifest
+    FROM tk_checkpoints WHERE thread = ?
     """,
     """
     INSERT INTO tk_writes (thread, ns, checkpoint, seq, run, seen, task, path, body)
-    SELECT ?2, ns, checkpoint, seq, run, seen, task, path, body
-    FROM tk_writes WHERE thread = ?1
+    SELECT ?, ns, checkpoint, seq, run, seen, task, path, body
+    FROM tk_writes WHERE thread = ?
     """,
     """
     INSERT INTO tk_segments (thread, log, start, count, data)
-    SELECT ?2, log, start, count, data FROM tk_segments WHERE thread = ?1
+    SELECT ?, log, start, count, data FROM tk_segments WHERE thread = ?
     """,
 )
 
@@ -272,7 +273,7 @@ def _copy(db: sqlite3.Connection, change: CopyThread) -> None:
         raise ThreadExistsError(thread=change.target)
     _empty(db, target)
     for statement in _COPY_ALL:
-        db.execute(statement, (source, target))
+        db.execute(statement, (target, source))
     db.execute(_BURY, (None, target))
 
 

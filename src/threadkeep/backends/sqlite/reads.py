@@ -52,7 +52,6 @@ _COLUMNS = (
 )
 _VISIBLE = f"(c.flags & {HIDDEN}) IS NOT {HIDDEN}"  # flags are NULL for 0
 _THREAD = "SELECT number, generation, deleted_at FROM tk_threads WHERE thread = ?"
-_THREAD_NUMBER = "(SELECT number FROM tk_threads WHERE thread = ?1)"
 
 
 class ThreadHead(NamedTuple):
@@ -154,7 +153,7 @@ class _Finder:
         return StoredCheckpoint(self._thread, row, self._keyframe(row), writes, child)
 
     def _child(self, key: _Row) -> Child | None:
-        row = self._db.execute(_CHILD, key).fetchone()
+        row = self._db.execute(_CHILD, (*key, key[-1])).fetchone()
         return Child(unpack_id(row[0]), row[1] or 0, row[2] or 0) if row else None
 
     def _keyframe(self, row: CheckpointRow) -> Segment | None:
@@ -168,25 +167,25 @@ class _Finder:
 
 _WRITES = """
 SELECT ns, checkpoint, seq, run, seen, task, path, body FROM tk_writes
-WHERE thread = ?1 AND ns = ?2 AND checkpoint = ?3 ORDER BY seq
+WHERE thread = ? AND ns = ? AND checkpoint = ? ORDER BY seq
 """
 # Ids grow with time: the first child is nearly always the next row or soon after.
 _CHILD = """
 SELECT id, run, seen FROM tk_checkpoints
-WHERE thread = ?1 AND ns = ?2 AND id > ?3 AND parent = ?3 ORDER BY id LIMIT 1
+WHERE thread = ? AND ns = ? AND id > ? AND parent = ? ORDER BY id LIMIT 1
 """
 _SEGMENT_AT = """
 SELECT start, count, data FROM tk_segments
-WHERE thread = ?1 AND log = ?2 AND start <= ?3 ORDER BY start DESC LIMIT 1
+WHERE thread = ? AND log = ? AND start <= ? ORDER BY start DESC LIMIT 1
 """
 
 
 # -- single checkpoints and segments -------------------------------------------------
 
-_BY_ID = f"SELECT {_COLUMNS} FROM tk_checkpoints c WHERE thread = ?1 AND ns = ?2 AND id = ?3"
+_BY_ID = f"SELECT {_COLUMNS} FROM tk_checkpoints c WHERE thread = ? AND ns = ? AND id = ?"
 _HEAD = f"""
 SELECT {_COLUMNS} FROM tk_checkpoints c
-WHERE thread = ?1 AND ns = ?2 AND {_VISIBLE} ORDER BY id DESC LIMIT 1
+WHERE thread = ? AND ns = ? AND {_VISIBLE} ORDER BY id DESC LIMIT 1
 """
 
 
@@ -202,36 +201,39 @@ def _checkpoint(db: sqlite3.Connection, read: ReadCheckpoint) -> ThreadState:
     return ThreadState(generation, deleted_at, found)
 
 
-_OVERLAPPING = f"""
+# Stored segments never overlap: the last that starts at or before ours is the first to look at.
+_OVERLAPPING = """
 SELECT start, count, data FROM tk_segments
-WHERE thread = {_THREAD_NUMBER} AND log = ?2 AND start < ?4 AND start + count > ?3
+WHERE thread = ? AND log = ? AND start < ? AND start + count > ?
     AND start >= coalesce(
-        (SELECT start FROM tk_segments WHERE thread = {_THREAD_NUMBER} AND log = ?2
-            AND start <= ?3 ORDER BY start DESC LIMIT 1),
-        ?3)
+        (SELECT start FROM tk_segments
+            WHERE thread = ? AND log = ? AND start <= ? ORDER BY start DESC LIMIT 1),
+        0)
 ORDER BY start
 """
 
 
 def _segments(db: sqlite3.Connection, read: ReadSegments) -> list[Segment]:
+    number = read_thread_head(db, read.thread).number
     found: dict[tuple[int, int], Segment] = {}
     for log, start, stop in read.spans:
         if start < stop:
-            for row in db.execute(_OVERLAPPING, (read.thread, log, start, stop)):
+            values = (number, log, stop, start, number, log, start)
+            for row in db.execute(_OVERLAPPING, values):
                 found[log, row[0]] = _segment(log, row)
     return [found[key] for key in sorted(found)]
 
 
 _PATH = f"""
-WITH RECURSIVE path (id, parent, step) AS (
-    SELECT id, parent, 1 FROM tk_checkpoints WHERE thread = ?1 AND ns = ?2 AND id = ?3
+WITH RECURSIVE path (thread, ns, id, parent, step) AS (
+    SELECT thread, ns, id, parent, 1 FROM tk_checkpoints WHERE thread = ? AND ns = ? AND id = ?
     UNION ALL
-    SELECT c.id, c.parent, path.step + 1 FROM path JOIN tk_checkpoints c
-        ON c.thread = ?1 AND c.ns = ?2 AND c.id = path.parent
-    LIMIT ?4
+    SELECT c.thread, c.ns, c.id, c.parent, path.step + 1 FROM path JOIN tk_checkpoints c
+        ON c.thread = path.thread AND c.ns = path.ns AND c.id = path.parent
+    LIMIT ?
 )
 SELECT {_COLUMNS} FROM path JOIN tk_checkpoints c
-    ON c.thread = ?1 AND c.ns = ?2 AND c.id = path.id
+    ON c.thread = path.thread AND c.ns = path.ns AND c.id = path.id
 ORDER BY path.step
 """
 
@@ -349,36 +351,37 @@ def _first_children(rows: Iterable[CheckpointRow]) -> dict[tuple[str, str], Chil
 
 _FIND = """
 SELECT t.thread FROM tk_threads t
-WHERE t.thread >= coalesce(?1, '') AND t.thread IS NOT ?1
+WHERE t.thread >= coalesce(?, '') AND t.thread IS NOT ?
     AND EXISTS (SELECT 1 FROM tk_checkpoints c WHERE c.thread = t.number)
-ORDER BY t.thread LIMIT ?2
+ORDER BY t.thread LIMIT ?
 """
 _FIND_RUNS = """
 SELECT t.thread FROM tk_threads t
-WHERE t.thread >= coalesce(?1, '') AND t.thread IS NOT ?1
+WHERE t.thread >= coalesce(?, '') AND t.thread IS NOT ?
     AND EXISTS (
         SELECT 1 FROM tk_checkpoints c WHERE c.thread = t.number
             AND CASE WHEN json_valid(c.metadata) THEN json_extract(c.metadata, '$.run_id') END
-                IN (SELECT value FROM json_each(?3)))
-ORDER BY t.thread LIMIT ?2
+                IN (SELECT value FROM json_each(?)))
+ORDER BY t.thread LIMIT ?
 """
 
 
 def _find(db: sqlite3.Connection, read: FindThreads) -> list[str]:
+    after = (read.after, read.after)
     if read.run_ids:
-        rows = db.execute(_FIND_RUNS, (read.after, read.limit, json.dumps(read.run_ids)))
+        rows = db.execute(_FIND_RUNS, (*after, json.dumps(read.run_ids), read.limit))
     else:
-        rows = db.execute(_FIND, (read.after, read.limit))
+        rows = db.execute(_FIND, (*after, read.limit))
     return [thread for (thread,) in rows]
 
 
 _FIND_ANY = """
 SELECT t.thread, t.number FROM tk_threads t
-WHERE t.thread >= coalesce(?1, '') AND t.thread IS NOT ?1
+WHERE t.thread >= coalesce(?, '') AND t.thread IS NOT ?
     AND (EXISTS (SELECT 1 FROM tk_checkpoints c WHERE c.thread = t.number)
         OR EXISTS (SELECT 1 FROM tk_writes w WHERE w.thread = t.number)
         OR EXISTS (SELECT 1 FROM tk_segments s WHERE s.thread = t.number))
-ORDER BY t.thread LIMIT ?2
+ORDER BY t.thread LIMIT ?
 """
 _CHECKPOINT_SIZES = """
 SELECT count(*), coalesce(sum(length(CAST(ns AS BLOB)) + length(id) + coalesce(length(parent), 0)
@@ -399,7 +402,7 @@ _TOTAL = "SELECT page_count * page_size FROM pragma_page_count, pragma_page_size
 def _sizes(db: sqlite3.Connection, read: ReadSizes) -> Sizes:
     (total,) = db.execute(_TOTAL).fetchone()
     threads = []
-    for thread, number in db.execute(_FIND_ANY, (read.after, read.limit)).fetchall():
+    for thread, number in db.execute(_FIND_ANY, (read.after, read.after, read.limit)).fetchall():
         rows, row_bytes = db.execute(_CHECKPOINT_SIZES, (number,)).fetchone()
         writes, write_bytes = db.execute(_WRITE_SIZES, (number,)).fetchone()
         segments, segment_bytes = db.execute(_SEGMENT_SIZES, (number,)).fetchone()
