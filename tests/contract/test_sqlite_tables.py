@@ -7,7 +7,18 @@ import uuid
 import pytest
 
 from threadkeep.backends.sqlite import SqliteBackend
-from threadkeep.engine.model import HIDDEN, Batch, DropThread
+from threadkeep.engine.model import (
+    HIDDEN,
+    Batch,
+    DropThread,
+    HeadFence,
+    ReadCheckpoint,
+    ReadPath,
+    ReadSegments,
+    ScanCheckpoints,
+    Span,
+    WritesFence,
+)
 from threadkeep.testing.records import checkpoint, segment, uid, write
 
 
@@ -101,3 +112,49 @@ def test_rows_are_compact(tmp_path):
         previous = key
     backend.close()
     assert path.stat().st_size < 600 * (205 + 165) + 14 * 4096
+
+
+HOT = [
+    ReadCheckpoint("t", ""),
+    ReadCheckpoint("t", "", uid(30)),
+    ReadSegments("t", (Span(1, 3, 5), Span(1, 30, 50))),
+    ReadPath("t", "", uid(30), 5),
+    ScanCheckpoints("t", "", None, None, {"step": 3}, None, 5),
+    ScanCheckpoints("t", "", None, uid(30), {}, (uid(20), "t", ""), 5),
+    ScanCheckpoints("t", "", uid(30), None, {}, None, 5),
+    Batch(
+        "t",
+        1,
+        generation=0,
+        fences=(HeadFence("", uid(99)), HeadFence("a", None), WritesFence("", uid(30), 1, 0)),
+        segments=(segment(100),),
+        checkpoints=(checkpoint(99, 98),),
+        writes=(write(30),),
+        drop_segments=((1, 3, 1),),
+        hide_checkpoints=(("", uid(3)),),
+        bump=True,
+    ),
+]
+
+
+@pytest.mark.parametrize("work", HOT, ids=lambda work: type(work).__name__)
+def test_hot_statements_search_by_key(work):
+    """No read or commit of single checkpoints may walk through a whole table."""
+    backend = SqliteBackend(":memory:")
+    rows = tuple(checkpoint(n, n - 1) for n in range(1, 50))
+    backend.commit(Batch("t", 1, checkpoints=rows, segments=tuple(segment(n) for n in range(50))))
+    told = []
+    db = backend._connections.writer()
+    db.set_trace_callback(told.append)
+    backend.commit(work) if isinstance(work, Batch) else backend.fetch([work])
+    db.set_trace_callback(None)
+    statements = [text for text in told if text.lstrip().startswith(("SELECT", "INSERT", "WITH"))]
+    assert statements
+    for statement in statements:
+        plan = [row[3] for row in db.execute(f"EXPLAIN QUERY PLAN {statement}")]
+        walks = [step for step in plan if step.startswith("SCAN") and "json_each" not in step]
+        assert set(walks) <= {"SCAN path", "SCAN CONSTANT ROW"}, statement
+        # At most one row, or the few of a path: sorting those costs nothing.
+        few = "c.id = " in statement or "path" in statement
+        assert few or not [step for step in plan if "TEMP B-TREE" in step], statement
+    backend.close()
