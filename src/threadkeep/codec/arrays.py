@@ -91,7 +91,10 @@ def _describe(dtype: Any) -> Any:
 def _dtype(description: Any) -> Any:
     from numpy.lib import format as form  # noqa: PLC0415 - the program has imported numpy
 
-    dtype = form.descr_to_dtype(description)
+    try:
+        dtype = form.descr_to_dtype(description)
+    except SyntaxError as error:
+        raise CorruptionError(f"NumPy has no type {description!r}.") from error
     if dtype.hasobject:
         raise CorruptionError("A stored array claims to hold Python objects.")
     return dtype

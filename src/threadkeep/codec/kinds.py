@@ -10,13 +10,15 @@ import sys
 from collections import OrderedDict
 from enum import Enum, Flag
 from functools import lru_cache
+from types import BuiltinFunctionType
 from typing import Any, Generic, Protocol
 
 from pydantic import BaseModel
 
 from threadkeep.codec.format import Tag
 
-_HEAP_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE: the class was made by a class statement
+_HEAP_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE: the class was made while the program ran
+_IMMUTABLE_TYPE = 1 << 8  # Py_TPFLAGS_IMMUTABLETYPE: but by C code, such as deque's since 3.12
 
 BASES: tuple[type, ...] = (
     str,
@@ -64,11 +66,17 @@ def _kind_by_base(cls: type) -> Tag | None:
 
 def solid_base(cls: type) -> type:
     """Return the nearest base that is not written in Python: it decides what an instance is."""
-    transparent: tuple[Any, ...] = (Generic, Protocol)
-    for base in cls.__mro__:
-        if not base.__flags__ & _HEAP_TYPE and base not in transparent:
-            return base
-    return object
+    return next(base for base in cls.__mro__ if not _is_python(base))
+
+
+_TRANSPARENT: tuple[Any, ...] = (Generic, Protocol)  # in C or not, they add nothing
+
+
+def _is_python(cls: type) -> bool:
+    """Whether a class statement made the class: then its attributes are all there is to it."""
+    made_here = cls.__flags__ & (_HEAP_TYPE | _IMMUTABLE_TYPE) == _HEAP_TYPE
+    makes_itself = isinstance(vars(cls).get("__new__"), BuiltinFunctionType)
+    return cls in _TRANSPARENT or (made_here and not makes_itself)
 
 
 def _inherits(cls: type, name: str) -> bool:

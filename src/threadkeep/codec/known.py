@@ -14,6 +14,7 @@ is why a message's six common fields are written out instead of looped over.
 
 from __future__ import annotations
 
+from collections.abc import Set
 from typing import Any, NamedTuple
 
 from langchain_core.messages import BaseMessage
@@ -66,6 +67,7 @@ class Plan:
         # Fields that a newer langchain-core added: usual only at their default.
         self.unnumbered = tuple(name for name in declared if name not in self.bits)
         self.shapes: dict[int, Shape] = {}
+        self.given: dict[int, Set[str]] = {}  # of each shape, at hand for `encode`
 
     def encode(self, model: BaseModel, packer: Packer) -> bytes | None:
         """Return the payload, or None if the instance is unusual."""
@@ -130,7 +132,9 @@ class Plan:
         if found is None:
             if len(self.shapes) > _MAX_SHAPES:
                 self.shapes.clear()
+                self.given.clear()
             found = self.shapes[mask] = self._make_shape(mask)
+            self.given[mask] = found.given
         return found
 
     def _make_shape(self, mask: int) -> Shape:
@@ -165,17 +169,22 @@ class Plan:
 
 
 class MessagePlan(Plan):
-    """A message: `content` and `id` have the first bits, its own fields the next, then the rest."""
+    """A message: its own fields come in two parts, around those that all messages have.
+
+    `content` and `id` are first, then what this class often has, then the other common
+    fields, then what it rarely has: a short number tells which of them are written.
+    """
 
     def __init__(self, code: int, model: KnownModel) -> None:
         super().__init__(code, model)
-        self.own = self.fields[2:-4]
-        self.meta_bit, self.kwargs_bit, self.name_bit, self.type_bit = (
-            field.bit for field in self.fields[-4:]
-        )
-        self.type = self.fields[-1].blank
+        names = [field.name for field in self.fields]
+        name, kind = names.index("name"), names.index("type")
+        self.own = self.fields[2:name]
+        self.late = self.fields[kind + 1 :]
+        self.common_bits = tuple(field.bit for field in self.fields[name : kind + 1])
+        self.type = self.fields[kind].blank
 
-    def encode(self, model: BaseModel, packer: Packer) -> bytes | None:
+    def encode(self, model: BaseModel, packer: Packer) -> bytes | None:  # noqa: C901 - see the module's docstring
         """Return the payload, or None if the instance is unusual."""
         extra = model.__pydantic_extra__
         if extra or extra is None:
@@ -192,22 +201,31 @@ class MessagePlan(Plan):
                 if value is not blank and (type(value) is not kind or value != blank):
                     mask |= bit
                     values.append(value)
+            name_bit, metadata_bit, kwargs_bit, type_bit = self.common_bits
+            if (value := state["name"]) is not None:
+                mask |= name_bit
+                values.append(value)
             if (value := state["response_metadata"]) or type(value) is not dict:
-                mask |= self.meta_bit
+                mask |= metadata_bit
                 values.append(value)
             if (value := state["additional_kwargs"]) or type(value) is not dict:
-                mask |= self.kwargs_bit
-                values.append(value)
-            if (value := state["name"]) is not None:
-                mask |= self.name_bit
+                mask |= kwargs_bit
                 values.append(value)
             value = state["type"]
+            if value is not self.type and (type(value) is not str or value != self.type):
+                mask |= type_bit
+                values.append(value)
+            for name, bit, kind, blank in self.late:
+                value = state[name]
+                if value is not blank and (type(value) is not kind or value != blank):
+                    mask |= bit
+                    values.append(value)
         except KeyError:
             return None
-        if value is not self.type and (type(value) is not str or value != self.type):
-            mask |= self.type_bit
-            values.append(value)
-        return self.finish(model, packer, mask, values)
+        if model.__pydantic_fields_set__ != self.given.get(mask) or self.unnumbered:
+            return self.finish(model, packer, mask, values)
+        values[1] = mask << 1
+        return packer.pack(values)
 
 
 def decode(data: bytes, unpacker: Unpacker) -> BaseModel:

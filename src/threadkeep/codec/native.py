@@ -10,7 +10,7 @@ from collections.abc import Collection, Sequence
 from typing import Any
 
 from threadkeep.codec.decoder import Decoder
-from threadkeep.codec.encoder import Encoder
+from threadkeep.codec.encoder import encode
 from threadkeep.codec.finding import Finder
 from threadkeep.codec.protocol import Intern, Resolve
 from threadkeep.codec.registry import DEFAULT_REGISTRY, Registry
@@ -38,7 +38,7 @@ class NativeCodec:
 
     def encode(self, value: Any, intern: Intern | None = None) -> bytes:
         """See `Codec.encode`."""
-        return Encoder(self.finder.registry, self.pickle_fallback, intern).whole(value)
+        return encode(value, self.finder.registry, self.pickle_fallback, intern)
 
     def decode(self, data: bytes, resolve: Resolve | None = None) -> Any:
         """See `Codec.decode`."""

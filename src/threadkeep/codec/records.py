@@ -21,7 +21,7 @@ from threadkeep.codec import state as attributes
 from threadkeep.codec.format import Decode, Packer, Tag, Unpacker
 from threadkeep.codec.kinds import BASES, solid_base
 from threadkeep.codec.wellknown import CODES, PLAIN
-from threadkeep.errors import CorruptionError, UnknownTypeError
+from threadkeep.errors import CorruptionError, UnknownTypeError, UnserializableError
 
 Encode = Callable[[Any, Packer], bytes]
 Reference = str | int
@@ -33,8 +33,15 @@ def encode_enum(reference: Reference) -> Encode:
     """Members by name, combinations of flags by value."""
 
     def encode(member: Any, packer: Packer) -> bytes:
-        named = member.name in vars(type(member))["_member_map_"]
-        return packer.pack([reference, member.name if named else member.value])
+        cls = type(member)
+        if member._name_ in vars(cls)["_member_map_"]:
+            return packer.pack([reference, member._name_])
+        if not issubclass(cls, Flag):
+            raise UnserializableError(
+                f"{member!r} is not one of the members that {cls.__qualname__} defines.",
+                hint="Give it a name in the class.",
+            )
+        return packer.pack([reference, member._value_])
 
     return encode
 

@@ -215,7 +215,7 @@ def make_zone_info(key: str) -> ZoneInfo:
     """Return the time zone of this name, if this machine knows it."""
     try:
         return ZoneInfo(key)
-    except ZoneInfoNotFoundError as error:
+    except (ZoneInfoNotFoundError, OSError) as error:  # OSError: the name of a folder of zones
         raise UnknownTypeError(
             f"This machine does not know the time zone {key!r}.",
             hint="Install the time zone database: pip install tzdata",

@@ -61,39 +61,41 @@ class KnownModel(NamedTuple):
     extra: dict[str, Any] | None
 
 
-def _message(name: str, kind: str, *own: tuple[str, Any]) -> KnownModel:
+def _message(
+    name: str,
+    kind: str,
+    own: tuple[tuple[str, Any], ...] = (),
+    late: tuple[tuple[str, Any], ...] = (),
+) -> KnownModel:
     """The fields used most come first: the lowest bits make the shortest numbers."""
-    common: tuple[tuple[str, Any], ...] = (
+    first: tuple[tuple[str, Any], ...] = (("content", Always), ("id", None))
+    common = (
+        ("name", None),
         ("response_metadata", dict),
         ("additional_kwargs", dict),
-        ("name", None),
         ("type", kind),
     )
-    fields = (("content", Always), ("id", None), *own, *common)
-    return KnownModel(getattr(_messages, name), fields, {})
+    return KnownModel(getattr(_messages, name), (*first, *own, *common, *late), {})
 
 
-_AI = (("tool_calls", list), ("usage_metadata", None), ("invalid_tool_calls", list))
-_TOOL = (("tool_call_id", Always), ("artifact", None), ("status", "success"))
-_ROLE = ("role", Always)
+_AI = (("tool_calls", list), ("usage_metadata", None))
+_AI_LATE = (("invalid_tool_calls", list),)
+_AI_CHUNK_LATE = (*_AI_LATE, ("tool_call_chunks", list), ("chunk_position", None))
+_TOOL = (("tool_call_id", Always),)
+_TOOL_LATE = (("status", "success"), ("artifact", None))
+_ROLE = (("role", Always),)
 
 MODELS: dict[int, KnownModel] = {
     1: _message("HumanMessage", "human"),
-    2: _message("AIMessage", "ai", *_AI),
-    3: _message("ToolMessage", "tool", *_TOOL),
+    2: _message("AIMessage", "ai", _AI, _AI_LATE),
+    3: _message("ToolMessage", "tool", _TOOL, _TOOL_LATE),
     4: _message("SystemMessage", "system"),
     5: _message("RemoveMessage", "remove"),
     6: _message("ChatMessage", "chat", _ROLE),
     7: _message("FunctionMessage", "function"),
     8: _message("HumanMessageChunk", "HumanMessageChunk"),
-    9: _message(
-        "AIMessageChunk",
-        "AIMessageChunk",
-        *_AI,
-        ("tool_call_chunks", list),
-        ("chunk_position", None),
-    ),
-    10: _message("ToolMessageChunk", "ToolMessageChunk", *_TOOL),
+    9: _message("AIMessageChunk", "AIMessageChunk", _AI, _AI_CHUNK_LATE),
+    10: _message("ToolMessageChunk", "ToolMessageChunk", _TOOL, _TOOL_LATE),
     11: _message("SystemMessageChunk", "SystemMessageChunk"),
     12: _message("ChatMessageChunk", "ChatMessageChunk", _ROLE),
     13: _message("FunctionMessageChunk", "FunctionMessageChunk"),

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import enum
+from collections import OrderedDict
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, ClassVar, Generic, NamedTuple, Self, TypeVar
 
 import attrs
 import pydantic
+import pydantic.dataclasses
 import pydantic.v1
 from langchain_core.documents import Document
 from langchain_core.load.serializable import Serializable
@@ -224,6 +226,16 @@ class OldPerson(pydantic.v1.BaseModel):
 class OldStrict(pydantic.v1.BaseModel):
     a: int
     b: Any = None
+
+
+@pydantic.dataclasses.dataclass
+class Checked:
+    a: int
+    b: list[int] = pydantic.Field(default_factory=list)
+
+
+class Ordered(OrderedDict[str, Any]):
+    pass
 
 
 class MyMessage(HumanMessage):

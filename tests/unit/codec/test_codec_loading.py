@@ -421,6 +421,12 @@ def test_hostile_nesting_ends_in_a_typed_error() -> None:
         CODEC.decode(b"\x91" * 100_000)
 
 
+def test_names_of_time_zones_that_are_none() -> None:
+    for name in (b"Europe", b"No/Where", b"../../etc/passwd", b"/etc/passwd", b"\xff", b""):
+        with pytest.raises(CodecError):
+            CODEC.decode(bytes((OBJECT, Tag.ZONE_INFO)) + name)
+
+
 def test_sizes_that_are_not_there_are_not_believed() -> None:
     for data in (b"\xdd\xff\xff\xff\xff", b"\xc6\xff\xff\xff\xff", b"\xdf\xff\xff\xff\xff", b""):
         with pytest.raises(CorruptionError):
@@ -429,3 +435,6 @@ def test_sizes_that_are_not_there_are_not_believed() -> None:
         CODEC.decode(forged(Tag.NDARRAY, "<f8", [10**9, 10**9], 0, b"\0" * 8))
     with pytest.raises(CorruptionError):
         CODEC.decode(forged(Tag.NDARRAY, "|O", [1], 0, b"\0" * 8))
+    for dtype in ("(1,2", "not a type", 7, None, [["a", "|O"]], "9" * 50, "V" * 9, "1,,(", {}):
+        with pytest.raises(CorruptionError):
+            CODEC.decode(forged(Tag.NDARRAY, dtype, [1], 0, b"\0" * 8))

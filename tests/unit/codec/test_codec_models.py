@@ -28,7 +28,7 @@ from langchain_core.messages import (
 from langgraph.types import Send
 
 from threadkeep.codec import NativeCodec
-from threadkeep.codec.known import PLANS
+from threadkeep.codec.known import PLANS, Plan
 from threadkeep.codec.wellknown import CODES, HOMES, MODELS
 from threadkeep.errors import NewerFormatError
 
@@ -155,7 +155,7 @@ def test_empty_containers_of_other_types_are_not_taken_for_defaults() -> None:
 
 def test_fields_that_a_newer_langchain_added_take_part(monkeypatch) -> None:
     plan = PLANS[1]
-    older = type(plan)(1, plan_model_without(plan, "name"))
+    older = Plan(1, plan_model_without(plan, "name"))
     assert older.unnumbered == ("name",)
     monkeypatch.setitem(PLANS, 1, older)
     assert same(older.decode(0b110, ["hi", "id"]), HumanMessage("hi", id="id"))
@@ -208,6 +208,12 @@ def with_bypassed_validation() -> m.Person:
     return person
 
 
+def reordered() -> m.Ordered:
+    value = m.Ordered(a=1, b=2)
+    value.move_to_end("a")
+    return value
+
+
 MODEL_VALUES = [
     m.Address(street="s"),
     m.Person(name="a", home=m.Address(street="s"), friends=[m.Person(name="b", age=1)]),
@@ -235,6 +241,8 @@ MODEL_VALUES = [
     m.Axle(3),
     m.Bike(3, name="b"),
     m.Outer.Inner(1),
+    m.Checked(1, [2]),
+    reordered(),
 ]
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import enum
 import threading
-from collections import ChainMap, defaultdict
+from collections import ChainMap, defaultdict, deque
 from dataclasses import dataclass
 from datetime import UTC, datetime, tzinfo
+from decimal import Decimal
 from typing import Any
 
 import codec_models as m
@@ -28,6 +30,29 @@ class OddZone(tzinfo):
 
 class Day(datetime):
     pass
+
+
+class Line(deque[int]):
+    pass
+
+
+class Defaults(defaultdict[str, int]):
+    pass
+
+
+@dataclass
+class Sum(Decimal):
+    note: str = ""
+
+
+class Open(enum.Enum):
+    A = 1
+
+    @classmethod
+    def _missing_(cls, value: object) -> Any:
+        member = object.__new__(cls)
+        member._name_, member._value_ = f"made_{value}", value
+        return member
 
 
 class Holder:
@@ -85,6 +110,10 @@ REFUSED = [
     threading.Lock(),
     (x for x in [1]),
     iter([]),
+    Line([1]),
+    Defaults(int),
+    Sum(1),
+    Open(7),
     memoryview(b"abc"),
     ValueError("boom"),
     type,
