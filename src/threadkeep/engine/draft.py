@@ -33,6 +33,7 @@ from threadkeep.engine.working_set import (
     ThreadMemory,
 )
 from threadkeep.errors import ThreadkeepError
+from threadkeep.langgraph_names import START
 
 NO_KEY: Any = object()
 _PASSING = "passing"  # the log of values that no channel will hold as they are
@@ -93,6 +94,9 @@ class Draft:
         self.memory.place(self._placed, self._known, generation)
 
     def _encode(self, channel: str, value: Any, old: Held | None) -> tuple[Ref, Held]:
+        if channel == START and type(value) is dict:
+            self._share_input(value)
+            return self._single(channel, value, None)
         kind = _KINDS.get(type(value))
         if kind is None:
             return self._single(channel, value, old if isinstance(old, HeldCell) else None)
@@ -250,7 +254,7 @@ class Draft:
             self.appender.fill(log, pos, element.data)
             element.span = Span(log, pos, pos + 1)
 
-    def update(self, value: dict[Any, Any]) -> None:
+    def _share_input(self, value: dict[Any, Any]) -> None:
         """Put the objects inside a graph's input where its channels will look for them.
 
         The input is a dict of channel updates: each human message in it will be met

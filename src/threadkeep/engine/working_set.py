@@ -253,8 +253,10 @@ class ThreadMemory:
             return log.log, start
 
     def _open(self, ns: str, channel: str) -> OpenLog:
-        # Only the root namespace counts up: others are not seen together.
-        number = self._token(NEW_LOG_BITS) if ns else self._next_log
+        # Only the root namespace of a thread that was read counts up: the other logs are
+        # not seen together.
+        counts = not ns and self.generation is not None
+        number = self._next_log if counts else self._token(NEW_LOG_BITS)
         if not ns:
             self._next_log += 1
         log = self._logs[ns, channel] = OpenLog(number)

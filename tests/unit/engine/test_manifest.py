@@ -21,7 +21,7 @@ NAMES = st.sampled_from(["messages", "__start__", "branch:to:agent", "n", "", "Ã
 VERSIONS = st.one_of(
     st.none(),
     st.sampled_from([1, 1.0, True, "1", "00000001.123", 0, 2, 2.5]),
-    st.integers(-(2**63), 2**63 - 1),
+    st.integers(-(2**62), 2**62 - 1),
     st.text(max_size=5),
 )
 ENTRIES = st.dictionaries(NAMES, st.builds(Entry, VERSIONS, REFS), max_size=5)

@@ -36,7 +36,6 @@ from threadkeep.errors import (
     StaleThreadError,
     ThreadkeepError,
 )
-from threadkeep.langgraph_names import START
 
 _KNOWN_KEYS = (
     "v",
@@ -273,10 +272,7 @@ def _manifest(
             if channel in known:
                 held[channel] = known[channel]
         elif channel in values:
-            value = values[channel]
-            if channel == START and type(value) is dict:
-                draft.update(value)
-            ref, held[channel] = draft.value(channel, value, known.get(channel))
+            ref, held[channel] = draft.value(channel, values[channel], known.get(channel))
             entries[channel] = Entry(version, ref)
         else:
             entries[channel] = Entry(version, None)

@@ -1,0 +1,282 @@
+"""Operations of several threads and processes that meet between two requests."""
+
+from __future__ import annotations
+
+import pytest
+from engine_kit import (
+    Chain,
+    Steps,
+    checkpoint,
+    config,
+    exactly,
+    fresh,
+    memory_saver,
+    run_config,
+    until_commit,
+    values_of,
+)
+from langchain_core.messages import HumanMessage
+
+from threadkeep import arguments
+from threadkeep.engine.model import DropThread
+from threadkeep.engine.operations import housekeeping, write
+
+LONG = "x" * 90
+BIG = 400_000
+
+
+@pytest.fixture
+def saver():
+    return memory_saver()
+
+
+def putting(saver, at, number, values, versions=None):
+    versions = versions or dict.fromkeys(values, number)
+    return Steps(
+        saver._put(at, checkpoint(number, values, versions), {"step": number}, {}), saver._backend
+    )
+
+
+def writing(saver, at, writes, task="task"):
+    call = arguments.put_writes(at, writes, task, "")
+    return Steps(write.put_writes(saver._engine, call), saver._backend)
+
+
+def pruning(saver, thread="t"):
+    return Steps(housekeeping.prune(saver._engine, [thread], "keep_latest"), saver._backend)
+
+
+def sound(saver):
+    report = fresh(saver).check()
+    assert report.ok, report.findings
+    return True
+
+
+def texts(count, start=0):
+    return [f"{i} {LONG}" for i in range(start, start + count)]
+
+
+# -- a put beside the writes that it absorbs -------------------------------------------
+
+
+def test_put_does_not_depend_on_a_write_that_never_commits(saver):
+    at = saver.put(config(), checkpoint(1, {"n": 0}, {"n": 1}), {}, {})
+    value = [HumanMessage("x" * BIG, id=str(i)) for i in range(3)]
+    waiting = writing(saver, at, [("m", value)])
+    after = putting(saver, at, 2, {"n": 0, "m": value}).finish()
+    waiting.close()
+    assert exactly(values_of(fresh(saver), after)["m"]) == exactly(value)
+    assert sound(saver)
+
+
+def test_put_of_a_list_that_a_write_made_longer(saver):
+    old = texts(30)
+    at = saver.put(config(), checkpoint(1, {"m": old}, {"m": 1}), {}, {})
+    value = [*old, LONG]
+    waiting = writing(saver, at, [("m", value)])
+    after = putting(saver, at, 2, {"m": value}).finish()
+    waiting.close()
+    assert values_of(fresh(saver), after) == {"m": value}
+    assert sound(saver)
+
+
+def test_put_after_two_writes_of_which_one_borrows_from_the_other(saver):
+    at = saver.put(config(), checkpoint(1, {"n": 0}, {"n": 1}), {}, {})
+    message = HumanMessage(LONG, id="1")
+    first = writing(saver, at, [("m", [message])], "one")
+    both = [message, HumanMessage(LONG, id="2")]
+    second = writing(saver, at, [("m", both)], "two")
+    after = putting(saver, at, 2, {"n": 0, "m": both}).finish()
+    first.close()
+    second.close()
+    assert exactly(values_of(fresh(saver), after)["m"]) == exactly(both)
+    assert sound(saver)
+
+
+def test_writes_commit_after_the_put_that_carried_them(saver):
+    at = saver.put(config(), checkpoint(1, {"n": 0}, {"n": 1}), {}, {})
+    value = [HumanMessage(LONG, id="1"), {"k": LONG}]
+    waiting = writing(saver, at, [("m", value)])
+    after = putting(saver, at, 2, {"n": 0, "m": value}).finish()
+    waiting.finish()
+    again = fresh(saver).get_tuple(at)
+    assert exactly(again.pending_writes) == exactly([("task", "m", value)])
+    assert exactly(values_of(fresh(saver), after)["m"]) == exactly(value)
+    assert sound(saver)
+
+
+def test_two_puts_that_extend_the_same_list(saver):
+    old = texts(30)
+    at = saver.put(config(), checkpoint(1, {"m": old}, {"m": 1}), {}, {})
+    one = until_commit(putting(saver, at, 2, {"m": [*old, "one" + LONG]}))
+    two = until_commit(putting(saver, at, 3, {"m": [*old, "two" + LONG]}))
+    after_two, after_one = two.finish(), one.finish()
+    assert values_of(fresh(saver), after_one)["m"][-1].startswith("one")
+    assert values_of(fresh(saver), after_two)["m"][-1].startswith("two")
+    assert sound(saver)
+
+
+# -- two processes on one store --------------------------------------------------------
+
+
+def test_two_processes_append_to_one_thread_in_turns(saver):
+    other = fresh(saver)
+    at, value = config(), []
+    for i in range(60):
+        mine = (saver, other)[i % 2]
+        mine.get_tuple(run_config())
+        value = [*value, f"{i} {LONG}"]
+        at = mine.put(at, checkpoint(i + 1, {"m": value}, {"m": i + 1}), {}, {})
+    assert values_of(fresh(saver), at)["m"] == value
+    assert sound(saver)
+
+
+def test_two_processes_take_the_same_positions(saver):
+    old = texts(30)
+    at = saver.put(config(), checkpoint(1, {"m": old}, {"m": 1}), {}, {})
+    other = fresh(saver)
+    other.get_tuple(run_config())
+    one = until_commit(putting(saver, at, 2, {"m": [*old, "one" + LONG]}))
+    two = until_commit(putting(other, at, 3, {"m": [*old, "two" + LONG]}))
+    after_one, after_two = one.finish(), two.finish()
+    assert values_of(fresh(saver), after_one)["m"][-1].startswith("one")
+    assert values_of(fresh(saver), after_two)["m"][-1].startswith("two")
+    assert sound(saver)
+
+
+def test_writes_of_two_processes_take_the_same_positions(saver):
+    at = saver.put(config(), checkpoint(1, {"m": texts(3)}, {"m": 1}), {}, {})
+    other = fresh(saver)
+    other.get_tuple(run_config())
+    one = writing(saver, at, [("m", texts(3, 10))], "one")
+    two = writing(other, at, [("m", texts(3, 20))], "two")
+    one.finish()
+    two.finish()
+    found = {task: value for task, _, value in fresh(saver).get_tuple(at).pending_writes}
+    assert found == {"one": texts(3, 10), "two": texts(3, 20)}
+    assert sound(saver)
+
+
+# -- segments that are removed meanwhile -----------------------------------------------
+
+
+def pruned_chain(saver):
+    """Two checkpoints, of which the older one holds what the newer one does not."""
+    chain = Chain(saver)
+    first = chain.put(m=texts(30), other=texts(20, 100))
+    chain.put(m=texts(30, 500), other=texts(20, 600))
+    return first, chain.at
+
+
+def test_prune_between_the_reads_of_a_put(saver):
+    first, _ = pruned_chain(saver)
+    mine = fresh(saver)  # knows nothing: its put reads the parent, then the parent's values
+    put = putting(mine, first, 3, {"m": [*texts(30), LONG]}, {"m": 9, "other": 1})
+    put.step()
+    pruning(saver).finish()
+    mine.get_tuple(config())  # another thread of the same process meets the new generation
+    after = put.finish()
+    assert sound(saver)
+    assert values_of(fresh(saver), after)["m"] == [*texts(30), LONG]
+
+
+def test_a_put_that_was_overtaken_by_a_prune_is_built_anew(saver):
+    first, _ = pruned_chain(saver)
+    mine = fresh(saver)
+    put = putting(mine, first, 3, {"m": [*texts(30), LONG]}, {"m": 9, "other": 1})
+    put.step()
+    answer = put.carry_out()  # the parent's values, read in time
+    pruning(saver).finish()
+    mine.get_tuple(config())
+    put._send(lambda: put._operation.send(answer))
+    after = put.finish()
+    assert sound(saver)
+    assert values_of(fresh(saver), after)["m"] == [*texts(30), LONG]
+
+
+def test_prune_while_a_put_waits_for_its_commit(saver):
+    first, _ = pruned_chain(saver)
+    put = until_commit(putting(saver, first, 3, {"m": [*texts(30), LONG]}, {"m": 9, "other": 1}))
+    other = fresh(saver)
+    pruning(other).finish()
+    saver.get_tuple(config())
+    after = put.finish()
+    assert values_of(fresh(saver), after)["m"] == [*texts(30), LONG]
+    assert sound(saver)
+
+
+def test_prune_between_the_reads_of_a_load(saver):
+    first, last = pruned_chain(saver)
+    mine = fresh(saver)
+    load = Steps(mine._get_tuple(run_config()), mine._backend)
+    load.step()
+    chain = Chain(saver, start=2)
+    chain.at = last
+    chain.put(m=texts(3))
+    pruning(saver).finish()
+    mine.get_tuple(config())
+    found = load.finish()
+    assert found is not None
+    mine.put(found.config, checkpoint(9, {"m": [1]}, {"m": 9}), {}, {})
+    assert sound(saver)
+
+
+def test_a_load_that_was_overtaken_is_not_remembered_as_new(saver):
+    first, last = pruned_chain(saver)
+    mine = fresh(saver)
+    load = Steps(
+        mine._get_tuple({"configurable": {**first["configurable"], "__pregel_runtime": 1}}),
+        mine._backend,
+    )
+    load.step()  # the row
+    answer = load.carry_out()  # the segments, read in time
+    pruning(saver).finish()
+    mine.get_tuple(config())
+    load._send(lambda: load._operation.send(answer))
+    assert load.result is not None
+    after = mine.put(first, checkpoint(9, {"m": [LONG, LONG]}, {"m": 9, "other": 1}), {}, {})
+    assert sound(saver)
+    assert values_of(fresh(saver), after)["m"] == [LONG, LONG]
+
+
+def test_writes_of_a_process_that_has_loaded_nothing(saver):
+    _, last = pruned_chain(saver)
+    gone = saver.put(last, checkpoint(3, {}, {}), {"run_id": "r"}, {})
+    mine = fresh(saver)
+    message = HumanMessage(LONG, id="1")
+    mine.put_writes(gone, [("m", [message])], "one")
+    saver.delete_for_runs(["r"])
+    mine.put_writes(last, [("m", [message])], "two")
+    assert sound(saver)
+    assert fresh(saver).get_tuple(last).pending_writes == [("two", "m", [message])]
+
+
+def test_prune_gives_way_to_writers(saver):
+    _, last = pruned_chain(saver)
+    prune = pruning(saver)
+    prune.step()  # has read the thread
+    fresh(saver).put_writes(last, [("m", texts(2, 900))], "late")
+    prune.finish()
+    assert fresh(saver).get_tuple(last).pending_writes == [("late", "m", texts(2, 900))]
+    assert len(list(saver.list(config()))) == 1
+    assert sound(saver)
+
+
+def test_delete_while_a_put_waits(saver):
+    _, last = pruned_chain(saver)
+    put = until_commit(putting(saver, last, 3, {"m": texts(4)}))
+    saver._backend.commit(DropThread("t", 1))
+    put.finish()
+    assert sound(saver)
+
+
+def test_forgetting_threads_costs_no_correctness():
+    saver = memory_saver(working_set_bytes=1)
+    chains = [Chain(saver, f"thread {i}") for i in range(3)]
+    for i in range(40):
+        for chain in chains:
+            chain.put(m=[*chain.values.get("m", []), f"{i} {LONG}"])
+    for chain in chains:
+        assert values_of(fresh(saver), chain.at)["m"] == [f"{i} {LONG}" for i in range(40)]
+    assert len(saver._engine.working_set) == 1
+    assert sound(saver)
