@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import math
+from functools import lru_cache
 from itertools import groupby
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
@@ -76,21 +77,27 @@ def reply(db: sqlite3.Connection, read: Read) -> Any:
 # -- rows as records -----------------------------------------------------------------
 
 
+_NOTHING = type(None)
 _ID = (bytes, str)
-_NUMBER = (int, type(None))
-_WRITE_KINDS = (str, _ID, int, _NUMBER, _NUMBER, _ID, (str, type(None)), bytes)
-_SEGMENT_KINDS = (int, int, bytes)
+_COUNT = (int, _NOTHING)
+_SEGMENT_KINDS = ((int,), (int,), (bytes,))
+_WRITE_KINDS = ((str,), _ID, (int,), _COUNT, _COUNT, _ID, (str, _NOTHING), (bytes,))
 _CHECKPOINT_KINDS = (
-    *(str, _ID, (bytes, str, type(None)), _NUMBER, _NUMBER, _NUMBER, (int, str)),
-    *(str, (bytes, type(None)), _NUMBER, _NUMBER, bytes),
+    *((str,), _ID, (bytes, str, _NOTHING), _COUNT, _COUNT, _COUNT, (int, str)),
+    *((str,), (bytes, _NOTHING), _COUNT, _COUNT, (bytes,)),
 )
 
 
-def _checked(row: _Row, kinds: tuple[Any, ...]) -> _Row:
+def _checked(row: _Row, kinds: tuple[tuple[type, ...], ...]) -> _Row:
     """The row, if its columns are of these types: SQLite does not notice every flipped bit."""
-    if all(map(isinstance, row, kinds)):
+    if _are(tuple(map(type, row)), kinds):
         return row
     raise CorruptionError("A row holds values of the wrong types.", hint=DAMAGED)
+
+
+@lru_cache(maxsize=256)  # rows come in few shapes
+def _are(found: tuple[type, ...], kinds: tuple[tuple[type, ...], ...]) -> bool:
+    return all(kind in allowed for kind, allowed in zip(found, kinds, strict=True))
 
 
 def _checkpoint_row(row: _Row) -> CheckpointRow:
