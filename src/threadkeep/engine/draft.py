@@ -42,7 +42,7 @@ INLINE_USING = 512  # the same for a value that refers to elements: it is a grap
 _SHARE_MOST = 64  # elements of one value that are remembered one by one
 _SPANS_FREE = 32  # spans that a value may have before a rewrite is thought of
 
-_KINDS = {list: refs.LIST, tuple: refs.TUPLE, dict: refs.DICT}
+_KINDS: dict[type, int] = {list: refs.LIST, tuple: refs.TUPLE, dict: refs.DICT}
 
 
 @dataclass(slots=True)
@@ -94,7 +94,7 @@ class Draft:
         self.memory.place(self._placed, self._known, generation)
 
     def _encode(self, channel: str, value: Any, old: Held | None) -> tuple[Ref, Held]:
-        if channel == START and type(value) is dict:
+        if channel == START and isinstance(value, dict):
             self._share_input(value)
             return self._single(channel, value, None)
         kind = _KINDS.get(type(value))

@@ -70,7 +70,7 @@ def _has_slots(cls: type) -> bool:
     return not where.has_dict or not where.slots.keys() <= _PYDANTIC_SLOTS
 
 
-def _same_state(a: Any, b: Any) -> bool:
+def _same_state(a: object, b: object) -> bool:
     if _has_slots(type(a)):
         return False
     if getattr(a, "__pydantic_fields_set__", None) != getattr(b, "__pydantic_fields_set__", None):

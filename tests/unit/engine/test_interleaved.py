@@ -206,7 +206,7 @@ def test_prune_while_a_put_waits_for_its_commit(saver):
 
 
 def test_prune_between_the_reads_of_a_load(saver):
-    first, last = pruned_chain(saver)
+    _, last = pruned_chain(saver)
     mine = fresh(saver)
     load = Steps(mine._get_tuple(run_config()), mine._backend)
     load.step()
@@ -222,7 +222,7 @@ def test_prune_between_the_reads_of_a_load(saver):
 
 
 def test_a_load_that_was_overtaken_is_not_remembered_as_new(saver):
-    first, last = pruned_chain(saver)
+    first, _ = pruned_chain(saver)
     mine = fresh(saver)
     load = Steps(
         mine._get_tuple({"configurable": {**first["configurable"], "__pregel_runtime": 1}}),
