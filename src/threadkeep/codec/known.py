@@ -14,7 +14,7 @@ is why a message's six common fields are written out instead of looped over.
 
 from __future__ import annotations
 
-from collections.abc import Set
+from collections.abc import Set as AbstractSet
 from typing import Any, NamedTuple
 
 from langchain_core.messages import BaseMessage
@@ -67,7 +67,7 @@ class Plan:
         # Fields that a newer langchain-core added: usual only at their default.
         self.unnumbered = tuple(name for name in declared if name not in self.bits)
         self.shapes: dict[int, Shape] = {}
-        self.given: dict[int, Set[str]] = {}  # of each shape, at hand for `encode`
+        self.given: dict[int, AbstractSet[str]] = {}  # of each shape, at hand for `encode`
 
     def encode(self, model: BaseModel, packer: Packer) -> bytes | None:
         """Return the payload, or None if the instance is unusual."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib
 import sys
 from collections.abc import Callable
+from types import ModuleType
 from typing import Any, NamedTuple, TypeVar, overload
 
 from threadkeep.codec import arrays, values
@@ -175,9 +176,10 @@ def imported(name: str) -> type | None:
     """Return the class of this name if its module is imported, without running anything."""
     module_name, _, qualname = name.partition(":")
     module = sys.modules.get(module_name)
-    if module is None or not qualname:
+    # Not isinstance, nor getattr below: what stands in for a module may import when it is
+    # asked for an attribute, its class included.
+    if not issubclass(type(module), ModuleType) or not qualname:
         return None
-    # Not getattr, here and below: a module's or a class's own attribute access may import.
     scope = object.__getattribute__(module, "__dict__")
     if (whole := scope.get(qualname)) is not None:  # also "Generic[int]"
         return whole if isinstance(whole, type) else None

@@ -241,6 +241,7 @@ def _path(cls: type) -> Decode:
 
 
 def _pattern(value: re.Pattern[Any], packer: Packer) -> bytes:
+    _check_plain(value.pattern, "pattern")
     return packer.pack([value.pattern, value.flags])
 
 
@@ -269,7 +270,16 @@ def _read_uuid(data: bytes, _: Unpacker) -> UUID:
 
 
 def _secret(value: SecretStr | SecretBytes, packer: Packer) -> bytes:
+    _check_plain(value.get_secret_value(), "secret")
     return packer.pack(value.get_secret_value())
+
+
+def _check_plain(value: Any, where: str) -> None:
+    if type(value) not in (str, bytes):
+        raise UnserializableError(
+            f"A {where} made from a {type(value).__qualname__} cannot be stored exactly.",
+            hint="Make it from a plain str or bytes.",
+        )
 
 
 # -- the tables ------------------------------------------------------------------------

@@ -66,6 +66,22 @@ class Digest(bytes):
     __slots__ = ()
 
 
+class Buffer(bytearray):
+    size: int
+
+
+class Names(set[str]):
+    pass
+
+
+class Fixed(frozenset[Any]):
+    __slots__ = ("note",)
+
+
+class Phase(complex):
+    __slots__ = ()
+
+
 class Stack(list[Any]):
     limit: int = 3
 

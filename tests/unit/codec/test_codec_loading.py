@@ -115,9 +115,17 @@ def test_a_module_that_would_import_on_attribute_access_is_left_alone(monkeypatc
         def __getattribute__(self, name: str) -> Any:
             raise AssertionError(name)
 
-    monkeypatch.setitem(sys.modules, "lazy_module", Lazy("lazy_module"))
-    with pytest.raises(UnknownTypeError):
-        CODEC.decode(forged(Tag.DATACLASS, "lazy_module:Thing", {}))
+    class Stand:
+        __slots__ = ()
+
+        @property
+        def __class__(self) -> type:
+            raise AssertionError
+
+    for module in (Lazy("lazy_module"), Stand()):
+        monkeypatch.setitem(sys.modules, "lazy_module", module)
+        with pytest.raises(UnknownTypeError):
+            CODEC.decode(forged(Tag.DATACLASS, "lazy_module:Thing", {}))
 
 
 def test_a_module_getattr_is_not_called(monkeypatch) -> None:

@@ -220,6 +220,7 @@ MODEL_VALUES = [
     m.Person(name="a", nickname="extra", age=None),
     m.Person.model_construct(age=3),
     m.Person.model_construct(),
+    m.Person.model_construct(_fields_set={"no", "field"}, name="n"),
     with_private(),
     with_bypassed_validation(),
     m.FrozenModel(a={"x": (1, 2)}),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import re
 import threading
 from collections import ChainMap, defaultdict, deque
 from dataclasses import dataclass
@@ -132,6 +133,8 @@ REFUSED = [
     pd.Timestamp(0),
     m.Colour,
     pydantic.Secret[int](1),
+    pydantic.SecretStr(m.Tagged("t")),
+    re.compile(m.Tagged("t")),
     recursive_list(),
     recursive_dict(),
     recursive_dataclass(),

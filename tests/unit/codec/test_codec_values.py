@@ -36,6 +36,12 @@ def noted() -> m.Noted:
     return value
 
 
+def buffer() -> m.Buffer:
+    value = m.Buffer(b"bytes")
+    value.size = 3
+    return value
+
+
 def named_point() -> m.NamedPoint:
     value = m.NamedPoint(1, 2.0)
     value.label = "here"
@@ -159,6 +165,10 @@ VALUES = [
     m.Count(7),
     m.Count(2**70),
     m.Digest(b"\x01"),
+    buffer(),
+    m.Names({"a", "b"}),
+    m.Fixed([(1, 2)]),
+    m.Phase(1, -0.0),
     m.Stack([1, 2]),
     m.Config(a=1, b=[2]),
     m.Pair(1, 2),
