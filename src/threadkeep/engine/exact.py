@@ -71,7 +71,8 @@ def _has_slots(cls: type) -> bool:
 
 
 def _same_state(a: object, b: object) -> bool:
-    if _has_slots(type(a)):
+    cls: type = type(a)
+    if _has_slots(cls):
         return False
     if getattr(a, "__pydantic_fields_set__", None) != getattr(b, "__pydantic_fields_set__", None):
         return False
