@@ -1,0 +1,459 @@
+"""Runs that meet on one thread: forks that keep apart, or one that is refused.
+
+Two savers on one file stand for two processes; the last test has really two.
+"""
+
+from __future__ import annotations
+
+import json
+import operator
+import subprocess
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import pytest
+from langgraph.graph import START, StateGraph
+from langgraph.types import Command, Send, interrupt
+from threadkeep.errors import ConflictError, ThreadDeletedError
+from typing_extensions import TypedDict
+
+from .places import THREAD, at
+from .rows import checkpoint, metadata, place, put
+from .runs import SCHEMAS, Gate, HeldBack, Plain, Run, leaves, story, told
+
+DURABILITIES = ("sync", "async", "exit")
+STEPS = ("put", "first", "second")
+
+
+@pytest.fixture(params=("one saver", "two savers"))
+def pair(request: pytest.FixtureRequest, another: Any) -> Any:
+    """The savers of two runs: the same one, or one for each on the same file."""
+
+    def open_pair(**options: Any) -> Any:
+        first = another(**options)
+        return first, (first if request.param == "one saver" else another(**options))
+
+    return open_pair
+
+
+def invoke(graph: Any, who: str, durability: str = "sync", config: Any = None) -> Any:
+    return graph.invoke({"log": [who]}, config or at(), durability=durability)["log"]
+
+
+def held_at(saver: Any, schema: Any, step: str, durability: str) -> tuple[Any, Gate, Run]:
+    """The run "slow", which waits before its first put or inside its second node."""
+    gate = Gate()
+    if step == "put":
+        slow = story(HeldBack(saver, gate), schema)
+    else:
+        slow = story(saver, schema, {f"slow-{step}": gate})
+    run = Run(invoke, slow, "slow", durability)
+    gate.wait_until_reached()
+    return story(saver, schema), gate, run
+
+
+def log_of(graph: Any) -> Any:
+    return graph.get_state(at()).values.get("log")
+
+
+# -- conflicts="fork": both succeed, and neither has any part of the other -----------
+
+
+@pytest.mark.parametrize("durability", DURABILITIES)
+@pytest.mark.parametrize("step", STEPS)
+@pytest.mark.parametrize("schema", SCHEMAS)
+def test_overlapping_runs_fork_and_each_keeps_its_own_writes(
+    pair: Any, schema: str, step: str, durability: str
+) -> None:
+    slow, fast = pair()
+    invoke(story(slow, SCHEMAS[schema]), "base")
+    graph, gate, run = held_at(slow, SCHEMAS[schema], step, durability)
+    results = [invoke(story(fast, SCHEMAS[schema]), "fast", durability)]
+    gate.open()
+    results.append(run.finish())
+    assert results[1] == told("base", "slow")
+    if step == "put" or durability == "exit":
+        assert results[0] == told("base", "fast")
+    assert sorted(leaf.values["log"] for leaf in leaves(graph)) == sorted(results)
+
+
+@pytest.mark.parametrize("schema", SCHEMAS)
+def test_an_update_meanwhile_stays_out_of_the_runs_state(pair: Any, schema: str) -> None:
+    slow, fast = pair()
+    invoke(story(slow, SCHEMAS[schema]), "base")
+    graph, gate, run = held_at(slow, SCHEMAS[schema], "put", "sync")
+    story(fast, SCHEMAS[schema]).update_state(at(), {"log": ["updated"]}, as_node="second")
+    gate.open()
+    assert run.finish() == told("base", "slow")
+    assert log_of(graph) == told("base", "slow")
+
+
+def test_writes_of_two_runs_with_equal_task_ids_keep_apart(pair: Any) -> None:
+    slow, fast = pair()
+    base = put(slow, place(), log=1)
+    heads = {}
+    loads = {"slow": slow.get_tuple(place()), "fast": fast.get_tuple(place())}
+    for who, saver in (("fast", fast), ("slow", slow)):
+        saver.put_writes(loads[who].config, [("log", who), ("other", who)], "same task")
+    for who, saver in (("slow", slow), ("fast", fast)):
+        heads[who] = put(saver, loads[who].config, log=2)
+    for who, saver in (("slow", fast), ("fast", slow)):
+        found = saver.get_delta_channel_history(config=heads[who], channels=["log", "other"])
+        assert [w[2] for c in ("log", "other") for w in found[c]["writes"]] == [who, who]
+    assert base["configurable"]["checkpoint_id"] == loads["slow"].config["configurable"][
+        "checkpoint_id"
+    ]
+
+
+def test_before_any_child_is_there_the_first_run_of_a_task_counts(pair: Any) -> None:
+    one, two = pair()
+    put(one, place(), log=1)
+    first, second = one.get_tuple(place()), two.get_tuple(place())
+    one.put_writes(first.config, [("log", "first")], "same task")
+    two.put_writes(second.config, [("log", "second"), ("more", "second")], "same task")
+    two.put_writes(second.config, [("log", "of its own")], "task of its own")
+    assert one.get_tuple(place()).pending_writes == [
+        ("same task", "log", "first"),
+        ("task of its own", "log", "of its own"),
+    ]
+
+
+@pytest.mark.parametrize("schema", SCHEMAS)
+def test_writes_of_a_run_that_failed_count_for_the_run_that_resumes_it(
+    pair: Any, schema: str
+) -> None:
+    crashing, resuming = pair()
+    broken = [True]
+
+    def bad(_: Any) -> Any:
+        if broken:
+            broken.clear()
+            message = "broken"
+            raise RuntimeError(message)
+        return {"log": ["bad at last"]}
+
+    done = Gate()
+
+    def good(_: Any) -> Any:
+        done.open()
+        return {"log": ["good"]}
+
+    def compiled(saver: Any) -> Any:
+        builder = StateGraph(SCHEMAS[schema])
+        builder.add_node("good", good)
+        builder.add_node("bad", bad)
+        builder.add_edge(START, "good")
+        builder.add_edge(START, "bad")
+        return builder.compile(checkpointer=saver)
+
+    with pytest.raises(RuntimeError, match="broken"):
+        compiled(crashing).invoke({"log": ["in"]}, at(), durability="sync")
+    graph = compiled(resuming)
+    result = graph.invoke(None, at(), durability="sync")["log"]
+    assert sorted(result) == sorted(["in", "good", "bad at last"])
+    assert log_of(graph) == result
+    assert invoke(graph, "more")[:3] == result
+
+
+# -- conflicts="raise": the later one is refused -------------------------------------
+
+
+@pytest.mark.parametrize("durability", DURABILITIES)
+@pytest.mark.parametrize("base", ([], ["base"]), ids=("fresh thread", "on a head"))
+@pytest.mark.parametrize("schema", SCHEMAS)
+def test_the_run_that_comes_second_is_refused(
+    pair: Any, schema: str, base: list[str], durability: str
+) -> None:
+    slow, fast = pair(conflicts="raise")
+    for who in base:
+        invoke(story(slow, SCHEMAS[schema]), who)
+    graph, gate, run = held_at(slow, SCHEMAS[schema], "put", durability)
+    won = invoke_or_lose(story(fast, SCHEMAS[schema]), "fast")
+    gate.open()
+    lost = run.finish()
+    if isinstance(won, ConflictError):  # the slow run's input was a write on the head
+        won, lost = lost, won
+    assert isinstance(lost, ConflictError)
+    assert won in (told(*base, "fast"), told(*base, "slow"))
+    assert [leaf.values["log"] for leaf in leaves(graph)] == [won]
+    assert invoke(graph, "next") == [*won, *told("next")]
+
+
+def invoke_or_lose(graph: Any, who: str) -> Any:
+    try:
+        return invoke(graph, who)
+    except ConflictError as error:
+        return error
+
+
+def test_an_update_that_comes_first_refuses_the_run(pair: Any) -> None:
+    slow, fast = pair(conflicts="raise")
+    invoke(story(slow), "base")
+    graph, gate, run = held_at(slow, Plain, "put", "sync")
+    story(fast).update_state(at(), {"log": ["updated"]}, as_node="second")
+    gate.open()
+    assert isinstance(run.finish(), ConflictError)
+    assert log_of(graph) == [*told("base"), "updated"]
+
+
+def test_a_run_that_comes_first_refuses_the_update(pair: Any) -> None:
+    slow, fast = pair(conflicts="raise")
+    graph = story(slow)
+    invoke(graph, "base")
+    gate = Gate()
+    late = Run(
+        story(HeldBack(fast, gate)).update_state, at(), {"log": ["updated"]}, as_node="second"
+    )
+    gate.wait_until_reached()
+    invoke(graph, "quick")
+    gate.open()
+    assert isinstance(late.finish(), ConflictError)
+    assert log_of(graph) == told("base", "quick")
+
+
+def test_a_later_put_expects_the_runs_own_previous_one(pair: Any) -> None:
+    slow, fast = pair(conflicts="raise")
+    invoke(story(slow), "base")
+    graph, gate, run = held_at(slow, Plain, "second", "sync")
+    story(fast).update_state(at(), {"log": ["updated"]}, as_node="second")
+    gate.open()
+    assert isinstance(run.finish(), ConflictError)
+    assert log_of(graph) == [*told("base"), "slow", "slow-first", "updated"]
+
+
+def test_a_run_that_meets_anothers_writes_loses_before_it_puts(pair: Any) -> None:
+    one, two = pair(conflicts="raise")
+    put(one, place(), log=1)
+    first, second = one.get_tuple(place()), two.get_tuple(place())
+    one.put_writes(first.config, [("log", "first")], "task")
+    with pytest.raises(ConflictError):
+        two.put_writes(second.config, [("log", "second")], "task")
+    one.put_writes(first.config, [("log", "more")], "another task")
+    head = put(one, first.config, log=2)
+    found = two.get_delta_channel_history(config=head, channels=["log"])
+    assert [w[2] for w in found["log"]["writes"]] == ["more", "first"]
+
+
+def test_the_losers_leftovers_are_nowhere(pair: Any) -> None:
+    slow, fast = pair(conflicts="raise")
+    invoke(story(slow), "base")
+    head = slow.get_tuple(place()).config
+    graph, gate, run = held_at(slow, Plain, "put", "async")
+    invoke(story(fast), "fast")
+    gate.open()
+    assert isinstance(run.finish(), ConflictError)
+    for saver in (slow, fast):
+        texts = [repr(entry) for entry in saver.list(None)]
+        assert [t for t in texts if "slow" in t and "'fast'" not in t] == []
+        assert [w for w in saver.get_tuple(head).pending_writes if "slow" in repr(w)] == []
+    assert slow.check().ok
+
+
+def test_the_loser_can_simply_be_run_again(pair: Any) -> None:
+    slow, fast = pair(conflicts="raise")
+    invoke(story(slow), "base")
+    _, gate, run = held_at(slow, Plain, "put", "sync")
+    invoke(story(fast), "fast")
+    gate.open()
+    assert isinstance(run.finish(), ConflictError)
+    result = invoke(story(slow), "slow")
+    assert result[-3:] == told("slow")
+    assert "fast-second" in result
+
+
+def test_a_run_may_wait_for_the_user_and_be_resumed_by_anyone(pair: Any) -> None:
+    one, two = pair(conflicts="raise")
+
+    def compiled(saver: Any) -> Any:
+        builder = StateGraph(Plain)
+        builder.add_node("ask", lambda _: {"log": [interrupt("?")]})
+        builder.add_edge(START, "ask")
+        return builder.compile(checkpointer=saver)
+
+    compiled(one).invoke({"log": ["in"]}, at())
+    assert compiled(two).invoke(Command(resume="yes"), at())["log"] == ["in", "yes"]
+    assert compiled(one).invoke({"log": ["in"]}, at())["log"] == ["in", "yes", "in"]
+
+
+# -- what is never fenced ------------------------------------------------------------
+
+
+def test_going_back_forks_freely(pair: Any) -> None:
+    one, two = pair(conflicts="raise")
+    graph, other = story(one), story(two)
+    invoke(graph, "base")
+    old = next(s.config for s in graph.get_state_history(at()) if s.next == ("second",))
+    invoke(other, "more")
+    graph.invoke(None, old)
+    assert invoke(other, "instead", config=old)[-3:] == told("instead")
+    graph.update_state(old, {"log": ["changed"]})
+    other.update_state(old, None, as_node="__copy__")
+    other.update_state(at(), None, as_node="__copy__")
+    assert invoke(graph, "after")[-3:] == told("after")
+
+
+def test_a_node_may_update_its_own_thread(pair: Any) -> None:
+    one, _ = pair(conflicts="raise")
+    graphs: list[Any] = []
+
+    def meddle(state: Any) -> Any:
+        graphs[0].update_state(at(), {"log": ["by the node"]}, as_node="after")
+        return {"log": [f"{len(state['log'])} seen"]}
+
+    builder = StateGraph(Plain)
+    builder.add_node("meddle", meddle)
+    builder.add_node("after", lambda _: {"log": ["after"]})
+    builder.add_edge(START, "meddle")
+    builder.add_edge("meddle", "after")
+    graphs.append(builder.compile(checkpointer=one))
+    assert invoke(graphs[0], "in") == ["in", "1 seen", "after"]
+
+
+def test_subgraphs_with_a_memory_may_run_in_parallel(pair: Any) -> None:
+    one, _ = pair(conflicts="raise")
+
+    class Inner(TypedDict, total=False):
+        mine: Annotated[list[Any], operator.add]
+        log: Any
+
+    inner = StateGraph(Inner)
+    inner.add_node("tell", lambda s: {"log": [f"ran {s['mine'][-1]}"]})
+    inner.add_edge(START, "tell")
+    builder = StateGraph(Plain)
+    builder.add_node("inner", inner.compile(checkpointer=True))
+    builder.add_conditional_edges(
+        START, lambda _: [Send("inner", {"mine": [n]}) for n in range(3)]
+    )
+    graph = builder.compile(checkpointer=one)
+    for turn in range(2):
+        result = invoke(graph, f"turn {turn}")
+        assert len(result) == 4 * (turn + 1)
+
+
+# -- deletion while a run is under way -----------------------------------------------
+
+
+@pytest.mark.parametrize("durability", DURABILITIES)
+@pytest.mark.parametrize("step", STEPS)
+@pytest.mark.parametrize("schema", SCHEMAS)
+def test_a_run_whose_thread_is_deleted_is_refused_and_brings_nothing_back(
+    pair: Any, schema: str, step: str, durability: str
+) -> None:
+    slow, fast = pair()
+    invoke(story(slow, SCHEMAS[schema]), "base")
+    graph, gate, run = held_at(slow, SCHEMAS[schema], step, durability)
+    fast.delete_thread(THREAD)
+    gate.open()
+    assert isinstance(run.finish(), ThreadDeletedError)
+    assert list(slow.list(None)) == list(fast.list(None)) == []
+    assert log_of(graph) in (None, [])
+    assert invoke(story(fast, SCHEMAS[schema]), "anew") == told("anew")
+    assert log_of(graph) == told("anew")
+
+
+def test_pruning_everything_is_a_deletion_too(pair: Any) -> None:
+    slow, fast = pair(conflicts="raise")
+    invoke(story(slow), "base")
+    _, gate, run = held_at(slow, Plain, "second", "sync")
+    fast.prune([THREAD], strategy="delete")
+    gate.open()
+    assert isinstance(run.finish(), ThreadDeletedError)
+    assert list(fast.list(None)) == []
+
+
+def test_late_writes_and_checkpoints_of_a_deleted_thread_are_refused(pair: Any) -> None:
+    one, two = pair()
+    first = put(one, place(), {"log": ["x"]})
+    loaded = two.get_tuple(place())
+    one.delete_thread(THREAD)
+    for config in (first, loaded.config):
+        with pytest.raises(ThreadDeletedError, match=THREAD):
+            two.put_writes(config, [("log", "late")], "task")
+        with pytest.raises(ThreadDeletedError, match=THREAD):
+            put(one, config, {"log": ["late"]}, log=2)
+    assert list(one.list(None)) == []
+
+
+def test_a_copy_onto_a_deleted_thread_lives(pair: Any) -> None:
+    one, two = pair()
+    invoke(story(one), "base")
+    one.copy_thread(THREAD, "copy")
+    two.delete_thread("copy")
+    two.copy_thread(THREAD, "copy")
+    graph = story(one)
+    assert graph.get_state(at("copy")).values["log"] == told("base")
+    assert invoke(graph, "more", config=at("copy")) == told("base", "more")
+
+
+# -- really two processes ------------------------------------------------------------
+
+RUN_IN_A_PROCESS = """
+import json, sys
+from threadkeep import open_saver
+from threadkeep.errors import ConflictError
+from integration.places import at
+from integration.runs import Plain, Gate, story
+
+class Asking(Gate):
+    def pass_through(self):
+        print("reached", flush=True)
+        sys.stdin.readline()
+
+url, who = sys.argv[1:]
+print("ready", flush=True)
+sys.stdin.readline()
+with open_saver(url, conflicts="raise") as saver:
+    graph = story(saver, Plain, {f"{who}-first": Asking()})
+    try:
+        result = graph.invoke({"log": [who]}, at(), durability="sync")["log"]
+    except ConflictError as error:
+        result = type(error).__name__
+    print(json.dumps(result), flush=True)
+"""
+
+
+def process(url: str, who: str) -> subprocess.Popen[str]:
+    """A process that is ready to run: a line sent lets it begin, another one go on."""
+    return subprocess.Popen(  # noqa: S603 - this very interpreter
+        [sys.executable, "-c", RUN_IN_A_PROCESS, url, who],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=Path(__file__).parents[1],
+    )
+
+
+def expect(process: subprocess.Popen[str], line: str) -> None:
+    assert process.stdout is not None
+    assert process.stdout.readline() == f"{line}\n"
+
+
+def begin(process: subprocess.Popen[str]) -> None:
+    """Let the run begin, until it waits in its first node."""
+    assert process.stdin is not None
+    process.stdin.write("begin\n")
+    process.stdin.flush()
+    expect(process, "reached")
+
+
+def finish_process(process: subprocess.Popen[str]) -> Any:
+    answer, _ = process.communicate("go on\n", timeout=60)
+    assert process.returncode == 0
+    return json.loads(answer)
+
+
+def test_of_two_processes_the_second_is_refused(another: Any, tmp_path: Path) -> None:
+    saver = another(conflicts="raise")
+    invoke(story(saver), "base")
+    url = f"sqlite:///{tmp_path / 'shared.db'}"
+    slow, fast = (process(url, who) for who in ("slow", "fast"))
+    for each in (slow, fast):
+        expect(each, "ready")
+    begin(slow)
+    begin(fast)
+    won = finish_process(fast)
+    assert finish_process(slow) == "ConflictError"
+    assert won[-3:] == told("fast")
+    assert log_of(story(saver)) == won
+    assert saver.check().ok
