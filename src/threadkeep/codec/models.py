@@ -10,7 +10,7 @@ stand for the stored fields in order and then for the extra ones, or a list of n
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any
 
 from pydantic import BaseModel
@@ -27,8 +27,10 @@ def encode_model(reference: str | int) -> Encode:
     """A model of pydantic 2."""
 
     def encode(model: BaseModel, packer: Packer) -> bytes:
-        declared = type(model).model_fields
-        fields = {name: value for name, value in model.__dict__.items() if name in declared}
+        declared = fields_of(type(model))
+        fields = model.__dict__
+        if fields.keys() != declared.keys():
+            fields = {name: value for name, value in fields.items() if name in declared}
         extra = model.__pydantic_extra__
         given = _bits(model.__pydantic_fields_set__, [*fields, *(extra or ())])
         private = _private(model)
@@ -42,17 +44,34 @@ def decode_model(data: bytes, unpacker: Unpacker) -> BaseModel:
     """Rebuild a model of pydantic 2."""
     reference, fields, given, extra, private, unset = _parts(unpacker.unpack(data))
     cls: type[BaseModel] = unpacker.find(reference, Tag.PYDANTIC)
-    declared = cls.model_fields
-    state = {name: value for name, value in fields.items() if name in declared}
-    for name in declared.keys() - fields.keys() - set(unset or ()):
-        _add_default(state, name, declared[name])
+    given = _names(given, [*fields, *(extra or ())])
+    declared = fields_of(cls)
+    if fields.keys() != declared.keys():
+        fields = _adapted(fields, declared, unset or ())
     model = _new(cls)
-    _set(model, "__dict__", state)
-    _set(model, "__pydantic_fields_set__", _names(given, [*fields, *(extra or ())]))
+    _set(model, "__dict__", fields)
+    _set(model, "__pydantic_fields_set__", given)
     if not cls.__pydantic_root_model__:  # there, both are attributes of the class
         _set(model, "__pydantic_extra__", extra)
         _set(model, "__pydantic_private__", private)
     return model
+
+
+def fields_of(cls: type[BaseModel]) -> dict[str, Any]:
+    """Return a model's fields by name, where this pydantic keeps them."""
+    found = getattr(cls, "__pydantic_fields__", None)  # since 2.10; faster than the property
+    return cls.model_fields if found is None else found
+
+
+def _adapted(
+    fields: dict[str, Any], declared: dict[str, Any], unset: Collection[str]
+) -> dict[str, Any]:
+    """Drop the fields that the class has lost, and give those it gained their own default."""
+    state = {name: value for name, value in fields.items() if name in declared}
+    for name, field in declared.items():
+        if name not in fields and name not in unset:
+            _add_default(state, name, field)
+    return state
 
 
 def _private(model: BaseModel) -> dict[str, Any] | None:

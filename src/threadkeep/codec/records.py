@@ -14,7 +14,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Collection
 from copy import copy
 from enum import Flag
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any
 
 from threadkeep.codec import state as attributes
@@ -204,12 +204,14 @@ def decode_record(tag: Tag) -> Decode:
 
 def add_defaults(value: Any, names: Collection[str]) -> None:
     """Give fields that are not among these the class's own default."""
-    defaults = _defaults(type(value)).items()
+    cls: type = type(value)
+    defaults = _defaults(cls).items()
     added = {name: make() for name, make in defaults if name not in names and make}
     if added:
         attributes.fill(value, added)
 
 
+@lru_cache(maxsize=2048)
 def _defaults(cls: type) -> dict[str, Callable[[], Any] | None]:
     """Field -> what makes its default, for fields that were added after a value was stored."""
     if dataclasses.is_dataclass(cls):

@@ -50,8 +50,9 @@ def read(instance: Any) -> dict[str, Any]:
             continue
     if where.has_dict:
         state.update(object.__getattribute__(instance, "__dict__"))
-    for name in where.skipped & state.keys():
-        del state[name]
+    if not where.skipped.isdisjoint(state):
+        for name in where.skipped & state.keys():
+            del state[name]
     return state
 
 
@@ -60,6 +61,9 @@ def fill(instance: Any, state: dict[str, Any]) -> None:
     cls: type = type(instance)
     where = layout(cls)
     own = object.__getattribute__(instance, "__dict__") if where.has_dict else {}
+    if not where.slots:
+        own.update(state)
+        return
     for name, value in state.items():
         slot = where.slots.get(name)
         if slot is None:

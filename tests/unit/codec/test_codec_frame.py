@@ -50,19 +50,19 @@ def test_many_and_large_elements() -> None:
     assert unpack(pack([b"x"] * 100_000, ON)) == [b"x"] * 100_000
 
 
-def test_a_small_element_costs_nine_bytes() -> None:
-    assert len(pack([b"x" * 200], Compression())) == 209
+def test_a_small_element_costs_seven_bytes() -> None:
+    assert len(pack([b"x" * 200], Compression())) == 207
 
 
 def test_compression_only_where_it_is_long_enough_and_saves_enough() -> None:
     text, noise = b"word " * 400, os.urandom(2000)
     assert len(pack([text], Compression())) < 200
-    assert len(pack([noise], Compression())) == 2009
-    assert len(pack([b"w" * 1000], Compression())) == 1009
-    assert len(pack([text], Compression(over=3000))) == 2009
-    assert len(pack([text], Compression(ratio=0.001))) == 2009
+    assert len(pack([noise], Compression())) == 2007
+    assert len(pack([b"w" * 1000], Compression())) == 1007
+    assert len(pack([text], Compression(over=3000))) == 2007
+    assert len(pack([text], Compression(ratio=0.001))) == 2007
     for off in (Compression(level=0), Compression(level=None)):
-        assert len(pack([text], off)) == 2009
+        assert len(pack([text], off)) == 2007
     assert len(pack([text * 50], Compression(level=19))) <= len(pack([text * 50], Compression(1)))
 
 
@@ -129,7 +129,20 @@ def test_an_encrypted_frame_asks_for_the_key() -> None:
 
 def test_sizes_that_lie_are_found_although_the_checksum_holds() -> None:
     plain = bytes((MAGIC, VERSION << 4))
-    for body in (b"", b"\x80", b"\x02\x01\x01a", b"\x01\x05a", b"\xff" * 12, b"\xff\xff\xff\x7fa"):
+    for body in (
+        b"",
+        b"\x80",
+        b"\x00a",
+        b"\x02",
+        b"\x02\x01",
+        b"\x02\x01\x01",
+        b"\x02\x01\x01\x01a",
+        b"\x02\x01\x01\x01abc",
+        b"\x02\x03\x01\x00\x00\x01\x00\x00ab",
+        b"\x02\x08" + b"\xff" * 16,
+        b"\xff\xff\xff\x7f\x01a",
+        b"\xff" * 12,
+    ):
         with pytest.raises(CorruptionError):
             unpack(sealed(plain, body))
 
