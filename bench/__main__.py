@@ -17,7 +17,7 @@ from bench.errors import BenchError
 from bench.parts import PARTS, Setting
 from bench.profiling import profile
 from bench.results import Results, write
-from bench.savers import KINDS
+from bench.savers import KINDS, OURS
 from bench.sizes import QUICK, SMOKE, Sizes
 
 WIDTH = 130  # of the tables in a file or a pipe
@@ -68,7 +68,7 @@ def bench(options: argparse.Namespace, console: Console) -> None:
     with tempfile.TemporaryDirectory(prefix="bench-", dir=options.out) as folder:
         setting = Setting(sizes, options.data, kinds, Path(folder).resolve())
         if options.profile:
-            for kind in names(kinds, "saver", "normal,full"):
+            for kind in [kind for kind in kinds if kind in OURS]:
                 profile(kind, sizes, options.data, setting.folder, console)
             return
         results = run(setting, parts, console)

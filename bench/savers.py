@@ -102,6 +102,9 @@ KINDS = {
 }
 
 
+OURS = ("memory", "normal", "full")
+
+
 def bytes_on_disk(path: Path) -> int:
     """The database with its log and index files, in bytes."""
     return sum(

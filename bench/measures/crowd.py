@@ -7,16 +7,14 @@ was reported as done is counted again in the file afterwards.
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from multiprocessing.connection import Connection
-from multiprocessing.synchronize import Barrier
 from pathlib import Path
 from signal import SIG_IGN, SIGINT, signal
-from threading import BrokenBarrierError
 from time import perf_counter
 from typing import Any
 
@@ -58,30 +56,38 @@ def measure(kind: str, sizes: Sizes, folder: Path) -> CrowdFigures:
     """Let `sizes.processes` x `sizes.threads` chats run on one file of this kind."""
     file = folder / f"crowd-{kind}.db"
     apart(prepare, kind, file)
-    barrier = SPAWN.Barrier(sizes.processes + 1, timeout=120)
     with ExitStack() as stack:
-        crowd = [
-            stack.enter_context(member(kind, file, sizes, n, barrier))
-            for n in range(sizes.processes)
-        ]
+        crowd = [stack.enter_context(member(kind, file, sizes, n)) for n in range(sizes.processes)]
         try:
-            barrier.wait()
-            start = perf_counter()
-            outcomes: list[Outcome] = [outcome for one in crowd for outcome in one.recv()]
-            seconds = perf_counter() - start
-        except (EOFError, BrokenBarrierError):
+            outcomes, seconds = race(crowd)
+        except EOFError:
             label = KINDS[kind].label
             raise BenchError(f"a process of {label} failed: its error is above") from None
     return summary(kind, sizes, outcomes, seconds, apart(kept, kind, file, outcomes))
 
 
+def race(crowd: Sequence[Connection]) -> tuple[list[Outcome], float]:
+    """Start all at once when all are ready; what came of it, and the seconds it took."""
+    for one in crowd:
+        one.recv()
+    start = perf_counter()
+    for one in crowd:
+        one.send("go")
+    outcomes: list[Outcome] = [outcome for one in crowd for outcome in one.recv()]
+    return outcomes, perf_counter() - start
+
+
+def prepare(kind: str, file: Path) -> None:
+    """Create the file and its tables."""
+    with KINDS[kind].open(file):
+        pass
+
+
 @contextmanager
-def member(
-    kind: str, file: Path, sizes: Sizes, number: int, barrier: Barrier
-) -> Iterator[Connection]:
-    """One process of the crowd; its outcomes come through the connection."""
-    ours, theirs = SPAWN.Pipe(duplex=False)
-    arguments = (kind, file, sizes, number, barrier, theirs)
+def member(kind: str, file: Path, sizes: Sizes, number: int) -> Iterator[Connection]:
+    """One process of the crowd, and the connection to it."""
+    ours, theirs = SPAWN.Pipe()
+    arguments = (kind, file, sizes, number, theirs)
     process = SPAWN.Process(target=join_in, args=arguments, daemon=True)
     process.start()
     theirs.close()
@@ -93,22 +99,15 @@ def member(
         process.join()
 
 
-def prepare(kind: str, file: Path) -> None:
-    """Create the file and its tables."""
-    with KINDS[kind].open(file):
-        pass
-
-
-def join_in(
-    kind: str, file: Path, sizes: Sizes, number: int, barrier: Barrier, results: Connection
-) -> None:
+def join_in(kind: str, file: Path, sizes: Sizes, number: int, parent: Connection) -> None:
     """The inside of one process: its threads share one saver."""
     signal(SIGINT, SIG_IGN)  # the parent ends us
     with KINDS[kind].open(file) as saver, ThreadPoolExecutor(sizes.threads) as pool:
         graph = chat_graph(saver)
-        barrier.wait()
         names = [f"chat-{number}-{n}" for n in range(sizes.threads)]
-        results.send(list(pool.map(partial(chat, graph, sizes.process_turns), names)))
+        parent.send("ready")
+        parent.recv()
+        parent.send(list(pool.map(partial(chat, graph, sizes.process_turns), names)))
 
 
 def chat(graph: Graph, turns: int, thread: str) -> Outcome:

@@ -1,0 +1,79 @@
+"""The agent's process seen from outside: start it, hear what it says, kill it.
+
+Invariant: a process that was started is gone when its `with` block is left, whatever
+happened in between.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Self
+
+from demo.errors import DemoError
+
+
+@dataclass(frozen=True)
+class Task:
+    """What an agent process is to do: see `worker.run`."""
+
+    saver: str
+    file: str
+    dir: str
+    model: str
+    turns: int
+    record: str = ""
+    fork: str = ""
+    halt: int | None = None
+
+
+class AgentProcess:
+    """One process that runs the agent; iterate over it for its events."""
+
+    def __init__(self, task: Task, log: Path) -> None:
+        self.log = log
+        with log.open("ab") as errors:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "demo.worker", json.dumps(asdict(task))],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                cwd=Path(__file__).parent.parent,
+                start_new_session=True,  # Ctrl-C reaches us alone, and we end it
+            )
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        """The events up to the end of the process, a killed one's last ones too.
+
+        Raises:
+            DemoError: if the process failed.
+        """
+        assert self.process.stdout is not None  # noqa: S101 - for the type checker
+        for line in self.process.stdout:
+            event = json.loads(line)
+            if event["event"] == "failed":
+                raise DemoError(f"the agent stopped: {event['error']} (more in {self.log})")
+            yield event
+        code = self.process.wait()
+        if code not in {0, -signal.SIGKILL}:
+            raise DemoError(f"the agent's process ended with code {code}: see {self.log}")
+
+    def kill(self) -> None:
+        """End it as a crash of the machine would: it gets no chance to finish anything."""
+        os.kill(self.process.pid, signal.SIGKILL)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self.process.kill()
+        self.process.wait()
+        for pipe in (self.process.stdin, self.process.stdout):
+            if pipe is not None:
+                pipe.close()

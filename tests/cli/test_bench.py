@@ -1,0 +1,148 @@
+"""The benchmark as a process, on tiny sizes: that it measures, not what it measures."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from langgraph.checkpoint.memory import InMemorySaver
+
+from bench.__main__ import main
+from bench.conversations import load, made_up, split
+from bench.errors import BenchError
+from bench.floor import ReferenceSaver
+from bench.lanes import config_of
+from bench.sizes import SMOKE
+from bench.targets import Line
+from bench.workloads import build
+
+ROOT = Path(__file__).parents[2]
+
+
+def run(*arguments):
+    command = [sys.executable, "-m", "bench", *map(str, arguments)]
+    return subprocess.run(command, check=False, cwd=ROOT, capture_output=True, text=True)
+
+
+def call(number):
+    function = {"name": "look", "arguments": '{"at": 1}'}
+    return {"id": f"call_{number}", "type": "function", "function": function}
+
+
+@pytest.fixture
+def data(tmp_path):
+    """Two recorded conversations; the first ends with the user, the second with a tool."""
+    first = [
+        {"role": "system", "content": "Be brief."},
+        {"role": "user", "content": "hello"},
+        {"role": "assistant", "content": None, "tool_calls": [call(1)]},
+        {"role": "tool", "tool_call_id": "call_1", "name": "look", "content": "{}"},
+        {"role": "assistant", "content": "done"},
+        {"role": "user", "content": "bye"},
+    ]
+    second = [*first[:4], {"role": "user", "content": "more"}, *first[2:4]]
+    path = tmp_path / "talk.jsonl.gz"
+    with gzip.open(path, "wt") as lines:
+        for name, messages in (("a", first), ("b", second)):
+            lines.write(json.dumps({"conversation": name, "messages": messages}) + "\n")
+    return path
+
+
+def test_a_small_run_measures_everything_it_was_asked_for(data, tmp_path):
+    out = tmp_path / "out"
+    parts, savers = "endless,put,processes,memory", "floor,full,lg-full"
+    done = run("--smoke", "--data", data, "--only", parts, "--savers", savers, "--out", out)
+    assert done.returncode == 0, done.stderr + done.stdout
+    results = json.loads((out / "results.json").read_text())
+    lanes = results["turns"]["endless"]["lanes"]
+    assert [lane["kind"] for lane in lanes] == savers.split(",")
+    assert all(len(lane["times"]) == 4 for lane in lanes)
+    assert all(lane["samples"][-1]["messages"] == 11 for lane in lanes)
+    assert all((lane["disk"] > 0) == (lane["kind"] != "floor") for lane in lanes)
+    assert {cold["kind"] for cold in results["cold"]} == {"full", "lg-full"}
+    assert [crowd["lost"] for crowd in results["crowd"]] == [0, 0]
+    assert len(results["targets"]) == 9
+    for name in ("growth.png", "latency.png"):
+        assert (out / name).read_bytes().startswith(b"\x89PNG")
+    assert sorted(path.name for path in out.iterdir()) == [
+        "growth.png",
+        "latency.png",
+        "results.json",
+    ]
+
+
+def test_a_profile_names_our_functions(data, tmp_path):
+    done = run("--smoke", "--profile", "--data", data, "--savers", "full", "--out", tmp_path)
+    assert done.returncode == 0, done.stderr + done.stdout
+    assert "ms a turn in the saver" in done.stdout
+    assert "saver.py" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--only", "chat,nonsense"), "no such part: nonsense"),
+        (("--savers", "oracle"), "no such saver: oracle"),
+        (("--data", "no/such/file.jsonl", "--only", "endless"), "cannot read no/such/file.jsonl"),
+    ],
+)
+def test_a_wrong_option_is_one_clear_line(arguments, message, tmp_path, capsys):
+    assert main(["--smoke", "--out", str(tmp_path), *arguments]) == 1
+    errors = capsys.readouterr().err.splitlines()
+    assert errors[-1].startswith(f"bench: {message}")
+
+
+@pytest.mark.parametrize("line", ["{", "[]", '{"messages": [{"content": "no role"}]}', "{}"])
+def test_a_line_that_is_no_conversation_is_named(line, tmp_path):
+    path = tmp_path / "bad.jsonl"
+    path.write_text('{"messages": []}\n' + line + "\n")
+    with pytest.raises(BenchError, match="line 2"):
+        load(path)
+
+
+def test_data_without_a_turn_is_refused(tmp_path):
+    path = tmp_path / "empty.jsonl"
+    path.write_text('{"messages": []}\n')
+    with pytest.raises(BenchError, match="no conversation with a user message"):
+        load(path)
+
+
+def test_turns_begin_with_the_user():
+    roles = ["system", "assistant", "user", "assistant", "tool", "user"]
+    turns = list(split({"role": role, "content": role} for role in roles))
+    assert [len(turn.replies) for turn in turns] == [2, 0]
+    assert len(made_up(3)) == 3
+
+
+WORKLOADS = ["chat", "conversations", "endless", "document", "files"]
+CASES = [(name, delta) for name in WORKLOADS for delta in (False, True)]
+CASES.remove(("document", True))  # one text: nothing that a DeltaChannel could hold
+
+
+@pytest.mark.parametrize(("name", "delta"), CASES)
+def test_every_workload_runs_and_says_what_comes_of_it(name, delta):
+    workload = build(name, SMOKE, None)
+    assert workload.delta == ((name, True) in CASES)
+    saver = InMemorySaver() if delta else ReferenceSaver()
+    graph = workload.graph(saver, delta=delta)
+    calls = []
+    for one in workload.turns():
+        graph.invoke(one.input, config_of(one.thread))
+        calls.append(one)
+    assert len(calls) == len(workload)
+    state = graph.get_state(config_of(calls[-1].thread))
+    assert len(state.values.get("messages", [])) == calls[-1].messages
+    history = list(graph.get_state_history(config_of(calls[-1].thread), limit=3))
+    assert history[0].config == state.config
+    assert not state.next
+
+
+def test_a_target_is_met_on_the_right_side():
+    assert Line("at most", 1.0, 1.0).holds
+    assert not Line("at most", 1.1, 1.0).holds
+    assert Line("at least", 5.0, 5.0, at_least=True).holds
+    assert not Line("at least", 4.9, 5.0, at_least=True).holds
