@@ -106,8 +106,10 @@ class Canon:
         if config is None:
             return None
         named = {k: v for k, v in config["configurable"].items() if not k.startswith("__")}
-        return {**self.table({k: v for k, v in config.items() if k != "configurable"}),
-                "configurable": self.table(named)}
+        return {
+            **self.table({k: v for k, v in config.items() if k != "configurable"}),
+            "configurable": self.table(named),
+        }
 
     def entry(self, found: CheckpointTuple) -> dict[str, Any]:
         """One checkpoint with its pending writes."""
@@ -159,8 +161,10 @@ class Canon:
 
     def _task(self, task: Any) -> dict[str, Any]:
         inner = task.state
-        nested = self.snapshot(inner) if hasattr(inner, "values") and hasattr(inner, "next") else (
-            self.place(inner)
+        nested = (
+            self.snapshot(inner)
+            if hasattr(inner, "values") and hasattr(inner, "next")
+            else (self.place(inner))
         )
         return {
             "id": self.text(task.id),

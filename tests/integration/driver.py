@@ -12,8 +12,9 @@ from collections.abc import Coroutine
 from typing import Any
 
 from .canon import Canon
-from .places import at
+from .places import THREAD, at
 from .scenarios.table import Scenario
+
 
 class Driver:
     """The calls of a graph's user, on one saver, by one API, with one durability."""
@@ -25,6 +26,7 @@ class Driver:
         self.graph: Any = None
         self.canon = canon
         self.log: list[Any] = []
+        self.threads = {THREAD}
 
     def compile(self, builder: Any, **options: Any) -> Any:
         """Compile for this saver; later calls go to this graph."""
@@ -97,17 +99,19 @@ class Driver:
         states = await self._collect(self.graph, "get_state_history", at())
         return next(s.config for s in states if node in s.next)
 
-    async def everything(self) -> list[Any]:
-        """All that was kept and all that the saver now holds, read in every way."""
+    async def listed(self) -> None:
+        """All that the saver holds, read from it."""
         listed = await self._collect(self.saver, "list", None)
         self.note("listed", self.canon.entries(listed))
         for entry in listed:
             found = await self._call(self.saver, "get_tuple", entry.config)
             assert Canon().entry(found) == Canon().entry(entry), "get_tuple and list disagree"
-        if self.graph is not None:
-            for thread in sorted({str(e.config["configurable"]["thread_id"]) for e in listed}):
-                await self._thread(thread)
-        return self.log
+        self.threads |= {str(e.config["configurable"]["thread_id"]) for e in listed}
+
+    async def shown(self) -> None:
+        """All that the graph shows of its threads, in every way."""
+        for thread in sorted(self.threads):
+            await self._thread(thread)
 
     async def _thread(self, thread: str) -> None:
         for state in await self.history(at(thread)):
@@ -123,14 +127,23 @@ def _in_order(answer: Any) -> Any:
     return {**answer, "__interrupt__": asked}
 
 
-def play(scenario: Scenario, saver: Any, *, durability: str, api: str) -> list[Any]:
-    """Run a scenario and return everything that a user could see of it."""
+def play(
+    scenario: Scenario, saver: Any, *, durability: str, api: str, listing: bool = True
+) -> list[Any]:
+    """Run a scenario and return everything that a user could see of it.
+
+    `listing` False leaves out what the saver itself lists: a saver that does not know the
+    graph's types may not be allowed to load them.
+    """
     canon = Canon(raced_ids=scenario.raced_ids)
     driver = Driver(saver, canon, durability=durability, use_async=api == "async")
 
     async def whole() -> list[Any]:
         await scenario.script(driver)
-        return await driver.everything()
+        if listing:
+            await driver.listed()
+        await driver.shown()
+        return driver.log
 
     return asyncio.run(whole()) if driver.use_async else _without_loop(whole())
 

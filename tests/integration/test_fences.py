@@ -101,9 +101,10 @@ def test_writes_of_two_runs_with_equal_task_ids_keep_apart(pair: Any) -> None:
     for who, saver in (("slow", fast), ("fast", slow)):
         found = saver.get_delta_channel_history(config=heads[who], channels=["log", "other"])
         assert [w[2] for c in ("log", "other") for w in found[c]["writes"]] == [who, who]
-    assert base["configurable"]["checkpoint_id"] == loads["slow"].config["configurable"][
-        "checkpoint_id"
-    ]
+    assert (
+        base["configurable"]["checkpoint_id"]
+        == loads["slow"].config["configurable"]["checkpoint_id"]
+    )
 
 
 def test_before_any_child_is_there_the_first_run_of_a_task_counts(pair: Any) -> None:
@@ -322,9 +323,7 @@ def test_subgraphs_with_a_memory_may_run_in_parallel(pair: Any) -> None:
     inner.add_edge(START, "tell")
     builder = StateGraph(Plain)
     builder.add_node("inner", inner.compile(checkpointer=True))
-    builder.add_conditional_edges(
-        START, lambda _: [Send("inner", {"mine": [n]}) for n in range(3)]
-    )
+    builder.add_conditional_edges(START, lambda _: [Send("inner", {"mine": [n]}) for n in range(3)])
     graph = builder.compile(checkpointer=one)
     for turn in range(2):
         result = invoke(graph, f"turn {turn}")

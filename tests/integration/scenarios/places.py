@@ -20,7 +20,7 @@ async def thread_ids_that_are_not_strings(run: Any) -> None:
     await run.invoke({"log": ["int again"]}, at(7))
     await run.invoke({"log": ["as a string"]}, at("7"))
     await run.invoke({"log": ["float"]}, at(2.5))
-    await run.invoke({"log": ["odd"]}, at("it's \"quoted\"; DROP TABLE; \u00e9\u4e2d\U0001f600"))
+    await run.invoke({"log": ["odd"]}, at('it\'s "quoted"; DROP TABLE; \u00e9\u4e2d\U0001f600'))
 
 
 @scenario

@@ -1,0 +1,264 @@
+"""Programs that change one import line, and how savers are opened, used and closed."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sqlite3
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+from langgraph.checkpoint.memory import InMemorySaver as LangGraphsInMemorySaver
+from threadkeep import AsyncSqliteSaver, InMemorySaver, MemorySaver, SqliteSaver, open_saver
+from threadkeep.errors import InvalidArgumentError, NotOursError, OpenError
+
+from .backends import BACKENDS, open_backend
+from .canon import Canon
+from .driver import play
+from .places import at
+from .rows import place, put
+from .runs import story, told
+from .scenarios import SCENARIOS
+
+TESTS = Path(__file__).parents[1]
+
+
+def two_turns(saver: Any) -> Any:
+    graph = story(saver)
+    graph.invoke({"log": ["one"]}, at())
+    assert graph.invoke({"log": ["two"]}, at())["log"] == told("one", "two")
+    return graph
+
+
+async def two_async_turns(saver: Any) -> Any:
+    graph = story(saver)
+    await graph.ainvoke({"log": ["one"]}, at())
+    assert (await graph.ainvoke({"log": ["two"]}, at()))["log"] == told("one", "two")
+    return graph
+
+
+# -- the programs --------------------------------------------------------------------
+
+
+def test_sqlite_saver_on_a_path(tmp_path: Path) -> None:
+    for path in (tmp_path / "threads.db", str(tmp_path / "threads2.db")):
+        two_turns(SqliteSaver(path)).checkpointer.close()
+        with SqliteSaver(path) as saver:
+            assert story(saver).get_state(at()).values["log"] == told("one", "two")
+
+
+def test_sqlite_saver_on_a_connection(tmp_path: Path) -> None:
+    path = tmp_path / "threads.db"
+    connection = sqlite3.connect(path, check_same_thread=False)
+    saver = SqliteSaver(connection)
+    saver.setup()
+    two_turns(saver)
+    saver.close()
+    connection.close()
+    with SqliteSaver(path) as saver:
+        assert story(saver).get_state(at()).values["log"] == told("one", "two")
+
+
+def test_sqlite_saver_on_a_connection_to_memory() -> None:
+    with SqliteSaver(sqlite3.connect(":memory:", check_same_thread=False)) as saver:
+        two_turns(saver)
+
+
+@pytest.mark.parametrize("name", ("threads.db", "a b's \u00e9.db", ":memory:"))
+def test_sqlite_saver_from_conn_string(tmp_path: Path, name: str) -> None:
+    path = name if name == ":memory:" else str(tmp_path / name)
+    with SqliteSaver.from_conn_string(path) as saver:
+        two_turns(saver)
+    assert name == ":memory:" or Path(path).exists()
+
+
+async def test_async_sqlite_saver_from_conn_string(tmp_path: Path) -> None:
+    path = str(tmp_path / "threads.db")
+    async with AsyncSqliteSaver.from_conn_string(path) as saver:
+        await saver.setup()
+        await two_async_turns(saver)
+    async with SqliteSaver.from_conn_string(path) as saver:
+        state = await story(saver).aget_state(at())
+        assert state.values["log"] == told("one", "two")
+
+
+@pytest.mark.parametrize("kind", (InMemorySaver, MemorySaver))
+async def test_memory_savers(kind: Any) -> None:
+    two_turns(kind())
+    await two_async_turns(kind())
+    with kind() as saver:
+        two_turns(saver)
+    async with kind() as saver:
+        await two_async_turns(saver)
+
+
+@pytest.mark.parametrize("url", ("memory://", "sqlite:///:memory:", "sqlite:///{}/threads.db"))
+async def test_open_saver_under_with_and_async_with(tmp_path: Path, url: str) -> None:
+    url = url.format(tmp_path)
+    with open_saver(url) as saver:
+        two_turns(saver)
+    async with open_saver(url) as saver:
+        found = await saver.aget_tuple(at())
+        assert (found is None) == ("threads.db" not in url)
+
+
+def test_a_relative_url_and_one_with_options(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with open_saver("sqlite:///here.db", synchronous="normal", busy_timeout=1.5) as saver:
+        two_turns(saver)
+    assert (tmp_path / "here.db").exists()
+
+
+# -- what cannot be opened -----------------------------------------------------------
+
+
+@pytest.mark.parametrize("url", ("", "threads.db", "mysql://host/db", "file:///x", "sqlite", "://"))
+def test_an_unknown_scheme_is_refused_with_advice(url: str) -> None:
+    with pytest.raises(OpenError) as raised:
+        open_saver(url)
+    assert "sqlite:///" in str(raised.value)
+
+
+def test_a_folder_that_is_not_there_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(OpenError, match="no such folder"):
+        open_saver(f"sqlite:///{tmp_path / 'no such folder' / 'threads.db'}")
+    with pytest.raises(OpenError):
+        open_saver(f"sqlite:///{tmp_path}")
+
+
+def test_a_file_that_is_not_ours_is_refused_and_left_alone(tmp_path: Path) -> None:
+    text, foreign = tmp_path / "text.db", tmp_path / "foreign.db"
+    text.write_text("not a database at all, but long enough to look at" * 30)
+    with sqlite3.connect(foreign) as connection:
+        connection.execute("CREATE TABLE customers (name TEXT)")
+    connection.close()
+    for path in (text, foreign):
+        before = path.read_bytes()
+        with pytest.raises(NotOursError):
+            SqliteSaver(path)
+        assert path.read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    "options",
+    (
+        {"synchronous": "off"},
+        {"conflicts": "ignore"},
+        {"busy_timeout": -1},
+        {"no_such_option": 1},
+    ),
+)
+def test_wrong_options_are_refused(tmp_path: Path, options: Any) -> None:
+    with pytest.raises((InvalidArgumentError, TypeError)):
+        open_saver(f"sqlite:///{tmp_path / 'threads.db'}", **options)
+
+
+# -- whole programs, side by side ----------------------------------------------------
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_many_threads_at_once_each_as_if_alone(backend: str, tmp_path: Path) -> None:
+    """Conversations of several users at the same time, on one saver."""
+
+    def talk(saver: Any, user: int) -> None:
+        graph = story(saver)
+        for turn in range(3):
+            graph.invoke({"log": [f"{user}.{turn}"]}, at(f"user {user}"))
+
+    theirs = LangGraphsInMemorySaver()
+    for user in range(12):
+        talk(theirs, user)
+    with open_backend(backend, tmp_path) as saver:
+        with ThreadPoolExecutor(6) as pool:
+            list(pool.map(lambda user: talk(saver, user), range(12)))
+        for user in range(12):
+            thread = at(f"user {user}")
+            assert Canon().entries(saver.list(thread)) == Canon().entries(theirs.list(thread))
+        assert saver.check().ok
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+async def test_many_tasks_at_once_each_as_if_alone(backend: str, tmp_path: Path) -> None:
+    async def talk(saver: Any, user: int) -> Any:
+        graph = story(saver)
+        for turn in range(3):
+            await graph.ainvoke({"log": [f"{user}.{turn}"]}, at(f"user {user}"))
+        return (await graph.aget_state(at(f"user {user}"))).values["log"]
+
+    async with open_backend(backend, tmp_path) as saver:
+        logs = await asyncio.gather(*(talk(saver, user) for user in range(12)))
+    assert logs == [told(*(f"{user}.{turn}" for turn in range(3))) for user in range(12)]
+
+
+STRICT = """
+import sys
+from pathlib import Path
+from tempfile import mkdtemp
+from langgraph.checkpoint.memory import InMemorySaver
+from integration.backends import BACKENDS, open_backend
+from integration.driver import play
+from integration.scenarios import SCENARIOS
+
+for name in sys.argv[1:]:
+    options = {"durability": "sync", "listing": False}
+    want = play(SCENARIOS[name], InMemorySaver(), api="sync", **options)
+    for backend in BACKENDS:
+        for api in ("sync", "async"):
+            with open_backend(backend, Path(mkdtemp())) as saver:
+                assert play(SCENARIOS[name], saver, api=api, **options) == want, name
+print("the same")
+"""
+STRICTLY = ("pydantic_state", "dataclass_state", "agent_with_two_tools", "subgraph_with_a_memory")
+
+
+def test_the_same_under_langgraphs_strict_allowlist() -> None:
+    """Then LangGraph asks for a clone of the saver at every call."""
+    done = subprocess.run(  # noqa: S603 - this very interpreter
+        [sys.executable, "-W", "error", "-c", STRICT, *STRICTLY],
+        env={**os.environ, "LANGGRAPH_STRICT_MSGPACK": "true"},
+        cwd=TESTS,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert (done.stdout, done.returncode) == ("the same\n", 0), done.stderr
+
+
+# -- options must not show -----------------------------------------------------------
+
+UNUSUAL: dict[str, dict[str, Any]] = {
+    "conflicts raise": {"conflicts": "raise"},
+    "forgetful": {"working_set_bytes": 1},
+}
+
+
+@pytest.mark.parametrize("option", UNUSUAL)
+@pytest.mark.parametrize("name", SCENARIOS)
+def test_options_do_not_show_in_any_scenario(option: str, name: str) -> None:
+    """Runs that follow one another never conflict; what is forgotten is read again."""
+    scenario = SCENARIOS[name]
+    durability = scenario.durabilities[-2]
+    want = play(scenario, LangGraphsInMemorySaver(), durability=durability, api="sync")
+    with open_saver("memory://", **UNUSUAL[option]) as saver:
+        assert play(scenario, saver, durability=durability, api="sync") == want
+        assert saver.check().ok
+
+
+def test_values_survive_a_restart(tmp_path: Path) -> None:
+    values = {
+        "list": [1, "two", {"three": 3.0}],
+        "text": "t" * 5000,
+        "tuple": (1, (2,)),
+        "set": {1},
+    }
+    with SqliteSaver(tmp_path / "threads.db") as saver:
+        put(saver, place(), values)
+    with SqliteSaver(tmp_path / "threads.db") as saver:
+        assert saver.get_tuple(at()).checkpoint["channel_values"] == values

@@ -1,0 +1,426 @@
+"""The saver's methods, called as LangGraph and programs call them, and wrong calls too."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+from langgraph.checkpoint.base import BaseCheckpointSaver, get_checkpoint_metadata
+from langgraph.checkpoint.memory import InMemorySaver
+from threadkeep.errors import (
+    ClosedError,
+    InvalidArgumentError,
+    InvalidConfigError,
+    ThreadExistsError,
+    ThreadkeepError,
+    UnserializableError,
+)
+
+from .canon import Canon
+from .places import THREAD, at
+from .rows import aput, checkpoint, metadata, place, put
+
+# -- versions ------------------------------------------------------------------------
+
+
+def test_a_new_channels_first_version_is_followed_by_greater_ones(saver: Any) -> None:
+    versions = [saver.get_next_version(None, None)]
+    for _ in range(12):
+        versions.append(saver.get_next_version(versions[-1], None))
+    assert versions == sorted(versions)
+    assert len(set(versions)) == len(versions)
+
+
+CONTINUED = {
+    "int": (7, 8),
+    "zero": (0, 1),
+    "float": (7.0, 8.0),
+    "float with a fraction": (1.5, 2.5),
+    "digits": ("7", "8"),
+    "digits that grow": ("9", "10"),
+    "padded digits": ("0009", "0010"),
+}
+
+
+@pytest.mark.parametrize("kind", CONTINUED)
+def test_versions_of_any_kind_are_continued(saver: Any, kind: str) -> None:
+    current, following = CONTINUED[kind]
+    found = saver.get_next_version(current, None)
+    assert (found, type(found)) == (following, type(following))
+
+
+def test_versions_of_langgraphs_savers_are_continued(saver: Any) -> None:
+    theirs = InMemorySaver()
+    version = theirs.get_next_version(None, None)
+    for number in range(2, 30):
+        following = saver.get_next_version(version, None)
+        assert following > version
+        assert int(following.split(".")[0]) == number
+        assert theirs.get_next_version(following, None) > following
+        version = following
+
+
+def test_two_branches_of_a_hashed_version_get_different_ones(saver: Any) -> None:
+    current = InMemorySaver().get_next_version(None, None)
+    assert len({saver.get_next_version(current, None) for _ in range(50)}) == 50
+
+
+def test_versions_may_be_asked_for_by_many_threads_at_once(saver: Any) -> None:
+    def count(start: Any) -> Any:
+        for _ in range(200):
+            start = saver.get_next_version(start, None)
+        return start
+
+    with ThreadPoolExecutor(8) as pool:
+        assert list(pool.map(count, [0, 0.0, "0", 0, 0.0, "0"])) == [200, 200.0, "200"] * 2
+
+
+@pytest.mark.parametrize("version", ("", "abc", "1a.5", ".5"))
+def test_a_version_of_no_known_kind_is_refused(saver: Any, version: Any) -> None:
+    with pytest.raises(InvalidArgumentError):
+        saver.get_next_version(version, None)
+
+
+VERSIONS = (1, 2.5, "3", "00000000000000000000000000000004.0.5250943226263843")
+
+
+def test_versions_of_any_kind_come_back_as_they_were(saver: Any) -> None:
+    made = checkpoint(
+        {f"c{n}": n for n in range(4)}, **{f"c{n}": v for n, v in enumerate(VERSIONS)}
+    )
+    made["versions_seen"] = {"node": {f"c{n}": v for n, v in enumerate(VERSIONS)}, "__input__": {}}
+    found = saver.get_tuple(saver.put(place(), made, metadata(), made["channel_versions"]))
+    assert found.checkpoint["channel_versions"] == made["channel_versions"]
+    assert found.checkpoint["versions_seen"] == made["versions_seen"]
+    assert [*map(type, found.checkpoint["channel_versions"].values())] == [*map(type, VERSIONS)]
+
+
+# -- small things of the contract ----------------------------------------------------
+
+
+def test_it_is_a_saver_with_nothing_to_configure(saver: Any) -> None:
+    assert isinstance(saver, BaseCheckpointSaver)
+    assert saver.config_specs == []
+
+
+async def test_get_gives_the_checkpoint_alone(saver: Any) -> None:
+    assert saver.get(at()) is None
+    assert await saver.aget(at()) is None
+    config = await aput(saver, place(), {"value": 1})
+    assert saver.get(at()) == await saver.aget(config) == saver.get_tuple(at()).checkpoint
+
+
+async def test_setup_may_be_called_or_awaited_and_closing_is_final(saver: Any) -> None:
+    saver.setup()
+    await saver.setup()
+    saver.close()
+    await saver.aclose()
+    for call in (saver.get_tuple, saver.delete_thread):
+        with pytest.raises(ClosedError):
+            call(at())
+    with pytest.raises(ClosedError):
+        await saver.aput_writes(place(checkpoint="c"), [("value", 1)], "task")
+
+
+def test_put_returns_the_config_of_what_it_stored(saver: Any) -> None:
+    made = checkpoint({"value": 1})
+    config = saver.put(at(checkpoint_ns="ns", other="kept out"), made, metadata(), {})
+    assert config == place(checkpoint=made["id"], ns="ns")
+
+
+def test_one_saver_serves_both_apis_at_once(saver: Any) -> None:
+    async def by_turns() -> None:
+        config = place()
+        for number in range(6):
+            values = {"value": list(range(number))}
+            if number % 2:
+                config = put(saver, config, values, value=number)
+            else:
+                config = await aput(saver, config, values, value=number)
+            assert saver.get_tuple(at()) == await saver.aget_tuple(at())
+        assert list(saver.list(at())) == [t async for t in saver.alist(at())]
+
+    asyncio.run(by_turns())
+    asyncio.run(by_turns())
+
+
+def test_a_checkpoint_put_twice_is_replaced(saver: Any) -> None:
+    made = checkpoint({"value": "first"})
+    saver.put(place(), made, metadata(0), made["channel_versions"])
+    made["channel_values"] = {"value": "second", "new": 1}
+    saver.put(place(), made, metadata(5), made["channel_versions"])
+    (found,) = saver.list(at())
+    assert found.checkpoint["channel_values"] == {"value": "second", "new": 1}
+    assert found.metadata["step"] == 5
+
+
+def test_checkpoints_keep_every_key_of_theirs(saver: Any) -> None:
+    made: Any = checkpoint({"value": 1})
+    made |= {"v": 4, "updated_channels": ["value"], "pending_sends": [1, "two"], "new key": {3}}
+    found = saver.get_tuple(saver.put(place(), made, metadata(), made["channel_versions"]))
+    assert found.checkpoint == made
+    made |= {"id": checkpoint()["id"], "updated_channels": None, "ts": "not a time"}
+    found = saver.get_tuple(saver.put(place(), made, metadata(), made["channel_versions"]))
+    assert found.checkpoint == made
+
+
+# -- metadata ------------------------------------------------------------------------
+
+METADATA = {
+    "plain": {"source": "loop", "step": 3, "parents": {"": "an id"}, "run_id": "r"},
+    "own fields": {"source": "input", "score": 0.5, "flag": True, "none": None, "big": 2**60},
+    "nested": {"writes": {"node": {"x": [1, {"y": None}]}}, "tags": ["a", "b"]},
+    "beyond JSON": {"pair": (1, 2), "set": {1}, "bytes": b"b", 1: "an int key", "nan": 1e400},
+    "texts": {"nul": "a\u0000b", "quote": 'it\'s "q"', "emoji": "\U0001f600", "\u00e9": "\u4e2d"},
+    "delta counters": {"counters_since_delta_snapshot": {"log": (3, 5)}},
+}
+
+
+@pytest.mark.parametrize("kind", METADATA)
+def test_metadata_comes_back_exactly(saver: Any, kind: str) -> None:
+    config = place()
+    config["configurable"] |= {"user": "ada", "thread_ts": 1, "__private": 1, "listed": [1]}
+    config["metadata"] = {"ticket": "T\u00001", "step": 99, "langgraph_node": "no", "deep": {}}
+    made = checkpoint({"value": 1})
+    stored = saver.put(config, made, METADATA[kind], made["channel_versions"])
+    wanted = get_checkpoint_metadata(config, METADATA[kind])
+    for found in (saver.get_tuple(stored), next(saver.list(at()))):
+        assert found.metadata == wanted
+        assert repr(found.metadata) == repr(wanted)
+        assert found.metadata["user"] == "ada"
+        assert found.metadata["ticket"] == "T1"
+
+
+# -- list ----------------------------------------------------------------------------
+
+
+def fill(saver: Any) -> None:
+    """Threads "a", "b" with two namespaces each; ids are equal from saver to saver."""
+    number = itertools.count()
+    for thread, ns in itertools.product("ab", ("", "child")):
+        config = place(thread, ns=ns)
+        for step in range(5):
+            made = checkpoint({"value": step}, value=step + 1)
+            made["id"] = f"1efaaaaa-0000-6000-8000-{next(number):012}"
+            extra = {"user": "ada" if step % 2 else "it's", "ratio": step / 2, "ok": step > 2}
+            more = {"source": "input" if step == 0 else "loop", "none": None, **extra}
+            config = saver.put(config, made, metadata(step, **more), made["channel_versions"])
+            saver.put_writes(config, [("value", step)], f"task {step}")
+
+
+def cid(number: int) -> str:
+    return f"1efaaaaa-0000-6000-8000-{number:012}"
+
+
+LISTS: dict[str, tuple[Any, dict[str, Any]]] = {
+    "everything": (None, {}),
+    "everything, some": (None, {"limit": 7}),
+    "everything before": (None, {"before": place(checkpoint=cid(12))}),
+    "everything of a user": (None, {"filter": {"user": "ada"}}),
+    "a thread": (at("a"), {}),
+    "a thread in a namespace": (place("a"), {}),
+    "a child namespace": (place("b", ns="child"), {}),
+    "one checkpoint": (place("a", cid(3)), {}),
+    "one checkpoint of another thread": (place("b", cid(3)), {}),
+    "no such thread": (at("z"), {}),
+    "no limit": (place("a"), {"limit": None}),
+    "limit 0": (place("a"), {"limit": 0}),
+    "limit 1": (place("a"), {"limit": 1}),
+    "limit too large": (place("a"), {"limit": 1000}),
+    "before": (place("a"), {"before": place("a", cid(3))}),
+    "before and limit": (place("a"), {"before": place("a", cid(3)), "limit": 2}),
+    "before without a checkpoint": (place("a"), {"before": place("a")}),
+    "before the first": (place("a"), {"before": place("a", cid(0))}),
+    "filter": (place("a"), {"filter": {"source": "input"}}),
+    "filter by two": (place("a"), {"filter": {"source": "loop", "user": "ada"}}),
+    "filter, before, limit": (
+        place("a"),
+        {"filter": {"source": "loop"}, "before": place("a", cid(4)), "limit": 2},
+    ),
+    "filter by a float": (place("a"), {"filter": {"ratio": 1.5}}),
+    "filter by a bool": (place("a"), {"filter": {"ok": True}}),
+    "filter by an int that equals a bool": (place("a"), {"filter": {"ok": 1}}),
+    "filter by None": (place("a"), {"filter": {"none": None}}),
+    "filter by None for what is absent": (place("a"), {"filter": {"absent": None}}),
+    "filter by a dict": (place("a"), {"filter": {"parents": {}}}),
+    "filter by nothing": (place("a"), {"filter": {}}),
+    "filter that matches nothing": (place("a"), {"filter": {"step": 77}}),
+    "value with a quote": (place("a"), {"filter": {"user": "it's"}}),
+    "key with quotes": (place("a"), {"filter": {"us'er\" OR 1=1 --": "ada"}}),
+    "key with dots": (place("a"), {"filter": {"parents.x": "ada", "$.user": 1}}),
+    "odd keys": (place("a"), {"filter": {"": 1, "[0]": 2, "\u00e9": 3, "a]b": 4}}),
+}
+
+
+@pytest.mark.parametrize("kind", LISTS)
+def test_list_finds_what_langgraphs_saver_finds(saver: Any, kind: str) -> None:
+    theirs = InMemorySaver()
+    config, options = LISTS[kind]
+    found = []
+    for store in (saver, theirs):
+        fill(store)
+        found.append([Canon().entry(t) for t in store.list(config, **options)])
+    if config is None:
+        assert len(found[0]) == len(found[1])
+        found = [sorted(f, key=repr) for f in found] if "limit" not in options else [[], []]
+    if config == at("a"):  # several namespaces: LangGraph's saver lists one after the other
+        found = [sorted(f, key=repr) for f in found]
+    assert found[0] == found[1]
+
+
+def test_lists_over_namespaces_and_threads_come_newest_first(saver: Any) -> None:
+    fill(saver)
+    for config in (None, at("a")):
+        ids = [t.config["configurable"]["checkpoint_id"] for t in saver.list(config)]
+        assert ids == sorted(ids, reverse=True)
+        first = [t.config["configurable"]["checkpoint_id"] for t in saver.list(config, limit=3)]
+        assert first == ids[:3]
+
+
+async def test_a_list_may_be_left_half_read_and_the_thread_go_on(saver: Any) -> None:
+    fill(saver)
+    half, ahalf = saver.list(place("a")), saver.alist(place("a"))
+    assert next(half).metadata == (await anext(ahalf)).metadata
+    saver.put_writes(place("a", cid(4)), [("value", "late")], "late task")
+    put(saver, place("a", cid(4)), {"value": "new"}, value=9)
+    assert [t.metadata["step"] for t in half] == [3, 2, 1, 0]
+    saver.delete_thread("a")
+    await ahalf.aclose()
+    assert list(saver.list(at("a"))) == []
+
+
+def test_a_long_thread_is_listed_whole(saver: Any) -> None:
+    config = place()
+    for number in range(150):
+        config = put(saver, config, {"value": list(range(number))}, value=number)
+    lengths = [len(t.checkpoint["channel_values"]["value"]) for t in saver.list(at())]
+    assert lengths == list(range(149, -1, -1))
+
+
+# -- wrong calls ---------------------------------------------------------------------
+
+BAD_CONFIGS: dict[str, Any] = {
+    "nothing": {},
+    "no configurable": {"tags": []},
+    "no thread_id": {"configurable": {"checkpoint_ns": ""}},
+    "thread_id None": {"configurable": {"thread_id": None, "checkpoint_ns": ""}},
+    "no config": None,
+}
+
+
+@pytest.mark.parametrize("kind", BAD_CONFIGS)
+async def test_a_config_without_a_thread_is_refused_everywhere(saver: Any, kind: str) -> None:
+    config = BAD_CONFIGS[kind]
+    made = checkpoint({"value": 1})
+    calls = [
+        lambda: saver.get_tuple(config),
+        lambda: saver.put(config, made, metadata(), {}),
+        lambda: saver.put_writes(config, [("value", 1)], "task"),
+        lambda: saver.get_delta_channel_history(config=config, channels=["value"]),
+    ]
+    acalls = [
+        lambda: saver.aget_tuple(config),
+        lambda: saver.aput(config, made, metadata(), {}),
+        lambda: saver.aput_writes(config, [("value", 1)], "task"),
+        lambda: saver.aget_delta_channel_history(config=config, channels=["value"]),
+    ]
+    for call in calls:
+        with pytest.raises(InvalidConfigError, match="thread_id") as raised:
+            call()
+        assert isinstance(raised.value, KeyError)
+    for acall in acalls:
+        with pytest.raises(InvalidConfigError, match="thread_id"):
+            await acall()
+    if config is not None:
+        with pytest.raises(InvalidConfigError, match="thread_id"):
+            list(saver.list(config))
+    assert list(saver.list(None)) == []
+
+
+async def test_writes_without_a_checkpoint_are_refused(saver: Any) -> None:
+    for config in (place(), at(), place(checkpoint="")):
+        with pytest.raises(InvalidConfigError, match="checkpoint_id"):
+            saver.put_writes(config, [("value", 1)], "task")
+        with pytest.raises(KeyError, match="checkpoint_id"):
+            await saver.aput_writes(config, [("value", 1)], "task")
+
+
+def test_a_checkpoint_without_an_id_is_refused(saver: Any) -> None:
+    made: Any = checkpoint({"value": 1})
+    del made["id"]
+    for broken in (made, {**made, "id": None}, {**made, "id": 7}):
+        with pytest.raises(InvalidConfigError, match="id") as raised:
+            saver.put(place(), broken, metadata(), {"value": 1})
+        assert isinstance(raised.value, KeyError)
+        assert raised.value.thread == THREAD
+    assert list(saver.list(None)) == []
+
+
+@pytest.mark.parametrize("limit", (-1, -100))
+async def test_a_negative_limit_is_refused(saver: Any, limit: int) -> None:
+    with pytest.raises(InvalidArgumentError, match=str(limit)):
+        list(saver.list(at(), limit=limit))
+    with pytest.raises(ValueError, match=str(limit)):
+        _ = [t async for t in saver.alist(None, limit=limit)]
+
+
+def test_an_unknown_pruning_strategy_is_refused(saver: Any) -> None:
+    put(saver, place(), {"value": 1})
+    with pytest.raises(InvalidArgumentError, match="keep_some"):
+        saver.prune([THREAD], strategy="keep_some")
+    assert len(list(saver.list(at()))) == 1
+
+
+def test_copying_onto_a_thread_that_exists_is_refused(saver: Any) -> None:
+    put(saver, place(), {"value": "mine"})
+    put(saver, place("other"), {"value": "theirs"})
+    with pytest.raises(ThreadExistsError):
+        saver.copy_thread(THREAD, "other")
+    with pytest.raises(ThreadkeepError):
+        saver.copy_thread(THREAD, THREAD)
+    assert saver.get_tuple(at("other")).checkpoint["channel_values"] == {"value": "theirs"}
+
+
+def test_a_value_that_cannot_be_stored_is_named_and_nothing_changes(saver: Any) -> None:
+    first = put(saver, place(), {"value": [1]})
+    before = list(saver.list(None))
+    with pytest.raises(UnserializableError) as raised:
+        put(saver, first, {"value": [1, 2], "other": [iter([])]}, value=2)
+    error = raised.value
+    assert (error.thread, error.channel) == (THREAD, "other")
+    assert error.checkpoint
+    assert "register" in str(error)
+    with pytest.raises(UnserializableError) as raised:
+        saver.put_writes(first, [("value", 3), ("other", iter([]))], "task")
+    assert (raised.value.thread, raised.value.channel) == (THREAD, "other")
+    assert list(saver.list(None)) == before
+    put(saver, first, {"value": [1, 2]}, value=2)
+    assert saver.get_tuple(at()).checkpoint["channel_values"] == {"value": [1, 2]}
+
+
+@pytest.mark.parametrize("thread", (7, 2.5, "", "a/b", "it's", "\u00e9\u4e2d\U0001f600", "x" * 500))
+def test_thread_ids_of_any_kind(saver: Any, thread: Any) -> None:
+    config = put(saver, place(thread), {"value": repr(thread)})
+    put(saver, place("another"), {"value": "another"})
+    saver.put_writes(config, [("value", 1)], "task")
+    for same in (thread, str(thread)):
+        found = saver.get_tuple(at(same))
+        assert found.checkpoint["channel_values"] == {"value": repr(thread)}
+        assert found.pending_writes == [("task", "value", 1)]
+        assert len(list(saver.list(at(same)))) == 1
+    saver.delete_thread(thread)
+    assert saver.get_tuple(at(thread)) is None
+    assert len(list(saver.list(None))) == 1
+
+
+def test_errors_say_where_and_what_to_do(saver: Any) -> None:
+    with pytest.raises(ThreadkeepError) as raised:
+        saver.put_writes(place("some thread"), [("value", 1)], "task")
+    text = str(raised.value)
+    assert "some thread" in text
+    assert "\n" in text
+    assert json.dumps(text)
