@@ -169,7 +169,14 @@ def _read_foreign(data: bytes, decoder: Decoder) -> Any:
             f"The stored value is a {name.replace(':', '.')}, whose decode= is not registered.",
             hint=f"threadkeep.register({name.partition(':')[2]}, encode=..., decode=...)",
         )
-    return foreign.decode(value)
+    try:
+        return foreign.decode(value)
+    except MALFORMED as error:
+        raise CorruptionError(
+            f"The decode= registered for {name.replace(':', '.')} cannot read the stored value: "
+            f"{error}.",
+            hint="It must stay able to read whatever its encode= has given so far.",
+        ) from error
 
 
 Decoder.decoders = {

@@ -99,10 +99,7 @@ class Encoder:
             if kind in _NATIVE:
                 return self.pack(value)
             rule = self.rule(kind)
-        self.depth = 1
-        payload = rule.encode(value, self)
-        if payload is None:
-            rule, payload = self.otherwise(value, rule)
+        rule, payload = self.payload(value, rule)
         return _OBJECT[rule.tag] + payload
 
     def pack(self, value: Any) -> bytes:
@@ -150,21 +147,27 @@ class Encoder:
             address = self.intern(value)
             if address is not None:
                 return _Ext(_REFERENCE, _packb(address))
-        levels = self.levels
-        self.depth += 1
-        if self.depth > MAX_DEPTH:
-            _refuse_depth()
-        payload = rule.encode(value, self)
-        if payload is None:
-            rule, payload = self.otherwise(value, rule)
-        self.depth -= 1
-        self.levels = levels
+        rule, payload = self.payload(value, rule)
         return _Ext(rule.tag, payload)
 
-    def otherwise(self, value: Any, rule: Rule) -> tuple[Rule, bytes]:
-        """Return the rule for an unusual instance and the payload that it gives."""
-        general = rule.otherwise or _refuse(type(value))
-        return general, general.encode(value, self) or b""
+    def payload(self, value: Any, rule: Rule) -> tuple[Rule, bytes]:
+        """Return an object's payload, and the rule that it was written by in the end."""
+        depth, levels = self.depth, self.levels
+        if depth == MAX_DEPTH:
+            _refuse_depth()
+        self.depth = depth + 1
+        try:
+            payload = rule.encode(value, self)
+            if payload is None and rule.otherwise is not None:
+                rule = rule.otherwise
+                payload = rule.encode(value, self)
+        except UnserializableError as error:
+            if not self.pickle_fallback or isinstance(error, _TooDeepError):
+                raise
+            self.failure = None
+            rule, payload = _PICKLE, _pickle(value, self)
+        self.depth, self.levels = depth, levels
+        return rule, payload or b""
 
     def rule(self, kind: type) -> Rule:
         """Return how objects of this type are written."""
@@ -222,8 +225,12 @@ def _refuse(cls: type) -> NoReturn:
     )
 
 
+class _TooDeepError(UnserializableError):
+    """Pickling would not help: what is deep or contains itself is so at every level."""
+
+
 def _refuse_depth() -> NoReturn:
-    raise UnserializableError(
+    raise _TooDeepError(
         "The value is nested too deeply, or contains itself.",
         hint="Store a flat form of it: a list of nodes that refer to each other by id, say.",
     )

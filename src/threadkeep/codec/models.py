@@ -28,7 +28,7 @@ def encode_model(reference: str | int) -> Encode:
 
     def encode(model: BaseModel, packer: Packer) -> bytes:
         declared = fields_of(type(model))
-        fields = model.__dict__
+        fields = dict(model.__dict__)
         if fields.keys() != declared.keys():
             fields = {name: value for name, value in fields.items() if name in declared}
         extra = model.__pydantic_extra__

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import importlib
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from types import ModuleType
 from typing import Any, NamedTuple, TypeVar, overload
 
@@ -60,9 +60,7 @@ class Registry:
 
     def register_module(self, name: str) -> None:
         """See `threadkeep.register_module`."""
-        module = _import(name)
-        found = [c for c in vars(module).values() if isinstance(c, type) and c.__module__ == name]
-        for cls in found:
+        for cls in _classes_of(name, vars(_import(name))):
             if kind_of(cls) is not None:
                 self._named[name_of(cls)] = cls
         self._forget()
@@ -190,6 +188,16 @@ def imported(name: str) -> type | None:
             return None
         scope = vars(found)
     return found  # type: ignore[no-any-return]
+
+
+def _classes_of(module: str, scope: Mapping[str, Any], outer: str = "") -> Iterator[type]:
+    """Yield the classes that a module defines, those inside classes too."""
+    for name, found in scope.items():
+        if not isinstance(found, type) or found.__module__ != module:
+            continue
+        if not outer or found.__qualname__ == f"{outer}.{name}":  # not a mere reference
+            yield found
+            yield from _classes_of(module, vars(found), found.__qualname__)
 
 
 def _import(name: str) -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 from collections import OrderedDict
 from dataclasses import dataclass, field
+from datetime import datetime, timedelta, tzinfo
 from functools import cached_property
 from typing import Any, ClassVar, Generic, NamedTuple, Self, TypeVar
 
@@ -272,6 +273,17 @@ class Outer:
         a: int
 
 
+class OddZone(tzinfo):
+    def utcoffset(self, _: datetime | None) -> timedelta:
+        return timedelta(hours=1)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, OddZone)
+
+    def __hash__(self) -> int:
+        return 1
+
+
 class Plain:
     """Not a data class: can be stored only once registered."""
 
@@ -282,3 +294,6 @@ class Plain:
 def function() -> None:
     """Never to be called by loading."""
     raise AssertionError
+
+
+Outer.again = Outer  # type: ignore[attr-defined]

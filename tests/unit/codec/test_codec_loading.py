@@ -6,8 +6,10 @@ import os
 import subprocess
 import sys
 import types
+from collections import defaultdict
 from contextlib import suppress
 from dataclasses import dataclass, make_dataclass
+from datetime import datetime
 from typing import Any
 
 import codec_models as m
@@ -196,6 +198,21 @@ def test_numbers_of_a_newer_release_say_so() -> None:
     assert max(HOMES) < 1000
 
 
+def test_paths_of_another_system_say_so() -> None:
+    tag = Tag.WINDOWS_PATH if os.name == "posix" else Tag.POSIX_PATH
+    with pytest.raises(UnknownTypeError, match="operating system"):
+        CODEC.decode(bytes((OBJECT, tag)) + b"a")
+
+
+def test_importing_the_codec_imports_no_library_that_it_can_do_without() -> None:
+    code = "import sys, threadkeep.codec; print(*sys.modules)"
+    found = subprocess.run(  # in a process of its own: this one has imported everything
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
+    unwanted = {"langgraph.types", "langgraph.graph", "langgraph.pregel", "numpy", "attr", "pandas"}
+    assert not unwanted & set(found.stdout.split())
+
+
 # -- strict mode and allowlists --------------------------------------------------------
 
 
@@ -296,6 +313,13 @@ def test_what_encode_raises_reaches_the_caller(own) -> None:
         NativeCodec(own).encode([m.Plain(1)])
 
 
+def test_a_decode_that_fails_is_named(own) -> None:
+    own.register(m.Plain, encode=lambda plain: plain.a, decode=lambda a: {}[a])
+    codec = NativeCodec(own)
+    with pytest.raises(CorruptionError, match=r"registered for codec_models\.Plain"):
+        codec.decode(codec.encode([m.Plain(1)]))
+
+
 def test_registering_after_a_refusal_helps(own) -> None:
     codec = NativeCodec(own)
     with pytest.raises(UnserializableError):
@@ -321,12 +345,13 @@ def test_register_is_a_decorator_too(default_registry) -> None:
 
 
 def test_register_module_allows_its_data_classes(default_registry, strict) -> None:
-    data = [CODEC.encode(v) for v in (m.Task("t"), m.Colour.RED, m.Address(street="s"))]
+    values = [m.Task("t"), m.Colour.RED, m.Address(street="s"), m.Outer.Inner(1)]
+    data = [CODEC.encode(value) for value in values]
     codec = NativeCodec(default_registry)
     with pytest.raises(UnknownTypeError):
         codec.decode(data[0])
     register_module("codec_models")
-    assert codec.decode_many(data) == [m.Task("t"), m.Colour.RED, m.Address(street="s")]
+    assert codec.decode_many(data) == values
     assert default_registry.named("codec_models:Plain") is None
     assert default_registry.named("codec_models:HumanMessage") is None
 
@@ -388,6 +413,29 @@ def test_pickles_are_written_and_read_only_where_asked_for() -> None:
             CODEC.decode(data)
     assert pickling.decode(pickling.encode(frame)).equals(frame)
     assert pickling.with_allowlist([("a", "b")]).decode(pickling.encode(frame)).equals(frame)
+
+
+def test_only_what_has_no_other_form_is_pickled() -> None:
+    pickling = NativeCodec(pickle_fallback=True)
+    odd = datetime(2026, 1, 1, tzinfo=m.OddZone())
+    value = [m.Task("t", [defaultdict(_seven, a=1), odd]), HumanMessage("hi", extra=odd)]
+    data = pickling.encode(value)
+    assert pickling.decode(data) == value
+    assert b"codec_models:Task" in data
+    assert pickling.decode(data)[0].tags[0]["b"] == 7
+    plain = [m.Task("t"), {1: {2}}]
+    assert pickling.encode(plain) == CODEC.encode(plain)
+
+
+def test_pickling_does_not_help_what_contains_itself() -> None:
+    value = m.Slotted(1)
+    value.b = [value]
+    with pytest.raises(UnserializableError, match="contains itself"):
+        NativeCodec(pickle_fallback=True).encode(value)
+
+
+def _seven() -> int:
+    return 7
 
 
 def test_what_cannot_be_pickled_is_refused_too() -> None:

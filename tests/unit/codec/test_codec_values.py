@@ -20,7 +20,7 @@ import pydantic.v1
 import pytest
 from codec_same import same
 from langgraph.checkpoint.serde.types import _DeltaSnapshot
-from langgraph.store.base import Item
+from langgraph.store.base import Item, SearchItem
 from langgraph.types import Command, Interrupt, Overwrite, Send, TimeoutPolicy
 
 from threadkeep.codec import NativeCodec
@@ -182,6 +182,7 @@ VALUES = [
     TimeoutPolicy(run_timeout=dt.timedelta(seconds=3)),
     _DeltaSnapshot([1, (2,)]),
     Item(value={"a": 1}, key="k", namespace=("n", "m"), created_at=NOON, updated_at=NOON),
+    SearchItem(("n",), "k", {"a": 1}, NOON, NOON, score=0.5),
     np.arange(6).reshape(2, 3),
     np.asfortranarray(np.arange(6.0).reshape(2, 3)),
     np.arange(10)[::3],
