@@ -66,6 +66,7 @@ class Draft:
     codec: Codec
     appender: Appender
     writes: bool = False  # the values are pending writes
+    untouched: bool = False  # nobody has had the old values since they were last checked
     encodings: int = 0  # values encoded so far: work that tests count
     _placed: list[Placed] = field(default_factory=list)
     _known: list[tuple[str, Known]] = field(default_factory=list)
@@ -124,19 +125,16 @@ class Draft:
     ) -> tuple[Ref, Held]:
         keys = list(value) if kind == refs.DICT else None
         items = list(value.values()) if kind == refs.DICT else list(value)
-        pieces = [Piece(None, 0, len(items))] if old is None else diff(old.seen, keys, items)
-        if old is not None and _only_grows(old, pieces, items):
-            count = old.seen.shadow.size
-            new = watched(keys and keys[count:], items[count:])
-            shadow = old.seen.shadow.extended(Shadow.of(new))
-        else:
-            shadow = Shadow.of(watched(keys, items))
+        pieces = [Piece(None, 0, len(items))]
+        if old is not None:
+            pieces = diff(old.seen, keys, items, unchanged=self.untouched)
         fresh = [
             _Element(i, items[i], NO_KEY if keys is None else keys[i])
             for piece in pieces
             if piece.old is None
             for i in range(piece.start, piece.stop)
         ]
+        shadow = _watch_all(old, pieces, fresh, keys, items)
         raws = self._place(channel, fresh, shadow.opaque, old, afresh=afresh)
         weight = sum([e.size for e in fresh]) + (old.weight if old is not None else 0)
         run = Run(kind, refs.merged(_spans(pieces, fresh, old)))
@@ -149,14 +147,15 @@ class Draft:
 
     def _know_part(self, channel: str, kind: int, fresh: list[_Element]) -> None:
         """Let the write that brought these elements find them, if it comes later."""
-        new = [e for e in fresh if e.data]
-        if not new or len(new) > _SHARE_MOST:
+        new = [e for e in fresh if e.data and e.shadow is not None]
+        if not new:
             return
         spans = refs.merged([e.span for e in new if e.span is not None])
         items = [e.item for e in new]
         keys = [e.key for e in new] if kind == refs.DICT else None
         weight = sum([e.size for e in new])
-        held = HeldRun(kind, spans, Seen(keys, items, Shadow.of(items)), weight)
+        shadow = Shadow.joined([e.shadow for e in new if e.shadow is not None])
+        held = HeldRun(kind, spans, Seen(keys, items, shadow), weight)
         part = Known(items, Run(kind, spans), held, self.appender.home)
         self._known.append((channel, part))
 
@@ -175,8 +174,7 @@ class Draft:
         while at < len(fresh):
             found = 0 if afresh else self._found(channel, fresh, at)
             if not found:
-                share = len(fresh) <= _SHARE_MOST and is_state(fresh[at].item)
-                self._encode_element(fresh[at], share=share)
+                self._encode_element(fresh[at])
                 if fresh[at].index in opaque:
                     raws[fresh[at].index] = fresh[at].data
                     fresh[at].span = _still_there(old, fresh[at])
@@ -210,9 +208,7 @@ class Draft:
                 at += 1
         return count
 
-    def _encode_element(self, element: _Element, *, share: bool) -> None:
-        if share:
-            element.shadow = Shadow.of([element.item])
+    def _encode_element(self, element: _Element) -> None:
         keyed = element.key is not NO_KEY
         element.data = self._bytes([element.key, element.item] if keyed else element.item)
         element.size = len(element.data)
@@ -232,7 +228,7 @@ class Draft:
             for n, e in enumerate(rest):
                 e.span = Span(log, start + n, start + n + 1)
         for e in fresh:
-            if e.shadow is not None and e.key is NO_KEY and e.span is not None:
+            if e.shadow and e.key is NO_KEY and e.span is not None and is_state(e.item):
                 raw = Raw(e.data, e.span.log, e.span.start)
                 self._placed.append(Placed(e.item, e.shadow, raw, self.appender.home))
 
@@ -265,7 +261,7 @@ class Draft:
             items = [x for x in (part if type(part) is list else [part]) if is_state(x)]
             new = [x for x in items if not _passing(x) and self.memory.placed(x) is None]
             if isinstance(channel, str) and len(new) <= _SHARE_MOST:
-                fresh = [_Element(i, x, NO_KEY) for i, x in enumerate(new)]
+                fresh = [_Element(i, x, NO_KEY, shadow=Shadow.of([x])) for i, x in enumerate(new)]
                 self._place(channel, fresh, frozenset(), None)
 
     # -- single values ---------------------------------------------------------------
@@ -326,6 +322,25 @@ def _same_key(a: Any, b: Any) -> bool:
 def _passing(value: Any) -> bool:
     """Whether this is an object that LangGraph is about to give an id."""
     return is_state(value) and getattr(value, "id", value) is None
+
+
+def _watch_all(
+    old: HeldRun | None,
+    pieces: list[Piece],
+    fresh: list[_Element],
+    keys: list[Any] | None,
+    items: list[Any],
+) -> Shadow:
+    """The shadow of all elements; a few new ones get one each, to be found again by."""
+    if len(fresh) <= _SHARE_MOST:
+        for e in fresh:
+            e.shadow = Shadow.of(watched(None if e.key is NO_KEY else [e.key], [e.item]))
+    if old is not None and _only_grows(old, pieces, items):
+        new = [e.shadow for e in fresh if e.shadow is not None]
+        if len(new) == len(fresh):
+            return old.seen.shadow.extended(*new)
+        return old.seen.shadow.extended(Shadow.of(watched(keys, items[old.seen.shadow.size :])))
+    return Shadow.of(watched(keys, items))
 
 
 def _only_grows(old: HeldRun, pieces: list[Piece], items: list[Any]) -> bool:

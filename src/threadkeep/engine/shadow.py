@@ -195,17 +195,26 @@ class Shadow:
     def __init__(self, chunks: tuple[_Chunk, ...] = ()) -> None:
         self._chunks = chunks
         self.size = sum(chunk.size for chunk in chunks)
-        self.opaque = frozenset(i for i, chunk in self._placed() for i in _shift(chunk.opaque, i))
+        self.opaque = frozenset(
+            i + start for start, chunk in self._placed() if chunk.opaque for i in chunk.opaque
+        )
 
     @classmethod
     def of(cls, elements: Sequence[Any]) -> Shadow:
         """The shadow of the elements as they are now."""
+        if len(elements) == 1 and _kind(type(elements[0])) == _LEAF:
+            return _ONE_LEAF
         return cls((_Chunk.of(elements),)) if elements else cls()
 
-    def extended(self, other: Shadow) -> Shadow:
-        """The shadow of this one's elements followed by the other's."""
+    @classmethod
+    def joined(cls, parts: Iterable[Shadow]) -> Shadow:
+        """The shadow of the parts' elements in a row."""
+        return cls().extended(*parts)
+
+    def extended(self, *others: Shadow) -> Shadow:
+        """The shadow of this one's elements followed by those of the others."""
         chunks = list(self._chunks)
-        for chunk in other._chunks:
+        for chunk in chain.from_iterable(other._chunks for other in others):
             while chunks and chunks[-1].size <= chunk.size:
                 chunk = chunks.pop().joined(chunk)  # noqa: PLW2901 - grows as it sinks
             chunks.append(chunk)
@@ -232,3 +241,6 @@ class Shadow:
 
 def _shift(indexes: Iterable[int], by: int) -> set[int]:
     return {i + by for i in indexes}
+
+
+_ONE_LEAF = Shadow((_Chunk.of([None]),))
