@@ -31,40 +31,19 @@ _NATIVE = frozenset({type(None), bool, int, float, str, bytes, list, dict})
 _packb = ormsgpack.packb
 _Ext = ormsgpack.Ext
 _OBJECT = [bytes((OBJECT, tag)) for tag in range(128)]
-_KNOWN, _REFERENCE = Tag.KNOWN, Tag.REFERENCE  # an enum's members are slow to look up
-_KNOWN_OBJECT = _OBJECT[_KNOWN]
+_REFERENCE = Tag.REFERENCE  # an enum's members are slow to look up
 
 
-class _AtOnce:
+class AtOnce:
     """A packer for values that are plain msgpack all the way down: TypeError for others."""
 
     @staticmethod
     def pack(value: Any) -> bytes:
+        """Return msgpack without any extension."""
         data = _packb(value, None, _OPTIONS)
         if _BIN_8 in data or _BIN_16 in data or _BIN_32 in data:
             raise TypeError
         return data
-
-
-_AT_ONCE = _AtOnce()
-
-
-def encode(
-    value: Any,
-    registry: Registry,
-    pickle_fallback: bool,  # noqa: FBT001 - called in one place
-    intern: Intern | None,
-) -> bytes:
-    """See `Codec.encode`. Messages of plain values, which are most, are done at once."""
-    rule = registry.rules.get(type(value))
-    if rule is not None and rule.tag is _KNOWN:
-        try:
-            payload = rule.encode(value, _AT_ONCE)
-        except TypeError:
-            payload = None
-        if payload is not None:
-            return _KNOWN_OBJECT + payload
-    return Encoder(registry, pickle_fallback, intern).whole(value)
 
 
 class Encoder:

@@ -10,10 +10,15 @@ from collections.abc import Collection, Sequence
 from typing import Any
 
 from threadkeep.codec.decoder import Decoder
-from threadkeep.codec.encoder import encode
+from threadkeep.codec.encoder import AtOnce, Encoder
 from threadkeep.codec.finding import Finder
+from threadkeep.codec.format import OBJECT, Tag
 from threadkeep.codec.protocol import Intern, Resolve
 from threadkeep.codec.registry import DEFAULT_REGISTRY, Registry
+
+_KNOWN = Tag.KNOWN
+_KNOWN_OBJECT = bytes((OBJECT, _KNOWN))
+_AT_ONCE = AtOnce()
 
 
 class NativeCodec:
@@ -33,12 +38,21 @@ class NativeCodec:
         pickle_fallback: bool = False,  # noqa: FBT001, FBT002 - the name says it where it is used
         allowed: Collection[tuple[str, ...]] | None = None,
     ) -> None:
+        self.registry = registry
         self.finder = Finder(registry, frozenset(allowed or ()))
         self.pickle_fallback = pickle_fallback
 
     def encode(self, value: Any, intern: Intern | None = None) -> bytes:
-        """See `Codec.encode`."""
-        return encode(value, self.finder.registry, self.pickle_fallback, intern)
+        """See `Codec.encode`. Messages of plain values, which are most, are done at once."""
+        rule = self.registry.rules.get(type(value))
+        if rule is not None and rule.tag is _KNOWN:
+            try:
+                payload = rule.encode(value, _AT_ONCE)
+            except TypeError:
+                payload = None
+            if payload is not None:
+                return _KNOWN_OBJECT + payload
+        return Encoder(self.registry, self.pickle_fallback, intern).whole(value)
 
     def decode(self, data: bytes, resolve: Resolve | None = None) -> Any:
         """See `Codec.decode`."""
