@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from threadkeep.backends.sqlite import metadata
 from threadkeep.backends.sqlite.ids import pack_id, unpack_id
 from threadkeep.backends.sqlite.reads import ThreadHead, read_thread_head
 from threadkeep.engine.model import (
@@ -154,8 +155,8 @@ SELECT 1 FROM tk_segments WHERE thread = ? AND log = ? AND start = ? AND count =
 """
 _PUT_CHECKPOINT = """
 INSERT OR REPLACE INTO tk_checkpoints (thread, ns, id, parent, run, seen, flags, ts,
-    metadata, exact, key_log, key_pos, manifest)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+    source, step, metadata, exact, key_log, key_pos, manifest)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 """
 _ADD_WRITE = """
 INSERT INTO tk_writes (thread, ns, checkpoint, run, seen, task, path, body, seq)
@@ -192,7 +193,7 @@ def _checkpoint_values(number: int, row: CheckpointRow) -> tuple[Any, ...]:
         row.seen or None,
         row.flags or None,
         row.ts,
-        row.metadata,
+        *metadata.split(row.metadata),
         row.exact,
         row.key_log or None,
         row.key_pos or None,
@@ -241,9 +242,10 @@ SELECT 1 FROM tk_threads t WHERE t.number = ?
 """
 _COPY_ALL = (
     """
-    INSERT INTO tk_checkpoints (thread, ns, id, parent, run, seen, flags, ts, metadata, exact,
-        key_log, key_pos, manifest)
-    SELECT ?, ns, id, parent, run, seen, flags, ts, metadata, exact, key_log, key_pos, manifest
+    INSERT INTO tk_checkpoints (thread, ns, id, parent, run, seen, flags, ts, source, step,
+        metadata, exact, key_log, key_pos, manifest)
+    SELECT ?, ns, id, parent, run, seen, flags, ts, source, step, metadata, exact, key_log,
+        key_pos, manifest
     FROM tk_checkpoints WHERE thread = ?
     """,
     """

@@ -16,6 +16,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from threadkeep.backends.sqlite.failures import DAMAGED
+from threadkeep.backends.sqlite import metadata
 from threadkeep.backends.sqlite.ids import pack_id, unpack_id
 from threadkeep.engine.model import (
     HIDDEN,
@@ -48,7 +49,7 @@ if TYPE_CHECKING:
 _Row: TypeAlias = tuple[Any, ...]
 
 _COLUMNS = (
-    "c.ns, c.id, c.parent, c.run, c.seen, c.flags, c.ts, c.metadata, c.exact,"
+    f"c.ns, c.id, c.parent, c.run, c.seen, c.flags, c.ts, {metadata.TEXT}, c.exact,"
     " c.key_log, c.key_pos, c.manifest"
 )
 _VISIBLE = f"(c.flags & {HIDDEN}) IS NOT {HIDDEN}"  # flags are NULL for 0
@@ -102,7 +103,7 @@ def _are(found: tuple[type, ...], kinds: tuple[tuple[type, ...], ...]) -> bool:
 
 def _checkpoint_row(row: _Row) -> CheckpointRow:
     _checked(row, _CHECKPOINT_KINDS)
-    ns, key, parent, run, seen, flags, ts, metadata, exact, key_log, key_pos, manifest = row
+    ns, key, parent, run, seen, flags, ts, text, exact, key_log, key_pos, manifest = row
     return CheckpointRow(
         ns=ns,
         id=unpack_id(key),
@@ -111,7 +112,7 @@ def _checkpoint_row(row: _Row) -> CheckpointRow:
         seen=seen or 0,
         flags=flags or 0,
         ts=ts,
-        metadata=metadata,
+        metadata=text,
         exact=exact,
         key_log=key_log or 0,
         key_pos=key_pos or 0,
@@ -258,9 +259,10 @@ def _path(db: sqlite3.Connection, read: ReadPath) -> list[StoredCheckpoint]:
 
 _SCAN = f"SELECT t.thread, t.number, {_COLUMNS} FROM tk_threads t CROSS JOIN tk_checkpoints c"
 _AFTER = "c.id <= ? AND (c.id < ? OR t.thread > ? OR (t.thread = ? AND c.ns > ?))"
+_TEXT = metadata.TEXT.replace("{", "{{").replace("}", "}}")  # for str.format
 _METADATA = (
-    "(c.exact IS NOT NULL OR NOT json_valid(c.metadata)"
-    " OR {}EXISTS (SELECT 1 FROM json_each(c.metadata) WHERE key = ? AND {}))"
+    f"(c.exact IS NOT NULL OR NOT json_valid({_TEXT})"
+    f" OR {{}}EXISTS (SELECT 1 FROM json_each({_TEXT}) WHERE key = ? AND {{}}))"
 )
 
 
@@ -392,7 +394,7 @@ ORDER BY t.thread LIMIT ?
 """
 _CHECKPOINT_SIZES = """
 SELECT count(*), coalesce(sum(length(CAST(ns AS BLOB)) + length(id) + coalesce(length(parent), 0)
-    + length(CAST(metadata AS BLOB)) + coalesce(length(exact), 0) + length(manifest)), 0)
+    + coalesce(length(CAST(metadata AS BLOB)), 8) + coalesce(length(exact), 0) + length(manifest)), 0)
 FROM tk_checkpoints WHERE thread = ?
 """
 _WRITE_SIZES = """

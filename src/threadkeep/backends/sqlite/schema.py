@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from threadkeep.backends.sqlite import metadata
 from threadkeep.errors import NewerDatabaseError, NotOursError
 
 if TYPE_CHECKING:
@@ -37,7 +38,9 @@ CREATE TABLE tk_checkpoints (
     seen INTEGER,
     flags INTEGER,                 -- 1 free, 2 nested, 4 hidden
     ts NOT NULL,                   -- microseconds since 1970, or text
-    metadata TEXT NOT NULL,        -- JSON
+    source TEXT,                   -- of plain metadata (see metadata.py)
+    step INTEGER,
+    metadata TEXT,                 -- JSON, where it is not plain
     exact BLOB,
     key_log INTEGER,
     key_pos INTEGER,
@@ -103,7 +106,7 @@ CREATE VIEW checkpoints AS SELECT
     {_id_text("c.id")} AS checkpoint_id,
     {_id_text("c.parent")} AS parent_checkpoint_id,
     {_time_text("c.ts")} AS ts,
-    c.metadata AS metadata,
+    {metadata.TEXT} AS metadata,
     coalesce(c.flags & 4, 0) <> 0 AS hidden,
     length(c.manifest) AS manifest_bytes
 FROM tk_checkpoints c JOIN tk_threads t ON t.number = c.thread;
