@@ -31,6 +31,8 @@ class Counted:
         self.inner = MemoryBackend() if inner is None else inner
         self.fetches: list[Sequence[Read]] = []
         self.commits: list[Change] = []
+        self.growth = 0  # bytes that the last commit added
+        self._sizes: dict[tuple[str, int, int], int] = {}
 
     def fetch(self, reads: Sequence[Read]) -> list[Any]:
         self.fetches.append(reads)
@@ -39,6 +41,8 @@ class Counted:
     def commit(self, change: Change) -> None:
         self.commits.append(change)
         self.inner.commit(change)
+        if isinstance(change, Batch):
+            self.growth = self._grown(change)
 
     def close(self) -> None:
         self.inner.close()
@@ -50,14 +54,18 @@ class Counted:
         self.commits.clear()
         return counts
 
-    def added(self) -> int:
-        """How many bytes the last commit added."""
-        batch = self.commits[-1]
-        assert isinstance(batch, Batch)
-        rows = [len(r.metadata) + len(r.exact or b"") + len(r.manifest) for r in batch.checkpoints]
-        return sum(
-            rows + [len(w.body) for w in batch.writes] + [len(s.data) for s in batch.segments]
-        )
+    def _grown(self, batch: Batch) -> int:
+        """How many bytes the batch added, less those of the segments that it replaced."""
+        rows = batch.checkpoints
+        size = sum(len(r.metadata) + len(r.exact or b"") + len(r.manifest) for r in rows)
+        size += sum(len(w.body) for w in batch.writes)
+        for log, start, _ in batch.drop_segments:
+            size -= self._sizes.pop((batch.thread, log, start), 0)
+        for segment in batch.segments:
+            place = (batch.thread, segment.log, segment.start)
+            size += len(segment.data) - self._sizes.get(place, 0)
+            self._sizes[place] = len(segment.data)
+        return size
 
 
 class CountedCodec:

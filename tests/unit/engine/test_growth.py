@@ -1,0 +1,272 @@
+"""Bytes added per step stay flat, whatever changes; and everything reads back exactly."""
+
+from __future__ import annotations
+
+import random
+import resource
+import sys
+
+import pytest
+from engine_kit import Chain, Counted, exactly, fresh, values_of
+from langchain_core.messages import HumanMessage
+
+from threadkeep.saver import Saver
+
+STEPS = 1000
+LONG = "some text that a message may well have, not very long and not very short "
+
+
+def item(i):
+    return {"id": i, "text": f"{i} {LONG}"}
+
+
+class Grown:
+    """A thread that is put step by step, and the bytes that each step added."""
+
+    def __init__(self):
+        self.backend = Counted()
+        self.saver = Saver(self.backend)
+        self.chain = Chain(self.saver)
+        self.added = []
+        self.shown = []
+
+    def put(self, value):
+        at = self.chain.put(x=value)
+        self.added.append(self.backend.growth)
+        if len(self.added) % 97 in (0, 1):
+            self.shown.append((at, exactly(value)))
+        self.last = at, value
+
+    def mean(self, start, stop):
+        return sum(self.added[start:stop]) / (stop - start)
+
+    def check(self):
+        """Every checkpoint that was noted reads back, from a process that knows nothing."""
+        reader = fresh(self.saver)
+        last, value = self.last
+        for at, shown in (*self.shown, (last, exactly(value))):
+            assert exactly(values_of(reader, at)["x"]) == shown
+        assert reader.check().ok
+
+    def check_flat(self, limit):
+        """The last steps cost no more than the early ones, and little."""
+        self.check()
+        early, late = self.mean(100, 300), self.mean(STEPS - 200, STEPS)
+        assert late <= early * 1.3 + 60, (early, late)
+        assert late <= limit, late
+
+
+@pytest.fixture
+def grown():
+    return Grown()
+
+
+def test_append(grown):
+    value = []
+    for i in range(STEPS):
+        value = [*value, item(i)]
+        grown.put(value)
+    grown.check_flat(400)
+
+
+def test_append_to_the_same_list(grown):
+    value = []
+    for i in range(STEPS):
+        value.append(HumanMessage(f"{i} {LONG}", id=str(i)))
+        grown.put(value)
+    grown.check_flat(400)
+
+
+def test_edit_in_the_middle(grown):
+    value = [item(i) for i in range(500)]
+    rng = random.Random(1)
+    for i in range(STEPS):
+        value = list(value)
+        value[rng.randrange(len(value))] = item(1000 + i)
+        grown.put(value)
+    grown.check_flat(1200)
+
+
+def test_changes_in_place(grown):
+    value = [item(i) for i in range(500)]
+    rng = random.Random(2)
+    for i in range(STEPS):
+        value[rng.randrange(len(value))]["id"] = 1000 + i
+        grown.put(value)
+    grown.check_flat(1200)
+
+
+def test_removals(grown):
+    value = [item(i) for i in range(1500)]
+    rng = random.Random(3)
+    for _ in range(STEPS):
+        value = list(value)
+        del value[rng.randrange(len(value))]
+        grown.put(value)
+    grown.check_flat(1200)
+
+
+def test_window(grown):
+    value = [item(i) for i in range(100)]
+    for i in range(STEPS):
+        value = [*value[1:], item(1000 + i)]
+        grown.put(value)
+    grown.check_flat(400)
+
+
+def test_reorder(grown):
+    value = [item(i) for i in range(300)]
+    rng = random.Random(4)
+    for _ in range(STEPS):
+        value = list(value)
+        value.insert(rng.randrange(len(value)), value.pop(rng.randrange(len(value))))
+        grown.put(value)
+    grown.check_flat(1200)
+
+
+def test_dict_where_one_of_500_changes(grown):
+    value = {f"file {i}.py": f"{i} {LONG}" * 3 for i in range(500)}
+    rng = random.Random(5)
+    for i in range(STEPS):
+        value = {**value, f"file {rng.randrange(500)}.py": f"new {i} {LONG}" * 3}
+        grown.put(value)
+    grown.check_flat(1500)
+
+
+def test_dict_that_grows(grown):
+    value = {}
+    for i in range(STEPS):
+        value[f"call {i}"] = f"{i} {LONG}"
+        grown.put(value)
+    grown.check_flat(400)
+
+
+def test_text_of_a_megabyte_edited_at_one_place(grown):
+    rng = random.Random(6)
+    lines = [f"line {i} {rng.random()} {LONG}\n" for i in range(11_000)]
+    for i in range(STEPS // 4):
+        lines[rng.randrange(len(lines))] = f"edited {i} {LONG}\n"
+        grown.put("".join(lines))
+    assert len(grown.last[1]) > 1_000_000
+    grown.check()
+    whole = [size for size in grown.added if size > 20_000]
+    assert len(whole) <= 3  # the first, and one anew now and then
+    assert sum(size for size in grown.added if size <= 20_000) / len(grown.added) < 1000
+
+
+def test_text_that_grows(grown):
+    value = ""
+    for i in range(STEPS):
+        value += f"{i} {LONG}\n"
+        grown.put(value)
+    grown.check()
+    assert grown.mean(0, STEPS) < 250
+
+
+def test_set(grown):
+    rng = random.Random(7)
+    value = {f"member {i} {rng.random()}" for i in range(200)}
+    for i in range(STEPS // 4):
+        value = value - {rng.choice(sorted(value))} | {f"new {i} {rng.random()}"}
+        grown.put(value)
+    grown.check()
+    # A set is one value, stored as a difference to an earlier one, whole now and then.
+    assert grown.mean(1, len(grown.added)) < 250
+
+
+def test_tuple(grown):
+    value = ()
+    for i in range(STEPS):
+        value = (*value, (i, f"{i} {LONG}"))
+        grown.put(value)
+    grown.check_flat(400)
+
+
+def test_nested_values(grown):
+    value = {"plan": [], "done": {}, "names": ()}
+    for i in range(STEPS // 4):
+        value["plan"].append({"step": i, "parts": [{"a": (i, LONG)}]})
+        value["done"][str(i)] = [i, {LONG}]
+        value["names"] = (*value["names"], i)
+        grown.put(value)
+    grown.check()
+
+
+def test_kinds_that_follow_each_other(grown):
+    lists = [item(i) for i in range(50)]
+    kinds = [
+        lists,
+        "a text " * 50,
+        lists,
+        [],
+        None,
+        lists[:3],
+        tuple(lists),
+        {},
+        {"k": lists},
+        {1: "a" * 90, "1": 2},
+        (),
+        "",
+        b"",
+        set(),
+        frozenset({1}),
+        0,
+        0.0,
+        False,
+        [[]],
+        [None],
+        HumanMessage("hello", id="1"),
+        lists,
+    ]
+    for value in kinds * 3:
+        grown.put(value)
+        assert exactly(values_of(fresh(grown.saver), grown.chain.at)["x"]) == exactly(value)
+    grown.check()
+
+
+def test_a_value_that_goes_and_comes_back(grown):
+    saver, chain = grown.saver, grown.chain
+    value = [item(i) for i in range(100)]
+    first = chain.put(x=value)
+    del chain.values["x"]
+    chain.versions["x"] += 1
+    gone = chain.put(n=1)
+    back = chain.put(x=value)
+    assert exactly(values_of(fresh(saver), first)["x"]) == exactly(value)
+    assert "x" not in values_of(fresh(saver), gone)
+    assert exactly(values_of(fresh(saver), back)["x"]) == exactly(value)
+    assert fresh(saver).check().ok
+
+
+def test_many_channels_of_which_one_changes(grown):
+    chain = grown.chain
+    chain.put(**{f"channel_{i}": f"{i} {LONG}" for i in range(300)})
+    for i in range(200):
+        chain.put(channel_7=f"{i} {LONG}")
+    sizes = []
+    for i in range(200):
+        chain.put(channel_7=f"{i} {LONG}")
+        sizes.append(grown.backend.growth)
+    # A keyframe holds all channels: it is written now and then.
+    assert sum(sizes) / len(sizes) < 500
+    assert fresh(grown.saver).check().ok
+
+
+def test_hundred_megabytes():
+    """One value of 100 MB, put twice: the second time only what changed."""
+    backend = Counted()
+    saver = Saver(backend)
+    chain = Chain(saver)
+    value = random.Random(8).randbytes(1_000_000) * 100
+    chain.put(x=value)
+    assert backend.growth < 105_000_000
+    backend.asked()
+    changed = b"".join((value[:70_000_000], b"an edit", value[70_000_003:]))
+    at = chain.put(x=changed)
+    assert backend.growth < 1000
+    del chain
+    assert values_of(fresh(saver), at)["x"] == changed
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (
+        1 if sys.platform == "darwin" else 1024
+    )
+    assert peak < 2_500_000_000
