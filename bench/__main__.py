@@ -45,9 +45,8 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     return parser.parse_args(arguments)
 
 
-def run(setting: Setting, parts: Sequence[str], console: Console) -> Results:
+def run(setting: Setting, parts: Sequence[str], results: Results, console: Console) -> None:
     """Run the parts one after the other under a progress bar."""
-    results = Results(setting.sizes.name, setting.sizes.last)
     columns = (TextColumn("{task.description:14}"), BarColumn(), MofNCompleteColumn())
     with Progress(*columns, TimeElapsedColumn(), console=console) as progress:
         for name in parts:
@@ -57,7 +56,6 @@ def run(setting: Setting, parts: Sequence[str], console: Console) -> Results:
                 results,
                 lambda done, total: progress.update(bar, completed=done, total=total),  # noqa: B023
             )
-    return results
 
 
 def bench(options: argparse.Namespace, console: Console) -> None:
@@ -71,8 +69,12 @@ def bench(options: argparse.Namespace, console: Console) -> None:
             for kind in [kind for kind in kinds if kind in OURS]:
                 profile(kind, sizes, options.data, setting.folder, console)
             return
-        results = run(setting, parts, console)
-    finish(results, options.out, console)
+        results = Results(sizes.name, sizes.last)
+        try:
+            run(setting, parts, results, console)
+        finally:  # where a part fails, the others' figures are shown all the same
+            if results.any():
+                finish(results, options.out, console)
 
 
 def finish(results: Results, out: Path, console: Console) -> None:

@@ -32,6 +32,10 @@ class Results:
     crowd: list[CrowdFigures] = field(default_factory=list)
     resident: list[ResidentFigures] = field(default_factory=list)
 
+    def any(self) -> bool:
+        """Whether anything was measured."""
+        return bool(self.turns or self.puts or self.crowd or self.resident)
+
 
 def machine() -> dict[str, Any]:
     """What the figures were measured with."""
