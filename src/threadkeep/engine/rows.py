@@ -14,6 +14,7 @@ import ormsgpack
 from langgraph.checkpoint.base import writes_sort_key
 
 from threadkeep.codec import Codec
+from threadkeep.engine import checksum
 from threadkeep.engine.exact import same
 from threadkeep.engine.model import Child, WriteRow
 from threadkeep.engine.refs import Ref, from_wire, to_wire
@@ -95,7 +96,7 @@ def pack_writes(writes: Iterable[tuple[int, str, Ref]]) -> bytes:
 def unpack_writes(row: WriteRow) -> list[Write]:
     """The writes of one row, in the order they were given."""
     try:
-        body = ormsgpack.unpackb(row.body)
+        body = ormsgpack.unpackb(checksum.unseal(row.body, checksum.of_writes(row)))
         return [
             Write(row.task_id, row.task_path, idx, channel, ref)
             for idx, channel, wire in body

@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from threadkeep.codec import Codec
 from threadkeep.codec.frame import Compression
-from threadkeep.engine import elements, manifest, refs
+from threadkeep.engine import checksum, elements, manifest, refs
 from threadkeep.engine.appender import FULL_COUNT, KEYFRAMES
 from threadkeep.engine.calls import Operation, fetch_segments
 from threadkeep.engine.elements import Elements
@@ -33,6 +33,7 @@ from threadkeep.engine.working_set import (
 from threadkeep.errors import CorruptionError
 
 TOKEN_BITS = 31
+KEYFRAME_EVERY = 64  # checkpoints written against one keyframe
 ATTEMPTS = 8  # times a commit is built anew when others took its log positions
 
 
@@ -66,7 +67,10 @@ def read_manifest(stored: StoredCheckpoint) -> tuple[Manifest, Keyframe]:
         raise CorruptionError("The keyframe of a checkpoint is missing.")
     whole = Elements(NO_CODEC, (stored.keyframe,)).raw(row.key_log, row.key_pos)
     key = manifest.decode(whole)
-    return manifest.decode(row.manifest, key), Keyframe(key, row.key_log, row.key_pos, 0)
+    data = checksum.unseal(row.manifest, checksum.of_checkpoint(row))
+    # A process that comes and goes cannot count: large differences tell as much.
+    used = KEYFRAME_EVERY if 2 * len(data) > len(whole) else 1
+    return manifest.decode(data, key), Keyframe(key, row.key_log, row.key_pos, used)
 
 
 class _NoCodec:
@@ -150,6 +154,7 @@ def keyframe_of(stored: StoredCheckpoint, state: State | None) -> tuple[Manifest
     """The manifest, from the working set where it is the very one stored."""
     row = stored.row
     if state is not None and state.data == row.manifest and is_key(state, row.key_log, row.key_pos):
+        checksum.unseal(row.manifest, checksum.of_checkpoint(row))
         return state.manifest, state.keyframe
     return read_manifest(stored)
 

@@ -15,7 +15,6 @@ from typing import TypeAlias, cast
 from threadkeep.codec import Codec
 from threadkeep.engine.calls import Operation, commit, fetch
 from threadkeep.engine.loaded import created_at
-from threadkeep.engine.manifest import Manifest
 from threadkeep.engine.model import (
     HIDDEN,
     Batch,

@@ -8,9 +8,10 @@ snapshot stays visible so); another version is the value given, or none.
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
+from threadkeep.engine import checksum
 from threadkeep.engine import manifest as manifests
 from threadkeep.engine.appender import KEYFRAMES, Appender
 from threadkeep.engine.calls import Operation, Place, commit, fetch_checkpoint
@@ -20,6 +21,7 @@ from threadkeep.engine.manifest import Entry, Manifest, Version
 from threadkeep.engine.model import FREE, Batch, CheckpointRow, HeadFence
 from threadkeep.engine.operations.context import (
     ATTEMPTS,
+    KEYFRAME_EVERY,
     Engine,
     hold,
     keyframe_of,
@@ -47,7 +49,6 @@ _KNOWN_KEYS = (
     "versions_seen",
     "updated_channels",
 )
-_KEYFRAME_EVERY = 64  # checkpoints written against one keyframe
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,8 +229,9 @@ def _build(
         exact=exact,
         key_log=key.log,
         key_pos=key.pos,
-        manifest=data,
+        manifest=b"",
     )
+    row = replace(row, manifest=checksum.seal(data, checksum.of_checkpoint(row)))
     batch = Batch(
         thread=place.thread,
         now=now,
@@ -241,7 +243,7 @@ def _build(
         drop_segments=tuple(appender.dropped),
     )
     owner = watch(loaded) if loaded is not None else (parent.owner if parent else None)
-    state = State(place.ns, row.id, flags, written, key, held, data, engine.codec, owner)
+    state = State(place.ns, row.id, flags, written, key, held, row.manifest, engine.codec, owner)
     return _Built(batch, state, appender)
 
 
@@ -313,7 +315,7 @@ def _updated(checkpoint: dict[str, Any]) -> list[str] | None | bool:
 def _keyframe(parent: State | None, written: Manifest, appender: Appender) -> Keyframe:
     """The keyframe to write against: the parent's, or a new one when that has served."""
     key = parent.keyframe if parent is not None else None
-    if key is not None and key.used < _KEYFRAME_EVERY:
+    if key is not None and key.used < KEYFRAME_EVERY:
         return Keyframe(key.manifest, key.log, key.pos, key.used + 1)
     log, pos = appender.append(KEYFRAMES, [manifests.encode(written)])
     return Keyframe(written, log, pos, 1)

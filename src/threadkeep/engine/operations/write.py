@@ -6,12 +6,13 @@ Writes may come before their checkpoint, after it, or for one that never comes.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from langgraph.checkpoint.base import WRITES_IDX_MAP
 from langgraph.checkpoint.serde.types import ERROR
 
+from threadkeep.engine import checksum
 from threadkeep.engine.appender import Appender
 from threadkeep.engine.calls import Operation, Place, commit
 from threadkeep.engine.draft import Draft
@@ -90,8 +91,9 @@ def _build(engine: Engine, memory: ThreadMemory, call: PutWrites) -> tuple[Batch
         seen=loaded.seen if loaded is not None else 0,
         task_id=call.task_id,
         task_path=call.task_path,
-        body=pack_writes(packed),
+        body=b"",
     )
+    row = replace(row, body=checksum.seal(pack_writes(packed), checksum.of_writes(row)))
     batch = Batch(
         thread=place.thread,
         now=engine.now(),
