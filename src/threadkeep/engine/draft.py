@@ -66,7 +66,6 @@ class Draft:
     codec: Codec
     appender: Appender
     writes: bool = False  # the values are pending writes
-    untouched: bool = False  # nobody has had the old values since they were last checked
     encodings: int = 0  # values encoded so far: work that tests count
     _placed: list[Placed] = field(default_factory=list)
     _known: list[tuple[str, Known]] = field(default_factory=list)
@@ -127,7 +126,7 @@ class Draft:
         items = list(value.values()) if kind == refs.DICT else list(value)
         pieces = [Piece(None, 0, len(items))]
         if old is not None:
-            pieces = diff(old.seen, keys, items, unchanged=self.untouched)
+            pieces = diff(old.seen, keys, items)
         fresh = [
             _Element(i, items[i], NO_KEY if keys is None else keys[i])
             for piece in pieces
@@ -339,7 +338,8 @@ def _watch_all(
         new = [e.shadow for e in fresh if e.shadow is not None]
         if len(new) == len(fresh):
             return old.seen.shadow.extended(*new)
-        return old.seen.shadow.extended(Shadow.of(watched(keys, items[old.seen.shadow.size :])))
+        count = old.seen.shadow.size
+        return old.seen.shadow.extended(Shadow.of(watched(keys and keys[count:], items[count:])))
     return Shadow.of(watched(keys, items))
 
 

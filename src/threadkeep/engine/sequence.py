@@ -44,13 +44,8 @@ def watched(keys: list[Any] | None, items: list[Any]) -> list[Any]:
     return list(zip(keys, items, strict=True))
 
 
-def diff(
-    old: Seen, keys: list[Any] | None, items: list[Any], *, unchanged: bool = False
-) -> list[Piece]:
-    """Cut the new sequence into pieces that are kept from `old` and pieces that are new.
-
-    `unchanged` tells that the old elements are known not to have changed in place.
-    """
+def diff(old: Seen, keys: list[Any] | None, items: list[Any]) -> list[Piece]:
+    """Cut the new sequence into pieces that are kept from `old` and pieces that are new."""
     if (old.keys is None) != (keys is None):
         return [Piece(None, 0, len(items))]
     least = min(len(old.items), len(items))
@@ -60,7 +55,7 @@ def diff(
     pieces += _middle(old, keys, items, front, back)
     if back:
         pieces.append(Piece(len(old.items) - back, len(items) - back, len(items)))
-    if unchanged or all(piece.old is None for piece in pieces) or old.shadow.holds():
+    if all(piece.old is None for piece in pieces) or old.shadow.holds():
         return pieces
     return _without_changed(pieces, old.shadow.changed())
 

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
 
 import pytest
 from engine_kit import Chain, exactly, fresh, memory_saver, values_of
+from langgraph.graph import START, StateGraph
+from typing_extensions import TypedDict
 
 LONG = "x" * 90
 
@@ -122,6 +125,40 @@ def test_a_key_changed_in_place(chain):
     key.name = "after"
     chain.put(x={key: LONG, "other": LONG})
     assert [k.name for k in read_back(chain)["x"] if isinstance(k, Mutable)] == ["after"]
+
+
+def gather(old, new):
+    """A reducer that changes what it was given."""
+    old = old or {}
+    for key, values in new.items():
+        old.setdefault(key, []).extend(values)
+    return old
+
+
+class Gathered(TypedDict):
+    found: Annotated[dict, gather]
+    n: int
+
+
+def test_a_reducer_that_changes_its_value_for_a_graphs_input():
+    saver = memory_saver()
+    builder = StateGraph(Gathered)
+    builder.add_node("count", lambda state: {"n": state.get("n", 0) + 1})
+    builder.add_edge(START, "count")
+    graph = builder.compile(checkpointer=saver)
+    at = {"configurable": {"thread_id": "t"}}
+    for i in range(5):
+        graph.invoke({"found": {"key": [f"{i} {LONG}"]}}, at, durability="sync")
+        found = builder.compile(checkpointer=fresh(saver)).get_state(at).values["found"]
+        assert found == {"key": [f"{n} {LONG}" for n in range(i + 1)]}
+
+
+@pytest.mark.parametrize("count", [3, 100])
+def test_a_dict_with_keys_that_are_no_plain_values_grows(chain, count):
+    value = {(0, "a"): LONG, (1, "a"): LONG}
+    chain.put(x=value)
+    chain.put(x=value | {(i, "b"): LONG for i in range(count)})
+    assert exactly(read_back(chain)["x"]) == exactly(chain.values["x"])
 
 
 def test_what_a_reader_does_to_values_changes_nothing(chain):

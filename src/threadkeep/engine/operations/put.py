@@ -38,7 +38,6 @@ from threadkeep.errors import (
     StaleThreadError,
     ThreadkeepError,
 )
-from threadkeep.langgraph_names import START
 
 _KNOWN_KEYS = (
     "v",
@@ -202,7 +201,7 @@ def _build(
 ) -> _Built:
     place, now = call.place, engine.now()
     appender = Appender(memory, place.ns, engine.compression)
-    draft = Draft(memory, engine.codec, appender, untouched=_untouched(parent))
+    draft = Draft(memory, engine.codec, appender)
     try:
         written, held = _manifest(engine, draft, call, parent, known)
         metadata, exact = pack_metadata(call.metadata, engine.codec)
@@ -245,17 +244,6 @@ def _build(
     owner = watch(loaded) if loaded is not None else (parent.owner if parent else None)
     state = State(place.ns, row.id, flags, written, key, held, row.manifest, engine.codec, owner)
     return _Built(batch, state, appender)
-
-
-def _untouched(parent: State | None) -> bool:
-    """Whether no node has run since the parent's values were lent, and checked for that.
-
-    After a graph's input comes the step of its own start node, which only hands the
-    input on: the check made by the load counts for both. (Without it, a change would be
-    noticed one step later.)
-    """
-    entry = parent.manifest.entries.get(START) if parent is not None else None
-    return entry is not None and entry.ref is not None
 
 
 def born(*ids: str | None) -> int | None:
