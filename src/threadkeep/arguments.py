@@ -19,6 +19,7 @@ from langgraph.checkpoint.base import (
 )
 
 from threadkeep.engine.calls import Place
+from threadkeep.engine.loaded import LoadedId
 from threadkeep.engine.operations.listing import Listing
 from threadkeep.engine.operations.load import Load, Loaded
 from threadkeep.engine.operations.put import Put
@@ -85,7 +86,17 @@ def put(
     for key in ("channel_values", "channel_versions"):
         given[key] = dict(given.get(key) or {})
     target = Place(parent.thread, parent.ns, str(given["id"]))
-    return Put(target, parent.id, given, dict(get_checkpoint_metadata(config, metadata)))
+    return Put(target, parent.id, given, _metadata(config, metadata))
+
+
+def _metadata(config: RunnableConfig, metadata: CheckpointMetadata) -> dict[str, Any]:
+    """The metadata merged as LangGraph does; ids of parents as plain text."""
+    merged = dict[str, Any](get_checkpoint_metadata(config, metadata))
+    parents = merged.get("parents")
+    if type(parents) is dict:
+        ids = {ns: str(i) if isinstance(i, LoadedId) else i for ns, i in parents.items()}
+        merged["parents"] = ids
+    return merged
 
 
 def stored(call: Put) -> RunnableConfig:

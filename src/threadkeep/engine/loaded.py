@@ -13,6 +13,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from threadkeep.codec.kinds import PLAIN_TEXT
+
 # Microseconds between 1582-10-15 (the epoch of UUID version 6) and 1970-01-01.
 _UUID6_OFFSET = 0x01B21DD213814000 // 10
 _VERSION_AT = 14
@@ -39,6 +41,9 @@ class LoadedId(str):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return LoadedId, (str(self), self.run, self.seen, self.flags)
+
+
+PLAIN_TEXT.add(LoadedId)  # in a state, an id is just an id
 
 
 def created_at(checkpoint_id: str | None) -> int | None:

@@ -209,6 +209,12 @@ class ReadContract(Contract):
         assert [w.body for w in path[1].writes] == [b"body 2"]
         assert path[2].keyframe == segment(0)
 
+    def test_path_follows_parents_not_ids(self) -> None:
+        """Nearest first is by descent: a parent may have a greater id than its child."""
+        self.put(checkpoints=(checkpoint(9, 2), checkpoint(4, 9), checkpoint(2), checkpoint(3, 2)))
+        path = self.one(ReadPath(THREAD, "", uid(4), 10))
+        assert [s.row.id for s in path] == [uid(4), uid(9), uid(2)]
+
     def test_path_obeys_its_limit(self) -> None:
         """A path has at most `limit` checkpoints, and none where the first is absent."""
         self.put(checkpoints=tuple(checkpoint(n, n - 1) for n in range(1, 9)))

@@ -127,6 +127,7 @@ class ScanContract(Contract):
         found: list[tuple[str, str, str]] = []
         while page := self.places(**wanted, limit=limit, after=found[-1] if found else None):
             assert len(page) <= limit
+            assert not set(page) & set(found)
             found += page
         assert found == self.places(**wanted)
 
@@ -162,6 +163,7 @@ class ScanContract(Contract):
         after = None
         while page := self.scan(filter={"odd": 1}, limit=3, after=after):
             found += page
+            assert len(found) <= 20
             after = (page[-1].row.id, THREAD, "")
         odd = [s.row.id for s in found if json.loads(s.row.metadata)["odd"] == 1]
         assert odd == [uid(n) for n in range(19, 0, -2)]
