@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 from pathlib import Path
+from typing import TextIO
 
 from threadkeep.errors import ThreadkeepError
 from threadkeep.savers import SqliteSaver
@@ -24,25 +25,31 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         return _check(options.file)
     except ThreadkeepError as exc:
-        print(f"threadkeep: {' '.join(str(exc).split())}", file=sys.stderr)
+        _say(f"threadkeep: {' '.join(str(exc).split())}", sys.stderr)
         return 2
 
 
 def _check(file: Path) -> int:
     if not file.is_file():
-        print(f"threadkeep: there is no file {file}", file=sys.stderr)
+        _say(f"threadkeep: there is no file {file}", sys.stderr)
         return 2
     with SqliteSaver(file) as saver:
         report = saver.check(_progress if sys.stderr.isatty() else None)
     for finding in report.findings:
-        print(finding)
+        _say(str(finding))
     verdict = "sound" if report.ok else f"{len(report.findings)} findings"
-    print(f"{file}: {report.threads} threads, {verdict}")
+    _say(f"{file}: {report.threads} threads, {verdict}")
     return 0 if report.ok else 1
 
 
 def _progress(done: int, total: int) -> None:
-    print(f"\r{done} of {total} threads", end="\n" if done == total else "", file=sys.stderr)
+    end = "\n" if done == total else ""
+    _say(f"\r{done} of {total} threads", sys.stderr, end)
+
+
+def _say(text: str, where: TextIO | None = None, end: str = "\n") -> None:
+    """Print: the one place that does."""
+    print(text, file=where or sys.stdout, end=end)
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ containers that the caller owns are copied here.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import (
@@ -79,12 +79,12 @@ def put(
     if not isinstance(given.get("id"), str):
         raise InvalidConfigError(
             "The checkpoint has no id.",
-            hint="LangGraph gives every checkpoint one: langgraph.checkpoint.base.empty_checkpoint().",
+            hint="Each has one: see langgraph.checkpoint.base.empty_checkpoint().",
             thread=parent.thread,
             namespace=parent.ns or None,
         )
     for key in ("channel_values", "channel_versions"):
-        given[key] = dict(given.get(key) or {})
+        given[key] = dict[str, Any](cast("dict[str, Any]", given.get(key)) or {})
     target = Place(parent.thread, parent.ns, str(given["id"]))
     return Put(target, parent.id, given, _metadata(config, metadata))
 
@@ -124,7 +124,7 @@ def put_writes(
 
 def listing(
     config: RunnableConfig | None,
-    filter: Mapping[str, Any] | None,  # noqa: A002 - LangGraph's name
+    filter: Mapping[str, Any] | None,
     before: RunnableConfig | None,
     limit: int | None,
 ) -> Listing:
@@ -150,7 +150,7 @@ def checkpoint_tuple(loaded: Loaded, config: RunnableConfig | None = None) -> Ch
     own = _config(loaded.thread, loaded.ns, loaded.id)
     if config is not None and config["configurable"].get("checkpoint_id"):
         configurable = {**config["configurable"], "checkpoint_id": loaded.id}
-        own = {**config, "configurable": configurable}  # type: ignore[typeddict-item]  # a config
+        own = {**config, "configurable": configurable}
     parent = None if loaded.parent is None else _config(loaded.thread, loaded.ns, loaded.parent)
     return CheckpointTuple(
         config=own,

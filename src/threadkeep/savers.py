@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import os
 import sqlite3
-from typing import Any, Literal
-
-from typing_extensions import Self
+from typing import Any, Literal, Self
 
 from threadkeep.backends.memory import MemoryBackend
 from threadkeep.backends.open import open_backend

@@ -33,7 +33,8 @@ def unseal(sealed: bytes, bound: tuple[object, ...]) -> bytes:
 
 
 def _crc(payload: bytes, bound: tuple[object, ...]) -> bytes:
-    text = repr(bound).encode("utf-8", "surrogatepass")
+    # `repr` would not do: which characters it escapes grows with Python's Unicode tables.
+    text = ascii(bound).encode()
     return crc_hqx(text, crc_hqx(payload, 0)).to_bytes(_SIZE, "big")
 
 

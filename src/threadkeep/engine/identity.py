@@ -33,8 +33,8 @@ def _direct_pointers(items: list[Any]) -> bytes:
 
 def _choose() -> Callable[[list[Any]], bytes]:
     """The direct way where this interpreter lays lists out as expected, else the portable one."""
-    probe = [None, "probe", 1, [], ()]
-    if _POINTER == ctypes.sizeof(ctypes.c_uint64) and _ITEMS_OFFSET > 0:
+    probe: list[object] = [None, "probe", 1, [], ()]
+    if ctypes.sizeof(ctypes.c_uint64) == _POINTER and _ITEMS_OFFSET > 0:
         size = ctypes.c_ssize_t.from_address(id(probe) + _ITEMS_OFFSET - _POINTER).value
         if size == len(probe) and _direct_pointers(probe) == portable_pointers(probe):
             return _direct_pointers

@@ -11,13 +11,14 @@ Only this class and the creation time of ids live here.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Self
 
 from threadkeep.codec.kinds import PLAIN_TEXT
 
 # Microseconds between 1582-10-15 (the epoch of UUID version 6) and 1970-01-01.
 _UUID6_OFFSET = 0x01B21DD213814000 // 10
 _VERSION_AT = 14
+_UUID_LENGTH = 36
 
 
 class LoadedId(str):
@@ -33,7 +34,7 @@ class LoadedId(str):
     seen: int
     flags: int
 
-    def __new__(cls, text: str, run: int, seen: int, flags: int) -> LoadedId:
+    def __new__(cls, text: str, run: int, seen: int, flags: int) -> Self:
         """Make `text` remember its load."""
         self = super().__new__(cls, text)
         self.run, self.seen, self.flags = run, seen, flags
@@ -51,7 +52,11 @@ def created_at(checkpoint_id: str | None) -> int | None:
 
     LangGraph's ids are UUIDs of version 6 (RFC 9562, section 5.6).
     """
-    if checkpoint_id is None or len(checkpoint_id) != 36 or checkpoint_id[_VERSION_AT] != "6":
+    if (
+        checkpoint_id is None
+        or len(checkpoint_id) != _UUID_LENGTH
+        or checkpoint_id[_VERSION_AT] != "6"
+    ):
         return None
     digits = checkpoint_id[:8] + checkpoint_id[9:13] + checkpoint_id[15:18]
     try:

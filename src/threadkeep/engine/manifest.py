@@ -45,14 +45,12 @@ class Manifest:
     v: int
     entries: Mapping[str, Entry] = field(default_factory=dict)
     seen: Mapping[str, Versions] = field(default_factory=dict)
-    updated: list[str] | None | bool = False
+    updated: list[str] | bool | None = False
     extra: bytes | None = None
 
     def needs(self) -> Iterable[Span]:
         """Every span that some channel's value lies in."""
-        return (
-            span for entry in self.entries.values() if entry.ref for span in entry.ref.needs
-        )
+        return (span for entry in self.entries.values() if entry.ref for span in entry.ref.needs)
 
 
 EMPTY = Manifest(0)

@@ -40,10 +40,12 @@ class Segment:
 
     @property
     def stop(self) -> int:
+        """The position behind the last element."""
         return self.start + self.count
 
     @property
     def span(self) -> Span:
+        """All of the segment's positions."""
         return Span(self.log, self.start, self.stop)
 
 
@@ -213,8 +215,11 @@ class ReadThread:
 
 @dataclass(frozen=True, slots=True)
 class ThreadRows:
-    """All rows of a thread: checkpoints (hidden too, by ns then id ascending, each with
-    its own writes), writes whose checkpoint is not there (orphans), segment places."""
+    """All rows of a thread, and where its segments are.
+
+    Checkpoints (hidden too) by ns, then id ascending, each with its own writes; orphans
+    are writes whose checkpoint is not there.
+    """
 
     generation: int
     deleted_at: int
@@ -260,8 +265,10 @@ class ReadSizes:
 
 @dataclass(frozen=True, slots=True)
 class ThreadSize:
-    """Rows of one thread (hidden checkpoints count), and the bytes of their contents:
-    `row_bytes` of checkpoints and writes, `segment_bytes` of segments' data."""
+    """How many rows a thread has (hidden checkpoints count), and their contents in bytes.
+
+    `row_bytes` are those of checkpoints and writes, `segment_bytes` of segments' data.
+    """
 
     thread: str
     checkpoints: int
@@ -273,8 +280,11 @@ class ThreadSize:
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """`total` is the number of bytes that the whole store takes where it lives (on
-    disk, with its own overhead and free space), whichever threads were asked for."""
+    """The sizes of some threads, and of the store.
+
+    `total` is the number of bytes that the whole store takes where it lives (on disk,
+    with its own overhead and free space), whichever threads were asked for.
+    """
 
     total: int
     threads: tuple[ThreadSize, ...]
@@ -328,8 +338,10 @@ class WritesFence:
 
 @dataclass(frozen=True, slots=True)
 class RowsFence:
-    """Holds if the thread has exactly this many checkpoint rows and write rows: nobody
-    has added one since they were read, so that what looked unused still is."""
+    """Holds if the thread has exactly this many checkpoint rows and write rows.
+
+    Then nobody has added one since they were read, and what looked unused still is.
+    """
 
     checkpoints: int
     writes: int
@@ -369,8 +381,11 @@ class Batch:
 
 @dataclass(frozen=True, slots=True)
 class DropThread:
-    """Remove everything of a thread and leave a tombstone: `deleted_at` = `now`,
-    generation raised. A thread that never was gets the tombstone too."""
+    """Remove everything of a thread and leave a tombstone.
+
+    `deleted_at` becomes `now`, the generation is raised. A thread that never was gets
+    the tombstone too.
+    """
 
     thread: str
     now: int

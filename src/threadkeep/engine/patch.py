@@ -19,6 +19,8 @@ from threadkeep.codec.frame import MAX_BODY
 from threadkeep.errors import CorruptionError
 
 _PLAIN, _ZSTD = 0, 1
+_SHORTEST_DICTIONARY = 8  # bytes; zstd takes none below
+_MORE = 0x80  # the bit of a LEB128 byte that says that another follows
 _NUMBER_MAX = 10  # bytes: enough for 64 bits
 _HEAD = 64  # bytes at the front that may be given anew
 _LARGE_BASE = 1 << 19
@@ -128,7 +130,7 @@ def _parameters(size: int, base: int) -> zstandard.ZstdCompressionParameters:
 
 
 def _dictionary(base: bytes) -> zstandard.ZstdCompressionDict | None:
-    if len(base) < 8:  # zstd takes no shorter dictionary
+    if len(base) < _SHORTEST_DICTIONARY:
         return None
     return zstandard.ZstdCompressionDict(base, dict_type=zstandard.DICT_TYPE_RAWCONTENT)
 
@@ -147,8 +149,8 @@ def _decompress(data: bytes, base: bytes, size: int) -> bytes:
 def number(value: int) -> bytes:
     """A LEB128 number: seven bits a byte, the lowest first."""
     out = bytearray()
-    while value > 0x7F:
-        out.append(value & 0x7F | 0x80)
+    while value >= _MORE:
+        out.append(value & (_MORE - 1) | _MORE)
         value >>= 7
     out.append(value)
     return bytes(out)
@@ -163,8 +165,8 @@ def read_number(data: bytes, at: int) -> tuple[int, int]:
     value = shift = 0
     for byte in data[at : at + _NUMBER_MAX]:
         at += 1
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
+        value |= (byte & (_MORE - 1)) << shift
+        if byte < _MORE:
             return value, at
         shift += 7
     raise CorruptionError("A stored patch is cut short inside a number.")

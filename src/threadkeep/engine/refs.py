@@ -33,6 +33,7 @@ class Inline(NamedTuple):
 
     @property
     def needs(self) -> tuple[Span, ...]:
+        """The spans to fetch before the value can be read."""
         return self.uses
 
 
@@ -45,6 +46,7 @@ class Cell(NamedTuple):
 
     @property
     def needs(self) -> tuple[Span, ...]:
+        """The spans to fetch before the value can be read."""
         return (Span(self.log, self.pos, self.pos + 1), *self.uses)
 
 
@@ -56,6 +58,7 @@ class Run(NamedTuple):
 
     @property
     def needs(self) -> tuple[Span, ...]:
+        """The spans to fetch before the value can be read."""
         return self.spans
 
 

@@ -214,7 +214,7 @@ class Shadow:
     def extended(self, *others: Shadow) -> Shadow:
         """The shadow of this one's elements followed by those of the others."""
         chunks = list(self._chunks)
-        for chunk in chain.from_iterable(other._chunks for other in others):
+        for chunk in chain.from_iterable(other._chunks for other in others):  # noqa: SLF001 - our own
             while chunks and chunks[-1].size <= chunk.size:
                 chunk = chunks.pop().joined(chunk)  # noqa: PLW2901 - grows as it sinks
             chunks.append(chunk)

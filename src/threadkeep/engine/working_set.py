@@ -67,6 +67,7 @@ class Raw:
 
     @property
     def span(self) -> Span:
+        """The element's own position."""
         return Span(self.log, self.pos, self.pos + 1)
 
 
@@ -82,6 +83,7 @@ class HeldCell:
 
     @property
     def weight(self) -> int:
+        """About how many bytes this stands for."""
         return len(self.data)
 
 
@@ -120,6 +122,7 @@ class State:
 
     @property
     def weight(self) -> int:
+        """About how many bytes this stands for."""
         return sum([held.weight for held in self.held.values()])
 
 
@@ -175,7 +178,6 @@ class Known:
         if pointers(items) != pointers(seen.items) or not seen.shadow.holds():
             return False
         return seen.keys is None or pointers(list(self.value)) == pointers(seen.keys)
-
 
 
 @dataclass(slots=True)
@@ -303,8 +305,11 @@ class ThreadMemory:
     def end_seal(
         self, log: OpenLog, sealed: dict[int, list[bytes]], grows: dict[int, list[bytes]]
     ) -> None:
-        """Let the log be sealed again. `sealed` left the tail (nothing did, after a failure);
-        `grows` is a segment made of it that may still take more."""
+        """Let the log be sealed again.
+
+        `sealed` left the tail (nothing did, after a failure); `grows` is a segment made of
+        it that may still take more.
+        """
         with self._lock:
             log.sealing = False
             for start in sealed:
@@ -371,6 +376,7 @@ class ThreadMemory:
     # -- states ----------------------------------------------------------------------
 
     def state(self, ns: str, checkpoint_id: str) -> State | None:
+        """The checkpoint's state, if it is remembered."""
         return self._states.get((ns, str(checkpoint_id)))
 
     def publish(self, state: State, generation: int | None) -> None:
@@ -396,9 +402,7 @@ class ThreadMemory:
 class WorkingSet:
     """The threads last used, at most about `limit` bytes of them."""
 
-    def __init__(
-        self, limit: int, locks: Callable[[], Lock], token: Callable[[int], int]
-    ) -> None:
+    def __init__(self, limit: int, locks: Callable[[], Lock], token: Callable[[int], int]) -> None:
         self._limit = limit
         self._locks = locks
         self._lock = locks()
@@ -418,6 +422,7 @@ class WorkingSet:
             return memory
 
     def forget(self, thread: str) -> None:
+        """Remember nothing of the thread."""
         with self._lock:
             self._drop(thread)
 

@@ -15,8 +15,8 @@ from itertools import groupby
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
-from threadkeep.backends.sqlite.failures import DAMAGED
 from threadkeep.backends.sqlite import metadata
+from threadkeep.backends.sqlite.failures import DAMAGED
 from threadkeep.backends.sqlite.ids import pack_id, unpack_id
 from threadkeep.engine.model import (
     HIDDEN,
@@ -394,7 +394,8 @@ ORDER BY t.thread LIMIT ?
 """
 _CHECKPOINT_SIZES = """
 SELECT count(*), coalesce(sum(length(CAST(ns AS BLOB)) + length(id) + coalesce(length(parent), 0)
-    + coalesce(length(CAST(metadata AS BLOB)), 8) + coalesce(length(exact), 0) + length(manifest)), 0)
+    + coalesce(length(CAST(metadata AS BLOB)), 8) + coalesce(length(exact), 0)
+    + length(manifest)), 0)
 FROM tk_checkpoints WHERE thread = ?
 """
 _WRITE_SIZES = """

@@ -49,6 +49,7 @@ class Engine:
     now: Callable[[], int]
 
     def memory(self, thread: str) -> ThreadMemory:
+        """What is remembered of the thread."""
         return self.working_set.thread(thread)
 
     def new_token(self) -> int:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, cast
 
 from threadkeep.engine.calls import Operation, Place, fetch, fetch_checkpoint
@@ -41,7 +42,7 @@ class ChannelHistory:
 
 def steps(rows: Sequence[StoredCheckpoint]) -> Iterator[Step]:
     """The ancestors in rows that begin with a target, nearest first."""
-    for below, stored in zip(rows, rows[1:], strict=False):
+    for below, stored in pairwise(rows):
         row = below.row
         try:
             read, _ = read_manifest(stored)

@@ -99,9 +99,7 @@ def _latest(rows: Sequence[StoredCheckpoint]) -> set[Key]:
     return set(newest.items())
 
 
-def _not_of_runs(
-    codec: Codec, runs: frozenset[str], rows: Sequence[StoredCheckpoint]
-) -> set[Key]:
+def _not_of_runs(codec: Codec, runs: frozenset[str], rows: Sequence[StoredCheckpoint]) -> set[Key]:
     return {
         (s.row.ns, s.row.id)
         for s in rows

@@ -59,8 +59,11 @@ class ThreadStats:
 
 @dataclass(frozen=True, slots=True)
 class Stats:
-    """The whole store. `bytes_on_disk` includes the store's own overhead and free space;
-    `full_copy_bytes` is what one whole, uncompressed copy of the state per checkpoint takes."""
+    """The whole store, in bytes.
+
+    `bytes_on_disk` includes the store's own overhead and free space; `full_copy_bytes` is
+    what one whole, uncompressed copy of the state per checkpoint takes.
+    """
 
     threads: int
     checkpoints: int
@@ -88,9 +91,10 @@ def all_sizes() -> Operation[Sizes]:
 def stats(engine: Engine) -> Operation[Stats]:
     """What takes how much."""
     found = yield from all_sizes()
-    threads = []
+    threads: list[ThreadStats] = []
     for size in found.threads:
-        threads.append((yield from _thread_stats(engine, size)))
+        one = yield from _thread_stats(engine, size)
+        threads.append(one)
     return Stats(
         threads=len(threads),
         checkpoints=sum([t.checkpoints for t in threads]),
@@ -233,7 +237,7 @@ def _check_segments(
 ) -> tuple[list[Segment], list[Finding]]:
     """The segments that can be opened, and what is wrong with the others."""
     sound, findings = [], []
-    stop = {}
+    stop: dict[int, int] = {}
     for segment in segments:
         where = f"segment {segment.start} of log {segment.log}"
         if segment.start < stop.get(segment.log, 0):
@@ -245,9 +249,7 @@ def _check_segments(
             findings.append(Finding(f"{where}: {exc.message}", thread))
             continue
         if count != segment.count:
-            findings.append(
-                Finding(f"{where} holds {count} elements, not {segment.count}", thread)
-            )
+            findings.append(Finding(f"{where} holds {count} elements, not {segment.count}", thread))
             continue
         sound.append(segment)
     return sound, findings

@@ -128,7 +128,11 @@ def _of_thread(
 
 
 def _loaded(
-    engine: Engine, elements: Elements, stored: StoredCheckpoint, read: Manifest, writes: list[Write]
+    engine: Engine,
+    elements: Elements,
+    stored: StoredCheckpoint,
+    read: Manifest,
+    writes: list[Write],
 ) -> Loaded:
     with _named(stored):
         return assemble(engine, stored, read, elements, writes, {}, FREE)

@@ -41,8 +41,10 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """A checkpoint as a caller may have it: nothing in it is shared with the working set
-    but elements lent to a run."""
+    """A checkpoint as a caller may have it.
+
+    Nothing in it is shared with the working set but elements lent to a run.
+    """
 
     thread: str
     ns: str
@@ -198,4 +200,3 @@ def _decoded(found: Elements, ref: refs.Ref, channel: str) -> Any:
     except ThreadkeepError as exc:
         exc.at(channel=channel)
         raise
-

@@ -129,9 +129,7 @@ def _sweep(engine: Engine, call: Put) -> Operation[None]:
 # -- the parent ----------------------------------------------------------------------
 
 
-def _parent(
-    engine: Engine, memory: ThreadMemory, call: Put
-) -> Operation[tuple[int, State | None]]:
+def _parent(engine: Engine, memory: ThreadMemory, call: Put) -> Operation[tuple[int, State | None]]:
     """The parent as this process knows it, read if it must be; None if there is none.
 
     With it goes the thread's generation: what is built on the parent holds only under
@@ -291,11 +289,13 @@ def _manifest(
 
 def _versions(checkpoint: dict[str, Any]) -> dict[str, Version]:
     """Each channel's version; None for a value that was given without one."""
-    unversioned = [k for k in checkpoint["channel_values"] if k not in checkpoint["channel_versions"]]
+    unversioned = [
+        k for k in checkpoint["channel_values"] if k not in checkpoint["channel_versions"]
+    ]
     return {**checkpoint["channel_versions"], **dict.fromkeys(unversioned)}
 
 
-def _updated(checkpoint: dict[str, Any]) -> list[str] | None | bool:
+def _updated(checkpoint: dict[str, Any]) -> list[str] | bool | None:
     updated = checkpoint.get("updated_channels", False)
     return updated if updated is None or updated is False else list(updated)
 
