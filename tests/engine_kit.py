@@ -11,6 +11,7 @@ from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+import attrs
 from pydantic import BaseModel
 
 from threadkeep import MemorySaver
@@ -251,6 +252,8 @@ def exactly(value: Any) -> Any:
     if isinstance(value, BaseModel):
         parts = (value.__dict__, value.__pydantic_extra__, value.__pydantic_private__)
         return (kind, sorted(value.model_fields_set), *map(exactly, parts))
+    if attrs.has(type(value)):
+        return (kind, *(exactly(getattr(value, a.name)) for a in attrs.fields(type(value))))
     if dataclasses.is_dataclass(value):
         names = [f.name for f in dataclasses.fields(value)]
         return (kind, *(exactly(getattr(value, name, None)) for name in names))

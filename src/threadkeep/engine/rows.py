@@ -47,13 +47,21 @@ def _readable(metadata: dict[str, Any]) -> str:
             json.dumps({key: value}, ensure_ascii=False, allow_nan=False).encode()
             plain[key] = value
         except (TypeError, ValueError, RecursionError):
-            plain[str(key)] = ascii(value)
+            name = str(key).encode(errors="backslashreplace").decode()
+            plain[name] = ascii(value)
     return json.dumps(plain, ensure_ascii=False, separators=(",", ":"))
 
 
 def unpack_metadata(text: str, exact: bytes | None, codec: Codec) -> dict[str, Any]:
-    """The metadata that `pack_metadata` packed."""
-    metadata = json.loads(text) if exact is None else codec.decode(exact)
+    """The metadata that `pack_metadata` packed.
+
+    Raises:
+        CorruptionError, UnknownTypeError: it cannot be read back as it was.
+    """
+    try:
+        metadata = json.loads(text) if exact is None else codec.decode(exact)
+    except ValueError as exc:
+        raise CorruptionError("A checkpoint's metadata is damaged.") from exc
     if not isinstance(metadata, dict):
         raise CorruptionError("A checkpoint's metadata is damaged.")
     return metadata
@@ -63,9 +71,9 @@ def pack_time(text: str) -> int | str:
     """Microseconds since 1970 for an ISO time as LangGraph writes it, else the text."""
     try:
         micros = (datetime.fromisoformat(text) - _EPOCH) // _MICROSECOND
-    except (TypeError, ValueError):
+        return micros if unpack_time(micros) == text else text
+    except (TypeError, ValueError, OverflowError):
         return text
-    return micros if unpack_time(micros) == text else text
 
 
 def unpack_time(packed: int | str) -> str:

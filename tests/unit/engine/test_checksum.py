@@ -1,0 +1,88 @@
+"""Row checksums: the same on every Python, and blind to no column."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from threadkeep.engine import checksum
+from threadkeep.engine.model import FREE, HIDDEN, CheckpointRow, WriteRow
+from threadkeep.errors import CorruptionError
+
+ROW = CheckpointRow("", "1", None, 0, 0, 0, 17, "{}", None, 1, 0, b"")
+WRITES = WriteRow("", "1", 0, 0, "task", "~path", b"")
+
+
+@given(st.binary(max_size=50), st.text(max_size=20))
+def test_round_trip(payload, text):
+    assert checksum.unseal(checksum.seal(payload, (text, 1)), (text, 1)) == payload
+
+
+@given(st.binary(max_size=50), st.data())
+def test_a_flipped_bit_is_noticed(payload, data):
+    sealed = bytearray(checksum.seal(payload, ()))
+    sealed[data.draw(st.integers(0, len(sealed) - 1))] ^= 1 << data.draw(st.integers(0, 7))
+    with pytest.raises(CorruptionError):
+        checksum.unseal(bytes(sealed), ())
+
+
+@pytest.mark.parametrize("sealed", [b"", b"x"])
+def test_too_short(sealed):
+    with pytest.raises(CorruptionError):
+        checksum.unseal(sealed, ())
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"ns": "a"},
+        {"id": "2"},
+        {"parent": "0"},
+        {"parent": ""},
+        {"run": 1},
+        {"seen": 1},
+        {"flags": FREE},
+        {"ts": 18},
+        {"ts": "17"},
+        {"metadata": '{"a":1}'},
+        {"exact": b""},
+        {"key_log": 2},
+        {"key_pos": 1},
+    ],
+    ids=str,
+)
+def test_every_column_of_a_checkpoint_counts(change):
+    sealed = checksum.seal(b"manifest", checksum.of_checkpoint(ROW))
+    with pytest.raises(CorruptionError):
+        checksum.unseal(sealed, checksum.of_checkpoint(replace(ROW, **change)))
+
+
+def test_hiding_a_checkpoint_is_no_damage():
+    sealed = checksum.seal(b"manifest", checksum.of_checkpoint(ROW))
+    checksum.unseal(sealed, checksum.of_checkpoint(replace(ROW, flags=HIDDEN)))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"ns": "a"},
+        {"checkpoint_id": "2"},
+        {"run": 1},
+        {"seen": 1},
+        {"task_id": "t"},
+        {"task_path": ""},
+    ],
+    ids=str,
+)
+def test_every_column_of_a_write_counts(change):
+    sealed = checksum.seal(b"body", checksum.of_writes(WRITES))
+    with pytest.raises(CorruptionError):
+        checksum.unseal(sealed, checksum.of_writes(replace(WRITES, **change)))
+
+
+def test_the_same_on_every_python():
+    # A character that Python 3.11's Unicode tables do not know and those of 3.13 do.
+    assert checksum.seal(b"body", ("\U0001fae8", 1, None, "é")).hex() == "626f6479db3e"

@@ -1,0 +1,236 @@
+"""Metadata and times come back exactly; which pending writes count."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import replace
+
+import pytest
+from engine_kit import exactly
+from hypothesis import given
+from hypothesis import strategies as st
+from langgraph.checkpoint.base import empty_checkpoint
+
+from threadkeep.codec import NativeCodec
+from threadkeep.engine import checksum, rows
+from threadkeep.engine.model import Child, WriteRow
+from threadkeep.engine.refs import Inline
+from threadkeep.errors import CorruptionError
+
+from .values import VALUES
+
+CODEC = NativeCodec()
+
+
+# -- metadata --------------------------------------------------------------------------
+
+
+def back(metadata):
+    text, exact = rows.pack_metadata(metadata, CODEC)
+    text.encode()
+    assert isinstance(json.loads(text), dict)
+    return rows.unpack_metadata(text, exact, CODEC)
+
+
+@given(st.dictionaries(st.one_of(st.text(max_size=5), st.integers()), VALUES, max_size=4))
+def test_metadata_comes_back_exactly(metadata):
+    assert exactly(back(metadata)) == exactly(metadata)
+
+
+JSON = st.recursive(
+    st.one_of(
+        st.none(),
+        st.booleans(),
+        st.integers(),
+        st.floats(allow_nan=False, allow_infinity=False),
+        st.text(),
+    ),
+    lambda parts: st.one_of(
+        st.lists(parts, max_size=3), st.dictionaries(st.text(max_size=3), parts, max_size=3)
+    ),
+    max_leaves=8,
+)
+
+
+@given(st.dictionaries(st.text(max_size=5), JSON, max_size=4))
+def test_what_json_can_hold_is_stored_as_json_alone(metadata):
+    text, exact = rows.pack_metadata(metadata, CODEC)
+    surrogates = any(0xD800 <= ord(c) < 0xE000 for c in json.dumps(metadata, ensure_ascii=False))
+    assert (exact is None) == (not surrogates)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        (1, 2),
+        {1: 2},
+        {"a": (1,)},
+        math.inf,
+        "\ud800",
+        "\x00",
+        b"x",
+        {"a": {"b": {1.5}}},
+        2**80,
+        -0.0,
+        [1, True, 1.0],
+    ],
+    ids=repr,
+)
+def test_unusual_metadata(value):
+    metadata = {"source": "loop", "odd": value}
+    assert exactly(back(metadata)) == exactly(metadata)
+    text, _ = rows.pack_metadata(metadata, CODEC)
+    assert json.loads(text)["source"] == "loop"
+
+
+def test_nan_in_metadata():
+    found = back({"score": math.nan, "step": 1})
+    assert math.isnan(found["score"])
+    assert found["step"] == 1
+
+
+def test_unusual_keys_in_metadata():
+    metadata = {"source": "loop", 1: "one", "1": "text", None: 0, "\ud800": 1}
+    assert exactly(back(metadata)) == exactly(metadata)
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "1", '"x"', "null", "\x00"])
+def test_damaged_metadata_is_named(text):
+    with pytest.raises(CorruptionError):
+        rows.unpack_metadata(text, None, CODEC)
+
+
+# -- times -----------------------------------------------------------------------------
+
+
+@given(st.datetimes(timezones=st.timezones()))
+def test_any_iso_time(when):
+    assert rows.unpack_time(rows.pack_time(when.isoformat())) == when.isoformat()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        empty_checkpoint()["ts"],
+        "2024-05-01T10:20:30.123456+00:00",
+        "2024-05-01T10:20:30+00:00",
+        "1969-12-31T23:59:59.999999+00:00",
+        "0001-01-01T00:00:00+00:00",
+        "9999-12-31T23:59:59.999999+00:00",
+        "2024-05-01T10:20:30Z",
+        "2024-05-01T10:20:30.123456",
+        "2024-05-01",
+        "2024-05-01T10:20:30.1+00:00",
+        "2024-05-01T12:20:30+02:00",
+        "0001-01-01T00:00:00+23:59",
+        "9999-12-31T23:59:59-23:59",
+        "",
+        "yesterday",
+        "20240501T102030+0000",
+    ],
+)
+def test_times(text):
+    assert rows.unpack_time(rows.pack_time(text)) == text
+
+
+def test_langgraphs_times_are_stored_as_numbers():
+    assert isinstance(rows.pack_time(empty_checkpoint()["ts"]), int)
+    assert rows.pack_time("1970-01-01T00:00:01+00:00") == 1_000_000
+
+
+# -- writes that count -----------------------------------------------------------------
+
+
+def row(seq, run, seen, writes, task="task", path=""):
+    """A write row; `writes` maps indexes to values, the channel is named after the index."""
+    bare = WriteRow("", "1", run, seen, task, path, b"", seq)
+    packed = [(idx, f"channel {idx}", Inline(CODEC.encode(value))) for idx, value in writes.items()]
+    return replace(bare, body=checksum.seal(rows.pack_writes(packed), checksum.of_writes(bare)))
+
+
+def counted(stored, child=None):
+    return [(w.task_id, w.idx, CODEC.decode(w.ref.data)) for w in rows.counting(stored, child)]
+
+
+def test_of_ordinary_writes_the_first_counts_of_special_ones_the_last():
+    stored = [row(1, 0, 0, {0: "a", -1: "error"}), row(2, 0, 0, {0: "b", 1: "c", -1: "other"})]
+    assert counted(stored) == [("task", -1, "other"), ("task", 0, "a"), ("task", 1, "c")]
+
+
+def test_order_is_that_of_paths_then_tasks_then_indexes():
+    stored = [
+        row(1, 0, 0, {0: 1}, "b", "~2"),
+        row(2, 0, 0, {1: 2, 0: 3}, "a", "~10"),
+        row(3, 0, 0, {0: 4}, "c"),
+        row(4, 0, 0, {0: 5, -2: 6}, "a", "~1"),
+    ]
+    found = [(task, idx) for task, idx, _ in counted(stored)]
+    assert found == [("c", 0), ("a", -2), ("a", 0), ("a", 1), ("b", 0)]
+
+
+def test_two_runs_of_one_task_are_not_mixed():
+    one, two = row(1, 1, 0, {0: "one"}), row(2, 2, 0, {0: "two", 1: "two more"})
+    assert counted([one, two]) == [("task", 0, "one")]
+    assert counted([replace(two, seq=1), replace(one, seq=2)]) == [
+        ("task", 0, "two"),
+        ("task", 1, "two more"),
+    ]
+
+
+def test_a_run_that_loaded_anothers_writes_goes_on_with_them():
+    stored = [row(1, 1, 0, {0: "one"}), row(2, 2, 1, {0: "again", 1: "two"})]
+    assert counted(stored) == [("task", 0, "one"), ("task", 1, "two")]
+
+
+def test_the_childs_run_decides():
+    stored = [
+        row(1, 1, 0, {0: "one"}),
+        row(2, 2, 0, {0: "two"}),
+        row(3, 3, 2, {0: "three"}, "other"),
+    ]
+    assert counted(stored, Child("2", 1, 0)) == [("task", 0, "one")]
+    assert counted(stored, Child("2", 2, 0)) == [("task", 0, "two")]
+    assert counted(stored, Child("2", 2, 1)) == [("task", 0, "one")]
+    assert counted(stored, Child("2", 4, 0)) == []
+    assert counted(stored, Child("2", 4, 3)) == [("other", 0, "three"), ("task", 0, "one")]
+
+
+def test_special_writes_of_another_run_do_not_reach_the_childs():
+    stored = [row(1, 1, 0, {0: "one"}), row(2, 2, 0, {-1: "error of two"})]
+    assert counted(stored, Child("2", 1, 0)) == [("task", 0, "one")]
+
+
+BATCHES = st.lists(
+    st.tuples(
+        st.sampled_from(["a", "b"]),
+        st.dictionaries(st.integers(-3, 3), st.integers(0, 99), min_size=1, max_size=4),
+    ),
+    max_size=6,
+)
+
+
+@given(BATCHES, st.booleans())
+def test_one_runs_writes_count_as_with_langgraphs_savers(batches, committed):
+    expected = {}
+    stored = []
+    for seq, (task, writes) in enumerate(batches, 1):
+        stored.append(row(seq, 0, 0, writes, task))
+        for idx, value in writes.items():
+            if idx < 0 or (task, idx) not in expected:
+                expected[task, idx] = value
+    found = {
+        (task, idx): value
+        for task, idx, value in counted(stored, Child("2", 0, 0) if committed else None)
+    }
+    assert found == expected
+
+
+@given(st.binary(max_size=20))
+def test_damaged_writes_are_named(noise):
+    bare = WriteRow("", "1", 0, 0, "task", "", b"", 1)
+    for body in (noise, checksum.seal(noise, checksum.of_writes(bare))):
+        try:
+            rows.unpack_writes(replace(bare, body=body))
+        except CorruptionError:
+            continue
