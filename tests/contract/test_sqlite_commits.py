@@ -10,7 +10,14 @@ import sqlite_children as children
 
 from threadkeep.backends.sqlite import SqliteBackend, commits
 from threadkeep.engine.model import Batch, DropThread, HeadFence, ReadSizes, ReadThread
-from threadkeep.errors import BackendError, ClosedError, ConflictError, DiskFullError, LockedError
+from threadkeep.errors import (
+    BackendError,
+    ClosedError,
+    ConflictError,
+    DiskFullError,
+    LockedError,
+    SegmentTakenError,
+)
 from threadkeep.testing.records import checkpoint, segment
 
 
@@ -82,19 +89,20 @@ def test_a_transaction_is_bounded(backend, statements, monkeypatch):
 
 
 def test_a_refused_change_leaves_its_neighbours_alone(backend, statements):
-    backend.commit(batch(50))
-    refused = [batch(60 + n, fences=(HeadFence("", None),), bump=True) for n in range(3)]
+    backend.commit(batch(50, segments=(segment(0),)))
+    taken = segment(0, data=b"other bytes")
+    refused = [batch(60 + n, segments=(segment(1 + n), taken), bump=True) for n in range(3)]
     changes = [batch(n) for n in range(5)]
     results = together(backend, [*changes[:2], *refused, *changes[2:]])
     assert [type(result) for result in results] == [
         *[type(None)] * 2,
-        *[ConflictError] * 3,
+        *[SegmentTakenError] * 3,
         *[type(None)] * 3,
     ]
     assert len({id(result) for result in results[2:5]}) == 3  # each caller has its own
     assert statements.count("COMMIT") == 2
-    assert stored(backend) == 6
-    assert backend.fetch([ReadThread("t")])[0].generation == 0
+    (rows,) = backend.fetch([ReadThread("t")])
+    assert (len(rows.checkpoints), len(rows.segments), rows.generation) == (6, 1, 0)
 
 
 def test_refused_changes_alone_write_nothing(backend, statements):

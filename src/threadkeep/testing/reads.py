@@ -109,6 +109,28 @@ class ReadContract(Contract):
         assert found == row
         assert type(found.ts) is type(row.ts)
 
+    @pytest.mark.parametrize(
+        "metadata",
+        [
+            '{"source":"loop","step":1,"parents":{}}',
+            '{"source":"input","step":-1,"parents":{}}',
+            '{"source":"update","step":0,"parents":{}}',
+            '{"source":"loop","step":999999999999999999999,"parents":{}}',
+            '{"source":"loop","step":-0,"parents":{}}',
+            '{"source":"loop","step":1.0,"parents":{}}',
+            '{"source":"loop","step":1,"parents":{}} ',
+            '{"source": "loop","step":1,"parents":{}}',
+            '{"step":1,"source":"loop","parents":{}}',
+            '{"source":"l\\u00f6p","step":1,"parents":{}}',
+            '{"source":"löp","step":1,"parents":{}}',
+            "{}",
+        ],
+    )
+    def test_metadata_comes_back_letter_by_letter(self, metadata: str) -> None:
+        """`metadata` is the same text again, whatever a store makes of it meanwhile."""
+        self.put(checkpoints=(checkpoint(1, metadata=metadata),))
+        assert self.stored(1).row.metadata == metadata
+
     def test_ids_of_any_text_keep_their_order(self) -> None:
         """Ids are any text, ordered by code point, as Python orders `str`."""
         rows = [checkpoint(0, id=key, parent=parent) for key, parent in _chained(MIXED_IDS)]

@@ -35,13 +35,33 @@ METADATA: tuple[dict[str, Any], ...] = (
     {"k": {"k": 1}},
     {"K": 1, "k ": 1},
     {'it\'s "quoted" \\ é': "x", "$.k": 1, "": 1},
+    {"source": "loop", "step": 1, "parents": {}},
+    {"source": "input", "step": -1, "parents": {}},
+    {"source": "fork", "step": 2**53 + 1, "parents": {"": "x"}},
     {"k": 1, "other": "x"},
 )
 VALUES: tuple[Any, ...] = (
     *(None, True, False, 0, 1, 1.0, -1.5, 2**53, 2**53 + 1, 2**70, float(2**70), 1e300),
-    *(float("inf"), float("nan"), "1", "true", "null", "", "[1]", "quote ' \" \\ é \U0001f600"),
+    *(float("inf"), float("nan"), "1", "loop", "null", "", "[1]", "quote ' \" \\ é \U0001f600"),
 )
-KEYS = ("k", "K", "k ", "", "$.k", 'it\'s "quoted" \\ é', "absent", "k' OR '1'='1")
+KEYS = (
+    "k",
+    "K",
+    "k ",
+    "",
+    "source",
+    "step",
+    "parents",
+    "$.k",
+    'it\'s "quoted" \\ é',
+    "absent",
+    "k' OR '1'='1",
+)
+
+
+def _json(metadata: dict[str, Any]) -> str:
+    """JSON without spaces, as the engine writes it."""
+    return json.dumps(metadata, separators=(",", ":"))
 
 
 class ScanContract(Contract):
@@ -134,7 +154,7 @@ class ScanContract(Contract):
     @pytest.mark.parametrize("key", KEYS)
     def test_a_filter_never_drops_a_match(self, key: str) -> None:
         """A filter never drops a row whose metadata has `metadata.get(key) == value`."""
-        rows = [checkpoint(n, metadata=json.dumps(m)) for n, m in enumerate(METADATA)]
+        rows = [checkpoint(n, metadata=_json(m)) for n, m in enumerate(METADATA)]
         self.put(checkpoints=tuple(rows))
         for value in VALUES:
             found = {s.row.id for s in self.scan(filter={key: value})}
@@ -145,7 +165,7 @@ class ScanContract(Contract):
 
     def test_several_filters_must_all_hold(self) -> None:
         """A row that matches every key of the filter is found."""
-        rows = [checkpoint(n, metadata=json.dumps(m)) for n, m in enumerate(METADATA)]
+        rows = [checkpoint(n, metadata=_json(m)) for n, m in enumerate(METADATA)]
         self.put(checkpoints=tuple(rows))
         found = {s.row.id for s in self.scan(filter={"k": 1, "other": "x", "absent": None})}
         assert uid(len(METADATA) - 1) in found
@@ -157,7 +177,7 @@ class ScanContract(Contract):
 
     def test_pages_of_a_filter_join_to_the_whole(self) -> None:
         """Filtered or not, a short page is the last one, and no match is lost."""
-        rows = [checkpoint(n, metadata=json.dumps({"odd": n % 2})) for n in range(20)]
+        rows = [checkpoint(n, metadata=_json({"odd": n % 2})) for n in range(20)]
         self.put(checkpoints=tuple(rows))
         found: list[StoredCheckpoint] = []
         after = None
