@@ -27,7 +27,7 @@ from pydantic import BaseModel
 
 from threadkeep.engine.identity import pointers
 
-_LEAF, _CONTAINER, _STATE, _OPAQUE = range(4)
+_LEAF, _CONTAINER, _STATE, _SETTLED, _OPAQUE = range(5)
 
 _kinds: dict[type, int] = {
     **dict.fromkeys((str, bytes, int, float, bool, complex, type(None), range), _LEAF),
@@ -51,11 +51,22 @@ def _classify(cls: type) -> int:
     if _solid_base(cls) is not object:
         # A subclass of a C type may keep state that no reference shows.
         return _CONTAINER if issubclass(cls, tuple) else _OPAQUE
-    if issubclass(cls, BaseModel) or dataclasses.is_dataclass(cls):
+    if issubclass(cls, BaseModel):
+        return _SETTLED if _is_settled(cls) else _STATE
+    if dataclasses.is_dataclass(cls):
         return _STATE
     if hasattr(cls, "__attrs_attrs__") or cls.__module__.startswith("langgraph."):
         return _STATE
     return _OPAQUE
+
+
+def _is_settled(cls: type[BaseModel]) -> bool:
+    """Whether a model keeps the very dicts and sets it was made with, and only fills them.
+
+    Then the instance itself need not be watched beside them: a third less to look at.
+    Assignment with validation makes a new `__dict__`, the first private value a new dict.
+    """
+    return not cls.__private_attributes__ and not cls.model_config.get("validate_assignment")
 
 
 def _solid_base(cls: type) -> type:
@@ -66,7 +77,7 @@ def _solid_base(cls: type) -> type:
 
 def is_state(value: object) -> bool:
     """Whether the value is an instance of a data class (message, model, dataclass, ...)."""
-    return _kind(type(value)) == _STATE
+    return _kind(type(value)) in (_STATE, _SETTLED)
 
 
 def is_leaf(value: object) -> bool:
@@ -170,7 +181,7 @@ def _walk(owner: int, element: Any, refs: _Watch, keys: _Watch) -> bool:
         if kind == _OPAQUE:
             return False
         met.add(id(value))
-        if kind == _STATE:
+        if kind in (_STATE, _SETTLED):
             # Asking for `__dict__` makes the interpreter settle on one dict object. Its
             # keys are the class's fields: no need to watch those.
             attributes.add(id(getattr(value, "__dict__", None)))
@@ -178,7 +189,8 @@ def _walk(owner: int, element: Any, refs: _Watch, keys: _Watch) -> bool:
             # (An empty dict cannot change without referring to something.)
             keys.add(owner, value, list(value))
         below = gc.get_referents(value)
-        refs.add(owner, value, below)
+        if kind != _SETTLED:
+            refs.add(owner, value, below)
         todo += below
     return True
 
