@@ -7,6 +7,7 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 import pytest
+
 import threadkeep
 
 from .backends import BACKENDS, open_backend

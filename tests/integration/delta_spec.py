@@ -217,7 +217,8 @@ def extend(state: list[Any], writes: Sequence[Any]) -> list[Any]:
 
 def schema(frequency: int) -> Any:
     channel = DeltaChannel(extend, list, snapshot_frequency=frequency)
-    return TypedDict("DeltaLog", {"log": Annotated[list, channel], "turns": int}, total=False)
+    fields = {"log": Annotated[list, channel], "turns": int}
+    return TypedDict("DeltaLog", fields, total=False)
 
 
 def graph(saver: Any, frequency: int = 100, **options: Any) -> Any:

@@ -114,7 +114,8 @@ class Driver:
             await self._thread(thread)
 
     async def _thread(self, thread: str) -> None:
-        for state in await self.history(at(thread)):
+        states = await self.history(at(thread))
+        for state in states[::3]:
             await self.state(state.config, subgraphs=True)
         await self.state(at(thread), subgraphs=True)
 

@@ -64,7 +64,7 @@ async def test_every_capability_is_detected_and_passes(
             yield saver
 
     report = await validate(RegisteredCheckpointer(name=backend, factory=factory))
-    results = {name: result for name, result in report.results.items()}
+    results = report.results
     assert set(results) == {c.value for c in Capability}
     assert {n: r.failures for n, r in results.items() if r.failures} == {}
     assert [n for n, r in results.items() if not r.detected] == []

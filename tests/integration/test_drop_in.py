@@ -13,16 +13,15 @@ from typing import Any
 
 import pytest
 from langgraph.checkpoint.memory import InMemorySaver as LangGraphsInMemorySaver
+
 from threadkeep import AsyncSqliteSaver, InMemorySaver, MemorySaver, SqliteSaver, open_saver
 from threadkeep.errors import InvalidArgumentError, NotOursError, OpenError
 
 from .backends import BACKENDS, open_backend
 from .canon import Canon
-from .driver import play
 from .places import at
 from .rows import place, put
 from .runs import story, told
-from .scenarios import SCENARIOS
 
 TESTS = Path(__file__).parents[1]
 
@@ -68,7 +67,7 @@ def test_sqlite_saver_on_a_connection_to_memory() -> None:
         two_turns(saver)
 
 
-@pytest.mark.parametrize("name", ("threads.db", "a b's \u00e9.db", ":memory:"))
+@pytest.mark.parametrize("name", ["threads.db", "a b's \u00e9.db", ":memory:"])
 def test_sqlite_saver_from_conn_string(tmp_path: Path, name: str) -> None:
     path = name if name == ":memory:" else str(tmp_path / name)
     with SqliteSaver.from_conn_string(path) as saver:
@@ -86,7 +85,7 @@ async def test_async_sqlite_saver_from_conn_string(tmp_path: Path) -> None:
         assert state.values["log"] == told("one", "two")
 
 
-@pytest.mark.parametrize("kind", (InMemorySaver, MemorySaver))
+@pytest.mark.parametrize("kind", [InMemorySaver, MemorySaver])
 async def test_memory_savers(kind: Any) -> None:
     two_turns(kind())
     await two_async_turns(kind())
@@ -96,7 +95,7 @@ async def test_memory_savers(kind: Any) -> None:
         await two_async_turns(saver)
 
 
-@pytest.mark.parametrize("url", ("memory://", "sqlite:///:memory:", "sqlite:///{}/threads.db"))
+@pytest.mark.parametrize("url", ["memory://", "sqlite:///:memory:", "sqlite:///{}/threads.db"])
 async def test_open_saver_under_with_and_async_with(tmp_path: Path, url: str) -> None:
     url = url.format(tmp_path)
     with open_saver(url) as saver:
@@ -118,7 +117,7 @@ def test_a_relative_url_and_one_with_options(
 # -- what cannot be opened -----------------------------------------------------------
 
 
-@pytest.mark.parametrize("url", ("", "threads.db", "mysql://host/db", "file:///x", "sqlite", "://"))
+@pytest.mark.parametrize("url", ["", "threads.db", "mysql://host/db", "file:///x", "sqlite", "://"])
 def test_an_unknown_scheme_is_refused_with_advice(url: str) -> None:
     with pytest.raises(OpenError) as raised:
         open_saver(url)
@@ -147,12 +146,12 @@ def test_a_file_that_is_not_ours_is_refused_and_left_alone(tmp_path: Path) -> No
 
 @pytest.mark.parametrize(
     "options",
-    (
+    [
         {"synchronous": "off"},
         {"conflicts": "ignore"},
         {"busy_timeout": -1},
         {"no_such_option": 1},
-    ),
+    ],
 )
 def test_wrong_options_are_refused(tmp_path: Path, options: Any) -> None:
     with pytest.raises((InvalidArgumentError, TypeError)):
@@ -219,7 +218,7 @@ STRICTLY = ("pydantic_state", "dataclass_state", "agent_with_two_tools", "subgra
 
 def test_the_same_under_langgraphs_strict_allowlist() -> None:
     """Then LangGraph asks for a clone of the saver at every call."""
-    done = subprocess.run(  # noqa: S603 - this very interpreter
+    done = subprocess.run(
         [sys.executable, "-W", "error", "-c", STRICT, *STRICTLY],
         env={**os.environ, "LANGGRAPH_STRICT_MSGPACK": "true"},
         cwd=TESTS,
@@ -229,26 +228,6 @@ def test_the_same_under_langgraphs_strict_allowlist() -> None:
         check=False,
     )
     assert (done.stdout, done.returncode) == ("the same\n", 0), done.stderr
-
-
-# -- options must not show -----------------------------------------------------------
-
-UNUSUAL: dict[str, dict[str, Any]] = {
-    "conflicts raise": {"conflicts": "raise"},
-    "forgetful": {"working_set_bytes": 1},
-}
-
-
-@pytest.mark.parametrize("option", UNUSUAL)
-@pytest.mark.parametrize("name", SCENARIOS)
-def test_options_do_not_show_in_any_scenario(option: str, name: str) -> None:
-    """Runs that follow one another never conflict; what is forgotten is read again."""
-    scenario = SCENARIOS[name]
-    durability = scenario.durabilities[-2]
-    want = play(scenario, LangGraphsInMemorySaver(), durability=durability, api="sync")
-    with open_saver("memory://", **UNUSUAL[option]) as saver:
-        assert play(scenario, saver, durability=durability, api="sync") == want
-        assert saver.check().ok
 
 
 def test_values_survive_a_restart(tmp_path: Path) -> None:

@@ -15,11 +15,12 @@ from typing import Annotated, Any
 import pytest
 from langgraph.graph import START, StateGraph
 from langgraph.types import Command, Send, interrupt
-from threadkeep.errors import ConflictError, ThreadDeletedError
 from typing_extensions import TypedDict
 
+from threadkeep.errors import ConflictError, ThreadDeletedError
+
 from .places import THREAD, at
-from .rows import checkpoint, metadata, place, put
+from .rows import place, put
 from .runs import SCHEMAS, Gate, HeldBack, Plain, Run, leaves, story, told
 
 DURABILITIES = ("sync", "async", "exit")
@@ -161,7 +162,7 @@ def test_writes_of_a_run_that_failed_count_for_the_run_that_resumes_it(
 
 
 @pytest.mark.parametrize("durability", DURABILITIES)
-@pytest.mark.parametrize("base", ([], ["base"]), ids=("fresh thread", "on a head"))
+@pytest.mark.parametrize("base", [[], ["base"]], ids=("fresh thread", "on a head"))
 @pytest.mark.parametrize("schema", SCHEMAS)
 def test_the_run_that_comes_second_is_refused(
     pair: Any, schema: str, base: list[str], durability: str
@@ -240,7 +241,7 @@ def test_the_losers_leftovers_are_nowhere(pair: Any) -> None:
     slow, fast = pair(conflicts="raise")
     invoke(story(slow), "base")
     head = slow.get_tuple(place()).config
-    graph, gate, run = held_at(slow, Plain, "put", "async")
+    _, gate, run = held_at(slow, Plain, "put", "async")
     invoke(story(fast), "fast")
     gate.open()
     assert isinstance(run.finish(), ConflictError)
@@ -414,7 +415,7 @@ with open_saver(url, conflicts="raise") as saver:
 
 def process(url: str, who: str) -> subprocess.Popen[str]:
     """A process that is ready to run: a line sent lets it begin, another one go on."""
-    return subprocess.Popen(  # noqa: S603 - this very interpreter
+    return subprocess.Popen(
         [sys.executable, "-c", RUN_IN_A_PROCESS, url, who],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from langgraph.checkpoint.base import BaseCheckpointSaver, get_checkpoint_metadata
 from langgraph.checkpoint.memory import InMemorySaver
+
 from threadkeep.errors import (
     ClosedError,
     InvalidArgumentError,
@@ -79,7 +80,7 @@ def test_versions_may_be_asked_for_by_many_threads_at_once(saver: Any) -> None:
         assert list(pool.map(count, [0, 0.0, "0", 0, 0.0, "0"])) == [200, 200.0, "200"] * 2
 
 
-@pytest.mark.parametrize("version", ("", "abc", "1a.5", ".5"))
+@pytest.mark.parametrize("version", ["", "abc", "1a.5", ".5"])
 def test_a_version_of_no_known_kind_is_refused(saver: Any, version: Any) -> None:
     with pytest.raises(InvalidArgumentError):
         saver.get_next_version(version, None)
@@ -360,7 +361,7 @@ def test_a_checkpoint_without_an_id_is_refused(saver: Any) -> None:
     assert list(saver.list(None)) == []
 
 
-@pytest.mark.parametrize("limit", (-1, -100))
+@pytest.mark.parametrize("limit", [-1, -100])
 async def test_a_negative_limit_is_refused(saver: Any, limit: int) -> None:
     with pytest.raises(InvalidArgumentError, match=str(limit)):
         list(saver.list(at(), limit=limit))
@@ -402,7 +403,7 @@ def test_a_value_that_cannot_be_stored_is_named_and_nothing_changes(saver: Any) 
     assert saver.get_tuple(at()).checkpoint["channel_values"] == {"value": [1, 2]}
 
 
-@pytest.mark.parametrize("thread", (7, 2.5, "", "a/b", "it's", "\u00e9\u4e2d\U0001f600", "x" * 500))
+@pytest.mark.parametrize("thread", [7, 2.5, "", "a/b", "it's", "\u00e9\u4e2d\U0001f600", "x" * 500])
 def test_thread_ids_of_any_kind(saver: Any, thread: Any) -> None:
     config = put(saver, place(thread), {"value": repr(thread)})
     put(saver, place("another"), {"value": "another"})

@@ -24,6 +24,7 @@ from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.checkpoint.serde.types import ERROR, INTERRUPT, RESUME
 from langgraph.graph import START, MessagesState, StateGraph
 from pydantic import BaseModel, ConfigDict, PrivateAttr
+
 from threadkeep import register
 from threadkeep.errors import ClosedError, UnserializableError
 
@@ -255,7 +256,7 @@ class Model(BaseModel):
 def change_model(number: int) -> Callable[[Any], None]:
     return {
         0: lambda m: m.items.append(1),
-        1: lambda m: m._hidden.append(2),  # noqa: SLF001 - state that counts
+        1: lambda m: m._hidden.append(2),
         2: lambda m: setattr(m, "extra", [len(m.items)]),
         3: lambda m: m.extra.append("in an extra field"),
         4: lambda m: setattr(m, "items", m.items),  # only the set of given fields changes
@@ -471,7 +472,7 @@ def test_pending_writes_come_by_path_task_and_index(saver: Any) -> None:
     assert len(WRITES_IDX_MAP) == 4
 
 
-class Unrepresentable(Exception):
+class UnstorableError(Exception):
     """An error that holds what cannot be stored."""
 
     def __init__(self) -> None:
@@ -479,7 +480,7 @@ class Unrepresentable(Exception):
         self.lock = threading.Lock()
 
 
-ERRORS = [ValueError("bad"), Unrepresentable(), asyncio.CancelledError("stopped"), "a text", None]
+ERRORS = [ValueError("bad"), UnstorableError(), asyncio.CancelledError("stopped"), "a text", None]
 
 
 @pytest.mark.parametrize("error", ERRORS, ids=repr)
@@ -490,25 +491,25 @@ def test_errors_come_back_as_their_repr(saver: Any, error: Any) -> None:
     assert saver.get_tuple(config).pending_writes == [("task", ERROR, wanted)]
 
 
-@pytest.mark.parametrize("durability", ("sync", "async", "exit"))
+@pytest.mark.parametrize("durability", ["sync", "async", "exit"])
 def test_a_nodes_own_error_is_not_masked(saver: Any, durability: str) -> None:
     def bad(_: Any) -> Any:
-        raise Unrepresentable
+        raise UnstorableError
 
     builder = StateGraph(Plain)
     builder.add_node("bad", bad)
     builder.add_edge(START, "bad")
     graph = builder.compile(checkpointer=saver)
-    with pytest.raises(Unrepresentable):
+    with pytest.raises(UnstorableError):
         graph.invoke({"log": ["in"]}, at(), durability=durability)
     (task,) = graph.get_state(at()).tasks
-    assert "Unrepresentable" in str(task.error)
+    assert "UnstorableError" in str(task.error)
 
 
 def test_an_exception_anywhere_else_is_not_stored_as_something_else(saver: Any) -> None:
     config = put(saver, place(), {"value": 0})
     with pytest.raises(UnserializableError):
-        saver.put_writes(config, [("value", Unrepresentable())], "task")
+        saver.put_writes(config, [("value", UnstorableError())], "task")
     assert saver.get_tuple(config).pending_writes == []
 
 

@@ -12,7 +12,8 @@ from langgraph.graph.message import _messages_delta_reducer
 from langgraph.types import Command, Overwrite, Send, interrupt
 from typing_extensions import TypedDict
 
-from ..places import at
+from integration.places import at
+
 from .chat import human, one_node
 from .pauses import say
 from .table import scenario
@@ -20,28 +21,27 @@ from .table import scenario
 FREQUENCIES = (1, 3, 100)
 
 
-def extend(state: list[Any], writes: Sequence[Any]) -> list[Any]:
+def extend(old: list[Any], writes: Sequence[Any]) -> list[Any]:
     """Append every write's items, in order."""
-    return [*state, *(item for write in writes for item in write)]
+    return [*old, *(item for write in writes for item in write)]
 
 
-def merge(state: dict[str, Any], writes: Sequence[Any]) -> dict[str, Any]:
+def merge(old: dict[str, Any], writes: Sequence[Any]) -> dict[str, Any]:
     """Update with every write, in order."""
-    out = dict(state)
+    out = dict(old)
     for write in writes:
         out.update(write)
     return out
 
 
+def state(**fields: Any) -> Any:
+    """A state schema whose channels are only known where it is made."""
+    return TypedDict("State", fields, total=False)
+
+
 def log_schema(frequency: int) -> Any:
-    return TypedDict(
-        "LogState",
-        {
-            "log": Annotated[list, DeltaChannel(extend, list, snapshot_frequency=frequency)],
-            "last": Any,
-        },
-        total=False,
-    )
+    channel = DeltaChannel(extend, list, snapshot_frequency=frequency)
+    return state(log=Annotated[list, channel], last=Any)
 
 
 def delta_line(frequency: int, *names: str, **nodes: Any) -> StateGraph[Any]:
@@ -75,14 +75,14 @@ async def delta_list(run: Any, frequency: int) -> None:
 @for_each_frequency
 async def delta_chat(run: Any, frequency: int) -> None:
     reducer = DeltaChannel(_messages_delta_reducer, snapshot_frequency=frequency)
-    schema = TypedDict("Chat", {"messages": Annotated[list, reducer]})
+    chat = state(messages=Annotated[list, reducer])
 
     def reply(state: Any) -> Any:
         count = len(state["messages"])
         gone = [RemoveMessage(id=state["messages"][0].id)] if count > 4 else []
         return {"messages": [*gone, AIMessage(content=f"n{count}", id=f"ai-{count}")]}
 
-    run.compile(one_node(reply, schema))
+    run.compile(one_node(reply, chat))
     for turn in range(4):
         await run.invoke({"messages": [human(turn)]})
     await run.invoke({"messages": [human(0, "changed by id")]})
@@ -91,13 +91,13 @@ async def delta_chat(run: Any, frequency: int) -> None:
 @for_each_frequency
 async def delta_dict(run: Any, frequency: int) -> None:
     reducer = DeltaChannel(merge, dict, snapshot_frequency=frequency)
-    schema = TypedDict("FileState", {"files": Annotated[dict, reducer]})
+    files = state(files=Annotated[dict, reducer])
 
     def edit(state: Any) -> Any:
         count = len(state["files"])
         return {"files": {f"file {count}": {"lines": count}, "latest": count}}
 
-    run.compile(one_node(edit, schema))
+    run.compile(one_node(edit, files))
     for turn in range(4):
         await run.invoke({"files": {"turn": turn}})
 

@@ -126,7 +126,7 @@ async def commands_that_update_and_go(run: Any) -> None:
     await run.invoke(Command(update={"log": ["from outside"]}, goto="b"))
 
 
-class Broken(Exception):
+class BrokenError(Exception):
     """A node's own error."""
 
 
@@ -138,7 +138,7 @@ def failing(name: str, times: int) -> Any:
         if left[0]:
             left[0] -= 1
             message = f"{name} is broken, {left[0]} to go"
-            raise Broken(message)
+            raise BrokenError(message)
         return {"log": [f"{name} at last"]}
 
     return node
@@ -156,7 +156,7 @@ async def node_that_fails_and_is_run_again(run: Any) -> None:
 
 @scenario
 async def node_that_is_retried_by_policy(run: Any) -> None:
-    policy = RetryPolicy(initial_interval=0, jitter=False, retry_on=Broken)
+    policy = RetryPolicy(initial_interval=0, jitter=False, retry_on=BrokenError)
     builder = StateGraph(Log)
     builder.add_node("a", failing("a", 2), retry_policy=policy)
     builder.add_edge(START, "a")

@@ -7,7 +7,8 @@ from typing import Any
 from langgraph.func import entrypoint, task
 from langgraph.types import Command, interrupt
 
-from ..places import at
+from integration.places import at
+
 from .table import scenario
 
 
@@ -49,7 +50,7 @@ async def entrypoint_that_remembers(run: Any) -> None:
         return entrypoint.final(value=" ".join(words), save=words[-3:])
 
     run.graph = remember
-    for word in "to be or not to be".split():
+    for word in ("to", "be", "or", "not", "to", "be"):
         await run.invoke(word)
     await run.invoke("elsewhere", at("elsewhere"))
 

@@ -9,7 +9,8 @@ from langgraph.graph import END, START, StateGraph
 from langgraph.types import Command, Send, interrupt
 from typing_extensions import TypedDict
 
-from ..places import at
+from integration.places import at
+
 from .pauses import Busy, Log, ask, line, say
 from .table import scenario
 

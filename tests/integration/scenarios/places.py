@@ -8,7 +8,8 @@ from typing import Annotated, Any
 from langgraph.graph import START, StateGraph
 from typing_extensions import TypedDict
 
-from ..places import at
+from integration.places import at
+
 from .pauses import line, say
 from .table import scenario
 

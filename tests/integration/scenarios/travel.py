@@ -7,7 +7,8 @@ from typing import Any
 from langgraph.graph import END
 from langgraph.types import StateUpdate
 
-from ..places import at
+from integration.places import at
+
 from .pauses import line
 from .table import scenario
 
