@@ -218,6 +218,42 @@ def test_a_relative_path_stays_the_same_file(tmp_path, monkeypatch):
     assert list(Path("..").glob("*.db")) == [Path("../threads.db")]
 
 
+# -- connections that are lent -------------------------------------------------------
+
+
+def is_open(connection):
+    try:
+        connection.execute("SELECT 1")
+    except sqlite3.ProgrammingError:
+        return False
+    return True
+
+
+def test_any_number_may_read_at_once_and_a_few_connections_stay(path):
+    backend = SqliteBackend(filled(path))
+    pool = backend._connections
+    lent = [pool.take() for _ in range(20)]
+    assert len(set(map(id, lent))) == 20
+    for connection in lent:
+        pool.give(connection)
+    assert sum(map(is_open, lent)) == 8
+    assert pool.take() in lent  # not a ninth
+    backend.close()
+    (still_lent,) = filter(is_open, lent)
+    pool.give(still_lent)
+    assert not is_open(still_lent)
+
+
+def test_a_read_may_end_after_close(path):
+    backend = SqliteBackend(filled(path))
+    connection = backend._connections.take()
+    backend.close()
+    assert connection.execute("SELECT count(*) FROM tk_checkpoints").fetchone() == (1,)
+    backend._connections.give(connection)
+    assert not is_open(connection)
+    assert not path.with_name(path.name + "-wal").exists()
+
+
 # -- without the rights --------------------------------------------------------------
 
 

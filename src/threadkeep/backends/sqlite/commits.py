@@ -111,8 +111,9 @@ class CommitQueue:
             self._connections.rest_writer()
             if len(tickets) == 1:
                 self._fail(tickets, error)
-            for ticket in tickets if len(tickets) > 1 else ():
-                self._settle([ticket])
+            else:
+                for ticket in tickets:
+                    self._settle([ticket])
         except BaseException:
             self._connections.rest_writer()
             raise
