@@ -133,6 +133,8 @@ class Draft:
             if piece.old is None
             for i in range(piece.start, piece.stop)
         ]
+        if not afresh:
+            self._find_placed(fresh)
         shadow = _watch_all(old, pieces, fresh, keys, items)
         raws = self._place(channel, fresh, shadow.opaque, old, afresh=afresh)
         weight = sum([e.size for e in fresh]) + (old.weight if old is not None else 0)
@@ -171,7 +173,9 @@ class Draft:
         raws: dict[int, bytes] = {}
         at = 0
         while at < len(fresh):
-            found = 0 if afresh else self._found(channel, fresh, at)
+            found = 1 if fresh[at].span else 0
+            if not found and not afresh:
+                found = self._found_known(channel, fresh, at)
             if not found:
                 self._encode_element(fresh[at])
                 if fresh[at].index in opaque:
@@ -181,22 +185,20 @@ class Draft:
         self._append(channel, [e for e in fresh if e.span is None])
         return raws
 
-    def _found(self, channel: str, fresh: list[_Element], at: int) -> int:
-        """How many elements from `at` on are stored already; their places are noted."""
-        element = fresh[at]
-        if element.key is NO_KEY and is_state(element.item):
-            placed = self.memory.placed(element.item)
-            if placed is not None:
-                self.appender.borrow(placed.home, placed.raw.span)
-                element.span, element.size = placed.raw.span, len(placed.raw.data)
-                return 1
-        known = self.memory.known_part(channel, element.item)
-        return self._found_known(*known, fresh, at) if known is not None else 0
+    def _find_placed(self, fresh: list[_Element]) -> None:
+        """Note the places of objects that were stored a moment ago, as a write say."""
+        for e in fresh:
+            if e.key is NO_KEY and is_state(e.item):
+                placed = self.memory.placed(e.item)
+                if placed is not None:
+                    self.appender.borrow(placed.home, placed.raw.span)
+                    e.span, e.size, e.shadow = placed.raw.span, len(placed.raw.data), placed.shadow
 
-    def _found_known(self, known: Known, offset: int, fresh: list[_Element], at: int) -> int:
-        """As `_found`, for the elements of a list or dict that was stored a moment ago."""
-        held = known.held
-        if not isinstance(held, HeldRun) or not held.seen.shadow.holds():
+    def _found_known(self, channel: str, fresh: list[_Element], at: int) -> int:
+        """How many elements from `at` on came with a list or dict that was stored already."""
+        known, offset = self.memory.known_part(channel, fresh[at].item) or (None, 0)
+        held = known.held if known is not None else None
+        if known is None or not isinstance(held, HeldRun) or not held.seen.shadow.holds():
             return 0
         count = _in_common(held.seen, offset, fresh, at)
         for span in refs.cut(held.spans, offset, offset + count):
@@ -333,7 +335,8 @@ def _watch_all(
     """The shadow of all elements; a few new ones get one each, to be found again by."""
     if len(fresh) <= _SHARE_MOST:
         for e in fresh:
-            e.shadow = Shadow.of(watched(None if e.key is NO_KEY else [e.key], [e.item]))
+            if e.shadow is None:
+                e.shadow = Shadow.of(watched(None if e.key is NO_KEY else [e.key], [e.item]))
     if old is not None and _only_grows(old, pieces, items):
         new = [e.shadow for e in fresh if e.shadow is not None]
         if len(new) == len(fresh):

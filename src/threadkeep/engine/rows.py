@@ -22,6 +22,7 @@ from threadkeep.errors import CorruptionError
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
+_JSON = (str, int, bool, type(None))
 
 
 # -- metadata and times --------------------------------------------------------------
@@ -32,11 +33,18 @@ def pack_metadata(metadata: dict[str, Any], codec: Codec) -> tuple[str, bytes | 
     try:
         text = json.dumps(metadata, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
         text.encode()
-        if same(json.loads(text), metadata):
+        if _is_plain(metadata) or same(json.loads(text), metadata):
             return text, None
     except (TypeError, ValueError, RecursionError):
         text = _readable(metadata)
     return text, codec.encode(metadata)
+
+
+def _is_plain(value: Any) -> bool:
+    """Whether JSON gives the value back exactly, whatever is in it. (Most metadata is so.)"""
+    if type(value) is not dict:
+        return type(value) in _JSON
+    return all([type(key) is str and _is_plain(part) for key, part in value.items()])
 
 
 def _readable(metadata: dict[str, Any]) -> str:
