@@ -2,7 +2,8 @@
 
 What LangGraph's saver shows with the sync API is expected of ours with both APIs: on a
 file by the sync API and in memory by the async one in every durability, and crosswise in
-LangGraph's default durability. There, options that must not show do not show either.
+LangGraph's default durability. There, options that must not show do not show either, nor
+does it show that the calls of one run come to several savers on one file.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from langgraph.checkpoint.memory import InMemorySaver
 from .backends import open_backend
 from .driver import play
 from .scenarios import SCENARIOS
+from .turns import TakingTurns
 
 # Runs that follow one another never conflict; what is forgotten is read again.
 UNUSUAL = {"conflicts": "raise", "working_set_bytes": 1}
@@ -61,3 +63,23 @@ def test_scenario_crosswise(name: str, tmp_path: Path) -> None:
 def test_scenario_with_unusual_options(name: str, tmp_path: Path) -> None:
     with open_backend("memory", tmp_path, **UNUSUAL) as saver:
         check(name, DEFAULT[name], "sync", saver)
+
+
+IN_TURNS = [
+    "agent_with_two_tools",
+    "ask_again_after_going_back",
+    "chat_that_removes_messages",
+    "copy_and_update_at_once",
+    "delta_fanned_out_3",
+    "delta_forked_3",
+    "delta_updated_from_outside_100",
+    "fan_out",
+    "lists_that_are_edited_everywhere",
+    "nested_values_that_change_deep_inside",
+    "subgraph_with_a_memory_that_asks",
+]
+
+
+@pytest.mark.parametrize("name", IN_TURNS)
+def test_scenario_with_savers_that_take_turns(name: str, another: Any) -> None:
+    check(name, "sync", "sync", TakingTurns([another() for _ in range(3)]))
