@@ -16,7 +16,7 @@ from bench.savers import KINDS
 mpl.use("Agg")  # files only: there may be no screen
 
 COLOURS = dict(zip(KINDS, mpl.color_sequences["tab10"], strict=False))
-WINDOW = 9  # turns that one point of the latency plot is the median of
+POINTS = 70  # of a latency line, each the median of some turns
 
 
 def draw(all_figures: Sequence[TurnFigures], folder: Path) -> list[Path]:
@@ -30,14 +30,15 @@ def draw(all_figures: Sequence[TurnFigures], folder: Path) -> list[Path]:
 def panels(
     all_figures: Sequence[TurnFigures], plot: Callable[[Axes, LaneFigures], None], path: Path
 ) -> Path:
-    figure = Figure(figsize=(7 * len(all_figures), 5.5), layout="constrained")
+    figure = Figure(figsize=(max(10, 6.5 * len(all_figures)), 6), layout="constrained")
     for number, figures in enumerate(all_figures, 1):
         axes = figure.add_subplot(1, len(all_figures), number)
         for kind in dict.fromkeys(lane.kind for lane in figures.lanes):
             plot(axes, figures.of(kind)[0])
         axes.set(title=figures.title, yscale="log")
         axes.grid(visible=True, alpha=0.3)
-        axes.legend(fontsize="x-small")
+    lines = {line.get_label(): line for axes in figure.axes for line in axes.get_lines()}
+    figure.legend(handles=list(lines.values()), loc="outside lower center", ncols=3)
     figure.savefig(path, dpi=110)
     return path
 
@@ -60,7 +61,8 @@ def growth(axes: Axes, lane: LaneFigures) -> None:
 
 
 def latency(axes: Axes, lane: LaneFigures) -> None:
-    starts = range(0, len(lane.times), WINDOW)
-    times = [median(lane.times[start : start + WINDOW]) for start in starts]
+    width = max(1, len(lane.times) // POINTS)
+    starts = range(0, len(lane.times), width)
+    times = [median(lane.times[start : start + width]) for start in starts]
     axes.plot(list(starts), times, **style(lane))  # type: ignore[arg-type]
     axes.set(xlabel="turn", ylabel="ms a turn")

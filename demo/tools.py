@@ -24,7 +24,7 @@ MAX_HITS = 12  # of one search
 MAX_WIDTH = 160  # characters of a line that are shown
 MAX_SEARCHED = 400  # files that one search looks into
 MAX_BYTES = 400_000  # larger files are neither read nor searched
-SKIPPED = {"__pycache__", "site-packages", "node_modules", "test", "tests", "idlelib"}
+SKIPPED = {"__pycache__", "site-packages", "node_modules"}
 
 
 def shown(path: Path) -> bool:
