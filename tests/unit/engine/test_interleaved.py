@@ -157,6 +157,16 @@ def test_writes_of_two_processes_take_the_same_positions(saver):
     assert sound(saver)
 
 
+def test_a_fork_of_an_old_checkpoint_whose_log_went_on(saver):
+    chain = Chain(saver)
+    old = chain.put(m=texts(30))
+    for i in range(5):
+        chain.put(m=[*chain.values["m"], f"{i} {LONG}"])
+    fork = fresh(saver).put(old, checkpoint(99, {"m": [*texts(30), LONG]}, {"m": 99}), {}, {})
+    assert values_of(fresh(saver), fork)["m"] == [*texts(30), LONG]
+    assert sound(saver)
+
+
 # -- segments that are removed meanwhile -----------------------------------------------
 
 

@@ -86,7 +86,7 @@ def put(engine: Engine, call: Put) -> Operation[None]:
     for attempt in range(ATTEMPTS):
         memory = engine.memory(call.place.thread)
         generation, parent = yield from _parent(engine, memory, call)
-        held = yield from _recall(engine, memory, parent, call)
+        held = yield from _recall(engine, memory, parent, call, resume=attempt == 0)
         with memory.encoding:
             built = _build(engine, memory, call, generation, parent, held, seal=attempt == 0)
         try:
@@ -153,9 +153,13 @@ def _parent(engine: Engine, memory: ThreadMemory, call: Put) -> Operation[tuple[
 
 
 def _recall(
-    engine: Engine, memory: ThreadMemory, parent: State | None, call: Put
+    engine: Engine, memory: ThreadMemory, parent: State | None, call: Put, *, resume: bool
 ) -> Operation[dict[str, Held]]:
-    """What the parent held of the channels that changed, read where it is not known."""
+    """What the parent held of the channels that changed, read where it is not known.
+
+    Its logs are gone on with (`resume`) unless that has been tried: others may have done
+    so before, from a later checkpoint.
+    """
     if parent is None:
         return {}
     versions = call.checkpoint["channel_versions"]
@@ -174,7 +178,8 @@ def _recall(
         # An old value that cannot be read is no base: the new one is stored whole then.
         with suppress(CodecError):
             found, segments = yield from read_elements(engine, call.place.thread, spans)
-            resume_logs(memory, parent.ns, parent.manifest, parent.keyframe, segments)
+            if resume:
+                resume_logs(memory, parent.ns, parent.manifest, parent.keyframe, segments)
             held |= {channel: hold(ref, found) for channel, ref in lost.items()}
     return held
 
