@@ -1,0 +1,259 @@
+"""What LangGraph's savers promise, over plain dicts: the oracle of the state machine.
+
+Values are kept in their exact form (`engine_kit.exactly`) as of the moment of the call.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from engine_kit import exactly
+from langgraph.checkpoint.base import WRITES_IDX_MAP
+
+from threadkeep.engine.loaded import LoadedId
+from threadkeep.engine.model import FREE, NESTED
+
+EMPTY = ("no value",)
+
+
+@dataclass(frozen=True)
+class Row:
+    """One checkpoint: what `put` was given, as it must come back."""
+
+    parent: str | None
+    run: int
+    seen: int
+    free: bool
+    entries: dict[str, tuple[Any, Any]]  # channel -> (version, exact value or EMPTY)
+    metadata: dict[str, Any]
+    rest: dict[str, Any]  # v, ts, versions_seen, updated_channels
+
+
+@dataclass(frozen=True)
+class Batch:
+    """One `put_writes` call."""
+
+    seq: int
+    run: int
+    seen: int
+    task: str
+    path: str
+    writes: list[tuple[int, str, Any]]
+
+
+@dataclass
+class Namespace:
+    rows: dict[str, Row] = field(default_factory=dict)
+    writes: dict[str, list[Batch]] = field(default_factory=dict)
+
+
+class Conflict(Exception):  # noqa: N818 - what the saver must raise as ConflictError
+    """The call loses."""
+
+
+def load_of(checkpoint_id: str | None) -> tuple[int, int, int]:
+    """Run, seen and flags of the load that an id comes from; all 0 for plain text."""
+    if isinstance(checkpoint_id, LoadedId):
+        return checkpoint_id.run, checkpoint_id.seen, checkpoint_id.flags
+    return 0, 0, 0
+
+
+def rest_of(checkpoint: Any) -> Any:
+    """What a checkpoint has beside its channels; the order of `versions_seen` is free."""
+    seen = checkpoint["versions_seen"]
+    seen = {node: dict(sorted(seen[node].items())) for node in sorted(seen)}
+    rest = {k: checkpoint[k] for k in ("v", "ts", "updated_channels")}
+    return exactly({**rest, "versions_seen": seen})
+
+
+class Model:
+    """Threads of namespaces of rows."""
+
+    def __init__(self, *, fenced: bool) -> None:
+        self.fenced = fenced
+        self.threads: dict[str, dict[str, Namespace]] = {}
+        self.plain_metadata: dict[tuple[str, str, str], dict[str, Any]] = {}
+
+    def space(self, thread: str, ns: str) -> Namespace:
+        return self.threads.setdefault(thread, {}).setdefault(ns, Namespace())
+
+    # -- writing -----------------------------------------------------------------------
+
+    def put(self, thread: str, ns: str, parent: Any, checkpoint: Any, metadata: Any) -> None:
+        """Store the checkpoint; raises Conflict where a fence does not hold."""
+        space = self.space(thread, ns)
+        above = space.rows.get(str(parent)) if parent is not None else None
+        run, seen, flags = load_of(parent)
+        free = bool(flags & FREE) or metadata.get("source") == "fork"
+        free = free or (above is not None and above.free)
+        if self.fenced and not ns and not free:
+            newer = [i for i in space.rows if parent is None or i > str(parent)]
+            if any(i != checkpoint["id"] for i in newer):
+                self._sweep(space, parent)
+                raise Conflict
+        values, versions = checkpoint["channel_values"], checkpoint["channel_versions"]
+        entries: dict[str, tuple[Any, Any]] = {}
+        for channel in {**versions, **values}:
+            version = versions.get(channel)
+            old = above.entries.get(channel) if above is not None else None
+            if old is not None and version is not None and exactly(old[0]) == exactly(version):
+                entries[channel] = old
+            else:
+                entries[channel] = (
+                    version,
+                    exactly(values[channel]) if channel in values else EMPTY,
+                )
+        row = Row(
+            None if parent is None else str(parent),
+            run,
+            seen,
+            free,
+            entries,
+            exactly(metadata),
+            rest_of(checkpoint),
+        )
+        space.rows[str(checkpoint["id"])] = row
+        self.plain_metadata[thread, ns, str(checkpoint["id"])] = dict(metadata)
+
+    def _sweep(self, space: Namespace, parent: Any) -> None:
+        """A run that lost leaves no writes on the checkpoint that it loaded."""
+        run, *_ = load_of(parent)
+        if run and str(parent) in space.rows:
+            left = [b for b in space.writes.get(str(parent), []) if b.run != run]
+            space.writes[str(parent)] = left
+
+    def put_writes(self, thread: str, ns: str, at: Any, writes: Any, task: str, path: str) -> None:
+        """Store the writes; raises Conflict where a fence does not hold."""
+        space = self.space(thread, ns)
+        run, seen, flags = load_of(at)
+        rows = space.writes.setdefault(str(at), [])
+        fenced = self.fenced and not ns and run and not flags & (FREE | NESTED)
+        if fenced and any(b.run != run and b.seq > seen for b in rows):
+            raise Conflict
+        seq = max([b.seq for b in rows], default=0) + 1
+        stored = [
+            (WRITES_IDX_MAP.get(channel, index), channel, exactly(value))
+            for index, (channel, value) in enumerate(writes)
+        ]
+        rows.append(Batch(seq, run, seen, task, path, stored))
+
+    # -- housekeeping ------------------------------------------------------------------
+
+    def keep(self, thread: str, ns: str, ids: set[str]) -> None:
+        """Remove the other checkpoints of the namespace, with their writes."""
+        space = self.space(thread, ns)
+        for gone in space.rows.keys() - ids:
+            del space.rows[gone]
+            space.writes.pop(gone, None)
+
+    def prune(self, thread: str) -> None:
+        for ns, space in self.threads.get(thread, {}).items():
+            self.keep(thread, ns, {max(space.rows)} if space.rows else set())
+
+    def delete_for_runs(self, runs: set[str]) -> None:
+        for thread, spaces in self.threads.items():
+            for ns, space in spaces.items():
+                kept = {
+                    i for i in space.rows if self.metadata(thread, ns, i).get("run_id") not in runs
+                }
+                self.keep(thread, ns, kept)
+
+    def metadata(self, thread: str, ns: str, checkpoint_id: str) -> dict[str, Any]:
+        return self.plain_metadata[thread, ns, checkpoint_id]
+
+    def delete(self, thread: str) -> None:
+        self.threads.pop(thread, None)
+
+    def holds_checkpoints(self, thread: str) -> bool:
+        return any(space.rows for space in self.threads.get(thread, {}).values())
+
+    def copy(self, source: str, target: str) -> None:
+        """Copy all rows; writes on absent checkpoints too."""
+        spaces = self.threads.get(source, {})
+        if not any(space.rows or any(space.writes.values()) for space in spaces.values()):
+            return
+        self.threads[target] = {
+            ns: Namespace(dict(s.rows), {k: list(v) for k, v in s.writes.items()})
+            for ns, s in spaces.items()
+        }
+        for (thread, ns, checkpoint_id), metadata in list(self.plain_metadata.items()):
+            if thread == source:
+                self.plain_metadata[target, ns, checkpoint_id] = metadata
+
+    # -- reading -----------------------------------------------------------------------
+
+    def head(self, thread: str, ns: str) -> str | None:
+        rows = self.threads.get(thread, {}).get(ns, Namespace()).rows
+        return max(rows, default=None)
+
+    def shown(self, thread: str, ns: str, checkpoint_id: str) -> dict[str, Any] | None:
+        """A checkpoint as any reader must see it."""
+        row = self.threads.get(thread, {}).get(ns, Namespace()).rows.get(checkpoint_id)
+        if row is None:
+            return None
+        return {
+            "place": (thread, ns, checkpoint_id),
+            "parent": row.parent,
+            "values": {c: v for c, (_, v) in row.entries.items() if v is not EMPTY},
+            "versions": {c: exactly(v) for c, (v, _) in row.entries.items() if v is not None},
+            "metadata": row.metadata,
+            "rest": row.rest,
+            "writes": self.writes(thread, ns, checkpoint_id),
+        }
+
+    def writes(self, thread: str, ns: str, checkpoint_id: str) -> list[tuple[str, str, Any]]:
+        """The writes that count, in the order of their tasks' paths.
+
+        Where a child was put: those that its run made or had loaded; else the first
+        run's of each task.
+        """
+        space = self.space(thread, ns)
+        child = self._child(space, checkpoint_id)
+        found: dict[tuple[str, int], tuple[str, str, Any]] = {}
+        writers: dict[str, list[Batch]] = {}
+        for batch in space.writes.get(checkpoint_id, []):
+            if child is not None and batch.run != child.run and batch.seq > child.seen:
+                continue
+            others = [b for b in writers.get(batch.task, []) if b.run != batch.run]
+            late = any(b.seq > batch.seen for b in others)
+            for index, channel, value in batch.writes:
+                key = (batch.task, index)
+                if index < 0 or (not late and key not in found):
+                    found[key] = (batch.path, channel, value)
+            if not late and any(index >= 0 for index, *_ in batch.writes):
+                writers.setdefault(batch.task, []).append(batch)
+        order = sorted(found.items(), key=lambda one: (one[1][0], *one[0]))
+        return [(task, channel, value) for (task, _), (_, channel, value) in order]
+
+    def _child(self, space: Namespace, checkpoint_id: str) -> Row | None:
+        children = [
+            i for i, r in space.rows.items() if r.parent == checkpoint_id and i > checkpoint_id
+        ]
+        return space.rows[min(children)] if children else None
+
+    def newest_seq(self, thread: str, ns: str, checkpoint_id: str) -> int:
+        return max([b.seq for b in self.space(thread, ns).writes.get(checkpoint_id, [])], default=0)
+
+    def listed(
+        self,
+        thread: str | None,
+        ns: str | None,
+        checkpoint_id: str | None,
+        before: str | None,
+        wanted: dict[str, Any],
+    ) -> list[tuple[str, str, str]]:
+        """The places that a listing shows: newest id first, then by thread and namespace."""
+        places = [
+            (t, n, i)
+            for t, spaces in self.threads.items()
+            for n, space in spaces.items()
+            for i in space.rows
+            if (thread is None or t == thread)
+            and (ns is None or n == ns)
+            and (checkpoint_id is None or i == checkpoint_id)
+            and (before is None or i < before)
+            and all(self.metadata(t, n, i).get(k) == v for k, v in wanted.items())
+        ]
+        places.sort(key=lambda place: place[:2])
+        return sorted(places, key=lambda place: place[2], reverse=True)

@@ -1,0 +1,543 @@
+"""Any sequence of calls, on two savers of one store, shows what the model says.
+
+Quick by default; `THREADKEEP_STATEFUL=20000` plays about that many random sequences.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from engine_kit import exactly
+from hypothesis import HealthCheck, Phase, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+from langchain_core.messages import AIMessage, HumanMessage
+from langgraph.checkpoint.base import get_checkpoint_metadata
+from unit.engine.values import VALUES, Plain, changes
+
+from threadkeep import SqliteSaver, errors
+from threadkeep.backends.memory import MemoryBackend
+from threadkeep.saver import Saver
+
+from .model import Conflict, Model, load_of, rest_of
+
+EXAMPLES = int(os.environ.get("THREADKEEP_STATEFUL", "0"))
+
+THREADS = st.sampled_from(["a", "b", "c"])
+SPACES = st.sampled_from(["", "", "", "sub:1"])
+HOW = ["value"] * 6 + ["empty", "no version", "same version"]
+LIMITS = st.sampled_from([None, 0, 1, 2, 5])
+CHANNELS = ["messages", "files", "doc", "__start__", "n"]
+TASKS = st.sampled_from(["task 1", "task 2"])
+PATHS = st.sampled_from(["", "~__pull, 1", "~__pull, 2"])
+ODD_TIMES = st.sampled_from(["2024-05-01T10:20:30.123456+00:00", "2024-05-01", ""])
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How to make a large value anew; short to print where a sequence fails."""
+
+    kind: str
+    form: str
+    count: int
+    seed: int
+
+    def make(self) -> Any:
+        rng = random.Random(self.seed)
+        items = [_PARTS[self.kind](i, rng) for i in range(self.count)]
+        match self.form:
+            case "dict":
+                return {f"key {i}": item for i, item in enumerate(items)}
+            case "tuple":
+                return tuple(items)
+            case "text":
+                return "".join(f"{i} {rng.random()}\n" for i in range(2 * self.count))
+            case "bytes":
+                return rng.randbytes(30 * self.count)
+        return items
+
+
+_PARTS: dict[str, Callable[[int, random.Random], Any]] = {
+    "text": lambda i, rng: f"{i} {rng.random()}",
+    "dict": lambda i, rng: {"i": i, "text": "x" * 60, "more": [rng.random()]},
+    "message": lambda i, rng: HumanMessage(f"text {rng.random()}", id=f"m{i}"),
+    "no id": lambda i, rng: AIMessage(f"text {rng.random()}"),
+    "plain": lambda i, rng: Plain(i, {"k": [i]}),
+    "bytearray": lambda i, rng: bytearray(rng.randbytes(30)),
+}
+RECIPES = st.builds(
+    Recipe,
+    st.sampled_from(sorted(_PARTS)),
+    st.sampled_from(["list", "list", "list", "tuple", "dict", "text", "bytes"]),
+    st.integers(1, 90),
+    st.integers(0, 5),
+)
+ANY_VALUE = st.one_of(VALUES, RECIPES)
+
+
+class Run:
+    """A live run: its place, its newest config and the values that it works on."""
+
+    def __init__(self, saver: Saver, thread: str, ns: str, found: Any) -> None:
+        self.saver = saver
+        self.thread = thread
+        self.ns = ns
+        self.at = None if found is None else found.config["configurable"]["checkpoint_id"]
+        self.values = {} if found is None else found.checkpoint["channel_values"]
+
+
+class Machine(RuleBasedStateMachine):
+    """Two savers on one store, and the model."""
+
+    conflicts = "fork"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.model = Model(fenced=self.conflicts == "raise")
+        self.savers: list[Saver] = []
+        self.runs: list[Run] = []
+        self.pool: list[Any] = []
+        self.clock = 100
+        self.version = 0
+        self.touched = ("a", "")
+
+    # -- the stores --------------------------------------------------------------------
+
+    def open(self, number: int) -> Saver:
+        raise NotImplementedError
+
+    @initialize()
+    def begin(self) -> None:
+        self.savers = [self.open(0), self.open(1)]
+
+    def teardown(self) -> None:
+        try:
+            if self.savers:
+                self.check_everything()
+        finally:
+            for saver in self.savers:
+                saver.close()
+
+    @rule(number=st.integers(0, 1))
+    def reopen(self, number: int) -> None:
+        """Another process: it remembers nothing."""
+        old = self.savers[number]
+        self.runs = [run for run in self.runs if run.saver is not old]
+        self.savers[number] = self.open(number)
+        self.shut(old)
+
+    def shut(self, saver: Saver) -> None:
+        saver.close()
+
+    # -- drawing -----------------------------------------------------------------------
+
+    def saver(self, data: Any) -> Saver:
+        return self.savers[data.draw(st.integers(0, 1), label="saver")]
+
+    def some_id(self, data: Any, thread: str, ns: str, *, absent: bool = True) -> str | None:
+        """The head, any old checkpoint, or one that is not there."""
+        ids = sorted(self.model.space(thread, ns).rows, reverse=True)
+        choices = ids[:1] * 3 + ids + ([None, "000050", "999999"] if absent else [])
+        return data.draw(st.sampled_from(choices), label="checkpoint") if choices else None
+
+    def value(self, data: Any, current: Any) -> Any:
+        """A new value, the current one changed in some way, or one met before."""
+        how = data.draw(st.sampled_from(["new", "grow", "grow", "edit", "in place", "met", "copy"]))
+        if how == "met" and self.pool:
+            return self.pool[data.draw(st.integers(0, len(self.pool) - 1))]
+        if how == "in place":
+            self.change_in_place(data, current)
+            return current
+        if isinstance(current, list | tuple) and how in ("grow", "edit", "copy"):
+            parts = list(current)
+            if how == "edit" and parts:
+                at = data.draw(st.integers(0, len(parts)))
+                to = data.draw(st.integers(0, len(parts)))
+                parts[at:to] = reversed(parts[at:to]) if data.draw(st.booleans()) else []
+            if how != "copy":
+                at = len(parts) if how == "grow" else data.draw(st.integers(0, len(parts)))
+                parts[at:at] = data.draw(st.lists(VALUES, max_size=3))
+            return type(current)(parts) if type(current) in (list, tuple) else parts
+        if type(current) is dict and how in ("grow", "edit"):
+            return current | data.draw(st.dictionaries(st.text(max_size=3), VALUES, max_size=2))
+        if isinstance(current, str | bytes) and how in ("grow", "edit"):
+            at = len(current) if how == "grow" else data.draw(st.integers(0, len(current)))
+            new = data.draw(st.text(max_size=9))
+            return current[:at] + (new if isinstance(current, str) else new.encode()) + current[at:]
+        new = data.draw(ANY_VALUE)
+        return new.make() if isinstance(new, Recipe) else new
+
+    def change_in_place(self, data: Any, value: Any) -> None:
+        ways = changes(value)
+        if ways:
+            ways[data.draw(st.integers(0, len(ways) - 1))].made()
+
+    def remember(self, value: Any) -> None:
+        self.pool = [*self.pool[-9:], value]
+
+    def new_version(self, data: Any) -> Any:
+        self.version += 1
+        kind = data.draw(st.sampled_from(["int", "int", "int", "float", "text", "digits"]))
+        number = self.version
+        kinds = {"int": number, "float": float(number), "digits": str(number)}
+        return kinds.get(kind, f"{number:032}.0.25")
+
+    # -- writing -----------------------------------------------------------------------
+
+    def checkpoint_for(
+        self, data: Any, thread: str, ns: str, parent: Any, values: dict[str, Any]
+    ) -> dict[str, Any]:
+        """A checkpoint whose channels go on from the parent's, a few of them changed."""
+        above = self.model.space(thread, ns).rows.get(str(parent))
+        versions = {}
+        if above is not None:
+            versions = {c: v for c, (v, _) in above.entries.items() if v is not None}
+        values = {c: v for c, v in values.items() if c in versions}
+        for channel in data.draw(st.lists(st.sampled_from(CHANNELS), unique=True, max_size=3)):
+            how = data.draw(
+                st.sampled_from(["value"] * 6 + ["empty", "no version", "same version"])
+            )
+            if how == "empty":
+                values.pop(channel, None)
+                versions[channel] = self.new_version(data)
+                continue
+            values[channel] = self.value(data, values.get(channel))
+            self.remember(values[channel])
+            if how == "value":
+                versions[channel] = self.new_version(data)
+            elif how == "no version":
+                versions.pop(channel, None)
+        seen = data.draw(
+            st.dictionaries(st.sampled_from(["node", "agent"]), st.just(dict(versions)), max_size=2)
+        )
+        return {
+            "v": data.draw(st.sampled_from([4, 4, 1])),
+            "id": self.new_id(data, thread, ns),
+            "ts": data.draw(ODD_TIMES),
+            "channel_values": values,
+            "channel_versions": versions,
+            "versions_seen": seen,
+            "updated_channels": data.draw(st.sampled_from([None, [], list(versions)])),
+        }
+
+    def new_id(self, data: Any, thread: str, ns: str) -> str:
+        ids = list(self.model.space(thread, ns).rows)
+        how = data.draw(st.sampled_from(["next"] * 8 + ["older", "replace"]))
+        if how == "replace" and ids:
+            return data.draw(st.sampled_from(ids))
+        self.clock += 10
+        return f"{self.clock - (data.draw(st.integers(1, 60)) if how == 'older' else 0):06d}"
+
+    def put(self, data: Any, saver: Saver, thread: str, ns: str, parent: Any, values: Any) -> Any:
+        """Put on both; the new config's id, or None if the put lost."""
+        made = self.checkpoint_for(data, thread, ns, parent, values)
+        if made["id"] == str(parent):
+            return parent
+        configurable = {"thread_id": thread, "checkpoint_ns": ns}
+        if parent is not None:
+            configurable["checkpoint_id"] = parent
+        metadata = data.draw(
+            st.fixed_dictionaries(
+                {
+                    "source": st.sampled_from(["loop", "input", "loop", "fork"]),
+                    "step": st.sampled_from([1, 2, -1, True, 1.0, None]),
+                    "run_id": st.sampled_from(["r1", "r2", "r3"]),
+                },
+                optional={"odd": VALUES, "a'b\"c": st.just("quoted")},
+            )
+        )
+        config = {"configurable": configurable}
+        merged = get_checkpoint_metadata(config, metadata)
+        self.touched = (thread, ns)
+        try:
+            self.model.put(thread, ns, parent, made, merged)
+        except Conflict:
+            with pytest.raises(errors.ConflictError):
+                saver.put(config, made, metadata, {})
+            return None
+        after = saver.put(config, made, metadata, {})
+        assert after["configurable"]["checkpoint_id"] == made["id"]
+        return made["id"]
+
+    @rule(data=st.data(), thread=THREADS, ns=SPACES)
+    def put_anywhere(self, data: Any, thread: str, ns: str) -> None:
+        """A child of the head, of any old checkpoint, of none, or of one that is absent."""
+        parent = self.some_id(data, thread, ns)
+        self.put(data, self.saver(data), thread, ns, parent, {})
+
+    @rule(data=st.data(), thread=THREADS, ns=SPACES, explicit=st.booleans())
+    def load(self, data: Any, thread: str, ns: str, explicit: bool) -> None:
+        """A run loads a checkpoint, or finds none."""
+        saver = self.saver(data)
+        configurable = {"thread_id": thread, "checkpoint_ns": ns, "__pregel_runtime": object()}
+        at = self.some_id(data, thread, ns, absent=False) if explicit else None
+        if at is not None:
+            configurable["checkpoint_id"] = at
+        found = saver.get_tuple({"configurable": configurable})
+        self.compare(found, thread, ns, at or self.model.head(thread, ns))
+        self.runs = [*self.runs[-3:], Run(saver, thread, ns, found)]
+
+    @precondition(lambda self: self.runs)
+    @rule(data=st.data())
+    def step(self, data: Any) -> None:
+        """A live run puts its next checkpoint, with what it was lent."""
+        run = self.runs[data.draw(st.integers(0, len(self.runs) - 1), label="run")]
+        after = self.put(data, run.saver, run.thread, run.ns, run.at, dict(run.values))
+        if after is None:
+            self.runs.remove(run)
+            return
+        run.at = after
+
+    @precondition(lambda self: self.runs)
+    @rule(data=st.data())
+    def write_in_run(self, data: Any) -> None:
+        """A task of a live run stores its writes, which its next checkpoint may hold."""
+        run = self.runs[data.draw(st.integers(0, len(self.runs) - 1), label="run")]
+        if run.at is not None:
+            self.write(data, run.saver, run.thread, run.ns, run.at, run.values)
+
+    @rule(data=st.data(), thread=THREADS, ns=SPACES)
+    def write_anywhere(self, data: Any, thread: str, ns: str) -> None:
+        """Writes for any checkpoint, also for one that is yet to come."""
+        at = self.some_id(data, thread, ns) or f"{self.clock + 10:06d}"
+        self.write(data, self.saver(data), thread, ns, at, {})
+
+    def write(self, data: Any, saver: Saver, thread: str, ns: str, at: Any, values: Any) -> None:
+        channels = st.sampled_from([*CHANNELS, "__interrupt__", "__resume__", "__error__"])
+        writes = []
+        for channel in data.draw(st.lists(channels, min_size=1, max_size=3)):
+            value = self.value(data, values.get(channel))
+            writes.append((channel, value))
+            self.remember(value)
+        task, path = data.draw(TASKS), data.draw(PATHS)
+        configurable = {"thread_id": thread, "checkpoint_ns": ns, "checkpoint_id": at}
+        self.touched = (thread, ns)
+        try:
+            self.model.put_writes(thread, ns, at, writes, task, path)
+        except Conflict:
+            with pytest.raises(errors.ConflictError):
+                saver.put_writes({"configurable": configurable}, writes, task, path)
+            return
+        saver.put_writes({"configurable": configurable}, writes, task, path)
+
+    @precondition(lambda self: self.pool)
+    @rule(data=st.data())
+    def somebody_changes_a_value(self, data: Any) -> None:
+        """What was handed in or out changes: nothing stored may."""
+        self.change_in_place(data, self.pool[data.draw(st.integers(0, len(self.pool) - 1))])
+
+    @precondition(lambda self: self.runs)
+    @rule(data=st.data())
+    def end_run(self, data: Any) -> None:
+        del self.runs[data.draw(st.integers(0, len(self.runs) - 1))]
+
+    # -- housekeeping ------------------------------------------------------------------
+
+    @rule(data=st.data(), thread=THREADS)
+    def prune(self, data: Any, thread: str) -> None:
+        self.saver(data).prune([thread])
+        self.model.prune(thread)
+        self.touched = (thread, "")
+
+    @rule(data=st.data(), runs=st.sets(st.sampled_from(["r1", "r2", "r3"]), max_size=2))
+    def delete_for_runs(self, data: Any, runs: set[str]) -> None:
+        self.saver(data).delete_for_runs(sorted(runs))
+        self.model.delete_for_runs(runs)
+
+    @rule(data=st.data(), thread=THREADS)
+    def delete(self, data: Any, thread: str) -> None:
+        self.saver(data).delete_thread(thread)
+        self.model.delete(thread)
+        self.touched = (thread, "")
+
+    @rule(data=st.data(), source=THREADS, to=THREADS)
+    def copy(self, data: Any, source: str, to: str) -> None:
+        saver = self.saver(data)
+        if source == to:
+            with pytest.raises(errors.InvalidArgumentError):
+                saver.copy_thread(source, to)
+        elif self.model.holds_checkpoints(to):
+            if self.model.holds_checkpoints(source):
+                with pytest.raises(errors.ThreadExistsError):
+                    saver.copy_thread(source, to)
+        else:
+            saver.copy_thread(source, to)
+            self.model.copy(source, to)
+            self.touched = (to, "")
+
+    # -- reading -----------------------------------------------------------------------
+
+    def compare(self, found: Any, thread: str, ns: str, checkpoint_id: str | None) -> None:
+        """What a saver gave is what the model has."""
+        wanted = None if checkpoint_id is None else self.model.shown(thread, ns, checkpoint_id)
+        if wanted is None or found is None:
+            assert found is None
+            assert wanted is None
+            return
+        assert self.plainly(found) == wanted
+        seen = load_of(found.config["configurable"]["checkpoint_id"])[1]
+        assert seen == self.model.newest_seq(thread, ns, wanted["place"][2])
+
+    @staticmethod
+    def plainly(found: Any) -> dict[str, Any]:
+        checkpoint = found.checkpoint
+        place = found.config["configurable"]
+        parent = found.parent_config
+        assert checkpoint["id"] == place["checkpoint_id"]
+        return {
+            "place": (place["thread_id"], place["checkpoint_ns"], str(checkpoint["id"])),
+            "parent": None if parent is None else parent["configurable"]["checkpoint_id"],
+            "values": {c: exactly(v) for c, v in checkpoint["channel_values"].items()},
+            "versions": {c: exactly(v) for c, v in checkpoint["channel_versions"].items()},
+            "metadata": exactly(found.metadata),
+            "rest": rest_of(checkpoint),
+            "writes": [(task, channel, exactly(v)) for task, channel, v in found.pending_writes],
+        }
+
+    @rule(data=st.data(), thread=THREADS, ns=SPACES)
+    def get(self, data: Any, thread: str, ns: str) -> None:
+        at = self.some_id(data, thread, ns)
+        configurable = {"thread_id": thread, "checkpoint_ns": ns}
+        if at is not None:
+            configurable["checkpoint_id"] = at
+        found = self.saver(data).get_tuple({"configurable": configurable})
+        self.compare(found, thread, ns, at or self.model.head(thread, ns))
+        if found is not None:
+            for value in list(found.checkpoint["channel_values"].values())[:2]:
+                self.remember(value)
+
+    @rule(
+        data=st.data(),
+        thread=st.one_of(st.none(), THREADS),
+        limit=LIMITS,
+    )
+    def list_them(self, data: Any, thread: str | None, limit: int | None) -> None:
+        ns = data.draw(st.sampled_from([None, "", "sub:1"])) if thread is not None else None
+        ids = ["000050"] + [i for _, _, i in self.model.listed(thread, ns, None, None, {})]
+        before = data.draw(st.one_of(st.none(), st.sampled_from(ids)))
+        at = data.draw(st.sampled_from(ids)) if thread and data.draw(st.booleans()) else None
+        wanted = data.draw(
+            st.fixed_dictionaries(
+                {},
+                optional={
+                    "step": st.sampled_from([1, True, 1.0, 2, None, "1"]),
+                    "source": st.sampled_from(["loop", "fork", "absent"]),
+                    "a'b\"c": st.sampled_from(["quoted", None]),
+                },
+            )
+        )
+        config: Any = None
+        if thread is not None:
+            place = {"thread_id": thread, "checkpoint_ns": ns, "checkpoint_id": at}
+            config = {"configurable": {k: v for k, v in place.items() if v is not None}}
+        found = list(
+            self.saver(data).list(
+                config,
+                filter=wanted,
+                before=before and {"configurable": {"checkpoint_id": before}},
+                limit=limit,
+            )
+        )
+        places = self.model.listed(thread, ns, at, before, wanted)[:limit]
+        assert [self.plainly(one)["place"] for one in found] == places
+        for one, place in zip(found, places, strict=True):
+            self.compare(one, *place)
+
+    @invariant()
+    def the_thread_touched_last_is_right(self) -> None:
+        if self.savers:
+            thread, ns = self.touched
+            config = {"configurable": {"thread_id": thread, "checkpoint_ns": ns}}
+            found = self.savers[0].get_tuple(config)
+            self.compare(found, thread, ns, self.model.head(thread, ns))
+
+    @rule()
+    def check(self) -> None:
+        report = self.savers[1].check()
+        assert report.ok, report.findings
+
+    def check_everything(self) -> None:
+        reader = self.open(0)
+        try:
+            found = list(reader.list(None))
+            places = self.model.listed(None, None, None, None, {})
+            assert [self.plainly(one)["place"] for one in found] == places
+            for one, place in zip(found, places, strict=True):
+                self.compare(one, *place)
+            report = reader.check()
+            assert report.ok, report.findings
+            assert reader.stats().checkpoints == len(places)
+        finally:
+            self.shut(reader)
+
+
+class OnMemory(Machine):
+    """Two savers on one memory backend."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.backend = MemoryBackend()
+
+    def open(self, number: int) -> Saver:
+        del number
+        return Saver(self.backend, conflicts=self.conflicts)
+
+    def shut(self, saver: Saver) -> None:
+        """The rows stay."""
+
+
+class OnSqlite(Machine):
+    """Two savers on one file, as two processes have it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.folder = Path(tempfile.mkdtemp(prefix="threadkeep-"))
+
+    def open(self, number: int) -> Saver:
+        del number
+        return SqliteSaver(self.folder / "t.db", synchronous="normal", conflicts=self.conflicts)
+
+    def teardown(self) -> None:
+        try:
+            super().teardown()
+        finally:
+            shutil.rmtree(self.folder)
+
+
+class OnMemoryFenced(OnMemory):
+    conflicts = "raise"
+
+
+class OnSqliteFenced(OnSqlite):
+    conflicts = "raise"
+
+
+PROFILE = settings(
+    max_examples=EXAMPLES or 30,
+    stateful_step_count=60 if EXAMPLES else 30,
+    derandomize=not EXAMPLES,
+    deadline=None,
+    suppress_health_check=list(HealthCheck),
+    report_multiple_bugs=False,
+    phases=[Phase.generate] if os.environ.get("THREADKEEP_NO_SHRINK") else list(Phase),
+)
+
+
+@pytest.mark.parametrize("machine", [OnMemory, OnMemoryFenced, OnSqlite, OnSqliteFenced])
+def test_machine(machine: type[Machine]) -> None:
+    run_state_machine_as_test(machine, settings=PROFILE)
