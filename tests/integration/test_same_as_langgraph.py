@@ -1,9 +1,10 @@
 """Every scenario shows the same on threadkeep as on LangGraph's `InMemorySaver`.
 
 What LangGraph's saver shows with the sync API is expected of ours with both APIs: on a
-file by the sync API and in memory by the async one in every durability, and crosswise in
-LangGraph's default durability. There, options that must not show do not show either, nor
-does it show that the calls of one run come to several savers on one file.
+file by the sync API in every durability, in memory by the async one where durability
+makes a difference to it, and crosswise in LangGraph's default durability. There, options
+that must not show do not show either, nor does it show that the calls of one run come to
+several savers on one file.
 """
 
 from __future__ import annotations
@@ -23,11 +24,16 @@ from .turns import TakingTurns
 # Runs that follow one another never conflict; what is forgotten is read again.
 UNUSUAL = {"conflicts": "raise", "working_set_bytes": 1}
 
+RUNS = {
+    "sync": [("sync", "sqlite")],
+    "async": [("sync", "sqlite"), ("async", "memory")],
+    "exit": [("sync", "sqlite"), ("async", "memory")],
+}
 CASES = [
-    pytest.param(*case, id="-".join(case))
+    pytest.param(name, durability, *run, id="-".join((name, durability, *run)))
     for name, scenario in SCENARIOS.items()
     for durability in scenario.durabilities
-    for case in ((name, durability, "sync", "sqlite"), (name, durability, "async", "memory"))
+    for run in RUNS[durability]
 ]
 DEFAULT = {n: "async" if "async" in s.durabilities else "sync" for n, s in SCENARIOS.items()}
 
