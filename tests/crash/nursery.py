@@ -1,0 +1,111 @@
+"""Raises children that run conversations on one file until they are killed.
+
+Run as a program: for each line "path seed" on stdin it forks a child (everything is
+imported by then, so that a child starts at once) and reports on stdout: `pid N`, a line
+`ack THREAD ID DIGEST` for each checkpoint as soon as its put has returned, `dead` when
+the child is gone.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import operator
+import os
+import random
+import sys
+import threading
+from typing import Annotated, Any, TypedDict
+
+from langchain_core.messages import AIMessage, AnyMessage, HumanMessage, ToolMessage
+from langgraph.graph import END, START, StateGraph
+from langgraph.graph.message import add_messages
+from langgraph.types import Send
+
+from threadkeep import SqliteSaver
+
+CONVERSATIONS = ("first", "second", "third")
+
+
+class State(TypedDict):
+    messages: Annotated[list[AnyMessage], add_messages]
+    notes: Annotated[list[str], operator.add]
+    files: dict[str, str]
+
+
+def digest(values: dict[str, Any]) -> str:
+    """A short text that two states share only if they are the same."""
+    messages = [(m.type, m.id, m.content) for m in values.get("messages", [])]
+    known = (messages, values.get("notes", []), values.get("files", {}))
+    return hashlib.sha256(repr(known).encode()).hexdigest()[:16]
+
+
+class Acknowledging(SqliteSaver):
+    """Says so as soon as a checkpoint is stored."""
+
+    def put(self, config: Any, checkpoint: Any, metadata: Any, new_versions: Any) -> Any:
+        told = digest(checkpoint["channel_values"])
+        stored = super().put(config, checkpoint, metadata, new_versions)
+        if not config["configurable"].get("checkpoint_ns"):
+            thread = config["configurable"]["thread_id"]
+            say(f"ack {thread} {checkpoint['id']} {told}")
+        return stored
+
+
+def say(line: str) -> None:
+    os.write(1, f"{line}\n".encode())  # one write, so that lines of threads never mix
+
+
+def graph(saver: SqliteSaver, chance: random.Random) -> Any:
+    def model(state: State) -> dict[str, Any]:
+        text = f"answer {chance.random()} " * chance.randrange(1, 8)
+        files = {**state.get("files", {}), f"file {chance.randrange(9)}": text}
+        return {"messages": [AIMessage(text)], "files": files}
+
+    def fan(state: State) -> list[Send]:
+        return [Send("tool", {"n": n}) for n in range(chance.randrange(1, 4))]
+
+    def tool(given: dict[str, int]) -> dict[str, Any]:
+        found = ToolMessage(f"result {chance.random()}", tool_call_id=f"call {given['n']}")
+        return {"messages": [found], "notes": [f"note {chance.random()}"]}
+
+    builder: StateGraph[State] = StateGraph(State)
+    builder.add_node("model", model)
+    builder.add_node("tool", tool)
+    builder.add_edge(START, "model")
+    builder.add_conditional_edges("model", fan, ["tool"])
+    builder.add_edge("tool", END)
+    return builder.compile(checkpointer=saver)
+
+
+def converse(path: str, seed: int) -> None:
+    """Talk in every conversation at once, for ever."""
+    saver = Acknowledging(path, synchronous="normal")
+
+    def talk(thread: str) -> None:
+        chance = random.Random(f"{seed} {thread}")
+        talking = graph(saver, chance)
+        config = {"configurable": {"thread_id": thread}}
+        while True:
+            talking.invoke({"messages": [HumanMessage(f"question {chance.random()}")]}, config)
+
+    talks = [threading.Thread(target=talk, args=(thread,)) for thread in CONVERSATIONS]
+    for one in talks:
+        one.start()
+    for one in talks:
+        one.join()
+
+
+def main() -> None:
+    for line in sys.stdin:
+        path, seed = line.rsplit(maxsplit=1)
+        child = os.fork()
+        if not child:
+            converse(path, int(seed))
+            return
+        say(f"pid {child}")
+        os.waitpid(child, 0)
+        say("dead")
+
+
+if __name__ == "__main__":
+    main()

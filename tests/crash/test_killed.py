@@ -1,0 +1,105 @@
+"""A process killed at any moment loses nothing that it was told is stored."""
+
+from __future__ import annotations
+
+import os
+import random
+import select
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.crash.nursery import CONVERSATIONS, digest
+from threadkeep import SqliteSaver
+
+KILLS = 180
+KILLS_A_FILE = 20
+SEED = 20
+ROOT = Path(__file__).parents[2]
+
+
+class Nursery:
+    """The program in `nursery.py`, and what its children told."""
+
+    def __init__(self) -> None:
+        command = [sys.executable, "-m", "tests.crash.nursery"]
+        self.program = subprocess.Popen(  # noqa: S603 - our own program
+            command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        )
+        self.told: dict[tuple[str, str], str] = {}
+
+    def line(self) -> list[str]:
+        assert self.program.stdout is not None
+        words = self.program.stdout.readline().decode().split()
+        assert words, "the nursery has ended"
+        if words[0] == "ack":
+            self.told[words[1], words[2]] = words[3]
+        return words
+
+    def raise_and_kill(self, path: Path, seed: int, chance: random.Random) -> None:
+        """Let a child work for some acknowledged checkpoints and a moment, then kill it."""
+        assert self.program.stdin is not None
+        self.program.stdin.write(f"{path} {seed}\n".encode())
+        self.program.stdin.flush()
+        child = int(self.line()[1])
+        for _ in range(chance.randrange(12)):
+            self.line()
+        select.select([], [], [], chance.random() * 0.02)
+        os.kill(child, signal.SIGKILL)
+        while self.line() != ["dead"]:
+            pass
+
+    def close(self) -> None:
+        assert self.program.stdin is not None
+        assert self.program.stdout is not None
+        self.program.stdin.close()
+        self.program.stdout.close()
+        self.program.wait()
+
+
+@pytest.fixture
+def nursery() -> Iterator[Nursery]:
+    found = Nursery()
+    yield found
+    found.close()
+
+
+def missing(saver: SqliteSaver, told: dict[tuple[str, str], str]) -> list[tuple[str, str]]:
+    """The acknowledged checkpoints that are not there as they were."""
+    lost = []
+    for (thread, checkpoint_id), wanted in told.items():
+        place = {"thread_id": thread, "checkpoint_ns": "", "checkpoint_id": checkpoint_id}
+        found = saver.get_tuple({"configurable": place})
+        if found is None or digest(found.checkpoint["channel_values"]) != wanted:
+            lost.append((thread, checkpoint_id))
+    return lost
+
+
+def test_nothing_acknowledged_is_lost(nursery: Nursery, tmp_path: Path) -> None:
+    chance = random.Random(SEED)
+    threads = set()
+    for kill in range(KILLS):
+        nursery.told.clear()
+        # A fresh file now and then: what is checked each time stays small.
+        path = tmp_path / f"{kill // KILLS_A_FILE}.db"
+        nursery.raise_and_kill(path, kill, chance)
+        with SqliteSaver(path) as saver:
+            report = saver.check()
+            assert report.ok, f"kill {kill}: {report.findings[0]}"
+            assert not missing(saver, nursery.told), f"kill {kill}"
+        threads |= {thread for thread, _ in nursery.told}
+    assert threads == set(CONVERSATIONS)
+
+
+def test_nor_by_later_kills(nursery: Nursery, tmp_path: Path) -> None:
+    chance = random.Random(SEED + 1)
+    path = tmp_path / "one.db"
+    for kill in range(KILLS_A_FILE):
+        nursery.raise_and_kill(path, kill, chance)
+    with SqliteSaver(path) as saver:
+        assert not missing(saver, nursery.told)
+    assert len(nursery.told) > KILLS_A_FILE
