@@ -27,7 +27,7 @@ class Nursery:
 
     def __init__(self) -> None:
         command = [sys.executable, "-m", "tests.crash.nursery"]
-        self.program = subprocess.Popen(  # noqa: S603 - our own program
+        self.program = subprocess.Popen(
             command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE
         )
         self.told: dict[tuple[str, str], str] = {}
