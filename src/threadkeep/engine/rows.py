@@ -41,10 +41,10 @@ def pack_metadata(metadata: dict[str, Any], codec: Codec) -> tuple[str, bytes | 
 
 
 def _is_plain(value: Any) -> bool:
-    """Whether JSON gives the value back exactly, whatever is in it. (Most metadata is so.)"""
+    """Whether JSON gives the value back exactly, whatever is in it: most metadata is so."""
     if type(value) is not dict:
         return type(value) in _JSON
-    return all([type(key) is str and _is_plain(part) for key, part in value.items()])
+    return all(type(key) is str and _is_plain(part) for key, part in value.items())
 
 
 def _readable(metadata: dict[str, Any]) -> str:
