@@ -1,8 +1,8 @@
 """Every scenario shows the same on threadkeep as on LangGraph's `InMemorySaver`.
 
 What LangGraph's saver shows with the sync API is expected of ours with both APIs: on a
-file by the sync API in every durability, in memory by the async one where durability
-makes a difference to it, and crosswise in LangGraph's default durability. There, options
+file by the sync API in every durability, in memory by the async one where a run
+does not wait for each put, and crosswise in LangGraph's default durability. There, options
 that must not show do not show either, nor does it show that the calls of one run come to
 several savers on one file.
 """

@@ -621,9 +621,6 @@ def test_two_savers_that_take_turns_see_each_others_states(another: Any) -> None
         assert graph.get_state(at()).values["log"] == told(*names)
 
 
-@pytest.mark.xfail(
-    reason="a log read from the parent is resumed at a position that is taken", strict=False
-)
 def test_many_savers_fork_from_one_checkpoint(another: Any) -> None:
     """Each is a new process, which knows nothing but what it reads."""
     base = [f"{n} {'x' * 50}" for n in range(5)]
