@@ -39,3 +39,7 @@ def put(saver: Any, config: Any, values: dict[str, Any] | None = None, **version
     """See `aput`."""
     made = checkpoint(values, **versions)
     return saver.put(config, made, metadata(), made["channel_versions"])
+
+
+def value_at(saver: Any, config: Any, channel: str = "value") -> Any:
+    return saver.get_tuple(config).checkpoint["channel_values"][channel]

@@ -1,58 +1,34 @@
 """What LangGraph and its users do with values and calls, which storing changes must survive.
 
-Each test is a promise of behaviour. Runs that meet on one thread are in `test_fences`.
+Each test is a promise of behaviour. Values that change are in `test_traps_of_values`, runs
+that meet on one thread in `test_fences`.
 """
 
 from __future__ import annotations
 
 import asyncio
-import copy
 import inspect
 import random
 import threading
 import time
-from collections import OrderedDict, deque
+from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
 import pytest
 from langchain_core.messages import AIMessage, HumanMessage
 from langgraph.checkpoint.base import WRITES_IDX_MAP
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.checkpoint.serde.types import ERROR, INTERRUPT, RESUME
 from langgraph.graph import START, MessagesState, StateGraph
-from pydantic import BaseModel, ConfigDict, PrivateAttr
 
-from threadkeep import register
 from threadkeep.errors import ClosedError, UnserializableError
 
 from .backends import open_backend
 from .places import THREAD, at
-from .rows import aput, checkpoint, metadata, place, put
+from .rows import aput, checkpoint, metadata, place, put, value_at
 from .runs import Gate, HeldBack, Plain, Run, story, told
-
-
-def value_at(saver: Any, config: Any, channel: str = "value") -> Any:
-    return saver.get_tuple(config).checkpoint["channel_values"][channel]
-
-
-def same(one: Any, other: Any) -> bool:
-    """Equal, type for type and in the same order."""
-    if type(one) is not type(other):
-        return False
-    if isinstance(one, dict):
-        return [*map(list, one.items())] == [*map(list, other.items())] and all(
-            same(a, b) for a, b in zip(one.values(), other.values(), strict=True)
-        )
-    if isinstance(one, list | tuple | deque):
-        return len(one) == len(other) and all(map(same, one, other))
-    if isinstance(one, np.ndarray):
-        return one.dtype == other.dtype and np.array_equal(one, other)
-    return bool(one == other)
-
 
 # -- objects that are lent out come back changed -------------------------------------
 
@@ -226,218 +202,6 @@ def test_the_head_is_the_greatest_id_not_the_last_put(saver: Any) -> None:
         saver.put(place(), made, metadata(), made["channel_versions"])
     assert value_at(saver, place()) == "newer"
     assert [t.checkpoint["id"] for t in saver.list(place())] == [newer["id"], older["id"]]
-
-
-# -- values that change while they are stored, or afterwards -------------------------
-
-
-def test_a_message_that_gets_its_id_after_its_write_is_stored_with_it(saver: Any) -> None:
-    first = put(saver, place(), {"value": []})
-    message = AIMessage(content="tool result " * 50)
-    saver.put_writes(first, [("value", [message])], "task")
-    message.id = "given by the reducer"
-    put(saver, first, {"value": [message]}, value=2)
-    assert value_at(saver, place())[0].id == "given by the reducer"
-    assert saver.get_tuple(first).pending_writes[0][2][0].id is None
-
-
-@dataclass
-class Box:
-    items: list[Any] = field(default_factory=list)
-
-
-@dataclass(slots=True)
-class Slotted:
-    items: list[Any] = field(default_factory=list)
-
-
-class Foreign:
-    """A class that its user registered with functions of their own."""
-
-    def __init__(self, items: list[Any]) -> None:
-        self.items = items
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Foreign) and self.items == other.items
-
-    __hash__ = None  # type: ignore[assignment]
-
-
-register(Foreign, encode=lambda f: f.items, decode=Foreign)
-
-
-class Model(BaseModel):
-    model_config = ConfigDict(extra="allow")
-    items: list[Any] = []
-    _hidden: list[Any] = PrivateAttr(default_factory=list)
-
-
-def change_model(number: int) -> Callable[[Any], None]:
-    return {
-        0: lambda m: m.items.append(1),
-        1: lambda m: m._hidden.append(2),
-        2: lambda m: setattr(m, "extra", [len(m.items)]),
-        3: lambda m: m.extra.append("in an extra field"),
-        4: lambda m: setattr(m, "items", m.items),  # only the set of given fields changes
-    }[number]
-
-
-def steps(*changes: Callable[[Any], Any]) -> list[Callable[[Any], Any]]:
-    return list(changes)
-
-
-CHANGES: dict[str, tuple[Callable[[], Any], list[Callable[[Any], Any]]]] = {
-    "list": (
-        lambda: [0],
-        steps(lambda v: v.append(1), lambda v: v.insert(0, 2), lambda v: v.pop()),
-    ),
-    "list of lists": (lambda: [[0], [1]], steps(lambda v: v[0].append(1), lambda v: v[1].clear())),
-    "dict": (dict, steps(lambda v: v.update(a=1), lambda v: v.update(b=[2]), lambda v: v.pop("a"))),
-    "list in dict": (lambda: {"a": [0]}, steps(lambda v: v["a"].append(1))),
-    "set": (set, steps(lambda v: v.add(1), lambda v: v.add(2), lambda v: v.discard(1))),
-    "set in list": (lambda: [{0}], steps(lambda v: v[0].add(1), lambda v: v.append({2}))),
-    "deque": (deque, steps(lambda v: v.append(1), lambda v: v.appendleft(2))),
-    "bytearray": (lambda: bytearray(b"x" * 9), steps(lambda v: v.extend(b"y"), lambda v: v.pop())),
-    "array": (
-        lambda: np.zeros(9),
-        steps(lambda v: v.__setitem__(3, 1.5), lambda v: v.fill(7)),
-    ),
-    "array in a list": (lambda: [np.zeros(3)], steps(lambda v: v[0].fill(7))),
-    "dataclass": (Box, steps(lambda v: v.items.append(1), lambda v: setattr(v, "items", []))),
-    "dataclass in a list": (lambda: [Box()], steps(lambda v: v[0].items.append(1))),
-    "slots": (Slotted, steps(lambda v: v.items.append(1), lambda v: setattr(v, "items", [3]))),
-    "registered class": (lambda: Foreign([0]), steps(lambda v: v.items.append(1))),
-    "registered class in a list": (lambda: [Foreign([])], steps(lambda v: v[0].items.append(1))),
-    "model": (Model, steps(*map(change_model, range(5)))),
-    "message": (
-        lambda: [AIMessage(content="text", id="1")],
-        steps(
-            lambda v: setattr(v[0], "content", "other"),
-            lambda v: v[0].additional_kwargs.update(k=[1]),
-            lambda v: v[0].additional_kwargs["k"].append(2),
-            lambda v: v[0].tool_calls.append({"name": "t", "args": {}, "id": "c"}),
-            lambda v: v[0].response_metadata.update(finish="stop"),
-        ),
-    ),
-    "tuple of lists": (lambda: ([0], [1]), steps(lambda v: v[0].append(1))),
-    "ordered dict": (
-        lambda: OrderedDict(a=1, b=2),
-        steps(lambda v: v.move_to_end("a"), lambda v: v.update(c=3)),
-    ),
-}
-
-
-@pytest.mark.parametrize("kind", CHANGES)
-def test_one_container_changed_between_puts_leaves_history_whole(saver: Any, kind: str) -> None:
-    """Topics and reducers such as `operator.iadd` hand the same object to every put."""
-    make, changes = CHANGES[kind]
-    value = make()
-    configs, wanted = [], []
-    config = place()
-    for version, change in enumerate([lambda _: None, *changes], 1):
-        change(value)
-        wanted.append(copy.deepcopy(value))
-        config = put(saver, config, {"value": value}, value=version)
-        saver.put_writes(config, [("value", value)], "task")
-        configs.append(config)
-    for config, want in zip(configs, wanted, strict=True):
-        found = saver.get_tuple(config)
-        assert same(found.checkpoint["channel_values"]["value"], want)
-        assert same(found.pending_writes[0][2], want)
-
-
-NEAR = {
-    "1 True 1.0": [1, True, 1.0, 1],
-    "in a list": [[1, 2], [True, 2], [1.0, 2], [1, 2]],
-    "deep": [{"a": {"b": [1]}}, {"a": {"b": [True]}}, {"a": {"b": [1.0]}}],
-    "0 -0.0": [0.0, -0.0, 0],
-    "text and bytes": ["a", b"a", bytearray(b"a")],
-    "list and tuple": [[1, 2], (1, 2), [1, 2]],
-    "set and frozenset": [{1}, frozenset({1})],
-    "key order": [{"a": 1, "b": 2}, {"b": 2, "a": 1}],
-    "key order, deep": [[{"a": 1, "b": 2}], [{"b": 2, "a": 1}]],
-    "key renamed": [{"a": 1, "b": 2}, {"a": 1, "c": 2}],
-    "key of another type": [{1: "x"}, {True: "x"}, {1.0: "x"}, {"1": "x"}],
-    "dict and ordered dict": [{"a": 1}, OrderedDict(a=1)],
-    "None and nothing": [None, [], {}, "", 0, False],
-}
-
-
-@pytest.mark.parametrize("kind", NEAR)
-def test_values_that_are_merely_equal_are_told_apart(saver: Any, kind: str) -> None:
-    config = place()
-    for version, value in enumerate(NEAR[kind], 1):
-        config = put(saver, config, {"value": value, "list": [value]}, value=version, list=version)
-        found = saver.get_tuple(config).checkpoint["channel_values"]
-        assert same(found["value"], value)
-        assert same(found["list"], [value])
-        assert repr(found) == repr({"value": value, "list": [value]})
-
-
-def test_a_value_changed_in_place_and_returned_again_is_noticed(saver: Any) -> None:
-    def stamp(state: Any) -> Any:
-        for message in state["messages"][:-1]:
-            message.additional_kwargs["seen"] = message.additional_kwargs.get("seen", 0) + 1
-        return {"messages": state["messages"]}
-
-    builder = StateGraph(MessagesState)
-    builder.add_node("stamp", stamp)
-    builder.add_edge(START, "stamp")
-    graph = builder.compile(checkpointer=saver)
-    for turn in range(4):
-        say(graph, turn)
-    stamps = [m.additional_kwargs.get("seen", 0) for m in value_at(saver, place(), "messages")]
-    assert stamps == [3, 2, 1, 0]
-
-
-def test_a_change_in_place_that_is_not_returned_is_not_kept(saver: Any) -> None:
-    """As on LangGraph's `InMemorySaver`; its `SqliteSaver` keeps it."""
-
-    def meddle(state: Any) -> Any:
-        for item in state["log"]:
-            item["meddled"] = True
-        return {}
-
-    builder = StateGraph(Plain)
-    builder.add_node("meddle", meddle)
-    builder.add_edge(START, "meddle")
-
-    def play(checkpointer: Any) -> Any:
-        graph = builder.compile(checkpointer=checkpointer)
-        graph.update_state(at(), {"log": [{"n": 0}]}, as_node="meddle")
-        for turn in (1, 2):
-            graph.invoke({"log": []}, at(), durability="sync")
-            graph.update_state(at(), {"log": [{"n": turn}]}, as_node="meddle")
-        graph.invoke(None, at(), durability="sync")
-        return graph.get_state(at()).values
-
-    wanted = {"log": [{"n": 0}, {"n": 1}, {"n": 2}]}
-    assert play(InMemorySaver()) == wanted
-    assert play(saver) == wanted
-
-
-@pytest.mark.xfail(reason="the values are first looked at in the worker thread", strict=False)
-async def test_aput_keeps_values_as_they_were_when_it_began(another: Any) -> None:
-    """LangGraph goes on, and changes its channels' own containers, while a put is under way."""
-    saver, gate = another(), Gate()
-    values: dict[str, Any] = {"set": {0}, "list": [0], "dict": {"a": 0}, "deque": deque([0])}
-    made = checkpoint(values)
-    wanted = copy.deepcopy(values)
-    with ThreadPoolExecutor(1) as busy:
-        asyncio.get_running_loop().set_default_executor(busy)
-        busy.submit(gate.pass_through)
-        under_way = asyncio.ensure_future(
-            saver.aput(place(), made, metadata(), made["channel_versions"])
-        )
-        await asyncio.sleep(0)
-        values["set"].add(1)
-        values["list"].append(1)
-        values["dict"]["b"] = 1
-        values["deque"].append(1)
-        gate.open()
-        await under_way
-        found = await saver.aget_tuple(place())
-    assert found.checkpoint["channel_values"] == wanted
 
 
 # -- writes --------------------------------------------------------------------------
