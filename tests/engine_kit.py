@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections import OrderedDict, deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import attrs
@@ -228,6 +228,34 @@ def values_of(saver: Saver, at: Any) -> dict[str, Any]:
     return found.checkpoint["channel_values"]
 
 
+def shown(found: Any) -> dict[str, Any]:
+    """All that a reader sees of a checkpoint, exactly; the order of its channels is free."""
+    checkpoint, place, parent = found.checkpoint, found.config["configurable"], found.parent_config
+    assert checkpoint["id"] == place["checkpoint_id"]
+    return {
+        "place": (place["thread_id"], place["checkpoint_ns"], str(checkpoint["id"])),
+        "parent": None if parent is None else str(parent["configurable"]["checkpoint_id"]),
+        "values": {c: exactly(v) for c, v in checkpoint["channel_values"].items()},
+        "versions": {c: exactly(v) for c, v in checkpoint["channel_versions"].items()},
+        "metadata": exactly(found.metadata),
+        "rest": rest_of(checkpoint),
+        "writes": [(task, channel, exactly(v)) for task, channel, v in found.pending_writes],
+    }
+
+
+def rest_of(checkpoint: Any) -> Any:
+    """What a checkpoint has beside its channels; the order of `versions_seen` is free."""
+    seen = checkpoint["versions_seen"]
+    seen = {node: dict(sorted(seen[node].items())) for node in sorted(seen)}
+    rest = {k: checkpoint[k] for k in ("v", "ts", "updated_channels")}
+    return exactly({**rest, "versions_seen": seen})
+
+
+def everything(saver: Saver) -> dict[tuple[str, str, str], dict[str, Any]]:
+    """All visible checkpoints of all threads, by place."""
+    return {one["place"]: one for one in map(shown, saver.list(None))}
+
+
 def elements_stored(backend: Any, thread: str = "t") -> int:
     """How many log elements the thread holds."""
     (rows,) = backend.fetch([ReadThread(thread)])
@@ -268,7 +296,13 @@ def exactly(value: Any) -> Any:
     return (kind, value if isinstance(value, bytes) and len(value) > 64 else repr(value))
 
 
-def spread(items: Sequence[Any]) -> Iterator[tuple[int, Any]]:
-    """Numbers and items, shuffled the same way each time."""
-    order = sorted(range(len(items)), key=lambda i: (i * 7919) % 104729)
-    return ((i, items[i]) for i in order)
+def difference(a: Any, b: Any, path: str = "") -> str:
+    """Where two exact forms first differ, in a few words; "" if they do not."""
+    if type(a) is type(b) and isinstance(a, dict | tuple | list):
+        if not isinstance(a, dict):
+            a, b = dict(enumerate(a)), dict(enumerate(b))
+        if a.keys() != b.keys():
+            return f"{path}: {sorted(a.keys() - b.keys())} is not {sorted(b.keys() - a.keys())}"
+        if a != b:
+            return next((d for k in a if (d := difference(a[k], b[k], f"{path}/{k}"))), "")
+    return "" if a == b else f"{path}: {str(a)[:200]} is not {str(b)[:200]}"

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from engine_kit import exactly
+from engine_kit import exactly, rest_of
 from langgraph.checkpoint.base import WRITES_IDX_MAP
 
 from threadkeep.engine.loaded import LoadedId
@@ -57,14 +57,6 @@ def load_of(checkpoint_id: str | None) -> tuple[int, int, int]:
     if isinstance(checkpoint_id, LoadedId):
         return checkpoint_id.run, checkpoint_id.seen, checkpoint_id.flags
     return 0, 0, 0
-
-
-def rest_of(checkpoint: Any) -> Any:
-    """What a checkpoint has beside its channels; the order of `versions_seen` is free."""
-    seen = checkpoint["versions_seen"]
-    seen = {node: dict(sorted(seen[node].items())) for node in sorted(seen)}
-    rest = {k: checkpoint[k] for k in ("v", "ts", "updated_channels")}
-    return exactly({**rest, "versions_seen": seen})
 
 
 class Model:

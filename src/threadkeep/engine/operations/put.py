@@ -32,6 +32,7 @@ from threadkeep.engine.refs import Inline, Ref
 from threadkeep.engine.rows import pack_metadata, pack_time
 from threadkeep.engine.working_set import Held, Keyframe, State, ThreadMemory, watch
 from threadkeep.errors import (
+    BackendError,
     CodecError,
     ConflictError,
     SegmentTakenError,
@@ -99,8 +100,12 @@ def put(engine: Engine, call: Put) -> Operation[None]:
         except ThreadkeepError as exc:
             built.appender.failed()
             if isinstance(exc, ConflictError):
-                yield from _sweep(engine, call)
+                with suppress(BackendError):  # the conflict is what the caller must hear of
+                    yield from _sweep(engine, call)
             exc.at(**call.place.named())
+            raise
+        except GeneratorExit:  # interrupted: whether it was committed is not known
+            built.appender.failed()
             raise
         else:
             built.appender.committed()

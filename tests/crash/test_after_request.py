@@ -1,0 +1,357 @@
+"""A store that fails, or a process that dies, at any request of any operation.
+
+Before the backend carried the request out and after; then nothing is broken, nothing
+that was acknowledged is lost, and doing the same again leads where it would have led.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+from engine_kit import (
+    Chain,
+    Counted,
+    Steps,
+    checkpoint,
+    config,
+    everything,
+    fresh,
+    run_config,
+)
+from langchain_core.messages import AIMessage, HumanMessage
+
+from threadkeep import errors
+from threadkeep.backends.memory import MemoryBackend
+from threadkeep.backends.sqlite import SqliteBackend
+from threadkeep.engine import appender
+from threadkeep.saver import Saver
+
+LONG = "x" * 90
+
+
+class Death(BaseException):
+    """The process is gone: nothing in it runs on."""
+
+
+class Failing:
+    """Raises at request number `at`, before the inner backend carries it out or after."""
+
+    def __init__(self, inner: Any) -> None:
+        self.inner = inner
+        self.asked = 0
+        self.at: int | None = None
+        self.after = False
+        self.error: type[BaseException] = errors.BackendError
+
+    def arm(self, at: int, *, after: bool, error: type[BaseException]) -> None:
+        self.asked, self.at, self.after, self.error = 0, at, after, error
+
+    def fetch(self, reads: Any) -> Any:
+        return self._ask(lambda: self.inner.fetch(reads))
+
+    def commit(self, change: Any) -> None:
+        self._ask(lambda: self.inner.commit(change))
+
+    def close(self) -> None:
+        self.inner.close()
+
+    def _ask(self, request: Callable[[], Any]) -> Any:
+        self.asked += 1
+        if self.asked - 1 != self.at:
+            return request()
+        if self.after:
+            request()
+        raise self.error
+
+
+# -- the store that every operation begins with ----------------------------------------
+
+
+@dataclass
+class Scene:
+    """A store with a history, and one saver that knows it."""
+
+    backend: Failing
+    conflicts: Any
+    operation: Any
+    places: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.saver = Saver(self.backend, conflicts=self.conflicts)
+        self.build()
+        if self.operation is lose:
+            self.overtake()
+
+    def build(self) -> None:
+        chain = Chain(self.saver)
+        for i in range(5):
+            message = HumanMessage(f"{i} {LONG}", id=f"m{i}")
+            chain.put(m=[*chain.values.get("m", []), message], doc=f"{i} {LONG}" * 20, n=i)
+            self.places[f"old {i}"] = chain.at
+            self.saver.put_writes(chain.at, [("m", [AIMessage(LONG, id=f"a{i}")])], f"task {i}")
+        self.places["head"] = chain.at
+        fork = checkpoint("00000003 fork", {"m": [1, LONG]}, {"m": 100})
+        self.saver.put(self.places["old 2"], fork, {"source": "fork", "run_id": "r2"}, {})
+        inner = Chain(self.saver, "t", "sub:1", start=10)
+        inner.put(m=[LONG, LONG])
+        inner.put(m=[LONG, LONG, LONG])
+        other = Chain(self.saver, "u")
+        other.put(m=[LONG] * 3)
+        self.saver.put(other.at, checkpoint(50, {"m": [LONG]}, {"m": 50}), {"run_id": "r2"}, {})
+
+    def overtake(self) -> None:
+        """A run loads the head and writes; another one puts the next checkpoint."""
+        loaded = self.saver.get_tuple(run_config())
+        assert loaded is not None
+        self.places["loser"] = loaded.config
+        self.saver.put_writes(loaded.config, [("m", [LONG])], "loser")
+        winner = fresh(self.saver).get_tuple(run_config())
+        assert winner is not None
+        fresh(self.saver).put(winner.config, checkpoint(300, {"m": []}, {"m": 300}), {}, {})
+
+
+def next_put(scene: Scene) -> tuple[Any, ...]:
+    value = [HumanMessage(f"{i} {LONG}", id=f"m{i}") for i in range(5)]
+    made = checkpoint(200, {"m": [*value, AIMessage(LONG, id="new")], "n": 9}, {"m": 9, "n": 9})
+    return scene.places["head"], made, {"source": "loop"}, {}
+
+
+def put(saver: Saver, scene: Scene) -> None:
+    saver.put(*next_put(scene))
+
+
+def put_on_old(saver: Saver, scene: Scene) -> None:
+    made = checkpoint(201, {"m": [LONG], "doc": "new" * 900}, {"m": 9, "doc": 9})
+    saver.put(scene.places["old 1"], made, {"source": "fork"}, {})
+
+
+def put_cold(saver: Saver, scene: Scene) -> None:
+    put(fresh(saver), scene)
+
+
+def put_writes(saver: Saver, scene: Scene) -> None:
+    saver.put_writes(scene.places["head"], [("m", [LONG]), ("n", 1)], "late task")
+
+
+def a_step(saver: Saver, scene: Scene) -> None:
+    """Writes and the put that absorbs them."""
+    at, made, metadata, versions = next_put(scene)
+    saver.put_writes(at, [("m", [made["channel_values"]["m"][-1]])], "step task")
+    saver.put(at, made, metadata, versions)
+
+
+def prune(saver: Saver, scene: Scene) -> None:
+    saver.prune(["t", "u"])
+
+
+def prune_all(saver: Saver, scene: Scene) -> None:
+    saver.prune(["t", "u"], strategy="delete")
+
+
+def delete_for_runs(saver: Saver, scene: Scene) -> None:
+    saver.delete_for_runs(["r2", "absent"])
+
+
+def copy_thread(saver: Saver, scene: Scene) -> None:
+    try:
+        saver.copy_thread("t", "copy")
+    except errors.ThreadExistsError:
+        # It was copied, and the news was lost.
+        assert len([p for p in everything(saver) if p[0] == "copy"]) > 0
+
+
+def delete_thread(saver: Saver, scene: Scene) -> None:
+    saver.delete_thread("t")
+
+
+def lose(saver: Saver, scene: Scene) -> None:
+    """A run that is overtaken: its put is refused, and its writes are swept."""
+    try:
+        saver.put(scene.places["loser"], checkpoint(299, {"m": [1]}, {"m": 299}), {}, {})
+    except errors.ConflictError:
+        return
+    assert saver._engine.conflicts == "fork"
+
+
+def read(saver: Saver, scene: Scene) -> None:
+    assert saver.get_tuple(config()) is not None
+    assert len(list(saver.list(None))) == 10
+
+
+OPERATIONS = [
+    put,
+    put_on_old,
+    put_cold,
+    put_writes,
+    a_step,
+    prune,
+    prune_all,
+    delete_for_runs,
+    copy_thread,
+    delete_thread,
+    lose,
+    read,
+]
+
+
+@pytest.fixture(params=["memory", "sqlite"])
+def stores(request, tmp_path):
+    """Makes one backend after the other; closes them in the end."""
+    made = []
+
+    def make() -> Failing:
+        if request.param == "memory":
+            inner: Any = MemoryBackend()
+        else:
+            inner = SqliteBackend(tmp_path / f"{len(made)}.db", synchronous="normal")
+        made.append(Failing(inner))
+        return made[-1]
+
+    yield make
+    for backend in made:
+        backend.close()
+
+
+@pytest.fixture(autouse=True)
+def small_seals(monkeypatch):
+    """Segments are sealed early here, so that the operations do it."""
+    monkeypatch.setattr(appender, "SEAL_COUNT", 4)
+    monkeypatch.setattr(appender, "SEAL_KEYFRAMES", 2)
+
+
+def uninterrupted(stores, conflicts, operation):
+    """Everything that is there in the end, and how many requests it took."""
+    scene = Scene(stores(), conflicts, operation)
+    scene.backend.asked = 0
+    operation(scene.saver, scene)
+    requests = scene.backend.asked
+    return everything(fresh(scene.saver)), requests
+
+
+@pytest.mark.parametrize("conflicts", ["fork", "raise"])
+@pytest.mark.parametrize("operation", OPERATIONS, ids=lambda op: op.__name__)
+def test_failure_at_every_request(stores, operation, conflicts):
+    end, requests = uninterrupted(stores, conflicts, operation)
+    assert requests
+    for at in range(requests):
+        for after in (False, True):
+            for error in (errors.BackendError, Death):
+                scene = Scene(stores(), conflicts, operation)
+                before = everything(scene.saver)
+                interrupt(scene, operation, at, after, error)
+                reader = fresh(scene.saver)
+                assert reader.check().ok, (at, after, error)
+                assert_nothing_lost(before, everything(reader), end)
+                again = scene.saver if error is errors.BackendError else reader
+                operation(again, scene)
+                assert everything(fresh(again)) == end, (at, after, error)
+                assert fresh(again).check().ok
+
+
+def interrupt(scene, operation, at, after, error):
+    scene.backend.arm(at, after=after, error=error)
+    try:
+        operation(scene.saver, scene)
+    except (errors.BackendError, Death):
+        pass
+    else:
+        # The failure of what only tidies up may be passed over.
+        assert operation is lose
+    scene.backend.at = None
+
+
+def assert_nothing_lost(before, now, end):
+    """Every checkpoint is as it was, or as it is in the end; only what the end lacks may be gone."""
+    for place, shown in now.items():
+        assert shown in (before.get(place), end.get(place)), place
+    for place in before.keys() & end.keys():
+        assert place in now
+
+
+# -- cancellation ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("after", [False, True])
+@pytest.mark.parametrize("closed_at", range(3))
+def test_an_operation_that_is_closed_leaves_the_saver_usable(stores, closed_at, after):
+    scene = Scene(stores(), "fork", put)
+    end, _ = uninterrupted(stores, "fork", put)
+    steps = Steps(fresh(scene.saver)._put(*next_put(scene)), scene.backend)
+    for _ in range(closed_at):
+        steps.step()
+    assert steps.request is not None
+    if after:
+        steps.carry_out()
+    steps.close()
+    assert fresh(scene.saver).check().ok
+    put(scene.saver, scene)
+    assert everything(scene.saver) == end
+    assert fresh(scene.saver).check().ok
+
+
+def test_sealing_goes_on_after_an_operation_was_closed(stores):
+    scene = Scene(stores(), "fork", put)
+    chain = Chain(scene.saver, "v")
+    counted = Counted(scene.backend)
+    for i in range(20):
+        if i % 3 == 1:
+            steps = Steps(scene.saver._put(*chain.arguments(m=[f"{i} {LONG}"])), scene.backend)
+            steps.carry_out()
+            steps.close()
+        chain.put(m=[*chain.values.get("m", []), f"{i} {LONG}"])
+    seals = 0
+    scene.saver._backend = counted
+    for i in range(20):
+        chain.put(m=[*chain.values["m"], f"more {i} {LONG}"])
+        seals += bool(counted.commits[-1].drop_segments)
+    assert seals >= 3
+    assert fresh(scene.saver).check().ok
+
+
+class Gate:
+    """A blocking backend whose commits wait until they are let through."""
+
+    def __init__(self, inner: Any) -> None:
+        self.inner = inner
+        self.arrived = threading.Event()
+        self.open = threading.Event()
+        self.open.set()
+        self.done = threading.Event()
+
+    def fetch(self, reads: Any) -> Any:
+        return self.inner.fetch(reads)
+
+    def commit(self, change: Any) -> None:
+        self.arrived.set()
+        assert self.open.wait(20)
+        self.inner.commit(change)
+        self.done.set()
+
+    def close(self) -> None:
+        self.inner.close()
+
+
+@pytest.mark.parametrize("conflicts", ["fork", "raise"])
+async def test_a_cancelled_put_may_still_be_stored_and_harms_nothing(stores, conflicts):
+    scene = Scene(stores(), conflicts, put)
+    end, _ = uninterrupted(stores, conflicts, put)
+    gate = Gate(scene.backend)
+    saver = Saver(gate, conflicts=conflicts)
+    gate.open.clear()
+    task = asyncio.create_task(saver.aput(*next_put(scene)))
+    await asyncio.to_thread(gate.arrived.wait, 20)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    gate.open.set()
+    assert await asyncio.to_thread(gate.done.wait, 20)
+    assert everything(fresh(saver)) == end
+    await saver.aput(*next_put(scene))
+    assert everything(saver) == end
+    report = await saver.acheck()
+    assert report.ok, report.findings
