@@ -266,7 +266,7 @@ def interrupt(scene, operation, at, after, error):
 
 
 def assert_nothing_lost(before, now, end):
-    """Every checkpoint is as it was, or as it is in the end; only what the end lacks may be gone."""
+    """Each is as it was or as it is in the end; only what the end lacks may be gone."""
     for place, shown in now.items():
         assert shown in (before.get(place), end.get(place)), place
     for place in before.keys() & end.keys():
