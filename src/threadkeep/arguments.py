@@ -6,7 +6,9 @@ containers that the caller owns are copied here.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, cast
 
 from langchain_core.runnables import RunnableConfig
@@ -26,6 +28,8 @@ from threadkeep.engine.operations.put import Put
 from threadkeep.engine.operations.write import PutWrites
 from threadkeep.errors import InvalidArgumentError, InvalidConfigError
 from threadkeep.langgraph_names import RUNTIME, TASK_ID, TASK_NS
+
+_CONTAINERS = (list, dict, set, deque)
 
 
 def place(config: RunnableConfig) -> Place:
@@ -87,6 +91,17 @@ def put(
         given[key] = dict[str, Any](cast("dict[str, Any]", given.get(key)) or {})
     target = Place(parent.thread, parent.ns, str(given["id"]))
     return Put(target, parent.id, given, _metadata(config, metadata))
+
+
+def snapshot(call: Put) -> Put:
+    """The call with its containers copied at once.
+
+    For a call that is carried out later, in another thread: LangGraph goes on and changes
+    its channels' own containers in the meantime.
+    """
+    given = call.checkpoint["channel_values"]
+    copies = {k: v.copy() if type(v) in _CONTAINERS else v for k, v in given.items()}
+    return replace(call, checkpoint={**call.checkpoint, "channel_values": copies}, given=given)
 
 
 def _metadata(config: RunnableConfig, metadata: CheckpointMetadata) -> dict[str, Any]:

@@ -42,6 +42,7 @@ from threadkeep.engine.operations import (
 )
 from threadkeep.engine.operations.context import Engine
 from threadkeep.engine.operations.inspection import CheckReport, Stats
+from threadkeep.engine.operations.put import Put
 from threadkeep.engine.working_set import WorkingSet
 from threadkeep.errors import InvalidArgumentError
 
@@ -247,7 +248,9 @@ class Saver(BaseCheckpointSaver[Any]):
         new_versions: ChannelVersions,
     ) -> RunnableConfig:
         """See `put`."""
-        return await self._arun(self._put(config, checkpoint, metadata, new_versions))
+        return await self._arun(
+            self._put(config, checkpoint, metadata, new_versions, at_once=False)
+        )
 
     def _put(
         self,
@@ -255,8 +258,13 @@ class Saver(BaseCheckpointSaver[Any]):
         checkpoint: Checkpoint,
         metadata: CheckpointMetadata,
         new_versions: ChannelVersions,
+        *,
+        at_once: bool = True,
     ) -> Operation[RunnableConfig]:
         call = arguments.put(config, checkpoint, metadata, new_versions)
+        return self._stored(call if at_once else arguments.snapshot(call))
+
+    def _stored(self, call: Put) -> Operation[RunnableConfig]:
         yield from put.put(self._engine, call)
         return arguments.stored(call)
 

@@ -21,7 +21,7 @@ def next_version(current: float | str | None) -> float | str:
         return 1
     if isinstance(current, int | float):
         return current + 1
-    sequence, dot, _ = current.partition(".")
+    sequence, dot, _ = current.partition(".") if isinstance(current, str) else ("", "", "")
     if not sequence.isdecimal():
         raise InvalidArgumentError(
             f"The channel version {current!r} is of no known kind.",

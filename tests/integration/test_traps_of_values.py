@@ -228,7 +228,6 @@ def test_a_change_in_place_that_is_not_returned_is_not_kept(saver: Any) -> None:
     assert play(saver) == wanted
 
 
-@pytest.mark.xfail(reason="the values are first looked at in the worker thread", strict=False)
 async def test_aput_keeps_values_as_they_were_when_it_began(another: Any) -> None:
     """LangGraph goes on, and changes its channels' own containers, while a put is under way."""
     saver, gate = another(), Gate()

@@ -70,13 +70,17 @@ class Draft:
     _placed: list[Placed] = field(default_factory=list)
     _known: list[tuple[str, Known]] = field(default_factory=list)
 
-    def value(self, channel: str, value: Any, old: Held | None = None) -> tuple[Ref, Held]:
+    def value(
+        self, channel: str, value: Any, old: Held | None = None, given: Any = None
+    ) -> tuple[Ref, Held]:
         """Store a channel's value beside what was last seen of it.
+
+        `given` is the caller's own container where `value` is a copy of it.
 
         Raises:
             UnserializableError: names the channel.
         """
-        known = self.memory.known(channel, value)
+        known = self.memory.known(channel, value if given is None else given)
         if known is not None:
             for span in known.ref.needs:
                 self.appender.borrow(known.home, span)
@@ -86,7 +90,9 @@ class Draft:
         except ThreadkeepError as exc:
             exc.at(channel=channel)
             raise
-        self._known.append((channel, Known(value, ref, held, self.appender.home)))
+        # (What is watched of a single value is the copy: the original may change unseen.)
+        found_by = given if given is not None and isinstance(held, HeldRun) else value
+        self._known.append((channel, Known(found_by, ref, held, self.appender.home)))
         return ref, held
 
     def settle(self, generation: int | None) -> None:

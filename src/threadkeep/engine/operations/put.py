@@ -7,18 +7,26 @@ snapshot stays visible so); another version is the value given, or none.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Any, cast
 
 from threadkeep.engine import checksum
 from threadkeep.engine import manifest as manifests
 from threadkeep.engine.appender import KEYFRAMES, Appender
-from threadkeep.engine.calls import Operation, Place, commit, fetch_checkpoint
+from threadkeep.engine.calls import Operation, Place, commit, fetch, fetch_checkpoint
 from threadkeep.engine.draft import Draft
 from threadkeep.engine.loaded import LoadedId, created_at
 from threadkeep.engine.manifest import Entry, Manifest, Version
-from threadkeep.engine.model import FREE, Batch, CheckpointRow, HeadFence
+from threadkeep.engine.model import (
+    FREE,
+    Batch,
+    CheckpointRow,
+    HeadFence,
+    ReadThread,
+    ThreadRows,
+)
 from threadkeep.engine.operations.context import (
     ATTEMPTS,
     KEYFRAME_EVERY,
@@ -53,12 +61,17 @@ _KNOWN_KEYS = (
 
 @dataclass(frozen=True, slots=True)
 class Put:
-    """A `put` call: the checkpoint as given, its parent's id, its metadata merged."""
+    """A `put` call: the checkpoint, its parent's id, its metadata merged.
+
+    Where the checkpoint's values are copies, `given` holds the values themselves: a
+    pending write may have brought one of them before.
+    """
 
     place: Place
     parent: str | None
     checkpoint: dict[str, Any]
     metadata: dict[str, Any]
+    given: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def flags(self) -> int:
@@ -124,9 +137,13 @@ def _sweep(engine: Engine, call: Put) -> Operation[None]:
     parent = call.parent
     if not isinstance(parent, LoadedId):
         return
-    reply = yield from fetch_checkpoint(call.place.thread, call.place.ns, str(parent))
-    rows = reply.found.writes if reply.found else ()
-    drops = tuple((r.ns, r.checkpoint_id, r.seq) for r in rows if r.run == parent.run)
+    reply = yield from fetch(ReadThread(call.place.thread))
+    rows = cast("ThreadRows", reply)
+    own = [r for r in rows.orphans if (r.ns, r.checkpoint_id) == (call.place.ns, call.place.id)]
+    for stored in rows.checkpoints:
+        if (stored.row.ns, stored.row.id) == (call.place.ns, str(parent)):
+            own += [r for r in stored.writes if r.run == parent.run]
+    drops = tuple((r.ns, r.checkpoint_id, r.seq) for r in own)
     if drops:
         yield from commit(Batch(call.place.thread, engine.now(), drop_writes=drops))
 
@@ -282,7 +299,9 @@ def _manifest(
             if channel in known:
                 held[channel] = known[channel]
         elif channel in values:
-            ref, held[channel] = draft.value(channel, values[channel], known.get(channel))
+            value = values[channel]
+            given = call.given.get(channel, value)
+            ref, held[channel] = draft.value(channel, value, known.get(channel), given)
             entries[channel] = Entry(version, ref)
         else:
             entries[channel] = Entry(version, None)
