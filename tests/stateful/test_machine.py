@@ -264,6 +264,7 @@ class Machine(RuleBasedStateMachine):
         config = {"configurable": configurable}
         merged = get_checkpoint_metadata(config, metadata)
         self.touched = (thread, ns)
+        replaced = made["id"] in self.model.space(thread, ns).rows
         try:
             self.model.put(thread, ns, parent, made, merged)
         except Conflict:
@@ -272,7 +273,17 @@ class Machine(RuleBasedStateMachine):
             return None
         after = saver.put(config, made, metadata, {})
         assert after["configurable"]["checkpoint_id"] == made["id"]
+        if replaced:
+            self.forget_replaced(saver, thread, ns, made["id"])
         return made["id"]
+
+    def forget_replaced(self, saver: Saver, thread: str, ns: str, checkpoint_id: str) -> None:
+        """LangGraph puts an id again only to say the same: no other process must notice."""
+        replaced = (thread, ns, checkpoint_id)
+        self.runs = [run for run in self.runs if (run.thread, run.ns, str(run.at)) != replaced]
+        for other in self.savers:
+            if other is not saver:
+                other._engine.working_set.forget(thread)
 
     @rule(data=st.data(), thread=THREADS, ns=SPACES)
     def put_anywhere(self, data: Any, thread: str, ns: str) -> None:
@@ -300,7 +311,6 @@ class Machine(RuleBasedStateMachine):
         after = self.put(data, run.saver, run.thread, run.ns, run.at, dict(run.values))
         if after is None:
             self.runs.remove(run)
-            return
         run.at = after
 
     @precondition(lambda self: self.runs)
