@@ -148,7 +148,8 @@ class Elements:
 
     def _decoded(self, log: int, part: _Part, first: int, last: int) -> list[Any]:
         values = part.values[first:last]
-        if _UNREAD in values[:1] or _UNREAD in values[-1:] or any(v is _UNREAD for v in values):
+        # By identity alone: values such as arrays have an `==` of their own.
+        if any(value is _UNREAD for value in values):
             values = self._codec.decode_many(
                 [self.raw(log, part.start + i) for i in range(first, last)], self.element
             )

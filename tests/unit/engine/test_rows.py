@@ -55,7 +55,7 @@ JSON = st.recursive(
 
 @given(st.dictionaries(st.text(max_size=5), JSON, max_size=4))
 def test_what_json_can_hold_is_stored_as_json_alone(metadata):
-    text, exact = rows.pack_metadata(metadata, CODEC)
+    _, exact = rows.pack_metadata(metadata, CODEC)
     surrogates = any(0xD800 <= ord(c) < 0xE000 for c in json.dumps(metadata, ensure_ascii=False))
     assert (exact is None) == (not surrogates)
 
