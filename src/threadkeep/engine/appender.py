@@ -102,6 +102,7 @@ class Appender:
     def committed(self) -> None:
         """Tell the working set what is stored now."""
         self.home.committed = True
+        self.home.segments = ()  # nobody will have to carry them
         for log, tail, grows in self._seals:
             self.memory.end_seal(log, tail, grows)
         for log_number, start, data in self._runs:

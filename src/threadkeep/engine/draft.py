@@ -143,7 +143,9 @@ class Draft:
             self._find_placed(fresh)
         shadow = _watch_all(old, pieces, fresh, keys, items)
         raws = self._place(channel, fresh, shadow.opaque, old, afresh=afresh)
-        weight = sum([e.size for e in fresh]) + (old.weight if old is not None else 0)
+        weight = sum([e.size for e in fresh])
+        if old is not None and old.seen.items:
+            weight += old.weight * (len(items) - len(fresh)) // len(old.seen.items)
         run = Run(kind, refs.merged(_spans(pieces, fresh, old)))
         if old is not None and len(fresh) < len(items):
             self._know_part(channel, kind, fresh)

@@ -418,6 +418,7 @@ class WorkingSet:
             if memory is None:
                 memory = self._threads[thread] = ThreadMemory(self._locks, self._token)
                 self._weigh(thread, _BASE_WEIGHT)
+                self._make_room()
             self._threads.move_to_end(thread)
             return memory
 
@@ -432,8 +433,12 @@ class WorkingSet:
             memory = self._threads.get(thread)
             if memory is not None:
                 self._weigh(thread, memory.weight)
-            while self._total > self._limit and len(self._threads) > 1:
-                self._drop(next(iter(self._threads)))
+            self._make_room()
+
+    def _make_room(self) -> None:
+        """Forget the threads that were not used for longest; the newest stays."""
+        while self._total > self._limit and len(self._threads) > 1:
+            self._drop(next(iter(self._threads)))
 
     def _weigh(self, thread: str, weight: int) -> None:
         self._total += weight - self._weights.get(thread, 0)

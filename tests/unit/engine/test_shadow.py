@@ -22,7 +22,7 @@ from .values import VALUES, Attrs, Mixed, Model, Pair, Plain, Slotted, changes
 @given(st.lists(VALUES, max_size=5))
 def test_no_change_holds(elements):
     shadow = Shadow.of(elements)
-    gc.collect()
+    gc.collect(0)
     for element in elements:
         exactly(element), repr(element), element == element  # noqa: PLR0124
     assert shadow.holds()

@@ -33,6 +33,7 @@ from threadkeep.engine.working_set import (
 from threadkeep.errors import CorruptionError
 
 TOKEN_BITS = 31
+_KEYFRAME_ROW = 64  # bytes that a keyframe takes as a row of its own, about
 KEYFRAME_EVERY = 64  # checkpoints written against one keyframe
 ATTEMPTS = 8  # times a commit is built anew when others took its log positions
 
@@ -70,7 +71,7 @@ def read_manifest(stored: StoredCheckpoint) -> tuple[Manifest, Keyframe]:
     key = manifest.decode(whole)
     data = checksum.unseal(row.manifest, checksum.of_checkpoint(row))
     # A process that comes and goes cannot count: large differences tell as much.
-    used = KEYFRAME_EVERY if 2 * len(data) > len(whole) else 1
+    used = KEYFRAME_EVERY if 2 * len(data) > len(whole) + _KEYFRAME_ROW else 1
     return manifest.decode(data, key), Keyframe(key, row.key_log, row.key_pos, used)
 
 

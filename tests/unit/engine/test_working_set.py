@@ -1,0 +1,217 @@
+"""What a process remembers: bounded, and dropped when it may not be so any more."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+from engine_kit import Chain, config, counted_saver, exactly, fresh, run_config, values_of
+from langchain_core.messages import HumanMessage
+
+from threadkeep.engine.working_set import WorkingSet
+
+LONG = "x" * 90
+
+
+def messages(count):
+    return [HumanMessage(f"{i} {LONG}", id=str(i)) for i in range(count)]
+
+
+@pytest.fixture
+def made():
+    return counted_saver()
+
+
+# -- bounds ----------------------------------------------------------------------------
+
+
+def test_threads_are_forgotten_when_room_is_needed():
+    saver, _, _ = counted_saver(working_set_bytes=400_000)
+    chains = [Chain(saver, f"thread {i}") for i in range(50)]
+    for chain in chains:
+        chain.put(m=messages(40))
+    kept = len(saver._engine.working_set)
+    assert 1 <= kept < 40
+    for chain in chains:
+        assert exactly(values_of(saver, chain.at)["m"]) == exactly(messages(40))
+
+
+def test_the_thread_used_last_is_kept():
+    saver, backend, _ = counted_saver(working_set_bytes=100_000)
+    chains = [Chain(saver, f"thread {i}") for i in range(20)]
+    for chain in chains:
+        chain.put(m=messages(40))
+        backend.asked()
+        chain.put(m=messages(41))
+        assert backend.asked() == (0, 1)
+
+
+def test_reading_many_threads_does_not_fill_the_memory():
+    saver, _, _ = counted_saver(working_set_bytes=100_000)
+    for i in range(2000):
+        saver.get_tuple(config(f"absent {i}"))
+    assert len(saver._engine.working_set) <= 30
+
+
+def test_a_thread_of_large_values_is_weighed():
+    saver, _, _ = counted_saver(working_set_bytes=1_000_000)
+    for i in range(6):
+        chain = Chain(saver, f"thread {i}")
+        chain.put(doc="x" * 300_000)
+        chain.put(doc="x" * 300_001)
+    assert len(saver._engine.working_set) <= 2
+
+
+def test_a_window_over_a_long_history_does_not_grow_heavy():
+    saver, _, _ = counted_saver()
+    chain = Chain(saver)
+    for i in range(600):
+        chain.put(m=[*chain.values.get("m", []), f"{i} {LONG}"][-20:])
+    memory = saver._engine.working_set.thread("t")
+    assert memory.weight < 200_000
+
+
+def test_the_bytes_of_committed_segments_are_let_go():
+    saver, _, _ = counted_saver()
+    chain = Chain(saver)
+    for i in range(20):
+        saver.put_writes(chain.put(doc=[LONG, i]), [("doc", [LONG * 2, i])], "task")
+    memory = saver._engine.working_set.thread("t")
+    homes = [known.home for known in memory._known.values()]
+    assert homes
+    assert all(home.committed and not home.segments for home in homes)
+
+
+# -- what is remembered is right -------------------------------------------------------
+
+
+def test_lent_objects_are_lent_to_nobody_else(made):
+    saver, _, _ = made
+    Chain(saver).put(m=messages(5))
+    first = saver.get_tuple(run_config())
+    second = saver.get_tuple(run_config())
+    reader = saver.get_tuple(config())
+    found = [one.checkpoint["channel_values"]["m"] for one in (first, second, reader)]
+    assert len({id(m) for value in found for m in value}) == 15
+    found[0][0].content = "mine"
+    assert [value[0].content for value in found[1:]] == [f"0 {LONG}"] * 2
+
+
+def test_a_run_is_lent_what_the_last_one_left(made):
+    saver, _, _ = made
+    Chain(saver).put(m=messages(5))
+    first = saver.get_tuple(run_config())
+    ids = [id(m) for m in first.checkpoint["channel_values"]["m"]]
+    keep = first.checkpoint["channel_values"]["m"]
+    del first
+    second = saver.get_tuple(run_config())
+    assert [id(m) for m in second.checkpoint["channel_values"]["m"]] == ids
+    assert second.checkpoint["channel_values"]["m"] is not keep
+
+
+def test_changed_objects_are_not_lent(made):
+    saver, _, _ = made
+    Chain(saver).put(m=messages(5), d={"k": [1], "l": LONG}, s=[[1]])
+    first = saver.get_tuple(run_config())
+    values = first.checkpoint["channel_values"]
+    values["m"][2].content = "changed by a reader"
+    values["d"]["k"].append(2)
+    values["s"][0].append(2)
+    del first
+    found = saver.get_tuple(run_config()).checkpoint["channel_values"]
+    assert exactly(found["m"]) == exactly(messages(5))
+    assert found["d"]["k"] == [1]
+    assert found["s"] == [[1]]
+
+
+def test_another_allowlist_decodes_again(made):
+    saver, _, codec = made
+    Chain(saver).put(m=messages(5))
+    saver.get_tuple(run_config())
+    clone = saver.with_allowlist([("tests", "Nothing")])
+    codec.decoded = 0
+    found = clone.get_tuple(run_config())
+    assert exactly(found.checkpoint["channel_values"]["m"]) == exactly(messages(5))
+
+
+@pytest.mark.parametrize("how", ["delete", "prune", "delete for runs"])
+def test_another_process_removes_what_is_remembered(made, how):
+    saver, _, _ = made
+    chain = Chain(saver)
+    chain.put(m=messages(5))
+    old = chain.put(m=messages(6))
+    chain.put(m=[])
+    other = fresh(saver)
+    match how:
+        case "delete":
+            other.delete_thread("t")
+        case "prune":
+            other.prune(["t"])
+        case _:
+            saver.put(chain.at, {**chain.arguments(n=1)[1]}, {"run_id": "r"}, {})
+            other.delete_for_runs(["r"])
+    chain.at = old
+    chain.put(m=messages(7))
+    assert exactly(values_of(fresh(saver), chain.at)["m"]) == exactly(messages(7))
+    assert fresh(saver).check().ok
+
+
+def test_a_deleted_thread_starts_afresh(made):
+    saver, _, _ = made
+    for _ in range(3):
+        chain = Chain(saver)
+        chain.put(m=messages(5))
+        chain.put(m=messages(6))
+        assert len(list(saver.list(config()))) == 2
+        saver.delete_thread("t")
+        assert saver.get_tuple(config()) is None
+    assert fresh(saver).check().ok
+
+
+# -- the working set alone -------------------------------------------------------------
+
+
+def test_a_limit_smaller_than_one_thread():
+    working_set = WorkingSet(1, threading.RLock, lambda bits: 5)
+    for name in "abc":
+        working_set.thread(name)
+        working_set.settle(name)
+    assert len(working_set) == 1
+    working_set.forget("c")
+    working_set.forget("c")
+    assert len(working_set) == 0
+
+
+def test_log_numbers_and_positions():
+    memory = WorkingSet(10**9, threading.RLock, lambda bits: 2**bits - 1).thread("t")
+    memory.meet(0)
+    assert memory.reserve("", "a", 3) == (1, 0)
+    assert memory.reserve("", "a", 2) == (1, 3)
+    assert memory.reserve("", "b", 1) == (2, 0)
+    assert memory.reserve("child", "a", 1) == (2**31 - 1, 0)
+    memory.start_log("", "a")
+    assert memory.reserve("", "a", 1) == (3, 0)
+    memory.resume_log("", "c", 9, 20)
+    assert memory.reserve("", "c", 1) == (9, 20)
+    memory.resume_log("", "c", 9, 5)
+    assert memory.reserve("", "c", 1) == (9, 21)
+    assert memory.reserve("", "d", 1) == (10, 0)
+    memory.meet(1)
+    assert memory.reserve("", "a", 1)[1] == 0
+
+
+def test_many_threads_reserve_at_once():
+    memory = WorkingSet(10**9, threading.RLock, lambda bits: 7).thread("t")
+    memory.meet(0)
+    found = []
+
+    def work():
+        found.extend((*memory.reserve("", "a", 1 + i % 3), 1 + i % 3) for i in range(300))
+
+    workers = [threading.Thread(target=work) for _ in range(4)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    taken = [pos for _, start, count in found for pos in range(start, start + count)]
+    assert sorted(taken) == list(range(len(taken)))
