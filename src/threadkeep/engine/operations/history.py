@@ -81,16 +81,27 @@ def _walk(place: Place, channels: dict[str, None]) -> Operation[dict[str, Channe
     seeds: dict[str, Ref | None] = {}
     reply = yield from fetch_checkpoint(place.thread, place.ns, place.id)
     at, size = reply.found.row.id if reply.found else None, _FIRST_STRETCH
+    met: set[str] = set()
     while at is not None and len(seeds) < len(writes):
         rows = yield from fetch(ReadPath(place.thread, place.ns, at, size))
         rows = cast("list[StoredCheckpoint]", rows)
-        for step in steps(rows):
+        before = len(met)
+        for step in _until_met(steps(rows), met):
             _gather(step, writes, seeds)
             if len(seeds) == len(writes):
                 break
-        at = rows[-1].row.id if len(rows) == size else None
+        at = rows[-1].row.id if len(rows) == size and len(met) > before else None
         size = min(size * 2, _LONGEST_STRETCH)
     return {c: ChannelHistory(list(reversed(w)), seeds.get(c)) for c, w in writes.items()}
+
+
+def _until_met(found: Iterator[Step], met: set[str]) -> Iterator[Step]:
+    """The steps up to one that was met before: a checkpoint may be put as its own ancestor."""
+    for step in found:
+        if step.stored.row.id in met:
+            return
+        met.add(step.stored.row.id)
+        yield step
 
 
 def _gather(step: Step, writes: dict[str, list[Write]], seeds: dict[str, Ref | None]) -> None:
