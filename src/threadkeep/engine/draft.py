@@ -80,7 +80,7 @@ class Draft:
         Raises:
             UnserializableError: names the channel.
         """
-        known = self.memory.known(channel, value if given is None else given)
+        known = self.memory.known(channel, value if given is None else given, value)
         if known is not None:
             for span in known.ref.needs:
                 self.appender.borrow(known.home, span)

@@ -169,15 +169,15 @@ class Known:
             return ()
         return enumerate(items)
 
-    def holds(self) -> bool:
-        """Whether the value is still what was stored."""
+    def holds(self, value: Any) -> bool:
+        """Whether what was stored is this: the value itself, or a copy of it."""
         if isinstance(self.held, HeldCell):
             return self.held.shadow.holds()
         seen = self.held.seen
-        items = list(self.value.values()) if seen.keys is not None else list(self.value)
+        items = list(value.values()) if seen.keys is not None else list(value)
         if pointers(items) != pointers(seen.items) or not seen.shadow.holds():
             return False
-        return seen.keys is None or pointers(list(self.value)) == pointers(seen.keys)
+        return seen.keys is None or pointers(list(value)) == pointers(seen.keys)
 
 
 @dataclass(slots=True)
@@ -327,10 +327,10 @@ class ThreadMemory:
         found = self._placed.get(id(value))
         return found if found and found.value is value and found.shadow.holds() else None
 
-    def known(self, channel: str, value: Any) -> Known | None:
-        """How this very value of the channel was stored, if it has not changed since."""
-        found = self._known.get((channel, id(value)))
-        return found if found is not None and found.value is value and found.holds() else None
+    def known(self, channel: str, given: Any, value: Any) -> Known | None:
+        """How the given value of the channel was stored, if `value`, a copy, is still that."""
+        found = self._known.get((channel, id(given)))
+        return found if found and found.value is given and found.holds(value) else None
 
     def known_part(self, channel: str, item: Any) -> tuple[Known, int] | None:
         """A list, tuple or dict that was stored for the channel, and where `item` is in it."""

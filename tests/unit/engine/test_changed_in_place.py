@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Annotated
 
 import pytest
-from engine_kit import Chain, exactly, fresh, memory_saver, values_of
+from engine_kit import Chain, Steps, config, exactly, fresh, memory_saver, values_of
 from langgraph.graph import START, StateGraph
 from typing_extensions import TypedDict
 
@@ -112,6 +112,19 @@ def test_a_key_that_is_equal_but_of_another_type_inside_a_tuple(chain):
     assert exactly(read_back(chain)["x"]) == exactly(
         {"first": LONG, (True, 2): value, "other": LONG}
     )
+
+
+def test_aput_stores_its_values_as_they_were_when_it_was_called(chain):
+    at = chain.put(n=0)
+    value = [LONG, {"k": LONG}]
+    chain.saver.put_writes(at, [("x", value)], "task")
+    value.append("in time")
+    arguments = chain.arguments(x=value)
+    putting = chain.saver._put(*arguments, at_once=False)
+    value.pop()
+    Steps(putting, chain.saver._backend).finish()
+    chain.at = config(checkpoint_id=arguments[1]["id"])
+    assert read_back(chain)["x"] == [LONG, {"k": LONG}, "in time"]
 
 
 @dataclass(eq=False)
