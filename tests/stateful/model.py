@@ -5,7 +5,7 @@ Values are kept in their exact form (`engine_kit.exactly`) as of the moment of t
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from engine_kit import exactly, rest_of
@@ -28,6 +28,7 @@ class Row:
     entries: dict[str, tuple[Any, Any]]  # channel -> (version, exact value or EMPTY)
     metadata: dict[str, Any]
     rest: dict[str, Any]  # v, ts, versions_seen, updated_channels
+    hidden: bool = False  # pruned, kept for the DeltaChannels of others
 
 
 @dataclass(frozen=True)
@@ -46,6 +47,9 @@ class Batch:
 class Namespace:
     rows: dict[str, Row] = field(default_factory=dict)
     writes: dict[str, list[Batch]] = field(default_factory=dict)
+
+    def visible(self) -> list[str]:
+        return [i for i, row in self.rows.items() if not row.hidden]
 
 
 class Conflict(Exception):  # noqa: N818 - what the saver must raise as ConflictError
@@ -82,20 +86,9 @@ class Model:
         if self.fenced and not ns and not free:
             newer = [i for i in space.rows if parent is None or i > str(parent)]
             if any(i != checkpoint["id"] for i in newer):
-                self._sweep(space, parent)
+                self._sweep(space, parent, checkpoint["id"])
                 raise Conflict
-        values, versions = checkpoint["channel_values"], checkpoint["channel_versions"]
-        entries: dict[str, tuple[Any, Any]] = {}
-        for channel in {**versions, **values}:
-            version = versions.get(channel)
-            old = above.entries.get(channel) if above is not None else None
-            if old is not None and version is not None and exactly(old[0]) == exactly(version):
-                entries[channel] = old
-            else:
-                entries[channel] = (
-                    version,
-                    exactly(values[channel]) if channel in values else EMPTY,
-                )
+        entries = self.entries(thread, ns, parent, checkpoint)
         row = Row(
             None if parent is None else str(parent),
             run,
@@ -108,12 +101,31 @@ class Model:
         space.rows[str(checkpoint["id"])] = row
         self.plain_metadata[thread, ns, str(checkpoint["id"])] = dict(metadata)
 
-    def _sweep(self, space: Namespace, parent: Any) -> None:
-        """A run that lost leaves no writes on the checkpoint that it loaded."""
+    def entries(
+        self, thread: str, ns: str, parent: Any, checkpoint: Any
+    ) -> dict[str, tuple[Any, Any]]:
+        """What a put stores of each channel: the parent's where the version is the same."""
+        above = self.space(thread, ns).rows.get(str(parent)) if parent is not None else None
+        values, versions = checkpoint["channel_values"], checkpoint["channel_versions"]
+        entries: dict[str, tuple[Any, Any]] = {}
+        for channel in {**versions, **values}:
+            version = versions.get(channel)
+            old = above.entries.get(channel) if above is not None else None
+            if old is not None and version is not None and exactly(old[0]) == exactly(version):
+                entries[channel] = old
+            else:
+                value = exactly(values[channel]) if channel in values else EMPTY
+                entries[channel] = (version, value)
+        return entries
+
+    def _sweep(self, space: Namespace, parent: Any, checkpoint_id: str) -> None:
+        """A run that lost leaves no writes, on what it loaded or on what it could not put."""
         run, *_ = load_of(parent)
         if run and str(parent) in space.rows:
             left = [b for b in space.writes.get(str(parent), []) if b.run != run]
             space.writes[str(parent)] = left
+        if run and checkpoint_id not in space.rows:
+            space.writes.pop(checkpoint_id, None)
 
     def put_writes(self, thread: str, ns: str, at: Any, writes: Any, task: str, path: str) -> None:
         """Store the writes; raises Conflict where a fence does not hold."""
@@ -132,24 +144,27 @@ class Model:
 
     # -- housekeeping ------------------------------------------------------------------
 
-    def keep(self, thread: str, ns: str, ids: set[str]) -> None:
-        """Remove the other checkpoints of the namespace, with their writes."""
+    def keep(self, thread: str, ns: str, ids: set[str], hidden: set[str]) -> None:
+        """Remove the other checkpoints of the namespace, with their writes, or hide them."""
         space = self.space(thread, ns)
         for gone in space.rows.keys() - ids:
-            del space.rows[gone]
-            space.writes.pop(gone, None)
+            if gone in hidden:
+                space.rows[gone] = replace(space.rows[gone], hidden=True)
+            else:
+                del space.rows[gone]
+                space.writes.pop(gone, None)
 
-    def prune(self, thread: str) -> None:
-        for ns, space in self.threads.get(thread, {}).items():
-            self.keep(thread, ns, {max(space.rows)} if space.rows else set())
+    def newest(self, thread: str) -> dict[str, set[str]]:
+        """What pruning keeps, by namespace."""
+        spaces = self.threads.get(thread, {})
+        return {ns: {max(ids)} if (ids := s.visible()) else set() for ns, s in spaces.items()}
 
-    def delete_for_runs(self, runs: set[str]) -> None:
-        for thread, spaces in self.threads.items():
-            for ns, space in spaces.items():
-                kept = {
-                    i for i in space.rows if self.metadata(thread, ns, i).get("run_id") not in runs
-                }
-                self.keep(thread, ns, kept)
+    def of_other_runs(self, thread: str, runs: set[str]) -> dict[str, set[str]]:
+        """What deleting these runs keeps, by namespace."""
+        return {
+            ns: {i for i in s.visible() if self.metadata(thread, ns, i).get("run_id") not in runs}
+            for ns, s in self.threads.get(thread, {}).items()
+        }
 
     def metadata(self, thread: str, ns: str, checkpoint_id: str) -> dict[str, Any]:
         return self.plain_metadata[thread, ns, checkpoint_id]
@@ -176,13 +191,12 @@ class Model:
     # -- reading -----------------------------------------------------------------------
 
     def head(self, thread: str, ns: str) -> str | None:
-        rows = self.threads.get(thread, {}).get(ns, Namespace()).rows
-        return max(rows, default=None)
+        return max(self.threads.get(thread, {}).get(ns, Namespace()).visible(), default=None)
 
     def shown(self, thread: str, ns: str, checkpoint_id: str) -> dict[str, Any] | None:
         """A checkpoint as any reader must see it."""
         row = self.threads.get(thread, {}).get(ns, Namespace()).rows.get(checkpoint_id)
-        if row is None:
+        if row is None or row.hidden:
             return None
         return {
             "place": (thread, ns, checkpoint_id),
@@ -201,7 +215,11 @@ class Model:
         run's of each task.
         """
         space = self.space(thread, ns)
-        child = self._child(space, checkpoint_id)
+        return self._counting(space, checkpoint_id, self._child(space, checkpoint_id))
+
+    def _counting(
+        self, space: Namespace, checkpoint_id: str, child: Row | None
+    ) -> list[tuple[str, str, Any]]:
         found: dict[tuple[str, int], tuple[str, str, Any]] = {}
         writers: dict[str, list[Batch]] = {}
         for batch in space.writes.get(checkpoint_id, []):
@@ -217,6 +235,22 @@ class Model:
                 writers.setdefault(batch.task, []).append(batch)
         order = sorted(found.items(), key=lambda one: (one[1][0], *one[0]))
         return [(task, channel, value) for (task, _), (_, channel, value) in order]
+
+    def history(self, thread: str, ns: str, checkpoint_id: str, channel: str) -> Any:
+        """A channel's writes up the path, to the nearest ancestor that stores a value of it."""
+        space = self.space(thread, ns)
+        below = space.rows.get(checkpoint_id)
+        writes: list[Any] = []
+        while below is not None and below.parent in space.rows:
+            at = str(below.parent)
+            row = space.rows[at]
+            led = self._counting(space, at, below)
+            writes = [write for write in led if write[1] == channel] + writes
+            value = row.entries.get(channel, (None, EMPTY))[1]
+            if value is not EMPTY:
+                return writes, value
+            below = row
+        return writes, EMPTY
 
     def _child(self, space: Namespace, checkpoint_id: str) -> Row | None:
         children = [
@@ -240,7 +274,7 @@ class Model:
             (t, n, i)
             for t, spaces in self.threads.items()
             for n, space in spaces.items()
-            for i in space.rows
+            for i in space.visible()
             if (thread is None or t == thread)
             and (ns is None or n == ns)
             and (checkpoint_id is None or i == checkpoint_id)

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from engine_kit import difference, shown
+from engine_kit import difference, exactly, shown
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
@@ -32,17 +32,20 @@ from unit.engine.values import VALUES, Plain, changes
 
 from threadkeep import SqliteSaver, errors
 from threadkeep.backends.memory import MemoryBackend
+from threadkeep.engine.model import HIDDEN, ReadThread
 from threadkeep.saver import Saver
 
-from .model import Conflict, Model, load_of
+from .model import EMPTY, Conflict, Model, load_of
 
 EXAMPLES = int(os.environ.get("THREADKEEP_STATEFUL", "0"))
 
 THREADS = st.sampled_from(["a", "b", "c"])
 SPACES = st.sampled_from(["", "", "", "sub:1"])
-HOW = ["value"] * 6 + ["empty", "no version", "same version"]
+_HOW = ["value"] * 6 + ["empty", "no version", "same version"]
+HOW = {False: _HOW, True: ["empty"] * 12 + _HOW}  # of a DeltaChannel: mostly empty
 LIMITS = st.sampled_from([None, 0, 1, 2, 5])
-CHANNELS = ["messages", "files", "doc", "__start__", "n"]
+CHANNELS = ["messages", "files", "doc", "__start__", "n", "delta", "delta"]
+COUNTERS = "counters_since_delta_snapshot"
 TASKS = st.sampled_from(["task 1", "task 2"])
 PATHS = st.sampled_from(["", "~__pull, 1", "~__pull, 2"])
 ODD_TIMES = st.sampled_from(["2024-05-01T10:20:30.123456+00:00", "2024-05-01", ""])
@@ -151,7 +154,7 @@ class Machine(RuleBasedStateMachine):
 
     def some_id(self, data: Any, thread: str, ns: str, *, absent: bool = True) -> str | None:
         """The head, any old checkpoint, or one that is not there."""
-        ids = sorted(self.model.space(thread, ns).rows, reverse=True)
+        ids = sorted(self.model.space(thread, ns).visible(), reverse=True)
         choices = ids[:1] * 3 + ids + ([None, "000050", "999999"] if absent else [])
         return data.draw(st.sampled_from(choices), label="checkpoint") if choices else None
 
@@ -209,9 +212,7 @@ class Machine(RuleBasedStateMachine):
             versions = {c: v for c, (v, _) in above.entries.items() if v is not None}
         values = {c: v for c, v in values.items() if c in versions}
         for channel in data.draw(st.lists(st.sampled_from(CHANNELS), unique=True, max_size=3)):
-            how = data.draw(
-                st.sampled_from(["value"] * 6 + ["empty", "no version", "same version"])
-            )
+            how = data.draw(st.sampled_from(HOW[channel == "delta"]))
             if how == "empty":
                 values.pop(channel, None)
                 versions[channel] = self.new_version(data)
@@ -236,7 +237,7 @@ class Machine(RuleBasedStateMachine):
         }
 
     def new_id(self, data: Any, thread: str, ns: str) -> str:
-        ids = list(self.model.space(thread, ns).rows)
+        ids = self.model.space(thread, ns).visible()
         how = data.draw(st.sampled_from(["next"] * 8 + ["older", "replace"]))
         if how == "replace" and ids:
             return data.draw(st.sampled_from(ids))
@@ -261,6 +262,9 @@ class Machine(RuleBasedStateMachine):
                 optional={"odd": VALUES, "a'b\"c": st.just("quoted")},
             )
         )
+        if self.model.entries(thread, ns, parent, made).get("delta", (0, 0))[1] is EMPTY:
+            # LangGraph names the channels that are to be rebuilt, until their next snapshot.
+            metadata[COUNTERS] = {"delta": [1, 1]}
         config = {"configurable": configurable}
         merged = get_checkpoint_metadata(config, metadata)
         self.touched = (thread, ns)
@@ -360,14 +364,32 @@ class Machine(RuleBasedStateMachine):
 
     @rule(data=st.data(), thread=THREADS)
     def prune(self, data: Any, thread: str) -> None:
-        self.saver(data).prune([thread])
-        self.model.prune(thread)
+        kept = {thread: self.model.newest(thread)}
+        self.thin(kept, lambda: self.saver(data).prune([thread]))
         self.touched = (thread, "")
 
     @rule(data=st.data(), runs=st.sets(st.sampled_from(["r1", "r2", "r3"]), max_size=2))
     def delete_for_runs(self, data: Any, runs: set[str]) -> None:
-        self.saver(data).delete_for_runs(sorted(runs))
-        self.model.delete_for_runs(runs)
+        kept = {thread: self.model.of_other_runs(thread, runs) for thread in self.model.threads}
+        self.thin(kept, lambda: self.saver(data).delete_for_runs(sorted(runs)))
+
+    def thin(self, kept: dict[str, dict[str, set[str]]], remove: Callable[[], None]) -> None:
+        """Remove all but these; what their DeltaChannels are rebuilt from stays."""
+        counted = [
+            (thread, ns, i)
+            for thread, spaces in kept.items()
+            for ns, ids in spaces.items()
+            for i in ids
+            if COUNTERS in self.model.metadata(thread, ns, i)
+        ]
+        before = [self.model.history(*place, "delta") for place in counted]
+        remove()
+        for thread, spaces in kept.items():
+            (rows,) = self.savers[0]._backend.fetch([ReadThread(thread)])
+            hidden = {(s.row.ns, s.row.id) for s in rows.checkpoints if s.row.flags & HIDDEN}
+            for ns, ids in spaces.items():
+                self.model.keep(thread, ns, ids, {i for n, i in hidden if n == ns})
+        assert [self.model.history(*place, "delta") for place in counted] == before
 
     @rule(data=st.data(), thread=THREADS)
     def delete(self, data: Any, thread: str) -> None:
@@ -402,6 +424,20 @@ class Machine(RuleBasedStateMachine):
         assert not difference(shown(found), wanted)
         seen = load_of(found.config["configurable"]["checkpoint_id"])[1]
         assert seen == self.model.newest_seq(thread, ns, wanted["place"][2])
+
+    @rule(data=st.data(), thread=THREADS, ns=SPACES)
+    def history(self, data: Any, thread: str, ns: str) -> None:
+        at = self.some_id(data, thread, ns, absent=False)
+        channels = ["delta", "messages"]
+        place = {"thread_id": thread, "checkpoint_ns": ns, "checkpoint_id": at}
+        config: Any = {"configurable": {k: v for k, v in place.items() if v is not None}}
+        found = self.saver(data).get_delta_channel_history(config=config, channels=channels)
+        for channel in channels:
+            writes, seed = self.model.history(thread, ns, str(at), channel)
+            told = found[channel]
+            assert [(task, c, exactly(v)) for task, c, v in told["writes"]] == writes
+            assert ("seed" in told) == (seed is not EMPTY)
+            assert "seed" not in told or exactly(told["seed"]) == seed
 
     @rule(data=st.data(), thread=THREADS, ns=SPACES)
     def get(self, data: Any, thread: str, ns: str) -> None:
