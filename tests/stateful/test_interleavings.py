@@ -32,7 +32,9 @@ from langchain_core.messages import AIMessage, HumanMessage
 from threadkeep import arguments, errors
 from threadkeep.backends.memory import MemoryBackend
 from threadkeep.engine import appender
-from threadkeep.engine.operations import housekeeping, write
+from threadkeep.engine.calls import Place
+from threadkeep.engine.operations import housekeeping, inspection, listing, write
+from threadkeep.engine.operations.history import delta_history
 from threadkeep.saver import Saver
 
 LONG = "x" * 90
@@ -48,6 +50,7 @@ class Scene:
 
     def __init__(self, conflicts: Any) -> None:
         self.backend = MemoryBackend()
+        self.looks: list[Steps] = []
         self.savers = [Saver(self.backend, conflicts=conflicts) for _ in range(2)]
         chain = Chain(self.savers[0])
         self.places = []
@@ -120,6 +123,43 @@ def load_old(scene: Scene, saver: Saver, name: str) -> Any:
     return steps, lambda _: whole(steps.result)
 
 
+def list_all(scene: Scene, saver: Saver, name: str) -> Any:
+    listed = listing.begin(arguments.listing(config(), None, None, 20))
+    assert listed is not None
+    steps = scene.steps(listing.page(saver._engine, listed))
+
+    def check(there: Any) -> None:
+        assert steps.result.found
+        for found in map(arguments.checkpoint_tuple, steps.result.found):
+            whole(found)
+
+    return steps, check
+
+
+def history(scene: Scene, saver: Saver, name: str) -> Any:
+    """Of the head's ancestors, `doc` is found at the nearest; `none` up to the root."""
+    call = delta_history(saver._engine, Place("t", "", "00000004"), ["doc", "none"])
+    steps = scene.steps(call)
+
+    def check(there: Any) -> None:
+        assert steps.result == {
+            "doc": {"writes": [], "seed": f"2 {LONG}" * 30},
+            "none": {"writes": []},
+        }
+
+    return steps, check
+
+
+def look(scene: Scene, saver: Saver, name: str) -> Any:
+    steps = scene.steps(inspection.check_thread(saver._engine, "t"))
+    scene.looks.append(steps)
+    return steps, lambda there: None
+
+
+def count(scene: Scene, saver: Saver, name: str) -> Any:
+    return scene.steps(inspection.stats(saver._engine)), lambda there: None
+
+
 def prune(scene: Scene, saver: Saver, name: str) -> Any:
     steps = scene.steps(housekeeping.prune(saver._engine, ["t"], "keep_latest"))
     return steps, lambda there: None
@@ -149,6 +189,10 @@ OPERATIONS: list[Operation] = [
     load,
     load_cold,
     load_old,
+    list_all,
+    history,
+    look,
+    count,
     prune,
     delete_for_runs,
     delete,
@@ -217,6 +261,7 @@ def lengths(conflicts: str, operations: Any, processes: Any) -> list[int]:
 def check(scene: Scene, made: list[Any], done: list[bool], operations: Any) -> None:
     report = fresh(scene.savers[0]).check()
     assert report.ok, report.findings
+    assert all(steps.result == [] for steps in scene.looks)
     there = everything(fresh(scene.savers[0]))
     for saver in scene.savers:
         assert everything(saver) == there

@@ -9,15 +9,22 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, cast
+from typing import Any
 
-from threadkeep.engine.calls import Operation, Place, fetch, fetch_checkpoint
+from threadkeep.engine.calls import Fetch, Operation, Place, fetch_checkpoint
 from threadkeep.engine.manifest import Manifest
-from threadkeep.engine.model import Child, ReadPath, Span, StoredCheckpoint
+from threadkeep.engine.model import (
+    Child,
+    ReadCheckpoint,
+    ReadPath,
+    Span,
+    StoredCheckpoint,
+    ThreadState,
+)
 from threadkeep.engine.operations.context import Engine, read_elements, read_manifest
 from threadkeep.engine.refs import Ref
 from threadkeep.engine.rows import Write, counting
-from threadkeep.errors import ThreadkeepError
+from threadkeep.errors import CorruptionError, StaleThreadError, ThreadkeepError
 
 _FIRST_STRETCH = 32
 _LONGEST_STRETCH = 512
@@ -61,7 +68,22 @@ def delta_history(
     Raises:
         CorruptionError, UnknownTypeError: as `load` does.
     """
-    found = yield from _walk(place, dict.fromkeys(channels))
+    generation = -1
+    while True:
+        reply = yield from fetch_checkpoint(place.thread, place.ns, place.id)
+        try:
+            return (yield from _history(engine, place, channels, reply))
+        except (CorruptionError, StaleThreadError):
+            # Checkpoints or segments may have been removed meanwhile: then look again.
+            if reply.generation == generation:
+                raise
+            generation = reply.generation
+
+
+def _history(
+    engine: Engine, place: Place, channels: Sequence[str], target: ThreadState
+) -> Operation[dict[str, dict[str, Any]]]:
+    found = yield from _walk(place, dict.fromkeys(channels), target)
     refs = [write.ref for one in found.values() for write in one.writes]
     refs += [one.seed for one in found.values() if one.seed is not None]
     spans: list[Span] = [span for ref in refs for span in ref.needs]
@@ -75,16 +97,22 @@ def delta_history(
     return result
 
 
-def _walk(place: Place, channels: dict[str, None]) -> Operation[dict[str, ChannelHistory]]:
-    """Go up the path until every channel has found its seed, or to the root."""
+def _walk(
+    place: Place, channels: dict[str, None], target: ThreadState
+) -> Operation[dict[str, ChannelHistory]]:
+    """Go up the path until every channel has found its seed, or to the root.
+
+    Raises:
+        StaleThreadError: checkpoints were removed meanwhile, and the path may be cut short.
+    """
     writes: dict[str, list[Write]] = {channel: [] for channel in channels}
     seeds: dict[str, Ref | None] = {}
-    reply = yield from fetch_checkpoint(place.thread, place.ns, place.id)
-    at, size = reply.found.row.id if reply.found else None, _FIRST_STRETCH
+    at, size = target.found.row.id if target.found else None, _FIRST_STRETCH
     met: set[str] = set()
     while at is not None and len(seeds) < len(writes):
-        rows = yield from fetch(ReadPath(place.thread, place.ns, at, size))
-        rows = cast("list[StoredCheckpoint]", rows)
+        rows, state = yield from _stretch(place, at, size)
+        if state.generation != target.generation:
+            raise StaleThreadError(thread=place.thread)
         before = len(met)
         for step in _until_met(steps(rows), met):
             _gather(step, writes, seeds)
@@ -93,6 +121,15 @@ def _walk(place: Place, channels: dict[str, None]) -> Operation[dict[str, Channe
         at = rows[-1].row.id if len(rows) == size and len(met) > before else None
         size = min(size * 2, _LONGEST_STRETCH)
     return {c: ChannelHistory(list(reversed(w)), seeds.get(c)) for c, w in writes.items()}
+
+
+def _stretch(
+    place: Place, at: str, size: int
+) -> Operation[tuple[list[StoredCheckpoint], ThreadState]]:
+    """A part of the path, and how the thread stood after it was read."""
+    path = ReadPath(place.thread, place.ns, at, size)
+    rows, state = yield Fetch((path, ReadCheckpoint(place.thread, place.ns, at)))
+    return rows, state
 
 
 def _until_met(found: Iterator[Step], met: set[str]) -> Iterator[Step]:

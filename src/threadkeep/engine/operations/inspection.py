@@ -36,6 +36,7 @@ from threadkeep.errors import CodecError, ThreadkeepError
 
 _PAGE = 256
 _EVERYTHING = 2**62
+_LOOKS = 3
 
 
 # -- how much ------------------------------------------------------------------------
@@ -138,7 +139,7 @@ def _all_segments(thread: str, rows: ThreadRows) -> Operation[list[Segment]]:
 
 
 class _Logs:
-    """The sizes of all elements of a thread, summed up along each log."""
+    """The sizes of all elements of a thread, summed up along each log; 0 for missing ones."""
 
     def __init__(self, segments: Iterable[Segment]) -> None:
         self._full: dict[int, dict[int, int]] = {}
@@ -157,13 +158,14 @@ class _Logs:
         if isinstance(ref, Inline):
             return len(ref.data)
         if isinstance(ref, Cell):
-            return self._full[ref.log][ref.pos]
-        return sum([self._sums[s.log].between(s.start, s.stop) for s in ref.spans])
+            return self._full.get(ref.log, {}).get(ref.pos, 0)
+        sums = [(self._sums.get(span.log, _NOTHING), span) for span in ref.spans]
+        return sum([log.between(span.start, span.stop) for log, span in sums])
 
     def stored_size(self, spans: Iterable[Span]) -> int:
         """About how many stored bytes these positions take, each counted once."""
         places = {(s.log, pos) for s in spans for pos in range(s.start, s.stop)}
-        return sum([self._stored[log].get(pos, 0) for log, pos in places])
+        return sum([self._stored.get(log, {}).get(pos, 0) for log, pos in places])
 
 
 class _Sums:
@@ -174,7 +176,11 @@ class _Sums:
         self._sums = [0, *accumulate(sizes.get(pos, 0) for pos in range(last + 1))]
 
     def between(self, start: int, stop: int) -> int:
-        return self._sums[stop] - self._sums[start]
+        last = len(self._sums) - 1
+        return self._sums[min(stop, last)] - self._sums[min(start, last)]
+
+
+_NOTHING = _Sums({})
 
 
 # -- whether it is sound -------------------------------------------------------------
@@ -215,7 +221,19 @@ def damage() -> Operation[list[Finding]]:
 
 
 def check_thread(engine: Engine, thread: str) -> Operation[list[Finding]]:
-    """Verify every checksum, reference and span of a thread."""
+    """Verify every checksum, reference and span of a thread.
+
+    The store may be written while it is read: what is told was found at every look.
+    """
+    findings = yield from _look(engine, thread)
+    for _ in range(_LOOKS - 1):
+        if findings:
+            again = yield from _look(engine, thread)
+            findings = [finding for finding in findings if finding in again]
+    return findings
+
+
+def _look(engine: Engine, thread: str) -> Operation[list[Finding]]:
     reply = yield from fetch(ReadThread(thread))
     rows = cast("ThreadRows", reply)
     segments = yield from _all_segments(thread, rows)

@@ -18,7 +18,7 @@ from threadkeep.engine.model import FREE, ScanCheckpoints, Span, StoredCheckpoin
 from threadkeep.engine.operations.context import Engine, keyframe_of, read_elements
 from threadkeep.engine.operations.load import Loaded, assemble
 from threadkeep.engine.rows import Write, counting, unpack_metadata
-from threadkeep.errors import ThreadkeepError
+from threadkeep.errors import CorruptionError, ThreadkeepError
 
 _FIRST_PAGE = 32
 _LARGEST_PAGE = 256
@@ -70,11 +70,7 @@ def page(engine: Engine, cursor: Cursor) -> Operation[Page]:
     size = cursor.size
     if asked.limit is not None and not asked.filter:
         size = min(size, asked.limit)
-    rows = yield from _scan(cursor, size)
-    matching = [(r, m) for r in rows if _matches(m := _metadata(engine, r), asked.filter)]
-    if asked.limit is not None:
-        matching = matching[: asked.limit]
-    found = yield from _assembled(engine, [row for row, _ in matching])
+    rows, found = yield from _read(engine, cursor, size)
     limit = None if asked.limit is None else asked.limit - len(found)
     if len(rows) < size or limit == 0:
         return Page(found, None)
@@ -82,6 +78,30 @@ def page(engine: Engine, cursor: Cursor) -> Operation[Page]:
     after = (last.row.id, last.thread, last.row.ns)
     larger = min(cursor.size * 2, _LARGEST_PAGE)
     return Page(found, Cursor(replace(asked, limit=limit), after, larger))
+
+
+def _read(
+    engine: Engine, cursor: Cursor, size: int
+) -> Operation[tuple[list[StoredCheckpoint], list[Loaded]]]:
+    """A page's rows, and those that match with their values."""
+    before: list[StoredCheckpoint] | None = None
+    while True:
+        rows = yield from _scan(cursor, size)
+        try:
+            found = yield from _assembled(engine, _matching(engine, cursor.listing, rows))
+        except CorruptionError:
+            # Segments may have been removed between the two reads: then the rows changed.
+            if rows == before:
+                raise
+            before = rows
+        else:
+            return rows, found
+
+
+def _matching(
+    engine: Engine, asked: Listing, rows: Sequence[StoredCheckpoint]
+) -> list[StoredCheckpoint]:
+    return [row for row in rows if _matches(_metadata(engine, row), asked.filter)][: asked.limit]
 
 
 def _scan(cursor: Cursor, size: int) -> Operation[list[StoredCheckpoint]]:
