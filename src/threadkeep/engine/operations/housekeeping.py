@@ -103,9 +103,13 @@ def _not_of_runs(codec: Codec, runs: frozenset[str], rows: Sequence[StoredCheckp
     return {
         (s.row.ns, s.row.id)
         for s in rows
-        if not s.row.flags & HIDDEN
-        and unpack_metadata(s.row.metadata, s.row.exact, codec).get("run_id") not in runs
+        if not s.row.flags & HIDDEN and _run_of(codec, s) not in runs
     }
+
+
+def _run_of(codec: Codec, stored: StoredCheckpoint) -> str | None:
+    run = unpack_metadata(stored.row.metadata, stored.row.exact, codec).get("run_id")
+    return run if isinstance(run, str) else None
 
 
 # -- keeping some checkpoints of a thread --------------------------------------------
