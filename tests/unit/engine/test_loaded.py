@@ -6,7 +6,6 @@ import copy
 import json
 import pickle
 import time
-import uuid
 import weakref
 
 import ormsgpack
@@ -65,7 +64,16 @@ def test_creation_time_of_langgraphs_ids():
 
 
 @pytest.mark.parametrize(
-    "other", [None, "", "1", "x" * 36, str(uuid.uuid4()), TEXT[:-1], TEXT.replace("1ef4", "zzzz")]
+    "other",
+    [
+        None,
+        "",
+        "1",
+        "x" * 36,
+        "43bf8a5e-37d6-43a5-8196-5c23ed962d8a",
+        TEXT[:-1],
+        TEXT.replace("1ef4", "zzzz"),
+    ],
 )
 def test_other_ids_do_not_tell(other):
     assert created_at(other) is None
