@@ -8,6 +8,7 @@ import tempfile
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
+from signal import SIGTERM, signal
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
@@ -90,6 +91,7 @@ def main(arguments: Sequence[str]) -> int:
     console = Console()
     if not console.is_terminal:
         console = Console(width=WIDTH)
+    signal(SIGTERM, lambda *_: sys.exit(143))  # so that gigabytes of files are removed
     try:
         bench(parse(arguments), console)
     except BenchError as error:

@@ -7,6 +7,7 @@ orders a lane does nothing, so whatever it is measured at is its own doing.
 from __future__ import annotations
 
 import multiprocessing
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -110,10 +111,19 @@ def serve(task: Task, orders: Connection) -> None:
     with KINDS[task.kind].open(task.file) as saver:
         worker = Worker(task, saver)
         orders.send(len(worker.workload))
-        while (order := orders.recv()) is not None:
+        while (order := heard(orders)) is not None:
             name, arguments = order
             orders.send(getattr(worker, name)(*arguments))
     orders.send(None)
+
+
+def heard(orders: Connection) -> tuple[str, tuple[Any, ...]] | None:
+    """The next order; where the parent has gone, this process goes too, quietly."""
+    try:
+        order: tuple[str, tuple[Any, ...]] | None = orders.recv()
+    except EOFError:
+        sys.exit()
+    return order
 
 
 class Lane:
