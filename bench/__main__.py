@@ -91,7 +91,6 @@ def main(arguments: Sequence[str]) -> int:
     console = Console()
     if not console.is_terminal:
         console = Console(width=WIDTH)
-    signal(SIGTERM, lambda *_: sys.exit(143))  # so that gigabytes of files are removed
     try:
         bench(parse(arguments), console)
     except BenchError as error:
@@ -104,4 +103,5 @@ def main(arguments: Sequence[str]) -> int:
 
 
 if __name__ == "__main__":
+    signal(SIGTERM, lambda *_: sys.exit(143))  # so that gigabytes of files are removed
     sys.exit(main(sys.argv[1:]))
