@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 from typing import Annotated
 
 import pytest
-from engine_kit import Chain, Steps, config, exactly, fresh, memory_saver, values_of
+from engine_kit import Chain, CountedCodec, Steps, config, exactly, fresh, memory_saver, values_of
+from langchain_core.messages import AIMessage
 from langgraph.graph import START, StateGraph
 from typing_extensions import TypedDict
 
@@ -92,6 +94,41 @@ def test_pending_write_changed_before_its_put(chain):
     assert read_back(chain)["x"] == [{"a": "changed"}]
     tuple_ = fresh(chain.saver).get_tuple(at)
     assert tuple_.pending_writes == [("task", "x", [{"a": LONG}])]
+
+
+class Interrupting(CountedCodec):
+    """Lets another thread, as it were, change an object as soon as its bytes are made."""
+
+    def __init__(self, change):
+        super().__init__()
+        self.change = change
+
+    def encode(self, value, intern=None):
+        data = super().encode(value, intern)
+        self.change()
+        self.change = lambda: None
+        return data
+
+
+@pytest.mark.parametrize(
+    "make", [lambda m: [m], lambda m: {"k": m}, lambda m: (m, LONG), lambda m: m]
+)
+@pytest.mark.parametrize("first", ["write", "put"])
+def test_an_object_that_changes_while_it_is_encoded(chain, make, first):
+    message = AIMessage(LONG, id=None)
+    saver, at = chain.saver, chain.put(n=0)
+    codec = Interrupting(lambda: setattr(message, "id", "given late"))
+    saver._engine = dataclasses.replace(saver._engine, codec=codec)
+    value = make(message)
+    if first == "write":
+        saver.put_writes(at, [("x", value)], "task")
+    else:
+        chain.put(x=value)
+    chain.put(x=value)
+    assert exactly(read_back(chain)["x"]) == exactly(value)
+    again = make(message)
+    chain.put(x=again)
+    assert exactly(read_back(chain)["x"]) == exactly(again)
 
 
 def test_same_container_in_every_put(chain):
