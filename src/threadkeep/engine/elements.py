@@ -54,16 +54,28 @@ def against(base: Raw | None, data: bytes) -> tuple[bytes, int, tuple[Span, ...]
 
 
 class _Part:
-    """A segment opened: its elements' bytes, and their values as far as they were read."""
+    """A segment opened: its elements' bytes, and their values as far as they were read.
 
-    __slots__ = ("raws", "start", "values")
+    `patched` tells whether some element is a patch, `unread` whether some may be unread.
+    """
+
+    __slots__ = ("patched", "raws", "start", "unread", "values")
 
     def __init__(self, segment: Segment) -> None:
         self.start = segment.start
         self.raws = unpack(segment.data)
+        self.patched = any(raw[:2] == _PATCH for raw in self.raws)
+        self.unread = True
         self.values: list[Any] = [_UNREAD] * len(self.raws)
         if len(self.raws) != segment.count:
             raise CorruptionError("A stored segment holds another number of elements than told.")
+
+    def keep(self, indexes: Iterable[int], values: Iterable[Any]) -> None:
+        """Note what was read of a range."""
+        for i, value in zip(indexes, values, strict=True):
+            self.values[i] = value
+        # By identity alone: values such as arrays have an `==` of their own.
+        self.unread = any(value is _UNREAD for value in self.values)
 
 
 class Elements:
@@ -147,14 +159,13 @@ class Elements:
         return items
 
     def _decoded(self, log: int, part: _Part, first: int, last: int) -> list[Any]:
-        values = part.values[first:last]
-        # By identity alone: values such as arrays have an `==` of their own.
-        if any(value is _UNREAD for value in values):
-            values = self._codec.decode_many(
-                [self.raw(log, part.start + i) for i in range(first, last)], self.element
-            )
-            part.values[first:last] = values
-        return values
+        if part.unread:
+            wanted = [i for i in range(first, last) if part.values[i] is _UNREAD]
+            raws = [part.raws[i] for i in wanted]
+            if part.patched:
+                raws = [self.raw(log, part.start + i) for i in wanted]
+            part.keep(wanted, self._codec.decode_many(raws, self.element))
+        return part.values[first:last]
 
     def element(self, log: int, pos: int) -> Any:
         """The value of one element."""

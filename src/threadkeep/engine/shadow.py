@@ -3,8 +3,8 @@
 A shadow remembers, for a run of elements, every mutable container reachable from them
 and the identity of all that each container referred to. The check asks the interpreter
 for those references again (`gc.get_referents`, one C call for all of them) and compares
-identities: 0.1 us a message, exact (`1`, `True` and `1.0` are different objects), blind
-to nothing a data value is made of. Dict keys are compared too, as the interpreter does
+identities: about 0.1 us a message, exact (`1`, `True` and `1.0` are different objects),
+blind to nothing a data value is made of. Dict keys are compared too, as the interpreter does
 not report the keys of a dict whose keys are all text.
 
 Invariant: a shadow that holds says that encoding the elements again would give the same
@@ -20,29 +20,32 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from enum import Enum
 from itertools import chain
+from operator import add
 from pathlib import PurePath
-from typing import Any
+from typing import Any, NamedTuple
 
 from pydantic import BaseModel
 
 from threadkeep.engine.identity import pointers
 
-_LEAF, _CONTAINER, _STATE, _SETTLED, _OPAQUE = range(5)
+_LEAF, _CONTAINER, _STATE, _SETTLED, _OPAQUE = range(5)  # (a leaf is the only falsy one)
 
-_kinds: dict[type, int] = {
-    **dict.fromkeys((str, bytes, int, float, bool, complex, type(None), range), _LEAF),
-    **dict.fromkeys((list, tuple, dict, set, frozenset, deque), _CONTAINER),
-}
+
+class _Kinds(dict[type, int]):
+    """What an instance of each class is to a shadow; found out when it is first met."""
+
+    def __missing__(self, cls: type) -> int:
+        kind = self[cls] = _classify(cls)
+        return kind
+
+
+_kinds = _Kinds()
+_kinds |= dict.fromkeys((str, bytes, int, float, bool, complex, type(None), range), _LEAF)
+_kinds |= dict.fromkeys((list, tuple, dict, set, frozenset, deque), _CONTAINER)
+_CHUNK = 256  # elements of a chunk: some thousand objects, which a processor's cache holds
+_REACH = 8  # a chunk is joined with one before that is up to so many times as long
 _LEAF_BASES = (type, Enum, PurePath, types.FunctionType, types.BuiltinFunctionType)
 _LEAF_MODULES = ("datetime", "decimal", "uuid", "ipaddress", "fractions", "re", "zoneinfo")
-
-
-def _kind(cls: type) -> int:
-    """What an instance of `cls` is to a shadow; remembered per class."""
-    kind = _kinds.get(cls)
-    if kind is None:
-        kind = _kinds[cls] = _classify(cls)
-    return kind
 
 
 def _classify(cls: type) -> int:
@@ -61,10 +64,11 @@ def _classify(cls: type) -> int:
 
 
 def _is_settled(cls: type[BaseModel]) -> bool:
-    """Whether a model keeps the very dicts and sets it was made with, and only fills them.
+    """Whether a model keeps the very dicts it was made with, and only adds to its fields set.
 
-    Then the instance itself need not be watched beside them: a third less to look at.
-    Assignment with validation makes a new `__dict__`, the first private value a new dict.
+    Then neither the instance need be watched beside them, nor more of the set than its size:
+    half as much to look at. Assignment with validation makes a new `__dict__`, the first
+    private value a new dict.
     """
     return not cls.__private_attributes__ and not cls.model_config.get("validate_assignment")
 
@@ -77,146 +81,184 @@ def _solid_base(cls: type) -> type:
 
 def is_state(value: object) -> bool:
     """Whether the value is an instance of a data class (message, model, dataclass, ...)."""
-    return _kind(type(value)) in (_STATE, _SETTLED)
+    return _kinds[type(value)] in (_STATE, _SETTLED)
 
 
 def is_leaf(value: object) -> bool:
     """Whether the value can never change."""
-    return _kind(type(value)) == _LEAF
+    return _kinds[type(value)] == _LEAF
 
 
-@dataclasses.dataclass(slots=True)
-class _Watch:
-    """Containers under watch, one after another, and what each referred to.
+class _Rows(NamedTuple):
+    """What is under watch, in rows, and what it was like.
 
-    `owners[i]` is the index of the element that container `i` was found under and
-    `widths[i]` the number of its references; `refs` holds all references in a row,
-    which also keeps them alive, so that no identity is used again.
+    `containers` are all that can be reached, `refs` all that those referred to (held here,
+    so that no identity is used again). `dicts` are the ones whose keys are watched too, and
+    `keys` those. `sets` hold the names of the fields that models were given, and are
+    watched by their sizes alone.
     """
 
-    containers: list[Any] = dataclasses.field(default_factory=list)
-    owners: list[int] = dataclasses.field(default_factory=list)
-    widths: list[int] = dataclasses.field(default_factory=list)
-    refs: list[Any] = dataclasses.field(default_factory=list)
-    marks: bytes = b""
+    containers: tuple[Any, ...]
+    refs: list[Any]
+    dicts: list[Any]
+    keys: list[Any]
+    sets: list[Any]
+    sizes: list[int]
 
-    def add(self, owner: int, container: Any, refs: list[Any]) -> None:
-        self.containers.append(container)
-        self.owners.append(owner)
-        self.widths.append(len(refs))
-        self.refs += refs
+    def intact(self) -> bool:
+        """Whether everything is as it was."""
+        containers, refs, dicts, keys, sets, sizes = self
+        if pointers(gc.get_referents(*containers)) != pointers(refs):
+            return False
+        if sets and list(map(len, sets)) != sizes:
+            return False
+        try:
+            return not dicts or pointers(list(chain.from_iterable(dicts))) == pointers(keys)
+        except RuntimeError:  # a dict that grows at this very moment has changed
+            return False
 
-    def joined(self, other: _Watch, offset: int) -> _Watch:
-        return _Watch(
-            self.containers + other.containers,
-            self.owners + [owner + offset for owner in other.owners],
-            self.widths + other.widths,
-            self.refs + other.refs,
-            self.marks + other.marks,
-        )
+    def joined(self, other: _Rows) -> _Rows:
+        """These rows, each followed by the other's."""
+        return _Rows(*map(add, self, other))
 
-    def slices(self) -> Iterator[tuple[int, Any, bytes]]:
-        """Owner, container and marks of each container in turn."""
-        at, word = 0, len(self.marks) // max(1, len(self.refs))
-        for owner, container, width in zip(self.owners, self.containers, self.widths, strict=True):
-            yield owner, container, self.marks[at * word : (at + width) * word]
-            at += width
+    def part(self, starts: Sequence[int], stops: Sequence[int]) -> _Rows:
+        """A piece of each row."""
+        rows: Any = zip(self, starts, stops, strict=True)
+        return _Rows(*[row[i:j] for row, i, j in rows])
 
 
-class _Chunk:
-    """The shadow of some elements in a row. Immutable once made."""
+class _Chunk(NamedTuple):
+    """The shadow of some elements in a row.
 
-    __slots__ = ("keys", "opaque", "refs", "size")
+    `ends` tells for each element how long the rows are with it and all before it; `opaque`
+    are the indexes of those that cannot be watched.
+    """
 
-    def __init__(self, size: int, refs: _Watch, keys: _Watch, opaque: frozenset[int]) -> None:
-        self.size = size
-        self.refs = refs
-        self.keys = keys
-        self.opaque = opaque
+    rows: _Rows
+    ends: list[list[int]]
+    opaque: frozenset[int]
 
     @classmethod
     def of(cls, elements: Sequence[Any]) -> _Chunk:
-        refs, keys, opaque = _Watch(), _Watch(), set[int]()
+        walk, ends, opaque = _Walk(), [], []
         for i, element in enumerate(elements):
-            if _kind(type(element)) != _LEAF and not _walk(i, element, refs, keys):
-                opaque.add(i)
-        refs.marks, keys.marks = pointers(refs.refs), pointers(keys.refs)
-        return cls(len(elements), refs, keys, frozenset(opaque))
+            if _kinds[type(element)] and not walk.below(element):
+                opaque.append(i)
+            ends.append(walk.lengths())
+        return cls(walk.rows(), ends, frozenset(opaque) if opaque else _NONE)
+
+    @property
+    def size(self) -> int:
+        """How many elements there are."""
+        return len(self.ends)
 
     def joined(self, other: _Chunk) -> _Chunk:
-        return _Chunk(
-            self.size + other.size,
-            self.refs.joined(other.refs, self.size),
-            self.keys.joined(other.keys, self.size),
-            self.opaque | {i + self.size for i in other.opaque},
-        )
-
-    def holds(self) -> bool:
-        """Whether nothing below the elements changed; opaque ones are not looked at."""
-        if not self.refs.containers:
-            return True
-        try:
-            keys = list(chain.from_iterable(self.keys.containers))
-        except RuntimeError:  # a dict that grows at this very moment has changed
-            return False
-        refs = gc.get_referents(*self.refs.containers)
-        return pointers(refs) == self.refs.marks and pointers(keys) == self.keys.marks
+        """This chunk's elements followed by the other's."""
+        ends = [list(map(add, self.ends[-1], end)) for end in other.ends]
+        opaque = self.opaque
+        if other.opaque:
+            opaque |= _shift(other.opaque, self.size)
+        return _Chunk(self.rows.joined(other.rows), self.ends + ends, opaque)
 
     def changed(self) -> set[int]:
         """The indexes of the elements that changed."""
-        found = {o for o, c, m in self.refs.slices() if pointers(gc.get_referents(c)) != m}
-        return found | {o for o, c, m in self.keys.slices() if pointers(list(c)) != m}
+        starts = [[0] * len(self.rows), *self.ends]
+        pairs = zip(starts, self.ends, strict=False)
+        return {i for i, pair in enumerate(pairs) if not self.rows.part(*pair).intact()}
 
 
-def _walk(owner: int, element: Any, refs: _Watch, keys: _Watch) -> bool:
-    """Put all containers below an element under watch; False if one cannot be."""
-    met: set[int] = set()
-    attributes: set[int] = set()
-    todo = [element]
-    while todo:
-        value = todo.pop()
-        kind = _kind(type(value))
-        if kind == _LEAF or id(value) in met:
-            continue
-        if kind == _OPAQUE:
-            return False
-        met.add(id(value))
-        if kind in (_STATE, _SETTLED):
-            # Asking for `__dict__` makes the interpreter settle on one dict object. Its
-            # keys are the class's fields: no need to watch those.
-            attributes.add(id(getattr(value, "__dict__", None)))
-        elif type(value) is dict and value and id(value) not in attributes:
-            # (An empty dict cannot change without referring to something.)
-            keys.add(owner, value, list(value))
-        below = gc.get_referents(value)
-        if kind != _SETTLED:
-            refs.add(owner, value, below)
-        todo += below
-    return True
+class _Walk:
+    """Puts elements under watch, one after the other."""
+
+    __slots__ = ("containers", "dicts", "keys", "refs", "sets")
+
+    def __init__(self) -> None:
+        self.containers: list[Any] = []
+        self.refs: list[Any] = []
+        self.dicts: list[Any] = []
+        self.keys: list[Any] = []
+        self.sets: list[Any] = []
+
+    def lengths(self) -> list[int]:
+        """How long the rows are by now."""
+        sets = len(self.sets)
+        return [
+            len(self.containers),
+            len(self.refs),
+            len(self.dicts),
+            len(self.keys),
+            sets,
+            sets,
+        ]
+
+    def rows(self) -> _Rows:
+        """What was met so far."""
+        sizes = list(map(len, self.sets))
+        return _Rows(tuple(self.containers), self.refs, self.dicts, self.keys, self.sets, sizes)
+
+    def below(self, element: Any) -> bool:
+        """Put all containers below an element under watch; False if one cannot be."""
+        met: set[int] = set()
+        attributes: set[int] = set()
+        level = [element]
+        while level:
+            met.update(map(id, level))
+            below: list[Any] = []
+            for value in level:
+                kind = _kinds[type(value)]
+                if kind == _OPAQUE:
+                    return False
+                if kind != _CONTAINER:
+                    # Asking for `__dict__` makes the interpreter settle on one dict object.
+                    # Its keys are the class's fields: no need to watch those.
+                    attributes.add(id(getattr(value, "__dict__", None)))
+                elif type(value) is dict and value and id(value) not in attributes:
+                    # (An empty dict cannot change without referring to something.)
+                    self.dicts.append(value)
+                    self.keys += value
+                found = gc.get_referents(value)
+                below += found
+                if kind == _SETTLED:
+                    self.sets.append(value.__pydantic_fields_set__)
+                    met.add(id(value.__pydantic_fields_set__))
+                else:
+                    self.containers.append(value)
+                    self.refs += found
+            level = list({id(v): v for v in below if _kinds[type(v)] and id(v) not in met}.values())
+        return True
 
 
 class Shadow:
     """What is remembered of a sequence of elements. Immutable; growing shares the past.
 
-    Chunks are joined when a later one is as long as the one before, so that a check
-    takes a handful of calls and growing one by one costs little.
+    It is kept in chunks: growing makes only the last ones anew, and a check looks at all of
+    a chunk several times while that is still in the processor's cache.
     """
 
-    __slots__ = ("_chunks", "opaque", "size")
+    __slots__ = ("_chunks",)
 
     def __init__(self, chunks: tuple[_Chunk, ...] = ()) -> None:
         self._chunks = chunks
-        self.size = sum(chunk.size for chunk in chunks)
-        self.opaque = frozenset(
-            i + start for start, chunk in self._placed() if chunk.opaque for i in chunk.opaque
-        )
+
+    @property
+    def size(self) -> int:
+        """How many elements there are."""
+        return sum([len(chunk.ends) for chunk in self._chunks])
+
+    @property
+    def opaque(self) -> frozenset[int]:
+        """The indexes of the elements that cannot be watched."""
+        if not any(chunk.opaque for chunk in self._chunks):
+            return _NONE
+        return frozenset().union(*[_shift(chunk.opaque, i) for i, chunk in self._placed()])
 
     @classmethod
     def of(cls, elements: Sequence[Any]) -> Shadow:
         """The shadow of the elements as they are now."""
-        if len(elements) == 1 and _kind(type(elements[0])) == _LEAF:
+        if len(elements) == 1 and not _kinds[type(elements[0])]:
             return _ONE_LEAF
-        return cls((_Chunk.of(elements),)) if elements else cls()
+        parts = [elements[i : i + _CHUNK] for i in range(0, len(elements), _CHUNK)]
+        return cls(tuple([_Chunk.of(part) for part in parts]))
 
     @classmethod
     def joined(cls, parts: Iterable[Shadow]) -> Shadow:
@@ -226,21 +268,22 @@ class Shadow:
     def extended(self, *others: Shadow) -> Shadow:
         """The shadow of this one's elements followed by those of the others."""
         chunks = list(self._chunks)
-        for chunk in chain.from_iterable(other._chunks for other in others):  # noqa: SLF001 - our own
-            while chunks and chunks[-1].size <= chunk.size:
-                chunk = chunks.pop().joined(chunk)  # noqa: PLW2901 - grows as it sinks
-            chunks.append(chunk)
+        for other in others:
+            for chunk in other._chunks:  # noqa: SLF001 - our own
+                while chunks and _belong_together(chunks[-1].size, chunk.size):
+                    chunk = chunks.pop().joined(chunk)  # noqa: PLW2901 - grows as it sinks
+                chunks.append(chunk)
         return Shadow(tuple(chunks))
 
     def holds(self) -> bool:
         """Whether every element is as it was; never true if one is opaque."""
-        return not self.opaque and all(chunk.holds() for chunk in self._chunks)
+        return all(not chunk.opaque and chunk.rows.intact() for chunk in self._chunks)
 
     def changed(self) -> set[int]:
         """The indexes of the elements that changed or cannot be watched."""
         found = set(self.opaque)
         for start, chunk in self._placed():
-            if not chunk.holds():
+            if not chunk.rows.intact():
                 found |= _shift(chunk.changed(), start)
         return found
 
@@ -251,8 +294,14 @@ class Shadow:
             start += chunk.size
 
 
-def _shift(indexes: Iterable[int], by: int) -> set[int]:
-    return {i + by for i in indexes}
+def _belong_together(before: int, after: int) -> bool:
+    """Whether chunks of these sizes are joined: large ones less often, so that growing is cheap."""
+    return before <= _REACH * after and before + after <= _CHUNK
 
 
+def _shift(indexes: Iterable[int], by: int) -> frozenset[int]:
+    return frozenset([i + by for i in indexes])
+
+
+_NONE: frozenset[int] = frozenset()
 _ONE_LEAF = Shadow((_Chunk.of([None]),))
