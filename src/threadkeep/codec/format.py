@@ -77,6 +77,7 @@ class Tag(IntEnum):
     NDARRAY = 60
     NUMPY_SCALAR = 61
 
+    PATCH = 126  # an element that is a change to another one: the engine's, never a value
     SERDE = 127  # written by a serializer that the user brought
 
 

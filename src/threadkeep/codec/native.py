@@ -62,6 +62,10 @@ class NativeCodec:
         """See `Codec.decode_many`."""
         return list(map(Decoder(self.finder, self.pickle_fallback, resolve).whole, items))
 
+    def divides(self, value: Any) -> bool:  # noqa: ARG002 - anything comes back exactly
+        """See `Codec.divides`."""
+        return True
+
     def with_allowlist(self, extra: Collection[tuple[str, ...]]) -> NativeCodec:
         """See `Codec.with_allowlist`."""
         finder = self.finder.extended(extra)

@@ -44,5 +44,11 @@ class Codec(Protocol):
     def decode_many(self, items: Sequence[bytes], resolve: Resolve | None = None) -> list[Any]:
         """Decode each item; cheaper than as many calls of `decode`. Errors as there."""
 
+    def divides(self, value: Any) -> bool:
+        """Tell whether the elements of a list, tuple or dict may be stored one by one.
+
+        A dict's element is the list of its key and its value.
+        """
+
     def with_allowlist(self, extra: Collection[tuple[str, ...]]) -> Codec:
         """Return a codec that also loads these (module, name) classes once imported."""

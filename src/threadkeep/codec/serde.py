@@ -45,8 +45,8 @@ class SerdeCodec:
             )
         self.serde = maybe_add_typed_methods(serde)
 
-    def encode(self, value: Any, intern: Intern | None = None) -> bytes:  # noqa: ARG002 - whole values only
-        """See `Codec.encode`; nothing is interned, as a serializer only takes whole values."""
+    def encode(self, value: Any, intern: Intern | None = None) -> bytes:  # noqa: ARG002 - as the docstring says
+        """See `Codec.encode`; nothing is interned: no serializer knows references."""
         try:
             kind, data = self.serde.dumps_typed(value)
         except _REFUSALS as error:
@@ -76,6 +76,10 @@ class SerdeCodec:
     def decode_many(self, items: Sequence[bytes], resolve: Resolve | None = None) -> list[Any]:
         """See `Codec.decode_many`."""
         return [self.decode(item, resolve) for item in items]
+
+    def divides(self, value: Any) -> bool:
+        """See `Codec.divides`. What a serializer makes of a key is its own affair."""
+        return type(value) is not dict or all(type(key) is str for key in value)
 
     def with_allowlist(self, extra: Collection[tuple[str, ...]]) -> SerdeCodec:
         """Pass the list on to the serializer, if it has a use for it."""

@@ -104,7 +104,7 @@ class Draft:
             self._share_input(value)
             return self._single(channel, value, None)
         kind = _KINDS.get(type(value))
-        if kind is None:
+        if kind is None or not self.codec.divides(value):
             return self._single(channel, value, old if isinstance(old, HeldCell) else None)
         run = old if isinstance(old, HeldRun) and old.kind == kind else None
         small = self._small(value) if run is None else None

@@ -1,7 +1,7 @@
 """Reading log elements: from segments to values.
 
-An element is the codec's bytes, or a patch against another element: two bytes that the
-codec never begins with, the base's log and position, the patch.
+An element is the codec's bytes, or a patch against another element: two bytes that no
+codec begins with, the base's log and position, the patch.
 
 Invariant: a value read twice from the same `Elements` may share its parts, a container
 at the top is always a fresh one.
@@ -14,6 +14,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from threadkeep.codec import Codec
+from threadkeep.codec.format import OBJECT, Tag
 from threadkeep.codec.frame import unpack
 from threadkeep.engine import patch, refs
 from threadkeep.engine.model import Segment, Span
@@ -21,7 +22,7 @@ from threadkeep.engine.refs import Cell, Inline, Ref, Run
 from threadkeep.engine.working_set import Raw
 from threadkeep.errors import CorruptionError
 
-_PATCH = b"\xc1\x7f"
+_PATCH = bytes((OBJECT, Tag.PATCH))
 _PATCH_OVER = 1024  # bytes from which a value is worth a patch
 _LONGEST = 16  # patches on patches, before going back to the anchor
 _OLDEST = 15  # anchors on anchors, before the value is stored whole again

@@ -87,6 +87,9 @@ class _NoCodec:
     def decode_many(self, items: Any, resolve: Any = None) -> list[Any]:
         raise NotImplementedError
 
+    def divides(self, value: Any) -> bool:
+        raise NotImplementedError
+
     def with_allowlist(self, extra: Any) -> Any:
         raise NotImplementedError
 
