@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-import random
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
+from random import SystemRandom
 from types import TracebackType
 from typing import Any, Literal, Self, TypeVar
 
@@ -49,6 +49,7 @@ from threadkeep.errors import InvalidArgumentError
 T = TypeVar("T")
 
 WORKING_SET_BYTES = 256 * 1024 * 1024
+_RANDOM = SystemRandom()  # tokens must differ even where a program seeds its random numbers
 _CLONES = 16  # savers with another allowlist that are kept for the next run
 
 
@@ -95,9 +96,9 @@ class Saver(BaseCheckpointSaver[Any]):
         self._engine = Engine(
             codec=codec,
             compression=compression or Compression(),
-            working_set=WorkingSet(working_set_bytes, threading.Lock, random.getrandbits),
+            working_set=WorkingSet(working_set_bytes, threading.Lock, _RANDOM.getrandbits),
             conflicts=conflicts,
-            token=random.getrandbits,
+            token=_RANDOM.getrandbits,
             now=_now,
         )
         self._clones: dict[frozenset[tuple[str, ...]], Saver] = {}

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-import random
+from random import SystemRandom
 
 from threadkeep.errors import InvalidArgumentError
+
+# The hash tells apart what two branches made of one version, whatever seed the program sets.
+_RANDOM = SystemRandom()
 
 
 def next_version(current: float | str | None) -> float | str:
@@ -28,5 +31,4 @@ def next_version(current: float | str | None) -> float | str:
             hint='Versions are numbers, digits or "<number>.<hash>".',
         )
     following = str(int(sequence) + 1).zfill(len(sequence))
-    # The hash need not be unguessable: it tells apart what two branches made of one version.
-    return f"{following}.{random.random():016}" if dot else following  # noqa: S311
+    return f"{following}.{_RANDOM.random():016}" if dot else following

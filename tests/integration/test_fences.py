@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import operator
+import random
 import subprocess
 import sys
 from pathlib import Path
@@ -158,6 +159,22 @@ def test_writes_of_a_run_that_failed_count_for_the_run_that_resumes_it(
     assert invoke(graph, "more")[:3] == result
 
 
+def test_seeded_random_numbers_do_not_make_two_runs_one(pair: Any) -> None:
+    one, two = pair()
+    put(one, place(), log=1)
+    loaded = []
+    for saver in (one, two):
+        random.seed(42)
+        loaded.append(saver.get_tuple(place()).config)
+    one.put_writes(loaded[0], [("log", "loser")], "task")
+    two.put_writes(loaded[1], [("log", "winner")], "task")
+    base = loaded[1]
+    put(two, loaded[1], log=2)
+    assert two.get_tuple(
+        place(checkpoint=str(base["configurable"]["checkpoint_id"]))
+    ).pending_writes == [("task", "log", "winner")]
+
+
 # -- conflicts="raise": the later one is refused -------------------------------------
 
 
@@ -295,6 +312,21 @@ def test_going_back_forks_freely(pair: Any) -> None:
     other.update_state(old, None, as_node="__copy__")
     other.update_state(at(), None, as_node="__copy__")
     assert invoke(graph, "after")[-3:] == told("after")
+
+
+@pytest.mark.parametrize("durability", DURABILITIES)
+def test_runs_that_come_after_one_that_chose_its_checkpoint_are_fenced(
+    pair: Any, durability: str
+) -> None:
+    slow, fast = pair(conflicts="raise")
+    graph = story(slow)
+    invoke(graph, "base")
+    graph.update_state(graph.get_state(at()).config, {"log": ["chosen"]}, as_node="second")
+    graph, gate, run = held_at(slow, Plain, "second", durability)
+    won = invoke_or_lose(story(fast), "fast")
+    gate.open()
+    results = [won, run.finish()]
+    assert sum(isinstance(result, ConflictError) for result in results) == 1
 
 
 def test_a_node_may_update_its_own_thread(pair: Any) -> None:

@@ -239,8 +239,10 @@ def _build(
         appender.seal()
     segments = appender.segments()
     draft.settle(generation)
-    flags = call.flags | (parent.flags & FREE if parent is not None else 0)
     loaded = call.parent if isinstance(call.parent, LoadedId) else None
+    flags = call.flags
+    if loaded is None and parent is not None:  # the run that chose its checkpoint goes on
+        flags |= parent.flags & FREE
     row = CheckpointRow(
         ns=place.ns,
         id=str(place.id),
