@@ -8,15 +8,43 @@ blocking backend it never suspends, so that it can be run to its end by one `sen
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from concurrent.futures import ThreadPoolExecutor
+from inspect import iscoroutinefunction
+from typing import TYPE_CHECKING, Any, TypeVar
 
+from threadkeep import forks
 from threadkeep.backends.base import AsyncBackend, Backend
 from threadkeep.engine.calls import Fetch, Operation
 from threadkeep.engine.model import Change, Read
-from threadkeep.errors import ThreadkeepError
+from threadkeep.errors import InvalidArgumentError, ThreadkeepError
+
+if TYPE_CHECKING:
+    from typing_extensions import TypeIs
 
 T = TypeVar("T")
+
+_MOST_THREADS = 32  # calls of one process that wait for its disks at the same time
+
+
+def is_async(backend: Backend | AsyncBackend) -> TypeIs[AsyncBackend]:
+    """Whether the backend is driven by awaiting it."""
+    return iscoroutinefunction(backend.fetch)
+
+
+def blocking(backend: Backend | AsyncBackend) -> Backend:
+    """The backend, which a sync method is about to use.
+
+    Raises:
+        InvalidArgumentError: it is async.
+    """
+    if is_async(backend):
+        raise InvalidArgumentError(
+            f"{type(backend).__name__} is an async backend.",
+            hint="Use the saver's async methods: aget_tuple, aput, ...",
+        )
+    return backend
 
 
 async def arun(operation: Operation[T], backend: AsyncBackend) -> T:
@@ -71,7 +99,37 @@ def run(operation: Operation[T], backend: Backend) -> T:
 async def in_thread(call: Callable[[], T]) -> T:
     """Run a blocking call in a worker thread: one hop for a whole operation.
 
-    A cancelled caller does not wait, but the call is carried through: a commit that has
-    begun may still become durable.
+    The threads are our own: in the event loop's, LangGraph runs sync nodes, which may well
+    wait for a saver. A cancelled caller does not wait, but the call is carried through: a
+    commit that has begun may still become durable.
     """
-    return await asyncio.get_running_loop().run_in_executor(None, call)
+    return await asyncio.get_running_loop().run_in_executor(_workers.pool(), call)
+
+
+class _Workers:
+    """The process's worker threads, started when they are first needed."""
+
+    def __init__(self) -> None:
+        self._start()
+
+    def _start(self) -> None:
+        self._lock = threading.Lock()
+        self._pool: ThreadPoolExecutor | None = None
+
+    def pool(self) -> ThreadPoolExecutor:
+        with self._lock:
+            if self._pool is None:
+                self._pool = ThreadPoolExecutor(_MOST_THREADS, thread_name_prefix="threadkeep")
+            return self._pool
+
+    def before_fork(self) -> None:
+        """See `Forks.before_fork`."""
+
+    def after_fork(self, *, in_child: bool) -> None:
+        """See `Forks.after_fork`: a child has no threads but the one that forked."""
+        if in_child:
+            self._start()
+
+
+_workers = _Workers()
+forks.watch(_workers)

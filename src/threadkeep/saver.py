@@ -27,8 +27,8 @@ from langgraph.checkpoint.base import (
 )
 from langgraph.checkpoint.serde.base import SerializerProtocol
 
-from threadkeep import arguments, drive, versions
-from threadkeep.backends.base import Backend
+from threadkeep import arguments, drive, forks, versions
+from threadkeep.backends.base import AsyncBackend, Backend
 from threadkeep.codec import Codec, Compression, NativeCodec, SerdeCodec
 from threadkeep.engine.calls import Operation
 from threadkeep.engine.operations import (
@@ -64,7 +64,8 @@ class Saver(BaseCheckpointSaver[Any]):
     """A LangGraph checkpoint saver that stores what changed, on any backend.
 
     Args:
-        backend: where rows live. The saver closes it.
+        backend: where rows live. The saver closes it. On an async one only the async
+            methods work.
         conflicts: "fork" lets concurrent runs of a thread branch, as LangGraph does;
             "raise" refuses the later one with `ConflictError`.
         serde: a LangGraph serializer to use instead of threadkeep's own codec.
@@ -76,7 +77,7 @@ class Saver(BaseCheckpointSaver[Any]):
 
     def __init__(
         self,
-        backend: Backend,
+        backend: Backend | AsyncBackend,
         *,
         conflicts: Literal["fork", "raise"] = "fork",
         serde: SerializerProtocol | None = None,
@@ -93,10 +94,12 @@ class Saver(BaseCheckpointSaver[Any]):
         if serde is not None:
             codec = SerdeCodec(serde)
         self._backend = backend
+        working_set = WorkingSet(working_set_bytes, threading.Lock, _RANDOM.getrandbits)
+        forks.watch(working_set)
         self._engine = Engine(
             codec=codec,
             compression=compression or Compression(),
-            working_set=WorkingSet(working_set_bytes, threading.Lock, _RANDOM.getrandbits),
+            working_set=working_set,
             conflicts=conflicts,
             token=_RANDOM.getrandbits,
             now=_now,
@@ -111,11 +114,14 @@ class Saver(BaseCheckpointSaver[Any]):
 
     def close(self) -> None:
         """Release everything. Idempotent; later calls raise `ClosedError`."""
-        self._backend.close()
+        drive.blocking(self._backend).close()
 
     async def aclose(self) -> None:
         """See `close`."""
-        await drive.in_thread(self._backend.close)
+        if drive.is_async(self._backend):
+            await self._backend.close()
+        else:
+            await drive.in_thread(self.close)
 
     def __enter__(self) -> Self:
         return self
@@ -140,11 +146,11 @@ class Saver(BaseCheckpointSaver[Any]):
         await self.aclose()
 
     def _run(self, operation: Operation[T]) -> T:
-        return drive.run(operation, self._backend)
+        return drive.run(operation, drive.blocking(self._backend))
 
     async def _arun(self, operation: Operation[T]) -> T:
-        if not getattr(self._backend, "blocking", True):
-            return self._run(operation)
+        if drive.is_async(self._backend):
+            return await drive.arun(operation, self._backend)
         return await drive.in_thread(partial(self._run, operation))
 
     # -- reading ---------------------------------------------------------------------

@@ -405,11 +405,22 @@ class WorkingSet:
     def __init__(self, limit: int, locks: Callable[[], Lock], token: Callable[[int], int]) -> None:
         self._limit = limit
         self._locks = locks
-        self._lock = locks()
         self._token = token
+        self._start()
+
+    def _start(self) -> None:
+        self._lock = self._locks()
         self._threads: OrderedDict[str, ThreadMemory] = OrderedDict()
         self._weights: dict[str, int] = {}
         self._total = 0
+
+    def before_fork(self) -> None:
+        """Do nothing: what another thread has locked, the child lets go of."""
+
+    def after_fork(self, *, in_child: bool) -> None:
+        """Remember nothing in the child: the parent's next log positions are not its own."""
+        if in_child:
+            self._start()
 
     def thread(self, thread: str) -> ThreadMemory:
         """What is remembered of the thread; a fresh memory if nothing is."""

@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import os
 import sqlite3
-import weakref
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from threadkeep import forks
 from threadkeep.backends.sqlite.commits import CommitQueue
 from threadkeep.backends.sqlite.connections import Connections
 from threadkeep.backends.sqlite.failures import DRIVER_ERRORS, mapped
@@ -67,7 +66,7 @@ class SqliteBackend:
         location = Location(_path_of(database), synchronous, busy_timeout)
         self._connections = Connections(location)
         self._queue = CommitQueue(self._connections)
-        _LIVE.add(self)
+        forks.watch(self)
 
     def fetch(self, reads: Sequence[Read]) -> list[Any]:
         """Answer each read, in order, all from one state. See `Backend.fetch`."""
@@ -92,11 +91,11 @@ class SqliteBackend:
         self._connections.close()
 
     def before_fork(self) -> None:
-        """Come to rest; called in the process that is about to fork."""
+        """See `Forks.before_fork`."""
         self._connections.before_fork()
 
     def after_fork(self, *, in_child: bool) -> None:
-        """Go on in the parent; start afresh in the child, whose threads are gone."""
+        """See `Forks.after_fork`."""
         if in_child:
             self._connections.after_fork_in_child()
             self._queue = CommitQueue(self._connections)
@@ -127,28 +126,3 @@ def _file_of(connection: sqlite3.Connection) -> str:
             hint="Give a connection that is open and of this thread, or the file's path.",
         ) from error
     return files["main"] or ""
-
-
-# -- forks ---------------------------------------------------------------------------
-
-_LIVE: weakref.WeakSet[SqliteBackend] = weakref.WeakSet()
-_AT_REST: list[SqliteBackend] = []  # from just before a fork until just after
-
-
-def _before_fork() -> None:
-    for backend in tuple(_LIVE):
-        backend.before_fork()
-        _AT_REST.append(backend)
-
-
-def _after_fork(*, in_child: bool) -> None:
-    while _AT_REST:
-        _AT_REST.pop().after_fork(in_child=in_child)
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(
-        before=_before_fork,
-        after_in_parent=partial(_after_fork, in_child=False),
-        after_in_child=partial(_after_fork, in_child=True),
-    )
