@@ -89,6 +89,9 @@ class CountedCodec:
         self.decoded += len(items)
         return self.inner.decode_many(items, resolve)
 
+    def divides(self, value: Any) -> bool:
+        return self.inner.divides(value)
+
     def with_allowlist(self, extra: Any) -> Any:
         return self.inner.with_allowlist(extra)
 

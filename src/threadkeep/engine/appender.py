@@ -11,8 +11,10 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from threadkeep.codec.frame import Compression, pack
+from threadkeep.engine.held import Home
 from threadkeep.engine.model import Segment, Span
-from threadkeep.engine.working_set import Home, OpenLog, ThreadMemory
+from threadkeep.engine.open_logs import OpenLog
+from threadkeep.engine.working_set import ThreadMemory
 
 SEGMENT_BYTES = 256 * 1024  # a run of new elements is cut into segments of about this size
 SEAL_COUNT = 32  # so many new elements, or so many new bytes, are sealed
@@ -34,6 +36,7 @@ class Appender:
     ns: str
     compression: Compression
     home: Home = field(default_factory=Home)
+    size: int = 0  # bytes of the elements added so far
     dropped: list[tuple[int, int, int]] = field(default_factory=list)
     _runs: list[tuple[int, int, list[bytes]]] = field(default_factory=list)
     _borrowed: dict[tuple[int, int], Segment] = field(default_factory=dict)
@@ -42,13 +45,15 @@ class Appender:
 
     def append(self, channel: str, data: Sequence[bytes]) -> tuple[int, int]:
         """Add elements to the channel's log: the log and the first position."""
-        log, start = self.memory.reserve(self.ns, channel, len(data))
+        log, start = self.memory.logs.reserve(self.ns, channel, len(data))
         self._runs.append((log, start, list(data)))
+        self.size += sum(map(len, data))
         return log, start
 
     def fill(self, log: int, pos: int, data: bytes) -> None:
         """Put an element at a position that was kept for it."""
         self._runs.append((log, pos, [data]))
+        self.size += len(data)
 
     def borrow(self, home: Home, span: Span) -> None:
         """Refer to elements of another batch; carry their segments if those may not be there."""
@@ -86,7 +91,7 @@ class Appender:
         The joined segment takes the next ones in too, until it is full: a few rewrites
         of some kilobytes for a history that compresses well.
         """
-        for log, tail in self.memory.begin_seals(_has_enough):
+        for log, tail in self.memory.logs.begin_seals(_has_enough):
             grows: dict[int, list[bytes]] = {}
             for run in _contiguous(tail):
                 elements = [e for start in run for e in tail[start]]
@@ -104,15 +109,15 @@ class Appender:
         self.home.committed = True
         self.home.segments = ()  # nobody will have to carry them
         for log, tail, grows in self._seals:
-            self.memory.end_seal(log, tail, grows)
+            self.memory.logs.end_seal(log, tail, grows)
         for log_number, start, data in self._runs:
             if sum(map(len, data)) < FULL_BYTES:
-                self.memory.note_tail(log_number, start, data)
+                self.memory.logs.note_tail(log_number, start, data)
 
     def failed(self) -> None:
         """Let others seal what this batch could not."""
         for log, _, _ in self._seals:
-            self.memory.end_seal(log, {}, {})
+            self.memory.logs.end_seal(log, {}, {})
 
 
 def _has_enough(channel: str, log: OpenLog) -> bool:

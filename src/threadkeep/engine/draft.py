@@ -18,20 +18,20 @@ from typing import Any
 from threadkeep.codec import Codec
 from threadkeep.engine import elements, refs
 from threadkeep.engine.appender import Appender
-from threadkeep.engine.identity import pointers
-from threadkeep.engine.model import Span
-from threadkeep.engine.refs import Cell, Inline, Ref, Run
-from threadkeep.engine.sequence import Piece, Seen, diff, watched
-from threadkeep.engine.shadow import Shadow, is_leaf, is_state
-from threadkeep.engine.working_set import (
+from threadkeep.engine.held import (
     Held,
     HeldCell,
     HeldRun,
     Known,
     Placed,
     Raw,
-    ThreadMemory,
 )
+from threadkeep.engine.identity import pointers
+from threadkeep.engine.model import Span
+from threadkeep.engine.refs import Cell, Inline, Ref, Run
+from threadkeep.engine.sequence import Piece, Seen, diff, watched
+from threadkeep.engine.shadow import Shadow, is_leaf, is_state
+from threadkeep.engine.working_set import ThreadMemory
 from threadkeep.errors import ThreadkeepError
 from threadkeep.langgraph_names import START
 
@@ -67,6 +67,7 @@ class Draft:
     appender: Appender
     writes: bool = False  # the values are pending writes
     encodings: int = 0  # values encoded so far: work that tests count
+    fresh: int = 0  # bytes of what the values do not share with those before them
     _placed: list[Placed] = field(default_factory=list)
     _known: list[tuple[str, Known]] = field(default_factory=list)
 
@@ -80,24 +81,28 @@ class Draft:
         Raises:
             UnserializableError: names the channel.
         """
-        known = self.memory.known(channel, value if given is None else given, value)
+        known = self.memory.recent.known(channel, value if given is None else given, value)
         if known is not None:
             for span in known.ref.needs:
                 self.appender.borrow(known.home, span)
             return known.ref, known.held
+        before = self.appender.size
         try:
             ref, held = self._encode(channel, value, old)
         except ThreadkeepError as exc:
             exc.at(channel=channel)
             raise
+        # A single value is held whole, however little of it had to be stored.
+        size = held.weight if isinstance(held, HeldCell) else self.appender.size - before
+        self.fresh += size
         # (What is watched of a single value is the copy: the original may change unseen.)
         found_by = given if given is not None and isinstance(held, HeldRun) else value
-        self._known.append((channel, Known(found_by, ref, held, self.appender.home)))
+        self._known.append((channel, Known(found_by, ref, held, self.appender.home, size)))
         return ref, held
 
     def settle(self, generation: int | None) -> None:
         """Remember where values were put. Called when the segments are packed."""
-        self.memory.place(self._placed, self._known, generation)
+        self.memory.remember(self._placed, self._known, generation)
 
     def _encode(self, channel: str, value: Any, old: Held | None) -> tuple[Ref, Held]:
         if channel == START and isinstance(value, dict):
@@ -150,7 +155,7 @@ class Draft:
         if old is not None and len(fresh) < len(items):
             self._know_part(channel, kind, fresh)
         if old is not None and _too_scattered(run.spans, weight):
-            self.memory.start_log(self.appender.ns, channel)
+            self.memory.logs.start(self.appender.ns, channel)
             return self._run(channel, kind, value, None, afresh=True)
         return run, HeldRun(kind, run.spans, Seen(keys, items, shadow), weight, raws)
 
@@ -165,7 +170,7 @@ class Draft:
         weight = sum([e.size for e in new])
         shadow = Shadow.joined([e.shadow for e in new if e.shadow is not None])
         held = HeldRun(kind, spans, Seen(keys, items, shadow), weight)
-        part = Known(items, Run(kind, spans), held, self.appender.home)
+        part = Known(items, Run(kind, spans), held, self.appender.home, weight)
         self._known.append((channel, part))
 
     def _place(
@@ -197,14 +202,14 @@ class Draft:
         """Note the places of objects that were stored a moment ago, as a write say."""
         for e in fresh:
             if e.key is NO_KEY and is_state(e.item):
-                placed = self.memory.placed(e.item)
+                placed = self.memory.recent.placed(e.item)
                 if placed is not None:
-                    self.appender.borrow(placed.home, placed.raw.span)
-                    e.span, e.size, e.shadow = placed.raw.span, len(placed.raw.data), placed.shadow
+                    self.appender.borrow(placed.home, placed.span)
+                    e.span, e.size, e.shadow = placed.span, placed.size, placed.shadow
 
     def _found_known(self, channel: str, fresh: list[_Element], at: int) -> int:
         """How many elements from `at` on came with a list or dict that was stored already."""
-        known, offset = self.memory.known_part(channel, fresh[at].item) or (None, 0)
+        known, offset = self.memory.recent.known_part(channel, fresh[at].item) or (None, 0)
         held = known.held if known is not None else None
         if known is None or not isinstance(held, HeldRun) or not held.seen.shadow.holds():
             return 0
@@ -238,8 +243,8 @@ class Draft:
                 e.span = Span(log, start + n, start + n + 1)
         for e in fresh:
             if e.shadow and e.key is NO_KEY and e.span is not None and is_state(e.item):
-                raw = Raw(e.data, e.span.log, e.span.start)
-                self._placed.append(Placed(e.item, e.shadow, raw, self.appender.home))
+                placed = Placed(e.item, e.shadow, e.span, len(e.data), self.appender.home)
+                self._placed.append(placed)
 
     def _aside(self, channel: str, fresh: list[_Element]) -> str:
         """The log for objects that LangGraph will give an id before their channel holds them.
@@ -248,12 +253,12 @@ class Draft:
         for each, so that its elements stay in order.
         """
         for e in fresh:
-            self.memory.reserve_for(self.appender.ns, channel, e.item)
+            self.memory.recent.reserve_for(self.appender.ns, channel, e.item)
         return f"{channel} {_PASSING}"
 
     def _fill_kept(self, element: _Element) -> None:
         """Put the element where a position was kept for it, if one was."""
-        place = self.memory.kept_for(element.item) if is_state(element.item) else None
+        place = self.memory.recent.kept_for(element.item) if is_state(element.item) else None
         if place is not None:
             log, pos = place
             self.appender.fill(log, pos, element.data)
@@ -268,7 +273,7 @@ class Draft:
         """
         for channel, part in value.copy().items():
             items = [x for x in (part if type(part) is list else [part]) if is_state(x)]
-            new = [x for x in items if not _passing(x) and self.memory.placed(x) is None]
+            new = [x for x in items if not _passing(x) and self.memory.recent.placed(x) is None]
             if isinstance(channel, str) and len(new) <= _SHARE_MOST:
                 fresh = [_Element(i, x, NO_KEY, shadow=Shadow.of([x])) for i, x in enumerate(new)]
                 self._place(channel, fresh, frozenset(), None)
@@ -299,12 +304,12 @@ class Draft:
             return self.codec.encode(value)
 
         def intern(part: object) -> tuple[int, int] | None:
-            placed = self.memory.placed(part) or self._own(part)
+            placed = self.memory.recent.placed(part) or self._own(part)
             if placed is None:
                 return None
-            self.appender.borrow(placed.home, placed.raw.span)
-            uses.append(placed.raw.span)
-            return placed.raw.log, placed.raw.pos
+            self.appender.borrow(placed.home, placed.span)
+            uses.append(placed.span)
+            return placed.span.log, placed.span.start
 
         return self.codec.encode(value, intern)
 

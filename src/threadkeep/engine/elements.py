@@ -17,9 +17,9 @@ from threadkeep.codec import Codec
 from threadkeep.codec.format import OBJECT, Tag
 from threadkeep.codec.frame import unpack
 from threadkeep.engine import patch, refs
+from threadkeep.engine.held import Raw
 from threadkeep.engine.model import Segment, Span
 from threadkeep.engine.refs import Cell, Inline, Ref, Run
-from threadkeep.engine.working_set import Raw
 from threadkeep.errors import CorruptionError
 
 _PATCH = bytes((OBJECT, Tag.PATCH))

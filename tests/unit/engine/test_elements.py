@@ -11,9 +11,9 @@ from engine_kit import Chain, CountedCodec, config, exactly, fresh, memory_saver
 from threadkeep.codec import Compression, NativeCodec, pack
 from threadkeep.engine import elements, patch, refs
 from threadkeep.engine.elements import Elements
+from threadkeep.engine.held import Raw
 from threadkeep.engine.model import Segment, Span
 from threadkeep.engine.refs import Cell, Inline, Run
-from threadkeep.engine.working_set import Raw
 from threadkeep.errors import CorruptionError
 
 CODEC = NativeCodec()

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import gc
 import threading
+import tracemalloc
 
 import pytest
 from engine_kit import Chain, config, counted_saver, exactly, fresh, run_config, values_of
 from langchain_core.messages import HumanMessage
 
+from threadkeep import MemorySaver
 from threadkeep.engine.working_set import WorkingSet
 
 LONG = "x" * 90
@@ -68,7 +71,27 @@ def test_a_window_over_a_long_history_does_not_grow_heavy():
     for i in range(600):
         chain.put(m=[*chain.values.get("m", []), f"{i} {LONG}"][-20:])
     memory = saver._engine.working_set.thread("t")
-    assert memory.weight < 200_000
+    assert memory.weight < 500_000
+
+
+def test_the_limit_bounds_what_is_really_taken():
+    limit = 8_000_000
+    saver = MemorySaver(working_set_bytes=limit)
+    backend = saver._backend
+    tracemalloc.start()
+    try:
+        for thread in range(8):
+            chain = Chain(saver, f"thread {thread}")
+            for i in range(24):
+                document = f"{thread} {i} " * 15_000
+                saver.put_writes(chain.put(doc=document), [("doc", document + "x")], "task")
+        taken, _ = tracemalloc.get_traced_memory()
+        del chain, document, saver
+        gc.collect()
+        assert taken - tracemalloc.get_traced_memory()[0] <= 1.5 * limit
+    finally:
+        tracemalloc.stop()
+    del backend
 
 
 def test_the_bytes_of_committed_segments_are_let_go():
@@ -77,7 +100,7 @@ def test_the_bytes_of_committed_segments_are_let_go():
     for i in range(20):
         saver.put_writes(chain.put(doc=[LONG, i]), [("doc", [LONG * 2, i])], "task")
     memory = saver._engine.working_set.thread("t")
-    homes = [known.home for known in memory._known.values()]
+    homes = [known.home for known in memory.recent._known.values()]
     assert homes
     assert all(home.committed and not home.segments for home in homes)
 
@@ -185,19 +208,19 @@ def test_a_limit_smaller_than_one_thread():
 def test_log_numbers_and_positions():
     memory = WorkingSet(10**9, threading.RLock, lambda bits: 2**bits - 1).thread("t")
     memory.meet(0)
-    assert memory.reserve("", "a", 3) == (1, 0)
-    assert memory.reserve("", "a", 2) == (1, 3)
-    assert memory.reserve("", "b", 1) == (2, 0)
-    assert memory.reserve("child", "a", 1) == (2**31 - 1, 0)
-    memory.start_log("", "a")
-    assert memory.reserve("", "a", 1) == (3, 0)
-    memory.resume_log("", "c", 9, 20)
-    assert memory.reserve("", "c", 1) == (9, 20)
-    memory.resume_log("", "c", 9, 5)
-    assert memory.reserve("", "c", 1) == (9, 21)
-    assert memory.reserve("", "d", 1) == (10, 0)
+    assert memory.logs.reserve("", "a", 3) == (1, 0)
+    assert memory.logs.reserve("", "a", 2) == (1, 3)
+    assert memory.logs.reserve("", "b", 1) == (2, 0)
+    assert memory.logs.reserve("child", "a", 1) == (2**31 - 1, 0)
+    memory.logs.start("", "a")
+    assert memory.logs.reserve("", "a", 1) == (3, 0)
+    memory.logs.resume("", "c", 9, 20)
+    assert memory.logs.reserve("", "c", 1) == (9, 20)
+    memory.logs.resume("", "c", 9, 5)
+    assert memory.logs.reserve("", "c", 1) == (9, 21)
+    assert memory.logs.reserve("", "d", 1) == (10, 0)
     memory.meet(1)
-    assert memory.reserve("", "a", 1)[1] == 0
+    assert memory.logs.reserve("", "a", 1)[1] == 0
 
 
 def test_many_threads_reserve_at_once():
@@ -206,7 +229,7 @@ def test_many_threads_reserve_at_once():
     found = []
 
     def work():
-        found.extend((*memory.reserve("", "a", 1 + i % 3), 1 + i % 3) for i in range(300))
+        found.extend((*memory.logs.reserve("", "a", 1 + i % 3), 1 + i % 3) for i in range(300))
 
     workers = [threading.Thread(target=work) for _ in range(4)]
     for worker in workers:

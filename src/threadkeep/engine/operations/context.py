@@ -15,21 +15,20 @@ from threadkeep.engine import checksum, elements, manifest, refs
 from threadkeep.engine.appender import FULL_COUNT, KEYFRAMES
 from threadkeep.engine.calls import Operation, fetch_segments
 from threadkeep.engine.elements import Elements
-from threadkeep.engine.manifest import Manifest
-from threadkeep.engine.model import HIDDEN, Segment, Span, StoredCheckpoint
-from threadkeep.engine.refs import Cell, Inline, Ref
-from threadkeep.engine.sequence import Seen, watched
-from threadkeep.engine.shadow import Shadow
-from threadkeep.engine.working_set import (
+from threadkeep.engine.held import (
     Held,
     HeldCell,
     HeldRun,
     Keyframe,
     Raw,
     State,
-    ThreadMemory,
-    WorkingSet,
 )
+from threadkeep.engine.manifest import Manifest
+from threadkeep.engine.model import HIDDEN, Segment, Span, StoredCheckpoint
+from threadkeep.engine.refs import Cell, Inline, Ref
+from threadkeep.engine.sequence import Seen, watched
+from threadkeep.engine.shadow import Shadow
+from threadkeep.engine.working_set import ThreadMemory, WorkingSet
 from threadkeep.errors import CorruptionError
 
 TOKEN_BITS = 31
@@ -140,11 +139,11 @@ def resume_logs(
     for channel, entry in read.entries.items():
         last = _last_span(entry.ref)
         if last is not None and last.log in ends:
-            memory.resume_log(ns, channel, last.log, ends[last.log])
-    memory.resume_log(ns, KEYFRAMES, key.log, key.pos + 1)
+            memory.logs.resume(ns, channel, last.log, ends[last.log])
+    memory.logs.resume(ns, KEYFRAMES, key.log, key.pos + 1)
     for segment in segments:
         if segment.count < FULL_COUNT:
-            memory.note_tail(segment.log, segment.start, elements.opened(segment))
+            memory.logs.note_tail(segment.log, segment.start, elements.opened(segment))
 
 
 def _last_span(ref: Ref | None) -> Span | None:

@@ -14,6 +14,7 @@ from typing import Any
 from threadkeep.engine import refs
 from threadkeep.engine.calls import Operation, Place, fetch_checkpoint
 from threadkeep.engine.elements import Elements
+from threadkeep.engine.held import Held, HeldCell, HeldRun, State, watch
 from threadkeep.engine.loaded import LoadedId
 from threadkeep.engine.manifest import Manifest
 from threadkeep.engine.model import FREE, NESTED, Span, StoredCheckpoint
@@ -26,7 +27,6 @@ from threadkeep.engine.operations.context import (
     visible,
 )
 from threadkeep.engine.rows import Write, counting, unpack_metadata, unpack_time
-from threadkeep.engine.working_set import Held, HeldCell, HeldRun, State, watch
 from threadkeep.errors import CorruptionError, ThreadkeepError
 
 
@@ -102,7 +102,8 @@ def _read(
         resume_logs(memory, ns, read, key, segments)
         owner = watch(loaded.id)
         data, codec = row.manifest, engine.codec
-        new = State(ns, row.id, row.flags, read, key, known, data, codec, owner)
+        fresh = sum([held.weight for name, held in known.items() if name not in lent])
+        new = State(ns, row.id, row.flags, read, key, known, data, codec, owner, fresh)
         memory.publish(new, generation)
         engine.working_set.settle(stored.thread)
     return loaded

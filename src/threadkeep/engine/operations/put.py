@@ -17,6 +17,7 @@ from threadkeep.engine import manifest as manifests
 from threadkeep.engine.appender import KEYFRAMES, Appender
 from threadkeep.engine.calls import Operation, Place, commit, fetch, fetch_checkpoint
 from threadkeep.engine.draft import Draft
+from threadkeep.engine.held import Held, Keyframe, State, watch
 from threadkeep.engine.loaded import LoadedId, created_at
 from threadkeep.engine.manifest import Entry, Manifest, Version
 from threadkeep.engine.model import (
@@ -38,7 +39,7 @@ from threadkeep.engine.operations.context import (
 )
 from threadkeep.engine.refs import Inline, Ref
 from threadkeep.engine.rows import pack_metadata, pack_time
-from threadkeep.engine.working_set import Held, Keyframe, State, ThreadMemory, watch
+from threadkeep.engine.working_set import ThreadMemory
 from threadkeep.errors import (
     BackendError,
     CodecError,
@@ -269,7 +270,8 @@ def _build(
         drop_segments=tuple(appender.dropped),
     )
     owner = watch(loaded) if loaded is not None else (parent.owner if parent else None)
-    state = State(place.ns, row.id, flags, written, key, held, row.manifest, engine.codec, owner)
+    data, codec, fresh = row.manifest, engine.codec, draft.fresh
+    state = State(place.ns, row.id, flags, written, key, held, data, codec, owner, fresh)
     return _Built(batch, state, appender)
 
 

@@ -59,6 +59,7 @@ def put_writes(engine: Engine, call: PutWrites) -> Operation[None]:
             raise
         else:
             appender.committed()
+            engine.working_set.settle(thread)
             return
     raise ConflictError(
         "Others keep taking the log positions of this thread.",

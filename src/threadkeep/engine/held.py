@@ -1,0 +1,177 @@
+"""Records of what this process saw or stored: values, checkpoints, and where they lie.
+
+Only immutable records live here (and `Home`, which a commit settles). Invariant: a record
+holds a value together with its shadow, so that a change in place since then is noticed.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+from threadkeep.codec import Codec
+from threadkeep.engine.identity import pointers
+from threadkeep.engine.manifest import Manifest
+from threadkeep.engine.model import Segment, Span
+from threadkeep.engine.refs import Ref
+from threadkeep.engine.sequence import Seen
+from threadkeep.engine.shadow import Shadow
+
+_PART_MOST = 64  # elements of one value by which it is found again
+_PART_OVER = 16  # bytes that such elements take at least, on average
+
+
+@dataclass(frozen=True, slots=True)
+class HeldRun:
+    """A list, tuple or dict as last seen, and the spans it is stored in."""
+
+    kind: int
+    spans: tuple[Span, ...]
+    seen: Seen
+    weight: int
+    raws: Mapping[int, bytes] = field(default_factory=dict)  # opaque elements' bytes, by index
+
+
+@dataclass(frozen=True, slots=True)
+class Raw:
+    """Bytes stored as an element: in full `depth` patches behind the last whole one.
+
+    `uses` are the positions that reading it needs beside its own; `anchor` is an earlier
+    version that the next patch may go back to when the chain has grown long.
+    """
+
+    data: bytes
+    log: int
+    pos: int
+    depth: int = 0
+    uses: tuple[Span, ...] = ()
+    anchor: Raw | None = None
+
+    @property
+    def span(self) -> Span:
+        """The element's own position."""
+        return Span(self.log, self.pos, self.pos + 1)
+
+
+@dataclass(frozen=True, slots=True)
+class HeldCell:
+    """A single value as last seen. `raw` is None for a value stored inline."""
+
+    value: Any
+    shadow: Shadow
+    data: bytes
+    uses: tuple[Span, ...]
+    raw: Raw | None
+
+    @property
+    def weight(self) -> int:
+        """About how many bytes this stands for."""
+        anchor = self.raw.anchor if self.raw is not None else None
+        return len(self.data) + (len(anchor.data) if anchor is not None else 0)
+
+
+Held: TypeAlias = HeldRun | HeldCell
+
+
+@dataclass(frozen=True, slots=True)
+class Keyframe:
+    """A whole manifest and where it is stored; `used` counts the checkpoints against it."""
+
+    manifest: Manifest
+    log: int
+    pos: int
+    used: int
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """A stored checkpoint with the values that this process knows of.
+
+    `data` is the manifest as stored, which tells a row that was replaced since. `codec`
+    is the one that the values were decoded with: who may load other types gets others.
+    `owner` tells whether the run that these very objects were lent to is still alive;
+    None where that is not known, and then they are not lent again. `fresh` are the bytes
+    of what it does not share with the state before it.
+    """
+
+    ns: str
+    id: str
+    flags: int
+    manifest: Manifest
+    keyframe: Keyframe
+    held: Mapping[str, Held]
+    data: bytes
+    codec: Codec
+    owner: Callable[[], object | None] | None = None
+    fresh: int = 0
+
+    @property
+    def weight(self) -> int:
+        """About how many bytes this stands for."""
+        return sum([held.weight for held in self.held.values()])
+
+
+class Home:
+    """The segments that one batch carries, and whether it was committed."""
+
+    __slots__ = ("committed", "segments")
+
+    def __init__(self) -> None:
+        self.segments: tuple[Segment, ...] = ()
+        self.committed = False
+
+    def holding(self, span: Span) -> list[Segment]:
+        """The segments that some of the span lies in."""
+        log, start, stop = span
+        return [s for s in self.segments if s.log == log and s.start < stop and start < s.stop]
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """An object (a message, say) that was put into a log, found again by its identity."""
+
+    value: Any
+    shadow: Shadow
+    span: Span
+    size: int
+    home: Home
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """A whole value of a channel that was stored a moment ago, as a pending write say.
+
+    `size` are the bytes that were stored for it and for nothing before.
+    """
+
+    value: Any
+    ref: Ref
+    held: Held
+    home: Home
+    size: int
+
+    def parts(self) -> Iterable[tuple[int, Any]]:
+        """The elements that the value is found again by, each with its number."""
+        if not isinstance(self.held, HeldRun):
+            return ()
+        items = self.held.seen.items
+        if len(items) > _PART_MOST or self.held.weight < _PART_OVER * len(items):
+            return ()
+        return enumerate(items)
+
+    def holds(self, value: Any) -> bool:
+        """Whether what was stored is this: the value itself, or a copy of it."""
+        if isinstance(self.held, HeldCell):
+            return self.held.shadow.holds()
+        seen = self.held.seen
+        items = list(value.values()) if seen.keys is not None else list(value)
+        if pointers(items) != pointers(seen.items) or not seen.shadow.holds():
+            return False
+        return seen.keys is None or pointers(list(value)) == pointers(seen.keys)
+
+
+def watch(value: object) -> Callable[[], object | None]:
+    """Tells later whether `value` still lives, without keeping it alive."""
+    return weakref.ref(value)

@@ -1,0 +1,140 @@
+"""The logs of a thread that this process appends to, and their tails that wait for sealing.
+
+Invariant: a position is handed out once, as far as this process knows; another process
+that took it is noticed when the batch is committed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+Lock: TypeAlias = AbstractContextManager[Any]
+NEW_LOG_BITS = 31
+
+
+@dataclass(slots=True)
+class OpenLog:
+    """A log this process appends to: its number, the next free position, and its tail.
+
+    The tail holds the elements of small segments by their start, the last sealed one
+    included as long as that may still grow (`old_bytes`); `new_count` and `new_bytes` tell
+    how much of it came since.
+    """
+
+    log: int
+    next: int = 0
+    tail: dict[int, list[bytes]] = field(default_factory=dict)
+    new_count: int = 0
+    new_bytes: int = 0
+    old_bytes: int = 0
+    sealing: bool = False
+
+
+class OpenLogs:
+    """The open logs of one thread, by namespace and channel."""
+
+    def __init__(self, lock: Lock, token: Callable[[int], int]) -> None:
+        self._lock = lock
+        self._token = token
+        self._logs: dict[tuple[str, str], OpenLog] = {}
+        self._next_log = 1
+        self._counts = False
+
+    def clear(self) -> None:
+        """Forget all of them. The caller holds the lock."""
+        self._logs.clear()
+
+    def met(self) -> None:
+        """The thread was read: logs of its root namespace may be counted up from now on."""
+        self._counts = True
+
+    def abandon(self) -> None:
+        """Go on in logs of other numbers: others took these. The caller holds the lock."""
+        self._logs.clear()
+        self._next_log = self._token(NEW_LOG_BITS)
+
+    @property
+    def tails(self) -> int:
+        """The bytes of all tails."""
+        with self._lock:
+            return sum([log.new_bytes + log.old_bytes for log in self._logs.values()])
+
+    def reserve(self, ns: str, channel: str, count: int) -> tuple[int, int]:
+        """Take `count` positions of the channel's log: its number and the first of them.
+
+        Concurrent tasks share the log; positions that are never written stay holes.
+        """
+        with self._lock:
+            log = self._logs.get((ns, channel)) or self._open(ns, channel)
+            start = log.next
+            log.next += count
+            return log.log, start
+
+    def _open(self, ns: str, channel: str) -> OpenLog:
+        # Only the root namespace of a thread that was read counts up: the other logs are
+        # not seen together.
+        counts = not ns and self._counts
+        number = self._next_log if counts else self._token(NEW_LOG_BITS)
+        if not ns:
+            self._next_log += 1
+        log = self._logs[ns, channel] = OpenLog(number)
+        return log
+
+    def start(self, ns: str, channel: str) -> None:
+        """Let the channel go on in a fresh log."""
+        with self._lock:
+            self._logs.pop((ns, channel), None)
+
+    def resume(self, ns: str, channel: str, log: int, stop: int) -> None:
+        """Go on with a log that another process may have written, if none is open."""
+        with self._lock:
+            self._next_log = max(self._next_log, log + 1) if not ns else self._next_log
+            if (ns, channel) not in self._logs:
+                self._logs[ns, channel] = OpenLog(log, stop)
+
+    def note_tail(self, log: int, start: int, elements: list[bytes]) -> None:
+        """Remember a committed small segment, to be sealed with its neighbours."""
+        with self._lock:
+            for open_log in self._logs.values():
+                if open_log.log == log and start not in open_log.tail:
+                    open_log.tail[start] = elements
+                    open_log.new_count += len(elements)
+                    open_log.new_bytes += sum(map(len, elements))
+
+    def begin_seals(
+        self, enough: Callable[[str, OpenLog], bool]
+    ) -> list[tuple[OpenLog, dict[int, list[bytes]]]]:
+        """Logs with enough of a tail, each with a copy of it.
+
+        Each is given to one batch at a time, which must call `end_seal`.
+        """
+        with self._lock:
+            found = [
+                log
+                for (_, channel), log in self._logs.items()
+                if not log.sealing and enough(channel, log)
+            ]
+            for log in found:
+                log.sealing = True
+            return [(log, dict(log.tail)) for log in found]
+
+    def end_seal(
+        self, log: OpenLog, sealed: dict[int, list[bytes]], grows: dict[int, list[bytes]]
+    ) -> None:
+        """Let the log be sealed again.
+
+        `sealed` left the tail (nothing did, after a failure); `grows` is a segment made of
+        it that may still take more.
+        """
+        with self._lock:
+            log.sealing = False
+            for start in sealed:
+                log.tail.pop(start, None)
+            if sealed:
+                log.new_count = sum(map(len, log.tail.values()))
+                log.new_bytes = sum([len(e) for part in log.tail.values() for e in part])
+                log.tail |= grows
+                log.old_bytes = sum([len(e) for part in grows.values() for e in part])

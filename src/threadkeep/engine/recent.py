@@ -1,0 +1,112 @@
+"""Values that a thread stored a moment ago, found again by identity.
+
+A message comes first as its task's pending write and then in its channel, sometimes the
+other way round: the second time it need not be encoded. Invariant: what is found is the
+very object that was stored, its shadow holds, and everything is bounded by number and
+by bytes.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import Any
+
+from threadkeep.engine.held import Known, Placed
+from threadkeep.engine.open_logs import Lock, OpenLogs
+
+_PLACED = 512  # objects remembered by identity
+_KNOWN = 64  # whole values remembered by identity
+_BYTES = 1024 * 1024  # what either may take, but for the newest of them
+_LEAST = 2
+_KEPT = 64  # positions kept for objects that are not final yet
+
+
+class Recent:
+    """The values of one thread that were stored last."""
+
+    def __init__(self, lock: Lock, logs: OpenLogs) -> None:
+        self._lock = lock
+        self._logs = logs
+        self._placed: OrderedDict[int, Placed] = OrderedDict()
+        self._known: OrderedDict[tuple[str, int], Known] = OrderedDict()
+        self._parts: OrderedDict[tuple[str, int], tuple[Known, int]] = OrderedDict()
+        self._kept: OrderedDict[int, tuple[Any, int, int]] = OrderedDict()
+        self._placed_bytes = self._known_bytes = 0
+
+    @property
+    def weight(self) -> int:
+        """About how many bytes the values stand for."""
+        return self._placed_bytes + self._known_bytes
+
+    def clear(self) -> None:
+        """Forget all of them. The caller holds the lock."""
+        for values in (self._placed, self._known, self._parts, self._kept):
+            values.clear()
+        self._placed_bytes = self._known_bytes = 0
+
+    # -- finding -----------------------------------------------------------------------
+
+    def placed(self, value: Any) -> Placed | None:
+        """Where this very object is stored, if it was and has not changed since."""
+        found = self._placed.get(id(value))
+        return found if found and found.value is value and found.shadow.holds() else None
+
+    def known(self, channel: str, given: Any, value: Any) -> Known | None:
+        """How the given value of the channel was stored, if `value`, a copy, is still that."""
+        found = self._known.get((channel, id(given)))
+        return found if found and found.value is given and found.holds(value) else None
+
+    def known_part(self, channel: str, item: Any) -> tuple[Known, int] | None:
+        """A list, tuple or dict that was stored for the channel, and where `item` is in it."""
+        return self._parts.get((channel, id(item)))
+
+    # -- remembering -------------------------------------------------------------------
+
+    def remember(self, placed: list[Placed], known: list[tuple[str, Known]]) -> None:
+        """Remember where values were put, the last few of them. The caller holds the lock."""
+        for item in placed:
+            self._forget_placed(self._placed.pop(id(item.value), None))
+            self._placed[id(item.value)] = item
+            self._placed_bytes += item.size
+        while _too_much(len(self._placed), _PLACED, self._placed_bytes):
+            self._forget_placed(self._placed.popitem(last=False)[1])
+        for channel, value in known:
+            self._forget_known(channel, self._known.pop((channel, id(value.value)), None))
+            self._known[channel, id(value.value)] = value
+            self._known_bytes += value.size
+            for offset, item in value.parts():
+                self._parts[channel, id(item)] = (value, offset)
+        while _too_much(len(self._known), _KNOWN, self._known_bytes):
+            (channel, _), gone = self._known.popitem(last=False)
+            self._forget_known(channel, gone)
+
+    def _forget_placed(self, item: Placed | None) -> None:
+        self._placed_bytes -= item.size if item is not None else 0
+
+    def _forget_known(self, channel: str, value: Known | None) -> None:
+        if value is None:
+            return
+        self._known_bytes -= value.size
+        for _, item in value.parts():
+            if self._parts.get((channel, id(item)), (None,))[0] is value:
+                del self._parts[channel, id(item)]
+
+    # -- positions kept for objects that are not final yet -----------------------------
+
+    def reserve_for(self, ns: str, channel: str, value: Any) -> None:
+        """Keep the next position of the channel's log for an object that is not final yet."""
+        place = self._logs.reserve(ns, channel, 1)
+        with self._lock:
+            self._kept[id(value)] = (value, *place)
+            while len(self._kept) > _KEPT:
+                self._kept.popitem(last=False)
+
+    def kept_for(self, value: Any) -> tuple[int, int] | None:
+        """Give up the log and position that were kept for the object, if any were."""
+        with self._lock:
+            kept = self._kept.pop(id(value), None)
+        return kept[1:] if kept is not None and kept[0] is value else None
+
+
+def _too_much(count: int, most: int, size: int) -> bool:
+    return count > most or (count > _LEAST and size > _BYTES)
