@@ -8,16 +8,16 @@ from collections import OrderedDict, deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any, TypedDict
 
 import numpy as np
 import pytest
-from langchain_core.messages import AIMessage, HumanMessage
+from langchain_core.messages import AIMessage, AnyMessage, HumanMessage
 from langgraph.checkpoint.memory import InMemorySaver
-from langgraph.graph import START, MessagesState, StateGraph
+from langgraph.graph import START, MessagesState, StateGraph, add_messages
 from pydantic import BaseModel, ConfigDict, PrivateAttr
 
-from threadkeep import register
+from threadkeep import drive, register
 
 from .places import at
 from .rows import checkpoint, metadata, place, put, value_at
@@ -228,14 +228,16 @@ def test_a_change_in_place_that_is_not_returned_is_not_kept(saver: Any) -> None:
     assert play(saver) == wanted
 
 
-async def test_aput_keeps_values_as_they_were_when_it_began(another: Any) -> None:
+async def test_aput_keeps_values_as_they_were_when_it_began(
+    another: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """LangGraph goes on, and changes its channels' own containers, while a put is under way."""
     saver, gate = another(), Gate()
     values: dict[str, Any] = {"set": {0}, "list": [0], "dict": {"a": 0}, "deque": deque([0])}
     made = checkpoint(values)
     wanted = copy.deepcopy(values)
     with ThreadPoolExecutor(1) as busy:
-        asyncio.get_running_loop().set_default_executor(busy)
+        monkeypatch.setattr(drive._workers, "_pool", busy)
         busy.submit(gate.pass_through)
         under_way = asyncio.ensure_future(
             saver.aput(place(), made, metadata(), made["channel_versions"])
@@ -249,3 +251,40 @@ async def test_aput_keeps_values_as_they_were_when_it_began(another: Any) -> Non
         await under_way
         found = await saver.aget_tuple(place())
     assert found.checkpoint["channel_values"] == wanted
+
+
+class TwoChannels(TypedDict):
+    one: Annotated[list[AnyMessage], add_messages]
+    other: Annotated[list[AnyMessage], add_messages]
+
+
+def test_a_message_in_two_channels_is_two_messages_in_the_next_run(saver: Any) -> None:
+    def node(state: Any) -> Any:
+        if not state["one"]:
+            message = HumanMessage("as it was", id="1")
+            return {"one": [message], "other": [message]}
+        state["one"][0].content = "changed"
+        return {"one": [state["one"][0]], "other": [HumanMessage("more", id="2")]}
+
+    builder = StateGraph(TwoChannels)
+    builder.add_node("node", node)
+    builder.add_edge(START, "node")
+
+    def play(checkpointer: Any) -> Any:
+        graph = builder.compile(checkpointer=checkpointer)
+        for _ in range(2):
+            graph.invoke({"one": [], "other": []}, at(), durability="sync")
+        found = graph.get_state(at()).values
+        return [[message.content for message in found[name]] for name in ("one", "other")]
+
+    assert play(InMemorySaver()) == [["changed"], ["as it was", "more"]]
+    assert play(saver) == [["changed"], ["as it was", "more"]]
+
+
+def test_containers_of_a_history_are_each_its_own(saver: Any) -> None:
+    head = put(saver, place(), {"set": {"a" * 80}, "deque": deque(["b" * 80]), "list": ["c" * 80]})
+    put(saver, head, {"set": {"a" * 80}, "deque": deque(["b" * 80]), "list": ["c" * 80]})
+    newest, older = list(saver.list(place()))
+    for value in newest.checkpoint["channel_values"].values():
+        value.clear()
+    assert all(older.checkpoint["channel_values"].values())

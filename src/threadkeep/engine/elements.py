@@ -3,14 +3,14 @@
 An element is the codec's bytes, or a patch against another element: two bytes that no
 codec begins with, the base's log and position, the patch.
 
-Invariant: a value read twice from the same `Elements` may share its parts, a container
-at the top is always a fresh one.
+Invariant: a value is a fresh one each time, but the elements of lists, tuples and dicts are
+decoded once for each reader and shared by all that it reads.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from typing import Any
 
 from threadkeep.codec import Codec
@@ -55,34 +55,35 @@ def against(base: Raw | None, data: bytes) -> tuple[bytes, int, tuple[Span, ...]
 
 
 class _Part:
-    """A segment opened: its elements' bytes, and their values as far as they were read.
+    """A segment opened: its elements' bytes, and their values as far as each reader read them.
 
-    `patched` tells whether some element is a patch, `unread` whether some may be unread.
+    `patched` tells whether some element is a patch.
     """
 
-    __slots__ = ("patched", "raws", "start", "unread", "values")
+    __slots__ = ("patched", "raws", "start", "values")
 
     def __init__(self, segment: Segment) -> None:
         self.start = segment.start
         self.raws = unpack(segment.data)
         self.patched = any(raw[:2] == _PATCH for raw in self.raws)
-        self.unread = True
-        self.values: list[Any] = [_UNREAD] * len(self.raws)
+        self.values: dict[Hashable, list[Any]] = {}
         if len(self.raws) != segment.count:
             raise CorruptionError("A stored segment holds another number of elements than told.")
 
-    def keep(self, indexes: Iterable[int], values: Iterable[Any]) -> None:
-        """Note what was read of a range."""
-        for i, value in zip(indexes, values, strict=True):
-            self.values[i] = value
-        # By identity alone: values such as arrays have an `==` of their own.
-        self.unread = any(value is _UNREAD for value in self.values)
+    def read_by(self, reader: Hashable) -> list[Any]:
+        """The values as far as `reader` has read them."""
+        return self.values.get(reader) or self.values.setdefault(reader, [_UNREAD] * len(self.raws))
 
 
 class Elements:
-    """The elements of some segments of one thread, decoded once each."""
+    """The elements of some segments of one thread, decoded once for each reader.
+
+    `reader` names for whom values are decoded from now on: two channels that hold the same
+    element get a value each.
+    """
 
     def __init__(self, codec: Codec, segments: Iterable[Segment] = ()) -> None:
+        self.reader: Hashable = None
         self._codec = codec
         self._parts: dict[int, list[_Part]] = {}
         self._starts: dict[int, list[int]] = {}
@@ -137,7 +138,7 @@ class Elements:
         if isinstance(ref, Inline):
             return self._codec.decode(ref.data, self.element)
         if isinstance(ref, Cell):
-            return self.element(ref.log, ref.pos)
+            return self._codec.decode(self.raw(ref.log, ref.pos), self.element)
         return self.container(ref, self.items(ref))
 
     @staticmethod
@@ -160,20 +161,25 @@ class Elements:
         return items
 
     def _decoded(self, log: int, part: _Part, first: int, last: int) -> list[Any]:
-        if part.unread:
-            wanted = [i for i in range(first, last) if part.values[i] is _UNREAD]
+        values = part.read_by(self.reader)
+        # By identity alone: values such as arrays have an `==` of their own.
+        wanted = [i for i in range(first, last) if values[i] is _UNREAD]
+        if wanted:
             raws = [part.raws[i] for i in wanted]
             if part.patched:
                 raws = [self.raw(log, part.start + i) for i in wanted]
-            part.keep(wanted, self._codec.decode_many(raws, self.element))
-        return part.values[first:last]
+            read = self._codec.decode_many(raws, self.element)
+            for i, value in zip(wanted, read, strict=True):
+                values[i] = value
+        return values[first:last]
 
     def element(self, log: int, pos: int) -> Any:
         """The value of one element."""
         part, i = self._at(log, pos)
-        if part.values[i] is _UNREAD:
-            part.values[i] = self._codec.decode(self.raw(log, pos), self.element)
-        return part.values[i]
+        values = part.read_by(self.reader)
+        if values[i] is _UNREAD:
+            values[i] = self._codec.decode(self.raw(log, pos), self.element)
+        return values[i]
 
     def size(self, span: Span) -> int:
         """About how many bytes the span's elements take."""

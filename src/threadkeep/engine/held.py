@@ -33,6 +33,11 @@ class HeldRun:
     weight: int
     raws: Mapping[int, bytes] = field(default_factory=dict)  # opaque elements' bytes, by index
 
+    @property
+    def needs(self) -> tuple[Span, ...]:
+        """Where the value is stored."""
+        return self.spans
+
 
 @dataclass(frozen=True, slots=True)
 class Raw:
@@ -64,6 +69,11 @@ class HeldCell:
     data: bytes
     uses: tuple[Span, ...]
     raw: Raw | None
+
+    @property
+    def needs(self) -> tuple[Span, ...]:
+        """Where the value, and what it refers to, is stored."""
+        return (*self.uses, self.raw.span) if self.raw is not None else self.uses
 
     @property
     def weight(self) -> int:

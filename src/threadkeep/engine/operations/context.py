@@ -112,21 +112,17 @@ def read_elements(
 # -- remembering what was read -------------------------------------------------------
 
 
-def hold(ref: Ref, found: Elements) -> Held:
-    """A stored value, decoded and watched from now on."""
+def hold(ref: Ref, found: Elements, value: Any) -> Held:
+    """A value that was read from its reference, watched from now on."""
     if isinstance(ref, Inline):
-        value = found.value(ref)
         return HeldCell(value, Shadow.of([value]), ref.data, ref.uses, None)
     if isinstance(ref, Cell):
         data, depth = found.raw(ref.log, ref.pos), found.depth(ref.log, ref.pos)
-        value = found.value(ref)
         raw = Raw(data, ref.log, ref.pos, depth, ref.uses)
         return HeldCell(value, Shadow.of([value]), data, ref.uses, raw)
-    items = found.items(ref)
     weight = sum([found.size(span) for span in ref.spans])
-    keys = None
-    if ref.kind == refs.DICT:
-        keys, items = [key for key, _ in items], [value for _, value in items]
+    keys = list(value) if ref.kind == refs.DICT else None
+    items = list(value) if keys is None else list(value.values())
     seen = Seen(keys, items, Shadow.of(watched(keys, items)))
     return HeldRun(ref.kind, ref.spans, seen, weight)
 

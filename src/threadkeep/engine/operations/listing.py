@@ -1,7 +1,8 @@
 """Listing checkpoints, newest first, a page at a time.
 
 Nothing is held open between pages. Each segment is decoded once for all checkpoints of a
-page that share it. A filter is checked here, whatever the backend made of it.
+page that share it, so that one message may be met in several of them. A filter is checked
+here, whatever the backend made of it.
 """
 
 from __future__ import annotations

@@ -2,7 +2,8 @@
 
 A run may be lent the very objects that the thread's last run left in the working set,
 in fresh containers, if they have not changed and that run has ended. Every other reader
-gets fresh objects, so that whatever it does to them changes nothing stored.
+gets fresh objects, so that whatever it does to them changes nothing stored; so does each
+channel, where two hold the same message.
 """
 
 from __future__ import annotations
@@ -98,7 +99,8 @@ def _read(
         known = {**lent}
         for name, entry in read.entries.items():
             if entry.ref is not None and name not in lent:
-                known[name] = hold(entry.ref, found)
+                value = loaded.checkpoint["channel_values"][name]
+                known[name] = hold(entry.ref, found, value)
         resume_logs(memory, ns, read, key, segments)
         owner = watch(loaded.id)
         data, codec = row.manifest, engine.codec
@@ -125,7 +127,15 @@ def _lendable(engine: Engine, state: State) -> dict[str, Held]:
     """The values that may be lent: the run they were lent to before has ended."""
     if state.owner is None or state.owner() is not None or state.codec != engine.codec:
         return {}
-    return {name: held for name, held in state.held.items() if _intact(held)}
+    lent: dict[str, Held] = {}
+    logs: set[int] = set()
+    for name, held in state.held.items():
+        mine = {span.log for span in held.needs}
+        # What two channels share is lent to one of them: a change must not show in both.
+        if logs.isdisjoint(mine) and _intact(held):
+            lent[name] = held
+            logs |= mine
+    return lent
 
 
 def _intact(held: Held) -> bool:
@@ -161,6 +171,7 @@ def assemble(
         if name in values:
             channel_values[name] = values[name]
         elif entry.ref is not None:
+            found.reader = name
             channel_values[name] = _decoded(found, entry.ref, name)
     seen = max([write.seq for write in stored.writes], default=0)
     loaded_id = LoadedId(row.id, engine.new_token(), seen, flags)
@@ -191,8 +202,13 @@ def assemble(
         parent=parent,
         checkpoint=checkpoint,
         metadata=unpack_metadata(row.metadata, row.exact, engine.codec),
-        writes=[(w.task_id, w.channel, _decoded(found, w.ref, w.channel)) for w in writes],
+        writes=[_written(found, write) for write in writes],
     )
+
+
+def _written(found: Elements, write: Write) -> tuple[str, str, Any]:
+    found.reader = write  # (whoever applies a write may change what it brought)
+    return write.task_id, write.channel, _decoded(found, write.ref, write.channel)
 
 
 def _decoded(found: Elements, ref: refs.Ref, channel: str) -> Any:

@@ -203,7 +203,7 @@ def _recall(
             found, segments = yield from read_elements(engine, call.place.thread, spans)
             if resume:
                 resume_logs(memory, parent.ns, parent.manifest, parent.keyframe, segments)
-            held |= {channel: hold(ref, found) for channel, ref in lost.items()}
+            held |= {channel: hold(ref, found, found.value(ref)) for channel, ref in lost.items()}
     return held
 
 
