@@ -182,7 +182,7 @@ class Saver(BaseCheckpointSaver[Any]):
             limit: how many at most.
 
         Raises:
-            InvalidArgumentError: the limit is negative.
+            InvalidArgumentError: the limit is negative or no number, or an id no text.
         """
         at = listing.begin(arguments.listing(config, filter, before, limit))
         while at is not None:
@@ -234,6 +234,7 @@ class Saver(BaseCheckpointSaver[Any]):
 
         Raises:
             InvalidConfigError: no thread_id, or the checkpoint has no id.
+            InvalidArgumentError: a name, a version or the time cannot be stored.
             UnserializableError: a value cannot be stored so that it comes back exactly.
             ConflictError: with `conflicts="raise"`: another run moved the thread.
             ThreadDeletedError: the thread was deleted while this run was under way.
@@ -279,6 +280,7 @@ class Saver(BaseCheckpointSaver[Any]):
 
         Raises:
             InvalidConfigError: no thread_id, or no checkpoint_id.
+            InvalidArgumentError: a name or an id is no text.
             UnserializableError, ConflictError, ThreadDeletedError: as `put`.
         """
         call = arguments.put_writes(config, writes, task_id, task_path)
