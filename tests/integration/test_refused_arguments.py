@@ -1,14 +1,24 @@
-"""Arguments that cannot be stored as they are: a clear error, the same on every backend."""
+"""Arguments that cannot be stored as they are: a clear error, the same on every backend.
+
+And values whose own code fails while they are stored.
+"""
 
 from __future__ import annotations
 
 import uuid
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
 from langgraph.checkpoint.base import empty_checkpoint
 
-from threadkeep.errors import CodecError, InvalidArgumentError, InvalidConfigError
+from threadkeep import register
+from threadkeep.errors import (
+    CodecError,
+    InvalidArgumentError,
+    InvalidConfigError,
+    UnserializableError,
+)
 
 from .places import THREAD
 from .rows import checkpoint, metadata, place, put
@@ -169,3 +179,61 @@ def test_a_list_of_no_meaning_is_refused(saver: Any, options: Any) -> None:
     for config in (place(), None):
         with pytest.raises(InvalidArgumentError, match=next(iter(options))):
             list(saver.list(config, **options))
+
+
+# -- code that is not ours -----------------------------------------------------------
+
+
+@dataclass
+class Record:
+    """Looks like a message that has no id yet, and speaks to nobody."""
+
+    text: str
+
+    @property
+    def id(self) -> None:
+        raise RuntimeError("own error")
+
+    def __repr__(self) -> str:
+        raise RuntimeError("own error")
+
+
+def test_a_property_named_id_is_not_asked(saver: Any) -> None:
+    config = put(saver, place(), {"value": [Record("a" * 100)]})
+    saver.put_writes(
+        config, [("value", [Record("b" * 100)]), ("__start__", {"a": Record("c")})], "t"
+    )
+    found = saver.get_tuple(config)
+    assert found.checkpoint["channel_values"]["value"][0].text == "a" * 100
+    assert next(value for _, _, value in found.pending_writes)[0].text == "b" * 100
+
+
+def test_metadata_that_cannot_be_shown_is_stored(saver: Any) -> None:
+    config = saver.put(place(), checkpoint({"value": 1}), {"record": Record("a")}, {})
+    assert saver.get_tuple(config).metadata["record"].text == "a"
+
+
+class Foreign:
+    pass
+
+
+def fail(_: object) -> Any:
+    raise ValueError("own error")
+
+
+register(Foreign, encode=fail, decode=fail)
+
+
+@pytest.mark.parametrize("value", [Foreign(), [Foreign()] * 20, {"a": (Foreign(),)}])
+def test_an_encode_that_fails_is_told_with_its_channel(saver: Any, value: Any) -> None:
+    first = put(saver, place(), {"value": 1})
+    for store in (
+        lambda: put(saver, first, {"fine": 1, "bad": value}),
+        lambda: saver.put_writes(first, [("fine", 1), ("bad", value)], "task"),
+    ):
+        with pytest.raises(UnserializableError, match="own error") as caught:
+            store()
+        assert (caught.value.thread, caught.value.channel) == (THREAD, "bad")
+        assert isinstance(caught.value.__cause__, ValueError)
+    assert saver.get_tuple(place()).config == first
+    assert saver.get_tuple(first).pending_writes == []
