@@ -27,7 +27,7 @@ from langgraph.checkpoint.base import (
 )
 from langgraph.checkpoint.serde.base import SerializerProtocol
 
-from threadkeep import arguments, drive, versions
+from threadkeep import arguments, drive, options, versions
 from threadkeep.backends.base import Backend
 from threadkeep.codec import Codec, Compression, NativeCodec, SerdeCodec
 from threadkeep.engine.calls import Operation
@@ -44,7 +44,6 @@ from threadkeep.engine.operations.context import Engine
 from threadkeep.engine.operations.inspection import CheckReport, Stats
 from threadkeep.engine.operations.put import Put
 from threadkeep.engine.working_set import WorkingSet
-from threadkeep.errors import InvalidArgumentError
 
 T = TypeVar("T")
 
@@ -71,6 +70,9 @@ class Saver(BaseCheckpointSaver[Any]):
         pickle_fallback: pickle what cannot be stored otherwise (and load pickles, which
             runs the code they name: only for data that is trusted).
         working_set_bytes: about how much memory to use for remembering threads.
+
+    Raises:
+        InvalidArgumentError: an option has no meaning.
     """
 
     def __init__(
@@ -83,11 +85,16 @@ class Saver(BaseCheckpointSaver[Any]):
         pickle_fallback: bool = False,
         working_set_bytes: int = WORKING_SET_BYTES,
     ) -> None:
+        options.check(
+            {
+                "conflicts": conflicts,
+                "serde": serde,
+                "compression": compression,
+                "pickle_fallback": pickle_fallback,
+                "working_set_bytes": working_set_bytes,
+            }
+        )
         super().__init__(serde=serde)
-        if conflicts not in ("fork", "raise"):
-            raise InvalidArgumentError(
-                f"conflicts={conflicts!r} is unknown.", hint='Use "fork" or "raise".'
-            )
         codec: Codec = NativeCodec(pickle_fallback=pickle_fallback)
         if serde is not None:
             codec = SerdeCodec(serde)
