@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 import ormsgpack
 
 from threadkeep.codec import nesting, values
-from threadkeep.codec.failures import told
+from threadkeep.codec.failures import FinalError, told
 from threadkeep.codec.format import MAX_DEPTH, OBJECT, Rule, Tag
 from threadkeep.codec.kinds import PLAIN_TEXT
 from threadkeep.codec.protocol import Intern
@@ -147,7 +147,8 @@ class Encoder:
                 rule = rule.otherwise
                 payload = rule.encode(value, self)
         except UnserializableError as error:
-            if not self.pickle_fallback or isinstance(error, _FinalError):
+            # What is deep stays so, and an `encode=` that fails is not to be passed over.
+            if not self.pickle_fallback or isinstance(error, FinalError):
                 raise
             self.failure = None
             rule, payload = _PICKLE, _pickle(value, self)
@@ -214,21 +215,17 @@ def _refuse(cls: type) -> NoReturn:
     )
 
 
-class _FinalError(UnserializableError):
-    """Pickling is no way out: the depth stays, and an `encode=` is not to be passed over."""
-
-
 def _failed(value: Any, error: Exception) -> UnserializableError:
     """The error for a class whose own code raised another one."""
     cls = type(value)
-    return _FinalError(
+    return FinalError(
         f"A value of type {cls.__module__}.{cls.__qualname__} could not be encoded: {told(error)}.",
         hint="The cause, above, comes from the class itself or from its encode=: correct it there.",
     )
 
 
 def _refuse_depth() -> NoReturn:
-    raise _FinalError(
+    raise FinalError(
         "The value is nested too deeply, or contains itself.",
         hint="Store a flat form of it: a list of nodes that refer to each other by id, say.",
     )
