@@ -38,7 +38,7 @@ def place(config: RunnableConfig) -> Place:
 
     Raises:
         InvalidConfigError: there is no thread id.
-        InvalidArgumentError: the checkpoint's id is no text.
+        InvalidArgumentError: the checkpoint's id is no text, or a part no valid Unicode.
     """
     configurable = _configurable(config)
     thread = configurable.get("thread_id")
@@ -47,8 +47,11 @@ def place(config: RunnableConfig) -> Place:
             "The config has no thread_id.",
             hint='Pass {"configurable": {"thread_id": "..."}}.',
         )
-    checkpoint_id = checks.checkpoint_id(configurable.get("checkpoint_id"))
-    return Place(str(thread), str(configurable.get("checkpoint_ns") or ""), checkpoint_id)
+    return Place(
+        checks.text("thread_id", str(thread)),
+        checks.text("checkpoint_ns", str(configurable.get("checkpoint_ns") or "")),
+        checks.checkpoint_id(configurable.get("checkpoint_id")),
+    )
 
 
 def _configurable(config: RunnableConfig | None) -> Mapping[str, Any]:
@@ -90,7 +93,8 @@ def put(
             thread=parent.thread,
             namespace=parent.ns or None,
         )
-    target = Place(parent.thread, parent.ns, str(given["id"]))
+    own_id = checks.text("checkpoint['id']", given["id"], parent)
+    target = Place(parent.thread, parent.ns, own_id)
     for key in ("channel_values", "channel_versions"):
         given[key] = dict(checks.mapping(f"checkpoint[{key!r}]", given.get(key) or {}, target))
     checks.checkpoint(given, target)

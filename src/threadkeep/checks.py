@@ -34,12 +34,12 @@ def checkpoint_id(given: object) -> str | None:
         return None
     if isinstance(given, UUID):
         return str(given)
-    if not isinstance(given, str):
+    if not isinstance(given, str) or not is_unicode(given):
         refuse("checkpoint_id", given, "Pass the id that put() or get_tuple() returned.")
     return given
 
 
-def text(what: str, given: object, at: Place) -> str:
+def text(what: str, given: object, at: Place | None = None) -> str:
     """A text, as a plain `str`.
 
     Raises:

@@ -40,6 +40,7 @@ def made(**parts: Any) -> Any:
 CHECKPOINTS: dict[str, Any] = {
     "no checkpoint": None,
     "an empty id": made(id=""),
+    "half a character in the id": made(id=LONE),
     "values that are a list": made(channel_values=[1]),
     "a number for a channel": made(channel_values={0: "v"}, channel_versions={0: 1}),
     "a number for a channel, without a version": made(channel_values={0: "v"}),
@@ -161,17 +162,29 @@ def test_a_uuid_names_the_checkpoint_of_its_text(saver: Any) -> None:
     assert [t.config for t in older] == [first]
 
 
-def test_other_ids_are_refused(saver: Any) -> None:
-    bad = place(checkpoint=5)  # type: ignore[arg-type]
+BAD_PLACES: dict[str, Any] = {
+    "checkpoint_id": place(checkpoint=5),  # type: ignore[arg-type]
+    "checkpoint_id cannot": place(checkpoint=LONE),
+    "checkpoint_ns": place(checkpoint="1", ns=LONE),
+    "thread_id": place(LONE, checkpoint="1"),
+}
+
+
+@pytest.mark.parametrize("part", BAD_PLACES)
+def test_other_places_are_refused(saver: Any, part: str) -> None:
+    bad = BAD_PLACES[part]
     for call in (
         lambda: saver.get_tuple(bad),
         lambda: saver.put(bad, checkpoint({"value": 1}), metadata(), {}),
         lambda: saver.put_writes(bad, [("value", 1)], "task"),
         lambda: list(saver.list(bad)),
-        lambda: list(saver.list(place(), before=bad)),
     ):
-        with pytest.raises(InvalidArgumentError, match="checkpoint_id"):
+        with pytest.raises(InvalidArgumentError, match=part):
             call()
+    if part.startswith("checkpoint_id"):
+        with pytest.raises(InvalidArgumentError, match=part):
+            list(saver.list(place(), before=bad))
+    assert list(saver.list(None)) == []
 
 
 @pytest.mark.parametrize("options", [{"limit": "3"}, {"limit": 1.5}, {"filter": [1]}])
