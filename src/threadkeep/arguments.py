@@ -1,7 +1,7 @@
 """LangGraph's arguments to the engine's calls: checked, copied, and turned into plain records.
 
-Pure functions. Invariant: what is given by a caller is checked here and nowhere else, and
-containers that the caller owns are copied here.
+Pure functions. Invariant: what is given by a caller is checked here (with `checks`) and
+nowhere else, and containers that the caller owns are copied here.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, cast
+from typing import Any
 
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import (
@@ -20,13 +20,14 @@ from langgraph.checkpoint.base import (
     get_checkpoint_metadata,
 )
 
+from threadkeep import checks
 from threadkeep.engine.calls import Place
 from threadkeep.engine.loaded import LoadedId
 from threadkeep.engine.operations.listing import Listing
 from threadkeep.engine.operations.load import Load, Loaded
 from threadkeep.engine.operations.put import Put
 from threadkeep.engine.operations.write import PutWrites
-from threadkeep.errors import InvalidArgumentError, InvalidConfigError
+from threadkeep.errors import InvalidConfigError
 from threadkeep.langgraph_names import RUNTIME, TASK_ID, TASK_NS
 
 _CONTAINERS = (list, dict, set, deque)
@@ -37,6 +38,7 @@ def place(config: RunnableConfig) -> Place:
 
     Raises:
         InvalidConfigError: there is no thread id.
+        InvalidArgumentError: the checkpoint's id is no text, or a part no valid Unicode.
     """
     configurable = _configurable(config)
     thread = configurable.get("thread_id")
@@ -45,8 +47,11 @@ def place(config: RunnableConfig) -> Place:
             "The config has no thread_id.",
             hint='Pass {"configurable": {"thread_id": "..."}}.',
         )
-    checkpoint_id = configurable.get("checkpoint_id") or None
-    return Place(str(thread), str(configurable.get("checkpoint_ns") or ""), checkpoint_id)
+    return Place(
+        checks.text("thread_id", str(thread)),
+        checks.text("checkpoint_ns", str(configurable.get("checkpoint_ns") or "")),
+        checks.checkpoint_id(configurable.get("checkpoint_id")),
+    )
 
 
 def _configurable(config: RunnableConfig | None) -> Mapping[str, Any]:
@@ -75,21 +80,25 @@ def put(
     """What `put` asks for. The versions that count are the checkpoint's own.
 
     Raises:
-        InvalidConfigError: the checkpoint has no id or no channels.
+        InvalidConfigError: the checkpoint has no id.
+        InvalidArgumentError: something else of it cannot be stored as it is.
     """
     del new_versions
     parent = place(config)
-    given = dict(checkpoint)
-    if not isinstance(given.get("id"), str):
+    given = dict(checks.mapping("checkpoint", checkpoint, parent))
+    if not isinstance(given.get("id"), str) or not given["id"]:
         raise InvalidConfigError(
             "The checkpoint has no id.",
             hint="Each has one: see langgraph.checkpoint.base.empty_checkpoint().",
             thread=parent.thread,
             namespace=parent.ns or None,
         )
+    own_id = checks.text("checkpoint['id']", given["id"], parent)
+    target = Place(parent.thread, parent.ns, own_id)
     for key in ("channel_values", "channel_versions"):
-        given[key] = dict[str, Any](cast("dict[str, Any]", given.get(key)) or {})
-    target = Place(parent.thread, parent.ns, str(given["id"]))
+        given[key] = dict(checks.mapping(f"checkpoint[{key!r}]", given.get(key) or {}, target))
+    checks.checkpoint(given, target)
+    checks.mapping("metadata", metadata, target)
     return Put(target, parent.id, given, _metadata(config, metadata))
 
 
@@ -120,12 +129,13 @@ def stored(call: Put) -> RunnableConfig:
 
 
 def put_writes(
-    config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str
+    config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str | None
 ) -> PutWrites:
-    """What `put_writes` asks for.
+    """What `put_writes` asks for. No task path is an empty one.
 
     Raises:
         InvalidConfigError: the config names no checkpoint.
+        InvalidArgumentError: the task's id or a channel's name is no text.
     """
     target = place(config)
     if target.id is None:
@@ -134,7 +144,12 @@ def put_writes(
             hint="Pass the config that put() or get_tuple() returned.",
             thread=target.thread,
         )
-    return PutWrites(target, list(writes), task_id, task_path)
+    return PutWrites(
+        target,
+        checks.writes(writes, target),
+        checks.text("task_id", task_id, target),
+        checks.text("task_path", "" if task_path is None else task_path, target),
+    )
 
 
 def listing(
@@ -146,18 +161,16 @@ def listing(
     """What `list` asks for.
 
     Raises:
-        InvalidArgumentError: the limit is negative.
+        InvalidArgumentError: the limit, the filter or an id is none.
     """
-    if limit is not None and limit < 0:
-        raise InvalidArgumentError(
-            f"The limit {limit} is negative.", hint="Leave it out to list everything."
-        )
-    older_than = _configurable(before).get("checkpoint_id") if before else None
+    limit = checks.limit(limit)
+    older = checks.checkpoint_id(_configurable(before).get("checkpoint_id")) if before else None
+    asked = Place("") if config is None else place(config)
+    wanted = dict(checks.mapping("filter", filter or {}, asked))
     if config is None:
-        return Listing(None, before=older_than, filter=dict(filter or {}), limit=limit)
-    asked = place(config)
+        return Listing(None, before=older, filter=wanted, limit=limit)
     ns = _configurable(config).get("checkpoint_ns")
-    return Listing(asked.thread, ns, asked.id, older_than, dict(filter or {}), limit)
+    return Listing(asked.thread, None if ns is None else str(ns), asked.id, older, wanted, limit)
 
 
 def checkpoint_tuple(loaded: Loaded, config: RunnableConfig | None = None) -> CheckpointTuple:

@@ -27,7 +27,7 @@ from langgraph.checkpoint.base import (
 )
 from langgraph.checkpoint.serde.base import SerializerProtocol
 
-from threadkeep import arguments, drive, forks, versions
+from threadkeep import arguments, drive, forks, options, versions
 from threadkeep.backends.base import AsyncBackend, Backend
 from threadkeep.codec import Codec, Compression, NativeCodec, SerdeCodec
 from threadkeep.engine.calls import Operation
@@ -44,7 +44,6 @@ from threadkeep.engine.operations.context import Engine
 from threadkeep.engine.operations.inspection import CheckReport, Stats
 from threadkeep.engine.operations.put import Put
 from threadkeep.engine.working_set import WorkingSet
-from threadkeep.errors import InvalidArgumentError
 
 T = TypeVar("T")
 
@@ -73,6 +72,9 @@ class Saver(BaseCheckpointSaver[Any]):
         pickle_fallback: pickle what cannot be stored otherwise (and load pickles, which
             runs the code they name: only for data that is trusted).
         working_set_bytes: about how much memory to use for remembering threads.
+
+    Raises:
+        InvalidArgumentError: an option has no meaning.
     """
 
     def __init__(
@@ -85,11 +87,16 @@ class Saver(BaseCheckpointSaver[Any]):
         pickle_fallback: bool = False,
         working_set_bytes: int = WORKING_SET_BYTES,
     ) -> None:
+        options.check(
+            {
+                "conflicts": conflicts,
+                "serde": serde,
+                "compression": compression,
+                "pickle_fallback": pickle_fallback,
+                "working_set_bytes": working_set_bytes,
+            }
+        )
         super().__init__(serde=serde)
-        if conflicts not in ("fork", "raise"):
-            raise InvalidArgumentError(
-                f"conflicts={conflicts!r} is unknown.", hint='Use "fork" or "raise".'
-            )
         codec: Codec = NativeCodec(pickle_fallback=pickle_fallback)
         if serde is not None:
             codec = SerdeCodec(serde)
@@ -189,7 +196,7 @@ class Saver(BaseCheckpointSaver[Any]):
             limit: how many at most.
 
         Raises:
-            InvalidArgumentError: the limit is negative.
+            InvalidArgumentError: the limit is negative or no number, or an id no text.
         """
         at = listing.begin(arguments.listing(config, filter, before, limit))
         while at is not None:
@@ -241,6 +248,7 @@ class Saver(BaseCheckpointSaver[Any]):
 
         Raises:
             InvalidConfigError: no thread_id, or the checkpoint has no id.
+            InvalidArgumentError: a name, a version or the time cannot be stored.
             UnserializableError: a value cannot be stored so that it comes back exactly.
             ConflictError: with `conflicts="raise"`: another run moved the thread.
             ThreadDeletedError: the thread was deleted while this run was under way.
@@ -286,6 +294,7 @@ class Saver(BaseCheckpointSaver[Any]):
 
         Raises:
             InvalidConfigError: no thread_id, or no checkpoint_id.
+            InvalidArgumentError: a name or an id is no text.
             UnserializableError, ConflictError, ThreadDeletedError: as `put`.
         """
         call = arguments.put_writes(config, writes, task_id, task_path)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import sqlite3
 from typing import Any, Literal, Self
 
+from threadkeep import options as own_options
 from threadkeep.backends.memory import MemoryBackend
 from threadkeep.backends.open import open_backend
-from threadkeep.backends.sqlite import SqliteBackend
+from threadkeep.backends.sqlite import Database, SqliteBackend
 from threadkeep.saver import Saver
 
 
@@ -17,9 +16,13 @@ class MemorySaver(Saver):
 
     Args:
         **options: those of `Saver`.
+
+    Raises:
+        InvalidArgumentError: an option is unknown or has no meaning.
     """
 
     def __init__(self, **options: Any) -> None:
+        own_options.check(options)
         super().__init__(MemoryBackend(), **options)
 
 
@@ -27,7 +30,8 @@ class SqliteSaver(Saver):
     """A saver on one SQLite file, in place of LangGraph's `SqliteSaver` and `AsyncSqliteSaver`.
 
     Args:
-        conn: the file's path, or a `sqlite3.Connection`, of which the file is taken.
+        conn: the file's path, or a connection of sqlite3 or aiosqlite, of which the file is
+            taken; it stays the caller's, who closes it.
         synchronous: "full": a commit survives a power cut; "normal": it survives a crash
             of the process, and a power cut may take the last commits.
         busy_timeout: seconds to wait for another process that is writing.
@@ -35,16 +39,18 @@ class SqliteSaver(Saver):
 
     Raises:
         OpenError: and its kinds, if the file cannot be opened.
+        InvalidArgumentError: an option is unknown or has no meaning; nothing was opened.
     """
 
     def __init__(
         self,
-        conn: str | os.PathLike[str] | sqlite3.Connection,
+        conn: Database,
         *,
         synchronous: Literal["full", "normal"] = "full",
         busy_timeout: float = 30.0,
         **options: Any,
     ) -> None:
+        own_options.check(options)
         backend = SqliteBackend(conn, synchronous=synchronous, busy_timeout=busy_timeout)
         super().__init__(backend, **options)
 
@@ -52,15 +58,6 @@ class SqliteSaver(Saver):
     def from_conn_string(cls, conn_string: str, **options: Any) -> Self:
         """Open a file (or ":memory:"); use it under `with` or `async with`."""
         return cls(conn_string, **options)
-
-
-_SAVER_OPTIONS = (
-    "conflicts",
-    "serde",
-    "compression",
-    "pickle_fallback",
-    "working_set_bytes",
-)
 
 
 def open_saver(url: str, **options: Any) -> Saver:
@@ -73,9 +70,10 @@ def open_saver(url: str, **options: Any) -> Saver:
 
     Raises:
         OpenError: the scheme is unknown, or the store cannot be opened.
-        InvalidArgumentError: an option is unknown or has no meaning.
+        InvalidArgumentError: an option is unknown or has no meaning; nothing was opened.
     """
-    own = {name: options.pop(name) for name in _SAVER_OPTIONS if name in options}
+    own = {name: options.pop(name) for name in own_options.NAMES if name in options}
+    own_options.check(own)
     return Saver(open_backend(url, **options), **own)
 
 

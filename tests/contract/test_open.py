@@ -61,6 +61,9 @@ def test_options_reach_the_backend(tmp_path):
         ("sqlite:///", "names no file"),
         ("sqlite:///x.db?mode=ro", "Give options as arguments"),
         ("sqlite:///x.db#1", "%23"),
+        ("sqlite:///\udcff.db", "two hex digits"),
+        (None, "Known are sqlite:///"),
+        (b"memory://", "Known are sqlite:///"),
         ("memory://here", "memory://"),
     ],
 )

@@ -150,6 +150,8 @@ def test_the_settings_are_what_was_asked_for(path):
         {"busy_timeout": -1},
         {"busy_timeout": float("nan")},
         {"busy_timeout": float("inf")},
+        {"busy_timeout": "3"},
+        {"busy_timeout": None},
     ],
 )
 def test_options_of_no_meaning_are_refused(path, options):
@@ -158,10 +160,23 @@ def test_options_of_no_meaning_are_refused(path, options):
     assert not path.exists()
 
 
-@pytest.mark.parametrize("database", ["", "a\0b"])
-def test_what_is_no_path_is_refused(database):
+@pytest.mark.parametrize("database", ["", "a\0b", "\ud800.db", b"threads.db", None, 5])
+def test_what_is_no_path_is_refused(database, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     with pytest.raises(InvalidArgumentError, match="is no path"):
         SqliteBackend(database)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("name", ["a" * 250, "a" * 256, "a" * 5000, "é" * 128, "a/" * 3000 + "b"])
+def test_a_name_that_is_too_long_is_told(name, tmp_path):
+    with pytest.raises(OpenError, match="cannot be opened"):
+        SqliteBackend(tmp_path / name)
+
+
+def test_a_name_of_bytes_that_are_no_characters_is_a_path(tmp_path):
+    SqliteBackend(tmp_path / "\udcff.db").close()
+    assert (tmp_path / os.fsdecode(b"\xff.db")).is_file()
 
 
 # -- connections in place of paths ---------------------------------------------------

@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import aiosqlite
 import pytest
 from langgraph.checkpoint.memory import InMemorySaver as LangGraphsInMemorySaver
 
@@ -85,6 +86,41 @@ async def test_async_sqlite_saver_from_conn_string(tmp_path: Path) -> None:
         assert state.values["log"] == told("one", "two")
 
 
+async def told_in(path: Path) -> Any:
+    async with AsyncSqliteSaver.from_conn_string(str(path)) as saver:
+        return (await story(saver).aget_state(at())).values["log"]
+
+
+async def test_async_sqlite_saver_on_a_connection(tmp_path: Path) -> None:
+    path = tmp_path / "threads.db"
+    async with aiosqlite.connect(str(path)) as connection:
+        async with AsyncSqliteSaver(connection) as saver:
+            await two_async_turns(saver)
+        assert await (await connection.execute("SELECT 1")).fetchone() == (1,)
+    assert await told_in(path) == told("one", "two")
+
+
+async def test_async_sqlite_saver_on_a_connection_that_is_not_awaited_yet(tmp_path: Path) -> None:
+    path = tmp_path / "threads.db"
+    async with AsyncSqliteSaver(aiosqlite.connect(path)) as saver:
+        await two_async_turns(saver)
+    assert await told_in(path) == told("one", "two")
+
+
+async def test_async_sqlite_saver_on_a_connection_to_memory() -> None:
+    async with AsyncSqliteSaver(aiosqlite.connect(":memory:")) as saver:
+        await two_async_turns(saver)
+
+
+async def test_a_connection_that_cannot_tell_its_file_asks_for_the_path(tmp_path: Path) -> None:
+    class Changed:
+        async def execute_fetchall(self, sql: str, parameters: Any = None) -> Any: ...
+
+    for connection in (Changed(), aiosqlite.connect(tmp_path / "missing" / "threads.db")):
+        with pytest.raises(OpenError, match="from_conn_string"):
+            AsyncSqliteSaver(connection)
+
+
 @pytest.mark.parametrize("kind", [InMemorySaver, MemorySaver])
 async def test_memory_savers(kind: Any) -> None:
     two_turns(kind())
@@ -149,13 +185,29 @@ def test_a_file_that_is_not_ours_is_refused_and_left_alone(tmp_path: Path) -> No
     [
         {"synchronous": "off"},
         {"conflicts": "ignore"},
+        {"conflicts": ["fork"]},
         {"busy_timeout": -1},
+        {"busy_timeout": "3"},
+        {"compression": "zstd"},
+        {"serde": "json"},
+        {"pickle_fallback": "no"},
+        {"working_set_bytes": "x"},
+        {"working_set_bytes": -1},
         {"no_such_option": 1},
     ],
 )
-def test_wrong_options_are_refused(tmp_path: Path, options: Any) -> None:
-    with pytest.raises((InvalidArgumentError, TypeError)):
-        open_saver(f"sqlite:///{tmp_path / 'threads.db'}", **options)
+def test_wrong_options_are_refused_before_anything_is_opened(tmp_path: Path, options: Any) -> None:
+    path = tmp_path / "threads.db"
+    name = next(iter(options))
+    with pytest.raises(InvalidArgumentError, match=name):
+        open_saver(f"sqlite:///{path}", **options)
+    with pytest.raises(InvalidArgumentError, match=name):
+        SqliteSaver(path, **options)
+    with pytest.raises(InvalidArgumentError, match=name):
+        MemorySaver(**options)
+    with pytest.raises(InvalidArgumentError, match=name):
+        open_saver("memory://", **options)
+    assert list(tmp_path.iterdir()) == []
 
 
 # -- whole programs, side by side ----------------------------------------------------

@@ -36,6 +36,13 @@ def open_backend(url: str, **options: Any) -> Backend:
         OpenError: the URL is none of these, or what it names cannot be opened.
         InvalidArgumentError: an option is unknown or has no meaning.
     """
+    if not isinstance(url, str):
+        raise OpenError(f"{url!a} is not a URL.", hint=_FORMS)
+    try:
+        url.encode()
+    except UnicodeEncodeError as error:
+        hint = "Write a byte that is no character as % and two hex digits."
+        raise OpenError(f"{url!a} is not valid Unicode.", hint=hint) from error
     scheme, separator, rest = url.partition("://")
     if not separator:
         hint = f"For a file write sqlite:///{url}. {_FORMS}" if url else _FORMS

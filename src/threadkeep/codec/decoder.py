@@ -7,13 +7,13 @@ whatever the bytes are, the outcome is a value or a typed error.
 from __future__ import annotations
 
 import pickle
-import struct
 from collections.abc import Mapping
 from typing import Any, ClassVar, NoReturn
 
 import ormsgpack
 
 from threadkeep.codec import arrays, known, models, nesting, records, values
+from threadkeep.codec.failures import OWN, malformed, told
 from threadkeep.codec.finding import Finder
 from threadkeep.codec.format import MAX_DEPTH, OBJECT, Decode, Tag
 from threadkeep.codec.protocol import Resolve
@@ -22,17 +22,6 @@ from threadkeep.errors import CorruptionError, NewerFormatError, UnknownTypeErro
 _unpackb = ormsgpack.unpackb
 _OBJECT = bytes((OBJECT,))
 _KNOWN_OBJECT = bytes((OBJECT, Tag.KNOWN))
-
-MALFORMED = (
-    TypeError,
-    ValueError,
-    LookupError,
-    ArithmeticError,
-    AttributeError,
-    struct.error,
-    AssertionError,
-)
-"""What reading a payload of the wrong form ends in."""
 
 
 class Decoder:
@@ -68,8 +57,10 @@ class Decoder:
         if data[:2] == _KNOWN_OBJECT:  # most values: the short way, a tenth faster
             try:
                 return known.decode(data[2:], self)
-            except MALFORMED as error:
-                raise _malformed(error) from error
+            except OWN:
+                raise
+            except Exception as error:
+                raise malformed(error) from error
         if data[:1] == _OBJECT:
             return self.extension(data[1] if len(data) > 1 else -1, data[2:])
         return self.unpack(data)
@@ -93,7 +84,17 @@ class Decoder:
                 "The stored value is a pickle, and loading a pickle runs the code that it names.",
                 hint="If you trust the data, open the saver with pickle_fallback=True.",
             )
-        return pickle.loads(data)  # noqa: S301 - only where the program asked for it by name
+        try:
+            return pickle.loads(data)  # noqa: S301 - only where the program asked for it by name
+        except OWN:
+            raise
+        except (ImportError, AttributeError) as error:
+            raise UnknownTypeError(
+                f"A stored pickle names what this program does not have: {told(error)}.",
+                hint="Bring the class back under its old name, if only as an alias.",
+            ) from error
+        except Exception as error:
+            raise CorruptionError(f"A stored pickle cannot be loaded: {told(error)}.") from error
 
     def descend(self, data: bytes) -> None:
         """Refuse what would need more stack than there may be."""
@@ -120,8 +121,10 @@ class Decoder:
             _refuse_tag(tag)
         try:
             value = decode(data, self)
-        except MALFORMED as error:
-            raise _malformed(error) from error
+        except OWN:
+            raise
+        except Exception as error:
+            raise malformed(error) from error
         self.depth -= 1
         self.levels = levels
         return value
@@ -133,10 +136,6 @@ class Decoder:
         except KeyError:
             cls = self.found[reference, tag] = self.finder.find(reference, tag)
             return cls
-
-
-def _malformed(error: Exception) -> CorruptionError:
-    return CorruptionError(f"The stored value is not of a form that threadkeep writes: {error}.")
 
 
 def _refuse_tag(tag: int) -> NoReturn:
@@ -171,10 +170,12 @@ def _read_foreign(data: bytes, decoder: Decoder) -> Any:
         )
     try:
         return foreign.decode(value)
-    except MALFORMED as error:
+    except OWN:
+        raise
+    except Exception as error:
         raise CorruptionError(
             f"The decode= registered for {name.replace(':', '.')} cannot read the stored value: "
-            f"{error}.",
+            f"{told(error)}.",
             hint="It must stay able to read whatever its encode= has given so far.",
         ) from error
 

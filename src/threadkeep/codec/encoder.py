@@ -12,6 +12,7 @@ from typing import Any, NoReturn
 import ormsgpack
 
 from threadkeep.codec import nesting, values
+from threadkeep.codec.failures import FinalError, told
 from threadkeep.codec.format import MAX_DEPTH, OBJECT, Rule, Tag
 from threadkeep.codec.kinds import PLAIN_TEXT
 from threadkeep.codec.protocol import Intern
@@ -146,10 +147,15 @@ class Encoder:
                 rule = rule.otherwise
                 payload = rule.encode(value, self)
         except UnserializableError as error:
-            if not self.pickle_fallback or isinstance(error, _TooDeepError):
+            # What is deep stays so, and an `encode=` that fails is not to be passed over.
+            if not self.pickle_fallback or isinstance(error, FinalError):
                 raise
             self.failure = None
             rule, payload = _PICKLE, _pickle(value, self)
+        except RecursionError:
+            _refuse_depth()
+        except Exception as error:
+            raise _failed(value, error) from error
         self.depth, self.levels = depth, levels
         return rule, payload or b""
 
@@ -209,12 +215,17 @@ def _refuse(cls: type) -> NoReturn:
     )
 
 
-class _TooDeepError(UnserializableError):
-    """Pickling would not help: what is deep or contains itself is so at every level."""
+def _failed(value: Any, error: Exception) -> UnserializableError:
+    """The error for a class whose own code raised another one."""
+    cls = type(value)
+    return FinalError(
+        f"A value of type {cls.__module__}.{cls.__qualname__} could not be encoded: {told(error)}.",
+        hint="The cause, above, comes from the class itself or from its encode=: correct it there.",
+    )
 
 
 def _refuse_depth() -> NoReturn:
-    raise _TooDeepError(
+    raise FinalError(
         "The value is nested too deeply, or contains itself.",
         hint="Store a flat form of it: a list of nodes that refer to each other by id, say.",
     )
@@ -223,9 +234,9 @@ def _refuse_depth() -> NoReturn:
 def _pickle(value: Any, _: object) -> bytes:
     try:
         return pickle.dumps(value, protocol=5)
-    except (pickle.PicklingError, TypeError, AttributeError, RecursionError) as error:
+    except Exception as error:
         raise UnserializableError(
-            f"A value of type {type(value).__qualname__} cannot be pickled either: {error}.",
+            f"A value of type {type(value).__qualname__} cannot be pickled either: {told(error)}.",
             hint=f"threadkeep.register({type(value).__qualname__}, encode=..., decode=...)",
         ) from error
 

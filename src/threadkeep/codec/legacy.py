@@ -37,13 +37,14 @@ from pydantic import SecretBytes, SecretStr, ValidationError
 
 from threadkeep.codec import arrays, records
 from threadkeep.codec import state as attributes
-from threadkeep.codec.decoder import MALFORMED, Decoder
+from threadkeep.codec.decoder import Decoder
+from threadkeep.codec.failures import told
 from threadkeep.codec.finding import Finder, unknown
 from threadkeep.codec.format import Decode, Tag
 from threadkeep.codec.native import NativeCodec
 from threadkeep.codec.values import make_path, make_pattern, make_zone_info
 from threadkeep.codec.wellknown import MODELS
-from threadkeep.errors import CorruptionError, UnknownTypeError
+from threadkeep.errors import CorruptionError, ThreadkeepError, UnknownTypeError
 
 
 def decode_langgraph(type_: str, data: bytes, codec: NativeCodec) -> Any:
@@ -242,8 +243,10 @@ _BY_NAME = {model.cls.__name__: model.cls for model in MODELS.values()}
 def _read_json(data: bytes, finder: Finder) -> Any:
     try:
         return json.loads(data, object_hook=lambda value: _revive(value, finder))
-    except (*MALFORMED, RecursionError) as error:
-        raise CorruptionError(f"The JSON payload cannot be read: {error}.") from error
+    except (ThreadkeepError, MemoryError):
+        raise
+    except Exception as error:
+        raise CorruptionError(f"The JSON payload cannot be read: {told(error)}.") from error
 
 
 def _revive(value: dict[str, Any], finder: Finder) -> Any:

@@ -11,12 +11,14 @@ stand for the stored fields in order and then for the extra ones, or a list of n
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 from pydantic import BaseModel
 from pydantic_core import PydanticUndefined
 
+from threadkeep.codec.failures import FinalError
 from threadkeep.codec.format import Packer, Tag, Unpacker
+from threadkeep.codec.state import layout
 
 Encode = Callable[[Any, Packer], bytes]
 _new = object.__new__
@@ -130,6 +132,31 @@ def _private_v1(model: Any) -> dict[str, Any]:
     names = type(model).__private_attributes__
     found = ((name, getattr(model, name, PydanticUndefined)) for name in names)
     return {name: value for name, value in found if value is not PydanticUndefined}
+
+
+# -- slots -----------------------------------------------------------------------------
+
+
+def check_slots(cls: Any) -> None:
+    """Refuse a model with slots of its own.
+
+    Pydantic takes them for no part of the model: it copies, compares and pickles without.
+
+    Raises:
+        UnserializableError: it has some.
+    """
+    pydantics = [base for base in cls.__mro__ if base.__module__.partition(".")[0] == "pydantic"]
+    known = set(cls.__private_attributes__).union(*[layout(base).slots for base in pydantics])
+    own = sorted(layout(cls).slots.keys() - known)
+    if own:
+        _refuse_slots(cls, own)
+
+
+def _refuse_slots(cls: type, own: list[str]) -> NoReturn:
+    raise FinalError(
+        f"{cls.__module__}.{cls.__qualname__} has __slots__ beside its fields: {', '.join(own)}.",
+        hint="Make each a field, or a private attribute: _name: str = PrivateAttr().",
+    )
 
 
 # -- parts -----------------------------------------------------------------------------

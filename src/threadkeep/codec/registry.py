@@ -13,7 +13,7 @@ from types import ModuleType
 from typing import Any, NamedTuple, TypeVar, overload
 
 from threadkeep.codec import arrays, values
-from threadkeep.codec.format import Rule, Tag
+from threadkeep.codec.format import Packer, Rule, Tag
 from threadkeep.codec.kinds import kind_of, solid_base
 from threadkeep.codec.rules import BUILT_IN, data_rule, encode_foreign
 from threadkeep.codec.wellknown import CODES, PLAIN
@@ -96,9 +96,13 @@ class Registry:
         tag = kind_of(cls) or self._plain(cls, name)
         if tag is None:
             return None
-        if (self.named(name) or imported(name)) is None:
+        found = self.named(name) or imported(name)
+        if found is None:
             raise _not_findable(cls)
-        return data_rule(cls, tag, CODES.get(name, name))
+        if found is not cls:
+            raise _not_the_one(cls)
+        rule = data_rule(cls, tag, CODES.get(name, name))
+        return rule if name in self._named else _while_found(rule, cls)
 
     def _plain(self, cls: type, name: str) -> Tag | None:
         return Tag.PLAIN if CODES.get(name) in PLAIN or self._named.get(name) is cls else None
@@ -162,6 +166,27 @@ def register_module(name: str) -> None:
     DEFAULT_REGISTRY.register_module(name)
 
 
+def _while_found(rule: Rule, cls: type) -> Rule:
+    """The rule, for as long as the class's name leads to this class and no other.
+
+    (A module that is reloaded, or a cell that is run again, makes another of the name: an
+    old instance would come back as one of those.)
+    """
+    encode, name = rule.encode, name_of(cls)
+    home, inside, modules = cls.__module__, cls.__qualname__, sys.modules
+    module = modules[home]
+    scope = object.__getattribute__(module, "__dict__")
+
+    def encode_if_found(value: Any, packer: Packer) -> bytes | None:
+        # (The short way first: this is done for every value of a class of the program's.)
+        here = scope.get(inside) is cls and modules.get(home) is module
+        if not here and imported(name) is not cls:
+            raise _not_the_one(cls)
+        return encode(value, packer)
+
+    return rule._replace(encode=encode_if_found)
+
+
 # -- names -----------------------------------------------------------------------------
 
 
@@ -218,6 +243,14 @@ def _not_findable(cls: type) -> UnserializableError:
         f"{cls.__module__}.{cls.__qualname__} cannot be found by its name when it is loaded.",
         hint="Define the class at the top level of its module, or register it: "
         f"threadkeep.register({cls.__name__})",
+    )
+
+
+def _not_the_one(cls: type) -> UnserializableError:
+    return UnserializableError(
+        f"{cls.__module__}.{cls.__qualname__} is another class by now than this value's: "
+        "it would come back as something else.",
+        hint="Make the value anew from the new class, or give that another name.",
     )
 
 

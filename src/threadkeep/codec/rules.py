@@ -13,7 +13,11 @@ from threadkeep.codec.format import Packer, Rule, Tag
 
 
 def data_rule(cls: type, tag: Tag, reference: str | int) -> Rule:
-    """Return the rule for a data class, given its tag and what data calls it."""
+    """Return the rule for a data class, given its tag and what data calls it.
+
+    Raises:
+        UnserializableError: its instances hold what would not come back.
+    """
     match tag:
         case Tag.ENUM | Tag.FLAG:
             return Rule(tag, records.encode_enum(reference))
@@ -22,8 +26,10 @@ def data_rule(cls: type, tag: Tag, reference: str | int) -> Rule:
         case Tag.SUBCLASS:
             return Rule(tag, records.encode_subclass(reference, cls))
         case Tag.PYDANTIC:
+            models.check_slots(cls)
             return Rule(tag, models.encode_model(reference), shareable=True)
         case Tag.PYDANTIC_V1:
+            models.check_slots(cls)
             return Rule(tag, models.encode_model_v1(reference), shareable=True)
         case _:
             return Rule(tag, records.encode_record(reference, cls), shareable=True)

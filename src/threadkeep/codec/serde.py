@@ -17,14 +17,18 @@ from langgraph.checkpoint.serde.base import (
 from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 
+from threadkeep.codec.failures import OWN, told
 from threadkeep.codec.format import OBJECT, Tag
 from threadkeep.codec.protocol import Intern, Resolve
-from threadkeep.errors import CorruptionError, InvalidArgumentError, UnserializableError
+from threadkeep.errors import (
+    CorruptionError,
+    InvalidArgumentError,
+    ThreadkeepError,
+    UnserializableError,
+)
 
 _MARK = bytes((OBJECT, Tag.SERDE))
 _MAX_TAG = 255  # bytes: its length is stored in one
-_REFUSALS = (TypeError, ValueError, LookupError, AttributeError, NotImplementedError)
-"""What serializers raise for values and bytes that they cannot handle."""
 
 
 class SerdeCodec:
@@ -49,14 +53,15 @@ class SerdeCodec:
         """See `Codec.encode`; nothing is interned: no serializer knows references."""
         try:
             kind, data = self.serde.dumps_typed(value)
-        except _REFUSALS as error:
+            return _framed(kind, data)
+        except ThreadkeepError:
+            raise
+        except Exception as error:
             raise UnserializableError(
-                f"{type(self.serde).__name__} cannot store a {type(value).__qualname__}: {error}."
+                f"{type(self.serde).__name__} cannot store a {type(value).__qualname__}: "
+                f"{told(error)}.",
+                hint="dumps_typed gives a type tag, which is a str, and bytes.",
             ) from error
-        tag = kind.encode()
-        if len(tag) > _MAX_TAG:
-            raise UnserializableError(f"The serializer's type tag {kind[:40]!r}... is too long.")
-        return b"".join((_MARK, bytes((len(tag),)), tag, data))
 
     def decode(self, data: bytes, resolve: Resolve | None = None) -> Any:  # noqa: ARG002 - see encode
         """See `Codec.decode`."""
@@ -68,9 +73,11 @@ class SerdeCodec:
         end = 3 + data[2]
         try:
             return self.serde.loads_typed((data[3:end].decode(), data[end:]))
-        except _REFUSALS as error:
+        except OWN:
+            raise
+        except Exception as error:
             raise CorruptionError(
-                f"{type(self.serde).__name__} cannot read the stored value: {error}."
+                f"{type(self.serde).__name__} cannot read the stored value: {told(error)}."
             ) from error
 
     def decode_many(self, items: Sequence[bytes], resolve: Resolve | None = None) -> list[Any]:
@@ -85,6 +92,13 @@ class SerdeCodec:
         """Pass the list on to the serializer, if it has a use for it."""
         serde = _extended(self.serde, extra)
         return self if serde is self.serde else SerdeCodec(serde)
+
+
+def _framed(kind: str, data: bytes) -> bytes:
+    tag = kind.encode()
+    if len(tag) > _MAX_TAG:
+        raise UnserializableError(f"The serializer's type tag {kind[:40]!r}... is too long.")
+    return b"".join((_MARK, bytes((len(tag),)), tag, data))
 
 
 def _extended(serde: SerializerProtocol, extra: Collection[tuple[str, ...]]) -> SerializerProtocol:

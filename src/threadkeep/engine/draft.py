@@ -16,6 +16,7 @@ from itertools import islice
 from typing import Any
 
 from threadkeep.codec import Codec
+from threadkeep.codec.state import layout
 from threadkeep.engine import elements, refs
 from threadkeep.engine.appender import Appender
 from threadkeep.engine.held import (
@@ -334,8 +335,15 @@ def _same_key(a: Any, b: Any) -> bool:
 
 
 def _passing(value: Any) -> bool:
-    """Whether this is an object that LangGraph is about to give an id."""
-    return is_state(value) and getattr(value, "id", value) is None
+    """Whether this is an object that LangGraph is about to give an id: a message has a field.
+
+    (Not `getattr`: an `id` may be a property, and then it is the program's code.)
+    """
+    cls: type = type(value)
+    if not is_state(value) or not layout(cls).has_dict:
+        return False
+    fields = object.__getattribute__(value, "__dict__")
+    return fields.get("id", value) is None
 
 
 def _watch_all(

@@ -36,7 +36,8 @@ def pack_metadata(metadata: dict[str, Any], codec: Codec) -> tuple[str, bytes | 
         if _is_plain(metadata) or same(json.loads(text), metadata):
             return text, None
     except (TypeError, ValueError, RecursionError):
-        text = _readable(metadata)
+        exact = codec.encode(metadata)  # first, as it refuses what cannot be shown either
+        return _readable(metadata), exact
     return text, codec.encode(metadata)
 
 
@@ -56,8 +57,16 @@ def _readable(metadata: dict[str, Any]) -> str:
             plain[key] = value
         except (TypeError, ValueError, RecursionError):
             name = str(key).encode(errors="backslashreplace").decode()
-            plain[name] = ascii(value)
+            plain[name] = _as_text(value)
     return json.dumps(plain, ensure_ascii=False, separators=(",", ":"))
+
+
+def _as_text(value: Any) -> str:
+    """The value for a reader of the store, whatever its `__repr__` does."""
+    try:
+        return ascii(value)
+    except Exception:  # noqa: BLE001 - it is the program's own code
+        return f"<{type(value).__qualname__}>"
 
 
 def unpack_metadata(text: str, exact: bytes | None, codec: Codec) -> dict[str, Any]:

@@ -304,13 +304,23 @@ def test_a_foreign_class_is_stored_by_the_program_s_own_functions(own) -> None:
         CODEC.decode(codec.encode(frame))
 
 
-def test_what_encode_raises_reaches_the_caller(own) -> None:
+@pytest.mark.parametrize("error", [ZeroDivisionError("own error"), OSError("own error")])
+@pytest.mark.parametrize("pickle_fallback", [False, True])
+def test_an_encode_that_fails_is_named(own, error, pickle_fallback) -> None:
     def fail(_: object) -> None:
-        raise ZeroDivisionError("own error")
+        raise error
 
     own.register(m.Plain, encode=fail, decode=fail)
-    with pytest.raises(ZeroDivisionError, match="own error"):
-        NativeCodec(own).encode([m.Plain(1)])
+    codec = NativeCodec(own, pickle_fallback=pickle_fallback)
+    for value in (m.Plain(1), [m.Plain(1)], ({"k": (m.Plain(1),)},)):
+        with pytest.raises(UnserializableError, match=r"codec_models\.Plain.*own error") as caught:
+            codec.encode(value)
+        assert caught.value.__cause__ is error
+
+
+class SpeechlessError(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError
 
 
 def test_a_decode_that_fails_is_named(own) -> None:
@@ -318,6 +328,18 @@ def test_a_decode_that_fails_is_named(own) -> None:
     codec = NativeCodec(own)
     with pytest.raises(CorruptionError, match=r"registered for codec_models\.Plain"):
         codec.decode(codec.encode([m.Plain(1)]))
+
+
+@pytest.mark.parametrize("error", [OSError, SpeechlessError])
+def test_a_decode_that_fails_in_any_way_is_named(own, error) -> None:
+    def fail(_: object) -> None:
+        raise error
+
+    own.register(m.Plain, encode=lambda plain: plain.a, decode=fail)
+    codec = NativeCodec(own)
+    with pytest.raises(CorruptionError, match=error.__name__) as caught:
+        codec.decode(codec.encode([m.Plain(1)]))
+    assert isinstance(caught.value.__cause__, error)
 
 
 def test_registering_after_a_refusal_helps(own) -> None:
@@ -441,6 +463,43 @@ def _seven() -> int:
 def test_what_cannot_be_pickled_is_refused_too() -> None:
     with pytest.raises(UnserializableError, match="pickled either"):
         NativeCodec(pickle_fallback=True).encode([lambda: 1])
+
+
+class Pickled:
+    """Its own code fails where `fails` says so."""
+
+    fails = ""
+
+    def __reduce__(self) -> Any:
+        if self.fails == "encode":
+            raise OSError("own error")
+        return Pickled, (), {"a": 1}
+
+    def __setstate__(self, state: Any) -> None:
+        if self.fails == "decode":
+            raise OSError("own error")
+
+
+def test_a_pickle_whose_own_code_fails_is_a_typed_error(monkeypatch) -> None:
+    codec = NativeCodec(pickle_fallback=True)
+    data = [codec.encode(Pickled()), codec.encode([Pickled()])]
+    monkeypatch.setattr(Pickled, "fails", "encode")
+    for value in (Pickled(), [Pickled()]):
+        with pytest.raises(UnserializableError, match="own error"):
+            codec.encode(value)
+    monkeypatch.setattr(Pickled, "fails", "decode")
+    for stored in data:
+        with pytest.raises(CorruptionError, match="own error"):
+            codec.decode(stored)
+
+
+def test_a_pickled_class_that_is_gone_is_unknown(monkeypatch) -> None:
+    codec = NativeCodec(pickle_fallback=True)
+    data = [codec.encode(Pickled()), codec.encode([Pickled()])]
+    monkeypatch.delitem(globals(), "Pickled")
+    for stored in data:
+        with pytest.raises(UnknownTypeError, match="Pickled"):
+            codec.decode(stored)
 
 
 # -- damage ----------------------------------------------------------------------------

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import enum
 import re
+import sys
 import threading
+import types
 from collections import ChainMap, defaultdict, deque
 from dataclasses import dataclass
 from datetime import UTC, datetime, tzinfo
@@ -15,10 +17,11 @@ import codec_models as m
 import numpy as np
 import pandas as pd
 import pydantic
+import pydantic.v1
 import pytest
 from langchain_core.messages import HumanMessage
 
-from threadkeep.codec import NativeCodec
+from threadkeep.codec import NativeCodec, Registry
 from threadkeep.codec.format import MAX_DEPTH
 from threadkeep.errors import UnserializableError
 
@@ -174,6 +177,98 @@ def test_a_class_that_cannot_be_found_again_is_refused() -> None:
     dynamic = pydantic.create_model("Dynamic", a=(int, 1))
     with pytest.raises(UnserializableError, match="Dynamic"):
         CODEC.encode([dynamic()])
+
+
+class Slots(pydantic.BaseModel):
+    __slots__ = ("extra",)
+    a: int = 1
+
+
+class OldSlots(pydantic.v1.BaseModel):
+    __slots__ = ("extra",)
+    a: int = 1
+
+
+class InheritedSlots(Slots):
+    b: int = 2
+
+
+class NoSlots(pydantic.BaseModel):
+    __slots__ = ()
+    a: int = 1
+
+
+@pytest.mark.parametrize("kind", [Slots, OldSlots, InheritedSlots])
+@pytest.mark.parametrize("pickle_fallback", [False, True])
+def test_a_model_with_slots_of_its_own_is_refused(kind, pickle_fallback) -> None:
+    value = kind()
+    object.__setattr__(value, "extra", "kept?")
+    codec = NativeCodec(pickle_fallback=pickle_fallback)
+    for whole in (value, [value], {1: (value,)}, m.Slotted(value)):
+        with pytest.raises(UnserializableError, match="__slots__ beside its fields: extra"):
+            codec.encode(whole)
+    assert CODEC.decode(CODEC.encode(NoSlots(a=2))) == NoSlots(a=2)
+
+
+@dataclass
+class Sheet:
+    a: int = 5
+
+
+class Shape(enum.Enum):
+    ROUND = 1
+
+
+class Holder:
+    class Inner(pydantic.BaseModel):
+        a: int = 5
+
+
+def anew(cls: Any) -> Any:
+    """Another class of the same name and place, as a cell that is run again makes one."""
+    if cls is Shape:
+        return enum.Enum("Shape", {"SQUARE": 1}, module=__name__)
+    made = pydantic.create_model(cls.__name__, __module__=__name__, b=(int, 2))
+    made.__qualname__ = cls.__qualname__
+    return made
+
+
+@pytest.mark.parametrize("value", [Sheet(), Shape.ROUND, Holder.Inner()])
+@pytest.mark.parametrize("met_before", [False, True])
+@pytest.mark.parametrize("pickle_fallback", [False, True])
+def test_a_value_of_a_class_that_was_defined_anew_is_refused(
+    value, met_before, pickle_fallback, monkeypatch
+) -> None:
+    codec = NativeCodec(Registry(), pickle_fallback=pickle_fallback)
+    if met_before:
+        assert codec.decode(codec.encode([value])) == [value]
+    cls = type(value)
+    scope = Holder if cls is Holder.Inner else sys.modules[__name__]
+    monkeypatch.setattr(scope, cls.__name__, anew(cls))
+    for whole in (value, [value], {1: (value,)}):
+        with pytest.raises(UnserializableError, match=cls.__qualname__):
+            codec.encode(whole)
+    monkeypatch.undo()
+    assert codec.decode(codec.encode([value])) == [value]
+
+
+def test_a_value_of_a_module_that_was_imported_anew_is_refused(monkeypatch) -> None:
+    value, codec = m.Task("t"), NativeCodec(Registry())
+    assert codec.decode(codec.encode(value)) == value
+    again = types.ModuleType(m.__name__)
+    again.Task = anew(m.Task)
+    monkeypatch.setitem(sys.modules, m.__name__, again)
+    with pytest.raises(UnserializableError, match="another class by now"):
+        codec.encode(value)
+
+
+def test_a_registered_class_needs_no_name(monkeypatch) -> None:
+    registry = Registry()
+    registry.register(Sheet)
+    monkeypatch.setattr(sys.modules[__name__], "Sheet", anew(Sheet))
+    codec = NativeCodec(registry)
+    value = vars(registry)["_named"][f"{__name__}:Sheet"]()
+    assert codec.decode(codec.encode([value])) == [value]
 
 
 def test_nesting_within_the_limits_is_stored() -> None:

@@ -103,3 +103,30 @@ def test_a_type_tag_that_cannot_be_stored_is_refused() -> None:
 
     with pytest.raises(UnserializableError, match="too long"):
         SerdeCodec(Long()).encode(1)
+
+
+@pytest.mark.parametrize("given", [("t", "text"), (b"t", b""), (None, b""), b"bytes", None, ("t",)])
+def test_what_is_not_a_tag_and_bytes_is_refused(given: Any) -> None:
+    class Odd(DumpsOnly):
+        def dumps_typed(self, value: Any) -> Any:
+            return given
+
+        def loads_typed(self, data: tuple[str, bytes]) -> Any: ...
+
+    with pytest.raises(UnserializableError, match="Odd cannot store a int"):
+        SerdeCodec(Odd()).encode(1)
+
+
+def test_whatever_a_serializer_raises_is_a_typed_error() -> None:
+    class Failing(DumpsOnly):
+        def dumps(self, value: Any) -> bytes:
+            raise RuntimeError("own error")
+
+        def loads(self, data: bytes) -> Any:
+            raise OSError("own error")
+
+    with pytest.raises(UnserializableError, match="own error") as caught:
+        SerdeCodec(Failing()).encode(1)
+    assert isinstance(caught.value.__cause__, RuntimeError)
+    with pytest.raises(CorruptionError, match="own error"):
+        SerdeCodec(Failing()).decode(SerdeCodec(DumpsOnly()).encode(1))

@@ -6,22 +6,21 @@ Invariant: nothing of the driver, neither rows nor errors, leaves this package.
 
 from __future__ import annotations
 
-import os
-import sqlite3
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from threadkeep import forks
 from threadkeep.backends.sqlite.commits import CommitQueue
 from threadkeep.backends.sqlite.connections import Connections
 from threadkeep.backends.sqlite.failures import DRIVER_ERRORS, mapped
-from threadkeep.backends.sqlite.opening import MEMORY, Location
+from threadkeep.backends.sqlite.opening import Location
+from threadkeep.backends.sqlite.places import path_of
 from threadkeep.backends.sqlite.reads import reply
-from threadkeep.errors import InvalidArgumentError, OpenError
+from threadkeep.errors import InvalidArgumentError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from threadkeep.backends.sqlite.places import Database
     from threadkeep.engine.model import Change, Read
 
 
@@ -33,9 +32,9 @@ class SqliteBackend:
 
     Args:
         database: the path of the file (made where there is none), `:memory:` for a
-            database in this process's memory, or a `sqlite3.Connection`, of which the
-            file is taken: the connection itself is not used. A connection to memory
-            gives a new, empty database in memory.
+            database in this process's memory, or a connection of sqlite3 or aiosqlite,
+            of which the file is taken: the connection itself is not used. A connection
+            to memory gives a new, empty database in memory.
         synchronous: `full`: a commit survives a power cut. `normal`: it survives a
             crash of the process; a power cut may take the last commits, never more,
             and never leaves half a commit.
@@ -49,7 +48,7 @@ class SqliteBackend:
 
     def __init__(
         self,
-        database: str | os.PathLike[str] | sqlite3.Connection,
+        database: Database,
         *,
         synchronous: Literal["full", "normal"] = "full",
         busy_timeout: float = 30.0,
@@ -58,12 +57,12 @@ class SqliteBackend:
             raise InvalidArgumentError(
                 f"synchronous={synchronous!r} is unknown.", hint="Give 'full' or 'normal'."
             )
-        if not 0 <= busy_timeout < 2**31 / 1000:
+        if not isinstance(busy_timeout, int | float) or not 0 <= busy_timeout < 2**31 / 1000:
             raise InvalidArgumentError(
                 f"busy_timeout={busy_timeout!r} is no time to wait.",
                 hint="Give seconds, 0 or more.",
             )
-        location = Location(_path_of(database), synchronous, busy_timeout)
+        location = Location(path_of(database), synchronous, busy_timeout)
         self._connections = Connections(location)
         self._queue = CommitQueue(self._connections)
         forks.watch(self)
@@ -101,28 +100,3 @@ class SqliteBackend:
             self._queue = CommitQueue(self._connections)
         else:
             self._connections.after_fork_in_parent()
-
-
-def _path_of(database: str | os.PathLike[str] | sqlite3.Connection) -> str:
-    """The absolute path of the file, or `:memory:`."""
-    if isinstance(database, sqlite3.Connection):
-        path = _file_of(database) or MEMORY
-    else:
-        path = os.fspath(database)
-    if not path or "\0" in path:
-        raise InvalidArgumentError(
-            f"{path!r} is no path.", hint="Give the path of a file, or ':memory:'."
-        )
-    return path if path == MEMORY else str(Path(path).absolute())
-
-
-def _file_of(connection: sqlite3.Connection) -> str:
-    """The file of its main database; empty where that is in memory."""
-    try:
-        files = {name: file for _, name, file in connection.execute("PRAGMA database_list")}
-    except sqlite3.Error as error:
-        raise OpenError(
-            f"The given connection cannot tell its file: {error}",
-            hint="Give a connection that is open and of this thread, or the file's path.",
-        ) from error
-    return files["main"] or ""

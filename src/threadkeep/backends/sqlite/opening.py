@@ -89,14 +89,19 @@ def open_first(location: Location) -> tuple[Location, sqlite3.Connection]:
         CorruptionError: the file is damaged.
         LockedError: another process kept it locked for longer than the busy timeout.
     """
-    if not location.in_memory:
-        _check_place(Path(location.path))
-        if _is_frozen(Path(location.path)):
-            location = replace(location, mode="immutable")
     try:
+        if not location.in_memory:
+            _check_place(Path(location.path))
+            if _is_frozen(Path(location.path)):
+                location = replace(location, mode="immutable")
         db = _open(location)
     except DRIVER_ERRORS as error:
         raise _open_error(error, location.path) from error
+    except OSError as error:
+        raise OpenError(
+            f"{location.path} cannot be opened: {error.strerror}.",
+            hint="Give a path that this system allows and this process may use.",
+        ) from error
     return (replace(location, mode="rw") if location.mode == "rwc" else location), db
 
 

@@ -1,0 +1,192 @@
+"""What the parts of a caller's arguments must be, so that they can be stored as they are.
+
+Pure functions for `arguments`, which knows where each part comes from. Invariant: what
+passes here can be written and read back; everything else is an `InvalidArgumentError`
+that says which part is meant.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from itertools import chain
+from typing import Any, NoReturn
+from uuid import UUID
+
+from threadkeep.engine.calls import Place
+from threadkeep.errors import InvalidArgumentError
+
+_LEAST, _MOST = -(2**63), 2**63 - 1
+_SHOWN = 60  # characters of a text that a message quotes
+_NAMES = "Names are str, without lone surrogates."
+_VERSIONS = "Versions are numbers of up to 64 bits, or str."
+
+
+# -- single values -------------------------------------------------------------------
+
+
+def checkpoint_id(given: object) -> str | None:
+    """The id that a config names; None if it names none.
+
+    Raises:
+        InvalidArgumentError: it is neither text nor a UUID.
+    """
+    if given is None or given == "":
+        return None
+    if isinstance(given, UUID):
+        return str(given)
+    if not isinstance(given, str) or not is_unicode(given):
+        refuse("checkpoint_id", given, "Pass the id that put() or get_tuple() returned.")
+    return given
+
+
+def text(what: str, given: object, at: Place | None = None) -> str:
+    """A text, as a plain `str`.
+
+    Raises:
+        InvalidArgumentError: it is none, or not valid Unicode.
+    """
+    if not isinstance(given, str) or not is_unicode(given):
+        refuse(what, given, "It is a str, without lone surrogates.", at)
+    return str.__str__(given)
+
+
+def mapping(what: str, given: object, at: Place) -> Mapping[Any, Any]:
+    """A dict or the like.
+
+    Raises:
+        InvalidArgumentError: it is none.
+    """
+    if not isinstance(given, Mapping):
+        refuse(what, given, "It is a dict.", at)
+    return given
+
+
+def limit(given: object) -> int | None:
+    """How many checkpoints to list; None for all.
+
+    Raises:
+        InvalidArgumentError: it is no whole number, or negative.
+    """
+    if given is not None and (not isinstance(given, int) or given < 0):
+        refuse("limit", given, "Pass 0 or more, or leave it out to list everything.")
+    return given
+
+
+# -- a checkpoint --------------------------------------------------------------------
+
+
+def checkpoint(given: Mapping[str, Any], at: Place) -> None:
+    """Check what a checkpoint says beside its values.
+
+    Raises:
+        InvalidArgumentError: a name, a version or the time cannot be stored.
+    """
+    # All at once where all is as usual, which costs a microsecond; else one by one.
+    if not _is_usual(given):
+        _check_each(given, at)
+    text("checkpoint['ts']", given.get("ts", ""), at)
+    updated = given.get("updated_channels")
+    if updated is not None:
+        if not isinstance(updated, list | tuple | set | frozenset):
+            refuse("checkpoint['updated_channels']", updated, "It is a list of names.", at)
+        for name in updated:
+            _name("checkpoint['updated_channels']", name, at)
+
+
+def _is_usual(given: Mapping[str, Any]) -> bool:
+    """Whether all names are ASCII, and all versions either small numbers or ASCII."""
+    seen = given.get("versions_seen", {})
+    versions = [given.get("v", 1), *given["channel_versions"].values()]
+    try:
+        versions += chain.from_iterable([each.values() for each in seen.values()])
+        names = (given["channel_values"], given["channel_versions"], seen, *seen.values())
+        if not "".join(chain.from_iterable(names)).isascii():
+            return False
+    except (AttributeError, TypeError):
+        return False
+    texts = [version for version in versions if type(version) is str]
+    numbers = [version for version in versions if type(version) is int]
+    return (
+        len(texts) + len(numbers) == len(versions)
+        and "".join(texts).isascii()
+        and min(numbers, default=0) >= _LEAST
+        and max(numbers, default=0) <= _MOST
+    )
+
+
+def _check_each(given: Mapping[str, Any], at: Place) -> None:
+    _version("checkpoint['v']", given.get("v", 1), at)
+    for name in given["channel_values"]:
+        _name("checkpoint['channel_values']", name, at)
+    _check_versions("checkpoint['channel_versions']", given["channel_versions"], at)
+    seen = mapping("checkpoint['versions_seen']", given.get("versions_seen", {}), at)
+    for node, versions in seen.items():
+        _name("checkpoint['versions_seen']", node, at)
+        _check_versions(f"checkpoint['versions_seen'][{node!r}]", versions, at)
+
+
+def _check_versions(what: str, given: object, at: Place) -> None:
+    for name, version in mapping(what, given, at).items():
+        _version(f"{what}[{_name(what, name, at)!r}]", version, at)
+
+
+def _name(where: str, given: object, at: Place) -> str:
+    if not isinstance(given, str) or not is_unicode(given):
+        refuse(f"A name in {where}", given, _NAMES, at)
+    return given
+
+
+def _version(what: str, given: object, at: Place) -> None:
+    whole = isinstance(given, int) and _LEAST <= given <= _MOST
+    plain = given is None or isinstance(given, float)
+    if not whole and not plain and not (isinstance(given, str) and is_unicode(given)):
+        refuse(what, given, _VERSIONS, at)
+
+
+# -- pending writes ------------------------------------------------------------------
+
+
+def writes(given: Iterable[tuple[str, Any]], at: Place) -> list[tuple[str, Any]]:
+    """Pending writes, as pairs.
+
+    Raises:
+        InvalidArgumentError: they are no pairs, or a channel's name cannot be stored.
+    """
+    try:
+        pairs = [(channel, value) for channel, value in given]
+    except (TypeError, ValueError):
+        refuse("writes", given, "Pass a list of pairs: a channel's name and a value.", at)
+    for channel, _ in pairs:
+        _name("writes", channel, at)
+    return pairs
+
+
+# -- refusals ------------------------------------------------------------------------
+
+
+def is_unicode(given: str) -> bool:
+    """Whether UTF-8 can hold the text: it has no lone surrogates."""
+    if given.isascii():
+        return True
+    try:
+        str.encode(given)
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def refuse(what: str, given: object, hint: str, at: Place | None = None) -> NoReturn:
+    """Say that this part of the arguments cannot be used."""
+    raise InvalidArgumentError(
+        f"{what} cannot be {_shown(given)}.", hint=hint, **(at.named() if at is not None else {})
+    )
+
+
+def _shown(given: object) -> str:
+    """The value as a message shows it, whatever its class does when it is asked."""
+    if isinstance(given, str):
+        return ascii(str.__str__(given[:_SHOWN]))
+    if type(given) is int:
+        bits = given.bit_length()
+        return str(given) if bits <= _SHOWN else f"a whole number of {bits} bits"
+    return "None" if given is None else f"a value of type {type(given).__name__}"

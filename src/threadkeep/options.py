@@ -1,0 +1,45 @@
+"""What a saver can be told on any backend, checked before anything is opened.
+
+Only the checks live here; what an option means is said by `Saver`. Invariant: options
+that pass are never what keeps a saver from being made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from threadkeep.codec import Compression, SerdeCodec
+from threadkeep.errors import InvalidArgumentError
+
+NAMES = ("conflicts", "serde", "compression", "pickle_fallback", "working_set_bytes")
+
+
+def check(given: Mapping[str, Any]) -> None:
+    """Check the options that are given; those that are not have their defaults.
+
+    Raises:
+        InvalidArgumentError: one is unknown, or has a value of no meaning.
+    """
+    unknown = sorted(given.keys() - set(NAMES))
+    if unknown:
+        raise InvalidArgumentError(
+            f"There is no option {unknown[0]!r}.", hint=f"Options of a saver: {', '.join(NAMES)}."
+        )
+    if given.get("conflicts", "fork") not in ("fork", "raise"):
+        _refuse("conflicts", given, 'Use "fork" or "raise".')
+    if given.get("serde") is not None:
+        SerdeCodec(given["serde"])
+    if not isinstance(given.get("compression"), Compression | None):
+        _refuse(
+            "compression", given, "Give a threadkeep.Compression, such as Compression(level=3)."
+        )
+    if not isinstance(given.get("pickle_fallback", False), bool):
+        _refuse("pickle_fallback", given, "Give True or False.")
+    most = given.get("working_set_bytes", 0)
+    if not isinstance(most, int) or most < 0:
+        _refuse("working_set_bytes", given, "Give a whole number of bytes, 0 or more.")
+
+
+def _refuse(name: str, given: Mapping[str, Any], hint: str) -> None:
+    raise InvalidArgumentError(f"{name}={given[name]!r} has no meaning.", hint=hint)
