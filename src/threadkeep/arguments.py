@@ -79,11 +79,12 @@ def put(
 ) -> Put:
     """What `put` asks for. The versions that count are the checkpoint's own.
 
+    A channel that `new_versions` names is new, even if its version is its parent's.
+
     Raises:
         InvalidConfigError: the checkpoint has no id.
         InvalidArgumentError: something else of it cannot be stored as it is.
     """
-    del new_versions
     parent = place(config)
     given = dict(checks.mapping("checkpoint", checkpoint, parent))
     if not isinstance(given.get("id"), str) or not given["id"]:
@@ -99,7 +100,8 @@ def put(
         given[key] = dict(checks.mapping(f"checkpoint[{key!r}]", given.get(key) or {}, target))
     checks.checkpoint(given, target)
     checks.mapping("metadata", metadata, target)
-    return Put(target, parent.id, given, _metadata(config, metadata))
+    new = frozenset(checks.mapping("new_versions", new_versions or {}, target))
+    return Put(target, parent.id, given, _metadata(config, metadata), new)
 
 
 def snapshot(call: Put) -> Put:

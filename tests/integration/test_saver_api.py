@@ -23,7 +23,7 @@ from threadkeep.errors import (
 
 from .canon import Canon
 from .places import THREAD, at
-from .rows import aput, checkpoint, metadata, place, put
+from .rows import aput, checkpoint, metadata, place, put, value_at
 
 # -- versions ------------------------------------------------------------------------
 
@@ -157,6 +157,17 @@ def test_a_checkpoint_put_twice_is_replaced(saver: Any) -> None:
     (found,) = saver.list(at())
     assert found.checkpoint["channel_values"] == {"value": "second", "new": 1}
     assert found.metadata["step"] == 5
+
+
+def test_a_channel_that_is_named_new_has_the_value_given(saver: Any) -> None:
+    def play(tried: Any) -> Any:
+        config = place()
+        for value in ("old", "new"):
+            made = checkpoint({"value": value})
+            config = tried.put(config, made, metadata(), made["channel_versions"])
+        return value_at(tried, config)
+
+    assert play(InMemorySaver()) == play(saver) == "new"
 
 
 def test_checkpoints_keep_every_key_of_theirs(saver: Any) -> None:

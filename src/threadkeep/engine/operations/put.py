@@ -2,7 +2,8 @@
 
 Which channels changed is read off their versions beside the parent's: the same version
 is the parent's value, unread, whatever the checkpoint shows of it (a DeltaChannel's
-snapshot stays visible so); another version is the value given, or none.
+snapshot stays visible so), unless the caller names the channel as new; another version is
+the value given, or none.
 """
 
 from __future__ import annotations
@@ -64,6 +65,7 @@ _KNOWN_KEYS = (
 class Put:
     """A `put` call: the checkpoint, its parent's id, its metadata merged.
 
+    The channels that are `new` have the value given even where their version is not new.
     Where the checkpoint's values are copies, `given` holds the values themselves: a
     pending write may have brought one of them before.
     """
@@ -72,6 +74,7 @@ class Put:
     parent: str | None
     checkpoint: dict[str, Any]
     metadata: dict[str, Any]
+    new: frozenset[str] = frozenset()
     given: Mapping[str, Any] = field(default_factory=dict)
 
     @property
@@ -185,15 +188,12 @@ def _recall(
     """
     if parent is None:
         return {}
-    versions = call.checkpoint["channel_versions"]
     lost: dict[str, Ref] = {}
     for channel, entry in parent.manifest.entries.items():
         ref = entry.ref
         if ref is None or isinstance(ref, Inline) or channel in parent.held:
             continue
-        if channel in call.checkpoint["channel_values"] and not _unchanged(
-            entry, channel, versions
-        ):
+        if channel in call.checkpoint["channel_values"] and not _unchanged(call, entry, channel):
             lost[channel] = ref
     held = dict(parent.held)
     if lost:
@@ -207,8 +207,10 @@ def _recall(
     return held
 
 
-def _unchanged(entry: Entry, channel: str, versions: dict[str, Version]) -> bool:
-    version = versions.get(channel)
+def _unchanged(call: Put, entry: Entry, channel: str) -> bool:
+    if channel in call.new and channel in call.checkpoint["channel_values"]:
+        return False
+    version = call.checkpoint["channel_versions"].get(channel)
     return version is not None and version == entry.version and type(version) is type(entry.version)
 
 
@@ -298,7 +300,7 @@ def _manifest(
     held: dict[str, Held] = {}
     for channel, version in _versions(checkpoint).items():
         old = before.get(channel)
-        if old is not None and _unchanged(old, channel, checkpoint["channel_versions"]):
+        if old is not None and _unchanged(call, old, channel):
             entries[channel] = old
             if channel in known:
                 held[channel] = known[channel]
