@@ -26,7 +26,12 @@ from threadkeep.codec.wellknown import MODELS, Always, KnownModel
 from threadkeep.errors import CorruptionError, NewerFormatError
 
 _new = object.__new__
-_set = object.__setattr__
+# The slots that every pydantic model has, set past its own `__setattr__`.
+_SLOTS = vars(BaseModel)
+_set_fields = _SLOTS["__dict__"].__set__
+_set_given = _SLOTS["__pydantic_fields_set__"].__set__
+_set_extra = _SLOTS["__pydantic_extra__"].__set__
+_set_private = _SLOTS["__pydantic_private__"].__set__
 _MAX_SHAPES = 256  # per class; a program has a handful, hostile data could have thousands
 
 
@@ -121,10 +126,10 @@ class Plan:
         for name in gone:
             del state[name]
         model = _new(self.cls)
-        _set(model, "__dict__", state)
-        _set(model, "__pydantic_fields_set__", set(given))
-        _set(model, "__pydantic_extra__", None if self.extra is None else {})
-        _set(model, "__pydantic_private__", None)
+        _set_fields(model, state)
+        _set_given(model, set(given))
+        _set_extra(model, None if self.extra is None else {})
+        _set_private(model, None)
         return model
 
     def shape(self, mask: int) -> Shape:

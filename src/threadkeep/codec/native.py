@@ -60,7 +60,7 @@ class NativeCodec:
 
     def decode_many(self, items: Sequence[bytes], resolve: Resolve | None = None) -> list[Any]:
         """See `Codec.decode_many`."""
-        return list(map(Decoder(self.finder, self.pickle_fallback, resolve).whole, items))
+        return Decoder(self.finder, self.pickle_fallback, resolve).many(items)
 
     def divides(self, value: Any) -> bool:  # noqa: ARG002 - anything comes back exactly
         """See `Codec.divides`."""
