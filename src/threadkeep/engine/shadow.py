@@ -135,7 +135,7 @@ class _Chunk(NamedTuple):
     """
 
     rows: _Rows
-    ends: list[list[int]]
+    ends: list[tuple[int, ...]]  # (the garbage collector leaves tuples of numbers alone)
     opaque: frozenset[int]
 
     @classmethod
@@ -154,7 +154,7 @@ class _Chunk(NamedTuple):
 
     def joined(self, other: _Chunk) -> _Chunk:
         """This chunk's elements followed by the other's."""
-        ends = [list(map(add, self.ends[-1], end)) for end in other.ends]
+        ends = [tuple(map(add, self.ends[-1], end)) for end in other.ends]
         opaque = self.opaque
         if other.opaque:
             opaque |= _shift(other.opaque, self.size)
@@ -162,7 +162,7 @@ class _Chunk(NamedTuple):
 
     def changed(self) -> set[int]:
         """The indexes of the elements that changed."""
-        starts = [[0] * len(self.rows), *self.ends]
+        starts = [(0,) * len(self.rows), *self.ends]
         pairs = zip(starts, self.ends, strict=False)
         return {i for i, pair in enumerate(pairs) if not self.rows.part(*pair).intact()}
 
@@ -179,17 +179,17 @@ class _Walk:
         self.keys: list[Any] = []
         self.sets: list[Any] = []
 
-    def lengths(self) -> list[int]:
+    def lengths(self) -> tuple[int, ...]:
         """How long the rows are by now."""
         sets = len(self.sets)
-        return [
+        return (
             len(self.containers),
             len(self.refs),
             len(self.dicts),
             len(self.keys),
             sets,
             sets,
-        ]
+        )
 
     def rows(self) -> _Rows:
         """What was met so far."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import gc
 from typing import Annotated
 
 import pytest
@@ -311,3 +312,24 @@ def test_a_chat_turn_is_one_fetch_and_five_commits():
     fetches, commits = backend.asked()
     assert commits == 5
     assert fetches <= 3  # one more is the test's own look
+
+
+def test_no_garbage_is_looked_for_while_a_long_thread_is_read():
+    saver, _, codec = counted_saver()
+    chain = Chain(saver)
+    chain.put(m=messages(2000))
+    begun = []
+
+    def note(phase, info):
+        begun.extend([info["generation"]] * (phase == "start"))
+
+    gc.collect()
+    gc.callbacks.append(note)
+    try:
+        found = values_of(saver, chain.at)["m"]
+    finally:
+        gc.callbacks.remove(note)
+    assert len(found) == 2000
+    assert len(begun) <= 2  # one when it is allowed again
+    assert gc.isenabled()
+    assert codec.decoded

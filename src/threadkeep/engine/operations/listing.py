@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, cast
 
+from threadkeep.engine import collector
 from threadkeep.engine.calls import Operation, fetch
 from threadkeep.engine.elements import Elements
 from threadkeep.engine.manifest import Manifest
@@ -145,7 +146,8 @@ def _of_thread(
         spans += [*read.needs(), *(span for write in writes for span in write.ref.needs)]
         opened.append((stored, read, writes))
     elements, _ = yield from read_elements(engine, thread, spans)
-    return [_loaded(engine, elements, *one) for one in opened]
+    with collector.paused():
+        return [_loaded(engine, elements, *one) for one in opened]
 
 
 def _loaded(

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from threadkeep.engine import refs
+from threadkeep.engine import collector, refs
 from threadkeep.engine.calls import Operation, Place, fetch_checkpoint
 from threadkeep.engine.elements import Elements
 from threadkeep.engine.held import Held, HeldCell, HeldRun, State, watch
@@ -94,7 +94,8 @@ def _read(
     found, segments = yield from read_elements(engine, stored.thread, spans)
     values = {name: _lend(held) for name, held in lent.items()}
     flags = (FREE if call.place.id else 0) | (NESTED if call.nested else 0)
-    loaded = assemble(engine, stored, read, found, writes, values, flags)
+    with collector.paused():
+        loaded = assemble(engine, stored, read, found, writes, values, flags)
     if call.run:
         known = {**lent}
         for name, entry in read.entries.items():
