@@ -359,8 +359,9 @@ class Saver(BaseCheckpointSaver[Any]):
         Args:
             progress: called with how many threads are done, and how many there are.
         """
-        threads = [size.thread for size in self._run(inspection.all_sizes()).threads]
         findings = self._run(inspection.damage())
+        threads, unlisted = self._run(inspection.threads_to_check())
+        findings += unlisted
         for done, thread in enumerate(threads, 1):
             findings += self._run(inspection.check_thread(self._engine, thread))
             if progress is not None:

@@ -41,6 +41,7 @@ class SqliteBackend:
             crash of the process; a power cut may take the last commits, never more,
             and never leaves half a commit.
         busy_timeout: seconds to wait for another process's write transaction.
+        read_only: neither make nor change the file; every commit is a `ReadOnlyError`.
 
     Raises:
         OpenError: and its kinds, if the database cannot be opened.
@@ -54,6 +55,7 @@ class SqliteBackend:
         *,
         synchronous: Literal["full", "normal"] = "full",
         busy_timeout: float = 30.0,
+        read_only: bool = False,
     ) -> None:
         if synchronous not in ("full", "normal"):
             raise InvalidArgumentError(
@@ -64,7 +66,8 @@ class SqliteBackend:
                 f"busy_timeout={busy_timeout!r} is no time to wait.",
                 hint="Give seconds, 0 or more.",
             )
-        location = Location(_path_of(database), synchronous, busy_timeout)
+        mode = "ro" if read_only else "rwc"
+        location = Location(_path_of(database), synchronous, busy_timeout, mode)
         self._connections = Connections(location)
         self._queue = CommitQueue(self._connections)
         _LIVE.add(self)

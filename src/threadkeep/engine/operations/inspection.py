@@ -18,6 +18,7 @@ from threadkeep.engine.manifest import Manifest
 from threadkeep.engine.model import (
     HIDDEN,
     CheckpointRow,
+    FindThreads,
     ReadDamage,
     ReadSizes,
     ReadThread,
@@ -32,7 +33,7 @@ from threadkeep.engine.model import (
 from threadkeep.engine.operations.context import NO_CODEC, Engine, read_manifest
 from threadkeep.engine.refs import Cell, Inline, Ref
 from threadkeep.engine.rows import unpack_metadata, unpack_writes
-from threadkeep.errors import CodecError, ThreadkeepError
+from threadkeep.errors import CodecError, CorruptionError, ThreadkeepError
 
 _PAGE = 256
 _EVERYTHING = 2**62
@@ -220,6 +221,27 @@ def damage() -> Operation[list[Finding]]:
     return [Finding(problem) for problem in cast("list[str]", reply)]
 
 
+def threads_to_check() -> Operation[tuple[list[str], list[Finding]]]:
+    """The threads that hold any row, or all that can be listed; and what was in the way."""
+    try:
+        found = yield from all_sizes()
+    except CorruptionError as exc:
+        return (yield from _all_names([Finding(exc.message)]))
+    return [size.thread for size in found.threads], []
+
+
+def _all_names(findings: list[Finding]) -> Operation[tuple[list[str], list[Finding]]]:
+    names: list[str] = []
+    while True:
+        try:
+            page = yield from fetch(FindThreads(names[-1] if names else None, _PAGE, empty=True))
+        except CorruptionError as exc:
+            return names, [*findings, Finding(f"not all threads can be listed: {exc.message}")]
+        names += page
+        if len(page) < _PAGE:
+            return names, findings
+
+
 def check_thread(engine: Engine, thread: str) -> Operation[list[Finding]]:
     """Verify every checksum, reference and span of a thread.
 
@@ -234,10 +256,14 @@ def check_thread(engine: Engine, thread: str) -> Operation[list[Finding]]:
 
 
 def _look(engine: Engine, thread: str) -> Operation[list[Finding]]:
-    reply = yield from fetch(ReadThread(thread))
+    try:
+        reply = yield from fetch(ReadThread(thread))
+    except CorruptionError as exc:
+        return [Finding(f"its rows cannot be read: {exc.message}", thread)]
     rows = cast("ThreadRows", reply)
-    segments = yield from _all_segments(thread, rows)
-    sound, findings = _check_segments(thread, segments)
+    segments, findings = yield from _readable_segments(thread, rows)
+    sound, broken = _check_segments(thread, segments)
+    findings += broken
     findings += _check_places(thread, rows, segments)
     found = Elements(NO_CODEC, sound)
     for stored in rows.checkpoints:
@@ -248,6 +274,24 @@ def _look(engine: Engine, thread: str) -> Operation[list[Finding]]:
             for problem in _problems(_write_refs([row]), found)
         ]
     return findings
+
+
+def _readable_segments(
+    thread: str, rows: ThreadRows
+) -> Operation[tuple[list[Segment], list[Finding]]]:
+    """All segments, or those of the logs that can be read, and what is wrong with the others."""
+    segments: list[Segment] = []
+    findings: list[Finding] = []
+    try:
+        return (yield from _all_segments(thread, rows)), findings
+    except CorruptionError:
+        pass  # then log by log
+    for log in sorted({place.log for place in rows.segments}):
+        try:
+            segments += yield from fetch_segments(thread, (Span(log, 0, _EVERYTHING),))
+        except CorruptionError as exc:
+            findings.append(Finding(f"log {log} cannot be read: {exc.message}", thread))
+    return segments, findings
 
 
 def _check_segments(
