@@ -347,11 +347,11 @@ class Saver(BaseCheckpointSaver[Any]):
 
     def stats(self) -> Stats:
         """What takes how much, by thread and by channel, beside whole copies. Reads all."""
-        return self._run(inspection.stats(self._engine))
+        return self._run(inspection.stats())
 
     async def astats(self) -> Stats:
         """See `stats`."""
-        return await self._arun(inspection.stats(self._engine))
+        return await self._arun(inspection.stats())
 
     def check(self, progress: Callable[[int, int], None] | None = None) -> CheckReport:
         """Verify every checksum, reference and span of every thread. Changes nothing.
