@@ -1,4 +1,7 @@
-"""`python -m threadkeep check FILE`: what can be asked of a store from the shell."""
+"""`python -m threadkeep check FILE`: what can be asked of a store from the shell.
+
+Invariant: a file that is looked at is neither made nor changed.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +10,10 @@ import sys
 from pathlib import Path
 from typing import TextIO
 
-from threadkeep.errors import ThreadkeepError
-from threadkeep.savers import SqliteSaver
+from threadkeep.backends.sqlite import SqliteBackend
+from threadkeep.engine.operations.inspection import CheckReport, Finding
+from threadkeep.errors import CorruptionError, ThreadkeepError
+from threadkeep.saver import Saver
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -33,13 +38,31 @@ def _check(file: Path) -> int:
     if not file.is_file():
         _say(f"threadkeep: there is no file {file}", sys.stderr)
         return 2
-    with SqliteSaver(file) as saver:
-        report = saver.check(_progress if sys.stderr.isatty() else None)
+    before = _stamps(file)
+    report = _report(file)
+    if not report.ok and _stamps(file) != before:
+        report = _report(file)  # somebody wrote meanwhile, and what was read may be of two states
     for finding in report.findings:
         _say(str(finding))
     verdict = "sound" if report.ok else f"{len(report.findings)} findings"
     _say(f"{file}: {report.threads} threads, {verdict}")
     return 0 if report.ok else 1
+
+
+def _report(file: Path) -> CheckReport:
+    """What is broken; a file so damaged that it cannot be opened is one finding."""
+    try:
+        with Saver(SqliteBackend(file, read_only=True)) as saver:
+            return saver.check(_progress if sys.stderr.isatty() else None)
+    except CorruptionError as exc:
+        return CheckReport(0, (Finding(exc.message),))
+
+
+def _stamps(file: Path) -> list[tuple[int, int] | None]:
+    """The sizes and times of the file and its WAL: others when somebody has written."""
+    files = (file, file.with_name(file.name + "-wal"))
+    stats = [path.stat() if path.exists() else None for path in files]
+    return [None if stat is None else (stat.st_size, stat.st_mtime_ns) for stat in stats]
 
 
 def _progress(done: int, total: int) -> None:

@@ -25,3 +25,11 @@ START = "__start__"
 DELTA_COUNTERS = "counters_since_delta_snapshot"
 """The metadata key that names a thread's DeltaChannels between two snapshots.
 (`langgraph.checkpoint.base.CheckpointMetadata`, public but in beta)"""
+
+TASKS = "__pregel_tasks"
+"""The channel of tasks that were sent: empty again one step later.
+(`langgraph.checkpoint.serde.types.TASKS`)"""
+
+BRANCH = "branch:to:"
+"""How the channels that start a node begin: empty again one step later.
+(`langgraph.graph.state`)"""

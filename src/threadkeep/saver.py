@@ -363,11 +363,11 @@ class Saver(BaseCheckpointSaver[Any]):
 
     def stats(self) -> Stats:
         """What takes how much, by thread and by channel, beside whole copies. Reads all."""
-        return self._run(inspection.stats(self._engine))
+        return self._run(inspection.stats())
 
     async def astats(self) -> Stats:
         """See `stats`."""
-        return await self._arun(inspection.stats(self._engine))
+        return await self._arun(inspection.stats())
 
     def check(self, progress: Callable[[int, int], None] | None = None) -> CheckReport:
         """Verify every checksum, reference and span of every thread. Changes nothing.
@@ -375,8 +375,9 @@ class Saver(BaseCheckpointSaver[Any]):
         Args:
             progress: called with how many threads are done, and how many there are.
         """
-        threads = [size.thread for size in self._run(inspection.all_sizes()).threads]
         findings = self._run(inspection.damage())
+        threads, unlisted = self._run(inspection.threads_to_check())
+        findings += unlisted
         for done, thread in enumerate(threads, 1):
             findings += self._run(inspection.check_thread(self._engine, thread))
             if progress is not None:

@@ -18,6 +18,7 @@ from threadkeep.errors import (
     NewerFormatError,
     NotOursError,
     OpenError,
+    ReadOnlyError,
 )
 
 needs_users = pytest.mark.skipif(sys.platform == "win32", reason="rights are other things there")
@@ -321,3 +322,35 @@ def test_a_file_out_of_reach_is_named(open_folder, exists, file_mode, folder_mod
     assert str(path) in text
     assert "access" in text
     assert os.access(path, os.F_OK) == exists
+
+
+# -- for reading only ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("in_use", [True, False])
+def test_what_is_opened_for_reading_is_not_changed(path, in_use):
+    filled(path)
+    other = SqliteBackend(path)
+    if in_use:
+        children.put(other, 2)
+    else:
+        other.close()
+    before = {file: file.read_bytes() for file in path.parent.iterdir() if "shm" not in file.name}
+    reader = SqliteBackend(path, read_only=True)
+    assert children.numbers(reader) == ([1, 2] if in_use else [1])
+    with pytest.raises(ReadOnlyError):
+        children.put(reader, 3)
+    reader.close()
+    after = {file: file.read_bytes() for file in path.parent.iterdir() if "shm" not in file.name}
+    assert after == before
+    other.close()
+
+
+def test_nothing_is_made_for_reading(path):
+    with pytest.raises(OpenError):
+        SqliteBackend(path, read_only=True)
+    assert not path.exists()
+    path.touch()
+    with pytest.raises(NotOursError, match="is empty"):
+        SqliteBackend(path, read_only=True)
+    assert path.stat().st_size == 0

@@ -157,7 +157,7 @@ def look(scene: Scene, saver: Saver, name: str) -> Any:
 
 
 def count(scene: Scene, saver: Saver, name: str) -> Any:
-    return scene.steps(inspection.stats(saver._engine)), lambda there: None
+    return scene.steps(inspection.stats()), lambda there: None
 
 
 def prune(scene: Scene, saver: Saver, name: str) -> Any:

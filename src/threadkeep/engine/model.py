@@ -243,12 +243,15 @@ class FindThreads:
     """Ids of the threads that hold checkpoints (hidden ones count), in ascending order.
 
     With `run_ids`, only those with a checkpoint whose metadata has one of them as
-    `run_id`. `after` continues behind that thread id. Reply: at most `limit` `str`s.
+    `run_id`. With `empty` (and no `run_ids`) all that the store knows of, also those that
+    hold nothing (any more): found without a look at their rows, which may be damaged.
+    `after` continues behind that thread id. Reply: at most `limit` `str`s.
     """
 
     after: str | None
     limit: int
     run_ids: tuple[str, ...] = ()
+    empty: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -294,8 +297,8 @@ class Sizes:
 class ReadDamage:
     """What the store finds wrong with its own files, apart from what they mean to us.
 
-    Reply: one line of text (`str`) for each finding; none where all is sound. May read
-    everything that is stored.
+    Reply: one line of text (`str`) for each finding; none where all is sound. Damage that
+    ends the search is a finding too, not an error. May read everything that is stored.
     """
 
 

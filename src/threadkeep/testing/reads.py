@@ -14,6 +14,7 @@ from threadkeep.engine.model import (
     NESTED,
     CheckpointRow,
     Child,
+    DropThread,
     FindThreads,
     ReadCheckpoint,
     ReadDamage,
@@ -281,6 +282,16 @@ class ReadContract(Contract):
         assert self.one(FindThreads(None, 2)) == ["B", "a"]
         assert self.one(FindThreads("a", 2)) == ["b", "ä"]
         assert self.one(FindThreads("aa", 1)) == ["b"]
+
+    def test_threads_that_hold_nothing_are_found_where_asked_for(self) -> None:
+        """With `empty`, also threads without checkpoints, and deleted ones, page by page."""
+        self.put(thread="b", checkpoints=(checkpoint(1),))
+        self.put(thread="only writes", writes=(write(1),))
+        self.put(thread="a", checkpoints=(checkpoint(1),))
+        self.backend.commit(DropThread("a", NOW))
+        assert self.one(FindThreads(None, 10, empty=True)) == ["a", "b", "only writes"]
+        assert self.one(FindThreads("a", 1, empty=True)) == ["b"]
+        assert self.one(FindThreads(None, 10)) == ["b"]
 
     def test_found_threads_have_one_of_the_runs(self) -> None:
         """With `run_ids`, only threads with a checkpoint of one of them."""

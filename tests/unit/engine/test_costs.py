@@ -25,6 +25,7 @@ from langgraph.graph.message import add_messages
 from pydantic import BaseModel
 from typing_extensions import TypedDict
 
+from threadkeep.engine import manifest, rows
 from threadkeep.saver import Saver
 
 from .values import Plain
@@ -152,6 +153,50 @@ def test_housekeeping(made):
     assert backend.asked() == (0, 1)
     saver.delete_thread("t")
     assert backend.asked() == (0, 1)
+
+
+def tall(saver, count, metadata):
+    """A path of checkpoints of two runs, each with a write; channel d has a value at none."""
+    at = config()
+    for i in range(count):
+        versions = {"n": i + 1, "d": i + 1, "empty": 1}
+        told = {"run_id": f"{i % 2}", **metadata}
+        at = saver.put(at, checkpoint(i, {"n": i}, versions), told, versions)
+        saver.put_writes(at, [("n", i), ("d", i)], "task")
+
+
+@pytest.mark.parametrize("counters", [{}, {"counters_since_delta_snapshot": {"d": (1, 1)}}])
+@pytest.mark.parametrize("call", ["prune", "delete_for_runs"])
+def test_housekeeping_decodes_each_row_once(made, monkeypatch, call, counters):
+    saver, _, _ = made
+    count = 60
+    tall(saver, count, counters)
+    decoded = {"manifest": 0, "writes": 0}
+
+    def counting(name, function):
+        def wrapped(*given):
+            decoded[name] += 1
+            return function(*given)
+
+        return wrapped
+
+    monkeypatch.setattr(manifest, "decode", counting("manifest", manifest.decode))
+    monkeypatch.setattr(rows, "unpack_writes", counting("writes", rows.unpack_writes))
+    getattr(saver, call)({"prune": ["t"], "delete_for_runs": ["0"]}[call])
+    assert decoded["manifest"] <= 2 * count  # each with its keyframe
+    assert decoded["writes"] <= count
+
+
+def test_housekeeping_decodes_what_it_keeps_where_no_channel_is_empty(made, monkeypatch):
+    saver, _, _ = made
+    chain = Chain(saver)
+    for i in range(60):
+        chain.put(n=i)
+    decoded = []
+    whole = manifest.decode
+    monkeypatch.setattr(manifest, "decode", lambda *given: decoded.append(1) or whole(*given))
+    saver.prune(["t"])
+    assert len(decoded) == 2
 
 
 # -- encodings -------------------------------------------------------------------------

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
-import pytest
-from engine_kit import Counted, checkpoint, config, fresh
-from langgraph.checkpoint.memory import InMemorySaver
+from random import Random
 
+import pytest
+from engine_kit import Counted, checkpoint, config, fresh, memory_saver
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
+from langgraph.checkpoint.serde.types import _DeltaSnapshot
+
+from threadkeep.engine.model import ReadThread
 from threadkeep.saver import Saver
 
 
@@ -89,3 +94,81 @@ def test_no_thread_and_no_channels(made):
     saver, _ = made
     assert saver.get_delta_channel_history(config=config(), channels=["d"]) == {"d": {"writes": []}}
     assert saver.get_delta_channel_history(config=config(), channels=[]) == {}
+
+
+# -- pruned, where no metadata counts the channel --------------------------------------
+
+
+def put_uncounted(saver, values, *, write):
+    """Six steps: the second one has the values, the others none; maybe with writes to d."""
+    at = config()
+    for i in range(6):
+        versions = {"d": i + 1, "n": i + 1}
+        at = saver.put(at, checkpoint(i, values if i == 1 else {}, versions), {}, versions)
+        saver.put_writes(at, [("d" if write else "other", f"write {i}")], f"task {i}")
+    return at
+
+
+def left(saver):
+    """How many checkpoints are stored, shown or not."""
+    (rows,) = saver._backend.fetch([ReadThread("t")])
+    return len(rows.checkpoints)
+
+
+@pytest.mark.parametrize(
+    ("serde", "size"),
+    [(None, 1), (None, 3000), (JsonPlusSerializer(), 1)],
+    ids=["inline", "cell", "serde"],
+)
+@pytest.mark.parametrize("write", [True, False])
+@pytest.mark.parametrize("call", ["prune", "delete_for_runs"])
+def test_an_uncounted_snapshot_stays(serde, write, size, call):
+    saver = memory_saver(serde=serde)
+    seed = _DeltaSnapshot([Random(1).randbytes(size).hex()])
+    at = put_uncounted(saver, {"d": seed}, write=write)
+    before = saver.get_delta_channel_history(config=at, channels=["d"])
+    assert before["d"]["seed"] == seed
+    for _ in range(2):
+        if call == "prune":
+            saver.prune(["t"])
+        else:
+            saver.delete_for_runs(["none"])
+        assert fresh_history(saver, at, serde) == before
+        assert fresh(saver).check().ok
+    assert left(saver) == (5 if call == "prune" else 6)
+
+
+def fresh_history(saver, at, serde):
+    other = Saver(saver._backend, serde=serde)
+    return other.get_delta_channel_history(config=at, channels=["d"])
+
+
+def test_uncounted_writes_without_a_snapshot_stay():
+    saver = memory_saver()
+    at = put_uncounted(saver, {}, write=True)
+    before = saver.get_delta_channel_history(config=at, channels=["d"])
+    assert len(before["d"]["writes"]) == 5
+    saver.prune(["t"])
+    assert fresh(saver).get_delta_channel_history(config=at, channels=["d"]) == before
+
+
+@pytest.mark.parametrize("value", [None, "short", "x" * 5000, ["x" * 5000], (1, 2)])
+def test_an_emptied_channel_keeps_nothing(value):
+    saver = memory_saver()
+    put_uncounted(saver, {"d": value}, write=False)
+    saver.prune(["t"])
+    assert left(saver) == 1
+
+
+def test_a_seed_that_cannot_be_read_stays():
+    """It may be a snapshot: nothing that can be mended is thrown away."""
+    saver = memory_saver()
+    snapshot = _DeltaSnapshot([Random(1).randbytes(3000).hex()])
+    put_uncounted(saver, {"d": snapshot}, write=False)
+    logs = saver._backend._threads["t"].logs
+    log = next(
+        log for log in logs.values() if any(len(s.data) > 999 for s in log.segments.values())
+    )
+    log.drop(log.starts[0], log.segments[log.starts[0]].count)
+    fresh(saver).prune(["t"])
+    assert left(saver) == 5

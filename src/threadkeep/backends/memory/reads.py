@@ -135,7 +135,7 @@ def _find(threads: Threads, read: FindThreads) -> list[str]:
 
 def _wanted(thread: Thread, read: FindThreads) -> bool:
     if not read.run_ids:
-        return thread.holds_checkpoints()
+        return read.empty or thread.holds_checkpoints()
     return any(_run_id(row) in read.run_ids for row in thread.rows())
 
 

@@ -39,6 +39,7 @@ class SqliteBackend:
             crash of the process; a power cut may take the last commits, never more,
             and never leaves half a commit.
         busy_timeout: seconds to wait for another process's write transaction.
+        read_only: neither make nor change the file; every commit is a `ReadOnlyError`.
 
     Raises:
         OpenError: and its kinds, if the database cannot be opened.
@@ -52,6 +53,7 @@ class SqliteBackend:
         *,
         synchronous: Literal["full", "normal"] = "full",
         busy_timeout: float = 30.0,
+        read_only: bool = False,
     ) -> None:
         if synchronous not in ("full", "normal"):
             raise InvalidArgumentError(
@@ -62,7 +64,8 @@ class SqliteBackend:
                 f"busy_timeout={busy_timeout!r} is no time to wait.",
                 hint="Give seconds, 0 or more.",
             )
-        location = Location(path_of(database), synchronous, busy_timeout)
+        mode = "ro" if read_only else "rwc"
+        location = Location(path_of(database), synchronous, busy_timeout, mode)
         self._connections = Connections(location)
         self._queue = CommitQueue(self._connections)
         forks.watch(self)

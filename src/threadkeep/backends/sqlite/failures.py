@@ -62,6 +62,11 @@ _MEANINGS: dict[int, tuple[type[ThreadkeepError], str]] = {
 }
 
 
+def tells_of_damage(error: Exception) -> bool:
+    """Whether one of `DRIVER_ERRORS` is about what is stored, not about reaching it."""
+    return isinstance(mapped(error, ""), CorruptionError)
+
+
 def mapped(error: Exception, path: str) -> ThreadkeepError:
     """Say what the driver's error means for the database at `path`.
 

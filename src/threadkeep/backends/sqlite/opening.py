@@ -29,9 +29,9 @@ _WAL_BYTES = 8 << 20  # and its own file is cut back to this size then
 class Location:
     """Where a database is and how to connect to it.
 
-    `mode` is SQLite's: `rwc` makes the file where there is none; `rw` does not;
-    `immutable` reads a file in a folder that cannot be written, where SQLite could not
-    keep its shared memory beside it.
+    `mode` is SQLite's: `rwc` makes the file where there is none; `rw` does not; `ro` reads
+    only; `immutable` reads a file that has no WAL and makes nothing beside it, as SQLite
+    would for its shared memory.
     """
 
     path: str
@@ -77,8 +77,19 @@ class Location:
         return f"file:{quote_from_bytes(os.fsencode(self.path))}?{query}"
 
 
+def _as_found(location: Location) -> Location:
+    """How to open what lies there, if anything does."""
+    path = Path(location.path)
+    _check_place(path)
+    if location.mode == "ro" and path.exists() and not path.stat().st_size:
+        raise _no_tables(location.path)  # SQLite removes a WAL that lies beside such a file
+    if not _wal_of(path).exists() and (location.mode == "ro" or _is_frozen(path)):
+        return replace(location, mode="immutable")
+    return location
+
+
 def open_first(location: Location) -> tuple[Location, sqlite3.Connection]:
-    """Open the database for writing, and make it where there is none.
+    """Open the database for writing, and make it where there is none; or only read it.
 
     Returns:
         The location in the mode that later connections use, and the connection.
@@ -91,9 +102,7 @@ def open_first(location: Location) -> tuple[Location, sqlite3.Connection]:
     """
     try:
         if not location.in_memory:
-            _check_place(Path(location.path))
-            if _is_frozen(Path(location.path)):
-                location = replace(location, mode="immutable")
+            location = _as_found(location)
         db = _open(location)
     except DRIVER_ERRORS as error:
         raise _open_error(error, location.path) from error
@@ -108,21 +117,23 @@ def open_first(location: Location) -> tuple[Location, sqlite3.Connection]:
 def _open(location: Location) -> sqlite3.Connection:
     db = location.connect_writer()
     try:
-        _prepare(db, location)
+        _prepare(db, location, make=location.mode == "rwc")
     except BaseException:
         db.close()
         raise
     return db
 
 
-def _prepare(db: sqlite3.Connection, location: Location) -> None:
+def _prepare(db: sqlite3.Connection, location: Location, *, make: bool) -> None:
     db.execute("BEGIN")
     ours = schema.is_ours(db, location.path)
     db.execute("COMMIT")
+    if not ours and not make:
+        raise _no_tables(location.path)
     if not ours:
         db.execute("PRAGMA auto_vacuum = INCREMENTAL")
         schema.create(db, location.path)
-    if not location.in_memory and location.mode != "immutable":
+    if not location.in_memory and make:
         _use_wal(db, location.busy_timeout)
 
 
@@ -159,10 +170,19 @@ def _check_place(path: Path) -> None:
 
 
 def _is_frozen(path: Path) -> bool:
-    """A readable file without a WAL, in a folder that we cannot write."""
-    if path.with_name(path.name + "-wal").exists():
-        return False
+    """A readable file in a folder that we cannot write."""
     return os.access(path, os.R_OK) and not os.access(path.parent, os.W_OK)
+
+
+def _wal_of(path: Path) -> Path:
+    return path.with_name(path.name + "-wal")
+
+
+def _no_tables(path: str) -> NotOursError:
+    return NotOursError(
+        f"{path} is empty: there are no tables in it.",
+        hint="Give the path of a threadkeep database. If this was one, restore a backup.",
+    )
 
 
 def _no_database(path: Path | str) -> NotOursError:

@@ -16,7 +16,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from threadkeep.backends.sqlite import metadata
-from threadkeep.backends.sqlite.failures import DAMAGED
+from threadkeep.backends.sqlite.failures import DAMAGED, DRIVER_ERRORS, tells_of_damage
 from threadkeep.backends.sqlite.ids import pack_id, unpack_id
 from threadkeep.engine.model import (
     HIDDEN,
@@ -82,6 +82,7 @@ _NOTHING = type(None)
 _ID = (bytes, str)
 _COUNT = (int, _NOTHING)
 _SEGMENT_KINDS = ((int,), (int,), (bytes,))
+_PLACE_KINDS = ((int,), (int,), (int,), (int,))
 _WRITE_KINDS = ((str,), _ID, (int,), _COUNT, _COUNT, _ID, (str, _NOTHING), (bytes,))
 _CHECKPOINT_KINDS = (
     *((str,), _ID, (bytes, str, _NOTHING), _COUNT, _COUNT, _COUNT, (int, str)),
@@ -89,11 +90,11 @@ _CHECKPOINT_KINDS = (
 )
 
 
-def _checked(row: _Row, kinds: tuple[tuple[type, ...], ...]) -> _Row:
+def _checked(row: _Row, kinds: tuple[tuple[type, ...], ...], table: str) -> _Row:
     """The row, if its columns are of these types: SQLite does not notice every flipped bit."""
     if _are(tuple(map(type, row)), kinds):
         return row
-    raise CorruptionError("A row holds values of the wrong types.", hint=DAMAGED)
+    raise CorruptionError(f"A row of {table} holds values of the wrong types.", hint=DAMAGED)
 
 
 @lru_cache(maxsize=256)  # rows come in few shapes
@@ -102,7 +103,7 @@ def _are(found: tuple[type, ...], kinds: tuple[tuple[type, ...], ...]) -> bool:
 
 
 def _checkpoint_row(row: _Row) -> CheckpointRow:
-    _checked(row, _CHECKPOINT_KINDS)
+    _checked(row, _CHECKPOINT_KINDS, "tk_checkpoints")
     ns, key, parent, run, seen, flags, ts, text, exact, key_log, key_pos, manifest = row
     return CheckpointRow(
         ns=ns,
@@ -121,7 +122,8 @@ def _checkpoint_row(row: _Row) -> CheckpointRow:
 
 
 def _write_row(row: _Row) -> WriteRow:
-    ns, checkpoint, seq, run, seen, task, path, body = _checked(row, _WRITE_KINDS)
+    _checked(row, _WRITE_KINDS, "tk_writes")
+    ns, checkpoint, seq, run, seen, task, path, body = row
     return WriteRow(
         ns=ns,
         checkpoint_id=unpack_id(checkpoint),
@@ -135,7 +137,11 @@ def _write_row(row: _Row) -> WriteRow:
 
 
 def _segment(log: int, row: _Row) -> Segment:
-    return Segment(log, *_checked(row, _SEGMENT_KINDS))
+    return Segment(log, *_checked(row, _SEGMENT_KINDS, "tk_segments"))
+
+
+def _place(row: _Row) -> SegmentInfo:
+    return SegmentInfo(*_checked(row, _PLACE_KINDS, "tk_segments"))
 
 
 class _Finder:
@@ -345,7 +351,7 @@ def _thread(db: sqlite3.Connection, read: ReadThread) -> ThreadRows:
         for row in rows
     )
     orphans = tuple(row for group in writes.values() for row in group)
-    places = tuple(SegmentInfo(*row) for row in db.execute(_ALL_SEGMENTS, (number,)))
+    places = tuple(map(_place, db.execute(_ALL_SEGMENTS, (number,))))
     return ThreadRows(generation, deleted_at, checkpoints, orphans, places)
 
 
@@ -364,6 +370,10 @@ WHERE t.thread >= coalesce(?, '') AND t.thread IS NOT ?
     AND EXISTS (SELECT 1 FROM tk_checkpoints c WHERE c.thread = t.number)
 ORDER BY t.thread LIMIT ?
 """
+_FIND_EMPTY = """
+SELECT thread FROM tk_threads
+WHERE thread >= coalesce(?, '') AND thread IS NOT ? ORDER BY thread LIMIT ?
+"""
 _FIND_RUNS = """
 SELECT t.thread FROM tk_threads t
 WHERE t.thread >= coalesce(?, '') AND t.thread IS NOT ?
@@ -380,7 +390,7 @@ def _find(db: sqlite3.Connection, read: FindThreads) -> list[str]:
     if read.run_ids:
         rows = db.execute(_FIND_RUNS, (*after, json.dumps(read.run_ids), read.limit))
     else:
-        rows = db.execute(_FIND, (*after, read.limit))
+        rows = db.execute(_FIND_EMPTY if read.empty else _FIND, (*after, read.limit))
     return [thread for (thread,) in rows]
 
 
@@ -421,9 +431,48 @@ def _sizes(db: sqlite3.Connection, read: ReadSizes) -> Sizes:
     return Sizes(total, tuple(threads))
 
 
+# -- damage --------------------------------------------------------------------------
+
+_STRAYS = """
+SELECT thread, count(*) FROM {} WHERE thread NOT IN (SELECT number FROM tk_threads)
+GROUP BY thread
+"""
+_ODD_THREADS = """
+SELECT number FROM tk_threads WHERE typeof(thread) <> 'text'
+    OR typeof(generation) NOT IN ('integer', 'null')
+    OR typeof(deleted_at) NOT IN ('integer', 'null')
+"""
+
+
 def _damage(db: sqlite3.Connection, _read: ReadDamage) -> list[str]:
-    found = [line for (line,) in db.execute("PRAGMA integrity_check")]
-    return [] if found == ["ok"] else found
+    parts = (_integrity, _stray_rows, _odd_threads)
+    return [line for part in parts for line in _as_far_as_read(part(db))]
+
+
+def _as_far_as_read(lines: Iterator[str]) -> Iterator[str]:
+    """The lines, and where damage ends them one more that says so."""
+    try:
+        yield from lines
+    except DRIVER_ERRORS as error:
+        if not tells_of_damage(error):
+            raise
+        yield f"SQLite says {str(error)!r}"
+
+
+def _integrity(db: sqlite3.Connection) -> Iterator[str]:
+    return (line for (line,) in db.execute("PRAGMA integrity_check") if line != "ok")
+
+
+def _stray_rows(db: sqlite3.Connection) -> Iterator[str]:
+    """Rows that no thread shows: their thread's number was altered, or the thread lost."""
+    for table in ("tk_checkpoints", "tk_writes", "tk_segments"):
+        for number, count in db.execute(_STRAYS.format(table)):
+            yield f"{count} rows of {table} are of thread number {number!r}, which is not there"
+
+
+def _odd_threads(db: sqlite3.Connection) -> Iterator[str]:
+    for (number,) in db.execute(_ODD_THREADS):
+        yield f"row {number} of tk_threads holds values of the wrong types"
 
 
 _REPLIES: dict[type[Read], Callable[[sqlite3.Connection, Any], Any]] = {

@@ -28,18 +28,16 @@ from threadkeep.engine.model import (
     ThreadRows,
     WriteRow,
 )
-from threadkeep.engine.operations.context import ATTEMPTS, Engine, read_manifest
-from threadkeep.engine.operations.history import steps
+from threadkeep.engine.operations.context import ATTEMPTS, Engine
+from threadkeep.engine.operations.lineage import Key, Lineage, needed
 from threadkeep.engine.refs import covering
 from threadkeep.engine.rows import unpack_metadata, unpack_writes
 from threadkeep.errors import ConflictError, InvalidArgumentError, StaleThreadError
-from threadkeep.langgraph_names import DELTA_COUNTERS
 
 _PAGE = 200
 
 _ORPHAN_AGE = 3600 * 1_000_000  # microseconds after which writes without a checkpoint go
 
-Key: TypeAlias = tuple[str, str]  # namespace and checkpoint id
 Choice: TypeAlias = Callable[[Sequence[StoredCheckpoint]], set[Key]]
 
 
@@ -120,9 +118,11 @@ def _thin(engine: Engine, thread: str, choose: Choice) -> Operation[None]:
     for _ in range(ATTEMPTS):
         reply = yield from fetch(ReadThread(thread))
         rows = cast("ThreadRows", reply)
+        lineage = Lineage(rows.checkpoints)
         keep = choose(rows.checkpoints)
         try:
-            yield from commit(_thinning(engine, thread, rows, keep))
+            hidden = (yield from needed(engine, thread, lineage, keep)) - keep
+            yield from commit(_thinning(engine, thread, rows, lineage, keep, hidden))
         except (StaleThreadError, ConflictError):
             continue  # somebody wrote meanwhile: look again
         engine.working_set.forget(thread)
@@ -132,15 +132,20 @@ def _thin(engine: Engine, thread: str, choose: Choice) -> Operation[None]:
     )
 
 
-def _thinning(engine: Engine, thread: str, rows: ThreadRows, keep: set[Key]) -> Batch:
-    stored = {(s.row.ns, s.row.id): s for s in rows.checkpoints}
-    hidden = _needed_ancestors(engine.codec, stored, keep) - keep
+def _thinning(
+    engine: Engine,
+    thread: str,
+    rows: ThreadRows,
+    lineage: Lineage,
+    keep: set[Key],
+    hidden: set[Key],
+) -> Batch:
+    stored, now = lineage.stored, engine.now()
     drop = [key for key in stored if key not in keep and key not in hidden]
-    now = engine.now()
-    old = [row for row in rows.orphans if _is_old(row, now)]
-    gone = [*old, *(row for key in drop for row in stored[key].writes)]
-    stay = [row for row in rows.orphans if row not in old]
-    used = _used([stored[key] for key in stored if key in keep or key in hidden], stay)
+    stay = [row for row in rows.orphans if not _is_old(row, now)]
+    gone = [row for row in rows.orphans if _is_old(row, now)]
+    gone += [row for key in drop for row in stored[key].writes]
+    used = _used(lineage, keep | hidden, stay)
     return Batch(
         thread=thread,
         now=now,
@@ -172,64 +177,16 @@ def _is_old(row: WriteRow, now: int) -> bool:
 # -- what is still needed ------------------------------------------------------------
 
 
-def _needed_ancestors(
-    codec: Codec, stored: dict[Key, StoredCheckpoint], keep: Iterable[Key]
-) -> set[Key]:
-    """The ancestors that DeltaChannels of the kept checkpoints are rebuilt through."""
-    needed: set[Key] = set()
-    for key in keep:
-        path = _path(stored, key)
-        if len(path) > 1:
-            needed |= set(_delta_path(codec, path))
-    return needed
-
-
-def _path(stored: dict[Key, StoredCheckpoint], key: Key) -> list[StoredCheckpoint]:
-    """A checkpoint and its ancestors, as far as they are there."""
-    path: list[StoredCheckpoint] = []
-    met: set[Key] = set()
-    at: Key | None = key
-    while at is not None and at in stored and at not in met:
-        met.add(at)
-        path.append(stored[at])
-        parent = stored[at].row.parent
-        at = (at[0], parent) if parent is not None else None
-    return path
-
-
-def _delta_path(codec: Codec, path: list[StoredCheckpoint]) -> list[Key]:
-    """The part of the path that rebuilding the first checkpoint's DeltaChannels needs.
-
-    A channel without a value may be a DeltaChannel or just empty. It is one if the
-    metadata counts it (LangGraph does, from its first write to its next snapshot), or if
-    the value that its path ends in is a snapshot.
-    """
-    row = path[0].row
-    metadata = unpack_metadata(row.metadata, row.exact, codec)
-    counted = set(metadata.get(DELTA_COUNTERS) or ())
-    read, _ = read_manifest(path[0])
-    looking = {c for c, entry in read.entries.items() if entry.ref is None}
-    reach = 0
-    for depth, step in enumerate(steps(path), 1):
-        for channel in list(looking):
-            entry = step.manifest.entries.get(channel)
-            if entry is not None and entry.ref is not None:
-                looking.discard(channel)
-                if channel in counted:
-                    reach = depth
-        if looking & counted:
-            reach = depth
-    return [(s.row.ns, s.row.id) for s in path[1 : reach + 1]]
-
-
-def _used(kept: Iterable[StoredCheckpoint], orphans: Iterable[WriteRow]) -> dict[int, list[Span]]:
+def _used(
+    lineage: Lineage, kept: Iterable[Key], orphans: Iterable[WriteRow]
+) -> dict[int, list[Span]]:
     """All positions that the rows refer to, by log."""
     spans: list[Span] = []
-    for stored in kept:
-        read, key = read_manifest(stored)
+    for place in kept:
+        read, key = lineage.manifest(place)
         spans.append(Span(key.log, key.pos, key.pos + 1))
         spans += read.needs()
-        spans += [span for write in stored.writes for span in _needs(write)]
+        spans += [span for write in lineage.stored[place].writes for span in _needs(write)]
     spans += [span for write in orphans for span in _needs(write)]
     by_log: dict[int, list[Span]] = {}
     for span in covering(spans):

@@ -5,12 +5,15 @@ Both go thread by thread, so that nothing large is held and progress can be show
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import accumulate
 from typing import cast
 
 from threadkeep.codec.frame import unpack
+from threadkeep.codec.references import references
 from threadkeep.engine import elements
 from threadkeep.engine.calls import Operation, fetch, fetch_segments
 from threadkeep.engine.elements import Elements
@@ -18,6 +21,7 @@ from threadkeep.engine.manifest import Manifest
 from threadkeep.engine.model import (
     HIDDEN,
     CheckpointRow,
+    FindThreads,
     ReadDamage,
     ReadSizes,
     ReadThread,
@@ -30,9 +34,9 @@ from threadkeep.engine.model import (
     WriteRow,
 )
 from threadkeep.engine.operations.context import NO_CODEC, Engine, read_manifest
-from threadkeep.engine.refs import Cell, Inline, Ref
+from threadkeep.engine.refs import Cell, Inline, Ref, Run, covering
 from threadkeep.engine.rows import unpack_metadata, unpack_writes
-from threadkeep.errors import CodecError, ThreadkeepError
+from threadkeep.errors import CodecError, CorruptionError, ThreadkeepError
 
 _PAGE = 256
 _EVERYTHING = 2**62
@@ -89,12 +93,12 @@ def all_sizes() -> Operation[Sizes]:
     return Sizes(page.total, tuple(threads))
 
 
-def stats(engine: Engine) -> Operation[Stats]:
+def stats() -> Operation[Stats]:
     """What takes how much."""
     found = yield from all_sizes()
     threads: list[ThreadStats] = []
     for size in found.threads:
-        one = yield from _thread_stats(engine, size)
+        one = yield from _thread_stats(size)
         threads.append(one)
     return Stats(
         threads=len(threads),
@@ -105,8 +109,7 @@ def stats(engine: Engine) -> Operation[Stats]:
     )
 
 
-def _thread_stats(engine: Engine, size: ThreadSize) -> Operation[ThreadStats]:
-    del engine
+def _thread_stats(size: ThreadSize) -> Operation[ThreadStats]:
     reply = yield from fetch(ReadThread(size.thread))
     rows = cast("ThreadRows", reply)
     segments = yield from _all_segments(size.thread, rows)
@@ -141,46 +144,75 @@ def _all_segments(thread: str, rows: ThreadRows) -> Operation[list[Segment]]:
 class _Logs:
     """The sizes of all elements of a thread, summed up along each log; 0 for missing ones."""
 
-    def __init__(self, segments: Iterable[Segment]) -> None:
-        self._full: dict[int, dict[int, int]] = {}
-        self._stored: dict[int, dict[int, int]] = {}
+    def __init__(self, segments: Sequence[Segment]) -> None:
+        full: dict[int, dict[int, int]] = {}
+        stored: dict[int, dict[int, int]] = {}
         for segment in segments:
             parts = unpack(segment.data)
-            full = self._full.setdefault(segment.log, {})
-            stored = self._stored.setdefault(segment.log, {})
+            share = len(segment.data) // len(parts)
             for pos, part in enumerate(parts, segment.start):
-                full[pos] = elements.full_size(part)
-                stored[pos] = len(segment.data) // len(parts)
-        self._sums = {log: _Sums(sizes) for log, sizes in self._full.items()}
+                full.setdefault(segment.log, {})[pos] = elements.full_size(part)
+                stored.setdefault(segment.log, {})[pos] = share
+        self._segments = segments
+        self._full = {log: _Sums(sizes) for log, sizes in full.items()}
+        self._stored = {log: _Sums(sizes) for log, sizes in stored.items()}
+        self._known: dict[Ref, int] = {}
+
+    @cached_property
+    def _elements(self) -> Elements:
+        return Elements(NO_CODEC, self._segments)
 
     def full_size(self, ref: Ref) -> int:
-        """The bytes of a whole copy of the value."""
-        if isinstance(ref, Inline):
-            return len(ref.data)
+        """The bytes of a whole copy of the value, with what it refers to."""
+        if isinstance(ref, Run):
+            return _sum(self._full, ref.spans)
+        if ref not in self._known:  # many checkpoints hold the same value
+            self._known[ref] = self._single_size(ref)
+        return self._known[ref]
+
+    def _single_size(self, ref: Inline | Cell) -> int:
         if isinstance(ref, Cell):
-            return self._full.get(ref.log, {}).get(ref.pos, 0)
-        sums = [(self._sums.get(span.log, _NOTHING), span) for span in ref.spans]
-        return sum([log.between(span.start, span.stop) for log, span in sums])
+            own = Span(ref.log, ref.pos, ref.pos + 1)
+            if not ref.uses or self._elements.missing(ref.needs):
+                return _sum(self._full, (own,))
+            data = self._elements.raw(ref.log, ref.pos)
+        else:
+            data = ref.data
+        # (`uses` would not do: patches need elements too, and they are not part of the value.)
+        size = len(data)
+        for log, pos, length in references(data) if ref.uses else ():
+            if _covers(ref.uses, log, pos):
+                size += _sum(self._full, (Span(log, pos, pos + 1),)) - length
+        return size
 
     def stored_size(self, spans: Iterable[Span]) -> int:
         """About how many stored bytes these positions take, each counted once."""
-        places = {(s.log, pos) for s in spans for pos in range(s.start, s.stop)}
-        return sum([self._stored.get(log, {}).get(pos, 0) for log, pos in places])
+        return _sum(self._stored, covering(spans))
 
 
 class _Sums:
     """Sums over ranges of positions."""
 
     def __init__(self, sizes: dict[int, int]) -> None:
-        last = max(sizes, default=-1)
-        self._sums = [0, *accumulate(sizes.get(pos, 0) for pos in range(last + 1))]
+        self._places = sorted(sizes)
+        self._sums = [0, *accumulate(sizes[pos] for pos in self._places)]
 
     def between(self, start: int, stop: int) -> int:
-        last = len(self._sums) - 1
-        return self._sums[min(stop, last)] - self._sums[min(start, last)]
+        first, last = bisect_left(self._places, start), bisect_left(self._places, stop)
+        return self._sums[last] - self._sums[first]
 
 
 _NOTHING = _Sums({})
+
+
+def _sum(logs: Mapping[int, _Sums], spans: Iterable[Span]) -> int:
+    return sum([logs.get(log, _NOTHING).between(start, stop) for log, start, stop in spans])
+
+
+def _covers(spans: Sequence[Span], log: int, pos: int) -> bool:
+    """Whether one of the spans, which are in order and apart, holds the position."""
+    at = bisect_right(spans, (log, pos, _EVERYTHING)) - 1
+    return at >= 0 and spans[at].log == log and pos < spans[at].stop
 
 
 # -- whether it is sound -------------------------------------------------------------
@@ -220,6 +252,27 @@ def damage() -> Operation[list[Finding]]:
     return [Finding(problem) for problem in cast("list[str]", reply)]
 
 
+def threads_to_check() -> Operation[tuple[list[str], list[Finding]]]:
+    """The threads that hold any row, or all that can be listed; and what was in the way."""
+    try:
+        found = yield from all_sizes()
+    except CorruptionError as exc:
+        return (yield from _all_names([Finding(exc.message)]))
+    return [size.thread for size in found.threads], []
+
+
+def _all_names(findings: list[Finding]) -> Operation[tuple[list[str], list[Finding]]]:
+    names: list[str] = []
+    while True:
+        try:
+            page = yield from fetch(FindThreads(names[-1] if names else None, _PAGE, empty=True))
+        except CorruptionError as exc:
+            return names, [*findings, Finding(f"not all threads can be listed: {exc.message}")]
+        names += page
+        if len(page) < _PAGE:
+            return names, findings
+
+
 def check_thread(engine: Engine, thread: str) -> Operation[list[Finding]]:
     """Verify every checksum, reference and span of a thread.
 
@@ -234,10 +287,14 @@ def check_thread(engine: Engine, thread: str) -> Operation[list[Finding]]:
 
 
 def _look(engine: Engine, thread: str) -> Operation[list[Finding]]:
-    reply = yield from fetch(ReadThread(thread))
+    try:
+        reply = yield from fetch(ReadThread(thread))
+    except CorruptionError as exc:
+        return [Finding(f"its rows cannot be read: {exc.message}", thread)]
     rows = cast("ThreadRows", reply)
-    segments = yield from _all_segments(thread, rows)
-    sound, findings = _check_segments(thread, segments)
+    segments, findings = yield from _readable_segments(thread, rows)
+    sound, broken = _check_segments(thread, segments)
+    findings += broken
     findings += _check_places(thread, rows, segments)
     found = Elements(NO_CODEC, sound)
     for stored in rows.checkpoints:
@@ -248,6 +305,24 @@ def _look(engine: Engine, thread: str) -> Operation[list[Finding]]:
             for problem in _problems(_write_refs([row]), found)
         ]
     return findings
+
+
+def _readable_segments(
+    thread: str, rows: ThreadRows
+) -> Operation[tuple[list[Segment], list[Finding]]]:
+    """All segments, or those of the logs that can be read, and what is wrong with the others."""
+    segments: list[Segment] = []
+    findings: list[Finding] = []
+    try:
+        return (yield from _all_segments(thread, rows)), findings
+    except CorruptionError:
+        pass  # then log by log
+    for log in sorted({place.log for place in rows.segments}):
+        try:
+            segments += yield from fetch_segments(thread, (Span(log, 0, _EVERYTHING),))
+        except CorruptionError as exc:
+            findings.append(Finding(f"log {log} cannot be read: {exc.message}", thread))
+    return segments, findings
 
 
 def _check_segments(

@@ -1,0 +1,202 @@
+"""`python -m threadkeep check`: its exit codes, what it finds, and that it changes nothing."""
+
+from __future__ import annotations
+
+import shutil
+import sqlite3
+
+import pytest
+
+from tests.engine_kit import Chain, config
+from threadkeep import SqliteSaver
+from threadkeep.__main__ import main
+
+LONG = "x" * 90
+
+
+@pytest.fixture
+def path(tmp_path):
+    path = tmp_path / "threads.db"
+    with SqliteSaver(path) as saver:
+        for thread in ("a", "b", "c"):
+            fill(saver, thread)
+    return path
+
+
+def fill(saver, thread):
+    chain = Chain(saver, thread)
+    for i in range(40):
+        chain.put(m=[*chain.values.get("m", []), f"{i} {LONG}"], n=i)
+        saver.put_writes(chain.at, [("n", i), ("m", [LONG])], "task")
+
+
+def execute(path, *statements):
+    db = sqlite3.connect(path)
+    for statement in statements:
+        assert db.execute(statement).rowcount != 0
+    db.commit()
+    db.close()
+
+
+def contents(path):
+    """Every file of the folder, byte by byte."""
+    return {file.name: file.read_bytes() for file in path.parent.iterdir()}
+
+
+def checked(path, capsys):
+    """The exit code, the findings and what was said beside them; nothing was changed."""
+    before = contents(path)
+    code = main(["check", str(path)])
+    assert contents(path) == before
+    said = capsys.readouterr()
+    assert "python -m threadkeep" not in said.out + said.err
+    return code, said.out.splitlines(), said.err
+
+
+def test_a_sound_file(path, capsys):
+    assert checked(path, capsys) == (0, [f"{path}: 3 threads, sound"], "")
+
+
+def test_a_missing_file_is_not_made(tmp_path, capsys):
+    code, _, said = checked(tmp_path / "absent.db", capsys)
+    assert code == 2
+    assert "there is no file" in said
+
+
+@pytest.mark.parametrize("wal", [True, False])
+def test_an_emptied_file(path, capsys, wal):
+    path.write_bytes(b"")
+    if wal:
+        path.with_name(path.name + "-wal").write_bytes(b"what was not copied yet")
+    code, _, said = checked(path, capsys)
+    assert code == 2
+    assert "is empty" in said
+
+
+@pytest.mark.parametrize(
+    "table", ["checkpoints (a)", "anything (a)"], ids=["of langgraph", "of another program"]
+)
+def test_a_database_without_our_tables(tmp_path, capsys, table):
+    path = tmp_path / "other.db"
+    execute(path, f"CREATE TABLE {table}")
+    code, _, said = checked(path, capsys)
+    assert code == 2
+    assert "of another program" in said
+
+
+def test_a_file_that_is_no_database(tmp_path, capsys):
+    path = tmp_path / "text.db"
+    path.write_text("text\n" * 99)
+    assert checked(path, capsys)[0] == 2
+
+
+def test_a_file_that_is_in_use(path, capsys):
+    with SqliteSaver(path) as saver:
+        Chain(saver, "d").put(n=1)
+        assert main(["check", str(path)]) == 0
+        assert "4 threads, sound" in capsys.readouterr().out
+        Chain(saver, "e").put(n=1)
+
+
+def test_what_a_killed_process_left(path, tmp_path, capsys):
+    """The WAL is read, and left as it is."""
+    copy = tmp_path / "copy" / path.name
+    copy.parent.mkdir()
+    with SqliteSaver(path) as saver:
+        fill(saver, "d")
+        for file in path.parent.glob("threads.db*"):
+            shutil.copy(file, copy.parent)
+    names = set(contents(copy))
+    stored = [copy, copy.with_name(copy.name + "-wal")]
+    before = [file.read_bytes() for file in stored]
+    assert main(["check", str(copy)]) == 0
+    assert "4 threads, sound" in capsys.readouterr().out
+    assert [file.read_bytes() for file in stored] == before
+    assert set(contents(copy)) == names
+
+
+# -- damage ----------------------------------------------------------------------------
+
+
+def pages_of(path, table):
+    db = sqlite3.connect(path)
+    (size,) = db.execute("PRAGMA page_size").fetchone()
+    (root,) = db.execute("SELECT rootpage FROM sqlite_master WHERE name = ?", (table,)).fetchone()
+    db.close()
+    return root, size
+
+
+@pytest.mark.parametrize("table", ["tk_checkpoints", "tk_writes", "tk_segments", "tk_threads"])
+def test_a_malformed_page(path, capsys, table):
+    root, size = pages_of(path, table)
+    content = bytearray(path.read_bytes())
+    content[(root - 1) * size : root * size] = b"\x55" * size
+    path.write_bytes(content)
+    code, findings, said = checked(path, capsys)
+    assert (code, said) == (1, "")
+    assert "malformed" in "\n".join(findings)
+    assert "findings" in findings[-1]
+
+
+@pytest.mark.parametrize("lost", [0.9, 0.5, 0.1])
+def test_a_truncated_file(path, capsys, lost):
+    content = path.read_bytes()
+    path.write_bytes(content[: -int(len(content) * lost)])
+    code, findings, said = checked(path, capsys)
+    assert (code, said) == (1, "")
+    assert findings
+
+
+def test_flipped_bytes_are_findings_or_no_database(path, capsys):
+    content = path.read_bytes()
+    for at in range(0, len(content), 1999):
+        path.write_bytes(content[:at] + bytes([content[at] ^ 0x55]) + content[at + 1 :])
+        code, _, said = checked(path, capsys)
+        assert code in (0, 1) or "database" in said
+
+
+@pytest.mark.parametrize(
+    ("statement", "told"),
+    [
+        (
+            "UPDATE tk_segments SET log = 'x' WHERE thread = 2 AND log = 1 AND start = 0",
+            "tk_segments",
+        ),
+        ("UPDATE tk_segments SET data = 'x' WHERE thread = 2", "tk_segments"),
+        ("UPDATE tk_checkpoints SET manifest = 5 WHERE thread = 2", "tk_checkpoints"),
+        ("UPDATE tk_writes SET body = 'x' WHERE thread = 2", "tk_writes"),
+        ("UPDATE tk_checkpoints SET ns = CAST(x'ff' AS TEXT) WHERE thread = 2", "UTF-8"),
+        ("UPDATE tk_threads SET generation = 'x' WHERE number = 2", "tk_threads"),
+    ],
+)
+def test_a_row_of_the_wrong_types_is_found_beside_other_damage(path, capsys, statement, told):
+    execute(path, statement, "UPDATE tk_writes SET body = x'00' WHERE thread = 3 AND seq = 1")
+    code, findings, said = checked(path, capsys)
+    assert (code, said) == (1, "")
+    assert told in "\n".join(findings)
+    assert any("thread 'c'" in finding for finding in findings)
+
+
+@pytest.mark.parametrize("table", ["tk_checkpoints", "tk_writes", "tk_segments"])
+@pytest.mark.parametrize("number", ["77", "'x'"])
+def test_rows_that_no_thread_shows(path, capsys, table, number):
+    execute(path, f"UPDATE {table} SET thread = {number} WHERE thread = 2")
+    code, findings, _ = checked(path, capsys)
+    assert code == 1
+    assert any(f"{table} are of thread number {number}" in finding for finding in findings)
+
+
+def test_a_lost_thread(path, capsys):
+    execute(path, "DELETE FROM tk_threads WHERE number = 2")
+    code, findings, _ = checked(path, capsys)
+    assert code == 1
+    assert len(findings) == 4
+    assert "2 threads" in findings[-1]
+
+
+def test_an_open_saver_tells_the_same(path):
+    execute(path, "UPDATE tk_segments SET log = 'x' WHERE thread = 2 AND log = 1 AND start = 0")
+    with SqliteSaver(path) as saver:
+        report = saver.check()
+        assert {finding.thread for finding in report.findings} == {"b"}
+        assert saver.get_tuple(config("a")) is not None
