@@ -33,8 +33,8 @@ from threadkeep.errors import CorruptionError
 
 TOKEN_BITS = 31
 _KEYFRAME_ROW = 64  # bytes that a keyframe takes as a row of its own, about
-KEYFRAME_EVERY = 64  # checkpoints written against one keyframe
-ATTEMPTS = 8  # times a commit is built anew when others took its log positions
+KEYFRAME_EVERY = 16  # checkpoints written against one keyframe
+ATTEMPTS = 8  # times a change is built anew when others came in between
 
 
 @dataclass(frozen=True, slots=True)

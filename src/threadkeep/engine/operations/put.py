@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, cast
 
 from threadkeep.engine import checksum
@@ -29,8 +30,8 @@ from threadkeep.engine.model import (
     ReadThread,
     ThreadRows,
 )
+from threadkeep.engine.operations.committing import Built, committed
 from threadkeep.engine.operations.context import (
-    ATTEMPTS,
     KEYFRAME_EVERY,
     Engine,
     hold,
@@ -42,11 +43,7 @@ from threadkeep.engine.refs import Inline, Ref
 from threadkeep.engine.rows import pack_metadata, pack_time
 from threadkeep.engine.working_set import ThreadMemory
 from threadkeep.errors import (
-    BackendError,
     CodecError,
-    ConflictError,
-    SegmentTakenError,
-    StaleThreadError,
     ThreadkeepError,
 )
 
@@ -84,15 +81,6 @@ class Put:
         return forks | (self.parent.flags if isinstance(self.parent, LoadedId) else 0)
 
 
-@dataclass(frozen=True, slots=True)
-class _Built:
-    """A checkpoint ready to commit."""
-
-    batch: Batch
-    state: State
-    appender: Appender
-
-
 def put(engine: Engine, call: Put) -> Operation[None]:
     """Store the checkpoint.
 
@@ -101,39 +89,16 @@ def put(engine: Engine, call: Put) -> Operation[None]:
         ConflictError: with `conflicts="raise"`, the thread has moved on; nothing was stored.
         ThreadDeletedError: the run is older than the thread's deletion.
     """
-    for attempt in range(ATTEMPTS):
-        memory = engine.memory(call.place.thread)
-        generation, parent = yield from _parent(engine, memory, call)
-        held = yield from _recall(engine, memory, parent, call, resume=attempt == 0)
-        with memory.encoding:
-            built = _build(engine, memory, call, generation, parent, held, seal=attempt == 0)
-        try:
-            yield from commit(built.batch)
-        except SegmentTakenError:
-            built.appender.failed()
-            memory.abandon()
-        except StaleThreadError:
-            engine.working_set.forget(call.place.thread)
-        except ThreadkeepError as exc:
-            built.appender.failed()
-            if isinstance(exc, ConflictError):
-                with suppress(BackendError):  # the conflict is what the caller must hear of
-                    yield from _sweep(engine, call)
-            exc.at(**call.place.named())
-            raise
-        except GeneratorExit:  # interrupted: whether it was committed is not known
-            built.appender.failed()
-            raise
-        else:
-            built.appender.committed()
-            memory.publish(built.state, built.batch.generation)
-            engine.working_set.settle(call.place.thread)
-            return
-    raise ConflictError(
-        "Others keep taking the log positions of this thread.",
-        hint="Try the call again.",
-        **call.place.named(),
-    )
+    build, lost = partial(_built, engine, call), partial(_sweep, engine, call)
+    yield from committed(engine, call.place, build, lost)
+
+
+def _built(engine: Engine, call: Put, attempt: int) -> Operation[Built]:
+    memory = engine.memory(call.place.thread)
+    generation, parent = yield from _parent(engine, memory, call)
+    held = yield from _recall(engine, memory, parent, call, resume=attempt == 0)
+    with memory.encoding:
+        return _build(engine, memory, call, generation, parent, held, seal=attempt == 0)
 
 
 def _sweep(engine: Engine, call: Put) -> Operation[None]:
@@ -226,7 +191,7 @@ def _build(
     known: dict[str, Held],
     *,
     seal: bool,
-) -> _Built:
+) -> Built:
     place, now = call.place, engine.now()
     appender = Appender(memory, place.ns, engine.compression)
     draft = Draft(memory, engine.codec, appender)
@@ -274,7 +239,7 @@ def _build(
     owner = watch(loaded) if loaded is not None else (parent.owner if parent else None)
     data, codec, fresh = row.manifest, engine.codec, draft.fresh
     state = State(place.ns, row.id, flags, written, key, held, data, codec, owner, fresh)
-    return _Built(batch, state, appender)
+    return Built(batch, appender, state)
 
 
 def born(*ids: str | None) -> int | None:

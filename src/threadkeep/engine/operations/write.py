@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from langgraph.checkpoint.base import WRITES_IDX_MAP
@@ -14,15 +15,16 @@ from langgraph.checkpoint.serde.types import ERROR
 
 from threadkeep.engine import checksum
 from threadkeep.engine.appender import Appender
-from threadkeep.engine.calls import Operation, Place, commit
+from threadkeep.engine.calls import Operation, Place
 from threadkeep.engine.draft import Draft
 from threadkeep.engine.loaded import LoadedId
 from threadkeep.engine.model import FREE, NESTED, Batch, WriteRow, WritesFence
-from threadkeep.engine.operations.context import ATTEMPTS, Engine
+from threadkeep.engine.operations.committing import Built, committed
+from threadkeep.engine.operations.context import Engine
 from threadkeep.engine.operations.put import born
 from threadkeep.engine.rows import pack_writes
 from threadkeep.engine.working_set import ThreadMemory
-from threadkeep.errors import ConflictError, SegmentTakenError, StaleThreadError, ThreadkeepError
+from threadkeep.errors import ThreadkeepError
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,32 +45,18 @@ def put_writes(engine: Engine, call: PutWrites) -> Operation[None]:
         ConflictError: with `conflicts="raise"`, another live run has written here.
         ThreadDeletedError: the run is older than the thread's deletion.
     """
-    thread = call.place.thread
-    for _ in range(ATTEMPTS):
-        memory = engine.memory(thread)
-        with memory.encoding:
-            batch, appender = _build(engine, memory, call)
-        try:
-            yield from commit(batch)
-        except SegmentTakenError:
-            memory.abandon()
-        except StaleThreadError:
-            engine.working_set.forget(thread)
-        except ThreadkeepError as exc:
-            exc.at(**call.place.named())
-            raise
-        else:
-            appender.committed()
-            engine.working_set.settle(thread)
-            return
-    raise ConflictError(
-        "Others keep taking the log positions of this thread.",
-        hint="Try the call again.",
-        **call.place.named(),
-    )
+    yield from committed(engine, call.place, partial(_built, engine, call))
 
 
-def _build(engine: Engine, memory: ThreadMemory, call: PutWrites) -> tuple[Batch, Appender]:
+def _built(engine: Engine, call: PutWrites, attempt: int) -> Operation[Built]:
+    del attempt  # each is made alike
+    yield from ()  # nothing has to be read first
+    memory = engine.memory(call.place.thread)
+    with memory.encoding:
+        return _build(engine, memory, call)
+
+
+def _build(engine: Engine, memory: ThreadMemory, call: PutWrites) -> Built:
     place, generation = call.place, memory.generation
     appender = Appender(memory, place.ns, engine.compression)
     draft = Draft(memory, engine.codec, appender, writes=True)
@@ -104,7 +92,7 @@ def _build(engine: Engine, memory: ThreadMemory, call: PutWrites) -> tuple[Batch
         segments=segments,
         writes=(row,),
     )
-    return batch, appender
+    return Built(batch, appender)
 
 
 def _storable(channel: str, value: Any) -> Any:

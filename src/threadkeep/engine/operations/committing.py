@@ -1,0 +1,86 @@
+"""Committing what was built, and building it anew where others came in between.
+
+Only the loop around a commit lives here. Invariant: whatever ends a try, its appender is
+told, so that the logs' tails can be sealed by others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from typing import NamedTuple
+
+from threadkeep.engine.appender import Appender
+from threadkeep.engine.calls import Operation, Place, commit
+from threadkeep.engine.held import State
+from threadkeep.engine.model import Batch
+from threadkeep.engine.operations.context import ATTEMPTS, Engine
+from threadkeep.errors import (
+    BackendError,
+    ConflictError,
+    SegmentTakenError,
+    StaleThreadError,
+    ThreadkeepError,
+)
+
+
+class Built(NamedTuple):
+    """A batch ready to commit, and the state to remember once it is."""
+
+    batch: Batch
+    appender: Appender
+    state: State | None = None
+
+
+def committed(
+    engine: Engine,
+    place: Place,
+    build: Callable[[int], Operation[Built]],
+    lost: Callable[[], Operation[None]] | None = None,
+) -> Operation[None]:
+    """Build a batch and commit it, again where its log positions were taken.
+
+    Args:
+        engine: the engine's parts.
+        place: what the call is about; errors name it.
+        build: makes the batch; is given the number of the try, from 0 on.
+        lost: carried out where the commit is refused for good.
+
+    Raises:
+        ConflictError: the commit was refused, or others kept taking the positions.
+        ThreadkeepError: whatever building or committing raises.
+    """
+    for attempt in range(ATTEMPTS):
+        built = yield from build(attempt)
+        done = False
+        try:
+            yield from commit(built.batch)
+            done = True
+        except SegmentTakenError:
+            engine.memory(place.thread).abandon()
+        except StaleThreadError:
+            engine.working_set.forget(place.thread)
+        except ThreadkeepError as exc:
+            if isinstance(exc, ConflictError) and lost is not None:
+                with suppress(BackendError):  # the conflict is what the caller must hear of
+                    yield from lost()
+            exc.at(**place.named())
+            raise
+        finally:  # (also where it was interrupted, and nobody knows whether it is there)
+            if not done:
+                built.appender.failed()
+        if done:
+            _remember(engine, place, built)
+            return
+    raise ConflictError(
+        "Others keep taking the log positions of this thread.",
+        hint="Try the call again.",
+        **place.named(),
+    )
+
+
+def _remember(engine: Engine, place: Place, built: Built) -> None:
+    built.appender.committed()
+    if built.state is not None:
+        engine.memory(place.thread).publish(built.state, built.batch.generation)
+    engine.working_set.settle(place.thread)
