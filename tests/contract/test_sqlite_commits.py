@@ -4,12 +4,13 @@ import sqlite3
 import threading
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
+from itertools import groupby
 
 import pytest
 import sqlite_children as children
 
 from threadkeep.backends.sqlite import SqliteBackend, commits
-from threadkeep.engine.model import Batch, DropThread, HeadFence, ReadSizes, ReadThread
+from threadkeep.engine.model import Batch, DropThread, HeadFence, ReadSizes, ReadThread, WritesFence
 from threadkeep.errors import (
     BackendError,
     ClosedError,
@@ -18,7 +19,7 @@ from threadkeep.errors import (
     LockedError,
     SegmentTakenError,
 )
-from threadkeep.testing.records import checkpoint, segment
+from threadkeep.testing.records import checkpoint, segment, uid, write
 
 
 @pytest.fixture
@@ -68,11 +69,37 @@ def stored(backend):
     return len(backend.fetch([ReadThread("t")])[0].checkpoints)
 
 
-def test_one_change_needs_no_savepoint(backend, statements):
-    backend.commit(batch(1))
-    assert statements[0] == "BEGIN IMMEDIATE"
-    assert statements[-1] == "COMMIT"
-    assert not [text for text in statements if "SAVEPOINT" in text]
+def told_from_outside(statements):
+    """Each statement once: the driver tells a statement's text again for all its triggers do."""
+    return [text for text, _ in groupby(statements)]
+
+
+def test_what_only_adds_rows_is_one_statement(backend, statements):
+    segments = (segment(1), segment(2))
+    backend.commit(batch(1, born=1, generation=0, segments=segments, writes=(write(1),)))
+    (statement,) = told_from_outside(statements)
+    assert statement.startswith("INSERT INTO tk_added")
+
+
+def test_what_does_more_is_one_transaction(backend, statements):
+    backend.commit(batch(1, fences=(HeadFence("", None),)))
+    first, *between, last = told_from_outside(statements)
+    assert (first, last) == ("BEGIN IMMEDIATE", "COMMIT")
+    assert not [text for text in between if "SAVEPOINT" in text]
+
+
+def test_many_rows_are_added_a_part_at_a_time(backend, statements):
+    segments = tuple(segment(n) for n in range(200))
+    backend.commit(batch(1, segments=segments))
+    parts = [text for text in told_from_outside(statements) if text.startswith("INSERT")]
+    assert len(parts) == 5  # the thread alone, and 202 rows by 64
+    statements.clear()
+    taken = segment(199, data=b"other bytes")
+    with pytest.raises(SegmentTakenError):
+        backend.commit(batch(2, segments=(*(segment(n) for n in range(300, 400)), taken)))
+    assert statements[-1] == "ROLLBACK"
+    (rows,) = backend.fetch([ReadThread("t")])
+    assert (len(rows.checkpoints), len(rows.segments)) == (1, 200)
 
 
 def test_changes_that_wait_together_share_a_commit(backend, statements):
@@ -90,6 +117,7 @@ def test_a_transaction_is_bounded(backend, statements, monkeypatch):
 
 def test_a_refused_change_leaves_its_neighbours_alone(backend, statements):
     backend.commit(batch(50, segments=(segment(0),)))
+    statements.clear()
     taken = segment(0, data=b"other bytes")
     refused = [batch(60 + n, segments=(segment(1 + n), taken), bump=True) for n in range(3)]
     changes = [batch(n) for n in range(5)]
@@ -100,7 +128,7 @@ def test_a_refused_change_leaves_its_neighbours_alone(backend, statements):
         *[type(None)] * 3,
     ]
     assert len({id(result) for result in results[2:5]}) == 3  # each caller has its own
-    assert statements.count("COMMIT") == 2
+    assert statements.count("COMMIT") == 1
     (rows,) = backend.fetch([ReadThread("t")])
     assert (len(rows.checkpoints), len(rows.segments), rows.generation) == (6, 1, 0)
 
@@ -108,8 +136,9 @@ def test_a_refused_change_leaves_its_neighbours_alone(backend, statements):
 def test_refused_changes_alone_write_nothing(backend, statements):
     backend.commit(batch(50))
     refused = [batch(60 + n, fences=(HeadFence("", None),)) for n in range(3)]
+    statements.clear()
     assert {type(result) for result in together(backend, refused)} == {ConflictError}
-    assert statements.count("COMMIT") == 1
+    assert statements.count("COMMIT") == 0
 
 
 def test_a_change_that_the_driver_refuses_fails_alone(backend):
@@ -141,7 +170,8 @@ def test_a_commit_that_fails_fails_all(backend):
 
     writer = backend._connections.writer()
     writer.set_authorizer(no_commit)
-    results = together(backend, [batch(n) for n in range(3)])
+    holds = (WritesFence("", uid(99), 1, 0),)  # more than one statement: each needs a COMMIT
+    results = together(backend, [batch(n, fences=holds) for n in range(3)])
     assert [type(result) for result in results] == [BackendError] * 3
     assert "not authorized" in str(results[0])
     writer.set_authorizer(None)

@@ -1,6 +1,7 @@
 """What a person with the sqlite3 shell finds, and how much room it takes."""
 
 import os
+import re
 import sqlite3
 import uuid
 
@@ -153,7 +154,12 @@ def test_hot_statements_search_by_key(work):
     for statement in statements:
         plan = [row[3] for row in db.execute(f"EXPLAIN QUERY PLAN {statement}")]
         walks = [step for step in plan if step.startswith("SCAN") and "json_each" not in step]
-        assert set(walks) <= {"SCAN path", "SCAN CONSTANT ROW"}, statement
+        walks = [step for step in walks if not re.fullmatch(r"SCAN( \d+)? CONSTANT ROWS?", step)]
+        assert set(walks) <= {"SCAN path"}, statement
+        if "tk_added" in statement:  # the plan does not tell of triggers, the program does
+            program = [row[1] for row in db.execute(f"EXPLAIN {statement}")]
+            starts = [step for step in program if step in ("Rewind", "Last")]
+            assert starts in ([], ["Rewind"])  # only over the rows given
         # At most one row, or the few of a path: sorting those costs nothing.
         few = "c.id = " in statement or "path" in statement
         assert few or not [step for step in plan if "TEMP B-TREE" in step], statement

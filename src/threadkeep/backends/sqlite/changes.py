@@ -1,8 +1,9 @@
 """Changes as SQL.
 
 Only what runs inside a write transaction lives here. Invariants: the caller has begun
-it and ends it, and undoes everything where one of these raises; values reach SQL as
-bound parameters only; each text is constant, so that SQLite compiles it once.
+it and ends it, and undoes everything where one of these raises, unless the change is
+atomic by itself (`in_one`); values reach SQL as bound parameters only; each text is
+constant, so that SQLite compiles it once.
 """
 # ruff: noqa: S608 - texts are put together from constants of this package only
 
@@ -10,35 +11,31 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from threadkeep.backends.sqlite import metadata
+from threadkeep.backends.sqlite import additions
 from threadkeep.backends.sqlite.ids import pack_id, unpack_id
-from threadkeep.backends.sqlite.reads import ThreadHead, read_thread_head
+from threadkeep.backends.sqlite.reads import read_thread_head
 from threadkeep.engine.model import (
     HIDDEN,
     NESTED,
     Batch,
     Change,
-    CheckpointRow,
     CopyThread,
     DropThread,
     Fence,
     HeadFence,
     RowsFence,
-    Segment,
-    WriteRow,
     WritesFence,
 )
-from threadkeep.errors import (
-    ConflictError,
-    SegmentTakenError,
-    StaleThreadError,
-    ThreadDeletedError,
-    ThreadExistsError,
-)
+from threadkeep.errors import ConflictError, ThreadExistsError
 
 if TYPE_CHECKING:
     import sqlite3
     from collections.abc import Callable
+
+
+def in_one(change: Change) -> bool:
+    """Whether the change is a single statement: all or nothing, in a transaction or without."""
+    return isinstance(change, Batch) and additions.in_one(change)
 
 
 def carry_out(db: sqlite3.Connection, change: Change) -> None:
@@ -56,20 +53,17 @@ def carry_out(db: sqlite3.Connection, change: Change) -> None:
 
 
 def _apply(db: sqlite3.Connection, batch: Batch) -> None:
-    head = read_thread_head(db, batch.thread)
-    _check_thread(batch, head)
-    number = _number(db, batch.thread, head)
+    if additions.in_one(batch):
+        additions.add(db, batch)
+        return
+    additions.check(db, batch)
+    number = _number(db, batch.thread)
     for fence in batch.fences:
         _FENCES[type(fence)](db, batch, number, fence)
     if batch.drop_segments:
         places = [(number, *place) for place in batch.drop_segments]
         db.executemany(_DROP_SEGMENT, places)
-    for segment in batch.segments:
-        _add_segment(db, batch.thread, number, segment)
-    for row in batch.checkpoints:
-        db.execute(_PUT_CHECKPOINT, _checkpoint_values(number, row))
-    for write in batch.writes:
-        db.execute(_ADD_WRITE, _write_values(number, write))
+    additions.add(db, batch)
     _drop_rows(db, number, batch)
     if batch.bump:
         db.execute(_BUMP, (number,))
@@ -79,18 +73,10 @@ _NEW_THREAD = "INSERT INTO tk_threads (thread) VALUES (?)"
 _BUMP = "UPDATE tk_threads SET generation = coalesce(generation, 0) + 1 WHERE number = ?"
 
 
-def _check_thread(batch: Batch, head: ThreadHead) -> None:
-    if batch.born is not None and batch.born <= head.deleted_at:
-        raise ThreadDeletedError(thread=batch.thread)
-    if batch.generation is not None and batch.generation != head.generation:
-        raise StaleThreadError(thread=batch.thread)
-
-
-def _number(db: sqlite3.Connection, thread: str, head: ThreadHead) -> int:
+def _number(db: sqlite3.Connection, thread: str) -> int:
     """The thread's number, given now where it has none."""
-    if head.number is not None:
-        return head.number
-    return int(db.execute(_NEW_THREAD, (thread,)).lastrowid or 0)
+    known = read_thread_head(db, thread).number
+    return known or int(db.execute(_NEW_THREAD, (thread,)).lastrowid or 0)
 
 
 _NEWER_HEADS = f"""
@@ -143,75 +129,12 @@ def _check_rows(db: sqlite3.Connection, batch: Batch, number: int, fence: RowsFe
 # -- rows of a batch -----------------------------------------------------------------
 
 _DROP_SEGMENT = "DELETE FROM tk_segments WHERE thread = ? AND log = ? AND start = ? AND count = ?"
-# Stored segments never overlap: only the last one that starts before our end can reach us.
-_ADD_SEGMENT = """
-INSERT INTO tk_segments (thread, log, start, count, data)
-SELECT ?, ?, ?, ?, ?
-WHERE (? < (SELECT start + count FROM tk_segments
-    WHERE thread = ? AND log = ? AND start < ? ORDER BY start DESC LIMIT 1)) IS NOT TRUE
-"""
-_SAME_SEGMENT = """
-SELECT 1 FROM tk_segments WHERE thread = ? AND log = ? AND start = ? AND count = ? AND data = ?
-"""
-_PUT_CHECKPOINT = """
-INSERT OR REPLACE INTO tk_checkpoints (thread, ns, id, parent, run, seen, flags, ts,
-    source, step, metadata, exact, key_log, key_pos, manifest)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
-"""
-_ADD_WRITE = """
-INSERT INTO tk_writes (thread, ns, checkpoint, run, seen, task, path, body, seq)
-SELECT ?, ?, ?, ?, ?, ?, ?, ?, coalesce(
-    (SELECT seq FROM tk_writes
-        WHERE thread = ? AND ns = ? AND checkpoint = ? ORDER BY seq DESC LIMIT 1),
-    0) + 1
-"""
 _DROP_CHECKPOINT = "DELETE FROM tk_checkpoints WHERE thread = ? AND ns = ? AND id = ?"
 _DROP_WRITE = "DELETE FROM tk_writes WHERE thread = ? AND ns = ? AND checkpoint = ? AND seq = ?"
 _HIDE = f"""
 UPDATE tk_checkpoints SET flags = coalesce(flags, 0) | {HIDDEN}
 WHERE thread = ? AND ns = ? AND id = ?
 """
-
-
-def _add_segment(db: sqlite3.Connection, thread: str, number: int, segment: Segment) -> None:
-    values = (number, segment.log, segment.start, segment.count, segment.data)
-    place = (segment.start, number, segment.log, segment.stop)
-    added = db.execute(_ADD_SEGMENT, (*values, *place)).rowcount
-    if not added and not db.execute(_SAME_SEGMENT, values).fetchone():
-        raise SegmentTakenError(
-            f"Log {segment.log} holds other bytes at {segment.start}.", thread=thread
-        )
-
-
-def _checkpoint_values(number: int, row: CheckpointRow) -> tuple[Any, ...]:
-    return (
-        number,
-        row.ns,
-        pack_id(row.id),
-        None if row.parent is None else pack_id(row.parent),
-        row.run or None,
-        row.seen or None,
-        row.flags or None,
-        row.ts,
-        *metadata.split(row.metadata),
-        row.exact,
-        row.key_log or None,
-        row.key_pos or None,
-        row.manifest,
-    )
-
-
-def _write_values(number: int, row: WriteRow) -> tuple[Any, ...]:
-    place = (number, row.ns, pack_id(row.checkpoint_id))
-    return (
-        *place,
-        row.run or None,
-        row.seen or None,
-        pack_id(row.task_id),
-        row.task_path or None,
-        row.body,
-        *place,
-    )
 
 
 def _drop_rows(db: sqlite3.Connection, number: int, batch: Batch) -> None:
@@ -261,7 +184,7 @@ _COPY_ALL = (
 
 
 def _drop(db: sqlite3.Connection, change: DropThread) -> None:
-    number = _number(db, change.thread, read_thread_head(db, change.thread))
+    number = _number(db, change.thread)
     _empty(db, number)
     db.execute(_BURY, (change.now, number))
 
@@ -270,7 +193,7 @@ def _copy(db: sqlite3.Connection, change: CopyThread) -> None:
     source = read_thread_head(db, change.source).number
     if source is None or not db.execute(_HOLDS_ROWS, (source,)).fetchone():
         return
-    target = _number(db, change.target, read_thread_head(db, change.target))
+    target = _number(db, change.target)
     if source == target or db.execute(_HOLDS_CHECKPOINTS, (target,)).fetchone():
         raise ThreadExistsError(thread=change.target)
     _empty(db, target)

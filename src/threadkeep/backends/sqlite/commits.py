@@ -13,7 +13,7 @@ from collections import deque
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from threadkeep.backends.sqlite.changes import carry_out
+from threadkeep.backends.sqlite.changes import carry_out, in_one
 from threadkeep.backends.sqlite.failures import DRIVER_ERRORS, mapped
 from threadkeep.engine.model import Batch, Change, DropThread
 from threadkeep.errors import ThreadkeepError
@@ -86,27 +86,31 @@ class CommitQueue:
                     self._waiting.extendleft(reversed(undone))
 
     def _settle(self, tickets: Sequence[_Ticket]) -> None:
+        alone = len(tickets) == 1 and in_one(tickets[0].change)
         try:
             db = self._connections.writer()
-            db.execute("BEGIN IMMEDIATE")
+            if not alone:
+                db.execute("BEGIN IMMEDIATE")
         except DRIVER_ERRORS as error:
             self._fail(tickets, error)
         except ThreadkeepError as error:
             for ticket in tickets:
                 ticket.settle(type(error)(error.message, hint=error.hint))
         else:
-            self._transact(db, tickets)
+            self._transact(db, tickets, alone=alone)
             if any(map(_frees_pages, tickets)):
                 self._give_back(db)
 
-    def _transact(self, db: sqlite3.Connection, tickets: Sequence[_Ticket]) -> None:
-        """Carry out all of them and commit; each alone where that does not work."""
+    def _transact(self, db: sqlite3.Connection, tickets: Sequence[_Ticket], *, alone: bool) -> None:
+        """Carry out all of them and commit; each alone where that does not work.
+
+        A single statement `alone` is a transaction of its own.
+        """
         try:
-            if len(tickets) == 1:
-                errors = [_attempt(db, tickets[0])]
-            else:
-                errors = [_attempt_guarded(db, ticket) for ticket in tickets]
-            db.execute("ROLLBACK" if all(errors) else "COMMIT")
+            guarded = len(tickets) > 1
+            errors = [_attempt(db, ticket, guarded=guarded) for ticket in tickets]
+            if not alone:
+                db.execute("ROLLBACK" if all(errors) else "COMMIT")
         except DRIVER_ERRORS as error:
             self._connections.rest_writer()
             if len(tickets) == 1:
@@ -140,21 +144,20 @@ class CommitQueue:
                 db.executescript(f"PRAGMA incremental_vacuum({pages})")
 
 
-def _attempt(db: sqlite3.Connection, ticket: _Ticket) -> ThreadkeepError | None:
+def _attempt(db: sqlite3.Connection, ticket: _Ticket, *, guarded: bool) -> ThreadkeepError | None:
+    """Carry out one change; `guarded`: so that a failure undoes this one alone."""
+    savepoint = guarded and not in_one(ticket.change)
+    if savepoint:
+        db.execute("SAVEPOINT tk")
+    failure = None
     try:
         carry_out(db, ticket.change)
     except ThreadkeepError as error:
-        return error
-    return None
-
-
-def _attempt_guarded(db: sqlite3.Connection, ticket: _Ticket) -> ThreadkeepError | None:
-    """The same inside a savepoint, so that a failure undoes this change alone."""
-    db.execute("SAVEPOINT tk")
-    failure = _attempt(db, ticket)
-    if failure is not None:
-        db.execute("ROLLBACK TO tk")
-    db.execute("RELEASE tk")
+        failure = error
+        if savepoint:
+            db.execute("ROLLBACK TO tk")
+    if savepoint:
+        db.execute("RELEASE tk")
     return failure
 
 

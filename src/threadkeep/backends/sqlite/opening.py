@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from urllib.parse import quote_from_bytes
 
-from threadkeep.backends.sqlite import schema
+from threadkeep.backends.sqlite import additions, schema
 from threadkeep.backends.sqlite.failures import DRIVER_ERRORS, mapped
 from threadkeep.errors import NotOursError, OpenError
 
@@ -54,6 +54,7 @@ class Location:
             f"PRAGMA synchronous = {self.synchronous}",
             f"PRAGMA wal_autocheckpoint = {_CHECKPOINT_PAGES}",
             f"PRAGMA journal_size_limit = {_WAL_BYTES}",
+            *additions.SETTINGS,
         )
 
     def _connect(self, *settings: str) -> sqlite3.Connection:

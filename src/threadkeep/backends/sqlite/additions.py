@@ -1,0 +1,205 @@
+"""What a batch adds to its thread: all rows, and the checks on them, in one statement.
+
+The driver lets go of the interpreter's lock around every statement, and a busy program
+may be slow to give it back. So a commit is one statement where it can be: it waits for the
+interpreter once, and SQLite's write lock is held for as long as SQLite works and no longer.
+
+The rows are inserted into a view of the connection's own, whose triggers check each row and
+put it where it belongs. Invariants: a statement that is refused has changed nothing; a
+thread's own row comes before all others of it; values reach SQL as bound parameters only.
+"""
+# ruff: noqa: S608 - texts are put together from constants of this module only
+
+from __future__ import annotations
+
+import sqlite3
+from functools import lru_cache
+from itertools import chain
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from threadkeep.backends.sqlite import metadata
+from threadkeep.backends.sqlite.ids import pack_id
+from threadkeep.errors import SegmentTakenError, StaleThreadError, ThreadDeletedError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from threadkeep.engine.model import Batch, CheckpointRow, Segment, WriteRow
+
+_Row: TypeAlias = tuple[str, tuple[Any, ...]]  # its kind, and the values of its columns
+
+_MOST_ROWS = 64  # rows of one statement: each number of them is a text that SQLite compiles
+
+_COLUMNS = (
+    *("thread", "born", "generation", "ns", "id", "parent", "run", "seen", "flags", "ts"),
+    *("source", "step", "metadata", "exact", "task", "path", "log", "pos", "count", "data"),
+)
+# Each kind of row, and the columns that it fills: in the same order as all columns.
+_KINDS = {
+    "thread": ("thread", "born", "generation"),
+    "segment": ("thread", "log", "pos", "count", "data"),
+    "checkpoint": (
+        *("thread", "ns", "id", "parent", "run", "seen", "flags", "ts"),
+        *("source", "step", "metadata", "exact", "log", "pos", "data"),
+    ),
+    "write": ("thread", "ns", "id", "run", "seen", "task", "path", "data"),
+}
+
+_NUMBER = "(SELECT number FROM tk_threads WHERE thread = new.thread)"
+# Stored segments never overlap: only the last one that starts before our end can reach us.
+_NEIGHBOUR = f"""
+    SELECT start, count, data FROM tk_segments
+    WHERE thread = {_NUMBER} AND log = new.log AND start < new.pos + new.count
+    ORDER BY start DESC LIMIT 1
+"""
+_LAST_SEQ = f"""
+    SELECT seq FROM tk_writes
+    WHERE thread = {_NUMBER} AND ns = new.ns AND checkpoint = new.id ORDER BY seq DESC LIMIT 1
+"""
+_STEPS = {
+    "thread": (
+        "INSERT OR IGNORE INTO tk_threads (thread) VALUES (new.thread)",
+        """SELECT RAISE(ABORT, 'deleted') FROM tk_threads
+            WHERE thread = new.thread AND deleted_at >= new.born""",
+        """SELECT RAISE(ABORT, 'stale') FROM tk_threads
+            WHERE thread = new.thread AND coalesce(generation, 0) <> new.generation""",
+    ),
+    "segment": (
+        f"""SELECT RAISE(ABORT, 'taken') FROM ({_NEIGHBOUR}) WHERE start + count > new.pos
+            AND NOT (start = new.pos AND count = new.count AND data = new.data)""",
+        f"""INSERT OR IGNORE INTO tk_segments (thread, log, start, count, data)
+            VALUES ({_NUMBER}, new.log, new.pos, new.count, new.data)""",
+    ),
+    "checkpoint": (
+        f"""INSERT OR REPLACE INTO tk_checkpoints (thread, ns, id, parent, run, seen, flags, ts,
+                source, step, metadata, exact, key_log, key_pos, manifest)
+            VALUES ({_NUMBER}, new.ns, new.id, new.parent, new.run, new.seen, new.flags, new.ts,
+                new.source, new.step, new.metadata, new.exact, new.log, new.pos, new.data)""",
+    ),
+    "write": (
+        f"""INSERT INTO tk_writes (thread, ns, checkpoint, run, seen, task, path, body, seq)
+            VALUES ({_NUMBER}, new.ns, new.id, new.run, new.seen, new.task, new.path, new.data,
+                coalesce(({_LAST_SEQ}), 0) + 1)""",
+    ),
+}
+_REFUSALS = {
+    "deleted": ThreadDeletedError,
+    "stale": StaleThreadError,
+    "taken": SegmentTakenError,
+}
+
+
+def _settings() -> Iterable[str]:
+    yield "PRAGMA temp_store = MEMORY"
+    columns = ", ".join([f"NULL AS {name}" for name in ("kind", *_COLUMNS)])
+    yield f"CREATE TEMP VIEW tk_added AS SELECT {columns}"
+    for kind, steps in _STEPS.items():
+        yield (
+            f"CREATE TEMP TRIGGER tk_add_{kind} INSTEAD OF INSERT ON tk_added"
+            f" WHEN new.kind = '{kind}' BEGIN {'; '.join(steps)}; END"
+        )
+
+
+SETTINGS = tuple(_settings())
+"""What a connection that writes is told once."""
+
+
+def in_one(batch: Batch) -> bool:
+    """Whether the batch is added by a single statement, and does nothing else."""
+    return (
+        len(batch.segments) + len(batch.checkpoints) + len(batch.writes) < _MOST_ROWS
+        and not batch.fences
+        and not batch.bump
+        and not batch.drop_segments
+        and not batch.drop_checkpoints
+        and not batch.drop_writes
+        and not batch.hide_checkpoints
+    )
+
+
+def add(db: sqlite3.Connection, batch: Batch) -> None:
+    """Check the batch's thread and add its rows.
+
+    Raises:
+        ThreadDeletedError, StaleThreadError, SegmentTakenError: the statement changed nothing.
+        DRIVER_ERRORS: the same, if the transaction still lives.
+    """
+    thread = batch.thread
+    rows = [_thread(batch)]
+    rows += [_segment(thread, segment) for segment in batch.segments]
+    rows += [_checkpoint(thread, row) for row in batch.checkpoints]
+    rows += [_write(thread, row) for row in batch.writes]
+    for start in range(0, len(rows), _MOST_ROWS):
+        _insert(db, thread, rows[start : start + _MOST_ROWS])
+
+
+def check(db: sqlite3.Connection, batch: Batch) -> None:
+    """Check the batch's thread alone, and give it its row."""
+    _insert(db, batch.thread, [_thread(batch)])
+
+
+def _insert(db: sqlite3.Connection, thread: str, rows: Sequence[_Row]) -> None:
+    kinds, values = zip(*rows, strict=True)
+    try:
+        db.execute(_statement(kinds), [*chain.from_iterable(values)])
+    except sqlite3.IntegrityError as error:
+        refusal = _REFUSALS.get(str(error))
+        if refusal is None:
+            raise
+        raise refusal(thread=thread) from None
+
+
+@lru_cache(maxsize=256)
+def _statement(kinds: tuple[str, ...]) -> str:
+    return "INSERT INTO tk_added VALUES " + ", ".join([_VALUES[kind] for kind in kinds])
+
+
+def _values(kind: str) -> str:
+    filled = _KINDS[kind]
+    places = ["?" if name in filled else "NULL" for name in _COLUMNS]
+    return f"('{kind}', {', '.join(places)})"
+
+
+_VALUES = {kind: _values(kind) for kind in _KINDS}
+
+
+# -- rows ----------------------------------------------------------------------------
+
+
+def _thread(batch: Batch) -> _Row:
+    return "thread", (batch.thread, batch.born, batch.generation)
+
+
+def _segment(thread: str, segment: Segment) -> _Row:
+    return "segment", (thread, segment.log, segment.start, segment.count, segment.data)
+
+
+def _checkpoint(thread: str, row: CheckpointRow) -> _Row:
+    return "checkpoint", (
+        thread,
+        row.ns,
+        pack_id(row.id),
+        None if row.parent is None else pack_id(row.parent),
+        row.run or None,
+        row.seen or None,
+        row.flags or None,
+        row.ts,
+        *metadata.split(row.metadata),
+        row.exact,
+        row.key_log or None,
+        row.key_pos or None,
+        row.manifest,
+    )
+
+
+def _write(thread: str, row: WriteRow) -> _Row:
+    return "write", (
+        thread,
+        row.ns,
+        pack_id(row.checkpoint_id),
+        row.run or None,
+        row.seen or None,
+        pack_id(row.task_id),
+        row.task_path or None,
+        row.body,
+    )
