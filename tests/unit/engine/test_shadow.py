@@ -14,9 +14,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 from langchain_core.messages import AIMessage, HumanMessage
 
+from threadkeep.engine import shadow as shadows
+from threadkeep.engine.intact import intact, portable_intact
 from threadkeep.engine.shadow import Shadow
 
 from .values import VALUES, Attrs, Mixed, Model, Pair, Plain, Slotted, changes
+
+
+@pytest.fixture(params=dict.fromkeys([intact, portable_intact]), scope="module", autouse=True)
+def _both_ways(request):
+    """The compiled comparison, and the same in Python."""
+    shadows.intact, before = request.param, shadows.intact
+    yield
+    shadows.intact = before
 
 
 @given(st.lists(VALUES, max_size=5))

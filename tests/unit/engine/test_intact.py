@@ -1,0 +1,89 @@
+"""The comparison of what is under watch: compiled and in Python, the same answers."""
+
+from __future__ import annotations
+
+import gc
+import shutil
+import sysconfig
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from threadkeep.engine.intact import intact, portable_intact
+
+from .values import VALUES, changes
+
+BOTH = list(dict.fromkeys([portable_intact, intact]))
+
+
+def test_it_is_compiled_where_it_can_be():
+    headers = Path(sysconfig.get_paths()["include"], "Python.h")
+    can = (
+        shutil.which("cc") and headers.is_file() and not sysconfig.get_config_var("Py_GIL_DISABLED")
+    )
+    assert (intact is not portable_intact) or not can
+
+
+def rows(containers):
+    dicts = [c for c in containers if type(c) is dict]
+    sets = [c for c in containers if type(c) is set]
+    keys = [key for d in dicts for key in d]
+    return tuple(containers), gc.get_referents(*containers), dicts, keys, sets, [*map(len, sets)]
+
+
+@given(st.lists(VALUES, max_size=5), st.data())
+def test_both_agree(containers, data):
+    watched = rows(containers)
+    assert portable_intact(*watched)
+    assert intact(*watched)
+    ways = [way for c in containers for way in changes(c)]
+    if ways:
+        data.draw(st.sampled_from(ways)).made()
+    assert intact(*watched) == portable_intact(*watched)
+
+
+@pytest.mark.parametrize("compare", BOTH)
+@pytest.mark.parametrize("place", range(1, 6))
+@pytest.mark.parametrize("change", ["one more", "one less", "another"])
+def test_every_row_is_compared(compare, place, change):
+    watched = rows([["a", "b"], {"key": 1, "other": 2}, {3, 4}])
+    assert compare(*watched)
+    row = watched[place]
+    if change == "one more":
+        row.append(row[-1])
+    elif change == "one less":
+        row.pop()
+    else:
+        row[-1] = {"another"} if place == 4 else {} if place == 2 else 77
+    assert not compare(*watched)
+
+
+@pytest.mark.parametrize("compare", BOTH)
+def test_renaming_a_key(compare):
+    watched = rows([{"only": 1}])
+    value = watched[0][0].pop("only")
+    watched[0][0]["renamed"] = value
+    assert not compare(*watched)
+
+
+@pytest.mark.parametrize("compare", BOTH)
+def test_equal_is_not_the_same(compare):
+    numbers = [1, 1.0, True]
+    watched = rows([numbers])
+    numbers[0] = True
+    assert not compare(*watched)
+
+
+@pytest.mark.parametrize("compare", BOTH)
+def test_nothing_at_all_is_intact(compare):
+    assert compare((), [], [], [], [], [])
+    assert compare((1, "text"), [], [], [], [], [])  # neither refers to anything
+
+
+def test_what_is_no_list_is_refused():
+    with pytest.raises(TypeError):
+        intact((), (), [], [], [], [])
+    with pytest.raises(TypeError):
+        intact((), [])
