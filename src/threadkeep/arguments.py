@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 from langchain_core.runnables import RunnableConfig
@@ -55,8 +54,8 @@ def place(config: RunnableConfig) -> Place:
 
 
 def _configurable(config: RunnableConfig | None) -> Mapping[str, Any]:
-    configurable = config.get("configurable") if isinstance(config, Mapping) else None
-    if not isinstance(configurable, Mapping):
+    configurable = config.get("configurable") if checks.is_mapping(config) else None
+    if not checks.is_mapping(configurable):
         raise InvalidConfigError(
             'The config has no "configurable" part.',
             hint='Pass {"configurable": {"thread_id": "..."}}.',
@@ -112,7 +111,7 @@ def snapshot(call: Put) -> Put:
     """
     given = call.checkpoint["channel_values"]
     copies = {k: v.copy() if type(v) in _CONTAINERS else v for k, v in given.items()}
-    return replace(call, checkpoint={**call.checkpoint, "channel_values": copies}, given=given)
+    return call._replace(checkpoint={**call.checkpoint, "channel_values": copies}, given=given)
 
 
 def _metadata(config: RunnableConfig, metadata: CheckpointMetadata) -> dict[str, Any]:

@@ -9,11 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from itertools import chain
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 from uuid import UUID
 
 from threadkeep.engine.calls import Place
 from threadkeep.errors import InvalidArgumentError
+
+if TYPE_CHECKING:
+    from typing_extensions import TypeIs
 
 _LEAST, _MOST = -(2**63), 2**63 - 1
 _SHOWN = 60  # characters of a text that a message quotes
@@ -56,9 +59,14 @@ def mapping(what: str, given: object, at: Place) -> Mapping[Any, Any]:
     Raises:
         InvalidArgumentError: it is none.
     """
-    if not isinstance(given, Mapping):
+    if not is_mapping(given):
         refuse(what, given, "It is a dict.", at)
     return given
+
+
+def is_mapping(given: object) -> TypeIs[Mapping[Any, Any]]:
+    """Whether it is a dict or the like (asked for the quick way first)."""
+    return type(given) is dict or isinstance(given, Mapping)
 
 
 def limit(given: object) -> int | None:

@@ -63,7 +63,8 @@ class Appender:
 
     def segments(self) -> tuple[Segment, ...]:
         """All segments that the batch must add. Called once, when all is appended."""
-        self._runs = _joined(self._runs)
+        if len(self._runs) > 1:
+            self._runs = _joined(self._runs)
         own = [s for run in self._runs for s in self._cut(*run)]
         self.home.segments = (*self._borrowed.values(), *own)
         return (*self._sealed, *self.home.segments)

@@ -8,8 +8,7 @@ operations use only the helpers here.
 from __future__ import annotations
 
 from collections.abc import Generator, Sequence
-from dataclasses import dataclass
-from typing import Any, TypeAlias, TypeVar, cast
+from typing import Any, NamedTuple, TypeAlias, TypeVar, cast
 
 from threadkeep.engine.model import (
     Change,
@@ -24,15 +23,13 @@ from threadkeep.engine.model import (
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True)
-class Fetch:
+class Fetch(NamedTuple):
     """Answer these reads in one round trip."""
 
     reads: Sequence[Read]
 
 
-@dataclass(frozen=True, slots=True)
-class Commit:
+class Commit(NamedTuple):
     """Carry out this change."""
 
     change: Change
@@ -66,8 +63,7 @@ def commit(change: Change) -> Operation[None]:
     yield Commit(change)
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
+class Place(NamedTuple):
     """Which checkpoint a call is about: of the head where `id` is None."""
 
     thread: str

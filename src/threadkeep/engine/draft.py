@@ -11,7 +11,7 @@ between is noticed when the value is met again.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
 
@@ -27,7 +27,6 @@ from threadkeep.engine.held import (
     Placed,
     Raw,
 )
-from threadkeep.engine.identity import pointers
 from threadkeep.engine.model import Span
 from threadkeep.engine.refs import Cell, Inline, Ref, Run
 from threadkeep.engine.sequence import Piece, Seen, diff, watched
@@ -114,8 +113,7 @@ class Draft:
             return self._single(channel, value, old if isinstance(old, HeldCell) else None)
         run = old if isinstance(old, HeldRun) and old.kind == kind else None
         small = self._small(value) if run is None else None
-        # Copied at once: the caller may go on changing the container.
-        return small or self._run(channel, kind, value if kind == refs.TUPLE else value.copy(), run)
+        return small or self._run(channel, kind, *_copied(kind, value), run)
 
     # -- lists, tuples, dicts --------------------------------------------------------
 
@@ -132,13 +130,18 @@ class Draft:
         return Inline(data), HeldCell(value, shadow, data, (), None)
 
     def _run(
-        self, channel: str, kind: int, value: Any, old: HeldRun | None, *, afresh: bool = False
+        self,
+        channel: str,
+        kind: int,
+        keys: list[Any] | None,
+        items: list[Any],
+        old: HeldRun | None,
+        *,
+        afresh: bool = False,
     ) -> tuple[Ref, Held]:
-        keys = list(value) if kind == refs.DICT else None
-        items = list(value.values()) if kind == refs.DICT else list(value)
-        pieces = [Piece(None, 0, len(items))]
+        pieces, same = [Piece(None, 0, len(items))], 0
         if old is not None:
-            pieces = diff(old.seen, keys, items)
+            pieces, same = diff(old.seen, keys, items)
         fresh = [
             _Element(i, items[i], NO_KEY if keys is None else keys[i])
             for piece in pieces
@@ -147,7 +150,8 @@ class Draft:
         ]
         if not afresh:
             self._find_placed(fresh)
-        shadow = _watch_all(old, pieces, fresh, keys, items)
+        grows = old is not None and _only_grows(old, pieces, same)
+        shadow = _watch_all(old if grows else None, fresh, keys, items)
         raws = self._place(channel, fresh, shadow.opaque, old, afresh=afresh)
         weight = sum([e.size for e in fresh])
         if old is not None and old.seen.items:
@@ -157,13 +161,16 @@ class Draft:
             self._know_part(channel, kind, fresh)
         if old is not None and _too_scattered(run.spans, weight):
             self.memory.logs.start(self.appender.ns, channel)
-            return self._run(channel, kind, value, None, afresh=True)
+            return self._run(channel, kind, keys, items, None, afresh=True)
         return run, HeldRun(kind, run.spans, Seen(keys, items, shadow), weight, raws)
 
     def _know_part(self, channel: str, kind: int, fresh: list[_Element]) -> None:
-        """Let the write that brought these elements find them, if it comes later."""
+        """Let the write that brought these elements find them, if it comes later.
+
+        (Objects it finds one by one.)
+        """
         new = [e for e in fresh if e.data and e.shadow is not None]
-        if not new:
+        if all(is_state(e.item) for e in new) and kind != refs.DICT:
             return
         spans = refs.merged([e.span for e in new if e.span is not None])
         items = [e.item for e in new]
@@ -287,8 +294,8 @@ class Draft:
         data = self._bytes(value, uses)
         needs = refs.covering(uses)
         if old is not None and old.raw is not None and data == old.data:
-            return Cell(old.raw.log, old.raw.pos, old.uses), replace(
-                old, value=value, shadow=shadow
+            return Cell(old.raw.log, old.raw.pos, old.uses), old._replace(
+                value=value, shadow=shadow
             )
         if len(data) <= (INLINE_USING if needs else INLINE_MAX):
             return Inline(data, needs), HeldCell(value, shadow, data, needs, None)
@@ -346,36 +353,42 @@ def _passing(value: Any) -> bool:
     return fields.get("id", value) is None
 
 
+def _copied(kind: int, value: Any) -> tuple[list[Any] | None, list[Any]]:
+    """The keys of a dict, and the items: each at once, as the caller may go on changing it."""
+    if kind != refs.DICT:
+        return None, list(value)
+    value = value.copy()
+    return list(value), list(value.values())
+
+
 def _watch_all(
-    old: HeldRun | None,
-    pieces: list[Piece],
-    fresh: list[_Element],
-    keys: list[Any] | None,
-    items: list[Any],
+    grown: HeldRun | None, fresh: list[_Element], keys: list[Any] | None, items: list[Any]
 ) -> Shadow:
-    """The shadow of all elements; a few new ones get one each, to be found again by."""
+    """The shadow of all elements; a few new ones get one each, to be found again by.
+
+    `grown` is the last version, if this one is that with the fresh elements behind it.
+    """
     if len(fresh) <= _SHARE_MOST:
         for e in fresh:
             if e.shadow is None:
                 e.shadow = Shadow.of(watched(None if e.key is NO_KEY else [e.key], [e.item]))
-    if old is not None and _only_grows(old, pieces, items):
-        new = [e.shadow for e in fresh if e.shadow is not None]
-        if len(new) == len(fresh):
-            return old.seen.shadow.extended(*new)
-        count = old.seen.shadow.size
-        return old.seen.shadow.extended(Shadow.of(watched(keys and keys[count:], items[count:])))
-    return Shadow.of(watched(keys, items))
+    if grown is None:
+        return Shadow.of(watched(keys, items))
+    new = [e.shadow for e in fresh if e.shadow is not None]
+    if len(new) == len(fresh):
+        return grown.seen.shadow.extended(*new)
+    count = len(grown.seen.items)
+    return grown.seen.shadow.extended(Shadow.of(watched(keys and keys[count:], items[count:])))
 
 
-def _only_grows(old: HeldRun, pieces: list[Piece], items: list[Any]) -> bool:
+def _only_grows(old: HeldRun, pieces: list[Piece], same: int) -> bool:
     """Whether the very objects of old are all there, in front of new ones."""
     count = len(old.seen.items)
-    if not pieces or pieces[0] != (0, 0, count):
-        return not old.seen.items
-    if old.seen.shadow.opaque or any(piece.old is not None for piece in pieces[1:]):
+    if same < count or old.seen.shadow.opaque:  # equal objects are not under the old watch
         return False
-    # Equal objects in their place are not under the old shadow's watch.
-    return pointers(items[:count]) == pointers(old.seen.items)
+    return not count or (
+        pieces[0] == (0, 0, count) and all(piece.old is None for piece in pieces[1:])
+    )
 
 
 def _spans(pieces: list[Piece], fresh: list[_Element], old: HeldRun | None) -> list[Span]:

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from threadkeep.codec import Codec
 from threadkeep.engine.identity import pointers
@@ -20,18 +19,18 @@ from threadkeep.engine.sequence import Seen
 from threadkeep.engine.shadow import Shadow
 
 _PART_MOST = 64  # elements of one value by which it is found again
+_NO_RAWS: Mapping[int, bytes] = {}
 _PART_OVER = 16  # bytes that such elements take at least, on average
 
 
-@dataclass(frozen=True, slots=True)
-class HeldRun:
+class HeldRun(NamedTuple):
     """A list, tuple or dict as last seen, and the spans it is stored in."""
 
     kind: int
     spans: tuple[Span, ...]
     seen: Seen
     weight: int
-    raws: Mapping[int, bytes] = field(default_factory=dict)  # opaque elements' bytes, by index
+    raws: Mapping[int, bytes] = _NO_RAWS  # opaque elements' bytes, by index
 
     @property
     def needs(self) -> tuple[Span, ...]:
@@ -39,8 +38,7 @@ class HeldRun:
         return self.spans
 
 
-@dataclass(frozen=True, slots=True)
-class Raw:
+class Raw(NamedTuple):
     """Bytes stored as an element: in full `depth` patches behind the last whole one.
 
     `uses` are the positions that reading it needs beside its own; `anchor` is an earlier
@@ -60,8 +58,7 @@ class Raw:
         return Span(self.log, self.pos, self.pos + 1)
 
 
-@dataclass(frozen=True, slots=True)
-class HeldCell:
+class HeldCell(NamedTuple):
     """A single value as last seen. `raw` is None for a value stored inline."""
 
     value: Any
@@ -85,8 +82,7 @@ class HeldCell:
 Held: TypeAlias = HeldRun | HeldCell
 
 
-@dataclass(frozen=True, slots=True)
-class Keyframe:
+class Keyframe(NamedTuple):
     """A whole manifest and where it is stored; `used` counts the checkpoints against it."""
 
     manifest: Manifest
@@ -95,8 +91,7 @@ class Keyframe:
     used: int
 
 
-@dataclass(frozen=True, slots=True)
-class State:
+class State(NamedTuple):
     """A stored checkpoint with the values that this process knows of.
 
     `data` is the manifest as stored, which tells a row that was replaced since. `codec`
@@ -138,8 +133,7 @@ class Home:
         return [s for s in self.segments if s.log == log and s.start < stop and start < s.stop]
 
 
-@dataclass(frozen=True, slots=True)
-class Placed:
+class Placed(NamedTuple):
     """An object (a message, say) that was put into a log, found again by its identity."""
 
     value: Any
@@ -149,8 +143,7 @@ class Placed:
     home: Home
 
 
-@dataclass(frozen=True, slots=True)
-class Known:
+class Known(NamedTuple):
     """A whole value of a channel that was stored a moment ago, as a pending write say.
 
     `size` are the bytes that were stored for it and for nothing before.

@@ -14,7 +14,6 @@ on together.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import ormsgpack
@@ -25,6 +24,7 @@ from threadkeep.errors import CorruptionError
 
 Version = int | float | str | None
 Versions = dict[str, Version]
+_NONE: Mapping[str, Any] = {}
 
 
 class Entry(NamedTuple):
@@ -34,8 +34,7 @@ class Entry(NamedTuple):
     ref: Ref | None
 
 
-@dataclass(frozen=True, slots=True)
-class Manifest:
+class Manifest(NamedTuple):
     """A checkpoint without its identity: format `v`, channels, what nodes have seen.
 
     `updated` is the checkpoint's `updated_channels` (False where the key is absent);
@@ -43,8 +42,8 @@ class Manifest:
     """
 
     v: int
-    entries: Mapping[str, Entry] = field(default_factory=dict)
-    seen: Mapping[str, Versions] = field(default_factory=dict)
+    entries: Mapping[str, Entry] = _NONE
+    seen: Mapping[str, Versions] = _NONE
     updated: list[str] | bool | None = False
     extra: bytes | None = None
 

@@ -55,8 +55,7 @@ NESTED = 2  # put by an update from inside a running task: does not move the fen
 HIDDEN = 4  # pruned, kept only because a DeltaChannel is rebuilt through it
 
 
-@dataclass(frozen=True, slots=True)
-class CheckpointRow:
+class CheckpointRow(NamedTuple):
     """One checkpoint as stored.
 
     `run` is 0 where the run that put the parent went on, else the token of the load
@@ -84,8 +83,7 @@ class CheckpointRow:
     manifest: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class WriteRow:
+class WriteRow(NamedTuple):
     """What one `put_writes` call stored: the writes of one task, in one row.
 
     `seq` is given by the backend at commit and grows with every row of the same
@@ -105,8 +103,7 @@ class WriteRow:
     seq: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Child:
+class Child(NamedTuple):
     """The part of a checkpoint's first child that says which writes led to it."""
 
     id: str
@@ -317,8 +314,7 @@ Read: TypeAlias = (
 # -- changes: a closed set, each atomic ----------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class HeadFence:
+class HeadFence(NamedTuple):
     """Holds if no checkpoint of `ns` has an id greater than `expected`.
 
     Not counted are the batch's own checkpoints (a retry is harmless) and checkpoints
@@ -329,8 +325,7 @@ class HeadFence:
     expected: str | None
 
 
-@dataclass(frozen=True, slots=True)
-class WritesFence:
+class WritesFence(NamedTuple):
     """Holds if `checkpoint_id` has no write row of another run with `seq > seen`."""
 
     ns: str
@@ -353,8 +348,7 @@ class RowsFence:
 Fence: TypeAlias = HeadFence | WritesFence | RowsFence
 
 
-@dataclass(frozen=True, slots=True)
-class Batch:
+class Batch(NamedTuple):
     """Rows to add and remove, all or nothing.
 
     Checked first, in this order: `born` (if given) must be greater than the thread's

@@ -22,7 +22,8 @@ from threadkeep.errors import CorruptionError
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
-_JSON = (str, int, bool, type(None))
+_JSON = {str, int, bool, type(None)}
+_COMPACT = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False)
 
 
 # -- metadata and times --------------------------------------------------------------
@@ -31,9 +32,9 @@ _JSON = (str, int, bool, type(None))
 def pack_metadata(metadata: dict[str, Any], codec: Codec) -> tuple[str, bytes | None]:
     """JSON text for queries, and the codec's bytes where JSON would not be exact."""
     try:
-        text = json.dumps(metadata, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+        text = _COMPACT.encode(metadata)
         text.encode()
-        if _is_plain(metadata) or same(json.loads(text), metadata):
+        if (type(metadata) is dict and _is_plain(metadata)) or same(json.loads(text), metadata):
             return text, None
     except (TypeError, ValueError, RecursionError):
         exact = codec.encode(metadata)  # first, as it refuses what cannot be shown either
@@ -41,11 +42,14 @@ def pack_metadata(metadata: dict[str, Any], codec: Codec) -> tuple[str, bytes | 
     return text, codec.encode(metadata)
 
 
-def _is_plain(value: Any) -> bool:
-    """Whether JSON gives the value back exactly, whatever is in it: most metadata is so."""
-    if type(value) is not dict:
-        return type(value) in _JSON
-    return all(type(key) is str and _is_plain(part) for key, part in value.items())
+def _is_plain(value: dict[Any, Any]) -> bool:
+    """Whether JSON gives the dict back exactly, whatever is in it: most metadata is so."""
+    for key, part in value.items():
+        if type(key) is not str:
+            return False
+        if type(part) not in _JSON and not (type(part) is dict and _is_plain(part)):
+            return False
+    return True
 
 
 def _readable(metadata: dict[str, Any]) -> str:
@@ -87,8 +91,10 @@ def unpack_metadata(text: str, exact: bytes | None, codec: Codec) -> dict[str, A
 def pack_time(text: str) -> int | str:
     """Microseconds since 1970 for an ISO time as LangGraph writes it, else the text."""
     try:
-        micros = (datetime.fromisoformat(text) - _EPOCH) // _MICROSECOND
-        return micros if unpack_time(micros) == text else text
+        time = datetime.fromisoformat(text)
+        if time.tzinfo is not UTC or time.isoformat() != text:
+            return text
+        return (time - _EPOCH) // _MICROSECOND
     except (TypeError, ValueError, OverflowError):
         return text
 

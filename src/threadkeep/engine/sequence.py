@@ -9,7 +9,6 @@ identity and an unchanged shadow, or by exact comparison.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from threadkeep.engine.exact import same
@@ -25,8 +24,14 @@ class Piece(NamedTuple):
     stop: int
 
 
-@dataclass(frozen=True, slots=True)
-class Seen:
+class Difference(NamedTuple):
+    """The pieces, and how many elements at the front are the very objects of the old version."""
+
+    pieces: list[Piece]
+    same: int
+
+
+class Seen(NamedTuple):
     """A sequence as last seen: `keys` for a dict, `items` (values), and their shadow."""
 
     keys: list[Any] | None
@@ -44,20 +49,22 @@ def watched(keys: list[Any] | None, items: list[Any]) -> list[Any]:
     return list(zip(keys, items, strict=True))
 
 
-def diff(old: Seen, keys: list[Any] | None, items: list[Any]) -> list[Piece]:
+def diff(old: Seen, keys: list[Any] | None, items: list[Any]) -> Difference:
     """Cut the new sequence into pieces that are kept from `old` and pieces that are new."""
     if (old.keys is None) != (keys is None):
-        return [Piece(None, 0, len(items))]
+        return Difference([Piece(None, 0, len(items))], 0)
     least = min(len(old.items), len(items))
-    front = _front(old, keys, items, least)
+    front = same = _same_front(old, keys, items, least)
+    while front < least and _same_at(old, front, keys, items, front):
+        front += 1
     back = _back(old, keys, items, least - front)
     pieces = [Piece(0, 0, front)] if front else []
     pieces += _middle(old, keys, items, front, back)
     if back:
         pieces.append(Piece(len(old.items) - back, len(items) - back, len(items)))
-    if all(piece.old is None for piece in pieces) or old.shadow.holds():
-        return pieces
-    return _without_changed(pieces, old.shadow.changed())
+    if any(piece.old is not None for piece in pieces) and not old.shadow.holds():
+        pieces = _without_changed(pieces, old.shadow.changed())
+    return Difference(pieces, same)
 
 
 def _without_changed(pieces: list[Piece], changed: set[int]) -> list[Piece]:
@@ -72,13 +79,11 @@ def _without_changed(pieces: list[Piece], changed: set[int]) -> list[Piece]:
     return out
 
 
-def _front(old: Seen, keys: list[Any] | None, items: list[Any], most: int) -> int:
-    """How many elements both start with."""
+def _same_front(old: Seen, keys: list[Any] | None, items: list[Any], most: int) -> int:
+    """How many elements both start with, by identity."""
     at = _same_objects(old.items, items, most)
     if keys is not None and old.keys is not None:
         at = min(at, _same_objects(old.keys, keys, most))
-    while at < most and _same_at(old, at, keys, items, at):
-        at += 1
     return at
 
 

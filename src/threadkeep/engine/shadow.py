@@ -189,33 +189,32 @@ class _Walk:
 
     def below(self, element: Any) -> bool:
         """Put all containers below an element under watch; False if one cannot be."""
-        met: set[int] = set()
+        met = {id(element)}
         attributes: set[int] = set()
-        level = [element]
-        while level:
-            met.update(map(id, level))
-            below: list[Any] = []
-            for value in level:
-                kind = _kinds[type(value)]
-                if kind == _OPAQUE:
-                    return False
-                if kind != _CONTAINER:
-                    # Asking for `__dict__` makes the interpreter settle on one dict object.
-                    # Its keys are the class's fields: no need to watch those.
-                    attributes.add(id(getattr(value, "__dict__", None)))
-                elif type(value) is dict and value and id(value) not in attributes:
-                    # (An empty dict cannot change without referring to something.)
-                    self.dicts.append(value)
-                    self.keys += value
-                found = gc.get_referents(value)
-                below += found
-                if kind == _SETTLED:
-                    self.sets.append(value.__pydantic_fields_set__)
-                    met.add(id(value.__pydantic_fields_set__))
-                else:
-                    self.containers.append(value)
-                    self.refs += found
-            level = list({id(v): v for v in below if _kinds[type(v)] and id(v) not in met}.values())
+        reached = [element]
+        for value in reached:  # (it grows as we go)
+            kind = _kinds[type(value)]
+            if kind == _OPAQUE:
+                return False
+            if kind != _CONTAINER:
+                # Asking for `__dict__` makes the interpreter settle on one dict object.
+                # Its keys are the class's fields: no need to watch those.
+                attributes.add(id(getattr(value, "__dict__", None)))
+            elif type(value) is dict and value and id(value) not in attributes:
+                # (An empty dict cannot change without referring to something.)
+                self.dicts.append(value)
+                self.keys += value
+            found = gc.get_referents(value)
+            if kind == _SETTLED:
+                self.sets.append(value.__pydantic_fields_set__)
+                met.add(id(value.__pydantic_fields_set__))
+            else:
+                self.containers.append(value)
+                self.refs += found
+            for below in found:
+                if _kinds[type(below)] and id(below) not in met:
+                    met.add(id(below))
+                    reached.append(below)
         return True
 
 
@@ -268,7 +267,7 @@ class Shadow:
 
     def holds(self) -> bool:
         """Whether every element is as it was; never true if one is opaque."""
-        return all(not chunk.opaque and chunk.rows.intact() for chunk in self._chunks)
+        return all(not chunk.opaque and intact(*chunk.rows) for chunk in self._chunks)
 
     def changed(self) -> set[int]:
         """The indexes of the elements that changed or cannot be watched."""

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -354,4 +353,4 @@ def _chained(ids: tuple[str, ...]) -> list[tuple[str, str | None]]:
 
 def _unnumbered(row: WriteRow) -> WriteRow:
     """The row as it was put, without its `seq`."""
-    return replace(row, seq=0)
+    return row._replace(seq=0)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -57,12 +55,12 @@ def test_too_short(sealed):
 def test_every_column_of_a_checkpoint_counts(change):
     sealed = checksum.seal(b"manifest", checksum.of_checkpoint(ROW))
     with pytest.raises(CorruptionError):
-        checksum.unseal(sealed, checksum.of_checkpoint(replace(ROW, **change)))
+        checksum.unseal(sealed, checksum.of_checkpoint(ROW._replace(**change)))
 
 
 def test_hiding_a_checkpoint_is_no_damage():
     sealed = checksum.seal(b"manifest", checksum.of_checkpoint(ROW))
-    checksum.unseal(sealed, checksum.of_checkpoint(replace(ROW, flags=HIDDEN)))
+    checksum.unseal(sealed, checksum.of_checkpoint(ROW._replace(flags=HIDDEN)))
 
 
 @pytest.mark.parametrize(
@@ -80,7 +78,7 @@ def test_hiding_a_checkpoint_is_no_damage():
 def test_every_column_of_a_write_counts(change):
     sealed = checksum.seal(b"body", checksum.of_writes(WRITES))
     with pytest.raises(CorruptionError):
-        checksum.unseal(sealed, checksum.of_writes(replace(WRITES, **change)))
+        checksum.unseal(sealed, checksum.of_writes(WRITES._replace(**change)))
 
 
 def test_the_same_on_every_python():

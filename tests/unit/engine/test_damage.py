@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import is_dataclass, replace
 from functools import partial
 
 import pytest
@@ -64,7 +64,8 @@ def rows_of(saver):
 
 
 def alter(rows, key, field, value):
-    rows[key] = replace(rows[key], **{field: value})
+    change = replace if is_dataclass(rows[key]) else type(rows[key])._replace
+    rows[key] = change(rows[key], **{field: value})
 
 
 def altered(value, chance):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import replace
 
 import pytest
 from engine_kit import exactly
@@ -147,7 +146,7 @@ def row(seq, run, seen, writes, task="task", path=""):
     """A write row; `writes` maps indexes to values, the channel is named after the index."""
     bare = WriteRow("", "1", run, seen, task, path, b"", seq)
     packed = [(idx, f"channel {idx}", Inline(CODEC.encode(value))) for idx, value in writes.items()]
-    return replace(bare, body=checksum.seal(rows.pack_writes(packed), checksum.of_writes(bare)))
+    return bare._replace(body=checksum.seal(rows.pack_writes(packed), checksum.of_writes(bare)))
 
 
 def counted(stored, child=None):
@@ -173,7 +172,7 @@ def test_order_is_that_of_paths_then_tasks_then_indexes():
 def test_two_runs_of_one_task_are_not_mixed():
     one, two = row(1, 1, 0, {0: "one"}), row(2, 2, 0, {0: "two", 1: "two more"})
     assert counted([one, two]) == [("task", 0, "one")]
-    assert counted([replace(two, seq=1), replace(one, seq=2)]) == [
+    assert counted([two._replace(seq=1), one._replace(seq=2)]) == [
         ("task", 0, "two"),
         ("task", 1, "two more"),
     ]
@@ -232,6 +231,6 @@ def test_damaged_writes_are_named(noise):
     bare = WriteRow("", "1", 0, 0, "task", "", b"", 1)
     for body in (noise, checksum.seal(noise, checksum.of_writes(bare))):
         try:
-            rows.unpack_writes(replace(bare, body=body))
+            rows.unpack_writes(bare._replace(body=body))
         except CorruptionError:
             continue

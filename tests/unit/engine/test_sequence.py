@@ -47,7 +47,7 @@ def kept(pieces):
 
 def difference(seen, new):
     keys = list(new) if isinstance(new, dict) else None
-    return diff(seen, keys, list(new.values()) if isinstance(new, dict) else list(new))
+    return diff(seen, keys, list(new.values()) if isinstance(new, dict) else list(new)).pieces
 
 
 @st.composite

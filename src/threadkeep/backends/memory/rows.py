@@ -7,7 +7,6 @@ starts) is sorted and holds exactly the keys of the dict beside it. No locks.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right, insort
-from dataclasses import replace
 from typing import TYPE_CHECKING, TypeAlias
 
 from threadkeep.engine.model import (
@@ -99,12 +98,12 @@ class Namespace:
         """Flag the checkpoint as hidden, if it is there."""
         row = self.rows.get(key)
         if row is not None:
-            self.rows[key] = replace(row, flags=row.flags | HIDDEN)
+            self.rows[key] = row._replace(flags=row.flags | HIDDEN)
 
     def add_write(self, row: WriteRow) -> None:
         """Add the row with the next `seq` of its checkpoint."""
         rows = self.writes.setdefault(row.checkpoint_id, [])
-        rows.append(replace(row, seq=rows[-1].seq + 1 if rows else 1))
+        rows.append(row._replace(seq=rows[-1].seq + 1 if rows else 1))
 
     def drop_write(self, key: str, seq: int) -> None:
         """Take one write of checkpoint `key` out, if it is there."""

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import sqlite3
 from functools import lru_cache
-from itertools import chain
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from threadkeep.backends.sqlite import metadata
@@ -106,15 +105,9 @@ SETTINGS = tuple(_settings())
 
 def in_one(batch: Batch) -> bool:
     """Whether the batch is added by a single statement, and does nothing else."""
-    return (
-        len(batch.segments) + len(batch.checkpoints) + len(batch.writes) < _MOST_ROWS
-        and not batch.fences
-        and not batch.bump
-        and not batch.drop_segments
-        and not batch.drop_checkpoints
-        and not batch.drop_writes
-        and not batch.hide_checkpoints
-    )
+    more = batch.fences or batch.drop_segments or batch.drop_checkpoints or batch.drop_writes
+    rows = len(batch.segments) + len(batch.checkpoints) + len(batch.writes)
+    return rows < _MOST_ROWS and not (more or batch.hide_checkpoints or batch.bump)
 
 
 def add(db: sqlite3.Connection, batch: Batch) -> None:
@@ -139,9 +132,9 @@ def check(db: sqlite3.Connection, batch: Batch) -> None:
 
 
 def _insert(db: sqlite3.Connection, thread: str, rows: Sequence[_Row]) -> None:
-    kinds, values = zip(*rows, strict=True)
+    statement = _statement(tuple([kind for kind, _ in rows]))
     try:
-        db.execute(_statement(kinds), [*chain.from_iterable(values)])
+        db.execute(statement, [value for _, values in rows for value in values])
     except sqlite3.IntegrityError as error:
         refusal = _REFUSALS.get(str(error))
         if refusal is None:

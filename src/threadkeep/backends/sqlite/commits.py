@@ -8,7 +8,6 @@ thread that may be gone.
 
 from __future__ import annotations
 
-import threading
 from collections import deque
 from contextlib import suppress
 from typing import TYPE_CHECKING
@@ -51,14 +50,12 @@ class CommitQueue:
 
     def __init__(self, connections: Connections) -> None:
         self._connections = connections
-        self._waiting: deque[_Ticket] = deque()
-        self._lock = threading.Lock()  # guards the queue; held for moments only
+        self._waiting: deque[_Ticket] = deque()  # only who holds the write lock takes from it
 
     def commit(self, change: Change) -> None:
         """Carry out the change; return when it is committed. See `Backend.commit`."""
         ticket = _Ticket(change)
-        with self._lock:
-            self._waiting.append(ticket)
+        self._waiting.append(ticket)
         try:
             with self._connections.write_lock:
                 while not ticket.done:
@@ -73,17 +70,15 @@ class CommitQueue:
 
     def _commit_waiting(self) -> None:
         """Commit what waits; put back what an interruption left undone."""
-        with self._lock:
-            count = min(len(self._waiting), _MOST)
-            tickets = [self._waiting.popleft() for _ in range(count)]
+        count = min(len(self._waiting), _MOST)
+        tickets = [self._waiting.popleft() for _ in range(count)]
         tickets = [ticket for ticket in tickets if not ticket.withdrawn]
         try:
             self._settle(tickets)
         finally:
             undone = [ticket for ticket in tickets if not ticket.done]
             if undone:
-                with self._lock:
-                    self._waiting.extendleft(reversed(undone))
+                self._waiting.extendleft(reversed(undone))
 
     def _settle(self, tickets: Sequence[_Ticket]) -> None:
         alone = len(tickets) == 1 and in_one(tickets[0].change)

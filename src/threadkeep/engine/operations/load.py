@@ -9,8 +9,7 @@ channel, where two hold the same message.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from threadkeep.engine import collector, refs
 from threadkeep.engine.calls import Operation, Place, fetch_checkpoint
@@ -31,8 +30,7 @@ from threadkeep.engine.rows import Write, counting, unpack_metadata, unpack_time
 from threadkeep.errors import CorruptionError, ThreadkeepError
 
 
-@dataclass(frozen=True, slots=True)
-class Load:
+class Load(NamedTuple):
     """A `get_tuple` call: by a run (`run`), or from inside a running task (`nested`)."""
 
     place: Place
@@ -40,8 +38,7 @@ class Load:
     nested: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Loaded:
+class Loaded(NamedTuple):
     """A checkpoint as a caller may have it.
 
     Nothing in it is shared with the working set but elements lent to a run.

@@ -10,9 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 from threadkeep.engine import checksum
 from threadkeep.engine import manifest as manifests
@@ -47,6 +46,7 @@ from threadkeep.errors import (
     ThreadkeepError,
 )
 
+_NOTHING: Mapping[str, Any] = {}
 _KNOWN_KEYS = (
     "v",
     "id",
@@ -58,8 +58,7 @@ _KNOWN_KEYS = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Put:
+class Put(NamedTuple):
     """A `put` call: the checkpoint, its parent's id, its metadata merged.
 
     The channels that are `new` have the value given even where their version is not new.
@@ -72,7 +71,7 @@ class Put:
     checkpoint: dict[str, Any]
     metadata: dict[str, Any]
     new: frozenset[str] = frozenset()
-    given: Mapping[str, Any] = field(default_factory=dict)
+    given: Mapping[str, Any] = _NOTHING
 
     @property
     def flags(self) -> int:
@@ -225,7 +224,7 @@ def _build(
         key_pos=key.pos,
         manifest=b"",
     )
-    row = replace(row, manifest=checksum.seal(data, checksum.of_checkpoint(row)))
+    row = row._replace(manifest=checksum.seal(data, checksum.of_checkpoint(row)))
     batch = Batch(
         thread=place.thread,
         now=now,

@@ -6,9 +6,8 @@ Writes may come before their checkpoint, after it, or for one that never comes.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from langgraph.checkpoint.base import WRITES_IDX_MAP
 from langgraph.checkpoint.serde.types import ERROR
@@ -27,8 +26,7 @@ from threadkeep.engine.working_set import ThreadMemory
 from threadkeep.errors import ThreadkeepError
 
 
-@dataclass(frozen=True, slots=True)
-class PutWrites:
+class PutWrites(NamedTuple):
     """A `put_writes` call. `place.id` is a `LoadedId` if the run loaded that checkpoint."""
 
     place: Place
@@ -82,7 +80,7 @@ def _build(engine: Engine, memory: ThreadMemory, call: PutWrites) -> Built:
         task_path=call.task_path,
         body=b"",
     )
-    row = replace(row, body=checksum.seal(pack_writes(packed), checksum.of_writes(row)))
+    row = row._replace(body=checksum.seal(pack_writes(packed), checksum.of_writes(row)))
     batch = Batch(
         thread=place.thread,
         now=engine.now(),
