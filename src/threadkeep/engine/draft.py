@@ -29,7 +29,7 @@ from threadkeep.engine.held import (
 )
 from threadkeep.engine.model import Span
 from threadkeep.engine.refs import Cell, Inline, Ref, Run
-from threadkeep.engine.sequence import Piece, Seen, diff, watched
+from threadkeep.engine.sequence import Now, Piece, Seen, compare, watched, whole
 from threadkeep.engine.shadow import Shadow, is_leaf, is_state
 from threadkeep.engine.working_set import ThreadMemory
 from threadkeep.errors import ThreadkeepError
@@ -113,7 +113,7 @@ class Draft:
             return self._single(channel, value, old if isinstance(old, HeldCell) else None)
         run = old if isinstance(old, HeldRun) and old.kind == kind else None
         small = self._small(value) if run is None else None
-        return small or self._run(channel, kind, *_copied(kind, value), run)
+        return small or self._run(channel, kind, compare(value, run.seen if run else None), run)
 
     # -- lists, tuples, dicts --------------------------------------------------------
 
@@ -130,39 +130,28 @@ class Draft:
         return Inline(data), HeldCell(value, shadow, data, (), None)
 
     def _run(
-        self,
-        channel: str,
-        kind: int,
-        keys: list[Any] | None,
-        items: list[Any],
-        old: HeldRun | None,
-        *,
-        afresh: bool = False,
+        self, channel: str, kind: int, now: Now, old: HeldRun | None, *, afresh: bool = False
     ) -> tuple[Ref, Held]:
-        pieces, same = [Piece(None, 0, len(items))], 0
-        if old is not None:
-            pieces, same = diff(old.seen, keys, items)
         fresh = [
-            _Element(i, items[i], NO_KEY if keys is None else keys[i])
-            for piece in pieces
+            _Element(i, now.items[i - now.first], NO_KEY if now.keys is None else now.keys[i])
+            for piece in now.pieces
             if piece.old is None
             for i in range(piece.start, piece.stop)
         ]
         if not afresh:
             self._find_placed(fresh)
-        grows = old is not None and _only_grows(old, pieces, same)
-        shadow = _watch_all(old if grows else None, fresh, keys, items)
-        raws = self._place(channel, fresh, shadow.opaque, old, afresh=afresh)
+        seen = _watch_all(now, fresh, old)
+        raws = self._place(channel, fresh, seen.shadow.opaque, old, afresh=afresh)
         weight = sum([e.size for e in fresh])
-        if old is not None and old.seen.items:
-            weight += old.weight * (len(items) - len(fresh)) // len(old.seen.items)
-        run = Run(kind, refs.merged(_spans(pieces, fresh, old)))
-        if old is not None and len(fresh) < len(items):
+        if old is not None and old.seen.size:
+            weight += old.weight * (seen.size - len(fresh)) // old.seen.size
+        run = Run(kind, refs.merged(_spans(now.pieces, fresh, old)))
+        if old is not None and len(fresh) < seen.size:
             self._know_part(channel, kind, fresh)
         if old is not None and _too_scattered(run.spans, weight):
             self.memory.logs.start(self.appender.ns, channel)
-            return self._run(channel, kind, keys, items, None, afresh=True)
-        return run, HeldRun(kind, run.spans, Seen(keys, items, shadow), weight, raws)
+            return self._run(channel, kind, whole(seen.keys, seen.items), None, afresh=True)
+        return run, HeldRun(kind, run.spans, seen, weight, raws)
 
     def _know_part(self, channel: str, kind: int, fresh: list[_Element]) -> None:
         """Let the write that brought these elements find them, if it comes later.
@@ -226,7 +215,7 @@ class Draft:
             self.appender.borrow(known.home, span)
             for pos in range(span.start, span.stop):
                 fresh[at].span = Span(span.log, pos, pos + 1)
-                fresh[at].size = held.weight // len(held.seen.items)
+                fresh[at].size = held.weight // held.seen.size
                 at += 1
         return count
 
@@ -328,7 +317,7 @@ class Draft:
 
 def _in_common(seen: Seen, offset: int, fresh: list[_Element], at: int) -> int:
     """How many of the fresh elements from `at` on are those seen from `offset` on."""
-    keys = [NO_KEY] * len(seen.items) if seen.keys is None else seen.keys
+    keys = [NO_KEY] * seen.size if seen.keys is None else seen.keys
     count = 0
     for element, item, key in zip(fresh[at:], seen.items[offset:], keys[offset:], strict=False):
         if element.item is not item or not _same_key(element.key, key):
@@ -353,42 +342,20 @@ def _passing(value: Any) -> bool:
     return fields.get("id", value) is None
 
 
-def _copied(kind: int, value: Any) -> tuple[list[Any] | None, list[Any]]:
-    """The keys of a dict, and the items: each at once, as the caller may go on changing it."""
-    if kind != refs.DICT:
-        return None, list(value)
-    value = value.copy()
-    return list(value), list(value.values())
-
-
-def _watch_all(
-    grown: HeldRun | None, fresh: list[_Element], keys: list[Any] | None, items: list[Any]
-) -> Shadow:
-    """The shadow of all elements; a few new ones get one each, to be found again by.
-
-    `grown` is the last version, if this one is that with the fresh elements behind it.
-    """
+def _watch_all(now: Now, fresh: list[_Element], old: HeldRun | None) -> Seen:
+    """Put all elements under watch; a few new ones get a shadow each, to be found again by."""
     if len(fresh) <= _SHARE_MOST:
         for e in fresh:
             if e.shadow is None:
                 e.shadow = Shadow.of(watched(None if e.key is NO_KEY else [e.key], [e.item]))
-    if grown is None:
-        return Shadow.of(watched(keys, items))
+    if old is None or not now.grows:
+        return Seen(now.keys, now.items, Shadow.of(watched(now.keys, now.items)))
     new = [e.shadow for e in fresh if e.shadow is not None]
-    if len(new) == len(fresh):
-        return grown.seen.shadow.extended(*new)
-    count = len(grown.seen.items)
-    return grown.seen.shadow.extended(Shadow.of(watched(keys and keys[count:], items[count:])))
-
-
-def _only_grows(old: HeldRun, pieces: list[Piece], same: int) -> bool:
-    """Whether the very objects of old are all there, in front of new ones."""
-    count = len(old.seen.items)
-    if same < count or old.seen.shadow.opaque:  # equal objects are not under the old watch
-        return False
-    return not count or (
-        pieces[0] == (0, 0, count) and all(piece.old is None for piece in pieces[1:])
-    )
+    if len(new) < len(fresh):
+        count = old.seen.size - now.first
+        new = [Shadow.of(watched(now.keys and now.keys[count:], now.items[count:]))]
+    shadow = old.seen.shadow.extended(*new)
+    return old.seen.followed(now.items, shadow) if now.first else Seen(now.keys, now.items, shadow)
 
 
 def _spans(pieces: list[Piece], fresh: list[_Element], old: HeldRun | None) -> list[Span]:
@@ -398,8 +365,8 @@ def _spans(pieces: list[Piece], fresh: list[_Element], old: HeldRun | None) -> l
     for piece in pieces:
         count = piece.stop - piece.start
         if piece.old is not None and old is not None:
-            whole = piece.old == 0 and count == len(old.seen.items)
-            spans += old.spans if whole else refs.cut(old.spans, piece.old, piece.old + count)
+            every = piece.old == 0 and count == old.seen.size
+            spans += old.spans if every else refs.cut(old.spans, piece.old, piece.old + count)
         else:
             spans += [e.span for e in islice(rest, count) if e.span is not None]
     return spans

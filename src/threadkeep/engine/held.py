@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Iterable, Mapping
+from operator import is_
 from typing import Any, NamedTuple, TypeAlias
 
 from threadkeep.codec import Codec
-from threadkeep.engine.identity import pointers
 from threadkeep.engine.manifest import Manifest
 from threadkeep.engine.model import Segment, Span
 from threadkeep.engine.refs import Ref
@@ -159,20 +159,20 @@ class Known(NamedTuple):
         """The elements that the value is found again by, each with its number."""
         if not isinstance(self.held, HeldRun):
             return ()
-        items = self.held.seen.items
-        if len(items) > _PART_MOST or self.held.weight < _PART_OVER * len(items):
+        seen = self.held.seen
+        if seen.size > _PART_MOST or self.held.weight < _PART_OVER * seen.size:
             return ()
-        return enumerate(items)
+        return enumerate(seen.items)
 
     def holds(self, value: Any) -> bool:
         """Whether what was stored is this: the value itself, or a copy of it."""
         if isinstance(self.held, HeldCell):
             return self.held.shadow.holds()
         seen = self.held.seen
-        items = list(value.values()) if seen.keys is not None else list(value)
-        if pointers(items) != pointers(seen.items) or not seen.shadow.holds():
+        behind = seen.behind(list(value if seen.keys is None else value.values()))
+        if behind is None or behind or not seen.shadow.holds():
             return False
-        return seen.keys is None or pointers(list(value)) == pointers(seen.keys)
+        return seen.keys is None or all(map(is_, list(value), seen.keys))
 
 
 def watch(value: object) -> Callable[[], object | None]:

@@ -1,44 +1,71 @@
-"""Telling at C speed whether two lists hold the very same objects.
+"""Telling at C speed whether things are the very same objects.
 
-`pointers(items)` gives the identities of a list's items as bytes: equal bytes mean the
-same objects in the same order, as long as both lists are alive. Equality (`==`) would
-be as fast, but `1 == True == 1.0`, and a change of type must not be lost.
+Equality (`==`) would not do: `1 == True == 1.0`, and a change of type must not be lost.
+`intact`, `same_front` and `behind` are compiled (`_identity.c`) where the installation could
+compile them, else done in Python, which takes up to ten times as long. Invariant: both ways
+give the same answers.
 """
 
 from __future__ import annotations
 
-import ctypes
-from array import array
-from collections.abc import Callable
+import gc
+from itertools import chain, islice
+from operator import is_
 from typing import Any
 
-_POINTER = ctypes.sizeof(ctypes.c_void_p)
-# CPython's list ends with two words: the items' address and the allocated size.
-_ITEMS_OFFSET = list.__basicsize__ - 2 * _POINTER
+
+def portable_intact(
+    containers: tuple[Any, ...],
+    referents: list[Any],
+    dicts: list[Any],
+    keys: list[Any],
+    sets: list[Any],
+    sizes: list[int],
+) -> bool:
+    """Tell whether the containers refer to the very objects that they referred to.
+
+    Args:
+        containers: any objects; what they refer to is compared.
+        referents: what `gc.get_referents(*containers)` listed before.
+        dicts: dicts whose keys are compared: the interpreter lists them for some dicts only.
+        keys: the keys of all of them, in order.
+        sets: sets whose sizes are compared.
+        sizes: the size of each.
+    """
+    try:
+        return (
+            _all_same(gc.get_referents(*containers), referents)
+            and _all_same(list(chain.from_iterable(dicts)), keys)
+            and list(map(len, sets)) == sizes
+        )
+    except RuntimeError:  # a dict that grows at this very moment has changed
+        return False
 
 
-def portable_pointers(items: list[Any]) -> bytes:
-    """The identities of the items, by `id()`: right everywhere, 30 ns an item."""
-    return array("Q", map(id, items)).tobytes()
+def _all_same(one: list[Any], other: list[Any]) -> bool:
+    return len(one) == len(other) and all(map(is_, one, other))
 
 
-def _direct_pointers(items: list[Any]) -> bytes:
-    """The identities of the items, copied from the list's own table: 1 ns an item."""
-    size = len(items) * _POINTER
-    if not size:
-        return b""
-    table = ctypes.c_void_p.from_address(id(items) + _ITEMS_OFFSET).value
-    return ctypes.string_at(table, size) if table else b""
+def portable_same_front(one: list[Any], other: list[Any]) -> int:
+    """Count the items that both lists begin with."""
+    same = zip(one, other, strict=False)
+    return next((i for i, (a, b) in enumerate(same) if a is not b), min(len(one), len(other)))
 
 
-def _choose() -> Callable[[list[Any]], bytes]:
-    """The direct way where this interpreter lays lists out as expected, else the portable one."""
-    probe: list[object] = [None, "probe", 1, [], ()]
-    if ctypes.sizeof(ctypes.c_uint64) == _POINTER and _ITEMS_OFFSET > 0:
-        size = ctypes.c_ssize_t.from_address(id(probe) + _ITEMS_OFFSET - _POINTER).value
-        if size == len(probe) and _direct_pointers(probe) == portable_pointers(probe):
-            return _direct_pointers
-    return portable_pointers
+def portable_behind(old: list[Any], size: int, now: list[Any]) -> list[Any] | None:
+    """Give what follows in `now` behind the first `size` items of `old`.
+
+    None if it does not begin with those. `now` is looked at once: it may be anybody's.
+    """
+    now = list(now)
+    if not 0 <= size <= min(len(old), len(now)) or not all(map(is_, islice(old, size), now)):
+        return None
+    return now[size:]
 
 
-pointers = _choose()
+try:
+    from threadkeep.engine._identity import behind, intact, same_front
+except ImportError:  # it could not be compiled
+    behind, intact, same_front = portable_behind, portable_intact, portable_same_front
+
+__all__ = ["behind", "intact", "same_front"]

@@ -150,24 +150,30 @@ def cut(spans: Iterable[Span], start: int, stop: int) -> list[Span]:
     """The spans of the elements number `start <= i < stop`."""
     found, at = [], 0
     for span in spans:
-        size = span.stop - span.start
-        first, last = max(start - at, 0), min(stop - at, size)
-        if first < last:
-            found.append(Span(span.log, span.start + first, span.start + last))
-        at += size
-        if at >= stop:
+        log, first, last = span
+        end = at + last - first
+        if start <= at and end <= stop:
+            found.append(span)
+        elif at < stop and start < end:
+            found.append(Span(log, first + max(start - at, 0), last - max(end - stop, 0)))
+        elif at >= stop:
             break
+        at = end
     return found
 
 
 def merged(spans: Iterable[Span]) -> tuple[Span, ...]:
     """The same elements in as few spans as can be."""
     out: list[Span] = []
+    log = stop = -1  # where the last one ends
     for span in spans:
-        if out and out[-1].log == span.log and out[-1].stop == span.start:
-            out[-1] = Span(span.log, out[-1].start, span.stop)
-        elif span.start < span.stop:
+        if span[0] == log and span[1] == stop:
+            out[-1] = Span(log, out[-1].start, span.stop)
+        elif span[1] < span[2]:
             out.append(span)
+        else:
+            continue
+        log, stop = span[0], span[2]
     return tuple(out)
 
 

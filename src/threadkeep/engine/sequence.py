@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from threadkeep.engine import identity
 from threadkeep.engine.exact import same
-from threadkeep.engine.identity import pointers
 from threadkeep.engine.shadow import Shadow
 
 
@@ -24,19 +24,60 @@ class Piece(NamedTuple):
     stop: int
 
 
-class Difference(NamedTuple):
-    """The pieces, and how many elements at the front are the very objects of the old version."""
+class Seen:
+    """A sequence as last seen: `keys` for a dict, `items` (values), and their shadow.
 
-    pieces: list[Piece]
-    same: int
+    Immutable. A version that only adds to the one before shares its list, which is longer
+    than the older one is: to copy it each time would touch every element.
+    """
+
+    __slots__ = ("_items", "keys", "shadow", "size")
+
+    def __init__(self, keys: list[Any] | None, items: list[Any], shadow: Shadow) -> None:
+        """Take the lists over: nobody else may change them."""
+        self.keys = keys
+        self.shadow = shadow
+        self.size = len(items)
+        self._items = items
+
+    @property
+    def items(self) -> list[Any]:
+        """The elements, or a dict's values, in a fresh list."""
+        return self._items[: self.size]
+
+    def __getitem__(self, index: int) -> Any:
+        """The element, or a dict's value, of this number."""
+        return self._items[index]
+
+    def same_front(self, items: list[Any]) -> int:
+        """How many of the very elements seen here the items begin with."""
+        return min(identity.same_front(self._items, items), self.size)
+
+    def behind(self, value: list[Any]) -> list[Any] | None:
+        """What a list has behind the very elements seen here; None if those are not its first."""
+        return identity.behind(self._items, self.size, value)
+
+    def followed(self, new: list[Any], shadow: Shadow) -> Seen:
+        """This list with new elements behind it. Called by one thread at a time."""
+        # Where another version has gone on already, this one is copied.
+        items = self._items if len(self._items) == self.size else self.items
+        items += new
+        return Seen(None, items, shadow)
 
 
-class Seen(NamedTuple):
-    """A sequence as last seen: `keys` for a dict, `items` (values), and their shadow."""
+class Now(NamedTuple):
+    """A sequence as it is now, beside its last version.
+
+    `items` are its elements from number `first` on: all, or only what came behind the last
+    version's. `grows` tells whether the very objects of that are all there, unchanged, in
+    front of new ones.
+    """
 
     keys: list[Any] | None
     items: list[Any]
-    shadow: Shadow
+    pieces: list[Piece]
+    first: int = 0
+    grows: bool = False
 
 
 _CONSTANT = {str, int, bool, float, bytes, type(None)}
@@ -49,22 +90,53 @@ def watched(keys: list[Any] | None, items: list[Any]) -> list[Any]:
     return list(zip(keys, items, strict=True))
 
 
-def diff(old: Seen, keys: list[Any] | None, items: list[Any]) -> Difference:
+def compare(value: list[Any] | tuple[Any, ...] | dict[Any, Any], old: Seen | None) -> Now:
+    """Look at a value, at once as it may go on changing, beside its last version."""
+    if old is not None and type(value) is list:
+        new = old.behind(value)
+        if new is not None and old.shadow.holds():
+            kept = [Piece(0, 0, old.size)] if old.size else []
+            added = [Piece(None, old.size, old.size + len(new))] if new else []
+            return Now(None, new, kept + added, old.size, grows=True)
+    keys, items = _copied(value)
+    if old is None:
+        return whole(keys, items)
+    return _beside(old, keys, items)
+
+
+def whole(keys: list[Any] | None, items: list[Any]) -> Now:
+    """A sequence of which nothing is stored."""
+    return Now(keys, items, [Piece(None, 0, len(items))])
+
+
+def _copied(
+    value: list[Any] | tuple[Any, ...] | dict[Any, Any],
+) -> tuple[list[Any] | None, list[Any]]:
+    if type(value) is dict:
+        value = value.copy()
+        return list(value), list(value.values())
+    return None, list(value)
+
+
+def _beside(old: Seen, keys: list[Any] | None, items: list[Any]) -> Now:
     """Cut the new sequence into pieces that are kept from `old` and pieces that are new."""
     if (old.keys is None) != (keys is None):
-        return Difference([Piece(None, 0, len(items))], 0)
-    least = min(len(old.items), len(items))
-    front = same = _same_front(old, keys, items, least)
+        return whole(keys, items)
+    least = min(old.size, len(items))
+    front = same = _same_front(old, keys, items)
     while front < least and _same_at(old, front, keys, items, front):
         front += 1
     back = _back(old, keys, items, least - front)
     pieces = [Piece(0, 0, front)] if front else []
     pieces += _middle(old, keys, items, front, back)
     if back:
-        pieces.append(Piece(len(old.items) - back, len(items) - back, len(items)))
-    if any(piece.old is not None for piece in pieces) and not old.shadow.holds():
-        pieces = _without_changed(pieces, old.shadow.changed())
-    return Difference(pieces, same)
+        pieces.append(Piece(old.size - back, len(items) - back, len(items)))
+    if all(piece.old is None for piece in pieces):
+        return Now(keys, items, pieces)
+    if not old.shadow.holds():
+        return Now(keys, items, _without_changed(pieces, old.shadow.changed()))
+    # (Equal objects in their place are not under the old shadow's watch.)
+    return Now(keys, items, pieces, grows=same == old.size)
 
 
 def _without_changed(pieces: list[Piece], changed: set[int]) -> list[Piece]:
@@ -79,38 +151,18 @@ def _without_changed(pieces: list[Piece], changed: set[int]) -> list[Piece]:
     return out
 
 
-def _same_front(old: Seen, keys: list[Any] | None, items: list[Any], most: int) -> int:
+def _same_front(old: Seen, keys: list[Any] | None, items: list[Any]) -> int:
     """How many elements both start with, by identity."""
-    at = _same_objects(old.items, items, most)
+    at = old.same_front(items)
     if keys is not None and old.keys is not None:
-        at = min(at, _same_objects(old.keys, keys, most))
+        at = min(at, identity.same_front(old.keys, keys))
     return at
-
-
-def _same_objects(a: list[Any], b: list[Any], most: int) -> int:
-    """How many of the first `most` items are the very same objects."""
-    if most and a[0] is not b[0]:
-        return 0
-    marks_a, marks_b = pointers(a), pointers(b)
-    word = len(marks_a) // len(a) if a else 0
-    if marks_a[: most * word] == marks_b[: most * word]:
-        return most
-    low, high = 0, most
-    while low < high:
-        middle = (low + high + 1) // 2
-        if marks_a[low * word : middle * word] == marks_b[low * word : middle * word]:
-            low = middle
-        else:
-            high = middle - 1
-    return low
 
 
 def _back(old: Seen, keys: list[Any] | None, items: list[Any], most: int) -> int:
     """How many elements both end with, at most `most`."""
     count = 0
-    while count < most and _same_at(
-        old, len(old.items) - 1 - count, keys, items, len(items) - 1 - count
-    ):
+    while count < most and _same_at(old, old.size - 1 - count, keys, items, len(items) - 1 - count):
         count += 1
     return count
 
@@ -118,7 +170,7 @@ def _back(old: Seen, keys: list[Any] | None, items: list[Any], most: int) -> int
 def _same_at(old: Seen, i: int, keys: list[Any] | None, items: list[Any], j: int) -> bool:
     if keys is not None and old.keys is not None and not _same_value(old.keys[i], keys[j]):
         return False
-    return _same_value(old.items[i], items[j])
+    return _same_value(old[i], items[j])
 
 
 def _same_value(a: Any, b: Any) -> bool:
@@ -130,7 +182,7 @@ def _middle(
 ) -> list[Piece]:
     """The elements in between: those still there in the old middle, and new ones."""
     start, stop = front, len(items) - back
-    old_stop = len(old.items) - back
+    old_stop = old.size - back
     if front == old_stop or (not front and not back and 4 * stop < old_stop):
         # Nothing left to find; or a few elements beside a long list, as a write is.
         return [Piece(None, start, stop)] if start < stop else []

@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 
 from pydantic import BaseModel
 
-from threadkeep.engine.intact import intact
+from threadkeep.engine.identity import intact
 
 _LEAF, _CONTAINER, _STATE, _SETTLED, _OPAQUE = range(5)  # (a leaf is the only falsy one)
 

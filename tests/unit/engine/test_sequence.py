@@ -10,10 +10,24 @@ from engine_kit import exactly
 from hypothesis import given
 from hypothesis import strategies as st
 
-from threadkeep.engine.sequence import Piece, Seen, diff, watched
+from threadkeep.engine import identity
+from threadkeep.engine.sequence import Piece, Seen, compare, watched
 from threadkeep.engine.shadow import Shadow
 
 from .values import VALUES, Plain, changes
+
+
+@pytest.fixture(params=["compiled", "portable"], scope="module", autouse=True)
+def _both_ways(request):
+    """The comparisons as they are compiled, and the same in Python."""
+    before = identity.behind, identity.same_front
+    if request.param == "portable":
+        identity.behind, identity.same_front = (
+            identity.portable_behind,
+            identity.portable_same_front,
+        )
+    yield
+    identity.behind, identity.same_front = before
 
 
 def seen_of(value):
@@ -46,8 +60,7 @@ def kept(pieces):
 
 
 def difference(seen, new):
-    keys = list(new) if isinstance(new, dict) else None
-    return diff(seen, keys, list(new.values()) if isinstance(new, dict) else list(new)).pieces
+    return compare(new, seen).pieces
 
 
 @st.composite
@@ -171,3 +184,46 @@ def test_in_place_changes_are_cut_out():
     pieces = difference(seen, old)
     assert [p for p in pieces if p.old is None] == [Piece(None, 3, 4), Piece(None, 500, 501)]
     assert kept(pieces) == 998
+
+
+# -- versions that share a list --------------------------------------------------------
+
+
+def followed(seen, *new):
+    return seen.followed(list(new), seen.shadow.extended(Shadow.of(new)))
+
+
+def test_a_version_that_grew_leaves_the_older_one_as_it_was():
+    first = seen_of(["a", "b"])
+    second = followed(first, "c")
+    third = followed(second, "d", "e")
+    assert (first.items, second.items) == (["a", "b"], ["a", "b", "c"])
+    assert third.items == ["a", "b", "c", "d", "e"]
+    assert (first.size, second.size, third.size) == (2, 3, 5)
+    assert first._items is third._items
+
+
+def test_two_versions_grow_from_one():
+    first = seen_of(["a"])
+    one, other = followed(first, "b"), followed(first, "c")
+    assert (first.items, one.items, other.items) == (["a"], ["a", "b"], ["a", "c"])
+    assert one.behind(["a", "b", "x"]) == ["x"]
+    assert other.behind(["a", "b", "x"]) is None
+    assert first.behind(["a", "b", "x"]) == ["b", "x"]
+    assert first.same_front(["a", "b"]) == 1
+
+
+def test_what_is_read_is_a_copy():
+    seen = seen_of(["a"])
+    seen.items.append("b")
+    assert seen.items == ["a"]
+
+
+def test_a_list_that_only_grows_is_not_copied():
+    value = [Plain(n) for n in range(50)]
+    seen = seen_of(value)
+    now = compare([*value, "new"], seen)
+    assert (now.items, now.first, now.grows) == (["new"], 50, True)
+    value[7].a = "changed in place"
+    now = compare([*value, "new"], seen)
+    assert (len(now.items), now.first, now.grows) == (51, 0, False)

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from langchain_core.messages import AIMessage, HumanMessage
 
 from threadkeep.engine import shadow as shadows
-from threadkeep.engine.intact import intact, portable_intact
+from threadkeep.engine.identity import intact, portable_intact
 from threadkeep.engine.shadow import Shadow
 
 from .values import VALUES, Attrs, Mixed, Model, Pair, Plain, Slotted, changes

@@ -147,7 +147,7 @@ def _lend(held: Held) -> Any:
     seen = held.seen
     if seen.keys is not None:
         return dict(zip(seen.keys, seen.items, strict=True))
-    return tuple(seen.items) if held.kind == refs.TUPLE else list(seen.items)
+    return tuple(seen.items) if held.kind == refs.TUPLE else seen.items
 
 
 # -- putting a checkpoint together ---------------------------------------------------

@@ -1,8 +1,9 @@
-/* Whether what is under watch is as it was: the one comparison whose cost is of every
- * message of a thread at every step (see shadow.py, and intact.py for the same in Python).
+/* Whether things are the very same objects: the comparisons whose cost is of every message
+ * of a thread at every step (see identity.py, which has the same in Python).
  *
- * Only this comparison lives here. Invariants: no Python code runs and no reference count
- * is touched, so that nothing can change meanwhile; every answer is that of intact.py.
+ * Only such comparisons live here. Invariants: while one runs, no Python code does, so that
+ * nothing can change meanwhile; no reference count of what is compared is touched; every
+ * answer is that of identity.py.
  */
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
@@ -85,8 +86,6 @@ same_sizes(PyObject *sets, PyObject *sizes)
     return 1;
 }
 
-PyDoc_STRVAR(intact_doc, "See threadkeep.engine.intact.portable_intact.");
-
 static PyObject *
 intact(PyObject *module, PyObject *arguments)
 {
@@ -101,17 +100,57 @@ intact(PyObject *module, PyObject *arguments)
     return PyErr_Occurred() ? NULL : PyBool_FromLong(same);
 }
 
+static Py_ssize_t
+common(PyObject *one, PyObject *other, Py_ssize_t most)
+{
+    PyObject **a = PySequence_Fast_ITEMS(one), **b = PySequence_Fast_ITEMS(other);
+    Py_ssize_t i = 0;
+    while (i < most && a[i] == b[i]) {
+        i++;
+    }
+    return i;
+}
+
+static PyObject *
+same_front(PyObject *module, PyObject *arguments)
+{
+    PyObject *one, *other;
+    if (!PyArg_ParseTuple(arguments, "O!O!:same_front", &PyList_Type, &one, &PyList_Type, &other)) {
+        return NULL;
+    }
+    Py_ssize_t most = Py_MIN(PyList_GET_SIZE(one), PyList_GET_SIZE(other));
+    return PyLong_FromSsize_t(common(one, other, most));
+}
+
+static PyObject *
+behind(PyObject *module, PyObject *arguments)
+{
+    PyObject *old, *now;
+    Py_ssize_t size;
+    if (!PyArg_ParseTuple(arguments, "O!nO!:behind", &PyList_Type, &old, &size, &PyList_Type,
+                          &now)) {
+        return NULL;
+    }
+    if (size < 0 || size > PyList_GET_SIZE(old) || size > PyList_GET_SIZE(now) ||
+        common(old, now, size) != size) {
+        Py_RETURN_NONE;
+    }
+    return PyList_GetSlice(now, size, PyList_GET_SIZE(now));
+}
+
 static PyMethodDef methods[] = {
-    {"intact", intact, METH_VARARGS, intact_doc},
+    {"intact", intact, METH_VARARGS, PyDoc_STR("See identity.portable_intact.")},
+    {"same_front", same_front, METH_VARARGS, PyDoc_STR("See identity.portable_same_front.")},
+    {"behind", behind, METH_VARARGS, PyDoc_STR("See identity.portable_behind.")},
     {NULL, NULL, 0, NULL},
 };
 
 static struct PyModuleDef definition = {
-    PyModuleDef_HEAD_INIT, "threadkeep.engine._intact", NULL, 0, methods, NULL, NULL, NULL, NULL,
+    PyModuleDef_HEAD_INIT, "threadkeep.engine._identity", NULL, 0, methods, NULL, NULL, NULL, NULL,
 };
 
 PyMODINIT_FUNC
-PyInit__intact(void)
+PyInit__identity(void)
 {
     return PyModuleDef_Init(&definition);
 }
