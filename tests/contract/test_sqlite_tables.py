@@ -164,3 +164,17 @@ def test_hot_statements_search_by_key(work):
         few = "c.id = " in statement or "path" in statement
         assert few or not [step for step in plan if "TEMP B-TREE" in step], statement
     backend.close()
+
+
+def test_a_segment_that_holds_many_spans_is_read_once():
+    backend = SqliteBackend(":memory:")
+    segments = (segment(0, 50), segment(50, 50), segment(0, 10, log=2))
+    backend.commit(Batch("t", 1, segments=segments))
+    told = []
+    db = backend._connections.writer()
+    db.set_trace_callback(told.append)
+    spans = (Span(2, 3, 4), *(Span(1, n, n + 2) for n in range(90, 0, -4)), Span(2, 5, 9))
+    assert backend.fetch([ReadSegments("t", spans)]) == [list(segments)]
+    db.set_trace_callback(None)
+    assert len([text for text in told if "tk_segments" in text]) == 3
+    backend.close()

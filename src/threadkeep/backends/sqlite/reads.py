@@ -230,11 +230,12 @@ ORDER BY start
 def _segments(db: sqlite3.Connection, read: ReadSegments) -> list[Segment]:
     number = read_thread_head(db, read.thread).number
     found: dict[tuple[int, int], Segment] = {}
-    for log, start, stop in read.spans:
-        if start < stop:
-            values = (number, log, stop, start, number, log, start)
-            for row in db.execute(_OVERLAPPING, values):
-                found[log, row[0]] = _segment(log, row)
+    last = Segment(-1, 0, 0, b"")
+    for log, start, stop in sorted(read.spans):
+        if start >= stop or (log == last.log and stop <= last.stop):
+            continue  # (a sealed segment holds many spans: its bytes are read once)
+        for row in db.execute(_OVERLAPPING, (number, log, stop, start, number, log, start)):
+            last = found[log, row[0]] = _segment(log, row)
     return [found[key] for key in sorted(found)]
 
 
