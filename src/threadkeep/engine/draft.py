@@ -348,10 +348,13 @@ def _watch_all(now: Now, fresh: list[_Element], old: HeldRun | None) -> Seen:
         for e in fresh:
             if e.shadow is None:
                 e.shadow = Shadow.of(watched(None if e.key is NO_KEY else [e.key], [e.item]))
-    if old is None or not now.grows:
-        return Seen(now.keys, now.items, Shadow.of(watched(now.keys, now.items)))
     new = [e.shadow for e in fresh if e.shadow is not None]
-    if len(new) < len(fresh):
+    known = len(new) == len(fresh)
+    if old is None or not now.grows:
+        afresh = known and len(new) == len(now.items)
+        shadow = Shadow.joined(new) if afresh else Shadow.of(watched(now.keys, now.items))
+        return Seen(now.keys, now.items, shadow)
+    if not known:
         count = old.seen.size - now.first
         new = [Shadow.of(watched(now.keys and now.keys[count:], now.items[count:]))]
     shadow = old.seen.shadow.extended(*new)

@@ -16,7 +16,7 @@ from threadkeep.engine.manifest import Manifest
 from threadkeep.engine.model import Segment, Span
 from threadkeep.engine.refs import Ref
 from threadkeep.engine.sequence import Seen
-from threadkeep.engine.shadow import Shadow
+from threadkeep.engine.shadow import Shadow, is_state
 
 _PART_MOST = 64  # elements of one value by which it is found again
 _NO_RAWS: Mapping[int, bytes] = {}
@@ -156,13 +156,17 @@ class Known(NamedTuple):
     size: int
 
     def parts(self) -> Iterable[tuple[int, Any]]:
-        """The elements that the value is found again by, each with its number."""
+        """The elements that the value is found again by, each with its number.
+
+        (Objects in a list are found by themselves: see `Placed`.)
+        """
         if not isinstance(self.held, HeldRun):
             return ()
         seen = self.held.seen
         if seen.size > _PART_MOST or self.held.weight < _PART_OVER * seen.size:
             return ()
-        return enumerate(seen.items)
+        keyed = seen.keys is not None
+        return [(i, item) for i, item in enumerate(seen.items) if keyed or not is_state(item)]
 
     def holds(self, value: Any) -> bool:
         """Whether what was stored is this: the value itself, or a copy of it."""

@@ -251,9 +251,9 @@ class Shadow:
         return cls(tuple([_Chunk.of(part) for part in parts]))
 
     @classmethod
-    def joined(cls, parts: Iterable[Shadow]) -> Shadow:
+    def joined(cls, parts: Sequence[Shadow]) -> Shadow:
         """The shadow of the parts' elements in a row."""
-        return cls().extended(*parts)
+        return parts[0] if len(parts) == 1 else cls().extended(*parts)
 
     def extended(self, *others: Shadow) -> Shadow:
         """The shadow of this one's elements followed by those of the others."""
