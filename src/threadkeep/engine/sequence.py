@@ -122,6 +122,8 @@ def _beside(old: Seen, keys: list[Any] | None, items: list[Any]) -> Now:
     """Cut the new sequence into pieces that are kept from `old` and pieces that are new."""
     if (old.keys is None) != (keys is None):
         return whole(keys, items)
+    if _is_fragment(old, items):
+        return whole(keys, items)
     least = min(old.size, len(items))
     front = same = _same_front(old, keys, items)
     while front < least and _same_at(old, front, keys, items, front):
@@ -137,6 +139,13 @@ def _beside(old: Seen, keys: list[Any] | None, items: list[Any]) -> Now:
         return Now(keys, items, _without_changed(pieces, old.shadow.changed()))
     # (Equal objects in their place are not under the old shadow's watch.)
     return Now(keys, items, pieces, grows=same == old.size)
+
+
+def _is_fragment(old: Seen, items: list[Any]) -> bool:
+    """Whether these are a few elements of their own beside a long list, as a write is."""
+    if not items or 4 * len(items) >= old.size:
+        return False
+    return items[0] is not old[0] and items[-1] is not old[old.size - 1]
 
 
 def _without_changed(pieces: list[Piece], changed: set[int]) -> list[Piece]:
@@ -183,8 +192,7 @@ def _middle(
     """The elements in between: those still there in the old middle, and new ones."""
     start, stop = front, len(items) - back
     old_stop = old.size - back
-    if front == old_stop or (not front and not back and 4 * stop < old_stop):
-        # Nothing left to find; or a few elements beside a long list, as a write is.
+    if front == old_stop:  # nothing left to find
         return [Piece(None, start, stop)] if start < stop else []
     names: Sequence[Any] = old.items if old.keys is None else old.keys
     where = {_name(names[i], old): i for i in range(front, old_stop)}
