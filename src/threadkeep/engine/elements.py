@@ -54,6 +54,22 @@ def against(base: Raw | None, data: bytes) -> tuple[bytes, int, tuple[Span, ...]
     return element, (anchors + 1) * _LONGEST, uses, None
 
 
+class _Values:
+    """A segment's values as far as one reader has read them; `left` tells how many are not."""
+
+    __slots__ = ("left", "values")
+
+    def __init__(self, count: int) -> None:
+        self.left = count
+        self.values: list[Any] = [_UNREAD] * count
+
+    def put(self, indexes: list[int], values: list[Any]) -> None:
+        """Note values; reading one of them may have read another already."""
+        self.left -= sum([self.values[i] is _UNREAD for i in indexes])
+        for i, value in zip(indexes, values, strict=True):
+            self.values[i] = value
+
+
 class _Part:
     """A segment opened: its elements' bytes, and their values as far as each reader read them.
 
@@ -65,14 +81,14 @@ class _Part:
     def __init__(self, segment: Segment) -> None:
         self.start = segment.start
         self.raws = unpack(segment.data)
-        self.patched = any(raw[:2] == _PATCH for raw in self.raws)
-        self.values: dict[Hashable, list[Any]] = {}
+        self.patched = any(raw.startswith(_PATCH) for raw in self.raws)
+        self.values: dict[Hashable, _Values] = {}
         if len(self.raws) != segment.count:
             raise CorruptionError("A stored segment holds another number of elements than told.")
 
-    def read_by(self, reader: Hashable) -> list[Any]:
+    def read_by(self, reader: Hashable) -> _Values:
         """The values as far as `reader` has read them."""
-        return self.values.get(reader) or self.values.setdefault(reader, [_UNREAD] * len(self.raws))
+        return self.values.get(reader) or self.values.setdefault(reader, _Values(len(self.raws)))
 
 
 class Elements:
@@ -87,6 +103,7 @@ class Elements:
         self._codec = codec
         self._parts: dict[int, list[_Part]] = {}
         self._starts: dict[int, list[int]] = {}
+        self._last: dict[Hashable, tuple[tuple[Span, ...], list[Any]]] = {}  # the run read last
         self.add(segments)
 
     def add(self, segments: Iterable[Segment]) -> None:
@@ -150,36 +167,39 @@ class Elements:
 
     def items(self, run: Run) -> list[Any]:
         """A run's elements, as a fresh list."""
+        last = self._last.get(self.reader)
+        if last is not None and last[0] == run.spans:  # often so of neighbouring checkpoints
+            return last[1].copy()
         items: list[Any] = []
         for log, start, stop in run.spans:
             at = start
             while at < stop:
                 part, first = self._at(log, at)
-                last = min(len(part.raws), stop - part.start)
-                items += self._decoded(log, part, first, last)
-                at = part.start + last
+                read = min(len(part.raws), stop - part.start)
+                items += self._decoded(log, part, first, read)
+                at = part.start + read
+        self._last[self.reader] = run.spans, items.copy()
         return items
 
     def _decoded(self, log: int, part: _Part, first: int, last: int) -> list[Any]:
-        values = part.read_by(self.reader)
-        # By identity alone: values such as arrays have an `==` of their own.
-        wanted = [i for i in range(first, last) if values[i] is _UNREAD]
-        if wanted:
+        read = part.read_by(self.reader)
+        values = read.values
+        if read.left:
+            # By identity alone: values such as arrays have an `==` of their own.
+            wanted = [i for i in range(first, last) if values[i] is _UNREAD]
             raws = [part.raws[i] for i in wanted]
             if part.patched:
                 raws = [self.raw(log, part.start + i) for i in wanted]
-            read = self._codec.decode_many(raws, self.element)
-            for i, value in zip(wanted, read, strict=True):
-                values[i] = value
+            read.put(wanted, self._codec.decode_many(raws, self.element))
         return values[first:last]
 
     def element(self, log: int, pos: int) -> Any:
         """The value of one element."""
         part, i = self._at(log, pos)
-        values = part.read_by(self.reader)
-        if values[i] is _UNREAD:
-            values[i] = self._codec.decode(self.raw(log, pos), self.element)
-        return values[i]
+        read = part.read_by(self.reader)
+        if read.values[i] is _UNREAD:
+            read.put([i], [self._codec.decode(self.raw(log, pos), self.element)])
+        return read.values[i]
 
     def size(self, span: Span) -> int:
         """About how many bytes the span's elements take."""

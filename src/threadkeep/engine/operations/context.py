@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 from threadkeep.codec import Codec
 from threadkeep.codec.frame import Compression
@@ -34,6 +34,7 @@ from threadkeep.errors import CorruptionError
 TOKEN_BITS = 31
 _KEYFRAME_ROW = 64  # bytes that a keyframe takes as a row of its own, about
 KEYFRAME_EVERY = 16  # checkpoints written against one keyframe
+Keyframes: TypeAlias = dict[tuple[int, int], tuple[Manifest, int]]  # and the bytes of each
 ATTEMPTS = 8  # times a change is built anew when others came in between
 
 
@@ -57,8 +58,14 @@ class Engine:
         return self.token(TOKEN_BITS) + 1
 
 
-def read_manifest(stored: StoredCheckpoint) -> tuple[Manifest, Keyframe]:
+def read_manifest(
+    stored: StoredCheckpoint, known: Keyframes | None = None
+) -> tuple[Manifest, Keyframe]:
     """A stored checkpoint's manifest, and the keyframe it was written against.
+
+    Args:
+        stored: the checkpoint as read.
+        known: keyframes of its thread, each decoded once for all that are written against it.
 
     Raises:
         CorruptionError: the manifest or its keyframe is damaged or missing.
@@ -66,11 +73,14 @@ def read_manifest(stored: StoredCheckpoint) -> tuple[Manifest, Keyframe]:
     row = stored.row
     if stored.keyframe is None:
         raise CorruptionError("The keyframe of a checkpoint is missing.")
-    whole = Elements(NO_CODEC, (stored.keyframe,)).raw(row.key_log, row.key_pos)
-    key = manifest.decode(whole)
+    known, place = {} if known is None else known, (row.key_log, row.key_pos)
+    if place not in known:
+        whole = Elements(NO_CODEC, (stored.keyframe,)).raw(*place)
+        known[place] = manifest.decode(whole), len(whole)
+    key, size = known[place]
     data = checksum.unseal(row.manifest, checksum.of_checkpoint(row))
     # A process that comes and goes cannot count: large differences tell as much.
-    used = KEYFRAME_EVERY if 2 * len(data) > len(whole) + _KEYFRAME_ROW else 1
+    used = KEYFRAME_EVERY if 2 * len(data) > size + _KEYFRAME_ROW else 1
     return manifest.decode(data, key), Keyframe(key, row.key_log, row.key_pos, used)
 
 

@@ -21,7 +21,7 @@ from threadkeep.engine.model import (
     StoredCheckpoint,
     ThreadState,
 )
-from threadkeep.engine.operations.context import Engine, read_elements, read_manifest
+from threadkeep.engine.operations.context import Engine, Keyframes, read_elements, read_manifest
 from threadkeep.engine.refs import Ref
 from threadkeep.engine.rows import Write, counting
 from threadkeep.errors import CorruptionError, StaleThreadError, ThreadkeepError
@@ -49,10 +49,11 @@ class ChannelHistory:
 
 def steps(rows: Sequence[StoredCheckpoint]) -> Iterator[Step]:
     """The ancestors in rows that begin with a target, nearest first."""
+    known: Keyframes = {}
     for below, stored in pairwise(rows):
         row = below.row
         try:
-            read, _ = read_manifest(stored)
+            read, _ = read_manifest(stored, known)
             writes = counting(stored.writes, Child(row.id, row.run, row.seen))
         except ThreadkeepError as exc:
             exc.at(thread=stored.thread, namespace=stored.row.ns or None, checkpoint=stored.row.id)

@@ -33,7 +33,7 @@ from threadkeep.engine.model import (
     ThreadSize,
     WriteRow,
 )
-from threadkeep.engine.operations.context import NO_CODEC, Engine, read_manifest
+from threadkeep.engine.operations.context import NO_CODEC, Engine, Keyframes, read_manifest
 from threadkeep.engine.refs import Cell, Inline, Ref, Run, covering
 from threadkeep.engine.rows import unpack_metadata, unpack_writes
 from threadkeep.errors import CodecError, CorruptionError, ThreadkeepError
@@ -115,9 +115,10 @@ def _thread_stats(size: ThreadSize) -> Operation[ThreadStats]:
     segments = yield from _all_segments(size.thread, rows)
     logs = _Logs(segments)
     channels: dict[str, set[Span]] = {}
+    known: Keyframes = {}
     copies = 0
     for stored in rows.checkpoints:
-        read, key = read_manifest(stored)
+        read, key = read_manifest(stored, known)
         channels.setdefault("", set()).add(Span(key.log, key.pos, key.pos + 1))
         for name, entry in read.entries.items():
             if entry.ref is not None:

@@ -18,7 +18,7 @@ from threadkeep.engine.elements import Elements
 from threadkeep.engine.held import Keyframe
 from threadkeep.engine.manifest import Manifest
 from threadkeep.engine.model import Child, StoredCheckpoint
-from threadkeep.engine.operations.context import NO_CODEC, Engine, read_manifest
+from threadkeep.engine.operations.context import NO_CODEC, Engine, Keyframes, read_manifest
 from threadkeep.engine.refs import Cell, Inline, Ref, covering
 from threadkeep.engine.rows import counting, unpack_metadata
 from threadkeep.errors import ThreadkeepError
@@ -50,6 +50,7 @@ class Lineage:
     def __init__(self, checkpoints: Iterable[StoredCheckpoint]) -> None:
         self.stored: dict[Key, StoredCheckpoint] = {(s.row.ns, s.row.id): s for s in checkpoints}
         self._manifests: dict[Key, tuple[Manifest, Keyframe]] = {}
+        self._keyframes: Keyframes = {}
         self._led: dict[Key, frozenset[str]] = {}
         self._origins: dict[Search, _Origin] = {}
 
@@ -58,7 +59,7 @@ class Lineage:
         if key not in self._manifests:
             stored = self.stored[key]
             try:
-                self._manifests[key] = read_manifest(stored)
+                self._manifests[key] = read_manifest(stored, self._keyframes)
             except ThreadkeepError as exc:
                 exc.at(thread=stored.thread, namespace=key[0] or None, checkpoint=key[1])
                 raise

@@ -17,7 +17,7 @@ from threadkeep.engine.calls import Operation, fetch
 from threadkeep.engine.elements import Elements
 from threadkeep.engine.manifest import Manifest
 from threadkeep.engine.model import FREE, ScanCheckpoints, Span, StoredCheckpoint
-from threadkeep.engine.operations.context import Engine, keyframe_of, read_elements
+from threadkeep.engine.operations.context import Engine, Keyframes, read_elements, read_manifest
 from threadkeep.engine.operations.load import Loaded, assemble
 from threadkeep.engine.rows import Write, counting, unpack_metadata
 from threadkeep.errors import CorruptionError, ThreadkeepError
@@ -138,12 +138,13 @@ def _of_thread(
     engine: Engine, thread: str, rows: Sequence[StoredCheckpoint]
 ) -> Operation[list[Loaded]]:
     opened: list[tuple[StoredCheckpoint, Manifest, list[Write]]] = []
-    spans: list[Span] = []
+    spans: set[Span] = set()
+    known: Keyframes = {}
     for stored in rows:
         with _named(stored):
-            read, _ = keyframe_of(stored, None)
+            read, _ = read_manifest(stored, known)
             writes = counting(stored.writes, stored.child)
-        spans += [*read.needs(), *(span for write in writes for span in write.ref.needs)]
+        spans.update(read.needs(), *[write.ref.needs for write in writes])
         opened.append((stored, read, writes))
     elements, _ = yield from read_elements(engine, thread, spans)
     with collector.paused():
