@@ -34,6 +34,7 @@ from zlib import crc32
 
 import zstandard
 
+from threadkeep.codec import varint
 from threadkeep.errors import (
     CorruptionError,
     InvalidArgumentError,
@@ -47,7 +48,6 @@ COMPRESSED = 1
 ENCRYPTED = 2
 _KNOWN_FLAGS = COMPRESSED | ENCRYPTED
 _HEADER = 6  # bytes: magic, version and flags, checksum
-_VARINT_MAX = 10  # bytes: enough for 64 bits
 _WIDTHS = {1: "B", 2: "H", 4: "I", 8: "Q"}  # bytes of a size -> its form in `struct`
 
 MAX_BODY = 1 << 30
@@ -95,7 +95,7 @@ def pack(elements: Sequence[bytes], compression: Compression) -> bytes:
         )
     flags = 0
     if compression.level and len(body) > compression.over:
-        packed = _varint(len(body)) + _compressor(compression.level).compress(body)
+        packed = varint.pack(len(body)) + _compressor(compression.level).compress(body)
         if len(packed) <= compression.ratio * len(body):
             flags, body = COMPRESSED, packed
     head = _HEADS[flags]
@@ -152,12 +152,12 @@ def _join(elements: Sequence[bytes]) -> bytes:
     sizes = [*map(len, elements)]
     width = next(width for width in _WIDTHS if max(sizes) < 1 << 8 * width)
     table = struct.pack(f"<{count}{_WIDTHS[width]}", *sizes)
-    return b"".join((_varint(count), bytes((width,)), table, *elements))
+    return b"".join((varint.pack(count), bytes((width,)), table, *elements))
 
 
 def _split(body: bytes) -> list[bytes]:
     """Cut a body into its elements; sizes must account for every byte."""
-    count, at = _read_varint(body, 0)
+    count, at = varint.read(body, 0)
     if count == 1:
         return [body[at:]]
     sizes, at = _read_sizes(body, at, count) if count else ((), at)
@@ -181,7 +181,7 @@ def _read_sizes(body: bytes, at: int, count: int) -> tuple[tuple[int, ...], int]
 
 def _decompress(data: bytes) -> bytes:
     """Undo the compression; the declared size bounds what is allocated."""
-    size, at = _read_varint(data, 0)
+    size, at = varint.read(data, 0)
     packed = data[at:]
     try:
         declared = zstandard.frame_content_size(packed)
@@ -210,32 +210,6 @@ def _decompressor() -> zstandard.ZstdDecompressor:
     except AttributeError:
         made = _local.decompressor = zstandard.ZstdDecompressor()
         return made
-
-
-_SMALL = [bytes((n,)) for n in range(128)]
-
-
-def _varint(number: int) -> bytes:
-    if number < 128:  # noqa: PLR2004 - the seven bits of a varint's byte
-        return _SMALL[number]
-    out = bytearray()
-    while number > 127:  # noqa: PLR2004
-        out.append(number & 127 | 128)
-        number >>= 7
-    out.append(number)
-    return bytes(out)
-
-
-def _read_varint(data: bytes, at: int) -> tuple[int, int]:
-    """Return the number that starts at `at`, and where it ends."""
-    number = shift = 0
-    for byte in data[at : at + _VARINT_MAX]:
-        at += 1
-        number |= (byte & 127) << shift
-        if byte < 128:  # noqa: PLR2004
-            return number, at
-        shift += 7
-    raise CorruptionError("The segment is cut short inside a number.")
 
 
 def _is_int_within(value: object, low: int, high: int) -> bool:

@@ -1,9 +1,19 @@
 """Turning values into references: what a batch must store, and what is stored already.
 
 A draft is made for one call. It encodes what is new into log elements and reuses what
-the working set knows to be stored: the unchanged part of a value's last version, and
-values that another call has just stored (a message is written by its task first, and
-then met again in its channel).
+the working set knows to be stored. Each value is looked for in this order:
+
+1. the very value, as another call has just stored it (`Recent.known`);
+2. the ranges of its last version that are unchanged (`sequence.compare`); and then each
+   element that is new beside that:
+3. the very object, stored on its own a moment ago (`Recent.placed`): a message is written
+   by its task first, and then met again in its channel;
+4. the same element of a list or dict that was stored a moment ago (`Recent.known_part`);
+5. what is left is encoded, and put where a position was kept for it (`Recent.kept_for`),
+   or behind the last element of the channel's log.
+
+Step 1 is `value`, 2 to 5 are `_run` (a single value knows only 1, and patches); what they
+find is verified by its shadow, and carried along where its own batch may not be there.
 
 Invariant: a shadow is taken before its value is encoded, so that a change made in
 between is noticed when the value is met again.

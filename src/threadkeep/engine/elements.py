@@ -13,7 +13,7 @@ from bisect import bisect_right
 from collections.abc import Hashable, Iterable, Sequence
 from typing import Any
 
-from threadkeep.codec import Codec
+from threadkeep.codec import Codec, varint
 from threadkeep.codec.format import OBJECT, Tag
 from threadkeep.codec.frame import unpack
 from threadkeep.engine import patch, refs
@@ -47,7 +47,7 @@ def against(base: Raw | None, data: bytes) -> tuple[bytes, int, tuple[Span, ...]
     delta = patch.diff(to.data, data)
     if len(delta) > len(data) // 2:
         return data, 0, (), None
-    element = _PATCH + patch.number(to.log) + patch.number(to.pos) + delta
+    element = _PATCH + varint.pack(to.log) + varint.pack(to.pos) + delta
     uses = refs.covering((*to.uses, to.span))
     if to is base:
         return element, base.depth + 1, uses, anchor
@@ -224,8 +224,8 @@ class Elements:
         data = part.raws[i]
         deltas: list[bytes] = []
         while data[:2] == _PATCH:
-            base_log, at = patch.read_number(data, 2)
-            base_pos, at = patch.read_number(data, at)
+            base_log, at = varint.read(data, 2)
+            base_pos, at = varint.read(data, at)
             deltas.append(data[at:])
             if len(deltas) > _LONGEST * 4:
                 raise CorruptionError("A stored value's patches go round in a circle.")
@@ -238,8 +238,8 @@ def full_size(element: bytes) -> int:
     """How many bytes the element's value takes when it is whole."""
     if element[:2] != _PATCH:
         return len(element)
-    _, at = patch.read_number(element, 2)
-    _, at = patch.read_number(element, at)
+    _, at = varint.read(element, 2)
+    _, at = varint.read(element, at)
     return patch.full_size(element[at:])
 
 

@@ -15,13 +15,12 @@ from __future__ import annotations
 
 import zstandard
 
+from threadkeep.codec import varint
 from threadkeep.codec.frame import MAX_BODY
 from threadkeep.errors import CorruptionError
 
 _PLAIN, _ZSTD = 0, 1
 _SHORTEST_DICTIONARY = 8  # bytes; zstd takes none below
-_MORE = 0x80  # the bit of a LEB128 byte that says that another follows
-_NUMBER_MAX = 10  # bytes: enough for 64 bits
 _HEAD = 64  # bytes at the front that may be given anew
 _LARGE_BASE = 1 << 19
 _COMPRESS_OVER = 64  # a zstd frame costs a dozen bytes: below this it cannot win
@@ -33,7 +32,13 @@ def diff(old: bytes, new: bytes) -> bytes:
     front = _shared(old, new, first)
     back = _shared_back(old, new, min(len(old), len(new)) - front)
     middle = new[front : len(new) - back]
-    head = number(first) + new[:first] + number(front) + number(back) + number(len(middle))
+    head = (
+        varint.pack(first)
+        + new[:first]
+        + varint.pack(front)
+        + varint.pack(back)
+        + varint.pack(len(middle))
+    )
     if len(middle) > _COMPRESS_OVER:
         packed = _compress(middle, old[front : len(old) - back])
         if len(packed) < len(middle):
@@ -48,7 +53,7 @@ def apply(old: bytes, patch: bytes) -> bytes:
         CorruptionError: the patch is damaged or was not made against `old`.
     """
     try:
-        first, at = read_number(patch, 0)
+        first, at = varint.read(patch, 0)
         head, at = patch[at : at + first], at + first
         front, back, size, at = _bounds(patch, at)
         if size > MAX_BODY:  # no value is longer: nothing is to be allocated for it
@@ -65,16 +70,16 @@ def apply(old: bytes, patch: bytes) -> bytes:
 
 def full_size(patch: bytes) -> int:
     """The length of what the patch makes."""
-    first, at = read_number(patch, 0)
+    first, at = varint.read(patch, 0)
     front, back, size, _ = _bounds(patch, at + first)
     return front + back + size
 
 
 def _bounds(patch: bytes, at: int) -> tuple[int, int, int, int]:
     """The three numbers that begin at `at`, and where they end."""
-    front, at = read_number(patch, at)
-    back, at = read_number(patch, at)
-    size, at = read_number(patch, at)
+    front, at = varint.read(patch, at)
+    back, at = varint.read(patch, at)
+    size, at = varint.read(patch, at)
     return front, back, size, at
 
 
@@ -144,29 +149,3 @@ def _compress(data: bytes, base: bytes) -> bytes:
 def _decompress(data: bytes, base: bytes, size: int) -> bytes:
     context = zstandard.ZstdDecompressor(dict_data=_dictionary(base), max_window_size=1 << 28)
     return context.decompress(data, max_output_size=size)
-
-
-def number(value: int) -> bytes:
-    """A LEB128 number: seven bits a byte, the lowest first."""
-    out = bytearray()
-    while value >= _MORE:
-        out.append(value & (_MORE - 1) | _MORE)
-        value >>= 7
-    out.append(value)
-    return bytes(out)
-
-
-def read_number(data: bytes, at: int) -> tuple[int, int]:
-    """The number that begins at `at`, and where it ends.
-
-    Raises:
-        CorruptionError: no number of 64 bits begins there.
-    """
-    value = shift = 0
-    for byte in data[at : at + _NUMBER_MAX]:
-        at += 1
-        value |= (byte & (_MORE - 1)) << shift
-        if byte < _MORE:
-            return value, at
-        shift += 7
-    raise CorruptionError("A stored patch is cut short inside a number.")
