@@ -80,6 +80,31 @@ def limit(given: object) -> int | None:
     return given
 
 
+def ids(what: str, given: object) -> list[str]:
+    """Several ids, as text.
+
+    Raises:
+        InvalidArgumentError: it is a single text, or cannot be gone through.
+    """
+    if isinstance(given, str | bytes) or not isinstance(given, Iterable):
+        refuse(what, given, "Pass a list of ids, for a single one too.")
+    return [text(what, str(each)) for each in given]
+
+
+def classes(given: object) -> frozenset[tuple[str, ...]]:
+    """An allowlist: for each class its module and name.
+
+    Raises:
+        InvalidArgumentError: it is none.
+    """
+    found = set()
+    for each in given if isinstance(given, Iterable) else [given]:
+        if not isinstance(each, tuple | list) or not all(isinstance(part, str) for part in each):
+            refuse("An entry of the allowlist", each, 'It is a tuple: ("module", "Name").')
+        found.add(tuple(each))
+    return frozenset(found)
+
+
 # -- a checkpoint --------------------------------------------------------------------
 
 

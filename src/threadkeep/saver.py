@@ -27,7 +27,7 @@ from langgraph.checkpoint.base import (
 )
 from langgraph.checkpoint.serde.base import SerializerProtocol
 
-from threadkeep import arguments, drive, forks, options, versions
+from threadkeep import arguments, checks, drive, forks, options, versions
 from threadkeep.backends.base import AsyncBackend, Backend
 from threadkeep.codec import Codec, Compression, NativeCodec, SerdeCodec
 from threadkeep.engine.calls import Operation
@@ -112,6 +112,7 @@ class Saver(BaseCheckpointSaver[Any]):
             now=_now,
         )
         self._clones: dict[frozenset[tuple[str, ...]], Saver] = {}
+        self._clones_lock = threading.Lock()
 
     # -- life ------------------------------------------------------------------------
 
@@ -325,12 +326,15 @@ class Saver(BaseCheckpointSaver[Any]):
         """Remove the checkpoints of these runs (metadata `run_id`), in every thread.
 
         What DeltaChannels of other checkpoints are rebuilt through stays, hidden.
+
+        Raises:
+            InvalidArgumentError: the ids are no list.
         """
-        self._run(housekeeping.delete_for_runs(self._engine, list(map(str, run_ids))))
+        self._run(housekeeping.delete_for_runs(self._engine, checks.ids("run_ids", run_ids)))
 
     async def adelete_for_runs(self, run_ids: Sequence[str]) -> None:
         """See `delete_for_runs`."""
-        await self._arun(housekeeping.delete_for_runs(self._engine, list(map(str, run_ids))))
+        await self._arun(housekeeping.delete_for_runs(self._engine, checks.ids("run_ids", run_ids)))
 
     def copy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
         """Copy a whole thread inside the store.
@@ -351,13 +355,17 @@ class Saver(BaseCheckpointSaver[Any]):
         """Keep the newest checkpoint of each namespace ("keep_latest"), or none ("delete").
 
         Raises:
-            InvalidArgumentError: another strategy.
+            InvalidArgumentError: another strategy, or the ids are no list.
         """
-        self._run(housekeeping.prune(self._engine, list(map(str, thread_ids)), strategy))
+        self._run(self._prune(thread_ids, strategy))
 
     async def aprune(self, thread_ids: Sequence[str], *, strategy: str = "keep_latest") -> None:
         """See `prune`."""
-        await self._arun(housekeeping.prune(self._engine, list(map(str, thread_ids)), strategy))
+        await self._arun(self._prune(thread_ids, strategy))
+
+    def _prune(self, threads: Sequence[str], strategy: str) -> Operation[None]:
+        ids = checks.ids("thread_ids", threads)
+        return housekeeping.prune(self._engine, ids, strategy)
 
     # -- looking into the store ------------------------------------------------------
 
@@ -397,16 +405,20 @@ class Saver(BaseCheckpointSaver[Any]):
 
     def with_allowlist(self, extra_allowlist: Collection[tuple[str, ...]]) -> Saver:
         """A saver that also loads these (module, name) classes; all else is shared with it."""
-        key = frozenset(map(tuple, extra_allowlist))
-        clone = self._clones.get(key)
-        if clone is None:
-            clone = copy.copy(self)
-            codec = self._engine.codec.with_allowlist(key)
-            clone._engine = dataclasses.replace(self._engine, codec=codec)  # noqa: SLF001 - a clone
-            clone._clones = {}  # noqa: SLF001 - a clone
-            while len(self._clones) >= _CLONES:
-                self._clones.pop(next(iter(self._clones)), None)
-            self._clones[key] = clone
+        key = checks.classes(extra_allowlist)
+        with self._clones_lock:
+            clone = self._clones.get(key)
+            if clone is None:
+                while len(self._clones) >= _CLONES:
+                    del self._clones[next(iter(self._clones))]
+                clone = self._clones[key] = self._cloned(key)
+        return clone
+
+    def _cloned(self, allowed: frozenset[tuple[str, ...]]) -> Saver:
+        clone = copy.copy(self)
+        codec = self._engine.codec.with_allowlist(allowed)
+        clone._engine = dataclasses.replace(self._engine, codec=codec)  # noqa: SLF001 - a clone
+        clone._clones, clone._clones_lock = {}, threading.Lock()  # noqa: SLF001 - a clone
         return clone
 
 

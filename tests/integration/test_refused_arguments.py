@@ -194,6 +194,24 @@ def test_a_list_of_no_meaning_is_refused(saver: Any, options: Any) -> None:
             list(saver.list(config, **options))
 
 
+@pytest.mark.parametrize("ids", ["abc", b"abc", None, 7])
+def test_several_ids_are_a_list(saver: Any, ids: Any) -> None:
+    put(saver, place(), {"value": 1})
+    with pytest.raises(InvalidArgumentError, match="run_ids"):
+        saver.delete_for_runs(ids)
+    with pytest.raises(InvalidArgumentError, match="thread_ids"):
+        saver.prune(ids, strategy="delete")
+    saver.delete_for_runs([uuid.uuid4()])
+    assert saver.get_tuple(place()) is not None
+
+
+@pytest.mark.parametrize("allowed", [[1], "models", [("a", 1)], None, 7])
+def test_an_allowlist_is_pairs(saver: Any, allowed: Any) -> None:
+    with pytest.raises(InvalidArgumentError, match="allowlist"):
+        saver.with_allowlist(allowed)
+    assert saver.with_allowlist([["a", "B"]]) is saver.with_allowlist({("a", "B")})
+
+
 # -- code that is not ours -----------------------------------------------------------
 
 
