@@ -161,7 +161,8 @@ def _without(old: Mapping[str, Any], gone: Iterable[int]) -> dict[str, Any]:
 
 
 def _same_entry(a: Entry, b: Entry | None) -> bool:
-    return a is b or (b is not None and a.ref == b.ref and _equal(a.version, b.version))
+    # (Versions first: they tell most entries apart, and a reference may be long.)
+    return a is b or (b is not None and _equal(a.version, b.version) and a.ref == b.ref)
 
 
 def _same(a: Versions, b: Versions) -> bool:

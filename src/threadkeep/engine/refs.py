@@ -96,10 +96,11 @@ def from_wire(wire: Any, old: Ref | None = None) -> Ref | None:
 
 def _changes(new: tuple[Span, ...], old: tuple[Span, ...]) -> list[int]:
     """Spans as runs of the old ones (`first, count`) and new ones (`~log, start, length`)."""
-    where = {span: i for i, span in enumerate(old)}
-    flat: list[int] = []
-    last = -1  # where the count of the run under way stands, if there is one
-    for span in new:
+    same = _common(new, old)
+    flat = [0, same] if same else []
+    last = len(flat) - 1  # where the count of the run under way stands, if there is one
+    where = {span: i for i, span in enumerate(old[same:], same)}
+    for span in new[same:]:
         i = where.get(span)
         if i is None:
             flat += (~span.log, span.start, span.stop - span.start)
@@ -110,6 +111,16 @@ def _changes(new: tuple[Span, ...], old: tuple[Span, ...]) -> list[int]:
             flat += (i, 1)
             last = len(flat) - 1
     return flat
+
+
+def _common(new: tuple[Span, ...], old: tuple[Span, ...]) -> int:
+    """How many spans both begin with: nearly all, where a value has grown."""
+    count = 0
+    for a, b in zip(new, old, strict=False):
+        if a is not b and a != b:
+            break
+        count += 1
+    return count
 
 
 def _changed(flat: Sequence[int], old: tuple[Span, ...]) -> tuple[Span, ...]:

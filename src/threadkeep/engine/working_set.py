@@ -37,6 +37,7 @@ class ThreadMemory:
         self.logs = OpenLogs(self._lock, token)
         self.recent = Recent(self._lock, self.logs)
         self._states: OrderedDict[tuple[str, str], State] = OrderedDict()
+        self._states_weight = 0
 
     def meet(self, generation: int) -> None:
         """Forget everything if segments were removed since."""
@@ -45,6 +46,7 @@ class ThreadMemory:
                 self.logs.clear()
                 self.recent.clear()
                 self._states.clear()
+                self._states_weight = 0
                 self.generation = generation
                 self.logs.met()
 
@@ -76,28 +78,26 @@ class ThreadMemory:
         with self._lock:
             if generation != self.generation:
                 return
-            self._states[state.ns, str(state.id)] = state
-            self._states.move_to_end((state.ns, str(state.id)))
+            key = (state.ns, str(state.id))
+            self._states[key] = state
+            self._states.move_to_end(key)
             while self._has_too_many():
                 self._states.popitem(last=False)
 
     def _has_too_many(self) -> bool:
-        count = len(self._states)
-        if count <= _STATES_LEAST:
+        """Weigh the states; tell whether one must go."""
+        first, *others = self._states.values()
+        added = sum([state.fresh for state in others])
+        self._states_weight = first.weight + added
+        if len(others) < _STATES_LEAST:
             return False
-        return count > _STATES or self._added() > _STATE_BYTES
-
-    def _added(self) -> int:
-        """The bytes that the states hold beside what the first of them does."""
-        return sum([state.fresh for state in list(self._states.values())[1:]])
+        return len(others) >= _STATES or added > _STATE_BYTES
 
     @property
     def weight(self) -> int:
         """About how many bytes this takes."""
         with self._lock:
-            first = next(iter(self._states.values()), None)
-            states = self._added() + (first.weight if first is not None else 0)
-            values = states + self.recent.weight
+            values = self._states_weight + self.recent.weight
         return _BASE_WEIGHT + values * _OBJECT_FACTOR + self.logs.tails
 
 
