@@ -205,6 +205,53 @@ def test_an_interrupted_leader_leaves_the_others_their_turn(backend, monkeypatch
     assert stored(backend) == 4
 
 
+def test_an_interruption_before_anything_is_done_loses_no_ticket(backend, monkeypatch):
+    settle = backend._queue._settle
+    left = [1]
+
+    def interrupted_once(tickets):
+        if left:
+            left.pop()
+            raise KeyboardInterrupt
+        settle(tickets)
+
+    monkeypatch.setattr(backend._queue, "_settle", interrupted_once)
+    results = together(backend, [batch(n) for n in range(5)])
+    kinds = sorted(type(result).__name__ for result in results)
+    assert kinds == ["KeyboardInterrupt", *["NoneType"] * 4]
+    assert stored(backend) == 4
+    assert not backend._queue._waiting
+
+
+@pytest.mark.parametrize("change", [DropThread("t", 2), batch(2), batch(2, bump=True)])
+def test_an_interruption_leaves_no_transaction_open(backend, monkeypatch, change):
+    def interrupted(db, change):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(commits, "carry_out", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            backend.commit(change)
+    assert not backend._connections._writer.in_transaction
+    backend.commit(batch(1))
+    assert stored(backend) == 1
+
+
+@pytest.mark.parametrize("place", ["file", "memory"])
+@pytest.mark.parametrize("more", [{}, {"bump": True}])
+def test_a_transaction_left_open_takes_no_commit_with_it(backend, place, more):
+    if place == "memory":
+        backend = SqliteBackend(":memory:")
+    writer = backend._connections.writer()
+    writer.execute("BEGIN IMMEDIATE")
+    writer.execute("INSERT INTO tk_threads (thread) VALUES ('half done')")
+    backend.commit(batch(1, **more))
+    backend._connections.rest_writer()  # what was not committed is gone now
+    assert stored(backend) == 1
+    threads = backend._connections.writer().execute("SELECT thread FROM tk_threads")
+    assert threads.fetchall() == [("t",)]
+
+
 def test_an_interrupted_waiter_withdraws(backend):
     class Interrupting:
         def __enter__(self):

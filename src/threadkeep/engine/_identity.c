@@ -1,8 +1,8 @@
 /* Whether things are the very same objects: the comparisons whose cost is of every message
  * of a thread at every step (see identity.py, which has the same in Python).
  *
- * Only such comparisons live here. Invariants: while one runs, no Python code does, so that
- * nothing can change meanwhile; no reference count of what is compared is touched; every
+ * Only such comparisons live here. Invariants: while one compares, no Python code runs, so
+ * that nothing can change meanwhile; no reference count of what is compared is touched; every
  * answer is that of identity.py.
  */
 #define PY_SSIZE_T_CLEAN

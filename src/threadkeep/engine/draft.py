@@ -150,27 +150,29 @@ class Draft:
         ]
         if not afresh:
             self._find_placed(fresh)
-        seen = _watch_all(now, fresh, old)
-        raws = self._place(channel, fresh, seen.shadow.opaque, old, afresh=afresh)
+        shadow = _watch_all(now, fresh, old)
+        raws = self._place(channel, fresh, shadow.opaque, old, afresh=afresh)
+        count = now.first + len(now.items)
         weight = sum([e.size for e in fresh])
         if old is not None and old.seen.size:
-            weight += old.weight * (seen.size - len(fresh)) // old.seen.size
+            weight += old.weight * (count - len(fresh)) // old.seen.size
         run = Run(kind, refs.merged(_spans(now.pieces, fresh, old)))
-        if old is not None and len(fresh) < seen.size:
+        if old is not None and len(fresh) < count:
             self._know_part(channel, kind, fresh)
+        # (Only now that all is encoded: what could not be stored must not be held either.)
+        seen = _seen(now, old, shadow)
         if old is not None and _too_scattered(run.spans, weight):
             self.memory.logs.start(self.appender.ns, channel)
             return self._run(channel, kind, whole(seen.keys, seen.items), None, afresh=True)
         return run, HeldRun(kind, run.spans, seen, weight, raws)
 
     def _know_part(self, channel: str, kind: int, fresh: list[_Element]) -> None:
-        """Let the write that brought these elements find them, if it comes later.
-
-        (Objects it finds one by one.)
-        """
+        """Let the write that brought these elements find them, if it comes later."""
         new = [e for e in fresh if e.data and e.shadow is not None]
-        if all(is_state(e.item) for e in new) and kind != refs.DICT:
+        if not new:
             return
+        if kind != refs.DICT and len(new) == 1 and is_state(new[0].item):
+            return  # a single object is found by itself
         spans = refs.merged([e.span for e in new if e.span is not None])
         items = [e.item for e in new]
         keys = [e.key for e in new] if kind == refs.DICT else None
@@ -221,6 +223,8 @@ class Draft:
         if known is None or not isinstance(held, HeldRun) or not held.seen.shadow.holds():
             return 0
         count = _in_common(held.seen, offset, fresh, at)
+        if not count:
+            return 0
         for span in refs.cut(held.spans, offset, offset + count):
             self.appender.borrow(known.home, span)
             for pos in range(span.start, span.stop):
@@ -352,8 +356,8 @@ def _passing(value: Any) -> bool:
     return fields.get("id", value) is None
 
 
-def _watch_all(now: Now, fresh: list[_Element], old: HeldRun | None) -> Seen:
-    """Put all elements under watch; a few new ones get a shadow each, to be found again by."""
+def _watch_all(now: Now, fresh: list[_Element], old: HeldRun | None) -> Shadow:
+    """The shadow of all elements; a few new ones get one each, to be found again by."""
     if len(fresh) <= _SHARE_MOST:
         for e in fresh:
             if e.shadow is None:
@@ -362,13 +366,18 @@ def _watch_all(now: Now, fresh: list[_Element], old: HeldRun | None) -> Seen:
     known = len(new) == len(fresh)
     if old is None or not now.grows:
         afresh = known and len(new) == len(now.items)
-        shadow = Shadow.joined(new) if afresh else Shadow.of(watched(now.keys, now.items))
-        return Seen(now.keys, now.items, shadow)
+        return Shadow.joined(new) if afresh else Shadow.of(watched(now.keys, now.items))
     if not known:
         count = old.seen.size - now.first
         new = [Shadow.of(watched(now.keys and now.keys[count:], now.items[count:]))]
-    shadow = old.seen.shadow.extended(*new)
-    return old.seen.followed(now.items, shadow) if now.first else Seen(now.keys, now.items, shadow)
+    return old.seen.shadow.extended(*new)
+
+
+def _seen(now: Now, old: HeldRun | None, shadow: Shadow) -> Seen:
+    """What is remembered of the sequence."""
+    if old is not None and now.first:
+        return old.seen.followed(now.items, shadow)
+    return Seen(now.keys, now.items, shadow)
 
 
 def _spans(pieces: list[Piece], fresh: list[_Element], old: HeldRun | None) -> list[Span]:

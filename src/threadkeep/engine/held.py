@@ -9,6 +9,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Iterable, Mapping
 from operator import is_
+from types import MappingProxyType
 from typing import Any, NamedTuple, TypeAlias
 
 from threadkeep.codec import Codec
@@ -16,10 +17,10 @@ from threadkeep.engine.manifest import Manifest
 from threadkeep.engine.model import Segment, Span
 from threadkeep.engine.refs import Ref
 from threadkeep.engine.sequence import Seen
-from threadkeep.engine.shadow import Shadow, is_state
+from threadkeep.engine.shadow import Shadow
 
 _PART_MOST = 64  # elements of one value by which it is found again
-_NO_RAWS: Mapping[int, bytes] = {}
+_NO_RAWS: Mapping[int, bytes] = MappingProxyType({})
 _PART_OVER = 16  # bytes that such elements take at least, on average
 
 
@@ -156,27 +157,23 @@ class Known(NamedTuple):
     size: int
 
     def parts(self) -> Iterable[tuple[int, Any]]:
-        """The elements that the value is found again by, each with its number.
-
-        (Objects in a list are found by themselves: see `Placed`.)
-        """
+        """The elements that the value is found again by, each with its number."""
         if not isinstance(self.held, HeldRun):
             return ()
         seen = self.held.seen
         if seen.size > _PART_MOST or self.held.weight < _PART_OVER * seen.size:
             return ()
-        keyed = seen.keys is not None
-        return [(i, item) for i, item in enumerate(seen.items) if keyed or not is_state(item)]
+        return enumerate(seen.items)
 
     def holds(self, value: Any) -> bool:
         """Whether what was stored is this: the value itself, or a copy of it."""
         if isinstance(self.held, HeldCell):
             return self.held.shadow.holds()
         seen = self.held.seen
-        behind = seen.behind(list(value if seen.keys is None else value.values()))
-        if behind is None or behind or not seen.shadow.holds():
+        if not seen.is_all_of(list(value if seen.keys is None else value.values())):
             return False
-        return seen.keys is None or all(map(is_, list(value), seen.keys))
+        same_keys = seen.keys is None or all(map(is_, list(value), seen.keys))
+        return same_keys and seen.shadow.holds()
 
 
 def watch(value: object) -> Callable[[], object | None]:

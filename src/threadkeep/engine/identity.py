@@ -2,8 +2,8 @@
 
 Equality (`==`) would not do: `1 == True == 1.0`, and a change of type must not be lost.
 `intact`, `same_front` and `behind` are compiled (`_identity.c`) where the installation could
-compile them, else done in Python, which takes up to ten times as long. Invariant: both ways
-give the same answers.
+compile them, else done in Python, which takes up to ten times as long. Invariant: for
+arguments of the types given here both ways have the same answers.
 """
 
 from __future__ import annotations

@@ -14,6 +14,7 @@ on together.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import ormsgpack
@@ -24,7 +25,7 @@ from threadkeep.errors import CorruptionError
 
 Version = int | float | str | None
 Versions = dict[str, Version]
-_NONE: Mapping[str, Any] = {}
+_NONE: Mapping[str, Any] = MappingProxyType({})
 
 
 class Entry(NamedTuple):

@@ -352,10 +352,10 @@ class Batch(NamedTuple):
     """Rows to add and remove, all or nothing.
 
     Checked first, in this order: `born` (if given) must be greater than the thread's
-    `deleted_at`, else `ThreadDeletedError`; `generation` (if given) must be the
-    thread's own, else `StaleThreadError`; each fence must hold, else `ConflictError`.
-    Then `drop_segments` (each only where log, start and count all match), then
-    `segments`: one that is there with the same bytes is skipped, one that overlaps
+    `deleted_at` if it was ever deleted, else `ThreadDeletedError`; `generation` (if given)
+    must be the thread's own, else `StaleThreadError`; each fence must hold, else
+    `ConflictError`. Then `drop_segments` (each only where log, start and count all match),
+    then `segments`: one that is there with the same bytes is skipped, one that overlaps
     stored positions in any other way is a `SegmentTakenError`. Checkpoint rows replace
     by (ns, id). Drops of what is absent are harmless. `bump` raises the generation.
     `now` is the time in microseconds since 1970.

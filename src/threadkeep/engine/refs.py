@@ -163,9 +163,9 @@ def cut(spans: Iterable[Span], start: int, stop: int) -> list[Span]:
     for span in spans:
         log, first, last = span
         end = at + last - first
-        if start <= at and end <= stop:
+        if start <= at < end <= stop:
             found.append(span)
-        elif at < stop and start < end:
+        elif max(start, at) < min(stop, end):
             found.append(Span(log, first + max(start - at, 0), last - max(end - stop, 0)))
         elif at >= stop:
             break

@@ -27,8 +27,8 @@ class Piece(NamedTuple):
 class Seen:
     """A sequence as last seen: `keys` for a dict, `items` (values), and their shadow.
 
-    Immutable. A version that only adds to the one before shares its list, which is longer
-    than the older one is: to copy it each time would touch every element.
+    What it shows never changes. A version that only adds to the one before shares its list,
+    which is then longer than the older version is: copying would touch every element.
     """
 
     __slots__ = ("_items", "keys", "shadow", "size")
@@ -45,9 +45,13 @@ class Seen:
         """The elements, or a dict's values, in a fresh list."""
         return self._items[: self.size]
 
-    def __getitem__(self, index: int) -> Any:
-        """The element, or a dict's value, of this number."""
-        return self._items[index]
+    def item(self, number: int) -> Any:
+        """The element, or a dict's value, of this number, 0 to `size - 1`."""
+        return self._items[number]
+
+    def is_all_of(self, items: list[Any]) -> bool:
+        """Whether the items are the very elements seen here, and no more."""
+        return len(items) == self.size == self.same_front(items)
 
     def same_front(self, items: list[Any]) -> int:
         """How many of the very elements seen here the items begin with."""
@@ -145,7 +149,7 @@ def _is_fragment(old: Seen, items: list[Any]) -> bool:
     """Whether these are a few elements of their own beside a long list, as a write is."""
     if not items or 4 * len(items) >= old.size:
         return False
-    return items[0] is not old[0] and items[-1] is not old[old.size - 1]
+    return items[0] is not old.item(0) and items[-1] is not old.item(old.size - 1)
 
 
 def _without_changed(pieces: list[Piece], changed: set[int]) -> list[Piece]:
@@ -179,7 +183,7 @@ def _back(old: Seen, keys: list[Any] | None, items: list[Any], most: int) -> int
 def _same_at(old: Seen, i: int, keys: list[Any] | None, items: list[Any], j: int) -> bool:
     if keys is not None and old.keys is not None and not _same_value(old.keys[i], keys[j]):
         return False
-    return _same_value(old[i], items[j])
+    return _same_value(old.item(i), items[j])
 
 
 def _same_value(a: Any, b: Any) -> bool:

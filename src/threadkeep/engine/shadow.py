@@ -267,7 +267,7 @@ class Shadow:
 
     def holds(self) -> bool:
         """Whether every element is as it was; never true if one is opaque."""
-        return all(not chunk.opaque and intact(*chunk.rows) for chunk in self._chunks)
+        return all(not chunk.opaque and chunk.rows.intact() for chunk in self._chunks)
 
     def changed(self) -> set[int]:
         """The indexes of the elements that changed or cannot be watched."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import gc
+import weakref
 from typing import Annotated
 
 import pytest
@@ -26,6 +27,7 @@ from pydantic import BaseModel
 from typing_extensions import TypedDict
 
 from threadkeep.engine import manifest, rows
+from threadkeep.errors import UnserializableError
 from threadkeep.saver import Saver
 
 from .values import Plain
@@ -233,6 +235,49 @@ def test_a_write_after_its_put_encodes_no_message(made):
     codec.encoded.clear()
     saver.put_writes(found.config, [("m", new)], "task")
     assert codec.encoded == []
+
+
+@pytest.mark.parametrize("first", ["write", "put"])
+def test_messages_of_more_than_a_megabyte_are_encoded_once(made, first):
+    saver, _, codec = made
+    found = loaded_run(saver, messages(20))
+    value = found.checkpoint["channel_values"]["m"]
+    new = [AIMessage("x" * 300_000, id=f"new-{n}") for n in range(8)]
+    calls = {
+        "write": lambda: saver.put_writes(found.config, [("m", list(new))], "task"),
+        "put": lambda: saver.put(
+            found.config, checkpoint(2, {"m": [*value, *new]}, {"m": 2}), {}, {}
+        ),
+    }
+    calls.pop(first)()
+    codec.encoded.clear()
+    calls.popitem()[1]()
+    assert codec.encoded == []
+
+
+def test_a_put_that_failed_holds_nothing(made):
+    saver, _, codec = made
+    found = loaded_run(saver, messages(20))
+    value = found.checkpoint["channel_values"]["m"]
+    big = AIMessage("x" * 100_000, id="big")
+    gone = weakref.ref(big)
+    with pytest.raises(UnserializableError):
+        saver.put(found.config, checkpoint(2, {"m": [*value, big, object()]}, {"m": 2}), {}, {})
+    del big
+    codec.encoded.clear()
+    gc.collect()
+    assert gone() is None
+
+
+def test_a_dict_that_only_loses_keys_is_remembered_once(made):
+    saver, _, _ = made
+    value = {f"key {n}": [LONG, n] for n in range(20)}
+    found = loaded_run(saver, value)
+    at, known = found.config, saver._engine.memory("t").recent._known
+    for n in range(2, 10):
+        del value[f"key {n}"]
+        at = saver.put(at, checkpoint(n, {"m": dict(value)}, {"m": n}), {}, {})
+    assert len(known) <= 10
 
 
 def test_a_changed_write_is_encoded_again(made):

@@ -89,7 +89,7 @@ def _copied(source: Thread, *, generation: int) -> Thread:
 
 
 def _check_thread(batch: Batch, thread: Thread) -> None:
-    if batch.born is not None and batch.born <= thread.deleted_at:
+    if batch.born is not None and thread.deleted_at and batch.born <= thread.deleted_at:
         raise ThreadDeletedError(thread=batch.thread)
     if batch.generation is not None and batch.generation != thread.generation:
         raise StaleThreadError(thread=batch.thread)

@@ -47,9 +47,13 @@ _KINDS = {
 _NUMBER = "(SELECT number FROM tk_threads WHERE thread = new.thread)"
 # Stored segments never overlap: only the last one that starts before our end can reach us.
 _NEIGHBOUR = f"""
-    SELECT start, count, data FROM tk_segments
+    SELECT start, count FROM tk_segments
     WHERE thread = {_NUMBER} AND log = new.log AND start < new.pos + new.count
     ORDER BY start DESC LIMIT 1
+"""
+_SAME = f"""
+    SELECT 1 FROM tk_segments WHERE thread = {_NUMBER} AND log = new.log
+        AND start = new.pos AND count = new.count AND data = new.data
 """
 _LAST_SEQ = f"""
     SELECT seq FROM tk_writes
@@ -64,8 +68,8 @@ _STEPS = {
             WHERE thread = new.thread AND coalesce(generation, 0) <> new.generation""",
     ),
     "segment": (
-        f"""SELECT RAISE(ABORT, 'taken') FROM ({_NEIGHBOUR}) WHERE start + count > new.pos
-            AND NOT (start = new.pos AND count = new.count AND data = new.data)""",
+        f"""SELECT RAISE(ABORT, 'taken') FROM ({_NEIGHBOUR})
+            WHERE start + count > new.pos AND NOT EXISTS ({_SAME})""",
         f"""INSERT OR IGNORE INTO tk_segments (thread, log, start, count, data)
             VALUES ({_NUMBER}, new.log, new.pos, new.count, new.data)""",
     ),
@@ -103,8 +107,8 @@ SETTINGS = tuple(_settings())
 """What a connection that writes is told once."""
 
 
-def in_one(batch: Batch) -> bool:
-    """Whether the batch is added by a single statement, and does nothing else."""
+def suffice(batch: Batch) -> bool:
+    """Whether the batch only adds rows, in a single statement."""
     more = batch.fences or batch.drop_segments or batch.drop_checkpoints or batch.drop_writes
     rows = len(batch.segments) + len(batch.checkpoints) + len(batch.writes)
     return rows < _MOST_ROWS and not (more or batch.hide_checkpoints or batch.bump)

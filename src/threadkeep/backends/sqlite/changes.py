@@ -1,9 +1,9 @@
 """Changes as SQL.
 
-Only what runs inside a write transaction lives here. Invariants: the caller has begun
-it and ends it, and undoes everything where one of these raises, unless the change is
-atomic by itself (`in_one`); values reach SQL as bound parameters only; each text is
-constant, so that SQLite compiles it once.
+Only what writes lives here. Invariants: the caller has begun a transaction and ends it,
+and undoes everything where one of these raises, but for a change that is a single
+statement (`in_one`), which is a transaction of its own where none was begun; values reach
+SQL as bound parameters only; each text is constant, so that SQLite compiles it once.
 """
 # ruff: noqa: S608 - texts are put together from constants of this package only
 
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 def in_one(change: Change) -> bool:
     """Whether the change is a single statement: all or nothing, in a transaction or without."""
-    return isinstance(change, Batch) and additions.in_one(change)
+    return isinstance(change, Batch) and additions.suffice(change)
 
 
 def carry_out(db: sqlite3.Connection, change: Change) -> None:
@@ -53,7 +53,7 @@ def carry_out(db: sqlite3.Connection, change: Change) -> None:
 
 
 def _apply(db: sqlite3.Connection, batch: Batch) -> None:
-    if additions.in_one(batch):
+    if additions.suffice(batch):
         additions.add(db, batch)
         return
     additions.check(db, batch)

@@ -1,15 +1,17 @@
 """Group commit: changes that wait at the same time share one transaction.
 
-Only the queue lives here, and the transaction around `changes.carry_out`. Invariants: a
-caller gets the result of its own change; a change that fails leaves its neighbours
-alone; whoever holds the write lock commits for all that wait, so nobody waits for a
-thread that may be gone.
+Only the queue lives here, and the transaction around `changes.carry_out`; a single
+statement that nothing waits beside is its own. Invariants: a caller gets the result of its
+own change; a change that fails leaves its neighbours alone; whoever holds the write lock
+commits for all that wait, so nobody waits for a thread that may be gone; wherever a caller
+is interrupted, no ticket of another is lost and no transaction stays open.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from contextlib import suppress
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from threadkeep.backends.sqlite.changes import carry_out, in_one
@@ -32,10 +34,11 @@ _STEPS = 16  # at most, for one commit
 class _Ticket:
     """A change that waits, and what became of it."""
 
-    __slots__ = ("change", "done", "error", "withdrawn")
+    __slots__ = ("change", "done", "error", "in_one", "withdrawn")
 
     def __init__(self, change: Change) -> None:
         self.change = change
+        self.in_one = in_one(change)
         self.done = False
         self.withdrawn = False  # its caller was interrupted while it waited
         self.error: ThreadkeepError | None = None
@@ -55,8 +58,8 @@ class CommitQueue:
     def commit(self, change: Change) -> None:
         """Carry out the change; return when it is committed. See `Backend.commit`."""
         ticket = _Ticket(change)
-        self._waiting.append(ticket)
         try:
+            self._waiting.append(ticket)
             with self._connections.write_lock:
                 while not ticket.done:
                     self._commit_waiting()
@@ -69,22 +72,22 @@ class CommitQueue:
                 del ticket  # its error's traceback holds this frame: no cycle
 
     def _commit_waiting(self) -> None:
-        """Commit what waits; put back what an interruption left undone."""
-        count = min(len(self._waiting), _MOST)
-        tickets = [self._waiting.popleft() for _ in range(count)]
-        tickets = [ticket for ticket in tickets if not ticket.withdrawn]
+        """Commit what waits. Tickets stay in the queue until they are settled."""
+        waiting = list(islice(self._waiting, _MOST))  # (at once: others go on adding)
         try:
-            self._settle(tickets)
+            self._settle([t for t in waiting if not t.done and not t.withdrawn])
+        except BaseException:  # interrupted, whatever had begun
+            self._connections.rest_writer()
+            raise
         finally:
-            undone = [ticket for ticket in tickets if not ticket.done]
-            if undone:
-                self._waiting.extendleft(reversed(undone))
+            while self._waiting and (self._waiting[0].done or self._waiting[0].withdrawn):
+                self._waiting.popleft()
 
     def _settle(self, tickets: Sequence[_Ticket]) -> None:
-        alone = len(tickets) == 1 and in_one(tickets[0].change)
+        autocommit = len(tickets) == 1 and tickets[0].in_one
         try:
             db = self._connections.writer()
-            if not alone:
+            if not autocommit:
                 db.execute("BEGIN IMMEDIATE")
         except DRIVER_ERRORS as error:
             self._fail(tickets, error)
@@ -92,19 +95,18 @@ class CommitQueue:
             for ticket in tickets:
                 ticket.settle(type(error)(error.message, hint=error.hint))
         else:
-            self._transact(db, tickets, alone=alone)
+            self._transact(db, tickets, autocommit=autocommit)
             if any(map(_frees_pages, tickets)):
                 self._give_back(db)
 
-    def _transact(self, db: sqlite3.Connection, tickets: Sequence[_Ticket], *, alone: bool) -> None:
-        """Carry out all of them and commit; each alone where that does not work.
-
-        A single statement `alone` is a transaction of its own.
-        """
+    def _transact(
+        self, db: sqlite3.Connection, tickets: Sequence[_Ticket], *, autocommit: bool
+    ) -> None:
+        """Carry out all of them and commit; each alone where that does not work."""
         try:
             guarded = len(tickets) > 1
             errors = [_attempt(db, ticket, guarded=guarded) for ticket in tickets]
-            if not alone:
+            if not autocommit:
                 db.execute("ROLLBACK" if all(errors) else "COMMIT")
         except DRIVER_ERRORS as error:
             self._connections.rest_writer()
@@ -113,9 +115,6 @@ class CommitQueue:
             else:
                 for ticket in tickets:
                     self._settle([ticket])
-        except BaseException:
-            self._connections.rest_writer()
-            raise
         else:
             for ticket, failure in zip(tickets, errors, strict=True):
                 ticket.settle(failure)
@@ -126,13 +125,16 @@ class CommitQueue:
             failure.__cause__ = error
             ticket.settle(failure)
 
+    def _others_wait(self) -> bool:
+        return any(not ticket.done for ticket in list(self._waiting))
+
     def _give_back(self, db: sqlite3.Connection) -> None:
         """Return free pages to the file system, a little at a time."""
         # What was asked for is committed: giving back can wait for the next time.
         with suppress(*DRIVER_ERRORS):
             for _ in range(_STEPS):
                 (free,) = db.execute("PRAGMA freelist_count").fetchone()
-                if free <= _SPARE_PAGES or self._waiting:
+                if free <= _SPARE_PAGES or self._others_wait():
                     return
                 pages = min(free - _SPARE_PAGES, _STEP_PAGES)
                 # Frees a page a step; `execute` would take one step only.
@@ -141,7 +143,7 @@ class CommitQueue:
 
 def _attempt(db: sqlite3.Connection, ticket: _Ticket, *, guarded: bool) -> ThreadkeepError | None:
     """Carry out one change; `guarded`: so that a failure undoes this one alone."""
-    savepoint = guarded and not in_one(ticket.change)
+    savepoint = guarded and not ticket.in_one
     if savepoint:
         db.execute("SAVEPOINT tk")
     failure = None

@@ -70,8 +70,10 @@ class Connections:
         return self._location.in_memory
 
     def writer(self) -> sqlite3.Connection:
-        """The connection that writes."""
+        """The connection that writes, in no transaction."""
         self._check_open()
+        if self._writer is not None and self._writer.in_transaction:
+            self.rest_writer()  # an interrupted call left one open
         if self._writer is None:
             self._writer = self._open(self._location.connect_writer)
         return self._writer

@@ -34,7 +34,7 @@ from threadkeep.errors import CorruptionError
 TOKEN_BITS = 31
 _KEYFRAME_ROW = 64  # bytes that a keyframe takes as a row of its own, about
 KEYFRAME_EVERY = 16  # checkpoints written against one keyframe
-Keyframes: TypeAlias = dict[tuple[int, int], tuple[Manifest, int]]  # and the bytes of each
+Keyframes: TypeAlias = dict[tuple[int, int], tuple[Manifest, int]]  # each with its size in bytes
 ATTEMPTS = 8  # times a change is built anew when others came in between
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextlib import suppress
 from functools import partial
+from types import MappingProxyType
 from typing import Any, NamedTuple, cast
 
 from threadkeep.engine import checksum
@@ -46,7 +47,7 @@ from threadkeep.errors import (
     ThreadkeepError,
 )
 
-_NOTHING: Mapping[str, Any] = {}
+_NOTHING: Mapping[str, Any] = MappingProxyType({})
 _KNOWN_KEYS = (
     "v",
     "id",
