@@ -205,6 +205,26 @@ def test_an_interrupted_leader_leaves_the_others_their_turn(backend, monkeypatch
     assert stored(backend) == 4
 
 
+def test_the_queue_is_only_gone_over_while_nobody_adds_to_it(backend):
+    """A garbage collection may let another thread run in the midst of it."""
+    queue = backend._queue
+
+    class Guarded(deque):
+        def __iter__(self):
+            assert queue._lock.locked()
+            return super().__iter__()
+
+        def append(self, ticket):
+            assert queue._lock.locked()
+            super().append(ticket)
+
+    queue._waiting = Guarded()
+    backend.commit(batch(1))
+    backend.commit(DropThread("t", 2))
+    backend.commit(batch(2))
+    assert stored(backend) == 1
+
+
 def test_an_interruption_before_anything_is_done_loses_no_ticket(backend, monkeypatch):
     settle = backend._queue._settle
     left = [1]

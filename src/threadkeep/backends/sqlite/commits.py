@@ -9,6 +9,7 @@ is interrupted, no ticket of another is lost and no transaction stays open.
 
 from __future__ import annotations
 
+import threading
 from collections import deque
 from contextlib import suppress
 from itertools import islice
@@ -54,12 +55,14 @@ class CommitQueue:
     def __init__(self, connections: Connections) -> None:
         self._connections = connections
         self._waiting: deque[_Ticket] = deque()  # only who holds the write lock takes from it
+        self._lock = threading.Lock()  # while it is added to or gone over; held for moments only
 
     def commit(self, change: Change) -> None:
         """Carry out the change; return when it is committed. See `Backend.commit`."""
         ticket = _Ticket(change)
         try:
-            self._waiting.append(ticket)
+            with self._lock:
+                self._waiting.append(ticket)
             with self._connections.write_lock:
                 while not ticket.done:
                     self._commit_waiting()
@@ -73,7 +76,8 @@ class CommitQueue:
 
     def _commit_waiting(self) -> None:
         """Commit what waits. Tickets stay in the queue until they are settled."""
-        waiting = list(islice(self._waiting, _MOST))  # (at once: others go on adding)
+        with self._lock:
+            waiting = list(islice(self._waiting, _MOST))
         try:
             self._settle([t for t in waiting if not t.done and not t.withdrawn])
         except BaseException:  # interrupted, whatever had begun
@@ -126,7 +130,8 @@ class CommitQueue:
             ticket.settle(failure)
 
     def _others_wait(self) -> bool:
-        return any(not ticket.done for ticket in list(self._waiting))
+        with self._lock:
+            return any(not ticket.done for ticket in self._waiting)
 
     def _give_back(self, db: sqlite3.Connection) -> None:
         """Return free pages to the file system, a little at a time."""
