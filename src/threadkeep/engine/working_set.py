@@ -73,6 +73,12 @@ class ThreadMemory:
         """The checkpoint's state, if it is remembered."""
         return self._states.get((ns, str(checkpoint_id)))
 
+    def newest(self, ns: str) -> State | None:
+        """The state that was remembered last in the namespace."""
+        with self._lock:
+            states = reversed(self._states.values())
+            return next((state for state in states if state.ns == ns), None)
+
     def publish(self, state: State, generation: int | None) -> None:
         """Remember a state whose commit has succeeded (or that was read) under `generation`."""
         with self._lock:

@@ -280,6 +280,19 @@ def test_a_dict_that_only_loses_keys_is_remembered_once(made):
     assert len(known) <= 10
 
 
+def test_a_large_text_in_a_write_before_its_checkpoint_is_a_patch(made):
+    saver, _, _ = made
+    text = "".join(f"line {n}\n" for n in range(20_000))
+    found = loaded_run(saver, text)
+    soon = {"configurable": {**found.config["configurable"], "checkpoint_id": "00000002"}}
+    before = saver.stats().by_thread[0].bytes
+    edited = text.replace("line 777\n", "line seven\n")
+    saver.put_writes(soon, [("m", edited)], "task")
+    assert saver.stats().by_thread[0].bytes - before < 200
+    saver.put(found.config, checkpoint(2, {"m": text}, {"m": 1}), {}, {})
+    assert saver.get_tuple(soon).pending_writes == [("task", "m", edited)]
+
+
 def test_a_changed_write_is_encoded_again(made):
     saver, _, codec = made
     found = loaded_run(saver, messages(20))

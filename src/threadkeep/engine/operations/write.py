@@ -58,7 +58,8 @@ def _build(engine: Engine, memory: ThreadMemory, call: PutWrites) -> Built:
     place, generation = call.place, memory.generation
     appender = Appender(memory, place.ns, engine.compression)
     draft = Draft(memory, engine.codec, appender, writes=True)
-    state = memory.state(place.ns, str(place.id))
+    # A write may come before its checkpoint is stored: then the one before shows what is there.
+    state = memory.state(place.ns, str(place.id)) or memory.newest(place.ns)
     held = state.held if state is not None else {}
     packed = []
     try:
