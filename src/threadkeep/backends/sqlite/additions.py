@@ -114,25 +114,34 @@ def suffice(batch: Batch) -> bool:
     return rows < _MOST_ROWS and not (more or batch.hide_checkpoints or batch.bump)
 
 
-def add(db: sqlite3.Connection, batch: Batch) -> None:
-    """Check the batch's thread and add its rows.
+def check_and_add(db: sqlite3.Connection, batch: Batch) -> None:
+    """Check the batch's thread and add its rows, which `suffice` for one statement.
 
     Raises:
         ThreadDeletedError, StaleThreadError, SegmentTakenError: the statement changed nothing.
         DRIVER_ERRORS: the same, if the transaction still lives.
     """
-    thread = batch.thread
-    rows = [_thread(batch)]
-    rows += [_segment(thread, segment) for segment in batch.segments]
-    rows += [_checkpoint(thread, row) for row in batch.checkpoints]
-    rows += [_write(thread, row) for row in batch.writes]
-    for start in range(0, len(rows), _MOST_ROWS):
-        _insert(db, thread, rows[start : start + _MOST_ROWS])
+    _insert(db, batch.thread, [_thread(batch), *_rows(batch)])
 
 
 def check(db: sqlite3.Connection, batch: Batch) -> None:
-    """Check the batch's thread alone, and give it its row."""
+    """Check the batch's thread alone, and give it its row. Raises as `check_and_add`."""
     _insert(db, batch.thread, [_thread(batch)])
+
+
+def add(db: sqlite3.Connection, batch: Batch) -> None:
+    """Add the rows of a batch whose thread was checked. Raises as `check_and_add`."""
+    rows = _rows(batch)
+    for start in range(0, len(rows), _MOST_ROWS):
+        _insert(db, batch.thread, rows[start : start + _MOST_ROWS])
+
+
+def _rows(batch: Batch) -> list[_Row]:
+    thread = batch.thread
+    rows = [_segment(thread, segment) for segment in batch.segments]
+    rows += [_checkpoint(thread, row) for row in batch.checkpoints]
+    rows += [_write(thread, row) for row in batch.writes]
+    return rows
 
 
 def _insert(db: sqlite3.Connection, thread: str, rows: Sequence[_Row]) -> None:

@@ -54,7 +54,7 @@ def carry_out(db: sqlite3.Connection, change: Change) -> None:
 
 def _apply(db: sqlite3.Connection, batch: Batch) -> None:
     if additions.suffice(batch):
-        additions.add(db, batch)
+        additions.check_and_add(db, batch)
         return
     additions.check(db, batch)
     number = _number(db, batch.thread)

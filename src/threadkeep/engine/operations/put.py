@@ -35,8 +35,8 @@ from threadkeep.engine.operations.context import (
     KEYFRAME_EVERY,
     Engine,
     hold,
-    keyframe_of,
     read_elements,
+    read_manifest,
     resume_logs,
 )
 from threadkeep.engine.refs import Inline, Ref
@@ -137,7 +137,7 @@ def _parent(engine: Engine, memory: ThreadMemory, call: Put) -> Operation[tuple[
     memory.meet(reply.generation)
     if call.parent is None or reply.found is None:
         return reply.generation, None
-    read, key = keyframe_of(reply.found, None)
+    read, key = read_manifest(reply.found)
     row = reply.found.row
     data, codec = row.manifest, engine.codec
     return reply.generation, State(place.ns, row.id, row.flags, read, key, {}, data, codec)
@@ -211,21 +211,7 @@ def _build(
     flags = call.flags
     if loaded is None and parent is not None:  # the run that chose its checkpoint goes on
         flags |= parent.flags & FREE
-    row = CheckpointRow(
-        ns=place.ns,
-        id=str(place.id),
-        parent=None if call.parent is None else str(call.parent),
-        run=loaded.run if loaded is not None else 0,
-        seen=loaded.seen if loaded is not None else 0,
-        flags=flags,
-        ts=pack_time(call.checkpoint.get("ts", "")),
-        metadata=metadata,
-        exact=exact,
-        key_log=key.log,
-        key_pos=key.pos,
-        manifest=b"",
-    )
-    row = row._replace(manifest=checksum.seal(data, checksum.of_checkpoint(row)))
+    row = _row(call, flags, metadata, exact, key, data)
     batch = Batch(
         thread=place.thread,
         now=now,
@@ -240,6 +226,28 @@ def _build(
     data, codec, fresh = row.manifest, engine.codec, draft.fresh
     state = State(place.ns, row.id, flags, written, key, held, data, codec, owner, fresh)
     return Built(batch, appender, state)
+
+
+def _row(
+    call: Put, flags: int, metadata: str, exact: bytes | None, key: Keyframe, data: bytes
+) -> CheckpointRow:
+    """The checkpoint's row, its manifest's bytes sealed together with the rest of it."""
+    loaded = call.parent if isinstance(call.parent, LoadedId) else None
+    row = CheckpointRow(
+        ns=call.place.ns,
+        id=str(call.place.id),
+        parent=None if call.parent is None else str(call.parent),
+        run=loaded.run if loaded is not None else 0,
+        seen=loaded.seen if loaded is not None else 0,
+        flags=flags,
+        ts=pack_time(call.checkpoint.get("ts", "")),
+        metadata=metadata,
+        exact=exact,
+        key_log=key.log,
+        key_pos=key.pos,
+        manifest=b"",
+    )
+    return row._replace(manifest=checksum.seal(data, checksum.of_checkpoint(row)))
 
 
 def born(*ids: str | None) -> int | None:
