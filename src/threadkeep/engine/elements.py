@@ -10,7 +10,7 @@ decoded once for each reader and shared by all that it reads.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import Any
 
 from threadkeep.codec import Codec, varint
@@ -26,7 +26,10 @@ _PATCH = bytes((OBJECT, Tag.PATCH))
 _PATCH_OVER = 1024  # bytes from which a value is worth a patch
 _LONGEST = 16  # patches on patches, before going back to the anchor
 _OLDEST = 15  # anchors on anchors, before the value is stored whole again
+_KEPT = 32 << 20  # bytes of values put together from patches that one reading keeps
 _UNREAD: Any = object()
+
+_Place = tuple[int, int]  # a log and a position
 
 
 def against(base: Raw | None, data: bytes) -> tuple[bytes, int, tuple[Span, ...], Raw | None]:
@@ -91,6 +94,24 @@ class _Part:
         return self.values.get(reader) or self.values.setdefault(reader, _Values(len(self.raws)))
 
 
+class _Whole:
+    """Values put together from patches: of a listing's versions each is the next one's base.
+
+    Invariant: holds at most `_KEPT` bytes, the latest ones.
+    """
+
+    def __init__(self) -> None:
+        self.values: dict[_Place, bytes] = {}
+        self._bytes = 0
+
+    def put(self, place: _Place, data: bytes) -> None:
+        """Keep a value, and as many of those before it as there is room for."""
+        self.values[place] = data
+        self._bytes += len(data)
+        while self._bytes > _KEPT:
+            self._bytes -= len(self.values.pop(next(iter(self.values))))
+
+
 class Elements:
     """The elements of some segments of one thread, decoded once for each reader.
 
@@ -103,6 +124,7 @@ class Elements:
         self._codec = codec
         self._parts: dict[int, list[_Part]] = {}
         self._starts: dict[int, list[int]] = {}
+        self._whole = _Whole()
         self._last: dict[Hashable, tuple[tuple[Span, ...], list[Any]]] = {}  # the run read last
         self.add(segments)
 
@@ -208,30 +230,37 @@ class Elements:
 
     def depth(self, log: int, pos: int) -> int:
         """How deep the element lies in patches, as `against` counts."""
-        steps = len(self._patches(log, pos)[1])
+        steps = len(self._patches((log, pos), {})[1])
         return steps if steps < _LONGEST else _LONGEST * (_OLDEST + 1) - 1
 
     def raw(self, log: int, pos: int) -> bytes:
         """The codec's bytes of one element, patches applied."""
-        data, deltas = self._patches(log, pos)
-        for delta in reversed(deltas):
+        data, patches = self._patches((log, pos), self._whole.values)
+        for place, delta in reversed(patches):
             data = patch.apply(data, delta)
+            self._whole.put(place, data)
         return data
 
-    def _patches(self, log: int, pos: int) -> tuple[bytes, list[bytes]]:
-        """The whole element that this one goes back to, and the patches, last one first."""
-        part, i = self._at(log, pos)
-        data = part.raws[i]
-        deltas: list[bytes] = []
-        while data[:2] == _PATCH:
-            base_log, at = varint.read(data, 2)
-            base_pos, at = varint.read(data, at)
-            deltas.append(data[at:])
-            if len(deltas) > _LONGEST * 4:
+    def _patches(
+        self, place: _Place, known: Mapping[_Place, bytes]
+    ) -> tuple[bytes, list[tuple[_Place, bytes]]]:
+        """The nearest whole version that this element goes back to, and the patches after it.
+
+        The last patch comes first, each with the place that it stands at. A version in
+        `known` counts as whole.
+        """
+        patches: list[tuple[_Place, bytes]] = []
+        while True:
+            part, i = self._at(*place)
+            data = known.get(place) or part.raws[i]
+            if data[:2] != _PATCH:
+                return data, patches
+            if len(patches) > _LONGEST * 4:
                 raise CorruptionError("A stored value's patches go round in a circle.")
-            base, i = self._at(base_log, base_pos)
-            data = base.raws[i]
-        return data, deltas
+            log, at = varint.read(data, 2)
+            pos, at = varint.read(data, at)
+            patches.append((place, data[at:]))
+            place = log, pos
 
 
 def full_size(element: bytes) -> int:

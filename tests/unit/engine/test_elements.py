@@ -115,7 +115,7 @@ def test_a_long_chain_of_patches_is_read_in_few_steps():
         found = Elements(CODEC, [raw_segment(1, p, [stored[p]]) for p in sorted(needed)])
         assert found.raw(1, pos) == data
         assert elements.full_size(element) == len(data)
-        deepest = max(deepest, len(found._patches(1, pos)[1]))
+        deepest = max(deepest, len(found._patches((1, pos), {})[1]))
     assert whole == 3
     assert deepest <= 46
 
@@ -129,14 +129,29 @@ def test_a_chain_goes_on_in_another_process():
         if pos % 7 == 0:  # what another process knows of it
             found = Elements(CODEC, [raw_segment(1, p, [e]) for p, e in stored.items()])
             raw = Raw(found.raw(1, pos), 1, pos, found.depth(1, pos), uses)
-        assert (
-            len(
-                Elements(CODEC, [raw_segment(1, p, [e]) for p, e in stored.items()])._patches(
-                    1, pos
-                )[1]
-            )
-            <= 46
-        )
+        found = Elements(CODEC, [raw_segment(1, p, [e]) for p, e in stored.items()])
+        assert len(found._patches((1, pos), {})[1]) <= 46
+
+
+@pytest.mark.parametrize("order", [1, -1], ids=["oldest first", "newest first"])
+@pytest.mark.parametrize("room", [1 << 20, 0], ids=["room for all", "no room"])
+def test_neighbouring_versions_are_put_together_once(order, room, monkeypatch):
+    stored, raw = [], None
+    whole = list(versions(200))
+    for pos, data in enumerate(whole):
+        element, depth, uses, anchor = elements.against(raw, data)
+        stored.append(element)
+        raw = Raw(data, 1, pos, depth, uses, anchor)
+    applied = []
+    apply = patch.apply
+    monkeypatch.setattr(patch, "apply", lambda *of: applied.append(of) or apply(*of))
+    monkeypatch.setattr(elements, "_KEPT", room)
+    found = Elements(CODEC, [raw_segment(1, 0, stored)])
+    for pos in range(200)[::order]:
+        assert found.raw(1, pos) == whole[pos]
+    patches = sum(element.startswith(elements._PATCH) for element in stored)
+    assert len(applied) == patches if room else len(applied) > 5 * patches
+    assert sum(map(len, found._whole.values.values())) <= room
 
 
 def test_small_values_and_other_values_are_stored_whole():
