@@ -17,6 +17,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TypedDict
 
 ROOT = Path(__file__).resolve().parents[1]
 CI = os.environ.get("CI", "").lower() in {"1", "true"}
@@ -67,10 +68,28 @@ def other_user() -> int | None:
         ) from None
 
 
+class Identity(TypedDict):
+    """What `subprocess` needs to run something as a user: its group too, and no other of ours."""
+
+    user: int | None
+    group: int | None
+    extra_groups: list[int] | None
+
+
+def identity(user: int | None) -> Identity:
+    if user is None:
+        return {"user": None, "group": None, "extra_groups": None}
+    try:
+        group = pwd.getpwuid(user).pw_gid
+    except KeyError:
+        raise ServiceError(f"TK_TEST_USER={user} is no user of this machine") from None
+    return {"user": user, "group": group, "extra_groups": []}
+
+
 def runs(user: int | None, *command: str | Path) -> bool:
     """Whether this user can do it: tried, since modes of folders are not all that decides."""
     try:
-        done = subprocess.run(command, user=user, cwd="/", check=False, capture_output=True)
+        done = subprocess.run(command, **identity(user), cwd="/", check=False, capture_output=True)
     except (OSError, subprocess.SubprocessError):
         return False
     return done.returncode == 0

@@ -18,7 +18,7 @@ from functools import partial
 from pathlib import Path
 from types import FrameType
 
-from programs import ServiceError, own
+from programs import ServiceError, identity, own
 
 PATIENCE = 60.0  # seconds for a server to answer: the machine may be busy
 
@@ -81,7 +81,7 @@ class Server:
             with self.log.open("wb") as log:
                 process = self.process = subprocess.Popen(
                     command(port),
-                    user=user,
+                    **identity(user),
                     cwd="/",
                     env=os.environ | {"LC_ALL": "C"},
                     stdin=subprocess.DEVNULL,
@@ -167,7 +167,7 @@ def initialise(programs: Path, data: Path, user: int | None) -> None:
     role = ["--username=threadkeep", "--auth=trust"]
     done = subprocess.run(
         [programs / "initdb", "-D", data, *role, "--encoding=UTF8", "--no-locale", "--no-sync"],
-        user=user,
+        **identity(user),
         cwd="/",
         check=False,
         stdout=subprocess.PIPE,
