@@ -1,13 +1,23 @@
 """threadkeep: a LangGraph checkpoint saver that stores what changed."""
 
 from threadkeep.codec import Compression, register, register_module
-from threadkeep.savers import AsyncSqliteSaver, InMemorySaver, MemorySaver, SqliteSaver, open_saver
+from threadkeep.savers import (
+    AsyncPostgresSaver,
+    AsyncSqliteSaver,
+    InMemorySaver,
+    MemorySaver,
+    PostgresSaver,
+    SqliteSaver,
+    open_saver,
+)
 
 __all__ = [
+    "AsyncPostgresSaver",
     "AsyncSqliteSaver",
     "Compression",
     "InMemorySaver",
     "MemorySaver",
+    "PostgresSaver",
     "SqliteSaver",
     "open_saver",
     "register",

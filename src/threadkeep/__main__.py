@@ -1,6 +1,7 @@
-"""`python -m threadkeep check FILE`: what can be asked of a store from the shell.
+"""`threadkeep check FILE`, `threadkeep migrate URL`: what can be asked for from the shell.
 
-Invariant: a file that is looked at is neither made nor changed.
+Also `python -m threadkeep`. Invariants: a file that is looked at is neither made nor
+changed; what cannot be done is said in one line.
 """
 
 from __future__ import annotations
@@ -14,24 +15,38 @@ from threadkeep.backends.sqlite import SqliteBackend
 from threadkeep.engine.operations.inspection import CheckReport, Finding
 from threadkeep.errors import CorruptionError, ThreadkeepError
 from threadkeep.saver import Saver
+from threadkeep.savers import open_saver
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Run a command. Exit codes: 0 all is well, 1 damage was found, 2 it could not be done."""
-    parser = argparse.ArgumentParser(prog="python -m threadkeep")
+    parser = argparse.ArgumentParser(prog="threadkeep")
     commands = parser.add_subparsers(dest="command", required=True)
     check = commands.add_parser(
         "check",
         help="verify every checksum, reference and span of a database",
-        epilog="example: python -m threadkeep check threads.db",
+        epilog="example: threadkeep check threads.db",
     )
     check.add_argument("file", type=Path, help="the SQLite file")
+    migrate = commands.add_parser(
+        "migrate",
+        help="make the tables of a database, or bring them to this release's version",
+        epilog="example: threadkeep migrate postgresql://owner@localhost/app?schema=agents",
+    )
+    migrate.add_argument("url", help="as open_saver takes it")
     options = parser.parse_args(arguments)
     try:
-        return _check(options.file)
+        return _check(options.file) if options.command == "check" else _migrate(options.url)
     except ThreadkeepError as exc:
         _say(f"threadkeep: {' '.join(str(exc).split())}", sys.stderr)
         return 2
+
+
+def _migrate(url: str) -> int:
+    with open_saver(url) as saver:
+        saver.setup()
+    _say("the tables are of this release")
+    return 0
 
 
 def _check(file: Path) -> int:

@@ -15,10 +15,11 @@ from inspect import iscoroutinefunction
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from threadkeep import forks
-from threadkeep.backends.base import AsyncBackend, Backend
+from threadkeep.backends.base import AsyncBackend, Backend, DualBackend
 from threadkeep.engine.calls import Fetch, Operation
 from threadkeep.engine.model import Change, Read
 from threadkeep.errors import InvalidArgumentError, ThreadkeepError
+from threadkeep.straight import finish
 
 if TYPE_CHECKING:
     from typing_extensions import TypeIs
@@ -31,6 +32,13 @@ _MOST_THREADS = 32  # calls of one process that wait for its disks at the same t
 def is_async(backend: Backend | AsyncBackend) -> TypeIs[AsyncBackend]:
     """Whether the backend is driven by awaiting it."""
     return iscoroutinefunction(backend.fetch)
+
+
+def awaited(backend: Backend | AsyncBackend) -> AsyncBackend | None:
+    """What async methods await; None where they need a thread to wait in."""
+    if is_async(backend):
+        return backend
+    return backend.asynchronous if isinstance(backend, DualBackend) else None
 
 
 def blocking(backend: Backend | AsyncBackend) -> Backend:
@@ -85,15 +93,7 @@ class _NeverSuspends:
 
 def run(operation: Operation[T], backend: Backend) -> T:
     """Drive an operation to its end on a blocking backend, in the calling thread."""
-    driver = arun(operation, _NeverSuspends(backend))
-    try:
-        driver.send(None)
-    except StopIteration as stop:
-        result: T = stop.value
-        return result
-    finally:
-        driver.close()
-    raise AssertionError("a blocking backend does not suspend")  # pragma: no cover
+    return finish(arun(operation, _NeverSuspends(backend)))
 
 
 async def in_thread(call: Callable[[], T]) -> T:

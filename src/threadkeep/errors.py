@@ -126,6 +126,22 @@ class NewerDatabaseError(OpenError, NewerFormatError):
     """The database was made by a newer release of threadkeep."""
 
 
+class NotSetUpError(OpenError):
+    """The database has no tables of threadkeep."""
+
+
+class UnreachableError(OpenError):
+    """The database server cannot be reached."""
+
+    retryable = True
+
+
+class StatementTimeoutError(BackendError):
+    """The database took longer than it may."""
+
+    retryable = True
+
+
 class ClosedError(BackendError):
     """The saver has been closed."""
 

@@ -28,7 +28,12 @@ from langgraph.checkpoint.base import (
 from langgraph.checkpoint.serde.base import SerializerProtocol
 
 from threadkeep import arguments, checks, drive, forks, options, versions
-from threadkeep.backends.base import AsyncBackend, Backend
+from threadkeep.backends.base import (
+    AsyncBackend,
+    Backend,
+    MigratingAsyncBackend,
+    MigratingBackend,
+)
 from threadkeep.codec import Codec, Compression, NativeCodec, SerdeCodec
 from threadkeep.engine.calls import Operation
 from threadkeep.engine.operations import (
@@ -101,6 +106,7 @@ class Saver(BaseCheckpointSaver[Any]):
         if serde is not None:
             codec = SerdeCodec(serde)
         self._backend = backend
+        self._awaited = drive.awaited(backend)
         working_set = WorkingSet(working_set_bytes, threading.Lock, _RANDOM.getrandbits)
         forks.watch(working_set)
         self._engine = Engine(
@@ -117,8 +123,26 @@ class Saver(BaseCheckpointSaver[Any]):
     # -- life ------------------------------------------------------------------------
 
     def setup(self) -> _Done:
-        """Do nothing: the store is made when it is opened. May be awaited."""
+        """Make the tables, or bring them to this release's version, where opening does not.
+
+        May be awaited; `asetup` waits without holding up the event loop.
+
+        Raises:
+            NewerDatabaseError: the tables are of a later release.
+            UnreachableError, BackendError: the server failed, or may not do that.
+        """
+        backend = drive.blocking(self._backend)
+        if isinstance(backend, MigratingBackend):
+            backend.migrate()
         return _Done()
+
+    async def asetup(self) -> None:
+        """See `setup`."""
+        native = self._awaited
+        if isinstance(native, MigratingAsyncBackend):
+            await native.migrate()
+        elif native is None:
+            await drive.in_thread(self.setup)
 
     def close(self) -> None:
         """Release everything. Idempotent; later calls raise `ClosedError`."""
@@ -126,9 +150,9 @@ class Saver(BaseCheckpointSaver[Any]):
 
     async def aclose(self) -> None:
         """See `close`."""
-        if drive.is_async(self._backend):
-            await self._backend.close()
-        else:
+        if self._awaited is not None:
+            await self._awaited.close()
+        if not drive.is_async(self._backend):
             await drive.in_thread(self.close)
 
     def __enter__(self) -> Self:
@@ -157,8 +181,8 @@ class Saver(BaseCheckpointSaver[Any]):
         return drive.run(operation, drive.blocking(self._backend))
 
     async def _arun(self, operation: Operation[T]) -> T:
-        if drive.is_async(self._backend):
-            return await drive.arun(operation, self._backend)
+        if self._awaited is not None:
+            return await drive.arun(operation, self._awaited)
         return await drive.in_thread(partial(self._run, operation))
 
     # -- reading ---------------------------------------------------------------------

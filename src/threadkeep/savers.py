@@ -6,7 +6,7 @@ from typing import Any, Literal, Self
 
 from threadkeep import options as own_options
 from threadkeep.backends.memory import MemoryBackend
-from threadkeep.backends.open import open_backend
+from threadkeep.backends.open import open_backend, open_postgres
 from threadkeep.backends.sqlite import Database, SqliteBackend
 from threadkeep.saver import Saver
 
@@ -60,13 +60,65 @@ class SqliteSaver(Saver):
         return cls(conn_string, **options)
 
 
+class PostgresSaver(Saver):
+    """A saver on a PostgreSQL database, in place of LangGraph's `PostgresSaver`.
+
+    Sync and async methods each have connections of their own kind, from pools that are
+    opened when they are first needed. Call `setup()` once before the first use, or run
+    `threadkeep migrate URL`.
+
+    Args:
+        conn: a URL (or another conninfo of libpq), or a pool or connection of psycopg,
+            which stays the caller's, who closes it. With an async one, only the async
+            methods work.
+        pipe: a pipeline of psycopg on that connection; not needed, as calls are pipelined
+            where it helps.
+        **options: those of `Saver`, and `schema` (where the tables lie, "threadkeep"),
+            `min_size` and `max_size` (connections of a pool, 1 and 16), `timeout` (seconds
+            to wait for a free one, 30), `prepare_threshold` (after how many uses a
+            statement is prepared, 5; None for never), `statement_timeout` (seconds; None
+            for the server's own), `application_name` ("threadkeep").
+
+    Raises:
+        OpenError: the URL cannot be read, or psycopg is not installed.
+        InvalidArgumentError: an option is unknown or has no meaning, or a pool was given
+            with a pipe; nothing was opened.
+    """
+
+    def __init__(self, conn: Any, pipe: Any = None, **options: Any) -> None:
+        own = {name: options.pop(name) for name in own_options.NAMES if name in options}
+        own_options.check(own)
+        super().__init__(open_postgres(conn, pipe, **options), **own)
+
+    @classmethod
+    def from_conn_string(cls, conn_string: str, *, pipeline: bool = False, **options: Any) -> Self:
+        """Open the database of a URL; use it under `with` or `async with`.
+
+        Args:
+            conn_string: the URL.
+            pipeline: has no effect: calls are pipelined where it helps.
+            **options: those of `PostgresSaver`.
+        """
+        del pipeline
+        return cls(conn_string, **options)
+
+
+class AsyncPostgresSaver(PostgresSaver):
+    """`PostgresSaver`, in place of LangGraph's `AsyncPostgresSaver`: `setup` is awaited."""
+
+    async def setup(self) -> None:  # type: ignore[override] # as the class that it replaces
+        """See `Saver.setup`."""
+        await self.asetup()
+
+
 def open_saver(url: str, **options: Any) -> Saver:
     """Open the store that a URL names; use it under `with` or `async with`.
 
     Args:
-        url: `sqlite:///relative.db`, `sqlite:////absolute.db`, `sqlite:///:memory:` or
-            `memory://`.
-        **options: those of `Saver`, and those of the backend (see `SqliteSaver`).
+        url: `sqlite:///relative.db`, `sqlite:////absolute.db`, `sqlite:///:memory:`,
+            `postgresql://user:password@host:5432/database` or `memory://`.
+        **options: those of `Saver`, and those of the backend (see `SqliteSaver` and
+            `PostgresSaver`).
 
     Raises:
         OpenError: the scheme is unknown, or the store cannot be opened.

@@ -1,6 +1,6 @@
-"""Raises children that run conversations on one file until they are killed.
+"""Raises children that run conversations on one store until they are killed.
 
-Run as a program: for each line "path seed" on stdin it forks a child (everything is
+Run as a program: for each line "URL seed" on stdin it forks a child (everything is
 imported by then, so that a child starts at once) and reports on stdout: `pid N`, a line
 `ack THREAD ID DIGEST` for each checkpoint as soon as its put has returned, `dead` when
 the child is gone.
@@ -14,6 +14,7 @@ import os
 import random
 import sys
 import threading
+from functools import wraps
 from typing import Annotated, Any, TypedDict
 
 from langchain_core.messages import AIMessage, AnyMessage, HumanMessage, ToolMessage
@@ -21,7 +22,8 @@ from langgraph.graph import END, START, StateGraph
 from langgraph.graph.message import add_messages
 from langgraph.types import Send
 
-from threadkeep import SqliteSaver
+from threadkeep import open_saver
+from threadkeep.saver import Saver
 
 CONVERSATIONS = ("first", "second", "third")
 
@@ -39,23 +41,28 @@ def digest(values: dict[str, Any]) -> str:
     return hashlib.sha256(repr(known).encode()).hexdigest()[:16]
 
 
-class Acknowledging(SqliteSaver):
-    """Says so as soon as a checkpoint is stored."""
+def acknowledging(saver: Saver) -> Saver:
+    """The saver, made to say so as soon as a checkpoint is stored."""
+    inner = saver.put
 
-    def put(self, config: Any, checkpoint: Any, metadata: Any, new_versions: Any) -> Any:
+    @wraps(inner)
+    def put(config: Any, checkpoint: Any, metadata: Any, new_versions: Any) -> Any:
         told = digest(checkpoint["channel_values"])
-        stored = super().put(config, checkpoint, metadata, new_versions)
+        stored = inner(config, checkpoint, metadata, new_versions)
         if not config["configurable"].get("checkpoint_ns"):
             thread = config["configurable"]["thread_id"]
             say(f"ack {thread} {checkpoint['id']} {told}")
         return stored
+
+    saver.put = put
+    return saver
 
 
 def say(line: str) -> None:
     os.write(1, f"{line}\n".encode())  # one write, so that lines of threads never mix
 
 
-def graph(saver: SqliteSaver, chance: random.Random) -> Any:
+def graph(saver: Saver, chance: random.Random) -> Any:
     def model(state: State) -> dict[str, Any]:
         text = f"answer {chance.random()} " * chance.randrange(1, 8)
         files = {**state.get("files", {}), f"file {chance.randrange(9)}": text}
@@ -77,9 +84,10 @@ def graph(saver: SqliteSaver, chance: random.Random) -> Any:
     return builder.compile(checkpointer=saver)
 
 
-def converse(path: str, seed: int) -> None:
+def converse(url: str, seed: int) -> None:
     """Talk in every conversation at once, for ever."""
-    saver = Acknowledging(path, synchronous="normal")
+    options = {"synchronous": "normal"} if url.startswith("sqlite") else {}
+    saver = acknowledging(open_saver(url, **options))
 
     def talk(thread: str) -> None:
         chance = random.Random(f"{seed} {thread}")
@@ -97,10 +105,10 @@ def converse(path: str, seed: int) -> None:
 
 def main() -> None:
     for line in sys.stdin:
-        path, seed = line.rsplit(maxsplit=1)
+        url, seed = line.rsplit(maxsplit=1)
         child = os.fork()
         if not child:
-            converse(path, int(seed))
+            converse(url, int(seed))
             return
         say(f"pid {child}")
         os.waitpid(child, 0)

@@ -24,9 +24,11 @@ from engine_kit import (
     run_config,
 )
 from langchain_core.messages import AIMessage, HumanMessage
+from postgres_kit import empty_schema, url
 
 from threadkeep import errors
 from threadkeep.backends.memory import MemoryBackend
+from threadkeep.backends.postgres import PostgresBackend
 from threadkeep.backends.sqlite import SqliteBackend
 from threadkeep.engine import appender
 from threadkeep.saver import Saver
@@ -199,7 +201,7 @@ OPERATIONS = [
 ]
 
 
-@pytest.fixture(params=["memory", "sqlite"])
+@pytest.fixture(params=["memory", "sqlite", "postgres"])
 def stores(request, tmp_path):
     """Makes one backend after the other; closes them in the end."""
     made = []
@@ -207,6 +209,8 @@ def stores(request, tmp_path):
     def make() -> Failing:
         if request.param == "memory":
             inner: Any = MemoryBackend()
+        elif request.param == "postgres":
+            inner = PostgresBackend(url(), schema=empty_schema(), max_size=2)
         else:
             inner = SqliteBackend(tmp_path / f"{len(made)}.db", synchronous="normal")
         made.append(Failing(inner))

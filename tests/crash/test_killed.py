@@ -12,12 +12,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from postgres_kit import url_for
 
 from tests.crash.nursery import CONVERSATIONS, digest
-from threadkeep import SqliteSaver
+from threadkeep import open_saver
+from threadkeep.saver import Saver
 
-KILLS = 180
-KILLS_A_FILE = 20
+KILLS = {"sqlite": 180, "postgres": 60}
+KILLS_A_STORE = 20
 SEED = 20
 ROOT = Path(__file__).parents[2]
 
@@ -40,10 +42,10 @@ class Nursery:
             self.told[words[1], words[2]] = words[3]
         return words
 
-    def raise_and_kill(self, path: Path, seed: int, chance: random.Random) -> None:
+    def raise_and_kill(self, url: str, seed: int, chance: random.Random) -> None:
         """Let a child work for some acknowledged checkpoints and a moment, then kill it."""
         assert self.program.stdin is not None
-        self.program.stdin.write(f"{path} {seed}\n".encode())
+        self.program.stdin.write(f"{url} {seed}\n".encode())
         self.program.stdin.flush()
         child = int(self.line()[1])
         for _ in range(chance.randrange(12)):
@@ -68,7 +70,7 @@ def nursery() -> Iterator[Nursery]:
     found.close()
 
 
-def missing(saver: SqliteSaver, told: dict[tuple[str, str], str]) -> list[tuple[str, str]]:
+def missing(saver: Saver, told: dict[tuple[str, str], str]) -> list[tuple[str, str]]:
     """The acknowledged checkpoints that are not there as they were."""
     lost = []
     for (thread, checkpoint_id), wanted in told.items():
@@ -79,15 +81,23 @@ def missing(saver: SqliteSaver, told: dict[tuple[str, str], str]) -> list[tuple[
     return lost
 
 
-def test_nothing_acknowledged_is_lost(nursery: Nursery, tmp_path: Path) -> None:
+def url_of(store: str, number: int, folder: Path) -> str:
+    """A store of its own for each number."""
+    if store == "postgres":
+        return url_for(folder / str(number))
+    return f"sqlite:///{folder / str(number)}.db"
+
+
+@pytest.mark.parametrize("store", KILLS)
+def test_nothing_acknowledged_is_lost(nursery: Nursery, store: str, tmp_path: Path) -> None:
     chance = random.Random(SEED)
     threads = set()
-    for kill in range(KILLS):
+    for kill in range(KILLS[store]):
         nursery.told.clear()
-        # A fresh file now and then: what is checked each time stays small.
-        path = tmp_path / f"{kill // KILLS_A_FILE}.db"
-        nursery.raise_and_kill(path, kill, chance)
-        with SqliteSaver(path) as saver:
+        # A fresh store now and then: what is checked each time stays small.
+        url = url_of(store, kill // KILLS_A_STORE, tmp_path)
+        nursery.raise_and_kill(url, kill, chance)
+        with open_saver(url) as saver:
             report = saver.check()
             assert report.ok, f"kill {kill}: {report.findings[0]}"
             assert not missing(saver, nursery.told), f"kill {kill}"
@@ -95,11 +105,12 @@ def test_nothing_acknowledged_is_lost(nursery: Nursery, tmp_path: Path) -> None:
     assert threads == set(CONVERSATIONS)
 
 
-def test_nor_by_later_kills(nursery: Nursery, tmp_path: Path) -> None:
+@pytest.mark.parametrize("store", KILLS)
+def test_nor_by_later_kills(nursery: Nursery, store: str, tmp_path: Path) -> None:
     chance = random.Random(SEED + 1)
-    path = tmp_path / "one.db"
-    for kill in range(KILLS_A_FILE):
-        nursery.raise_and_kill(path, kill, chance)
-    with SqliteSaver(path) as saver:
+    url = url_of(store, 0, tmp_path)
+    for kill in range(KILLS_A_STORE):
+        nursery.raise_and_kill(url, kill, chance)
+    with open_saver(url) as saver:
         assert not missing(saver, nursery.told)
-    assert len(nursery.told) > KILLS_A_FILE
+    assert len(nursery.told) > KILLS_A_STORE

@@ -4,17 +4,33 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from postgres_kit import url_for
+
 import threadkeep
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-BACKENDS = ("memory", "sqlite")
+BACKENDS = ("memory", "sqlite", "postgres")
+
+
+SHARED = ("sqlite", "postgres")
+"""Those that savers of several processes have in common."""
+
+
+def url_of(name: str, folder: Path) -> str:
+    """The URL of the store that a folder stands for; the same one each time."""
+    if name == "postgres":
+        return url_for(folder)
+    return f"sqlite:///{folder / 'threads.db'}"
 
 
 def open_backend(name: str, folder: Path, **options: Any) -> Any:
     """A fresh saver of ours; `with` and `async with` close it."""
     if name == "memory":
         return threadkeep.open_saver("memory://", **options)
-    options.setdefault("synchronous", "normal")
-    return threadkeep.open_saver(f"sqlite:///{folder / 'threads.db'}", **options)
+    if name == "postgres":
+        options.setdefault("max_size", 4)
+    else:
+        options.setdefault("synchronous", "normal")
+    return threadkeep.open_saver(url_of(name, folder), **options)

@@ -8,9 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-import threadkeep
-
-from .backends import BACKENDS, open_backend
+from .backends import BACKENDS, SHARED, open_backend
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -23,14 +21,12 @@ def saver(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Any]:
         yield opened
 
 
-@pytest.fixture
-def another(tmp_path: Path) -> Iterator[Callable[..., Any]]:
-    """Opens one more saver on the same file, as another process would."""
+@pytest.fixture(params=SHARED)
+def another(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callable[..., Any]]:
+    """Opens one more saver on the same store, as another process would."""
     with ExitStack() as stack:
 
         def open_one_more(**options: Any) -> Any:
-            options = {"synchronous": "normal", **options}
-            url = f"sqlite:///{tmp_path / 'shared.db'}"
-            return stack.enter_context(threadkeep.open_saver(url, **options))
+            return stack.enter_context(open_backend(request.param, tmp_path, **options))
 
         yield open_one_more

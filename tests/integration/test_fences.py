@@ -20,6 +20,7 @@ from typing_extensions import TypedDict
 
 from threadkeep.errors import ConflictError, ThreadDeletedError
 
+from .backends import SHARED, open_backend, url_of
 from .places import THREAD, at
 from .rows import place, put
 from .runs import SCHEMAS, Gate, HeldBack, Plain, Run, leaves, story, told
@@ -477,10 +478,14 @@ def finish_process(process: subprocess.Popen[str]) -> Any:
     return json.loads(answer)
 
 
-def test_of_two_processes_the_second_is_refused(another: Any, tmp_path: Path) -> None:
-    saver = another(conflicts="raise")
+@pytest.mark.parametrize("store", SHARED)
+def test_of_two_processes_the_second_is_refused(store: str, tmp_path: Path) -> None:
+    with open_backend(store, tmp_path, conflicts="raise") as saver:
+        _race(saver, url_of(store, tmp_path))
+
+
+def _race(saver: Any, url: str) -> None:
     invoke(story(saver), "base")
-    url = f"sqlite:///{tmp_path / 'shared.db'}"
     slow, fast = (process(url, who) for who in ("slow", "fast"))
     for each in (slow, fast):
         expect(each, "ready")

@@ -25,9 +25,9 @@ from .turns import TakingTurns
 UNUSUAL = {"conflicts": "raise", "working_set_bytes": 1}
 
 RUNS = {
-    "sync": [("sync", "sqlite")],
-    "async": [("sync", "sqlite"), ("async", "memory")],
-    "exit": [("sync", "sqlite"), ("async", "memory")],
+    "sync": [("sync", "sqlite"), ("async", "postgres")],
+    "async": [("sync", "sqlite"), ("async", "memory"), ("sync", "postgres")],
+    "exit": [("sync", "sqlite"), ("async", "memory"), ("async", "postgres")],
 }
 CASES = [
     pytest.param(name, durability, *run, id="-".join((name, durability, *run)))

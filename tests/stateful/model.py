@@ -241,8 +241,10 @@ class Model:
         space = self.space(thread, ns)
         below = space.rows.get(checkpoint_id)
         writes: list[Any] = []
-        while below is not None and below.parent in space.rows:
+        met: set[str] = set()  # (a checkpoint may be put as its own ancestor)
+        while below is not None and below.parent in space.rows and below.parent not in met:
             at = str(below.parent)
+            met.add(at)
             row = space.rows[at]
             led = self._counting(space, at, below)
             writes = [write for write in led if write[1] == channel] + writes

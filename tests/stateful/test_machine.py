@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import psycopg
 import pytest
 from engine_kit import difference, exactly, shown
 from hypothesis import HealthCheck, Phase, settings
@@ -28,9 +29,10 @@ from hypothesis.stateful import (
 )
 from langchain_core.messages import AIMessage, HumanMessage
 from langgraph.checkpoint.base import get_checkpoint_metadata
+from postgres_kit import empty_schema, url
 from unit.engine.values import VALUES, Plain, changes
 
-from threadkeep import SqliteSaver, errors
+from threadkeep import PostgresSaver, SqliteSaver, errors
 from threadkeep.backends.memory import MemoryBackend
 from threadkeep.engine.model import HIDDEN, ReadThread
 from threadkeep.saver import Saver
@@ -134,7 +136,7 @@ class Machine(RuleBasedStateMachine):
                 self.check_everything()
         finally:
             for saver in self.savers:
-                saver.close()
+                self.shut(saver)
 
     @rule(number=st.integers(0, 1))
     def reopen(self, number: int) -> None:
@@ -549,11 +551,38 @@ class OnSqlite(Machine):
             shutil.rmtree(self.folder)
 
 
+class OnPostgres(Machine):
+    """Two savers on one schema, as two processes have it, each on a connection.
+
+    (A pool draws random numbers in its threads, which hypothesis takes for the test's.)
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.schema = empty_schema()
+        self.connections: dict[Saver, psycopg.Connection] = {}
+
+    def open(self, number: int) -> Saver:
+        del number
+        connection = psycopg.connect(url(), autocommit=True)
+        saver = PostgresSaver(connection, schema=self.schema, conflicts=self.conflicts)
+        self.connections[saver] = connection
+        return saver
+
+    def shut(self, saver: Saver) -> None:
+        super().shut(saver)
+        self.connections.pop(saver).close()
+
+
 class OnMemoryFenced(OnMemory):
     conflicts = "raise"
 
 
 class OnSqliteFenced(OnSqlite):
+    conflicts = "raise"
+
+
+class OnPostgresFenced(OnPostgres):
     conflicts = "raise"
 
 
@@ -568,6 +597,9 @@ PROFILE = settings(
 )
 
 
-@pytest.mark.parametrize("machine", [OnMemory, OnMemoryFenced, OnSqlite, OnSqliteFenced])
+MACHINES = (OnMemory, OnMemoryFenced, OnSqlite, OnSqliteFenced, OnPostgres, OnPostgresFenced)
+
+
+@pytest.mark.parametrize("machine", MACHINES)
 def test_machine(machine: type[Machine]) -> None:
     run_state_machine_as_test(machine, settings=PROFILE)

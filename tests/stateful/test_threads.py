@@ -11,9 +11,11 @@ from typing import Any
 import pytest
 from engine_kit import checkpoint, config, exactly, fresh, run_config, values_of
 from langchain_core.messages import AIMessage, HumanMessage
+from postgres_kit import empty_schema, url
 
 from threadkeep import errors
 from threadkeep.backends.memory import MemoryBackend
+from threadkeep.backends.postgres import PostgresBackend
 from threadkeep.backends.sqlite import SqliteBackend
 from threadkeep.engine import appender
 from threadkeep.saver import Saver
@@ -34,10 +36,12 @@ def eager():
     appender.SEAL_COUNT = count
 
 
-@pytest.fixture(params=["memory", "sqlite"])
+@pytest.fixture(params=["memory", "sqlite", "postgres"])
 def backend(request, tmp_path):
     if request.param == "memory":
         found: Any = MemoryBackend()
+    elif request.param == "postgres":
+        found = PostgresBackend(url(), schema=empty_schema(), max_size=4)
     else:
         found = SqliteBackend(tmp_path / "t.db", synchronous="normal")
     yield found

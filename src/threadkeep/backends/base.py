@@ -1,6 +1,6 @@
 """The backend protocol: where rows live.
 
-Only the two protocols live here. A backend is dumb: it stores, finds and removes the
+Only the protocols live here. A backend is dumb: it stores, finds and removes the
 records of `engine.model` and knows nothing of values, spans' meaning or runs. The
 contract, tested for every backend by `threadkeep.testing`:
 
@@ -16,7 +16,7 @@ contract, tested for every backend by `threadkeep.testing`:
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from threadkeep.engine.model import Change, Read
 
@@ -55,3 +55,32 @@ class AsyncBackend(Protocol):
 
     async def close(self) -> None:
         """See `Backend.close`."""
+
+
+@runtime_checkable
+class DualBackend(Backend, Protocol):
+    """A store with a driver of each kind: blocking calls go here, awaiting ones to the other."""
+
+    @property
+    def asynchronous(self) -> AsyncBackend | None:
+        """The other face, over the same store; None where it was given one connection only."""
+
+
+@runtime_checkable
+class MigratingBackend(Backend, Protocol):
+    """A store whose tables are not made by opening it, but when somebody says so."""
+
+    def migrate(self) -> None:
+        """Make the tables, or bring them to this release's version. Idempotent.
+
+        Raises:
+            NewerDatabaseError: they are of a later release.
+        """
+
+
+@runtime_checkable
+class MigratingAsyncBackend(AsyncBackend, Protocol):
+    """The same of a store with a native async driver."""
+
+    async def migrate(self) -> None:
+        """See `MigratingBackend.migrate`."""

@@ -17,20 +17,23 @@ from threadkeep.errors import InvalidArgumentError, OpenError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from threadkeep.backends.base import Backend
+    from threadkeep.backends.base import AsyncBackend, Backend
 
 _FORMS = (
-    "Known are sqlite:///relative.db, sqlite:////absolute.db, sqlite:///:memory: and memory://."
+    "Known are sqlite:///relative.db, sqlite:////absolute.db, sqlite:///:memory:,"
+    " postgresql://user@host/database and memory://."
 )
 
 
-def open_backend(url: str, **options: Any) -> Backend:
+def open_backend(url: str, **options: Any) -> Backend | AsyncBackend:
     """Open the backend that a URL names.
 
     Args:
-        url: `sqlite:///relative.db`, `sqlite:////absolute.db`, `sqlite:///:memory:` or
-            `memory://`. In a path, `%` and two hex digits stand for a byte.
-        **options: for SQLite those of `SqliteBackend`; for memory none.
+        url: `sqlite:///relative.db`, `sqlite:////absolute.db`, `sqlite:///:memory:` (in a
+            path, `%` and two hex digits stand for a byte), a URL of libpq
+            (`postgresql://...`, `postgres://...`), or `memory://`.
+        **options: for SQLite those of `SqliteBackend`, for PostgreSQL those of
+            `PostgresSaver`; for memory none.
 
     Raises:
         OpenError: the URL is none of these, or what it names cannot be opened.
@@ -77,6 +80,35 @@ def _open_sqlite(url: str, rest: str, options: dict[str, Any]) -> Backend:
     return SqliteBackend(path, **options)
 
 
+_POSTGRES_OPTIONS = (
+    *("schema", "min_size", "max_size", "timeout", "prepare_threshold", "statement_timeout"),
+    "application_name",
+)
+
+
+def _open_postgres(url: str, rest: str, options: dict[str, Any]) -> Backend | AsyncBackend:
+    del rest
+    return open_postgres(url, **options)
+
+
+def open_postgres(database: Any, pipe: Any = None, **options: Any) -> Backend | AsyncBackend:
+    """Open the backend for a URL, or for a pool or connection of psycopg.
+
+    Raises:
+        OpenError: the URL cannot be read, or psycopg is not installed.
+        InvalidArgumentError: an option is unknown or has no meaning.
+    """
+    try:
+        from threadkeep.backends import postgres  # noqa: PLC0415 - an extra, only where it is used
+    except ImportError as error:
+        raise OpenError(
+            f"PostgreSQL needs a library that is not installed: {error}.",
+            hint="pip install 'threadkeep[postgres]'",
+        ) from error
+    _check_options("postgresql://", options, _POSTGRES_OPTIONS)
+    return postgres.opened(database, pipe, **options)
+
+
 def _check_options(url: str, options: dict[str, Any], known: tuple[str, ...]) -> None:
     unknown = sorted(options.keys() - set(known))
     if unknown:
@@ -86,7 +118,9 @@ def _check_options(url: str, options: dict[str, Any], known: tuple[str, ...]) ->
         )
 
 
-_OPENERS: dict[str, Callable[[str, str, dict[str, Any]], Backend]] = {
+_OPENERS: dict[str, Callable[[str, str, dict[str, Any]], Backend | AsyncBackend]] = {
     "memory": _open_memory,
+    "postgres": _open_postgres,
+    "postgresql": _open_postgres,
     "sqlite": _open_sqlite,
 }

@@ -15,6 +15,7 @@ from itertools import groupby
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
+from threadkeep.backends.children import first_children
 from threadkeep.backends.sqlite import metadata
 from threadkeep.backends.sqlite.failures import DAMAGED, DRIVER_ERRORS, tells_of_damage
 from threadkeep.backends.sqlite.ids import pack_id, unpack_id
@@ -44,7 +45,7 @@ from threadkeep.errors import CorruptionError
 
 if TYPE_CHECKING:
     import sqlite3
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
 _Row: TypeAlias = tuple[Any, ...]
 
@@ -338,7 +339,7 @@ SELECT log, start, count, length(data) FROM tk_segments WHERE thread = ? ORDER B
 def _thread(db: sqlite3.Connection, read: ReadThread) -> ThreadRows:
     number, generation, deleted_at = read_thread_head(db, read.thread)
     rows = [_checkpoint_row(row) for row in db.execute(_ALL_ROWS, (number,))]
-    children = _first_children(rows)
+    children = first_children(rows)
     writes = {
         key: tuple(group)
         for key, group in groupby(
@@ -354,15 +355,6 @@ def _thread(db: sqlite3.Connection, read: ReadThread) -> ThreadRows:
     orphans = tuple(row for group in writes.values() for row in group)
     places = tuple(map(_place, db.execute(_ALL_SEGMENTS, (number,))))
     return ThreadRows(generation, deleted_at, checkpoints, orphans, places)
-
-
-def _first_children(rows: Iterable[CheckpointRow]) -> dict[tuple[str, str], Child]:
-    """By (ns, parent): the first child of a greater id, of rows in ascending order."""
-    children: dict[tuple[str, str], Child] = {}
-    for row in rows:
-        if row.parent is not None and row.id > row.parent:
-            children.setdefault((row.ns, row.parent), Child(row.id, row.run, row.seen))
-    return children
 
 
 _FIND = """

@@ -1,0 +1,8 @@
+"""Rows in a PostgreSQL database.
+
+Needs the extra `threadkeep[postgres]`.
+"""
+
+from threadkeep.backends.postgres.backend import AsyncPostgresBackend, PostgresBackend, opened
+
+__all__ = ["AsyncPostgresBackend", "PostgresBackend", "opened"]

@@ -1,0 +1,232 @@
+"""The PostgreSQL backend itself: what is said to the server, tried again, and understood.
+
+Only the protocol's methods live here, and what the constructors accept. Invariant: nothing
+of the driver, neither rows nor errors, leaves this package.
+
+The logic is that of `AsyncPostgresBackend`. `PostgresBackend` runs the same coroutines on
+blocking connections, where they never suspend.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+from psycopg import AsyncConnection, Connection
+from psycopg_pool import AsyncConnectionPool, ConnectionPool
+from tenacity import AsyncRetrying, retry_if_exception, stop_after_delay, wait_exponential_jitter
+
+from threadkeep.backends.postgres import changes, migrations, reads
+from threadkeep.backends.postgres.exchange import NEWEST_STATE, ONE_STATE, Message
+from threadkeep.backends.postgres.failures import DRIVER_ERRORS, lost_connection, mapped, passes
+from threadkeep.backends.postgres.pools import (
+    GivenAsyncConnection,
+    GivenAsyncPool,
+    GivenConnection,
+    GivenPool,
+    OwnAsyncPools,
+    OwnPool,
+    Source,
+)
+from threadkeep.backends.postgres.settings import Settings, checked_conninfo, without_schema
+from threadkeep.backends.postgres.statement import Rows, Statement
+from threadkeep.engine.model import Batch, Change, CopyThread, Read
+from threadkeep.errors import InvalidArgumentError
+from threadkeep.straight import finish
+
+T = TypeVar("T")
+
+_PATIENCE = 45.0  # seconds to go on trying: a server restarts, or another takes over, in less
+
+
+class AsyncPostgresBackend:
+    """Rows in a PostgreSQL database, over connections that are awaited.
+
+    Args:
+        source: where connections come from.
+        settings: how to speak to the server.
+    """
+
+    def __init__(self, source: Source, settings: Settings) -> None:
+        self._source = source
+        self._schema = settings.quoted_schema
+        self._server = settings.server
+        limit = settings.statement_timeout
+        text = f"SET LOCAL statement_timeout = {round(1000 * limit)}" if limit else ""
+        self._before = (Statement(text),) if text else ()
+
+    async def fetch(self, reads_: Sequence[Read]) -> list[Any]:
+        """Answer each read, in order, all from one state. See `Backend.fetch`."""
+        queries = [reads.query(read) for read in reads_]
+        statements = [self._ready(s) for query in queries for s in query.statements]
+        with self._named():
+            rows = iter(await self._answered(statements, ONE_STATE) if statements else ())
+        return [query.reply([next(rows) for _ in query.statements]) for query in queries]
+
+    async def commit(self, change: Change) -> None:
+        """Carry out the change, all or nothing. See `Backend.commit`."""
+        with self._named(change):
+            await self._answered([self._ready(changes.statement(change))], NEWEST_STATE)
+
+    async def migrate(self) -> None:
+        """Make the tables, or bring them to this release's version.
+
+        Any number of processes may do so at once. Needs the right to create tables.
+
+        Raises:
+            NewerDatabaseError: the tables are of a later release.
+            UnreachableError, BackendError: the server failed; do it again.
+        """
+        plan = migrations.plan(self._schema)
+        answer: Any = None
+        error: Exception | None = None
+        with self._named():
+            async with self._source.lend() as conn:
+                while True:
+                    try:
+                        step = plan.send(answer) if error is None else plan.throw(error)
+                    except StopIteration:
+                        return
+                    answer = error = None
+                    try:
+                        message = Message([self._ready(step)], NEWEST_STATE)
+                        (answer,) = await self._source.send(conn, message)
+                    except DRIVER_ERRORS as failure:
+                        error = failure
+
+    async def close(self) -> None:
+        """Close all connections of ours; later calls raise `ClosedError`. Idempotent."""
+        await self._source.close()
+
+    def _ready(self, statement: Statement) -> Statement:
+        """The statement with the schema's name in it."""
+        return Statement(statement.sql.replace("{schema}", self._schema), statement.values)
+
+    async def _answered(self, statements: Sequence[Statement], isolation: str) -> list[Rows]:
+        """The rows of each statement; tried again where a failure passes."""
+        message = Message(statements, isolation, self._before)
+        try:
+            return await self._send(message)
+        except DRIVER_ERRORS as error:
+            if not passes(error):
+                raise
+            lost = lost_connection(error)
+        if lost:
+            await self._source.mend()
+        tries = AsyncRetrying(
+            sleep=self._source.pause,
+            retry=retry_if_exception(passes),
+            wait=wait_exponential_jitter(initial=0.05, max=2.0, jitter=0.1),
+            stop=stop_after_delay(_PATIENCE),
+            reraise=True,
+        )
+        return await tries(self._send, message)
+
+    async def _send(self, message: Message) -> list[Rows]:
+        async with self._source.lend() as conn:
+            return await self._source.send(conn, message)
+
+    @contextmanager
+    def _named(self, change: Change | None = None) -> Iterator[None]:
+        """Raise the driver's errors as ours."""
+        try:
+            yield
+        except DRIVER_ERRORS as error:
+            thread = change.target if isinstance(change, CopyThread) else None
+            if isinstance(change, Batch):
+                thread = change.thread
+            raise mapped(error, self._server, thread) from error
+
+
+class PostgresBackend:
+    """Rows in a PostgreSQL database, for blocking calls; `asynchronous` serves awaiting ones.
+
+    Args:
+        database: a URL (which may have a parameter `schema`) or another conninfo of
+            libpq, or a pool or connection of psycopg, which stays the program's own.
+        schema, min_size, max_size, timeout, prepare_threshold, statement_timeout,
+        application_name: see `Settings`.
+
+    Raises:
+        OpenError: the URL cannot be read.
+        InvalidArgumentError: an option has no meaning.
+    """
+
+    def __init__(
+        self, database: str | ConnectionPool[Any] | Connection[Any], **options: Any
+    ) -> None:
+        source: Source
+        if isinstance(database, str):
+            url, schema = without_schema(database)
+            if schema is not None:
+                options.setdefault("schema", schema)
+            settings = Settings(checked_conninfo(url), **options)
+            source, own = OwnPool(settings), OwnAsyncPools(settings)
+            self._loops: OwnAsyncPools | None = own
+            self.asynchronous: AsyncPostgresBackend | None = AsyncPostgresBackend(own, settings)
+        else:
+            settings = Settings(_conninfo_of(database), **options)
+            source = _given(database)
+            self._loops, self.asynchronous = None, None
+        self._face = AsyncPostgresBackend(source, settings)
+
+    def fetch(self, reads: Sequence[Read]) -> list[Any]:
+        """Answer each read, in order, all from one state. See `Backend.fetch`."""
+        return finish(self._face.fetch(reads))
+
+    def commit(self, change: Change) -> None:
+        """Carry out the change, all or nothing. See `Backend.commit`."""
+        finish(self._face.commit(change))
+
+    def migrate(self) -> None:
+        """See `AsyncPostgresBackend.migrate`."""
+        finish(self._face.migrate())
+
+    def close(self) -> None:
+        """Close all connections of ours; later calls raise `ClosedError`. Idempotent."""
+        finish(self._face.close())
+        if self._loops is not None:
+            self._loops.close_elsewhere()
+
+
+def _given(database: object) -> Source:
+    if isinstance(database, ConnectionPool):
+        return GivenPool(database)
+    if isinstance(database, Connection):
+        return GivenConnection(database)
+    raise InvalidArgumentError(
+        f"{type(database).__name__} is no PostgreSQL database.",
+        hint="Give a URL, or a ConnectionPool or a Connection of psycopg.",
+    )
+
+
+def opened(
+    database: Any, pipe: Any = None, **options: Any
+) -> PostgresBackend | AsyncPostgresBackend:
+    """The backend for whatever a program gives: see `PostgresBackend`.
+
+    An async pool or connection of psycopg gives a backend that only awaiting calls can use.
+    A pipeline (`pipe`) may be open on a connection: what is committed is synced there.
+
+    Raises:
+        InvalidArgumentError: also for a pool with a pipe, which belongs to one connection.
+    """
+    if pipe is not None and not isinstance(database, Connection | AsyncConnection):
+        raise InvalidArgumentError(
+            "A pipeline belongs to one connection.", hint="Give that connection, or no pipe."
+        )
+    if isinstance(database, AsyncConnectionPool):
+        settings = Settings(_conninfo_of(database), **options)
+        return AsyncPostgresBackend(GivenAsyncPool(database), settings)
+    if isinstance(database, AsyncConnection):
+        settings = Settings(_conninfo_of(database), **options)
+        return AsyncPostgresBackend(GivenAsyncConnection(database), settings)
+    return PostgresBackend(database, **options)
+
+
+def _conninfo_of(database: Any) -> str:
+    """Where it is connected to, for errors; "" where it cannot tell."""
+    info = getattr(database, "info", None)
+    found = getattr(info, "dsn", None) or getattr(database, "conninfo", "")
+    return found if isinstance(found, str) else ""

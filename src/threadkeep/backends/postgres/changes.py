@@ -1,0 +1,216 @@
+"""Changes as SQL: one statement each, which calls a function of the schema.
+
+Only the statements that write live here. Invariants: a change is one statement, and so a
+transaction of its own; values reach SQL as bound parameters only; the text depends on
+nothing but which kinds of rows a batch has, so that few of them are prepared.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import lru_cache
+from typing import Any, TypeAlias
+
+from psycopg.types.numeric import Int8
+
+from threadkeep.backends.postgres import metadata
+from threadkeep.backends.postgres.statement import Statement
+from threadkeep.backends.postgres.text import pack_text
+from threadkeep.engine.model import (
+    Batch,
+    Change,
+    CheckpointRow,
+    CopyThread,
+    DropThread,
+    Fence,
+    HeadFence,
+    RowsFence,
+    Segment,
+    WriteRow,
+    WritesFence,
+)
+
+_Row: TypeAlias = tuple[Any, ...]
+
+_FEW = 3  # rows of a kind that are given value by value: each number is another statement
+
+# The parameters of `commit_batch` that come as arrays, by the kind of row they describe.
+_ARRAYS: dict[str, tuple[tuple[str, str], ...]] = {
+    "fences": (
+        *(("fence_kinds", "text"), ("fence_namespaces", "text"), ("fence_ids", "text")),
+        *(("fence_a", "bigint"), ("fence_b", "bigint")),
+    ),
+    "segments": (
+        *(("segment_logs", "bigint"), ("segment_starts", "bigint")),
+        *(("segment_counts", "bigint"), ("segment_datas", "bytea")),
+    ),
+    "checkpoints": (
+        *(("checkpoint_namespaces", "text"), ("checkpoint_ids", "text")),
+        *(("checkpoint_parents", "text"), ("checkpoint_runs", "bigint")),
+        *(("checkpoint_seens", "bigint"), ("checkpoint_flags", "bigint")),
+        *(("checkpoint_times", "bigint"), ("checkpoint_time_texts", "text")),
+        *(("checkpoint_metadatas", "text"), ("checkpoint_metadata_texts", "text")),
+        *(("checkpoint_exacts", "bytea"), ("checkpoint_key_logs", "bigint")),
+        *(("checkpoint_key_places", "bigint"), ("checkpoint_manifests", "bytea")),
+    ),
+    "writes": (
+        *(("write_namespaces", "text"), ("write_ids", "text"), ("write_runs", "bigint")),
+        *(("write_seens", "bigint"), ("write_tasks", "text"), ("write_paths", "text")),
+        ("write_bodies", "bytea"),
+    ),
+    "drop_segments": (
+        ("drop_logs", "bigint"),
+        ("drop_starts", "bigint"),
+        ("drop_counts", "bigint"),
+    ),
+    "drop_checkpoints": (("drop_namespaces", "text"), ("drop_ids", "text")),
+    "drop_writes": (
+        *(("drop_write_namespaces", "text"), ("drop_write_ids", "text")),
+        ("drop_write_seqs", "bigint"),
+    ),
+    "hide_checkpoints": (("hide_namespaces", "text"), ("hide_ids", "text")),
+}
+
+
+def statement(change: Change) -> Statement:
+    """The statement that carries out the change."""
+    return _CHANGES[type(change)](change)
+
+
+# -- batches -------------------------------------------------------------------------
+
+
+def _batch(batch: Batch) -> Statement:
+    thread, born, generation = pack_text(batch.thread), batch.born, batch.generation
+    values: list[Any] = [thread, _number(born), _number(generation), batch.bump]
+    present = []
+    for kind, row_of in _ROWS.items():
+        rows: Sequence[Any] = getattr(batch, kind)
+        if rows:
+            few = len(rows) if len(rows) <= _FEW else 0
+            present.append((kind, few))
+            for column in _columns(map(row_of, rows), _ARRAYS[kind]):
+                values += column if few else (column,)
+    return Statement(_call(tuple(present)), tuple(values))
+
+
+def _columns(rows: Iterable[_Row], kinds: Sequence[tuple[str, str]]) -> Iterator[list[Any]]:
+    """Rows as arrays, one for each column."""
+    for column, (_, kind) in zip(zip(*rows, strict=True), kinds, strict=True):
+        yield [_number(value) for value in column] if kind == "bigint" else list(column)
+
+
+@lru_cache(maxsize=256)
+def _call(present: tuple[tuple[str, int], ...]) -> str:
+    """The statement for these kinds of rows, and how many of each (0: an array of any length)."""
+    arrays = [
+        f"{name} => {_array(few)}::{kind}[]" for row, few in present for name, kind in _ARRAYS[row]
+    ]
+    given = ", ".join(["the_thread => %s", "born => %s::bigint", *_ALWAYS, *arrays])
+    return f"SELECT {{schema}}.commit_batch({given})"
+
+
+_ALWAYS = ("expected_generation => %s::bigint", "bump => %s")
+
+
+def _array(few: int) -> str:
+    # Single values are many times faster to convert than an array of them.
+    return f"ARRAY[{', '.join(['%s'] * few)}]" if few else "%s"
+
+
+def _number(value: int | None) -> Int8 | None:
+    """So that every number has the same type, and the statement is prepared once."""
+    return None if value is None else Int8(value)
+
+
+# -- rows of a batch -----------------------------------------------------------------
+
+
+def _fence(fence: Fence) -> _Row:
+    match fence:
+        case HeadFence(ns, expected):
+            return "head", pack_text(ns), _text(expected), 0, 0
+        case WritesFence(ns, checkpoint, run, seen):
+            return "writes", pack_text(ns), pack_text(checkpoint), run, seen
+        case RowsFence(checkpoints, writes):
+            return "rows", "", "", checkpoints, writes
+
+
+def _segment(segment: Segment) -> _Row:
+    return segment.log, segment.start, segment.count, segment.data
+
+
+def _checkpoint(row: CheckpointRow) -> _Row:
+    by_number = isinstance(row.ts, int)
+    return (
+        pack_text(row.ns),
+        pack_text(row.id),
+        _text(row.parent),
+        row.run,
+        row.seen,
+        row.flags,
+        row.ts if by_number else None,
+        None if by_number else pack_text(str(row.ts)),
+        *metadata.split(row.metadata),
+        row.exact,
+        row.key_log,
+        row.key_pos,
+        row.manifest,
+    )
+
+
+def _write(row: WriteRow) -> _Row:
+    return (
+        pack_text(row.ns),
+        pack_text(row.checkpoint_id),
+        row.run,
+        row.seen,
+        pack_text(row.task_id),
+        pack_text(row.task_path),
+        row.body,
+    )
+
+
+def _text(text: str | None) -> str | None:
+    return None if text is None else pack_text(text)
+
+
+def _place(place: tuple[int, int, int]) -> _Row:
+    return place
+
+
+def _key(key: tuple[str, ...]) -> _Row:
+    ns, checkpoint, *seq = key
+    return pack_text(ns), pack_text(checkpoint), *seq
+
+
+_ROWS: dict[str, Callable[[Any], _Row]] = {
+    "fences": _fence,
+    "segments": _segment,
+    "checkpoints": _checkpoint,
+    "writes": _write,
+    "drop_segments": _place,
+    "drop_checkpoints": _key,
+    "drop_writes": _key,
+    "hide_checkpoints": _key,
+}
+
+
+# -- whole threads -------------------------------------------------------------------
+
+
+def _drop(change: DropThread) -> Statement:
+    values = (pack_text(change.thread), Int8(change.now))
+    return Statement("SELECT {schema}.drop_thread(%s, %s)", values)
+
+
+def _copy(change: CopyThread) -> Statement:
+    values = (pack_text(change.source), pack_text(change.target))
+    return Statement("SELECT {schema}.copy_thread(%s, %s)", values)
+
+
+_CHANGES: dict[type[Change], Callable[[Any], Statement]] = {
+    Batch: _batch,
+    DropThread: _drop,
+    CopyThread: _copy,
+}

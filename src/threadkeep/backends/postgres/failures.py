@@ -1,0 +1,140 @@
+"""What the driver's errors mean to a user of threadkeep, and which of them pass.
+
+The only place that looks at PostgreSQL's error codes. Invariant: every driver error that
+leaves this package went through `mapped`. Codes: appendix A of PostgreSQL's manual; TK001
+to TK006 are raised by our own functions (`migrations/`).
+"""
+
+from __future__ import annotations
+
+import psycopg
+from psycopg_pool import PoolClosed, PoolTimeout
+
+from threadkeep.backends.postgres.text import unpack_text
+from threadkeep.errors import (
+    BackendError,
+    ClosedError,
+    ConflictError,
+    CorruptionError,
+    DiskFullError,
+    InvalidArgumentError,
+    LockedError,
+    NotSetUpError,
+    ReadOnlyError,
+    SegmentTakenError,
+    StaleThreadError,
+    StatementTimeoutError,
+    ThreadDeletedError,
+    ThreadExistsError,
+    ThreadkeepError,
+    UnreachableError,
+)
+
+DRIVER_ERRORS = (psycopg.Error, UnicodeError)
+
+_REFUSALS: dict[str, type[ThreadkeepError]] = {
+    "TK001": ThreadDeletedError,
+    "TK002": StaleThreadError,
+    "TK004": SegmentTakenError,
+    "TK005": ThreadExistsError,
+}
+_CONFLICT = "TK003"
+_SET_UP = (
+    "Call setup() once, or run `threadkeep migrate URL`, as a user who may create tables;"
+    " schema= says where they lie."
+)
+_MEANINGS: dict[str, tuple[type[ThreadkeepError], str]] = {
+    "42P01": (NotSetUpError, _SET_UP),
+    "42883": (NotSetUpError, _SET_UP),
+    "3F000": (NotSetUpError, _SET_UP),
+    "3D000": (UnreachableError, "Create the database, or name another one in the URL."),
+    "28": (UnreachableError, "Check the user and the password in the URL."),
+    "57014": (StatementTimeoutError, "Raise statement_timeout, or look for what holds locks."),
+    "53100": (DiskFullError, "Free some space on the server and do it again: nothing changed."),
+    "53": (BackendError, "The server lacks resources: look into its log."),
+    "25006": (
+        ReadOnlyError,
+        "Add target_session_attrs=read-write to the URL, so that a server that writes is chosen.",
+    ),
+    "42501": (
+        ReadOnlyError,
+        "Grant this user USAGE on the schema, and SELECT, INSERT, UPDATE, DELETE on its tables.",
+    ),
+    "TK006": (
+        BackendError,
+        "ALTER ROLE ... SET default_transaction_isolation = 'read committed' for this user.",
+    ),
+    "40": (LockedError, "Others kept changing the same rows: do it again."),
+    "55P03": (LockedError, "Another transaction keeps rows locked: end it."),
+    "08": (UnreachableError, "Look whether the server runs, can be reached and lets this user in."),
+    "57": (UnreachableError, "The server is going down or coming up: do it again later."),
+    "22": (InvalidArgumentError, "Ids must be valid Unicode, numbers must fit in 64 bits."),
+    "54": (InvalidArgumentError, "PostgreSQL stores at most 1 GB in one value."),
+    "XX001": (CorruptionError, "Restore a backup: the server finds its files damaged."),
+    "XX002": (CorruptionError, "Rebuild the index that the message names: REINDEX."),
+}
+# Failures that pass, after which a commit may be done again: it is idempotent.
+_PASSING = ("08", "40", "57P")
+
+
+def passes(error: BaseException) -> bool:
+    """Whether the same may succeed when it is done again: connections lost, rivals met."""
+    if not isinstance(error, psycopg.Error) or isinstance(error, PoolTimeout | PoolClosed):
+        return False
+    code = error.sqlstate
+    if code is None:
+        return isinstance(error, psycopg.OperationalError)
+    return code.startswith(_PASSING)
+
+
+def lost_connection(error: BaseException) -> bool:
+    """Whether the connection is gone with it, and others perhaps too."""
+    code = getattr(error, "sqlstate", None) or "08"
+    return passes(error) and not code.startswith("40")
+
+
+def mapped(error: Exception, server: str, thread: str | None = None) -> ThreadkeepError:
+    """Say what the driver's error means.
+
+    Args:
+        error: one of `DRIVER_ERRORS`.
+        server: shown in the message: which one it was.
+        thread: which thread the change was about.
+    """
+    if isinstance(error, PoolClosed):
+        return ClosedError(hint="Open a new saver.")
+    if isinstance(error, PoolTimeout):
+        return UnreachableError(
+            f"No connection to {server} became free: {error}.",
+            hint="Raise max_size, or look for what keeps connections busy.",
+        )
+    if not isinstance(error, psycopg.Error):
+        return InvalidArgumentError(
+            f"PostgreSQL cannot store this text: {error}", hint="Ids must be valid Unicode."
+        )
+    code = error.sqlstate or ""
+    if code in _REFUSALS:
+        return _REFUSALS[code](thread=thread)
+    if code == _CONFLICT:
+        diagnosis = error.diag
+        return ConflictError(
+            thread=thread,
+            namespace=unpack_text(diagnosis.message_hint or "") or None,
+            checkpoint=unpack_text(diagnosis.message_detail or "") or None,
+        )
+    kind, hint = _meaning(error, code)
+    text = (kind.__doc__ or "").strip().splitlines()[0].rstrip(".")
+    said = error.diag.message_primary or " ".join(str(error).split())
+    return kind(f"{text}: {server} says {said!r}.", hint=hint)
+
+
+def _meaning(error: psycopg.Error, code: str) -> tuple[type[ThreadkeepError], str]:
+    if not code:
+        if isinstance(error, psycopg.OperationalError):
+            return _MEANINGS["08"]
+        if isinstance(error, psycopg.DataError):
+            return _MEANINGS["22"]
+    for prefix in (code, code[:3], code[:2]):
+        if prefix in _MEANINGS:
+            return _MEANINGS[prefix]
+    return BackendError, "Look into the server's log."

@@ -1,0 +1,327 @@
+-- The tables of threadkeep, and the functions that commit to them.
+--
+-- {schema} is the schema's name, quoted. Ids are ordered by code point (COLLATE "C"); a NUL,
+-- which PostgreSQL's text cannot hold, is written as two characters (see text.py). Payloads
+-- are compressed already where that pays: STORAGE EXTERNAL keeps PostgreSQL from trying again.
+
+CREATE TABLE {schema}.threads (
+    thread_id text COLLATE "C" NOT NULL,
+    generation bigint NOT NULL DEFAULT 0,
+    deleted_at timestamptz,
+    created_at timestamptz NOT NULL DEFAULT now(),
+    PRIMARY KEY (thread_id)
+);
+COMMENT ON COLUMN {schema}.threads.generation IS 'grows whenever segments are removed';
+COMMENT ON COLUMN {schema}.threads.deleted_at IS 'the tombstone: writes of older runs are refused';
+
+CREATE TABLE {schema}.checkpoints (
+    thread_id text COLLATE "C" NOT NULL,
+    checkpoint_ns text COLLATE "C" NOT NULL,
+    checkpoint_id text COLLATE "C" NOT NULL,
+    parent_checkpoint_id text COLLATE "C",
+    run bigint NOT NULL,
+    seen bigint NOT NULL,
+    flags smallint NOT NULL,
+    ts timestamptz,
+    ts_text text COLLATE "C",
+    metadata jsonb NOT NULL,
+    metadata_text text COLLATE "C",
+    exact bytea,
+    key_log bigint NOT NULL,
+    key_pos bigint NOT NULL,
+    manifest bytea NOT NULL,
+    created_at timestamptz NOT NULL DEFAULT now(),
+    PRIMARY KEY (thread_id, checkpoint_ns, checkpoint_id)
+);
+COMMENT ON COLUMN {schema}.checkpoints.flags IS '1 free, 2 nested, 4 hidden';
+COMMENT ON COLUMN {schema}.checkpoints.ts_text IS 'the time where it is not a canonical ISO time';
+COMMENT ON COLUMN {schema}.checkpoints.metadata_text IS 'the metadata letter by letter, where jsonb would lose its order';
+COMMENT ON COLUMN {schema}.checkpoints.exact IS 'the metadata as stored values, where JSON would lose types';
+COMMENT ON COLUMN {schema}.checkpoints.manifest IS 'versions and value references, against the keyframe at (key_log, key_pos)';
+CREATE INDEX checkpoints_by_parent
+    ON {schema}.checkpoints (thread_id, checkpoint_ns, parent_checkpoint_id, checkpoint_id);
+CREATE INDEX checkpoints_by_time ON {schema}.checkpoints (thread_id, created_at);
+CREATE INDEX checkpoints_by_id
+    ON {schema}.checkpoints (checkpoint_id DESC, thread_id, checkpoint_ns);
+CREATE INDEX checkpoints_by_metadata ON {schema}.checkpoints USING gin (metadata jsonb_path_ops);
+CREATE INDEX checkpoints_with_exact ON {schema}.checkpoints (thread_id) WHERE exact IS NOT NULL;
+
+CREATE TABLE {schema}.writes (
+    thread_id text COLLATE "C" NOT NULL,
+    checkpoint_ns text COLLATE "C" NOT NULL,
+    checkpoint_id text COLLATE "C" NOT NULL,
+    seq bigint NOT NULL,
+    run bigint NOT NULL,
+    seen bigint NOT NULL,
+    task_id text COLLATE "C" NOT NULL,
+    task_path text COLLATE "C" NOT NULL,
+    body bytea NOT NULL,
+    created_at timestamptz NOT NULL DEFAULT now(),
+    PRIMARY KEY (thread_id, checkpoint_ns, checkpoint_id, seq)
+);
+
+CREATE TABLE {schema}.segments (
+    thread_id text COLLATE "C" NOT NULL,
+    log bigint NOT NULL,
+    start bigint NOT NULL,
+    count bigint NOT NULL,
+    data bytea NOT NULL,
+    PRIMARY KEY (thread_id, log, start)
+);
+
+ALTER TABLE {schema}.checkpoints
+    ALTER COLUMN exact SET STORAGE EXTERNAL,
+    ALTER COLUMN manifest SET STORAGE EXTERNAL;
+ALTER TABLE {schema}.writes ALTER COLUMN body SET STORAGE EXTERNAL;
+ALTER TABLE {schema}.segments ALTER COLUMN data SET STORAGE EXTERNAL;
+
+-- Refusals have a code of their own each, and say in DETAIL and HINT at which checkpoint
+-- and namespace (see failures.py).
+
+CREATE FUNCTION {schema}.lock_thread(the_thread text, OUT its_generation bigint, OUT its_end timestamptz)
+LANGUAGE plpgsql AS $$
+BEGIN
+    SELECT generation, deleted_at INTO its_generation, its_end
+    FROM {schema}.threads WHERE thread_id = the_thread FOR NO KEY UPDATE;
+    IF NOT FOUND THEN
+        INSERT INTO {schema}.threads (thread_id) VALUES (the_thread) ON CONFLICT DO NOTHING;
+        SELECT generation, deleted_at INTO its_generation, its_end
+        FROM {schema}.threads WHERE thread_id = the_thread FOR NO KEY UPDATE;
+    END IF;
+END
+$$;
+
+CREATE FUNCTION {schema}.check_fence(
+    the_thread text, kind text, ns text, id text, a bigint, b bigint, own_ns text[], own_ids text[])
+RETURNS void LANGUAGE plpgsql AS $$
+DECLARE
+    found_id text := id;
+    broken boolean;
+BEGIN
+    IF kind = 'head' THEN
+        SELECT c.checkpoint_id INTO found_id FROM {schema}.checkpoints c
+        WHERE c.thread_id = the_thread AND c.checkpoint_ns = ns
+            AND (id IS NULL OR c.checkpoint_id > id) AND c.flags & 2 = 0
+            AND NOT EXISTS (
+                SELECT FROM unnest(own_ns, own_ids) own (ns, id)
+                WHERE own.ns = c.checkpoint_ns AND own.id = c.checkpoint_id)
+        ORDER BY c.checkpoint_id DESC LIMIT 1;
+        broken := FOUND;
+    ELSIF kind = 'writes' THEN
+        broken := EXISTS (
+            SELECT FROM {schema}.writes w
+            WHERE w.thread_id = the_thread AND w.checkpoint_ns = ns AND w.checkpoint_id = id
+                AND w.seq > b AND w.run <> a);
+    ELSE
+        broken := a <> (SELECT count(*) FROM {schema}.checkpoints c WHERE c.thread_id = the_thread)
+            OR b <> (SELECT count(*) FROM {schema}.writes w WHERE w.thread_id = the_thread);
+    END IF;
+    IF broken THEN
+        RAISE EXCEPTION 'conflict' USING ERRCODE = 'TK003', DETAIL = found_id, HINT = ns;
+    END IF;
+END
+$$;
+
+CREATE FUNCTION {schema}.add_segment(
+    the_thread text, its_log bigint, its_start bigint, its_count bigint, its_data bytea)
+RETURNS void LANGUAGE plpgsql AS $$
+DECLARE
+    neighbour record;
+BEGIN
+    -- Stored segments never overlap: only the last one that starts before our end can reach us.
+    SELECT s.start, s.count INTO neighbour FROM {schema}.segments s
+    WHERE s.thread_id = the_thread AND s.log = its_log AND s.start < its_start + its_count
+    ORDER BY s.start DESC LIMIT 1;
+    IF NOT FOUND OR neighbour.start + neighbour.count <= its_start THEN
+        INSERT INTO {schema}.segments (thread_id, log, start, count, data)
+        VALUES (the_thread, its_log, its_start, its_count, its_data);
+    ELSIF NOT EXISTS (
+        SELECT FROM {schema}.segments s
+        WHERE s.thread_id = the_thread AND s.log = its_log AND s.start = its_start
+            AND s.count = its_count AND s.data = its_data)
+    THEN
+        RAISE EXCEPTION 'taken' USING ERRCODE = 'TK004';
+    END IF;
+END
+$$;
+
+CREATE FUNCTION {schema}.commit_batch(
+    the_thread text,
+    born bigint DEFAULT NULL,
+    expected_generation bigint DEFAULT NULL,
+    bump boolean DEFAULT false,
+    fence_kinds text[] DEFAULT NULL,
+    fence_namespaces text[] DEFAULT NULL,
+    fence_ids text[] DEFAULT NULL,
+    fence_a bigint[] DEFAULT NULL,
+    fence_b bigint[] DEFAULT NULL,
+    segment_logs bigint[] DEFAULT NULL,
+    segment_starts bigint[] DEFAULT NULL,
+    segment_counts bigint[] DEFAULT NULL,
+    segment_datas bytea[] DEFAULT NULL,
+    checkpoint_namespaces text[] DEFAULT NULL,
+    checkpoint_ids text[] DEFAULT NULL,
+    checkpoint_parents text[] DEFAULT NULL,
+    checkpoint_runs bigint[] DEFAULT NULL,
+    checkpoint_seens bigint[] DEFAULT NULL,
+    checkpoint_flags bigint[] DEFAULT NULL,
+    checkpoint_times bigint[] DEFAULT NULL,
+    checkpoint_time_texts text[] DEFAULT NULL,
+    checkpoint_metadatas text[] DEFAULT NULL,
+    checkpoint_metadata_texts text[] DEFAULT NULL,
+    checkpoint_exacts bytea[] DEFAULT NULL,
+    checkpoint_key_logs bigint[] DEFAULT NULL,
+    checkpoint_key_places bigint[] DEFAULT NULL,
+    checkpoint_manifests bytea[] DEFAULT NULL,
+    write_namespaces text[] DEFAULT NULL,
+    write_ids text[] DEFAULT NULL,
+    write_runs bigint[] DEFAULT NULL,
+    write_seens bigint[] DEFAULT NULL,
+    write_tasks text[] DEFAULT NULL,
+    write_paths text[] DEFAULT NULL,
+    write_bodies bytea[] DEFAULT NULL,
+    drop_logs bigint[] DEFAULT NULL,
+    drop_starts bigint[] DEFAULT NULL,
+    drop_counts bigint[] DEFAULT NULL,
+    drop_namespaces text[] DEFAULT NULL,
+    drop_ids text[] DEFAULT NULL,
+    drop_write_namespaces text[] DEFAULT NULL,
+    drop_write_ids text[] DEFAULT NULL,
+    drop_write_seqs bigint[] DEFAULT NULL,
+    hide_namespaces text[] DEFAULT NULL,
+    hide_ids text[] DEFAULT NULL)
+RETURNS void LANGUAGE plpgsql AS $$
+DECLARE
+    thread record;
+BEGIN
+    -- With an older snapshot, what others committed while this waited would not be seen.
+    IF current_setting('transaction_isolation') <> 'read committed' THEN
+        RAISE EXCEPTION 'commits need the isolation level READ COMMITTED' USING ERRCODE = 'TK006';
+    END IF;
+    thread := {schema}.lock_thread(the_thread);
+    IF born IS NOT NULL AND thread.its_end >= timestamptz 'epoch' + born * interval '1 microsecond' THEN
+        RAISE EXCEPTION 'deleted' USING ERRCODE = 'TK001';
+    END IF;
+    IF expected_generation <> thread.its_generation THEN
+        RAISE EXCEPTION 'stale' USING ERRCODE = 'TK002';
+    END IF;
+    FOR i IN 1 .. coalesce(cardinality(fence_kinds), 0) LOOP
+        PERFORM {schema}.check_fence(
+            the_thread, fence_kinds[i], fence_namespaces[i], fence_ids[i], fence_a[i], fence_b[i],
+            checkpoint_namespaces, checkpoint_ids);
+    END LOOP;
+    IF drop_logs IS NOT NULL THEN
+        DELETE FROM {schema}.segments s
+        USING unnest(drop_logs, drop_starts, drop_counts) gone (log, start, count)
+        WHERE s.thread_id = the_thread
+            AND s.log = gone.log AND s.start = gone.start AND s.count = gone.count;
+    END IF;
+    FOR i IN 1 .. coalesce(cardinality(segment_logs), 0) LOOP
+        PERFORM {schema}.add_segment(
+            the_thread, segment_logs[i], segment_starts[i], segment_counts[i], segment_datas[i]);
+    END LOOP;
+    FOR i IN 1 .. coalesce(cardinality(checkpoint_ids), 0) LOOP
+        INSERT INTO {schema}.checkpoints AS c (
+            thread_id, checkpoint_ns, checkpoint_id, parent_checkpoint_id, run, seen, flags,
+            ts, ts_text, metadata, metadata_text, exact, key_log, key_pos, manifest)
+        VALUES (
+            the_thread, checkpoint_namespaces[i], checkpoint_ids[i], checkpoint_parents[i],
+            checkpoint_runs[i], checkpoint_seens[i], checkpoint_flags[i],
+            timestamptz 'epoch' + checkpoint_times[i] * interval '1 microsecond',
+            checkpoint_time_texts[i], checkpoint_metadatas[i]::jsonb, checkpoint_metadata_texts[i],
+            checkpoint_exacts[i], checkpoint_key_logs[i], checkpoint_key_places[i],
+            checkpoint_manifests[i])
+        ON CONFLICT (thread_id, checkpoint_ns, checkpoint_id) DO UPDATE SET
+            parent_checkpoint_id = excluded.parent_checkpoint_id, run = excluded.run,
+            seen = excluded.seen, flags = excluded.flags, ts = excluded.ts,
+            ts_text = excluded.ts_text, metadata = excluded.metadata,
+            metadata_text = excluded.metadata_text, exact = excluded.exact,
+            key_log = excluded.key_log, key_pos = excluded.key_pos, manifest = excluded.manifest;
+    END LOOP;
+    FOR i IN 1 .. coalesce(cardinality(write_ids), 0) LOOP
+        INSERT INTO {schema}.writes (
+            thread_id, checkpoint_ns, checkpoint_id, seq, run, seen, task_id, task_path, body)
+        VALUES (
+            the_thread, write_namespaces[i], write_ids[i],
+            1 + coalesce((
+                SELECT max(w.seq) FROM {schema}.writes w
+                WHERE w.thread_id = the_thread AND w.checkpoint_ns = write_namespaces[i]
+                    AND w.checkpoint_id = write_ids[i]), 0),
+            write_runs[i], write_seens[i], write_tasks[i], write_paths[i], write_bodies[i]);
+    END LOOP;
+    IF drop_ids IS NOT NULL THEN
+        DELETE FROM {schema}.checkpoints c USING unnest(drop_namespaces, drop_ids) gone (ns, id)
+        WHERE c.thread_id = the_thread AND c.checkpoint_ns = gone.ns AND c.checkpoint_id = gone.id;
+    END IF;
+    IF drop_write_ids IS NOT NULL THEN
+        DELETE FROM {schema}.writes w
+        USING unnest(drop_write_namespaces, drop_write_ids, drop_write_seqs) gone (ns, id, seq)
+        WHERE w.thread_id = the_thread AND w.checkpoint_ns = gone.ns
+            AND w.checkpoint_id = gone.id AND w.seq = gone.seq;
+    END IF;
+    IF hide_ids IS NOT NULL THEN
+        UPDATE {schema}.checkpoints c SET flags = c.flags | 4
+        FROM unnest(hide_namespaces, hide_ids) hidden (ns, id)
+        WHERE c.thread_id = the_thread AND c.checkpoint_ns = hidden.ns AND c.checkpoint_id = hidden.id;
+    END IF;
+    IF bump THEN
+        UPDATE {schema}.threads SET generation = generation + 1 WHERE thread_id = the_thread;
+    END IF;
+END
+$$;
+
+CREATE FUNCTION {schema}.empty_thread(the_thread text)
+RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+    DELETE FROM {schema}.checkpoints WHERE thread_id = the_thread;
+    DELETE FROM {schema}.writes WHERE thread_id = the_thread;
+    DELETE FROM {schema}.segments WHERE thread_id = the_thread;
+END
+$$;
+
+CREATE FUNCTION {schema}.drop_thread(the_thread text, at_time bigint)
+RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+    PERFORM {schema}.lock_thread(the_thread);
+    PERFORM {schema}.empty_thread(the_thread);
+    UPDATE {schema}.threads
+    SET deleted_at = timestamptz 'epoch' + at_time * interval '1 microsecond',
+        generation = generation + 1
+    WHERE thread_id = the_thread;
+END
+$$;
+
+CREATE FUNCTION {schema}.copy_thread(source text, target text)
+RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+    IF NOT EXISTS (SELECT FROM {schema}.checkpoints WHERE thread_id = source)
+        AND NOT EXISTS (SELECT FROM {schema}.writes WHERE thread_id = source)
+        AND NOT EXISTS (SELECT FROM {schema}.segments WHERE thread_id = source)
+    THEN
+        RETURN;
+    END IF;
+    -- In the order of their names, so that two copies cannot wait for each other.
+    PERFORM {schema}.lock_thread(least(source COLLATE "C", target COLLATE "C"));
+    PERFORM {schema}.lock_thread(greatest(source COLLATE "C", target COLLATE "C"));
+    IF source = target
+        OR EXISTS (SELECT FROM {schema}.checkpoints WHERE thread_id = target)
+    THEN
+        RAISE EXCEPTION 'exists' USING ERRCODE = 'TK005';
+    END IF;
+    PERFORM {schema}.empty_thread(target);
+    INSERT INTO {schema}.checkpoints (
+        thread_id, checkpoint_ns, checkpoint_id, parent_checkpoint_id, run, seen, flags,
+        ts, ts_text, metadata, metadata_text, exact, key_log, key_pos, manifest)
+    SELECT target, checkpoint_ns, checkpoint_id, parent_checkpoint_id, run, seen, flags,
+        ts, ts_text, metadata, metadata_text, exact, key_log, key_pos, manifest
+    FROM {schema}.checkpoints WHERE thread_id = source;
+    INSERT INTO {schema}.writes (
+        thread_id, checkpoint_ns, checkpoint_id, seq, run, seen, task_id, task_path, body)
+    SELECT target, checkpoint_ns, checkpoint_id, seq, run, seen, task_id, task_path, body
+    FROM {schema}.writes WHERE thread_id = source;
+    INSERT INTO {schema}.segments (thread_id, log, start, count, data)
+    SELECT target, log, start, count, data FROM {schema}.segments WHERE thread_id = source;
+    UPDATE {schema}.threads SET deleted_at = NULL, generation = generation + 1
+    WHERE thread_id = target;
+END
+$$;

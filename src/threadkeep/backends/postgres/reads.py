@@ -1,0 +1,487 @@
+"""Reads as SQL, and rows as records.
+
+Only SELECTs live here, and what makes records of their rows. Invariants: values reach SQL
+as bound parameters only; each text is constant but for the terms of a scan's filter; what
+several statements answer together sees one state (see `exchange.py`).
+"""
+# ruff: noqa: S608 - texts are put together from constants of this module only
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import groupby
+from operator import attrgetter
+from typing import Any
+
+from psycopg.types.numeric import Int8
+
+from threadkeep.backends.children import first_children
+from threadkeep.backends.postgres import metadata
+from threadkeep.backends.postgres.statement import Query, Rows, Statement
+from threadkeep.backends.postgres.text import pack_json, pack_text, unpack_text
+from threadkeep.engine.model import (
+    HIDDEN,
+    CheckpointRow,
+    Child,
+    FindThreads,
+    Read,
+    ReadCheckpoint,
+    ReadDamage,
+    ReadPath,
+    ReadSegments,
+    ReadSizes,
+    ReadThread,
+    ScanCheckpoints,
+    Segment,
+    SegmentInfo,
+    Sizes,
+    StoredCheckpoint,
+    ThreadRows,
+    ThreadSize,
+    ThreadState,
+    WriteRow,
+)
+
+_LARGEST_EXACT = 2**53  # floats and integers up to here are equal in SQL where they are in Python
+
+
+def query(read: Read) -> Query:
+    """What answers one read as its docstring says."""
+    return _QUERIES[type(read)](read)
+
+
+# -- rows as records -----------------------------------------------------------------
+
+_MICROSECONDS = "(extract(epoch from {}) * 1000000)::bigint"
+_ROW = f"""
+    c.checkpoint_ns, c.checkpoint_id, c.parent_checkpoint_id, c.run, c.seen, c.flags::bigint,
+    {_MICROSECONDS.format("c.ts")}, c.ts_text, c.metadata::text, c.metadata_text, c.exact,
+    c.key_log, c.key_pos, c.manifest
+"""
+_ROW_COLUMNS = 14
+# Of rows that share a keyframe, only the first one brings its bytes.
+_KEYFRAME = """
+    k.start, k.count,
+    CASE WHEN row_number() OVER (PARTITION BY c.thread_id, k.log, k.start ORDER BY {order}) = 1
+        THEN k.data END
+"""
+_KEYFRAMES = """
+    LEFT JOIN LATERAL (
+        SELECT s.log, s.start, s.count, s.data FROM {schema}.segments s
+        WHERE s.thread_id = c.thread_id AND s.log = c.key_log AND s.start <= c.key_pos
+        ORDER BY s.start DESC LIMIT 1
+    ) k ON k.start + k.count > c.key_pos
+"""
+_CHILDREN = """
+    LEFT JOIN LATERAL (
+        SELECT x.checkpoint_id, x.run, x.seen FROM {schema}.checkpoints x
+        WHERE x.thread_id = c.thread_id AND x.checkpoint_ns = c.checkpoint_ns
+            AND x.parent_checkpoint_id = c.checkpoint_id AND x.checkpoint_id > c.checkpoint_id
+        ORDER BY x.checkpoint_id LIMIT 1
+    ) x ON true
+"""
+_WRITES = """
+    LEFT JOIN LATERAL (
+        SELECT array_agg(w.run ORDER BY w.seq) AS runs, array_agg(w.seen ORDER BY w.seq) AS seens,
+            array_agg(w.task_id ORDER BY w.seq) AS tasks,
+            array_agg(w.task_path ORDER BY w.seq) AS paths,
+            array_agg(w.body ORDER BY w.seq) AS bodies, array_agg(w.seq ORDER BY w.seq) AS seqs
+        FROM {schema}.writes w
+        WHERE w.thread_id = c.thread_id AND w.checkpoint_ns = c.checkpoint_ns
+            AND w.checkpoint_id = c.checkpoint_id
+    ) w ON true
+"""
+_WHOLE = f"""{_ROW}, {_KEYFRAME}, x.checkpoint_id, x.run, x.seen,
+    w.runs, w.seens, w.tasks, w.paths, w.bodies, w.seqs"""
+_PARTS = _KEYFRAMES + _CHILDREN + _WRITES
+
+
+def _checkpoint_row(row: Sequence[Any]) -> CheckpointRow:
+    ns, key, parent, run, seen, flags, micros, time, stored, text, *rest = row
+    return CheckpointRow(
+        unpack_text(ns),
+        unpack_text(key),
+        _text(parent),
+        run,
+        seen,
+        flags,
+        unpack_text(time) if micros is None else micros,
+        metadata.joined(stored, text),
+        *rest,
+    )
+
+
+def _text(stored: str | None) -> str | None:
+    return None if stored is None else unpack_text(stored)
+
+
+class _Keyframes:
+    """The keyframes of one reply, whose bytes come once."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[str, int, int], Segment] = {}
+
+    def of(self, thread: str, log: int, found: Sequence[Any]) -> Segment | None:
+        """The segment of these columns: start, count, and its bytes if it is the first."""
+        start, count, data = found
+        if start is None:
+            return None
+        if data is not None:
+            self._known[thread, log, start] = Segment(log, start, count, data)
+        return self._known[thread, log, start]
+
+
+def _stored(thread: str, row: Sequence[Any], keyframes: _Keyframes) -> StoredCheckpoint:
+    """A checkpoint of the columns `_WHOLE`."""
+    found = _checkpoint_row(row[:_ROW_COLUMNS])
+    start, count, data, child, run, seen, *writes = row[_ROW_COLUMNS:]
+    return StoredCheckpoint(
+        thread,
+        found,
+        keyframes.of(thread, found.key_log, (start, count, data)),
+        tuple(_writes(found, writes)),
+        None if child is None else Child(unpack_text(child), run, seen),
+    )
+
+
+def _writes(row: CheckpointRow, columns: Sequence[list[Any] | None]) -> Iterator[WriteRow]:
+    for run, seen, task, path, body, seq in zip(*[c or () for c in columns], strict=True):
+        task_id, task_path = unpack_text(task), unpack_text(path)
+        yield WriteRow(row.ns, row.id, run, seen, task_id, task_path, body, seq)
+
+
+def _page(rows: Rows) -> list[StoredCheckpoint]:
+    """Rows of a thread's id and the columns `_WHOLE`."""
+    keyframes = _Keyframes()
+    return [_stored(unpack_text(thread), row, keyframes) for thread, *row in rows]
+
+
+# -- one checkpoint, and its ancestors -------------------------------------------------
+
+_VISIBLE = f"c.flags & {HIDDEN} = 0"
+_STATE = "coalesce(t.generation, 0), coalesce({}, 0)".format(_MICROSECONDS.format("t.deleted_at"))
+_ONE = f"""
+SELECT {_STATE}, {_WHOLE.replace("{order}", "c.checkpoint_id")}
+FROM (SELECT %s::text COLLATE "C" AS thread_id) q
+LEFT JOIN {{schema}}.threads t ON t.thread_id = q.thread_id
+LEFT JOIN LATERAL (
+    SELECT * FROM {{schema}}.checkpoints c
+    WHERE c.thread_id = q.thread_id AND c.checkpoint_ns = %s AND {{which}}
+    ORDER BY c.checkpoint_id DESC LIMIT 1
+) c ON true
+{_PARTS}
+"""
+_HEAD = _ONE.replace("{which}", _VISIBLE)
+_BY_ID = _ONE.replace("{which}", "c.checkpoint_id = %s")
+
+
+def _checkpoint(read: ReadCheckpoint) -> Query:
+    values = [pack_text(read.thread), pack_text(read.ns)]
+    if read.id is not None:
+        values.append(pack_text(read.id))
+
+    def reply(results: Sequence[Rows]) -> ThreadState:
+        ((generation, deleted_at, *row),) = results[0]
+        found = _stored(read.thread, row, _Keyframes()) if row[1] is not None else None
+        return ThreadState(generation, deleted_at, found)
+
+    return Query((Statement(_HEAD if read.id is None else _BY_ID, tuple(values)),), reply)
+
+
+# Where a path begins is found by its id, each step from there by the parent's.
+_PATH = f"""
+WITH RECURSIVE path (thread_id, checkpoint_ns, checkpoint_id, parent_id, step) AS (
+    SELECT thread_id, checkpoint_ns, checkpoint_id, parent_checkpoint_id, 1
+    FROM {{schema}}.checkpoints
+    WHERE thread_id = %s AND checkpoint_ns = %s AND checkpoint_id = %s
+    UNION ALL
+    SELECT c.thread_id, c.checkpoint_ns, c.checkpoint_id, c.parent_checkpoint_id, path.step + 1
+    FROM path JOIN {{schema}}.checkpoints c ON c.thread_id = path.thread_id
+        AND c.checkpoint_ns = path.checkpoint_ns AND c.checkpoint_id = path.parent_id
+    WHERE path.step < %s
+)
+SELECT c.thread_id, {_WHOLE.replace("{order}", "path.step")}
+FROM path JOIN {{schema}}.checkpoints c ON c.thread_id = path.thread_id
+    AND c.checkpoint_ns = path.checkpoint_ns AND c.checkpoint_id = path.checkpoint_id
+{_PARTS}
+ORDER BY path.step
+"""
+
+
+def _path(read: ReadPath) -> Query:
+    key = (pack_text(read.thread), pack_text(read.ns), pack_text(read.id), Int8(read.limit))
+    return Query((Statement(_PATH, key),), lambda results: _page(results[0]))
+
+
+# -- segments ------------------------------------------------------------------------
+
+# Stored segments never overlap: the last that starts at or before ours is the first to look at.
+_SEGMENTS = """
+SELECT DISTINCT ON (s.log, s.start) s.log, s.start, s.count, s.data
+FROM unnest(%s::bigint[], %s::bigint[], %s::bigint[]) span (log, start, stop)
+JOIN LATERAL (
+    SELECT s.log, s.start, s.count, s.data FROM {schema}.segments s
+    WHERE s.thread_id = %s AND s.log = span.log AND s.start < span.stop
+        AND s.start + s.count > span.start
+        AND s.start >= coalesce((
+            SELECT b.start FROM {schema}.segments b
+            WHERE b.thread_id = %s AND b.log = span.log AND b.start <= span.start
+            ORDER BY b.start DESC LIMIT 1), 0)
+) s ON span.start < span.stop
+ORDER BY s.log, s.start
+"""
+
+
+def _segments(read: ReadSegments) -> Query:
+    thread = pack_text(read.thread)
+    logs, starts, stops = ([Int8(n) for n in column] for column in _transposed(read.spans))
+    values = (logs, starts, stops, thread, thread)
+    return Query((Statement(_SEGMENTS, values),), lambda results: [Segment(*r) for r in results[0]])
+
+
+def _transposed(rows: Sequence[tuple[int, int, int]]) -> Sequence[Sequence[int]]:
+    return tuple(zip(*rows, strict=True)) or ((), (), ())
+
+
+# -- scans ---------------------------------------------------------------------------
+
+_SCAN = f"""
+WITH page AS MATERIALIZED (
+    SELECT c.thread_id, c.checkpoint_ns, c.checkpoint_id FROM {{schema}}.checkpoints c
+    WHERE {{conditions}}
+    ORDER BY c.checkpoint_id DESC, c.thread_id, c.checkpoint_ns LIMIT %s
+)
+SELECT c.thread_id, {_WHOLE.replace("{order}", "c.checkpoint_id DESC, c.checkpoint_ns")}
+FROM page JOIN {{schema}}.checkpoints c ON c.thread_id = page.thread_id
+    AND c.checkpoint_ns = page.checkpoint_ns AND c.checkpoint_id = page.checkpoint_id
+{_PARTS}
+ORDER BY c.checkpoint_id DESC, c.thread_id, c.checkpoint_ns
+"""
+_AFTER = """c.checkpoint_id <= %s AND (c.checkpoint_id < %s
+    OR (c.thread_id, c.checkpoint_ns) > (%s COLLATE "C", %s COLLATE "C"))"""
+_MAY_HAVE = "(c.exact IS NOT NULL OR {})"
+
+
+def _scan(read: ScanCheckpoints) -> Query:
+    conditions, values = _scan_conditions(read)
+    sql = _SCAN.replace("{conditions}", " AND ".join(conditions))
+    statement = Statement(sql, (*values, Int8(read.limit)))
+    return Query((statement,), lambda results: _page(results[0]))
+
+
+def _scan_conditions(read: ScanCheckpoints) -> tuple[list[str], list[Any]]:
+    """The WHERE clause's terms, and the values for their parameters."""
+    conditions, values = [_VISIBLE], []
+    for term, value in (
+        ("c.thread_id = %s", read.thread),
+        ("c.checkpoint_ns = %s", read.ns),
+        ("c.checkpoint_id = %s", read.id),
+        ("c.checkpoint_id < %s", read.before),
+    ):
+        if value is not None:
+            conditions.append(term)
+            values.append(pack_text(value))
+    if read.after is not None:
+        key, thread, ns = map(pack_text, read.after)
+        conditions.append(_AFTER)
+        values += [key, key, thread, ns]
+    for term, parameters in _filter_conditions(read.filter):
+        conditions.append(_MAY_HAVE.format(term))
+        values += parameters
+    return conditions, values
+
+
+def _filter_conditions(wanted: Mapping[str, Any]) -> Iterator[tuple[str, list[str]]]:
+    """A term for each metadata key whose value PostgreSQL compares as Python does."""
+    for key, value in wanted.items():
+        if value is None:  # also where the key is missing
+            yield "coalesce(c.metadata -> %s, 'null') = 'null'", [pack_text(key)]
+        else:
+            alike = list(_alike(value))
+            if alike:
+                term = " OR ".join(["c.metadata @> %s::jsonb"] * len(alike))
+                yield f"({term})", [pack_json(json.dumps({key: one})) for one in alike]
+
+
+def _alike(value: object) -> Iterator[object]:
+    """What equals the value in Python and not in SQL, itself included; nothing if unsure."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, (bool, int, float)) and abs(value) < _LARGEST_EXACT:
+        if value in (0, 1):
+            yield bool(value)
+        yield value if not isinstance(value, bool) else int(value)
+
+
+# -- housekeeping --------------------------------------------------------------------
+
+_THREAD = f"SELECT {_STATE} FROM {{schema}}.threads t WHERE t.thread_id = %s"
+_ALL_ROWS = f"""
+SELECT {_ROW}, {_KEYFRAME.replace("{order}", "c.checkpoint_ns, c.checkpoint_id")}
+FROM {{schema}}.checkpoints c {_KEYFRAMES}
+WHERE c.thread_id = %s ORDER BY c.checkpoint_ns, c.checkpoint_id
+"""
+_ALL_WRITES = """
+SELECT checkpoint_ns, checkpoint_id, run, seen, task_id, task_path, body, seq
+FROM {schema}.writes WHERE thread_id = %s ORDER BY checkpoint_ns, checkpoint_id, seq
+"""
+_ALL_SEGMENTS = """
+SELECT log, start, count, length(data)::bigint
+FROM {schema}.segments WHERE thread_id = %s ORDER BY log, start
+"""
+
+
+def _thread(read: ReadThread) -> Query:
+    key = (pack_text(read.thread),)
+    texts = (_THREAD, _ALL_ROWS, _ALL_WRITES, _ALL_SEGMENTS)
+
+    def reply(results: Sequence[Rows]) -> ThreadRows:
+        states, rows, writes, segments = results
+        generation, deleted_at = states[0] if states else (0, 0)
+        checkpoints, orphans = _with_writes(read.thread, rows, writes)
+        places = tuple(SegmentInfo(*row) for row in segments)
+        return ThreadRows(generation, deleted_at, checkpoints, orphans, places)
+
+    return Query(tuple(Statement(text, key) for text in texts), reply)
+
+
+def _with_writes(
+    thread: str, rows: Rows, writes: Rows
+) -> tuple[tuple[StoredCheckpoint, ...], tuple[WriteRow, ...]]:
+    """A thread's checkpoints, and the writes on none of them."""
+    keyframes = _Keyframes()
+    found = [(_checkpoint_row(row[:_ROW_COLUMNS]), row[_ROW_COLUMNS:]) for row in rows]
+    first = first_children([row for row, _ in found])
+    by_place = {
+        place: tuple(group)
+        for place, group in groupby(map(_write_row, writes), attrgetter("ns", "checkpoint_id"))
+    }
+    checkpoints = tuple(
+        StoredCheckpoint(
+            thread,
+            row,
+            keyframes.of(thread, row.key_log, keyframe),
+            by_place.pop((row.ns, row.id), ()),
+            first.get((row.ns, row.id)),
+        )
+        for row, keyframe in found
+    )
+    return checkpoints, tuple(row for group in by_place.values() for row in group)
+
+
+def _write_row(row: Sequence[Any]) -> WriteRow:
+    ns, checkpoint, run, seen, task, path, body, seq = row
+    texts = map(unpack_text, (ns, checkpoint, task, path))
+    ns, checkpoint, task, path = texts
+    return WriteRow(ns, checkpoint, run, seen, task, path, body, seq)
+
+
+_FROM_THE_FIRST = "(%s::text IS NULL OR t.thread_id > %s)"
+_RUNS = """
+EXISTS (SELECT FROM unnest(%s::text[]) wanted (run_id) JOIN {schema}.checkpoints h
+    ON h.metadata @> jsonb_build_object('run_id', wanted.run_id) AND h.thread_id = t.thread_id)
+"""
+_HOLDS_ANY, _HOLDS_CHECKPOINTS = (
+    " OR ".join(
+        f"EXISTS (SELECT FROM {{schema}}.{table} h WHERE h.thread_id = t.thread_id)"
+        for table in tables
+    )
+    for tables in (("checkpoints", "writes", "segments"), ("checkpoints",))
+)
+
+
+def _threads(condition: str) -> str:
+    return f"""
+SELECT t.thread_id FROM {{schema}}.threads t
+WHERE {_FROM_THE_FIRST} AND {condition} ORDER BY t.thread_id LIMIT %s
+"""
+
+
+_FIND_ALL = _threads("true")
+_FIND_HOLDING = _threads(_HOLDS_CHECKPOINTS)
+_FIND_RUNS = _threads(_RUNS)
+
+
+def _find(read: FindThreads) -> Query:
+    after = None if read.after is None else pack_text(read.after)
+    runs = ([pack_text(run) for run in read.run_ids],) if read.run_ids else ()
+    text = _FIND_RUNS if read.run_ids else _FIND_ALL if read.empty else _FIND_HOLDING
+    statement = Statement(text, (after, after, *runs, Int8(read.limit)))
+    return Query((statement,), lambda results: [unpack_text(thread) for (thread,) in results[0]])
+
+
+_SIZES = f"""
+SELECT t.thread_id, c.number, w.number, s.number, c.bytes + w.bytes, s.bytes
+FROM ({_threads(f"({_HOLDS_ANY})")}) t,
+    LATERAL (
+        SELECT count(*) AS number, coalesce(sum(
+            octet_length(checkpoint_ns) + octet_length(checkpoint_id)
+            + coalesce(octet_length(parent_checkpoint_id), 0) + pg_column_size(metadata)
+            + coalesce(octet_length(metadata_text), 0) + coalesce(octet_length(exact), 0)
+            + octet_length(manifest)), 0)::bigint AS bytes
+        FROM {{schema}}.checkpoints h WHERE h.thread_id = t.thread_id
+    ) c,
+    LATERAL (
+        SELECT count(*) AS number, coalesce(sum(
+            octet_length(checkpoint_ns) + octet_length(checkpoint_id) + octet_length(task_id)
+            + octet_length(task_path) + octet_length(body)), 0)::bigint AS bytes
+        FROM {{schema}}.writes h WHERE h.thread_id = t.thread_id
+    ) w,
+    LATERAL (
+        SELECT count(*) AS number, coalesce(sum(octet_length(data)), 0)::bigint AS bytes
+        FROM {{schema}}.segments h WHERE h.thread_id = t.thread_id
+    ) s
+ORDER BY t.thread_id
+"""
+_TOTAL = """
+SELECT sum(pg_total_relation_size(oid))::bigint FROM pg_class
+WHERE relnamespace = $name${schema}$name$::regnamespace AND relkind = 'r'
+"""
+
+
+def _sizes(read: ReadSizes) -> Query:
+    after = None if read.after is None else pack_text(read.after)
+
+    def reply(results: Sequence[Rows]) -> Sizes:
+        ((total,),), rows = results
+        return Sizes(total, tuple(ThreadSize(unpack_text(t), *numbers) for t, *numbers in rows))
+
+    return Query(
+        (Statement(_TOTAL), Statement(_SIZES, (after, after, Int8(read.limit)))),
+        reply,
+    )
+
+
+# -- damage --------------------------------------------------------------------------
+
+_STRAYS = " UNION ALL ".join(
+    f"""
+    SELECT '{table}', h.thread_id, count(*) FROM {{schema}}.{table} h
+    WHERE NOT EXISTS (SELECT FROM {{schema}}.threads t WHERE t.thread_id = h.thread_id)
+    GROUP BY h.thread_id
+    """
+    for table in ("checkpoints", "writes", "segments")
+)
+
+
+def _damage(_read: ReadDamage) -> Query:
+    def reply(results: Sequence[Rows]) -> list[str]:
+        return [
+            f"{count} rows of {table} are of thread {unpack_text(thread)!r}, which is not there"
+            for table, thread, count in results[0]
+        ]
+
+    return Query((Statement(_STRAYS),), reply)
+
+
+_QUERIES: dict[type[Read], Callable[[Any], Query]] = {
+    ReadCheckpoint: _checkpoint,
+    ReadSegments: _segments,
+    ReadPath: _path,
+    ScanCheckpoints: _scan,
+    ReadThread: _thread,
+    FindThreads: _find,
+    ReadSizes: _sizes,
+    ReadDamage: _damage,
+}

@@ -1,0 +1,145 @@
+"""How a PostgreSQL store is reached: everything that a URL and the options say.
+
+Only the checks of these values live here. Invariant: settings that were made have been
+checked, and hold nothing that is read from the network.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import parse_qsl, quote, urlencode, urlsplit, urlunsplit
+
+import psycopg
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
+
+from threadkeep.errors import InvalidArgumentError, OpenError
+
+_LONGEST_NAME = 63  # bytes of an identifier, as PostgreSQL is built
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How to reach the server, and how to speak to it.
+
+    Args:
+        conninfo: what libpq takes, without the application's name; "" where connections
+            are given.
+        schema: where the tables lie.
+        min_size: connections that a pool keeps open, even while they are idle.
+        max_size: connections that a pool opens at most.
+        timeout: seconds to wait for a free connection.
+        prepare_threshold: after how many times a statement is prepared; None for never.
+        statement_timeout: seconds that the server gives a statement; None for its own default.
+        application_name: as which the server lists the connections.
+
+    Raises:
+        InvalidArgumentError: one of them has no meaning.
+        OpenError: the conninfo cannot be read.
+    """
+
+    conninfo: str
+    schema: str = "threadkeep"
+    min_size: int = 1
+    max_size: int = 16
+    timeout: float = 30.0
+    prepare_threshold: int | None = 5
+    statement_timeout: float | None = None
+    application_name: str = "threadkeep"
+
+    def __post_init__(self) -> None:
+        size = len(self.schema.encode()) if isinstance(self.schema, str) else 0
+        if not 0 < size <= _LONGEST_NAME or set(self.schema) & set("\0%$"):
+            _refuse("schema", self.schema, "Give a name of 1 to 63 bytes, without % and $.")
+        if not _is_count(self.min_size, 0):
+            _refuse("min_size", self.min_size, "Give a number of connections, 0 or more.")
+        if not _is_count(self.max_size, max(1, self.min_size)):
+            _refuse("max_size", self.max_size, "Give at least 1, and no less than min_size.")
+        if not _is_time(self.timeout):
+            _refuse("timeout", self.timeout, "Give seconds, more than 0.")
+        if self.prepare_threshold is not None and not _is_count(self.prepare_threshold, 0):
+            _refuse("prepare_threshold", self.prepare_threshold, "Give 0 or more, or None.")
+        if self.statement_timeout is not None and not _is_time(self.statement_timeout):
+            _refuse("statement_timeout", self.statement_timeout, "Give seconds, or None.")
+        if not isinstance(self.application_name, str):
+            _refuse("application_name", self.application_name, "Give a text.")
+
+    @property
+    def quoted_schema(self) -> str:
+        """The schema's name as SQL takes it."""
+        return '"' + self.schema.replace('"', '""') + '"'
+
+    @property
+    def server(self) -> str:
+        """The server as errors name it: without a password."""
+        try:
+            parts = conninfo_to_dict(self.conninfo)
+        except psycopg.Error:
+            parts = {}
+        hosts = str(parts.get("host") or parts.get("hostaddr") or "localhost").split(",")
+        ports = str(parts.get("port") or "5432").split(",")
+        ports = ports * len(hosts) if len(ports) == 1 else ports
+        places = ",".join(f"{host}:{port}" for host, port in zip(hosts, ports, strict=False))
+        return f"PostgreSQL at {places}"
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """What each connection is opened with, beside the conninfo."""
+        return {
+            "autocommit": True,
+            "prepare_threshold": self.prepare_threshold,
+            "application_name": self.application_name,
+        }
+
+    @property
+    def pool_arguments(self) -> dict[str, Any]:
+        """What a pool of our own is made with, beside the conninfo."""
+        return {
+            "kwargs": self.arguments,
+            "min_size": self.min_size,
+            "max_size": self.max_size,
+            "timeout": self.timeout,
+            "name": "threadkeep",
+        }
+
+
+def checked_conninfo(text: str) -> str:
+    """The text, if libpq can read it.
+
+    Raises:
+        OpenError: it cannot.
+    """
+    try:
+        return make_conninfo(text)
+    except (psycopg.Error, UnicodeError) as error:
+        raise OpenError(
+            f"This is not how a PostgreSQL database is named: {error}",
+            hint="Write postgresql://user:password@host:5432/database.",
+        ) from None  # the cause could show the password
+
+
+def without_schema(url: str) -> tuple[str, str | None]:
+    """A URL without its parameter `schema`, which libpq does not know, and that one's value."""
+    parts = urlsplit(url)
+    if not parts.scheme or "schema=" not in parts.query:
+        return url, None
+    parameters = parse_qsl(parts.query, keep_blank_values=True)
+    kept = [(name, value) for name, value in parameters if name != "schema"]
+    schemas = [value for name, value in parameters if name == "schema"]
+    # As libpq has it: %20, not +, is a space.
+    rest = urlunsplit(parts._replace(query=urlencode(kept, quote_via=quote)))
+    return rest, schemas[-1] if schemas else None
+
+
+def _is_count(value: object, least: int) -> bool:
+    return type(value) is int and value >= least
+
+
+def _is_time(value: object) -> bool:
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    return number and math.isfinite(value) and value > 0  # type: ignore[operator, arg-type] # it is
+
+
+def _refuse(name: str, value: object, hint: str) -> None:
+    raise InvalidArgumentError(f"{name}={value!r} has no meaning.", hint=hint)
