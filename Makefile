@@ -33,9 +33,10 @@ format: ## Put the code into the house style
 	@scripts/setup lint
 	@$(python) -m ruff check --fix --quiet . ; $(python) -m ruff format .
 
-bench: ## Measure against LangGraph's own savers: DATA=conversations.jsonl.gz ARGS='--quick'
+bench: ## Measure against LangGraph's own savers: DATA=conversations.jsonl.gz BACKEND=postgres ARGS='--quick'
 	@scripts/setup bench
-	@$(python) -m bench $(if $(DATA),--data '$(DATA)') $(ARGS)
+	@$(if $(BACKEND),scripts/services --only '$(BACKEND)') $(python) -m bench \
+		$(if $(BACKEND),--backend '$(BACKEND)') $(if $(DATA),--data '$(DATA)') $(ARGS)
 
 lock: ## Write requirements/ anew: UPGRADE=1 takes the newest versions
 	@scripts/lock

@@ -13,7 +13,8 @@ from signal import SIGTERM, signal
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from bench import plots, report, targets
+from bench import parts as measured
+from bench import plots, postgres, report, savers, targets
 from bench.errors import BenchError
 from bench.parts import PARTS, Setting
 from bench.profiling import profile
@@ -21,6 +22,10 @@ from bench.results import Results, write
 from bench.savers import KINDS, OURS
 from bench.sizes import QUICK, SMOKE, Sizes
 
+BACKENDS = {
+    "sqlite": (savers.ON_SQLITE, measured.ON_SQLITE),
+    "postgres": (savers.ON_POSTGRES, measured.ON_POSTGRES),
+}
 WIDTH = 130  # of the tables in a file or a pipe
 
 
@@ -39,8 +44,9 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     add("--data", type=Path, help="recorded conversations, .jsonl or .jsonl.gz (else made-up ones)")
     add("--quick", action="store_true", help="a shorter run of everything: minutes, not exact")
     add("--smoke", action="store_true", help="the shortest run that shows that all of it works")
-    add("--only", default=",".join(PARTS), help=f"some parts of {','.join(PARTS)}")
-    add("--savers", default=",".join(KINDS), help=f"some of {','.join(KINDS)}")
+    add("--backend", choices=BACKENDS, default="sqlite", help="what is compared (default: sqlite)")
+    add("--only", help=f"some parts of {','.join(PARTS)}")
+    add("--savers", help=f"some of {','.join(KINDS)}")
     add("--out", type=Path, default=Path("bench/results"), help="where JSON and plots go")
     add("--profile", action="store_true", help="profile our part of a turn instead")
     return parser.parse_args(arguments)
@@ -61,8 +67,9 @@ def run(setting: Setting, parts: Sequence[str], results: Results, console: Conso
 
 def bench(options: argparse.Namespace, console: Console) -> None:
     sizes = SMOKE if options.smoke else QUICK if options.quick else Sizes()
-    kinds = names(list(KINDS), "saver", options.savers)
-    parts = names(list(PARTS), "part", options.only)
+    usual_kinds, usual_parts = BACKENDS[options.backend]
+    kinds = names(list(KINDS), "saver", options.savers or ",".join(usual_kinds))
+    parts = names(list(PARTS), "part", options.only or ",".join(usual_parts))
     options.out.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="bench-", dir=options.out) as folder:
         setting = Setting(sizes, options.data, kinds, Path(folder).resolve())
@@ -71,6 +78,8 @@ def bench(options: argparse.Namespace, console: Console) -> None:
                 profile(kind, sizes, options.data, setting.folder, console)
             return
         results = Results(sizes.name, sizes.last)
+        if options.backend == "postgres":
+            results.round_trip = postgres.round_trip()
         try:
             run(setting, parts, results, console)
         finally:  # where a part fails, the others' figures are shown all the same

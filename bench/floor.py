@@ -83,6 +83,27 @@ class ReferenceSaver(BaseCheckpointSaver[int]):
             [writes[k][1] for k in order],
         )
 
+    async def aget_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
+        return self.get_tuple(config)
+
+    async def aput(
+        self,
+        config: RunnableConfig,
+        checkpoint: Checkpoint,
+        metadata: CheckpointMetadata,
+        new_versions: ChannelVersions,
+    ) -> RunnableConfig:
+        return self.put(config, checkpoint, metadata, new_versions)
+
+    async def aput_writes(
+        self,
+        config: RunnableConfig,
+        writes: Sequence[tuple[str, Any]],
+        task_id: str,
+        task_path: str = "",
+    ) -> None:
+        self.put_writes(config, writes, task_id, task_path)
+
     def get_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
         at = self._namespace(config)
         wanted = config["configurable"].get("checkpoint_id") or at.head

@@ -24,7 +24,7 @@ from langgraph.checkpoint.base import BaseCheckpointSaver
 
 from bench.errors import BenchError
 from bench.messages import plain_json
-from bench.savers import KINDS, settled_bytes
+from bench.savers import KINDS
 from bench.sizes import Sizes
 from bench.workloads import Call, build
 
@@ -164,7 +164,7 @@ class Lane:
         """
         sample: Sample = self.do("sample")
         kind = KINDS[self.task.kind]
-        return replace(sample, disk=settled_bytes(self.task.file)) if kind.on_disk else sample
+        return replace(sample, disk=kind.size(self.task.file))
 
     def __enter__(self) -> Self:
         return self

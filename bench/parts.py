@@ -7,12 +7,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
 
-from bench.measures import crowd, puts, reads, resident, turns
+from bench.measures import copies, crowd, puts, reads, resident, turns
+from bench.measures import runs as runs_at_once
 from bench.results import Results
 from bench.savers import KINDS
 from bench.sizes import Sizes
 from bench.workloads import build
 
+COPYING = {"pg"}  # savers whose copy of a whole thread is timed
 Step: TypeAlias = Callable[[int, int], None]  # done, total
 
 
@@ -48,14 +50,24 @@ def endless(setting: Setting, results: Results, step: Step) -> None:
     files = {lane.kind: lane.file for lane in figures.lanes if KINDS[lane.kind].on_disk}
     if files:
         results.cold = reads.measure("endless", files, setting.sizes, setting.data)
+    for kind in COPYING & files.keys():
+        results.copies.append(copies.measure(kind, files[kind], setting.sizes, setting.data))
     forget(figures)
 
 
 def forget(figures: turns.TurnFigures) -> None:
     """Remove the databases: LangGraph's come to gigabytes."""
     for lane in figures.lanes:
-        for file in lane.file.parent.glob(lane.file.name + "*"):
-            file.unlink()
+        KINDS[lane.kind].remove(lane.file)
+
+
+def runs(setting: Setting, results: Results, step: Step) -> None:
+    kinds = [key for key in setting.kinds if KINDS[key].open_async]
+    for number, kind in enumerate(kinds, 1):
+        sizes, folder = setting.sizes, setting.folder
+        results.runs.append(runs_at_once.measure(kind, sizes, setting.data, folder))
+        KINDS[kind].remove(folder / f"runs-{kind}.db")
+        step(number, len(kinds))
 
 
 def put(setting: Setting, results: Results, step: Step) -> None:
@@ -97,4 +109,7 @@ PARTS: dict[str, Callable[[Setting, Results, Step], None]] = {
     "put": put,
     "processes": processes,
     "memory": memory,
+    "runs": runs,
 }
+ON_SQLITE = tuple(part for part in PARTS if part != "runs")
+ON_POSTGRES = ("endless", "runs")

@@ -15,7 +15,7 @@ from bench.savers import KINDS
 
 mpl.use("Agg")  # files only: there may be no screen
 
-COLOURS = dict(zip(KINDS, mpl.color_sequences["tab10"], strict=False))
+COLOURS = dict(zip(KINDS, mpl.color_sequences["tab20"], strict=False))
 POINTS = 70  # of a latency line, each the median of some turns
 
 

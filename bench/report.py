@@ -8,10 +8,12 @@ from statistics import median
 from rich.console import Console
 from rich.table import Table
 
+from bench.measures.copies import CopyFigures
 from bench.measures.crowd import CrowdFigures
 from bench.measures.puts import PutFigures
 from bench.measures.reads import ColdFigures
 from bench.measures.resident import ResidentFigures
+from bench.measures.runs import RunsFigures
 from bench.measures.turns import TurnFigures
 from bench.results import Results
 from bench.savers import KINDS
@@ -131,6 +133,25 @@ def resident(all_figures: Sequence[ResidentFigures]) -> Table:
     return found
 
 
+def runs(all_figures: Sequence[RunsFigures]) -> Table:
+    one = all_figures[0]
+    found = table(
+        f"{one.runs} async runs at once in one process, a conversation each",
+        ("saver", "supersteps", "seconds", "supersteps a second"),
+    )
+    for f in all_figures:
+        figures = (f"{f.supersteps:,}", f"{f.seconds:,.1f}", f"{f.speed:,.0f}")
+        found.add_row(KINDS[f.kind].label, *figures)
+    return found
+
+
+def copies(all_figures: Sequence[CopyFigures]) -> Table:
+    found = table("The endless thread copied (ms)", ("saver", "checkpoints", "copy_thread"))
+    for f in all_figures:
+        found.add_row(KINDS[f.kind].label, f"{f.checkpoints:,}", ms(f.times))
+    return found
+
+
 def targets(lines: Sequence[Line]) -> Table:
     found = table("Targets", ("what", "measured", "target", "holds"))
     for line in lines:
@@ -157,6 +178,10 @@ def tables(results: Results, lines: Sequence[Line]) -> Iterator[Table]:
         yield crowd(results.crowd)
     if results.resident:
         yield resident(results.resident)
+    if results.runs:
+        yield runs(results.runs)
+    if results.copies:
+        yield copies(results.copies)
     if lines:
         yield targets(lines)
 

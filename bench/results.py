@@ -11,13 +11,21 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from bench.measures.copies import CopyFigures
 from bench.measures.crowd import CrowdFigures
 from bench.measures.puts import PutFigures
 from bench.measures.reads import ColdFigures
 from bench.measures.resident import ResidentFigures
+from bench.measures.runs import RunsFigures
 from bench.measures.turns import TurnFigures
 
-PACKAGES = ("threadkeep", "langgraph", "langgraph-checkpoint", "langgraph-checkpoint-sqlite")
+PACKAGES = (
+    "threadkeep",
+    "langgraph",
+    "langgraph-checkpoint",
+    "langgraph-checkpoint-sqlite",
+    "langgraph-checkpoint-postgres",
+)
 
 
 @dataclass
@@ -31,10 +39,13 @@ class Results:
     puts: list[PutFigures] = field(default_factory=list)
     crowd: list[CrowdFigures] = field(default_factory=list)
     resident: list[ResidentFigures] = field(default_factory=list)
+    runs: list[RunsFigures] = field(default_factory=list)
+    copies: list[CopyFigures] = field(default_factory=list)
+    round_trip: float = 0.0  # ms of the shortest question to a server
 
     def any(self) -> bool:
         """Whether anything was measured."""
-        return bool(self.turns or self.puts or self.crowd or self.resident)
+        return bool(self.turns or self.puts or self.crowd or self.resident or self.runs)
 
 
 def machine() -> dict[str, Any]:

@@ -1,28 +1,70 @@
 """The savers that are compared, by name, each opened on a file in the same way.
 
-Only the list and how each is opened, its tables created, live here. threadkeep's are
-opened as a user opens them; LangGraph's `SqliteSaver` as its documentation says, which
-leaves SQLite at `synchronous=FULL`.
+Only the list, how each is opened, its tables created, and how large it is on disk live
+here. threadkeep's are opened as a user opens them; LangGraph's as its documentation says,
+which leaves SQLite at `synchronous=FULL`. A path stands for a store, whatever kind it is.
 """
 
 from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
+from contextlib import (
+    AbstractAsyncContextManager,
+    AbstractContextManager,
+    closing,
+    contextmanager,
+    nullcontext,
+)
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.checkpoint.sqlite import SqliteSaver
 
 import threadkeep
+from bench import postgres
 from bench.floor import ReferenceSaver
 
 Opened: TypeAlias = AbstractContextManager[BaseCheckpointSaver[Any]]
+OpenedAsync: TypeAlias = AbstractAsyncContextManager[BaseCheckpointSaver[Any]]
+
+
+def bytes_on_disk(path: Path) -> int:
+    """The database with its log and index files, in bytes."""
+    return sum(
+        file.stat().st_size
+        for file in (path, path.with_name(path.name + "-wal"), path.with_name(path.name + "-shm"))
+        if file.exists()
+    )
+
+
+def settled_bytes(path: Path) -> int:
+    """The same after the log was written back into the database, as at a close."""
+    with closing(sqlite3.connect(path, timeout=30)) as connection:
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+    return bytes_on_disk(path)
+
+
+def remove(path: Path) -> None:
+    """The file and those beside it."""
+    for file in path.parent.glob(path.name + "*"):
+        file.unlink()
+
+
+class Store(NamedTuple):
+    """Where a saver on disk keeps its rows: how large it is in use and closed, its end."""
+
+    size: Callable[[Path], int]
+    closed_size: Callable[[Path], int]
+    remove: Callable[[Path], None]
+
+
+FILE = Store(settled_bytes, bytes_on_disk, remove)
+DATABASE = Store(postgres.size, postgres.size, postgres.drop)
 
 
 @dataclass(frozen=True)
@@ -32,9 +74,27 @@ class Kind:
     key: str
     label: str
     open: Callable[[Path], Opened]
-    on_disk: bool
+    store: Store | None  # None: it is in memory
     delta: bool = False
     quick: bool = False
+    open_async: Callable[[Path], OpenedAsync] | None = None
+
+    @property
+    def on_disk(self) -> bool:
+        return self.store is not None
+
+    def size(self, path: Path) -> int:
+        """Bytes on disk, while it is in use."""
+        return self.store.size(path) if self.store else 0
+
+    def closed_size(self, path: Path) -> int:
+        """Bytes on disk, once it was closed."""
+        return self.store.closed_size(path) if self.store else 0
+
+    def remove(self, path: Path) -> None:
+        """Remove whatever is on disk."""
+        if self.store:
+            self.store.remove(path)
 
 
 @contextmanager
@@ -61,6 +121,10 @@ def floor(_path: Path) -> Opened:
     return nullcontext(ReferenceSaver())
 
 
+def floor_async(_path: Path) -> OpenedAsync:
+    return nullcontext(ReferenceSaver())
+
+
 def langgraph_memory(_path: Path) -> Opened:
     return InMemorySaver()
 
@@ -71,51 +135,59 @@ NORMAL = partial(langgraph_sqlite, synchronous="normal")
 KINDS = {
     kind.key: kind
     for kind in (
-        Kind("floor", "floor (references only)", floor, on_disk=False, quick=True),
-        Kind("memory", "threadkeep memory", threadkeep_memory, on_disk=False, quick=True),
+        Kind(
+            "floor",
+            "floor (references only)",
+            floor,
+            store=None,
+            quick=True,
+            open_async=floor_async,
+        ),
+        Kind("memory", "threadkeep memory", threadkeep_memory, store=None, quick=True),
         Kind(
             "normal",
             "threadkeep SQLite, normal",
             partial(threadkeep_sqlite, synchronous="normal"),
-            on_disk=True,
+            store=FILE,
             quick=True,
         ),
-        Kind("full", "threadkeep SQLite, full", threadkeep_sqlite, on_disk=True, quick=True),
-        Kind("lg-memory", "LangGraph InMemorySaver", langgraph_memory, on_disk=False),
-        Kind("lg-normal", "LangGraph SqliteSaver, normal", NORMAL, on_disk=True),
-        Kind("lg-full", "LangGraph SqliteSaver, full", FULL, on_disk=True),
+        Kind("full", "threadkeep SQLite, full", threadkeep_sqlite, store=FILE, quick=True),
+        Kind("lg-memory", "LangGraph InMemorySaver", langgraph_memory, store=None),
+        Kind("lg-normal", "LangGraph SqliteSaver, normal", NORMAL, store=FILE),
+        Kind("lg-full", "LangGraph SqliteSaver, full", FULL, store=FILE),
         Kind(
             "lg-delta-normal",
             "LangGraph SqliteSaver + DeltaChannel, normal",
             NORMAL,
-            on_disk=True,
+            store=FILE,
             delta=True,
         ),
         Kind(
             "lg-delta-full",
             "LangGraph SqliteSaver + DeltaChannel, full",
             FULL,
-            on_disk=True,
+            store=FILE,
             delta=True,
+        ),
+        Kind(
+            "pg",
+            "threadkeep PostgreSQL",
+            postgres.ours,
+            store=DATABASE,
+            quick=True,
+            open_async=postgres.ours_async,
+        ),
+        Kind(
+            "lg-pg",
+            "LangGraph PostgresSaver, pooled",
+            postgres.official,
+            store=DATABASE,
+            open_async=postgres.official_async,
         ),
     )
 }
 
 
-OURS = ("memory", "normal", "full")
-
-
-def bytes_on_disk(path: Path) -> int:
-    """The database with its log and index files, in bytes."""
-    return sum(
-        file.stat().st_size
-        for file in (path, path.with_name(path.name + "-wal"), path.with_name(path.name + "-shm"))
-        if file.exists()
-    )
-
-
-def settled_bytes(path: Path) -> int:
-    """The same after the log was written back into the database, as at a close."""
-    with closing(sqlite3.connect(path, timeout=30)) as connection:
-        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
-    return bytes_on_disk(path)
+OURS = ("memory", "normal", "full", "pg")
+ON_POSTGRES = ("floor", "pg", "lg-pg")
+ON_SQLITE = tuple(key for key in KINDS if key not in ON_POSTGRES or key == "floor")

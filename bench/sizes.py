@@ -31,6 +31,8 @@ class Sizes:
     threads: int = 4
     process_turns: int = 10
     open_threads: int = 1_000
+    runs: int = 64
+    copies: int = 5
 
 
 QUICK = Sizes(
@@ -45,6 +47,7 @@ QUICK = Sizes(
     put_repeats=50,
     process_turns=3,
     open_threads=200,
+    copies=3,
 )
 
 SMOKE = Sizes(
@@ -67,4 +70,6 @@ SMOKE = Sizes(
     threads=2,
     process_turns=2,
     open_threads=5,
+    runs=3,
+    copies=1,
 )

@@ -114,6 +114,25 @@ def resident(results: Results) -> Iterator[Line]:
             yield Line(f"{what}: resident bytes gained beside the limit", ratio, 2.0)
 
 
+def postgres(results: Results) -> Iterator[Line]:
+    figures = results.turns.get("endless")
+    if figures is not None and has(figures, "pg", "lg-pg"):
+        share = size(figures, "pg") / size(figures, "lg-pg")
+        yield Line("bytes, R: share of LangGraph's PostgresSaver", share, 1 / 50)
+    if figures is not None and has(figures, "pg", "floor"):
+        floor = turn_time(figures.of("floor"), results.last)
+        most = 2 * floor + 2 * results.round_trip
+        what = f"ms a turn, last {results.last} turns, R: beside 2 x the floor and 2 round trips"
+        yield Line(what, turn_time(figures.of("pg"), results.last) / most, 1.0)
+    speeds = {one.kind: one.speed for one in results.runs}
+    if {"pg", "lg-pg"} <= speeds.keys():
+        what = f"supersteps a second, {results.runs[0].runs} async runs: beside LangGraph's saver"
+        yield Line(what, speeds["pg"] / speeds["lg-pg"], 3, at_least=True)
+    for copy in results.copies:
+        what = f"copy_thread, {copy.checkpoints:,} checkpoints: ms"
+        yield Line(what, median(copy.times), 200)
+
+
 TARGETS: tuple[Callable[[Results], Iterator[Line]], ...] = (
     disk,
     turn,
@@ -121,4 +140,5 @@ TARGETS: tuple[Callable[[Results], Iterator[Line]], ...] = (
     puts,
     crowd,
     resident,
+    postgres,
 )

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import random
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from operator import add
 from pathlib import Path
@@ -84,6 +84,15 @@ class DeltaTalk(TypedDict, total=False):
     policy: str
 
 
+def awaited(node: Callable[[Talk], Talk]) -> Any:
+    """The node as a coroutine."""
+
+    async def run(state: Talk) -> Talk:
+        return node(state)
+
+    return run
+
+
 @dataclass
 class Replay:
     """Recorded conversations: an agent node and a tools node emit what was recorded.
@@ -96,7 +105,9 @@ class Replay:
     conversations: Sequence[Conversation]
     limit: int | None = None
     delta: bool = True
+    awaits: bool = False  # nodes are coroutines, for async runs
     tape: deque[Message] = field(default_factory=deque)
+    supersteps: int = 0
 
     def __len__(self) -> int:
         turns = sum(len(c.turns) for c in self.conversations)
@@ -105,8 +116,8 @@ class Replay:
     def graph(self, saver: BaseCheckpointSaver[Any], *, delta: bool) -> Graph:
         schema = DeltaTalk if delta else Talk
         builder: Builder = StateGraph(schema)
-        builder.add_node("agent", self.agent, input_schema=schema)
-        builder.add_node("tools", self.tools, input_schema=schema)
+        for name, node in (("agent", self.agent), ("tools", self.tools)):
+            builder.add_node(name, awaited(node) if self.awaits else node, input_schema=schema)
         builder.add_edge(START, "agent")
         builder.add_conditional_edges("agent", self.upcoming, ["agent", "tools", END])
         builder.add_edge("tools", "agent")
@@ -118,11 +129,13 @@ class Replay:
         return "agent" if self.tape[0]["role"] == "assistant" else "tools"
 
     def agent(self, state: Talk) -> Talk:  # noqa: ARG002 - the tape decides
+        self.supersteps += 1
         if not self.tape:  # the record ends with the user, or with a tool
             return {"steps": 1}
         return {"messages": [from_assistant(self.tape.popleft())], "steps": 1}
 
     def tools(self, state: Talk) -> Talk:  # noqa: ARG002 - the tape decides
+        self.supersteps += 1
         results = []
         while self.tape and self.tape[0]["role"] == "tool":
             results.append(from_tool(self.tape.popleft()))
@@ -144,6 +157,7 @@ class Replay:
 
     def call(self, conversation: Conversation, number: int, turn: Turn, messages: int) -> Call:
         self.tape.extend(turn.replies)
+        self.supersteps += 1  # the one that takes the input
         given: dict[str, Any] = {"messages": [HumanMessage(turn.user["content"] or "")]}
         if number == 0:
             given["policy"] = conversation.system

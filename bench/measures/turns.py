@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from bench.lanes import Lane, Sample, Task
-from bench.savers import KINDS, bytes_on_disk
+from bench.savers import KINDS
 from bench.sizes import Sizes
 
 
@@ -90,7 +90,7 @@ def measure(run: Run, title: str, step: Callable[[int, int], None]) -> TurnFigur
         read(lanes, figures)
         plain = lanes[0].do("plain_json")
     for found in figures:
-        found.disk = bytes_on_disk(found.file)
+        found.disk = KINDS[found.kind].closed_size(found.file)
     return TurnFigures(title, turns, figures[0].samples[-1].messages, figures, plain)
 
 
