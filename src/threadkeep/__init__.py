@@ -1,5 +1,6 @@
 """threadkeep: a LangGraph checkpoint saver that stores what changed."""
 
+from threadkeep.backends.grouping import GroupCommit
 from threadkeep.codec import Compression, register, register_module
 from threadkeep.savers import (
     AsyncPostgresSaver,
@@ -15,6 +16,7 @@ __all__ = [
     "AsyncPostgresSaver",
     "AsyncSqliteSaver",
     "Compression",
+    "GroupCommit",
     "InMemorySaver",
     "MemorySaver",
     "PostgresSaver",

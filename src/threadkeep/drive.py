@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from inspect import iscoroutinefunction
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -17,9 +17,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from threadkeep import forks
 from threadkeep.backends.base import AsyncBackend, Backend, DualBackend
 from threadkeep.engine.calls import Fetch, Operation
-from threadkeep.engine.model import Change, Read
 from threadkeep.errors import InvalidArgumentError, ThreadkeepError
-from threadkeep.straight import finish
+from threadkeep.straight import Straight, finish
 
 if TYPE_CHECKING:
     from typing_extensions import TypeIs
@@ -75,25 +74,9 @@ async def arun(operation: Operation[T], backend: AsyncBackend) -> T:
             error = exc
 
 
-class _NeverSuspends:
-    """A blocking backend behind the async protocol."""
-
-    def __init__(self, backend: Backend) -> None:
-        self._backend = backend
-
-    async def fetch(self, reads: Sequence[Read]) -> list[Any]:
-        return self._backend.fetch(reads)
-
-    async def commit(self, change: Change) -> None:
-        self._backend.commit(change)
-
-    async def close(self) -> None:
-        self._backend.close()
-
-
 def run(operation: Operation[T], backend: Backend) -> T:
     """Drive an operation to its end on a blocking backend, in the calling thread."""
-    return finish(arun(operation, _NeverSuspends(backend)))
+    return finish(arun(operation, Straight(backend)))
 
 
 async def in_thread(call: Callable[[], T]) -> T:

@@ -9,10 +9,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from threadkeep.backends.grouping import GroupCommit
 from threadkeep.codec import Compression, SerdeCodec
 from threadkeep.errors import InvalidArgumentError
 
-NAMES = ("conflicts", "serde", "compression", "pickle_fallback", "working_set_bytes")
+NAMES = (
+    "conflicts",
+    "serde",
+    "compression",
+    "pickle_fallback",
+    "working_set_bytes",
+    "group_commit",
+)
 
 
 def check(given: Mapping[str, Any]) -> None:
@@ -36,6 +44,8 @@ def check(given: Mapping[str, Any]) -> None:
         )
     if not isinstance(given.get("pickle_fallback", False), bool):
         _refuse("pickle_fallback", given, "Give True or False.")
+    if not isinstance(given.get("group_commit"), GroupCommit | None):
+        _refuse("group_commit", given, "Give a threadkeep.GroupCommit, such as GroupCommit().")
     most = given.get("working_set_bytes", 0)
     if not isinstance(most, int) or most < 0:
         _refuse("working_set_bytes", given, "Give a whole number of bytes, 0 or more.")

@@ -34,6 +34,7 @@ from threadkeep.backends.base import (
     MigratingAsyncBackend,
     MigratingBackend,
 )
+from threadkeep.backends.grouping import GroupCommit, grouped
 from threadkeep.codec import Codec, Compression, NativeCodec, SerdeCodec
 from threadkeep.engine.calls import Operation
 from threadkeep.engine.operations import (
@@ -77,6 +78,8 @@ class Saver(BaseCheckpointSaver[Any]):
         pickle_fallback: pickle what cannot be stored otherwise (and load pickles, which
             runs the code they name: only for data that is trusted).
         working_set_bytes: about how much memory to use for remembering threads.
+        group_commit: let concurrent commits share a transaction, and how; SQLite does so
+            without, but does not wait for others.
 
     Raises:
         InvalidArgumentError: an option has no meaning.
@@ -91,6 +94,7 @@ class Saver(BaseCheckpointSaver[Any]):
         compression: Compression | None = None,
         pickle_fallback: bool = False,
         working_set_bytes: int = WORKING_SET_BYTES,
+        group_commit: GroupCommit | None = None,
     ) -> None:
         options.check(
             {
@@ -99,8 +103,11 @@ class Saver(BaseCheckpointSaver[Any]):
                 "compression": compression,
                 "pickle_fallback": pickle_fallback,
                 "working_set_bytes": working_set_bytes,
+                "group_commit": group_commit,
             }
         )
+        if group_commit is not None:
+            backend = grouped(backend, group_commit, is_async=drive.is_async(backend))
         super().__init__(serde=serde)
         codec: Codec = NativeCodec(pickle_fallback=pickle_fallback)
         if serde is not None:

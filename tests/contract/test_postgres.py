@@ -41,6 +41,7 @@ class Owning:
         self.given = given
         self.inner = opened(given, schema=empty_schema())
         self.fetch, self.commit = self.inner.fetch, self.inner.commit
+        self.commit_many = self.inner.commit_many
 
     def close(self):
         self.inner.close()

@@ -45,8 +45,8 @@ class Announced(deque):
         self.count = count
         self.full = threading.Event()
 
-    def append(self, ticket):
-        super().append(ticket)
+    def extend(self, tickets):
+        super().extend(tickets)
         if len(self) == self.count:
             self.full.set()
 

@@ -19,6 +19,7 @@ from collections.abc import Sequence
 from typing import Any, Protocol, runtime_checkable
 
 from threadkeep.engine.model import Change, Read
+from threadkeep.errors import ThreadkeepError
 
 
 class Backend(Protocol):
@@ -64,6 +65,30 @@ class DualBackend(Backend, Protocol):
     @property
     def asynchronous(self) -> AsyncBackend | None:
         """The other face, over the same store; None where it was given one connection only."""
+
+
+@runtime_checkable
+class GroupingBackend(Backend, Protocol):
+    """A store that can carry out several changes in one transaction, for `GroupCommit`."""
+
+    def commit_many(self, changes: Sequence[Change]) -> list[ThreadkeepError | None]:
+        """Carry out each change, in order, as `commit` would; durable on return.
+
+        Reply: for each change None, or the error that it was refused with, which leaves the
+        others alone.
+
+        Raises:
+            LockedError, ReadOnlyError, DiskFullError, BackendError: the store failed;
+            nothing was changed.
+        """
+
+
+@runtime_checkable
+class GroupingAsyncBackend(AsyncBackend, Protocol):
+    """The same of a store with a native async driver."""
+
+    async def commit_many(self, changes: Sequence[Change]) -> list[ThreadkeepError | None]:
+        """See `GroupingBackend.commit_many`."""
 
 
 @runtime_checkable

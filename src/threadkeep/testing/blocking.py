@@ -10,11 +10,16 @@ import asyncio
 import threading
 from typing import TYPE_CHECKING, Any, TypeVar
 
+import pytest
+
+from threadkeep.backends.base import GroupingAsyncBackend
+
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine, Sequence
 
     from threadkeep.backends.base import AsyncBackend
     from threadkeep.engine.model import Change, Read
+    from threadkeep.errors import ThreadkeepError
 
 _T = TypeVar("_T")
 
@@ -39,6 +44,12 @@ class Blocking:
     def commit(self, change: Change) -> None:
         """See `Backend.commit`."""
         self._run(self._backend.commit(change))
+
+    def commit_many(self, changes: Sequence[Change]) -> list[ThreadkeepError | None]:
+        """See `GroupingBackend.commit_many`, where the backend has it."""
+        if not isinstance(self._backend, GroupingAsyncBackend):
+            pytest.skip("this backend has no commit_many")
+        return self._run(self._backend.commit_many(changes))
 
     def close(self) -> None:
         """See `Backend.close`. The loop goes on, so that later calls can be refused."""

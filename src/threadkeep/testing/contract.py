@@ -8,6 +8,7 @@ from __future__ import annotations
 from threadkeep.testing.batches import BatchContract
 from threadkeep.testing.concurrency import ConcurrencyContract
 from threadkeep.testing.fences import FenceContract
+from threadkeep.testing.groups import GroupContract
 from threadkeep.testing.reads import ReadContract
 from threadkeep.testing.scans import ScanContract
 from threadkeep.testing.segments import SegmentContract
@@ -21,6 +22,7 @@ class BackendContract(
     BatchContract,
     FenceContract,
     ThreadContract,
+    GroupContract,
     ConcurrencyContract,
 ):
     """Every promise that a backend makes. Implement `new_backend`, and `reopen` if durable."""

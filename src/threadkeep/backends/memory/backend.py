@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from threadkeep import forks
 from threadkeep.backends.memory.changes import carry_out
 from threadkeep.backends.memory.reads import reply
-from threadkeep.errors import ClosedError
+from threadkeep.errors import ClosedError, ThreadkeepError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -45,6 +45,19 @@ class MemoryBackend:
         with self._lock:
             self._check_open()
             carry_out(self._threads, change)
+
+    def commit_many(self, changes: Sequence[Change]) -> list[ThreadkeepError | None]:
+        """Carry out several changes at once. See `GroupingBackend.commit_many`."""
+        with self._lock:
+            self._check_open()
+            return [self._attempt(change) for change in changes]
+
+    def _attempt(self, change: Change) -> ThreadkeepError | None:
+        try:
+            carry_out(self._threads, change)
+        except ThreadkeepError as error:
+            return error
+        return None
 
     def close(self) -> None:
         """Let go of every row. Idempotent."""

@@ -29,10 +29,11 @@ from threadkeep.backends.postgres.pools import (
     OwnPool,
     Source,
 )
+from threadkeep.backends.postgres.refusals import refusal
 from threadkeep.backends.postgres.settings import Settings, checked_conninfo, without_schema
 from threadkeep.backends.postgres.statement import Rows, Statement
-from threadkeep.engine.model import Batch, Change, CopyThread, Read
-from threadkeep.errors import InvalidArgumentError
+from threadkeep.engine.model import Change, CopyThread, Read
+from threadkeep.errors import InvalidArgumentError, ThreadkeepError
 from threadkeep.straight import finish
 
 T = TypeVar("T")
@@ -66,8 +67,21 @@ class AsyncPostgresBackend:
 
     async def commit(self, change: Change) -> None:
         """Carry out the change, all or nothing. See `Backend.commit`."""
-        with self._named(change):
-            await self._answered([self._ready(changes.statement(change))], NEWEST_STATE)
+        (refused,) = await self.commit_many([change])
+        if refused is not None:
+            raise refused
+
+    async def commit_many(self, given: Sequence[Change]) -> list[ThreadkeepError | None]:
+        """Carry out several changes in one transaction. See `GroupingBackend.commit_many`."""
+        # Threads are locked in one order everywhere: so no two groups wait for each other.
+        order = sorted(range(len(given)), key=lambda i: _locked(given[i]))
+        statements = [self._ready(changes.statement(given[i])) for i in order]
+        with self._named():
+            answers = await self._answered(statements, NEWEST_STATE)
+        results: list[ThreadkeepError | None] = [None] * len(given)
+        for i, rows in zip(order, answers, strict=True):
+            results[i] = refusal(rows, given[i])
+        return results
 
     async def migrate(self) -> None:
         """Make the tables, or bring them to this release's version.
@@ -128,15 +142,19 @@ class AsyncPostgresBackend:
             return await self._source.send(conn, message)
 
     @contextmanager
-    def _named(self, change: Change | None = None) -> Iterator[None]:
+    def _named(self) -> Iterator[None]:
         """Raise the driver's errors as ours."""
         try:
             yield
         except DRIVER_ERRORS as error:
-            thread = change.target if isinstance(change, CopyThread) else None
-            if isinstance(change, Batch):
-                thread = change.thread
-            raise mapped(error, self._server, thread) from error
+            raise mapped(error, self._server) from error
+
+
+def _locked(change: Change) -> str:
+    """The (first) thread that a change locks."""
+    if isinstance(change, CopyThread):
+        return min(change.source, change.target)
+    return change.thread
 
 
 class PostgresBackend:
@@ -178,6 +196,10 @@ class PostgresBackend:
     def commit(self, change: Change) -> None:
         """Carry out the change, all or nothing. See `Backend.commit`."""
         finish(self._face.commit(change))
+
+    def commit_many(self, given: Sequence[Change]) -> list[ThreadkeepError | None]:
+        """See `GroupingBackend.commit_many`."""
+        return finish(self._face.commit_many(given))
 
     def migrate(self) -> None:
         """See `AsyncPostgresBackend.migrate`."""

@@ -107,7 +107,7 @@ def _call(present: tuple[tuple[str, int], ...]) -> str:
         f"{name} => {_array(few)}::{kind}[]" for row, few in present for name, kind in _ARRAYS[row]
     ]
     given = ", ".join(["the_thread => %s", "born => %s::bigint", *_ALWAYS, *arrays])
-    return f"SELECT {{schema}}.commit_batch({given})"
+    return f"SELECT * FROM {{schema}}.commit_batch({given})"  # noqa: S608 - names of ours only
 
 
 _ALWAYS = ("expected_generation => %s::bigint", "bump => %s")
@@ -206,7 +206,7 @@ def _drop(change: DropThread) -> Statement:
 
 def _copy(change: CopyThread) -> Statement:
     values = (pack_text(change.source), pack_text(change.target))
-    return Statement("SELECT {schema}.copy_thread(%s, %s)", values)
+    return Statement("SELECT refusal FROM {schema}.copy_thread(%s, %s)", values)
 
 
 _CHANGES: dict[type[Change], Callable[[Any], Statement]] = {

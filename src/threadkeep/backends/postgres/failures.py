@@ -1,8 +1,8 @@
 """What the driver's errors mean to a user of threadkeep, and which of them pass.
 
 The only place that looks at PostgreSQL's error codes. Invariant: every driver error that
-leaves this package went through `mapped`. Codes: appendix A of PostgreSQL's manual; TK001
-to TK006 are raised by our own functions (`migrations/`).
+leaves this package went through `mapped`. Codes: appendix A of PostgreSQL's manual; TK001 is
+raised by a function of ours (`migrations/`).
 """
 
 from __future__ import annotations
@@ -10,35 +10,22 @@ from __future__ import annotations
 import psycopg
 from psycopg_pool import PoolClosed, PoolTimeout
 
-from threadkeep.backends.postgres.text import unpack_text
 from threadkeep.errors import (
     BackendError,
     ClosedError,
-    ConflictError,
     CorruptionError,
     DiskFullError,
     InvalidArgumentError,
     LockedError,
     NotSetUpError,
     ReadOnlyError,
-    SegmentTakenError,
-    StaleThreadError,
     StatementTimeoutError,
-    ThreadDeletedError,
-    ThreadExistsError,
     ThreadkeepError,
     UnreachableError,
 )
 
 DRIVER_ERRORS = (psycopg.Error, UnicodeError)
 
-_REFUSALS: dict[str, type[ThreadkeepError]] = {
-    "TK001": ThreadDeletedError,
-    "TK002": StaleThreadError,
-    "TK004": SegmentTakenError,
-    "TK005": ThreadExistsError,
-}
-_CONFLICT = "TK003"
 _SET_UP = (
     "Call setup() once, or run `threadkeep migrate URL`, as a user who may create tables;"
     " schema= says where they lie."
@@ -60,7 +47,7 @@ _MEANINGS: dict[str, tuple[type[ThreadkeepError], str]] = {
         ReadOnlyError,
         "Grant this user USAGE on the schema, and SELECT, INSERT, UPDATE, DELETE on its tables.",
     ),
-    "TK006": (
+    "TK001": (
         BackendError,
         "ALTER ROLE ... SET default_transaction_isolation = 'read committed' for this user.",
     ),
@@ -93,13 +80,12 @@ def lost_connection(error: BaseException) -> bool:
     return passes(error) and not code.startswith("40")
 
 
-def mapped(error: Exception, server: str, thread: str | None = None) -> ThreadkeepError:
+def mapped(error: Exception, server: str) -> ThreadkeepError:
     """Say what the driver's error means.
 
     Args:
         error: one of `DRIVER_ERRORS`.
         server: shown in the message: which one it was.
-        thread: which thread the change was about.
     """
     if isinstance(error, PoolClosed):
         return ClosedError(hint="Open a new saver.")
@@ -113,15 +99,6 @@ def mapped(error: Exception, server: str, thread: str | None = None) -> Threadke
             f"PostgreSQL cannot store this text: {error}", hint="Ids must be valid Unicode."
         )
     code = error.sqlstate or ""
-    if code in _REFUSALS:
-        return _REFUSALS[code](thread=thread)
-    if code == _CONFLICT:
-        diagnosis = error.diag
-        return ConflictError(
-            thread=thread,
-            namespace=unpack_text(diagnosis.message_hint or "") or None,
-            checkpoint=unpack_text(diagnosis.message_detail or "") or None,
-        )
     kind, hint = _meaning(error, code)
     text = (kind.__doc__ or "").strip().splitlines()[0].rstrip(".")
     said = error.diag.message_primary or " ".join(str(error).split())

@@ -156,7 +156,9 @@ class OwnAsyncPools(_Awaiting):
         _check_open(self._open)
         loop = asyncio.get_running_loop()
         opening = self._loops.get(loop)
-        if opening is None or (opening.done() and (opening.cancelled() or opening.exception())):
+        if opening is not None and opening.done() and not _failed(opening):
+            return opening.result()
+        if opening is None or opening.done():
             self._drop_ended_loops()
             opening = self._loops[loop] = loop.create_task(_LoopsPool.open(self._settings))
         # One call may be cancelled while others wait for the same pool.
@@ -216,9 +218,13 @@ class _LoopsPool:
         return opened
 
 
+def _failed(opening: asyncio.Task[_LoopsPool]) -> bool:
+    return opening.cancelled() or opening.exception() is not None
+
+
 def _abandon(opening: asyncio.Task[_LoopsPool]) -> None:
     """Close the connections of a loop that has ended, where a pool cannot be awaited."""
-    if opening.done() and not opening.cancelled() and opening.exception() is None:
+    if opening.done() and not _failed(opening):
         for conn in opening.result().connections:
             conn.pgconn.finish()
 

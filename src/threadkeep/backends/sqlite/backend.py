@@ -15,7 +15,7 @@ from threadkeep.backends.sqlite.failures import DRIVER_ERRORS, mapped
 from threadkeep.backends.sqlite.opening import Location
 from threadkeep.backends.sqlite.places import path_of
 from threadkeep.backends.sqlite.reads import reply
-from threadkeep.errors import InvalidArgumentError
+from threadkeep.errors import InvalidArgumentError, ThreadkeepError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -87,6 +87,10 @@ class SqliteBackend:
     def commit(self, change: Change) -> None:
         """Carry out the change, all or nothing. See `Backend.commit`."""
         self._queue.commit(change)
+
+    def commit_many(self, changes: Sequence[Change]) -> list[ThreadkeepError | None]:
+        """Carry out several changes in one transaction. See `GroupingBackend.commit_many`."""
+        return self._queue.commit_many(changes)
 
     def close(self) -> None:
         """Close all connections; a read under way may end first. Idempotent."""

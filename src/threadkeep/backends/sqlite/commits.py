@@ -59,20 +59,26 @@ class CommitQueue:
 
     def commit(self, change: Change) -> None:
         """Carry out the change; return when it is committed. See `Backend.commit`."""
-        ticket = _Ticket(change)
+        (failure,) = self.commit_many([change])
+        if failure is not None:
+            try:
+                raise failure
+            finally:
+                del failure  # its traceback holds this frame: no cycle
+
+    def commit_many(self, changes: Sequence[Change]) -> list[ThreadkeepError | None]:
+        """Carry out the changes, with others that wait; what became of each."""
+        tickets = [_Ticket(change) for change in changes]
         try:
             with self._lock:
-                self._waiting.append(ticket)
+                self._waiting.extend(tickets)
             with self._connections.write_lock:
-                while not ticket.done:
+                while not all(ticket.done for ticket in tickets):
                     self._commit_waiting()
         finally:
-            ticket.withdrawn = not ticket.done
-        if ticket.error is not None:
-            try:
-                raise ticket.error
-            finally:
-                del ticket  # its error's traceback holds this frame: no cycle
+            for ticket in tickets:
+                ticket.withdrawn = not ticket.done
+        return [ticket.error for ticket in tickets]
 
     def _commit_waiting(self) -> None:
         """Commit what waits. Tickets stay in the queue until they are settled."""

@@ -75,73 +75,72 @@ ALTER TABLE {schema}.checkpoints
 ALTER TABLE {schema}.writes ALTER COLUMN body SET STORAGE EXTERNAL;
 ALTER TABLE {schema}.segments ALTER COLUMN data SET STORAGE EXTERNAL;
 
--- Refusals have a code of their own each, and say in DETAIL and HINT at which checkpoint
--- and namespace (see failures.py).
+-- What is refused is an answer, not an error: others in the same transaction are left alone,
+-- and a conflict that a program expects is no line in the server's log (see refusals.py).
 
-CREATE FUNCTION {schema}.lock_thread(the_thread text, OUT its_generation bigint, OUT its_end timestamptz)
+CREATE FUNCTION {schema}.lock_thread(
+    the_thread text, OUT its_generation bigint, OUT its_end timestamptz, OUT is_new boolean)
 LANGUAGE plpgsql AS $$
 BEGIN
-    SELECT generation, deleted_at INTO its_generation, its_end
-    FROM {schema}.threads WHERE thread_id = the_thread FOR NO KEY UPDATE;
-    IF NOT FOUND THEN
-        INSERT INTO {schema}.threads (thread_id) VALUES (the_thread) ON CONFLICT DO NOTHING;
+    is_new := false;
+    LOOP
         SELECT generation, deleted_at INTO its_generation, its_end
         FROM {schema}.threads WHERE thread_id = the_thread FOR NO KEY UPDATE;
-    END IF;
+        EXIT WHEN FOUND;
+        INSERT INTO {schema}.threads (thread_id) VALUES (the_thread) ON CONFLICT DO NOTHING;
+        is_new := FOUND;
+    END LOOP;
 END
 $$;
 
-CREATE FUNCTION {schema}.check_fence(
-    the_thread text, kind text, ns text, id text, a bigint, b bigint, own_ns text[], own_ids text[])
-RETURNS void LANGUAGE plpgsql AS $$
-DECLARE
-    found_id text := id;
-    broken boolean;
+CREATE FUNCTION {schema}.break_of_fence(
+    the_thread text, kind text, ns text, id text, a bigint, b bigint, own_ns text[], own_ids text[],
+    OUT is_broken boolean, OUT at_checkpoint text)
+LANGUAGE plpgsql AS $$
 BEGIN
+    at_checkpoint := id;
     IF kind = 'head' THEN
-        SELECT c.checkpoint_id INTO found_id FROM {schema}.checkpoints c
+        SELECT c.checkpoint_id INTO at_checkpoint FROM {schema}.checkpoints c
         WHERE c.thread_id = the_thread AND c.checkpoint_ns = ns
             AND (id IS NULL OR c.checkpoint_id > id) AND c.flags & 2 = 0
             AND NOT EXISTS (
                 SELECT FROM unnest(own_ns, own_ids) own (ns, id)
                 WHERE own.ns = c.checkpoint_ns AND own.id = c.checkpoint_id)
         ORDER BY c.checkpoint_id DESC LIMIT 1;
-        broken := FOUND;
+        is_broken := FOUND;
     ELSIF kind = 'writes' THEN
-        broken := EXISTS (
+        is_broken := EXISTS (
             SELECT FROM {schema}.writes w
             WHERE w.thread_id = the_thread AND w.checkpoint_ns = ns AND w.checkpoint_id = id
                 AND w.seq > b AND w.run <> a);
     ELSE
-        broken := a <> (SELECT count(*) FROM {schema}.checkpoints c WHERE c.thread_id = the_thread)
+        is_broken := a <> (SELECT count(*) FROM {schema}.checkpoints c WHERE c.thread_id = the_thread)
             OR b <> (SELECT count(*) FROM {schema}.writes w WHERE w.thread_id = the_thread);
-    END IF;
-    IF broken THEN
-        RAISE EXCEPTION 'conflict' USING ERRCODE = 'TK003', DETAIL = found_id, HINT = ns;
     END IF;
 END
 $$;
 
-CREATE FUNCTION {schema}.add_segment(
-    the_thread text, its_log bigint, its_start bigint, its_count bigint, its_data bytea)
-RETURNS void LANGUAGE plpgsql AS $$
+-- 'free', 'there' (the very same segment) or 'taken'. What the batch drops does not count.
+CREATE FUNCTION {schema}.state_of_place(
+    the_thread text, its_log bigint, its_start bigint, its_count bigint, its_data bytea,
+    drop_logs bigint[], drop_starts bigint[], drop_counts bigint[])
+RETURNS text LANGUAGE plpgsql AS $$
 DECLARE
     neighbour record;
 BEGIN
     -- Stored segments never overlap: only the last one that starts before our end can reach us.
-    SELECT s.start, s.count INTO neighbour FROM {schema}.segments s
+    SELECT s.start, s.count, s.data = its_data AS is_same INTO neighbour FROM {schema}.segments s
     WHERE s.thread_id = the_thread AND s.log = its_log AND s.start < its_start + its_count
+        AND NOT EXISTS (
+            SELECT FROM unnest(drop_logs, drop_starts, drop_counts) gone (log, start, count)
+            WHERE gone.log = s.log AND gone.start = s.start AND gone.count = s.count)
     ORDER BY s.start DESC LIMIT 1;
     IF NOT FOUND OR neighbour.start + neighbour.count <= its_start THEN
-        INSERT INTO {schema}.segments (thread_id, log, start, count, data)
-        VALUES (the_thread, its_log, its_start, its_count, its_data);
-    ELSIF NOT EXISTS (
-        SELECT FROM {schema}.segments s
-        WHERE s.thread_id = the_thread AND s.log = its_log AND s.start = its_start
-            AND s.count = its_count AND s.data = its_data)
-    THEN
-        RAISE EXCEPTION 'taken' USING ERRCODE = 'TK004';
+        RETURN 'free';
+    ELSIF neighbour.start = its_start AND neighbour.count = its_count AND neighbour.is_same THEN
+        RETURN 'there';
     END IF;
+    RETURN 'taken';
 END
 $$;
 
@@ -189,27 +188,63 @@ CREATE FUNCTION {schema}.commit_batch(
     drop_write_ids text[] DEFAULT NULL,
     drop_write_seqs bigint[] DEFAULT NULL,
     hide_namespaces text[] DEFAULT NULL,
-    hide_ids text[] DEFAULT NULL)
-RETURNS void LANGUAGE plpgsql AS $$
+    hide_ids text[] DEFAULT NULL,
+    OUT refusal text,
+    OUT at_namespace text,
+    OUT at_checkpoint text)
+LANGUAGE plpgsql AS $$
 DECLARE
     thread record;
+    fence record;
+    places text[];
 BEGIN
     -- With an older snapshot, what others committed while this waited would not be seen.
     IF current_setting('transaction_isolation') <> 'read committed' THEN
-        RAISE EXCEPTION 'commits need the isolation level READ COMMITTED' USING ERRCODE = 'TK006';
+        RAISE EXCEPTION 'commits need the isolation level READ COMMITTED' USING ERRCODE = 'TK001';
     END IF;
     thread := {schema}.lock_thread(the_thread);
     IF born IS NOT NULL AND thread.its_end >= timestamptz 'epoch' + born * interval '1 microsecond' THEN
-        RAISE EXCEPTION 'deleted' USING ERRCODE = 'TK001';
-    END IF;
-    IF expected_generation <> thread.its_generation THEN
-        RAISE EXCEPTION 'stale' USING ERRCODE = 'TK002';
+        refusal := 'deleted';
+    ELSIF expected_generation <> thread.its_generation THEN
+        refusal := 'stale';
     END IF;
     FOR i IN 1 .. coalesce(cardinality(fence_kinds), 0) LOOP
-        PERFORM {schema}.check_fence(
+        EXIT WHEN refusal IS NOT NULL;
+        fence := {schema}.break_of_fence(
             the_thread, fence_kinds[i], fence_namespaces[i], fence_ids[i], fence_a[i], fence_b[i],
             checkpoint_namespaces, checkpoint_ids);
+        IF fence.is_broken THEN
+            refusal := 'conflict';
+            at_namespace := fence_namespaces[i];
+            at_checkpoint := fence.at_checkpoint;
+        END IF;
     END LOOP;
+    FOR i IN 1 .. coalesce(cardinality(segment_logs), 0) LOOP
+        EXIT WHEN refusal IS NOT NULL;
+        places[i] := {schema}.state_of_place(
+            the_thread, segment_logs[i], segment_starts[i], segment_counts[i], segment_datas[i],
+            drop_logs, drop_starts, drop_counts);
+        FOR j IN 1 .. i - 1 LOOP
+            IF segment_logs[j] = segment_logs[i]
+                AND segment_starts[j] < segment_starts[i] + segment_counts[i]
+                AND segment_starts[i] < segment_starts[j] + segment_counts[j]
+            THEN
+                places[i] := CASE WHEN segment_starts[j] = segment_starts[i]
+                    AND segment_counts[j] = segment_counts[i]
+                    AND segment_datas[j] = segment_datas[i] THEN 'there' ELSE 'taken' END;
+            END IF;
+        END LOOP;
+        IF places[i] = 'taken' THEN
+            refusal := 'taken';
+        END IF;
+    END LOOP;
+    IF refusal IS NOT NULL THEN
+        IF thread.is_new THEN
+            DELETE FROM {schema}.threads WHERE thread_id = the_thread;
+        END IF;
+        RETURN;
+    END IF;
+
     IF drop_logs IS NOT NULL THEN
         DELETE FROM {schema}.segments s
         USING unnest(drop_logs, drop_starts, drop_counts) gone (log, start, count)
@@ -217,8 +252,10 @@ BEGIN
             AND s.log = gone.log AND s.start = gone.start AND s.count = gone.count;
     END IF;
     FOR i IN 1 .. coalesce(cardinality(segment_logs), 0) LOOP
-        PERFORM {schema}.add_segment(
-            the_thread, segment_logs[i], segment_starts[i], segment_counts[i], segment_datas[i]);
+        IF places[i] = 'free' THEN
+            INSERT INTO {schema}.segments (thread_id, log, start, count, data) VALUES (
+                the_thread, segment_logs[i], segment_starts[i], segment_counts[i], segment_datas[i]);
+        END IF;
     END LOOP;
     FOR i IN 1 .. coalesce(cardinality(checkpoint_ids), 0) LOOP
         INSERT INTO {schema}.checkpoints AS c (
@@ -291,8 +328,8 @@ BEGIN
 END
 $$;
 
-CREATE FUNCTION {schema}.copy_thread(source text, target text)
-RETURNS void LANGUAGE plpgsql AS $$
+CREATE FUNCTION {schema}.copy_thread(source text, target text, OUT refusal text)
+LANGUAGE plpgsql AS $$
 BEGIN
     IF NOT EXISTS (SELECT FROM {schema}.checkpoints WHERE thread_id = source)
         AND NOT EXISTS (SELECT FROM {schema}.writes WHERE thread_id = source)
@@ -306,7 +343,8 @@ BEGIN
     IF source = target
         OR EXISTS (SELECT FROM {schema}.checkpoints WHERE thread_id = target)
     THEN
-        RAISE EXCEPTION 'exists' USING ERRCODE = 'TK005';
+        refusal := 'exists';
+        RETURN;
     END IF;
     PERFORM {schema}.empty_thread(target);
     INSERT INTO {schema}.checkpoints (

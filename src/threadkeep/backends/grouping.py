@@ -1,0 +1,286 @@
+"""Group commit: concurrent commits share a transaction, on any store that can do that.
+
+Only the queue in front of a store lives here. Invariants: a caller gets the result of its own
+change, once that is durable; a change that fails leaves its neighbours alone; whoever has the
+turn commits for all that wait, and a change stays in the queue until it is settled, so that
+none is lost where a caller is interrupted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+import weakref
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+from itertools import islice
+from types import TracebackType
+from typing import Any
+
+from threadkeep import forks
+from threadkeep.backends.base import (
+    AsyncBackend,
+    Backend,
+    DualBackend,
+    GroupingAsyncBackend,
+    GroupingBackend,
+    MigratingAsyncBackend,
+    MigratingBackend,
+)
+from threadkeep.engine.model import Change, Read
+from threadkeep.errors import InvalidArgumentError, ThreadkeepError
+from threadkeep.straight import finish
+
+
+@dataclass(frozen=True)
+class GroupCommit:
+    """How concurrent commits share a transaction.
+
+    Args:
+        max_batch: changes in one transaction at most.
+        max_wait: seconds that a commit waits for others to join it, while there are any: after
+            a transaction that held one change alone, none is waited for.
+
+    Raises:
+        InvalidArgumentError: one of them has no meaning.
+    """
+
+    max_batch: int = 100
+    max_wait: float = 0.005
+
+    def __post_init__(self) -> None:
+        if type(self.max_batch) is not int or self.max_batch < 1:
+            raise InvalidArgumentError(
+                f"max_batch={self.max_batch!r} has no meaning.", hint="Give 1 or more."
+            )
+        if not isinstance(self.max_wait, int | float) or not 0 <= self.max_wait <= _LONGEST_WAIT:
+            raise InvalidArgumentError(
+                f"max_wait={self.max_wait!r} has no meaning.",
+                hint=f"Give seconds from 0 to {_LONGEST_WAIT}.",
+            )
+
+
+_LONGEST_WAIT = 60
+
+_CommitMany = Callable[[Sequence[Change]], Awaitable[list[ThreadkeepError | None]]]
+
+
+class _Ticket:
+    """A change that waits, and what became of it."""
+
+    __slots__ = ("change", "done", "error", "withdrawn")
+
+    def __init__(self, change: Change) -> None:
+        self.change = change
+        self.done = False
+        self.withdrawn = False  # its caller was interrupted while it waited
+        self.error: ThreadkeepError | None = None
+
+    def settle(self, error: ThreadkeepError | None) -> None:
+        self.error = error
+        self.done = True
+
+
+class _Queue:
+    """The changes that wait in front of one store."""
+
+    def __init__(
+        self,
+        how: GroupCommit,
+        commit_many: _CommitMany,
+        turn: AbstractAsyncContextManager[None],
+        pause: Callable[[float], Awaitable[None]],
+    ) -> None:
+        self._how = how
+        self._commit_many = commit_many
+        self._turn = turn
+        self._pause = pause
+        self._waiting: deque[_Ticket] = deque()
+        self._lock = threading.Lock()  # while it is added to or gone over; held for moments only
+        self._alone = True  # the last transaction held one change
+
+    async def commit(self, change: Change) -> None:
+        """Carry out the change, with others; return when it is durable."""
+        ticket = _Ticket(change)
+        with self._lock:
+            self._waiting.append(ticket)
+        try:
+            async with self._turn:
+                while not ticket.done:
+                    await self._gather()
+                    await self._commit_waiting()
+        finally:
+            ticket.withdrawn = not ticket.done
+        if ticket.error is not None:
+            try:
+                raise ticket.error
+            finally:
+                del ticket  # its error's traceback holds this frame: no cycle
+
+    async def _gather(self) -> None:
+        """Wait a little for others, if it looks as if there were any."""
+        if self._how.max_wait and not self._alone and len(self._waiting) < self._how.max_batch:
+            await self._pause(self._how.max_wait)
+
+    async def _commit_waiting(self) -> None:
+        with self._lock:
+            found = list(islice(self._waiting, self._how.max_batch))
+        group = [ticket for ticket in found if not ticket.done and not ticket.withdrawn]
+        try:
+            await self._settle(group)
+        finally:
+            self._alone = len(group) <= 1
+            with self._lock:
+                while self._waiting and (self._waiting[0].done or self._waiting[0].withdrawn):
+                    self._waiting.popleft()
+
+    async def _settle(self, group: Sequence[_Ticket]) -> None:
+        """Commit all of them; each alone where the store fails them together."""
+        if not group:
+            return
+        try:
+            results = await self._commit_many([ticket.change for ticket in group])
+        except ThreadkeepError as error:
+            if len(group) == 1:
+                group[0].settle(error)
+            else:
+                for ticket in group:
+                    await self._settle([ticket])
+        else:
+            for ticket, result in zip(group, results, strict=True):
+                ticket.settle(result)
+
+
+# -- in front of blocking stores -------------------------------------------------------
+
+
+class _ThreadsTurn:
+    """A lock of threads, as an async one that never suspends."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+
+    async def __aenter__(self) -> None:
+        self._lock.acquire()
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        value: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._lock.release()
+
+
+async def _sleep(seconds: float) -> None:
+    time.sleep(seconds)  # noqa: ASYNC251 - it runs straight: nothing else waits for it
+
+
+class Grouped:
+    """A blocking backend whose concurrent commits share a transaction."""
+
+    def __init__(self, backend: GroupingBackend, how: GroupCommit) -> None:
+        self._backend = backend
+        self._how = how
+        self._queue = self._new_queue()
+        native = backend.asynchronous if isinstance(backend, DualBackend) else None
+        self.asynchronous = _grouped_async(native, how) if native is not None else None
+        forks.watch(self)
+
+    def _new_queue(self) -> _Queue:
+        async def commit_many(changes: Sequence[Change]) -> list[ThreadkeepError | None]:
+            return self._backend.commit_many(changes)
+
+        return _Queue(self._how, commit_many, _ThreadsTurn(), _sleep)
+
+    def fetch(self, reads: Sequence[Read]) -> list[Any]:
+        """See `Backend.fetch`."""
+        return self._backend.fetch(reads)
+
+    def commit(self, change: Change) -> None:
+        """See `Backend.commit`."""
+        finish(self._queue.commit(change))
+
+    def close(self) -> None:
+        """See `Backend.close`."""
+        self._backend.close()
+
+    def migrate(self) -> None:
+        """See `MigratingBackend.migrate`."""
+        if isinstance(self._backend, MigratingBackend):
+            self._backend.migrate()
+
+    def before_fork(self) -> None:
+        """See `Forks.before_fork`."""
+
+    def after_fork(self, *, in_child: bool) -> None:
+        """See `Forks.after_fork`: a child has no threads but the one that forked."""
+        if in_child:
+            self._queue = self._new_queue()
+
+
+# -- in front of awaited stores --------------------------------------------------------
+
+
+class AsyncGrouped:
+    """An async backend whose concurrent commits share a transaction, in each event loop."""
+
+    def __init__(self, backend: GroupingAsyncBackend, how: GroupCommit) -> None:
+        self._backend = backend
+        self._how = how
+        self._queues: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _Queue] = (
+            weakref.WeakKeyDictionary()
+        )
+
+    async def fetch(self, reads: Sequence[Read]) -> list[Any]:
+        """See `AsyncBackend.fetch`."""
+        return await self._backend.fetch(reads)
+
+    async def commit(self, change: Change) -> None:
+        """See `AsyncBackend.commit`."""
+        loop = asyncio.get_running_loop()
+        queue = self._queues.get(loop)
+        if queue is None:
+            queue = _Queue(self._how, self._backend.commit_many, asyncio.Lock(), asyncio.sleep)
+            self._queues[loop] = queue
+        await queue.commit(change)
+
+    async def close(self) -> None:
+        """See `AsyncBackend.close`."""
+        await self._backend.close()
+
+    async def migrate(self) -> None:
+        """See `MigratingAsyncBackend.migrate`."""
+        if isinstance(self._backend, MigratingAsyncBackend):
+            await self._backend.migrate()
+
+
+def _grouped_async(backend: AsyncBackend, how: GroupCommit) -> AsyncGrouped:
+    if not isinstance(backend, GroupingAsyncBackend):
+        raise _cannot(backend)
+    return AsyncGrouped(backend, how)
+
+
+def grouped(
+    backend: Backend | AsyncBackend, how: GroupCommit, *, is_async: bool
+) -> Grouped | AsyncGrouped:
+    """The backend with concurrent commits that share a transaction.
+
+    Raises:
+        InvalidArgumentError: it cannot do that.
+    """
+    if is_async:
+        return _grouped_async(backend, how)  # type: ignore[arg-type] # as is said
+    if not isinstance(backend, GroupingBackend):
+        raise _cannot(backend)
+    return Grouped(backend, how)
+
+
+def _cannot(backend: object) -> InvalidArgumentError:
+    return InvalidArgumentError(
+        f"{type(backend).__name__} cannot commit in groups.",
+        hint="Leave group_commit out, or give the backend a method commit_many.",
+    )
