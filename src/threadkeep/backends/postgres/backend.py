@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 from psycopg import AsyncConnection, Connection
 from psycopg_pool import AsyncConnectionPool, ConnectionPool
-from tenacity import AsyncRetrying, retry_if_exception, stop_after_delay, wait_exponential_jitter
+from tenacity import AsyncRetrying, retry_if_exception, stop_after_delay, wait_random_exponential
 
 from threadkeep.backends.postgres import changes, migrations, reads
 from threadkeep.backends.postgres.exchange import NEWEST_STATE, ONE_STATE, Message
@@ -117,7 +117,7 @@ class AsyncPostgresBackend:
         tries = AsyncRetrying(
             sleep=self._source.pause,
             retry=retry_if_exception(passes),
-            wait=wait_exponential_jitter(initial=0.05, max=2.0, jitter=0.1),
+            wait=wait_random_exponential(multiplier=0.1, max=2.0),
             stop=stop_after_delay(_PATIENCE),
             reraise=True,
         )
