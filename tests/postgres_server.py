@@ -150,7 +150,7 @@ def bouncer(url, **settings):
     log = (folder / "log").open("wb")
     outputs = {"stdout": log, "stderr": log, "stdin": subprocess.DEVNULL}
     process = subprocess.Popen([named, config], **identity(), **outputs, cwd="/")
-    own = url_at(port, user=to["user"], database=to["dbname"])
+    own = url_at(lines["listen_port"], user=to["user"], database=to["dbname"])
     try:
         wait_for(own, process)
         yield own

@@ -81,7 +81,7 @@ class AsyncPostgresBackend:
         plan = migrations.plan(self._schema)
         answer: Any = None
         error: Exception | None = None
-        with self._named():
+        with self._named(migrating=True):
             async with self._source.lend() as conn:
                 while True:
                     try:
@@ -128,7 +128,9 @@ class AsyncPostgresBackend:
             return await self._source.send(conn, message)
 
     @contextmanager
-    def _named(self, change: Change | None = None) -> Iterator[None]:
+    def _named(
+        self, change: Change | None = None, *, migrating: bool = False
+    ) -> Iterator[None]:
         """Raise the driver's errors as ours."""
         try:
             yield
@@ -136,7 +138,7 @@ class AsyncPostgresBackend:
             thread = change.target if isinstance(change, CopyThread) else None
             if isinstance(change, Batch):
                 thread = change.thread
-            raise mapped(error, self._server, thread) from error
+            raise mapped(error, self._server, thread, migrating=migrating) from error
 
 
 class PostgresBackend:
