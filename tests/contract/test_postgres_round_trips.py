@@ -11,6 +11,7 @@ from postgres_proxy import proxy
 from threadkeep import AsyncPostgresSaver, PostgresSaver
 from threadkeep.backends.postgres import PostgresBackend
 from threadkeep.engine.model import Batch, ReadCheckpoint, ReadSizes, ReadThread, Span, ReadSegments
+from threadkeep.langgraph_names import RUNTIME
 from threadkeep.testing.records import NOW, checkpoint, segment, uid, write
 
 WARM = 12  # rounds until each statement has been prepared
@@ -21,6 +22,22 @@ WORDS = [str(uuid.UUID(int=n**9)) for n in range(300)]  # too many to be stored 
 def way():
     with proxy(url()) as found:
         yield found
+
+
+def of_a_run():
+    """The config of a run that begins: it is lent what the last run left."""
+    config = place()
+    config["configurable"][RUNTIME] = object()
+    return config
+
+
+def loaded(saver):
+    """What a run gets; it ends at once."""
+    return saver.get_tuple(of_a_run()).config
+
+
+async def aloaded(saver):
+    return (await saver.aget_tuple(of_a_run())).config
 
 
 ONE = {"max_size": 1, "min_size": 1}  # so that what was prepared was prepared everywhere
@@ -49,19 +66,22 @@ def test_a_call_is_one_round_trip(way, more):
         for step in range(WARM):
             config = put(saver, config, {"value": WORDS[: 200 + step]}, value=step + 1)
             saver.put_writes(config, [("value", WORDS[:2])], "task")
-            saver.get_tuple(config)
-            saver.get_tuple(place())
+            config = loaded(saver)
+            saver.get_tuple(place(checkpoint=uid(1)))
             value_at(fresh, place())
         with way.trips(1):
             config = put(saver, config, {"value": WORDS[:250]}, value=WARM + 1)
         with way.trips(1):
             saver.put_writes(config, [("value", WORDS[:2])], "task")
+        config = loaded(saver)
         with way.trips(1):
-            assert saver.get_tuple(place()).config == config
+            config = put(saver, config, {"value": WORDS[:251]}, value=WARM + 2)
         with way.trips(1):
-            assert saver.get_tuple(config).config == config
-        with way.trips(2):  # `fresh` has not seen the newest words
-            assert value_at(fresh, place()) == WORDS[:250]
+            config = loaded(saver)
+        with way.trips(1):
+            assert saver.get_tuple(place(checkpoint=uid(1))) is None
+        with way.trips(2):  # `fresh` has seen nothing of what this run put
+            assert value_at(fresh, place()) == WORDS[:251]
 
 
 @pytest.mark.parametrize("more", [{}, {"statement_timeout": 20}, {"prepare_threshold": None}])
@@ -73,20 +93,23 @@ async def test_an_awaited_call_is_one_round_trip(way, more):
             for step in range(WARM):
                 config = await aput(saver, config, {"value": WORDS[: 200 + step]}, value=step + 1)
                 await saver.aput_writes(config, [("value", WORDS[:2])], "task")
-                await saver.aget_tuple(config)
-                await saver.aget_tuple(place())
+                config = await aloaded(saver)
+                await saver.aget_tuple(place(checkpoint=uid(1)))
                 await fresh.aget_tuple(place())
             with way.trips(1):
                 config = await aput(saver, config, {"value": WORDS[:250]}, value=WARM + 1)
             with way.trips(1):
                 await saver.aput_writes(config, [("value", WORDS[:2])], "task")
+            config = await aloaded(saver)
             with way.trips(1):
-                assert (await saver.aget_tuple(place())).config == config
+                config = await aput(saver, config, {"value": WORDS[:251]}, value=WARM + 2)
             with way.trips(1):
-                assert (await saver.aget_tuple(config)).config == config
+                config = await aloaded(saver)
+            with way.trips(1):
+                assert await saver.aget_tuple(place(checkpoint=uid(1))) is None
             with way.trips(2):
                 found = await fresh.aget_tuple(place())
-            assert found.checkpoint["channel_values"]["value"] == WORDS[:250]
+            assert found.checkpoint["channel_values"]["value"] == WORDS[:251]
 
 
 def test_several_statements_are_one_round_trip(way):
