@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 from psycopg import AsyncConnection, Connection
 from psycopg_pool import AsyncConnectionPool, ConnectionPool
-from tenacity import AsyncRetrying, retry_if_exception, stop_after_delay, wait_exponential_jitter
+from tenacity import AsyncRetrying, retry_if_exception, stop_after_delay, wait_random_exponential
 
 from threadkeep.backends.postgres import changes, migrations, reads
 from threadkeep.backends.postgres.exchange import NEWEST_STATE, ONE_STATE, Message
@@ -95,7 +95,7 @@ class AsyncPostgresBackend:
         plan = migrations.plan(self._schema)
         answer: Any = None
         error: Exception | None = None
-        with self._named():
+        with self._named(migrating=True):
             async with self._source.lend() as conn:
                 while True:
                     try:
@@ -131,7 +131,7 @@ class AsyncPostgresBackend:
         tries = AsyncRetrying(
             sleep=self._source.pause,
             retry=retry_if_exception(passes),
-            wait=wait_exponential_jitter(initial=0.05, max=2.0, jitter=0.1),
+            wait=wait_random_exponential(multiplier=0.1, max=2.0),
             stop=stop_after_delay(_PATIENCE),
             reraise=True,
         )
@@ -142,12 +142,12 @@ class AsyncPostgresBackend:
             return await self._source.send(conn, message)
 
     @contextmanager
-    def _named(self) -> Iterator[None]:
+    def _named(self, *, migrating: bool = False) -> Iterator[None]:
         """Raise the driver's errors as ours."""
         try:
             yield
         except DRIVER_ERRORS as error:
-            raise mapped(error, self._server) from error
+            raise mapped(error, self._server, migrating=migrating) from error
 
 
 def _locked(change: Change) -> str:

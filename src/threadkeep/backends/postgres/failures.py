@@ -26,6 +26,8 @@ from threadkeep.errors import (
 
 DRIVER_ERRORS = (psycopg.Error, UnicodeError)
 
+_NO_RIGHT = "42501"
+_OWNER = "Migrate as a user who owns the schema, or who may CREATE one in this database."
 _SET_UP = (
     "Call setup() once, or run `threadkeep migrate URL`, as a user who may create tables;"
     " schema= says where they lie."
@@ -43,7 +45,7 @@ _MEANINGS: dict[str, tuple[type[ThreadkeepError], str]] = {
         ReadOnlyError,
         "Add target_session_attrs=read-write to the URL, so that a server that writes is chosen.",
     ),
-    "42501": (
+    _NO_RIGHT: (
         ReadOnlyError,
         "Grant this user USAGE on the schema, and SELECT, INSERT, UPDATE, DELETE on its tables.",
     ),
@@ -56,7 +58,7 @@ _MEANINGS: dict[str, tuple[type[ThreadkeepError], str]] = {
     "08": (UnreachableError, "Look whether the server runs, can be reached and lets this user in."),
     "57": (UnreachableError, "The server is going down or coming up: do it again later."),
     "22": (InvalidArgumentError, "Ids must be valid Unicode, numbers must fit in 64 bits."),
-    "54": (InvalidArgumentError, "PostgreSQL stores at most 1 GB in one value."),
+    "54": (InvalidArgumentError, "PostgreSQL takes ids of 2,000 bytes together, values of 1 GB."),
     "XX001": (CorruptionError, "Restore a backup: the server finds its files damaged."),
     "XX002": (CorruptionError, "Rebuild the index that the message names: REINDEX."),
 }
@@ -80,19 +82,21 @@ def lost_connection(error: BaseException) -> bool:
     return passes(error) and not code.startswith("40")
 
 
-def mapped(error: Exception, server: str) -> ThreadkeepError:
+def mapped(error: Exception, server: str, *, migrating: bool = False) -> ThreadkeepError:
     """Say what the driver's error means.
 
     Args:
         error: one of `DRIVER_ERRORS`.
         server: shown in the message: which one it was.
+        migrating: whether tables were being made, which needs other rights.
     """
     if isinstance(error, PoolClosed):
         return ClosedError(hint="Open a new saver.")
     if isinstance(error, PoolTimeout):
         return UnreachableError(
             f"No connection to {server} became free: {error}.",
-            hint="Raise max_size, or look for what keeps connections busy.",
+            hint="Raise max_size, or look for what keeps connections busy; while the server"
+            " is down, none is free.",
         )
     if not isinstance(error, psycopg.Error):
         return InvalidArgumentError(
@@ -100,6 +104,8 @@ def mapped(error: Exception, server: str) -> ThreadkeepError:
         )
     code = error.sqlstate or ""
     kind, hint = _meaning(error, code)
+    if migrating and code == _NO_RIGHT:
+        hint = _OWNER
     text = (kind.__doc__ or "").strip().splitlines()[0].rstrip(".")
     said = error.diag.message_primary or " ".join(str(error).split())
     return kind(f"{text}: {server} says {said!r}.", hint=hint)

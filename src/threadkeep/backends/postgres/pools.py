@@ -12,8 +12,8 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import AsyncIterator
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from typing import Any, Protocol, TypeAlias
 
 import psycopg
@@ -22,9 +22,10 @@ from psycopg_pool import AsyncConnectionPool, ConnectionPool
 
 from threadkeep import forks
 from threadkeep.backends.postgres.exchange import Message, asend, send
+from threadkeep.backends.postgres.failures import mapped
 from threadkeep.backends.postgres.settings import Settings
 from threadkeep.backends.postgres.statement import Rows
-from threadkeep.errors import ClosedError
+from threadkeep.errors import ClosedError, UnreachableError
 
 _Conn: TypeAlias = Connection[Any]
 _AsyncConn: TypeAlias = AsyncConnection[Any]
@@ -69,9 +70,30 @@ class _Awaiting:
         await asyncio.sleep(seconds)
 
 
+@contextmanager
+def _refusals_named(settings: Settings) -> Iterator[None]:
+    """Say what a failure to connect means, as an error that is not tried again.
+
+    What was never reached is no lost connection: a wrong password stays wrong.
+    """
+    try:
+        yield
+    except psycopg.Error as error:
+        raise mapped(error, settings.server) from error
+
+
 def _check_open(is_open: bool) -> None:  # noqa: FBT001 - its name is the question
     if not is_open:
         raise ClosedError(hint="Open a new saver.")
+
+
+def _check_connected(conn: _Conn | _AsyncConn) -> None:
+    """Nobody but its owner can connect again: to try for long would be in vain."""
+    if conn.closed:
+        raise UnreachableError(
+            "The connection that the saver was given is closed.",
+            hint="Give a new one to a new saver; with a URL or a pool, savers connect again.",
+        )
 
 
 # -- pools of our own ------------------------------------------------------------------
@@ -108,7 +130,8 @@ class OwnPool(_Blocking):
     def _opened(self) -> ConnectionPool[_Conn]:
         settings = self._settings
         # A pool goes on trying, without a word: whether the server lets us in is asked first.
-        psycopg.connect(settings.conninfo, **settings.arguments).close()
+        with _refusals_named(settings):
+            psycopg.connect(settings.conninfo, **settings.arguments).close()
         return ConnectionPool(settings.conninfo, open=True, **settings.pool_arguments)
 
     async def close(self) -> None:
@@ -211,7 +234,8 @@ class _LoopsPool:
     @classmethod
     async def open(cls, settings: Settings) -> _LoopsPool:
         """Open a pool, if the server lets us in."""
-        first = await AsyncConnection.connect(settings.conninfo, **settings.arguments)
+        with _refusals_named(settings):
+            first = await AsyncConnection.connect(settings.conninfo, **settings.arguments)
         await first.close()
         opened = cls(settings)
         await opened.pool.open()
@@ -232,7 +256,7 @@ def _abandon(opening: asyncio.Task[_LoopsPool]) -> None:
 async def _close(opening: asyncio.Task[_LoopsPool]) -> None:
     try:
         opened = await opening
-    except psycopg.Error:  # it was never open
+    except UnreachableError:  # it was never open
         return
     await opened.pool.close()
 
@@ -310,6 +334,7 @@ class GivenConnection(_Blocking, _Given):
         """See `Source.lend`."""
         with self._lock:
             _check_open(self._open)
+            _check_connected(self._conn)
             yield self._conn
 
 
@@ -325,4 +350,5 @@ class GivenAsyncConnection(_Awaiting, _Given):
         """See `Source.lend`."""
         async with self._lock:
             _check_open(self._open)
+            _check_connected(self._conn)
             yield self._conn

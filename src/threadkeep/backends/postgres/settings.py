@@ -7,6 +7,7 @@ checked, and hold nothing that is read from the network.
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import parse_qsl, quote, urlencode, urlsplit, urlunsplit
@@ -16,6 +17,7 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from threadkeep.errors import InvalidArgumentError, OpenError
 
+_QUOTED = re.compile(r'".*"', re.DOTALL)  # what libpq quotes of a conninfo may be its password
 _LONGEST_NAME = 63  # bytes of an identifier, as PostgreSQL is built
 
 
@@ -113,15 +115,19 @@ def checked_conninfo(text: str) -> str:
     try:
         return make_conninfo(text)
     except (psycopg.Error, UnicodeError) as error:
+        said = _QUOTED.sub('"..."', " ".join(str(error).split()))
         raise OpenError(
-            f"This is not how a PostgreSQL database is named: {error}",
+            f"This is not how a PostgreSQL database is named: {said}",
             hint="Write postgresql://user:password@host:5432/database.",
         ) from None  # the cause could show the password
 
 
 def without_schema(url: str) -> tuple[str, str | None]:
     """A URL without its parameter `schema`, which libpq does not know, and that one's value."""
-    parts = urlsplit(url)
+    try:
+        parts = urlsplit(url)
+    except ValueError:  # libpq will say what is wrong with it
+        return url, None
     if not parts.scheme or "schema=" not in parts.query:
         return url, None
     parameters = parse_qsl(parts.query, keep_blank_values=True)

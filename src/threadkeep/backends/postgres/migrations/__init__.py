@@ -1,8 +1,8 @@
 """The tables' versions: each a file of SQL, carried out once, in order.
 
 Only the list of files and the plan of a migration live here. Invariants: a version that
-was released never changes; whoever migrates holds an advisory lock, so that any number of
-processes may begin at once; a file whose name ends in `_live` is not run in a transaction
+was released never changes; whoever changes anything holds an advisory lock, so that any number
+of processes may begin at once; a file whose name ends in `_live` is not run in a transaction
 (for CREATE INDEX CONCURRENTLY on tables in use) and must bear to be run again.
 """
 
@@ -13,6 +13,8 @@ from collections.abc import Generator, Iterator
 from importlib import resources
 from typing import NamedTuple, TypeAlias
 
+import psycopg
+
 from threadkeep.backends.postgres.statement import Rows, Statement
 from threadkeep.errors import NewerDatabaseError
 
@@ -20,15 +22,36 @@ Plan: TypeAlias = Generator[Statement, Rows, None]
 """Statements to be carried out one by one, each answered by its rows."""
 
 _NAME = re.compile(r"(\d{4})_\w+\.sql")
-_LOCK = "SELECT pg_try_advisory_lock(hashtextextended(%s, 0))"
-_UNLOCK = "SELECT pg_advisory_unlock(hashtextextended(%s, 0))"
+_KEY = "hashtextextended('threadkeep ' || {literal}, 0)"
+_LOCK = f"SELECT pg_try_advisory_lock({_KEY})"
+_UNLOCK = f"SELECT pg_advisory_unlock({_KEY})"
 _PAUSE = "SELECT pg_sleep(0.05)"
-_HAS_TABLE = "SELECT to_regclass(%s) IS NOT NULL"
-_TABLE = """
-CREATE TABLE {schema}.migrations (
-    version integer PRIMARY KEY,
-    applied_at timestamptz NOT NULL DEFAULT now()
-)
+_HAS_TABLE = "SELECT to_regclass({literal} || '.migrations') IS NOT NULL"
+_BUSY = "55P03"
+# One statement, so that the lock, the look and the change are one transaction: also where a
+# program has opened a pipeline, and behind a pooler that gives each transaction another session.
+# (CREATE SCHEMA IF NOT EXISTS would ask for a right even where there is nothing to do.)
+_APPLY = f"""
+DO $threadkeep$
+BEGIN
+    IF NOT pg_try_advisory_xact_lock({_KEY}) THEN
+        RAISE EXCEPTION 'somebody else migrates' USING ERRCODE = '{_BUSY}';
+    END IF;
+    IF to_regnamespace({{literal}}) IS NULL THEN
+        CREATE SCHEMA {{schema}};
+    END IF;
+    IF to_regclass({{literal}} || '.migrations') IS NULL THEN
+        CREATE TABLE {{schema}}.migrations (
+            version integer PRIMARY KEY,
+            applied_at timestamptz NOT NULL DEFAULT now()
+        );
+    END IF;
+    IF NOT EXISTS (SELECT FROM {{schema}}.migrations WHERE version = {{version}}) THEN
+        EXECUTE $migration${{sql}}$migration$;
+        INSERT INTO {{schema}}.migrations (version) VALUES ({{version}});
+    END IF;
+END
+$threadkeep$
 """
 
 
@@ -61,17 +84,6 @@ def plan(schema: str) -> Plan:
     Raises:
         NewerDatabaseError: the tables are of a later version.
     """
-    lock = (f"threadkeep {schema}",)
-    # Tried again and again, not waited for: a waiting statement would hold up CONCURRENTLY.
-    while not (yield Statement(_LOCK, lock))[0][0]:
-        yield Statement(_PAUSE)
-    try:
-        yield from _migrate(schema)
-    finally:
-        yield Statement(_UNLOCK, lock)
-
-
-def _migrate(schema: str) -> Plan:
     done = yield from _done(schema)
     known = migrations()
     newest = max(done, default=0)
@@ -83,21 +95,42 @@ def _migrate(schema: str) -> Plan:
         )
     for migration in known:
         if migration.version not in done:
-            yield from _apply(migration)
+            yield from (_apply_live if migration.live else _apply)(schema, migration)
 
 
 def _done(schema: str) -> Generator[Statement, Rows, set[int]]:
-    if not (yield Statement(_HAS_TABLE, (f"{schema}.migrations",)))[0][0]:
-        yield Statement("CREATE SCHEMA IF NOT EXISTS {schema}")
-        yield Statement(_TABLE)
+    """The versions that are there; to see that all are takes no lock, and no right but to read."""
+    if not (yield _said(_HAS_TABLE, schema))[0][0]:
         return set()
     return {version for (version,) in (yield Statement("SELECT version FROM {schema}.migrations"))}
 
 
-def _apply(migration: Migration) -> Plan:
-    note = f"INSERT INTO {{schema}}.migrations (version) VALUES ({migration.version})"  # noqa: S608 - a number
-    if migration.live:
-        yield Statement(migration.sql)
-        yield Statement(note)
-    else:
-        yield Statement(f"BEGIN;\n{migration.sql};\n{note};\nCOMMIT")
+def _apply(schema: str, migration: Migration) -> Plan:
+    text = _APPLY.replace("{version}", str(migration.version)).replace("{sql}", migration.sql)
+    while True:
+        try:
+            yield _said(text, schema)
+        except psycopg.Error as error:
+            if error.sqlstate != _BUSY:
+                raise
+        else:
+            return
+        yield Statement(_PAUSE)
+
+
+def _apply_live(schema: str, migration: Migration) -> Plan:
+    # Tried again and again, not waited for: a waiting statement would hold up CONCURRENTLY.
+    while not (yield _said(_LOCK, schema))[0][0]:
+        yield Statement(_PAUSE)
+    try:
+        if migration.version not in (yield from _done(schema)):
+            yield Statement(migration.sql)
+            note = f"INSERT INTO {{schema}}.migrations (version) VALUES ({migration.version})"  # noqa: S608 - a number
+            yield Statement(note)
+    finally:
+        yield _said(_UNLOCK, schema)
+
+
+def _said(text: str, schema: str) -> Statement:
+    """The statement with the schema's name as a text in it, where it cannot be a parameter."""
+    return Statement(text.replace("{literal}", "'" + schema.replace("'", "''") + "'"))

@@ -1,0 +1,269 @@
+"""PostgreSQL that goes away and comes back: restarts, dropped connections, failover."""
+
+import asyncio
+import threading
+from contextlib import contextmanager
+from concurrent.futures import ThreadPoolExecutor
+
+import psycopg
+import pytest
+from integration.rows import aput, place, put, value_at
+from postgres_kit import empty_schema, url
+from postgres_server import SECONDS, program, server
+from psycopg_pool import AsyncConnectionPool, ConnectionPool
+
+from threadkeep import AsyncPostgresSaver, PostgresSaver
+from threadkeep.errors import ReadOnlyError, UnreachableError
+
+RUNS = 32
+STEPS = 3  # of each run before the fault, and as many after it
+
+
+class Progress:
+    """How far the runs are; a fault comes when all have begun, and the end when all go on."""
+
+    def __init__(self, runs=RUNS):
+        self.kept = {f"run {number}": [] for number in range(runs)}
+        self.changed = threading.Condition()
+        self.over = False
+
+    def note(self, run, config):
+        with self.changed:
+            self.kept[run].append(config["configurable"]["checkpoint_id"])
+            self.changed.notify_all()
+
+    def all_have(self, counts):
+        return all(len(self.kept[run]) >= count for run, count in counts.items())
+
+    def break_off(self, fault):
+        """Let every run take some steps, then the fault, then some more steps."""
+        with self.changed:
+            self.wait(dict.fromkeys(self.kept, STEPS))
+        fault()
+        with self.changed:
+            self.wait({run: len(kept) + STEPS for run, kept in self.kept.items()})
+            self.over = True
+
+    @contextmanager
+    def ending_with_the_first_error(self):
+        try:
+            yield
+        except BaseException:
+            with self.changed:
+                self.over = True
+                self.changed.notify_all()
+            raise
+
+    def wait(self, counts):
+        assert self.changed.wait_for(lambda: self.all_have(counts) or self.over, SECONDS)
+
+    def check(self, saver):
+        """All that was acknowledged is there, nothing else, and nothing of it is broken."""
+        for run, kept in self.kept.items():
+            stored = [found.checkpoint["id"] for found in saver.list(place(run))]
+            assert stored == kept[::-1]
+            written = [len(found.pending_writes) for found in saver.list(place(run))]
+            assert min(written) >= 1
+            assert value_at(saver, place(run))[-1] == len(kept) - 1
+        assert saver.check().ok
+
+
+def run_on(saver, progress, run):
+    config, step = place(run), 0
+    with progress.ending_with_the_first_error():
+        while not progress.over:
+            config = put(saver, config, {"value": list(range(step + 1))}, value=step + 1)
+            saver.put_writes(config, [("value", step)], "task")
+            assert saver.get_tuple(place(run)).config == config
+            progress.note(run, config)
+            step += 1
+
+
+def run_all(pool, saver, progress, fault):
+    runs = [pool.submit(run_on, saver, progress, run) for run in progress.kept]
+    try:
+        progress.break_off(fault)
+    finally:
+        progress.over = True
+        for run in runs:
+            run.result(SECONDS)
+
+
+async def arun_on(saver, progress, run):
+    config, step = place(run), 0
+    with progress.ending_with_the_first_error():
+        while not progress.over:
+            config = await aput(saver, config, {"value": list(range(step + 1))}, value=step + 1)
+            await saver.aput_writes(config, [("value", step)], "task")
+            assert (await saver.aget_tuple(place(run))).config == config
+            progress.note(run, config)
+            step += 1
+
+
+@pytest.fixture(scope="module")
+def own_server():
+    with server("max_connections=60") as own:
+        yield own
+
+
+def drop_all(database):
+    """What an administrator does, or a proxy that drops idle connections: we are not told."""
+    with psycopg.connect(database, autocommit=True) as db:
+        query = "SELECT count(pg_terminate_backend(pid, 10000)) FROM pg_stat_activity WHERE {}"
+        return db.execute(
+            query.format("pid <> pg_backend_pid() AND application_name = 'threadkeep faults'")
+        ).fetchone()[0]
+
+
+def schema_on(database, name):
+    """A schema with its tables, on a server of a test's own."""
+    with PostgresSaver(database, schema=name, max_size=1) as saver:
+        saver.setup()
+    return {"schema": name}
+
+
+# -- a server that restarts ------------------------------------------------------------
+
+
+def test_nothing_is_lost_where_the_server_restarts_under_32_threads(own_server):
+    progress = Progress()
+    options = schema_on(own_server.url(), "threads")
+    with PostgresSaver(own_server.url(), **options) as saver, ThreadPoolExecutor(RUNS) as pool:
+        run_all(pool, saver, progress, own_server.restart)
+        progress.check(saver)
+
+
+async def test_nothing_is_lost_where_the_server_restarts_under_32_tasks(own_server):
+    progress = Progress()
+    options = schema_on(own_server.url(), "tasks")
+    async with AsyncPostgresSaver(own_server.url(), **options) as saver:
+        try:
+            async with asyncio.timeout(SECONDS), asyncio.TaskGroup() as group:
+                for run in progress.kept:
+                    group.create_task(arun_on(saver, progress, run))
+                await asyncio.to_thread(progress.break_off, own_server.restart)
+        finally:
+            progress.over = True
+    with PostgresSaver(own_server.url(), **options) as saver:
+        progress.check(saver)
+
+
+@pytest.mark.parametrize("statement_timeout", [None, 20])
+def test_the_first_call_after_a_restart_works(own_server, statement_timeout):
+    """Also a pipelined one; more connections are idle, and dead, than one."""
+    options = schema_on(own_server.url(), f"idle{statement_timeout}")
+    options |= {"min_size": 3, "max_size": 3, "statement_timeout": statement_timeout}
+    with PostgresSaver(own_server.url(), **options) as saver:
+        config = put(saver, place(), {"value": 1})
+        own_server.restart()
+        assert value_at(saver, config) == 1
+        own_server.restart()
+        put(saver, config, {"value": 2}, value=2)
+        own_server.restart()
+        assert saver.check().ok
+
+
+# -- connections that the server drops -------------------------------------------------
+
+
+def test_idle_connections_that_were_dropped_are_not_noticed():
+    options = {"schema": empty_schema(), "application_name": "threadkeep faults", "min_size": 2}
+    with PostgresSaver(url(), **options) as saver:
+        config = put(saver, place(), {"value": 0})
+        for step in range(1, 3):
+            assert drop_all(url()) >= 1
+            config = put(saver, config, {"value": step}, value=step + 1)
+            assert drop_all(url()) >= 1
+            saver.put_writes(config, [("value", step)], "task")
+            assert drop_all(url()) >= 1
+            assert value_at(saver, place()) == step
+        assert [len(found.pending_writes) for found in saver.list(place())] == [1, 1, 0]
+
+
+async def test_idle_async_connections_that_were_dropped_are_not_noticed():
+    options = {"schema": empty_schema(), "application_name": "threadkeep faults", "min_size": 2}
+    async with AsyncPostgresSaver(url(), **options) as saver:
+        config = await aput(saver, place(), {"value": 0})
+        for step in range(1, 3):
+            assert await asyncio.to_thread(drop_all, url()) >= 1
+            config = await aput(saver, config, {"value": step}, value=step + 1)
+            assert await asyncio.to_thread(drop_all, url()) >= 1
+            assert (await saver.aget_tuple(place())).config == config
+
+
+NAMED = {"application_name": "threadkeep faults"}
+
+
+def test_a_programs_own_pool_may_be_dropped_too():
+    with ConnectionPool(url(), min_size=2, max_size=4, kwargs=NAMED, open=True) as pool:
+        saver = PostgresSaver(pool, schema=empty_schema())
+        config = put(saver, place(), {"value": 0})
+        assert drop_all(url()) >= 1
+        put(saver, config, {"value": 1}, value=2)
+        assert drop_all(url()) >= 1
+        assert value_at(saver, place()) == 1
+
+
+async def test_a_programs_own_async_pool_may_be_dropped_too():
+    options = {"min_size": 2, "max_size": 4, "kwargs": NAMED, "open": False}
+    async with AsyncConnectionPool(url(), **options) as pool:
+        saver = AsyncPostgresSaver(pool, schema=empty_schema())
+        config = await aput(saver, place(), {"value": 0})
+        assert await asyncio.to_thread(drop_all, url()) >= 1
+        config = await aput(saver, config, {"value": 1}, value=2)
+        assert (await saver.aget_tuple(place())).config == config
+
+
+def test_a_programs_own_connection_that_is_lost_is_an_error_at_once():
+    """Nobody but its owner can connect again."""
+    with psycopg.connect(url(), autocommit=True, **NAMED) as given:
+        schema = empty_schema()
+        saver = PostgresSaver(given, schema=schema)
+        config = put(saver, place(), {"value": 0})
+        assert drop_all(url()) == 1
+        for _ in range(2):
+            with pytest.raises(UnreachableError, match="new one") as caught:
+                put(saver, config, {"value": 1}, value=2)
+            assert caught.value.retryable
+    with PostgresSaver(url(), schema=schema) as other:
+        assert value_at(other, place()) == 0
+
+
+# -- another server that takes over ----------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def pair():
+    """A server, and another that repeats each of its commits before they are acknowledged."""
+    with server("synchronous_standby_names=*", "synchronous_commit=remote_apply") as first:
+
+        def copied(data):
+            where = ("-h", "127.0.0.1", "-p", str(first.port), "-U", "threadkeep")
+            program("pg_basebackup", "-D", data, "-R", "-c", "fast", "--no-sync", *where)
+
+        with server("synchronous_standby_names=", base=copied) as second:
+            yield first, second
+
+
+def test_a_standby_can_be_read_and_not_written_and_takes_over(pair):
+    first, second = pair
+    options = schema_on(first.url(), "failover")
+    with PostgresSaver(first.url(), **options) as saver:
+        config = put(saver, place("before"), {"value": 1})
+    with PostgresSaver(second.url(), **options) as saver:
+        assert value_at(saver, place("before")) == 1
+        with pytest.raises(ReadOnlyError, match="target_session_attrs=read-write"):
+            put(saver, config, {"value": 2}, value=2)
+
+    def fail_over():
+        first.stop()
+        second.control("promote")
+
+    progress = Progress(8)
+    hosts = f"127.0.0.1:{first.port},127.0.0.1:{second.port}"
+    both = f"postgresql://threadkeep@{hosts}/postgres?target_session_attrs=read-write"
+    with PostgresSaver(both, **options) as saver, ThreadPoolExecutor(RUNS) as pool:
+        run_all(pool, saver, progress, fail_over)
+        progress.check(saver)
+
+

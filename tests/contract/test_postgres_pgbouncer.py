@@ -1,0 +1,146 @@
+"""PostgreSQL behind PgBouncer in transaction mode: each transaction may have another session.
+
+Debian's is older than 1.21 and knows nothing of prepared statements, so that ours are off.
+"""
+
+import asyncio
+from concurrent.futures import ThreadPoolExecutor
+
+import psycopg
+import pytest
+from integration.rows import aput, place, put, value_at
+from postgres_kit import empty_schema, make, url, url_for
+from postgres_server import SECONDS, bouncer
+
+from threadkeep import AsyncPostgresSaver, PostgresSaver
+from threadkeep.backends.postgres import PostgresBackend
+from threadkeep.errors import StatementTimeoutError
+from threadkeep.testing import BackendContract, Blocking
+
+POOLED = {"prepare_threshold": None}
+
+
+@pytest.fixture(scope="module")
+def between():
+    """A PgBouncer with four connections to the server."""
+    with bouncer(url()) as found:
+        yield found
+
+
+class TestBehindPgBouncer(BackendContract):
+    @pytest.fixture(autouse=True)
+    def _backend(self, tmp_path, between):
+        self.folder, self.between = tmp_path, between
+        self.backend = self.new_backend(tmp_path)
+        yield
+        self.backend.close()
+        if isinstance(self.backend, Blocking):
+            self.backend.stop()
+
+    def new_backend(self, folder):
+        schema = url_for(folder).rpartition("=")[2]
+        return PostgresBackend(self.between, schema=schema, max_size=8, **POOLED)
+
+    def reopen(self, folder):
+        return self.new_backend(folder)
+
+
+class TestAsyncBehindPgBouncer(TestBehindPgBouncer):
+    def new_backend(self, folder):
+        blocking = super().new_backend(folder)
+
+        async def make():
+            return blocking.asynchronous
+
+        return Blocking(make)
+
+
+@pytest.fixture
+def sessions():
+    """How many sessions of the server our clients have had, by application name."""
+
+    def count(name):
+        with psycopg.connect(url()) as db:
+            query = "SELECT count(*) FROM pg_stat_activity WHERE application_name = %s"
+            return db.execute(query, (name,)).fetchone()[0]
+
+    return count
+
+
+@pytest.mark.parametrize("statement_timeout", [None, 30])
+def test_more_clients_than_the_server_has_connections_for(between, sessions, statement_timeout):
+    options = {"schema": empty_schema(), "max_size": 24, "statement_timeout": statement_timeout}
+    options["application_name"] = f"threadkeep, many {statement_timeout}"
+
+    def run(saver, number):
+        config = place(str(number))
+        for step in range(5):
+            config = put(saver, config, {"value": [*range(step)]}, value=step + 1)
+            saver.put_writes(config, [("value", step)], "task")
+            assert value_at(saver, place(str(number))) == [*range(step)]
+        return len(list(saver.list(place(str(number)))))
+
+    with PostgresSaver(between, **options, **POOLED) as saver, ThreadPoolExecutor(24) as pool:
+        runs = [pool.submit(run, saver, number) for number in range(24)]
+        assert [one.result(SECONDS) for one in runs] == [5] * 24
+        assert 1 <= sessions(options["application_name"]) <= 4
+        assert saver.check().ok
+
+
+async def test_more_tasks_than_the_server_has_connections_for(between):
+    options = {"schema": empty_schema(), "max_size": 24}
+
+    async def run(saver, number):
+        config = place(str(number))
+        for step in range(5):
+            config = await aput(saver, config, {"value": [*range(step)]}, value=step + 1)
+            await saver.aput_writes(config, [("value", step)], "task")
+        return [found async for found in saver.alist(place(str(number)))]
+
+    async with AsyncPostgresSaver(between, **options, **POOLED) as saver:
+        found = await asyncio.gather(*(run(saver, number) for number in range(48)))
+        assert [len(one) for one in found] == [5] * 48
+        assert (await saver.acheck()).ok
+
+
+def test_a_time_limit_is_for_its_own_statement_only(between):
+    """The next client of the same session has its own."""
+    schema = empty_schema()
+    options = {"schema": schema, **POOLED}
+    limited = PostgresSaver(between, statement_timeout=0.2, **options)
+    with psycopg.connect(url()) as rival, limited, PostgresSaver(between, **options) as free:
+        put(free, place(), {"value": 0})
+        rival.execute(f"SELECT FROM {schema}.threads FOR UPDATE")
+        for _ in range(4):
+            with pytest.raises(StatementTimeoutError):
+                put(limited, place(), {"value": 1})
+        for _ in range(8):
+            with psycopg.connect(between, **POOLED) as client:
+                assert client.execute("SHOW statement_timeout").fetchone() == ("0",)
+        rival.rollback()
+        put(limited, place(), {"value": 1})
+
+
+def test_tables_can_be_made_through_it_and_no_lock_is_left_behind(between):
+    schema = f"{empty_schema()}_pooled"
+    make(schema)  # so that it is dropped in the end
+    with psycopg.connect(url(), autocommit=True) as db:
+        db.execute(f"DROP SCHEMA {schema} CASCADE")
+        with PostgresSaver(between, schema=schema, **POOLED) as saver, ThreadPoolExecutor(8) as pool:
+            for done in [pool.submit(saver.setup) for _ in range(8)]:
+                done.result(SECONDS)
+            saver.setup()
+            put(saver, place(), {"value": 1})
+        mine = "SELECT 1 FROM pg_locks WHERE locktype = 'advisory' AND granted"
+        assert db.execute(mine).fetchall() == []
+
+
+def test_a_bouncer_that_restarts_is_not_noticed():
+    schema = empty_schema()
+    with bouncer(url()) as before:
+        port = int(before.rpartition(":")[2].partition("/")[0])
+        saver = PostgresSaver(before, schema=schema, min_size=3, **POOLED)
+        config = put(saver, place(), {"value": 0})
+    with saver, bouncer(url(), listen_port=port):
+        put(saver, config, {"value": 1}, value=2)
+        assert value_at(saver, place()) == 1
