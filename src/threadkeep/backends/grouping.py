@@ -13,7 +13,7 @@ import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Hashable, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from itertools import islice
@@ -154,10 +154,54 @@ class _Queue:
                 ticket.settle(result)
 
 
+class Lanes:
+    """A queue for each thread: for a store where commits of one thread wait for each other anyway.
+
+    Those that wait then go together; commits of different threads never wait here.
+    """
+
+    def __init__(
+        self, commit_many: _CommitMany, new_turn: Callable[[], AbstractAsyncContextManager[None]]
+    ) -> None:
+        self._commit_many = commit_many
+        self._new_turn = new_turn
+        self._lanes: dict[Hashable, _Lane] = {}
+        self._lock = threading.Lock()
+
+    async def commit(self, change: Change, key: Hashable) -> None:
+        """Carry out the change, with others of the same key; return when it is durable."""
+        with self._lock:
+            lane = self._lanes.get(key)
+            if lane is None:
+                queue = _Queue(_AT_ONCE, self._commit_many, self._new_turn(), _no_pause)
+                lane = self._lanes[key] = _Lane(queue)
+            lane.users += 1
+        try:
+            await lane.queue.commit(change)
+        finally:
+            with self._lock:
+                lane.users -= 1
+                if not lane.users:
+                    del self._lanes[key]
+
+
+@dataclass
+class _Lane:
+    queue: _Queue
+    users: int = 0
+
+
+_AT_ONCE = GroupCommit(max_wait=0)
+
+
+async def _no_pause(_seconds: float) -> None:
+    """Never called: nobody is waited for."""
+
+
 # -- in front of blocking stores -------------------------------------------------------
 
 
-class _ThreadsTurn:
+class ThreadsTurn:
     """A lock of threads, as an async one that never suspends."""
 
     def __init__(self) -> None:
@@ -194,7 +238,7 @@ class Grouped:
         async def commit_many(changes: Sequence[Change]) -> list[ThreadkeepError | None]:
             return self._backend.commit_many(changes)
 
-        return _Queue(self._how, commit_many, _ThreadsTurn(), _sleep)
+        return _Queue(self._how, commit_many, ThreadsTurn(), _sleep)
 
     def fetch(self, reads: Sequence[Read]) -> list[Any]:
         """See `Backend.fetch`."""

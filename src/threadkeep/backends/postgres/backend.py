@@ -17,6 +17,7 @@ from psycopg import AsyncConnection, Connection
 from psycopg_pool import AsyncConnectionPool, ConnectionPool
 from tenacity import AsyncRetrying, retry_if_exception, stop_after_delay, wait_random_exponential
 
+from threadkeep.backends.grouping import Lanes
 from threadkeep.backends.postgres import changes, migrations, reads
 from threadkeep.backends.postgres.exchange import NEWEST_STATE, ONE_STATE, Message
 from threadkeep.backends.postgres.failures import DRIVER_ERRORS, lost_connection, mapped, passes
@@ -53,6 +54,7 @@ class AsyncPostgresBackend:
         self._source = source
         self._schema = settings.quoted_schema
         self._server = settings.server
+        self._lanes = Lanes(self.commit_many, source.turn)
         limit = settings.statement_timeout
         text = f"SET LOCAL statement_timeout = {round(1000 * limit)}" if limit else ""
         self._before = (Statement(text),) if text else ()
@@ -67,9 +69,8 @@ class AsyncPostgresBackend:
 
     async def commit(self, change: Change) -> None:
         """Carry out the change, all or nothing. See `Backend.commit`."""
-        (refused,) = await self.commit_many([change])
-        if refused is not None:
-            raise refused
+        # Commits of one thread wait for its row: those that do go together.
+        await self._lanes.commit(change, (self._source.where(), _locked(change)))
 
     async def commit_many(self, given: Sequence[Change]) -> list[ThreadkeepError | None]:
         """Carry out several changes in one transaction. See `GroupingBackend.commit_many`."""

@@ -10,9 +10,10 @@ it was opened in; on a blocking source no coroutine suspends.
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Hashable, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from typing import Any, Protocol, TypeAlias
 
@@ -21,6 +22,7 @@ from psycopg import AsyncConnection, Connection
 from psycopg_pool import AsyncConnectionPool, ConnectionPool
 
 from threadkeep import forks
+from threadkeep.backends.grouping import ThreadsTurn
 from threadkeep.backends.postgres.exchange import Message, asend, send
 from threadkeep.backends.postgres.failures import mapped
 from threadkeep.backends.postgres.settings import Settings
@@ -46,6 +48,12 @@ class Source(Protocol):
     async def pause(self, seconds: float) -> None:
         """Wait before the same is tried again."""
 
+    def turn(self) -> AbstractAsyncContextManager[None]:
+        """A new lock for the callers of this source, who all wait `where` it was made."""
+
+    def where(self) -> Hashable:
+        """The event loop that the caller runs in; the same for all blocking callers."""
+
     async def close(self) -> None:
         """Close what is ours. Idempotent."""
 
@@ -59,6 +67,12 @@ class _Blocking:
     async def pause(self, seconds: float) -> None:
         time.sleep(seconds)  # noqa: ASYNC251 - on a blocking source nothing else waits for it
 
+    def turn(self) -> AbstractAsyncContextManager[None]:
+        return ThreadsTurn()
+
+    def where(self) -> Hashable:
+        return os.getpid()  # after a fork nobody is left whom a caller could wait for
+
 
 class _Awaiting:
     """What all awaiting sources have in common."""
@@ -68,6 +82,12 @@ class _Awaiting:
 
     async def pause(self, seconds: float) -> None:
         await asyncio.sleep(seconds)
+
+    def turn(self) -> AbstractAsyncContextManager[None]:
+        return asyncio.Lock()
+
+    def where(self) -> Hashable:
+        return asyncio.get_running_loop()
 
 
 @contextmanager
