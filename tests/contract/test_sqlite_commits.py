@@ -53,7 +53,7 @@ class Announced(deque):
 
 def together(backend, changes):
     """Commit all changes, each from its own thread, all waiting before the first begins."""
-    waiting = backend._queue._waiting = Announced(len(changes))
+    waiting = backend._queue._waiting.tickets = Announced(len(changes))
     with ThreadPoolExecutor(len(changes)) as pool:
         with backend._connections.write_lock:
             results = [pool.submit(backend.commit, change) for change in changes]
@@ -207,18 +207,18 @@ def test_an_interrupted_leader_leaves_the_others_their_turn(backend, monkeypatch
 
 def test_the_queue_is_only_gone_over_while_nobody_adds_to_it(backend):
     """A garbage collection may let another thread run in the midst of it."""
-    queue = backend._queue
+    line = backend._queue._waiting
 
     class Guarded(deque):
         def __iter__(self):
-            assert queue._lock.locked()
+            assert line._lock.locked()
             return super().__iter__()
 
-        def append(self, ticket):
-            assert queue._lock.locked()
-            super().append(ticket)
+        def extend(self, tickets):
+            assert line._lock.locked()
+            super().extend(tickets)
 
-    queue._waiting = Guarded()
+    line.tickets = Guarded()
     backend.commit(batch(1))
     backend.commit(DropThread("t", 2))
     backend.commit(batch(2))

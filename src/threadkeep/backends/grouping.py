@@ -12,11 +12,9 @@ import asyncio
 import threading
 import time
 import weakref
-from collections import deque
 from collections.abc import Awaitable, Callable, Hashable, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
-from itertools import islice
 from types import TracebackType
 from typing import Any
 
@@ -30,6 +28,7 @@ from threadkeep.backends.base import (
     MigratingAsyncBackend,
     MigratingBackend,
 )
+from threadkeep.backends.tickets import Line, Ticket
 from threadkeep.engine.model import Change, Read
 from threadkeep.errors import InvalidArgumentError, ThreadkeepError
 from threadkeep.straight import finish
@@ -68,22 +67,6 @@ _LONGEST_WAIT = 60
 _CommitMany = Callable[[Sequence[Change]], Awaitable[list[ThreadkeepError | None]]]
 
 
-class _Ticket:
-    """A change that waits, and what became of it."""
-
-    __slots__ = ("change", "done", "error", "withdrawn")
-
-    def __init__(self, change: Change) -> None:
-        self.change = change
-        self.done = False
-        self.withdrawn = False  # its caller was interrupted while it waited
-        self.error: ThreadkeepError | None = None
-
-    def settle(self, error: ThreadkeepError | None) -> None:
-        self.error = error
-        self.done = True
-
-
 class _Queue:
     """The changes that wait in front of one store."""
 
@@ -98,15 +81,13 @@ class _Queue:
         self._commit_many = commit_many
         self._turn = turn
         self._pause = pause
-        self._waiting: deque[_Ticket] = deque()
-        self._lock = threading.Lock()  # while it is added to or gone over; held for moments only
+        self._waiting = Line()  # only who has the turn takes from it
         self._alone = True  # the last transaction held one change
 
     async def commit(self, change: Change) -> None:
         """Carry out the change, with others; return when it is durable."""
-        ticket = _Ticket(change)
-        with self._lock:
-            self._waiting.append(ticket)
+        ticket = Ticket(change)
+        self._waiting.add([ticket])
         try:
             async with self._turn:
                 while not ticket.done:
@@ -126,18 +107,14 @@ class _Queue:
             await self._pause(self._how.max_wait)
 
     async def _commit_waiting(self) -> None:
-        with self._lock:
-            found = list(islice(self._waiting, self._how.max_batch))
-        group = [ticket for ticket in found if not ticket.done and not ticket.withdrawn]
+        group = self._waiting.first(self._how.max_batch)
         try:
             await self._settle(group)
         finally:
             self._alone = len(group) <= 1
-            with self._lock:
-                while self._waiting and (self._waiting[0].done or self._waiting[0].withdrawn):
-                    self._waiting.popleft()
+            self._waiting.sweep()
 
-    async def _settle(self, group: Sequence[_Ticket]) -> None:
+    async def _settle(self, group: Sequence[Ticket]) -> None:
         """Commit all of them; each alone where the store fails them together."""
         if not group:
             return

@@ -9,14 +9,12 @@ is interrupted, no ticket of another is lost and no transaction stays open.
 
 from __future__ import annotations
 
-import threading
-from collections import deque
 from contextlib import suppress
-from itertools import islice
 from typing import TYPE_CHECKING
 
 from threadkeep.backends.sqlite.changes import carry_out, in_one
 from threadkeep.backends.sqlite.failures import DRIVER_ERRORS, mapped
+from threadkeep.backends.tickets import Line, Ticket
 from threadkeep.engine.model import Batch, Change, DropThread
 from threadkeep.errors import ThreadkeepError
 
@@ -32,30 +30,12 @@ _STEP_PAGES = 64  # pages given back at a time, while others may commit in betwe
 _STEPS = 16  # at most, for one commit
 
 
-class _Ticket:
-    """A change that waits, and what became of it."""
-
-    __slots__ = ("change", "done", "error", "in_one", "withdrawn")
-
-    def __init__(self, change: Change) -> None:
-        self.change = change
-        self.in_one = in_one(change)
-        self.done = False
-        self.withdrawn = False  # its caller was interrupted while it waited
-        self.error: ThreadkeepError | None = None
-
-    def settle(self, error: ThreadkeepError | None) -> None:
-        self.error = error
-        self.done = True
-
-
 class CommitQueue:
     """Commits changes of any number of threads, one transaction after the other."""
 
     def __init__(self, connections: Connections) -> None:
         self._connections = connections
-        self._waiting: deque[_Ticket] = deque()  # only who holds the write lock takes from it
-        self._lock = threading.Lock()  # while it is added to or gone over; held for moments only
+        self._waiting = Line()  # only who holds the write lock takes from it
 
     def commit(self, change: Change) -> None:
         """Carry out the change; return when it is committed. See `Backend.commit`."""
@@ -68,10 +48,9 @@ class CommitQueue:
 
     def commit_many(self, changes: Sequence[Change]) -> list[ThreadkeepError | None]:
         """Carry out the changes, with others that wait; what became of each."""
-        tickets = [_Ticket(change) for change in changes]
+        tickets = [Ticket(change) for change in changes]
         try:
-            with self._lock:
-                self._waiting.extend(tickets)
+            self._waiting.add(tickets)
             with self._connections.write_lock:
                 while not all(ticket.done for ticket in tickets):
                     self._commit_waiting()
@@ -82,19 +61,16 @@ class CommitQueue:
 
     def _commit_waiting(self) -> None:
         """Commit what waits. Tickets stay in the queue until they are settled."""
-        with self._lock:
-            waiting = list(islice(self._waiting, _MOST))
         try:
-            self._settle([t for t in waiting if not t.done and not t.withdrawn])
+            self._settle(self._waiting.first(_MOST))
         except BaseException:  # interrupted, whatever had begun
             self._connections.rest_writer()
             raise
         finally:
-            while self._waiting and (self._waiting[0].done or self._waiting[0].withdrawn):
-                self._waiting.popleft()
+            self._waiting.sweep()
 
-    def _settle(self, tickets: Sequence[_Ticket]) -> None:
-        autocommit = len(tickets) == 1 and tickets[0].in_one
+    def _settle(self, tickets: Sequence[Ticket]) -> None:
+        autocommit = len(tickets) == 1 and in_one(tickets[0].change)
         try:
             db = self._connections.writer()
             if not autocommit:
@@ -110,7 +86,7 @@ class CommitQueue:
                 self._give_back(db)
 
     def _transact(
-        self, db: sqlite3.Connection, tickets: Sequence[_Ticket], *, autocommit: bool
+        self, db: sqlite3.Connection, tickets: Sequence[Ticket], *, autocommit: bool
     ) -> None:
         """Carry out all of them and commit; each alone where that does not work."""
         try:
@@ -129,15 +105,11 @@ class CommitQueue:
             for ticket, failure in zip(tickets, errors, strict=True):
                 ticket.settle(failure)
 
-    def _fail(self, tickets: Sequence[_Ticket], error: Exception) -> None:
+    def _fail(self, tickets: Sequence[Ticket], error: Exception) -> None:
         for ticket in tickets:
             failure = mapped(error, self._connections.path)
             failure.__cause__ = error
             ticket.settle(failure)
-
-    def _others_wait(self) -> bool:
-        with self._lock:
-            return any(not ticket.done for ticket in self._waiting)
 
     def _give_back(self, db: sqlite3.Connection) -> None:
         """Return free pages to the file system, a little at a time."""
@@ -145,16 +117,16 @@ class CommitQueue:
         with suppress(*DRIVER_ERRORS):
             for _ in range(_STEPS):
                 (free,) = db.execute("PRAGMA freelist_count").fetchone()
-                if free <= _SPARE_PAGES or self._others_wait():
+                if free <= _SPARE_PAGES or self._waiting.somebody_waits():
                     return
                 pages = min(free - _SPARE_PAGES, _STEP_PAGES)
                 # Frees a page a step; `execute` would take one step only.
                 db.executescript(f"PRAGMA incremental_vacuum({pages})")
 
 
-def _attempt(db: sqlite3.Connection, ticket: _Ticket, *, guarded: bool) -> ThreadkeepError | None:
+def _attempt(db: sqlite3.Connection, ticket: Ticket, *, guarded: bool) -> ThreadkeepError | None:
     """Carry out one change; `guarded`: so that a failure undoes this one alone."""
-    savepoint = guarded and not ticket.in_one
+    savepoint = guarded and not in_one(ticket.change)
     if savepoint:
         db.execute("SAVEPOINT tk")
     failure = None
@@ -169,7 +141,7 @@ def _attempt(db: sqlite3.Connection, ticket: _Ticket, *, guarded: bool) -> Threa
     return failure
 
 
-def _frees_pages(ticket: _Ticket) -> bool:
+def _frees_pages(ticket: Ticket) -> bool:
     change = ticket.change
     if ticket.error is not None:
         return False
