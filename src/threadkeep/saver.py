@@ -10,11 +10,20 @@ import copy
 import dataclasses
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import (
+    AsyncIterator,
+    Callable,
+    Collection,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
+from contextlib import suppress
 from functools import partial
 from random import SystemRandom
 from types import TracebackType
-from typing import Any, Literal, Self, TypeVar
+from typing import Any, Literal, Self, TypeAlias, TypeVar
 
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import (
@@ -27,7 +36,7 @@ from langgraph.checkpoint.base import (
 )
 from langgraph.checkpoint.serde.base import SerializerProtocol
 
-from threadkeep import arguments, checks, drive, forks, options, versions
+from threadkeep import arguments, bulk, checks, drive, forks, options, versions
 from threadkeep.backends.base import (
     AsyncBackend,
     Backend,
@@ -50,11 +59,15 @@ from threadkeep.engine.operations.context import Engine
 from threadkeep.engine.operations.inspection import CheckReport, Stats
 from threadkeep.engine.operations.put import Put
 from threadkeep.engine.working_set import WorkingSet
+from threadkeep.errors import ConflictError, SegmentTakenError, StaleThreadError
+from threadkeep.straight import finish
 
 T = TypeVar("T")
+PutArguments: TypeAlias = tuple[RunnableConfig, Checkpoint, CheckpointMetadata, ChannelVersions]
 
 WORKING_SET_BYTES = 256 * 1024 * 1024
 _RANDOM = SystemRandom()  # tokens must differ even where a program seeds its random numbers
+_REFUSALS = (ConflictError, SegmentTakenError, StaleThreadError)
 _CLONES = 16  # savers with another allowlist that are kept for the next run
 
 
@@ -311,9 +324,48 @@ class Saver(BaseCheckpointSaver[Any]):
         call = arguments.put(config, checkpoint, metadata, new_versions)
         return self._stored(call if at_once else arguments.snapshot(call))
 
-    def _stored(self, call: Put) -> Operation[RunnableConfig]:
-        yield from put.put(self._engine, call)
+    def _stored(self, call: Put, engine: Engine | None = None) -> Operation[RunnableConfig]:
+        yield from put.put(engine or self._engine, call)
         return arguments.stored(call)
+
+    def put_many(self, puts: Sequence[PutArguments]) -> Sequence[RunnableConfig]:
+        """Store many checkpoints at once, as `put` would one after the other.
+
+        Arguments are checked before anything is stored. Where this fails in the middle,
+        some of those before may be stored; to do all again is harmless.
+
+        Args:
+            puts: the arguments of a `put` each: config, checkpoint, metadata, new_versions.
+                A config that names a checkpoint of the same call makes that its parent.
+
+        Returns:
+            The config of each, in order, with its id.
+
+        Raises:
+            ThreadkeepError: as `put`.
+        """
+        calls = [arguments.put(*one) for one in puts]
+        backend = bulk.collecting(drive.blocking(self._backend))
+        if backend is not None:
+            with suppress(*_REFUSALS):  # then one by one, which says what it is
+                return finish(bulk.carried_out(self._apart(calls), backend))
+        return [self._run(self._stored(call)) for call in calls]
+
+    async def aput_many(self, puts: Sequence[PutArguments]) -> Sequence[RunnableConfig]:
+        """See `put_many`."""
+        if self._awaited is None:
+            return await drive.in_thread(partial(self.put_many, puts))
+        calls = [arguments.snapshot(arguments.put(*one)) for one in puts]
+        backend = bulk.collecting_async(self._awaited)
+        if backend is not None:
+            with suppress(*_REFUSALS):
+                return await bulk.carried_out(self._apart(calls), backend)
+        return [await self._arun(self._stored(call)) for call in calls]
+
+    def _apart(self, calls: Iterable[Put]) -> Iterator[Operation[RunnableConfig]]:
+        """The operations, which remember for themselves alone what is not stored yet."""
+        engine = self._engine.apart()
+        return (self._stored(call, engine) for call in calls)
 
     def put_writes(
         self,

@@ -225,6 +225,10 @@ class Grouped:
         """See `Backend.commit`."""
         finish(self._queue.commit(change))
 
+    def commit_many(self, changes: Sequence[Change]) -> list[ThreadkeepError | None]:
+        """See `GroupingBackend.commit_many`: these are a group already."""
+        return self._backend.commit_many(changes)
+
     def close(self) -> None:
         """See `Backend.close`."""
         self._backend.close()
@@ -268,6 +272,10 @@ class AsyncGrouped:
             queue = _Queue(self._how, self._backend.commit_many, asyncio.Lock(), asyncio.sleep)
             self._queues[loop] = queue
         await queue.commit(change)
+
+    async def commit_many(self, changes: Sequence[Change]) -> list[ThreadkeepError | None]:
+        """See `GroupingAsyncBackend.commit_many`: these are a group already."""
+        return await self._backend.commit_many(changes)
 
     async def close(self) -> None:
         """See `AsyncBackend.close`."""

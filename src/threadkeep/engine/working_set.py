@@ -122,6 +122,10 @@ class WorkingSet:
         self._weights: dict[str, int] = {}
         self._total = 0
 
+    def apart(self) -> WorkingSet:
+        """An empty one of the same size."""
+        return WorkingSet(self._limit, self._locks, self._token)
+
     def before_fork(self) -> None:
         """Do nothing: what another thread has locked, the child lets go of."""
 

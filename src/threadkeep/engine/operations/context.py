@@ -6,7 +6,7 @@ Invariant: nothing here outlives a call except what the working set holds.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeAlias
 
 from threadkeep.codec import Codec
@@ -52,6 +52,10 @@ class Engine:
     def memory(self, thread: str) -> ThreadMemory:
         """What is remembered of the thread."""
         return self.working_set.thread(thread)
+
+    def apart(self) -> Engine:
+        """The same engine, which remembers for itself: what others must not build on yet."""
+        return replace(self, working_set=self.working_set.apart())
 
     def new_token(self) -> int:
         """A token for a load; never 0."""

@@ -1,0 +1,90 @@
+"""Many puts in one call: their commits are collected and carried out together.
+
+Only that lives here. Invariant: what is collected is remembered by nobody else, so that
+nothing that is stored meanwhile refers to it; it is carried out in order, and before
+anything is read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import Any, TypeVar
+
+from threadkeep import drive
+from threadkeep.backends.base import (
+    AsyncBackend,
+    Backend,
+    GroupingAsyncBackend,
+    GroupingBackend,
+)
+from threadkeep.engine.calls import Operation
+from threadkeep.engine.model import Change, Read
+from threadkeep.errors import ThreadkeepError
+from threadkeep.straight import Straight
+
+T = TypeVar("T")
+
+_MOST = 100  # commits in one transaction
+
+CommitMany = Callable[[Sequence[Change]], Awaitable[list[ThreadkeepError | None]]]
+
+
+class Collecting:
+    """An async backend whose commits are carried out later, many at a time."""
+
+    def __init__(self, backend: AsyncBackend, commit_many: CommitMany) -> None:
+        self._backend = backend
+        self._commit_many = commit_many
+        self._changes: list[Change] = []
+
+    async def fetch(self, reads: Sequence[Read]) -> list[Any]:
+        """See `AsyncBackend.fetch`."""
+        await self.flush()
+        return await self._backend.fetch(reads)
+
+    async def commit(self, change: Change) -> None:
+        """Collect the change."""
+        self._changes.append(change)
+        if len(self._changes) >= _MOST:
+            await self.flush()
+
+    async def flush(self) -> None:
+        """Carry out what is collected.
+
+        Raises:
+            ThreadkeepError: the first refusal; what was not refused is stored.
+        """
+        changes, self._changes = self._changes, []
+        if not changes:
+            return
+        for error in await self._commit_many(changes):
+            if error is not None:
+                raise error
+
+    async def close(self) -> None:
+        """Nothing of its own is open."""
+
+
+def collecting(backend: Backend) -> Collecting | None:
+    """For a blocking backend, whose coroutines then never suspend; None if it cannot."""
+    if not isinstance(backend, GroupingBackend):
+        return None
+
+    async def commit_many(changes: Sequence[Change]) -> list[ThreadkeepError | None]:
+        return backend.commit_many(changes)
+
+    return Collecting(Straight(backend), commit_many)
+
+
+def collecting_async(backend: AsyncBackend) -> Collecting | None:
+    """For an async backend; None if it cannot."""
+    if not isinstance(backend, GroupingAsyncBackend):
+        return None
+    return Collecting(backend, backend.commit_many)
+
+
+async def carried_out(operations: Iterable[Operation[T]], backend: Collecting) -> list[T]:
+    """The result of each operation, in order; all is durable on return."""
+    results = [await drive.arun(operation, backend) for operation in operations]
+    await backend.flush()
+    return results

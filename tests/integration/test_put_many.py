@@ -1,0 +1,137 @@
+"""Many checkpoints in one call: as if put one after the other, in far fewer transactions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from engine_kit import checkpoint
+from langchain_core.messages import HumanMessage
+
+from threadkeep import GroupCommit, MemorySaver
+from threadkeep.backends.memory import MemoryBackend
+from threadkeep.engine.model import DropThread
+from threadkeep.errors import InvalidConfigError, UnserializableError
+from threadkeep.saver import Saver
+
+
+def at(thread: str, checkpoint_id: str | None = None) -> Any:
+    given = {"thread_id": thread, "checkpoint_ns": ""}
+    if checkpoint_id is not None:
+        given["checkpoint_id"] = checkpoint_id
+    return {"configurable": given}
+
+
+def chain(thread: str, count: int, first: int = 1) -> list[Any]:
+    """Puts that follow one another, each with one message more."""
+    puts, parent = [], None
+    messages: list[Any] = []
+    for number in range(first, first + count):
+        messages = [*messages, HumanMessage(f"{number} {'x' * 60}", id=f"m{number}")]
+        made = checkpoint(number, {"m": messages, "n": number}, {"m": number, "n": number})
+        puts.append((at(thread, parent), made, {"source": "loop", "step": number}, {}))
+        parent = made["id"]
+    return puts
+
+
+def shown(saver: Any, thread: str) -> list[Any]:
+    return [
+        (found.config, found.checkpoint, found.metadata, found.parent_config)
+        for found in saver.list(at(thread))
+    ]
+
+
+def one_by_one(puts: list[Any]) -> Any:
+    saver = MemorySaver()
+    for put in puts:
+        saver.put(*put)
+    return saver
+
+
+def test_as_if_put_one_after_the_other(saver: Any) -> None:
+    puts = [put for pair in zip(chain("a", 60), chain("b", 60), strict=True) for put in pair]
+    configs = saver.put_many(puts)
+    expected = one_by_one(puts)
+    assert [c["configurable"]["checkpoint_id"] for c in configs] == [put[1]["id"] for put in puts]
+    for thread in ("a", "b"):
+        assert shown(saver, thread) == shown(expected, thread)
+    assert saver.check().ok
+
+
+async def test_awaited(saver: Any) -> None:
+    puts = chain("a", 30)
+    configs = await saver.aput_many(puts)
+    assert len(configs) == 30
+    assert shown(saver, "a") == shown(one_by_one(puts), "a")
+    await saver.aclose()
+
+
+def test_a_saver_goes_on_where_many_were_put(saver: Any) -> None:
+    (*_, last) = saver.put_many(chain("a", 5))
+    made = checkpoint(9, {"m": ["new"], "n": 9}, {"m": 9, "n": 9})
+    saver.put(last, made, {}, {})
+    assert saver.get_tuple(at("a")).checkpoint["channel_values"] == {"m": ["new"], "n": 9}
+    more = chain("a", 3, first=20)
+    saver.put_many(more)
+    assert saver.get_tuple(at("a")).checkpoint["id"] == more[-1][1]["id"]
+    assert saver.check().ok
+
+
+class Counting(MemoryBackend):
+    def __init__(self) -> None:
+        super().__init__()
+        self.commits: list[int] = []
+        self.fetches = 0
+        self.first: Any = lambda: None
+
+    def fetch(self, reads: Any) -> Any:
+        self.fetches += 1
+        return super().fetch(reads)
+
+    def commit(self, change: Any) -> None:
+        self.commits.append(1)
+        super().commit(change)
+
+    def commit_many(self, changes: Any) -> Any:
+        self.commits.append(len(changes))
+        self.first()
+        self.first = lambda: None
+        return super().commit_many(changes)
+
+
+def test_few_transactions_and_few_reads() -> None:
+    store = Counting()
+    saver = Saver(store)
+    saver.put_many(chain("a", 150))
+    assert store.commits == [100, 50]
+    assert store.fetches <= 1
+
+
+def test_where_others_come_in_between_it_is_done_one_by_one() -> None:
+    store = Counting()
+    saver = Saver(store)
+    puts = chain("a", 10)
+    store.first = lambda: store.commit(DropThread("a", 1))  # the generation is another one then
+    assert len(saver.put_many(puts)) == 10
+    assert shown(saver, "a") == shown(one_by_one(puts), "a")
+    assert saver.check().ok
+
+
+def test_what_is_wrong_is_said_before_anything_is_stored() -> None:
+    store = Counting()
+    saver = Saver(store)
+    with pytest.raises(InvalidConfigError):
+        saver.put_many([*chain("a", 3), ({"configurable": {}}, *chain("a", 1)[0][1:])])
+    assert store.commits == []
+    assert saver.put_many([]) == []
+
+
+def test_a_value_that_cannot_be_stored_is_named() -> None:
+    saver = MemorySaver(group_commit=GroupCommit())
+    puts = chain("a", 3)
+    puts[1][1]["channel_values"]["m"] = [lambda: None]
+    with pytest.raises(UnserializableError, match="channel 'm'"):
+        saver.put_many(puts)
+    assert saver.check().ok
+    with pytest.raises(UnserializableError):
+        saver.put_many(puts)
