@@ -139,12 +139,14 @@ async def test_an_async_connection(fresh, options):
 
 @pytest.mark.parametrize("options", CONNECTIONS)
 async def test_an_async_connection_with_a_pipeline(fresh, options):
-    async with await psycopg.AsyncConnection.connect(url(), **options) as given:
-        async with given.pipeline() as pipe:
-            saver = AsyncPostgresSaver(given, pipe, schema=fresh)
-            await saver.setup()
-            await saver.setup()
-            is_stored(fresh, await two_async_turns(saver))
+    async with (
+        await psycopg.AsyncConnection.connect(url(), **options) as given,
+        given.pipeline() as pipe,
+    ):
+        saver = AsyncPostgresSaver(given, pipe, schema=fresh)
+        await saver.setup()
+        await saver.setup()
+        is_stored(fresh, await two_async_turns(saver))
 
 
 @pytest.mark.parametrize("options", CONNECTIONS)
@@ -335,7 +337,11 @@ def test_a_saver_that_nobody_closes_makes_no_noise():
 
 
 async def test_64_runs_use_all_connections_of_the_pool():
-    options = {"schema": empty_schema(), "max_size": 8, "application_name": "threadkeep, 64 runs"}
+    options = {
+        "schema": empty_schema(),
+        "max_size": 8,
+        "application_name": f"threadkeep {os.getpid()}",
+    }
     async with AsyncPostgresSaver(url(), **options) as saver:
         await a_turn(saver, "first")
         loop = asyncio.get_running_loop()

@@ -114,8 +114,9 @@ def test_two_copies_in_opposite_directions_do_not_wait_for_each_other(own_server
         for number in range(30):
             for thread in ("x", "y"):
                 put(store, place(f"{thread}{number}"), {"value": 1})
-            changes = CopyThread(f"x{number}", f"y{number}", NOW), CopyThread(
-                f"y{number}", f"x{number}", NOW
+            changes = (
+                CopyThread(f"x{number}", f"y{number}", NOW),
+                CopyThread(f"y{number}", f"x{number}", NOW),
             )
             done = [pool.submit(one.commit, c) for one, c in zip((a, b), changes, strict=True)]
             errors = [one.exception(SECONDS) for one in done]

@@ -128,9 +128,7 @@ class AsyncPostgresBackend:
             return await self._source.send(conn, message)
 
     @contextmanager
-    def _named(
-        self, change: Change | None = None, *, migrating: bool = False
-    ) -> Iterator[None]:
+    def _named(self, change: Change | None = None, *, migrating: bool = False) -> Iterator[None]:
         """Raise the driver's errors as ours."""
         try:
             yield
