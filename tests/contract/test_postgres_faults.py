@@ -10,11 +10,12 @@ import psycopg
 import pytest
 from integration.rows import aput, place, put, value_at
 from postgres_kit import empty_schema, url
+from postgres_proxy import proxy
 from postgres_server import SECONDS, program, server
 from psycopg_pool import AsyncConnectionPool, ConnectionPool
 
 from threadkeep import AsyncPostgresSaver, PostgresSaver
-from threadkeep.errors import ReadOnlyError, UnreachableError
+from threadkeep.errors import ReadOnlyError, ThreadExistsError, UnreachableError
 
 RUNS = 32
 OURS = f"threadkeep faults {os.getpid()}"  # others test on the same server
@@ -228,6 +229,47 @@ def test_a_programs_own_connection_that_is_lost_is_an_error_at_once():
             assert caught.value.retryable
     with PostgresSaver(url(), schema=schema) as other:
         assert value_at(other, place()) == 0
+
+
+# -- answers that are lost -------------------------------------------------------------
+
+
+def test_what_was_done_and_not_acknowledged_is_done_once():
+    """The connection breaks behind the commit; it is done again, and nobody notices."""
+    options = {"schema": empty_schema(), "conflicts": "raise"}
+    with proxy(url()) as way, PostgresSaver(way.url, **options) as saver:
+        config = put(saver, place(), {"value": [0]})
+        way.lose_the_next_answer()
+        config = put(saver, config, {"value": [0, 1]}, value=2)
+        assert way.has_lost_it
+        way.lose_the_next_answer()
+        saver.put_writes(config, [("value", [7])], "task")
+        assert way.has_lost_it
+        (written,) = saver.get_tuple(config).pending_writes
+        assert written == ("task", "value", [7])
+        for act in (
+            lambda: saver.copy_thread("thread", "copy"),
+            lambda: saver.prune(["copy"]),
+            lambda: saver.delete_thread("thread"),
+        ):
+            way.lose_the_next_answer()
+            act()
+            assert way.has_lost_it
+        assert [found.checkpoint["channel_values"]["value"] for found in saver.list(None)] == [
+            [0, 1]
+        ]
+        assert saver.check().ok
+
+
+def test_a_copy_onto_another_thread_is_refused_whatever_was_lost():
+    with proxy(url()) as way, PostgresSaver(way.url, schema=empty_schema()) as saver:
+        put(saver, place("one"), {"value": 1})
+        put(saver, place("two"), {"value": 2})
+        way.lose_the_next_answer()
+        with pytest.raises(ThreadExistsError):
+            saver.copy_thread("one", "two")
+        assert way.has_lost_it
+        assert value_at(saver, place("two")) == 2
 
 
 # -- another server that takes over ----------------------------------------------------

@@ -19,7 +19,13 @@ from tenacity import AsyncRetrying, retry_if_exception, stop_after_delay, wait_r
 
 from threadkeep.backends.postgres import changes, migrations, reads
 from threadkeep.backends.postgres.exchange import NEWEST_STATE, ONE_STATE, Message
-from threadkeep.backends.postgres.failures import DRIVER_ERRORS, lost_connection, mapped, passes
+from threadkeep.backends.postgres.failures import (
+    DRIVER_ERRORS,
+    lost_connection,
+    mapped,
+    passes,
+    target_exists,
+)
 from threadkeep.backends.postgres.pools import (
     GivenAsyncConnection,
     GivenAsyncPool,
@@ -31,7 +37,7 @@ from threadkeep.backends.postgres.pools import (
 )
 from threadkeep.backends.postgres.settings import Settings, checked_conninfo, without_schema
 from threadkeep.backends.postgres.statement import Rows, Statement
-from threadkeep.engine.model import Batch, Change, CopyThread, Read
+from threadkeep.engine.model import Batch, Change, CopyThread, Read, ReadThread
 from threadkeep.errors import InvalidArgumentError
 from threadkeep.straight import finish
 
@@ -66,8 +72,22 @@ class AsyncPostgresBackend:
 
     async def commit(self, change: Change) -> None:
         """Carry out the change, all or nothing. See `Backend.commit`."""
+        losses: list[Exception] = []
         with self._named(change):
-            await self._answered([self._ready(changes.statement(change))], NEWEST_STATE)
+            try:
+                statement = self._ready(changes.statement(change))
+                await self._answered([statement], NEWEST_STATE, losses)
+            except DRIVER_ERRORS as error:
+                if not losses or not target_exists(error) or not await self._is_copied(change):
+                    raise
+
+    async def _is_copied(self, change: Change) -> bool:
+        """Whether the target of a copy, whose answer was lost, is that copy."""
+        if not isinstance(change, CopyThread):
+            return False
+        source, target = await self.fetch([ReadThread(change.source), ReadThread(change.target)])
+        found = {stored.row for stored in target.checkpoints}
+        return found <= {stored.row for stored in source.checkpoints}
 
     async def migrate(self) -> None:
         """Make the tables, or bring them to this release's version.
@@ -103,17 +123,27 @@ class AsyncPostgresBackend:
         """The statement with the schema's name in it."""
         return Statement(statement.sql.replace("{schema}", self._schema), statement.values)
 
-    async def _answered(self, statements: Sequence[Statement], isolation: str) -> list[Rows]:
-        """The rows of each statement; tried again where a failure passes."""
+    async def _answered(
+        self,
+        statements: Sequence[Statement],
+        isolation: str,
+        losses: list[Exception] | None = None,
+    ) -> list[Rows]:
+        """The rows of each statement; tried again where a failure passes.
+
+        Lost connections are added to `losses`: what was sent over them may have been done.
+        """
         message = Message(statements, isolation, self._before)
         try:
             return await self._send(message)
         except DRIVER_ERRORS as error:
             if not passes(error):
                 raise
-            lost = lost_connection(error)
+            lost = [error] if lost_connection(error) else []
         if lost:
             await self._source.mend()
+        if losses is not None:
+            losses += lost
         tries = AsyncRetrying(
             sleep=self._source.pause,
             retry=retry_if_exception(passes),

@@ -32,11 +32,12 @@ from threadkeep.errors import (
 
 DRIVER_ERRORS = (psycopg.Error, UnicodeError)
 
+_EXISTS = "TK005"
 _REFUSALS: dict[str, type[ThreadkeepError]] = {
     "TK001": ThreadDeletedError,
     "TK002": StaleThreadError,
     "TK004": SegmentTakenError,
-    "TK005": ThreadExistsError,
+    _EXISTS: ThreadExistsError,
 }
 _CONFLICT = "TK003"
 _NO_RIGHT = "42501"
@@ -93,6 +94,11 @@ def lost_connection(error: BaseException) -> bool:
     """Whether the connection is gone with it, and others perhaps too."""
     code = getattr(error, "sqlstate", None) or "08"
     return passes(error) and not code.startswith("40")
+
+
+def target_exists(error: BaseException) -> bool:
+    """Whether a copy was refused because its target holds checkpoints."""
+    return getattr(error, "sqlstate", None) == _EXISTS
 
 
 def mapped(
