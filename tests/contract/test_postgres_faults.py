@@ -163,6 +163,8 @@ def test_the_first_call_after_a_restart_works(own_server, statement_timeout):
         put(saver, config, {"value": 2}, value=2)
         own_server.restart()
         assert saver.check().ok
+        own_server.restart()
+        saver.setup()
 
 
 # -- connections that the server drops -------------------------------------------------
@@ -270,6 +272,33 @@ def test_a_copy_onto_another_thread_is_refused_whatever_was_lost():
             saver.copy_thread("one", "two")
         assert way.has_lost_it
         assert value_at(saver, place("two")) == 2
+
+
+# -- calls that are cancelled ----------------------------------------------------------
+
+
+@pytest.mark.parametrize("more", [{}, {"statement_timeout": 20}])
+async def test_cancelled_calls_give_their_connections_back(more):
+    schema = empty_schema()
+    options = {"schema": schema, "max_size": 4, "timeout": 5, **more}
+    async with AsyncPostgresSaver(url(), **options) as saver:
+        config = await aput(saver, place(), {"value": 1})
+        with psycopg.connect(url()) as rival:
+            rival.execute(f"SELECT FROM {schema}.threads FOR UPDATE")
+            waiting = "SELECT 1 FROM pg_locks WHERE NOT granted AND pg_backend_pid() = ANY({})"
+            waiting = waiting.format("pg_blocking_pids(pid)")
+            for _ in range(3):
+                calls = [aput(saver, place(), {"value": n}, value=n) for n in range(12)]
+                tasks = [asyncio.create_task(call) for call in calls]
+                while not rival.execute(waiting).fetchone():  # noqa: ASYNC110 - only the server knows
+                    await asyncio.sleep(0)  # (until one waits for the lock)
+                for task in tasks:
+                    task.cancel()
+                done = await asyncio.gather(*tasks, return_exceptions=True)
+                assert {type(one) for one in done} == {asyncio.CancelledError}
+        await asyncio.gather(*(aput(saver, place(str(n)), {"value": n}) for n in range(8)))
+        assert (await saver.aget_tuple(place())).config == config
+        assert (await saver.acheck()).ok
 
 
 # -- another server that takes over ----------------------------------------------------

@@ -96,6 +96,17 @@ def test_a_statement_that_waits_too_long_is_given_up(own_server, store):
         assert value_at(saver, place()) == 1
 
 
+def test_the_shortest_limit_is_a_limit(own_server, store):
+    options = {"schema": store.schema, "statement_timeout": 0.0001}
+    with psycopg.connect(own_server.url()) as rival:
+        rival.execute(f"SELECT FROM {store.schema}.threads FOR UPDATE")
+        with (
+            PostgresSaver(own_server.url(), **options) as saver,
+            nothing_changes(store, StatementTimeoutError, "statement_timeout"),
+        ):
+            put(saver, place(), {"value": 1}, value=2)
+
+
 async def test_an_awaited_statement_that_waits_too_long_is_given_up(own_server, store):
     options = {"schema": store.schema, "statement_timeout": 0.2}
     async with AsyncPostgresSaver(own_server.url(), **options) as saver:

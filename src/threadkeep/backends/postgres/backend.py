@@ -9,8 +9,9 @@ blocking connections, where they never suspend.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, TypeVar
 
 from psycopg import AsyncConnection, Connection
@@ -59,7 +60,8 @@ class AsyncPostgresBackend:
         self._schema = settings.quoted_schema
         self._server = settings.server
         limit = settings.statement_timeout
-        text = f"SET LOCAL statement_timeout = {round(1000 * limit)}" if limit else ""
+        # (0 would be no limit at all)
+        text = f"SET LOCAL statement_timeout = {max(1, round(1000 * limit))}" if limit else ""
         self._before = (Statement(text),) if text else ()
 
     async def fetch(self, reads_: Sequence[Read]) -> list[Any]:
@@ -98,22 +100,25 @@ class AsyncPostgresBackend:
             NewerDatabaseError: the tables are of a later release.
             UnreachableError, BackendError: the server failed; do it again.
         """
+        with self._named(migrating=True):
+            await self._tried(self._migrate)
+
+    async def _migrate(self) -> None:
         plan = migrations.plan(self._schema)
         answer: Any = None
         error: Exception | None = None
-        with self._named(migrating=True):
-            async with self._source.lend() as conn:
-                while True:
-                    try:
-                        step = plan.send(answer) if error is None else plan.throw(error)
-                    except StopIteration:
-                        return
-                    answer = error = None
-                    try:
-                        message = Message([self._ready(step)], NEWEST_STATE)
-                        (answer,) = await self._source.send(conn, message)
-                    except DRIVER_ERRORS as failure:
-                        error = failure
+        async with self._source.lend() as conn:
+            while True:
+                try:
+                    step = plan.send(answer) if error is None else plan.throw(error)
+                except StopIteration:
+                    return
+                answer = error = None
+                try:
+                    message = Message([self._ready(step)], NEWEST_STATE)
+                    (answer,) = await self._source.send(conn, message)
+                except DRIVER_ERRORS as failure:
+                    error = failure
 
     async def close(self) -> None:
         """Close all connections of ours; later calls raise `ClosedError`. Idempotent."""
@@ -134,8 +139,14 @@ class AsyncPostgresBackend:
         Lost connections are added to `losses`: what was sent over them may have been done.
         """
         message = Message(statements, isolation, self._before)
+        return await self._tried(partial(self._send, message), losses)
+
+    async def _tried(
+        self, call: Callable[[], Awaitable[T]], losses: list[Exception] | None = None
+    ) -> T:
+        """What the call returns; made again where a failure passes. See `_answered`."""
         try:
-            return await self._send(message)
+            return await call()
         except DRIVER_ERRORS as error:
             if not passes(error):
                 raise
@@ -151,7 +162,7 @@ class AsyncPostgresBackend:
             stop=stop_after_delay(_PATIENCE),
             reraise=True,
         )
-        return await tries(self._send, message)
+        return await tries(call)
 
     async def _send(self, message: Message) -> list[Rows]:
         async with self._source.lend() as conn:

@@ -418,10 +418,8 @@ def _threads(condition: str, after: str | None, text: str = _THREADS) -> tuple[s
 
 def _find(read: FindThreads) -> Query:
     runs = [[pack_text(run) for run in read.run_ids]] if read.run_ids else []
-    if runs:
-        text, behind = _threads("true", read.after, _THREADS_OF_RUNS)
-    else:
-        text, behind = _threads("true" if read.empty else _HOLDS_CHECKPOINTS, read.after)
+    condition = "true" if runs or read.empty else _HOLDS_CHECKPOINTS
+    text, behind = _threads(condition, read.after, _THREADS_OF_RUNS if runs else _THREADS)
     statement = Statement(text, (*runs, *behind, Int8(read.limit)))
     return Query((statement,), lambda results: [unpack_text(thread) for (thread,) in results[0]])
 
