@@ -23,6 +23,7 @@ class Proxy:
         port = self._listener.getsockname()[1]
         self.url = f"postgresql://{to['user']}@127.0.0.1:{port}/{to['dbname']}"
         self._count = 0
+        self._loses_the_next = threading.Event()
         self._lock = threading.Lock()
         self._serving = [threading.Thread(target=self._accept, daemon=True)]
         self._serving[0].start()
@@ -36,6 +37,14 @@ class Proxy:
         with self._lock:
             made = self._count - before
         assert made == expected, f"{made} round trips, not {expected}"
+
+    def lose_the_next_answer(self):
+        """The server does what it is told next, and the connection breaks before it says so."""
+        self._loses_the_next.set()
+
+    @property
+    def has_lost_it(self):
+        return not self._loses_the_next.is_set()
 
     def close(self):
         # (closing alone would not wake up the thread that accepts)
@@ -70,6 +79,9 @@ class Proxy:
                 for key, _ in selector.select():
                     data = key.fileobj.recv(1 << 16)
                     if not data:
+                        return
+                    if key.fileobj is server and self._loses_the_next.is_set():
+                        self._loses_the_next.clear()
                         return
                     if key.fileobj is client and server_spoke:
                         with self._lock:

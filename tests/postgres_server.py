@@ -83,7 +83,9 @@ class Server:
         program("pg_ctl", "-D", self.data, "-w", "-t", str(SECONDS), *arguments)
 
     def start(self):
-        options = " ".join(f"-c {shlex.quote(setting)}" for setting in (f"port={self.port}", *self.settings))
+        options = " ".join(
+            f"-c {shlex.quote(setting)}" for setting in (f"port={self.port}", *self.settings)
+        )
         self.control("-l", self.log, "-o", options, "start")
 
     def restart(self):

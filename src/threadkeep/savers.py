@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Literal, Self
 
+from langgraph.checkpoint.serde.base import SerializerProtocol
+
 from threadkeep import options as own_options
 from threadkeep.backends.memory import MemoryBackend
 from threadkeep.backends.open import open_backend, open_postgres
@@ -73,6 +75,7 @@ class PostgresSaver(Saver):
             methods work.
         pipe: a pipeline of psycopg on that connection; not needed, as calls are pipelined
             where it helps.
+        serde: see `Saver`; here by position too, as programs give it.
         **options: those of `Saver`, and `schema` (where the tables lie, "threadkeep"),
             `min_size` and `max_size` (connections of a pool, 1 and 16), `timeout` (seconds
             to wait for a free one, 30), `prepare_threshold` (after how many uses a
@@ -85,7 +88,14 @@ class PostgresSaver(Saver):
             with a pipe; nothing was opened.
     """
 
-    def __init__(self, conn: Any, pipe: Any = None, **options: Any) -> None:
+    def __init__(
+        self,
+        conn: Any,
+        pipe: Any = None,
+        serde: SerializerProtocol | None = None,
+        **options: Any,
+    ) -> None:
+        options["serde"] = serde
         own = {name: options.pop(name) for name in own_options.NAMES if name in options}
         own_options.check(own)
         super().__init__(open_postgres(conn, pipe, **options), **own)

@@ -1,21 +1,24 @@
 """PostgreSQL that goes away and comes back: restarts, dropped connections, failover."""
 
 import asyncio
+import os
 import threading
-from contextlib import contextmanager
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 
 import psycopg
 import pytest
 from integration.rows import aput, place, put, value_at
 from postgres_kit import empty_schema, url
+from postgres_proxy import proxy
 from postgres_server import SECONDS, program, server
 from psycopg_pool import AsyncConnectionPool, ConnectionPool
 
 from threadkeep import AsyncPostgresSaver, PostgresSaver
-from threadkeep.errors import ReadOnlyError, UnreachableError
+from threadkeep.errors import ReadOnlyError, ThreadExistsError, UnreachableError
 
 RUNS = 32
+OURS = f"threadkeep faults {os.getpid()}"  # others test on the same server
 STEPS = 3  # of each run before the fault, and as many after it
 
 
@@ -109,10 +112,9 @@ def own_server():
 def drop_all(database):
     """What an administrator does, or a proxy that drops idle connections: we are not told."""
     with psycopg.connect(database, autocommit=True) as db:
-        query = "SELECT count(pg_terminate_backend(pid, 10000)) FROM pg_stat_activity WHERE {}"
-        return db.execute(
-            query.format("pid <> pg_backend_pid() AND application_name = 'threadkeep faults'")
-        ).fetchone()[0]
+        query = """SELECT count(pg_terminate_backend(pid, 10000)) FROM pg_stat_activity
+            WHERE application_name = %s"""
+        return db.execute(query, (OURS,)).fetchone()[0]
 
 
 def schema_on(database, name):
@@ -161,13 +163,15 @@ def test_the_first_call_after_a_restart_works(own_server, statement_timeout):
         put(saver, config, {"value": 2}, value=2)
         own_server.restart()
         assert saver.check().ok
+        own_server.restart()
+        saver.setup()
 
 
 # -- connections that the server drops -------------------------------------------------
 
 
 def test_idle_connections_that_were_dropped_are_not_noticed():
-    options = {"schema": empty_schema(), "application_name": "threadkeep faults", "min_size": 2}
+    options = {"schema": empty_schema(), "application_name": OURS, "min_size": 2}
     with PostgresSaver(url(), **options) as saver:
         config = put(saver, place(), {"value": 0})
         for step in range(1, 3):
@@ -181,7 +185,7 @@ def test_idle_connections_that_were_dropped_are_not_noticed():
 
 
 async def test_idle_async_connections_that_were_dropped_are_not_noticed():
-    options = {"schema": empty_schema(), "application_name": "threadkeep faults", "min_size": 2}
+    options = {"schema": empty_schema(), "application_name": OURS, "min_size": 2}
     async with AsyncPostgresSaver(url(), **options) as saver:
         config = await aput(saver, place(), {"value": 0})
         for step in range(1, 3):
@@ -191,7 +195,7 @@ async def test_idle_async_connections_that_were_dropped_are_not_noticed():
             assert (await saver.aget_tuple(place())).config == config
 
 
-NAMED = {"application_name": "threadkeep faults"}
+NAMED = {"application_name": OURS}
 
 
 def test_a_programs_own_pool_may_be_dropped_too():
@@ -227,6 +231,74 @@ def test_a_programs_own_connection_that_is_lost_is_an_error_at_once():
             assert caught.value.retryable
     with PostgresSaver(url(), schema=schema) as other:
         assert value_at(other, place()) == 0
+
+
+# -- answers that are lost -------------------------------------------------------------
+
+
+def test_what_was_done_and_not_acknowledged_is_done_once():
+    """The connection breaks behind the commit; it is done again, and nobody notices."""
+    options = {"schema": empty_schema(), "conflicts": "raise"}
+    with proxy(url()) as way, PostgresSaver(way.url, **options) as saver:
+        config = put(saver, place(), {"value": [0]})
+        way.lose_the_next_answer()
+        config = put(saver, config, {"value": [0, 1]}, value=2)
+        assert way.has_lost_it
+        way.lose_the_next_answer()
+        saver.put_writes(config, [("value", [7])], "task")
+        assert way.has_lost_it
+        (written,) = saver.get_tuple(config).pending_writes
+        assert written == ("task", "value", [7])
+        for act in (
+            lambda: saver.copy_thread("thread", "copy"),
+            lambda: saver.prune(["copy"]),
+            lambda: saver.delete_thread("thread"),
+        ):
+            way.lose_the_next_answer()
+            act()
+            assert way.has_lost_it
+        assert [found.checkpoint["channel_values"]["value"] for found in saver.list(None)] == [
+            [0, 1]
+        ]
+        assert saver.check().ok
+
+
+def test_a_copy_onto_another_thread_is_refused_whatever_was_lost():
+    with proxy(url()) as way, PostgresSaver(way.url, schema=empty_schema()) as saver:
+        put(saver, place("one"), {"value": 1})
+        put(saver, place("two"), {"value": 2})
+        way.lose_the_next_answer()
+        with pytest.raises(ThreadExistsError):
+            saver.copy_thread("one", "two")
+        assert way.has_lost_it
+        assert value_at(saver, place("two")) == 2
+
+
+# -- calls that are cancelled ----------------------------------------------------------
+
+
+@pytest.mark.parametrize("more", [{}, {"statement_timeout": 20}])
+async def test_cancelled_calls_give_their_connections_back(more):
+    schema = empty_schema()
+    options = {"schema": schema, "max_size": 4, "timeout": 5, **more}
+    async with AsyncPostgresSaver(url(), **options) as saver:
+        config = await aput(saver, place(), {"value": 1})
+        with psycopg.connect(url()) as rival:
+            rival.execute(f"SELECT FROM {schema}.threads FOR UPDATE")
+            waiting = "SELECT 1 FROM pg_locks WHERE NOT granted AND pg_backend_pid() = ANY({})"
+            waiting = waiting.format("pg_blocking_pids(pid)")
+            for _ in range(3):
+                calls = [aput(saver, place(), {"value": n}, value=n) for n in range(12)]
+                tasks = [asyncio.create_task(call) for call in calls]
+                while not rival.execute(waiting).fetchone():  # noqa: ASYNC110 - only the server knows
+                    await asyncio.sleep(0)  # (until one waits for the lock)
+                for task in tasks:
+                    task.cancel()
+                done = await asyncio.gather(*tasks, return_exceptions=True)
+                assert {type(one) for one in done} == {asyncio.CancelledError}
+        await asyncio.gather(*(aput(saver, place(str(n)), {"value": n}) for n in range(8)))
+        assert (await saver.aget_tuple(place())).config == config
+        assert (await saver.acheck()).ok
 
 
 # -- another server that takes over ----------------------------------------------------
@@ -265,5 +337,3 @@ def test_a_standby_can_be_read_and_not_written_and_takes_over(pair):
     with PostgresSaver(both, **options) as saver, ThreadPoolExecutor(RUNS) as pool:
         run_all(pool, saver, progress, fail_over)
         progress.check(saver)
-
-

@@ -110,7 +110,9 @@ def test_set_up_twice_takes_no_lock_and_changes_nothing(database):
         config = put(saver, place(), {"value": 1})
         before = execute(database, "SELECT * FROM threadkeep.migrations")
         with psycopg.connect(database) as rival:
-            rival.execute("SELECT pg_advisory_lock(hashtextextended('threadkeep \"threadkeep\"', 0))")
+            rival.execute(
+                "SELECT pg_advisory_lock(hashtextextended('threadkeep \"threadkeep\"', 0))"
+            )
             saver.setup()
         assert execute(database, "SELECT * FROM threadkeep.migrations") == before
         assert saver.get_tuple(place()).config == config
@@ -152,7 +154,7 @@ def test_tables_of_a_newer_release_are_left_alone(database):
     with PostgresSaver(database) as saver:
         saver.setup()
         execute(database, "INSERT INTO threadkeep.migrations (version) VALUES (9999)")
-        with pytest.raises(NewerDatabaseError, match="version 9999(.|\n)*Upgrade"):
+        with pytest.raises(NewerDatabaseError, match=r"version 9999(.|\n)*Upgrade"):
             saver.setup()
     assert migrate(database)[0] == 2
 
@@ -165,7 +167,10 @@ def test_a_role_without_rights_to_make_tables_works_once_the_owner_has_migrated(
 ):
     name = database.rpartition("/")[2]
     execute(database, f"CREATE ROLE owner_{name} LOGIN; CREATE ROLE app_{name} LOGIN")
-    execute(database, f"REVOKE ALL ON DATABASE {name} FROM PUBLIC; REVOKE ALL ON SCHEMA public FROM PUBLIC")
+    execute(
+        database,
+        f"REVOKE ALL ON DATABASE {name} FROM PUBLIC; REVOKE ALL ON SCHEMA public FROM PUBLIC",
+    )
     execute(database, f"GRANT CONNECT ON DATABASE {name} TO app_{name}")
     execute(database, f"GRANT CONNECT, CREATE ON DATABASE {name} TO owner_{name}")
     owner = own_server.url(user=f"owner_{name}", database=name)
@@ -205,7 +210,18 @@ def test_an_owner_of_a_schema_needs_no_right_on_the_database(own_server, databas
 
 # -- names -----------------------------------------------------------------------------
 
-NAMES = ["my-app", 'a"b', "ünï", "it's", "select", "Mixed Case", "x" * 63, "{literal}", "a\\b", "é" * 31]
+NAMES = [
+    "my-app",
+    'a"b',
+    "ünï",
+    "it's",
+    "select",
+    "Mixed Case",
+    "x" * 63,
+    "{literal}",
+    "a\\b",
+    "é" * 31,
+]
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -251,9 +267,7 @@ class Writer(threading.Thread):
         return self.steps
 
 
-LIVE = (
-    "CREATE INDEX CONCURRENTLY IF NOT EXISTS by_task ON {schema}.writes (thread_id, task_id)"
-)
+LIVE = "CREATE INDEX CONCURRENTLY IF NOT EXISTS by_task ON {schema}.writes (thread_id, task_id)"
 
 
 def add_versions(monkeypatch, *added):
@@ -293,7 +307,7 @@ def test_a_version_that_fails_leaves_nothing_and_no_lock(database, monkeypatch):
             add_versions(broken, ("SELECT 1/0", True))
             with pytest.raises(Exception, match="division by zero"):
                 saver.setup()
-        query = "SELECT to_regclass('threadkeep.half'), (SELECT max(version) FROM threadkeep.migrations)"
+        query = "SELECT to_regclass('threadkeep.half'), max(version) FROM threadkeep.migrations"
         assert execute(database, query) == [(None, migrations.migrations()[-1].version)]
         locks = "SELECT 1 FROM pg_locks WHERE locktype = 'advisory'"
         assert execute(database, locks) == []

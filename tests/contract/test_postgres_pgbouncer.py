@@ -126,13 +126,17 @@ def test_tables_can_be_made_through_it_and_no_lock_is_left_behind(between):
     make(schema)  # so that it is dropped in the end
     with psycopg.connect(url(), autocommit=True) as db:
         db.execute(f"DROP SCHEMA {schema} CASCADE")
-        with PostgresSaver(between, schema=schema, **POOLED) as saver, ThreadPoolExecutor(8) as pool:
+        with (
+            PostgresSaver(between, schema=schema, **POOLED) as saver,
+            ThreadPoolExecutor(8) as pool,
+        ):
             for done in [pool.submit(saver.setup) for _ in range(8)]:
                 done.result(SECONDS)
             saver.setup()
             put(saver, place(), {"value": 1})
-        mine = "SELECT 1 FROM pg_locks WHERE locktype = 'advisory' AND granted"
-        assert db.execute(mine).fetchall() == []
+        mine = """SELECT 1 FROM pg_locks WHERE locktype = 'advisory'
+            AND classid::bigint << 32 | objid::bigint = hashtextextended(%s, 0)"""
+        assert db.execute(mine, (f'threadkeep "{schema}"',)).fetchall() == []
 
 
 def test_a_bouncer_that_restarts_is_not_noticed():

@@ -96,6 +96,17 @@ def test_a_statement_that_waits_too_long_is_given_up(own_server, store):
         assert value_at(saver, place()) == 1
 
 
+def test_the_shortest_limit_is_a_limit(own_server, store):
+    options = {"schema": store.schema, "statement_timeout": 0.0001}
+    with psycopg.connect(own_server.url()) as rival:
+        rival.execute(f"SELECT FROM {store.schema}.threads FOR UPDATE")
+        with (
+            PostgresSaver(own_server.url(), **options) as saver,
+            nothing_changes(store, StatementTimeoutError, "statement_timeout"),
+        ):
+            put(saver, place(), {"value": 1}, value=2)
+
+
 async def test_an_awaited_statement_that_waits_too_long_is_given_up(own_server, store):
     options = {"schema": store.schema, "statement_timeout": 0.2}
     async with AsyncPostgresSaver(own_server.url(), **options) as saver:
@@ -114,8 +125,9 @@ def test_two_copies_in_opposite_directions_do_not_wait_for_each_other(own_server
         for number in range(30):
             for thread in ("x", "y"):
                 put(store, place(f"{thread}{number}"), {"value": 1})
-            changes = CopyThread(f"x{number}", f"y{number}", NOW), CopyThread(
-                f"y{number}", f"x{number}", NOW
+            changes = (
+                CopyThread(f"x{number}", f"y{number}", NOW),
+                CopyThread(f"y{number}", f"x{number}", NOW),
             )
             done = [pool.submit(one.commit, c) for one, c in zip((a, b), changes, strict=True)]
             errors = [one.exception(SECONDS) for one in done]
@@ -284,26 +296,28 @@ def test_a_pool_without_a_free_connection_is_an_error_in_time():
     schema = empty_schema()
     options = {"schema": schema, "max_size": 1, "timeout": 0.3}
     with psycopg.connect(url()) as rival, PostgresSaver(url(), **options) as saver:
-        put(saver, place(), {"value": 1})
+        for thread in "ab":
+            put(saver, place(thread), {"value": 1})
         rival.execute(f"SELECT FROM {schema}.threads FOR UPDATE")
         with ThreadPoolExecutor(2) as pool:
-            puts = [pool.submit(put, saver, place(), {"value": 2}, value=2) for _ in range(2)]
+            puts = [pool.submit(put, saver, place(t), {"value": 2}, value=2) for t in "ab"]
             wait_until_one_fails(puts, rival)
         errors = [one.exception() for one in puts]
         (error,) = [error for error in errors if error]
         assert isinstance(error, UnreachableError)
         assert "Raise max_size" in str(error)
-        assert len(list(saver.list(place()))) == 2
+        assert len(list(saver.list(None))) == 3
 
 
 async def test_an_async_pool_without_a_free_connection_is_an_error_in_time():
     schema = empty_schema()
     options = {"schema": schema, "max_size": 1, "timeout": 0.3}
     async with AsyncPostgresSaver(url(), **options) as saver:
-        await aput(saver, place(), {"value": 1})
+        for thread in "ab":
+            await aput(saver, place(thread), {"value": 1})
         with psycopg.connect(url()) as rival:
             rival.execute(f"SELECT FROM {schema}.threads FOR UPDATE")
-            puts = [aput(saver, place(), {"value": 2}, value=2) for _ in range(2)]
+            puts = [aput(saver, place(thread), {"value": 2}, value=2) for thread in "ab"]
             tasks = [asyncio.ensure_future(one) for one in puts]
             done, waiting = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             with pytest.raises(UnreachableError, match="Raise max_size"):

@@ -9,8 +9,9 @@ blocking connections, where they never suspend.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, TypeVar
 
 from psycopg import AsyncConnection, Connection
@@ -20,7 +21,12 @@ from tenacity import AsyncRetrying, retry_if_exception, stop_after_delay, wait_r
 from threadkeep.backends.grouping import Lanes
 from threadkeep.backends.postgres import changes, migrations, reads
 from threadkeep.backends.postgres.exchange import NEWEST_STATE, ONE_STATE, Message
-from threadkeep.backends.postgres.failures import DRIVER_ERRORS, lost_connection, mapped, passes
+from threadkeep.backends.postgres.failures import (
+    DRIVER_ERRORS,
+    lost_connection,
+    mapped,
+    passes,
+)
 from threadkeep.backends.postgres.pools import (
     GivenAsyncConnection,
     GivenAsyncPool,
@@ -33,8 +39,8 @@ from threadkeep.backends.postgres.pools import (
 from threadkeep.backends.postgres.refusals import refusal
 from threadkeep.backends.postgres.settings import Settings, checked_conninfo, without_schema
 from threadkeep.backends.postgres.statement import Rows, Statement
-from threadkeep.engine.model import Change, CopyThread, Read
-from threadkeep.errors import InvalidArgumentError, ThreadkeepError
+from threadkeep.engine.model import Change, CopyThread, Read, ReadThread
+from threadkeep.errors import InvalidArgumentError, ThreadExistsError, ThreadkeepError
 from threadkeep.straight import finish
 
 T = TypeVar("T")
@@ -56,7 +62,8 @@ class AsyncPostgresBackend:
         self._server = settings.server
         self._lanes = Lanes(self.commit_many, source.turn)
         limit = settings.statement_timeout
-        text = f"SET LOCAL statement_timeout = {round(1000 * limit)}" if limit else ""
+        # (0 would be no limit at all)
+        text = f"SET LOCAL statement_timeout = {max(1, round(1000 * limit))}" if limit else ""
         self._before = (Statement(text),) if text else ()
 
     async def fetch(self, reads_: Sequence[Read]) -> list[Any]:
@@ -77,12 +84,23 @@ class AsyncPostgresBackend:
         # Threads are locked in one order everywhere: so no two groups wait for each other.
         order = sorted(range(len(given)), key=lambda i: _locked(given[i]))
         statements = [self._ready(changes.statement(given[i])) for i in order]
+        losses: list[Exception] = []
         with self._named():
-            answers = await self._answered(statements, NEWEST_STATE)
+            answers = await self._answered(statements, NEWEST_STATE, losses)
         results: list[ThreadkeepError | None] = [None] * len(given)
         for i, rows in zip(order, answers, strict=True):
-            results[i] = refusal(rows, given[i])
+            refused = refusal(rows, given[i])
+            done = losses and isinstance(refused, ThreadExistsError)
+            results[i] = None if done and await self._is_copied(given[i]) else refused
         return results
+
+    async def _is_copied(self, change: Change) -> bool:
+        """Whether the target of a copy, whose answer was lost, is that copy."""
+        if not isinstance(change, CopyThread):
+            return False
+        source, target = await self.fetch([ReadThread(change.source), ReadThread(change.target)])
+        found = {stored.row for stored in target.checkpoints}
+        return found <= {stored.row for stored in source.checkpoints}
 
     async def migrate(self) -> None:
         """Make the tables, or bring them to this release's version.
@@ -93,22 +111,25 @@ class AsyncPostgresBackend:
             NewerDatabaseError: the tables are of a later release.
             UnreachableError, BackendError: the server failed; do it again.
         """
+        with self._named(migrating=True):
+            await self._tried(self._migrate)
+
+    async def _migrate(self) -> None:
         plan = migrations.plan(self._schema)
         answer: Any = None
         error: Exception | None = None
-        with self._named(migrating=True):
-            async with self._source.lend() as conn:
-                while True:
-                    try:
-                        step = plan.send(answer) if error is None else plan.throw(error)
-                    except StopIteration:
-                        return
-                    answer = error = None
-                    try:
-                        message = Message([self._ready(step)], NEWEST_STATE)
-                        (answer,) = await self._source.send(conn, message)
-                    except DRIVER_ERRORS as failure:
-                        error = failure
+        async with self._source.lend() as conn:
+            while True:
+                try:
+                    step = plan.send(answer) if error is None else plan.throw(error)
+                except StopIteration:
+                    return
+                answer = error = None
+                try:
+                    message = Message([self._ready(step)], NEWEST_STATE)
+                    (answer,) = await self._source.send(conn, message)
+                except DRIVER_ERRORS as failure:
+                    error = failure
 
     async def close(self) -> None:
         """Close all connections of ours; later calls raise `ClosedError`. Idempotent."""
@@ -118,17 +139,33 @@ class AsyncPostgresBackend:
         """The statement with the schema's name in it."""
         return Statement(statement.sql.replace("{schema}", self._schema), statement.values)
 
-    async def _answered(self, statements: Sequence[Statement], isolation: str) -> list[Rows]:
-        """The rows of each statement; tried again where a failure passes."""
+    async def _answered(
+        self,
+        statements: Sequence[Statement],
+        isolation: str,
+        losses: list[Exception] | None = None,
+    ) -> list[Rows]:
+        """The rows of each statement; tried again where a failure passes.
+
+        Lost connections are added to `losses`: what was sent over them may have been done.
+        """
         message = Message(statements, isolation, self._before)
+        return await self._tried(partial(self._send, message), losses)
+
+    async def _tried(
+        self, call: Callable[[], Awaitable[T]], losses: list[Exception] | None = None
+    ) -> T:
+        """What the call returns; made again where a failure passes. See `_answered`."""
         try:
-            return await self._send(message)
+            return await call()
         except DRIVER_ERRORS as error:
             if not passes(error):
                 raise
-            lost = lost_connection(error)
+            lost = [error] if lost_connection(error) else []
         if lost:
             await self._source.mend()
+        if losses is not None:
+            losses += lost
         tries = AsyncRetrying(
             sleep=self._source.pause,
             retry=retry_if_exception(passes),
@@ -136,7 +173,7 @@ class AsyncPostgresBackend:
             stop=stop_after_delay(_PATIENCE),
             reraise=True,
         )
-        return await tries(self._send, message)
+        return await tries(call)
 
     async def _send(self, message: Message) -> list[Rows]:
         async with self._source.lend() as conn:

@@ -2,7 +2,7 @@
 
 The only place that looks at PostgreSQL's error codes. Invariant: every driver error that
 leaves this package went through `mapped`. Codes: appendix A of PostgreSQL's manual; TK001 is
-raised by a function of ours (`migrations/`).
+raised by a function of ours (`migrations/`), TK007 by a migration, which sees to it.
 """
 
 from __future__ import annotations

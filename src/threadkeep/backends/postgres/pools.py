@@ -208,8 +208,9 @@ class OwnAsyncPools(_Awaiting):
         return await asyncio.shield(opening)
 
     def _drop_ended_loops(self) -> None:
-        for loop in [loop for loop in self._loops if loop.is_closed()]:
-            _abandon(self._loops.pop(loop))
+        for loop in tuple(self._loops):  # (other threads have loops of their own)
+            if loop.is_closed() and (opening := self._loops.pop(loop, None)):
+                _abandon(opening)
 
     async def close(self) -> None:
         """See `Source.close`."""
@@ -222,8 +223,10 @@ class OwnAsyncPools(_Awaiting):
     def close_elsewhere(self, here: asyncio.AbstractEventLoop | None = None) -> None:
         """Close the pools of all event loops but the one that runs here."""
         self._open = False
-        for loop in [loop for loop in self._loops if loop is not here]:
-            opening = self._loops.pop(loop)
+        for loop in tuple(self._loops):
+            opening = self._loops.pop(loop, None) if loop is not here else None
+            if opening is None:
+                continue
             if loop.is_closed():
                 _abandon(opening)
             else:
@@ -247,6 +250,8 @@ class _LoopsPool:
         self.pool: AsyncConnectionPool[_AsyncConn] = AsyncConnectionPool(
             settings.conninfo, open=False, configure=self._note, **settings.pool_arguments
         )
+        self._over = asyncio.Event()
+        self._keeper: asyncio.Task[None] | None = None
 
     async def _note(self, conn: _AsyncConn) -> None:
         self.connections = {known for known in self.connections if not known.closed} | {conn}
@@ -259,7 +264,25 @@ class _LoopsPool:
         await first.close()
         opened = cls(settings)
         await opened.pool.open()
+        opened._keeper = asyncio.create_task(opened._keep())
         return opened
+
+    async def _keep(self) -> None:
+        """Close the pool when that is asked for, or when the event loop cancels all tasks.
+
+        A task of the pool that is cancelled while it connects takes that for a failure and
+        goes on: `asyncio.run` would wait for it for ever.
+        """
+        try:
+            await self._over.wait()
+        finally:
+            await self.pool.close()
+
+    async def close(self) -> None:
+        """Close the pool; what is in use is closed when it is given back."""
+        self._over.set()
+        if self._keeper is not None:
+            await asyncio.wait([self._keeper])
 
 
 def _failed(opening: asyncio.Task[_LoopsPool]) -> bool:
@@ -278,7 +301,7 @@ async def _close(opening: asyncio.Task[_LoopsPool]) -> None:
         opened = await opening
     except UnreachableError:  # it was never open
         return
-    await opened.pool.close()
+    await opened.close()
 
 
 _closing: set[asyncio.Task[None]] = set()  # an event loop holds its tasks weakly

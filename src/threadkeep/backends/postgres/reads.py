@@ -295,13 +295,24 @@ def _scan_conditions(read: ScanCheckpoints) -> tuple[list[str], list[Any]]:
 def _filter_conditions(wanted: Mapping[str, Any]) -> Iterator[tuple[str, list[str]]]:
     """A term for each metadata key whose value PostgreSQL compares as Python does."""
     for key, value in wanted.items():
-        if value is None:  # also where the key is missing
+        if not _is_unicode(key) or not _is_unicode(value):
+            # What UTF-8 cannot hold is in no jsonb: at most in a row that has `exact`.
+            if value is not None:
+                yield "false", []
+        elif value is None:  # also where the key is missing
             yield "coalesce(c.metadata -> %s, 'null') = 'null'", [pack_text(key)]
         else:
             alike = list(_alike(value))
             if alike:
                 term = " OR ".join(["c.metadata @> %s::jsonb"] * len(alike))
                 yield f"({term})", [pack_json(json.dumps({key: one})) for one in alike]
+
+
+def _is_unicode(value: object) -> bool:
+    try:
+        return not isinstance(value, str) or value.encode() is not None
+    except UnicodeEncodeError:
+        return False
 
 
 def _alike(value: object) -> Iterator[object]:
@@ -377,11 +388,6 @@ def _write_row(row: Sequence[Any]) -> WriteRow:
     return WriteRow(ns, checkpoint, run, seen, task, path, body, seq)
 
 
-_FROM_THE_FIRST = "(%s::text IS NULL OR t.thread_id > %s)"
-_RUNS = """
-EXISTS (SELECT FROM unnest(%s::text[]) wanted (run_id) JOIN {schema}.checkpoints h
-    ON h.metadata @> jsonb_build_object('run_id', wanted.run_id) AND h.thread_id = t.thread_id)
-"""
 _HOLDS_ANY, _HOLDS_CHECKPOINTS = (
     " OR ".join(
         f"EXISTS (SELECT FROM {{schema}}.{table} h WHERE h.thread_id = t.thread_id)"
@@ -389,48 +395,55 @@ _HOLDS_ANY, _HOLDS_CHECKPOINTS = (
     )
     for tables in (("checkpoints", "writes", "segments"), ("checkpoints",))
 )
-
-
-def _threads(condition: str) -> str:
-    return f"""
-SELECT t.thread_id FROM {{schema}}.threads t
-WHERE {_FROM_THE_FIRST} AND {condition} ORDER BY t.thread_id LIMIT %s
+_THREADS = """
+SELECT t.thread_id FROM {schema}.threads t WHERE {conditions} ORDER BY t.thread_id LIMIT %s
+"""
+# The few rows of these runs first: the planner would rather walk through all threads in order.
+_THREADS_OF_RUNS = """
+WITH found AS MATERIALIZED (
+    SELECT h.thread_id FROM unnest(%s::text[]) wanted (run_id) JOIN {schema}.checkpoints h
+        ON h.metadata @> jsonb_build_object('run_id', wanted.run_id)
+)
+SELECT DISTINCT t.thread_id FROM found t WHERE {conditions} ORDER BY t.thread_id LIMIT %s
 """
 
 
-_FIND_ALL = _threads("true")
-_FIND_HOLDING = _threads(_HOLDS_CHECKPOINTS)
-_FIND_RUNS = _threads(_RUNS)
+def _threads(condition: str, after: str | None, text: str = _THREADS) -> tuple[str, list[str]]:
+    """The SQL that asks for threads in order, and the values of its cursor."""
+    # (a cursor that may be NULL could not be looked up in an index)
+    if after is None:
+        return text.replace("{conditions}", condition), []
+    return text.replace("{conditions}", f"t.thread_id > %s AND ({condition})"), [pack_text(after)]
 
 
 def _find(read: FindThreads) -> Query:
-    after = None if read.after is None else pack_text(read.after)
-    runs = ([pack_text(run) for run in read.run_ids],) if read.run_ids else ()
-    text = _FIND_RUNS if read.run_ids else _FIND_ALL if read.empty else _FIND_HOLDING
-    statement = Statement(text, (after, after, *runs, Int8(read.limit)))
+    runs = [[pack_text(run) for run in read.run_ids]] if read.run_ids else []
+    condition = "true" if runs or read.empty else _HOLDS_CHECKPOINTS
+    text, behind = _threads(condition, read.after, _THREADS_OF_RUNS if runs else _THREADS)
+    statement = Statement(text, (*runs, *behind, Int8(read.limit)))
     return Query((statement,), lambda results: [unpack_text(thread) for (thread,) in results[0]])
 
 
-_SIZES = f"""
+_SIZES = """
 SELECT t.thread_id, c.number, w.number, s.number, c.bytes + w.bytes, s.bytes
-FROM ({_threads(f"({_HOLDS_ANY})")}) t,
+FROM ({threads}) t,
     LATERAL (
         SELECT count(*) AS number, coalesce(sum(
             octet_length(checkpoint_ns) + octet_length(checkpoint_id)
             + coalesce(octet_length(parent_checkpoint_id), 0) + pg_column_size(metadata)
             + coalesce(octet_length(metadata_text), 0) + coalesce(octet_length(exact), 0)
             + octet_length(manifest)), 0)::bigint AS bytes
-        FROM {{schema}}.checkpoints h WHERE h.thread_id = t.thread_id
+        FROM {schema}.checkpoints h WHERE h.thread_id = t.thread_id
     ) c,
     LATERAL (
         SELECT count(*) AS number, coalesce(sum(
             octet_length(checkpoint_ns) + octet_length(checkpoint_id) + octet_length(task_id)
             + octet_length(task_path) + octet_length(body)), 0)::bigint AS bytes
-        FROM {{schema}}.writes h WHERE h.thread_id = t.thread_id
+        FROM {schema}.writes h WHERE h.thread_id = t.thread_id
     ) w,
     LATERAL (
         SELECT count(*) AS number, coalesce(sum(octet_length(data)), 0)::bigint AS bytes
-        FROM {{schema}}.segments h WHERE h.thread_id = t.thread_id
+        FROM {schema}.segments h WHERE h.thread_id = t.thread_id
     ) s
 ORDER BY t.thread_id
 """
@@ -441,16 +454,14 @@ WHERE relnamespace = $name${schema}$name$::regnamespace AND relkind = 'r'
 
 
 def _sizes(read: ReadSizes) -> Query:
-    after = None if read.after is None else pack_text(read.after)
+    threads, behind = _threads(_HOLDS_ANY, read.after)
 
     def reply(results: Sequence[Rows]) -> Sizes:
         ((total,),), rows = results
         return Sizes(total, tuple(ThreadSize(unpack_text(t), *numbers) for t, *numbers in rows))
 
-    return Query(
-        (Statement(_TOTAL), Statement(_SIZES, (after, after, Int8(read.limit)))),
-        reply,
-    )
+    sizes = Statement(_SIZES.replace("{threads}", threads), (*behind, Int8(read.limit)))
+    return Query((Statement(_TOTAL), sizes), reply)
 
 
 # -- damage --------------------------------------------------------------------------

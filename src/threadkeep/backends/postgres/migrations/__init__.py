@@ -27,7 +27,7 @@ _LOCK = f"SELECT pg_try_advisory_lock({_KEY})"
 _UNLOCK = f"SELECT pg_advisory_unlock({_KEY})"
 _PAUSE = "SELECT pg_sleep(0.05)"
 _HAS_TABLE = "SELECT to_regclass({literal} || '.migrations') IS NOT NULL"
-_BUSY = "55P03"
+_BUSY = "TK007"  # of our own: any other may be the database's
 # One statement, so that the lock, the look and the change are one transaction: also where a
 # program has opened a pipeline, and behind a pooler that gives each transaction another session.
 # (CREATE SCHEMA IF NOT EXISTS would ask for a right even where there is nothing to do.)
@@ -52,7 +52,7 @@ BEGIN
     END IF;
 END
 $threadkeep$
-"""
+"""  # noqa: S608 - constants of this module
 
 
 class Migration(NamedTuple):

@@ -1,0 +1,159 @@
+"""How PostgreSQL finds what is asked for: by indexes, however much there is."""
+
+import json
+
+import psycopg
+import pytest
+from postgres_kit import empty_schema, url
+
+from threadkeep.backends.postgres import PostgresBackend, reads
+from threadkeep.engine.model import (
+    Batch,
+    FindThreads,
+    ReadCheckpoint,
+    ReadPath,
+    ReadSegments,
+    ReadThread,
+    ScanCheckpoints,
+    Span,
+)
+from threadkeep.testing.records import NOW, checkpoint, segment, uid, write
+
+THREADS, STEPS, MORE = 10, 8, 3000
+TABLES = ("threads", "checkpoints", "writes", "segments")
+
+
+# Many times the tenth thread: rows of others, that are not asked for.
+MULTIPLY = """
+WITH copies AS (SELECT '1' || to_char(n, 'FM0000') AS thread, n FROM generate_series(1, %s) n),
+t AS (INSERT INTO threads (thread_id) SELECT thread FROM copies),
+w AS (INSERT INTO writes (thread_id, checkpoint_ns, checkpoint_id, seq, run, seen, task_id,
+        task_path, body)
+    SELECT thread, '', md5(thread || checkpoint_id), seq, run, seen, task_id, task_path, body
+    FROM copies, writes WHERE thread_id = '0009'),
+s AS (INSERT INTO segments SELECT thread, log, start, count, data
+    FROM copies, segments WHERE thread_id = '0009')
+INSERT INTO checkpoints (thread_id, checkpoint_ns, checkpoint_id, parent_checkpoint_id, run, seen,
+    flags, ts, metadata, key_log, key_pos, manifest)
+SELECT thread, '', md5(thread || checkpoint_id), md5(thread || parent_checkpoint_id), run, seen,
+    flags, ts, metadata || jsonb_build_object('run_id', n), key_log, key_pos, manifest
+FROM copies, checkpoints WHERE thread_id = '0009'
+"""
+
+
+@pytest.fixture(scope="module")
+def db():
+    """A connection to a store of some thousand rows, which the server knows about."""
+    schema = empty_schema()
+    backend = PostgresBackend(url(), schema=schema)
+    for thread in range(THREADS):
+        steps = range(1, STEPS + 1)
+        said = [json.dumps({"step": n, "run_id": f"{thread}/{n}", "kind": "loop"}) for n in steps]
+        rows = {
+            "segments": tuple(segment(n) for n in range(STEPS)),
+            "checkpoints": tuple(
+                checkpoint(
+                    1000 * thread + n, 1000 * thread + n - 1, metadata=said[n - 1], key_pos=n - 1
+                )
+                for n in steps
+            ),
+            "writes": tuple(write(1000 * thread + n) for n in steps),
+        }
+        backend.commit(Batch(f"{thread:04}", NOW, **rows))
+    backend.close()
+    with psycopg.connect(url(), autocommit=True, prepare_threshold=None) as connection:
+        connection.execute(f"SET search_path = {schema}")
+        connection.execute(MULTIPLY, (MORE,))
+        connection.execute("; ".join(f"ANALYZE {schema}.{table}" for table in TABLES))
+        connection.schema_of_test = schema
+        yield connection
+
+
+def scan(**asked):
+    nothing = {"thread": None, "ns": None, "id": None, "before": None, "filter": {}, "after": None}
+    return ScanCheckpoints(**{**nothing, **asked}, limit=20)
+
+
+HEAD = 1000 * 7 + STEPS
+READS = {
+    "the head of a thread": ReadCheckpoint("0007", ""),
+    "by id": ReadCheckpoint("0007", "", uid(HEAD)),
+    "segments": ReadSegments("0007", (Span(1, 2, 5),)),
+    "a path": ReadPath("0007", "", uid(HEAD), 5),
+    "a page of a thread": scan(thread="0007", ns=""),
+    "a page of all threads": scan(),
+    "the next page of all threads": scan(after=(uid(HEAD), "0007", "")),
+    "by id in all threads": scan(id=uid(HEAD)),
+    "a filter that few rows match": scan(filter={"run_id": "7/3"}),
+    "a filter that few rows of a thread match": scan(thread="0007", filter={"run_id": "7/3"}),
+    "everything of a thread": ReadThread("0007"),
+    "threads": FindThreads(None, 20),
+    "threads behind a cursor": FindThreads("0300", 20),
+    "all threads behind a cursor": FindThreads("0300", 20, empty=True),
+    "threads of runs": FindThreads(None, 20, ("7/3", "8/4")),
+    "threads of runs behind a cursor": FindThreads("0001", 20, ("7/3", "8/4")),
+}
+
+
+def nodes(plan):
+    yield plan
+    for below in plan.get("Plans", ()):
+        yield from nodes(below)
+
+
+def shown(plan, depth=0):
+    what = plan["Node Type"], plan.get("Relation Name"), plan.get("Index Name")
+    rows = plan["Actual Rows"], plan.get("Rows Removed by Filter", 0), plan["Actual Loops"]
+    terms = plan.get("Index Cond"), plan.get("Filter")
+    lines = [f"{'  ' * depth}{what} {rows} {terms}"]
+    return "\n".join([*lines, *(shown(below, depth + 1) for below in plan.get("Plans", ()))])
+
+
+def plans(db, read, mode):
+    """How each statement of a read is carried out, and how many rows it touched."""
+    db.execute(f"SET plan_cache_mode = {mode}")
+    for statement in reads.query(read).statements:
+        text = statement.sql.replace("{schema}", db.schema_of_test)
+        count = len(statement.values)
+        db.execute("DEALLOCATE ALL")
+        for n in range(count):
+            text = text.replace("%s", f"${n + 1}", 1)
+        db.execute("PREPARE asked AS " + text)
+        given = ", ".join(["%s"] * count)
+        explain = f"EXPLAIN (ANALYZE, FORMAT JSON) EXECUTE asked({given})"
+        with psycopg.ClientCursor(db) as cursor:
+            for _ in range(6 if mode == "auto" else 0):
+                cursor.execute(f"EXECUTE asked({given})", statement.values)
+            ((((plan,),),),) = [cursor.execute(explain, statement.values).fetchall()]
+        yield plan["Plan"]
+
+
+def touched(plan):
+    """Rows that were looked at, whether they were wanted or not."""
+    return sum(
+        (node["Actual Rows"] + node.get("Rows Removed by Filter", 0)) * node["Actual Loops"]
+        for node in nodes(plan)
+        if "Relation Name" in node
+    )
+
+
+@pytest.mark.parametrize("mode", ["force_custom_plan", "auto"])
+@pytest.mark.parametrize("asked", READS)
+def test_reads_use_indexes(db, asked, mode):
+    """With the values at hand; and as a prepared statement that was asked often before."""
+    for plan in plans(db, READS[asked], mode):
+        scanned = [n["Relation Name"] for n in nodes(plan) if n["Node Type"] == "Seq Scan"]
+        assert scanned == [], shown(plan)
+        assert touched(plan) < 500, shown(plan)
+
+
+def test_a_sequential_scan_would_be_seen(db):
+    db.execute(
+        "SET enable_indexscan = off; SET enable_bitmapscan = off; SET enable_indexonlyscan = off"
+    )
+    try:
+        (plan,) = plans(db, READS["the head of a thread"], "force_custom_plan")
+    finally:
+        db.execute("RESET ALL")
+    assert any(node["Node Type"] == "Seq Scan" for node in nodes(plan))
+    assert touched(plan) > 500
