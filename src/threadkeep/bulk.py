@@ -17,10 +17,15 @@ from threadkeep.backends.base import (
     GroupingAsyncBackend,
     GroupingBackend,
 )
+from threadkeep.backends.straight import Straight, finish
 from threadkeep.engine.calls import Operation
 from threadkeep.engine.model import Change, Read
-from threadkeep.errors import ThreadkeepError
-from threadkeep.straight import Straight
+from threadkeep.errors import (
+    ConflictError,
+    SegmentTakenError,
+    StaleThreadError,
+    ThreadkeepError,
+)
 
 T = TypeVar("T")
 
@@ -65,26 +70,32 @@ class Collecting:
         """Nothing of its own is open."""
 
 
-def collecting(backend: Backend) -> Collecting | None:
-    """For a blocking backend, whose coroutines then never suspend; None if it cannot."""
+def run(operations: Iterable[Operation[T]], backend: Backend) -> list[T] | None:
+    """The result of each operation, in order; all is durable on return.
+
+    None where the store cannot do that, or has refused some of it: then they are to be done
+    one by one, which says what it is, and is harmless.
+    """
     if not isinstance(backend, GroupingBackend):
         return None
 
     async def commit_many(changes: Sequence[Change]) -> list[ThreadkeepError | None]:
         return backend.commit_many(changes)
 
-    return Collecting(Straight(backend), commit_many)
+    return finish(_carried_out(operations, Collecting(Straight(backend), commit_many)))
 
 
-def collecting_async(backend: AsyncBackend) -> Collecting | None:
-    """For an async backend; None if it cannot."""
+async def arun(operations: Iterable[Operation[T]], backend: AsyncBackend) -> list[T] | None:
+    """See `run`."""
     if not isinstance(backend, GroupingAsyncBackend):
         return None
-    return Collecting(backend, backend.commit_many)
+    return await _carried_out(operations, Collecting(backend, backend.commit_many))
 
 
-async def carried_out(operations: Iterable[Operation[T]], backend: Collecting) -> list[T]:
-    """The result of each operation, in order; all is durable on return."""
-    results = [await drive.arun(operation, backend) for operation in operations]
-    await backend.flush()
+async def _carried_out(operations: Iterable[Operation[T]], backend: Collecting) -> list[T] | None:
+    try:
+        results = [await drive.arun(operation, backend) for operation in operations]
+        await backend.flush()
+    except (ConflictError, SegmentTakenError, StaleThreadError):
+        return None
     return results

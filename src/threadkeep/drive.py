@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from threadkeep import forks
 from threadkeep.backends.base import AsyncBackend, Backend, DualBackend
+from threadkeep.backends.straight import Straight, finish
 from threadkeep.engine.calls import Fetch, Operation
 from threadkeep.errors import InvalidArgumentError, ThreadkeepError
-from threadkeep.straight import Straight, finish
 
 if TYPE_CHECKING:
     from typing_extensions import TypeIs

@@ -19,7 +19,6 @@ from collections.abc import (
     Mapping,
     Sequence,
 )
-from contextlib import suppress
 from functools import partial
 from random import SystemRandom
 from types import TracebackType
@@ -59,15 +58,12 @@ from threadkeep.engine.operations.context import Engine
 from threadkeep.engine.operations.inspection import CheckReport, Stats
 from threadkeep.engine.operations.put import Put
 from threadkeep.engine.working_set import WorkingSet
-from threadkeep.errors import ConflictError, SegmentTakenError, StaleThreadError
-from threadkeep.straight import finish
 
 T = TypeVar("T")
 PutArguments: TypeAlias = tuple[RunnableConfig, Checkpoint, CheckpointMetadata, ChannelVersions]
 
 WORKING_SET_BYTES = 256 * 1024 * 1024
 _RANDOM = SystemRandom()  # tokens must differ even where a program seeds its random numbers
-_REFUSALS = (ConflictError, SegmentTakenError, StaleThreadError)
 _CLONES = 16  # savers with another allowlist that are kept for the next run
 
 
@@ -345,22 +341,16 @@ class Saver(BaseCheckpointSaver[Any]):
             ThreadkeepError: as `put`.
         """
         calls = [arguments.put(*one) for one in puts]
-        backend = bulk.collecting(drive.blocking(self._backend))
-        if backend is not None:
-            with suppress(*_REFUSALS):  # then one by one, which says what it is
-                return finish(bulk.carried_out(self._apart(calls), backend))
-        return [self._run(self._stored(call)) for call in calls]
+        done = bulk.run(self._apart(calls), drive.blocking(self._backend))
+        return done or [self._run(self._stored(call)) for call in calls]
 
     async def aput_many(self, puts: Sequence[PutArguments]) -> Sequence[RunnableConfig]:
         """See `put_many`."""
         if self._awaited is None:
             return await drive.in_thread(partial(self.put_many, puts))
         calls = [arguments.snapshot(arguments.put(*one)) for one in puts]
-        backend = bulk.collecting_async(self._awaited)
-        if backend is not None:
-            with suppress(*_REFUSALS):
-                return await bulk.carried_out(self._apart(calls), backend)
-        return [await self._arun(self._stored(call)) for call in calls]
+        done = await bulk.arun(self._apart(calls), self._awaited)
+        return done or [await self._arun(self._stored(call)) for call in calls]
 
     def _apart(self, calls: Iterable[Put]) -> Iterator[Operation[RunnableConfig]]:
         """The operations, which remember for themselves alone what is not stored yet."""

@@ -28,10 +28,10 @@ from threadkeep.backends.base import (
     MigratingAsyncBackend,
     MigratingBackend,
 )
+from threadkeep.backends.straight import finish
 from threadkeep.backends.tickets import Line, Ticket
 from threadkeep.engine.model import Change, Read
 from threadkeep.errors import InvalidArgumentError, ThreadkeepError
-from threadkeep.straight import finish
 
 
 @dataclass(frozen=True)

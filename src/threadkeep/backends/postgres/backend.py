@@ -39,9 +39,9 @@ from threadkeep.backends.postgres.pools import (
 from threadkeep.backends.postgres.refusals import refusal
 from threadkeep.backends.postgres.settings import Settings, checked_conninfo, without_schema
 from threadkeep.backends.postgres.statement import Rows, Statement
+from threadkeep.backends.straight import finish
 from threadkeep.engine.model import Change, CopyThread, Read, ReadThread
 from threadkeep.errors import InvalidArgumentError, ThreadExistsError, ThreadkeepError
-from threadkeep.straight import finish
 
 T = TypeVar("T")
 
