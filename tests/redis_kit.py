@@ -56,6 +56,11 @@ def prefix_for(folder: Path | str) -> str:
     return known
 
 
+def url_for(folder: Path | str) -> str:
+    """The URL of what stands for a folder."""
+    return f"{url()}?prefix={prefix_for(folder)}"
+
+
 def empty_prefix() -> str:
     """A prefix under which there is nothing."""
     return prefix_for(f"number {next(_numbers)}")

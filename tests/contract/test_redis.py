@@ -2,7 +2,7 @@
 
 import redis
 import redis.asyncio
-from redis_kit import empty_prefix, prefix_for, url
+from redis_kit import empty_prefix, url, url_for
 
 from threadkeep.backends.redis import RedisBackend, opened
 from threadkeep.testing import BackendContract, Blocking
@@ -10,7 +10,7 @@ from threadkeep.testing import BackendContract, Blocking
 
 class TestRedis(BackendContract):
     def new_backend(self, folder):
-        return RedisBackend(url(), prefix=prefix_for(folder))
+        return RedisBackend(url_for(folder))
 
     def reopen(self, folder):
         return self.new_backend(folder)
@@ -19,7 +19,7 @@ class TestRedis(BackendContract):
 class TestAsyncRedis(BackendContract):
     def new_backend(self, folder):
         async def make():
-            return RedisBackend(url(), prefix=prefix_for(folder)).asynchronous
+            return RedisBackend(url_for(folder)).asynchronous
 
         return Blocking(make)
 

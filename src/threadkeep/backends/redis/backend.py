@@ -29,7 +29,7 @@ from threadkeep.backends.redis.failures import DRIVER_ERRORS, mapped, passes, re
 from threadkeep.backends.redis.keys import index_of, keys_of
 from threadkeep.backends.redis.reads import Inquiry, Question, inquiry, is_of_thread, words_of
 from threadkeep.backends.redis.scripts import Call, Word, call, reading, writing
-from threadkeep.backends.redis.settings import Settings, refuse_decoding
+from threadkeep.backends.redis.settings import Settings, refuse_decoding, without_prefix
 from threadkeep.backends.redis.spanning import answer
 from threadkeep.engine.model import (
     Batch,
@@ -208,7 +208,8 @@ class RedisBackend:
     """Rows in Redis, for blocking calls; `asynchronous` serves awaiting ones.
 
     Args:
-        server: a URL, or a blocking client of redis-py, which stays the program's own.
+        server: a URL (which may have a parameter `prefix`), or a blocking client of redis-py,
+            which stays the program's own.
         prefix, ttl, ttl_refresh_on_read, max_connections, timeout: see `Settings`.
 
     Raises:
@@ -221,7 +222,10 @@ class RedisBackend:
         self._loops: OwnAsyncClients | None = None
         self.asynchronous: AsyncRedisBackend | None = None
         if isinstance(server, str):
-            settings = Settings(server, **options)
+            url, prefix = without_prefix(server)
+            if prefix is not None:
+                options.setdefault("prefix", prefix)
+            settings = Settings(url, **options)
             source, self._loops = OwnClient(settings), OwnAsyncClients(settings)
             self.asynchronous = AsyncRedisBackend(self._loops, settings)
         else:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
 from redis.connection import parse_url
 
@@ -95,6 +95,18 @@ class Settings:
             "decode_responses": False,
             "protocol": 2,
         }
+
+
+def without_prefix(url: str) -> tuple[str, str | None]:
+    """A URL without its parameter `prefix`, which redis-py does not know, and that one's value."""
+    parts = urlsplit(url)
+    if "prefix=" not in parts.query:
+        return url, None
+    parameters = parse_qsl(parts.query, keep_blank_values=True)
+    kept = [(name, value) for name, value in parameters if name != "prefix"]
+    prefixes = [value for name, value in parameters if name == "prefix"]
+    rest = urlunsplit(parts._replace(query=urlencode(kept)))
+    return rest, prefixes[-1] if prefixes else None
 
 
 def _check_url(url: str) -> None:
