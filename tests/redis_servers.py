@@ -18,6 +18,7 @@ import time
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
+from typing import Self
 
 import redis
 from redis.crc import key_slot
@@ -91,7 +92,7 @@ class Server:
         self.kill()
         shutil.rmtree(self.folder)
 
-    def __enter__(self) -> Server:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -116,10 +116,10 @@ def refused(answer: Sequence[bytes], thread: str) -> ThreadkeepError | None:
     """What a script refused to do; None where it has done it."""
     kind, *where = answer
     if kind == b"conflict":
-        namespace, checkpoint = map(unpack_text, where[0].split(b"\x00")) if where else ("", "")
-        return ConflictError(
-            thread=thread, namespace=namespace or None, checkpoint=checkpoint or None
-        )
+        if not where:
+            return ConflictError(thread=thread)
+        namespace, checkpoint = map(unpack_text, where[0].split(b"\x00"))
+        return ConflictError(thread=thread, namespace=namespace, checkpoint=checkpoint)
     return _REFUSALS[kind](thread=thread) if kind in _REFUSALS else None
 
 
