@@ -37,7 +37,23 @@ from threadkeep.engine.model import (
 )
 from threadkeep.errors import ThreadkeepError
 
-IDS = ("", "\0", "\0\1", "\1", "\1\1", "\1\2", "\2", "a", "a\0", "a\0b", "a\1", "ab", "b", "é", "😀")
+IDS = (
+    "",
+    "\0",
+    "\0\1",
+    "\1",
+    "\1\1",
+    "\1\2",
+    "\2",
+    "a",
+    "a\0",
+    "a\0b",
+    "a\1",
+    "ab",
+    "b",
+    "é",
+    "😀",
+)
 SPACES = ("", "\0", "n", "n\0", "n\1x")
 THREADS = ("t", "{t}", "}{\0 :é", "")
 BYTES = (b"", b"\0", b"\xff\0", b"x" * 100)

@@ -53,7 +53,10 @@ _MEANINGS: dict[str, tuple[type[ThreadkeepError], str]] = {
         BackendError,
         "Redis could not save its data and so refuses writes: look into its log, and at its disk.",
     ),
-    "NOPERM": (BackendError, "Grant this user ~PREFIX:* and +@all -@dangerous, see ACL SETUSER."),
+    "NOPERM": (
+        BackendError,
+        "Grant this user ~tk:* (or another prefix) +@all -@dangerous +restore.",
+    ),
     "NOAUTH": (UnreachableError, _LET_IN),
     "WRONGPASS": (UnreachableError, _LET_IN),
     "LOADING": (UnreachableError, "The server is starting: do it again later."),
@@ -87,12 +90,6 @@ _LOST = (
     exceptions.RedisClusterException,
     OSError,
 )
-# Of the kinds in `_LOST`, and yet the same again ends in the same.
-_LASTING = (
-    exceptions.AuthenticationError,
-    exceptions.MaxConnectionsError,
-    exceptions.CrossSlotTransactionError,
-)
 
 
 def _code(error: BaseException) -> str:
@@ -109,7 +106,15 @@ def passes(error: BaseException) -> bool:
     code = _code(error)
     if code:
         return code in _PASSING_CODES
-    return isinstance(error, _LOST) and not isinstance(error, _LASTING)
+    return isinstance(error, _LOST) and not _is_crowded(error)
+
+
+def _is_crowded(error: BaseException) -> bool:
+    """Whether a pool has no free connection; it has been waited for already."""
+    text = str(error)
+    return isinstance(error, exceptions.ConnectionError) and (
+        "No connection available" in text or "Too many connections" in text
+    )
 
 
 def refused(answer: Sequence[bytes], thread: str) -> ThreadkeepError | None:
@@ -145,7 +150,7 @@ def _meaning(error: Exception) -> tuple[type[ThreadkeepError], str]:
     code = _code(error)
     if code:
         return _MEANINGS[code]
-    if isinstance(error, exceptions.MaxConnectionsError):
+    if _is_crowded(error):
         return UnreachableError, "Raise max_connections, or look for what keeps them busy."
     if isinstance(error, _LOST):
         return UnreachableError, _REACH

@@ -7,7 +7,7 @@ checked, and hold nothing that is read from the network.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
@@ -39,7 +39,7 @@ class Settings:
         OpenError: the URL cannot be read.
     """
 
-    url: str
+    url: str = field(repr=False)  # it may have a password
     prefix: str = "tk"
     ttl: float | None = None
     ttl_refresh_on_read: bool = False
