@@ -21,7 +21,9 @@ from pathlib import Path
 from typing import Self
 
 import redis
+from redis.backoff import NoBackoff
 from redis.crc import key_slot
+from redis.retry import Retry
 
 PATIENCE = 20.0
 SLOTS = 16384
@@ -62,7 +64,7 @@ class Server:
         self.folder = Path(tempfile.mkdtemp(prefix="threadkeep-redis-"))
         self.port = free_port()
         self.options = options
-        self.admin = redis.Redis(port=self.port)
+        self.admin = redis.Redis(port=self.port, retry=Retry(NoBackoff(), 0))
         self.process: subprocess.Popen[bytes] | None = None
         self.start()
 

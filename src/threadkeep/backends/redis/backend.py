@@ -15,7 +15,8 @@ from typing import Any
 
 import redis.asyncio.cluster
 import redis.cluster
-from tenacity import AsyncRetrying, retry_if_exception, stop_after_delay, wait_exponential_jitter
+from tenacity import AsyncRetrying, retry_if_exception, stop_after_delay
+from tenacity.wait import wait_exponential, wait_random
 
 from threadkeep.backends.redis.changes import batch_arguments
 from threadkeep.backends.redis.clients import (
@@ -189,7 +190,7 @@ class AsyncRedisBackend:
         tries = AsyncRetrying(
             sleep=self._source.pause,
             retry=retry_if_exception(passes),
-            wait=wait_exponential_jitter(initial=0.05, max=2.0, jitter=0.1),
+            wait=wait_exponential(multiplier=0.05, max=2.0) + wait_random(0, 0.1),
             stop=stop_after_delay(_PATIENCE),
             reraise=True,
         )
