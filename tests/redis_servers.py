@@ -31,10 +31,10 @@ _HIGHEST = 50_000  # a cluster's node listens 10,000 ports above its own as well
 _POLL = threading.Event()  # never set: waits for a moment
 
 
-def program() -> Path:
+def locked_program() -> str:
     folder = os.environ.get("TK_TEST_REDIS_BIN")
     assert folder, "no redis-server: run the tests with `make test`, or scripts/services"
-    return Path(folder, "redis-server")
+    return str(Path(folder, "redis-server"))
 
 
 def until(condition: Callable[[], bool]) -> None:
@@ -60,7 +60,8 @@ def free_port() -> int:
 class Server:
     """A redis-server with these options, on a port of its own."""
 
-    def __init__(self, *options: str) -> None:
+    def __init__(self, *options: str, program: str = "") -> None:
+        self.program = program or locked_program()
         self.folder = Path(tempfile.mkdtemp(prefix="threadkeep-redis-"))
         self.port = free_port()
         self.options = options
@@ -73,7 +74,7 @@ class Server:
         return f"redis://127.0.0.1:{self.port}/0"
 
     def start(self) -> None:
-        command = [program(), "--port", str(self.port), "--bind", "127.0.0.1", "--save", ""]
+        command = [self.program, "--port", str(self.port), "--bind", "127.0.0.1", "--save", ""]
         command += ["--dir", str(self.folder), "--logfile", "log", *self.options]
         self.process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
         until(self.answers)

@@ -1,8 +1,14 @@
 """The contract on Redis: blocking and awaited, over clients of ours and a program's own."""
 
+import atexit
+import os
+from functools import cache
+
+import pytest
 import redis
 import redis.asyncio
 from redis_kit import empty_prefix, url, url_for
+from redis_servers import Server
 
 from threadkeep.backends.redis import RedisBackend, opened
 from threadkeep.testing import BackendContract, Blocking
@@ -34,6 +40,7 @@ class Owning:
         self.given = given
         self.inner = opened(given, prefix=empty_prefix())
         self.fetch, self.commit = self.inner.fetch, self.inner.commit
+        self.commit_many = self.inner.commit_many
 
     def close(self):
         self.inner.close()
@@ -57,3 +64,25 @@ class TestGivenAsyncClient(BackendContract):
             return AsyncOwning(redis.asyncio.Redis.from_url(url()))
 
         return Blocking(make)
+
+
+@cache
+def newer_server():
+    """A server of the newest version that is here; it is stopped when the process ends."""
+    program = os.environ.get("TK_TEST_REDIS_NEW_BIN")
+    if not program:
+        return None
+    server = Server(program=program)
+    atexit.register(server.stop)
+    return server
+
+
+class TestNewerRedis(BackendContract):
+    """Redis or Valkey of version 7 or newer."""
+
+    def new_backend(self, folder):
+        server = newer_server()
+        if server is None:
+            pytest.skip("no newer Redis: see scripts/services")
+        server.admin.flushall()
+        return RedisBackend(server.url)

@@ -86,6 +86,14 @@ def test_a_call_is_one_round_trip(backend):
         assert trips.count == 3
 
 
+def test_a_group_is_one_round_trip(backend):
+    backend.commit(batch(1))
+    trips = Trips(BlockingConnection)
+    with trips.patch:
+        assert backend.commit_many([batch(2), batch(3), batch(4)]) == [None, None, None]
+        assert trips.count == 1
+
+
 async def test_an_awaited_call_is_one_round_trip(backend):
     face = backend.asynchronous
     await face.commit(batch(1))

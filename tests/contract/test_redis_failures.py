@@ -82,6 +82,17 @@ def test_a_server_that_forgot_the_scripts_is_told_again(server):
         assert backend.fetch([FindThreads(None, 9)]) == [["a", "b", "c", THREAD]]
 
 
+def test_a_group_keeps_its_order_all_the_same(server):
+    """The first kind of script is known, the second is not."""
+    with backend_of(server.url, prefix="group") as backend:
+        server.admin.script_flush()
+        backend.commit(batch(1))
+        group = [batch(2), DropThread(THREAD, NOW), batch(3)._replace(generation=1)]
+        assert backend.commit_many(group) == [None, None, None]
+        (rows,) = backend.fetch([ReadThread(THREAD)])
+        assert [s.row.id for s in rows.checkpoints] == [uid(3)]
+
+
 async def test_so_it_is_by_awaited_calls(server):
     backend = RedisBackend(server.url, prefix="forgot too").asynchronous
     for number in (1, 2):

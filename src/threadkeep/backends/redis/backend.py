@@ -9,14 +9,19 @@ clients, where they never suspend.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import groupby
 from typing import Any
 
 import redis.asyncio.cluster
 import redis.cluster
-from tenacity import AsyncRetrying, retry_if_exception, stop_after_delay
-from tenacity.wait import wait_exponential, wait_random
+from tenacity import (
+    AsyncRetrying,
+    retry_if_exception,
+    stop_after_delay,
+    wait_random_exponential,
+)
 
 from threadkeep.backends.redis.changes import batch_arguments
 from threadkeep.backends.redis.clients import (
@@ -26,7 +31,7 @@ from threadkeep.backends.redis.clients import (
     OwnClient,
     Source,
 )
-from threadkeep.backends.redis.failures import DRIVER_ERRORS, mapped, passes, refused
+from threadkeep.backends.redis.failures import DRIVER_ERRORS, lost, mapped, passes, refused
 from threadkeep.backends.redis.keys import index_of, keys_of
 from threadkeep.backends.redis.reads import Inquiry, Question, inquiry, is_of_thread, words_of
 from threadkeep.backends.redis.scripts import Call, Word, call, reading, writing
@@ -36,10 +41,9 @@ from threadkeep.engine.model import (
     Batch,
     Change,
     CopyThread,
-    DropThread,
     Read,
 )
-from threadkeep.errors import InvalidArgumentError, ThreadExistsError
+from threadkeep.errors import InvalidArgumentError, ThreadExistsError, ThreadkeepError
 from threadkeep.straight import finish
 
 _PATIENCE = 45.0  # seconds to go on trying: a server restarts, or another takes over, in less
@@ -57,6 +61,7 @@ class AsyncRedisBackend:
         self._source = source
         self._settings = settings
         self._index = index_of(settings.prefix)
+        self._was_reached = False
 
     # -- reads -----------------------------------------------------------------------
 
@@ -123,51 +128,71 @@ class AsyncRedisBackend:
 
     async def commit(self, change: Change) -> None:
         """Carry out the change, all or nothing. See `Backend.commit`."""
+        (refusal,) = await self.commit_many([change])
+        if refusal is not None:
+            raise refusal
+
+    async def commit_many(self, changes: Sequence[Change]) -> list[ThreadkeepError | None]:
+        """Carry out several changes, in one round trip where they are of one server.
+
+        Each is a transaction of its own. See `GroupingBackend.commit_many`.
+        """
+        results: list[ThreadkeepError | None] = []
         with self._named():
-            match change:
-                case Batch():
-                    await self._carried_out("commit", change.thread, batch_arguments(change))
-                case DropThread():
-                    await self._carried_out("drop", change.thread, (change.now,))
-                case CopyThread():
-                    await self._copy(change)
+            for alone, some in groupby(changes, key=self._goes_alone):
+                if alone:
+                    results += [await self._carried_out(change) for change in some]
+                else:
+                    results += await self._carried_out_together(some)
+        return results
 
-    async def _copy(self, change: CopyThread) -> None:
-        # Two threads are in two slots, and a script of a cluster sees one: the source is read
-        # in one state, the target is checked and written in another.
-        (dumps,) = await self.ask([(change.source, Question("dump"))])
-        if not dumps:
-            return
-        if change.source == change.target:
-            raise ThreadExistsError(thread=change.target)
-        await self._carried_out("copy", change.target, dumps)
+    def _goes_alone(self, change: Change) -> bool:
+        return self._source.is_cluster or isinstance(change, CopyThread)
 
-    async def _carried_out(self, name: str, thread: str, arguments: Sequence[Word]) -> None:
-        """Run a script that writes.
+    async def _carried_out_together(
+        self, changes: Iterable[Change]
+    ) -> list[ThreadkeepError | None]:
+        written = [(*_script(change), _written(change)) for change in changes]
+        answers = await self._answers([self._writing(*each, in_index=False) for each in written])
+        return [
+            self._meaning(found) if isinstance(found, Exception) else refused(found, thread)
+            for found, (_, _, thread) in zip(answers, written, strict=True)
+        ]
+
+    async def _carried_out(self, change: Change) -> ThreadkeepError | None:
+        """Carry out a change by itself.
 
         A thread that it would bring into being must be in the index first. Where that lies in
         another slot the script says so, and does nothing.
         """
-        done = await self._run(name, thread, arguments, in_index=False)
+        if isinstance(change, CopyThread):
+            # Two threads are in two slots, and a script of a cluster sees one: the source is
+            # read in one state, the target is checked and written in another.
+            (dumps,) = await self.ask([(change.source, Question("dump"))])
+            if not dumps:
+                return None
+            if change.source == change.target:
+                return ThreadExistsError(thread=change.target)
+            name, arguments = "copy", dumps
+        else:
+            name, arguments = _script(change)
+        thread = _written(change)
+        (done,) = await self._sent([self._writing(name, arguments, thread, in_index=False)])
         if done[0] == b"unknown":
             await self._sent([self._listing(thread)])
-            done = await self._run(name, thread, arguments, in_index=True)
+            (done,) = await self._sent([self._writing(name, arguments, thread, in_index=True)])
             if done[0] == b"created":
                 await self._sent([self._listing(thread)])  # it may have been swept meanwhile
-        error = refused(done, thread)
-        if error is not None:
-            raise error
+        return refused(done, thread)
 
-    async def _run(
-        self, name: str, thread: str, arguments: Sequence[Word], *, in_index: bool
-    ) -> list[bytes]:
+    def _writing(
+        self, name: str, arguments: Sequence[Word], thread: str, *, in_index: bool
+    ) -> Call:
         keys = keys_of(self._settings.prefix, thread)
         if not self._source.is_cluster:
             keys.append(self._index)
         first = (thread.encode(), int(in_index), self._settings.ttl_milliseconds)
-        (done,) = await self._sent([call(writing(name), keys, (*first, *arguments))])
-        found: list[bytes] = done
-        return found
+        return call(writing(name), keys, (*first, *arguments))
 
     def _listing(self, thread: str) -> Call:
         return Call(("ZADD", self._index, 0, thread.encode()))
@@ -179,22 +204,44 @@ class AsyncRedisBackend:
     # -- the server ------------------------------------------------------------------
 
     async def _sent(self, calls: Sequence[Call]) -> list[Any]:
-        """The server's answers; tried again where a failure passes."""
+        """The server's answers."""
+        answers = await self._answers(calls)
+        for found in answers:
+            if isinstance(found, Exception):
+                raise found
+        return answers
+
+    async def _answers(self, calls: Sequence[Call]) -> list[Any]:
+        """The server's answers, errors among them; tried again where a failure passes."""
         if not calls:
             return []
         try:
-            return await self._source.send(calls)
+            return await self._send(calls)
         except DRIVER_ERRORS as error:
-            if not passes(error):
+            # What was never reached is no lost connection: it is said at once.
+            if not passes(error) or (lost(error) and not self._was_reached):
                 raise
         tries = AsyncRetrying(
             sleep=self._source.pause,
             retry=retry_if_exception(passes),
-            wait=wait_exponential(multiplier=0.05, max=2.0) + wait_random(0, 0.1),
+            wait=wait_random_exponential(multiplier=0.1, max=2.0),
             stop=stop_after_delay(_PATIENCE),
             reraise=True,
         )
-        return await tries(self._source.send, calls)
+        return await tries(self._send, calls)
+
+    async def _send(self, calls: Sequence[Call]) -> list[Any]:
+        answers = await self._source.send(calls)
+        self._was_reached = True
+        for found in answers:
+            if isinstance(found, Exception) and passes(found):
+                raise found
+        return answers
+
+    def _meaning(self, error: Exception) -> ThreadkeepError:
+        found = mapped(error, self._settings.server)
+        found.__cause__ = error
+        return found
 
     @contextmanager
     def _named(self) -> Iterator[None]:
@@ -242,6 +289,10 @@ class RedisBackend:
         """Carry out the change, all or nothing. See `Backend.commit`."""
         finish(self._face.commit(change))
 
+    def commit_many(self, changes: Sequence[Change]) -> list[ThreadkeepError | None]:
+        """See `GroupingBackend.commit_many`."""
+        return finish(self._face.commit_many(changes))
+
     def close(self) -> None:
         """Close all connections of ours; later calls raise `ClosedError`. Idempotent."""
         finish(self._face.close())
@@ -251,6 +302,18 @@ class RedisBackend:
 
 _BLOCKING = (redis.Redis, redis.cluster.RedisCluster)
 _AWAITED = (redis.asyncio.Redis, redis.asyncio.cluster.RedisCluster)
+
+
+def _written(change: Change) -> str:
+    """The thread that a change writes to."""
+    return change.target if isinstance(change, CopyThread) else change.thread
+
+
+def _script(change: Change) -> tuple[str, Sequence[Word]]:
+    """The script that carries out a batch or a drop, and what it is given."""
+    if isinstance(change, Batch):
+        return "commit", batch_arguments(change)
+    return "drop", (change.now,)
 
 
 def _checked(client: Any, kinds: tuple[Any, ...]) -> Any:

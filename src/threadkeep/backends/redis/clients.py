@@ -38,7 +38,7 @@ class Source(Protocol):
         """Whether a call may name keys of one slot only."""
 
     async def send(self, calls: Sequence[Call]) -> list[Any]:
-        """The server's answers. `ClosedError` once this was closed."""
+        """The server's answers; of several, each may be an error. `ClosedError` once closed."""
 
     async def pause(self, seconds: float) -> None:
         """Wait before the same is tried again."""
@@ -47,10 +47,16 @@ class Source(Protocol):
         """Close what is ours. Idempotent."""
 
 
-def _first_error(answers: Sequence[Any]) -> None:
-    for answer in answers:
-        if isinstance(answer, Exception):
-            raise answer
+def _first_unknown(answers: Sequence[Any]) -> int:
+    """Where the first script is that the server did not know; the end if there is none.
+
+    From there on everything is sent again: changes of one thread must stay in order, and those
+    behind it may have been carried out. (To do so twice is harmless, see `model.Batch`.)
+    """
+    for at, found in enumerate(answers):
+        if isinstance(found, NoScriptError):
+            return at
+    return len(answers)
 
 
 # -- blocking ----------------------------------------------------------------------------
@@ -72,11 +78,8 @@ class _Blocking:
         for call in calls:
             pipeline.execute_command(*call.words)
         answers = pipeline.execute(raise_on_error=False)
-        for at, answer in enumerate(answers):
-            if isinstance(answer, NoScriptError):
-                answers[at] = _said(client, calls[at])
-        _first_error(answers)
-        return list(answers)
+        at = _first_unknown(answers)
+        return [*answers[:at], *(_said(client, call) for call in calls[at:])]
 
     async def pause(self, seconds: float) -> None:
         time.sleep(seconds)  # noqa: ASYNC251 - on a blocking source nothing else waits for it
@@ -184,11 +187,8 @@ class _Awaiting:
             for call in calls:
                 pipeline.execute_command(*call.words)
             answers = await pipeline.execute(raise_on_error=False)
-        for at, answer in enumerate(answers):
-            if isinstance(answer, NoScriptError):
-                answers[at] = await _asaid(client, calls[at])
-        _first_error(answers)
-        return list(answers)
+        at = _first_unknown(answers)
+        return [*answers[:at], *[await _asaid(client, call) for call in calls[at:]]]
 
     async def pause(self, seconds: float) -> None:
         await asyncio.sleep(seconds)

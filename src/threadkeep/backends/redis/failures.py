@@ -103,10 +103,12 @@ def _code(error: BaseException) -> str:
 
 def passes(error: BaseException) -> bool:
     """Whether the same may succeed when it is done again: connections lost, nodes missing."""
-    code = _code(error)
-    if code:
-        return code in _PASSING_CODES
-    return isinstance(error, _LOST) and not _is_crowded(error)
+    return _code(error) in _PASSING_CODES or lost(error)
+
+
+def lost(error: BaseException) -> bool:
+    """Whether there was no connection, or it broke."""
+    return isinstance(error, _LOST) and not _code(error) and not _is_crowded(error)
 
 
 def _is_crowded(error: BaseException) -> bool:
