@@ -10,8 +10,11 @@ import redis.asyncio
 from redis_servers import cluster
 
 from threadkeep.backends.redis import RedisBackend, opened
-from threadkeep.backends.redis.keys import keys_of
-from threadkeep.engine.model import Batch, HeadFence, ReadCheckpoint, ReadThread
+from threadkeep.backends.redis.keys import index_of, keys_of
+from threadkeep.backends.redis.scripts import Call
+from threadkeep.engine.model import Batch, FindThreads, HeadFence, ReadCheckpoint, ReadThread
+from threadkeep.errors import StaleThreadError
+from threadkeep.straight import finish
 from threadkeep.testing import BackendContract, Blocking
 from threadkeep.testing.records import NOW, checkpoint, segment, uid, write
 
@@ -61,6 +64,63 @@ async def test_a_given_async_cluster_client_stays_open():
         assert state.found.row == checkpoint(1)
         await backend.close()
         assert await client.ping()
+
+
+# -- the index of threads, which is in a slot of its own ---------------------------------
+
+
+class Sweeping:
+    """A source that empties the index behind the back of whoever has added to it."""
+
+    def __init__(self, inner, index, times):
+        self.inner, self.index, self.times = inner, index, times
+        self.is_cluster, self.sent = True, []
+
+    async def send(self, calls):
+        self.sent += [call.words[0] for call in calls]
+        answers = await self.inner.send(calls)
+        if calls[0].words[0] == "ZADD" and self.times:
+            self.times -= 1
+            await self.inner.send([Call(("DEL", self.index))])
+        return answers
+
+
+@pytest.mark.parametrize("swept", [0, 1])
+def test_a_new_thread_is_in_the_index_whoever_sweeps_it_meanwhile(swept):
+    prefix = new_prefix()
+    backend = RedisBackend(cluster().url, prefix=prefix)
+    backend._face._source = source = Sweeping(backend._face._source, index_of(prefix), swept)
+    backend.commit(Batch("t", NOW, checkpoints=(checkpoint(1),)))
+    assert source.sent == ["EVALSHA", "ZADD", "EVALSHA", "ZADD"]
+    source.sent.clear()
+    backend.commit(Batch("t", NOW, checkpoints=(checkpoint(2),)))
+    assert source.sent == ["EVALSHA"]
+    backend._face._source = source.inner
+    assert backend.fetch([FindThreads(None, 9)]) == [["t"]]
+    backend.close()
+
+
+def test_a_thread_that_came_back_stays_in_the_index():
+    backend = RedisBackend(cluster().url, prefix=new_prefix())
+    backend.commit(Batch("t", NOW, checkpoints=(checkpoint(1),)))
+    finish(backend._face.sweep("t"))  # by somebody who has just not found it
+    finish(backend._face.sweep("never there"))
+    assert backend.fetch([FindThreads(None, 9, empty=True)]) == [["t"]]
+    backend.close()
+
+
+def test_a_refused_batch_brings_no_thread_into_the_index():
+    prefix = new_prefix()
+    backend = RedisBackend(cluster().url, prefix=prefix)
+    with pytest.raises(StaleThreadError):
+        backend.commit(Batch("t", NOW, generation=7))
+    client = redis.RedisCluster(**node())
+    assert not client.exists(index_of(prefix))
+    client.close()
+    backend.close()
+
+
+# -- a slot that moves -------------------------------------------------------------------
 
 
 def batch(number):
