@@ -6,10 +6,12 @@ import threading
 from contextlib import contextmanager
 
 import pytest
+from redis._parsers import BaseParser
 from redis_servers import PATIENCE, Server, cluster, free_port, until
 
-from threadkeep.backends.redis import RedisBackend
+from threadkeep.backends.redis import RedisBackend, clients
 from threadkeep.backends.redis import backend as module
+from threadkeep.backends.redis.failures import mapped, passes
 from threadkeep.engine.model import (
     Batch,
     CopyThread,
@@ -212,22 +214,73 @@ def test_keys_of_another_program(server):
 # -- a server that is away -----------------------------------------------------------------
 
 
-def test_nobody_listens(impatient):
+@pytest.fixture
+def tries(monkeypatch):
+    """How often it was tried again."""
+    pauses = []
+
+    async def pause(_source, seconds):
+        pauses.append(seconds)
+
+    monkeypatch.setattr(clients.OwnClient, "pause", pause)
+    return pauses
+
+
+def test_nobody_listens(tries):
     unreachable = pytest.raises(UnreachableError)
     url = f"redis://user:secret@127.0.0.1:{free_port()}"
     with backend_of(url) as backend, unreachable as caught:
         backend.fetch(HEAD)
     assert caught.value.retryable
     assert "secret" not in str(caught.value)
+    assert not tries  # what was never reached is no lost connection
 
 
-def test_no_node_of_a_cluster_listens(impatient):
+def test_a_server_that_went_away(impatient, tries):
+    with Server() as mortal, backend_of(mortal.url) as backend:
+        backend.fetch(HEAD)
+        mortal.kill()
+        with pytest.raises(UnreachableError):
+            backend.fetch(HEAD)
+    assert tries
+
+
+@pytest.mark.parametrize(
+    ("said", "kind", "again"),
+    [
+        ("TRYAGAIN Multiple keys request during rehashing of slot", UnreachableError, True),
+        ("CLUSTERDOWN The cluster is down", UnreachableError, True),
+        ("CLUSTERDOWN Hash slot not served", UnreachableError, True),
+        ("LOADING Redis is loading the dataset in memory", UnreachableError, True),
+        ("MASTERDOWN Link with MASTER is down", UnreachableError, True),
+        ("BUSY Redis is busy running a script.", UnreachableError, True),
+        ("NOAUTH Authentication required.", UnreachableError, False),
+        ("WRONGPASS invalid username-password pair", UnreachableError, False),
+        ("OOM command not allowed when used memory > 'maxmemory'.", DiskFullError, False),
+        ("READONLY You can't write against a read only replica.", ReadOnlyError, False),
+        ("NOREPLICAS Not enough good replicas to write.", ReadOnlyError, False),
+        ("MISCONF Redis is configured to save RDB snapshots", BackendError, False),
+        ("NOPERM this user has no permissions", BackendError, False),
+        ("CROSSSLOT Keys in request don't hash to the same slot", InvalidArgumentError, False),
+        ("WRONGTYPE Operation against a key", BackendError, False),
+        ("ERR something else", BackendError, False),
+    ],
+)
+@pytest.mark.parametrize("form", ["{}", "Error running script (call to f_0): @user_script:9: -{}"])
+def test_what_errors_mean(said, kind, again, form):
+    error = BaseParser.parse_error(form.format(said))
+    assert passes(error) == again
+    assert type(mapped(error, "Redis")) is kind
+    assert mapped(error, "Redis").hint
+
+
+def test_no_node_of_a_cluster_listens(tries):
     url = f"redis+cluster://127.0.0.1:{free_port()}"
     with backend_of(url) as backend, pytest.raises(UnreachableError):
         backend.fetch(HEAD)
 
 
-def test_a_server_that_does_not_answer(impatient):
+def test_a_server_that_does_not_answer(tries):
     with socket.create_server(("127.0.0.1", 0)) as silent:
         url = f"redis://127.0.0.1:{silent.getsockname()[1]}"
         with backend_of(url, timeout=0.05) as backend, pytest.raises(UnreachableError):
