@@ -48,8 +48,10 @@ class Owning:
 
 
 class TestGivenClient(BackendContract):
+    """One that speaks the newer protocol."""
+
     def new_backend(self, folder):
-        return Owning(redis.Redis.from_url(url()))
+        return Owning(redis.Redis.from_url(url(), protocol=3))
 
 
 class AsyncOwning(Owning):

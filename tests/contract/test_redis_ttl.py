@@ -13,6 +13,7 @@ from threadkeep.engine.model import (
     FindThreads,
     ReadCheckpoint,
     ReadSizes,
+    ReadThread,
     ScanCheckpoints,
     ThreadState,
 )
@@ -123,6 +124,15 @@ def test_reads_refresh_where_asked_to(store, client, prefix, refreshes):
         shorten(client, prefix, 60_000)
         backend.fetch([read])
         assert (remaining(client, prefix) > 60_000) == refreshes
+
+
+def test_who_looks_after_all_threads_keeps_none_alive(store, client, prefix):
+    backend = store(ttl=HOUR, ttl_refresh_on_read=True)
+    backend.commit(batch())
+    shorten(client, prefix, 60_000)
+    reads = [FindThreads(None, 9), FindThreads(None, 9, ("r",)), ReadSizes(None, 9)]
+    backend.fetch([*reads, ReadThread(THREAD)])
+    assert remaining(client, prefix) <= 60_000
 
 
 def test_a_tombstone_expires_too(store, client, prefix):

@@ -94,7 +94,8 @@ class AsyncRedisBackend:
         return replies
 
     def _reading(self, thread: str, questions: Sequence[Question]) -> Call:
-        refresh = int(self._settings.ttl_refresh_on_read)
+        used = any(question.is_use for question in questions)
+        refresh = int(self._settings.ttl_refresh_on_read and used)
         keys = keys_of(self._settings.prefix, thread)
         return call(reading(), keys, (refresh, *words_of(questions)))
 

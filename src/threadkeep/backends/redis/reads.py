@@ -39,11 +39,19 @@ from threadkeep.engine.model import (
 _MOST_WORDS = 3_000  # of one question: Lua's stack has room for some 8,000
 
 
+_USES = {"head", "one", "path", "segments", "page", "rows"}
+
+
 class Question(NamedTuple):
     """One read of `read.lua`: its name and arguments."""
 
     name: str
     words: tuple[Word, ...] = ()
+
+    @property
+    def is_use(self) -> bool:
+        """Whether the thread is read to be used, not merely looked after."""
+        return self.name in _USES
 
 
 class Inquiry(NamedTuple):

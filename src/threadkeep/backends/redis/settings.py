@@ -29,7 +29,8 @@ class Settings:
             "" where a client is given.
         prefix: what the names of all keys begin with.
         ttl: seconds that a thread lives on from each write; None for ever.
-        ttl_refresh_on_read: whether it lives on from each read as well.
+        ttl_refresh_on_read: whether it lives on from each read as well (but for reads that
+            look after all threads: sizes, checks, searches for runs).
         max_connections: of a pool (on a cluster: of each node), opened as they are needed.
         timeout: seconds to wait for a free connection, for a server to let us in, and for
             each answer.
