@@ -1,14 +1,19 @@
 """The contract on a Redis cluster of three nodes, and a slot that moves while it is written to."""
 
 import asyncio
+import operator
 import threading
+import uuid
 from itertools import count
+from typing import Annotated, TypedDict
 
 import pytest
 import redis
 import redis.asyncio
+from langgraph.graph import START, StateGraph
 from redis_servers import cluster
 
+import threadkeep
 from threadkeep.backends.redis import RedisBackend, opened
 from threadkeep.backends.redis.keys import index_of, keys_of
 from threadkeep.backends.redis.scripts import Call
@@ -42,6 +47,40 @@ class TestAsyncCluster(BackendContract):
             return RedisBackend(cluster().url, prefix=new_prefix()).asynchronous
 
         return Blocking(make)
+
+
+class State(TypedDict):
+    said: Annotated[list[str], operator.add]
+
+
+def graph(saver):
+    builder = StateGraph(State)
+    builder.add_node("answer", lambda state: {"said": [f"{len(state['said'])} so far"]})
+    builder.add_edge(START, "answer")
+    return builder.compile(checkpointer=saver)
+
+
+def test_a_saver_on_a_cluster():
+    """Everything that spans threads, which are on all nodes."""
+    with threadkeep.open_saver(f"{cluster().url}?prefix={new_prefix()}") as saver:
+        runs = graph(saver)
+        threads = [f"thread {number}" for number in range(9)]
+        for thread in threads:
+            to = {"configurable": {"thread_id": thread}, "run_id": uuid.uuid4()}
+            runs.invoke({"said": ["one"]}, to)
+            asyncio.run(runs.ainvoke({"said": ["two"]}, to))
+            assert runs.get_state(to).values["said"] == ["one", "1 so far", "two", "3 so far"]
+            assert len(list(runs.get_state_history(to))) == 6
+        ids = [found.checkpoint["id"] for found in saver.list(None)]
+        assert len(ids) == 54
+        assert ids == sorted(ids, reverse=True)
+        saver.copy_thread("thread 1", "copy")
+        saver.delete_thread("thread 1")
+        saver.prune(threads[2:])
+        report = saver.check()
+        assert report.ok, report.findings
+        assert report.threads == 9
+        assert saver.stats().checkpoints == 6 + 6 + 7  # two whole ones, seven pruned
 
 
 def node():
