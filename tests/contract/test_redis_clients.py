@@ -90,8 +90,12 @@ def test_a_group_is_one_round_trip(backend):
     backend.commit(batch(1))
     trips = Trips(BlockingConnection)
     with trips.patch:
-        assert backend.commit_many([batch(2), batch(3), batch(4)]) == [None, None, None]
+        group = [batch(2), *(batch(1)._replace(thread=thread) for thread in "abc")]
+        assert backend.commit_many(group) == [None] * 4
         assert trips.count == 1
+        # (the second of a thread builds on the first)
+        assert backend.commit_many([batch(3), batch(4)]) == [None, None]
+        assert trips.count == 3
 
 
 async def test_an_awaited_call_is_one_round_trip(backend):

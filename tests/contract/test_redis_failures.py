@@ -137,6 +137,26 @@ def test_a_full_server_refuses_and_lets_threads_be_dropped():
         backend.commit(DropThread(THREAD, NOW))
 
 
+def test_nothing_is_sent_behind_what_a_full_server_refused():
+    """It may build on that: a checkpoint must not be stored without its segments."""
+    options = ("--maxmemory", "6mb", "--maxmemory-policy", "noeviction")
+    with Server(*options) as full, backend_of(full.url) as backend:
+        for number in range(1, 9):
+            backend.commit(large(number)._replace(thread="other"))
+        done = commit_until_full(backend)
+        drops = tuple((1, number, 1) for number in range(1, 9))
+        with pytest.raises(DiskFullError):
+            backend.commit_many(
+                [
+                    large(done + 1),
+                    Batch("other", NOW, drop_segments=drops),  # now there is room again
+                    batch(done + 2),
+                ]
+            )
+        (rows,) = backend.fetch([ReadThread(THREAD)])
+        assert len(rows.checkpoints) == done
+
+
 def test_a_replica_is_read_only(server):
     server.admin.config_set("repl-diskless-sync-delay", 0)
     with Server("--replicaof", "127.0.0.1", str(server.port)) as replica:

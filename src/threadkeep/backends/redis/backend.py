@@ -9,9 +9,8 @@ clients, where they never suspend.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from itertools import groupby
 from typing import Any
 
 import redis.asyncio.cluster
@@ -134,30 +133,48 @@ class AsyncRedisBackend:
             raise refusal
 
     async def commit_many(self, changes: Sequence[Change]) -> list[ThreadkeepError | None]:
-        """Carry out several changes, in one round trip where they are of one server.
+        """Carry out several changes; those of different threads in one round trip.
 
-        Each is a transaction of its own. See `GroupingBackend.commit_many`.
+        Each is a transaction of its own. A change may build on one before it of its thread
+        (see `bulk.py`), so that nothing more is sent once the server has failed one; to do all
+        of them again is harmless. See `GroupingBackend.commit_many`.
         """
         results: list[ThreadkeepError | None] = []
         with self._named():
-            for alone, some in groupby(changes, key=self._goes_alone):
-                if alone:
-                    results += [await self._carried_out(change) for change in some]
+            for wave in self._waves(changes):
+                if self._goes_alone(wave[0]):
+                    results.append(await self._carried_out(wave[0]))
                 else:
-                    results += await self._carried_out_together(some)
+                    results += await self._carried_out_together(wave)
         return results
+
+    def _waves(self, changes: Sequence[Change]) -> Iterator[list[Change]]:
+        """The changes in order, those together that may be sent without waiting for others."""
+        wave: list[Change] = []
+        threads: set[str] = set()
+        for change in changes:
+            alone = self._goes_alone(change)
+            if wave and (alone or _written(change) in threads):
+                yield wave
+                wave, threads = [], set()
+            if alone:
+                yield [change]
+            else:
+                wave.append(change)
+                threads.add(_written(change))
+        if wave:
+            yield wave
 
     def _goes_alone(self, change: Change) -> bool:
         return self._source.is_cluster or isinstance(change, CopyThread)
 
     async def _carried_out_together(
-        self, changes: Iterable[Change]
+        self, changes: Sequence[Change]
     ) -> list[ThreadkeepError | None]:
         written = [(*_script(change), _written(change)) for change in changes]
-        answers = await self._answers([self._writing(*each, in_index=False) for each in written])
+        answers = await self._sent([self._writing(*each, in_index=False) for each in written])
         return [
-            self._meaning(found) if isinstance(found, Exception) else refused(found, thread)
-            for found, (_, _, thread) in zip(answers, written, strict=True)
+            refused(found, thread) for found, (_, _, thread) in zip(answers, written, strict=True)
         ]
 
     async def _carried_out(self, change: Change) -> ThreadkeepError | None:
@@ -205,15 +222,7 @@ class AsyncRedisBackend:
     # -- the server ------------------------------------------------------------------
 
     async def _sent(self, calls: Sequence[Call]) -> list[Any]:
-        """The server's answers."""
-        answers = await self._answers(calls)
-        for found in answers:
-            if isinstance(found, Exception):
-                raise found
-        return answers
-
-    async def _answers(self, calls: Sequence[Call]) -> list[Any]:
-        """The server's answers, errors among them; tried again where a failure passes."""
+        """The server's answers; tried again where a failure passes."""
         if not calls:
             return []
         try:
@@ -235,14 +244,9 @@ class AsyncRedisBackend:
         answers = await self._source.send(calls)
         self._was_reached = True
         for found in answers:
-            if isinstance(found, Exception) and passes(found):
+            if isinstance(found, Exception):
                 raise found
         return answers
-
-    def _meaning(self, error: Exception) -> ThreadkeepError:
-        found = mapped(error, self._settings.server)
-        found.__cause__ = error
-        return found
 
     @contextmanager
     def _named(self) -> Iterator[None]:

@@ -1,10 +1,11 @@
 """Where clients come from: our own, or what a program gave; and how calls go over them.
 
 Only the life of clients and the two ways to send, blocking and awaited, live here. Invariants:
-calls that are sent together are sent in one round trip, but for a cluster, where each may be
-another node's; a script that a server does not know is sent to it whole; what was given is
-never closed; a client belongs to the process, and an async one to the event loop, that it was
-made in; on a blocking source no coroutine suspends.
+calls that are sent together (their order does not matter: of writes, each is another thread's)
+are sent in one round trip, but for a cluster, where each may be another node's; a script that a
+server does not know is sent to it whole; what was given is never closed; a client belongs to the
+process, and an async one to the event loop, that it was made in; on a blocking source no
+coroutine suspends.
 """
 
 from __future__ import annotations
@@ -47,18 +48,6 @@ class Source(Protocol):
         """Close what is ours. Idempotent."""
 
 
-def _first_unknown(answers: Sequence[Any]) -> int:
-    """Where the first script is that the server did not know; the end if there is none.
-
-    From there on everything is sent again: changes of one thread must stay in order, and those
-    behind it may have been carried out. (To do so twice is harmless, see `model.Batch`.)
-    """
-    for at, found in enumerate(answers):
-        if isinstance(found, NoScriptError):
-            return at
-    return len(answers)
-
-
 # -- blocking ----------------------------------------------------------------------------
 
 
@@ -78,8 +67,10 @@ class _Blocking:
         for call in calls:
             pipeline.execute_command(*call.words)
         answers = pipeline.execute(raise_on_error=False)
-        at = _first_unknown(answers)
-        return [*answers[:at], *(_said(client, call) for call in calls[at:])]
+        for at, found in enumerate(answers):
+            if isinstance(found, NoScriptError):
+                answers[at] = _said(client, calls[at])
+        return list(answers)
 
     async def pause(self, seconds: float) -> None:
         time.sleep(seconds)  # noqa: ASYNC251 - on a blocking source nothing else waits for it
@@ -187,8 +178,10 @@ class _Awaiting:
             for call in calls:
                 pipeline.execute_command(*call.words)
             answers = await pipeline.execute(raise_on_error=False)
-        at = _first_unknown(answers)
-        return [*answers[:at], *[await _asaid(client, call) for call in calls[at:]]]
+        for at, found in enumerate(answers):
+            if isinstance(found, NoScriptError):
+                answers[at] = await _asaid(client, calls[at])
+        return list(answers)
 
     async def pause(self, seconds: float) -> None:
         await asyncio.sleep(seconds)
