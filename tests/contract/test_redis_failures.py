@@ -6,6 +6,7 @@ import threading
 from contextlib import contextmanager
 
 import pytest
+import redis
 from redis._parsers import BaseParser
 from redis_servers import PATIENCE, Server, cluster, free_port, until
 
@@ -17,6 +18,7 @@ from threadkeep.engine.model import (
     CopyThread,
     DropThread,
     FindThreads,
+    HeadFence,
     ReadCheckpoint,
     ReadDamage,
     ReadSizes,
@@ -28,6 +30,7 @@ from threadkeep.errors import (
     DiskFullError,
     InvalidArgumentError,
     ReadOnlyError,
+    ThreadExistsError,
     UnreachableError,
 )
 from threadkeep.testing import Blocking
@@ -317,6 +320,38 @@ def test_a_pool_that_stays_busy(server):
         assert "max_connections" in caught.value.hint
         pool.release(busy)
         backend.fetch(HEAD)
+
+
+class Losing:
+    """A source that loses the answer to each first writing call."""
+
+    is_cluster = False
+
+    def __init__(self, inner):
+        self.inner, self.pause, self.lost = inner, inner.pause, []
+
+    async def send(self, calls):
+        answers = await self.inner.send(calls)
+        if calls not in self.lost:
+            self.lost.append(calls)
+            raise redis.ConnectionError("Connection closed by server.")
+        return answers
+
+
+def test_changes_whose_answer_was_lost(server, tries):
+    with backend_of(server.url, prefix="lost") as backend:
+        backend.commit(batch(1))
+        backend._face._source = Losing(backend._face._source)
+        backend.commit(batch(2)._replace(fences=(HeadFence("", uid(1)),)))
+        backend.commit(CopyThread(THREAD, "copy", NOW))
+        with pytest.raises(ThreadExistsError):
+            backend.commit(CopyThread(THREAD, "copy", NOW))
+        backend.commit(DropThread(THREAD, NOW))
+        (rows, copy) = backend.fetch([ReadThread(THREAD), ReadThread("copy")])
+        assert (len(rows.checkpoints), rows.deleted_at) == (0, NOW)
+        assert [s.row.id for s in copy.checkpoints] == [uid(1), uid(2)]
+        assert copy.generation == 1
+        backend._face._source = backend._face._source.inner
 
 
 class Writer:

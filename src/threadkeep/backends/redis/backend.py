@@ -9,6 +9,7 @@ clients, where they never suspend.
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -183,6 +184,7 @@ class AsyncRedisBackend:
         A thread that it would bring into being must be in the index first. Where that lies in
         another slot the script says so, and does nothing.
         """
+        arguments: Sequence[Word]
         if isinstance(change, CopyThread):
             # Two threads are in two slots, and a script of a cluster sees one: the source is
             # read in one state, the target is checked and written in another.
@@ -191,7 +193,7 @@ class AsyncRedisBackend:
                 return None
             if change.source == change.target:
                 return ThreadExistsError(thread=change.target)
-            name, arguments = "copy", dumps
+            name, arguments = "copy", (uuid.uuid4().hex, *dumps)
         else:
             name, arguments = _script(change)
         thread = _written(change)

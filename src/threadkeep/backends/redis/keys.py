@@ -4,7 +4,7 @@ Only names live here. Invariants: a thread has the same few keys however much it
 with one hash tag, so that they lie on one node of a cluster and can be given one time to
 expire; no id of a thread, whatever is in it, makes a name that is another one's.
 
-    t  hash         the thread's own row: generation, deleted_at, ttl (milliseconds)
+    t  hash         the thread's own row: generation, deleted_at, ttl (milliseconds), copy
     c  sorted set   checkpoints, by namespace and id
     x  sorted set   children, by namespace, parent and id
     w  sorted set   writes, by namespace, checkpoint and seq
