@@ -4,22 +4,26 @@ from threadkeep.backends.grouping import GroupCommit
 from threadkeep.codec import Compression, register, register_module
 from threadkeep.savers import (
     AsyncPostgresSaver,
+    AsyncRedisSaver,
     AsyncSqliteSaver,
     InMemorySaver,
     MemorySaver,
     PostgresSaver,
+    RedisSaver,
     SqliteSaver,
     open_saver,
 )
 
 __all__ = [
     "AsyncPostgresSaver",
+    "AsyncRedisSaver",
     "AsyncSqliteSaver",
     "Compression",
     "GroupCommit",
     "InMemorySaver",
     "MemorySaver",
     "PostgresSaver",
+    "RedisSaver",
     "SqliteSaver",
     "open_saver",
     "register",

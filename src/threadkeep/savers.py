@@ -8,7 +8,7 @@ from langgraph.checkpoint.serde.base import SerializerProtocol
 
 from threadkeep import options as own_options
 from threadkeep.backends.memory import MemoryBackend
-from threadkeep.backends.open import open_backend, open_postgres
+from threadkeep.backends.open import open_backend, open_postgres, open_redis
 from threadkeep.backends.sqlite import Database, SqliteBackend
 from threadkeep.saver import Saver
 
@@ -121,14 +121,48 @@ class AsyncPostgresSaver(PostgresSaver):
         await self.asetup()
 
 
+class RedisSaver(Saver):
+    """A saver on a Redis or Valkey server (6.2 or newer, no modules), or on a cluster.
+
+    Sync and async methods each have connections of their own kind, opened when they are first
+    needed. What survives a crash of the server is a matter of its settings: see
+    docs/operating-redis.md.
+
+    Args:
+        redis_url: a URL (`redis://`, `rediss://`, `unix://`, `redis+cluster://`), or a client
+            of redis-py (also of a cluster, also async), which stays the caller's, who closes
+            it. With an async one, only the async methods work.
+        **options: those of `Saver`, and `prefix` (of all keys' names, "tk"), `ttl` (seconds
+            that a thread lives on from each write; None for ever, the default),
+            `ttl_refresh_on_read` (whether from each read as well, False), `max_connections`
+            (16), `timeout` (seconds to wait for a free connection or an answer, 30).
+
+    Raises:
+        OpenError: the URL cannot be read, or redis-py is not installed.
+        InvalidArgumentError: an option is unknown or has no meaning, or the client has
+            `decode_responses`; nothing was opened.
+    """
+
+    def __init__(self, redis_url: Any, **options: Any) -> None:
+        own = {name: options.pop(name) for name in own_options.NAMES if name in options}
+        own_options.check(own)
+        super().__init__(open_redis(redis_url, **options), **own)
+
+    @classmethod
+    def from_conn_string(cls, conn_string: str, **options: Any) -> Self:
+        """Open the server of a URL; use it under `with` or `async with`."""
+        return cls(conn_string, **options)
+
+
 def open_saver(url: str, **options: Any) -> Saver:
     """Open the store that a URL names; use it under `with` or `async with`.
 
     Args:
         url: `sqlite:///relative.db`, `sqlite:////absolute.db`, `sqlite:///:memory:`,
-            `postgresql://user:password@host:5432/database` or `memory://`.
-        **options: those of `Saver`, and those of the backend (see `SqliteSaver` and
-            `PostgresSaver`).
+            `postgresql://user:password@host:5432/database`,
+            `redis://user:password@host:6379/0`, `redis+cluster://host:6379` or `memory://`.
+        **options: those of `Saver`, and those of the backend (see `SqliteSaver`,
+            `PostgresSaver` and `RedisSaver`).
 
     Raises:
         OpenError: the scheme is unknown, or the store cannot be opened.
@@ -139,5 +173,6 @@ def open_saver(url: str, **options: Any) -> Saver:
     return Saver(open_backend(url, **options), **own)
 
 
+AsyncRedisSaver = RedisSaver
 AsyncSqliteSaver = SqliteSaver
 InMemorySaver = MemorySaver

@@ -4,6 +4,7 @@ import pytest
 
 from threadkeep.backends.memory import MemoryBackend
 from threadkeep.backends.open import open_backend
+from threadkeep.backends.redis import RedisBackend
 from threadkeep.backends.sqlite import SqliteBackend
 from threadkeep.engine.model import Batch
 from threadkeep.errors import InvalidArgumentError, OpenError
@@ -38,6 +39,15 @@ def test_memory(tmp_path, monkeypatch):
         assert isinstance(backend, kind)
         backend.close()
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "url", ["redis://localhost", "REDISS://h:1/0", "redis+cluster://h", "unix:///path"]
+)
+def test_redis(url):
+    backend = open_backend(url, prefix="p", ttl=1.5)
+    assert isinstance(backend, RedisBackend)  # nothing is connected to before it is needed
+    backend.close()
 
 
 def test_options_reach_the_backend(tmp_path):

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
+import redis_kit
 from engine_kit import (
     Chain,
     Counted,
@@ -29,6 +30,7 @@ from postgres_kit import empty_schema, url
 from threadkeep import errors
 from threadkeep.backends.memory import MemoryBackend
 from threadkeep.backends.postgres import PostgresBackend
+from threadkeep.backends.redis import RedisBackend
 from threadkeep.backends.sqlite import SqliteBackend
 from threadkeep.engine import appender
 from threadkeep.saver import Saver
@@ -201,7 +203,7 @@ OPERATIONS = [
 ]
 
 
-@pytest.fixture(params=["memory", "sqlite", "postgres"])
+@pytest.fixture(params=["memory", "sqlite", "postgres", "redis"])
 def stores(request, tmp_path):
     """Makes one backend after the other; closes them in the end."""
     made = []
@@ -211,6 +213,8 @@ def stores(request, tmp_path):
             inner: Any = MemoryBackend()
         elif request.param == "postgres":
             inner = PostgresBackend(url(), schema=empty_schema(), max_size=2)
+        elif request.param == "redis":
+            inner = RedisBackend(redis_kit.url(), prefix=redis_kit.empty_prefix())
         else:
             inner = SqliteBackend(tmp_path / f"{len(made)}.db", synchronous="normal")
         made.append(Failing(inner))

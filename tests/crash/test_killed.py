@@ -12,13 +12,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import redis_kit
 from postgres_kit import url_for
 
 from tests.crash.nursery import CONVERSATIONS, digest
 from threadkeep import open_saver
 from threadkeep.saver import Saver
 
-KILLS = {"sqlite": 180, "postgres": 60}
+KILLS = {"sqlite": 180, "postgres": 60, "redis": 40}
 KILLS_A_STORE = 20
 SEED = 20
 ROOT = Path(__file__).parents[2]
@@ -85,6 +86,8 @@ def url_of(store: str, number: int, folder: Path) -> str:
     """A store of its own for each number."""
     if store == "postgres":
         return url_for(folder / str(number))
+    if store == "redis":
+        return redis_kit.url_for(folder / str(number))
     return f"sqlite:///{folder / str(number)}.db"
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import redis_kit
 from postgres_kit import url_for
 
 import threadkeep
@@ -11,10 +12,10 @@ import threadkeep
 if TYPE_CHECKING:
     from pathlib import Path
 
-BACKENDS = ("memory", "sqlite", "postgres")
+BACKENDS = ("memory", "sqlite", "postgres", "redis")
 
 
-SHARED = ("sqlite", "postgres")
+SHARED = ("sqlite", "postgres", "redis")
 """Those that savers of several processes have in common."""
 
 
@@ -22,6 +23,8 @@ def url_of(name: str, folder: Path) -> str:
     """The URL of the store that a folder stands for; the same one each time."""
     if name == "postgres":
         return url_for(folder)
+    if name == "redis":
+        return redis_kit.url_for(folder)
     return f"sqlite:///{folder / 'threads.db'}"
 
 
@@ -31,6 +34,6 @@ def open_backend(name: str, folder: Path, **options: Any) -> Any:
         return threadkeep.open_saver("memory://", **options)
     if name == "postgres":
         options.setdefault("max_size", 4)
-    else:
+    elif name == "sqlite":
         options.setdefault("synchronous", "normal")
     return threadkeep.open_saver(url_of(name, folder), **options)

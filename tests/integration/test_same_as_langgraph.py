@@ -25,9 +25,9 @@ from .turns import TakingTurns
 UNUSUAL = {"conflicts": "raise", "working_set_bytes": 1}
 
 RUNS = {
-    "sync": [("sync", "sqlite"), ("async", "postgres")],
-    "async": [("sync", "sqlite"), ("async", "memory"), ("sync", "postgres")],
-    "exit": [("sync", "sqlite"), ("async", "memory"), ("async", "postgres")],
+    "sync": [("sync", "sqlite"), ("async", "postgres"), ("async", "redis")],
+    "async": [("sync", "sqlite"), ("async", "memory"), ("sync", "postgres"), ("async", "redis")],
+    "exit": [("sync", "sqlite"), ("async", "memory"), ("async", "postgres"), ("sync", "redis")],
 }
 CASES = [
     pytest.param(name, durability, *run, id="-".join((name, durability, *run)))

@@ -16,6 +16,7 @@ from typing import Any
 
 import psycopg
 import pytest
+import redis_kit
 from engine_kit import difference, exactly, shown
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
@@ -32,7 +33,7 @@ from langgraph.checkpoint.base import get_checkpoint_metadata
 from postgres_kit import empty_schema, url
 from unit.engine.values import VALUES, Plain, changes
 
-from threadkeep import PostgresSaver, SqliteSaver, errors
+from threadkeep import PostgresSaver, RedisSaver, SqliteSaver, errors
 from threadkeep.backends.memory import MemoryBackend
 from threadkeep.engine.model import HIDDEN, ReadThread
 from threadkeep.saver import Saver
@@ -574,6 +575,18 @@ class OnPostgres(Machine):
         self.connections.pop(saver).close()
 
 
+class OnRedis(Machine):
+    """Two savers under one prefix, as two processes have it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.prefix = redis_kit.empty_prefix()
+
+    def open(self, number: int) -> Saver:
+        del number
+        return RedisSaver(redis_kit.url(), prefix=self.prefix, conflicts=self.conflicts)
+
+
 class OnMemoryFenced(OnMemory):
     conflicts = "raise"
 
@@ -583,6 +596,10 @@ class OnSqliteFenced(OnSqlite):
 
 
 class OnPostgresFenced(OnPostgres):
+    conflicts = "raise"
+
+
+class OnRedisFenced(OnRedis):
     conflicts = "raise"
 
 
@@ -597,7 +614,10 @@ PROFILE = settings(
 )
 
 
-MACHINES = (OnMemory, OnMemoryFenced, OnSqlite, OnSqliteFenced, OnPostgres, OnPostgresFenced)
+MACHINES = (
+    *(OnMemory, OnMemoryFenced, OnSqlite, OnSqliteFenced, OnPostgres, OnPostgresFenced),
+    *(OnRedis, OnRedisFenced),
+)
 
 
 @pytest.mark.parametrize("machine", MACHINES)

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+import redis_kit
 from engine_kit import checkpoint, config, exactly, fresh, run_config, values_of
 from langchain_core.messages import AIMessage, HumanMessage
 from postgres_kit import empty_schema, url
@@ -16,6 +17,7 @@ from postgres_kit import empty_schema, url
 from threadkeep import errors
 from threadkeep.backends.memory import MemoryBackend
 from threadkeep.backends.postgres import PostgresBackend
+from threadkeep.backends.redis import RedisBackend
 from threadkeep.backends.sqlite import SqliteBackend
 from threadkeep.engine import appender
 from threadkeep.saver import Saver
@@ -36,12 +38,14 @@ def eager():
     appender.SEAL_COUNT = count
 
 
-@pytest.fixture(params=["memory", "sqlite", "postgres"])
+@pytest.fixture(params=["memory", "sqlite", "postgres", "redis"])
 def backend(request, tmp_path):
     if request.param == "memory":
         found: Any = MemoryBackend()
     elif request.param == "postgres":
         found = PostgresBackend(url(), schema=empty_schema(), max_size=4)
+    elif request.param == "redis":
+        found = RedisBackend(redis_kit.url(), prefix=redis_kit.empty_prefix())
     else:
         found = SqliteBackend(tmp_path / "t.db", synchronous="normal")
     yield found

@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 
 _FORMS = (
     "Known are sqlite:///relative.db, sqlite:////absolute.db, sqlite:///:memory:,"
-    " postgresql://user@host/database and memory://."
+    " postgresql://user@host/database, redis://host:6379/0, redis+cluster://host:6379 and"
+    " memory://."
 )
 
 
@@ -31,9 +32,11 @@ def open_backend(url: str, **options: Any) -> Backend | AsyncBackend:
     Args:
         url: `sqlite:///relative.db`, `sqlite:////absolute.db`, `sqlite:///:memory:` (in a
             path, `%` and two hex digits stand for a byte), a URL of libpq
-            (`postgresql://...`, `postgres://...`), or `memory://`.
+            (`postgresql://...`, `postgres://...`), one of redis-py (`redis://...`,
+            `rediss://...`, `unix://...`) or of a cluster (`redis+cluster://...`,
+            `rediss+cluster://...`), or `memory://`.
         **options: for SQLite those of `SqliteBackend`, for PostgreSQL those of
-            `PostgresSaver`; for memory none.
+            `PostgresSaver`, for Redis those of `RedisSaver`; for memory none.
 
     Raises:
         OpenError: the URL is none of these, or what it names cannot be opened.
@@ -109,6 +112,32 @@ def open_postgres(database: Any, pipe: Any = None, **options: Any) -> Backend | 
     return postgres.opened(database, pipe, **options)
 
 
+_REDIS_OPTIONS = ("prefix", "ttl", "ttl_refresh_on_read", "max_connections", "timeout")
+
+
+def _open_redis(url: str, rest: str, options: dict[str, Any]) -> Backend | AsyncBackend:
+    del rest
+    return open_redis(url, **options)
+
+
+def open_redis(server: Any, **options: Any) -> Backend | AsyncBackend:
+    """Open the backend for a URL, or for a client of redis-py.
+
+    Raises:
+        OpenError: the URL cannot be read, or redis-py is not installed.
+        InvalidArgumentError: an option is unknown or has no meaning.
+    """
+    try:
+        from threadkeep.backends import redis  # noqa: PLC0415 - an extra, only where it is used
+    except ImportError as error:
+        raise OpenError(
+            f"Redis needs a library that is not installed: {error}.",
+            hint="pip install 'threadkeep[redis]'",
+        ) from error
+    _check_options("redis://", options, _REDIS_OPTIONS)
+    return redis.opened(server, **options)
+
+
 def _check_options(url: str, options: dict[str, Any], known: tuple[str, ...]) -> None:
     unknown = sorted(options.keys() - set(known))
     if unknown:
@@ -122,5 +151,10 @@ _OPENERS: dict[str, Callable[[str, str, dict[str, Any]], Backend | AsyncBackend]
     "memory": _open_memory,
     "postgres": _open_postgres,
     "postgresql": _open_postgres,
+    "redis": _open_redis,
+    "redis+cluster": _open_redis,
+    "rediss": _open_redis,
+    "rediss+cluster": _open_redis,
     "sqlite": _open_sqlite,
+    "unix": _open_redis,
 }

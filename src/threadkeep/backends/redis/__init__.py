@@ -1,0 +1,8 @@
+"""Rows in a Redis or Valkey server, or in a cluster of them.
+
+Needs the extra `threadkeep[redis]`.
+"""
+
+from threadkeep.backends.redis.backend import AsyncRedisBackend, RedisBackend, opened
+
+__all__ = ["AsyncRedisBackend", "RedisBackend", "opened"]

@@ -1,0 +1,345 @@
+"""The Redis backend itself: what is said to the server, tried again, and understood.
+
+Only the protocol's methods live here, what they ask of the server, and what the constructors
+accept. Invariant: nothing of the driver, neither answers nor errors, leaves this package.
+
+The logic is that of `AsyncRedisBackend`. `RedisBackend` runs the same coroutines on blocking
+clients, where they never suspend.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import redis.asyncio.cluster
+import redis.cluster
+from tenacity import (
+    AsyncRetrying,
+    retry_if_exception,
+    stop_after_delay,
+    wait_random_exponential,
+)
+
+from threadkeep.backends.redis.changes import batch_arguments
+from threadkeep.backends.redis.clients import (
+    GivenAsyncClient,
+    GivenClient,
+    OwnAsyncClients,
+    OwnClient,
+    Source,
+)
+from threadkeep.backends.redis.failures import DRIVER_ERRORS, lost, mapped, passes, refused
+from threadkeep.backends.redis.keys import index_of, keys_of
+from threadkeep.backends.redis.reads import Inquiry, Question, inquiry, is_of_thread, words_of
+from threadkeep.backends.redis.scripts import Call, Word, call, reading, writing
+from threadkeep.backends.redis.settings import Settings, refuse_decoding, without_prefix
+from threadkeep.backends.redis.spanning import answer
+from threadkeep.backends.straight import finish
+from threadkeep.engine.model import (
+    Batch,
+    Change,
+    CopyThread,
+    Read,
+)
+from threadkeep.errors import InvalidArgumentError, ThreadExistsError, ThreadkeepError
+
+_PATIENCE = 45.0  # seconds to go on trying: a server restarts, or another takes over, in less
+
+
+class AsyncRedisBackend:
+    """Rows in Redis, over clients that are awaited.
+
+    Args:
+        source: where clients come from.
+        settings: how threads are kept.
+    """
+
+    def __init__(self, source: Source, settings: Settings) -> None:
+        self._source = source
+        self._settings = settings
+        self._index = index_of(settings.prefix)
+        self._was_reached = False
+
+    # -- reads -----------------------------------------------------------------------
+
+    async def fetch(self, reads: Sequence[Read]) -> list[Any]:
+        """Answer each read, in order; those of one thread from one state. See `Backend.fetch`."""
+        with self._named():
+            replies: dict[int, Any] = {}
+            of_thread = {at: inquiry(r) for at, r in enumerate(reads) if is_of_thread(r)}
+            if of_thread or not reads:
+                replies = await self._answered(of_thread)
+            for at, read in enumerate(reads):
+                if at not in of_thread:
+                    replies[at] = await answer(read, self)
+        return [replies[at] for at in range(len(reads))]
+
+    async def _answered(self, inquiries: dict[int, Inquiry]) -> dict[int, Any]:
+        """The reply to each; one run of the script for each thread."""
+        by_thread: dict[str, list[int]] = {}
+        for at, asked in inquiries.items():
+            by_thread.setdefault(asked.thread, []).append(at)
+        calls = [
+            self._reading(thread, [q for at in some for q in inquiries[at].questions])
+            for thread, some in by_thread.items()
+        ]
+        replies = {}
+        for some, answers in zip(by_thread.values(), await self._sent(calls), strict=True):
+            rest = iter(answers)
+            for at in some:
+                replies[at] = inquiries[at].reply([next(rest) for _ in inquiries[at].questions])
+        return replies
+
+    def _reading(self, thread: str, questions: Sequence[Question]) -> Call:
+        used = any(question.is_use for question in questions)
+        refresh = int(self._settings.ttl_refresh_on_read and used)
+        keys = keys_of(self._settings.prefix, thread)
+        return call(reading(), keys, (refresh, *words_of(questions)))
+
+    # What `spanning.Store` asks for.
+
+    async def threads(self, after: str | None, limit: int) -> list[str]:
+        """Ids in the index, in ascending order, from behind `after` on."""
+        first = b"-" if after is None else b"(" + after.encode()
+        words = ("ZRANGEBYLEX", self._index, first, "+", "LIMIT", 0, limit)
+        (found,) = await self._sent([Call(words)])
+        return [member.decode() for member in found]
+
+    async def ask(self, asked: Sequence[tuple[str, Question]]) -> list[Any]:
+        """The answer to each question about a thread, each from one state."""
+        calls = [self._reading(thread, [question]) for thread, question in asked]
+        return [found for (found,) in await self._sent(calls)]
+
+    async def sweep(self, thread: str) -> None:
+        """Take a thread that is not there out of the index.
+
+        Another process may bring it into being in between: it is looked for again, and put
+        back. (`_carried_out` puts it there once more after it was made.)
+        """
+        first, member = keys_of(self._settings.prefix, thread)[0], thread.encode()
+        await self._sent([Call(("ZREM", self._index, member))])
+        (there,) = await self._sent([Call(("EXISTS", first))])
+        if there:
+            await self._sent([self._listing(thread)])
+
+    # -- changes ---------------------------------------------------------------------
+
+    async def commit(self, change: Change) -> None:
+        """Carry out the change, all or nothing. See `Backend.commit`."""
+        (refusal,) = await self.commit_many([change])
+        if refusal is not None:
+            raise refusal
+
+    async def commit_many(self, changes: Sequence[Change]) -> list[ThreadkeepError | None]:
+        """Carry out several changes; those of different threads in one round trip.
+
+        Each is a transaction of its own. A change may build on one before it of its thread
+        (see `bulk.py`), so that nothing more is sent once the server has failed one; to do all
+        of them again is harmless. See `GroupingBackend.commit_many`.
+        """
+        results: list[ThreadkeepError | None] = []
+        with self._named():
+            for wave in self._waves(changes):
+                if self._goes_alone(wave[0]):
+                    results.append(await self._carried_out(wave[0]))
+                else:
+                    results += await self._carried_out_together(wave)
+        return results
+
+    def _waves(self, changes: Sequence[Change]) -> Iterator[list[Change]]:
+        """The changes in order, those together that may be sent without waiting for others."""
+        wave: list[Change] = []
+        threads: set[str] = set()
+        for change in changes:
+            alone = self._goes_alone(change)
+            if wave and (alone or _written(change) in threads):
+                yield wave
+                wave, threads = [], set()
+            if alone:
+                yield [change]
+            else:
+                wave.append(change)
+                threads.add(_written(change))
+        if wave:
+            yield wave
+
+    def _goes_alone(self, change: Change) -> bool:
+        return self._source.is_cluster or isinstance(change, CopyThread)
+
+    async def _carried_out_together(
+        self, changes: Sequence[Change]
+    ) -> list[ThreadkeepError | None]:
+        written = [(*_script(change), _written(change)) for change in changes]
+        answers = await self._sent([self._writing(*each, in_index=False) for each in written])
+        return [
+            refused(found, thread) for found, (_, _, thread) in zip(answers, written, strict=True)
+        ]
+
+    async def _carried_out(self, change: Change) -> ThreadkeepError | None:
+        """Carry out a change by itself.
+
+        A thread that it would bring into being must be in the index first. Where that lies in
+        another slot the script says so, and does nothing.
+        """
+        arguments: Sequence[Word]
+        if isinstance(change, CopyThread):
+            # Two threads are in two slots, and a script of a cluster sees one: the source is
+            # read in one state, the target is checked and written in another.
+            (dumps,) = await self.ask([(change.source, Question("dump"))])
+            if not dumps:
+                return None
+            if change.source == change.target:
+                return ThreadExistsError(thread=change.target)
+            name, arguments = "copy", (uuid.uuid4().hex, *dumps)
+        else:
+            name, arguments = _script(change)
+        thread = _written(change)
+        (done,) = await self._sent([self._writing(name, arguments, thread, in_index=False)])
+        if done[0] == b"unknown":
+            await self._sent([self._listing(thread)])
+            (done,) = await self._sent([self._writing(name, arguments, thread, in_index=True)])
+            if done[0] == b"created":
+                await self._sent([self._listing(thread)])  # it may have been swept meanwhile
+        return refused(done, thread)
+
+    def _writing(
+        self, name: str, arguments: Sequence[Word], thread: str, *, in_index: bool
+    ) -> Call:
+        keys = keys_of(self._settings.prefix, thread)
+        if not self._source.is_cluster:
+            keys.append(self._index)
+        first = (thread.encode(), int(in_index), self._settings.ttl_milliseconds)
+        return call(writing(name), keys, (*first, *arguments))
+
+    def _listing(self, thread: str) -> Call:
+        return Call(("ZADD", self._index, 0, thread.encode()))
+
+    async def close(self) -> None:
+        """Close all connections of ours; later calls raise `ClosedError`. Idempotent."""
+        await self._source.close()
+
+    # -- the server ------------------------------------------------------------------
+
+    async def _sent(self, calls: Sequence[Call]) -> list[Any]:
+        """The server's answers; tried again where a failure passes."""
+        if not calls:
+            return []
+        try:
+            return await self._send(calls)
+        except DRIVER_ERRORS as error:
+            # What was never reached is no lost connection: it is said at once.
+            if not passes(error) or (lost(error) and not self._was_reached):
+                raise
+        tries = AsyncRetrying(
+            sleep=self._source.pause,
+            retry=retry_if_exception(passes),
+            wait=wait_random_exponential(multiplier=0.1, max=2.0),
+            stop=stop_after_delay(_PATIENCE),
+            reraise=True,
+        )
+        return await tries(self._send, calls)
+
+    async def _send(self, calls: Sequence[Call]) -> list[Any]:
+        answers = await self._source.send(calls)
+        self._was_reached = True
+        for found in answers:
+            if isinstance(found, Exception):
+                raise found
+        return answers
+
+    @contextmanager
+    def _named(self) -> Iterator[None]:
+        """Raise the driver's errors as ours."""
+        try:
+            yield
+        except DRIVER_ERRORS as error:
+            raise mapped(error, self._settings.server) from error
+
+
+class RedisBackend:
+    """Rows in Redis, for blocking calls; `asynchronous` serves awaiting ones.
+
+    Args:
+        server: a URL (which may have a parameter `prefix`), or a blocking client of redis-py,
+            which stays the program's own.
+        prefix, ttl, ttl_refresh_on_read, max_connections, timeout: see `Settings`.
+
+    Raises:
+        OpenError: the URL cannot be read.
+        InvalidArgumentError: an option has no meaning, or the client decodes answers.
+    """
+
+    def __init__(self, server: Any, **options: Any) -> None:
+        source: Source
+        self._loops: OwnAsyncClients | None = None
+        self.asynchronous: AsyncRedisBackend | None = None
+        if isinstance(server, str):
+            url, prefix = without_prefix(server)
+            if prefix is not None:
+                options.setdefault("prefix", prefix)
+            settings = Settings(url, **options)
+            source, self._loops = OwnClient(settings), OwnAsyncClients(settings)
+            self.asynchronous = AsyncRedisBackend(self._loops, settings)
+        else:
+            settings = Settings("", **options)
+            source = GivenClient(_checked(server, _BLOCKING))
+        self._face = AsyncRedisBackend(source, settings)
+
+    def fetch(self, reads: Sequence[Read]) -> list[Any]:
+        """Answer each read, in order; those of one thread from one state. See `Backend.fetch`."""
+        return finish(self._face.fetch(reads))
+
+    def commit(self, change: Change) -> None:
+        """Carry out the change, all or nothing. See `Backend.commit`."""
+        finish(self._face.commit(change))
+
+    def commit_many(self, changes: Sequence[Change]) -> list[ThreadkeepError | None]:
+        """See `GroupingBackend.commit_many`."""
+        return finish(self._face.commit_many(changes))
+
+    def close(self) -> None:
+        """Close all connections of ours; later calls raise `ClosedError`. Idempotent."""
+        finish(self._face.close())
+        if self._loops is not None:
+            self._loops.close_elsewhere()
+
+
+_BLOCKING = (redis.Redis, redis.cluster.RedisCluster)
+_AWAITED = (redis.asyncio.Redis, redis.asyncio.cluster.RedisCluster)
+
+
+def _written(change: Change) -> str:
+    """The thread that a change writes to."""
+    return change.target if isinstance(change, CopyThread) else change.thread
+
+
+def _script(change: Change) -> tuple[str, Sequence[Word]]:
+    """The script that carries out a batch or a drop, and what it is given."""
+    if isinstance(change, Batch):
+        return "commit", batch_arguments(change)
+    return "drop", (change.now,)
+
+
+def _checked(client: Any, kinds: tuple[Any, ...]) -> Any:
+    if not isinstance(client, kinds):
+        raise InvalidArgumentError(
+            f"{type(client).__name__} is no Redis server.",
+            hint="Give a URL, or a Redis or RedisCluster of redis-py.",
+        )
+    if client.get_encoder().decode_responses:
+        refuse_decoding()
+    return client
+
+
+def opened(server: Any, **options: Any) -> RedisBackend | AsyncRedisBackend:
+    """The backend for whatever a program gives: see `RedisBackend`.
+
+    An async client of redis-py gives a backend that only awaiting calls can use.
+    """
+    if isinstance(server, _AWAITED):
+        settings = Settings("", **options)
+        return AsyncRedisBackend(GivenAsyncClient(_checked(server, _AWAITED)), settings)
+    return RedisBackend(server, **options)

@@ -1,0 +1,75 @@
+"""Changes as what a script is given.
+
+Only the arguments of the scripts that write live here, in the order in which they take them
+(`commit.lua`, `drop.lua`, `copy.lua`). Invariant: everything is packed here, so that the
+scripts need not know how.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+
+from threadkeep.backends.redis.packing import pack_number, pack_text, place
+from threadkeep.backends.redis.rows import pack_checkpoint, pack_child, pack_place, pack_write
+from threadkeep.backends.redis.scripts import Word
+from threadkeep.engine.model import Batch, Fence, HeadFence, RowsFence, Segment, WritesFence
+
+
+def batch_arguments(batch: Batch) -> list[Word]:
+    """What `commit.lua` is given of a batch."""
+    segments = sorted(set(batch.segments), key=_start)
+    return [
+        _or_nothing(batch.born),
+        _or_nothing(batch.generation),
+        *_counted([_fence(fence, batch) for fence in batch.fences]),
+        *_counted([(pack_place(*at),) for at in batch.drop_segments]),
+        int(_overlap(segments)),
+        *_counted([(pack_place(s.log, s.start, s.count), s.data) for s in segments]),
+        *_counted(
+            [(place(r.ns, r.id), pack_checkpoint(r), pack_child(r)) for r in batch.checkpoints]
+        ),
+        *_counted([(place(w.ns, w.checkpoint_id), pack_write(w)) for w in batch.writes]),
+        *_counted([(place(*key),) for key in batch.drop_checkpoints]),
+        *_counted([(_row_place(*key),) for key in batch.drop_writes]),
+        *_counted([(place(*key),) for key in batch.hide_checkpoints]),
+        int(batch.bump),
+    ]
+
+
+def _counted(rows: Sequence[Sequence[Word]]) -> Iterator[Word]:
+    yield len(rows)
+    for row in rows:
+        yield from row
+
+
+def _or_nothing(number: int | None) -> Word:
+    return "" if number is None else number
+
+
+def _row_place(ns: str, checkpoint: str, seq: int) -> bytes:
+    return place(ns, checkpoint) + b"\x00" + pack_number(seq)
+
+
+def _start(segment: Segment) -> tuple[int, int]:
+    return segment.log, segment.start
+
+
+def _overlap(segments: Sequence[Segment]) -> bool:
+    """Whether segments, in order, lie over each other."""
+    return any(one.log == other.log and one.stop > other.start for one, other in pairwise(segments))
+
+
+def _fence(fence: Fence, batch: Batch) -> tuple[Word, ...]:
+    match fence:
+        case HeadFence(ns, expected):
+            first = b"[" + pack_text(ns) + b"\x00"
+            if expected is not None:
+                first += pack_text(expected) + b"\x01"
+            own = [place(row.ns, row.id) for row in batch.checkpoints if row.ns == ns]
+            return ("head", pack_text(ns), first, len(own), *own)
+        case WritesFence(ns, checkpoint, run, seen):
+            unseen = pack_number(max(seen + 1, 0))
+            return ("writes", place(ns, checkpoint), unseen, pack_number(run))
+        case RowsFence():
+            return ("rows", fence.checkpoints, fence.writes)

@@ -1,0 +1,230 @@
+-- One batch, all or nothing: everything is checked before anything is written, as a script
+-- cannot be undone. See `changes.py` for the arguments, `model.Batch` for the rules.
+
+-- Whether decimal text `one` is at most `other`, which is positive.
+local function at_most(one, other)
+    if string.sub(one, 1, 1) == '-' then
+        return true
+    end
+    if #one ~= #other then
+        return #one < #other
+    end
+    return one <= other  -- digits, equally many: the same in every locale
+end
+
+local function check_thread()
+    local born, generation = take(), take()
+    local deleted_at = redis.call('HGET', THREAD, 'deleted_at')
+    if born ~= '' and deleted_at and at_most(born, deleted_at) then
+        return {'deleted'}
+    end
+    if generation ~= '' and generation ~= (redis.call('HGET', THREAD, 'generation') or '0') then
+        return {'stale'}
+    end
+    return nil
+end
+
+-- Arguments: namespace, the first member that counts, the batch's own places.
+local function check_head()
+    local ns, first, own = take(), take(), {}
+    for _ = 1, tonumber(take()) do
+        own[take()] = true
+    end
+    local size = 2
+    while true do
+        local newer = redis.call(
+            'ZRANGEBYLEX', ROWS, first, '(' .. ns .. '\1', 'LIMIT', 0, size)
+        for _, member in ipairs(newer) do
+            local place, at = place_of(member)
+            if not own[place] and not has_flag(member, at, NESTED) then
+                return {'conflict', place}
+            end
+        end
+        if #newer < size then
+            return nil
+        end
+        first, size = '(' .. newer[#newer], 64
+    end
+end
+
+-- Arguments: the checkpoint's place, the first seq that counts, the run whose rows do not.
+local function check_writes()
+    local place, first, run = take(), take(), take()
+    local newer = redis.call(
+        'ZRANGEBYLEX', WRITES, '[' .. place .. '\0' .. first, '(' .. place .. '\1')
+    for _, member in ipairs(newer) do
+        local _, at = place_of(member)
+        if string.sub(member, at + 8, at + 15) ~= run then
+            return {'conflict', place}
+        end
+    end
+    return nil
+end
+
+local function check_rows()
+    local checkpoints, writes = tonumber(take()), tonumber(take())
+    if redis.call('ZCARD', ROWS) ~= checkpoints or redis.call('ZCARD', WRITES) ~= writes then
+        return {'conflict'}
+    end
+    return nil
+end
+
+local CHECKS = {head = check_head, writes = check_writes, rows = check_rows}
+
+local function check_fences()
+    for _ = 1, tonumber(take()) do
+        local refusal = CHECKS[take()]()
+        if refusal then
+            return refusal
+        end
+    end
+    return nil
+end
+
+local function read_drops()
+    local drops, is_dropped = {}, {}
+    for _ = 1, tonumber(take()) do
+        local segment = take()
+        if redis.call('ZSCORE', PLACES, segment) and not is_dropped[segment] then
+            drops[#drops + 1], is_dropped[segment] = segment, true
+        end
+    end
+    return drops, is_dropped
+end
+
+-- 'new', 'known' (the very same is stored) or 'taken'. Stored segments never overlap: the
+-- first that ends before ours ends the search.
+local function standing(segment, data, is_dropped)
+    local log, start = string.sub(segment, 1, 8), string.sub(segment, 9, 16)
+    local first, size = '(' .. log .. string.sub(segment, 17), 2
+    while true do
+        local found = redis.call(
+            'ZREVRANGEBYLEX', PLACES, first, '[' .. log, 'LIMIT', 0, size)
+        for _, other in ipairs(found) do
+            if not less(start, string.sub(other, 17)) then
+                return 'new'
+            end
+            if not is_dropped[other] then
+                local same = other == segment and data_at(other) == data
+                return same and 'known' or 'taken'
+            end
+        end
+        if #found < size then
+            return 'new'
+        end
+        first, size = '(' .. found[#found], 64
+    end
+end
+
+-- Arguments: '1' if segments of the batch overlap each other, then places and data in turn.
+local function read_segments(is_dropped)
+    local clash, segments = take() == '1', {}
+    for _ = 1, tonumber(take()) do
+        local segment, data = take(), take()
+        local found = standing(segment, data, is_dropped)
+        clash = clash or found == 'taken'
+        if found == 'new' then
+            segments[#segments + 1] = {segment, data}
+        end
+    end
+    return segments, clash
+end
+
+local function drop_checkpoint(place)
+    local member = checkpoint_at(place)
+    if not member then
+        return
+    end
+    redis.call('ZREM', ROWS, member)
+    local _, at = place_of(member)
+    local parent = parent_of(member, at)
+    if parent then
+        local between = string.find(place, '\0', 1, true)
+        redis.call('ZREM', CHILDREN, table.concat({
+            string.sub(place, 1, between), parent, string.sub(place, between), '\0',
+            string.sub(member, at + 8, at + 23)}))
+    end
+end
+
+local function put_checkpoints()
+    for _ = 1, tonumber(take()) do
+        local place, member, child = take(), take(), take()
+        drop_checkpoint(place)
+        redis.call('ZADD', ROWS, 0, member)
+        if child ~= '' then
+            redis.call('ZADD', CHILDREN, 0, child)
+        end
+    end
+end
+
+local function add_writes()
+    for _ = 1, tonumber(take()) do
+        local place, rest = take(), take()
+        local last = redis.call(
+            'ZREVRANGEBYLEX', WRITES, '(' .. place .. '\1', '[' .. place .. '\0',
+            'LIMIT', 0, 1)[1]
+        local seq = 1
+        if last then
+            local _, at = place_of(last)
+            seq = struct.unpack('>I8', last, at) + 1
+        end
+        redis.call('ZADD', WRITES, 0, place .. '\0' .. struct.pack('>I8', seq) .. rest)
+    end
+end
+
+local function drop_writes()
+    for _ = 1, tonumber(take()) do
+        local number = take()  -- place, NUL, seq
+        local found = redis.call(
+            'ZRANGEBYLEX', WRITES, '[' .. number, '+', 'LIMIT', 0, 1)[1]
+        if found and string.sub(found, 1, #number) == number then
+            redis.call('ZREM', WRITES, found)
+        end
+    end
+end
+
+local function hide_checkpoints()
+    for _ = 1, tonumber(take()) do
+        local place = take()
+        local member = checkpoint_at(place)
+        if member then
+            local flags = #place + 9  -- their last byte
+            local hidden = string.char(bit.bor(string.byte(member, flags), HIDDEN))
+            redis.call('ZREM', ROWS, member)
+            redis.call('ZADD', ROWS, 0,
+                string.sub(member, 1, flags - 1) .. hidden .. string.sub(member, flags + 1))
+        end
+    end
+end
+
+local refusal = check_thread() or check_fences()
+if refusal then
+    return refusal
+end
+local drops, is_dropped = read_drops()
+local segments, clash = read_segments(is_dropped)
+if clash then
+    return {'taken'}
+end
+if lacks_index() then
+    return {'unknown'}
+end
+
+-- What frees memory comes first: a full server lets a script go on that has begun.
+for _, segment in ipairs(drops) do
+    redis.call('ZREM', PLACES, segment)
+    redis.call('HDEL', DATA, string.sub(segment, 1, 16))
+end
+for _, each in ipairs(segments) do
+    redis.call('ZADD', PLACES, 0, each[1])
+    redis.call('HSET', DATA, string.sub(each[1], 1, 16), each[2])
+end
+put_checkpoints()
+add_writes()
+for _ = 1, tonumber(take()) do
+    drop_checkpoint(take())
+end
+drop_writes()
+hide_checkpoints()
+redis.call('HINCRBY', THREAD, 'generation', take())
+return done()

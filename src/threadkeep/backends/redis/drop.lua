@@ -1,0 +1,14 @@
+-- Remove everything of a thread and leave a tombstone. Argument: its time.
+
+if lacks_index() then
+    return {'unknown'}
+end
+local generation = redis.call('HGET', THREAD, 'generation') or '0'
+local ttl = redis.call('HGET', THREAD, 'ttl')
+redis.call('DEL', THREAD, ROWS, CHILDREN, WRITES, PLACES, DATA)
+redis.call('HSET', THREAD, 'generation', generation, 'deleted_at', take())
+redis.call('HINCRBY', THREAD, 'generation', 1)
+if ttl then
+    redis.call('HSET', THREAD, 'ttl', ttl)
+end
+return done()

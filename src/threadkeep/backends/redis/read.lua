@@ -1,0 +1,262 @@
+-- Answers about one thread, all of one state. ARGV[1] is '1' if the thread is to live on from
+-- now; then, for each read, its name, how many arguments it has, and these. See `reads.py`.
+
+local cursor = 1
+
+local function take()
+    cursor = cursor + 1
+    return ARGV[cursor]
+end
+
+local function state()
+    local found = redis.call('HMGET', THREAD, 'generation', 'deleted_at')
+    return found[1] or '0', found[2] or '0'
+end
+
+-- Keyframes of one reply: places and data in turn, each once.
+local function new_keyframes()
+    return {flat = {}, known = {}}
+end
+
+local function keyframe_of(member, at, keyframes)
+    local log, position = string.sub(member, at + 24, at + 31), string.sub(member, at + 32, at + 39)
+    local segment = segment_over(log, position)
+    if not segment then
+        return ''
+    end
+    if not keyframes.known[segment] then
+        keyframes.known[segment] = true
+        local flat = keyframes.flat
+        flat[#flat + 1], flat[#flat + 2] = segment, data_at(segment) or ''
+    end
+    return segment
+end
+
+-- A checkpoint, its keyframe's place, its first child of a greater id, its writes.
+local function stored(member, keyframes)
+    local place, at = place_of(member)
+    local id = string.sub(place, string.find(place, '\0', 1, true) + 1)
+    local child = redis.call(
+        'ZRANGEBYLEX', CHILDREN, '[' .. place .. '\0' .. id .. '\1', '(' .. place .. '\1',
+        'LIMIT', 0, 1)[1]
+    return {member, keyframe_of(member, at, keyframes), child or '', under(WRITES, place)}
+end
+
+-- Whether a filter may let this one through: it has exact metadata, or each of the texts.
+local function may_match(member, at, texts)
+    if string.sub(member, at + 40, at + 40) == '1' then
+        return true
+    end
+    for _, text in ipairs(texts) do
+        if not string.find(member, text, at + 40, true) then
+            return false
+        end
+    end
+    return true
+end
+
+-- Call `visit` with visible checkpoints between two bounds, greatest first, `limit` times.
+local function each_visible(highest, lowest, texts, limit, visit)
+    local size, left = math.min(limit, 64), limit
+    while left > 0 do
+        local page = redis.call('ZREVRANGEBYLEX', ROWS, highest, lowest, 'LIMIT', 0, size)
+        for _, member in ipairs(page) do
+            local place, at = place_of(member)
+            if left > 0 and not has_flag(member, at, HIDDEN) and may_match(member, at, texts) then
+                visit(member, place)
+                left = left - 1
+            end
+        end
+        if #page < size then
+            return
+        end
+        highest, size = '(' .. page[#page], 64
+    end
+end
+
+local function bounds(ns, upper, lower)
+    local highest = upper == '' and '\1' or '\0' .. upper
+    return '(' .. ns .. highest, '[' .. ns .. '\0' .. lower
+end
+
+local READS = {}
+
+-- Arguments: the namespace.
+function READS.head(ns)
+    local generation, deleted_at = state()
+    local keyframes, found = new_keyframes(), {}
+    local highest, lowest = bounds(ns, '', '')
+    each_visible(highest, lowest, {}, 1, function(member)
+        found[1] = stored(member, keyframes)
+    end)
+    return {generation, deleted_at, found, keyframes.flat}
+end
+
+-- Arguments: the place.
+function READS.one(place)
+    local generation, deleted_at = state()
+    local keyframes, found = new_keyframes(), {}
+    local member = checkpoint_at(place)
+    if member then
+        found[1] = stored(member, keyframes)
+    end
+    return {generation, deleted_at, found, keyframes.flat}
+end
+
+-- Arguments: places. Those that are not there are left out.
+function READS.rows(...)
+    local keyframes, found = new_keyframes(), {}
+    for _, place in ipairs({...}) do
+        local member = checkpoint_at(place)
+        if member then
+            found[#found + 1] = stored(member, keyframes)
+        end
+    end
+    return {found, keyframes.flat}
+end
+
+-- Arguments: the namespace, the id to begin with, the limit.
+function READS.path(ns, id, limit)
+    local keyframes, found = new_keyframes(), {}
+    while id and #found < tonumber(limit) do
+        local member = checkpoint_at(ns .. '\0' .. id)
+        if not member then
+            break
+        end
+        found[#found + 1] = stored(member, keyframes)
+        local _, at = place_of(member)
+        id = parent_of(member, at)
+    end
+    return {found, keyframes.flat}
+end
+
+-- Arguments: log, start and stop of each span. Places and data in turn.
+function READS.segments(...)
+    local spans, found, known = {...}, {}, {}
+    local function add(segment)
+        if not known[segment] then
+            known[segment] = true
+            found[#found + 1], found[#found + 2] = segment, data_at(segment) or ''
+        end
+    end
+    for at = 1, #spans, 3 do
+        local log, start, stop = spans[at], spans[at + 1], spans[at + 2]
+        local first = segment_over(log, start)
+        if first then
+            add(first)
+        end
+        local others = redis.call(
+            'ZRANGEBYLEX', PLACES, '(' .. log .. start .. LAST, '(' .. log .. stop)
+        for _, segment in ipairs(others) do
+            add(segment)
+        end
+    end
+    return found
+end
+
+-- Arguments: the namespace, bounds of ids, the limit, texts that a filter looks for.
+function READS.page(ns, upper, lower, limit, ...)
+    local keyframes, found = new_keyframes(), {}
+    local highest, lowest = bounds(ns, upper, lower)
+    each_visible(highest, lowest, {...}, tonumber(limit), function(member)
+        found[#found + 1] = stored(member, keyframes)
+    end)
+    return {found, keyframes.flat}
+end
+
+-- The same of one namespace ('=' and its name) or all (''), at most `limit` of each; places
+-- alone.
+function READS.places(which, upper, lower, limit, ...)
+    local texts, found = {...}, {}
+    local function look_into(ns)
+        local highest, lowest = bounds(ns, upper, lower)
+        each_visible(highest, lowest, texts, tonumber(limit), function(_, place)
+            found[#found + 1] = place
+        end)
+    end
+    if which ~= '' then
+        look_into(string.sub(which, 2))
+        return found
+    end
+    local first = redis.call('ZRANGEBYLEX', ROWS, '-', '+', 'LIMIT', 0, 1)[1]
+    while first do
+        local ns = string.sub(first, 1, string.find(first, '\0', 1, true) - 1)
+        look_into(ns)
+        first = redis.call('ZRANGEBYLEX', ROWS, '[' .. ns .. '\1', '+', 'LIMIT', 0, 1)[1]
+    end
+    return found
+end
+
+-- Everything but the segments' data.
+function READS.thread()
+    local generation, deleted_at = state()
+    local keyframes, keys, sizes = new_keyframes(), {}, {}
+    local rows = redis.call('ZRANGEBYLEX', ROWS, '-', '+')
+    for number, member in ipairs(rows) do
+        local _, at = place_of(member)
+        keys[number] = keyframe_of(member, at, keyframes)
+    end
+    local places = redis.call('ZRANGEBYLEX', PLACES, '-', '+')
+    for number, segment in ipairs(places) do
+        sizes[number] = redis.call('HSTRLEN', DATA, string.sub(segment, 1, 16))
+    end
+    local writes = redis.call('ZRANGEBYLEX', WRITES, '-', '+')
+    return {generation, deleted_at, rows, keys, keyframes.flat, writes, places, sizes}
+end
+
+-- Whether the thread is there, and how many checkpoints, writes, segments and data it has.
+function READS.counts()
+    return {
+        redis.call('EXISTS', THREAD), redis.call('ZCARD', ROWS), redis.call('ZCARD', WRITES),
+        redis.call('ZCARD', PLACES), redis.call('HLEN', DATA)}
+end
+
+-- Checkpoints whose metadata may name a run.
+function READS.runs()
+    local found = {}
+    for _, member in ipairs(redis.call('ZRANGEBYLEX', ROWS, '-', '+')) do
+        if string.find(member, '"run_id"', 1, true) then
+            found[#found + 1] = member
+        end
+    end
+    return {redis.call('EXISTS', THREAD), found}
+end
+
+-- Bytes of rows, of segments, and of all that the keys take.
+function READS.bytes()
+    local rows, segments, memory = 0, 0, 0
+    for _, key in ipairs({ROWS, WRITES}) do
+        for _, member in ipairs(redis.call('ZRANGEBYLEX', key, '-', '+')) do
+            rows = rows + #member
+        end
+    end
+    for _, field in ipairs(redis.call('HKEYS', DATA)) do
+        segments = segments + redis.call('HSTRLEN', DATA, field)
+    end
+    for number = 1, 6 do
+        memory = memory + (redis.call('MEMORY', 'USAGE', KEYS[number], 'SAMPLES', 0) or 0)
+    end
+    return {rows, segments, memory}
+end
+
+-- All rows as they are, for another thread; nothing where there are none.
+function READS.dump()
+    local dumps, any = {}, false
+    for number = 2, 6 do
+        local dump = redis.call('DUMP', KEYS[number])
+        dumps[number - 1], any = dump or '', any or dump
+    end
+    return any and dumps or {}
+end
+
+if ARGV[1] == '1' then
+    refresh()
+end
+local replies = {}
+while cursor < #ARGV do
+    local read, count = READS[take()], tonumber(take())
+    local first = cursor + 1
+    cursor = cursor + count
+    replies[#replies + 1] = read(unpack(ARGV, first, cursor))
+end
+return replies

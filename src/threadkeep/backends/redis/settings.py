@@ -1,0 +1,144 @@
+"""How a Redis store is reached: everything that a URL and the options say.
+
+Only the checks of these values live here. Invariant: settings that were made have been
+checked, and hold nothing that is read from the network.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
+
+from redis.connection import parse_url
+
+from threadkeep.errors import InvalidArgumentError, OpenError
+
+CLUSTER_SCHEMES = {"redis+cluster": "redis", "rediss+cluster": "rediss"}
+_FORM = "Write redis://user:password@host:6379/0, rediss://... or redis+cluster://host:6379."
+_LONGEST_TTL = 10**9  # seconds: some thirty years
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How to reach the server, and how to keep threads there.
+
+    Args:
+        url: as redis-py takes it, or with the scheme `redis+cluster` (`rediss+cluster`);
+            "" where a client is given.
+        prefix: what the names of all keys begin with.
+        ttl: seconds that a thread lives on from each write; None for ever.
+        ttl_refresh_on_read: whether it lives on from each read as well (but for reads that
+            look after all threads: sizes, checks, searches for runs).
+        max_connections: of a pool (on a cluster: of each node), opened as they are needed.
+        timeout: seconds to wait for a free connection, for a server to let us in, and for
+            each answer.
+
+    Raises:
+        InvalidArgumentError: one of them has no meaning.
+        OpenError: the URL cannot be read.
+    """
+
+    url: str = field(repr=False)  # it may have a password
+    prefix: str = "tk"
+    ttl: float | None = None
+    ttl_refresh_on_read: bool = False
+    max_connections: int = 16
+    timeout: float = 30.0
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.prefix, str) or not self.prefix or set(self.prefix) & set("{}"):
+            _refuse("prefix", self.prefix, "Give a text, without { and }.")
+        if self.ttl is not None and not (_is_time(self.ttl) and self.ttl <= _LONGEST_TTL):
+            _refuse("ttl", self.ttl, f"Give seconds, more than 0, at most {_LONGEST_TTL}, or None.")
+        if type(self.ttl_refresh_on_read) is not bool:
+            _refuse("ttl_refresh_on_read", self.ttl_refresh_on_read, "Give True or False.")
+        if type(self.max_connections) is not int or self.max_connections < 1:
+            _refuse("max_connections", self.max_connections, "Give a number of 1 or more.")
+        if not _is_time(self.timeout):
+            _refuse("timeout", self.timeout, "Give seconds, more than 0.")
+        if self.url:
+            _check_url(self.redis_url)
+
+    @property
+    def is_cluster(self) -> bool:
+        """Whether the URL names a cluster."""
+        return self.url.partition("://")[0].lower() in CLUSTER_SCHEMES
+
+    @property
+    def redis_url(self) -> str:
+        """The URL as redis-py takes it."""
+        scheme, _, rest = self.url.partition("://")
+        return f"{CLUSTER_SCHEMES.get(scheme.lower(), scheme.lower())}://{rest}"
+
+    @property
+    def server(self) -> str:
+        """The server as errors name it: without a password."""
+        if not self.url:
+            return "Redis"
+        parts = urlsplit(self.redis_url)
+        if parts.scheme == "unix":
+            return f"Redis at {parts.path}"
+        return f"Redis at {parts.hostname or 'localhost'}:{parts.port or 6379}"
+
+    @property
+    def ttl_milliseconds(self) -> int | str:
+        """The ttl as the scripts take it."""
+        return "" if self.ttl is None else max(round(1000 * self.ttl), 1)
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """What each connection is made with, beside the URL."""
+        return {
+            "socket_timeout": self.timeout,
+            "socket_connect_timeout": self.timeout,
+            "decode_responses": False,
+            "protocol": 2,
+        }
+
+
+def without_prefix(url: str) -> tuple[str, str | None]:
+    """A URL without its parameter `prefix`, which redis-py does not know, and that one's value."""
+    parts = urlsplit(url)
+    if "prefix=" not in parts.query:
+        return url, None
+    parameters = parse_qsl(parts.query, keep_blank_values=True)
+    kept = [(name, value) for name, value in parameters if name != "prefix"]
+    prefixes = [value for name, value in parameters if name == "prefix"]
+    rest = urlunsplit(parts._replace(query=urlencode(kept)))
+    return rest, prefixes[-1] if prefixes else None
+
+
+def _check_url(url: str) -> None:
+    try:
+        found = parse_url(url)  # type: ignore[no-untyped-call]
+        _ = urlsplit(url).port
+    except (ValueError, TypeError) as error:
+        # (the cause could show the password)
+        raise OpenError("This is not how a Redis server is named.", hint=_FORM) from (
+            None if "@" in url else error
+        )
+    if found.get("decode_responses"):
+        refuse_decoding()
+
+
+def refuse_decoding() -> None:
+    """Refuse a client that takes bytes for text.
+
+    Raises:
+        InvalidArgumentError: always.
+    """
+    raise InvalidArgumentError(
+        "decode_responses=True turns bytes into text, and what is stored is no text.",
+        hint="Give a client without decode_responses, or a URL.",
+    )
+
+
+def _is_time(value: object) -> bool:
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    return number and math.isfinite(value) and value > 0  # type: ignore[operator, arg-type] # it is
+
+
+def _refuse(name: str, value: object, hint: str) -> None:
+    raise InvalidArgumentError(f"{name}={value!r} has no meaning.", hint=hint)

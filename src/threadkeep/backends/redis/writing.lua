@@ -1,0 +1,31 @@
+-- What all scripts that write begin with, behind common.lua.
+--
+-- ARGV[1] is the thread's id; ARGV[2] '1' if the index of threads has it (it cannot lie in
+-- one slot with every thread of a cluster); ARGV[3] the ttl in milliseconds or ''.
+-- KEYS[7] is the index, where this server holds everything.
+
+local cursor = 3
+
+local function take()
+    cursor = cursor + 1
+    return ARGV[cursor]
+end
+
+local CREATED = redis.call('EXISTS', THREAD) == 0
+
+-- Whether the thread would be there and its id not in the index, if something crashed now.
+local function lacks_index()
+    return CREATED and not KEYS[7] and ARGV[2] ~= '1'
+end
+
+-- The last thing that a script does.
+local function done()
+    if ARGV[3] ~= '' then
+        redis.call('HSET', THREAD, 'ttl', ARGV[3])
+    end
+    refresh()
+    if CREATED and KEYS[7] then
+        redis.call('ZADD', KEYS[7], 0, ARGV[1])
+    end
+    return {CREATED and 'created' or 'changed'}
+end

@@ -1,0 +1,90 @@
+"""The contract on Redis: blocking and awaited, over clients of ours and a program's own."""
+
+import atexit
+import os
+from functools import cache
+
+import pytest
+import redis
+import redis.asyncio
+from redis_kit import empty_prefix, url, url_for
+from redis_servers import Server
+
+from threadkeep.backends.redis import RedisBackend, opened
+from threadkeep.testing import BackendContract, Blocking
+
+
+class TestRedis(BackendContract):
+    def new_backend(self, folder):
+        return RedisBackend(url_for(folder))
+
+    def reopen(self, folder):
+        return self.new_backend(folder)
+
+
+class TestAsyncRedis(BackendContract):
+    def new_backend(self, folder):
+        async def make():
+            return RedisBackend(url_for(folder)).asynchronous
+
+        return Blocking(make)
+
+    def reopen(self, folder):
+        return self.new_backend(folder)
+
+
+class Owning:
+    """A backend over a client of the program's, which closes it too."""
+
+    def __init__(self, given):
+        self.given = given
+        self.inner = opened(given, prefix=empty_prefix())
+        self.fetch, self.commit = self.inner.fetch, self.inner.commit
+        self.commit_many = self.inner.commit_many
+
+    def close(self):
+        self.inner.close()
+        self.given.close()
+
+
+class TestGivenClient(BackendContract):
+    """One that speaks the newer protocol."""
+
+    def new_backend(self, folder):
+        return Owning(redis.Redis.from_url(url(), protocol=3))
+
+
+class AsyncOwning(Owning):
+    async def close(self):
+        await self.inner.close()
+        await self.given.aclose()
+
+
+class TestGivenAsyncClient(BackendContract):
+    def new_backend(self, folder):
+        async def make():
+            return AsyncOwning(redis.asyncio.Redis.from_url(url()))
+
+        return Blocking(make)
+
+
+@cache
+def newer_server():
+    """A server of the newest version that is here; it is stopped when the process ends."""
+    program = os.environ.get("TK_TEST_REDIS_NEW_BIN")
+    if not program:
+        return None
+    server = Server(program=program)
+    atexit.register(server.stop)
+    return server
+
+
+class TestNewerRedis(BackendContract):
+    """Redis or Valkey of version 7 or newer."""
+
+    def new_backend(self, folder):
+        server = newer_server()
+        if server is None:
+            pytest.skip("no newer Redis: see scripts/services")
+        server.admin.flushall()
+        return RedisBackend(server.url)

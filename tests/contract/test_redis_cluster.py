@@ -1,0 +1,227 @@
+"""The contract on a Redis cluster of three nodes, and a slot that moves while it is written to."""
+
+import asyncio
+import operator
+import threading
+import uuid
+from itertools import count
+from typing import Annotated, TypedDict
+
+import pytest
+import redis
+import redis.asyncio
+from langgraph.graph import START, StateGraph
+from redis_servers import cluster
+
+import threadkeep
+from threadkeep.backends.redis import RedisBackend, opened
+from threadkeep.backends.redis.keys import index_of, keys_of
+from threadkeep.backends.redis.scripts import Call
+from threadkeep.backends.straight import finish
+from threadkeep.engine.model import Batch, FindThreads, HeadFence, ReadCheckpoint, ReadThread
+from threadkeep.errors import StaleThreadError
+from threadkeep.testing import BackendContract, Blocking
+from threadkeep.testing.records import NOW, checkpoint, segment, uid, write
+
+_numbers = count()
+
+
+def new_prefix():
+    return f"tk-{next(_numbers)}"
+
+
+class TestCluster(BackendContract):
+    prefix = ""
+
+    def new_backend(self, folder):
+        self.prefix = new_prefix()
+        return self.reopen(folder)
+
+    def reopen(self, folder):
+        return RedisBackend(cluster().url, prefix=self.prefix)
+
+
+class TestAsyncCluster(BackendContract):
+    def new_backend(self, folder):
+        async def make():
+            return RedisBackend(cluster().url, prefix=new_prefix()).asynchronous
+
+        return Blocking(make)
+
+
+class State(TypedDict):
+    said: Annotated[list[str], operator.add]
+
+
+def graph(saver):
+    builder = StateGraph(State)
+    builder.add_node("answer", lambda state: {"said": [f"{len(state['said'])} so far"]})
+    builder.add_edge(START, "answer")
+    return builder.compile(checkpointer=saver)
+
+
+def test_a_saver_on_a_cluster():
+    """Everything that spans threads, which are on all nodes."""
+    with threadkeep.open_saver(f"{cluster().url}?prefix={new_prefix()}") as saver:
+        runs = graph(saver)
+        threads = [f"thread {number}" for number in range(9)]
+        for thread in threads:
+            to = {"configurable": {"thread_id": thread}, "run_id": uuid.uuid4()}
+            runs.invoke({"said": ["one"]}, to)
+            asyncio.run(runs.ainvoke({"said": ["two"]}, to))
+            assert runs.get_state(to).values["said"] == ["one", "1 so far", "two", "3 so far"]
+            assert len(list(runs.get_state_history(to))) == 6
+        ids = [found.checkpoint["id"] for found in saver.list(None)]
+        assert len(ids) == 54
+        assert ids == sorted(ids, reverse=True)
+        saver.copy_thread("thread 1", "copy")
+        saver.delete_thread("thread 1")
+        saver.prune(threads[2:])
+        report = saver.check()
+        assert report.ok, report.findings
+        assert report.threads == 9
+        assert saver.stats().checkpoints == 6 + 6 + 7  # two whole ones, seven pruned
+
+
+def node():
+    return {"host": "127.0.0.1", "port": cluster().nodes[1].port}
+
+
+def test_a_given_cluster_client_stays_open():
+    with redis.RedisCluster(**node()) as client:
+        backend = opened(client, prefix=new_prefix())
+        backend.commit(Batch("t", NOW, checkpoints=(checkpoint(1),)))
+        backend.close()
+        assert client.ping()
+
+
+async def test_a_given_async_cluster_client_stays_open():
+    async with redis.asyncio.RedisCluster(**node()) as client:
+        backend = opened(client, prefix=new_prefix())
+        await backend.commit(Batch("t", NOW, checkpoints=(checkpoint(1),)))
+        (state,) = await backend.fetch([ReadCheckpoint("t", "")])
+        assert state.found.row == checkpoint(1)
+        await backend.close()
+        assert await client.ping()
+
+
+# -- the index of threads, which is in a slot of its own ---------------------------------
+
+
+class Sweeping:
+    """A source that empties the index behind the back of whoever has added to it."""
+
+    def __init__(self, inner, index, times):
+        self.inner, self.index, self.times = inner, index, times
+        self.is_cluster, self.sent = True, []
+
+    async def send(self, calls):
+        self.sent += [call.words[0] for call in calls]
+        answers = await self.inner.send(calls)
+        if calls[0].words[0] == "ZADD" and self.times:
+            self.times -= 1
+            await self.inner.send([Call(("DEL", self.index))])
+        return answers
+
+
+@pytest.mark.parametrize("swept", [0, 1])
+def test_a_new_thread_is_in_the_index_whoever_sweeps_it_meanwhile(swept):
+    prefix = new_prefix()
+    backend = RedisBackend(cluster().url, prefix=prefix)
+    backend._face._source = source = Sweeping(backend._face._source, index_of(prefix), swept)
+    backend.commit(Batch("t", NOW, checkpoints=(checkpoint(1),)))
+    assert source.sent == ["EVALSHA", "ZADD", "EVALSHA", "ZADD"]
+    source.sent.clear()
+    backend.commit(Batch("t", NOW, checkpoints=(checkpoint(2),)))
+    assert source.sent == ["EVALSHA"]
+    backend._face._source = source.inner
+    assert backend.fetch([FindThreads(None, 9)]) == [["t"]]
+    backend.close()
+
+
+def test_a_thread_that_came_back_stays_in_the_index():
+    backend = RedisBackend(cluster().url, prefix=new_prefix())
+    backend.commit(Batch("t", NOW, checkpoints=(checkpoint(1),)))
+    finish(backend._face.sweep("t"))  # by somebody who has just not found it
+    finish(backend._face.sweep("never there"))
+    assert backend.fetch([FindThreads(None, 9, empty=True)]) == [["t"]]
+    backend.close()
+
+
+def test_a_refused_batch_brings_no_thread_into_the_index():
+    prefix = new_prefix()
+    backend = RedisBackend(cluster().url, prefix=prefix)
+    with pytest.raises(StaleThreadError):
+        backend.commit(Batch("t", NOW, generation=7))
+    client = redis.RedisCluster(**node())
+    assert not client.exists(index_of(prefix))
+    client.close()
+    backend.close()
+
+
+# -- a slot that moves -------------------------------------------------------------------
+
+
+def batch(number):
+    return Batch(
+        "busy",
+        NOW,
+        fences=(HeadFence("", uid(number - 1) if number > 1 else None),),
+        segments=(segment(number, data=b"%d" % number * 1000),),
+        checkpoints=(checkpoint(number, number - 1, key_pos=number),),
+        writes=(write(number),),
+    )
+
+
+class Load:
+    """Commits one checkpoint after the other until it is told to end."""
+
+    def __init__(self, commit):
+        self.commit = commit
+        self.done = 0
+        self.ended = threading.Event()
+        self.moved_on = threading.Condition()
+
+    def run(self):
+        while not self.ended.is_set():
+            self.commit(batch(self.done + 1))
+            with self.moved_on:
+                self.done += 1
+                self.moved_on.notify_all()
+
+    def wait_for(self, more):
+        wanted = self.done + more
+        with self.moved_on:
+            assert self.moved_on.wait_for(lambda: self.done >= wanted, timeout=20)
+
+
+@pytest.mark.parametrize("face", ["blocking", "awaited"])
+def test_a_slot_moves_while_its_thread_is_written_to(face):
+    prefix = new_prefix()
+    with_cluster = cluster()
+    backend = RedisBackend(with_cluster.url, prefix=prefix)
+    blocking = backend if face == "blocking" else Blocking(lambda: of_loop(backend))
+    load = Load(blocking.commit)
+    worker = threading.Thread(target=load.run)
+    worker.start()
+    try:
+        load.wait_for(20)
+        key = keys_of(prefix, "busy")[0]
+        for _ in range(4):
+            with_cluster.move(key, (with_cluster.owner(key) + 1) % 3)
+            load.wait_for(20)
+    finally:
+        load.ended.set()
+        worker.join()
+    (rows,) = blocking.fetch([ReadThread("busy")])
+    assert [s.row.id for s in rows.checkpoints] == [uid(n) for n in range(1, load.done + 1)]
+    assert all(s.keyframe and s.writes for s in rows.checkpoints)
+    blocking.close()
+    if face == "awaited":
+        blocking.stop()
+        backend.close()
+
+
+async def of_loop(backend):
+    await asyncio.sleep(0)
+    return backend.asynchronous

@@ -1,0 +1,191 @@
+"""Random changes on Redis and in memory: the same refusals, and the same answers to every read.
+
+Ids are such as nobody hopes for: empty, with NUL and what stands for it, one the other's beginning.
+"""
+
+import random
+
+import pytest
+from redis_kit import empty_prefix, url
+
+from threadkeep.backends.memory import MemoryBackend
+from threadkeep.backends.redis import RedisBackend
+from threadkeep.backends.redis.packing import (
+    pack_number,
+    pack_text,
+    place,
+    unpack_number,
+    unpack_text,
+)
+from threadkeep.engine.model import (
+    Batch,
+    CheckpointRow,
+    CopyThread,
+    DropThread,
+    FindThreads,
+    HeadFence,
+    ReadCheckpoint,
+    ReadPath,
+    ReadSegments,
+    ReadThread,
+    RowsFence,
+    ScanCheckpoints,
+    Segment,
+    Span,
+    WriteRow,
+    WritesFence,
+)
+from threadkeep.errors import ThreadkeepError
+
+IDS = (
+    "",
+    "\0",
+    "\0\1",
+    "\1",
+    "\1\1",
+    "\1\2",
+    "\2",
+    "a",
+    "a\0",
+    "a\0b",
+    "a\1",
+    "ab",
+    "b",
+    "é",
+    "😀",
+)
+SPACES = ("", "\0", "n", "n\0", "n\1x")
+THREADS = ("t", "{t}", "}{\0 :é", "")
+BYTES = (b"", b"\0", b"\xff\0", b"x" * 100)
+
+
+def some(chance, make, most):
+    return tuple(make(chance) for _ in range(chance.choice((0, 0, 1, 1, most))))
+
+
+def key(chance):
+    return chance.choice(SPACES), chance.choice(IDS)
+
+
+def checkpoint(chance):
+    return CheckpointRow(
+        *key(chance),
+        parent=chance.choice((None, *IDS)),
+        run=chance.choice((0, 7, -(2**63))),
+        seen=chance.randrange(5),
+        flags=chance.randrange(8),
+        ts=chance.choice((0, -1, 2**62, "", "2024", "\0")),
+        metadata=chance.choice(("{}", '{"source":"loop"}', '{"run_id":"r"}', '{"source":"é"}')),
+        exact=chance.choice((None, *BYTES)),
+        key_log=chance.randrange(3),
+        key_pos=chance.randrange(12),
+        manifest=chance.choice(BYTES),
+    )
+
+
+def write(chance):
+    ids = (chance.choice(IDS), chance.choice(IDS))
+    return WriteRow(*key(chance), chance.choice((0, 7)), 0, *ids, chance.choice(BYTES))
+
+
+def segment(chance):
+    log, start, count = where(chance)
+    return Segment(log, start, count, chance.choice(BYTES))
+
+
+def where(chance):
+    return chance.randrange(3), chance.randrange(10), chance.choice((1, 1, 2, 5))
+
+
+def fence(chance):
+    match chance.randrange(8):
+        case 0 | 1 | 2:
+            return HeadFence(chance.choice(SPACES), chance.choice((None, *IDS)))
+        case 3 | 4 | 5 | 6:
+            return WritesFence(*key(chance), chance.choice((0, 7)), chance.randrange(3))
+        case _:
+            return RowsFence(chance.randrange(4), chance.randrange(4))
+
+
+def change(chance):
+    thread = chance.choice(THREADS)
+    match chance.randrange(20):
+        case 0:
+            return DropThread(thread, chance.randrange(9, 12))
+        case 1 | 2:
+            return CopyThread(thread, chance.choice(THREADS), 12)
+    return Batch(
+        thread,
+        12,
+        generation=chance.choice((None, None, None, 0, 1)),
+        born=chance.choice((None, None, None, -1, 8, 10, 100)),
+        fences=some(chance, fence, 1) if chance.randrange(2) else (),
+        segments=some(chance, segment, 2),
+        checkpoints=some(chance, checkpoint, 4),
+        writes=some(chance, write, 4),
+        drop_segments=some(chance, where, 9),
+        drop_checkpoints=some(chance, key, 3),
+        drop_writes=some(chance, lambda c: (*key(c), c.randrange(3)), 3),
+        hide_checkpoints=some(chance, key, 2),
+        bump=not chance.randrange(5),
+    )
+
+
+def reads(chance):
+    thread, (ns, checkpoint_id) = chance.choice(THREADS), key(chance)
+    after = (chance.choice(IDS), chance.choice(THREADS), chance.choice(SPACES))
+    yield ReadCheckpoint(thread, ns)
+    yield ReadCheckpoint(thread, ns, checkpoint_id)
+    yield ReadSegments(thread, tuple(span(chance) for _ in range(3)))
+    # (a checkpoint may be its own ancestor here)
+    yield ReadPath(thread, ns, checkpoint_id, chance.randrange(5))
+    for among, inside in ((thread, ns), (thread, None), (None, ns), (None, None)):
+        yield ScanCheckpoints(
+            among,
+            inside,
+            chance.choice((None, None, None, *IDS[:3])),
+            chance.choice((None, None, *IDS)),
+            {},
+            chance.choice((None, None, after)),
+            chance.randrange(12),
+        )
+    yield FindThreads(chance.choice((None, *THREADS)), chance.randrange(5))
+    yield FindThreads(None, 9, ("r",))
+    yield FindThreads(None, 9, empty=True)
+
+
+def span(chance):
+    start = chance.randrange(12)
+    return Span(chance.randrange(3), start, start + chance.randrange(6))
+
+
+def outcome(backend, what):
+    try:
+        backend.commit(what)
+    except ThreadkeepError as error:
+        return type(error), error.namespace, error.checkpoint
+    return None
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_the_same_as_in_memory(seed):
+    chance = random.Random(seed)
+    memory, stored = MemoryBackend(), RedisBackend(url(), prefix=empty_prefix())
+    for step in range(60):
+        what = change(chance)
+        assert outcome(stored, what) == outcome(memory, what), f"step {step}: {what}"
+        asked = [*reads(chance), *(ReadThread(thread) for thread in THREADS)]
+        for read, got, want in zip(asked, stored.fetch(asked), memory.fetch(asked), strict=True):
+            assert got == want, f"step {step}: {read}"
+    stored.close()
+
+
+def test_packed_texts_keep_their_order():
+    pairs = [(ns, key) for ns in IDS for key in IDS]
+    assert sorted(pairs, key=lambda pair: place(*pair) + b"\0") == sorted(pairs)
+    assert [unpack_text(pack_text(text)) for text in IDS] == list(IDS)
+
+
+@pytest.mark.parametrize("number", [0, 1, 255, 2**40, 2**63 - 1, -1, -(2**63)])
+def test_packed_numbers_come_back(number):
+    assert unpack_number(pack_number(number)) == number
