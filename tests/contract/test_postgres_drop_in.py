@@ -113,17 +113,45 @@ def test_from_conn_string(fresh, pipeline):
 
 
 def test_a_transaction_that_the_program_has_begun_is_its_own():
+    """It could be undone: nothing is saved in it; reading works."""
     schema = empty_schema()
     with psycopg.connect(url()) as given:
         saver = PostgresSaver(given, schema=schema)
-        with given.transaction(force_rollback=True):
-            put(saver, place(), {"value": 1})
-            assert value_at(saver, place()) == 1
-        assert PostgresSaver(given, schema=schema).get_tuple(place()) is None
-        with given.transaction():
-            put(saver, place(), {"value": 2})
+        put(saver, place(), {"value": 1})
+        with given.transaction(), pytest.raises(InvalidArgumentError, match="middle of a trans"):
+            put(saver, place(), {"value": 2}, value=2)
+        given.execute("SELECT 1")  # (not in autocommit mode, psycopg begins one)
+        with pytest.raises(InvalidArgumentError, match="pool"):
+            put(saver, place(), {"value": 2}, value=2)
+        assert value_at(saver, place()) == 1
+        given.commit()
+        put(saver, place(), {"value": 2}, value=2)
     with PostgresSaver(url(), schema=schema) as other:
         assert value_at(other, place()) == 2
+
+
+def test_a_transaction_begun_in_a_pipeline_is_the_programs_too():
+    schema = empty_schema()
+    with psycopg.connect(url(), autocommit=True) as given:
+        given.execute("CREATE TEMP TABLE mine (n int)")
+        with given.pipeline() as pipe:
+            saver = PostgresSaver(given, pipe, schema=schema)
+            given.execute("BEGIN")
+            given.execute("INSERT INTO mine VALUES (1)")
+            with pytest.raises(InvalidArgumentError, match="middle of a transaction"):
+                put(saver, place(), {"value": 1})
+            given.execute("COMMIT")
+            put(saver, place(), {"value": 2})
+        assert given.execute("SELECT count(*) FROM mine").fetchone() == (1,)
+        assert value_at(saver, place()) == 2
+
+
+@pytest.mark.parametrize("factory", [psycopg.ClientCursor, psycopg.RawCursor])
+def test_a_connection_that_makes_other_cursors(factory):
+    with psycopg.connect(url(), autocommit=True, cursor_factory=factory) as given:
+        saver = PostgresSaver(given, schema=empty_schema())
+        put(saver, place(), {"value": 1})
+        assert value_at(saver, place()) == 1
 
 
 # -- what programs give: awaited -------------------------------------------------------

@@ -11,12 +11,10 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-import weakref
-from collections.abc import Awaitable, Callable, Hashable, Sequence
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
-from types import TracebackType
-from typing import Any
+from typing import Any, TypeAlias
 
 from threadkeep import forks
 from threadkeep.backends.base import (
@@ -31,7 +29,12 @@ from threadkeep.backends.base import (
 from threadkeep.backends.straight import finish
 from threadkeep.backends.tickets import Line, Ticket
 from threadkeep.engine.model import Change, Read
-from threadkeep.errors import InvalidArgumentError, ThreadkeepError
+from threadkeep.errors import (
+    ClosedError,
+    InvalidArgumentError,
+    ThreadkeepError,
+    UnreachableError,
+)
 
 
 @dataclass(frozen=True)
@@ -64,6 +67,10 @@ class GroupCommit:
 
 _LONGEST_WAIT = 60
 
+Turn: TypeAlias = Callable[[], AbstractAsyncContextManager[None]]
+"""Gives a lock to be held by `async with`, the same one each time."""
+
+_NOT_OF_ONE = (UnreachableError, ClosedError)  # failures that no single change has caused
 _CommitMany = Callable[[Sequence[Change]], Awaitable[list[ThreadkeepError | None]]]
 
 
@@ -74,7 +81,7 @@ class _Queue:
         self,
         how: GroupCommit,
         commit_many: _CommitMany,
-        turn: AbstractAsyncContextManager[None],
+        turn: Turn,
         pause: Callable[[float], Awaitable[None]],
     ) -> None:
         self._how = how
@@ -89,7 +96,7 @@ class _Queue:
         ticket = Ticket(change)
         self._waiting.add([ticket])
         try:
-            async with self._turn:
+            async with self._turn():
                 while not ticket.done:
                     await self._gather()
                     await self._commit_waiting()
@@ -121,8 +128,11 @@ class _Queue:
         try:
             results = await self._commit_many([ticket.change for ticket in group])
         except ThreadkeepError as error:
-            if len(group) == 1:
-                group[0].settle(error)
+            if len(group) == 1 or isinstance(error, _NOT_OF_ONE):
+                for ticket in group:  # (each has its own: an error collects a traceback)
+                    own = type(error)(error.message, hint=error.hint)
+                    own.__cause__ = error.__cause__
+                    ticket.settle(own)
             else:
                 for ticket in group:
                     await self._settle([ticket])
@@ -137,13 +147,23 @@ class Lanes:
     Those that wait then go together; commits of different threads never wait here.
     """
 
-    def __init__(
-        self, commit_many: _CommitMany, new_turn: Callable[[], AbstractAsyncContextManager[None]]
-    ) -> None:
+    def __init__(self, commit_many: _CommitMany, new_turn: Callable[[], Turn]) -> None:
         self._commit_many = commit_many
         self._new_turn = new_turn
+        self._start()
+        forks.watch(self)
+
+    def _start(self) -> None:
         self._lanes: dict[Hashable, _Lane] = {}
         self._lock = threading.Lock()
+
+    def before_fork(self) -> None:
+        """See `Forks.before_fork`."""
+
+    def after_fork(self, *, in_child: bool) -> None:
+        """See `Forks.after_fork`: nobody is left in the child whom one could wait for."""
+        if in_child:
+            self._start()
 
     async def commit(self, change: Change, key: Hashable) -> None:
         """Carry out the change, with others of the same key; return when it is durable."""
@@ -178,22 +198,23 @@ async def _no_pause(_seconds: float) -> None:
 # -- in front of blocking stores -------------------------------------------------------
 
 
-class ThreadsTurn:
+def threads_turn() -> Turn:
     """A lock of threads, as an async one that never suspends."""
+    lock = threading.Lock()
 
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
+    @asynccontextmanager
+    async def held() -> AsyncIterator[None]:
+        # A real `with`, which an interruption at any moment cannot leave locked.
+        with lock:
+            yield
 
-    async def __aenter__(self) -> None:
-        self._lock.acquire()
+    return held
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        value: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self._lock.release()
+
+def tasks_turn() -> Turn:
+    """A lock of tasks."""
+    lock = asyncio.Lock()
+    return lambda: lock
 
 
 async def _sleep(seconds: float) -> None:
@@ -215,7 +236,7 @@ class Grouped:
         async def commit_many(changes: Sequence[Change]) -> list[ThreadkeepError | None]:
             return self._backend.commit_many(changes)
 
-        return _Queue(self._how, commit_many, ThreadsTurn(), _sleep)
+        return _Queue(self._how, commit_many, threads_turn(), _sleep)
 
     def fetch(self, reads: Sequence[Read]) -> list[Any]:
         """See `Backend.fetch`."""
@@ -256,9 +277,7 @@ class AsyncGrouped:
     def __init__(self, backend: GroupingAsyncBackend, how: GroupCommit) -> None:
         self._backend = backend
         self._how = how
-        self._queues: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _Queue] = (
-            weakref.WeakKeyDictionary()
-        )
+        self._queues: dict[asyncio.AbstractEventLoop, _Queue] = {}
 
     async def fetch(self, reads: Sequence[Read]) -> list[Any]:
         """See `AsyncBackend.fetch`."""
@@ -269,7 +288,9 @@ class AsyncGrouped:
         loop = asyncio.get_running_loop()
         queue = self._queues.get(loop)
         if queue is None:
-            queue = _Queue(self._how, self._backend.commit_many, asyncio.Lock(), asyncio.sleep)
+            for ended in [known for known in tuple(self._queues) if known.is_closed()]:
+                self._queues.pop(ended, None)
+            queue = _Queue(self._how, self._backend.commit_many, tasks_turn(), asyncio.sleep)
             self._queues[loop] = queue
         await queue.commit(change)
 

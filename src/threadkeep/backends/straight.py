@@ -1,19 +1,21 @@
 """Running coroutines that never suspend, so that one logic serves waiting and awaiting.
 
-Only that lives here, and a blocking backend behind the async protocol. Invariant: such a
-coroutine runs in the calling thread, to its end.
+Only that lives here, and backends of one kind behind the protocol of the other. Invariant:
+such a coroutine runs in the calling thread, to its end.
 """
 
 from __future__ import annotations
 
 from collections.abc import Coroutine, Sequence
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
-from threadkeep.backends.base import Backend
+from threadkeep.backends.base import Backend, GroupingAsyncBackend
 from threadkeep.engine.model import Change, Read
+from threadkeep.errors import ThreadkeepError
 
 T = TypeVar("T")
 B = TypeVar("B", bound=Backend)
+A = TypeVar("A", bound=GroupingAsyncBackend)
 
 
 def finish(coroutine: Coroutine[Any, Any, T]) -> T:
@@ -26,6 +28,46 @@ def finish(coroutine: Coroutine[Any, Any, T]) -> T:
     finally:
         coroutine.close()
     raise AssertionError("what blocks does not suspend")  # pragma: no cover
+
+
+class Loops(Protocol):
+    """What an awaiting face keeps for each event loop."""
+
+    def close_elsewhere(self) -> None:
+        """Close it in all event loops but the one that runs here, if one does."""
+
+
+class BlockingFace(Generic[A]):
+    """A backend for blocking calls: an async one over connections that never suspend.
+
+    Args:
+        face: that one.
+        asynchronous: the same store for awaiting calls, where there is one.
+        loops: what that one keeps.
+    """
+
+    def __init__(self, face: A, asynchronous: A | None, loops: Loops | None) -> None:
+        self._face = face
+        self._loops = loops
+        self.asynchronous = asynchronous
+
+    def fetch(self, reads: Sequence[Read]) -> list[Any]:
+        """See `Backend.fetch`."""
+        return finish(self._face.fetch(reads))
+
+    def commit(self, change: Change) -> None:
+        """See `Backend.commit`."""
+        finish(self._face.commit(change))
+
+    def commit_many(self, changes: Sequence[Change]) -> list[ThreadkeepError | None]:
+        """See `GroupingBackend.commit_many`."""
+        return finish(self._face.commit_many(changes))
+
+    def close(self) -> None:
+        """Close all connections of ours; later calls raise `ClosedError`. Idempotent."""
+        finish(self._face.close())
+        if self._loops is not None:
+            self._loops.close_elsewhere()
 
 
 class Straight(Generic[B]):

@@ -16,7 +16,6 @@ from typing import Any, TypeVar
 
 from psycopg import AsyncConnection, Connection
 from psycopg_pool import AsyncConnectionPool, ConnectionPool
-from tenacity import AsyncRetrying, retry_if_exception, stop_after_delay, wait_random_exponential
 
 from threadkeep.backends.grouping import Lanes
 from threadkeep.backends.postgres import changes, migrations, reads
@@ -39,13 +38,12 @@ from threadkeep.backends.postgres.pools import (
 from threadkeep.backends.postgres.refusals import refusal
 from threadkeep.backends.postgres.settings import Settings, checked_conninfo, without_schema
 from threadkeep.backends.postgres.statement import Rows, Statement
-from threadkeep.backends.straight import finish
+from threadkeep.backends.straight import BlockingFace, finish
+from threadkeep.backends.trying import again
 from threadkeep.engine.model import Change, CopyThread, Read, ReadThread
 from threadkeep.errors import InvalidArgumentError, ThreadExistsError, ThreadkeepError
 
 T = TypeVar("T")
-
-_PATIENCE = 45.0  # seconds to go on trying: a server restarts, or another takes over, in less
 
 
 class AsyncPostgresBackend:
@@ -77,21 +75,24 @@ class AsyncPostgresBackend:
     async def commit(self, change: Change) -> None:
         """Carry out the change, all or nothing. See `Backend.commit`."""
         # Commits of one thread wait for its row: those that do go together.
-        await self._lanes.commit(change, (self._source.where(), _locked(change)))
+        await self._lanes.commit(change, (self._source.where(), changes.locked(change)[0]))
 
     async def commit_many(self, given: Sequence[Change]) -> list[ThreadkeepError | None]:
         """Carry out several changes in one transaction. See `GroupingBackend.commit_many`."""
-        # Threads are locked in one order everywhere: so no two groups wait for each other.
-        order = sorted(range(len(given)), key=lambda i: _locked(given[i]))
-        statements = [self._ready(changes.statement(given[i])) for i in order]
+        if not given:
+            return []
+        statements = [self._ready(changes.statement(change)) for change in given]
+        if len(given) > 1:
+            # All threads are locked first, in one order: so no two groups wait for each other.
+            statements.insert(0, self._ready(changes.locking(given)))
         losses: list[Exception] = []
         with self._named():
             answers = await self._answered(statements, NEWEST_STATE, losses)
-        results: list[ThreadkeepError | None] = [None] * len(given)
-        for i, rows in zip(order, answers, strict=True):
-            refused = refusal(rows, given[i])
+        results: list[ThreadkeepError | None] = []
+        for change, rows in zip(given, answers[-len(given) :], strict=True):
+            refused = refusal(rows, change)
             done = losses and isinstance(refused, ThreadExistsError)
-            results[i] = None if done and await self._is_copied(given[i]) else refused
+            results.append(None if done and await self._is_copied(change) else refused)
         return results
 
     async def _is_copied(self, change: Change) -> bool:
@@ -166,14 +167,7 @@ class AsyncPostgresBackend:
             await self._source.mend()
         if losses is not None:
             losses += lost
-        tries = AsyncRetrying(
-            sleep=self._source.pause,
-            retry=retry_if_exception(passes),
-            wait=wait_random_exponential(multiplier=0.1, max=2.0),
-            stop=stop_after_delay(_PATIENCE),
-            reraise=True,
-        )
-        return await tries(call)
+        return await again(call, passes, self._source.pause)
 
     async def _send(self, message: Message) -> list[Rows]:
         async with self._source.lend() as conn:
@@ -188,14 +182,7 @@ class AsyncPostgresBackend:
             raise mapped(error, self._server, migrating=migrating) from error
 
 
-def _locked(change: Change) -> str:
-    """The (first) thread that a change locks."""
-    if isinstance(change, CopyThread):
-        return min(change.source, change.target)
-    return change.thread
-
-
-class PostgresBackend:
+class PostgresBackend(BlockingFace[AsyncPostgresBackend]):
     """Rows in a PostgreSQL database, for blocking calls; `asynchronous` serves awaiting ones.
 
     Args:
@@ -212,42 +199,22 @@ class PostgresBackend:
     def __init__(
         self, database: str | ConnectionPool[Any] | Connection[Any], **options: Any
     ) -> None:
-        source: Source
         if isinstance(database, str):
             url, schema = without_schema(database)
             if schema is not None:
                 options.setdefault("schema", schema)
             settings = Settings(checked_conninfo(url), **options)
-            source, own = OwnPool(settings), OwnAsyncPools(settings)
-            self._loops: OwnAsyncPools | None = own
-            self.asynchronous: AsyncPostgresBackend | None = AsyncPostgresBackend(own, settings)
+            source, loops = OwnPool(settings), OwnAsyncPools(settings)
+            native = AsyncPostgresBackend(loops, settings)
+            super().__init__(AsyncPostgresBackend(source, settings), native, loops)
         else:
             settings = Settings(_conninfo_of(database), **options)
-            source = _given(database)
-            self._loops, self.asynchronous = None, None
-        self._face = AsyncPostgresBackend(source, settings)
-
-    def fetch(self, reads: Sequence[Read]) -> list[Any]:
-        """Answer each read, in order, all from one state. See `Backend.fetch`."""
-        return finish(self._face.fetch(reads))
-
-    def commit(self, change: Change) -> None:
-        """Carry out the change, all or nothing. See `Backend.commit`."""
-        finish(self._face.commit(change))
-
-    def commit_many(self, given: Sequence[Change]) -> list[ThreadkeepError | None]:
-        """See `GroupingBackend.commit_many`."""
-        return finish(self._face.commit_many(given))
+            face = AsyncPostgresBackend(_given(database), settings)
+            super().__init__(face, None, None)
 
     def migrate(self) -> None:
         """See `AsyncPostgresBackend.migrate`."""
         finish(self._face.migrate())
-
-    def close(self) -> None:
-        """Close all connections of ours; later calls raise `ClosedError`. Idempotent."""
-        finish(self._face.close())
-        if self._loops is not None:
-            self._loops.close_elsewhere()
 
 
 def _given(database: object) -> Source:

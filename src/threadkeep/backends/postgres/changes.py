@@ -29,9 +29,11 @@ from threadkeep.engine.model import (
     WriteRow,
     WritesFence,
 )
+from threadkeep.errors import InvalidArgumentError
 
 _Row: TypeAlias = tuple[Any, ...]
 
+_MOST_BYTES = 1_000_000_000  # of one message to the server, with room for the rest of it
 _FEW = 3  # rows of a kind that are given value by value: each number is another statement
 
 # The parameters of `commit_batch` that come as arrays, by the kind of row they describe.
@@ -77,12 +79,30 @@ def statement(change: Change) -> Statement:
     return _CHANGES[type(change)](change)
 
 
+def locked(change: Change) -> tuple[str, ...]:
+    """The threads that a change locks, in the order in which it does."""
+    if isinstance(change, CopyThread):
+        return tuple(sorted((change.source, change.target)))
+    return (change.thread,)
+
+
+def locking(several: Iterable[Change]) -> Statement:
+    """What locks the threads of several changes, in the order of their names."""
+    threads = sorted({pack_text(thread) for change in several for thread in locked(change)})
+    return Statement(
+        "SELECT FROM {schema}.threads WHERE thread_id = ANY(%s) ORDER BY thread_id"
+        " FOR NO KEY UPDATE",
+        (threads,),
+    )
+
+
 # -- batches -------------------------------------------------------------------------
 
 
 def _batch(batch: Batch) -> Statement:
     thread, born, generation = pack_text(batch.thread), batch.born, batch.generation
     values: list[Any] = [thread, _number(born), _number(generation), batch.bump]
+    _check_size(batch)
     present = []
     for kind, row_of in _ROWS.items():
         rows: Sequence[Any] = getattr(batch, kind)
@@ -92,6 +112,18 @@ def _batch(batch: Batch) -> Statement:
             for column in _columns(map(row_of, rows), _ARRAYS[kind]):
                 values += column if few else (column,)
     return Statement(_call(tuple(present)), tuple(values))
+
+
+def _check_size(batch: Batch) -> None:
+    """Refuse what the server cannot take: it would just end the connection."""
+    size = sum([len(segment.data) for segment in batch.segments])
+    size += sum([len(row.body) for row in batch.writes])
+    if size > _MOST_BYTES:
+        raise InvalidArgumentError(
+            f"What is to be stored at once takes {size:,} bytes; PostgreSQL takes 1 GB.",
+            hint="Keep larger values outside the state.",
+            thread=batch.thread,
+        )
 
 
 def _columns(rows: Iterable[_Row], kinds: Sequence[tuple[str, str]]) -> Iterator[list[Any]]:

@@ -2,8 +2,8 @@
 
 The two ways to do that, blocking and awaited, live here and nowhere else. Invariants: a
 single statement is a transaction of its own; several are one, pipelined; where the program
-has begun a transaction on a connection that it gave, they are a part of that; a call that
-fails leaves no transaction open which it began.
+has begun a transaction on a connection that it gave, reads are a part of that, and changes
+are refused; a call that fails leaves no transaction open which it began.
 
 Rows come in binary form where there are parameters (without, PostgreSQL takes several
 commands in one text, but gives texts only).
@@ -14,10 +14,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from psycopg import AsyncConnection, Connection, pq
+from psycopg import AsyncConnection, AsyncCursor, Connection, Cursor, pq
 from psycopg.rows import tuple_row
 
 from threadkeep.backends.postgres.statement import Rows, Statement
+from threadkeep.errors import InvalidArgumentError
 
 ONE_STATE = "REPEATABLE READ"
 """For reads: all statements see what the first one sees."""
@@ -47,7 +48,7 @@ class _Frame(NamedTuple):
 
 
 def _frame(conn: Connection[Any] | AsyncConnection[Any], message: Message) -> _Frame:
-    in_pipeline = conn.pgconn.pipeline_status != pq.PipelineStatus.OFF
+    in_pipeline = _in_pipeline(conn)
     if len(message.statements) + len(message.before) == 1:
         # (in a pipeline, what is answered is not committed before that is synchronized)
         return _Frame(message.statements, slice(None), in_pipeline, not conn.autocommit)
@@ -63,6 +64,22 @@ def _frame(conn: Connection[Any] | AsyncConnection[Any], message: Message) -> _F
     return _Frame(sent, answered, pipelined=True, to_commit=not conn.autocommit)
 
 
+def _in_pipeline(conn: Connection[Any] | AsyncConnection[Any]) -> bool:
+    return conn.pgconn.pipeline_status != pq.PipelineStatus.OFF
+
+
+def _refuse_changes(message: Message) -> None:
+    """Refuse to change anything in the program's own transaction.
+
+    It could be undone, and what was promised to be durable with it.
+    """
+    if message.isolation == NEWEST_STATE:
+        raise InvalidArgumentError(
+            "The given connection is in the middle of a transaction, which could be undone.",
+            hint="End it first, or give the saver a pool, or a connection of its own.",
+        )
+
+
 def _is_begun(conn: Connection[Any] | AsyncConnection[Any]) -> bool:
     """Whether the connection is in a transaction, be it one that has failed."""
     return conn.info.transaction_status in (
@@ -73,9 +90,15 @@ def _is_begun(conn: Connection[Any] | AsyncConnection[Any]) -> bool:
 
 def send(conn: Connection[Any], message: Message) -> list[Rows]:
     """The rows of each statement; whatever they changed is durable on return."""
+    if _in_pipeline(conn):
+        with conn.pipeline():  # whose end synchronizes: only then is known what was begun
+            pass
     if _is_begun(conn):
+        _refuse_changes(message)
         with conn.transaction():  # a savepoint
-            return [_rows(_execute(conn, statement)) for statement in message.statements]
+            with conn.pipeline():
+                cursors = [_execute(conn, statement) for statement in message.statements]
+            return [_rows(cursor) for cursor in cursors]
     frame = _frame(conn, message)
     try:
         if frame.pipelined:
@@ -94,7 +117,8 @@ def send(conn: Connection[Any], message: Message) -> list[Rows]:
 
 
 def _execute(conn: Connection[Any], statement: Statement) -> Any:
-    cursor = conn.cursor(row_factory=tuple_row)
+    # (not `conn.cursor()`: a given connection may make cursors of another kind)
+    cursor = Cursor(conn, row_factory=tuple_row)
     return cursor.execute(statement.sql, statement.values, binary=bool(statement.values))
 
 
@@ -104,9 +128,15 @@ def _rows(cursor: Any) -> Rows:
 
 async def asend(conn: AsyncConnection[Any], message: Message) -> list[Rows]:
     """See `send`."""
+    if _in_pipeline(conn):
+        async with conn.pipeline():
+            pass
     if _is_begun(conn):
+        _refuse_changes(message)
         async with conn.transaction():
-            return [await _arows(await _aexecute(conn, s)) for s in message.statements]
+            async with conn.pipeline():
+                cursors = [await _aexecute(conn, statement) for statement in message.statements]
+            return [await _arows(cursor) for cursor in cursors]
     frame = _frame(conn, message)
     try:
         if frame.pipelined:
@@ -125,7 +155,7 @@ async def asend(conn: AsyncConnection[Any], message: Message) -> list[Rows]:
 
 
 async def _aexecute(conn: AsyncConnection[Any], statement: Statement) -> Any:
-    cursor = conn.cursor(row_factory=tuple_row)
+    cursor = AsyncCursor(conn, row_factory=tuple_row)
     return await cursor.execute(statement.sql, statement.values, binary=bool(statement.values))
 
 

@@ -22,7 +22,7 @@ from psycopg import AsyncConnection, Connection
 from psycopg_pool import AsyncConnectionPool, ConnectionPool
 
 from threadkeep import forks
-from threadkeep.backends.grouping import ThreadsTurn
+from threadkeep.backends.grouping import Turn, tasks_turn, threads_turn
 from threadkeep.backends.postgres.exchange import Message, asend, send
 from threadkeep.backends.postgres.failures import mapped
 from threadkeep.backends.postgres.settings import Settings
@@ -48,7 +48,7 @@ class Source(Protocol):
     async def pause(self, seconds: float) -> None:
         """Wait before the same is tried again."""
 
-    def turn(self) -> AbstractAsyncContextManager[None]:
+    def turn(self) -> Turn:
         """A new lock for the callers of this source, who all wait `where` it was made."""
 
     def where(self) -> Hashable:
@@ -67,8 +67,8 @@ class _Blocking:
     async def pause(self, seconds: float) -> None:
         time.sleep(seconds)  # noqa: ASYNC251 - on a blocking source nothing else waits for it
 
-    def turn(self) -> AbstractAsyncContextManager[None]:
-        return ThreadsTurn()
+    def turn(self) -> Turn:
+        return threads_turn()
 
     def where(self) -> Hashable:
         return os.getpid()  # after a fork nobody is left whom a caller could wait for
@@ -83,8 +83,8 @@ class _Awaiting:
     async def pause(self, seconds: float) -> None:
         await asyncio.sleep(seconds)
 
-    def turn(self) -> AbstractAsyncContextManager[None]:
-        return asyncio.Lock()
+    def turn(self) -> Turn:
+        return tasks_turn()
 
     def where(self) -> Hashable:
         return asyncio.get_running_loop()

@@ -18,6 +18,7 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from threadkeep.errors import InvalidArgumentError, OpenError
 
 _QUOTED = re.compile(r'".*"', re.DOTALL)  # what libpq quotes of a conninfo may be its password
+_LONGEST_TIMEOUT = 2**31 - 1  # milliseconds, as the server counts
 _LONGEST_NAME = 63  # bytes of an identifier, as PostgreSQL is built
 
 
@@ -64,6 +65,8 @@ class Settings:
             _refuse("prepare_threshold", self.prepare_threshold, "Give 0 or more, or None.")
         if self.statement_timeout is not None and not _is_time(self.statement_timeout):
             _refuse("statement_timeout", self.statement_timeout, "Give seconds, or None.")
+        if (self.statement_timeout or 0) * 1000 > _LONGEST_TIMEOUT:
+            _refuse("statement_timeout", self.statement_timeout, "Give 2,147,483 at most.")
         if not isinstance(self.application_name, str):
             _refuse("application_name", self.application_name, "Give a text.")
 

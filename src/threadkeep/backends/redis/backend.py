@@ -12,16 +12,11 @@ from __future__ import annotations
 import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import redis.asyncio.cluster
 import redis.cluster
-from tenacity import (
-    AsyncRetrying,
-    retry_if_exception,
-    stop_after_delay,
-    wait_random_exponential,
-)
 
 from threadkeep.backends.redis.changes import batch_arguments
 from threadkeep.backends.redis.clients import (
@@ -37,7 +32,8 @@ from threadkeep.backends.redis.reads import Inquiry, Question, inquiry, is_of_th
 from threadkeep.backends.redis.scripts import Call, Word, call, reading, writing
 from threadkeep.backends.redis.settings import Settings, refuse_decoding, without_prefix
 from threadkeep.backends.redis.spanning import answer
-from threadkeep.backends.straight import finish
+from threadkeep.backends.straight import BlockingFace
+from threadkeep.backends.trying import again
 from threadkeep.engine.model import (
     Batch,
     Change,
@@ -45,8 +41,6 @@ from threadkeep.engine.model import (
     Read,
 )
 from threadkeep.errors import InvalidArgumentError, ThreadExistsError, ThreadkeepError
-
-_PATIENCE = 45.0  # seconds to go on trying: a server restarts, or another takes over, in less
 
 
 class AsyncRedisBackend:
@@ -233,14 +227,7 @@ class AsyncRedisBackend:
             # What was never reached is no lost connection: it is said at once.
             if not passes(error) or (lost(error) and not self._was_reached):
                 raise
-        tries = AsyncRetrying(
-            sleep=self._source.pause,
-            retry=retry_if_exception(passes),
-            wait=wait_random_exponential(multiplier=0.1, max=2.0),
-            stop=stop_after_delay(_PATIENCE),
-            reraise=True,
-        )
-        return await tries(self._send, calls)
+        return await again(partial(self._send, calls), passes, self._source.pause)
 
     async def _send(self, calls: Sequence[Call]) -> list[Any]:
         answers = await self._source.send(calls)
@@ -259,7 +246,7 @@ class AsyncRedisBackend:
             raise mapped(error, self._settings.server) from error
 
 
-class RedisBackend:
+class RedisBackend(BlockingFace[AsyncRedisBackend]):
     """Rows in Redis, for blocking calls; `asynchronous` serves awaiting ones.
 
     Args:
@@ -273,38 +260,17 @@ class RedisBackend:
     """
 
     def __init__(self, server: Any, **options: Any) -> None:
-        source: Source
-        self._loops: OwnAsyncClients | None = None
-        self.asynchronous: AsyncRedisBackend | None = None
         if isinstance(server, str):
             url, prefix = without_prefix(server)
             if prefix is not None:
                 options.setdefault("prefix", prefix)
             settings = Settings(url, **options)
-            source, self._loops = OwnClient(settings), OwnAsyncClients(settings)
-            self.asynchronous = AsyncRedisBackend(self._loops, settings)
+            source, loops = OwnClient(settings), OwnAsyncClients(settings)
+            native = AsyncRedisBackend(loops, settings)
+            super().__init__(AsyncRedisBackend(source, settings), native, loops)
         else:
-            settings = Settings("", **options)
-            source = GivenClient(_checked(server, _BLOCKING))
-        self._face = AsyncRedisBackend(source, settings)
-
-    def fetch(self, reads: Sequence[Read]) -> list[Any]:
-        """Answer each read, in order; those of one thread from one state. See `Backend.fetch`."""
-        return finish(self._face.fetch(reads))
-
-    def commit(self, change: Change) -> None:
-        """Carry out the change, all or nothing. See `Backend.commit`."""
-        finish(self._face.commit(change))
-
-    def commit_many(self, changes: Sequence[Change]) -> list[ThreadkeepError | None]:
-        """See `GroupingBackend.commit_many`."""
-        return finish(self._face.commit_many(changes))
-
-    def close(self) -> None:
-        """Close all connections of ours; later calls raise `ClosedError`. Idempotent."""
-        finish(self._face.close())
-        if self._loops is not None:
-            self._loops.close_elsewhere()
+            given = GivenClient(_checked(server, _BLOCKING))
+            super().__init__(AsyncRedisBackend(given, Settings("", **options)), None, None)
 
 
 _BLOCKING = (redis.Redis, redis.cluster.RedisCluster)

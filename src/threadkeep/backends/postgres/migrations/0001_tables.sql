@@ -78,10 +78,22 @@ ALTER TABLE {schema}.segments ALTER COLUMN data SET STORAGE EXTERNAL;
 -- What is refused is an answer, not an error: others in the same transaction are left alone,
 -- and a conflict that a program expects is no line in the server's log (see refusals.py).
 
+-- Microseconds since 1970 as a time. (A number times an interval goes by way of a double: whole
+-- seconds and the rest apart are exact for all times that there are.)
+CREATE FUNCTION {schema}.time_of(micros bigint)
+RETURNS timestamptz LANGUAGE sql IMMUTABLE AS $$
+    SELECT timestamptz 'epoch' + micros / 1000000 * interval '1 second'
+        + mod(micros, 1000000) * interval '1 microsecond'
+$$;
+
 CREATE FUNCTION {schema}.lock_thread(
     the_thread text, OUT its_generation bigint, OUT its_end timestamptz, OUT is_new boolean)
 LANGUAGE plpgsql AS $$
 BEGIN
+    -- With an older snapshot, what others committed while this waited would not be seen.
+    IF current_setting('transaction_isolation') <> 'read committed' THEN
+        RAISE EXCEPTION 'changes need the isolation level READ COMMITTED' USING ERRCODE = 'TK001';
+    END IF;
     is_new := false;
     LOOP
         SELECT generation, deleted_at INTO its_generation, its_end
@@ -196,20 +208,27 @@ LANGUAGE plpgsql AS $$
 DECLARE
     thread record;
     fence record;
+    is_retry boolean;
     places text[];
 BEGIN
-    -- With an older snapshot, what others committed while this waited would not be seen.
-    IF current_setting('transaction_isolation') <> 'read committed' THEN
-        RAISE EXCEPTION 'commits need the isolation level READ COMMITTED' USING ERRCODE = 'TK001';
-    END IF;
     thread := {schema}.lock_thread(the_thread);
-    IF born IS NOT NULL AND thread.its_end >= timestamptz 'epoch' + born * interval '1 microsecond' THEN
+    IF born IS NOT NULL AND thread.its_end >= {schema}.time_of(born) THEN
         refusal := 'deleted';
     ELSIF expected_generation <> thread.its_generation THEN
         refusal := 'stale';
     END IF;
+    -- What is stored already is done again only because its answer was lost: then checkpoints
+    -- that came after it are no reason to refuse it.
+    is_retry := fence_kinds IS NOT NULL AND checkpoint_ids IS NOT NULL AND NOT EXISTS (
+        SELECT FROM unnest(checkpoint_namespaces, checkpoint_ids, checkpoint_manifests)
+            own (ns, id, manifest)
+        WHERE NOT EXISTS (
+            SELECT FROM {schema}.checkpoints c
+            WHERE c.thread_id = the_thread AND c.checkpoint_ns = own.ns
+                AND c.checkpoint_id = own.id AND c.manifest = own.manifest));
     FOR i IN 1 .. coalesce(cardinality(fence_kinds), 0) LOOP
         EXIT WHEN refusal IS NOT NULL;
+        CONTINUE WHEN is_retry AND fence_kinds[i] = 'head';
         fence := {schema}.break_of_fence(
             the_thread, fence_kinds[i], fence_namespaces[i], fence_ids[i], fence_a[i], fence_b[i],
             checkpoint_namespaces, checkpoint_ids);
@@ -264,7 +283,7 @@ BEGIN
         VALUES (
             the_thread, checkpoint_namespaces[i], checkpoint_ids[i], checkpoint_parents[i],
             checkpoint_runs[i], checkpoint_seens[i], checkpoint_flags[i],
-            timestamptz 'epoch' + checkpoint_times[i] * interval '1 microsecond',
+            {schema}.time_of(checkpoint_times[i]),
             checkpoint_time_texts[i], checkpoint_metadatas[i]::jsonb, checkpoint_metadata_texts[i],
             checkpoint_exacts[i], checkpoint_key_logs[i], checkpoint_key_places[i],
             checkpoint_manifests[i])
@@ -322,24 +341,37 @@ BEGIN
     PERFORM {schema}.lock_thread(the_thread);
     PERFORM {schema}.empty_thread(the_thread);
     UPDATE {schema}.threads
-    SET deleted_at = timestamptz 'epoch' + at_time * interval '1 microsecond',
+    SET deleted_at = {schema}.time_of(at_time),
         generation = generation + 1
     WHERE thread_id = the_thread;
 END
 $$;
 
+CREATE FUNCTION {schema}.holds_rows(the_thread text)
+RETURNS boolean LANGUAGE sql STABLE AS $$
+    SELECT EXISTS (SELECT FROM {schema}.checkpoints WHERE thread_id = the_thread)
+        OR EXISTS (SELECT FROM {schema}.writes WHERE thread_id = the_thread)
+        OR EXISTS (SELECT FROM {schema}.segments WHERE thread_id = the_thread)
+$$;
+
 CREATE FUNCTION {schema}.copy_thread(source text, target text, OUT refusal text)
 LANGUAGE plpgsql AS $$
+DECLARE
+    one record;
+    other record;
 BEGIN
-    IF NOT EXISTS (SELECT FROM {schema}.checkpoints WHERE thread_id = source)
-        AND NOT EXISTS (SELECT FROM {schema}.writes WHERE thread_id = source)
-        AND NOT EXISTS (SELECT FROM {schema}.segments WHERE thread_id = source)
-    THEN
+    IF NOT {schema}.holds_rows(source) THEN
         RETURN;
     END IF;
     -- In the order of their names, so that two copies cannot wait for each other.
-    PERFORM {schema}.lock_thread(least(source COLLATE "C", target COLLATE "C"));
-    PERFORM {schema}.lock_thread(greatest(source COLLATE "C", target COLLATE "C"));
+    one := {schema}.lock_thread(least(source COLLATE "C", target COLLATE "C"));
+    other := {schema}.lock_thread(greatest(source COLLATE "C", target COLLATE "C"));
+    IF NOT {schema}.holds_rows(source) THEN  -- it was deleted while this waited
+        IF one.is_new OR other.is_new THEN
+            DELETE FROM {schema}.threads WHERE thread_id = target;
+        END IF;
+        RETURN;
+    END IF;
     IF source = target
         OR EXISTS (SELECT FROM {schema}.checkpoints WHERE thread_id = target)
     THEN
