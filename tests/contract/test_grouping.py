@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 import threading
 
 import pytest
@@ -14,7 +15,12 @@ from threadkeep.backends.memory import MemoryBackend
 from threadkeep.backends.postgres import PostgresBackend
 from threadkeep.backends.sqlite import SqliteBackend
 from threadkeep.engine.model import Batch, FindThreads, HeadFence, ReadThread
-from threadkeep.errors import BackendError, ConflictError, InvalidArgumentError
+from threadkeep.errors import (
+    BackendError,
+    ConflictError,
+    InvalidArgumentError,
+    UnreachableError,
+)
 from threadkeep.testing import BackendContract, Blocking
 from threadkeep.testing.records import checkpoint, write
 
@@ -133,6 +139,51 @@ def test_where_a_transaction_fails_each_is_tried_alone():
     errors = crowd(store, batches(5), GroupCommit(max_wait=0))
     assert [number for number, error in enumerate(errors) if error] == [2]
     assert len(store.fetch([FindThreads(None, 99, empty=True)])[0]) == 4
+
+
+def test_a_store_that_is_away_fails_all_at_once():
+    store, tries = Watched(), []
+
+    def fails(changes):
+        tries.append(len(changes))
+        raise UnreachableError("away", hint="wait")
+
+    store.fails = fails
+    errors = crowd(store, batches(5), GroupCommit(max_wait=0))
+    assert tries == [1, 4]
+    assert [type(error) for error in errors] == [UnreachableError] * 5
+    assert len({id(error) for error in errors}) == 5  # each caller has its own
+
+
+@pytest.mark.filterwarnings("ignore:coroutine")  # (one that was interrupted as it began)
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_an_interruption_leaves_no_turn_taken():
+    """A signal's handler runs where a function begins: whichever it is, the turn is free after."""
+    backend = Grouped(MemoryBackend(), GroupCommit(max_wait=0))
+    interrupted = 0
+    while True:
+        left = interrupted + 1
+
+        def begin(_frame, _event, _argument):
+            nonlocal left
+            left -= 1
+            if not left:
+                sys.settrace(None)
+                raise KeyboardInterrupt
+
+        sys.settrace(begin)
+        try:
+            backend.commit(Batch("t", 1))
+            break
+        except KeyboardInterrupt:
+            interrupted += 1
+        finally:
+            sys.settrace(None)
+        after = threading.Thread(target=backend.commit, args=(Batch("t", 1),), daemon=True)
+        after.start()
+        after.join(10)
+        assert not after.is_alive(), f"interrupted at call {interrupted}"
+    assert interrupted > 10
 
 
 async def test_a_cancelled_commit_takes_no_other_with_it():

@@ -1,11 +1,17 @@
 """The contract on PostgreSQL: blocking and awaited, over pools of ours and a program's own."""
 
+from concurrent.futures import ThreadPoolExecutor
+
 import psycopg
+import pytest
 from postgres_kit import empty_schema, url, url_for
 from psycopg_pool import AsyncConnectionPool, ConnectionPool
 
 from threadkeep.backends.postgres import PostgresBackend, opened
+from threadkeep.engine.model import Batch, CopyThread, DropThread, HeadFence, ReadThread
+from threadkeep.errors import BackendError, ConflictError
 from threadkeep.testing import BackendContract, Blocking
+from threadkeep.testing.records import checkpoint, uid
 
 
 class TestPostgres(BackendContract):
@@ -82,3 +88,43 @@ class TestGivenAsyncConnection(BackendContract):
             return AsyncOwning(await psycopg.AsyncConnection.connect(url(), autocommit=True))
 
         return Blocking(make)
+
+
+def test_a_put_whose_answer_was_lost_is_not_refused_for_what_came_after_it():
+    backend = PostgresBackend(url(), schema=empty_schema(), max_size=2)
+    first = Batch("t", 1, fences=(HeadFence("", None),), checkpoints=(checkpoint(1),))
+    backend.commit(first)
+    backend.commit(Batch("t", 1, fences=(HeadFence("", uid(1)),), checkpoints=(checkpoint(2, 1),)))
+    backend.commit(first)
+    other = first._replace(checkpoints=(checkpoint(1, manifest=b"another"),))
+    with pytest.raises(ConflictError):
+        backend.commit(other)
+    backend.close()
+
+
+def test_a_copy_whose_source_is_deleted_while_it_waits_changes_nothing():
+    backend = PostgresBackend(url(), schema=(schema := empty_schema()), max_size=2)
+    backend.commit(Batch("source", 1, checkpoints=(checkpoint(1),)))
+    backend.commit(DropThread("target", 7))
+    with psycopg.connect(url()) as rival, ThreadPoolExecutor(1) as pool:
+        rival.execute(f"SELECT {schema}.drop_thread('source', 9)")
+        copying = pool.submit(backend.commit, CopyThread("source", "target", 1))
+        waiting = "SELECT 1 FROM pg_locks WHERE NOT granted"
+        with psycopg.connect(url(), autocommit=True) as watch:
+            while not watch.execute(waiting).fetchone():
+                pass
+        rival.commit()
+        copying.result(30)
+    (target,) = backend.fetch([ReadThread("target")])
+    assert (target.deleted_at, target.checkpoints) == (7, ())
+    backend.close()
+
+
+@pytest.mark.parametrize("change", [DropThread("t", 1), CopyThread("t", "u", 1)])
+def test_no_change_is_made_from_an_old_snapshot(change):
+    with psycopg.connect(url(), autocommit=True) as given:
+        given.execute("SET default_transaction_isolation = 'repeatable read'")
+        backend = opened(given, schema=(schema := empty_schema()))
+        given.execute(f"INSERT INTO {schema}.writes SELECT 't', '', 'c', 1, 0, 0, '', '', ''")
+        with pytest.raises(BackendError, match="READ COMMITTED"):
+            backend.commit(change)

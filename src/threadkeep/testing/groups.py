@@ -64,6 +64,13 @@ class GroupContract(Contract):
         assert len(self.stored(5).writes) == 1
         assert self.head(thread="new") == uid(1)
 
+    def test_copies_keep_their_place(self) -> None:
+        """In order: a copy has what was put before it, and is refused where its target was."""
+        put = [Batch(thread, NOW, checkpoints=(checkpoint(1),)) for thread in ("b", "z")]
+        changes = (put[0], CopyThread("b", "a", NOW), put[1], CopyThread("b", "z", NOW))
+        assert self.group(*changes) == [None, None, None, ThreadExistsError]
+        assert self.head(thread="a") == uid(1)
+
     def test_a_large_group(self) -> None:
         """Groups may be larger than whatever a store does at once."""
         changes = [Batch(f"t{n % 7}", NOW, writes=(write(n),)) for n in range(250)]

@@ -97,10 +97,12 @@ class ReadContract(Contract):
             checkpoint(1, 0, run=2**62, seen=7, flags=FREE | NESTED | HIDDEN),
             checkpoint(1, ts="2024-01-01", exact=b"\x00\xff", manifest=b""),
             checkpoint(1, ts=-1, run=-(2**63), key_log=2**63 - 1, key_pos=2**40),
+            checkpoint(1, ts=253_402_300_799_999_999),
+            checkpoint(1, ts=-62_135_596_800_000_000 + 1),
             checkpoint(1, ns="child:1|grandchild", metadata='{"ключ \\" \'": "\\ud83d\\ude00 é"}'),
             checkpoint(1, manifest=bytes(range(256)) * 400, exact=b""),
         ],
-        ids=["plain", "flags", "text time", "extremes", "namespace", "long"],
+        ids=["plain", "flags", "text time", "extremes", "last time", "first time", "ns", "long"],
     )
     def test_checkpoint_rows_come_back_as_they_were(self, row: CheckpointRow) -> None:
         """Every field of a checkpoint row comes back, of the same type and value."""
