@@ -72,7 +72,8 @@ class PostgresSaver(Saver):
     Args:
         conn: a URL (or another conninfo of libpq), or a pool or connection of psycopg,
             which stays the caller's, who closes it. With an async one, only the async
-            methods work.
+            methods work. While a transaction of the program's is open on a connection,
+            nothing can be saved over it.
         pipe: a pipeline of psycopg on that connection; not needed, as calls are pipelined
             where it helps.
         serde: see `Saver`; here by position too, as programs give it.
