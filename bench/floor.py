@@ -86,23 +86,11 @@ class ReferenceSaver(BaseCheckpointSaver[int]):
     async def aget_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
         return self.get_tuple(config)
 
-    async def aput(
-        self,
-        config: RunnableConfig,
-        checkpoint: Checkpoint,
-        metadata: CheckpointMetadata,
-        new_versions: ChannelVersions,
-    ) -> RunnableConfig:
-        return self.put(config, checkpoint, metadata, new_versions)
+    async def aput(self, *given: Any, **named: Any) -> RunnableConfig:
+        return self.put(*given, **named)
 
-    async def aput_writes(
-        self,
-        config: RunnableConfig,
-        writes: Sequence[tuple[str, Any]],
-        task_id: str,
-        task_path: str = "",
-    ) -> None:
-        self.put_writes(config, writes, task_id, task_path)
+    async def aput_writes(self, *given: Any, **named: Any) -> None:
+        self.put_writes(*given, **named)
 
     def get_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
         at = self._namespace(config)

@@ -7,7 +7,7 @@ anything is read.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, TypeVar
 
 from threadkeep import drive
@@ -17,29 +17,25 @@ from threadkeep.backends.base import (
     GroupingAsyncBackend,
     GroupingBackend,
 )
-from threadkeep.backends.straight import Straight, finish
+from threadkeep.backends.straight import StraightGrouping, finish
 from threadkeep.engine.calls import Operation
 from threadkeep.engine.model import Change, Read
 from threadkeep.errors import (
     ConflictError,
     SegmentTakenError,
     StaleThreadError,
-    ThreadkeepError,
 )
 
 T = TypeVar("T")
 
 _MOST = 100  # commits in one transaction
 
-CommitMany = Callable[[Sequence[Change]], Awaitable[list[ThreadkeepError | None]]]
-
 
 class Collecting:
     """An async backend whose commits are carried out later, many at a time."""
 
-    def __init__(self, backend: AsyncBackend, commit_many: CommitMany) -> None:
+    def __init__(self, backend: GroupingAsyncBackend) -> None:
         self._backend = backend
-        self._commit_many = commit_many
         self._changes: list[Change] = []
 
     async def fetch(self, reads: Sequence[Read]) -> list[Any]:
@@ -62,7 +58,7 @@ class Collecting:
         changes, self._changes = self._changes, []
         if not changes:
             return
-        for error in await self._commit_many(changes):
+        for error in await self._backend.commit_many(changes):
             if error is not None:
                 raise error
 
@@ -78,24 +74,17 @@ def run(operations: Iterable[Operation[T]], backend: Backend) -> list[T] | None:
     """
     if not isinstance(backend, GroupingBackend):
         return None
-
-    async def commit_many(changes: Sequence[Change]) -> list[ThreadkeepError | None]:
-        return backend.commit_many(changes)
-
-    return finish(_carried_out(operations, Collecting(Straight(backend), commit_many)))
+    return finish(arun(operations, StraightGrouping(backend)))
 
 
 async def arun(operations: Iterable[Operation[T]], backend: AsyncBackend) -> list[T] | None:
     """See `run`."""
     if not isinstance(backend, GroupingAsyncBackend):
         return None
-    return await _carried_out(operations, Collecting(backend, backend.commit_many))
-
-
-async def _carried_out(operations: Iterable[Operation[T]], backend: Collecting) -> list[T] | None:
+    collecting = Collecting(backend)
     try:
-        results = [await drive.arun(operation, backend) for operation in operations]
-        await backend.flush()
+        results = [await drive.arun(operation, collecting) for operation in operations]
+        await collecting.flush()
     except (ConflictError, SegmentTakenError, StaleThreadError):
         return None
     return results

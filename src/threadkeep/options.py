@@ -1,6 +1,7 @@
 """What a saver can be told on any backend, checked before anything is opened.
 
-Only the checks live here; what an option means is said by `Saver`. Invariant: options
+Only the checks live here, and what picks these options out of all that are given; what an
+option means is said by `Saver`. Invariant: options
 that pass are never what keeps a saver from being made.
 """
 
@@ -21,6 +22,17 @@ NAMES = (
     "working_set_bytes",
     "group_commit",
 )
+
+
+def taken(given: dict[str, Any]) -> dict[str, Any]:
+    """Take these options, checked, out of those given; what is left is the backend's.
+
+    Raises:
+        InvalidArgumentError: see `check`.
+    """
+    own = {name: given.pop(name) for name in NAMES if name in given}
+    check(own)
+    return own
 
 
 def check(given: Mapping[str, Any]) -> None:

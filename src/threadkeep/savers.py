@@ -97,8 +97,7 @@ class PostgresSaver(Saver):
         **options: Any,
     ) -> None:
         options["serde"] = serde
-        own = {name: options.pop(name) for name in own_options.NAMES if name in options}
-        own_options.check(own)
+        own = own_options.taken(options)
         super().__init__(open_postgres(conn, pipe, **options), **own)
 
     @classmethod
@@ -145,8 +144,7 @@ class RedisSaver(Saver):
     """
 
     def __init__(self, redis_url: Any, **options: Any) -> None:
-        own = {name: options.pop(name) for name in own_options.NAMES if name in options}
-        own_options.check(own)
+        own = own_options.taken(options)
         super().__init__(open_redis(redis_url, **options), **own)
 
     @classmethod
@@ -169,8 +167,7 @@ def open_saver(url: str, **options: Any) -> Saver:
         OpenError: the scheme is unknown, or the store cannot be opened.
         InvalidArgumentError: an option is unknown or has no meaning; nothing was opened.
     """
-    own = {name: options.pop(name) for name in own_options.NAMES if name in options}
-    own_options.check(own)
+    own = own_options.taken(options)
     return Saver(open_backend(url, **options), **own)
 
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import threading
-import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
@@ -26,7 +25,7 @@ from threadkeep.backends.base import (
     MigratingAsyncBackend,
     MigratingBackend,
 )
-from threadkeep.backends.straight import finish
+from threadkeep.backends.straight import StraightGrouping, finish, sleep
 from threadkeep.backends.tickets import Line, Ticket
 from threadkeep.engine.model import Change, Read
 from threadkeep.errors import (
@@ -128,7 +127,9 @@ class _Queue:
         try:
             results = await self._commit_many([ticket.change for ticket in group])
         except ThreadkeepError as error:
-            if len(group) == 1 or isinstance(error, _NOT_OF_ONE):
+            if len(group) == 1:
+                group[0].settle(error)
+            elif isinstance(error, _NOT_OF_ONE):
                 for ticket in group:  # (each has its own: an error collects a traceback)
                     own = type(error)(error.message, hint=error.hint)
                     own.__cause__ = error.__cause__
@@ -217,10 +218,6 @@ def tasks_turn() -> Turn:
     return lambda: lock
 
 
-async def _sleep(seconds: float) -> None:
-    time.sleep(seconds)  # noqa: ASYNC251 - it runs straight: nothing else waits for it
-
-
 class Grouped:
     """A blocking backend whose concurrent commits share a transaction."""
 
@@ -233,10 +230,8 @@ class Grouped:
         forks.watch(self)
 
     def _new_queue(self) -> _Queue:
-        async def commit_many(changes: Sequence[Change]) -> list[ThreadkeepError | None]:
-            return self._backend.commit_many(changes)
-
-        return _Queue(self._how, commit_many, threads_turn(), _sleep)
+        commit_many = StraightGrouping(self._backend).commit_many
+        return _Queue(self._how, commit_many, threads_turn(), sleep)
 
     def fetch(self, reads: Sequence[Read]) -> list[Any]:
         """See `Backend.fetch`."""

@@ -7,6 +7,7 @@ own affair. Invariant: every URL ends in a backend or in an error that says what
 from __future__ import annotations
 
 import os
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote_to_bytes
 
@@ -15,7 +16,7 @@ from threadkeep.backends.sqlite import SqliteBackend
 from threadkeep.errors import InvalidArgumentError, OpenError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from threadkeep.backends.base import AsyncBackend, Backend
 
@@ -83,6 +84,18 @@ def _open_sqlite(url: str, rest: str, options: dict[str, Any]) -> Backend:
     return SqliteBackend(path, **options)
 
 
+@contextmanager
+def _extra(store: str, name: str) -> Iterator[None]:
+    """Say what to install where a store's libraries are missing."""
+    try:
+        yield
+    except ImportError as error:
+        raise OpenError(
+            f"{store} needs a library that is not installed: {error}.",
+            hint=f"pip install 'threadkeep[{name}]'",
+        ) from error
+
+
 _POSTGRES_OPTIONS = (
     *("schema", "min_size", "max_size", "timeout", "prepare_threshold", "statement_timeout"),
     "application_name",
@@ -101,13 +114,8 @@ def open_postgres(database: Any, pipe: Any = None, **options: Any) -> Backend | 
         OpenError: the URL cannot be read, or psycopg is not installed.
         InvalidArgumentError: an option is unknown or has no meaning.
     """
-    try:
+    with _extra("PostgreSQL", "postgres"):
         from threadkeep.backends import postgres  # noqa: PLC0415 - an extra, only where it is used
-    except ImportError as error:
-        raise OpenError(
-            f"PostgreSQL needs a library that is not installed: {error}.",
-            hint="pip install 'threadkeep[postgres]'",
-        ) from error
     _check_options("postgresql://", options, _POSTGRES_OPTIONS)
     return postgres.opened(database, pipe, **options)
 
@@ -127,13 +135,8 @@ def open_redis(server: Any, **options: Any) -> Backend | AsyncBackend:
         OpenError: the URL cannot be read, or redis-py is not installed.
         InvalidArgumentError: an option is unknown or has no meaning.
     """
-    try:
+    with _extra("Redis", "redis"):
         from threadkeep.backends import redis  # noqa: PLC0415 - an extra, only where it is used
-    except ImportError as error:
-        raise OpenError(
-            f"Redis needs a library that is not installed: {error}.",
-            hint="pip install 'threadkeep[redis]'",
-        ) from error
     _check_options("redis://", options, _REDIS_OPTIONS)
     return redis.opened(server, **options)
 

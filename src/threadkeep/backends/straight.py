@@ -6,10 +6,11 @@ such a coroutine runs in the calling thread, to its end.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Coroutine, Sequence
 from typing import Any, Generic, Protocol, TypeVar
 
-from threadkeep.backends.base import Backend, GroupingAsyncBackend
+from threadkeep.backends.base import Backend, GroupingAsyncBackend, GroupingBackend
 from threadkeep.engine.model import Change, Read
 from threadkeep.errors import ThreadkeepError
 
@@ -28,6 +29,11 @@ def finish(coroutine: Coroutine[Any, Any, T]) -> T:
     finally:
         coroutine.close()
     raise AssertionError("what blocks does not suspend")  # pragma: no cover
+
+
+async def sleep(seconds: float) -> None:
+    """Wait in the calling thread."""
+    time.sleep(seconds)  # noqa: ASYNC251 - it runs straight: nothing else waits for it
 
 
 class Loops(Protocol):
@@ -87,3 +93,11 @@ class Straight(Generic[B]):
     async def close(self) -> None:
         """See `AsyncBackend.close`."""
         self.backend.close()
+
+
+class StraightGrouping(Straight[GroupingBackend]):
+    """The same of one that commits in groups."""
+
+    async def commit_many(self, changes: Sequence[Change]) -> list[ThreadkeepError | None]:
+        """See `GroupingAsyncBackend.commit_many`."""
+        return self.backend.commit_many(changes)

@@ -82,9 +82,10 @@ class AsyncPostgresBackend:
         if not given:
             return []
         statements = [self._ready(changes.statement(change)) for change in given]
-        if len(given) > 1:
-            # All threads are locked first, in one order: so no two groups wait for each other.
-            statements.insert(0, self._ready(changes.locking(given)))
+        threads = {thread for change in given for thread in changes.locked(change)}
+        if len(threads) > 1 and len(given) > 1:
+            # All are locked first, in one order: so no two groups wait for each other.
+            statements.insert(0, self._ready(changes.locking(threads)))
         losses: list[Exception] = []
         with self._named():
             answers = await self._answered(statements, NEWEST_STATE, losses)

@@ -86,13 +86,12 @@ def locked(change: Change) -> tuple[str, ...]:
     return (change.thread,)
 
 
-def locking(several: Iterable[Change]) -> Statement:
-    """What locks the threads of several changes, in the order of their names."""
-    threads = sorted({pack_text(thread) for change in several for thread in locked(change)})
+def locking(threads: Iterable[str]) -> Statement:
+    """What locks several threads, in the order of their names."""
     return Statement(
         "SELECT FROM {schema}.threads WHERE thread_id = ANY(%s) ORDER BY thread_id"
         " FOR NO KEY UPDATE",
-        (threads,),
+        (sorted(map(pack_text, threads)),),
     )
 
 

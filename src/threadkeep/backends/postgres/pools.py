@@ -12,7 +12,6 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
-import time
 from collections.abc import AsyncIterator, Hashable, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from typing import Any, Protocol, TypeAlias
@@ -22,6 +21,7 @@ from psycopg import AsyncConnection, Connection
 from psycopg_pool import AsyncConnectionPool, ConnectionPool
 
 from threadkeep import forks
+from threadkeep.backends import straight
 from threadkeep.backends.grouping import Turn, tasks_turn, threads_turn
 from threadkeep.backends.postgres.exchange import Message, asend, send
 from threadkeep.backends.postgres.failures import mapped
@@ -65,7 +65,7 @@ class _Blocking:
         return send(conn, message)
 
     async def pause(self, seconds: float) -> None:
-        time.sleep(seconds)  # noqa: ASYNC251 - on a blocking source nothing else waits for it
+        await straight.sleep(seconds)
 
     def turn(self) -> Turn:
         return threads_turn()

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import asyncio
 import threading
-import time
 from collections.abc import AsyncGenerator, Sequence
 from typing import Any, Protocol
 
@@ -24,6 +23,7 @@ from redis.exceptions import NoScriptError
 from redis.retry import Retry
 
 from threadkeep import forks
+from threadkeep.backends import straight
 from threadkeep.backends.redis.failures import closed
 from threadkeep.backends.redis.scripts import Call
 from threadkeep.backends.redis.settings import Settings
@@ -73,7 +73,7 @@ class _Blocking:
         return list(answers)
 
     async def pause(self, seconds: float) -> None:
-        time.sleep(seconds)  # noqa: ASYNC251 - on a blocking source nothing else waits for it
+        await straight.sleep(seconds)
 
 
 def _said(client: Any, call: Call) -> Any:
