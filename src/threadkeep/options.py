@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from threadkeep.backends.given import refuse
 from threadkeep.backends.grouping import GroupCommit
 from threadkeep.codec import Compression, SerdeCodec
 from threadkeep.errors import InvalidArgumentError
@@ -64,4 +65,4 @@ def check(given: Mapping[str, Any]) -> None:
 
 
 def _refuse(name: str, given: Mapping[str, Any], hint: str) -> None:
-    raise InvalidArgumentError(f"{name}={given[name]!r} has no meaning.", hint=hint)
+    refuse(name, given[name], hint)

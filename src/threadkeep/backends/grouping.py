@@ -25,6 +25,7 @@ from threadkeep.backends.base import (
     MigratingAsyncBackend,
     MigratingBackend,
 )
+from threadkeep.backends.given import is_count, refuse
 from threadkeep.backends.straight import StraightGrouping, finish, sleep
 from threadkeep.backends.tickets import Line, Ticket
 from threadkeep.engine.model import Change, Read
@@ -53,15 +54,10 @@ class GroupCommit:
     max_wait: float = 0.005
 
     def __post_init__(self) -> None:
-        if type(self.max_batch) is not int or self.max_batch < 1:
-            raise InvalidArgumentError(
-                f"max_batch={self.max_batch!r} has no meaning.", hint="Give 1 or more."
-            )
+        if not is_count(self.max_batch, 1):
+            refuse("max_batch", self.max_batch, "Give 1 or more.")
         if not isinstance(self.max_wait, int | float) or not 0 <= self.max_wait <= _LONGEST_WAIT:
-            raise InvalidArgumentError(
-                f"max_wait={self.max_wait!r} has no meaning.",
-                hint=f"Give seconds from 0 to {_LONGEST_WAIT}.",
-            )
+            refuse("max_wait", self.max_wait, f"Give seconds from 0 to {_LONGEST_WAIT}.")
 
 
 _LONGEST_WAIT = 60

@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 from psycopg import AsyncConnection, Connection
 from psycopg_pool import AsyncConnectionPool, ConnectionPool
 
+from threadkeep.backends.given import without
 from threadkeep.backends.grouping import Lanes
 from threadkeep.backends.postgres import changes, migrations, reads
 from threadkeep.backends.postgres.exchange import NEWEST_STATE, ONE_STATE, Message
@@ -36,7 +37,7 @@ from threadkeep.backends.postgres.pools import (
     Source,
 )
 from threadkeep.backends.postgres.refusals import refusal
-from threadkeep.backends.postgres.settings import Settings, checked_conninfo, without_schema
+from threadkeep.backends.postgres.settings import Settings, checked_conninfo
 from threadkeep.backends.postgres.statement import Rows, Statement
 from threadkeep.backends.straight import BlockingFace, finish
 from threadkeep.backends.trying import again
@@ -201,7 +202,7 @@ class PostgresBackend(BlockingFace[AsyncPostgresBackend]):
         self, database: str | ConnectionPool[Any] | Connection[Any], **options: Any
     ) -> None:
         if isinstance(database, str):
-            url, schema = without_schema(database)
+            url, schema = without("schema", database)
             if schema is not None:
                 options.setdefault("schema", schema)
             settings = Settings(checked_conninfo(url), **options)

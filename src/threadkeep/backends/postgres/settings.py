@@ -6,16 +6,15 @@ checked, and hold nothing that is read from the network.
 
 from __future__ import annotations
 
-import math
 import re
 from dataclasses import dataclass
 from typing import Any
-from urllib.parse import parse_qsl, quote, urlencode, urlsplit, urlunsplit
 
 import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
-from threadkeep.errors import InvalidArgumentError, OpenError
+from threadkeep.backends.given import is_count, is_time, refuse
+from threadkeep.errors import OpenError
 
 _QUOTED = re.compile(r'".*"', re.DOTALL)  # what libpq quotes of a conninfo may be its password
 _LONGEST_TIMEOUT = 2**31 - 1  # milliseconds, as the server counts
@@ -54,21 +53,21 @@ class Settings:
     def __post_init__(self) -> None:
         size = len(self.schema.encode()) if isinstance(self.schema, str) else 0
         if not 0 < size <= _LONGEST_NAME or set(self.schema) & set("\0%$"):
-            _refuse("schema", self.schema, "Give a name of 1 to 63 bytes, without % and $.")
-        if not _is_count(self.min_size, 0):
-            _refuse("min_size", self.min_size, "Give a number of connections, 0 or more.")
-        if not _is_count(self.max_size, max(1, self.min_size)):
-            _refuse("max_size", self.max_size, "Give at least 1, and no less than min_size.")
-        if not _is_time(self.timeout):
-            _refuse("timeout", self.timeout, "Give seconds, more than 0.")
-        if self.prepare_threshold is not None and not _is_count(self.prepare_threshold, 0):
-            _refuse("prepare_threshold", self.prepare_threshold, "Give 0 or more, or None.")
-        if self.statement_timeout is not None and not _is_time(self.statement_timeout):
-            _refuse("statement_timeout", self.statement_timeout, "Give seconds, or None.")
+            refuse("schema", self.schema, "Give a name of 1 to 63 bytes, without % and $.")
+        if not is_count(self.min_size, 0):
+            refuse("min_size", self.min_size, "Give a number of connections, 0 or more.")
+        if not is_count(self.max_size, max(1, self.min_size)):
+            refuse("max_size", self.max_size, "Give at least 1, and no less than min_size.")
+        if not is_time(self.timeout):
+            refuse("timeout", self.timeout, "Give seconds, more than 0.")
+        if self.prepare_threshold is not None and not is_count(self.prepare_threshold, 0):
+            refuse("prepare_threshold", self.prepare_threshold, "Give 0 or more, or None.")
+        if self.statement_timeout is not None and not is_time(self.statement_timeout):
+            refuse("statement_timeout", self.statement_timeout, "Give seconds, or None.")
         if (self.statement_timeout or 0) * 1000 > _LONGEST_TIMEOUT:
-            _refuse("statement_timeout", self.statement_timeout, "Give 2,147,483 at most.")
+            refuse("statement_timeout", self.statement_timeout, "Give 2,147,483 at most.")
         if not isinstance(self.application_name, str):
-            _refuse("application_name", self.application_name, "Give a text.")
+            refuse("application_name", self.application_name, "Give a text.")
 
     @property
     def quoted_schema(self) -> str:
@@ -123,32 +122,3 @@ def checked_conninfo(text: str) -> str:
             f"This is not how a PostgreSQL database is named: {said}",
             hint="Write postgresql://user:password@host:5432/database.",
         ) from None  # the cause could show the password
-
-
-def without_schema(url: str) -> tuple[str, str | None]:
-    """A URL without its parameter `schema`, which libpq does not know, and that one's value."""
-    try:
-        parts = urlsplit(url)
-    except ValueError:  # libpq will say what is wrong with it
-        return url, None
-    if not parts.scheme or "schema=" not in parts.query:
-        return url, None
-    parameters = parse_qsl(parts.query, keep_blank_values=True)
-    kept = [(name, value) for name, value in parameters if name != "schema"]
-    schemas = [value for name, value in parameters if name == "schema"]
-    # As libpq has it: %20, not +, is a space.
-    rest = urlunsplit(parts._replace(query=urlencode(kept, quote_via=quote)))
-    return rest, schemas[-1] if schemas else None
-
-
-def _is_count(value: object, least: int) -> bool:
-    return type(value) is int and value >= least
-
-
-def _is_time(value: object) -> bool:
-    number = isinstance(value, int | float) and not isinstance(value, bool)
-    return number and math.isfinite(value) and value > 0  # type: ignore[operator, arg-type] # it is
-
-
-def _refuse(name: str, value: object, hint: str) -> None:
-    raise InvalidArgumentError(f"{name}={value!r} has no meaning.", hint=hint)

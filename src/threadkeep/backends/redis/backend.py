@@ -18,6 +18,7 @@ from typing import Any
 import redis.asyncio.cluster
 import redis.cluster
 
+from threadkeep.backends.given import without
 from threadkeep.backends.redis.changes import batch_arguments
 from threadkeep.backends.redis.clients import (
     GivenAsyncClient,
@@ -30,7 +31,7 @@ from threadkeep.backends.redis.failures import DRIVER_ERRORS, lost, mapped, pass
 from threadkeep.backends.redis.keys import index_of, keys_of
 from threadkeep.backends.redis.reads import Inquiry, Question, inquiry, is_of_thread, words_of
 from threadkeep.backends.redis.scripts import Call, Word, call, reading, writing
-from threadkeep.backends.redis.settings import Settings, refuse_decoding, without_prefix
+from threadkeep.backends.redis.settings import Settings, refuse_decoding
 from threadkeep.backends.redis.spanning import answer
 from threadkeep.backends.straight import BlockingFace
 from threadkeep.backends.trying import again
@@ -261,7 +262,7 @@ class RedisBackend(BlockingFace[AsyncRedisBackend]):
 
     def __init__(self, server: Any, **options: Any) -> None:
         if isinstance(server, str):
-            url, prefix = without_prefix(server)
+            url, prefix = without("prefix", server)
             if prefix is not None:
                 options.setdefault("prefix", prefix)
             settings = Settings(url, **options)

@@ -6,13 +6,13 @@ checked, and hold nothing that is read from the network.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, field
 from typing import Any
-from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
+from urllib.parse import urlsplit
 
 from redis.connection import parse_url
 
+from threadkeep.backends.given import is_time, refuse
 from threadkeep.errors import InvalidArgumentError, OpenError
 
 CLUSTER_SCHEMES = {"redis+cluster": "redis", "rediss+cluster": "rediss"}
@@ -49,15 +49,15 @@ class Settings:
 
     def __post_init__(self) -> None:
         if not isinstance(self.prefix, str) or not self.prefix or set(self.prefix) & set("{}"):
-            _refuse("prefix", self.prefix, "Give a text, without { and }.")
-        if self.ttl is not None and not (_is_time(self.ttl) and self.ttl <= _LONGEST_TTL):
-            _refuse("ttl", self.ttl, f"Give seconds, more than 0, at most {_LONGEST_TTL}, or None.")
+            refuse("prefix", self.prefix, "Give a text, without { and }.")
+        if self.ttl is not None and not (is_time(self.ttl) and self.ttl <= _LONGEST_TTL):
+            refuse("ttl", self.ttl, f"Give seconds, more than 0, at most {_LONGEST_TTL}, or None.")
         if type(self.ttl_refresh_on_read) is not bool:
-            _refuse("ttl_refresh_on_read", self.ttl_refresh_on_read, "Give True or False.")
+            refuse("ttl_refresh_on_read", self.ttl_refresh_on_read, "Give True or False.")
         if type(self.max_connections) is not int or self.max_connections < 1:
-            _refuse("max_connections", self.max_connections, "Give a number of 1 or more.")
-        if not _is_time(self.timeout):
-            _refuse("timeout", self.timeout, "Give seconds, more than 0.")
+            refuse("max_connections", self.max_connections, "Give a number of 1 or more.")
+        if not is_time(self.timeout):
+            refuse("timeout", self.timeout, "Give seconds, more than 0.")
         if self.url:
             _check_url(self.redis_url)
 
@@ -98,18 +98,6 @@ class Settings:
         }
 
 
-def without_prefix(url: str) -> tuple[str, str | None]:
-    """A URL without its parameter `prefix`, which redis-py does not know, and that one's value."""
-    parts = urlsplit(url)
-    if "prefix=" not in parts.query:
-        return url, None
-    parameters = parse_qsl(parts.query, keep_blank_values=True)
-    kept = [(name, value) for name, value in parameters if name != "prefix"]
-    prefixes = [value for name, value in parameters if name == "prefix"]
-    rest = urlunsplit(parts._replace(query=urlencode(kept)))
-    return rest, prefixes[-1] if prefixes else None
-
-
 def _check_url(url: str) -> None:
     try:
         found = parse_url(url)  # type: ignore[no-untyped-call]
@@ -133,12 +121,3 @@ def refuse_decoding() -> None:
         "decode_responses=True turns bytes into text, and what is stored is no text.",
         hint="Give a client without decode_responses, or a URL.",
     )
-
-
-def _is_time(value: object) -> bool:
-    number = isinstance(value, int | float) and not isinstance(value, bool)
-    return number and math.isfinite(value) and value > 0  # type: ignore[operator, arg-type] # it is
-
-
-def _refuse(name: str, value: object, hint: str) -> None:
-    raise InvalidArgumentError(f"{name}={value!r} has no meaning.", hint=hint)
