@@ -350,7 +350,7 @@ def test_changes_whose_answer_was_lost(server, tries):
         (rows, copy) = backend.fetch([ReadThread(THREAD), ReadThread("copy")])
         assert (len(rows.checkpoints), rows.deleted_at) == (0, NOW)
         assert [s.row.id for s in copy.checkpoints] == [uid(1), uid(2)]
-        assert copy.generation == 1
+        assert copy.generation > 0
         backend._face._source = backend._face._source.inner
 
 

@@ -50,11 +50,16 @@ def fetch_checkpoint(thread: str, ns: str, checkpoint_id: str | None) -> Operati
     return cast("ThreadState", reply)
 
 
-def fetch_segments(thread: str, spans: tuple[Span, ...]) -> Operation[list[Segment]]:
-    """The segments that the spans lie in; no round trip for no spans."""
+def fetch_segments(
+    thread: str, spans: tuple[Span, ...], generation: int | None = None
+) -> Operation[list[Segment]]:
+    """The segments that the spans lie in; no round trip for no spans.
+
+    `generation` is the thread's own of when the spans were read, where that is known.
+    """
     if not spans:
         return []
-    reply = yield from fetch(ReadSegments(thread, spans))
+    reply = yield from fetch(ReadSegments(thread, spans, generation))
     return cast("list[Segment]", reply)
 
 

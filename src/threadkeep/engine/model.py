@@ -132,7 +132,9 @@ class ThreadState:
     """What a read of one thread always tells.
 
     `generation` grows whenever segments of the thread are removed (delete, prune):
-    what was cached under an older generation must be read again. `deleted_at` is the
+    what was cached under an older generation must be read again. It is 0 where the thread is
+    not there; where threads can vanish by themselves, each life of one has other generations,
+    and a number means something only to the backend object that gave it. `deleted_at` is the
     tombstone: microseconds since 1970, 0 if the thread was never deleted.
     `found` is None where there is no such checkpoint.
     """
@@ -159,10 +161,15 @@ class ReadCheckpoint:
 
 @dataclass(frozen=True, slots=True)
 class ReadSegments:
-    """The segments that overlap the spans. Reply: `Segment`s, each once, in (log, start) order."""
+    """The segments that overlap the spans. Reply: `Segment`s, each once, in (log, start) order.
+
+    With `generation`, none where that is not the thread's own any more: then other bytes may
+    lie at these positions.
+    """
 
     thread: str
     spans: tuple[Span, ...]
+    generation: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -96,7 +96,7 @@ def watched(keys: list[Any] | None, items: list[Any]) -> list[Any]:
 
 def compare(value: list[Any] | tuple[Any, ...] | dict[Any, Any], old: Seen | None) -> Now:
     """Look at a value, at once as it may go on changing, beside its last version."""
-    if old is not None and type(value) is list:
+    if old is not None and old.keys is None and type(value) is list:
         new = old.behind(value)
         if new is not None and old.shadow.holds():
             kept = [Piece(0, 0, old.size)] if old.size else []

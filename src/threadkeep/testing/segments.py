@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from threadkeep.engine.model import Batch
+from threadkeep.engine.model import Batch, ReadSegments, Span
 from threadkeep.errors import SegmentTakenError
 from threadkeep.testing.records import NOW, THREAD, Contract, segment
 
@@ -58,6 +58,19 @@ class SegmentContract(Contract):
         assert self.segments((2, 0, 10)) == []
         assert self.segments((1, 0, 10)) == [segment(0), segment(5)]
         assert self.segments() == []
+
+    def test_none_are_found_for_another_generation(self) -> None:
+        """What lies at the positions under another generation is not what was asked for."""
+        self.put(segments=(segment(0),))
+        span = Span(1, 0, 1)
+        found = [
+            self.one(ReadSegments(THREAD, (span,), generation)) for generation in (None, 0, 1, -1)
+        ]
+        assert found == [[segment(0)], [segment(0)], [], []]
+        self.put(bump=True)
+        found = [self.one(ReadSegments(THREAD, (span,), generation)) for generation in (0, 1)]
+        assert found == [[], [segment(0)]]
+        assert self.one(ReadSegments("nobody", (span,), 0)) == []
 
     def test_bytes_come_back_as_they_were(self) -> None:
         """Data is any bytes of any length."""

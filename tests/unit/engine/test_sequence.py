@@ -7,7 +7,7 @@ import random
 
 import pytest
 from engine_kit import exactly
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from threadkeep.engine import identity
@@ -118,6 +118,7 @@ def test_pieces_give_exactly_the_new_dict(old, other, data):
 
 
 @given(st.lists(VALUES, max_size=5), st.dictionaries(st.text(max_size=2), VALUES, max_size=5))
+@example([None], {"": None})
 def test_a_list_that_becomes_a_dict_keeps_nothing(items, mapping):
     assert kept(difference(seen_of(items), mapping)) == 0
     assert kept(difference(seen_of(mapping), items)) == 0

@@ -53,7 +53,10 @@ def _checkpoint(threads: Threads, read: ReadCheckpoint) -> ThreadState:
 
 
 def _segments(threads: Threads, read: ReadSegments) -> list[Segment]:
-    logs = threads.get(read.thread, EMPTY).logs
+    thread = threads.get(read.thread, EMPTY)
+    if read.generation not in (None, thread.generation):
+        return []
+    logs = thread.logs
     found: dict[tuple[int, int], Segment] = {}
     for number, start, stop in read.spans:
         if number in logs and start < stop:

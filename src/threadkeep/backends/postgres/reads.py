@@ -229,6 +229,8 @@ JOIN LATERAL (
             WHERE b.thread_id = %s AND b.log = span.log AND b.start <= span.start
             ORDER BY b.start DESC LIMIT 1), 0)
 ) s ON span.start < span.stop
+WHERE %s::bigint IS NULL OR %s = coalesce(
+    (SELECT t.generation FROM {schema}.threads t WHERE t.thread_id = %s), 0)
 ORDER BY s.log, s.start
 """
 
@@ -236,7 +238,8 @@ ORDER BY s.log, s.start
 def _segments(read: ReadSegments) -> Query:
     thread = pack_text(read.thread)
     logs, starts, stops = ([Int8(n) for n in column] for column in _transposed(read.spans))
-    values = (logs, starts, stops, thread, thread)
+    generation = None if read.generation is None else Int8(read.generation)
+    values = (logs, starts, stops, thread, thread, generation, generation, thread)
     return Query((Statement(_SEGMENTS, values),), lambda results: [Segment(*r) for r in results[0]])
 
 

@@ -12,8 +12,9 @@ from __future__ import annotations
 import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import redis.asyncio.cluster
 import redis.cluster
@@ -29,6 +30,7 @@ from threadkeep.backends.redis.clients import (
 )
 from threadkeep.backends.redis.failures import DRIVER_ERRORS, lost, mapped, passes, refused
 from threadkeep.backends.redis.keys import index_of, keys_of
+from threadkeep.backends.redis.lives import Lives
 from threadkeep.backends.redis.reads import Inquiry, Question, inquiry, is_of_thread, words_of
 from threadkeep.backends.redis.scripts import Call, Word, call, reading, writing
 from threadkeep.backends.redis.settings import Settings, refuse_decoding
@@ -40,8 +42,13 @@ from threadkeep.engine.model import (
     Change,
     CopyThread,
     Read,
+    ReadCheckpoint,
+    ReadSegments,
+    ReadThread,
 )
 from threadkeep.errors import InvalidArgumentError, ThreadExistsError, ThreadkeepError
+
+G = TypeVar("G", Read, Change)
 
 
 class AsyncRedisBackend:
@@ -50,11 +57,13 @@ class AsyncRedisBackend:
     Args:
         source: where clients come from.
         settings: how threads are kept.
+        lives: the births of threads; shared by those that work for one saver.
     """
 
-    def __init__(self, source: Source, settings: Settings) -> None:
+    def __init__(self, source: Source, settings: Settings, lives: Lives | None = None) -> None:
         self._source = source
         self._settings = settings
+        self._lives = lives or Lives()
         self._index = index_of(settings.prefix)
         self._was_reached = False
 
@@ -64,13 +73,29 @@ class AsyncRedisBackend:
         """Answer each read, in order; those of one thread from one state. See `Backend.fetch`."""
         with self._named():
             replies: dict[int, Any] = {}
-            of_thread = {at: inquiry(r) for at, r in enumerate(reads) if is_of_thread(r)}
+            asked = [self._as_stored(read) for read in reads]
+            of_thread = {at: inquiry(r) for at, r in enumerate(asked) if is_of_thread(r)}
             if of_thread or not reads:
                 replies = await self._answered(of_thread)
             for at, read in enumerate(reads):
                 if at not in of_thread:
                     replies[at] = await answer(read, self)
-        return [replies[at] for at in range(len(reads))]
+        return [self._as_named(read, replies[at]) for at, read in enumerate(reads)]
+
+    def _as_named(self, read: Read, reply: Any) -> Any:
+        """The reply, with the generation as this process calls it."""
+        if not isinstance(read, ReadCheckpoint | ReadThread):
+            return reply
+        return replace(reply, generation=self._lives.name(read.thread, reply.generation))
+
+    def _as_stored(self, asked: G) -> G:
+        """A read or a batch, with the generation as it is stored."""
+        if isinstance(asked, ReadSegments) and asked.generation is not None:
+            stored = self._lives.stored(asked.thread, asked.generation)
+            return replace(asked, generation=stored)
+        if isinstance(asked, Batch) and asked.generation is not None:
+            return asked._replace(generation=self._lives.stored(asked.thread, asked.generation))
+        return asked
 
     async def _answered(self, inquiries: dict[int, Inquiry]) -> dict[int, Any]:
         """The reply to each; one run of the script for each thread."""
@@ -167,11 +192,16 @@ class AsyncRedisBackend:
     async def _carried_out_together(
         self, changes: Sequence[Change]
     ) -> list[ThreadkeepError | None]:
-        written = [(*_script(change), _written(change)) for change in changes]
+        written = [(*_script(self._as_stored(c)), _written(c)) for c in changes]
         answers = await self._sent([self._writing(*each, in_index=False) for each in written])
-        return [
-            refused(found, thread) for found, (_, _, thread) in zip(answers, written, strict=True)
-        ]
+        threads = [thread for _, _, thread in written]
+        return [self._told(*each) for each in zip(answers, threads, strict=True)]
+
+    def _told(self, answer: Sequence[bytes], thread: str) -> ThreadkeepError | None:
+        """What a script refused to do; the birth of a thread is noted."""
+        if answer[0] == b"created":
+            self._lives.note(thread, int(answer[1]))
+        return refused(answer, thread)
 
     async def _carried_out(self, change: Change) -> ThreadkeepError | None:
         """Carry out a change by itself.
@@ -190,7 +220,7 @@ class AsyncRedisBackend:
                 return ThreadExistsError(thread=change.target)
             name, arguments = "copy", (uuid.uuid4().hex, *dumps)
         else:
-            name, arguments = _script(change)
+            name, arguments = _script(self._as_stored(change))
         thread = _written(change)
         (done,) = await self._sent([self._writing(name, arguments, thread, in_index=False)])
         if done[0] == b"unknown":
@@ -198,7 +228,7 @@ class AsyncRedisBackend:
             (done,) = await self._sent([self._writing(name, arguments, thread, in_index=True)])
             if done[0] == b"created":
                 await self._sent([self._listing(thread)])  # it may have been swept meanwhile
-        return refused(done, thread)
+        return self._told(done, thread)
 
     def _writing(
         self, name: str, arguments: Sequence[Word], thread: str, *, in_index: bool
@@ -267,8 +297,9 @@ class RedisBackend(BlockingFace[AsyncRedisBackend]):
                 options.setdefault("prefix", prefix)
             settings = Settings(url, **options)
             source, loops = OwnClient(settings), OwnAsyncClients(settings)
-            native = AsyncRedisBackend(loops, settings)
-            super().__init__(AsyncRedisBackend(source, settings), native, loops)
+            lives = Lives()
+            native = AsyncRedisBackend(loops, settings, lives)
+            super().__init__(AsyncRedisBackend(source, settings, lives), native, loops)
         else:
             given = GivenClient(_checked(server, _BLOCKING))
             super().__init__(AsyncRedisBackend(given, Settings("", **options)), None, None)

@@ -210,6 +210,7 @@ if lacks_index() then
     return {'unknown'}
 end
 
+begin()
 -- What frees memory comes first: a full server lets a script go on that has begun.
 for _, segment in ipairs(drops) do
     redis.call('ZREM', PLACES, segment)

@@ -9,6 +9,7 @@ end
 if lacks_index() then
     return {'unknown'}
 end
+begin()
 redis.call('DEL', ROWS, CHILDREN, WRITES, PLACES, DATA)
 for number = 2, 6 do
     local dump = take()

@@ -3,7 +3,8 @@
 if lacks_index() then
     return {'unknown'}
 end
-local generation = redis.call('HGET', THREAD, 'generation') or '0'
+begin()
+local generation = redis.call('HGET', THREAD, 'generation')
 local ttl = redis.call('HGET', THREAD, 'ttl')
 redis.call('DEL', THREAD, ROWS, CHILDREN, WRITES, PLACES, DATA)
 redis.call('HSET', THREAD, 'generation', generation, 'deleted_at', take())

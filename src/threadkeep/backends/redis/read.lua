@@ -131,8 +131,11 @@ function READS.path(ns, id, limit)
 end
 
 -- Arguments: log, start and stop of each span. Places and data in turn.
-function READS.segments(...)
+function READS.segments(generation, ...)
     local spans, found, known = {...}, {}, {}
+    if generation ~= '' and generation ~= (state()) then
+        return found
+    end
     local function add(segment)
         if not known[segment] then
             known[segment] = true

@@ -114,8 +114,9 @@ def _segments(read: ReadSegments) -> Inquiry:
         for log, start, stop in read.spans
         if start < stop
     ]
+    generation = "" if read.generation is None else read.generation
     questions = tuple(
-        Question("segments", tuple(word for span in some for word in span))
+        Question("segments", (generation, *(word for span in some for word in span)))
         for some in _parts(spans, _MOST_WORDS // 3)
     )
 

@@ -18,6 +18,18 @@ local function lacks_index()
     return CREATED and not KEYS[7] and ARGV[2] ~= '1'
 end
 
+local BIRTH
+
+-- Bring the thread into being, if it is not there: the first thing that is written. Its
+-- generation begins at a moment that no earlier life of it has had (see lives.py).
+local function begin()
+    if CREATED then
+        local now = redis.call('TIME')
+        BIRTH = string.format('%.0f', now[1] * 1000000 + now[2])
+        redis.call('HSET', THREAD, 'generation', BIRTH)
+    end
+end
+
 -- The last thing that a script does.
 local function done()
     if ARGV[3] ~= '' then
@@ -27,5 +39,5 @@ local function done()
     if CREATED and KEYS[7] then
         redis.call('ZADD', KEYS[7], 0, ARGV[1])
     end
-    return {CREATED and 'created' or 'changed'}
+    return CREATED and {'created', BIRTH} or {'changed'}
 end

@@ -229,7 +229,9 @@ ORDER BY start
 
 
 def _segments(db: sqlite3.Connection, read: ReadSegments) -> list[Segment]:
-    number = read_thread_head(db, read.thread).number
+    number, generation, _ = read_thread_head(db, read.thread)
+    if read.generation not in (None, generation):
+        return []
     found: dict[tuple[int, int], Segment] = {}
     last = Segment(-1, 0, 0, b"")
     for log, start, stop in sorted(read.spans):

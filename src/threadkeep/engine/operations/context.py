@@ -116,10 +116,10 @@ def visible(stored: StoredCheckpoint | None) -> StoredCheckpoint | None:
 
 
 def read_elements(
-    engine: Engine, thread: str, spans: Iterable[Span]
+    engine: Engine, thread: str, spans: Iterable[Span], generation: int | None = None
 ) -> Operation[tuple[Elements, list[Segment]]]:
-    """The elements of the spans, and the segments they came in."""
-    segments = yield from fetch_segments(thread, refs.covering(spans))
+    """The elements of the spans, and the segments they came in; see `fetch_segments`."""
+    segments = yield from fetch_segments(thread, refs.covering(spans), generation)
     return Elements(engine.codec, segments), segments
 
 

@@ -88,7 +88,7 @@ def _history(
     refs = [write.ref for one in found.values() for write in one.writes]
     refs += [one.seed for one in found.values() if one.seed is not None]
     spans: list[Span] = [span for ref in refs for span in ref.needs]
-    elements, _ = yield from read_elements(engine, place.thread, spans)
+    elements, _ = yield from read_elements(engine, place.thread, spans, target.generation)
     result: dict[str, dict[str, Any]] = {}
     for channel, one in found.items():
         writes = [(w.task_id, w.channel, elements.value(w.ref)) for w in one.writes]

@@ -88,7 +88,7 @@ def _read(
     lent = _lendable(engine, state) if call.run and current and state is not None else {}
     writes = counting(stored.writes, stored.child)
     spans = _needed(read, lent, writes)
-    found, segments = yield from read_elements(engine, stored.thread, spans)
+    found, segments = yield from read_elements(engine, stored.thread, spans, generation)
     values = {name: _lend(held) for name, held in lent.items()}
     flags = (FREE if call.place.id else 0) | (NESTED if call.nested else 0)
     with collector.paused():

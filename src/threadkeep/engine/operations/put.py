@@ -96,7 +96,7 @@ def put(engine: Engine, call: Put) -> Operation[None]:
 def _built(engine: Engine, call: Put, attempt: int) -> Operation[Built]:
     memory = engine.memory(call.place.thread)
     generation, parent = yield from _parent(engine, memory, call)
-    held = yield from _recall(engine, memory, parent, call, resume=attempt == 0)
+    held = yield from _recall(engine, memory, parent, call, generation, resume=attempt == 0)
     with memory.encoding:
         return _build(engine, memory, call, generation, parent, held, seal=attempt == 0)
 
@@ -144,7 +144,13 @@ def _parent(engine: Engine, memory: ThreadMemory, call: Put) -> Operation[tuple[
 
 
 def _recall(
-    engine: Engine, memory: ThreadMemory, parent: State | None, call: Put, *, resume: bool
+    engine: Engine,
+    memory: ThreadMemory,
+    parent: State | None,
+    call: Put,
+    generation: int,
+    *,
+    resume: bool,
 ) -> Operation[dict[str, Held]]:
     """What the parent held of the channels that changed, read where it is not known.
 
@@ -165,7 +171,7 @@ def _recall(
         spans = [span for ref in lost.values() for span in ref.needs]
         # An old value that cannot be read is no base: the new one is stored whole then.
         with suppress(CodecError):
-            found, segments = yield from read_elements(engine, call.place.thread, spans)
+            found, segments = yield from read_elements(engine, call.place.thread, spans, generation)
             if resume:
                 resume_logs(memory, parent.ns, parent.manifest, parent.keyframe, segments)
             held |= {channel: hold(ref, found, found.value(ref)) for channel, ref in lost.items()}
