@@ -9,7 +9,7 @@ from contextlib import (
     asynccontextmanager,
     contextmanager,
 )
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 from langgraph.checkpoint.base import BaseCheckpointSaver
 
@@ -17,17 +17,18 @@ from threadkeep.saver import Saver
 
 Opened: TypeAlias = AbstractContextManager[BaseCheckpointSaver[Any]]
 OpenedAsync: TypeAlias = AbstractAsyncContextManager[BaseCheckpointSaver[Any]]
+OURS = TypeVar("OURS", bound=Saver)
 
 
 @contextmanager
-def ready(saver: Saver) -> Iterator[Saver]:
+def ready(saver: OURS) -> Iterator[OURS]:
     with saver:
         saver.setup()
         yield saver
 
 
 @asynccontextmanager
-async def ready_async(saver: Saver) -> AsyncIterator[Saver]:
+async def ready_async(saver: OURS) -> AsyncIterator[OURS]:
     async with saver:
         await saver.asetup()
         yield saver

@@ -16,7 +16,7 @@ from redis import Redis
 from redis.exceptions import ResponseError
 
 import threadkeep
-from bench.opening import Opened, OpenedAsync, ready, ready_async
+from bench.opening import OpenedAsync, ready, ready_async
 from bench.servers import CONNECTIONS, Server, part, round_trip, url
 
 Client: TypeAlias = Any  # redis-py's answers are typed as sync or async ones alike
@@ -90,8 +90,12 @@ def options(path: Path) -> dict[str, Any]:
     return {"prefix": part(path), "max_connections": CONNECTIONS}
 
 
-def ours(path: Path) -> Opened:
-    return ready(threadkeep.RedisSaver(url("redis"), **options(path)))
+@contextmanager
+def ours(path: Path) -> Iterator[threadkeep.RedisSaver]:
+    with ready(threadkeep.RedisSaver(url("redis"), **options(path))) as saver:
+        # Connects, as `setup` does on PostgreSQL: a cold read is measured without that.
+        saver.get_tuple({"configurable": {"thread_id": "of nobody"}})
+        yield saver
 
 
 def ours_async(path: Path) -> OpenedAsync:
