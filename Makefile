@@ -33,9 +33,13 @@ format: ## Put the code into the house style
 	@scripts/setup lint
 	@$(python) -m ruff check --fix --quiet . ; $(python) -m ruff format .
 
-bench: ## Measure against LangGraph's own savers: DATA=conversations.jsonl.gz BACKEND=postgres ARGS='--quick'
+# The servers that a comparison needs: beside ours on Redis runs LangGraph's on PostgreSQL.
+servers_postgres := postgres
+servers_redis := redis,postgres
+
+bench: ## Measure against LangGraph's own savers: DATA=conversations.jsonl.gz BACKEND=postgres|redis ARGS='--quick'
 	@scripts/setup bench
-	@$(if $(BACKEND),scripts/services --only '$(BACKEND)') $(python) -m bench \
+	@$(if $(servers_$(BACKEND)),scripts/services --only $(servers_$(BACKEND))) $(python) -m bench \
 		$(if $(BACKEND),--backend '$(BACKEND)') $(if $(DATA),--data '$(DATA)') $(ARGS)
 
 lock: ## Write requirements/ anew: UPGRADE=1 takes the newest versions

@@ -6,6 +6,7 @@ import argparse
 import sys
 import tempfile
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
 from signal import SIGTERM, signal
@@ -14,17 +15,19 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from bench import parts as measured
-from bench import plots, postgres, report, savers, targets
+from bench import plots, report, savers, targets
 from bench.errors import BenchError
 from bench.parts import PARTS, Setting
 from bench.profiling import profile
 from bench.results import Results, write
 from bench.savers import KINDS, OURS
+from bench.servers import Server
 from bench.sizes import QUICK, SMOKE, Sizes
 
 BACKENDS = {
     "sqlite": (savers.ON_SQLITE, measured.ON_SQLITE),
-    "postgres": (savers.ON_POSTGRES, measured.ON_POSTGRES),
+    "postgres": (savers.ON_POSTGRES, measured.ON_SERVER),
+    "redis": (savers.ON_REDIS, measured.ON_SERVER),
 }
 WIDTH = 130  # of the tables in a file or a pipe
 
@@ -71,20 +74,28 @@ def bench(options: argparse.Namespace, console: Console) -> None:
     kinds = names(list(KINDS), "saver", options.savers or ",".join(usual_kinds))
     parts = names(list(PARTS), "part", options.only or ",".join(usual_parts))
     options.out.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix="bench-", dir=options.out) as folder:
+    with (
+        ExitStack() as stack,
+        tempfile.TemporaryDirectory(prefix="bench-", dir=options.out) as folder,
+    ):
+        servers = servers_of(kinds, stack)
         setting = Setting(sizes, options.data, kinds, Path(folder).resolve())
         if options.profile:
             for kind in [kind for kind in kinds if kind in OURS]:
                 profile(kind, sizes, options.data, setting.folder, console)
             return
-        results = Results(sizes.name, sizes.last)
-        if options.backend == "postgres":
-            results.round_trip = postgres.round_trip()
+        results = Results(sizes.name, sizes.last, servers=servers)
         try:
             run(setting, parts, results, console)
         finally:  # where a part fails, the others' figures are shown all the same
             if results.any():
                 finish(results, options.out, console)
+
+
+def servers_of(kinds: Sequence[str], stack: ExitStack) -> list[Server]:
+    """The servers that these savers are on, each made ready until the stack ends."""
+    stores = dict.fromkeys(KINDS[kind].store for kind in kinds)
+    return [stack.enter_context(s.server()) for s in stores if s is not None and s.server]
 
 
 def finish(results: Results, out: Path, console: Console) -> None:

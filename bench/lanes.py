@@ -44,7 +44,7 @@ class Task:
 
 @dataclass(frozen=True)
 class Sample:
-    """A lane's size at one moment: resident bytes gained, bytes on disk (0 in memory)."""
+    """A lane's size at one moment: resident bytes gained, bytes stored (0 in memory)."""
 
     turn: int
     messages: int

@@ -14,7 +14,7 @@ from bench.savers import KINDS
 from bench.sizes import Sizes
 from bench.workloads import build
 
-COPYING = {"pg"}  # savers whose copy of a whole thread is timed
+COPYING = {"pg", "redis"}  # savers whose copy of a whole thread is timed
 Step: TypeAlias = Callable[[int, int], None]  # done, total
 
 
@@ -47,7 +47,7 @@ def endless(setting: Setting, results: Results, step: Step) -> None:
     """The endless thread, and then cold reads of it."""
     run_turns("endless", setting, results, step, setting.sizes.lanes)
     figures = results.turns["endless"]
-    files = {lane.kind: lane.file for lane in figures.lanes if KINDS[lane.kind].on_disk}
+    files = {lane.kind: lane.file for lane in figures.lanes if KINDS[lane.kind].lasts}
     if files:
         results.cold = reads.measure("endless", files, setting.sizes, setting.data)
     for kind in COPYING & files.keys():
@@ -56,7 +56,7 @@ def endless(setting: Setting, results: Results, step: Step) -> None:
 
 
 def forget(figures: turns.TurnFigures) -> None:
-    """Remove the databases: LangGraph's come to gigabytes."""
+    """Remove what is stored: LangGraph's comes to gigabytes."""
     for lane in figures.lanes:
         KINDS[lane.kind].remove(lane.file)
 
@@ -71,14 +71,14 @@ def runs(setting: Setting, results: Results, step: Step) -> None:
 
 
 def put(setting: Setting, results: Results, step: Step) -> None:
-    kinds = on_disk(setting)
+    kinds = lasting(setting)
     for number, kind in enumerate(kinds, 1):
         results.puts += puts.measure(kind, setting.sizes, setting.folder)
         step(number, len(kinds))
 
 
 def processes(setting: Setting, results: Results, step: Step) -> None:
-    kinds = on_disk(setting)
+    kinds = lasting(setting)
     for number, kind in enumerate(kinds, 1):
         results.crowd.append(crowd.measure(kind, setting.sizes, setting.folder))
         step(number, len(kinds))
@@ -95,9 +95,9 @@ def memory(setting: Setting, results: Results, step: Step) -> None:
         step(number, len(cases))
 
 
-def on_disk(setting: Setting) -> list[str]:
-    """The savers with files, without the DeltaChannel ones: the graphs here have none."""
-    return [key for key in setting.kinds if KINDS[key].on_disk and not KINDS[key].delta]
+def lasting(setting: Setting) -> list[str]:
+    """The savers with a store, without the DeltaChannel ones: the graphs here have none."""
+    return [key for key in setting.kinds if KINDS[key].lasts and not KINDS[key].delta]
 
 
 PARTS: dict[str, Callable[[Setting, Results, Step], None]] = {
@@ -112,4 +112,4 @@ PARTS: dict[str, Callable[[Setting, Results, Step], None]] = {
     "runs": runs,
 }
 ON_SQLITE = tuple(part for part in PARTS if part != "runs")
-ON_POSTGRES = ("endless", "runs")
+ON_SERVER = ("endless", "runs")

@@ -52,12 +52,12 @@ def style(lane: LaneFigures) -> dict[str, object]:
 
 
 def growth(axes: Axes, lane: LaneFigures) -> None:
-    """Bytes on disk; savers in memory have none."""
+    """Bytes stored; savers in memory have none."""
     samples = [sample for sample in lane.samples if sample.disk]
     if samples:
         counts = [sample.messages or sample.turn for sample in samples]
         axes.plot(counts, [s.disk / 1e6 for s in samples], **style(lane))  # type: ignore[arg-type]
-    axes.set(xlabel="messages (turns where there are none)", ylabel="MB on disk")
+    axes.set(xlabel="messages (turns where there are none)", ylabel="MB stored")
 
 
 def latency(axes: Axes, lane: LaneFigures) -> None:

@@ -1,19 +1,11 @@
-"""PostgreSQL for the benchmark: a database for each lane, and how large it is.
-
-`scripts/services` starts the server and says where it is. A file's path stands for a
-database, as it does for SQLite, so that lanes need not know what they are measured on.
-"""
+"""PostgreSQL for the benchmark: a database for each lane, and how large it is."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
-from hashlib import sha256
 from pathlib import Path
-from statistics import median
-from time import perf_counter
-from typing import Any
+from typing import Any, LiteralString
 
 import psycopg
 from langgraph.checkpoint.base import BaseCheckpointSaver
@@ -25,9 +17,10 @@ from psycopg.rows import dict_row
 from psycopg_pool import AsyncConnectionPool, ConnectionPool
 
 import threadkeep
-from bench.errors import BenchError
+from bench.opening import Opened, OpenedAsync, ready, ready_async
+from bench.servers import CONNECTIONS, Server, part, round_trip, url
 
-CONNECTIONS = 16  # of every pool
+SHOWN = ("server_version", "fsync", "synchronous_commit")
 _SIZE = """
 SELECT coalesce(sum(pg_total_relation_size(c.oid)), 0)::bigint FROM pg_class c
 JOIN pg_namespace n ON n.oid = c.relnamespace
@@ -35,64 +28,57 @@ WHERE c.relkind = 'r' AND n.nspname NOT IN ('pg_catalog', 'information_schema')
 """
 
 
-def server() -> str:
-    """Where the server is."""
-    found = os.environ.get("TK_TEST_POSTGRES")
-    if not found:
-        raise BenchError("no PostgreSQL server: run `make bench BACKEND=postgres`")
-    return found
+def connect(conninfo: str) -> psycopg.Connection:
+    return psycopg.connect(conninfo, autocommit=True)
+
+
+@contextmanager
+def server() -> Iterator[Server]:
+    """The server as it is."""
+    with connect(url("postgres")) as connection:
+        values = [one_value(connection, "SELECT current_setting(%s)", name) for name in SHOWN]
+        trip = round_trip(lambda: one_value(connection, "SELECT 1"))
+    version, *others = (str(value) for value in values)
+    said = [f"{name} {value}" for name, value in zip(SHOWN[1:], others, strict=True)]
+    yield Server("PostgreSQL", ", ".join([version, *said, "stored: tables and indexes"]), trip)
+
+
+def one_value(connection: psycopg.Connection, query: LiteralString, *given: str) -> Any:
+    row = connection.execute(query, given).fetchone()
+    return row and row[0]
 
 
 def database(path: Path) -> str:
     """The URL of the database that a path stands for; made where there is none."""
-    name = "bench_" + sha256(str(path).encode()).hexdigest()[:16]
-    with psycopg.connect(server(), autocommit=True) as connection:
-        known = connection.execute("SELECT 1 FROM pg_database WHERE datname = %s", (name,))
-        if known.fetchone() is None:
+    name = part(path)
+    with connect(url("postgres")) as connection:
+        if not one_value(connection, "SELECT 1 FROM pg_database WHERE datname = %s", name):
             connection.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
-    return make_conninfo(server(), dbname=name)
+    return make_conninfo(url("postgres"), dbname=name)
 
 
 def size(path: Path) -> int:
     """All tables and indexes of a path's database, in bytes."""
-    with psycopg.connect(database(path)) as connection:
-        return int(connection.execute(_SIZE).fetchone()[0])  # type: ignore[index] # a sum is a row
+    with connect(database(path)) as connection:
+        return int(one_value(connection, _SIZE))
 
 
 def drop(path: Path) -> None:
     """Remove a path's database."""
-    name = psycopg.conninfo.conninfo_to_dict(database(path))["dbname"]
-    with psycopg.connect(server(), autocommit=True) as connection:
-        statement = sql.SQL("DROP DATABASE {} WITH (FORCE)").format(sql.Identifier(str(name)))
-        connection.execute(statement)
-
-
-def round_trip() -> float:
-    """Milliseconds of the shortest question."""
-    times = []
-    with psycopg.connect(server(), autocommit=True) as connection:
-        for _ in range(200):
-            start = perf_counter()
-            connection.execute("SELECT 1").fetchone()
-            times.append((perf_counter() - start) * 1_000)
-    return median(times[20:])
+    name = sql.Identifier(part(path))
+    with connect(url("postgres")) as connection:
+        connection.execute(sql.SQL("DROP DATABASE IF EXISTS {} WITH (FORCE)").format(name))
 
 
 # -- savers ----------------------------------------------------------------------------
 
 
-@contextmanager
-def ours(path: Path) -> Iterator[BaseCheckpointSaver[Any]]:
-    with threadkeep.PostgresSaver(database(path), max_size=CONNECTIONS) as saver:
-        saver.setup()
-        yield saver
+def ours(path: Path) -> Opened:
+    return ready(threadkeep.PostgresSaver(database(path), max_size=CONNECTIONS))
 
 
-@asynccontextmanager
-async def ours_async(path: Path) -> AsyncIterator[BaseCheckpointSaver[Any]]:
-    async with threadkeep.AsyncPostgresSaver(database(path), max_size=CONNECTIONS) as saver:
-        await saver.setup()
-        yield saver
+def ours_async(path: Path) -> OpenedAsync:
+    return ready_async(threadkeep.AsyncPostgresSaver(database(path), max_size=CONNECTIONS))
 
 
 # As LangGraph's documentation sets its pools up.

@@ -49,7 +49,7 @@ def turns(figures: TurnFigures, last: int) -> Table:
     found = table(
         f"{figures.title}: {figures.turns:,} turns"
         + (f", {figures.messages:,} messages" if figures.messages else ""),
-        ("saver", "on disk", "RAM gained", "ms a turn", f"last {last}", "get_state", "history(20)"),
+        ("saver", "stored", "RAM gained", "ms a turn", f"last {last}", "get_state", "history(20)"),
         f"The last state as plain JSON: {amount(figures.plain_json['langchain'])}"
         f" (with set fields only: {amount(figures.plain_json['least'])}). Times in ms, medians.",
     )
@@ -68,7 +68,7 @@ def turns(figures: TurnFigures, last: int) -> Table:
 
 
 def growth(figures: TurnFigures) -> Table:
-    """Bytes on disk (or gained in RAM) at some turns on the way, a row per saver."""
+    """Bytes stored (or gained in RAM) at some turns on the way, a row per saver."""
     first = figures.lanes[0].samples
     wanted = sorted({round(n * (len(first) - 1) / 6) for n in range(7)})
     points = [first[n] for n in wanted]
@@ -153,16 +153,18 @@ def copies(all_figures: Sequence[CopyFigures]) -> Table:
 
 
 def targets(lines: Sequence[Line]) -> Table:
-    found = table("Targets", ("what", "measured", "target", "holds"))
+    """Every ratio; beside those that have a target, whether it is met."""
+    found = table("Ratios and targets", ("what", "measured", "target", "holds"))
     for line in lines:
-        bound = "at least" if line.at_least else "at most"
-        found.add_row(
-            line.what,
-            f"{line.measured:.3g}",
-            f"{bound} {line.target:.3g}",
-            "[green]yes" if line.holds else "[red]NO",
-        )
+        found.add_row(line.what, f"{line.measured:.3g}", *verdict(line))
     return found
+
+
+def verdict(line: Line) -> tuple[str, str]:
+    if line.target is None:
+        return "-", "-"
+    bound = "at least" if line.at_least else "at most"
+    return f"{bound} {line.target:.3g}", "[green]yes" if line.holds else "[red]NO"
 
 
 def tables(results: Results, lines: Sequence[Line]) -> Iterator[Table]:
@@ -187,6 +189,8 @@ def tables(results: Results, lines: Sequence[Line]) -> Iterator[Table]:
 
 
 def show(results: Results, lines: Sequence[Line], console: Console) -> None:
+    for server in results.servers:
+        console.print(str(server), highlight=False)
     for one in tables(results, lines):
         console.print(one)
         console.print()

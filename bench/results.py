@@ -18,6 +18,7 @@ from bench.measures.reads import ColdFigures
 from bench.measures.resident import ResidentFigures
 from bench.measures.runs import RunsFigures
 from bench.measures.turns import TurnFigures
+from bench.servers import Server
 
 PACKAGES = (
     "threadkeep",
@@ -25,6 +26,8 @@ PACKAGES = (
     "langgraph-checkpoint",
     "langgraph-checkpoint-sqlite",
     "langgraph-checkpoint-postgres",
+    "psycopg",
+    "redis",
 )
 
 
@@ -41,7 +44,7 @@ class Results:
     resident: list[ResidentFigures] = field(default_factory=list)
     runs: list[RunsFigures] = field(default_factory=list)
     copies: list[CopyFigures] = field(default_factory=list)
-    round_trip: float = 0.0  # ms of the shortest question to a server
+    servers: list[Server] = field(default_factory=list)  # that the stores are on
 
     def any(self) -> bool:
         """Whether anything was measured."""

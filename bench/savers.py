@@ -1,6 +1,6 @@
 """The savers that are compared, by name, each opened on a file in the same way.
 
-Only the list, how each is opened, its tables created, and how large it is on disk live
+Only the list, how each is opened, its tables created, and how large its store is live
 here. threadkeep's are opened as a user opens them; LangGraph's as its documentation says,
 which leaves SQLite at `synchronous=FULL`. A path stands for a store, whatever kind it is.
 """
@@ -9,28 +9,20 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable, Iterator
-from contextlib import (
-    AbstractAsyncContextManager,
-    AbstractContextManager,
-    closing,
-    contextmanager,
-    nullcontext,
-)
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
-from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.checkpoint.sqlite import SqliteSaver
 
 import threadkeep
-from bench import postgres
+from bench import postgres, redis
 from bench.floor import ReferenceSaver
-
-Opened: TypeAlias = AbstractContextManager[BaseCheckpointSaver[Any]]
-OpenedAsync: TypeAlias = AbstractAsyncContextManager[BaseCheckpointSaver[Any]]
+from bench.opening import Opened, OpenedAsync, ready
+from bench.servers import Server
 
 
 def bytes_on_disk(path: Path) -> int:
@@ -56,15 +48,20 @@ def remove(path: Path) -> None:
 
 
 class Store(NamedTuple):
-    """Where a saver on disk keeps its rows: how large it is in use and closed, its end."""
+    """Where a saver keeps its rows: how large that is in use and closed, its end.
+
+    `server` gets the server ready, where there is one, for as long as it is measured.
+    """
 
     size: Callable[[Path], int]
     closed_size: Callable[[Path], int]
     remove: Callable[[Path], None]
+    server: Callable[[], AbstractContextManager[Server]] | None = None
 
 
 FILE = Store(settled_bytes, bytes_on_disk, remove)
-DATABASE = Store(postgres.size, postgres.size, postgres.drop)
+DATABASE = Store(postgres.size, postgres.size, postgres.drop, postgres.server)
+PREFIX = Store(redis.size, redis.size, redis.drop, redis.server)
 
 
 @dataclass(frozen=True)
@@ -74,34 +71,31 @@ class Kind:
     key: str
     label: str
     open: Callable[[Path], Opened]
-    store: Store | None  # None: it is in memory
+    store: Store | None  # None: it is in our own memory
     delta: bool = False
     quick: bool = False
     open_async: Callable[[Path], OpenedAsync] | None = None
 
     @property
-    def on_disk(self) -> bool:
+    def lasts(self) -> bool:
         return self.store is not None
 
     def size(self, path: Path) -> int:
-        """Bytes on disk, while it is in use."""
+        """Bytes in the store, while it is in use."""
         return self.store.size(path) if self.store else 0
 
     def closed_size(self, path: Path) -> int:
-        """Bytes on disk, once it was closed."""
+        """Bytes in the store, once it was closed."""
         return self.store.closed_size(path) if self.store else 0
 
     def remove(self, path: Path) -> None:
-        """Remove whatever is on disk."""
+        """Remove whatever is stored."""
         if self.store:
             self.store.remove(path)
 
 
-@contextmanager
-def threadkeep_sqlite(path: Path, **options: Any) -> Iterator[BaseCheckpointSaver[Any]]:
-    with threadkeep.SqliteSaver(path, **options) as saver:
-        saver.setup()
-        yield saver
+def threadkeep_sqlite(path: Path, **options: Any) -> Opened:
+    return ready(threadkeep.SqliteSaver(path, **options))
 
 
 def threadkeep_memory(_path: Path) -> Opened:
@@ -178,6 +172,14 @@ KINDS = {
             open_async=postgres.ours_async,
         ),
         Kind(
+            "redis",
+            "threadkeep Redis",
+            redis.ours,
+            store=PREFIX,
+            quick=True,
+            open_async=redis.ours_async,
+        ),
+        Kind(
             "lg-pg",
             "LangGraph PostgresSaver, pooled",
             postgres.official,
@@ -188,6 +190,8 @@ KINDS = {
 }
 
 
-OURS = ("memory", "normal", "full", "pg")
+OURS = ("memory", "normal", "full", "pg", "redis")
+ON_SQLITE = tuple(key for key, kind in KINDS.items() if kind.store in {None, FILE})
 ON_POSTGRES = ("floor", "pg", "lg-pg")
-ON_SQLITE = tuple(key for key in KINDS if key not in ON_POSTGRES or key == "floor")
+# LangGraph's saver for Redis needs modules; beside ours goes its own saver for many machines.
+ON_REDIS = ("floor", "redis", "lg-pg")

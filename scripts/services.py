@@ -1,6 +1,6 @@
 """Runs a command with real database servers, and stops those that it started.
 
-    scripts/services [--only postgres|redis] COMMAND ARG...
+    scripts/services [--only postgres,redis] COMMAND ARG...
 
 A server that its variable names is used and left alone; the others are started for this run
 alone, on 127.0.0.1, with fresh data that is removed at the end. The command finds:
@@ -99,10 +99,10 @@ def provide_redis(folder: Path, stack: ExitStack, interrupt: Interrupt) -> dict[
 
 def main(arguments: list[str]) -> int:
     only: tuple[str, ...] = NAMES
-    if arguments[:1] == ["--only"] and arguments[1:2] and arguments[1] in NAMES:
-        only, arguments = (arguments[1],), arguments[2:]
-    if not arguments or arguments[0].startswith("-"):
-        note(f"usage: scripts/services [--only {'|'.join(NAMES)}] COMMAND ARG...")
+    if arguments[:1] == ["--only"] and len(arguments) > 1:
+        only, arguments = tuple(arguments[1].split(",")), arguments[2:]
+    if not arguments or arguments[0].startswith("-") or not set(only) <= set(NAMES):
+        note(f"usage: scripts/services [--only {','.join(NAMES)}] COMMAND ARG...")
         return 2
     interrupt = Interrupt()
     try:

@@ -10,12 +10,15 @@ from pathlib import Path
 
 import pytest
 from langgraph.checkpoint.memory import InMemorySaver
+from redis_servers import Server
 
+from bench import redis
 from bench.__main__ import main
 from bench.conversations import load, made_up, split
 from bench.errors import BenchError
 from bench.floor import ReferenceSaver
 from bench.lanes import config_of
+from bench.report import verdict
 from bench.sizes import SMOKE
 from bench.targets import Line
 from bench.workloads import build
@@ -73,6 +76,77 @@ def test_a_small_run_measures_everything_it_was_asked_for(data, tmp_path):
         "latency.png",
         "results.json",
     ]
+
+
+@pytest.mark.parametrize(
+    ("backend", "kinds", "servers", "unaimed"),
+    [
+        ("postgres", ["floor", "pg", "lg-pg"], ["PostgreSQL"], 4),
+        ("redis", ["floor", "redis", "lg-pg"], ["Redis", "PostgreSQL"], 6),
+    ],
+)
+def test_a_server_is_measured_beside_langgraphs_saver(
+    backend, kinds, servers, unaimed, data, tmp_path
+):
+    done = run("--smoke", "--backend", backend, "--data", data, "--out", tmp_path)
+    assert done.returncode == 0, done.stderr + done.stdout
+    results = json.loads((tmp_path / "results.json").read_text())
+    assert [server["name"] for server in results["servers"]] == servers
+    assert all(f"{name} " in done.stdout for name in servers)
+    lanes = results["turns"]["endless"]["lanes"]
+    assert [lane["kind"] for lane in lanes] == kinds
+    for lane in lanes:
+        sizes = [sample["disk"] for sample in lane["samples"]]
+        assert sizes == sorted(sizes)
+        assert (lane["disk"] > 0) == (lane["kind"] != "floor")
+    assert [cold["kind"] for cold in results["cold"]] == kinds[1:]
+    assert [copy["kind"] for copy in results["copies"]] == [backend.replace("postgres", "pg")]
+    assert [runs["kind"] for runs in results["runs"]] == kinds
+    assert len({runs["supersteps"] for runs in results["runs"]}) == 1
+    assert [line["target"] for line in results["targets"]].count(None) == unaimed
+
+
+def durability(server):
+    settings = server.admin.config_get("append*")
+    return settings["appendonly"], settings["appendfsync"]
+
+
+def test_redis_writes_to_disk_while_it_is_measured_and_its_memory_is_counted(tmp_path, monkeypatch):
+    with Server("--appendfsync", "no") as server:
+        monkeypatch.setenv("TK_TEST_REDIS", server.url)
+        with redis.server() as found:
+            assert durability(server) == ("yes", "everysec")
+            assert "appendonly yes, appendfsync everysec" in str(found)
+            with redis.ours(tmp_path) as saver:
+                build("chat", SMOKE, None).graph(saver, delta=False).invoke(
+                    {"messages": [("user", "hello")]}, config_of("one")
+                )
+            server.admin.set("another's", "x" * 10_000)
+            used = [
+                server.admin.memory_usage(key, samples=0) for key in server.admin.keys("bench*")
+            ]
+            assert len(used) >= 4
+            assert redis.size(tmp_path) == sum(used)
+            redis.drop(tmp_path)
+            assert server.admin.keys() == [b"another's"]
+            assert redis.size(tmp_path) == 0
+        assert durability(server) == ("no", "no")
+
+
+def test_redis_is_measured_as_it_is_where_it_may_not_be_set(monkeypatch):
+    with Server() as server:
+        server.admin.execute_command("ACL SETUSER guest on nopass ~* &* +@all -config")
+        monkeypatch.setenv("TK_TEST_REDIS", server.url.replace("//", "//guest:any@"))
+        with redis.server() as found:
+            assert durability(server) == ("no", "everysec")
+            assert "aof_enabled 0 (not ours to set)" in str(found)
+
+
+def test_without_a_server_one_line_says_what_to_run(tmp_path, monkeypatch, capsys):
+    monkeypatch.delenv("TK_TEST_REDIS")
+    assert main(["--smoke", "--backend", "redis", "--out", str(tmp_path)]) == 1
+    said = "bench: TK_TEST_REDIS names no server: run `make bench BACKEND=redis`\n"
+    assert capsys.readouterr().err == said
 
 
 def test_a_profile_names_our_functions(data, tmp_path):
@@ -146,3 +220,9 @@ def test_a_target_is_met_on_the_right_side():
     assert not Line("at most", 1.1, 1.0).holds
     assert Line("at least", 5.0, 5.0, at_least=True).holds
     assert not Line("at least", 4.9, 5.0, at_least=True).holds
+
+
+def test_a_ratio_without_a_target_neither_holds_nor_fails():
+    line = Line("only to know", 1.0)
+    assert line.holds is None
+    assert verdict(line) == ("-", "-")

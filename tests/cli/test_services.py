@@ -117,6 +117,21 @@ def test_in_ci_a_missing_server_is_a_failure():
     assert err.startswith("error: no pgbouncer: ")
 
 
+@pytest.mark.parametrize(
+    ("only", "provided"),
+    [("redis", {"REDIS"}), ("postgres", {"POSTGRES"}), ("redis,postgres", {"REDIS", "POSTGRES"})],
+)
+def test_only_the_servers_that_were_asked_for(only, provided):
+    named = {"TK_TEST_POSTGRES": "postgresql://named/db", "TK_TEST_REDIS": "redis://named"}
+    shown = 'import os; print(*[k for k in os.environ if k.startswith("TK_TEST_")])'
+    code, out, _ = run("--only", only, sys.executable, "-c", shown, **named)
+    assert code == 0
+    programs = {name.removeprefix("TK_TEST_") for name in out.split() if name.endswith("S_BIN")}
+    assert programs == {f"{name}_BIN" for name in provided}
+
+
 def test_a_command_that_is_not_there_and_none():
     assert run("--only", "redis", "no-such-command")[0] == 127
     assert run("--only", "redis")[0] == 2
+    assert run("--only", "redis,oracle", "echo")[0] == 2
+    assert run("--only", "", "echo")[0] == 2
