@@ -1,5 +1,6 @@
 """threadkeep: a LangGraph checkpoint saver that stores what changed."""
 
+from threadkeep.backends.caching import Cache
 from threadkeep.backends.grouping import GroupCommit
 from threadkeep.codec import Compression, register, register_module
 from threadkeep.savers import (
@@ -18,6 +19,7 @@ __all__ = [
     "AsyncPostgresSaver",
     "AsyncRedisSaver",
     "AsyncSqliteSaver",
+    "Cache",
     "Compression",
     "GroupCommit",
     "InMemorySaver",

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from threadkeep.backends.caching import Cache
 from threadkeep.backends.given import refuse
 from threadkeep.backends.grouping import GroupCommit
 from threadkeep.codec import Compression, SerdeCodec
@@ -22,6 +23,8 @@ NAMES = (
     "pickle_fallback",
     "working_set_bytes",
     "group_commit",
+    "cache",
+    "hot",
 )
 
 
@@ -59,6 +62,10 @@ def check(given: Mapping[str, Any]) -> None:
         _refuse("pickle_fallback", given, "Give True or False.")
     if not isinstance(given.get("group_commit"), GroupCommit | None):
         _refuse("group_commit", given, "Give a threadkeep.GroupCommit, such as GroupCommit().")
+    if not isinstance(given.get("cache"), Cache | None):
+        _refuse("cache", given, "Give a threadkeep.Cache, such as Cache(threads=1000).")
+    if not isinstance(given.get("hot"), str | None):
+        _refuse("hot", given, "Give the URL of a Redis server.")
     most = given.get("working_set_bytes", 0)
     if not isinstance(most, int) or most < 0:
         _refuse("working_set_bytes", given, "Give a whole number of bytes, 0 or more.")

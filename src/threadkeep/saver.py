@@ -42,7 +42,9 @@ from threadkeep.backends.base import (
     MigratingAsyncBackend,
     MigratingBackend,
 )
+from threadkeep.backends.caching import AsyncCached, Cache, Cached, cached
 from threadkeep.backends.grouping import GroupCommit, grouped
+from threadkeep.backends.open import open_hot
 from threadkeep.codec import Codec, Compression, NativeCodec, SerdeCodec
 from threadkeep.engine.calls import Operation
 from threadkeep.engine.operations import (
@@ -89,12 +91,16 @@ class Saver(BaseCheckpointSaver[Any]):
         working_set_bytes: about how much memory to use for remembering threads.
         group_commit: let concurrent commits share a transaction, and how; SQLite does so
             without, but does not wait for others.
+        cache: how much of the store to keep in memory, as bytes; None for nothing.
+        hot: the URL of a Redis that keeps at hand, for all processes, what a PostgreSQL
+            database holds.
 
     Raises:
         InvalidArgumentError: an option has no meaning.
+        OpenError: `hot` cannot be read, or redis-py is not installed.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - they are given by name
         self,
         backend: Backend | AsyncBackend,
         *,
@@ -104,6 +110,8 @@ class Saver(BaseCheckpointSaver[Any]):
         pickle_fallback: bool = False,
         working_set_bytes: int = WORKING_SET_BYTES,
         group_commit: GroupCommit | None = None,
+        cache: Cache | None = None,
+        hot: str | None = None,
     ) -> None:
         options.check(
             {
@@ -113,8 +121,15 @@ class Saver(BaseCheckpointSaver[Any]):
                 "pickle_fallback": pickle_fallback,
                 "working_set_bytes": working_set_bytes,
                 "group_commit": group_commit,
+                "cache": cache,
+                "hot": hot,
             }
         )
+        self._front: Cached | AsyncCached | None = None
+        if cache is not None or hot is not None:
+            hots = None if hot is None else open_hot(hot)
+            is_async = drive.is_async(backend)
+            backend = self._front = cached(backend, cache, hots, is_async=is_async)
         if group_commit is not None:
             backend = grouped(backend, group_commit, is_async=drive.is_async(backend))
         super().__init__(serde=serde)
@@ -439,6 +454,28 @@ class Saver(BaseCheckpointSaver[Any]):
     def _prune(self, threads: Sequence[str], strategy: str) -> Operation[None]:
         ids = checks.ids("thread_ids", threads)
         return housekeeping.prune(self._engine, ids, strategy)
+
+    # -- what is kept at hand ----------------------------------------------------------
+
+    def clear_cache(self, thread: str | None = None) -> None:
+        """Keep nothing at hand of exactly this thread, or (None) of any; stored is all as before.
+
+        It clears what this process remembers and the `cache`, and of this store the `hot` one.
+        """
+        self._engine.working_set.forget(thread)
+        if isinstance(self._front, Cached):
+            self._front.clear(thread)
+        elif self._front is not None:
+            drive.blocking(self._front)  # raises: only awaiting calls can use it
+
+    async def aclear_cache(self, thread: str | None = None) -> None:
+        """See `clear_cache`."""
+        self._engine.working_set.forget(thread)
+        front = self._front.asynchronous if isinstance(self._front, Cached) else self._front
+        if front is not None:
+            await front.clear(thread)
+        elif self._front is not None:
+            await drive.in_thread(partial(self.clear_cache, thread))
 
     # -- looking into the store ------------------------------------------------------
 

@@ -109,3 +109,23 @@ class MigratingAsyncBackend(AsyncBackend, Protocol):
 
     async def migrate(self) -> None:
         """See `MigratingBackend.migrate`."""
+
+
+@runtime_checkable
+class IdentifiedBackend(Backend, Protocol):
+    """A store that can be told from all others, and whose generations mean the same to all."""
+
+    def identity(self) -> str:
+        """Names the store: letters, digits and "-". Another one after its tables were made anew.
+
+        Raises:
+            UnreachableError, BackendError: the server failed.
+        """
+
+
+@runtime_checkable
+class IdentifiedAsyncBackend(AsyncBackend, Protocol):
+    """The same of a store with a native async driver."""
+
+    async def identity(self) -> str:
+        """See `IdentifiedBackend.identity`."""

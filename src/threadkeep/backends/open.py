@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from threadkeep.backends.base import AsyncBackend, Backend
+    from threadkeep.backends.caching.hot import HotStore
 
 _FORMS = (
     "Known are sqlite:///relative.db, sqlite:////absolute.db, sqlite:///:memory:,"
@@ -139,6 +140,18 @@ def open_redis(server: Any, **options: Any) -> Backend | AsyncBackend:
         from threadkeep.backends import redis  # noqa: PLC0415 - an extra, only where it is used
     _check_options("redis://", options, _REDIS_OPTIONS)
     return redis.opened(server, **options)
+
+
+def open_hot(url: Any) -> tuple[HotStore, HotStore]:
+    """Open the Redis that keeps at hand what a store holds: for blocking and awaiting calls.
+
+    Raises:
+        OpenError: the URL cannot be read, or redis-py is not installed.
+        InvalidArgumentError: it is no URL of a single server.
+    """
+    with _extra("A hot store", "redis"):
+        from threadkeep.backends import redis  # noqa: PLC0415 - an extra, only where it is used
+    return redis.hot_stores(url)
 
 
 def _check_options(url: str, options: dict[str, Any], known: tuple[str, ...]) -> None:

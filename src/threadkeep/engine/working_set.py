@@ -145,10 +145,11 @@ class WorkingSet:
             self._threads.move_to_end(thread)
             return memory
 
-    def forget(self, thread: str) -> None:
-        """Remember nothing of the thread."""
+    def forget(self, thread: str | None) -> None:
+        """Remember nothing of the thread, or (None) of any."""
         with self._lock:
-            self._drop(thread)
+            for name in [*self._threads] if thread is None else [thread]:
+                self._drop(name)
 
     def settle(self, thread: str) -> None:
         """Weigh the thread again and make room for it."""

@@ -11,6 +11,7 @@ from heapq import merge
 from itertools import islice
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from threadkeep.backends.logs import between
 from threadkeep.backends.memory.rows import EMPTY, EMPTY_NAMESPACE, Thread, Threads
 from threadkeep.engine.model import (
     CheckpointRow,
@@ -56,13 +57,7 @@ def _segments(threads: Threads, read: ReadSegments) -> list[Segment]:
     thread = threads.get(read.thread, EMPTY)
     if read.generation not in (None, thread.generation):
         return []
-    logs = thread.logs
-    found: dict[tuple[int, int], Segment] = {}
-    for number, start, stop in read.spans:
-        if number in logs and start < stop:
-            for segment in logs[number].between(start, stop):
-                found[number, segment.start] = segment
-    return [found[key] for key in sorted(found)]
+    return between(thread.logs, read.spans)
 
 
 def _path(threads: Threads, read: ReadPath) -> list[StoredCheckpoint]:

@@ -1,7 +1,7 @@
 """How rows lie in memory: dicts by id beside lists of ids in order.
 
-Only storing and finding single records may live here. Invariant: each list of ids (or
-starts) is sorted and holds exactly the keys of the dict beside it. No locks.
+Only storing and finding single records may live here. Invariant: each list of ids is
+sorted and holds exactly the keys of the dict beside it. No locks.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right, insort
 from typing import TYPE_CHECKING, TypeAlias
 
+from threadkeep.backends.logs import Log
 from threadkeep.engine.model import (
     HIDDEN,
     CheckpointRow,
@@ -17,49 +18,9 @@ from threadkeep.engine.model import (
     StoredCheckpoint,
     WriteRow,
 )
-from threadkeep.errors import SegmentTakenError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-
-class Log:
-    """The segments of one log, and their starts in order."""
-
-    __slots__ = ("segments", "starts")
-
-    def __init__(self) -> None:
-        self.starts: list[int] = []
-        self.segments: dict[int, Segment] = {}
-
-    def put(self, segment: Segment) -> bool:
-        """Add it; False where the very same one is there. Raises SegmentTakenError."""
-        starts = self.starts
-        at = bisect_left(starts, segment.stop)
-        last = self.segments[starts[at - 1]] if at else None
-        if last is not None and last.stop > segment.start:
-            if last == segment:
-                return False
-            raise SegmentTakenError(f"Log {segment.log} holds other bytes at {segment.start}.")
-        starts.insert(at, segment.start)
-        self.segments[segment.start] = segment
-        return True
-
-    def drop(self, start: int, count: int) -> Segment | None:
-        """Take it out and return it; None where there is no such segment."""
-        segment = self.segments.get(start)
-        if segment is None or segment.count != count:
-            return None
-        del self.segments[start], self.starts[bisect_left(self.starts, start)]
-        return segment
-
-    def between(self, start: int, stop: int) -> Iterator[Segment]:
-        """The segments that overlap the positions `start <= p < stop`."""
-        first = max(bisect_right(self.starts, start) - 1, 0)
-        for at in self.starts[first : bisect_left(self.starts, stop)]:
-            segment = self.segments[at]
-            if segment.stop > start:
-                yield segment
 
 
 class Namespace:

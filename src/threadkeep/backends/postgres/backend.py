@@ -46,6 +46,12 @@ from threadkeep.errors import InvalidArgumentError, ThreadExistsError, Threadkee
 
 T = TypeVar("T")
 
+# (A replica that takes over has the same; a copy by pg_dump has not.)
+_IDENTITY = """
+SELECT s.system_identifier, d.oid, %s::regnamespace::oid FROM pg_control_system() s, pg_database d
+WHERE d.datname = current_database()
+"""
+
 
 class AsyncPostgresBackend:
     """Rows in a PostgreSQL database, over connections that are awaited.
@@ -134,6 +140,13 @@ class AsyncPostgresBackend:
                 except DRIVER_ERRORS as failure:
                     error = failure
 
+    async def identity(self) -> str:
+        """Name the schema among those of all servers. See `IdentifiedBackend.identity`."""
+        asked = self._ready(Statement(_IDENTITY, (self._schema,)))
+        with self._named():
+            ((row,),) = await self._answered([asked], ONE_STATE)
+        return "-".join(map(str, row))
+
     async def close(self) -> None:
         """Close all connections of ours; later calls raise `ClosedError`. Idempotent."""
         await self._source.close()
@@ -217,6 +230,10 @@ class PostgresBackend(BlockingFace[AsyncPostgresBackend]):
     def migrate(self) -> None:
         """See `AsyncPostgresBackend.migrate`."""
         finish(self._face.migrate())
+
+    def identity(self) -> str:
+        """See `AsyncPostgresBackend.identity`."""
+        return finish(self._face.identity())
 
 
 def _given(database: object) -> Source:

@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 import redis.asyncio.cluster
 import redis.cluster
 
-from threadkeep.backends.given import without
+from threadkeep.backends.given import refuse, without
 from threadkeep.backends.redis.changes import batch_arguments
 from threadkeep.backends.redis.clients import (
     GivenAsyncClient,
@@ -29,7 +29,7 @@ from threadkeep.backends.redis.clients import (
     Source,
 )
 from threadkeep.backends.redis.failures import DRIVER_ERRORS, lost, mapped, passes, refused
-from threadkeep.backends.redis.keys import index_of, keys_of
+from threadkeep.backends.redis.keys import beginning_of, index_of, keys_of
 from threadkeep.backends.redis.lives import Lives
 from threadkeep.backends.redis.reads import Inquiry, Question, inquiry, is_of_thread, words_of
 from threadkeep.backends.redis.scripts import Call, Word, call, reading, writing
@@ -234,13 +234,29 @@ class AsyncRedisBackend:
         self, name: str, arguments: Sequence[Word], thread: str, *, in_index: bool
     ) -> Call:
         keys = keys_of(self._settings.prefix, thread)
-        if not self._source.is_cluster:
+        in_index = in_index or not self._settings.indexed
+        if self._settings.indexed and not self._source.is_cluster:
             keys.append(self._index)
         first = (thread.encode(), int(in_index), self._settings.ttl_milliseconds)
         return call(writing(name), keys, (*first, *arguments))
 
     def _listing(self, thread: str) -> Call:
         return Call(("ZADD", self._index, 0, thread.encode()))
+
+    async def clear(self, beginning: str) -> None:
+        """Remove all threads whose id begins so, tombstones too. Not on a cluster.
+
+        Reads the names of all keys of the server.
+        """
+        cursor, pattern = 0, f"{beginning_of(self._settings.prefix, beginning)}*"
+        with self._named():
+            while True:
+                scan = Call(("SCAN", cursor, "MATCH", pattern, "COUNT", 1000))
+                ((cursor, keys),) = await self._sent([scan])
+                if keys:
+                    await self._sent([Call(("UNLINK", *keys))])
+                if not cursor:
+                    return
 
     async def close(self) -> None:
         """Close all connections of ours; later calls raise `ClosedError`. Idempotent."""
@@ -256,7 +272,8 @@ class AsyncRedisBackend:
             return await self._send(calls)
         except DRIVER_ERRORS as error:
             # What was never reached is no lost connection: it is said at once.
-            if not passes(error) or (lost(error) and not self._was_reached):
+            never_reached = lost(error) and not self._was_reached
+            if not passes(error) or never_reached or not self._settings.patient:
                 raise
         return await again(partial(self._send, calls), passes, self._source.pause)
 
@@ -297,12 +314,19 @@ class RedisBackend(BlockingFace[AsyncRedisBackend]):
                 options.setdefault("prefix", prefix)
             settings = Settings(url, **options)
             source, loops = OwnClient(settings), OwnAsyncClients(settings)
-            lives = Lives()
-            native = AsyncRedisBackend(loops, settings, lives)
-            super().__init__(AsyncRedisBackend(source, settings, lives), native, loops)
+            face, native = _faces(source, loops, settings)
+            super().__init__(face, native, loops)
         else:
             given = GivenClient(_checked(server, _BLOCKING))
             super().__init__(AsyncRedisBackend(given, Settings("", **options)), None, None)
+
+
+def _faces(
+    source: Source, loops: Source, settings: Settings
+) -> tuple[AsyncRedisBackend, AsyncRedisBackend]:
+    """The same store over blocking and over awaiting clients."""
+    lives = Lives()
+    return AsyncRedisBackend(source, settings, lives), AsyncRedisBackend(loops, settings, lives)
 
 
 _BLOCKING = (redis.Redis, redis.cluster.RedisCluster)
@@ -341,3 +365,30 @@ def opened(server: Any, **options: Any) -> RedisBackend | AsyncRedisBackend:
         settings = Settings("", **options)
         return AsyncRedisBackend(GivenAsyncClient(_checked(server, _AWAITED)), settings)
     return RedisBackend(server, **options)
+
+
+_HOT_TTL = 3600.0  # seconds that a thread stays without being written or read
+_HOT_TIMEOUT = 1.0
+
+
+def hot_stores(url: Any) -> tuple[AsyncRedisBackend, AsyncRedisBackend]:
+    """A server that keeps at hand what another store holds: for blocking and awaiting calls.
+
+    It is not waited for: what fails is asked of the other store.
+
+    Raises:
+        OpenError: the URL cannot be read.
+        InvalidArgumentError: it names a cluster.
+    """
+    if not isinstance(url, str):
+        refuse("hot", url, "Give the URL of a Redis server.")
+    settings = Settings(
+        *(url, "tk-hot", _HOT_TTL),
+        ttl_refresh_on_read=True,
+        timeout=_HOT_TIMEOUT,
+        indexed=False,
+        patient=False,
+    )
+    if settings.is_cluster:
+        refuse("hot", url, "Give the URL of a single server, redis://host:6379/0.")
+    return _faces(OwnClient(settings), OwnAsyncClients(settings), settings)

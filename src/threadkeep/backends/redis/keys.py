@@ -26,6 +26,11 @@ def keys_of(prefix: str, thread: str) -> list[str]:
     return [f"{prefix}:{{{tag}}}:{kind}" for kind in _KINDS]
 
 
+def beginning_of(prefix: str, beginning: str) -> str:
+    """What the names of all keys begin with whose thread's id begins so."""
+    return f"{prefix}:{{{quote(beginning, safe='')}"
+
+
 def index_of(prefix: str) -> str:
     """The sorted set of all threads' ids."""
     return f"{prefix}:threads"

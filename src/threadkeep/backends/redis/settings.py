@@ -34,6 +34,8 @@ class Settings:
         max_connections: of a pool (on a cluster: of each node), opened as they are needed.
         timeout: seconds to wait for a free connection, for a server to let us in, and for
             each answer.
+        indexed: whether there is a list of all threads; without, none can be searched for.
+        patient: whether to try again for a while where a failure passes.
 
     Raises:
         InvalidArgumentError: one of them has no meaning.
@@ -46,6 +48,8 @@ class Settings:
     ttl_refresh_on_read: bool = False
     max_connections: int = 16
     timeout: float = 30.0
+    indexed: bool = True
+    patient: bool = True
 
     def __post_init__(self) -> None:
         if not isinstance(self.prefix, str) or not self.prefix or set(self.prefix) & set("{}"):

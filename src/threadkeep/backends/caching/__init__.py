@@ -1,0 +1,10 @@
+"""What was read or stored a moment ago, kept at hand in front of a store.
+
+Segments never change under a thread's generation, so that what is kept is always right:
+whoever asks for them has just read from the store which ones, and under which generation.
+"""
+
+from threadkeep.backends.caching.front import AsyncCached, Cached, cached
+from threadkeep.backends.caching.kept import Cache
+
+__all__ = ["AsyncCached", "Cache", "Cached", "cached"]

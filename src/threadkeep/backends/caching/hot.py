@@ -1,0 +1,116 @@
+"""Segments kept in a Redis that all processes share.
+
+Only what is asked of it, and when it is left alone, lives here. Invariants: the server may be
+flushed, restarted, full or absent, and may drop any key by itself: what it does not have, or
+has of another generation, is not there, and nothing is raised for it; one that failed is left
+alone for a while.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, Protocol
+
+from threadkeep.backends.base import AsyncBackend
+from threadkeep.engine.model import Batch, DropThread, ReadSegments, Segment, Span
+from threadkeep.errors import SegmentTakenError, ThreadkeepError
+
+_PAUSE = 5.0  # seconds that a server which failed is left alone
+_MARK_LOG = 2**62  # no log of a thread has this number
+_MARK = Span(_MARK_LOG, 0, 1)
+_log = logging.getLogger("threadkeep")
+
+
+class HotStore(AsyncBackend, Protocol):
+    """A store that can be emptied."""
+
+    async def clear(self, beginning: str) -> None:
+        """Remove all threads whose id begins so."""
+
+
+class Hot:
+    """Segments by thread, each thread under a mark that says of which generation they are.
+
+    The mark is a segment too, stored together with others: where one of another generation
+    is there, the store refuses them all. A thread's id begins with the name of the store that
+    it is of, as others may use the same server.
+    """
+
+    def __init__(
+        self,
+        store: HotStore,
+        identity: Callable[[], Awaitable[str]],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._store = store
+        self._identity = identity
+        self._clock = clock
+        self._again_at = 0.0
+        self._known = ""
+
+    async def _name(self, thread: str = "") -> str:
+        """What the thread is called here."""
+        self._known = self._known or await self._identity()
+        return f"{self._known}/{thread}"
+
+    async def find(self, read: ReadSegments) -> list[Segment]:
+        """Those kept that overlap the spans."""
+        name = await self._name(read.thread)
+        asked = ReadSegments(name, (_MARK, *read.spans))
+        (found,) = await self._said(lambda: self._store.fetch([asked])) or [[]]
+        if not any(s == _mark(read.generation) for s in found):
+            return []
+        # (A server that is short of memory may have dropped the bytes and not the place.)
+        return [s for s in found if s.log != _MARK_LOG and s.data]
+
+    async def keep(
+        self,
+        thread: str,
+        generation: int,
+        segments: Sequence[Segment],
+        drops: Sequence[tuple[int, int, int]] = (),
+    ) -> None:
+        """Keep segments, and let go of those that were dropped (log, start, count)."""
+        marked = (_mark(generation), *segments)
+        name = await self._name(thread)
+        batch = Batch(name, 0, segments=marked, drop_segments=tuple(drops))
+        if await self._said(lambda: self._stored(batch)) is False:
+            await self.clear(thread)
+            await self._said(lambda: self._stored(batch))
+
+    async def _stored(self, batch: Batch) -> bool:
+        """Whether it was; not where something else is in its place."""
+        try:
+            await self._store.commit(batch)
+        except SegmentTakenError:
+            return False
+        return True
+
+    async def clear(self, thread: str | None = None) -> None:
+        """Let go of a thread, or of all of them."""
+        name = await self._name(thread or "")
+        if thread is None:
+            await self._said(lambda: self._store.clear(name))
+        else:
+            await self._said(lambda: self._store.commit(DropThread(name, 0)))
+
+    async def close(self) -> None:
+        """Close its connections."""
+        await self._store.close()
+
+    async def _said(self, ask: Callable[[], Awaitable[Any]]) -> Any:
+        """What the server says; None where it does not."""
+        if self._clock() < self._again_at:
+            return None
+        try:
+            return await ask()
+        except ThreadkeepError as error:
+            self._again_at = self._clock() + _PAUSE
+            _log.warning("The hot store is left alone for %g seconds: %s", _PAUSE, error)
+            return None
+
+
+def _mark(generation: int | None) -> Segment:
+    return Segment(_MARK_LOG, 0, 1, str(generation).encode())

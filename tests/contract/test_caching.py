@@ -1,0 +1,525 @@
+"""What is kept at hand in front of a store: the contract through it, and its own promises."""
+
+from __future__ import annotations
+
+import asyncio
+import operator
+import random
+import socket
+import uuid
+from typing import Annotated, TypedDict
+
+import pytest
+import redis
+from langgraph.checkpoint.base import empty_checkpoint
+from langgraph.graph import START, StateGraph
+from postgres_kit import url_for
+from redis_kit import url as redis_url
+
+from threadkeep import AsyncPostgresSaver, Cache, PostgresSaver, RedisSaver, SqliteSaver, open_saver
+from threadkeep.backends.caching import AsyncCached, Cached, cached
+from threadkeep.backends.caching.hot import Hot
+from threadkeep.backends.caching.kept import Kept
+from threadkeep.backends.memory import MemoryBackend
+from threadkeep.backends.open import open_hot
+from threadkeep.backends.postgres import PostgresBackend
+from threadkeep.backends.sqlite import SqliteBackend
+from threadkeep.engine.model import Batch, ReadSegments, Segment, Span
+from threadkeep.errors import InvalidArgumentError, OpenError
+from threadkeep.saver import Saver
+from threadkeep.testing import BackendContract, Blocking
+from threadkeep.testing.records import NOW, THREAD, segment
+
+SMALL = Cache(threads=2, bytes=100_000)
+
+
+class ThroughCache(BackendContract):
+    """Segments are asked for as the engine does: under the generation that was read."""
+
+    def segments(self, *spans, thread=THREAD):
+        asked = tuple(Span(*span) for span in spans)
+        generation = self.rows(thread).generation
+        first = self.one(ReadSegments(thread, asked, generation))
+        again = self.one(ReadSegments(thread, asked, generation))
+        assert first == again == self.one(ReadSegments(thread, asked))
+        return first
+
+
+class TestCachedMemory(ThroughCache):
+    def new_backend(self, folder):
+        return cached(MemoryBackend(), SMALL, None, is_async=False)
+
+
+class TestCachedSqlite(ThroughCache):
+    def new_backend(self, folder):
+        backend = SqliteBackend(folder / "t.db", synchronous="normal")
+        return cached(backend, Cache(), None, is_async=False)
+
+    def reopen(self, folder):
+        return self.new_backend(folder)
+
+
+class TestHotPostgres(ThroughCache):
+    def new_backend(self, folder):
+        backend = PostgresBackend(url_for(folder), max_size=4)
+        opened = cached(backend, None, open_hot(redis_url()), is_async=False)
+        opened.clear()  # (the database was emptied behind its back)
+        return opened
+
+
+class TestAsyncHotPostgres(ThroughCache):
+    def new_backend(self, folder):
+        async def make():
+            backend = PostgresBackend(url_for(folder), max_size=4).asynchronous
+            opened = cached(backend, SMALL, open_hot(redis_url()), is_async=True)
+            await opened.clear()
+            return opened
+
+        return Blocking(make)
+
+
+# -- in memory ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "options", [{"threads": 0}, {"bytes": 0}, {"ttl": 0}, {"ttl": float("nan")}, {"threads": 1.5}]
+)
+def test_limits_without_meaning_are_refused(options):
+    with pytest.raises(InvalidArgumentError):
+        Cache(**options)
+
+
+@pytest.mark.parametrize("cache", [5, "yes", object()])
+def test_what_is_no_cache_is_refused(cache):
+    with pytest.raises(InvalidArgumentError):
+        open_saver("memory://", cache=cache)
+
+
+def seg(start=0, count=1, size=100, log=1):
+    return Segment(log, start, count, b"x" * size)
+
+
+def everything(thread, generation=0):
+    return ReadSegments(thread, (Span(1, 0, 1000), Span(2, 0, 1000)), generation)
+
+
+def test_the_threads_not_used_for_longest_go_first():
+    kept = Kept(Cache(threads=2))
+    for thread in "ab":
+        kept.keep(thread, 0, [seg()])
+    assert kept.find(everything("a")) == [seg()]
+    kept.keep("c", 0, [seg()])
+    assert kept.find(everything("b")) == []
+    assert kept.find(everything("a")) == kept.find(everything("c")) == [seg()]
+
+
+def test_no_more_bytes_are_kept_than_told():
+    kept = Kept(Cache(bytes=10_000))
+    for number in range(50):
+        kept.keep(f"t{number}", 0, [seg(size=3000)])
+        assert kept.size <= 10_000
+    assert kept.find(everything("t49")) == [seg(size=3000)]
+    kept.keep("large", 0, [seg(size=20_000)])
+    assert kept.find(everything("large")) == []
+    assert kept.size <= 10_000
+
+
+def test_what_was_not_used_for_a_while_goes():
+    now = 0.0
+    kept = Kept(Cache(ttl=10), lambda: now)
+    kept.keep("a", 0, [seg()])
+    kept.keep("b", 0, [seg()])
+    now = 8.0
+    assert kept.find(everything("b")) == [seg()]
+    now = 11.0
+    assert kept.find(everything("a")) == []
+    assert kept.find(everything("b")) == [seg()]
+    now = 40.0
+    assert kept.find(everything("b")) == []
+    assert kept.size == 0
+
+
+def test_a_larger_segment_takes_the_place_of_those_in_it():
+    kept = Kept(Cache())
+    kept.keep("a", 0, [seg(0), seg(1), seg(2), seg(0, log=2)])
+    before = kept.size
+    kept.keep("a", 0, [seg(0, 2)], drops=[(1, 0, 1), (1, 1, 1)])
+    assert kept.find(everything("a")) == [seg(0, 2), seg(2), seg(0, log=2)]
+    kept.keep("a", 0, [seg(0, 3)])
+    assert kept.find(everything("a")) == [seg(0, 3), seg(0, log=2)]
+    assert kept.size < before
+
+
+def test_another_generation_begins_with_nothing():
+    kept = Kept(Cache())
+    kept.keep("a", 0, [seg()])
+    kept.keep("a", 1, [seg(5)])
+    assert kept.find(everything("a", 1)) == [seg(5)]
+    assert kept.find(everything("a", 0)) == []
+
+
+def test_exactly_that_thread_is_cleared():
+    kept = Kept(Cache())
+    for thread in ("a", "ab", "b"):
+        kept.keep(thread, 0, [seg()])
+    kept.clear("a")
+    assert [bool(kept.find(everything(t))) for t in ("a", "ab", "b")] == [False, True, True]
+    kept.clear()
+    assert kept.size == 0
+    assert kept.find(everything("b")) == []
+
+
+# -- what is asked of the store ----------------------------------------------------------
+
+
+class Counting(MemoryBackend):
+    def __init__(self):
+        super().__init__()
+        self.asked = []
+
+    def fetch(self, reads):
+        self.asked += [type(read).__name__ for read in reads]
+        return super().fetch(reads)
+
+
+class State(TypedDict):
+    said: Annotated[list, operator.add]
+
+
+def graph(saver):
+    builder = StateGraph(State)
+    builder.add_node("answer", lambda state: {"said": [{"text": "word " * 40}]})
+    builder.add_edge(START, "answer")
+    return builder.compile(checkpointer=saver)
+
+
+def config(thread="t"):
+    return {"configurable": {"thread_id": thread}}
+
+
+def said(saver, thread="t"):
+    found = saver.get_tuple(config(thread))
+    return found and found.checkpoint["channel_values"]["said"]
+
+
+def test_only_the_head_is_asked_for_what_was_just_written():
+    backend = Counting()
+    with Saver(backend, cache=Cache(), working_set_bytes=0) as saver:
+        for _ in range(3):
+            graph(saver).invoke({"said": [{"text": "question " * 40}]}, config())
+        backend.asked.clear()
+        assert len(said(saver)) == 6
+        assert backend.asked == ["ReadCheckpoint"]
+
+
+def test_what_was_read_once_is_not_read_again():
+    backend = Counting()
+    with Saver(backend) as writer:
+        graph(writer).invoke({"said": [{"text": "question " * 40}]}, config())
+        with Saver(backend, cache=Cache(), working_set_bytes=0) as saver:
+            assert said(saver) == said(saver)
+            backend.asked.clear()
+            saver.get_tuple(config())
+            assert backend.asked == ["ReadCheckpoint"]
+            saver.clear_cache("other")
+            saver.clear_cache("")
+            saver.get_tuple(config())
+            assert backend.asked == ["ReadCheckpoint"] * 2
+            saver.clear_cache("t")
+            saver.get_tuple(config())
+            assert backend.asked[2:] == ["ReadCheckpoint", "ReadSegments"]
+            backend.asked.clear()
+            saver.clear_cache()
+            saver.get_tuple(config())
+            assert backend.asked == ["ReadCheckpoint", "ReadSegments"]
+
+
+def test_clearing_takes_what_this_process_remembers_too():
+    backend = Counting()
+    with Saver(backend) as saver:
+        graph(saver).invoke({"said": [{"text": "question " * 40}]}, config())
+        saver.get_tuple(config())
+        backend.asked.clear()
+        saver.clear_cache("t")
+        saver.get_tuple(config())
+        assert backend.asked == ["ReadCheckpoint", "ReadSegments"]
+
+
+# -- others write meanwhile ----------------------------------------------------------------
+
+
+def checkpoint(number, said):
+    found = empty_checkpoint()
+    found["channel_values"] = {"said": said}
+    found["channel_versions"] = {"said": number}
+    return found
+
+
+def one_step(chance, saver, number):
+    """Something that a process may do to a thread."""
+    thread = chance.choice("ab")
+    where = config(thread)
+    where["configurable"]["checkpoint_ns"] = ""
+    head = saver.get_tuple(where)
+    before = head.checkpoint["channel_values"]["said"] if head is not None else []
+    do = chance.random()
+    if do < 0.05:
+        saver.delete_thread(thread)
+    elif do < 0.15:
+        saver.prune([thread])
+    elif do < 0.2:
+        saver.clear_cache(thread)
+    elif do < 0.4 and head is not None:
+        saver.put_writes(
+            head.config, [("said", [{"n": number, "text": "write " * 30}])], f"{number}"
+        )
+    else:
+        new = checkpoint(number, [*before[-20:], {"n": number, "text": "put " * 30}])
+        saver.put(head.config if head is not None else where, new, {}, {"said": number})
+
+
+def seen(saver):
+    found = {thread: saver.get_tuple(config(thread)) for thread in "ab"}
+    return {t: f and (f.checkpoint, f.metadata, f.pending_writes) for t, f in found.items()}
+
+
+def openers(tmp_path, kind):
+    if kind == "sqlite":
+        path = str(tmp_path / "t.db")
+        return lambda **options: SqliteSaver(path, synchronous="normal", **options)
+    return lambda **options: PostgresSaver(url_for(tmp_path), max_size=2, **options)
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "postgres", "hot postgres"])
+@pytest.mark.parametrize("seed", range(4))
+def test_nothing_stale_is_read_whoever_writes(tmp_path, kind, seed):
+    chance = random.Random(seed)
+    opened = openers(tmp_path, kind)
+    more = {"hot": redis_url()} if kind.startswith("hot") else {"cache": Cache(threads=2)}
+    with opened(**more) as plain:
+        plain.setup()
+        plain.clear_cache()  # (the database was emptied behind its back)
+    with opened() as plain, opened(**more, working_set_bytes=0) as one, opened(**more) as other:
+        for number in range(1, 60):
+            one_step(chance, chance.choice([plain, one, other]), number)
+            with opened(working_set_bytes=0) as fresh:
+                expected = seen(fresh)
+            assert seen(one) == expected
+            assert seen(other) == expected
+        assert plain.check().findings == ()
+
+
+# -- hot: a Redis in front of PostgreSQL ---------------------------------------------------
+
+
+class HotKeys:
+    """What the hot store holds of one database; tests that run beside this one use it too."""
+
+    def __init__(self, client, folder):
+        self.client = client
+        self.folder = folder
+
+    def __call__(self, ending=""):
+        backend = PostgresBackend(url_for(self.folder))
+        pattern = f"tk-hot:{{{backend.identity()}%2F*{ending}"
+        backend.close()
+        return list(self.client.scan_iter(match=pattern))
+
+
+@pytest.fixture
+def hot(tmp_path):
+    with redis.Redis.from_url(redis_url()) as client:
+        yield HotKeys(client, tmp_path)
+
+
+@pytest.fixture
+def saver(tmp_path, hot):
+    with PostgresSaver(
+        url_for(tmp_path), max_size=2, hot=redis_url(), working_set_bytes=0
+    ) as opened:
+        opened.setup()
+        opened.clear_cache()  # (the database was emptied behind its back)
+        graph(opened).invoke({"said": [{"text": "question " * 40}]}, config())
+        yield opened
+
+
+class Spy:
+    """Counts what is asked of the database."""
+
+    def __init__(self, saver):
+        front = saver._front._face
+        self.segments = 0
+        inner = front._backend.fetch
+
+        async def fetch(reads):
+            self.segments += sum(isinstance(read, ReadSegments) for read in reads)
+            return await inner(reads)
+
+        front._backend.fetch = fetch
+
+
+def test_a_head_that_another_process_wrote_comes_from_the_hot_store(tmp_path, saver):
+    with PostgresSaver(url_for(tmp_path), max_size=2, hot=redis_url()) as other:
+        spy = Spy(other)
+        assert said(other) == said(saver)
+        assert spy.segments == 0
+
+
+def test_all_keys_of_the_hot_store_expire(saver, hot):
+    assert hot()
+    assert all(0 < hot.client.ttl(key) <= 3600 for key in hot())
+
+
+def test_a_hot_store_that_was_flushed_fills_again(saver, hot):
+    before = said(saver)
+    hot.client.unlink(*hot())
+    spy = Spy(saver)
+    assert said(saver) == before
+    assert spy.segments == 1
+    assert said(saver) == before
+    assert spy.segments == 1
+
+
+def test_a_hot_store_may_drop_any_key(saver, hot):
+    before = said(saver)
+    for kind in "tps":
+        hot.client.unlink(*hot(f":{kind}"))
+        assert said(saver) == before, kind
+        spy = Spy(saver)
+        assert said(saver) == before
+        assert spy.segments == 0, "it was filled again"
+
+
+def test_what_is_of_another_generation_is_not_taken(tmp_path, saver, hot):
+    with PostgresSaver(url_for(tmp_path), max_size=2) as plain:
+        for _ in range(2):
+            graph(plain).invoke({"said": [{"text": "another " * 40}]}, config())
+        plain.prune(["t"])
+        expected = said(plain)
+    assert said(saver) == expected
+    spy = Spy(saver)
+    assert said(saver) == expected
+    assert spy.segments == 0
+
+
+def test_two_databases_share_a_hot_store(tmp_path, saver):
+    (tmp_path / "other").mkdir()
+    with PostgresSaver(
+        url_for(tmp_path / "other"), max_size=2, hot=redis_url(), working_set_bytes=0
+    ) as other:
+        other.setup()
+        other.delete_thread("t")
+        for _ in range(3):
+            graph(other).invoke({"said": [{"text": "elsewhere " * 40}]}, config())
+        assert len(said(other)) == 6
+        assert len(said(saver)) == 2
+        other.clear_cache()
+        spy = Spy(saver)
+        assert len(said(saver)) == 2
+        assert spy.segments == 0, "the other's cache was cleared, not this one's"
+
+
+def test_a_deleted_thread_leaves_the_hot_store(saver, hot):
+    assert hot(":s")
+    saver.delete_thread("t")
+    assert not hot(":s")
+
+
+def test_exactly_one_thread_leaves_the_hot_store(saver, hot):
+    graph(saver).invoke({"said": [{"text": "question " * 40}]}, config("t2"))
+    saver.clear_cache("t")
+    assert len(hot(":s")) == 1
+    saver.clear_cache()
+    assert hot() == []
+
+
+def nobody():
+    """The URL of a server that is not there."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        return f"redis://127.0.0.1:{taken.getsockname()[1]}/0"
+
+
+def test_a_hot_store_that_is_absent_is_missed_by_nobody(tmp_path, caplog):
+    with PostgresSaver(url_for(tmp_path), max_size=2, hot=nobody()) as saver:
+        saver.setup()
+        for _ in range(3):
+            graph(saver).invoke({"said": [{"text": "question " * 40}]}, config())
+        assert len(said(saver)) == 6
+        saver.clear_cache()
+        saver.delete_thread("t")
+    warned = [r for r in caplog.records if "left alone" in r.getMessage()]
+    assert len(warned) == 1, "it is not asked again and again"
+
+
+def test_awaiting_calls_have_it_too(tmp_path, saver):
+    async def main():
+        async with AsyncPostgresSaver(
+            url_for(tmp_path), max_size=2, hot=redis_url(), cache=Cache(), working_set_bytes=0
+        ) as other:
+            assert isinstance(other._front.asynchronous, AsyncCached)
+            await graph(other).ainvoke({"said": [{"text": "question " * 40}]}, config())
+            found = await other.aget_tuple(config())
+            assert len(found.checkpoint["channel_values"]["said"]) == 4
+            await other.aclear_cache("t")
+            assert await other.aget_tuple(config()) == found
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("url", ["redis+cluster://127.0.0.1:7000", "http://nothing", "redis://a:b"])
+def test_a_url_of_no_single_server_is_refused(tmp_path, url):
+    with pytest.raises((InvalidArgumentError, OpenError)):
+        PostgresSaver(url_for(tmp_path), hot=url)
+
+
+def test_stores_without_a_name_are_refused(tmp_path):
+    for url in ("memory://", f"sqlite:///{tmp_path / 't.db'}"):
+        with pytest.raises(InvalidArgumentError, match="PostgreSQL"):
+            open_saver(url, hot=redis_url())
+    with pytest.raises(InvalidArgumentError, match="PostgreSQL"):
+        RedisSaver(redis_url(), hot=redis_url())
+
+
+class Failing:
+    """A hot store whose server fails at what it is told to."""
+
+    def __init__(self):
+        self.asked = 0
+
+    async def fetch(self, reads):
+        self.asked += 1
+        raise OpenError("It cannot be reached.")
+
+    commit = clear = fetch
+
+
+def test_what_failed_is_left_alone_for_a_while():
+    now, store = 0.0, Failing()
+
+    async def identity():
+        return uuid.uuid4().hex
+
+    hot = Hot(store, identity, lambda: now)
+
+    async def main():
+        nonlocal now
+        for at in (0.0, 1.0, 4.9, 5.1, 6.0):
+            now = at
+            assert await hot.find(everything("t")) == []
+            await hot.keep("t", 0, [seg()])
+            await hot.clear("t")
+
+    asyncio.run(main())
+    assert store.asked == 2
+
+
+def test_a_commit_that_fails_is_not_kept():
+    backend = Cached(MemoryBackend(), Cache(), None)
+    backend.commit(Batch(THREAD, NOW, generation=0, segments=(segment(0),)))
+    with pytest.raises(Exception, match="Log 1 holds"):
+        backend.commit(
+            Batch(THREAD, NOW, generation=0, segments=(Segment(1, 0, 1, b"other bytes"),))
+        )
+    (found,) = backend.fetch([ReadSegments(THREAD, (Span(1, 0, 1),), 0)])
+    assert found == [segment(0)]
