@@ -80,6 +80,10 @@ class ThreadDeletedError(ThreadkeepError):
     """The thread was deleted while this run was under way."""
 
 
+class LostSavesError(ThreadkeepError):
+    """Saves that were answered before they were stored are refused, and lost."""
+
+
 class ThreadExistsError(ThreadkeepError, ValueError):
     """The target thread already holds checkpoints."""
 

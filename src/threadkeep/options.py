@@ -27,6 +27,13 @@ NAMES = (
     "hot",
 )
 
+_KINDS: dict[str, tuple[type, str]] = {
+    "compression": (Compression, "Give a threadkeep.Compression, such as Compression(level=3)."),
+    "group_commit": (GroupCommit, "Give a threadkeep.GroupCommit, such as GroupCommit()."),
+    "cache": (Cache, "Give a threadkeep.Cache, such as Cache(threads=1000)."),
+    "hot": (str, "Give the URL of a Redis server."),
+}
+
 
 def taken(given: dict[str, Any]) -> dict[str, Any]:
     """Take these options, checked, out of those given; what is left is the backend's.
@@ -54,18 +61,18 @@ def check(given: Mapping[str, Any]) -> None:
         _refuse("conflicts", given, 'Use "fork" or "raise".')
     if given.get("serde") is not None:
         SerdeCodec(given["serde"])
-    if not isinstance(given.get("compression"), Compression | None):
-        _refuse(
-            "compression", given, "Give a threadkeep.Compression, such as Compression(level=3)."
-        )
+    for name, (kind, hint) in _KINDS.items():
+        if not isinstance(given.get(name), kind | None):
+            _refuse(name, given, hint)
     if not isinstance(given.get("pickle_fallback", False), bool):
         _refuse("pickle_fallback", given, "Give True or False.")
-    if not isinstance(given.get("group_commit"), GroupCommit | None):
-        _refuse("group_commit", given, "Give a threadkeep.GroupCommit, such as GroupCommit().")
-    if not isinstance(given.get("cache"), Cache | None):
-        _refuse("cache", given, "Give a threadkeep.Cache, such as Cache(threads=1000).")
-    if not isinstance(given.get("hot"), str | None):
-        _refuse("hot", given, "Give the URL of a Redis server.")
+    group_commit = given.get("group_commit")
+    if group_commit and group_commit.ack == "relaxed" and given.get("conflicts") == "raise":
+        raise InvalidArgumentError(
+            'ack="relaxed" and conflicts="raise" cannot both be kept: who was answered cannot'
+            " be told of a conflict.",
+            hint="Leave one of them out.",
+        )
     most = given.get("working_set_bytes", 0)
     if not isinstance(most, int) or most < 0:
         _refuse("working_set_bytes", given, "Give a whole number of bytes, 0 or more.")

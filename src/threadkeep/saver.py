@@ -60,6 +60,7 @@ from threadkeep.engine.operations.context import Engine
 from threadkeep.engine.operations.inspection import CheckReport, Stats
 from threadkeep.engine.operations.put import Put
 from threadkeep.engine.working_set import WorkingSet
+from threadkeep.relaxed import Relaxed, relaxed
 
 T = TypeVar("T")
 PutArguments: TypeAlias = tuple[RunnableConfig, Checkpoint, CheckpointMetadata, ChannelVersions]
@@ -90,7 +91,8 @@ class Saver(BaseCheckpointSaver[Any]):
             runs the code they name: only for data that is trusted).
         working_set_bytes: about how much memory to use for remembering threads.
         group_commit: let concurrent commits share a transaction, and how; SQLite does so
-            without, but does not wait for others.
+            without, but does not wait for others. With `ack="relaxed"` saves return before
+            they are durable.
         cache: how much of the store to keep in memory, as bytes; None for nothing.
         hot: the URL of a Redis that keeps at hand, for all processes, what a PostgreSQL
             database holds.
@@ -130,7 +132,10 @@ class Saver(BaseCheckpointSaver[Any]):
             hots = None if hot is None else open_hot(hot)
             is_async = drive.is_async(backend)
             backend = self._front = cached(backend, cache, hots, is_async=is_async)
-        if group_commit is not None:
+        is_relaxed = group_commit is not None and group_commit.ack == "relaxed"
+        if group_commit is not None and is_relaxed:
+            backend = relaxed(backend, group_commit)
+        elif group_commit is not None:
             backend = grouped(backend, group_commit, is_async=drive.is_async(backend))
         super().__init__(serde=serde)
         codec: Codec = NativeCodec(pickle_fallback=pickle_fallback)
@@ -138,14 +143,15 @@ class Saver(BaseCheckpointSaver[Any]):
             codec = SerdeCodec(serde)
         self._backend = backend
         self._awaited = drive.awaited(backend)
-        working_set = WorkingSet(working_set_bytes, threading.Lock, _RANDOM.getrandbits)
+        token = _RANDOM.getrandbits
+        working_set = WorkingSet(working_set_bytes, threading.Lock, token, exclusive=is_relaxed)
         forks.watch(working_set)
         self._engine = Engine(
             codec=codec,
             compression=compression or Compression(),
             working_set=working_set,
             conflicts=conflicts,
-            token=_RANDOM.getrandbits,
+            token=token,
             now=_now,
         )
         self._clones: dict[frozenset[tuple[str, ...]], Saver] = {}
@@ -174,6 +180,21 @@ class Saver(BaseCheckpointSaver[Any]):
             await native.migrate()
         elif native is None:
             await drive.in_thread(self.setup)
+
+    def flush(self) -> None:
+        """Store whatever was saved with `GroupCommit(ack="relaxed")`; durable on return.
+
+        Raises:
+            LostSavesError: some of it was refused, as it says, and is lost.
+            BackendError: the store failed; what it did not store is kept, and tried again.
+        """
+        if isinstance(self._backend, Relaxed):
+            self._backend.unstored.flush()
+
+    async def aflush(self) -> None:
+        """See `flush`."""
+        if isinstance(self._backend, Relaxed):
+            await drive.in_thread(self._backend.unstored.flush)
 
     def close(self) -> None:
         """Release everything. Idempotent; later calls raise `ClosedError`."""

@@ -148,3 +148,20 @@ def test_two_lives_differ_for_who_made_neither(backend, prefix, vanish):
     with pytest.raises(StaleThreadError):
         backend.commit(first(generation=one))
     other.close()
+
+
+def test_it_does_not_matter_who_makes_a_thread_first(backend, prefix, vanish):
+    before = generation(backend)
+    other = RedisBackend(url(), prefix=prefix)
+    other.commit(Batch(THREAD, NOW, generation=generation(other), checkpoints=(checkpoint(5),)))
+    backend.commit(first(generation=before))
+    assert generation(backend) == before
+    backend.commit(Batch(THREAD, NOW, generation=before, checkpoints=(checkpoint(2),)))
+    other.commit(Batch(THREAD, NOW, bump=True))
+    with pytest.raises(StaleThreadError):
+        backend.commit(Batch(THREAD, NOW, generation=before, checkpoints=(checkpoint(3),)))
+    vanish()
+    other.commit(first())
+    with pytest.raises(StaleThreadError):
+        backend.commit(Batch(THREAD, NOW, generation=before, checkpoints=(checkpoint(3),)))
+    other.close()

@@ -22,9 +22,10 @@ from langgraph.graph import END, START, StateGraph
 from langgraph.graph.message import add_messages
 from langgraph.types import Send
 
-from threadkeep import open_saver
+from threadkeep import GroupCommit, open_saver
 from threadkeep.saver import Saver
 
+RELAXED = "--relaxed"  # saves return before they are durable
 CONVERSATIONS = ("first", "second", "third")
 
 
@@ -86,7 +87,9 @@ def graph(saver: Saver, chance: random.Random) -> Any:
 
 def converse(url: str, seed: int) -> None:
     """Talk in every conversation at once, for ever."""
-    options = {"synchronous": "normal"} if url.startswith("sqlite") else {}
+    options: dict[str, Any] = {"synchronous": "normal"} if url.startswith("sqlite") else {}
+    if RELAXED in sys.argv:
+        options["group_commit"] = GroupCommit(ack="relaxed", flush_every=0.01)
     saver = acknowledging(open_saver(url, **options))
 
     def talk(thread: str) -> None:

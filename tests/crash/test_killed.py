@@ -15,7 +15,7 @@ import pytest
 import redis_kit
 from postgres_kit import url_for
 
-from tests.crash.nursery import CONVERSATIONS, digest
+from tests.crash.nursery import CONVERSATIONS, RELAXED, digest
 from threadkeep import open_saver
 from threadkeep.saver import Saver
 
@@ -28,8 +28,8 @@ ROOT = Path(__file__).parents[2]
 class Nursery:
     """The program in `nursery.py`, and what its children told."""
 
-    def __init__(self) -> None:
-        command = [sys.executable, "-m", "tests.crash.nursery"]
+    def __init__(self, *options: str) -> None:
+        command = [sys.executable, "-m", "tests.crash.nursery", *options]
         self.program = subprocess.Popen(
             command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE
         )
@@ -117,3 +117,34 @@ def test_nor_by_later_kills(nursery: Nursery, store: str, tmp_path: Path) -> Non
     with open_saver(url) as saver:
         assert not missing(saver, nursery.told)
     assert len(nursery.told) > KILLS_A_STORE
+
+
+@pytest.fixture
+def relaxed_nursery() -> Iterator[Nursery]:
+    found = Nursery(RELAXED)
+    yield found
+    found.close()
+
+
+@pytest.mark.parametrize("store", KILLS)
+def test_relaxed_saves_lose_their_last_alone(
+    relaxed_nursery: Nursery, store: str, tmp_path: Path
+) -> None:
+    """Whatever is there is whole, and of each thread only the newest may be missing."""
+    chance = random.Random(SEED + 2)
+    kept = 0
+    for kill in range(KILLS[store] // 4):
+        relaxed_nursery.told.clear()
+        url = url_of(store, kill // KILLS_A_STORE, tmp_path)
+        relaxed_nursery.raise_and_kill(url, kill, chance)
+        told = sorted(relaxed_nursery.told)
+        with open_saver(url) as saver:
+            report = saver.check()
+            assert report.ok, f"kill {kill}: {report.findings[0]}"
+            lost = missing(saver, relaxed_nursery.told)
+        for thread in CONVERSATIONS:
+            mine = [place for place in told if place[0] == thread]
+            gone = sorted(place for place in lost if place[0] == thread)
+            assert gone == mine[len(mine) - len(gone) :], f"kill {kill}"
+        kept += len(told) - len(lost)
+    assert kept

@@ -5,10 +5,12 @@ Quick by default; `THREADKEEP_STATEFUL=20000` plays about that many random seque
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import random
 import shutil
 import tempfile
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,9 +35,11 @@ from langgraph.checkpoint.base import get_checkpoint_metadata
 from postgres_kit import empty_schema, url
 from unit.engine.values import VALUES, Plain, changes
 
-from threadkeep import PostgresSaver, RedisSaver, SqliteSaver, errors
+from threadkeep import GroupCommit, PostgresSaver, RedisSaver, SqliteSaver, errors
 from threadkeep.backends.memory import MemoryBackend
 from threadkeep.engine.model import HIDDEN, ReadThread
+from threadkeep.engine.working_set import WorkingSet
+from threadkeep.relaxed import Relaxed
 from threadkeep.saver import Saver
 
 from .model import EMPTY, Conflict, Model, load_of
@@ -534,6 +538,31 @@ class OnMemory(Machine):
         """The rows stay."""
 
 
+class OnRelaxed(OnMemory):
+    """Two savers whose saves wait in one list, which is stored now and then."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.waiting = Relaxed(self.backend, GroupCommit(ack="relaxed", flush_every=60))
+
+    def open(self, number: int) -> Saver:
+        del number
+        saver = Saver(self.waiting)
+        own = WorkingSet(2**20, threading.Lock, random.getrandbits, exclusive=True)
+        saver._engine = dataclasses.replace(saver._engine, working_set=own)
+        return saver
+
+    @rule()
+    def store(self) -> None:
+        self.waiting.unstored.flush()
+
+    def teardown(self) -> None:
+        try:
+            super().teardown()
+        finally:
+            self.waiting.close()
+
+
 class OnSqlite(Machine):
     """Two savers on one file, as two processes have it."""
 
@@ -615,7 +644,7 @@ PROFILE = settings(
 
 
 MACHINES = (
-    *(OnMemory, OnMemoryFenced, OnSqlite, OnSqliteFenced, OnPostgres, OnPostgresFenced),
+    *(OnMemory, OnMemoryFenced, OnRelaxed, OnSqlite, OnSqliteFenced, OnPostgres, OnPostgresFenced),
     *(OnRedis, OnRedisFenced),
 )
 

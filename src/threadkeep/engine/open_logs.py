@@ -1,7 +1,8 @@
 """The logs of a thread that this process appends to, and their tails that wait for sealing.
 
 Invariant: a position is handed out once, as far as this process knows; another process
-that took it is noticed when the batch is committed.
+that took it is noticed when the batch is committed. Exclusive logs are those of one process
+alone: no other goes on with them, so that nobody can take a position.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import Any, TypeAlias
 
 Lock: TypeAlias = AbstractContextManager[Any]
 NEW_LOG_BITS = 31
+EXCLUSIVE = 2**47  # added to a random number of as many bits: no two are ever the same
 
 
 @dataclass(slots=True)
@@ -36,9 +38,10 @@ class OpenLog:
 class OpenLogs:
     """The open logs of one thread, by namespace and channel."""
 
-    def __init__(self, lock: Lock, token: Callable[[int], int]) -> None:
+    def __init__(self, lock: Lock, token: Callable[[int], int], *, exclusive: bool = False) -> None:
         self._lock = lock
         self._token = token
+        self._exclusive = exclusive
         self._logs: dict[tuple[str, str], OpenLog] = {}
         self._next_log = 1
         self._counts = False
@@ -74,14 +77,19 @@ class OpenLogs:
             return log.log, start
 
     def _open(self, ns: str, channel: str) -> OpenLog:
+        log = self._logs[ns, channel] = OpenLog(self._new_number(ns))
+        return log
+
+    def _new_number(self, ns: str) -> int:
+        if self._exclusive:
+            return EXCLUSIVE + self._token(EXCLUSIVE.bit_length() - 1)
         # Only the root namespace of a thread that was read counts up: the other logs are
         # not seen together.
         counts = not ns and self._counts
         number = self._next_log if counts else self._token(NEW_LOG_BITS)
         if not ns:
             self._next_log += 1
-        log = self._logs[ns, channel] = OpenLog(number)
-        return log
+        return number
 
     def start(self, ns: str, channel: str) -> None:
         """Let the channel go on in a fresh log."""
@@ -90,6 +98,8 @@ class OpenLogs:
 
     def resume(self, ns: str, channel: str, log: int, stop: int) -> None:
         """Go on with a log that another process may have written, if none is open."""
+        if self._exclusive or log >= EXCLUSIVE:
+            return
         with self._lock:
             self._next_log = max(self._next_log, log + 1) if not ns else self._next_log
             if (ns, channel) not in self._logs:

@@ -28,13 +28,15 @@ _OBJECT_FACTOR = 6  # a decoded value with its shadow takes about this many time
 class ThreadMemory:
     """What is remembered of one thread."""
 
-    def __init__(self, locks: Callable[[], Lock], token: Callable[[int], int]) -> None:
+    def __init__(
+        self, locks: Callable[[], Lock], token: Callable[[int], int], *, exclusive: bool = False
+    ) -> None:
         self._lock = locks()
         # Held while a call's values are encoded, so that two calls that store the same
         # message at the same time store it once.
         self.encoding = locks()
         self.generation: int | None = None
-        self.logs = OpenLogs(self._lock, token)
+        self.logs = OpenLogs(self._lock, token, exclusive=exclusive)
         self.recent = Recent(self._lock, self.logs)
         self._states: OrderedDict[tuple[str, str], State] = OrderedDict()
         self._states_weight = 0
@@ -108,10 +110,21 @@ class ThreadMemory:
 
 
 class WorkingSet:
-    """The threads last used, at most about `limit` bytes of them."""
+    """The threads last used, at most about `limit` bytes of them.
 
-    def __init__(self, limit: int, locks: Callable[[], Lock], token: Callable[[int], int]) -> None:
+    With `exclusive`, it appends to logs of its own alone (see `open_logs`).
+    """
+
+    def __init__(
+        self,
+        limit: int,
+        locks: Callable[[], Lock],
+        token: Callable[[int], int],
+        *,
+        exclusive: bool = False,
+    ) -> None:
         self._limit = limit
+        self._exclusive = exclusive
         self._locks = locks
         self._token = token
         self._start()
@@ -124,7 +137,7 @@ class WorkingSet:
 
     def apart(self) -> WorkingSet:
         """An empty one of the same size."""
-        return WorkingSet(self._limit, self._locks, self._token)
+        return WorkingSet(self._limit, self._locks, self._token, exclusive=self._exclusive)
 
     def before_fork(self) -> None:
         """Do nothing: what another thread has locked, the child lets go of."""
@@ -139,7 +152,8 @@ class WorkingSet:
         with self._lock:
             memory = self._threads.get(thread)
             if memory is None:
-                memory = self._threads[thread] = ThreadMemory(self._locks, self._token)
+                memory = ThreadMemory(self._locks, self._token, exclusive=self._exclusive)
+                self._threads[thread] = memory
                 self._weigh(thread, _BASE_WEIGHT)
                 self._make_room()
             self._threads.move_to_end(thread)

@@ -30,7 +30,7 @@ from threadkeep.backends.redis.clients import (
 )
 from threadkeep.backends.redis.failures import DRIVER_ERRORS, lost, mapped, passes, refused
 from threadkeep.backends.redis.keys import beginning_of, index_of, keys_of
-from threadkeep.backends.redis.lives import Lives
+from threadkeep.backends.redis.lives import NEVER, Lives
 from threadkeep.backends.redis.reads import Inquiry, Question, inquiry, is_of_thread, words_of
 from threadkeep.backends.redis.scripts import Call, Word, call, reading, writing
 from threadkeep.backends.redis.settings import Settings, refuse_decoding
@@ -92,7 +92,7 @@ class AsyncRedisBackend:
         """A read or a batch, with the generation as it is stored."""
         if isinstance(asked, ReadSegments) and asked.generation is not None:
             stored = self._lives.stored(asked.thread, asked.generation)
-            return replace(asked, generation=stored)
+            return replace(asked, generation=NEVER if stored is None else stored)
         if isinstance(asked, Batch) and asked.generation is not None:
             return asked._replace(generation=self._lives.stored(asked.thread, asked.generation))
         return asked
@@ -194,14 +194,17 @@ class AsyncRedisBackend:
     ) -> list[ThreadkeepError | None]:
         written = [(*_script(self._as_stored(c)), _written(c)) for c in changes]
         answers = await self._sent([self._writing(*each, in_index=False) for each in written])
-        threads = [thread for _, _, thread in written]
-        return [self._told(*each) for each in zip(answers, threads, strict=True)]
+        return [self._told(*each) for each in zip(answers, changes, strict=True)]
 
-    def _told(self, answer: Sequence[bytes], thread: str) -> ThreadkeepError | None:
-        """What a script refused to do; the birth of a thread is noted."""
+    def _told(self, answer: Sequence[bytes], change: Change) -> ThreadkeepError | None:
+        """What a script refused to do; the beginning of a thread's life is noted."""
+        thread = _written(change)
+        refusal = refused(answer, thread)
         if answer[0] == b"created":
-            self._lives.note(thread, int(answer[1]))
-        return refused(answer, thread)
+            self._lives.began(thread, int(answer[1]))
+        elif refusal is None and isinstance(change, Batch):
+            self._lives.joined(thread, change.generation, int(answer[1]) - change.bump)
+        return refusal
 
     async def _carried_out(self, change: Change) -> ThreadkeepError | None:
         """Carry out a change by itself.
@@ -228,7 +231,7 @@ class AsyncRedisBackend:
             (done,) = await self._sent([self._writing(name, arguments, thread, in_index=True)])
             if done[0] == b"created":
                 await self._sent([self._listing(thread)])  # it may have been swept meanwhile
-        return self._told(done, thread)
+        return self._told(done, change)
 
     def _writing(
         self, name: str, arguments: Sequence[Word], thread: str, *, in_index: bool

@@ -39,5 +39,5 @@ local function done()
     if CREATED and KEYS[7] then
         redis.call('ZADD', KEYS[7], 0, ARGV[1])
     end
-    return CREATED and {'created', BIRTH} or {'changed'}
+    return {CREATED and 'created' or 'changed', BIRTH or redis.call('HGET', THREAD, 'generation')}
 end

@@ -1,0 +1,403 @@
+"""Saves that return before they are durable: what is kept, what can be lost, who is told."""
+
+from __future__ import annotations
+
+import gc
+import subprocess
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import postgres_kit
+import pytest
+from engine_kit import Chain, checkpoint, config, run_config
+from langchain_core.messages import HumanMessage
+from langgraph.checkpoint.base.id import uuid6
+from psycopg_pool import AsyncConnectionPool
+
+from threadkeep import AsyncPostgresSaver, GroupCommit, MemorySaver, open_saver
+from threadkeep.backends.memory import MemoryBackend
+from threadkeep.errors import (
+    ClosedError,
+    DiskFullError,
+    InvalidArgumentError,
+    LostSavesError,
+    StaleThreadError,
+    ThreadDeletedError,
+    UnreachableError,
+)
+from threadkeep.saver import Saver
+
+from .backends import BACKENDS, SHARED, open_backend, url_of
+
+SELDOM = GroupCommit(ack="relaxed", flush_every=60)
+LONG = "x" * 90
+
+
+class Store(MemoryBackend):
+    """Counts what it is told; fails where it is told to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.changes = 0
+        self.stored = threading.Event()
+        self.down = False
+        self.bad = ""
+
+    def _look(self, changes: Any) -> None:
+        if self.down:
+            raise UnreachableError("The store is down.")
+        if any(change.thread == self.bad for change in changes):
+            raise DiskFullError
+        self.changes += len(changes)
+
+    def commit(self, change: Any) -> None:
+        self._look([change])
+        super().commit(change)
+        self.stored.set()
+
+    def commit_many(self, changes: Any) -> Any:
+        self._look(changes)
+        results = super().commit_many(changes)
+        self.stored.set()
+        return results
+
+
+def talk(saver: Any, count: int, thread: str = "t") -> Any:
+    """A conversation of so many checkpoints, each with a pending write."""
+    chain = Chain(saver, thread)
+    for number in range(count):
+        chain.put(m=[*chain.values.get("m", []), f"{number} {LONG}"], n=number)
+        saver.put_writes(chain.at, [("n", number)], "task")
+    return chain
+
+
+def expected(count: int, thread: str = "t") -> Any:
+    saver = MemorySaver()
+    talk(saver, count, thread)
+    return shown(saver, thread)
+
+
+def shown(saver: Any, thread: str = "t") -> list[Any]:
+    found = saver.list(config(thread))
+    return [
+        (one.checkpoint["id"], one.checkpoint["channel_values"], one.pending_writes)
+        for one in found
+    ]
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_everything_is_there_when_it_is_read(backend: str, tmp_path: Path) -> None:
+    with open_backend(backend, tmp_path, group_commit=SELDOM) as saver:
+        talk(saver, 40)
+        talk(saver, 5, "u")
+        assert shown(saver) == expected(40)
+        assert shown(saver, "u") == expected(5, "u")
+        assert saver.check().ok
+
+
+@pytest.mark.parametrize("backend", SHARED)
+def test_closing_stores_it(backend: str, tmp_path: Path) -> None:
+    with open_backend(backend, tmp_path, group_commit=SELDOM) as saver:
+        talk(saver, 10)
+    with open_backend(backend, tmp_path) as saver:
+        assert shown(saver) == expected(10)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+async def test_awaited(backend: str, tmp_path: Path) -> None:
+    async with open_backend(backend, tmp_path, group_commit=SELDOM) as saver:
+        chain = Chain(saver)
+        chain.put(m=[LONG], n=1)
+        await saver.aput_writes(chain.at, [("n", 2)], "task")
+        found = await saver.aget_tuple(config())
+        assert found.pending_writes == [("task", "n", 2)]
+        await saver.aput_writes(chain.at, [("n", 3)], "other")
+        await saver.aflush()
+        assert len((await saver.aget_tuple(config())).pending_writes) == 2
+
+
+def test_many_saves_are_one_change() -> None:
+    store = Store()
+    saver = Saver(store, group_commit=SELDOM)
+    talk(saver, 5)
+    talk(saver, 5, "u")
+    saver.flush()
+    assert store.changes <= 4  # each thread was read once, before its first save
+    saver.flush()
+    assert shown(saver) == expected(5)
+
+
+def test_a_save_asks_nothing_of_the_store() -> None:
+    store = Store()
+    saver = Saver(store, group_commit=SELDOM)
+    chain = talk(saver, 2)
+    store.down = True
+    chain.put(m=[LONG], n=7)
+    saver.put_writes(chain.at, [("n", 1)], "task")
+    store.down = False
+    assert saver.get_tuple(config()).checkpoint["channel_values"]["n"] == 7
+
+
+def test_it_is_stored_before_long() -> None:
+    store = Store()
+    saver = Saver(store, group_commit=GroupCommit(ack="relaxed", flush_every=0.01))
+    talk(saver, 1)
+    assert store.stored.wait(10)
+    saver.close()
+
+
+def test_a_saver_that_is_let_go_of_loses_nothing() -> None:
+    store = Store()
+    saver = Saver(store, group_commit=GroupCommit(ack="relaxed", flush_every=0.05))
+    talk(saver, 3)
+    chain = talk(saver, 1, "u")
+    del saver, chain
+    gc.collect()
+    while len(shown(Saver(store))) < 3 or not shown(Saver(store), "u"):
+        assert store.stored.wait(10)
+    assert shown(Saver(store)) == expected(3)
+
+
+def test_what_waits_is_bounded() -> None:
+    store = Store()
+    saver = Saver(store, group_commit=replace(SELDOM, max_pending=5000))
+    talk(saver, 40)
+    assert store.changes > 2
+    assert saver._backend.unstored._size < 5000
+    assert shown(saver) == expected(40)
+
+
+# -- a store that fails ------------------------------------------------------------------
+
+
+def test_a_failing_store_loses_nothing() -> None:
+    store = Store()
+    saver = Saver(store, group_commit=SELDOM)
+    chain = talk(saver, 4)
+    store.down = True
+    for _ in range(2):
+        with pytest.raises(UnreachableError, match="down"):
+            saver.flush()
+    saver.put_writes(chain.at, [("n", 99)], "late")
+    store.down = False
+    saver.flush()
+    assert {value for *_, value in saver.get_tuple(config()).pending_writes} == {3, 99}
+    assert saver.check().ok
+
+
+def test_a_background_failure_is_told_at_the_next_call() -> None:
+    store = Store()
+    saver = Saver(store, group_commit=SELDOM)
+    chain = talk(saver, 2)
+    store.down = True
+    saver._backend.unstored.flush_quietly()
+    store.down = False
+    with pytest.raises(UnreachableError, match="down"):
+        saver.put_writes(chain.at, [("n", 5)], "other")
+    saver.put_writes(chain.at, [("n", 5)], "other")
+    saver.flush()
+    assert len(saver.get_tuple(config()).pending_writes) == 2
+
+
+def test_a_full_list_waits_for_the_store_and_says_why_not() -> None:
+    store = Store()
+    saver = Saver(store, group_commit=replace(SELDOM, max_pending=5000))
+    store.down = True
+    with pytest.raises(UnreachableError, match="down"):
+        talk(saver, 40, "u")
+    store.down = False
+    saver.flush()
+    found = shown(saver, "u")
+    assert 0 < len(found) < 40
+    assert [one[:2] for one in found[1:]] == [
+        one[:2] for one in expected(40, "u")[-len(found) + 1 :]
+    ]
+    assert saver.check().ok
+
+
+def test_one_that_fails_alone_leaves_the_others_alone() -> None:
+    store = Store()
+    saver = Saver(store, group_commit=SELDOM)
+    talk(saver, 3, "bad")
+    talk(saver, 3)
+    store.bad = "bad"
+    saver._backend.unstored.flush_quietly()
+    assert shown(Saver(store)) == expected(3)
+    with pytest.raises(DiskFullError):
+        saver.get_tuple(config("bad"))
+    store.bad = ""
+    assert shown(saver, "bad") == expected(3, "bad")
+
+
+# -- others come in between --------------------------------------------------------------
+
+
+def test_what_is_refused_takes_what_builds_on_it_along_and_is_told(caplog: Any) -> None:
+    store = Store()
+    saver = Saver(store, group_commit=SELDOM)
+    chain = talk(saver, 3)
+    talk(saver, 3, "u")
+    saver.flush()
+    chain.put(m=[LONG], n=1)
+    Saver(store).prune(["t"])  # as another process does
+    saver.put_writes(chain.at, [("n", 5)], "task")
+    saver._backend.unstored.flush_quietly()
+    assert "lost" in caplog.text
+    with pytest.raises(LostSavesError, match="2 saves") as caught:
+        saver.put_writes(chain.at, [("n", 6)], "task")
+    assert isinstance(caught.value.__cause__, StaleThreadError)
+    chain.put(m=[LONG, LONG], n=2)  # its parent is not there: it is stored whole
+    assert saver.get_tuple(config()).checkpoint["channel_values"] == {"m": [LONG, LONG], "n": 2}
+    assert shown(saver, "u") == expected(3, "u")
+    assert saver.check().ok
+
+
+def test_nothing_is_built_on_what_was_lost() -> None:
+    """The values of a lost save are met again, and found nowhere."""
+    store = Store()
+    saver = Saver(store, group_commit=SELDOM)
+    chain = talk(saver, 3)
+    saver.flush()
+    same = [HumanMessage("the same object " * 30, id="1")]
+    chain.put(m=same)
+    saver.put_writes(chain.at, [("m", same)], "task")
+    Saver(store).prune(["t"])
+    with pytest.raises(LostSavesError):
+        saver.flush()
+    chain.put(m=same, n=9)
+    saver.put_writes(chain.at, [("m", same)], "task")
+    saver.flush()
+    found = Saver(store).get_tuple(config())
+    assert found.checkpoint["channel_values"] == {"m": same, "n": 9}
+    assert found.pending_writes == [("task", "m", same)]
+    assert saver.check().ok
+
+
+def test_a_deleted_thread_stays_deleted() -> None:
+    store = Store()
+    saver = Saver(store, group_commit=SELDOM)
+    graph_id = str(uuid6())
+    chain = talk(saver, 2)
+    saver.put_writes({**config(checkpoint_id=graph_id)}, [("n", 1)], "task")
+    Saver(store).delete_thread("t")
+    with pytest.raises(LostSavesError) as caught:
+        saver.flush()
+    assert isinstance(caught.value.__cause__, ThreadDeletedError | StaleThreadError)
+    assert shown(saver) == []
+    assert chain.number == 2
+
+
+def test_an_ordinary_saver_may_write_to_the_same_thread() -> None:
+    """Neither goes on with the other's logs, so that nothing can be taken."""
+    store = Store()
+    saver = Saver(store, group_commit=SELDOM)
+    talk(saver, 3)
+    saver.flush()
+    other = Saver(store)
+    for number in range(10, 40):
+        found = saver.get_tuple(run_config())
+        mine = checkpoint(f"{number:08d} b", {"m": [f"mine {number} {LONG}"]}, {"m": number})
+        saver.put(found.config, mine, {}, {"m": number})
+        head = other.get_tuple(run_config()).checkpoint
+        values = [*head["channel_values"]["m"], f"other {number} {LONG}"]
+        theirs = checkpoint(f"{number:08d} a", {"m": values}, {"m": number})
+        other.put(found.config, theirs, {}, {"m": number})
+        saver.flush()
+    assert saver.check().ok
+    assert len(shown(saver)) == 63
+
+
+def test_housekeeping_comes_after_what_was_saved() -> None:
+    with MemorySaver(group_commit=SELDOM) as saver:
+        talk(saver, 6)
+        saver.prune(["t"])
+        assert len(shown(saver)) == 1
+        talk(saver, 2, "u")
+        saver.copy_thread("u", "v")
+        assert shown(saver, "v") == shown(saver, "u")
+        talk(saver, 2, "gone")
+        saver.delete_thread("gone")
+        assert shown(saver, "gone") == []
+        assert saver.check().ok
+
+
+def test_housekeeping_beside_runs_loses_nothing() -> None:
+    """In one process nothing is refused: runs, prunes and copies beside each other."""
+    with MemorySaver(group_commit=GroupCommit(ack="relaxed", flush_every=0.002)) as saver:
+        ended = threading.Event()
+
+        def tidy() -> None:
+            while not ended.is_set():
+                saver.prune(["t", "u"])
+                saver.delete_thread("copy")
+                saver.copy_thread("t", "copy")
+
+        with ThreadPoolExecutor(3) as pool:
+            tidying = pool.submit(tidy)
+            runs = [pool.submit(talk, saver, 150, thread) for thread in "tu"]
+            try:
+                chains = [run.result() for run in runs]
+            finally:
+                ended.set()
+            tidying.result()
+        for chain, thread in zip(chains, "tu", strict=True):
+            found = saver.get_tuple(config(thread))
+            assert found.checkpoint["channel_values"] == chain.values
+            assert found.pending_writes == [("task", "n", 149)]
+        assert saver.check().ok
+
+
+# -- the end -----------------------------------------------------------------------------
+
+
+AT_EXIT = """
+import sys
+from threadkeep import GroupCommit, open_saver
+from engine_kit import Chain
+saver = open_saver(sys.argv[1], group_commit=GroupCommit(ack="relaxed", flush_every=60))
+Chain(saver).put(m=["kept"], n=1)
+"""
+
+
+@pytest.mark.parametrize("backend", SHARED)
+def test_the_end_of_the_program_stores_it(backend: str, tmp_path: Path) -> None:
+    url = url_of(backend, tmp_path)
+    with open_saver(url):
+        pass
+    folder = Path(__file__).parents[1]
+    subprocess.run([sys.executable, "-c", AT_EXIT, url], cwd=folder, check=True, timeout=60)
+    with open_saver(url) as saver:
+        assert saver.get_tuple(config()).checkpoint["channel_values"]["m"] == ["kept"]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"ack": "soon"}, {"flush_every": 0}, {"max_pending": 0}, {"flush_every": "1"}, {"ack": None}],
+)
+def test_what_has_no_meaning_is_refused(options: Any) -> None:
+    with pytest.raises(InvalidArgumentError, match="no meaning"):
+        GroupCommit(**options)
+
+
+def test_conflicts_cannot_be_raised() -> None:
+    with pytest.raises(InvalidArgumentError, match="conflict"):
+        MemorySaver(group_commit=SELDOM, conflicts="raise")
+
+
+async def test_a_store_that_can_only_be_awaited_is_refused() -> None:
+    async with AsyncConnectionPool(postgres_kit.url(), open=False) as pool:
+        with pytest.raises(InvalidArgumentError, match="URL"):
+            AsyncPostgresSaver(pool, group_commit=SELDOM)
+
+
+def test_once_closed_nothing_is_taken() -> None:
+    saver = MemorySaver(group_commit=SELDOM)
+    chain = talk(saver, 2)
+    saver.close()
+    saver.close()
+    with pytest.raises(ClosedError):
+        chain.put(n=1)
