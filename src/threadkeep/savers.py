@@ -67,7 +67,7 @@ class PostgresSaver(Saver):
 
     Sync and async methods each have connections of their own kind, from pools that are
     opened when they are first needed. Call `setup()` once before the first use, or run
-    `threadkeep migrate URL`.
+    `threadkeep migrate URL`; with `partition_by`, every month.
 
     Args:
         conn: a URL (or another conninfo of libpq), or a pool or connection of psycopg,
@@ -81,7 +81,9 @@ class PostgresSaver(Saver):
             `min_size` and `max_size` (connections of a pool, 1 and 16), `timeout` (seconds
             to wait for a free one, 30), `prepare_threshold` (after how many uses a
             statement is prepared, 5; None for never), `statement_timeout` (seconds; None
-            for the server's own), `application_name` ("threadkeep").
+            for the server's own), `application_name` ("threadkeep"), `partition_by` ("month":
+            `setup()` keeps checkpoints in a partition for each month, and makes those of
+            this month and the next three; None: it leaves the table as it is).
 
     Raises:
         OpenError: the URL cannot be read, or psycopg is not installed.

@@ -4,7 +4,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import psycopg
 import pytest
-from postgres_kit import empty_schema, url, url_for
+from postgres_kit import empty_schema, hashed, monthly, url, url_for
 from psycopg_pool import AsyncConnectionPool, ConnectionPool
 
 from threadkeep.backends.postgres import PostgresBackend, opened
@@ -38,6 +38,37 @@ class TestPostgresWithTimeout(BackendContract):
 
     def new_backend(self, folder):
         return PostgresBackend(url_for(folder), max_size=8, statement_timeout=20)
+
+
+class TestMonthlyPartitions(BackendContract):
+    """Checkpoints by month, as `partition_by` makes them; the contract's lie in several."""
+
+    def new_backend(self, folder):
+        return PostgresBackend(url_for(folder, monthly), max_size=8)
+
+    def reopen(self, folder):
+        return self.new_backend(folder)
+
+
+class TestAsyncMonthlyPartitions(BackendContract):
+    def new_backend(self, folder):
+        async def make():
+            return PostgresBackend(url_for(folder, monthly), max_size=8).asynchronous
+
+        return Blocking(make)
+
+    def reopen(self, folder):
+        return self.new_backend(folder)
+
+
+class TestHashPartitions(BackendContract):
+    """All tables by a hash of the thread's id, as plain DDL makes them."""
+
+    def new_backend(self, folder):
+        return PostgresBackend(url_for(folder, hashed), max_size=8)
+
+    def reopen(self, folder):
+        return self.new_backend(folder)
 
 
 class Owning:

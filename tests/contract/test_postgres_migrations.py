@@ -1,94 +1,25 @@
 """How PostgreSQL's tables are made: by whom, how often, how many at once, and next to writers."""
 
 import asyncio
-import multiprocessing
-import subprocess
-import sys
 import threading
-from itertools import count
 from urllib.parse import quote
 
 import psycopg
 import pytest
-from integration.rows import aput, place, put, value_at
-from postgres_server import SECONDS, free_port, server
+from integration.rows import aput, place, put
+from postgres_databases import Writer, execute, migrate, set_up_at_once, works
+from postgres_server import SECONDS, free_port
 
 from threadkeep import AsyncPostgresSaver, PostgresSaver
 from threadkeep.__main__ import main
 from threadkeep.backends.postgres import migrations
 from threadkeep.errors import NewerDatabaseError, NotSetUpError, ReadOnlyError
 
-_numbers = count()
-
-
-@pytest.fixture(scope="module")
-def own_server():
-    with server() as own:
-        yield own
-
-
-@pytest.fixture
-def database(own_server):
-    """The URL of an empty database."""
-    name = f"empty{next(_numbers)}"
-    with psycopg.connect(own_server.url(), autocommit=True) as admin:
-        admin.execute(f"CREATE DATABASE {name}")
-    return own_server.url(database=name)
-
-
-def execute(database, text, *values):
-    with psycopg.connect(database, autocommit=True) as db:
-        cursor = db.execute(text, values)
-        return cursor.fetchall() if cursor.description else []
-
-
-def migrate(url):
-    """`threadkeep migrate` as a process."""
-    command = [sys.executable, "-m", "threadkeep", "migrate", url]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=SECONDS)
-    return done.returncode, done.stdout, done.stderr
-
-
-def works(saver):
-    config = put(saver, place(), {"value": 1})
-    saver.put_writes(config, [("value", 2)], "task")
-    assert value_at(saver, place()) == 1
-    saver.delete_thread("thread")
-    assert saver.check().ok
-
-
 # -- once, twice, at once --------------------------------------------------------------
 
 
-def set_up(url, ready, go, answers):
-    with PostgresSaver(url, max_size=1) as saver:
-        ready.release()
-        go.wait(SECONDS)
-        try:
-            saver.setup()
-        except Exception as error:  # noqa: BLE001 - handed to the test
-            answers.put(repr(error))
-        else:
-            answers.put("")
-
-
 def test_ten_processes_set_up_an_empty_database_at_once(database):
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["threadkeep.backends.postgres", "threadkeep.savers"])
-    ready, go, answers = context.Semaphore(0), context.Event(), context.Queue()
-    children = [
-        context.Process(target=set_up, args=(database, ready, go, answers), daemon=True)
-        for _ in range(10)
-    ]
-    for child in children:
-        child.start()
-    for _ in children:
-        assert ready.acquire(timeout=SECONDS)
-    go.set()
-    assert [answers.get(timeout=SECONDS) for _ in children] == [""] * 10
-    for child in children:
-        child.join(SECONDS)
-        assert child.exitcode == 0
+    set_up_at_once(database, 10)
     versions = execute(database, "SELECT version FROM threadkeep.migrations")
     assert versions == [(m.version,) for m in migrations.migrations()]
     with PostgresSaver(database) as saver:
@@ -238,33 +169,6 @@ def test_schemas_of_any_name(database, name):
 
 
 # -- new versions ----------------------------------------------------------------------
-
-
-class Writer(threading.Thread):
-    """Puts one checkpoint after the other until it is told to end."""
-
-    def __init__(self, database):
-        super().__init__()
-        self.database, self.over, self.error, self.steps = database, False, None, 0
-        self.has_written = threading.Event()
-        self.start()
-        assert self.has_written.wait(SECONDS)
-
-    def run(self):
-        try:
-            with PostgresSaver(self.database) as saver:
-                while not self.over:
-                    self.steps += 1
-                    put(saver, place(), {"value": self.steps}, value=self.steps)
-                    self.has_written.set()
-        except Exception as error:  # noqa: BLE001 - handed to the test
-            self.error = error
-
-    def finish(self):
-        self.over = True
-        self.join(SECONDS)
-        assert self.error is None
-        return self.steps
 
 
 LIVE = "CREATE INDEX CONCURRENTLY IF NOT EXISTS by_task ON {schema}.writes (thread_id, task_id)"

@@ -1,12 +1,14 @@
 """How PostgreSQL finds what is asked for: by indexes, however much there is."""
 
 import json
+from datetime import UTC, datetime
 
 import psycopg
 import pytest
-from postgres_kit import empty_schema, url
+from postgres_kit import empty_schema, hashed, monthly, plain, url
 
 from threadkeep.backends.postgres import PostgresBackend, reads
+from threadkeep.backends.postgres.months import ahead
 from threadkeep.engine.model import (
     Batch,
     FindThreads,
@@ -20,31 +22,42 @@ from threadkeep.engine.model import (
 from threadkeep.testing.records import NOW, checkpoint, segment, uid, write
 
 THREADS, STEPS, MORE = 10, 8, 3000
+FEW = 100  # rows: a partition with no more may well be read without an index
+MOST = 1000  # rows of some 24,000 that a read may touch, those of small partitions included
 TABLES = ("threads", "checkpoints", "writes", "segments")
 
 
-# Many times the tenth thread: rows of others, that are not asked for.
+# Many times the tenth thread: rows of others, that are not asked for, in all the months to come.
+OTHER = """
+    (%(starts)s::text[])[1 + mod(get_byte(sha256((thread || {0})::bytea), 0), 4)]
+    || md5(thread || {0})
+"""
+OTHERS = {
+    "id": OTHER.format("checkpoint_id"),
+    "parent": OTHER.format("parent_checkpoint_id"),
+}
 MULTIPLY = """
-WITH copies AS (SELECT '1' || to_char(n, 'FM0000') AS thread, n FROM generate_series(1, %s) n),
+WITH copies AS (
+    SELECT '1' || to_char(n, 'FM0000') AS thread, n FROM generate_series(1, %(more)s) n),
 t AS (INSERT INTO threads (thread_id) SELECT thread FROM copies),
 w AS (INSERT INTO writes (thread_id, checkpoint_ns, checkpoint_id, seq, run, seen, task_id,
         task_path, body)
-    SELECT thread, '', md5(thread || checkpoint_id), seq, run, seen, task_id, task_path, body
+    SELECT thread, '', {id}, seq, run, seen, task_id, task_path, body
     FROM copies, writes WHERE thread_id = '0009'),
 s AS (INSERT INTO segments SELECT thread, log, start, count, data
     FROM copies, segments WHERE thread_id = '0009')
 INSERT INTO checkpoints (thread_id, checkpoint_ns, checkpoint_id, parent_checkpoint_id, run, seen,
     flags, ts, metadata, key_log, key_pos, manifest)
-SELECT thread, '', md5(thread || checkpoint_id), md5(thread || parent_checkpoint_id), run, seen,
+SELECT thread, '', {id}, {parent}, run, seen,
     flags, ts, metadata || jsonb_build_object('run_id', n), key_log, key_pos, manifest
 FROM copies, checkpoints WHERE thread_id = '0009'
-"""
+""".format(**OTHERS)
 
 
-@pytest.fixture(scope="module")
-def db():
+@pytest.fixture(scope="module", params=[plain, monthly, hashed])
+def db(request):
     """A connection to a store of some thousand rows, which the server knows about."""
-    schema = empty_schema()
+    schema = empty_schema(request.param)
     backend = PostgresBackend(url(), schema=schema)
     for thread in range(THREADS):
         steps = range(1, STEPS + 1)
@@ -63,7 +76,8 @@ def db():
     backend.close()
     with psycopg.connect(url(), autocommit=True, prepare_threshold=None) as connection:
         connection.execute(f"SET search_path = {schema}")
-        connection.execute(MULTIPLY, (MORE,))
+        starts = [month.start for month in ahead(datetime.now(UTC), 3)]
+        connection.execute(MULTIPLY, {"more": MORE, "starts": starts})
         connection.execute("; ".join(f"ANALYZE {schema}.{table}" for table in TABLES))
         connection.schema_of_test = schema
         yield connection
@@ -111,8 +125,8 @@ def shown(plan, depth=0):
 
 def plans(db, read, mode):
     """How each statement of a read is carried out, and how many rows it touched."""
-    db.execute(f"SET plan_cache_mode = {mode}")
     for statement in reads.query(read).statements:
+        db.execute(f"SET plan_cache_mode = {mode if statement.keep else 'force_custom_plan'}")
         text = statement.sql.replace("{schema}", db.schema_of_test)
         count = len(statement.values)
         db.execute("DEALLOCATE ALL")
@@ -128,13 +142,15 @@ def plans(db, read, mode):
         yield plan["Plan"]
 
 
+def seen(node):
+    """Rows that were looked at, each time."""
+    return node["Actual Rows"] + node.get("Rows Removed by Filter", 0)
+
+
 def touched(plan):
     """Rows that were looked at, whether they were wanted or not."""
-    return sum(
-        (node["Actual Rows"] + node.get("Rows Removed by Filter", 0)) * node["Actual Loops"]
-        for node in nodes(plan)
-        if "Relation Name" in node
-    )
+    found = [node for node in nodes(plan) if "Relation Name" in node]
+    return sum(seen(node) * node["Actual Loops"] for node in found)
 
 
 @pytest.mark.parametrize("mode", ["force_custom_plan", "auto"])
@@ -142,9 +158,74 @@ def touched(plan):
 def test_reads_use_indexes(db, asked, mode):
     """With the values at hand; and as a prepared statement that was asked often before."""
     for plan in plans(db, READS[asked], mode):
-        scanned = [n["Relation Name"] for n in nodes(plan) if n["Node Type"] == "Seq Scan"]
+        scanned = [n for n in nodes(plan) if n["Node Type"] == "Seq Scan" and seen(n) > FEW]
         assert scanned == [], shown(plan)
-        assert touched(plan) < 500, shown(plan)
+        assert touched(plan) < MOST, shown(plan)
+
+
+# Threads that go on all through the months.
+SPREAD = """
+INSERT INTO checkpoints (thread_id, checkpoint_ns, checkpoint_id, run, seen, flags, metadata,
+    key_log, key_pos, manifest)
+SELECT thread, '', start || to_char(step, '-FM0000'), 0, 0, 0, '{}', 1, 0,
+    decode(repeat('ab', 400), 'hex')
+FROM unnest(%(starts)s::text[]) start, generate_series(1, 500) step,
+    unnest(ARRAY['a', 'b', 'c', 'd', 'e', 'f', 'g', 'h', 'i', 'j', 'k', 'l']) thread
+"""
+
+
+@pytest.fixture(scope="module")
+def months():
+    """A connection to a store of checkpoints in four months; its `starts` tell where they begin."""
+    schema = empty_schema(monthly)
+    with psycopg.connect(url(), autocommit=True, prepare_threshold=None) as connection:
+        connection.execute(f"SET search_path = {schema}")
+        connection.schema_of_test = schema
+        connection.starts = [month.start for month in ahead(datetime.now(UTC), 3)]
+        connection.execute(SPREAD, {"starts": connection.starts})
+        connection.execute(f"ANALYZE {schema}.checkpoints")
+        yield connection
+
+
+def partitions_read(plan):
+    """What was read of checkpoints, and how many rows at a time: children are not looked for."""
+    return {
+        node["Relation Name"]: seen(node)
+        for node in nodes(plan)
+        if node.get("Relation Name", "").startswith(("checkpoints", "of_tests"))
+        and node["Actual Loops"] > 0
+        and "parent_checkpoint_id" not in node.get("Index Cond", "") + node.get("Filter", "")
+    }
+
+
+@pytest.mark.parametrize("mode", ["force_custom_plan", "auto"])
+@pytest.mark.parametrize(
+    ("asked", "rows"),
+    [
+        (ReadCheckpoint("d", ""), 1),
+        (scan(thread="d", ns=""), 20),
+        (scan(thread="d"), 20),
+        (scan(), 20),
+    ],
+)
+def test_months_are_read_in_order_and_not_sorted(months, asked, rows, mode):
+    for plan in plans(months, asked, mode):
+        merged = [n for n in nodes(plan) if n["Node Type"] == "Merge Append"]
+        assert merged, shown(plan)
+        sorts = [n for n in nodes(plan) if n["Node Type"] in ("Sort", "Incremental Sort")]
+        assert all(n["Plans"][0]["Actual Rows"] <= rows for n in sorts), shown(plan)
+        read = partitions_read(plan)
+        assert sum(read.values()) <= rows + len(read) + FEW, shown(plan)
+
+
+@pytest.mark.parametrize("mode", ["force_custom_plan", "auto"])
+@pytest.mark.parametrize("month", range(4))
+def test_a_known_id_is_looked_up_in_its_month_only(months, month, mode):
+    key = f"{months.starts[month]}-0001"
+    for plan in plans(months, ReadCheckpoint("d", "", key), mode):
+        (name,) = partitions_read(plan)
+        stored = "SELECT tableoid::regclass::text FROM checkpoints WHERE checkpoint_id = %s"
+        assert {(name,)} == set(months.execute(stored, (key,)).fetchall()), shown(plan)
 
 
 def test_a_sequential_scan_would_be_seen(db):
@@ -156,4 +237,4 @@ def test_a_sequential_scan_would_be_seen(db):
     finally:
         db.execute("RESET ALL")
     assert any(node["Node Type"] == "Seq Scan" for node in nodes(plan))
-    assert touched(plan) > 500
+    assert touched(plan) > MOST

@@ -34,7 +34,8 @@ def open_backend(url: str, **options: Any) -> Backend | AsyncBackend:
     Args:
         url: `sqlite:///relative.db`, `sqlite:////absolute.db`, `sqlite:///:memory:` (in a
             path, `%` and two hex digits stand for a byte), a URL of libpq
-            (`postgresql://...`, `postgres://...`), one of redis-py (`redis://...`,
+            (`postgresql://...`, `postgres://...`; its parameters `schema` and `partition_by`
+            are options of ours), one of redis-py (`redis://...`,
             `rediss://...`, `unix://...`) or of a cluster (`redis+cluster://...`,
             `rediss+cluster://...`), or `memory://`.
         **options: for SQLite those of `SqliteBackend`, for PostgreSQL those of
@@ -99,7 +100,7 @@ def _extra(store: str, name: str) -> Iterator[None]:
 
 _POSTGRES_OPTIONS = (
     *("schema", "min_size", "max_size", "timeout", "prepare_threshold", "statement_timeout"),
-    "application_name",
+    *("application_name", "partition_by"),
 )
 
 

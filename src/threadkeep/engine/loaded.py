@@ -16,7 +16,7 @@ from typing import Any, Self
 from threadkeep.codec.kinds import PLAIN_TEXT
 
 # Microseconds between 1582-10-15 (the epoch of UUID version 6) and 1970-01-01.
-_UUID6_OFFSET = 0x01B21DD213814000 // 10
+UUID6_OFFSET = 0x01B21DD213814000 // 10
 _VERSION_AT = 14
 _UUID_LENGTH = 36
 
@@ -60,6 +60,6 @@ def created_at(checkpoint_id: str | None) -> int | None:
         return None
     digits = checkpoint_id[:8] + checkpoint_id[9:13] + checkpoint_id[15:18]
     try:
-        return int(digits, 16) // 10 - _UUID6_OFFSET
+        return int(digits, 16) // 10 - UUID6_OFFSET
     except ValueError:
         return None

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from functools import partial
 from typing import Any, TypeVar
 
@@ -19,7 +20,7 @@ from psycopg_pool import AsyncConnectionPool, ConnectionPool
 
 from threadkeep.backends.given import without
 from threadkeep.backends.grouping import Lanes
-from threadkeep.backends.postgres import changes, migrations, reads
+from threadkeep.backends.postgres import changes, migrations, partitions, reads
 from threadkeep.backends.postgres.exchange import NEWEST_STATE, ONE_STATE, Message
 from threadkeep.backends.postgres.failures import (
     DRIVER_ERRORS,
@@ -65,6 +66,7 @@ class AsyncPostgresBackend:
         self._source = source
         self._schema = settings.quoted_schema
         self._server = settings.server
+        self._partition_by = settings.partition_by
         self._lanes = Lanes(self.commit_many, source.turn)
         limit = settings.statement_timeout
         # (0 would be no limit at all)
@@ -112,7 +114,7 @@ class AsyncPostgresBackend:
         return found <= {stored.row for stored in source.checkpoints}
 
     async def migrate(self) -> None:
-        """Make the tables, or bring them to this release's version.
+        """Make the tables, or bring them to this release's version, and partitions ahead.
 
         Any number of processes may do so at once. Needs the right to create tables.
 
@@ -124,7 +126,7 @@ class AsyncPostgresBackend:
             await self._tried(self._migrate)
 
     async def _migrate(self) -> None:
-        plan = migrations.plan(self._schema)
+        plan = self._plan()
         answer: Any = None
         error: Exception | None = None
         async with self._source.lend() as conn:
@@ -140,6 +142,11 @@ class AsyncPostgresBackend:
                 except DRIVER_ERRORS as failure:
                     error = failure
 
+    def _plan(self) -> migrations.Plan:
+        yield from migrations.plan(self._schema)
+        if self._partition_by == "month":
+            yield from partitions.plan(self._schema, now())
+
     async def identity(self) -> str:
         """Name the schema among those of all servers. See `IdentifiedBackend.identity`."""
         asked = self._ready(Statement(_IDENTITY, (self._schema,)))
@@ -153,7 +160,7 @@ class AsyncPostgresBackend:
 
     def _ready(self, statement: Statement) -> Statement:
         """The statement with the schema's name in it."""
-        return Statement(statement.sql.replace("{schema}", self._schema), statement.values)
+        return statement._replace(sql=statement.sql.replace("{schema}", self._schema))
 
     async def _answered(
         self,
@@ -201,10 +208,10 @@ class PostgresBackend(BlockingFace[AsyncPostgresBackend]):
     """Rows in a PostgreSQL database, for blocking calls; `asynchronous` serves awaiting ones.
 
     Args:
-        database: a URL (which may have a parameter `schema`) or another conninfo of
-            libpq, or a pool or connection of psycopg, which stays the program's own.
+        database: a URL (which may have the parameters `schema` and `partition_by`) or another
+            conninfo of libpq, or a pool or connection of psycopg, which stays the program's own.
         schema, min_size, max_size, timeout, prepare_threshold, statement_timeout,
-        application_name: see `Settings`.
+        application_name, partition_by: see `Settings`.
 
     Raises:
         OpenError: the URL cannot be read.
@@ -215,10 +222,11 @@ class PostgresBackend(BlockingFace[AsyncPostgresBackend]):
         self, database: str | ConnectionPool[Any] | Connection[Any], **options: Any
     ) -> None:
         if isinstance(database, str):
-            url, schema = without("schema", database)
-            if schema is not None:
-                options.setdefault("schema", schema)
-            settings = Settings(checked_conninfo(url), **options)
+            for name in ("schema", "partition_by"):
+                database, value = without(name, database)
+                if value is not None:
+                    options.setdefault(name, value)
+            settings = Settings(checked_conninfo(database), **options)
             source, loops = OwnPool(settings), OwnAsyncPools(settings)
             native = AsyncPostgresBackend(loops, settings)
             super().__init__(AsyncPostgresBackend(source, settings), native, loops)
@@ -234,6 +242,11 @@ class PostgresBackend(BlockingFace[AsyncPostgresBackend]):
     def identity(self) -> str:
         """See `AsyncPostgresBackend.identity`."""
         return finish(self._face.identity())
+
+
+def now() -> datetime:
+    """The time by which partitions are made ahead."""
+    return datetime.now(UTC)
 
 
 def _given(database: object) -> Source:

@@ -119,7 +119,11 @@ def send(conn: Connection[Any], message: Message) -> list[Rows]:
 def _execute(conn: Connection[Any], statement: Statement) -> Any:
     # (not `conn.cursor()`: a given connection may make cursors of another kind)
     cursor = Cursor(conn, row_factory=tuple_row)
-    return cursor.execute(statement.sql, statement.values, binary=bool(statement.values))
+    return cursor.execute(statement.sql, statement.values, **_how(statement))
+
+
+def _how(statement: Statement) -> dict[str, bool | None]:
+    return {"binary": bool(statement.values), "prepare": None if statement.keep else False}
 
 
 def _rows(cursor: Any) -> Rows:
@@ -156,7 +160,7 @@ async def asend(conn: AsyncConnection[Any], message: Message) -> list[Rows]:
 
 async def _aexecute(conn: AsyncConnection[Any], statement: Statement) -> Any:
     cursor = AsyncCursor(conn, row_factory=tuple_row)
-    return await cursor.execute(statement.sql, statement.values, binary=bool(statement.values))
+    return await cursor.execute(statement.sql, statement.values, **_how(statement))
 
 
 async def _arows(cursor: Any) -> Rows:

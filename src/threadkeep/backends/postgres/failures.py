@@ -2,7 +2,8 @@
 
 The only place that looks at PostgreSQL's error codes. Invariant: every driver error that
 leaves this package went through `mapped`. Codes: appendix A of PostgreSQL's manual; TK001 is
-raised by a function of ours (`migrations/`), TK007 by a migration, which sees to it.
+raised by a function of ours (`migrations/`), TK002 by `partitions`, TK007 by a migration, which
+sees to it.
 """
 
 from __future__ import annotations
@@ -53,6 +54,8 @@ _MEANINGS: dict[str, tuple[type[ThreadkeepError], str]] = {
         BackendError,
         "ALTER ROLE ... SET default_transaction_isolation = 'read committed' for this user.",
     ),
+    "TK002": (BackendError, "Drop them, migrate, and make them again on the new table."),
+    "42P07": (BackendError, "Attach, rename or drop that table, then migrate again."),
     "40": (LockedError, "Others kept changing the same rows: do it again."),
     "55P03": (LockedError, "Another transaction keeps rows locked: end it."),
     "08": (UnreachableError, "Look whether the server runs, can be reached and lets this user in."),

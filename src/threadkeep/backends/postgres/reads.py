@@ -159,7 +159,7 @@ def _page(rows: Rows) -> list[StoredCheckpoint]:
 
 # -- one checkpoint, and its ancestors -------------------------------------------------
 
-_VISIBLE = f"c.flags & {HIDDEN} = 0"
+_VISIBLE = f"c.flags < {HIDDEN}"  # the greatest flag; a range is what the planner can estimate
 _STATE = "coalesce(t.generation, 0), coalesce({}, 0)".format(_MICROSECONDS.format("t.deleted_at"))
 _ONE = f"""
 SELECT {_STATE}, {_WHOLE.replace("{order}", "c.checkpoint_id")}
@@ -269,7 +269,8 @@ _MAY_HAVE = "(c.exact IS NOT NULL OR {})"
 def _scan(read: ScanCheckpoints) -> Query:
     conditions, values = _scan_conditions(read)
     sql = _SCAN.replace("{conditions}", " AND ".join(conditions))
-    statement = Statement(sql, (*values, Int8(read.limit)))
+    # Whether few rows match a filter or most, which only its values tell, decides how to look.
+    statement = Statement(sql, (*values, Int8(read.limit)), keep=not read.filter)
     return Query((statement,), lambda results: _page(results[0]))
 
 

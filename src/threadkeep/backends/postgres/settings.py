@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
@@ -35,6 +35,8 @@ class Settings:
         prepare_threshold: after how many times a statement is prepared; None for never.
         statement_timeout: seconds that the server gives a statement; None for its own default.
         application_name: as which the server lists the connections.
+        partition_by: "month": a migration parts the checkpoints by the month of their ids, and
+            makes partitions ahead; None: it leaves the table as it is.
 
     Raises:
         InvalidArgumentError: one of them has no meaning.
@@ -49,6 +51,7 @@ class Settings:
     prepare_threshold: int | None = 5
     statement_timeout: float | None = None
     application_name: str = "threadkeep"
+    partition_by: Literal["month"] | None = None
 
     def __post_init__(self) -> None:
         size = len(self.schema.encode()) if isinstance(self.schema, str) else 0
@@ -68,6 +71,8 @@ class Settings:
             refuse("statement_timeout", self.statement_timeout, "Give 2,147,483 at most.")
         if not isinstance(self.application_name, str):
             refuse("application_name", self.application_name, "Give a text.")
+        if self.partition_by not in (None, "month"):
+            refuse("partition_by", self.partition_by, "Give 'month', or None.")
 
     @property
     def quoted_schema(self) -> str:

@@ -13,10 +13,14 @@ Rows: TypeAlias = list[tuple[Any, ...]]
 
 
 class Statement(NamedTuple):
-    """One statement, and the values of its parameters."""
+    """One statement, and the values of its parameters.
+
+    Where `keep` is false it is planned anew each time, because its values decide how.
+    """
 
     sql: str
     values: tuple[Any, ...] = ()
+    keep: bool = True
 
 
 class Query(NamedTuple):

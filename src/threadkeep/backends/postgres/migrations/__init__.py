@@ -30,29 +30,33 @@ _HAS_TABLE = "SELECT to_regclass({literal} || '.migrations') IS NOT NULL"
 _BUSY = "TK007"  # of our own: any other may be the database's
 # One statement, so that the lock, the look and the change are one transaction: also where a
 # program has opened a pipeline, and behind a pooler that gives each transaction another session.
-# (CREATE SCHEMA IF NOT EXISTS would ask for a right even where there is nothing to do.)
-_APPLY = f"""
+_LOCKED = f"""
 DO $threadkeep$
+{{declarations}}
 BEGIN
     IF NOT pg_try_advisory_xact_lock({_KEY}) THEN
         RAISE EXCEPTION 'somebody else migrates' USING ERRCODE = '{_BUSY}';
     END IF;
-    IF to_regnamespace({{literal}}) IS NULL THEN
-        CREATE SCHEMA {{schema}};
+    {{body}}
+END
+$threadkeep$
+"""
+# (CREATE SCHEMA IF NOT EXISTS would ask for a right even where there is nothing to do.)
+_APPLY = """
+    IF to_regnamespace({literal}) IS NULL THEN
+        CREATE SCHEMA {schema};
     END IF;
-    IF to_regclass({{literal}} || '.migrations') IS NULL THEN
-        CREATE TABLE {{schema}}.migrations (
+    IF to_regclass({literal} || '.migrations') IS NULL THEN
+        CREATE TABLE {schema}.migrations (
             version integer PRIMARY KEY,
             applied_at timestamptz NOT NULL DEFAULT now()
         );
     END IF;
-    IF NOT EXISTS (SELECT FROM {{schema}}.migrations WHERE version = {{version}}) THEN
-        EXECUTE $migration${{sql}}$migration$;
-        INSERT INTO {{schema}}.migrations (version) VALUES ({{version}});
+    IF NOT EXISTS (SELECT FROM {schema}.migrations WHERE version = {version}) THEN
+        EXECUTE $migration${sql}$migration$;
+        INSERT INTO {schema}.migrations (version) VALUES ({version});
     END IF;
-END
-$threadkeep$
-"""  # noqa: S608 - constants of this module
+"""
 
 
 class Migration(NamedTuple):
@@ -100,16 +104,28 @@ def plan(schema: str) -> Plan:
 
 def _done(schema: str) -> Generator[Statement, Rows, set[int]]:
     """The versions that are there; to see that all are takes no lock, and no right but to read."""
-    if not (yield _said(_HAS_TABLE, schema))[0][0]:
+    if not (yield said(_HAS_TABLE, schema))[0][0]:
         return set()
     return {version for (version,) in (yield Statement("SELECT version FROM {schema}.migrations"))}
 
 
 def _apply(schema: str, migration: Migration) -> Plan:
-    text = _APPLY.replace("{version}", str(migration.version)).replace("{sql}", migration.sql)
+    body = _APPLY.replace("{version}", str(migration.version)).replace("{sql}", migration.sql)
+    yield from locked(schema, body)
+
+
+def locked(schema: str, body: str, declarations: str = "") -> Plan:
+    """Carry out a block of PL/pgSQL as one transaction, while nobody else migrates.
+
+    Args:
+        schema: its name, quoted.
+        body: statements; `{literal}` stands for the schema's name as a text.
+        declarations: the block's DECLARE section.
+    """
+    text = _LOCKED.replace("{declarations}", declarations).replace("{body}", body)
     while True:
         try:
-            yield _said(text, schema)
+            yield said(text, schema)
         except psycopg.Error as error:
             if error.sqlstate != _BUSY:
                 raise
@@ -120,7 +136,7 @@ def _apply(schema: str, migration: Migration) -> Plan:
 
 def _apply_live(schema: str, migration: Migration) -> Plan:
     # Tried again and again, not waited for: a waiting statement would hold up CONCURRENTLY.
-    while not (yield _said(_LOCK, schema))[0][0]:
+    while not (yield said(_LOCK, schema))[0][0]:
         yield Statement(_PAUSE)
     try:
         if migration.version not in (yield from _done(schema)):
@@ -128,9 +144,9 @@ def _apply_live(schema: str, migration: Migration) -> Plan:
             note = f"INSERT INTO {{schema}}.migrations (version) VALUES ({migration.version})"  # noqa: S608 - a number
             yield Statement(note)
     finally:
-        yield _said(_UNLOCK, schema)
+        yield said(_UNLOCK, schema)
 
 
-def _said(text: str, schema: str) -> Statement:
+def said(text: str, schema: str) -> Statement:
     """The statement with the schema's name as a text in it, where it cannot be a parameter."""
     return Statement(text.replace("{literal}", "'" + schema.replace("'", "''") + "'"))

@@ -1,0 +1,173 @@
+"""The option `partition_by="month"`: checkpoints in a partition for each month.
+
+Only what makes `checkpoints` partitioned, and partitions ahead, lives here. Invariants: no row is
+ever in the default partition and in a month's; a month's rows are moved there in the transaction
+that makes its partition; where nothing is to be done there is no lock and no DDL.
+
+It is no version of the tables: all releases' statements say `checkpoints`, partitioned or not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import datetime, timedelta
+
+from threadkeep.backends.postgres.migrations import Plan, locked, said
+from threadkeep.backends.postgres.months import Month, ahead, named
+from threadkeep.errors import InvalidArgumentError
+
+_AHEAD = 3  # months
+_PAST = timedelta(days=3653)  # how old rows may be to get a partition of their month
+_KEY = "r checkpoint_id"  # by range
+_DEFAULT = "checkpoints_default"
+
+# (pg_get_partkeydef would lock the table)
+_LOOK = """
+SELECT coalesce((
+        SELECT p.partstrat::text || ' ' || array_to_string(ARRAY(
+            SELECT a.attname FROM pg_attribute a
+            WHERE a.attrelid = c.oid AND a.attnum = ANY (p.partattrs)), ' ')
+        FROM pg_partitioned_table p WHERE p.partrelid = c.oid), ''),
+    pg_has_role(c.relowner, 'USAGE'),
+    ARRAY(
+        SELECT p.relname::text FROM pg_inherits i JOIN pg_class p ON p.oid = i.inhrelid
+        WHERE i.inhparent = c.oid)
+FROM pg_class c WHERE c.oid = to_regclass({literal} || '.checkpoints')
+"""
+# The first digits of the times in ids of UUID version 6: some thousand for each year.
+_PREFIXES = """
+SELECT DISTINCT left(checkpoint_id, 6) FROM {schema}.checkpoints
+WHERE left(checkpoint_id, 6) ~ '^[0-9a-f]+$' AND substr(checkpoint_id, 15, 1) = '6'
+"""
+_DECLARATIONS = """
+DECLARE
+    old oid;
+    its_owner text;
+    definitions text[];
+    one record;
+    definition text;
+"""
+# The table becomes the default partition of one that has its name and all else that it had.
+_PART = """
+    -- An older snapshot would not show rows that others added meanwhile.
+    IF current_setting('transaction_isolation') <> 'read committed' THEN
+        RAISE EXCEPTION 'changes need the isolation level READ COMMITTED' USING ERRCODE = 'TK001';
+    END IF;
+    old := to_regclass({literal} || '.checkpoints');
+    SELECT quote_ident(pg_get_userbyid(relowner)) INTO its_owner FROM pg_class WHERE oid = old;
+    IF (SELECT relkind FROM pg_class WHERE oid = old) = 'r' THEN
+        LOCK TABLE {schema}.checkpoints IN ACCESS EXCLUSIVE MODE;
+        IF (SELECT relrowsecurity FROM pg_class WHERE oid = old)
+            OR EXISTS (SELECT FROM pg_policy WHERE polrelid = old)
+            OR EXISTS (SELECT FROM pg_trigger WHERE tgrelid = old)
+            OR EXISTS (SELECT FROM pg_publication_rel WHERE prrelid = old)
+            OR EXISTS (SELECT FROM pg_attribute WHERE attrelid = old AND attacl IS NOT NULL)
+            OR EXISTS (
+                SELECT FROM pg_depend WHERE refobjid = old AND classid = 'pg_rewrite'::regclass)
+        THEN
+            RAISE EXCEPTION 'checkpoints has policies, triggers, publications, views or grants on'
+                ' columns, which a partitioned table would not have' USING ERRCODE = 'TK002';
+        END IF;
+        SELECT array_agg(pg_get_indexdef(indexrelid)) INTO definitions
+        FROM pg_index WHERE indrelid = old AND NOT indisprimary;
+        ALTER TABLE {schema}.checkpoints RENAME TO checkpoints_default;
+        FOR one IN
+            SELECT c.relname FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid
+            WHERE i.indrelid = old
+        LOOP
+            EXECUTE 'ALTER INDEX ' || {literal} || '.' || quote_ident(one.relname) || ' RENAME TO '
+                || quote_ident(regexp_replace(
+                    one.relname, '^(checkpoints_)?', 'checkpoints_default_'));
+        END LOOP;
+        CREATE TABLE {schema}.checkpoints (
+            LIKE {schema}.checkpoints_default INCLUDING ALL EXCLUDING INDEXES,
+            PRIMARY KEY (thread_id, checkpoint_ns, checkpoint_id)
+        ) PARTITION BY RANGE (checkpoint_id);
+        FOREACH definition IN ARRAY coalesce(definitions, ARRAY[]::text[]) LOOP
+            EXECUTE definition;
+        END LOOP;
+        EXECUTE 'ALTER TABLE ' || {literal} || '.checkpoints OWNER TO ' || its_owner;
+        FOR one IN
+            SELECT a.privilege_type AS what, a.is_grantable, CASE a.grantee
+                WHEN 0 THEN 'PUBLIC' ELSE quote_ident(pg_get_userbyid(a.grantee)) END AS whom
+            FROM pg_class c, aclexplode(c.relacl) a WHERE c.oid = old AND a.grantee <> c.relowner
+        LOOP
+            EXECUTE 'GRANT ' || one.what || ' ON ' || {literal} || '.checkpoints TO ' || one.whom
+                || CASE WHEN one.is_grantable THEN ' WITH GRANT OPTION' ELSE '' END;
+        END LOOP;
+    END IF;
+    IF to_regclass({literal} || '.checkpoints_default') IS NULL THEN
+        CREATE TABLE {schema}.checkpoints_default (
+            LIKE {schema}.checkpoints INCLUDING ALL EXCLUDING INDEXES);
+        EXECUTE 'ALTER TABLE ' || {literal} || '.checkpoints_default OWNER TO ' || its_owner;
+    END IF;
+    -- Nobody may add a row to it that a new month's partition would have to hold.
+    LOCK TABLE {schema}.checkpoints_default IN ACCESS EXCLUSIVE MODE;
+"""
+_IS_MISSING = """
+    IF NOT EXISTS (
+        SELECT FROM pg_inherits i JOIN pg_class p ON p.oid = i.inhrelid
+        WHERE i.inhparent = to_regclass({literal} || '.checkpoints') AND p.relname = '{table}')
+    THEN
+"""
+_MONTH = f"""{_IS_MISSING}
+        CREATE TABLE {{schema}}.{{table}} (
+            LIKE {{schema}}.checkpoints INCLUDING ALL EXCLUDING INDEXES);
+        EXECUTE 'ALTER TABLE ' || {{literal}} || '.{{table}} OWNER TO ' || its_owner;
+        INSERT INTO {{schema}}.{{table}} SELECT * FROM {{schema}}.checkpoints_default
+        WHERE checkpoint_id >= '{{start}}' AND checkpoint_id < '{{stop}}';
+        DELETE FROM {{schema}}.checkpoints_default
+        WHERE checkpoint_id >= '{{start}}' AND checkpoint_id < '{{stop}}';
+        ALTER TABLE {{schema}}.checkpoints ATTACH PARTITION {{schema}}.{{table}}
+            FOR VALUES FROM ('{{start}}') TO ('{{stop}}');
+    END IF;
+"""  # noqa: S608 - constants of this module
+# Last: while a default partition is attached, each new one has it read from end to end.
+_REST = f"""{_IS_MISSING.replace("{table}", _DEFAULT)}
+        ALTER TABLE {{schema}}.checkpoints
+            ATTACH PARTITION {{schema}}.checkpoints_default DEFAULT;
+    END IF;
+"""
+
+
+def plan(schema: str, now: datetime) -> Plan:
+    """Part `checkpoints` by month if it is not, and make the partitions that are needed soon.
+
+    A role that does not own the table leaves one that is parted as it is.
+
+    Args:
+        schema: its name, quoted.
+        now: partitions are made of its month and the next three.
+
+    Raises:
+        InvalidArgumentError: the table is partitioned in another way.
+    """
+    ((key, is_owner, names),) = yield said(_LOOK, schema)
+    if key not in ("", _KEY):
+        raise InvalidArgumentError(
+            f"The table checkpoints in {schema} is partitioned, but not by checkpoint_id.",
+            hint="Leave partition_by out: it works as it is.",
+        )
+    if key and not is_owner:
+        return
+    months = set(ahead(now, _AHEAD))
+    if not key:
+        found = named(prefix for (prefix,) in (yield said(_PREFIXES, schema)))
+        months |= {month for month in found if Month.of(now - _PAST) <= month <= max(months)}
+    missing = [month for month in sorted(months) if _table(month) not in names]
+    if missing or _DEFAULT not in names:
+        yield from locked(schema, _body(missing), _DECLARATIONS)
+
+
+def _table(month: Month) -> str:
+    return f"checkpoints_{month.name}"
+
+
+def _body(months: Iterable[Month]) -> str:
+    """The block that makes partitions of these months, where they are not there."""
+    return _PART + "".join(map(_made, months)) + _REST
+
+
+def _made(month: Month) -> str:
+    text = _MONTH.replace("{table}", _table(month))
+    return text.replace("{start}", month.start).replace("{stop}", month.next.start)
