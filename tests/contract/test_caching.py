@@ -18,6 +18,7 @@ from redis_kit import url as redis_url
 
 from threadkeep import AsyncPostgresSaver, Cache, PostgresSaver, RedisSaver, SqliteSaver, open_saver
 from threadkeep.backends.caching import AsyncCached, Cached, cached
+from threadkeep.backends.caching import hot as hot_module
 from threadkeep.backends.caching.hot import Hot
 from threadkeep.backends.caching.kept import Kept
 from threadkeep.backends.memory import MemoryBackend
@@ -440,7 +441,8 @@ def nobody():
         return f"redis://127.0.0.1:{taken.getsockname()[1]}/0"
 
 
-def test_a_hot_store_that_is_absent_is_missed_by_nobody(tmp_path, caplog):
+def test_a_hot_store_that_is_absent_is_missed_by_nobody(tmp_path, caplog, monkeypatch):
+    monkeypatch.setattr(hot_module, "_PAUSE", 3600)
     with PostgresSaver(url_for(tmp_path), max_size=2, hot=nobody()) as saver:
         saver.setup()
         for _ in range(3):
