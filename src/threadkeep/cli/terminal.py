@@ -1,0 +1,36 @@
+"""What the commands say, and where: results on stdout, all else on stderr.
+
+Invariant: nothing else in the package prints.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import TextIO
+
+
+def say(text: str) -> None:
+    """A line of the result."""
+    _print(text, sys.stdout)
+
+
+def say_wrong(text: str) -> None:
+    """Why it could not be done, in one line."""
+    _print(f"threadkeep: {' '.join(text.split())}", sys.stderr)
+
+
+def progress(what: str, done: int, total: int) -> None:
+    """How far it is, to whoever waits at a terminal; `total` 0 where nobody knows."""
+    if sys.stderr.isatty():
+        of = f" of {total}" if total else ""
+        _print(f"\r{done}{of} {what}", sys.stderr, "\n" if done == total else "")
+
+
+def end_progress() -> None:
+    """Begin a new line, if a terminal shows how far it was."""
+    if sys.stderr.isatty():
+        _print("", sys.stderr)
+
+
+def _print(text: str, where: TextIO, end: str = "\n") -> None:
+    print(text, file=where, end=end, flush=True)
