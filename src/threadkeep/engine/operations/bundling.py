@@ -86,13 +86,21 @@ def read_thread(thread: str) -> Operation[WholeThread]:
         ConflictError: segments were removed at every try.
         CorruptionError: rows are damaged that had to be counted anew.
     """
+    whole, _ = yield from _read(thread)
+    return whole
+
+
+def _read(thread: str) -> Operation[tuple[WholeThread, int]]:
+    """One state of the thread, and its generation."""
     for _ in range(ATTEMPTS):
         rows = cast("ThreadRows", (yield from fetch(ReadThread(thread))))
+        if not rows.segments:
+            return _whole(thread, rows, ()), rows.generation
         segments = yield from _segments(thread, rows.segments)
         # Positions are given again only after a removal, and that raises the generation.
         after = yield from fetch_checkpoint(thread, "", None)
         if after.generation == rows.generation and _cover(segments, rows.segments):
-            return _whole(thread, rows, segments)
+            return _whole(thread, rows, segments), rows.generation
     raise ConflictError(
         "Segments of this thread were removed whenever it was read.",
         hint="Do it again when nobody prunes or deletes.",
@@ -175,12 +183,12 @@ def _write_with_seen(row: WriteRow, seen: int) -> WriteRow:
 
 
 def refuse_loss(whole: WholeThread) -> Operation[None]:
-    """Refuse to put the thread where rows stand that it does not have.
+    """Refuse to put the thread where something stands that it does not have.
 
     Raises:
-        ThreadExistsError: there are such rows.
+        ThreadExistsError: there is such a row or segment.
     """
-    there = cast("ThreadRows", (yield from fetch(ReadThread(whole.thread))))
+    there = yield from read_thread(whole.thread)
     _refuse_loss(whole, there)
 
 
@@ -193,20 +201,20 @@ def put_thread(whole: WholeThread, now: int, *, replace: bool = False) -> Operat
         replace: whether what stands there may be removed first.
 
     Returns:
-        Whether anything had to be done: False where all its rows were there.
+        Whether anything had to be done: False where all of it was there.
 
     Raises:
-        ThreadExistsError: rows stand there that would be lost; nothing was changed.
+        ThreadExistsError: rows or segments stand there that would be lost.
         ConflictError: others write to this thread all the time.
     """
     for _ in range(ATTEMPTS):
-        there = cast("ThreadRows", (yield from fetch(ReadThread(whole.thread))))
+        there, generation = yield from _read(whole.thread)
         if not replace:
             _refuse_loss(whole, there)
-        if _is_there(whole, there):
+        if _parts_of(there) == _parts_of(whole) and _is_as_dead(there, whole):
             return False
         try:
-            yield from _put(whole, there, now)
+            yield from _put(whole, there, generation, now)
         except (ConflictError, StaleThreadError, SegmentTakenError):
             continue  # somebody wrote meanwhile, or an answer was lost: look again
         return True
@@ -217,8 +225,8 @@ def put_thread(whole: WholeThread, now: int, *, replace: bool = False) -> Operat
     )
 
 
-def _refuse_loss(whole: WholeThread, there: ThreadRows) -> None:
-    if _rows_of(there) - {*whole.checkpoints, *whole.writes}:
+def _refuse_loss(whole: WholeThread, there: WholeThread) -> None:
+    if _parts_of(there) - _parts_of(whole):
         raise ThreadExistsError(
             "The store holds this thread already, in another state.",
             hint="Delete it first, or replace it: `threadkeep restore --replace`.",
@@ -226,23 +234,17 @@ def _refuse_loss(whole: WholeThread, there: ThreadRows) -> None:
         )
 
 
-def _is_there(whole: WholeThread, there: ThreadRows) -> bool:
-    """Whether nothing is left to do: rows come last, so with them all else is there."""
-    known = bool(whole.checkpoints) or there.deleted_at == whole.deleted_at
-    return known and _rows_of(there) == {*whole.checkpoints, *whole.writes}
+def _parts_of(whole: WholeThread) -> set[Row | Segment]:
+    return {*whole.checkpoints, *whole.writes, *whole.segments}
 
 
-def _rows_of(there: ThreadRows) -> set[Row]:
-    rows: set[Row] = {*there.orphans}
-    for stored in there.checkpoints:
-        rows.add(stored.row)
-        rows.update(stored.writes)
-    return rows
+def _is_as_dead(there: WholeThread, whole: WholeThread) -> bool:
+    """Whether the tombstone is right, or does not matter: the thread has been used since."""
+    return bool(whole.checkpoints) or there.deleted_at == whole.deleted_at
 
 
-def _put(whole: WholeThread, there: ThreadRows, now: int) -> Operation[None]:
-    generation = there.generation
-    if there.deleted_at != whole.deleted_at or there.checkpoints or there.orphans or there.segments:
+def _put(whole: WholeThread, there: WholeThread, generation: int, now: int) -> Operation[None]:
+    if _parts_of(there) or there.deleted_at != whole.deleted_at:
         yield from commit(DropThread(whole.thread, whole.deleted_at))
         state = yield from fetch_checkpoint(whole.thread, "", None)
         generation = state.generation
