@@ -15,7 +15,9 @@ from engine_kit import Chain, config, exactly, shown
 from postgres_kit import url as postgres_url
 
 from threadkeep import backups, open_saver
-from threadkeep.errors import ThreadDeletedError, ThreadExistsError
+from threadkeep.backends.sqlite import copies
+from threadkeep.bundles import read_bundle
+from threadkeep.errors import CorruptionError, ThreadDeletedError, ThreadExistsError
 
 from .backends import SHARED, open_backend, url_of
 from .driver import play
@@ -214,6 +216,74 @@ def test_an_empty_store_is_filled_and_a_later_run_of_a_lost_thread_is_refused(
             saver.put_writes(old, [("n", 1)], "task")
 
 
+# -- what was interrupted ----------------------------------------------------------------
+
+
+class Interrupting:
+    """Progress that is interrupted, as Ctrl-C does, when it is told something for the nth time."""
+
+    def __init__(self, at: int) -> None:
+        self.left = at
+
+    def __call__(self, what: str, done: int, total: int) -> None:
+        self.left -= 1
+        if not self.left:
+            raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("name", ["backup.db", "backup.tkb"])
+@pytest.mark.parametrize("old", [True, False])
+def test_an_interrupted_backup_leaves_what_was_there(
+    name: str, old: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(copies, "_STEP_PAGES", 1)
+    url = f"sqlite:///{tmp_path / 'threads.db'}"
+    file = tmp_path / "backups" / name
+    file.parent.mkdir()
+    with open_saver(url) as saver:
+        fill(saver)
+    if old:
+        back_up(url, file)
+    before = {each.name: each.read_bytes() for each in file.parent.iterdir()}
+    assert len(before) == old
+    for at_ in (1, 3, 9):
+        with pytest.raises(KeyboardInterrupt):
+            back_up(url, file, Interrupting(at_))
+        assert {each.name: each.read_bytes() for each in file.parent.iterdir()} == before
+    back_up(url, file)
+    assert [each.name for each in file.parent.iterdir()] == [name]
+
+
+@pytest.mark.parametrize("target", SHARED)
+def test_an_interrupted_restore_is_done_again(target: str, tmp_path: Path) -> None:
+    (tmp_path / "other").mkdir()
+    file, url = tmp_path / "backup.tkb", url_of(target, tmp_path / "other")
+    with open_backend("sqlite", tmp_path) as saver:
+        fill(saver)
+        want = seen(saver)
+    taken = back_up(url_of("sqlite", tmp_path), file)
+    with file.open("rb") as opened:
+        threads = len(list(read_bundle(opened)))
+    with pytest.raises(KeyboardInterrupt):
+        backups.restore(file, url, Interrupting(threads + 4))
+    done = restore(file, url)
+    assert done.known
+    assert done.known + (done.threads or 0) == taken.threads
+    with open_backend(target, tmp_path / "other") as saver:
+        assert seen(saver) == want
+
+
+def test_a_damaged_bundle_touches_no_store(tmp_path: Path) -> None:
+    file, target = tmp_path / "backup.tkb", tmp_path / "new.db"
+    with open_backend("sqlite", tmp_path) as saver:
+        fill(saver)
+    back_up(url_of("sqlite", tmp_path), file)
+    file.write_bytes(file.read_bytes()[:-1])
+    with pytest.raises(CorruptionError):
+        restore(file, str(target))
+    assert not target.exists()
+
+
 # -- while others write ------------------------------------------------------------------
 
 
@@ -305,7 +375,10 @@ def existed(saver: Any) -> None:
         *(("postgres", ".dump"), ("postgres", ".tkb"), ("redis", ".tkb")),
     ],
 )
-def test_while_writers_run(store: str, suffix: str, tmp_path: Path) -> None:
+def test_while_writers_run(
+    store: str, suffix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(copies, "_STEP_PAGES", 8)  # so that they write in the middle of a copy
     folder, other = tmp_path / "store", tmp_path / "restored"
     for each in (folder, other):
         each.mkdir()

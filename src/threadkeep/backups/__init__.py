@@ -103,8 +103,9 @@ def restore(
     """
     kind, path = kind_of(file), _path(store)
     if kind is Kind.BUNDLE:
+        names = portable.verified(file, progress)
         with closing(_opened(store)) as backend:
-            return Restored(*portable.restore(file, backend, progress, replace=replace))
+            return Restored(*portable.restore(file, names, backend, progress, replace=replace))
     now = time.time_ns() // 1000
     if kind is Kind.SQLITE and path is not None:
         _check_sound(file, progress)

@@ -57,45 +57,54 @@ def _write(backend: Backend, file: BinaryIO, progress: Progress) -> int:
     return threads
 
 
-def restore(file: Path, backend: Backend, progress: Progress, *, replace: bool) -> Restored:
+def verified(file: Path, progress: Progress) -> list[str]:
+    """The ids of a bundle's threads, once all of it is known to be sound.
+
+    Raises:
+        NotOursError, NewerFormatError, CorruptionError: the bundle cannot be read.
+    """
+    names: list[str] = []
+    for whole in _threads(file):
+        names.append(whole.thread)
+        progress("threads verified", len(names), 0)
+    return names
+
+
+def restore(
+    file: Path, names: list[str], backend: Backend, progress: Progress, *, replace: bool
+) -> Restored:
     """Put all threads of a bundle into a store; others that are there are left alone.
 
     Args:
         file: the bundle.
+        names: what `verified` has told of it.
         backend: the store; its tables are made where they are not there.
         progress: see `Progress`.
         replace: whether threads of the same ids may be removed for it, one after the other.
 
     Raises:
-        NotOursError, NewerFormatError, CorruptionError: the bundle cannot be read; nothing
-            was changed.
-        ThreadExistsError: the store holds a thread that would be lost; nothing was changed.
+        ThreadExistsError: the store holds a thread that would be lost; nothing was changed,
+            but where somebody put it there meanwhile.
     """
     if isinstance(backend, MigratingBackend):
         backend.migrate()
-    count = _verify(file, backend, progress, replace=replace)
+    if not replace:
+        _refuse_losses(file, names, backend)
     put = known = 0
     for done, whole in enumerate(_threads(file), 1):
         now = time.time_ns() // 1000
         is_new = drive.run(bundling.put_thread(whole, now, replace=replace), backend)
         if whole.checkpoints:
             put, known = put + is_new, known + (not is_new)
-        progress("threads written", done, count)
+        progress("threads written", done, len(names))
     return Restored(put, known)
 
 
-def _verify(file: Path, backend: Backend, progress: Progress, *, replace: bool) -> int:
-    """How many threads the bundle has, once all of it is known to be sound and welcome."""
-    there: set[str] = set()
-    if not replace:
-        there = set(drive.run(bundling.all_threads(), backend))
-    count = 0
-    for whole in _threads(file):
-        if whole.thread in there:
+def _refuse_losses(file: Path, names: list[str], backend: Backend) -> None:
+    both = set(names).intersection(drive.run(bundling.all_threads(), backend))
+    for whole in _threads(file) if both else ():
+        if whole.thread in both:
             drive.run(bundling.refuse_loss(whole), backend)
-        count += 1
-        progress("threads verified", count, 0)
-    return count
 
 
 def _threads(file: Path) -> Iterator[WholeThread]:
