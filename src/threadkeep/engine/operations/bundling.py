@@ -258,10 +258,10 @@ def _batches(whole: WholeThread, generation: int, now: int) -> Iterator[Batch]:
     The last one raises the generation: what a process remembers of another thread of this id,
     say one that has expired, is no longer relied on.
     """
-    plain = Batch(whole.thread, now, generation)
-    for segments in _parts(whole.segments, lambda segment: len(segment.data)):
-        yield plain._replace(fences=(RowsFence(0, 0),), segments=tuple(segments))
     done = RowsFence(0, 0)
+    plain = Batch(whole.thread, now, generation, fences=(done,))
+    for segments in _parts(whole.segments, lambda segment: len(segment.data)):
+        yield plain._replace(segments=tuple(segments))
     rows: list[Row] = [*whole.checkpoints, *whole.writes]
     parts = list(_parts(sorted(rows, key=_age), _weight))
     for part in parts:
