@@ -11,7 +11,7 @@ from pathlib import Path
 
 from threadkeep import backups
 from threadkeep.cli.check import check
-from threadkeep.cli.terminal import end_progress, progress, say, say_wrong
+from threadkeep.cli.terminal import progress, say, say_wrong
 from threadkeep.errors import ThreadkeepError
 from threadkeep.savers import open_saver
 
@@ -28,7 +28,6 @@ def main(arguments: list[str] | None = None) -> int:
         say_wrong(str(exc))
         return 2
     except KeyboardInterrupt:
-        end_progress()
         say_wrong("interrupted")
         return _INTERRUPTED
     return code

@@ -8,6 +8,8 @@ from __future__ import annotations
 import sys
 from typing import TextIO
 
+_AFRESH = "\r\x1b[K"  # a terminal's line begins anew, over how far it was
+
 
 def say(text: str) -> None:
     """A line of the result."""
@@ -16,20 +18,15 @@ def say(text: str) -> None:
 
 def say_wrong(text: str) -> None:
     """Why it could not be done, in one line."""
-    _print(f"threadkeep: {' '.join(text.split())}", sys.stderr)
+    start = _AFRESH if sys.stderr.isatty() else ""
+    _print(f"{start}threadkeep: {' '.join(text.split())}", sys.stderr)
 
 
 def progress(what: str, done: int, total: int) -> None:
     """How far it is, to whoever waits at a terminal; `total` 0 where nobody knows."""
     if sys.stderr.isatty():
         of = f" of {total}" if total else ""
-        _print(f"\r{done}{of} {what}", sys.stderr, "\n" if done == total else "")
-
-
-def end_progress() -> None:
-    """Begin a new line, if a terminal shows how far it was."""
-    if sys.stderr.isatty():
-        _print("", sys.stderr)
+        _print(f"{_AFRESH}{done}{of} {what}", sys.stderr, "\n" if done == total else "")
 
 
 def _print(text: str, where: TextIO, end: str = "\n") -> None:

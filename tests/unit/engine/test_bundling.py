@@ -33,6 +33,7 @@ from threadkeep.engine.model import (
 from threadkeep.engine.operations import bundling, housekeeping
 from threadkeep.engine.rows import unpack_writes
 from threadkeep.errors import ConflictError, ThreadDeletedError, ThreadExistsError
+from threadkeep.saver import Saver
 
 LONG = "x" * 90
 NOW = 1_763_000_000_000_000
@@ -289,6 +290,16 @@ def test_a_thread_of_another_state_is_refused_or_replaced(saver):
     assert put(target, whole, replace=True) is True
     assert everything(target) == everything(saver)
     assert rows(target).generation > generation
+
+
+def test_what_stands_there_is_removed_once(saver):
+    backend = Counted()
+    fill(Chain(Saver(backend)), 3)
+    backend.asked()
+    drive.run(bundling.put_thread(read(saver), NOW, replace=True), backend)
+    assert [type(change) for change in backend.commits[:2]] == [DropThread, Batch]
+    assert [type(change) for change in backend.commits].count(DropThread) == 1
+    assert len({change.fences for change in backend.commits[1:]}) > 5
 
 
 def test_rows_alone_do_not_make_the_same_thread(saver):
