@@ -136,6 +136,19 @@ def test_a_backup_is_replaced_and_nothing_else_is(tmp_path, path):
         assert file.read_bytes() == before
 
 
+@pytest.mark.parametrize("name", ["postgres", "memory", "redis"])
+def test_a_file_of_the_name_of_a_scheme(tmp_path, name):
+    fill(tmp_path / name)
+    for given in ("backup.db", "backup.tkb"):
+        assert threadkeep("backup", name, given, cwd=tmp_path)[0] == 0
+        assert threadkeep("restore", "--replace", given, name, cwd=tmp_path)[0] == 0
+
+
+def test_where_postgres_programs_are_is_of_no_concern_to_sqlite(tmp_path, path):
+    environment = {**os.environ, "TK_PG_BIN": str(tmp_path / "absent")}
+    assert threadkeep("backup", path, tmp_path / "backup.db", env=environment)[0] == 0
+
+
 def test_a_link_goes_on_pointing_where_it_does(tmp_path, path):
     (tmp_path / "disk").mkdir()
     link, file = tmp_path / "newest.db", tmp_path / "disk" / "backup.db"

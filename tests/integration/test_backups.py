@@ -13,6 +13,7 @@ import psycopg
 import pytest
 from engine_kit import Chain, config, exactly, shown
 from postgres_kit import url as postgres_url
+from redis_servers import Server, cluster
 
 from threadkeep import backups, open_saver
 from threadkeep.backends.sqlite import copies
@@ -124,6 +125,24 @@ def test_a_bundle_that_was_restored_is_taken_again_byte_by_byte(tmp_path: Path) 
     assert restore(first, url_of("redis", tmp_path / "other")).threads == 0
     back_up(url_of("redis", tmp_path / "other"), second)
     assert first.read_bytes() == second.read_bytes()
+
+
+def test_from_one_redis_to_another_and_to_a_cluster(tmp_path: Path) -> None:
+    with Server() as one, Server() as other:
+        with open_saver(one.url) as saver:
+            fill(saver)
+            want = seen(saver)
+        back_up(one.url, tmp_path / "one.tkb")
+        places = [other.url, f"{cluster().url}?prefix=restored"]
+        for number, place in enumerate(places):
+            restore(tmp_path / "one.tkb", place)
+            with open_saver(place) as saver:
+                assert seen(saver) == want
+            back_up(place, tmp_path / f"{number}.tkb")
+            with open_saver(place) as saver:
+                goes_on(saver)
+    first = (tmp_path / "one.tkb").read_bytes()
+    assert [(tmp_path / f"{n}.tkb").read_bytes() == first for n in (0, 1)] == [True, True]
 
 
 @contextmanager

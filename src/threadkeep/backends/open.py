@@ -63,7 +63,8 @@ def open_backend(url: str, **options: Any) -> Backend | AsyncBackend:
 
 def is_postgres(url: str) -> bool:
     """Whether a URL names a PostgreSQL database."""
-    return _OPENERS.get(url.partition("://")[0].lower()) is _open_postgres
+    scheme, separator, _ = url.partition("://")
+    return bool(separator) and _OPENERS.get(scheme.lower()) is _open_postgres
 
 
 def sqlite_path(url: str) -> str | None:

@@ -57,29 +57,34 @@ def back_up(
         progress: see `Progress`.
         form: "bundle": threads in a file for any kind of store; "native": the store's own.
             None: a bundle where the file's name ends in `.tkb`, or the store has no own form.
-        programs: the folder of PostgreSQL's programs; "" for the PATH.
+        programs: the folder of PostgreSQL's programs; "" for the one that the environment's
+            TK_PG_BIN names, else the PATH.
 
     Raises:
         InvalidArgumentError: the store has no form of its own, or is gone with its process.
         ThreadkeepError: the store cannot be read, or the file not written.
     """
     check_may_be_replaced(file)
-    path = _path(store)
     kind = _kind_for(store, file, form)
-    threads: int | None = None
-    if path is not None and file.exists() and Path(path).exists() and file.samefile(path):
-        raise InvalidArgumentError(f"{file} is the store itself.", hint="Give another file.")
+    _check_is_other(store, file)
+    threads: int | None
     if kind is Kind.BUNDLE:
         with _readable(store, file.parent, progress) as backend:
             threads = portable.back_up(backend, file, progress)
     else:
         with replacing(file) as beside:
-            if path is not None:
-                threads = copies.back_up(path, beside, partial(progress, "pages copied"))
-            else:
-                postgres_dumps(store, programs).back_up(beside)
+            threads = _copy(store, beside, progress, programs)
     with told(file):
         return Taken(kind, file.stat().st_size, threads)
+
+
+def _copy(store: str, file: Path, progress: Progress, programs: str) -> int | None:
+    """Write the store to a file in its own format; how many threads it has, if that is known."""
+    path = _path(store)
+    if path is not None:
+        return copies.back_up(path, file, partial(progress, "pages copied"))
+    postgres_dumps(store, _folder(programs)).back_up(file)
+    return None
 
 
 def restore(
@@ -94,7 +99,8 @@ def restore(
         progress: see `Progress`.
         replace: whether what stands there may be removed: the whole store; for a bundle the
             threads that it has.
-        programs: the folder of PostgreSQL's programs; "" for the PATH.
+        programs: the folder of PostgreSQL's programs; "" for the one that the environment's
+            TK_PG_BIN names, else the PATH.
 
     Raises:
         ThreadExistsError: threads stand there that would be lost.
@@ -111,7 +117,7 @@ def restore(
         _check_sound(file, progress)
         return Restored(copies.restore(file, path, now, replace=replace))
     if kind is Kind.POSTGRES and is_postgres(store):
-        postgres_dumps(store, programs).restore(file, now, replace=replace)
+        postgres_dumps(store, _folder(programs)).restore(file, now, replace=replace)
         return Restored(None)
     raise InvalidArgumentError(
         f"{file} is {kind.value}, and cannot be restored into another kind of store.",
@@ -130,8 +136,14 @@ def _path(store: str) -> str | None:
     return path
 
 
+def _check_is_other(store: str, file: Path) -> None:
+    path = _path(store)
+    if path is not None and file.exists() and Path(path).exists() and file.samefile(path):
+        raise InvalidArgumentError(f"{file} is the store itself.", hint="Give another file.")
+
+
 def _kind_for(store: str, file: Path, form: Format | None) -> Kind:
-    own = {True: Kind.POSTGRES, False: Kind.BUNDLE}[is_postgres(store)]
+    own = Kind.POSTGRES if is_postgres(store) else Kind.BUNDLE
     if _path(store) is not None:
         own = Kind.SQLITE
     if form == "native" and own is Kind.BUNDLE:
@@ -173,13 +185,9 @@ def _check_sound(file: Path, progress: Progress) -> None:
         )
 
 
-def folder_of_programs(given: str | None) -> str:
-    """The folder of PostgreSQL's programs that is named, by the user or by TK_PG_BIN.
-
-    Raises:
-        OpenError: there is no such folder.
-    """
-    folder = given or os.environ.get("TK_PG_BIN", "")
+def _folder(programs: str) -> str:
+    """The folder of PostgreSQL's programs: the one given, else the one that TK_PG_BIN names."""
+    folder = programs or os.environ.get("TK_PG_BIN", "")
     if folder and not Path(folder).is_dir():
         raise OpenError(f"There is no folder {folder}.", hint="Correct --pg-bin or TK_PG_BIN.")
     return folder

@@ -94,6 +94,7 @@ def _add_programs(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--pg-bin",
         metavar="FOLDER",
+        default="",
         help="where pg_dump and pg_restore are; default: TK_PG_BIN, else the PATH",
     )
 
@@ -106,9 +107,8 @@ def _migrate(url: str) -> int:
 
 
 def _back_up(options: argparse.Namespace) -> int:
-    programs = backups.folder_of_programs(options.pg_bin)
     taken = backups.back_up(
-        options.store, options.file, progress, form=options.format, programs=programs
+        options.store, options.file, progress, form=options.format, programs=options.pg_bin
     )
     threads = "" if taken.threads is None else f"{taken.threads} threads, "
     say(f"{options.file}: {threads}{taken.size} bytes, {taken.kind.value}")
@@ -116,9 +116,8 @@ def _back_up(options: argparse.Namespace) -> int:
 
 
 def _restore(options: argparse.Namespace) -> int:
-    programs = backups.folder_of_programs(options.pg_bin)
     done = backups.restore(
-        options.file, options.store, progress, replace=options.replace, programs=programs
+        options.file, options.store, progress, replace=options.replace, programs=options.pg_bin
     )
     if done.threads is None:
         say("restored")

@@ -226,7 +226,9 @@ def _public(conninfo: str) -> tuple[str, dict[str, str]]:
                 hint="Put it into a service file of libpq, and write ?service=name in the URL.",
             )
     password = parts.pop("password", None)
-    environment = {} if password is None else {"PGPASSWORD": str(password)}
+    environment = {"LC_MESSAGES": "C"}  # so that errors can be told from warnings
+    if password is not None:
+        environment["PGPASSWORD"] = str(password)
     return make_conninfo("", **parts), environment
 
 
