@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from threadkeep.backends.base import AsyncBackend, Backend
     from threadkeep.backends.caching.hot import HotStore
+    from threadkeep.backends.postgres.dumps import Dumps
 
 _FORMS = (
     "Known are sqlite:///relative.db, sqlite:////absolute.db, sqlite:///:memory:,"
@@ -62,6 +63,22 @@ def open_backend(url: str, **options: Any) -> Backend | AsyncBackend:
     return opener(url, rest, options)
 
 
+def is_postgres(url: str) -> bool:
+    """Whether a URL names a PostgreSQL database."""
+    scheme, separator, _ = url.partition("://")
+    return bool(separator) and _OPENERS.get(scheme.lower()) is _open_postgres
+
+
+def sqlite_path(url: str) -> str | None:
+    """The path of the SQLite file that a URL names; None where it names another kind of store.
+
+    Raises:
+        OpenError: it has SQLite's scheme, but names no file.
+    """
+    scheme, _, rest = url.partition("://")
+    return _sqlite_path(url, rest) if scheme.lower() == "sqlite" else None
+
+
 def _open_memory(url: str, rest: str, options: dict[str, Any]) -> Backend:
     if rest:
         raise OpenError(f"{url!r} names a place, but memory has none.", hint="Write memory://.")
@@ -71,6 +88,10 @@ def _open_memory(url: str, rest: str, options: dict[str, Any]) -> Backend:
 
 def _open_sqlite(url: str, rest: str, options: dict[str, Any]) -> Backend:
     _check_options(url, options, ("synchronous", "busy_timeout"))
+    return SqliteBackend(_sqlite_path(url, rest), **options)
+
+
+def _sqlite_path(url: str, rest: str) -> str:
     if not rest.startswith("/"):
         raise OpenError(
             f"{url!r} names a host, but SQLite has none.", hint=f"Write sqlite:///{rest}."
@@ -83,7 +104,7 @@ def _open_sqlite(url: str, rest: str, options: dict[str, Any]) -> Backend:
     path = os.fsdecode(unquote_to_bytes(rest[1:]))
     if not path:
         raise OpenError(f"{url!r} names no file.", hint=_FORMS)
-    return SqliteBackend(path, **options)
+    return path
 
 
 @contextmanager
@@ -120,6 +141,17 @@ def open_postgres(database: Any, pipe: Any = None, **options: Any) -> Backend | 
         from threadkeep.backends import postgres  # noqa: PLC0415 - an extra, only where it is used
     _check_options("postgresql://", options, _POSTGRES_OPTIONS)
     return postgres.opened(database, pipe, **options)
+
+
+def postgres_dumps(url: str, folder: str) -> Dumps:
+    """Backups of a PostgreSQL database by its own programs, which lie in this folder.
+
+    Raises:
+        OpenError: the URL cannot be read, or psycopg is not installed.
+    """
+    with _extra("PostgreSQL", "postgres"):
+        from threadkeep.backends.postgres import dumps  # noqa: PLC0415 - an extra, only where it is used
+    return dumps.Dumps(url, folder)
 
 
 _REDIS_OPTIONS = ("prefix", "ttl", "ttl_refresh_on_read", "max_connections", "timeout")

@@ -388,7 +388,7 @@ class DropThread:
     """Remove everything of a thread and leave a tombstone.
 
     `deleted_at` becomes `now`, the generation is raised. A thread that never was gets
-    the tombstone too.
+    the tombstone too. `now` 0 leaves none: the thread was never deleted.
     """
 
     thread: str

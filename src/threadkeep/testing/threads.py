@@ -60,6 +60,15 @@ class ThreadContract(Contract):
             self.backend.commit(DropThread(THREAD, now=now))
         assert self.state() == ThreadState(2, NOW + 5)
 
+    def test_a_drop_at_0_leaves_no_tombstone(self) -> None:
+        """Dropped at 0, a thread counts as never deleted: whatever is put there is taken."""
+        self.fill()
+        self.backend.commit(DropThread(THREAD, now=NOW))
+        self.backend.commit(DropThread(THREAD, now=0))
+        assert self.state() == ThreadState(2, 0)
+        self.put(born=1, checkpoints=(checkpoint(1),))
+        assert len(self.rows().checkpoints) == 1
+
     def test_a_new_life_starts_afresh(self) -> None:
         """After a drop the same rows can be put again; `seq` and logs start anew."""
         self.fill()

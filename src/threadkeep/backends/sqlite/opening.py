@@ -59,7 +59,7 @@ class Location:
 
     def _connect(self, *settings: str) -> sqlite3.Connection:
         db = sqlite3.connect(
-            MEMORY if self.in_memory else self._uri(),
+            MEMORY if self.in_memory else self.uri,
             timeout=self.busy_timeout,
             isolation_level=None,  # transactions are begun and ended by hand
             check_same_thread=False,  # `Connections` lends to one thread at a time
@@ -73,7 +73,9 @@ class Location:
             raise
         return db
 
-    def _uri(self) -> str:
+    @property
+    def uri(self) -> str:
+        """The file and the mode, as SQLite takes them together."""
         query = "mode=ro&immutable=1" if self.mode == "immutable" else f"mode={self.mode}"
         return f"file:{quote_from_bytes(os.fsencode(self.path))}?{query}"
 

@@ -1,0 +1,142 @@
+"""Copies of a whole database, taken and put back while others use it.
+
+Only that lives here. Invariants: a copy is one state of the database; a database is filled in
+one transaction, after which nothing that a process remembers of its threads counts.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+from threadkeep.backends.sqlite.failures import named
+from threadkeep.backends.sqlite.opening import MEMORY, Location, open_first
+from threadkeep.errors import InvalidArgumentError, OpenError, ThreadExistsError
+
+_BUSY_SECONDS = 30.0
+_STEP_PAGES = 1024  # copied between two reports
+
+_TABLES = ("tk_threads", "tk_checkpoints", "tk_writes", "tk_segments")
+_HOLDS_ROWS = """
+SELECT EXISTS (SELECT 1 FROM main.tk_checkpoints) OR EXISTS (SELECT 1 FROM main.tk_writes)
+    OR EXISTS (SELECT 1 FROM main.tk_segments)
+"""
+_REMEMBER = """
+CREATE TEMP TABLE tk_before AS SELECT t.thread, coalesce(t.generation, 0) AS generation,
+    t.deleted_at, EXISTS (SELECT 1 FROM main.tk_checkpoints c WHERE c.thread = t.number)
+        OR EXISTS (SELECT 1 FROM main.tk_writes w WHERE w.thread = t.number) AS held
+FROM main.tk_threads t
+"""
+_REMEMBER_BY_ID = "CREATE UNIQUE INDEX temp.tk_before_by_id ON tk_before (thread)"
+# A thread that only stood here before is a deleted one now.
+_BURY = """
+INSERT INTO main.tk_threads (thread, deleted_at)
+SELECT thread, CASE WHEN held THEN max(coalesce(deleted_at, 0), ?) ELSE deleted_at END
+FROM temp.tk_before WHERE thread NOT IN (SELECT thread FROM backup.tk_threads)
+"""
+# Positions of logs may hold other elements from now on: see `ThreadState.generation`.
+_RAISE = """
+UPDATE main.tk_threads SET generation = 1 + max(coalesce(generation, 0), coalesce(
+    (SELECT b.generation FROM temp.tk_before b WHERE b.thread = main.tk_threads.thread), 0))
+"""
+_THREADS = "SELECT count(DISTINCT thread) FROM tk_checkpoints"
+
+
+def back_up(path: str, file: Path, progress: Callable[[int, int], None]) -> int:
+    """Copy a database, as it is now, while others write to it.
+
+    Args:
+        path: the database's file.
+        file: an empty file; becomes a database that needs no other file beside it.
+        progress: called with how many pages are copied, and how many there are.
+
+    Returns:
+        How many threads it holds.
+
+    Raises:
+        OpenError: and its kinds: there is no such database.
+        CorruptionError, LockedError, DiskFullError, BackendError: it could not be copied.
+    """
+    _check_is_file(path)
+    _, source = open_first(Location(path, "full", _BUSY_SECONDS, "rw"))
+    with closing(source), closing(sqlite3.connect(file, isolation_level=None)) as target:
+        with named(path):
+            # Within a transaction of ours, nothing that others commit makes it begin anew.
+            source.execute("BEGIN")
+            source.execute("SELECT count(*) FROM sqlite_master").fetchone()
+        with named(str(file)):
+            source.backup(
+                target,
+                pages=_STEP_PAGES,
+                progress=lambda _, remaining, total: progress(total - remaining, total),
+            )
+            target.execute("PRAGMA journal_mode = DELETE")
+            (threads,) = target.execute(_THREADS).fetchone()
+    return int(threads)
+
+
+def restore(file: Path, path: str, now: int, *, replace: bool) -> int:
+    """Fill a database with what a copy holds, in one transaction.
+
+    Args:
+        file: the copy.
+        path: the database's file; made where there is none. Others may have it open.
+        now: microseconds since 1970.
+        replace: whether what it holds may be removed.
+
+    Returns:
+        How many threads it holds now.
+
+    Raises:
+        ThreadExistsError: it holds threads, and they are not to be replaced.
+        OpenError: and its kinds: one of the two cannot be opened.
+        CorruptionError, LockedError, DiskFullError, BackendError: nothing was changed.
+    """
+    _check_is_file(str(file))
+    if Path(path).exists() and file.samefile(path):
+        raise InvalidArgumentError(f"{path} is the backup itself.", hint="Name another file.")
+    found, copy = open_first(Location(str(file), "full", _BUSY_SECONDS, "ro"))
+    copy.close()
+    _, db = open_first(Location(str(Path(path).absolute()), "full", _BUSY_SECONDS))
+    with closing(db), named(path):
+        db.execute("ATTACH ? AS backup", (found.uri,))
+        with _transaction(db):
+            if not replace and db.execute(_HOLDS_ROWS).fetchone() == (1,):
+                raise ThreadExistsError(
+                    f"{path} holds threads already.",
+                    hint="Restore into a file that is not there, or --replace all that it holds.",
+                )
+            _fill(db, now)
+        return int(db.execute(_THREADS).fetchone()[0])
+
+
+def _fill(db: sqlite3.Connection, now: int) -> None:
+    db.execute(_REMEMBER)
+    db.execute(_REMEMBER_BY_ID)
+    for table in _TABLES:
+        db.execute(f"DELETE FROM main.{table}")  # noqa: S608 - a constant
+        db.execute(f"INSERT INTO main.{table} SELECT * FROM backup.{table}")  # noqa: S608 - a constant
+    db.execute(_BURY, (now,))
+    db.execute(_RAISE)
+
+
+@contextmanager
+def _transaction(db: sqlite3.Connection) -> Iterator[None]:
+    db.execute("BEGIN IMMEDIATE")
+    try:
+        yield
+        db.execute("COMMIT")
+    finally:
+        if db.in_transaction:
+            db.execute("ROLLBACK")
+
+
+def _check_is_file(path: str) -> None:
+    if path == MEMORY:
+        raise InvalidArgumentError(
+            "A database in memory is another process's own.", hint="Name the file of a database."
+        )
+    if not Path(path).exists():
+        raise OpenError(f"There is no file {path}.")

@@ -1,0 +1,299 @@
+"""Taking whole threads out of a store, and putting them into another.
+
+Only that lives here; how a thread looks in a file is `bundles`' to say. Invariants: what is
+read of a thread is one state of it; what is put refers to nothing that is not there yet;
+a thread that is put loses none of the rows that stood in its place, unless that was asked for.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias, TypeVar, cast
+
+from threadkeep.engine import checksum
+from threadkeep.engine.calls import Operation, commit, fetch, fetch_checkpoint, fetch_segments
+from threadkeep.engine.model import (
+    Batch,
+    CheckpointRow,
+    DropThread,
+    FindThreads,
+    ReadThread,
+    RowsFence,
+    Segment,
+    SegmentInfo,
+    Span,
+    ThreadRows,
+    WriteRow,
+)
+from threadkeep.engine.operations.context import ATTEMPTS
+from threadkeep.engine.refs import covering
+from threadkeep.errors import (
+    ConflictError,
+    SegmentTakenError,
+    StaleThreadError,
+    ThreadExistsError,
+)
+
+T = TypeVar("T")
+Row: TypeAlias = CheckpointRow | WriteRow
+
+_PAGE = 256
+_MOST_BYTES = 4 << 20  # read or written at a time: on Redis nothing else runs meanwhile
+_MOST_ROWS = 128
+
+
+@dataclass(frozen=True, slots=True)
+class WholeThread:
+    """One state of a thread, complete in itself.
+
+    Segments by (log, start), checkpoints (hidden ones too) and writes (orphans too) by
+    namespace and id; the writes of a checkpoint in `seq` order, which counts from 1 without
+    gaps. `deleted_at` is the tombstone: 0 if the thread was never deleted.
+    """
+
+    thread: str
+    deleted_at: int
+    segments: tuple[Segment, ...]
+    checkpoints: tuple[CheckpointRow, ...]
+    writes: tuple[WriteRow, ...]
+
+    @property
+    def is_nothing(self) -> bool:
+        """Whether there is nothing to tell of the thread, not even that it was deleted."""
+        return not (self.deleted_at or self.segments or self.checkpoints or self.writes)
+
+
+def all_threads(*, empty: bool = True) -> Operation[list[str]]:
+    """The ids of all threads, in order; with `empty` also those that hold nothing."""
+    names: list[str] = []
+    while True:
+        after = names[-1] if names else None
+        page = cast("list[str]", (yield from fetch(FindThreads(after, _PAGE, empty=empty))))
+        names += page
+        if len(page) < _PAGE:
+            return names
+
+
+# -- reading -------------------------------------------------------------------------
+
+
+def read_thread(thread: str) -> Operation[WholeThread]:
+    """One state of the thread, however much others write, seal and prune meanwhile.
+
+    Raises:
+        ConflictError: segments were removed at every try.
+        CorruptionError: rows are damaged that had to be counted anew.
+    """
+    whole, _ = yield from _read(thread)
+    return whole
+
+
+def _read(thread: str) -> Operation[tuple[WholeThread, int]]:
+    """One state of the thread, and its generation."""
+    for _ in range(ATTEMPTS):
+        rows = cast("ThreadRows", (yield from fetch(ReadThread(thread))))
+        if not rows.segments:
+            return _whole(thread, rows, ()), rows.generation
+        segments = yield from _segments(thread, rows.segments)
+        # Positions are given again only after a removal, and that raises the generation.
+        after = yield from fetch_checkpoint(thread, "", None)
+        if after.generation == rows.generation and _cover(segments, rows.segments):
+            return _whole(thread, rows, segments), rows.generation
+    raise ConflictError(
+        "Segments of this thread were removed whenever it was read.",
+        hint="Do it again when nobody prunes or deletes.",
+        thread=thread,
+    )
+
+
+def _segments(thread: str, places: Iterable[SegmentInfo]) -> Operation[list[Segment]]:
+    """What lies at these places now: the same segments, or sealed ones that hold them."""
+    found: dict[Span, Segment] = {}
+    for part in _parts(places, lambda place: place.size):
+        spans = covering(Span(s.log, s.start, s.start + s.count) for s in part)
+        for segment in (yield from fetch_segments(thread, spans)):
+            found[segment.span] = segment
+    # A page read later may hold a sealed segment in place of some that an earlier one had.
+    return [found[span] for span in _outermost(found)]
+
+
+def _outermost(spans: Iterable[Span]) -> Iterator[Span]:
+    """The spans, in order, without those that lie within another."""
+    log, stop = -1, 0
+    for span in sorted(spans, key=lambda span: (span.log, span.start, -span.stop)):
+        if span.log != log or span.stop > stop:
+            yield span
+            log, stop = span.log, span.stop
+
+
+def _cover(segments: Iterable[Segment], places: Iterable[SegmentInfo]) -> bool:
+    """Whether the segments hold all positions of these places."""
+    wanted = covering(Span(s.log, s.start, s.start + s.count) for s in places)
+    return covering([*wanted, *(s.span for s in segments)]) == covering(s.span for s in segments)
+
+
+def _whole(thread: str, rows: ThreadRows, segments: Sequence[Segment]) -> WholeThread:
+    writes = [row for stored in rows.checkpoints for row in stored.writes]
+    checkpoints, writes = _numbered(
+        [stored.row for stored in rows.checkpoints], [*writes, *rows.orphans]
+    )
+    return WholeThread(thread, rows.deleted_at, tuple(segments), tuple(checkpoints), tuple(writes))
+
+
+def _numbered(
+    checkpoints: list[CheckpointRow], writes: list[WriteRow]
+) -> tuple[list[CheckpointRow], list[WriteRow]]:
+    """The rows with each checkpoint's writes numbered from 1 on, as a store will number them.
+
+    `seen` is such a number: where there was a gap it changes, and with it the checksum.
+    """
+    places: dict[tuple[str, str], list[int]] = {}
+    for write in writes:
+        places.setdefault((write.ns, write.checkpoint_id), []).append(write.seq)
+    gaps = {place: seqs for place, seqs in places.items() if seqs[-1] != len(seqs)}
+    if not gaps:
+        return checkpoints, writes
+    for at, row in enumerate(checkpoints):
+        seqs = gaps.get((row.ns, row.parent)) if row.parent is not None else None
+        if seqs:
+            checkpoints[at] = _with_seen(row, bisect_right(seqs, row.seen))
+    for at, write in enumerate(writes):
+        seqs = gaps.get((write.ns, write.checkpoint_id))
+        if seqs:
+            seen, seq = bisect_right(seqs, write.seen), bisect_right(seqs, write.seq)
+            writes[at] = _write_with_seen(write, seen)._replace(seq=seq)
+    return checkpoints, writes
+
+
+def _with_seen(row: CheckpointRow, seen: int) -> CheckpointRow:
+    payload = checksum.unseal(row.manifest, checksum.of_checkpoint(row))
+    row = row._replace(seen=seen)
+    return row._replace(manifest=checksum.seal(payload, checksum.of_checkpoint(row)))
+
+
+def _write_with_seen(row: WriteRow, seen: int) -> WriteRow:
+    payload = checksum.unseal(row.body, checksum.of_writes(row))
+    row = row._replace(seen=seen)
+    return row._replace(body=checksum.seal(payload, checksum.of_writes(row)))
+
+
+# -- putting -------------------------------------------------------------------------
+
+
+def refuse_loss(whole: WholeThread) -> Operation[None]:
+    """Refuse to put the thread where something stands that it does not have.
+
+    Raises:
+        ThreadExistsError: there is such a row or segment.
+    """
+    there = yield from read_thread(whole.thread)
+    _refuse_loss(whole, there)
+
+
+def put_thread(whole: WholeThread, now: int, *, replace: bool = False) -> Operation[bool]:
+    """Put a thread where it is not there; what a cut-off put has left is completed.
+
+    Args:
+        whole: the thread.
+        now: microseconds since 1970.
+        replace: whether what stands there may be removed first.
+
+    Returns:
+        Whether anything had to be done: False where all of it was there.
+
+    Raises:
+        ThreadExistsError: rows or segments stand there that would be lost.
+        ConflictError: others write to this thread all the time.
+    """
+    for _ in range(ATTEMPTS):
+        there, generation = yield from _read(whole.thread)
+        if not replace:
+            _refuse_loss(whole, there)
+        if _parts_of(there) == _parts_of(whole) and _is_as_dead(there, whole):
+            return False
+        try:
+            yield from _put(whole, there, generation, now)
+        except (ConflictError, StaleThreadError, SegmentTakenError):
+            continue  # somebody wrote meanwhile, or an answer was lost: look again
+        return True
+    raise ConflictError(
+        "This thread is being written all the time.",
+        hint="Stop the programs that use this store, and do it again.",
+        thread=whole.thread,
+    )
+
+
+def _refuse_loss(whole: WholeThread, there: WholeThread) -> None:
+    if _parts_of(there) - _parts_of(whole):
+        raise ThreadExistsError(
+            "The store holds this thread already, in another state.",
+            hint="Delete it first, or replace it: `threadkeep restore --replace`.",
+            thread=whole.thread,
+        )
+
+
+def _parts_of(whole: WholeThread) -> set[Row | Segment]:
+    return {*whole.checkpoints, *whole.writes, *whole.segments}
+
+
+def _is_as_dead(there: WholeThread, whole: WholeThread) -> bool:
+    """Whether the tombstone is right, or does not matter: the thread has been used since."""
+    return bool(whole.checkpoints) or there.deleted_at == whole.deleted_at
+
+
+def _put(whole: WholeThread, there: WholeThread, generation: int, now: int) -> Operation[None]:
+    if _parts_of(there) or there.deleted_at != whole.deleted_at:
+        yield from commit(DropThread(whole.thread, whole.deleted_at))
+        state = yield from fetch_checkpoint(whole.thread, "", None)
+        generation = state.generation
+    for batch in _batches(whole, generation, now):
+        yield from commit(batch)
+
+
+def _batches(whole: WholeThread, generation: int, now: int) -> Iterator[Batch]:
+    """What refers comes after what it refers to, older checkpoints before younger ones.
+
+    The last one raises the generation: what a process remembers of another thread of this id,
+    say one that has expired, is no longer relied on.
+    """
+    done = RowsFence(0, 0)
+    plain = Batch(whole.thread, now, generation, fences=(done,))
+    for segments in _parts(whole.segments, lambda segment: len(segment.data)):
+        yield plain._replace(segments=tuple(segments))
+    rows: list[Row] = [*whole.checkpoints, *whole.writes]
+    parts = list(_parts(sorted(rows, key=_age), _weight))
+    for part in parts:
+        checkpoints = tuple([row for row in part if isinstance(row, CheckpointRow)])
+        writes = tuple([row for row in part if isinstance(row, WriteRow)])
+        yield plain._replace(
+            fences=(done,), checkpoints=checkpoints, writes=writes, bump=part is parts[-1]
+        )
+        done = RowsFence(done.checkpoints + len(checkpoints), done.writes + len(writes))
+
+
+def _age(row: Row) -> tuple[str, str, int]:
+    if isinstance(row, CheckpointRow):
+        return (row.id, row.ns, 0)
+    return (row.checkpoint_id, row.ns, row.seq)
+
+
+def _weight(row: Row) -> int:
+    if isinstance(row, CheckpointRow):
+        return len(row.manifest) + len(row.metadata) + len(row.exact or b"")
+    return len(row.body)
+
+
+def _parts(items: Iterable[T], size: Callable[[T], int]) -> Iterator[list[T]]:
+    """The items in order, so many at a time as are neither too many nor too large."""
+    part: list[T] = []
+    total = 0
+    for item in items:
+        if part and (len(part) >= _MOST_ROWS or total + size(item) > _MOST_BYTES):
+            yield part
+            part, total = [], 0
+        part.append(item)
+        total += size(item)
+    if part:
+        yield part

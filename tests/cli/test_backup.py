@@ -1,0 +1,252 @@
+"""`threadkeep backup` and `restore` as processes: what they say, refuse, leave and overwrite."""
+
+from __future__ import annotations
+
+import os
+import pty
+import stat
+import subprocess
+import sys
+import threading
+
+import pytest
+from engine_kit import Chain, everything
+
+from threadkeep import SqliteSaver
+from threadkeep.__main__ import main
+
+SECONDS = 60  # for a program that hangs
+LONG = "x" * 90
+
+
+def threadkeep(*arguments, **options):
+    """The command as a process: its exit code, and the lines that it said."""
+    command = [sys.executable, "-m", "threadkeep", *map(str, arguments)]
+    options = {"stderr": subprocess.PIPE, **options}
+    done = subprocess.run(
+        command, check=False, text=True, timeout=SECONDS, stdout=subprocess.PIPE, **options
+    )
+    return done.returncode, done.stdout.splitlines(), (done.stderr or "").splitlines()
+
+
+def fill(path, count=20):
+    with SqliteSaver(path, synchronous="normal") as saver:
+        for thread in ("a", "b"):
+            chain = Chain(saver, thread)
+            for i in range(count):
+                chain.put(m=[*chain.values.get("m", []), f"{i} {LONG}"], n=i)
+                saver.put_writes(chain.at, [("n", i)], "task")
+        Chain(saver, "gone").put(n=1)
+        saver.delete_thread("gone")
+        return everything(saver)
+
+
+@pytest.fixture
+def path(tmp_path):
+    path = tmp_path / "threads.db"
+    fill(path)
+    return path
+
+
+def names(folder):
+    return sorted(file.name for file in folder.iterdir())
+
+
+@pytest.mark.parametrize("name", ["backup.db", "backup.tkb"])
+@pytest.mark.parametrize("as_url", [True, False])
+def test_there_and_back(tmp_path, name, as_url):
+    source, target, file = tmp_path / "one.db", tmp_path / "two.db", tmp_path / name
+    want = fill(source)
+
+    def named(place):
+        return f"sqlite:///{place}" if as_url else place
+
+    code, said, wrong = threadkeep("backup", named(source), file)
+    kind = "a bundle" if name.endswith(".tkb") else "a SQLite database"
+    assert (code, said, wrong) == (
+        0,
+        [f"{file}: 2 threads, {file.stat().st_size} bytes, {kind}"],
+        [],
+    )
+    assert threadkeep("restore", file, named(target)) == (0, ["2 threads restored"], [])
+    with SqliteSaver(target) as saver:
+        assert everything(saver) == want
+        assert saver.check().ok
+    assert names(tmp_path) == sorted([name, "one.db", "two.db"])
+
+
+def test_the_copy_is_a_database_that_needs_no_other_file(tmp_path, path):
+    file = tmp_path / "backups" / "backup.db"
+    file.parent.mkdir()
+    with SqliteSaver(path) as saver:  # its WAL holds what the file does not
+        Chain(saver, "new").put(n=1)
+        assert main(["backup", str(path), str(file)]) == 0
+    assert names(file.parent) == ["backup.db"]
+    assert file.read_bytes()[18:20] == b"\1\1"
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    assert threadkeep("check", file) == (0, [f"{file}: 3 threads, sound"], [])
+    assert names(file.parent) == ["backup.db"]
+
+
+@pytest.mark.parametrize("name", ["backup.db", "backup.tkb"])
+def test_while_another_process_writes(tmp_path, name):
+    path, file = tmp_path / "threads.db", tmp_path / name
+    ended = threading.Event()
+    with SqliteSaver(path, synchronous="normal") as saver:
+        chain = Chain(saver)
+        chain.put(m=["0"], n=1)
+
+        def write():
+            while not ended.is_set():
+                chain.put(m=[*chain.values["m"], str(chain.values["n"])], n=chain.values["n"] + 1)
+
+        writer = threading.Thread(target=write)
+        writer.start()
+        try:
+            outcomes = [threadkeep("backup", path, file) for _ in range(2)]
+        finally:
+            ended.set()
+            writer.join(SECONDS)
+    assert [(code, wrong) for code, _, wrong in outcomes] == [(0, [])] * 2
+    assert threadkeep("restore", file, tmp_path / "new.db")[0] == 0
+    with SqliteSaver(tmp_path / "new.db") as saver:
+        assert saver.check().ok
+        states = [found.checkpoint["channel_values"] for found in saver.list(None)]
+    count = len(states)
+    assert [s["n"] for s in states] == list(range(count, 0, -1))
+    assert all(s["m"] == [str(i) for i in range(s["n"])] for s in states)
+    assert 1 < count <= chain.values["n"]
+
+
+def test_a_backup_is_replaced_and_nothing_else_is(tmp_path, path):
+    for name in ("backup.db", "backup.tkb"):
+        file = tmp_path / name
+        file.touch()
+        for _ in range(2):
+            assert main(["backup", str(path), str(file)]) == 0
+    other = tmp_path / "other.db"
+    fill(other, 1)
+    text = tmp_path / "notes.txt"
+    text.write_text("notes")
+    for file in (other, text, path):
+        before = file.read_bytes()
+        code, _, (line,) = threadkeep("backup", path, file)
+        assert code == 2
+        assert "left as it is" in line
+        assert file.read_bytes() == before
+
+
+@pytest.mark.parametrize("name", ["postgres", "memory", "redis"])
+def test_a_file_of_the_name_of_a_scheme(tmp_path, name):
+    fill(tmp_path / name)
+    for given in ("backup.db", "backup.tkb"):
+        assert threadkeep("backup", name, given, cwd=tmp_path)[0] == 0
+        assert threadkeep("restore", "--replace", given, name, cwd=tmp_path)[0] == 0
+
+
+def test_where_postgres_programs_are_is_of_no_concern_to_sqlite(tmp_path, path):
+    environment = {**os.environ, "TK_PG_BIN": str(tmp_path / "absent")}
+    assert threadkeep("backup", path, tmp_path / "backup.db", env=environment)[0] == 0
+
+
+def test_a_link_goes_on_pointing_where_it_does(tmp_path, path):
+    (tmp_path / "disk").mkdir()
+    link, file = tmp_path / "newest.db", tmp_path / "disk" / "backup.db"
+    link.symlink_to(file)
+    assert main(["backup", str(path), str(link)]) == 0
+    assert link.is_symlink()
+    assert threadkeep("check", file)[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        ("backup absent.db new.db", "There is no file"),
+        ("backup text.txt new.db", "not a SQLite database"),
+        ("backup memory:// new.db", "only for its own process"),
+        ("backup :memory: new.db", "only for its own process"),
+        ("backup nonsense://x new.db", "scheme"),
+        ("backup threads.db absent/new.db", "No such file or directory"),
+        ("backup threads.db .", "not a file"),
+        ("backup --format native redis://127.0.0.1:1/0 new.tkb", "no backup format of its own"),
+        ("backup redis://127.0.0.1:1/0 new.tkb", "cannot be reached"),
+        ("backup --pg-bin absent postgresql://127.0.0.1:1/x new.dump", "There is no folder absent"),
+        ("backup postgresql://127.0.0.1:1/x new.dump", "pg_dump"),
+        (
+            "backup postgresql://127.0.0.1/x?nonsense=1 new.dump",
+            "how a PostgreSQL database is named",
+        ),
+        ("restore absent.db new.db", "There is no file"),
+        ("restore text.txt new.db", "no backup"),
+        ("restore threads.db threads.db", "the backup itself"),
+        ("restore threads.db redis://127.0.0.1:1/0", "another kind of store"),
+        ("restore threads.db memory://", "only for its own process"),
+        ("restore cut.tkb new.db", "cut short"),
+        ("restore damaged.db new.db", "damaged"),
+        ("restore backup.db other.db", "holds threads already"),
+        ("restore backup.tkb other.db", "in another state"),
+    ],
+)
+def test_what_cannot_be_done_is_said_in_one_line(tmp_path, path, arguments, told):
+    """And it changes nothing: no file is made, none is altered."""
+    (tmp_path / "text.txt").write_text("text\n" * 9)
+    for name in ("backup.db", "backup.tkb"):
+        assert main(["backup", str(path), str(tmp_path / name)]) == 0
+    (tmp_path / "cut.tkb").write_bytes((tmp_path / "backup.tkb").read_bytes()[:-9])
+    sound = (tmp_path / "backup.db").read_bytes()
+    (tmp_path / "damaged.db").write_bytes(sound[: len(sound) // 2])
+    with SqliteSaver(tmp_path / "other.db") as saver:
+        Chain(saver, "a", start=100).put(n=1)
+    before = {file.name: file.read_bytes() for file in tmp_path.iterdir()}
+    environment = {**os.environ, "TK_PG_BIN": str(tmp_path)}
+    code, said, wrong = threadkeep(*arguments.split(), cwd=tmp_path, env=environment)
+    assert (code, said, len(wrong)) == (2, [], 1)
+    assert wrong[0].startswith("threadkeep: ")
+    assert told in wrong[0]
+    assert {file.name: file.read_bytes() for file in tmp_path.iterdir()} == before
+
+
+@pytest.mark.parametrize("name", ["backup.db", "backup.tkb"])
+def test_replacing(tmp_path, name):
+    source, target, file = tmp_path / "one.db", tmp_path / "two.db", tmp_path / name
+    want = fill(source)
+    assert main(["backup", str(source), str(file)]) == 0
+    with SqliteSaver(target) as saver:
+        Chain(saver, "a", start=100).put(n=1)
+        Chain(saver, "c", start=100).put(n=1)
+        only_there = {place: one for place, one in everything(saver).items() if place[0] == "c"}
+        assert threadkeep("restore", "--replace", file, target)[0] == 0
+        # A bundle leaves other threads alone; a database takes the whole place.
+        kept = only_there if name.endswith(".tkb") else {}
+        assert everything(saver) == want | kept
+        assert saver.check().ok
+
+
+def test_a_restore_is_done_again_without_harm(tmp_path, path):
+    file, target = tmp_path / "backup.tkb", tmp_path / "new.db"
+    assert main(["backup", str(path), str(file)]) == 0
+    assert threadkeep("restore", file, target)[1] == ["2 threads restored"]
+    assert threadkeep("restore", file, target)[1] == ["0 threads restored, 2 were there already"]
+
+
+@pytest.mark.parametrize("name", ["backup.db", "backup.tkb"])
+def test_progress_is_for_terminals(tmp_path, path, name):
+    primary, secondary = pty.openpty()
+    try:
+        code, said, _ = threadkeep("backup", path, tmp_path / name, stderr=secondary)
+        shown = os.read(primary, 65536).decode()
+    finally:
+        os.close(primary)
+        os.close(secondary)
+    assert (code, len(said)) == (0, 1)
+    assert "\r" in shown
+    assert "pages copied" in shown
+    assert ("threads read" in shown) is name.endswith(".tkb")
+
+
+def test_the_help_names_the_commands():
+    code, said, _ = threadkeep("--help")
+    assert code == 0
+    assert {"check", "migrate", "backup", "restore"} <= {
+        word for line in said for word in line.split()
+    }

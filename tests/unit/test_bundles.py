@@ -1,0 +1,129 @@
+"""Bundles as bytes: what was written comes back, and nothing that is damaged is taken for whole."""
+
+from __future__ import annotations
+
+import io
+import struct
+from zlib import crc32
+
+import ormsgpack
+import pytest
+import zstandard
+
+from threadkeep.bundles import MAGIC, BundleWriter, read_bundle
+from threadkeep.engine.model import CheckpointRow, Segment, WriteRow
+from threadkeep.engine.operations.bundling import WholeThread
+from threadkeep.errors import CorruptionError, NewerFormatError, NotOursError, ThreadkeepError
+
+MANY = WholeThread(
+    "thread \0 é 😀",
+    1_763_000_000_000_000,
+    (Segment(1, 0, 3, b"\0\xff data"), Segment(2**63 - 1, 5, 1, b"")),
+    (
+        CheckpointRow("", "a", None, 0, 0, 0, 17, "{}", None, 1, 0, b"manifest"),
+        CheckpointRow("ns", "b", "a", 2**31, 2, 7, "no time", "{}", b"exact", 1, 2, b""),
+    ),
+    (WriteRow("", "a", 0, 0, "task", "~path", b"body", 1), WriteRow("", "a", 3, 1, "", "", b"", 2)),
+)
+DELETED = WholeThread("", 5, (), (), ())
+
+
+def written(*threads):
+    file = io.BytesIO()
+    bundle = BundleWriter(file)
+    for whole in threads:
+        bundle.add(whole)
+    bundle.end()
+    return file.getvalue()
+
+
+def read(data):
+    return list(read_bundle(io.BytesIO(data)))
+
+
+def test_what_was_written_comes_back():
+    assert read(written(MANY, DELETED, MANY)) == [MANY, DELETED, MANY]
+    assert read(written()) == []
+
+
+def test_the_form_is_the_one_that_is_documented():
+    """Read by hand, as docs/design/0006-bundles.md says."""
+    data = written(DELETED)
+    assert data[:9] == b"\x89TKB\r\n\x1a\n\x01"
+    kind, size, crc = struct.unpack_from("<cQI", data, 9)
+    body = data[22 : 22 + size]
+    assert kind == b"T"
+    assert crc == crc32(data[9:18] + body)
+    assert ormsgpack.unpackb(zstandard.decompress(body)) == ["", 5, [], [], []]
+    assert data[22 + size :][:1] == b"E"
+    assert struct.unpack_from("<Q", data, 22 + size + 13) == (1,)
+
+
+def test_a_bundle_without_its_end_is_not_whole():
+    data = written(MANY, DELETED)
+    for size in range(9, len(data)):
+        with pytest.raises(CorruptionError):
+            read(data[:size])
+    with pytest.raises(CorruptionError):
+        read(data + b"\0")
+
+
+def test_every_flipped_bit_is_noticed():
+    data = written(MANY, DELETED)
+    for at in range(len(data)):
+        for bit in (1, 128):
+            with pytest.raises(ThreadkeepError):
+                read(data[:at] + bytes([data[at] ^ bit]) + data[at + 1 :])
+
+
+def test_records_that_were_moved_or_left_out_are_noticed():
+    one, other = written(MANY)[9:-53], written(DELETED)[9:-53]
+    whole = written(MANY, DELETED)
+    assert whole[9:-53] == one + other
+    for records in (other + one, one, one + other + other):
+        with pytest.raises(CorruptionError, match="end does not match"):
+            read(whole[:9] + records + whole[-53:])
+
+
+def test_what_is_no_bundle():
+    for data in (b"", b"text", MAGIC[:-1], b"SQLite format 3\0" * 9):
+        with pytest.raises(NotOursError):
+            read(data)
+    with pytest.raises(NewerFormatError, match="version 1"):
+        read(MAGIC + b"\2" + written()[9:])
+
+
+def forged(plain):
+    """A bundle of one record whose checksums hold, whatever is in it."""
+    body = zstandard.compress(plain)
+    file = io.BytesIO()
+    BundleWriter(file)._record(b"T", body)
+    return file.getvalue()
+
+
+@pytest.mark.parametrize(
+    "thread",
+    [
+        b"\xc1",
+        ormsgpack.packb(None),
+        ormsgpack.packb(["t", 0, [], []]),
+        ormsgpack.packb([1, 0, [], [], []]),
+        ormsgpack.packb(["t", True, [], [], []]),
+        ormsgpack.packb(["t", 0, [[1, 0, 1, "text"]], [], []]),
+        ormsgpack.packb(["t", 0, [[1, 0, 1]], [], []]),
+        ormsgpack.packb(["t", 0, [], [[""] * 12], []]),
+        ormsgpack.packb(["t", 0, [], [], [["", "a", 0, 0, "", "", None, 1]]]),
+        ormsgpack.packb(["t", 0, 5, [], []]),
+    ],
+)
+def test_what_stands_where_it_must_not(thread):
+    with pytest.raises(CorruptionError, match="cannot be read"):
+        read(forged(thread))
+
+
+def test_a_size_that_nobody_has_written_asks_for_no_memory():
+    head = struct.pack("<cQI", b"T", 2**33, 0)
+    with pytest.raises(CorruptionError, match="cut short"):
+        read(MAGIC + b"\1" + head + b"few bytes")
+    with pytest.raises(CorruptionError, match="no such record"):
+        read(MAGIC + b"\1" + struct.pack("<cQI", b"T", 2**60, 0))
