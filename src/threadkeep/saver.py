@@ -20,9 +20,7 @@ from collections.abc import (
     Sequence,
 )
 from functools import partial
-from random import SystemRandom
-from types import TracebackType
-from typing import Any, Literal, Self, TypeAlias, TypeVar
+from typing import Any, Literal, TypeAlias, TypeVar
 
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import (
@@ -35,16 +33,13 @@ from langgraph.checkpoint.base import (
 )
 from langgraph.checkpoint.serde.base import SerializerProtocol
 
-from threadkeep import arguments, bulk, checks, drive, forks, options, versions
+from threadkeep import arguments, bulk, checks, drive, options, versions
 from threadkeep.backends.base import (
     AsyncBackend,
     Backend,
-    MigratingAsyncBackend,
-    MigratingBackend,
 )
-from threadkeep.backends.caching import AsyncCached, Cache, Cached, cached
-from threadkeep.backends.grouping import GroupCommit, grouped
-from threadkeep.backends.open import open_hot
+from threadkeep.backends.caching import Cache
+from threadkeep.backends.grouping import GroupCommit
 from threadkeep.codec import Codec, Compression, NativeCodec, SerdeCodec
 from threadkeep.engine.calls import Operation
 from threadkeep.engine.operations import (
@@ -59,25 +54,16 @@ from threadkeep.engine.operations import (
 from threadkeep.engine.operations.context import Engine
 from threadkeep.engine.operations.inspection import CheckReport, Stats
 from threadkeep.engine.operations.put import Put
-from threadkeep.engine.working_set import WorkingSet
-from threadkeep.relaxed import Relaxed, relaxed
+from threadkeep.open_store import RANDOM, OpenStore
 
 T = TypeVar("T")
 PutArguments: TypeAlias = tuple[RunnableConfig, Checkpoint, CheckpointMetadata, ChannelVersions]
 
 WORKING_SET_BYTES = 256 * 1024 * 1024
-_RANDOM = SystemRandom()  # tokens must differ even where a program seeds its random numbers
 _CLONES = 16  # savers with another allowlist that are kept for the next run
 
 
-class _Done:
-    """What `setup()` returns: nothing is left to do, awaited or not."""
-
-    def __await__(self) -> Iterator[None]:
-        return iter(())
-
-
-class Saver(BaseCheckpointSaver[Any]):
+class Saver(OpenStore, BaseCheckpointSaver[Any]):
     """A LangGraph checkpoint saver that stores what changed, on any backend.
 
     Args:
@@ -127,115 +113,21 @@ class Saver(BaseCheckpointSaver[Any]):
                 "hot": hot,
             }
         )
-        self._front: Cached | AsyncCached | None = None
-        if cache is not None or hot is not None:
-            hots = None if hot is None else open_hot(hot)
-            is_async = drive.is_async(backend)
-            backend = self._front = cached(backend, cache, hots, is_async=is_async)
-        is_relaxed = group_commit is not None and group_commit.ack == "relaxed"
-        if group_commit is not None and is_relaxed:
-            backend = relaxed(backend, group_commit)
-        elif group_commit is not None:
-            backend = grouped(backend, group_commit, is_async=drive.is_async(backend))
-        super().__init__(serde=serde)
+        OpenStore.__init__(self, backend, group_commit, cache, hot, working_set_bytes)
+        BaseCheckpointSaver.__init__(self, serde=serde)
         codec: Codec = NativeCodec(pickle_fallback=pickle_fallback)
         if serde is not None:
             codec = SerdeCodec(serde)
-        self._backend = backend
-        self._awaited = drive.awaited(backend)
-        token = _RANDOM.getrandbits
-        working_set = WorkingSet(working_set_bytes, threading.Lock, token, exclusive=is_relaxed)
-        forks.watch(working_set)
         self._engine = Engine(
             codec=codec,
             compression=compression or Compression(),
-            working_set=working_set,
+            working_set=self._working_set,
             conflicts=conflicts,
-            token=token,
+            token=RANDOM.getrandbits,
             now=_now,
         )
         self._clones: dict[frozenset[tuple[str, ...]], Saver] = {}
         self._clones_lock = threading.Lock()
-
-    # -- life ------------------------------------------------------------------------
-
-    def setup(self) -> _Done:
-        """Make the tables, or bring them to this release's version, where opening does not.
-
-        May be awaited; `asetup` waits without holding up the event loop.
-
-        Raises:
-            NewerDatabaseError: the tables are of a later release.
-            UnreachableError, BackendError: the server failed, or may not do that.
-        """
-        backend = drive.blocking(self._backend)
-        if isinstance(backend, MigratingBackend):
-            backend.migrate()
-        return _Done()
-
-    async def asetup(self) -> None:
-        """See `setup`."""
-        native = self._awaited
-        if isinstance(native, MigratingAsyncBackend):
-            await native.migrate()
-        elif native is None:
-            await drive.in_thread(self.setup)
-
-    def flush(self) -> None:
-        """Store whatever was saved with `GroupCommit(ack="relaxed")`; durable on return.
-
-        Raises:
-            LostSavesError: some of it was refused, as it says, and is lost.
-            BackendError: the store failed; what it did not store is kept, and tried again.
-        """
-        if isinstance(self._backend, Relaxed):
-            self._backend.unstored.flush()
-
-    async def aflush(self) -> None:
-        """See `flush`."""
-        if isinstance(self._backend, Relaxed):
-            await drive.in_thread(self._backend.unstored.flush)
-
-    def close(self) -> None:
-        """Release everything. Idempotent; later calls raise `ClosedError`."""
-        drive.blocking(self._backend).close()
-
-    async def aclose(self) -> None:
-        """See `close`."""
-        if self._awaited is not None:
-            await self._awaited.close()
-        if not drive.is_async(self._backend):
-            await drive.in_thread(self.close)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        value: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        value: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        await self.aclose()
-
-    def _run(self, operation: Operation[T]) -> T:
-        return drive.run(operation, drive.blocking(self._backend))
-
-    async def _arun(self, operation: Operation[T]) -> T:
-        if self._awaited is not None:
-            return await drive.arun(operation, self._awaited)
-        return await drive.in_thread(partial(self._run, operation))
 
     # -- reading ---------------------------------------------------------------------
 
@@ -475,28 +367,6 @@ class Saver(BaseCheckpointSaver[Any]):
     def _prune(self, threads: Sequence[str], strategy: str) -> Operation[None]:
         ids = checks.ids("thread_ids", threads)
         return housekeeping.prune(self._engine, ids, strategy)
-
-    # -- what is kept at hand ----------------------------------------------------------
-
-    def clear_cache(self, thread: str | None = None) -> None:
-        """Keep nothing at hand of exactly this thread, or (None) of any; stored is all as before.
-
-        It clears what this process remembers and the `cache`, and of this store the `hot` one.
-        """
-        self._engine.working_set.forget(thread)
-        if isinstance(self._front, Cached):
-            self._front.clear(thread)
-        elif self._front is not None:
-            drive.blocking(self._front)  # raises: only awaiting calls can use it
-
-    async def aclear_cache(self, thread: str | None = None) -> None:
-        """See `clear_cache`."""
-        self._engine.working_set.forget(thread)
-        front = self._front.asynchronous if isinstance(self._front, Cached) else self._front
-        if front is not None:
-            await front.clear(thread)
-        elif self._front is not None:
-            await drive.in_thread(partial(self.clear_cache, thread))
 
     # -- looking into the store ------------------------------------------------------
 

@@ -2,7 +2,8 @@
 
 Only SELECTs live here, and what makes records of their rows. Invariants: values reach SQL
 as bound parameters only; each text is constant but for the terms of a scan's filter; what
-several statements answer together sees one state (see `exchange.py`).
+several statements answer together sees one state (see `exchange.py`). Those that span threads
+are in `spanning.py`.
 """
 # ruff: noqa: S608 - texts are put together from constants of this module only
 
@@ -17,7 +18,7 @@ from typing import Any
 from psycopg.types.numeric import Int8
 
 from threadkeep.backends.children import first_children
-from threadkeep.backends.postgres import metadata
+from threadkeep.backends.postgres import metadata, spanning
 from threadkeep.backends.postgres.statement import Query, Rows, Statement
 from threadkeep.backends.postgres.text import pack_json, pack_text, unpack_text
 from threadkeep.engine.model import (
@@ -35,10 +36,8 @@ from threadkeep.engine.model import (
     ScanCheckpoints,
     Segment,
     SegmentInfo,
-    Sizes,
     StoredCheckpoint,
     ThreadRows,
-    ThreadSize,
     ThreadState,
     WriteRow,
 )
@@ -392,111 +391,13 @@ def _write_row(row: Sequence[Any]) -> WriteRow:
     return WriteRow(ns, checkpoint, run, seen, task, path, body, seq)
 
 
-_HOLDS_ANY, _HOLDS_CHECKPOINTS = (
-    " OR ".join(
-        f"EXISTS (SELECT FROM {{schema}}.{table} h WHERE h.thread_id = t.thread_id)"
-        for table in tables
-    )
-    for tables in (("checkpoints", "writes", "segments"), ("checkpoints",))
-)
-_THREADS = """
-SELECT t.thread_id FROM {schema}.threads t WHERE {conditions} ORDER BY t.thread_id LIMIT %s
-"""
-# The few rows of these runs first: the planner would rather walk through all threads in order.
-_THREADS_OF_RUNS = """
-WITH found AS MATERIALIZED (
-    SELECT h.thread_id FROM unnest(%s::text[]) wanted (run_id) JOIN {schema}.checkpoints h
-        ON h.metadata @> jsonb_build_object('run_id', wanted.run_id)
-)
-SELECT DISTINCT t.thread_id FROM found t WHERE {conditions} ORDER BY t.thread_id LIMIT %s
-"""
-
-
-def _threads(condition: str, after: str | None, text: str = _THREADS) -> tuple[str, list[str]]:
-    """The SQL that asks for threads in order, and the values of its cursor."""
-    # (a cursor that may be NULL could not be looked up in an index)
-    if after is None:
-        return text.replace("{conditions}", condition), []
-    return text.replace("{conditions}", f"t.thread_id > %s AND ({condition})"), [pack_text(after)]
-
-
-def _find(read: FindThreads) -> Query:
-    runs = [[pack_text(run) for run in read.run_ids]] if read.run_ids else []
-    condition = "true" if runs or read.empty else _HOLDS_CHECKPOINTS
-    text, behind = _threads(condition, read.after, _THREADS_OF_RUNS if runs else _THREADS)
-    statement = Statement(text, (*runs, *behind, Int8(read.limit)))
-    return Query((statement,), lambda results: [unpack_text(thread) for (thread,) in results[0]])
-
-
-_SIZES = """
-SELECT t.thread_id, c.number, w.number, s.number, c.bytes + w.bytes, s.bytes
-FROM ({threads}) t,
-    LATERAL (
-        SELECT count(*) AS number, coalesce(sum(
-            octet_length(checkpoint_ns) + octet_length(checkpoint_id)
-            + coalesce(octet_length(parent_checkpoint_id), 0) + pg_column_size(metadata)
-            + coalesce(octet_length(metadata_text), 0) + coalesce(octet_length(exact), 0)
-            + octet_length(manifest)), 0)::bigint AS bytes
-        FROM {schema}.checkpoints h WHERE h.thread_id = t.thread_id
-    ) c,
-    LATERAL (
-        SELECT count(*) AS number, coalesce(sum(
-            octet_length(checkpoint_ns) + octet_length(checkpoint_id) + octet_length(task_id)
-            + octet_length(task_path) + octet_length(body)), 0)::bigint AS bytes
-        FROM {schema}.writes h WHERE h.thread_id = t.thread_id
-    ) w,
-    LATERAL (
-        SELECT count(*) AS number, coalesce(sum(octet_length(data)), 0)::bigint AS bytes
-        FROM {schema}.segments h WHERE h.thread_id = t.thread_id
-    ) s
-ORDER BY t.thread_id
-"""
-_TOTAL = """
-SELECT sum(pg_total_relation_size(oid))::bigint FROM pg_class
-WHERE relnamespace = $name${schema}$name$::regnamespace AND relkind = 'r'
-"""
-
-
-def _sizes(read: ReadSizes) -> Query:
-    threads, behind = _threads(_HOLDS_ANY, read.after)
-
-    def reply(results: Sequence[Rows]) -> Sizes:
-        ((total,),), rows = results
-        return Sizes(total, tuple(ThreadSize(unpack_text(t), *numbers) for t, *numbers in rows))
-
-    sizes = Statement(_SIZES.replace("{threads}", threads), (*behind, Int8(read.limit)))
-    return Query((Statement(_TOTAL), sizes), reply)
-
-
-# -- damage --------------------------------------------------------------------------
-
-_STRAYS = " UNION ALL ".join(
-    f"""
-    SELECT '{table}', h.thread_id, count(*) FROM {{schema}}.{table} h
-    WHERE NOT EXISTS (SELECT FROM {{schema}}.threads t WHERE t.thread_id = h.thread_id)
-    GROUP BY h.thread_id
-    """
-    for table in ("checkpoints", "writes", "segments")
-)
-
-
-def _damage(_read: ReadDamage) -> Query:
-    def reply(results: Sequence[Rows]) -> list[str]:
-        return [
-            f"{count} rows of {table} are of thread {unpack_text(thread)!r}, which is not there"
-            for table, thread, count in results[0]
-        ]
-
-    return Query((Statement(_STRAYS),), reply)
-
-
 _QUERIES: dict[type[Read], Callable[[Any], Query]] = {
     ReadCheckpoint: _checkpoint,
     ReadSegments: _segments,
     ReadPath: _path,
     ScanCheckpoints: _scan,
     ReadThread: _thread,
-    FindThreads: _find,
-    ReadSizes: _sizes,
-    ReadDamage: _damage,
+    FindThreads: spanning.find,
+    ReadSizes: spanning.sizes,
+    ReadDamage: spanning.damage,
 }

@@ -1,0 +1,177 @@
+"""A store that is open: what stands in front of it, running operations on it, its end.
+
+Nothing here knows LangGraph. Invariant: each request passes what was asked for, from the
+outside in: the list of relaxed saves or the queue of group commits, what is kept at hand, the
+backend.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from functools import partial
+from random import SystemRandom
+from types import TracebackType
+from typing import Self, TypeVar
+
+from threadkeep import drive, forks
+from threadkeep.backends.base import (
+    AsyncBackend,
+    Backend,
+    MigratingAsyncBackend,
+    MigratingBackend,
+)
+from threadkeep.backends.caching import AsyncCached, Cache, Cached, cached
+from threadkeep.backends.grouping import GroupCommit, grouped
+from threadkeep.backends.open import open_hot
+from threadkeep.engine.calls import Operation
+from threadkeep.engine.working_set import WorkingSet
+from threadkeep.relaxed import Relaxed, relaxed
+
+T = TypeVar("T")
+
+RANDOM = SystemRandom()  # tokens must differ even where a program seeds its random numbers
+
+
+class _Done:
+    """What `setup()` returns: nothing is left to do, awaited or not."""
+
+    def __await__(self) -> Iterator[None]:
+        return iter(())
+
+
+class OpenStore:
+    """A backend, what stands in front of it, and what is remembered of its threads.
+
+    Args:
+        backend: where rows live; closed at the end.
+        group_commit, cache, hot, working_set_bytes: see `Saver`.
+
+    Raises:
+        InvalidArgumentError, OpenError: the backend cannot do that.
+    """
+
+    def __init__(
+        self,
+        backend: Backend | AsyncBackend,
+        group_commit: GroupCommit | None,
+        cache: Cache | None,
+        hot: str | None,
+        working_set_bytes: int,
+    ) -> None:
+        is_async = drive.is_async(backend)
+        is_relaxed = group_commit is not None and group_commit.ack == "relaxed"
+        self._front: Cached | AsyncCached | None = None
+        if cache is not None or hot is not None:
+            hots = None if hot is None else open_hot(hot)
+            backend = self._front = cached(backend, cache, hots, is_async=is_async)
+        if group_commit is not None and is_relaxed:
+            backend = relaxed(backend, group_commit)
+        elif group_commit is not None:
+            backend = grouped(backend, group_commit, is_async=is_async)
+        self._backend = backend
+        self._awaited = drive.awaited(backend)
+        self._working_set = WorkingSet(
+            working_set_bytes, threading.Lock, RANDOM.getrandbits, exclusive=is_relaxed
+        )
+        forks.watch(self._working_set)
+
+    def setup(self) -> _Done:
+        """Make the tables, or bring them to this release's version, where opening does not.
+
+        May be awaited; `asetup` waits without holding up the event loop.
+
+        Raises:
+            NewerDatabaseError: the tables are of a later release.
+            UnreachableError, BackendError: the server failed, or may not do that.
+        """
+        backend = drive.blocking(self._backend)
+        if isinstance(backend, MigratingBackend):
+            backend.migrate()
+        return _Done()
+
+    async def asetup(self) -> None:
+        """See `setup`."""
+        native = self._awaited
+        if isinstance(native, MigratingAsyncBackend):
+            await native.migrate()
+        elif native is None:
+            await drive.in_thread(self.setup)
+
+    def flush(self) -> None:
+        """Store whatever was saved with `GroupCommit(ack="relaxed")`; durable on return.
+
+        Raises:
+            LostSavesError: some of it was refused, as it says, and is lost.
+            BackendError: the store failed; what it did not store is kept, and tried again.
+        """
+        if isinstance(self._backend, Relaxed):
+            self._backend.unstored.flush()
+
+    async def aflush(self) -> None:
+        """See `flush`."""
+        if isinstance(self._backend, Relaxed):
+            await drive.in_thread(self._backend.unstored.flush)
+
+    def close(self) -> None:
+        """Release everything. Idempotent; later calls raise `ClosedError`."""
+        drive.blocking(self._backend).close()
+
+    async def aclose(self) -> None:
+        """See `close`."""
+        if self._awaited is not None:
+            await self._awaited.close()
+        if not drive.is_async(self._backend):
+            await drive.in_thread(self.close)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        value: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        value: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.aclose()
+
+    def _run(self, operation: Operation[T]) -> T:
+        return drive.run(operation, drive.blocking(self._backend))
+
+    async def _arun(self, operation: Operation[T]) -> T:
+        if self._awaited is not None:
+            return await drive.arun(operation, self._awaited)
+        return await drive.in_thread(partial(self._run, operation))
+
+    # -- what is kept at hand ----------------------------------------------------------
+
+    def clear_cache(self, thread: str | None = None) -> None:
+        """Keep nothing at hand of exactly this thread, or (None) of any; stored is all as before.
+
+        It clears what this process remembers and the `cache`, and of this store the `hot` one.
+        """
+        self._working_set.forget(thread)
+        if isinstance(self._front, Cached):
+            self._front.clear(thread)
+        elif self._front is not None:
+            drive.blocking(self._front)  # raises: only awaiting calls can use it
+
+    async def aclear_cache(self, thread: str | None = None) -> None:
+        """See `clear_cache`."""
+        self._working_set.forget(thread)
+        front = self._front.asynchronous if isinstance(self._front, Cached) else self._front
+        if front is not None:
+            await front.clear(thread)
+        elif self._front is not None:
+            await drive.in_thread(partial(self.clear_cache, thread))
