@@ -324,7 +324,7 @@ class ReadContract(Contract):
         counted = (full.thread, full.checkpoints, full.writes, full.segments, full.segment_bytes)
         assert counted == ("b", 2, 1, 2, 70_700)
         assert 800 < full.row_bytes < 2_000
-        assert sizes.total > max(empty.total, 70_700)
+        assert sizes.total > 70_700  # (a store may give space of others back meanwhile)
         assert [s.thread for s in self.one(ReadSizes("a", 1)).threads] == ["b"]
 
     def test_a_sound_store_has_no_damage(self) -> None:
