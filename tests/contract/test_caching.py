@@ -20,7 +20,7 @@ from threadkeep import AsyncPostgresSaver, Cache, PostgresSaver, RedisSaver, Sql
 from threadkeep.backends.caching import AsyncCached, Cached, cached
 from threadkeep.backends.caching import hot as hot_module
 from threadkeep.backends.caching.hot import Hot
-from threadkeep.backends.caching.kept import Kept
+from threadkeep.backends.caching.kept import Fresh, Kept
 from threadkeep.backends.memory import MemoryBackend
 from threadkeep.backends.open import open_hot
 from threadkeep.backends.postgres import PostgresBackend
@@ -107,9 +107,9 @@ def everything(thread, generation=0):
 def test_the_threads_not_used_for_longest_go_first():
     kept = Kept(Cache(threads=2))
     for thread in "ab":
-        kept.keep(thread, 0, [seg()])
+        kept.keep(Fresh(thread, 0, [seg()]))
     assert kept.find(everything("a")) == [seg()]
-    kept.keep("c", 0, [seg()])
+    kept.keep(Fresh("c", 0, [seg()]))
     assert kept.find(everything("b")) == []
     assert kept.find(everything("a")) == kept.find(everything("c")) == [seg()]
 
@@ -117,10 +117,10 @@ def test_the_threads_not_used_for_longest_go_first():
 def test_no_more_bytes_are_kept_than_told():
     kept = Kept(Cache(bytes=10_000))
     for number in range(50):
-        kept.keep(f"t{number}", 0, [seg(size=3000)])
+        kept.keep(Fresh(f"t{number}", 0, [seg(size=3000)]))
         assert kept.size <= 10_000
     assert kept.find(everything("t49")) == [seg(size=3000)]
-    kept.keep("large", 0, [seg(size=20_000)])
+    kept.keep(Fresh("large", 0, [seg(size=20_000)]))
     assert kept.find(everything("large")) == []
     assert kept.size <= 10_000
 
@@ -128,8 +128,8 @@ def test_no_more_bytes_are_kept_than_told():
 def test_what_was_not_used_for_a_while_goes():
     now = 0.0
     kept = Kept(Cache(ttl=10), lambda: now)
-    kept.keep("a", 0, [seg()])
-    kept.keep("b", 0, [seg()])
+    kept.keep(Fresh("a", 0, [seg()]))
+    kept.keep(Fresh("b", 0, [seg()]))
     now = 8.0
     assert kept.find(everything("b")) == [seg()]
     now = 11.0
@@ -142,19 +142,19 @@ def test_what_was_not_used_for_a_while_goes():
 
 def test_a_larger_segment_takes_the_place_of_those_in_it():
     kept = Kept(Cache())
-    kept.keep("a", 0, [seg(0), seg(1), seg(2), seg(0, log=2)])
+    kept.keep(Fresh("a", 0, [seg(0), seg(1), seg(2), seg(0, log=2)]))
     before = kept.size
-    kept.keep("a", 0, [seg(0, 2)], drops=[(1, 0, 1), (1, 1, 1)])
+    kept.keep(Fresh("a", 0, [seg(0, 2)], drops=[(1, 0, 1), (1, 1, 1)]))
     assert kept.find(everything("a")) == [seg(0, 2), seg(2), seg(0, log=2)]
-    kept.keep("a", 0, [seg(0, 3)])
+    kept.keep(Fresh("a", 0, [seg(0, 3)]))
     assert kept.find(everything("a")) == [seg(0, 3), seg(0, log=2)]
     assert kept.size < before
 
 
 def test_another_generation_begins_with_nothing():
     kept = Kept(Cache())
-    kept.keep("a", 0, [seg()])
-    kept.keep("a", 1, [seg(5)])
+    kept.keep(Fresh("a", 0, [seg()]))
+    kept.keep(Fresh("a", 1, [seg(5)]))
     assert kept.find(everything("a", 1)) == [seg(5)]
     assert kept.find(everything("a", 0)) == []
 
@@ -162,7 +162,7 @@ def test_another_generation_begins_with_nothing():
 def test_exactly_that_thread_is_cleared():
     kept = Kept(Cache())
     for thread in ("a", "ab", "b"):
-        kept.keep(thread, 0, [seg()])
+        kept.keep(Fresh(thread, 0, [seg()]))
     kept.clear("a")
     assert [bool(kept.find(everything(t))) for t in ("a", "ab", "b")] == [False, True, True]
     kept.clear()
@@ -509,7 +509,7 @@ def test_what_failed_is_left_alone_for_a_while():
         for at in (0.0, 1.0, 4.9, 5.1, 6.0):
             now = at
             assert await hot.find(everything("t")) == []
-            await hot.keep("t", 0, [seg()])
+            await hot.keep(Fresh("t", 0, [seg()]))
             await hot.clear("t")
 
     asyncio.run(main())

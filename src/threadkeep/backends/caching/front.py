@@ -23,7 +23,7 @@ from threadkeep.backends.base import (
     MigratingBackend,
 )
 from threadkeep.backends.caching.hot import Hot, HotStore
-from threadkeep.backends.caching.kept import Cache, Kept
+from threadkeep.backends.caching.kept import Cache, Fresh, Kept
 from threadkeep.backends.logs import Log, add, between, missing
 from threadkeep.backends.straight import Straight, StraightGrouping, finish
 from threadkeep.engine.model import Batch, Change, CopyThread, Read, ReadSegments, Segment
@@ -55,12 +55,12 @@ class AsyncCached:
         rest = missing(logs, read.spans)
         if rest and self._hot is not None:
             found = await self._hot.find(replace(read, spans=rest))
-            self._keep_near(read.thread, generation, found)
+            self._keep_near(Fresh(read.thread, generation, found))
             add(logs, found)
             rest = missing(logs, read.spans)
         if rest:
             (found,) = await self._backend.fetch([replace(read, spans=rest)])
-            await self._keep(read.thread, generation, found)
+            await self._keep(Fresh(read.thread, generation, found))
             add(logs, found)
         if missing(logs, read.spans):
             (whole,) = await self._backend.fetch([read])
@@ -80,29 +80,16 @@ class AsyncCached:
             await self.clear(change.thread)
         elif change.generation is not None and (change.segments or change.drop_segments):
             segments, drops = change.segments, change.drop_segments
-            await self._keep(change.thread, change.generation, segments, drops)
+            await self._keep(Fresh(change.thread, change.generation, segments, drops))
 
-    async def _keep(
-        self,
-        thread: str,
-        generation: int,
-        segments: Sequence[Segment],
-        drops: Sequence[tuple[int, int, int]] = (),
-    ) -> None:
-        if segments or drops:
-            self._keep_near(thread, generation, segments, drops)
-            if self._hot is not None:
-                await self._hot.keep(thread, generation, segments, drops)
+    async def _keep(self, fresh: Fresh) -> None:
+        self._keep_near(fresh)
+        if self._hot is not None and (fresh.segments or fresh.drops):
+            await self._hot.keep(fresh)
 
-    def _keep_near(
-        self,
-        thread: str,
-        generation: int,
-        segments: Sequence[Segment],
-        drops: Sequence[tuple[int, int, int]] = (),
-    ) -> None:
+    def _keep_near(self, fresh: Fresh) -> None:
         if self._kept is not None:
-            self._kept.keep(thread, generation, segments, drops)
+            self._kept.keep(fresh)
 
     async def clear(self, thread: str | None = None) -> None:
         """Keep nothing of a thread, or of any."""

@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from typing import Any, Protocol
 
 from threadkeep.backends.base import AsyncBackend
+from threadkeep.backends.caching.kept import Fresh
 from threadkeep.engine.model import Batch, DropThread, ReadSegments, Segment, Span
 from threadkeep.errors import SegmentTakenError, ThreadkeepError
 
@@ -65,14 +66,9 @@ class Hot:
         # (A server that is short of memory may have dropped the bytes and not the place.)
         return [s for s in found if s.log != _MARK_LOG and s.data]
 
-    async def keep(
-        self,
-        thread: str,
-        generation: int,
-        segments: Sequence[Segment],
-        drops: Sequence[tuple[int, int, int]] = (),
-    ) -> None:
-        """Keep segments, and let go of those that were dropped (log, start, count)."""
+    async def keep(self, fresh: Fresh) -> None:
+        """Keep segments, and let go of those that are gone."""
+        thread, generation, segments, drops = fresh
         marked = (_mark(generation), *segments)
         name = await self._name(thread)
         batch = Batch(name, 0, segments=marked, drop_segments=tuple(drops))

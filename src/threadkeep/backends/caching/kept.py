@@ -9,8 +9,9 @@ from __future__ import annotations
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from threadkeep import forks
 from threadkeep.backends.given import is_count, is_time, refuse
@@ -47,6 +48,15 @@ class Cache:
             refuse("bytes", self.bytes, "Give a number of bytes, 1 or more.")
         if self.ttl is not None and not is_time(self.ttl):
             refuse("ttl", self.ttl, "Give seconds, more than 0, or None.")
+
+
+class Fresh(NamedTuple):
+    """What was just read or stored of a thread: segments, and places of those that are gone."""
+
+    thread: str
+    generation: int
+    segments: Sequence[Segment]
+    drops: Sequence[tuple[int, int, int]] = ()  # log, start, count
 
 
 @dataclass(slots=True)
@@ -89,14 +99,9 @@ class Kept:
             self._use(read.thread, kept)
             return between(kept.logs, read.spans)
 
-    def keep(
-        self,
-        thread: str,
-        generation: int,
-        segments: Iterable[Segment],
-        drops: Iterable[tuple[int, int, int]] = (),
-    ) -> None:
-        """Keep segments, and let go of those that were dropped (log, start, count)."""
+    def keep(self, fresh: Fresh) -> None:
+        """Keep segments, and let go of those that are gone."""
+        thread, generation, segments, drops = fresh
         with self._lock:
             kept = self._threads.get(thread)
             if kept is None or kept.generation != generation:
