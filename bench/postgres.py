@@ -73,12 +73,13 @@ def drop(path: Path) -> None:
 # -- savers ----------------------------------------------------------------------------
 
 
-def ours(path: Path) -> Opened:
-    return ready(threadkeep.PostgresSaver(database(path), max_size=CONNECTIONS))
+def ours(path: Path, **options: Any) -> Opened:
+    return ready(threadkeep.PostgresSaver(database(path), max_size=CONNECTIONS, **options))
 
 
-def ours_async(path: Path) -> OpenedAsync:
-    return ready_async(threadkeep.AsyncPostgresSaver(database(path), max_size=CONNECTIONS))
+def ours_async(path: Path, **options: Any) -> OpenedAsync:
+    saver = threadkeep.AsyncPostgresSaver(database(path), max_size=CONNECTIONS, **options)
+    return ready_async(saver)
 
 
 # As LangGraph's documentation sets its pools up.

@@ -126,6 +126,8 @@ def langgraph_memory(_path: Path) -> Opened:
 FULL = partial(langgraph_sqlite, synchronous="full")
 NORMAL = partial(langgraph_sqlite, synchronous="normal")
 
+RELAXED = threadkeep.GroupCommit(ack="relaxed")
+
 KINDS = {
     kind.key: kind
     for kind in (
@@ -172,6 +174,14 @@ KINDS = {
             open_async=postgres.ours_async,
         ),
         Kind(
+            "pg-relaxed",
+            'threadkeep PostgreSQL, ack="relaxed"',
+            partial(postgres.ours, group_commit=RELAXED),
+            store=DATABASE,
+            quick=True,
+            open_async=partial(postgres.ours_async, group_commit=RELAXED),
+        ),
+        Kind(
             "redis",
             "threadkeep Redis",
             redis.ours,
@@ -190,8 +200,8 @@ KINDS = {
 }
 
 
-OURS = ("memory", "normal", "full", "pg", "redis")
+OURS = ("memory", "normal", "full", "pg", "pg-relaxed", "redis")
 ON_SQLITE = tuple(key for key, kind in KINDS.items() if kind.store in {None, FILE})
-ON_POSTGRES = ("floor", "pg", "lg-pg")
+ON_POSTGRES = ("floor", "pg", "pg-relaxed", "lg-pg")
 # LangGraph's saver for Redis needs modules; beside ours goes its own saver for many machines.
 ON_REDIS = ("floor", "redis", "lg-pg")

@@ -70,6 +70,7 @@ TURNS: dict[str, float | None] = {
     "normal": 1.6,
     "full": 1.9,
     "pg": None,
+    "pg-relaxed": None,
     "redis": None,
     "lg-pg": None,
 }
@@ -135,11 +136,18 @@ def resident(results: Results) -> Iterator[Line]:
             yield Line(f"{what}: resident bytes gained beside the limit", ratio, 2.0)
 
 
+SERVERS: tuple[tuple[str, int | None, float | None], ...] = (
+    ("pg", 50, 3.0),
+    ("pg-relaxed", None, None),
+    ("redis", None, None),
+)
+
+
 def servers(results: Results) -> Iterator[Line]:
     """Ours on a server, beside LangGraph's PostgresSaver."""
     figures = results.turns.get("endless")
     speeds = {one.kind: one.speed for one in results.runs}
-    for kind, parts, faster in (("pg", 50, 3.0), ("redis", None, None)):
+    for kind, parts, faster in SERVERS:
         if figures is not None and has(figures, kind, "lg-pg"):
             share = size(figures, kind) / size(figures, "lg-pg")
             what = f"bytes, R: {kind}, share of LangGraph's PostgresSaver"
