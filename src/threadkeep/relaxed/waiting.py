@@ -245,6 +245,11 @@ class Waiting(Generic[Item]):
                 with self._lock:
                     self._held -= set(threads)
 
+    def forget(self, thread: str) -> None:
+        """Let go of what waits in a thread that is about to be deleted."""
+        with self.holding([thread], forget=True):
+            pass
+
     def _forget(self, threads: Collection[str]) -> None:
         with self._lock:
             for thread in threads:
