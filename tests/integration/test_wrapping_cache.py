@@ -159,6 +159,21 @@ def test_a_change_just_after_a_read_is_seen() -> None:
         assert look.found == inner.get_tuple(config())
 
 
+def test_what_two_load_at_once_is_kept_once() -> None:
+    inner, heads = Inner(), Heads(Cache())
+    put(inner, a=1)
+    sizes = []
+    for _ in range(2):
+        with (
+            heads.look(config(), None, inner.serde) as one,
+            heads.look(config(), None, inner.serde) as other,
+        ):
+            one.loaded(inner.get_tuple(config()))
+            other.loaded(inner.get_tuple(config()))
+        sizes.append(heads.size)
+    assert sizes[0] == sizes[1] < 2000
+
+
 def test_a_change_of_one_thread_leaves_the_others() -> None:
     inner, saver = filled()
     assert [values(saver, thread) for thread in "tu"] == [{"a": 1}, {"a": "u"}]

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import operator
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypedDict
 
 import pytest
 from langgraph.checkpoint.conformance.capabilities import Capability
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.checkpoint.postgres import PostgresSaver
 from langgraph.checkpoint.sqlite import SqliteSaver
+from langgraph.graph import START, StateGraph
 
 from threadkeep import wrap
 
 from .driver import play
 from .foreign import BLOCKING, FOREIGN, MODES, emptied, foreign, wrapped
+from .places import at
 from .scenarios import SCENARIOS
 from .sync_face import SyncFace
 from .test_conformance import published
@@ -85,3 +88,34 @@ def test_scenario(scenario: str, name: str, api: str, mode: str) -> None:
         got = play(SCENARIOS[scenario], saver, durability=durability, api=api)
     for number, (mine, theirs) in enumerate(zip(got, want, strict=True)):
         assert mine == theirs, f"answer {number} differs"
+
+
+class Said(TypedDict):
+    """What a graph has said so far."""
+
+    said: Annotated[list[str], operator.add]
+
+
+def say(state: Said) -> Any:
+    return {"said": [f"{len(state['said'])}"]}
+
+
+async def spoken(saver: Any) -> Any:
+    builder = StateGraph(Said)
+    builder.add_sequence([("one", say), ("two", say)])
+    builder.add_edge(START, "one")
+    graph = builder.compile(checkpointer=saver)
+    for _ in range(3):
+        await graph.ainvoke({"said": ["hello"]}, at())
+    found = [state async for state in graph.aget_state_history(at())]
+    return [(state.values, state.next, state.metadata, len(state.tasks)) for state in found]
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("name", ["aiosqlite", "aiopostgres"])
+async def test_an_awaited_run(name: str, mode: str, tmp_path: Path) -> None:
+    async with foreign(name, tmp_path) as saver:
+        want = await spoken(saver)
+    async with wrapped(name, mode, tmp_path) as saver:
+        assert await spoken(saver) == want
+    assert len(want) == 12

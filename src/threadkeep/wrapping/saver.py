@@ -47,12 +47,11 @@ class Wrapped(BaseCheckpointSaver[Any]):
         super().__init__(serde=saver.serde)
         self._inner = saver
         self._allowed: frozenset[Any] = frozenset()
-        self._heads = Heads(cache)
+        heads = self._heads = Heads(cache)
         self._home = Home(saver)
         self._waiting: Waiting[Call] | None = None
         if group_commit is not None:
             told = Calls(self._home, lambda thread: heads.changed([thread]))
-            heads = self._heads
             self._waiting = Waiting(group_commit, told)
 
     def __getattr__(self, name: str) -> Any:
