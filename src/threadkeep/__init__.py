@@ -14,6 +14,7 @@ from threadkeep.savers import (
     SqliteSaver,
     open_saver,
 )
+from threadkeep.wrapping import wrap
 
 __all__ = [
     "AsyncPostgresSaver",
@@ -30,4 +31,5 @@ __all__ = [
     "open_saver",
     "register",
     "register_module",
+    "wrap",
 ]

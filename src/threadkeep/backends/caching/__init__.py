@@ -5,6 +5,6 @@ whoever asks for them has just read from the store which ones, and under which g
 """
 
 from threadkeep.backends.caching.front import AsyncCached, Cached, cached
-from threadkeep.backends.caching.kept import Cache
+from threadkeep.backends.caching.shelf import Cache
 
 __all__ = ["AsyncCached", "Cache", "Cached", "cached"]

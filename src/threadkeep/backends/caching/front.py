@@ -23,7 +23,8 @@ from threadkeep.backends.base import (
     MigratingBackend,
 )
 from threadkeep.backends.caching.hot import Hot, HotStore
-from threadkeep.backends.caching.kept import Cache, Fresh, Kept
+from threadkeep.backends.caching.kept import Fresh, Kept
+from threadkeep.backends.caching.shelf import Cache
 from threadkeep.backends.logs import Log, add, between, missing
 from threadkeep.backends.straight import Straight, StraightGrouping, finish
 from threadkeep.engine.model import Batch, Change, CopyThread, Read, ReadSegments, Segment

@@ -1,0 +1,139 @@
+"""What stands in front of a store whose saves return before they are durable.
+
+Only the backends that the engine sees live here. Invariant: a read of a thread sees everything
+that was saved in it before, and a change that removes anything comes behind it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+from threadkeep import drive
+from threadkeep.backends.base import (
+    AsyncBackend,
+    Backend,
+    DualBackend,
+    MigratingAsyncBackend,
+    MigratingBackend,
+)
+from threadkeep.backends.grouping import GroupCommit
+from threadkeep.engine.model import Batch, Change, CopyThread, DropThread, Read
+from threadkeep.errors import InvalidArgumentError, ThreadkeepError
+from threadkeep.relaxed.batches import Batches
+from threadkeep.relaxed.merging import only_adds
+from threadkeep.relaxed.waiting import Threads, Waiting
+
+
+class Relaxed:
+    """A blocking backend whose saves return before they are durable."""
+
+    def __init__(self, backend: Backend, how: GroupCommit) -> None:
+        self._backend = backend
+        self.batches = Batches(backend, how.max_batch)
+        self.unstored = Waiting(how, self.batches)
+        native = backend.asynchronous if isinstance(backend, DualBackend) else None
+        self.asynchronous = None if native is None else AsyncRelaxed(native, self)
+
+    def fetch(self, reads: Sequence[Read]) -> list[Any]:
+        """See `Backend.fetch`."""
+        threads = _threads_read(reads)
+        if not self.unstored.clean(threads):
+            self.unstored.flush(threads)
+        replies = self._backend.fetch([self.batches.meant(read) for read in reads])
+        return [self.batches.named(*each) for each in zip(reads, replies, strict=True)]
+
+    def commit(self, change: Change) -> None:
+        """Note the change to be stored soon; one that removes anything is carried out."""
+        if isinstance(change, Batch) and only_adds(change):
+            self.unstored.add(change.thread, change)
+            return
+        threads = _threads_of(change)
+        with self.unstored.holding(threads, forget=isinstance(change, DropThread)):
+            self.batches.change(change, threads)
+
+    def commit_many(self, changes: Sequence[Change]) -> list[ThreadkeepError | None]:
+        """See `GroupingBackend.commit_many`: they go together when they are stored."""
+        for change in changes:
+            self.commit(change)
+        return [None] * len(changes)
+
+    def close(self) -> None:
+        """See `Backend.close`: what waits is stored first."""
+        try:
+            self.unstored.close()
+        finally:
+            self._backend.close()
+
+    def migrate(self) -> None:
+        """See `MigratingBackend.migrate`."""
+        if isinstance(self._backend, MigratingBackend):
+            self._backend.migrate()
+
+
+class AsyncRelaxed:
+    """The same for awaiting calls: where something has to be stored, a thread waits for it."""
+
+    def __init__(self, backend: AsyncBackend, blocking: Relaxed) -> None:
+        self._backend = backend
+        self._blocking = blocking
+        self._batches = blocking.batches
+        self._unstored = blocking.unstored
+
+    async def fetch(self, reads: Sequence[Read]) -> list[Any]:
+        """See `AsyncBackend.fetch`."""
+        unstored, threads = self._unstored, _threads_read(reads)
+        if not unstored.clean(threads):
+            await drive.in_thread(partial(unstored.flush, threads))
+        replies = await self._backend.fetch([self._batches.meant(read) for read in reads])
+        return [self._batches.named(*each) for each in zip(reads, replies, strict=True)]
+
+    async def commit(self, change: Change) -> None:
+        """See `Relaxed.commit`."""
+        adds = isinstance(change, Batch) and only_adds(change)
+        if not (adds and self._unstored.added(change.thread, change)):  # type: ignore[arg-type, union-attr] # as `adds` says
+            await drive.in_thread(partial(self._blocking.commit, change))
+
+    async def commit_many(self, changes: Sequence[Change]) -> list[ThreadkeepError | None]:
+        """See `Relaxed.commit_many`."""
+        for change in changes:
+            await self.commit(change)
+        return [None] * len(changes)
+
+    async def close(self) -> None:
+        """See `Relaxed.close`."""
+        try:
+            await drive.in_thread(self._unstored.close)
+        finally:
+            await self._backend.close()
+
+    async def migrate(self) -> None:
+        """See `MigratingAsyncBackend.migrate`."""
+        if isinstance(self._backend, MigratingAsyncBackend):
+            await self._backend.migrate()
+
+
+def relaxed(backend: Backend | AsyncBackend, how: GroupCommit) -> Relaxed:
+    """The backend with saves that return before they are durable.
+
+    Raises:
+        InvalidArgumentError: it can only be awaited.
+    """
+    if drive.is_async(backend):
+        raise InvalidArgumentError(
+            'ack="relaxed" needs connections of its own, to store what waits at any time.',
+            hint="Give a URL instead of an async pool, connection or client.",
+        )
+    return Relaxed(backend, how)
+
+
+def _threads_of(change: Change) -> set[str]:
+    if isinstance(change, CopyThread):
+        return {change.source, change.target}
+    return {change.thread}
+
+
+def _threads_read(reads: Sequence[Read]) -> Threads:
+    threads = {getattr(read, "thread", None) for read in reads}
+    return None if None in threads else {str(thread) for thread in threads}

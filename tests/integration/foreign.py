@@ -1,0 +1,89 @@
+"""LangGraph's own savers, for the suites that wrap them."""
+
+from __future__ import annotations
+
+import atexit
+import os
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from functools import cache
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+import postgres_kit
+import psycopg
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.checkpoint.postgres import PostgresSaver
+from langgraph.checkpoint.postgres.aio import AsyncPostgresSaver
+from langgraph.checkpoint.sqlite import SqliteSaver
+from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
+from psycopg.conninfo import make_conninfo
+
+from threadkeep import Cache, GroupCommit, wrap
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+FOREIGN = ("memory", "sqlite", "aiosqlite", "postgres", "aiopostgres")
+BLOCKING = ("sqlite", "postgres")
+"""Those that cannot be awaited."""
+
+SELDOM = GroupCommit(ack="relaxed", flush_every=60)
+MODES: dict[str, dict[str, Any]] = {
+    "relaxed": {"group_commit": SELDOM},
+    "cache": {"cache": Cache(), "sole_writer": True},
+    "both": {"group_commit": SELDOM, "cache": Cache(), "sole_writer": True},
+}
+
+
+@cache
+def _schema() -> str:
+    """A schema of this process with LangGraph's tables, as a URL; dropped when it ends."""
+    name = f"tk_foreign_{os.getpid()}"
+    with psycopg.connect(postgres_kit.url(), autocommit=True) as server:
+        server.execute(f"CREATE SCHEMA {name}")
+    atexit.register(_execute, postgres_kit.url(), f"DROP SCHEMA {name} CASCADE")
+    url = make_conninfo(postgres_kit.url(), options=f"-c search_path={name}")
+    with PostgresSaver.from_conn_string(url) as saver:
+        saver.setup()
+    return url
+
+
+def _execute(url: str, text: str) -> None:
+    with psycopg.connect(url, autocommit=True) as server:
+        server.execute(text)
+
+
+def emptied() -> str:
+    """The URL of LangGraph's tables, which hold nothing."""
+    _execute(_schema(), "DELETE FROM checkpoints")
+    _execute(_schema(), "DELETE FROM checkpoint_blobs; DELETE FROM checkpoint_writes")
+    return _schema()
+
+
+@asynccontextmanager
+async def foreign(name: str, folder: Path) -> AsyncIterator[Any]:
+    """A saver of LangGraph's."""
+    file = str(folder / f"{uuid4()}.db")
+    if name == "memory":
+        yield InMemorySaver()
+    elif name == "sqlite":
+        with SqliteSaver.from_conn_string(file) as saver:
+            yield saver
+    elif name == "aiosqlite":
+        async with AsyncSqliteSaver.from_conn_string(file) as saver:
+            await saver.setup()  # its delete_thread does not do it
+            yield saver
+    elif name == "postgres":
+        with PostgresSaver.from_conn_string(emptied()) as saver:
+            yield saver
+    else:
+        async with AsyncPostgresSaver.from_conn_string(emptied()) as saver:
+            yield saver
+
+
+@asynccontextmanager
+async def wrapped(name: str, mode: str, folder: Path) -> AsyncIterator[Any]:
+    """One of them, wrapped."""
+    async with foreign(name, folder) as inner, wrap(inner, **MODES[mode]) as saver:
+        yield saver
