@@ -111,7 +111,7 @@ class OpenStore:
     async def aflush(self) -> None:
         """See `flush`."""
         if isinstance(self._backend, Relaxed):
-            await drive.in_thread(self._backend.unstored.flush)
+            await self._backend.unstored.aflush()
 
     def close(self) -> None:
         """Release everything. Idempotent; later calls raise `ClosedError`."""
@@ -160,6 +160,9 @@ class OpenStore:
         """Keep nothing at hand of exactly this thread, or (None) of any; stored is all as before.
 
         It clears what this process remembers and the `cache`, and of this store the `hot` one.
+
+        Raises:
+            ThreadkeepError: the hot store could not be reached, and has it still.
         """
         self._working_set.forget(thread)
         if isinstance(self._front, Cached):

@@ -24,9 +24,10 @@ from threadkeep.backends.caching.kept import Fresh, Kept
 from threadkeep.backends.memory import MemoryBackend
 from threadkeep.backends.open import open_hot
 from threadkeep.backends.postgres import PostgresBackend
+from threadkeep.backends.postgres import backend as postgres_backend
 from threadkeep.backends.sqlite import SqliteBackend
 from threadkeep.engine.model import Batch, ReadSegments, Segment, Span
-from threadkeep.errors import InvalidArgumentError, OpenError
+from threadkeep.errors import InvalidArgumentError, OpenError, UnreachableError
 from threadkeep.saver import Saver
 from threadkeep.testing import BackendContract, Blocking
 from threadkeep.testing.records import NOW, THREAD, segment
@@ -448,10 +449,39 @@ def test_a_hot_store_that_is_absent_is_missed_by_nobody(tmp_path, caplog, monkey
         for _ in range(3):
             graph(saver).invoke({"said": [{"text": "question " * 40}]}, config())
         assert len(said(saver)) == 6
-        saver.clear_cache()
         saver.delete_thread("t")
     warned = [r for r in caplog.records if "left alone" in r.getMessage()]
     assert len(warned) == 1, "it is not asked again and again"
+
+
+def test_what_a_hot_store_damages_is_not_taken(saver, hot):
+    before = said(saver)
+    (key,) = hot(":s")
+    for field, data in hot.client.hgetall(key).items():
+        hot.client.hset(key, field, bytes([data[0] ^ 1]) + data[1:])
+    assert said(saver) == before
+    spy = Spy(saver)
+    assert said(saver) == before
+    assert spy.segments == 0, "it was filled again"
+
+
+def test_a_store_that_cannot_be_cleared_is_told(tmp_path):
+    with PostgresSaver(url_for(tmp_path), max_size=2, hot=nobody()) as saver:
+        saver.setup()
+        graph(saver).invoke({"said": []}, config())
+        for thread in ("t", None):
+            with pytest.raises(UnreachableError):
+                saver.clear_cache(thread)
+
+
+def test_a_database_that_cannot_be_named_goes_without(tmp_path, monkeypatch, caplog):
+    with PostgresSaver(url_for(tmp_path), max_size=2, hot=redis_url()) as saver:
+        saver.setup()
+        refused = "SELECT 1 / 0, 2, 3 WHERE %s IS NOT NULL"
+        monkeypatch.setattr(postgres_backend, "_IDENTITY", refused)
+        graph(saver).invoke({"said": [{"text": "question"}]}, config())
+        assert len(said(saver)) == 2
+    assert "left alone" in caplog.text
 
 
 def test_awaiting_calls_have_it_too(tmp_path, saver):
@@ -469,10 +499,13 @@ def test_awaiting_calls_have_it_too(tmp_path, saver):
     asyncio.run(main())
 
 
-@pytest.mark.parametrize("url", ["redis+cluster://127.0.0.1:7000", "http://nothing", "redis://a:b"])
+@pytest.mark.parametrize(
+    "url", ["redis+cluster://u:hunter2@127.0.0.1", "http://nothing", "redis://a:b", ""]
+)
 def test_a_url_of_no_single_server_is_refused(tmp_path, url):
-    with pytest.raises((InvalidArgumentError, OpenError)):
+    with pytest.raises((InvalidArgumentError, OpenError)) as caught:
         PostgresSaver(url_for(tmp_path), hot=url)
+    assert "hunter2" not in str(caught.value)
 
 
 def test_stores_without_a_name_are_refused(tmp_path):
@@ -510,7 +543,7 @@ def test_what_failed_is_left_alone_for_a_while():
             now = at
             assert await hot.find(everything("t")) == []
             await hot.keep(Fresh("t", 0, [seg()]))
-            await hot.clear("t")
+            await hot.let_go("t")
 
     asyncio.run(main())
     assert store.asked == 2

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
+import operator
 import subprocess
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, TypedDict
 
 import postgres_kit
 import pytest
 from engine_kit import Chain, checkpoint, config, run_config
 from langchain_core.messages import HumanMessage
 from langgraph.checkpoint.base.id import uuid6
+from langgraph.graph import END, START, StateGraph
 from psycopg_pool import AsyncConnectionPool
 
 from threadkeep import AsyncPostgresSaver, GroupCommit, MemorySaver, open_saver
@@ -35,6 +39,10 @@ from .backends import BACKENDS, SHARED, open_backend, url_of
 
 SELDOM = GroupCommit(ack="relaxed", flush_every=60)
 LONG = "x" * 90
+
+
+class Said(TypedDict):
+    said: Annotated[list[str], operator.add]
 
 
 class Store(MemoryBackend):
@@ -325,6 +333,27 @@ def test_housekeeping_comes_after_what_was_saved() -> None:
         assert saver.check().ok
 
 
+def test_what_was_read_before_a_prune_is_not_built_on_after_it() -> None:
+    store = Store()
+    saver = Saver(store, group_commit=SELDOM)
+    chain = talk(saver, 3)
+    saver.flush()
+    saver.clear_cache("t")  # so that the parent has to be read
+    fetch = store.fetch
+
+    def fetch_and_prune(reads: Any) -> Any:
+        replies = fetch(reads)
+        store.fetch = fetch  # type: ignore[method-assign]
+        saver.prune(["t"])
+        return replies
+
+    store.fetch = fetch_and_prune  # type: ignore[method-assign]
+    chain.put(m=[LONG], n=4)
+    saver.flush()
+    assert saver.get_tuple(config()).checkpoint["channel_values"] == {"m": [LONG], "n": 4}
+    assert saver.check().ok
+
+
 def test_housekeeping_beside_runs_loses_nothing() -> None:
     """In one process nothing is refused: runs, prunes and copies beside each other."""
     with MemorySaver(group_commit=GroupCommit(ack="relaxed", flush_every=0.002)) as saver:
@@ -349,6 +378,154 @@ def test_housekeeping_beside_runs_loses_nothing() -> None:
             assert found.checkpoint["channel_values"] == chain.values
             assert found.pending_writes == [("task", "n", 149)]
         assert saver.check().ok
+
+
+# -- a thread that is deleted under a run --------------------------------------------------
+
+
+def late(saver: Any, parent: Any) -> Any:
+    """The next checkpoint of a run that has not heard of a deletion."""
+    values = {"m": [f"SECRET {LONG}"]}
+    return saver.put(parent, checkpoint(str(uuid6()), values, {"m": 1}), {}, {"m": 1})
+
+
+@pytest.mark.parametrize("whose", ["mine", "another's"])
+@pytest.mark.parametrize("flushed", [0, 1, 2])
+def test_deletion_stays_deleted_for_a_run_under_way(whose: str, flushed: int) -> None:
+    store = Store()
+    saver = Saver(store, group_commit=SELDOM)
+    at = late(saver, config())
+    for number in range(3):
+        at = late(saver, at)
+        if number < flushed:
+            saver.flush()
+    (saver if whose == "mine" else Saver(store)).delete_thread("t")
+    for _ in range(4):
+        with suppress(LostSavesError, ThreadDeletedError):
+            at = late(saver, at)
+            saver.flush()
+        with suppress(LostSavesError, ThreadDeletedError):
+            saver.put_writes(at, [("m", "SECRET")], "task")
+    with suppress(LostSavesError):
+        saver.flush()
+    assert shown(Saver(store)) == []
+    late(saver, config())  # another run begins anew
+    saver.flush()
+    assert len(shown(Saver(store))) == 1
+
+
+@pytest.mark.parametrize("whose", ["mine", "another's"])
+@pytest.mark.parametrize("backend", SHARED)
+def test_a_graph_that_runs_on_does_not_bring_its_thread_back(
+    backend: str, whose: str, tmp_path: Path
+) -> None:
+    how = GroupCommit(ack="relaxed", flush_every=0.005)
+    with (
+        open_backend(backend, tmp_path, group_commit=how) as saver,
+        open_backend(backend, tmp_path) as other,
+    ):
+
+        def step(state: dict[str, Any]) -> dict[str, Any]:
+            if len(state["said"]) == 12:
+                (saver if whose == "mine" else other).delete_thread("t")
+            return {"said": [f"SECRET {len(state['said'])} {LONG}"]}
+
+        builder: StateGraph[Any] = StateGraph(Said)
+        builder.add_node("step", step)
+        builder.add_edge(START, "step")
+        builder.add_conditional_edges(
+            "step", lambda state: END if len(state["said"]) > 30 else "step"
+        )
+        with suppress(LostSavesError, ThreadDeletedError):
+            builder.compile(checkpointer=saver).invoke(
+                {"said": [LONG]}, {"configurable": {"thread_id": "t"}, "recursion_limit": 100}
+            )
+        with suppress(LostSavesError):
+            saver.flush()
+        assert list(other.list(config())) == []
+
+
+# -- calls that are interrupted ------------------------------------------------------------
+
+
+def test_an_interrupted_save_holds_up_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    store = Store()
+    saver = Saver(store, group_commit=SELDOM)
+    talk(saver, 2, "u")
+    chain = talk(saver, 2)
+    saver.flush()
+    chain.put(n=7)
+
+    def interrupted(_batch: Any) -> int:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(saver._backend.batches, "size", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            saver.put_writes(config("v", checkpoint_id="1"), [("n", 1)], "task")
+    saver._backend.unstored._held.add("t")  # as if interrupted while something was removed
+    saver.put_writes(chain.at, [("n", 8)], "other")
+    saver.flush()
+    assert saver.get_tuple(config()).pending_writes == [("other", "n", 8)]
+    assert saver._backend.unstored._size == 0
+
+
+def test_a_store_that_is_down_is_asked_once() -> None:
+    store = Store()
+    saver = Saver(store, group_commit=replace(SELDOM, max_batch=10))
+    for number in range(55):
+        talk(saver, 1, f"thread {number}")
+    saver.flush()
+    for number in range(55):
+        saver.put_writes(config(f"thread {number}", checkpoint_id="00000001"), [("n", 0)], "x")
+    asked = []
+    store._look = lambda _changes: asked.append(1) or down()  # type: ignore[method-assign]
+
+    def down() -> None:
+        raise UnreachableError
+
+    with pytest.raises(UnreachableError):
+        saver.flush()
+    assert len(asked) == 1
+
+
+def test_what_is_refused_for_a_moment_is_kept() -> None:
+    """A program's own transaction is open on the connection, say."""
+    store = Store()
+    saver = Saver(store, group_commit=SELDOM)
+    talk(saver, 3)
+
+    def refused(_changes: Any) -> None:
+        raise InvalidArgumentError("The given connection is in the middle of a transaction.")
+
+    look, store._look = store._look, refused  # type: ignore[method-assign]
+    saver._backend.unstored.flush_quietly()
+    store._look = look  # type: ignore[method-assign]
+    with pytest.raises(InvalidArgumentError):
+        saver.get_tuple(config())
+    assert shown(saver) == expected(3)
+
+
+async def test_those_who_wait_for_a_store_hold_up_nobody_else(tmp_path: Path) -> None:
+    async with open_backend("postgres", tmp_path, group_commit=SELDOM) as saver:
+        for number in range(40):
+            await saver.aput(*Chain(saver, f"t{number}").arguments(n=1))
+        go_on = threading.Event()
+        commit_many = saver._backend._backend.commit_many
+
+        def slow(changes: Any) -> Any:
+            assert go_on.wait(30)
+            return commit_many(changes)
+
+        saver._backend._backend.commit_many = slow
+        reads = [asyncio.create_task(saver.aget_tuple(config(f"t{n}"))) for n in range(40)]
+        await asyncio.sleep(0)
+        async with open_saver(f"sqlite:///{tmp_path / 'other.db'}") as other:
+            assert await other.aget_tuple(config()) is None
+        assert not any(read.done() for read in reads)
+        go_on.set()
+        found = await asyncio.gather(*reads)
+        assert [one.checkpoint["channel_values"] for one in found] == [{"n": 1}] * 40
 
 
 # -- the end -----------------------------------------------------------------------------
@@ -392,6 +569,17 @@ async def test_a_store_that_can_only_be_awaited_is_refused() -> None:
     async with AsyncConnectionPool(postgres_kit.url(), open=False) as pool:
         with pytest.raises(InvalidArgumentError, match="URL"):
             AsyncPostgresSaver(pool, group_commit=SELDOM)
+
+
+def test_what_cannot_be_stored_at_the_end_is_told_once() -> None:
+    store = Store()
+    saver = Saver(store, group_commit=SELDOM)
+    talk(saver, 2)
+    talk(saver, 2, "u")
+    store.down = True
+    with pytest.raises(LostSavesError, match="8 saves"):
+        saver.close()
+    saver.close()
 
 
 def test_once_closed_nothing_is_taken() -> None:

@@ -64,7 +64,8 @@ class GroupCommit:
     def __post_init__(self) -> None:
         if not is_count(self.max_batch, 1):
             refuse("max_batch", self.max_batch, "Give 1 or more.")
-        if not isinstance(self.max_wait, int | float) or not 0 <= self.max_wait <= _LONGEST_WAIT:
+        waits = self.max_wait == 0 or is_time(self.max_wait)
+        if type(self.max_wait) is bool or not waits or self.max_wait > _LONGEST_WAIT:
             refuse("max_wait", self.max_wait, f"Give seconds from 0 to {_LONGEST_WAIT}.")
         if self.ack not in ("durable", "relaxed"):
             refuse("ack", self.ack, 'Give "durable" or "relaxed".')

@@ -12,9 +12,9 @@ Only what it takes to store batches that were answered lives here. Invariants:
 from __future__ import annotations
 
 import threading
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple, TypeAlias, TypeGuard
 
 from threadkeep import forks
 from threadkeep.backends.base import Backend, GroupingBackend
@@ -27,10 +27,11 @@ from threadkeep.engine.model import (
     ReadThread,
 )
 from threadkeep.errors import (
-    BackendError,
     ClosedError,
+    ConflictError,
     SegmentTakenError,
     StaleThreadError,
+    ThreadDeletedError,
     ThreadkeepError,
     UnreachableError,
 )
@@ -40,7 +41,9 @@ from threadkeep.relaxed.waiting import Outcome
 _APART = 2**70  # names of one life of a thread; no generation is as large
 _NO_GENERATION = -1
 _LIVES = 10_000  # threads of which it is remembered that something was lost or removed
+_GONE = 100_000  # checkpoints that are remembered as gone
 _OVERHEAD = 500  # bytes that a save takes beside its payload, about
+Key: TypeAlias = tuple[str, str, str | None]  # thread, namespace, checkpoint
 _FOR_ALL = (UnreachableError, ClosedError)  # failures that no single change has caused
 
 
@@ -71,16 +74,37 @@ class Names:
             while len(self._lives) > _LIVES:
                 self._before = max(self._before, self._lives.pop(next(iter(self._lives)))) + 1
 
-    def name(self, thread: str, generation: int) -> int:
-        """What the engine is told."""
+    def offset(self, thread: str) -> int:
+        """What is added to a generation for the engine."""
         with self._lock:
-            return generation + self._lives.get(thread, self._before) * _APART
+            return self._lives.get(thread, self._before) * _APART
 
     def meant(self, thread: str, name: int) -> int | None:
         """What the store knows it by; None where that has passed."""
-        with self._lock:
-            generation = name - self._lives.get(thread, self._before) * _APART
+        generation = name - self.offset(thread)
         return generation if abs(generation) < _APART // 2 else None
+
+
+class Asked(NamedTuple):
+    """Reads as the store is asked, and what to add to the generations that it answers with.
+
+    That is settled before it answers: what is removed meanwhile makes the answer an old one.
+    """
+
+    reads: list[Read]
+    offsets: list[int]
+
+    def named(self, replies: Sequence[Any]) -> list[Any]:
+        """The replies, with generations as the engine is to know them."""
+        return [
+            replace(reply, generation=reply.generation + offset) if offset else reply
+            for reply, offset in zip(replies, self.offsets, strict=True)
+        ]
+
+
+def _tells(read: Read) -> TypeGuard[ReadCheckpoint | ReadThread]:
+    """Whether the reply tells the generation."""
+    return isinstance(read, ReadCheckpoint | ReadThread)
 
 
 class Batches:
@@ -91,21 +115,24 @@ class Batches:
         most: batches in one transaction at most.
     """
 
+    together = True
+
     def __init__(self, backend: Backend, most: int) -> None:
         self._backend = backend
         self._most = most
         self._names = Names()
+        self._gone: dict[Key, None] = {}  # checkpoints that were lost with a deleted thread
 
     # -- generations -----------------------------------------------------------------
 
-    def named(self, read: Read, reply: Any) -> Any:
-        """A reply, with the generation as the engine is to know it."""
-        if isinstance(read, ReadCheckpoint | ReadThread):
-            return replace(reply, generation=self._names.name(read.thread, reply.generation))
-        return reply
+    def asked(self, reads: Sequence[Read]) -> Asked:
+        """Reads that are about to be answered."""
+        return Asked(
+            [self._meant(read) for read in reads],
+            [self._names.offset(read.thread) if _tells(read) else 0 for read in reads],
+        )
 
-    def meant(self, read: Read) -> Read:
-        """A read, with the generation as the store knows it."""
+    def _meant(self, read: Read) -> Read:
         if isinstance(read, ReadSegments) and read.generation is not None:
             known = self._names.meant(read.thread, read.generation)
             return replace(read, generation=_NO_GENERATION if known is None else known)
@@ -116,7 +143,17 @@ class Batches:
 
         Raises:
             StaleThreadError: it is built on what was lost or removed.
+            ThreadDeletedError: it is of a run that is older than its thread's deletion. That a
+                store tells by the parent's age, where that was stored: here it may not be.
         """
+        above = [(batch.thread, row.ns, row.parent) for row in batch.checkpoints]
+        above += [(batch.thread, row.ns, row.checkpoint_id) for row in batch.writes]
+        own = [(batch.thread, row.ns, row.id) for row in batch.checkpoints]
+        if any(key in self._gone for key in above):
+            self._remember(own)
+            raise ThreadDeletedError(thread=batch.thread)
+        for key in own:
+            self._gone.pop(key, None)
         if batch.generation is None:
             return batch
         known = self._names.meant(batch.thread, batch.generation)
@@ -124,9 +161,16 @@ class Batches:
             raise StaleThreadError(thread=batch.thread)
         return batch._replace(generation=known)
 
-    def lost(self, thread: str) -> None:
+    def lost(self, thread: str, items: Sequence[Batch], *, deleted: bool) -> None:
         """See `Storing.lost`."""
         self._names.begin(thread)
+        if deleted:
+            self._remember((thread, row.ns, row.id) for one in items for row in one.checkpoints)
+
+    def _remember(self, gone: Iterable[Key]) -> None:
+        self._gone.update(dict.fromkeys(gone))
+        while len(self._gone) > _GONE:
+            del self._gone[next(iter(self._gone))]
 
     # -- storing ---------------------------------------------------------------------
 
@@ -158,6 +202,9 @@ class Batches:
         failed: dict[str, ThreadkeepError] = {}
         for at in range(0, len(batches), self._most):
             failed |= self._group(batches[at : at + self._most])
+            down = next((e for e in failed.values() if isinstance(e, _FOR_ALL)), None)
+            if down is not None:  # (the others would wait as long for nothing)
+                return failed | {b.thread: down for b in batches[at + self._most :]}
         return failed
 
     def _group(self, batches: list[Batch]) -> dict[str, ThreadkeepError]:
@@ -203,7 +250,9 @@ class Batches:
                 self._names.begin(thread)
 
 
+_REFUSALS = (StaleThreadError, SegmentTakenError, ThreadDeletedError, ConflictError)
+
+
 def _is_refusal(error: ThreadkeepError) -> bool:
     """Whether doing the same again can never succeed."""
-    refusals = (StaleThreadError, SegmentTakenError)
-    return isinstance(error, refusals) or not isinstance(error, BackendError)
+    return isinstance(error, _REFUSALS)

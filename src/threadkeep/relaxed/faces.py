@@ -19,7 +19,7 @@ from threadkeep.backends.base import (
     MigratingBackend,
 )
 from threadkeep.backends.grouping import GroupCommit
-from threadkeep.engine.model import Batch, Change, CopyThread, DropThread, Read
+from threadkeep.engine.model import Batch, Change, CopyThread, DropThread, Read, ReadCheckpoint
 from threadkeep.errors import InvalidArgumentError, ThreadkeepError
 from threadkeep.relaxed.batches import Batches
 from threadkeep.relaxed.merging import only_adds
@@ -33,6 +33,7 @@ class Relaxed:
         self._backend = backend
         self.batches = Batches(backend, how.max_batch)
         self.unstored = Waiting(how, self.batches)
+        self._is_reached = False
         native = backend.asynchronous if isinstance(backend, DualBackend) else None
         self.asynchronous = None if native is None else AsyncRelaxed(native, self)
 
@@ -41,8 +42,8 @@ class Relaxed:
         threads = _threads_read(reads)
         if not self.unstored.clean(threads):
             self.unstored.flush(threads)
-        replies = self._backend.fetch([self.batches.meant(read) for read in reads])
-        return [self.batches.named(*each) for each in zip(reads, replies, strict=True)]
+        asked = self.batches.asked(reads)
+        return asked.named(self._backend.fetch(asked.reads))
 
     def commit(self, change: Change) -> None:
         """Note the change to be stored soon; one that removes anything is carried out."""
@@ -66,6 +67,12 @@ class Relaxed:
         finally:
             self._backend.close()
 
+    def reach(self) -> None:
+        """Ask the store for nothing in particular."""
+        if not self._is_reached:
+            self._backend.fetch([ReadCheckpoint("", "")])
+            self._is_reached = True
+
     def migrate(self) -> None:
         """See `MigratingBackend.migrate`."""
         if isinstance(self._backend, MigratingBackend):
@@ -80,20 +87,32 @@ class AsyncRelaxed:
         self._blocking = blocking
         self._batches = blocking.batches
         self._unstored = blocking.unstored
+        self._is_ready = False
 
     async def fetch(self, reads: Sequence[Read]) -> list[Any]:
         """See `AsyncBackend.fetch`."""
-        unstored, threads = self._unstored, _threads_read(reads)
-        if not unstored.clean(threads):
-            await drive.in_thread(partial(unstored.flush, threads))
-        replies = await self._backend.fetch([self._batches.meant(read) for read in reads])
-        return [self._batches.named(*each) for each in zip(reads, replies, strict=True)]
+        await self._ready()
+        await self._unstored.aflush(_threads_read(reads))
+        asked = self._batches.asked(reads)
+        return asked.named(await self._backend.fetch(asked.reads))
 
     async def commit(self, change: Change) -> None:
         """See `Relaxed.commit`."""
-        adds = isinstance(change, Batch) and only_adds(change)
-        if not (adds and self._unstored.added(change.thread, change)):  # type: ignore[arg-type, union-attr] # as `adds` says
-            await drive.in_thread(partial(self._blocking.commit, change))
+        await self._ready()
+        if isinstance(change, Batch) and only_adds(change):
+            await self._unstored.aadd(change.thread, change)
+        else:
+            await self._unstored.alone(partial(self._blocking.commit, change))
+
+    async def _ready(self) -> None:
+        """Reach the store once as the flusher will.
+
+        At the program's end it may be too late: threads, which a pool of connections has,
+        cannot be started any more from Python 3.12 on.
+        """
+        if not self._is_ready:
+            await self._unstored.alone(self._blocking.reach)
+            self._is_ready = True
 
     async def commit_many(self, changes: Sequence[Change]) -> list[ThreadkeepError | None]:
         """See `Relaxed.commit_many`."""
@@ -104,7 +123,7 @@ class AsyncRelaxed:
     async def close(self) -> None:
         """See `Relaxed.close`."""
         try:
-            await drive.in_thread(self._unstored.close)
+            await self._unstored.alone(self._unstored.close)
         finally:
             await self._backend.close()
 

@@ -11,21 +11,29 @@ Only the list lives here, and who stores it when; what waits, and how that is st
 
 from __future__ import annotations
 
+import asyncio
 import atexit
 import logging
 import threading
 import weakref
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Generic, NamedTuple, Protocol, TypeAlias, TypeVar
 
-from threadkeep import forks
+from threadkeep import drive, forks
 from threadkeep.backends.grouping import GroupCommit
-from threadkeep.errors import BackendError, ClosedError, LostSavesError, ThreadkeepError
+from threadkeep.errors import (
+    BackendError,
+    ClosedError,
+    LostSavesError,
+    ThreadDeletedError,
+    ThreadkeepError,
+)
 
 Item = TypeVar("Item")
+T = TypeVar("T")
 
 Threads: TypeAlias = Collection[str] | None
 """Some threads, or (None) all of them."""
@@ -47,7 +55,12 @@ class Outcome(NamedTuple):
 
 
 class Storing(Protocol[Item]):
-    """What knows the items, and how they are stored."""
+    """What knows the items, and how they are stored.
+
+    `together`: to store what waits in all threads costs little more than in one.
+    """
+
+    together: bool
 
     def size(self, item: Item) -> int:
         """About how many bytes it takes; the same each time."""
@@ -62,8 +75,8 @@ class Storing(Protocol[Item]):
     def store(self, waiting: Mapping[str, Sequence[Item]]) -> Mapping[str, Outcome]:
         """Store what waits, by thread. Failures are outcomes."""
 
-    def lost(self, thread: str) -> None:
-        """Note that all that waited in a thread is lost. Quick."""
+    def lost(self, thread: str, items: Sequence[Item], *, deleted: bool) -> None:
+        """Note that what waited in a thread is lost, with the thread itself or not. Quick."""
 
 
 @dataclass(slots=True)
@@ -92,6 +105,7 @@ class Waiting(Generic[Item]):
         self._lock = threading.Lock()  # of all this; held for moments only
         self._storing = threading.Lock()  # one at a time, so that the order is kept
         self._flusher: threading.Thread | None = None
+        self._turns: dict[asyncio.AbstractEventLoop, asyncio.Lock] = {}
         self._end = threading.Event()
 
     def before_fork(self) -> None:
@@ -112,9 +126,20 @@ class Waiting(Generic[Item]):
                 one was not noted.
         """
         while not self.added(thread, item):
-            with self._storing:  # waits for whoever stores or removes something now
-                if self._is_full:
-                    self._make_room(thread)
+            self._wait(thread)
+
+    async def aadd(self, thread: str, item: Item) -> None:
+        """See `add`."""
+        while not self.added(thread, item):
+            await self.alone(partial(self._wait, thread))
+
+    def _wait(self, thread: str) -> None:
+        """Wait for whoever stores or removes something now, and for room."""
+        with self._storing:
+            with self._lock:
+                self._held.discard(thread)  # (left there by who was interrupted)
+            if self._is_full:
+                self._make_room(thread)
 
     def _make_room(self, thread: str) -> None:
         self._store(None)
@@ -133,11 +158,12 @@ class Waiting(Generic[Item]):
             if thread in self._held or self._is_full:
                 return False
             item = self._to.admitted(item)
-            lane = self._lanes.setdefault(thread, _Lane())
-            lane.items.append(item)
             size = self._to.size(item)
-            lane.size += size
+            lane = self._lanes.get(thread, _Lane())
             self._size += size
+            lane.size += size
+            lane.items.append(item)
+            self._lanes[thread] = lane  # (last: an interrupted call leaves no empty one)
             self._start()
         return True
 
@@ -171,8 +197,28 @@ class Waiting(Generic[Item]):
         with self._storing:
             self._flush(threads)
 
+    async def aflush(self, threads: Threads = None) -> None:
+        """See `flush`."""
+        if not self.clean(threads):
+            await self.alone(partial(self.flush, threads))
+
+    async def alone(self, call: Callable[[], T]) -> T:
+        """Do something that may take long in a thread: of each event loop one at a time.
+
+        So what waits for a store that does not answer holds up nobody else.
+        """
+        loop = asyncio.get_running_loop()
+        if loop not in self._turns:
+            for ended in [known for known in tuple(self._turns) if known.is_closed()]:
+                self._turns.pop(ended, None)
+            self._turns[loop] = asyncio.Lock()
+        async with self._turns[loop]:
+            return await drive.in_thread(call)
+
     def _flush(self, threads: Threads) -> None:
-        self._store(threads)
+        # Who waited for the turn may find that others have stored it.
+        if not self.clean(threads):
+            self._store(None if self._to.together else threads)
         with self._lock:
             self._tell(list(self._untold) if threads is None else threads)
 
@@ -187,33 +233,37 @@ class Waiting(Generic[Item]):
         with self._lock:
             for thread, outcome in outcomes.items():
                 self._settle(thread, outcome)
+        kept = [o.error for o in outcomes.values() if o.error is not None and not o.lost]
+        if kept:
+            log = "What %d threads saved is not stored yet, and will be tried again: %s"
+            _log.warning(log, len(kept), kept[0])
 
     def _settle(self, thread: str, outcome: Outcome) -> None:
         """Let go of what is stored or lost. The caller holds the lock."""
         if outcome.error is not None and outcome.lost:
             # What was saved meanwhile builds on what is lost.
             lost = self._let_go(thread, None)
-            self._to.lost(thread)
-            self._note(thread, _lost(thread, lost, outcome.error))
+            self._to.lost(thread, lost, deleted=isinstance(outcome.error, ThreadDeletedError))
+            self._note(thread, _lost(len(lost), outcome.error, thread))
             return
         self._let_go(thread, outcome.done)
         if outcome.error is not None:
-            log = "Thread %r is not stored yet, and will be tried again: %s"
-            _log.warning(log, thread, outcome.error)
             self._note(thread, outcome.error)
 
-    def _let_go(self, thread: str, count: int | None) -> int:
-        """Let go of the first items of a thread, or of all; how many these are."""
+    def _let_go(self, thread: str, count: int | None) -> Sequence[Item]:
+        """Let go of the first items of a thread, or of all; which these are."""
         lane = self._lanes.get(thread)
         if lane is None:
-            return 0
+            return ()
         gone, lane.items = lane.items[:count], lane.items[len(lane.items[:count]) :]
         size = sum(map(self._to.size, gone))
         lane.size -= size
         self._size -= size
         if not lane.items:
             del self._lanes[thread]
-        return len(gone)
+        if not self._lanes:
+            self._size = 0  # (whatever an interrupted call has left)
+        return gone
 
     def _note(self, thread: str, error: ThreadkeepError) -> None:
         self._untold[thread] = error
@@ -234,9 +284,9 @@ class Waiting(Generic[Item]):
             ThreadkeepError: as `flush`.
         """
         with self._storing:
-            with self._lock:
-                self._held |= set(threads)
             try:
+                with self._lock:
+                    self._held |= set(threads)
                 if forget:
                     self._forget(threads)
                 self._flush(threads)
@@ -253,7 +303,7 @@ class Waiting(Generic[Item]):
     def _forget(self, threads: Collection[str]) -> None:
         with self._lock:
             for thread in threads:
-                self._let_go(thread, None)
+                self._to.lost(thread, self._let_go(thread, None), deleted=True)
                 self._untold.pop(thread, None)
 
     # -- from time to time -----------------------------------------------------------
@@ -263,8 +313,10 @@ class Waiting(Generic[Item]):
         _lists.add(self)
         if self._flusher is None:
             target = partial(_flush_now_and_then, weakref.ref(self), self._end, self._how)
-            self._flusher = threading.Thread(target=target, name="threadkeep-flush", daemon=True)
-            self._flusher.start()
+            flusher = threading.Thread(target=target, name="threadkeep-flush", daemon=True)
+            with suppress(RuntimeError):  # the program ends: then it is stored at the very end
+                flusher.start()
+                self._flusher = flusher
 
     def flush_quietly(self) -> None:
         """Store what waits; what fails is told at the next call."""
@@ -278,11 +330,24 @@ class Waiting(Generic[Item]):
             _log.exception("What was saved could not be stored, and will be tried again.")
 
     def close(self) -> None:
-        """Store what waits and begin nothing any more. Idempotent. Raises as `flush`."""
-        self._closed = True
+        """Store what waits and begin nothing any more. Idempotent.
+
+        Raises:
+            LostSavesError: some of it could not be stored, and is lost.
+        """
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
         self._end.set()
         try:
             self.flush()
+        except ThreadkeepError as error:
+            with self._lock:
+                left = sum(len(self._let_go(thread, None)) for thread in list(self._lanes))
+            if left:
+                raise _lost(left, error) from error
+            raise
         finally:
             _lists.discard(self)
 
@@ -315,7 +380,7 @@ def _anew(error: ThreadkeepError) -> ThreadkeepError:
     return own
 
 
-def _lost(thread: str, saves: int, cause: ThreadkeepError) -> LostSavesError:
+def _lost(saves: int, cause: ThreadkeepError, thread: str | None = None) -> LostSavesError:
     error = LostSavesError(
         f"{saves} saves that were answered before they were stored are lost: {cause.message}",
         hint="Run the thread again: it goes on from its last stored checkpoint.",

@@ -155,6 +155,8 @@ class Calls:
         changed: told of a thread, just before a call of it begins to wait.
     """
 
+    together = False
+
     def __init__(self, home: Home, changed: Callable[[str], None]) -> None:
         self._home = home
         self._changed = changed
@@ -168,8 +170,8 @@ class Calls:
         self._changed(call.thread)
         return call
 
-    def lost(self, thread: str) -> None:
-        """See `Storing.lost`. Never called: what another saver fails to do is kept."""
+    def lost(self, thread: str, items: Sequence[Call], *, deleted: bool) -> None:
+        """See `Storing.lost`: nothing has to be remembered of it."""
 
     def store(self, waiting: Mapping[str, Sequence[Call]]) -> Mapping[str, Outcome]:
         """See `Storing.store`."""

@@ -23,7 +23,7 @@ from langgraph.checkpoint.base import (
     DeltaChannelHistory,
 )
 
-from threadkeep import drive, options
+from threadkeep import options
 from threadkeep.backends.caching import Cache
 from threadkeep.backends.grouping import GroupCommit
 from threadkeep.errors import InvalidArgumentError, ThreadkeepError
@@ -81,8 +81,8 @@ class Wrapped(BaseCheckpointSaver[Any]):
             self._waiting.flush(threads)
 
     async def _asettle(self, threads: Threads) -> None:
-        if self._waiting is not None and not self._waiting.clean(threads):
-            await drive.in_thread(partial(self._waiting.flush, threads))
+        if self._waiting is not None:
+            await self._waiting.aflush(threads)
 
     def close(self) -> None:
         """Store what waits, and close the saver inside if it can be closed. Raises as `flush`."""
@@ -110,7 +110,7 @@ class Wrapped(BaseCheckpointSaver[Any]):
 
     async def _aend(self) -> None:
         if self._waiting is not None:
-            await drive.in_thread(self._waiting.close)
+            await self._waiting.alone(self._waiting.close)
 
     def __enter__(self) -> Self:
         if hasattr(self._inner, "__enter__"):
@@ -284,8 +284,7 @@ class Wrapped(BaseCheckpointSaver[Any]):
 
     async def _aadd(self, waiting: Waiting[Call], call: Call) -> None:
         self._home.note()
-        if not waiting.added(call.thread, call):
-            await drive.in_thread(partial(waiting.add, call.thread, call))
+        await waiting.aadd(call.thread, call)
 
     # -- housekeeping ----------------------------------------------------------------
 
@@ -302,7 +301,7 @@ class Wrapped(BaseCheckpointSaver[Any]):
         """See `delete_thread`."""
         thread = str(thread_id)
         if self._waiting is not None and not self._waiting.clean([thread]):
-            await drive.in_thread(partial(self._let_go, self._waiting, thread))
+            await self._waiting.alone(partial(self._let_go, self._waiting, thread))
         with self._heads.changing([thread]):
             await self._inner.adelete_thread(thread_id)
 

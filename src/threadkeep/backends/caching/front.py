@@ -76,9 +76,9 @@ class AsyncCached:
     async def _note(self, change: Change) -> None:
         """Keep what was just stored; let go of what is there no more."""
         if not isinstance(change, Batch):
-            await self.clear(change.target if isinstance(change, CopyThread) else change.thread)
+            await self._let_go(change.target if isinstance(change, CopyThread) else change.thread)
         elif change.bump:
-            await self.clear(change.thread)
+            await self._let_go(change.thread)
         elif change.generation is not None and (change.segments or change.drop_segments):
             segments, drops = change.segments, change.drop_segments
             await self._keep(Fresh(change.thread, change.generation, segments, drops))
@@ -92,8 +92,14 @@ class AsyncCached:
         if self._kept is not None:
             self._kept.keep(fresh)
 
+    async def _let_go(self, thread: str) -> None:
+        if self._kept is not None:
+            self._kept.clear(thread)
+        if self._hot is not None:
+            await self._hot.let_go(thread)
+
     async def clear(self, thread: str | None = None) -> None:
-        """Keep nothing of a thread, or of any."""
+        """Keep nothing of a thread, or of any. Raises as `Hot.clear`."""
         if self._kept is not None:
             self._kept.clear(thread)
         if self._hot is not None:

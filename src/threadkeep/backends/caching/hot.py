@@ -2,8 +2,8 @@
 
 Only what is asked of it, and when it is left alone, lives here. Invariants: the server may be
 flushed, restarted, full or absent, and may drop any key by itself: what it does not have, or
-has of another generation, is not there, and nothing is raised for it; one that failed is left
-alone for a while.
+has of another generation, is not there, and nothing is raised for it (but to who clears it
+on purpose); one that failed is left alone for a while.
 """
 
 from __future__ import annotations
@@ -11,7 +11,9 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from typing import Any, Protocol
+from zlib import crc32
 
 from threadkeep.backends.base import AsyncBackend
 from threadkeep.backends.caching.kept import Fresh
@@ -20,6 +22,7 @@ from threadkeep.errors import SegmentTakenError, ThreadkeepError
 
 _PAUSE = 5.0  # seconds that a server which failed is left alone
 _MARK_LOG = 2**62  # no log of a thread has this number
+_CHECKSUM = 4  # bytes
 _MARK = Span(_MARK_LOG, 0, 1)
 _log = logging.getLogger("threadkeep")
 
@@ -57,24 +60,36 @@ class Hot:
         return f"{self._known}/{thread}"
 
     async def find(self, read: ReadSegments) -> list[Segment]:
-        """Those kept that overlap the spans."""
-        name = await self._name(read.thread)
-        asked = ReadSegments(name, (_MARK, *read.spans))
-        (found,) = await self._said(lambda: self._store.fetch([asked])) or [[]]
-        if not any(s == _mark(read.generation) for s in found):
-            return []
+        """Those kept that overlap the spans; nothing where anything of them is damaged."""
+
+        async def ask() -> list[Segment]:
+            asked = ReadSegments(await self._name(read.thread), (_MARK, *read.spans))
+            (found,) = await self._store.fetch([asked])
+            return list(found)
+
+        found = await self._said(ask) or []
         # (A server that is short of memory may have dropped the bytes and not the place.)
-        return [s for s in found if s.log != _MARK_LOG and s.data]
+        opened = [_opened(s) for s in found if s.data]
+        if None in opened:
+            await self.let_go(read.thread)
+            return []
+        segments = [s for s in opened if s is not None]
+        if _mark(read.generation) not in segments:
+            return []
+        return [s for s in segments if s.log != _MARK_LOG]
 
     async def keep(self, fresh: Fresh) -> None:
         """Keep segments, and let go of those that are gone."""
         thread, generation, segments, drops = fresh
-        marked = (_mark(generation), *segments)
-        name = await self._name(thread)
-        batch = Batch(name, 0, segments=marked, drop_segments=tuple(drops))
-        if await self._said(lambda: self._stored(batch)) is False:
-            await self.clear(thread)
-            await self._said(lambda: self._stored(batch))
+        marked = tuple(map(_sealed, (_mark(generation), *segments)))
+
+        async def store() -> bool:
+            name = await self._name(thread)
+            return await self._stored(Batch(name, 0, segments=marked, drop_segments=tuple(drops)))
+
+        if await self._said(store) is False:
+            await self.let_go(thread)
+            await self._said(store)
 
     async def _stored(self, batch: Batch) -> bool:
         """Whether it was; not where something else is in its place."""
@@ -84,13 +99,21 @@ class Hot:
             return False
         return True
 
+    async def let_go(self, thread: str) -> None:
+        """Let go of a thread, if the server can be reached: what it has is stale by its mark."""
+        await self._said(lambda: self.clear(thread))
+
     async def clear(self, thread: str | None = None) -> None:
-        """Let go of a thread, or of all of them."""
+        """Let go of a thread, or of all of them.
+
+        Raises:
+            ThreadkeepError: the server, or the store that it stands in front of, failed.
+        """
         name = await self._name(thread or "")
         if thread is None:
-            await self._said(lambda: self._store.clear(name))
+            await self._store.clear(name)
         else:
-            await self._said(lambda: self._store.commit(DropThread(name, 0)))
+            await self._store.commit(DropThread(name, 0))
 
     async def close(self) -> None:
         """Close its connections."""
@@ -103,10 +126,27 @@ class Hot:
         try:
             return await ask()
         except ThreadkeepError as error:
+            if self._clock() >= self._again_at:  # the first of those that were under way
+                _log.warning("The hot store is left alone for %g seconds: %s", _PAUSE, error)
             self._again_at = self._clock() + _PAUSE
-            _log.warning("The hot store is left alone for %g seconds: %s", _PAUSE, error)
             return None
 
 
 def _mark(generation: int | None) -> Segment:
     return Segment(_MARK_LOG, 0, 1, str(generation).encode())
+
+
+def _sealed(segment: Segment) -> Segment:
+    """As it is kept: with a checksum, as nobody else looks at what a cache has made of it."""
+    return replace(segment, data=segment.data + _checksum(segment, segment.data))
+
+
+def _opened(kept: Segment) -> Segment | None:
+    """The segment that was kept; None where it is damaged."""
+    data, checksum = kept.data[:-_CHECKSUM], kept.data[-_CHECKSUM:]
+    return replace(kept, data=data) if checksum == _checksum(kept, data) else None
+
+
+def _checksum(segment: Segment, data: bytes) -> bytes:
+    place = f"{segment.log} {segment.start} {segment.count}".encode()
+    return crc32(data, crc32(place)).to_bytes(_CHECKSUM, "big")

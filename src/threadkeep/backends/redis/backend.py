@@ -383,7 +383,7 @@ def hot_stores(url: Any) -> tuple[AsyncRedisBackend, AsyncRedisBackend]:
         OpenError: the URL cannot be read.
         InvalidArgumentError: it names a cluster.
     """
-    if not isinstance(url, str):
+    if not isinstance(url, str) or not url:
         refuse("hot", url, "Give the URL of a Redis server.")
     settings = Settings(
         *(url, "tk-hot", _HOT_TTL),
@@ -393,5 +393,7 @@ def hot_stores(url: Any) -> tuple[AsyncRedisBackend, AsyncRedisBackend]:
         patient=False,
     )
     if settings.is_cluster:
-        refuse("hot", url, "Give the URL of a single server, redis://host:6379/0.")
+        raise InvalidArgumentError(
+            "hot= is given a cluster.", hint="Give the URL of a single server, redis://host:6379/0."
+        )
     return _faces(OwnClient(settings), OwnAsyncClients(settings), settings)
