@@ -4,6 +4,7 @@ import pytest
 
 from threadkeep.backends.memory import MemoryBackend
 from threadkeep.backends.open import open_backend
+from threadkeep.backends.postgres import PostgresBackend
 from threadkeep.backends.redis import RedisBackend
 from threadkeep.backends.sqlite import SqliteBackend
 from threadkeep.engine.model import Batch
@@ -42,11 +43,19 @@ def test_memory(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "url", ["redis://localhost", "REDISS://h:1/0", "redis+cluster://h", "unix:///path"]
+    "url", ["redis://localhost", "REDISS://h:1/0", "Redis+Cluster://h", "UNIX:///path"]
 )
 def test_redis(url):
     backend = open_backend(url, prefix="p", ttl=1.5)
     assert isinstance(backend, RedisBackend)  # nothing is connected to before it is needed
+    backend.close()
+
+
+@pytest.mark.parametrize("scheme", ["postgresql", "POSTGRESQL", "Postgres"])
+@pytest.mark.parametrize("query", ["", "?schema=s", "?partition_by=month&sslmode=disable"])
+def test_postgres(scheme, query):
+    backend = open_backend(f"{scheme}://user@localhost/database{query}")
+    assert isinstance(backend, PostgresBackend)  # nothing is connected to before it is needed
     backend.close()
 
 

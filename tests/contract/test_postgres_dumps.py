@@ -201,6 +201,17 @@ def test_partitions_are_restored_over_any_others(programs, tmp_path, saved, ther
         assert saver.check().ok
 
 
+def test_all_that_a_url_may_say_is_understood(programs, tmp_path):
+    """Also in the scheme's other case, as other programs take it."""
+    store = filled(monthly).replace("postgresql://", "PostgreSQL://") + "&partition_by=month"
+    want = contents(store)
+    Dumps(store, programs).back_up(tmp_path / "backup")
+    Dumps(store, programs).restore(tmp_path / "backup", NOW, replace=True)
+    assert contents(store) == want
+    with pytest.raises(InvalidArgumentError, match="partition_by='week'"):
+        Dumps(f"{url()}?schema={SCHEMA}&partition_by=week", programs)
+
+
 @pytest.mark.parametrize(
     "in_the_way",
     [

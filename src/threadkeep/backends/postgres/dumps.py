@@ -20,10 +20,9 @@ import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg.rows import tuple_row
 
-from threadkeep.backends.given import without
 from threadkeep.backends.postgres import archives
 from threadkeep.backends.postgres.failures import DRIVER_ERRORS, mapped
-from threadkeep.backends.postgres.settings import Settings, checked_conninfo
+from threadkeep.backends.postgres.settings import settings_of
 from threadkeep.errors import (
     BackendError,
     InvalidArgumentError,
@@ -69,14 +68,13 @@ class Dumps:
         folder: where the programs are; "" for those of the PATH.
 
     Raises:
-        OpenError: the URL cannot be read, or one of the programs is not there.
-        InvalidArgumentError: it has a secret that the programs cannot be given.
+        OpenError: the URL cannot be read.
+        InvalidArgumentError: it has a secret that the programs cannot be given, or a parameter
+            of ours has no meaning.
     """
 
     def __init__(self, url: str, folder: str = "") -> None:
-        rest, schema = without("schema", url)
-        conninfo = checked_conninfo(rest)
-        self._settings = Settings(conninfo) if schema is None else Settings(conninfo, schema)
+        self._settings = settings_of(url)
         self._folder = folder
         self._arguments, self._environment = _public(self._settings.conninfo)
 
