@@ -144,6 +144,37 @@ def test_a_file_of_the_name_of_a_scheme(tmp_path, name):
         assert threadkeep("restore", "--replace", given, name, cwd=tmp_path)[0] == 0
 
 
+@pytest.mark.parametrize("name", ["a=1.db", "my host.db", "localhost=.db"])
+def test_a_file_of_a_name_with_an_equals_sign(tmp_path, path, name):
+    for given in ("backup.db", "backup.tkb"):
+        assert threadkeep("backup", path, given, cwd=tmp_path)[0] == 0
+        assert threadkeep("restore", "--replace", given, name, cwd=tmp_path)[0] == 0
+        assert threadkeep("backup", name, given, cwd=tmp_path)[0] == 0
+
+
+def test_a_file_of_the_name_of_a_connection_string(tmp_path):
+    fill(tmp_path / "host=a")
+    assert threadkeep("backup", "host=a", "backup.db", cwd=tmp_path)[0] == 0
+
+
+@pytest.mark.parametrize(
+    "store",
+    ["host=127.0.0.1 dbname=x password=hunter2", "service=mine", " user = me password=hunter2"],
+)
+@pytest.mark.parametrize("command", ["backup", "restore", "restore --replace", "migrate"])
+def test_a_connection_string_is_no_file(tmp_path, path, command, store):
+    for given in ("backup.db", "backup.tkb"):
+        assert main(["backup", str(path), str(tmp_path / given)]) == 0
+    before = names(tmp_path)
+    for given in ("backup.db", "backup.tkb"):
+        file = [given] if command != "migrate" else []
+        order = [store, *file] if command == "backup" else [*file, store]
+        code, said, (line,) = threadkeep(*command.split(), *order, cwd=tmp_path)
+        assert (code, said, names(tmp_path)) == (2, [], before)
+        assert "Write postgresql://" in line
+        assert "hunter2" not in line
+
+
 def test_where_postgres_programs_are_is_of_no_concern_to_sqlite(tmp_path, path):
     environment = {**os.environ, "TK_PG_BIN": str(tmp_path / "absent")}
     assert threadkeep("backup", path, tmp_path / "backup.db", env=environment)[0] == 0

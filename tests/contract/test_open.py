@@ -1,9 +1,12 @@
 """URLs to backends."""
 
+import traceback
+
 import pytest
 
 from threadkeep.backends.memory import MemoryBackend
-from threadkeep.backends.open import open_backend
+from threadkeep.backends.open import open_backend, open_hot
+from threadkeep.backends.postgres import PostgresBackend
 from threadkeep.backends.redis import RedisBackend
 from threadkeep.backends.sqlite import SqliteBackend
 from threadkeep.engine.model import Batch
@@ -42,11 +45,19 @@ def test_memory(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "url", ["redis://localhost", "REDISS://h:1/0", "redis+cluster://h", "unix:///path"]
+    "url", ["redis://localhost", "REDISS://h:1/0", "Redis+Cluster://h", "UNIX:///path"]
 )
 def test_redis(url):
     backend = open_backend(url, prefix="p", ttl=1.5)
     assert isinstance(backend, RedisBackend)  # nothing is connected to before it is needed
+    backend.close()
+
+
+@pytest.mark.parametrize("scheme", ["postgresql", "POSTGRESQL", "Postgres"])
+@pytest.mark.parametrize("query", ["", "?schema=s", "?partition_by=month&sslmode=disable"])
+def test_postgres(scheme, query):
+    backend = open_backend(f"{scheme}://user@localhost/database{query}")
+    assert isinstance(backend, PostgresBackend)  # nothing is connected to before it is needed
     backend.close()
 
 
@@ -81,6 +92,58 @@ def test_other_urls_are_refused_with_what_to_write(url, says):
     with pytest.raises(OpenError) as raised:
         open_backend(url)
     assert says in str(raised.value)
+
+
+PASSWORD = "hunter2"
+
+
+@pytest.mark.parametrize(
+    ("url", "says"),
+    [
+        (
+            "postgresql+psycopg://u:{}@h/db",
+            r"'postgresql\+psycopg' is unknown\.\sWrite postgresql://, without a driver",
+        ),
+        ("Postgres+asyncpg://u:{}@h/db", "Write postgresql://, without a driver"),
+        ("mysql://u:{}@h/db", r"'mysql' is unknown\.\sKnown are"),
+        ("mysql://h/db?passwd={}", "'mysql' is unknown"),
+        ("://u:{}@h/db", r"not a URL\.\sKnown are"),
+        ("u:{}@h/db", r"not a URL\.\sKnown are"),
+        ("password={}", "Write postgresql://user:password@host"),
+        ("host=h password={} application_name=x://y", "Write postgresql://user:password@host"),
+        ("dbname = db password = '{}'", "Write postgresql://user:password@host"),
+        ("h?pwd={}", "not a URL"),
+        (b"postgresql://u:{}@h/db", "bytes is not a URL"),
+        ("postgresql://u:{}@h/\udcff", "not valid Unicode"),
+        ("memory://u:{}@h", "Write memory://"),
+        ("sqlite://u:{}@h/x.db", "names a host"),
+        ("sqlite:///x.db?key={}", "Give options as arguments"),
+        ("redis://u:{}@h:port", "Write redis://"),
+        ("redis://u:{}@[h", "Write redis://"),
+    ],
+)
+def test_no_error_shows_a_password(url, says):
+    if isinstance(url, bytes):
+        url = url.replace(b"{}", PASSWORD.encode())
+    else:
+        url = url.replace("{}", PASSWORD)
+    with pytest.raises(OpenError, match=says) as raised:
+        open_backend(url)
+    assert PASSWORD not in "".join(traceback.format_exception(raised.value))
+
+
+@pytest.mark.parametrize("url", ["memory://", f"sqlite:////u:{PASSWORD}@x/y.db"])
+def test_no_error_about_an_option_shows_a_password(url):
+    with pytest.raises(InvalidArgumentError, match="has no option 'nonsense'") as raised:
+        open_backend(url, nonsense=3)
+    assert PASSWORD not in str(raised.value)
+
+
+@pytest.mark.parametrize("url", [f"redis+cluster://u:{PASSWORD}@h", f"redis://{PASSWORD}".encode()])
+def test_no_error_about_a_hot_store_shows_a_password(url):
+    with pytest.raises(InvalidArgumentError, match="hot=") as raised:
+        open_hot(url)
+    assert PASSWORD not in str(raised.value)
 
 
 @pytest.mark.parametrize("url", ["memory://", "sqlite:///:memory:"])

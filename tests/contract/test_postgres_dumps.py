@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 import psycopg
 import pytest
 from engine_kit import Chain, everything
-from postgres_kit import make, url
+from postgres_kit import hashed, make, monthly, plain, url
 
 from threadkeep import open_saver
 from threadkeep.backends.postgres.dumps import Dumps
@@ -157,6 +157,79 @@ def test_an_interrupted_dump_leaves_no_file(store, tmp_path):
         said = process.communicate(timeout=SECONDS)
     assert (process.returncode, *said) == (130, "", "threadkeep: interrupted\n")
     assert list(out.iterdir()) == []
+
+
+# -- partitions --------------------------------------------------------------------------
+
+
+def filled(layout):
+    """The URL of a schema that was made so, and holds a thread."""
+    make(SCHEMA, layout)
+    store = f"{url()}?schema={SCHEMA}"
+    with open_saver(store) as saver:
+        Chain(saver, "a").put(m=["x" * 90], n=1)
+    return store
+
+
+def kinds():
+    """The tables and indexes of the schema, and which of them are partitions, all in use."""
+    return execute(
+        "SELECT c.relname, c.relkind, c.relispartition, coalesce(i.indisvalid, true)"
+        " FROM pg_class c LEFT JOIN pg_index i ON i.indexrelid = c.oid"
+        f" WHERE c.relnamespace = '{SCHEMA}'::regnamespace ORDER BY 1"
+    )
+
+
+@pytest.mark.parametrize("there", [monthly, plain, hashed, None])
+@pytest.mark.parametrize("saved", [monthly, plain, hashed])
+def test_partitions_are_restored_over_any_others(programs, tmp_path, saved, there):
+    store = filled(saved)
+    Dumps(store, programs).back_up(tmp_path / "backup")
+    want, tables = contents(store), kinds()
+    if there is None:
+        execute(f"DROP SCHEMA {SCHEMA} CASCADE")
+    else:
+        filled(there)
+        with open_saver(store) as saver:
+            Chain(saver, "b").put(n=1)
+    Dumps(store, programs).restore(tmp_path / "backup", NOW, replace=there is not None)
+    assert contents(store) == want
+    assert kinds() == tables
+    assert all(is_valid for *_, is_valid in tables)
+    with open_saver(store, partition_by=None if saved is hashed else "month") as saver:
+        saver.setup()
+        assert saver.check().ok
+
+
+def test_all_that_a_url_may_say_is_understood(programs, tmp_path):
+    """Also in the scheme's other case, as other programs take it."""
+    store = filled(monthly).replace("postgresql://", "PostgreSQL://") + "&partition_by=month"
+    want = contents(store)
+    Dumps(store, programs).back_up(tmp_path / "backup")
+    Dumps(store, programs).restore(tmp_path / "backup", NOW, replace=True)
+    assert contents(store) == want
+    with pytest.raises(InvalidArgumentError, match="partition_by='week'"):
+        Dumps(f"{url()}?schema={SCHEMA}&partition_by=week", programs)
+
+
+@pytest.mark.parametrize(
+    "in_the_way",
+    [
+        "CREATE VIEW {}.theirs AS SELECT thread_id FROM {}.checkpoints",
+        """ALTER TABLE {}.checkpoints DETACH PARTITION {}.of_tests_0;
+        ALTER TABLE {}.of_tests_0 RENAME TO kept""",
+    ],
+)
+def test_a_restore_over_partitions_that_fails_has_changed_nothing(programs, tmp_path, in_the_way):
+    store = filled(monthly)
+    Dumps(store, programs).back_up(tmp_path / "backup")
+    execute(in_the_way.replace("{}", SCHEMA))
+    with open_saver(store) as saver:
+        Chain(saver, "b").put(n=1)
+    before, tables = contents(store), kinds()
+    with pytest.raises(BackendError, match="depend"):
+        Dumps(store, programs).restore(tmp_path / "backup", NOW, replace=True)
+    assert (contents(store), kinds()) == (before, tables)
 
 
 # -- what is refused ---------------------------------------------------------------------

@@ -5,7 +5,7 @@ Only how these are read and refused lives here; what each is for is its store's 
 
 from __future__ import annotations
 
-import math
+import sys
 from typing import NoReturn
 from urllib.parse import parse_qsl, quote, urlencode, urlsplit, urlunsplit
 
@@ -28,8 +28,9 @@ def is_count(value: object, least: int) -> bool:
 
 def is_time(value: object) -> bool:
     """Whether it is a number of seconds, more than 0."""
-    number = isinstance(value, int | float) and not isinstance(value, bool)
-    return number and math.isfinite(value) and value > 0  # type: ignore[operator, arg-type] # it is
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return False
+    return 0 < value <= sys.float_info.max  # (a whole number may be larger than any float)
 
 
 def without(parameter: str, url: str) -> tuple[str, str | None]:

@@ -1,12 +1,14 @@
 """URLs to backends.
 
 Only the reading of URLs lives here; what a path or an option means is the backend's
-own affair. Invariant: every URL ends in a backend or in an error that says what to give.
+own affair. Invariant: every URL ends in a backend or in an error that says what to give, and shows
+no part of it that may be a password.
 """
 
 from __future__ import annotations
 
 import os
+import re
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote_to_bytes
@@ -47,20 +49,61 @@ def open_backend(url: str, **options: Any) -> Backend | AsyncBackend:
         InvalidArgumentError: an option is unknown or has no meaning.
     """
     if not isinstance(url, str):
-        raise OpenError(f"{url!a} is not a URL.", hint=_FORMS)
+        raise OpenError(f"{type(url).__name__} is not a URL.", hint=_FORMS)
     try:
         url.encode()
-    except UnicodeEncodeError as error:
+    except UnicodeEncodeError:
         hint = "Write a byte that is no character as % and two hex digits."
-        raise OpenError(f"{url!a} is not valid Unicode.", hint=hint) from error
+        # (the cause would show all of it)
+        raise OpenError(f"{_shown(url)} is not valid Unicode.", hint=hint) from None
     scheme, separator, rest = url.partition("://")
-    if not separator:
-        hint = f"For a file write sqlite:///{url}. {_FORMS}" if url else _FORMS
-        raise OpenError(f"{url!r} is not a URL.", hint=hint)
-    opener = _OPENERS.get(scheme.lower())
+    opener = _OPENERS.get(scheme.lower()) if separator else None
     if opener is None:
-        raise OpenError(f"The scheme of {url!r} is unknown.", hint=_FORMS)
+        raise _unknown(url)
     return opener(url, rest, options)
+
+
+def check_is_path(text: str) -> None:
+    """Refuse a text without a scheme that names a database, but no file.
+
+    Raises:
+        OpenError: it is a conninfo of libpq.
+    """
+    if _CONNINFO.search(text) and not os.path.exists(text):  # noqa: PTH110 - any text is answered
+        raise OpenError(
+            "This is a connection string of libpq, neither a URL nor the path of a file.",
+            hint="Write postgresql://user:password@host:5432/database;"
+            " for a SQLite file of that name, sqlite:/// and its path.",
+        )
+
+
+_CONNINFO = re.compile(
+    r"(?:^|\s)(?:host|hostaddr|port|dbname|user|password|passfile|service|options|sslmode"
+    r"|application_name|connect_timeout|target_session_attrs)\s*=",
+)
+_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
+
+
+def _unknown(url: str) -> OpenError:
+    """What to say of a text that names no store of ours."""
+    found = _SCHEME.match(url)
+    if found is not None:
+        driver = found[1].lower().startswith(("postgresql+", "postgres+"))
+        hint = "Write postgresql://, without a driver." if driver else _FORMS
+        return OpenError(f"The scheme {found[1]!r} is unknown.", hint=hint)
+    check_is_path(url)
+    hint = f"For a file write sqlite:///{url}. {_FORMS}" if url and _is_public(url) else _FORMS
+    return OpenError(f"{_shown(url)} is not a URL.", hint=hint)
+
+
+def _is_public(text: str) -> bool:
+    """Whether an error may show it: it cannot hold a password, in whatever form."""
+    return not set(text) & set("@=")
+
+
+def _shown(text: str) -> str:
+    """The text as an error may show it."""
+    return repr(text) if _is_public(text) else "This"
 
 
 def is_postgres(url: str) -> bool:
@@ -81,29 +124,30 @@ def sqlite_path(url: str) -> str | None:
 
 def _open_memory(url: str, rest: str, options: dict[str, Any]) -> Backend:
     if rest:
-        raise OpenError(f"{url!r} names a place, but memory has none.", hint="Write memory://.")
-    _check_options(url, options, ())
+        raise OpenError(
+            f"{_shown(url)} names a place, but memory has none.", hint="Write memory://."
+        )
+    _check_options("memory://", options, ())
     return MemoryBackend()
 
 
 def _open_sqlite(url: str, rest: str, options: dict[str, Any]) -> Backend:
-    _check_options(url, options, ("synchronous", "busy_timeout"))
+    _check_options("sqlite://", options, ("synchronous", "busy_timeout"))
     return SqliteBackend(_sqlite_path(url, rest), **options)
 
 
 def _sqlite_path(url: str, rest: str) -> str:
     if not rest.startswith("/"):
-        raise OpenError(
-            f"{url!r} names a host, but SQLite has none.", hint=f"Write sqlite:///{rest}."
-        )
+        hint = f"Write sqlite:///{rest if _is_public(rest) else 'path'}."
+        raise OpenError(f"{_shown(url)} names a host, but SQLite has none.", hint=hint)
     if "?" in rest or "#" in rest:
         raise OpenError(
-            f"{url!r} has a query or a fragment.",
+            f"{_shown(url)} has a query or a fragment.",
             hint="Give options as arguments; in a file's name write %3F for ? and %23 for #.",
         )
     path = os.fsdecode(unquote_to_bytes(rest[1:]))
     if not path:
-        raise OpenError(f"{url!r} names no file.", hint=_FORMS)
+        raise OpenError(f"{_shown(url)} names no file.", hint=_FORMS)
     return path
 
 
@@ -187,11 +231,11 @@ def open_hot(url: Any) -> tuple[HotStore, HotStore]:
     return redis.hot_stores(url)
 
 
-def _check_options(url: str, options: dict[str, Any], known: tuple[str, ...]) -> None:
+def _check_options(scheme: str, options: dict[str, Any], known: tuple[str, ...]) -> None:
     unknown = sorted(options.keys() - set(known))
     if unknown:
         raise InvalidArgumentError(
-            f"{url!r} has no option {unknown[0]!r}.",
+            f"{scheme} has no option {unknown[0]!r}.",
             hint=f"Options here: {', '.join(known) or 'none'}.",
         )
 

@@ -17,7 +17,13 @@ from typing import Literal, NamedTuple
 
 from threadkeep import drive
 from threadkeep.backends.base import Backend
-from threadkeep.backends.open import is_postgres, open_backend, postgres_dumps, sqlite_path
+from threadkeep.backends.open import (
+    check_is_path,
+    is_postgres,
+    open_backend,
+    postgres_dumps,
+    sqlite_path,
+)
 from threadkeep.backends.sqlite import SqliteBackend, copies
 from threadkeep.backups import portable
 from threadkeep.backups.files import replacing, told
@@ -127,8 +133,16 @@ def restore(
 
 
 def _path(store: str) -> str | None:
-    """The path of the SQLite file that is meant; None for another kind of store."""
-    path = sqlite_path(store) if "://" in store else store
+    """The path of the SQLite file that is meant; None for another kind of store.
+
+    Raises:
+        InvalidArgumentError: the store is in memory.
+        OpenError: what is given names neither a file nor another store.
+    """
+    if "://" in store:
+        path = sqlite_path(store)
+    else:
+        check_is_path(path := store)
     if path == ":memory:" or store.lower().startswith("memory://"):
         raise InvalidArgumentError(
             "A store in memory is there only for its own process.", hint="Name another store."

@@ -18,7 +18,6 @@ from typing import Any, TypeVar
 from psycopg import AsyncConnection, Connection
 from psycopg_pool import AsyncConnectionPool, ConnectionPool
 
-from threadkeep.backends.given import without
 from threadkeep.backends.grouping import Lanes
 from threadkeep.backends.postgres import changes, migrations, partitions, reads
 from threadkeep.backends.postgres.exchange import NEWEST_STATE, ONE_STATE, Message
@@ -38,7 +37,7 @@ from threadkeep.backends.postgres.pools import (
     Source,
 )
 from threadkeep.backends.postgres.refusals import refusal
-from threadkeep.backends.postgres.settings import Settings, checked_conninfo
+from threadkeep.backends.postgres.settings import Settings, settings_of
 from threadkeep.backends.postgres.statement import Rows, Statement
 from threadkeep.backends.straight import BlockingFace, finish
 from threadkeep.backends.trying import again
@@ -222,11 +221,7 @@ class PostgresBackend(BlockingFace[AsyncPostgresBackend]):
         self, database: str | ConnectionPool[Any] | Connection[Any], **options: Any
     ) -> None:
         if isinstance(database, str):
-            for name in ("schema", "partition_by"):
-                database, value = without(name, database)
-                if value is not None:
-                    options.setdefault(name, value)
-            settings = Settings(checked_conninfo(database), **options)
+            settings = settings_of(database, **options)
             source, loops = OwnPool(settings), OwnAsyncPools(settings)
             native = AsyncPostgresBackend(loops, settings)
             super().__init__(AsyncPostgresBackend(source, settings), native, loops)

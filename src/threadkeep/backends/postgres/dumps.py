@@ -10,18 +10,19 @@ import os
 import re
 import shutil
 import subprocess
-from collections.abc import Sequence
-from contextlib import closing
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
+from tempfile import NamedTemporaryFile
 from typing import Any, NamedTuple
 
 import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg.rows import tuple_row
 
-from threadkeep.backends.given import without
+from threadkeep.backends.postgres import archives
 from threadkeep.backends.postgres.failures import DRIVER_ERRORS, mapped
-from threadkeep.backends.postgres.settings import Settings, checked_conninfo
+from threadkeep.backends.postgres.settings import settings_of
 from threadkeep.errors import (
     BackendError,
     InvalidArgumentError,
@@ -32,7 +33,6 @@ from threadkeep.errors import (
 )
 
 _SECRETS = ("sslpassword", "oauth_client_secret", "scram_client_key", "scram_server_key")
-_SCHEMAS = re.compile(r"^\d+; \d+ \d+ SCHEMA - (.+) \S+$", re.MULTILINE)
 _INSTALL = (
     "Install PostgreSQL's client programs (postgresql-client), or name the folder they are in:"
     " --pg-bin or TK_PG_BIN."
@@ -68,14 +68,13 @@ class Dumps:
         folder: where the programs are; "" for those of the PATH.
 
     Raises:
-        OpenError: the URL cannot be read, or one of the programs is not there.
-        InvalidArgumentError: it has a secret that the programs cannot be given.
+        OpenError: the URL cannot be read.
+        InvalidArgumentError: it has a secret that the programs cannot be given, or a parameter
+            of ours has no meaning.
     """
 
     def __init__(self, url: str, folder: str = "") -> None:
-        rest, schema = without("schema", url)
-        conninfo = checked_conninfo(rest)
-        self._settings = Settings(conninfo) if schema is None else Settings(conninfo, schema)
+        self._settings = settings_of(url)
         self._folder = folder
         self._arguments, self._environment = _public(self._settings.conninfo)
 
@@ -113,7 +112,8 @@ class Dumps:
             BackendError: it failed; nothing was changed.
         """
         program = self._program("pg_restore")
-        self._check_archive(self._run(program, "--list", str(file)))
+        contents = self._run(program, "--list", str(file))
+        self._check_archive(contents)
         with closing(self._connect()) as db:
             before = self._before(db)
         if any(held for *_, held in before.threads) and not replace:
@@ -121,9 +121,13 @@ class Dumps:
                 f"The schema {self._settings.schema!r} holds threads already.",
                 hint="Restore into a database without this schema, or --replace all it holds.",
             )
-        clean = ("--clean", "--if-exists") if before.exists else ()
         whole = ("--single-transaction", "--exit-on-error", "--no-owner", "--no-privileges")
-        self._run(program, *clean, *whole, self._at, str(file))
+        if before.exists:
+            with _written(archives.cleanable(contents, self._settings.schema)) as order:
+                clean = ("--clean", "--if-exists", f"--use-list={order}")
+                self._run(program, *clean, *whole, self._at, str(file))
+        else:
+            self._run(program, *whole, self._at, str(file))
         if before.threads:
             with closing(self._connect()) as db:
                 self._outdate(db, before, now)
@@ -132,9 +136,9 @@ class Dumps:
 
     def _check_archive(self, contents: str) -> None:
         schema = self._settings.schema
-        if f" TABLE DATA {schema} checkpoints " in contents:
+        if archives.holds_tables(contents, schema):
             return
-        others = ", ".join(map(repr, _SCHEMAS.findall(contents))) or "none"
+        others = ", ".join(map(repr, archives.schemas(contents))) or "none"
         raise NotOursError(
             f"The archive holds no schema {schema!r} of threadkeep; its schemas: {others}.",
             hint="Name the one it was taken of in the URL: ?schema=name.",
@@ -230,6 +234,26 @@ def _public(conninfo: str) -> tuple[str, dict[str, str]]:
     if password is not None:
         environment["PGPASSWORD"] = str(password)
     return make_conninfo("", **parts), environment
+
+
+@contextmanager
+def _written(text: str) -> Iterator[str]:
+    """The path of a file that holds the text while the block runs.
+
+    Raises:
+        OpenError: there is no place for it.
+    """
+    with ExitStack() as stack:
+        try:
+            file = stack.enter_context(NamedTemporaryFile("w", prefix=".threadkeep-"))
+            file.write(text)
+            file.flush()
+        except OSError as error:
+            raise OpenError(
+                f"A temporary file cannot be written: {error.strerror}.",
+                hint="Name a folder that has room for one in TMPDIR.",
+            ) from error
+        yield file.name
 
 
 def _check_version(program: str, server: int) -> None:

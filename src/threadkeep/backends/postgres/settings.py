@@ -13,7 +13,7 @@ from typing import Any, Literal
 import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
-from threadkeep.backends.given import is_count, is_time, refuse
+from threadkeep.backends.given import is_count, is_time, refuse, without
 from threadkeep.errors import OpenError
 
 _QUOTED = re.compile(r'".*"', re.DOTALL)  # what libpq quotes of a conninfo may be its password
@@ -113,12 +113,33 @@ class Settings:
         }
 
 
-def checked_conninfo(text: str) -> str:
+_OF_URLS = ("schema", "partition_by")  # parameters that are ours and not libpq's
+_SCHEMES = ("postgresql", "postgres")
+
+
+def settings_of(database: str, **options: Any) -> Settings:
+    """What a URL, or another conninfo of libpq, and options say; an option before the URL.
+
+    Raises:
+        OpenError: the URL cannot be read.
+        InvalidArgumentError: an option, or a parameter of ours, has no meaning.
+    """
+    for name in _OF_URLS:
+        database, value = without(name, database)
+        if value is not None:
+            options.setdefault(name, value)
+    return Settings(_checked_conninfo(database), **options)
+
+
+def _checked_conninfo(text: str) -> str:
     """The text, if libpq can read it.
 
     Raises:
         OpenError: it cannot.
     """
+    scheme, separator, rest = text.partition("://")
+    if separator and scheme.lower() in _SCHEMES:  # libpq knows them in lower case only
+        text = f"{scheme.lower()}://{rest}"
     try:
         return make_conninfo(text)
     except (psycopg.Error, UnicodeError) as error:

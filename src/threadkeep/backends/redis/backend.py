@@ -384,7 +384,7 @@ def hot_stores(url: Any) -> tuple[AsyncRedisBackend, AsyncRedisBackend]:
         InvalidArgumentError: it names a cluster.
     """
     if not isinstance(url, str) or not url:
-        refuse("hot", url, "Give the URL of a Redis server.")
+        refuse("hot", type(url) if url else url, "Give the URL of a Redis server.")
     settings = Settings(
         *(url, "tk-hot", _HOT_TTL),
         ttl_refresh_on_read=True,
@@ -393,7 +393,7 @@ def hot_stores(url: Any) -> tuple[AsyncRedisBackend, AsyncRedisBackend]:
         patient=False,
     )
     if settings.is_cluster:
-        raise InvalidArgumentError(
-            "hot= is given a cluster.", hint="Give the URL of a single server, redis://host:6379/0."
-        )
+        # (the rest of it could show a password)
+        scheme = url.partition("://")[0]
+        refuse("hot", f"{scheme}://", "Give the URL of a single server, redis://host:6379/0.")
     return _faces(OwnClient(settings), OwnAsyncClients(settings), settings)

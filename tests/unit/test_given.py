@@ -1,0 +1,38 @@
+"""Numbers and times that a program gives."""
+
+import math
+import sys
+
+import pytest
+
+from threadkeep import MemorySaver
+from threadkeep.backends.given import is_count, is_time
+from threadkeep.backends.grouping import GroupCommit
+from threadkeep.errors import InvalidArgumentError
+
+
+@pytest.mark.parametrize("value", [1, 0.5, 10**300, sys.float_info.max, sys.float_info.min])
+def test_times(value):
+    assert is_time(value)
+
+
+@pytest.mark.parametrize(
+    "value", [0, -1, -0.0, 10**400, -(10**400), math.inf, math.nan, True, "1", None, 1j]
+)
+def test_what_is_no_time(value):
+    assert not is_time(value)
+
+
+@pytest.mark.parametrize("value", [1, 2, 10**400])
+def test_counts(value):
+    assert is_count(value, 1)
+
+
+@pytest.mark.parametrize("value", [0, -1, 1.0, True, "1", None])
+def test_what_is_no_count(value):
+    assert not is_count(value, 1)
+
+
+def test_a_time_that_no_float_can_hold_is_refused_as_any_other():
+    with pytest.raises(InvalidArgumentError, match="max_wait"):
+        MemorySaver(group_commit=GroupCommit(max_wait=10**400))
