@@ -63,6 +63,13 @@ def test_a_missing_file_is_not_made(tmp_path, capsys):
     assert "there is no file" in said
 
 
+def test_a_url_is_no_file_and_its_password_is_not_shown(capsys):
+    assert main(["check", "postgresql://u:hunter2@h/db"]) == 2
+    said = capsys.readouterr().err
+    assert "a SQLite file" in said
+    assert "hunter2" not in said
+
+
 @pytest.mark.parametrize("wal", [True, False])
 def test_an_emptied_file(path, capsys, wal):
     path.write_bytes(b"")

@@ -17,7 +17,9 @@ from threadkeep.saver import Saver
 def check(file: Path) -> int:
     """Say what is broken; the exit code: 0 sound, 1 damaged, 2 no such file."""
     if not file.is_file():
-        say_wrong(f"there is no file {file}")
+        # (what is no path may be a URL with a password)
+        name = "" if set(str(file)) & set("@=:") else f" {file}"
+        say_wrong(f"there is no file{name}: check looks at a SQLite file; elsewhere, saver.check()")
         return 2
     before = _stamps(file)
     report = _report(file)
