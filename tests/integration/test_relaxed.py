@@ -33,6 +33,7 @@ from threadkeep.errors import (
     ThreadDeletedError,
     UnreachableError,
 )
+from threadkeep.relaxed.waiting import _lists
 from threadkeep.saver import Saver
 
 from .backends import BACKENDS, SHARED, open_backend, url_of
@@ -255,7 +256,7 @@ def test_what_is_refused_takes_what_builds_on_it_along_and_is_told(caplog: Any) 
     saver.put_writes(chain.at, [("n", 5)], "task")
     saver._backend.unstored.flush_quietly()
     assert "lost" in caplog.text
-    with pytest.raises(LostSavesError, match="2 saves") as caught:
+    with pytest.raises(LostSavesError, match="2 calls") as caught:
         saver.put_writes(chain.at, [("n", 6)], "task")
     assert isinstance(caught.value.__cause__, StaleThreadError)
     chain.put(m=[LONG, LONG], n=2)  # its parent is not there: it is stored whole
@@ -501,8 +502,6 @@ def test_what_is_refused_for_a_moment_is_kept() -> None:
     look, store._look = store._look, refused  # type: ignore[method-assign]
     saver._backend.unstored.flush_quietly()
     store._look = look  # type: ignore[method-assign]
-    with pytest.raises(InvalidArgumentError):
-        saver.get_tuple(config())
     assert shown(saver) == expected(3)
 
 
@@ -577,9 +576,52 @@ def test_what_cannot_be_stored_at_the_end_is_told_once() -> None:
     talk(saver, 2)
     talk(saver, 2, "u")
     store.down = True
-    with pytest.raises(LostSavesError, match="8 saves"):
+    with pytest.raises(LostSavesError, match="2 threads"):
         saver.close()
     saver.close()
+
+
+def test_all_threads_that_were_lost_are_named_at_the_end() -> None:
+    store = Store()
+    saver = Saver(store, group_commit=SELDOM)
+    for thread in "abc":
+        talk(saver, 2, thread)
+    saver.flush()
+    for thread in "abc":
+        saver.put_writes(config(thread, checkpoint_id="00000002"), [("n", 1)], "late")
+        Saver(store).prune([thread])
+    with pytest.raises(LostSavesError, match=r"3 threads .*'a', 'b', 'c'"):
+        saver.close()
+
+
+def test_an_interrupted_close_can_be_done_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    store = Store()
+    saver = Saver(store, group_commit=SELDOM)
+    talk(saver, 3)
+
+    def interrupted(_changes: Any) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(store, "_look", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            saver.close()
+    assert saver._backend.unstored in _lists  # the program's end would store it as well
+    monkeypatch.setattr(store, "close", lambda: None)
+    saver.close()
+    assert saver._backend.unstored not in _lists
+    assert shown(Saver(store)) == expected(3)
+
+
+def test_a_failure_that_is_mended_is_not_told() -> None:
+    store = Store()
+    saver = Saver(store, group_commit=SELDOM)
+    talk(saver, 3)
+    store.down = True
+    saver._backend.unstored.flush_quietly()
+    store.down = False
+    saver._backend.unstored.flush_quietly()
+    assert shown(saver) == expected(3)
 
 
 def test_once_closed_nothing_is_taken() -> None:

@@ -64,8 +64,11 @@ class Relaxed:
         """See `Backend.close`: what waits is stored first."""
         try:
             self.unstored.close()
-        finally:
+        except ThreadkeepError:
             self._backend.close()
+            raise
+        # (Not where it was interrupted: what waits is stored at the program's end.)
+        self._backend.close()
 
     def reach(self) -> None:
         """Ask the store for nothing in particular."""
@@ -124,8 +127,10 @@ class AsyncRelaxed:
         """See `Relaxed.close`."""
         try:
             await self._unstored.alone(self._unstored.close)
-        finally:
+        except ThreadkeepError:
             await self._backend.close()
+            raise
+        await self._backend.close()
 
     async def migrate(self) -> None:
         """See `MigratingAsyncBackend.migrate`."""

@@ -39,6 +39,7 @@ Threads: TypeAlias = Collection[str] | None
 """Some threads, or (None) all of them."""
 
 _MOST_FAILURES = 10_000  # threads whose failures are kept until they are told
+_MOST_NAMED = 10  # threads that an error names
 _log = logging.getLogger("threadkeep")
 
 
@@ -244,11 +245,13 @@ class Waiting(Generic[Item]):
             # What was saved meanwhile builds on what is lost.
             lost = self._let_go(thread, None)
             self._to.lost(thread, lost, deleted=isinstance(outcome.error, ThreadDeletedError))
-            self._note(thread, _lost(len(lost), outcome.error, thread))
+            self._note(thread, _lost(f"What {len(lost)} calls saved", outcome.error, thread))
             return
         self._let_go(thread, outcome.done)
         if outcome.error is not None:
             self._note(thread, outcome.error)
+        elif not isinstance(self._untold.get(thread), LostSavesError):
+            self._untold.pop(thread, None)  # it is stored after all
 
     def _let_go(self, thread: str, count: int | None) -> Sequence[Item]:
         """Let go of the first items of a thread, or of all; which these are."""
@@ -330,26 +333,36 @@ class Waiting(Generic[Item]):
             _log.exception("What was saved could not be stored, and will be tried again.")
 
     def close(self) -> None:
-        """Store what waits and begin nothing any more. Idempotent.
+        """Store what waits and begin nothing any more. Idempotent; interrupted, do it again.
 
         Raises:
             LostSavesError: some of it could not be stored, and is lost.
         """
         with self._lock:
-            if self._closed:
-                return
             self._closed = True
-        self._end.set()
         try:
             self.flush()
         except ThreadkeepError as error:
-            with self._lock:
-                left = sum(len(self._let_go(thread, None)) for thread in list(self._lanes))
-            if left:
-                raise _lost(left, error) from error
-            raise
+            raise self._given_up(error) from error
         finally:
-            _lists.discard(self)
+            with self._lock:
+                is_done = not self._lanes
+            if is_done:  # (else it was interrupted: what waits may yet be stored at the end)
+                self._end.set()
+                _lists.discard(self)
+
+    def _given_up(self, error: ThreadkeepError) -> ThreadkeepError:
+        """Let go of everything; what to say of it after this failure."""
+        with self._lock:
+            failures = [error, *self._untold.values()]
+            lost = {e.thread for e in failures if isinstance(e, LostSavesError)} | {*self._lanes}
+            self._untold.clear()
+            for thread in list(self._lanes):
+                self._let_go(thread, None)
+        if not lost:
+            return _anew(error)
+        names = ", ".join(sorted(map(repr, lost))[:_MOST_NAMED])
+        return _lost(f"What {len(lost)} threads saved ({names})", error, None)
 
 
 _lists: set[Waiting[Any]] = set()
@@ -380,9 +393,9 @@ def _anew(error: ThreadkeepError) -> ThreadkeepError:
     return own
 
 
-def _lost(saves: int, cause: ThreadkeepError, thread: str | None = None) -> LostSavesError:
+def _lost(what: str, cause: ThreadkeepError, thread: str | None) -> LostSavesError:
     error = LostSavesError(
-        f"{saves} saves that were answered before they were stored are lost: {cause.message}",
+        f"{what} was answered before it was stored, and is lost: {cause.message}",
         hint="Run the thread again: it goes on from its last stored checkpoint.",
         thread=thread,
     )

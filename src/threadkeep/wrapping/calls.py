@@ -24,6 +24,7 @@ from langgraph.checkpoint.base import (
 from threadkeep import arguments
 from threadkeep.errors import BackendError, InvalidArgumentError, ThreadkeepError
 from threadkeep.relaxed.waiting import Outcome
+from threadkeep.wrapping.frozen import Frozen, freeze, thaw
 
 AnySaver: TypeAlias = BaseCheckpointSaver[Any]
 
@@ -76,7 +77,7 @@ class Call:
     saver: AnySaver
     name: str
     config: RunnableConfig
-    data: tuple[str, bytes]
+    data: Frozen
     rest: tuple[Any, ...]
 
     @property
@@ -87,15 +88,17 @@ class Call:
     @property
     def size(self) -> int:
         """About how many bytes it takes."""
-        return len(self.data[1]) + _OVERHEAD
+        return self.data.size + _OVERHEAD
 
     def arguments(self) -> tuple[Any, ...]:
         """What the saver is to be called with: objects of nobody else."""
-        values = self.saver.serde.loads_typed(self.data)
-        if self.name == "put":
-            return (self.config, *values, *self.rest)
+        given, values = thaw(self.saver.serde, self.data)
         channels, *rest = self.rest
-        return (self.config, list(zip(channels, values, strict=True)), *rest)
+        named = list(zip(channels, values, strict=True))
+        if self.name == "put_writes":
+            return (self.config, named, *rest)
+        checkpoint, metadata = given
+        return (self.config, {**checkpoint, "channel_values": dict(named)}, metadata, *rest)
 
 
 def put(
@@ -114,9 +117,11 @@ def put(
     place = arguments.place(config)
     thread = config["configurable"]["thread_id"]
     ids = {"thread_id": thread, "checkpoint_ns": place.ns, "checkpoint_id": checkpoint["id"]}
-    data = saver.serde.dumps_typed([dict(checkpoint), dict(metadata)])
-    call = Call(saver, "put", _snapshot(config), data, (dict(new_versions or {}),))
-    return call, {"configurable": ids}
+    values = dict(checkpoint["channel_values"])
+    rest = [{**checkpoint, "channel_values": {}}, dict(metadata)]
+    data = freeze(saver.serde, rest, list(values.values()))
+    more = (list(values), dict(new_versions or {}))
+    return Call(saver, "put", _snapshot(config), data, more), {"configurable": ids}
 
 
 def put_writes(
@@ -133,7 +138,7 @@ def put_writes(
         InvalidArgumentError: the task's id or a channel's name is no text.
     """
     given = arguments.put_writes(config, writes, task_id, task_path)
-    data = saver.serde.dumps_typed([value for _, value in given.writes])
+    data = freeze(saver.serde, None, [value for _, value in given.writes])
     channels = [channel for channel, _ in given.writes]
     return Call(saver, "put_writes", _snapshot(config), data, (channels, task_id, task_path))
 

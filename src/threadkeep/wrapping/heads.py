@@ -20,6 +20,7 @@ from langgraph.checkpoint.serde.base import SerializerProtocol
 from threadkeep import forks
 from threadkeep.backends.caching.shelf import Cache, Shelf
 from threadkeep.relaxed.waiting import Threads
+from threadkeep.wrapping.frozen import Frozen, freeze, thaw
 
 Key: TypeAlias = tuple[Any, ...]
 
@@ -33,11 +34,11 @@ class Look:
 
     __slots__ = ("_serde", "data", "found", "is_valid")
 
-    def __init__(self, serde: SerializerProtocol, data: tuple[str, bytes] | None = None) -> None:
+    def __init__(self, serde: SerializerProtocol, data: Frozen | None = None) -> None:
         self._serde = serde
         self.found = None if data is None else _load(serde, data)
         """What is kept; None where it has to be loaded."""
-        self.data: tuple[str, bytes] | None = None
+        self.data: Frozen | None = None
         """What is to be kept."""
         self.is_valid = True
         """Whether nothing has changed since this began."""
@@ -60,7 +61,7 @@ class Heads:
     def _start(self) -> None:
         self._lock = threading.Lock()  # held for moments only
         self._off = self._how is None
-        self._shelf: Shelf[dict[Key, tuple[str, bytes]]] = Shelf(self._how or Cache())
+        self._shelf: Shelf[dict[Key, Frozen]] = Shelf(self._how or Cache())
         self._looks: dict[str, set[Look]] = {}
         self._doubts: set[str] = set()
 
@@ -99,7 +100,7 @@ class Heads:
         finally:
             self._end(thread, key, look)
 
-    def _find(self, thread: str, key: Key) -> tuple[str, bytes] | None:
+    def _find(self, thread: str, key: Key) -> Frozen | None:
         with self._lock:
             self._shelf.trim()
             kept = self._shelf.get(thread)
@@ -117,15 +118,15 @@ class Heads:
             if look.data is not None and look.is_valid and not self._is_doubted(thread):
                 self._keep(thread, key, look.data)
 
-    def _keep(self, thread: str, key: Key, data: tuple[str, bytes]) -> None:
+    def _keep(self, thread: str, key: Key, data: Frozen) -> None:
         kept = self._shelf.get(thread)
         if kept is None:
             kept = self._shelf.put(thread, {})
         before = kept.get(key)
         kept[key] = data
-        self._shelf.weigh(thread, len(data[1]) + _OVERHEAD)
+        self._shelf.weigh(thread, data.size + _OVERHEAD)
         if before is not None:
-            self._shelf.weigh(thread, -len(before[1]) - _OVERHEAD)
+            self._shelf.weigh(thread, -before.size - _OVERHEAD)
         self._shelf.use(thread)
         self._shelf.trim()
 
@@ -191,17 +192,26 @@ def _is_plain(config: RunnableConfig) -> bool:
     return set(config) == {"configurable"} and set(config["configurable"]) <= _OWN
 
 
-def _dump(serde: SerializerProtocol, found: CheckpointTuple) -> tuple[str, bytes] | None:
+def _dump(serde: SerializerProtocol, found: CheckpointTuple) -> Frozen | None:
+    config, checkpoint, metadata, parent, writes = found
+    values = checkpoint["channel_values"]
+    names = None if writes is None else [(task, channel) for task, channel, _ in writes]
+    rest = [config, {**checkpoint, "channel_values": {}}, metadata, parent, list(values), names]
     try:
-        return serde.dumps_typed(list(found))
+        return freeze(serde, rest, [*values.values(), *(value for *_, value in writes or ())])
     except Exception:  # noqa: BLE001 - what cannot be kept is loaded each time
         return None
 
 
-def _load(serde: SerializerProtocol, data: tuple[str, bytes]) -> CheckpointTuple | None:
+def _load(serde: SerializerProtocol, data: Frozen) -> CheckpointTuple | None:
     try:
-        config, checkpoint, metadata, parent, writes = serde.loads_typed(data)
+        rest, values = thaw(serde, data)
     except Exception:  # noqa: BLE001 - what cannot be kept is loaded each time
         return None
-    pending = None if writes is None else [(task, name, value) for task, name, value in writes]
+    config, checkpoint, metadata, parent, channels, names = rest
+    checkpoint["channel_values"] = dict(zip(channels, values, strict=False))
+    pending = None
+    if names is not None:
+        wrote = zip(names, values[len(channels) :], strict=True)
+        pending = [(task, channel, value) for (task, channel), value in wrote]
     return CheckpointTuple(config, checkpoint, metadata, parent, pending)
