@@ -552,7 +552,14 @@ def test_the_end_of_the_program_stores_it(backend: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "options",
-    [{"ack": "soon"}, {"flush_every": 0}, {"max_pending": 0}, {"flush_every": "1"}, {"ack": None}],
+    [
+        {"ack": "soon"},
+        {"flush_every": 0},
+        {"max_pending": 0},
+        {"flush_every": "1"},
+        {"ack": None},
+        {"max_wait": True},
+    ],
 )
 def test_what_has_no_meaning_is_refused(options: Any) -> None:
     with pytest.raises(InvalidArgumentError, match="no meaning"):
@@ -568,6 +575,28 @@ async def test_a_store_that_can_only_be_awaited_is_refused() -> None:
     async with AsyncConnectionPool(postgres_kit.url(), open=False) as pool:
         with pytest.raises(InvalidArgumentError, match="URL"):
             AsyncPostgresSaver(pool, group_commit=SELDOM)
+
+
+async def test_an_awaiting_saver_has_reached_the_store_before_it_answers(tmp_path: Path) -> None:
+    """At the program's end a pool's threads may not be started any more."""
+    async with open_backend("postgres", tmp_path, group_commit=SELDOM) as saver:
+        assert not saver._backend._is_reached
+        await saver.aput(*Chain(saver).arguments(n=1))
+        assert saver._backend._is_reached
+
+
+def test_a_program_that_ends_stores_without_a_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(_thread: Any) -> None:
+        raise RuntimeError("can't create new thread at interpreter shutdown")
+
+    store = Store()
+    saver = Saver(store, group_commit=SELDOM)
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", refused)
+        talk(saver, 2)
+    assert saver._backend.unstored in _lists
+    saver._backend.unstored.flush_quietly()  # as the program's end does
+    assert shown(Saver(store)) == expected(2)
 
 
 def test_what_cannot_be_stored_at_the_end_is_told_once() -> None:
