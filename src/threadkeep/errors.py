@@ -8,6 +8,8 @@ must read as one; `hint` is the second half: what to do. Errors carry the place
 
 from __future__ import annotations
 
+from typing import Self
+
 
 class ThreadkeepError(Exception):
     """threadkeep could not do what was asked."""
@@ -53,6 +55,12 @@ class ThreadkeepError(Exception):
         self.checkpoint = self.checkpoint or checkpoint
         self.channel = self.channel or channel
         return self
+
+    def anew(self) -> Self:
+        """The same error, to be raised elsewhere: each collects a traceback of its own."""
+        own = type(self)(self.message, hint=self.hint, thread=self.thread)
+        own.__cause__ = self.__cause__
+        return own
 
 
 # -- what the caller gave ------------------------------------------------------------

@@ -142,10 +142,8 @@ class _Queue:
             if len(group) == 1:
                 group[0].settle(error)
             elif isinstance(error, _NOT_OF_ONE):
-                for ticket in group:  # (each has its own: an error collects a traceback)
-                    own = type(error)(error.message, hint=error.hint)
-                    own.__cause__ = error.__cause__
-                    ticket.settle(own)
+                for ticket in group:
+                    ticket.settle(error.anew())
             else:
                 for ticket in group:
                     await self._settle([ticket])

@@ -148,7 +148,7 @@ class Waiting(Generic[Item]):
             self._tell([thread])
             if self._is_full:  # then the store has failed, for others
                 failures = [e for e in self._untold.values() if isinstance(e, BackendError)]
-                raise _anew(failures[0])
+                raise failures[0].anew()
 
     def added(self, thread: str, item: Item) -> bool:
         """Note an item if nothing has to be waited for. Raises as `add`."""
@@ -177,7 +177,7 @@ class Waiting(Generic[Item]):
         for thread in threads:
             error = self._untold.pop(thread, None)
             if error is not None:
-                raise _anew(error)
+                raise error.anew()
 
     # -- storing ---------------------------------------------------------------------
 
@@ -360,7 +360,7 @@ class Waiting(Generic[Item]):
             for thread in list(self._lanes):
                 self._let_go(thread, None)
         if not lost:
-            return _anew(error)
+            return error.anew()
         names = ", ".join(sorted(map(repr, lost))[:_MOST_NAMED])
         return _lost(f"What {len(lost)} threads saved ({names})", error, None)
 
@@ -384,13 +384,6 @@ def _flush_now_and_then(
 def _at_exit() -> None:
     for waiting in tuple(_lists):
         waiting.flush_quietly()
-
-
-def _anew(error: ThreadkeepError) -> ThreadkeepError:
-    """The same error, to be raised here: each collects a traceback of its own."""
-    own = type(error)(error.message, hint=error.hint, thread=error.thread)
-    own.__cause__ = error.__cause__
-    return own
 
 
 def _lost(what: str, cause: ThreadkeepError, thread: str | None) -> LostSavesError:

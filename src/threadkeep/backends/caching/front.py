@@ -143,9 +143,10 @@ class Cached:
     def __init__(self, backend: Backend, cache: Cache | None, hots: Hots | None) -> None:
         kept = None if cache is None else Kept(cache)
         hot = None if hots is None else Hot(hots[0], _blocking_identity(backend))
-        self._face = AsyncCached(Straight(backend), kept, hot)
-        if isinstance(backend, GroupingBackend):
-            self._face = AsyncCachedGroups(StraightGrouping(backend), kept, hot)
+        straight = (
+            StraightGrouping(backend) if isinstance(backend, GroupingBackend) else Straight(backend)
+        )
+        self._face = _face(straight, kept, hot)
         self._backend = backend
         native = backend.asynchronous if isinstance(backend, DualBackend) else None
         self.asynchronous = None if native is None else _awaiting(native, kept, hots)
@@ -206,9 +207,12 @@ def _awaiting(backend: AsyncBackend, kept: Kept | None, hots: Hots | None) -> As
         if not isinstance(backend, IdentifiedAsyncBackend):
             raise _unknown(backend)
         hot = Hot(hots[1], backend.identity)
-    if isinstance(backend, GroupingAsyncBackend):
-        return AsyncCachedGroups(backend, kept, hot)
-    return AsyncCached(backend, kept, hot)
+    return _face(backend, kept, hot)
+
+
+def _face(backend: AsyncBackend, kept: Kept | None, hot: Hot | None) -> AsyncCached:
+    kind = AsyncCachedGroups if isinstance(backend, GroupingAsyncBackend) else AsyncCached
+    return kind(backend, kept, hot)
 
 
 def cached(
