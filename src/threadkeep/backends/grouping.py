@@ -26,6 +26,7 @@ from threadkeep.backends.base import (
     MigratingBackend,
 )
 from threadkeep.backends.given import is_count, is_time, refuse
+from threadkeep.backends.loops import PerLoop
 from threadkeep.backends.straight import StraightGrouping, finish, sleep
 from threadkeep.backends.tickets import Line, Ticket
 from threadkeep.engine.model import Change, Read
@@ -281,8 +282,9 @@ class AsyncGrouped:
 
     def __init__(self, backend: GroupingAsyncBackend, how: GroupCommit) -> None:
         self._backend = backend
-        self._how = how
-        self._queues: dict[asyncio.AbstractEventLoop, _Queue] = {}
+        self._queues = PerLoop(
+            lambda: _Queue(how, backend.commit_many, tasks_turn(), asyncio.sleep)
+        )
 
     async def fetch(self, reads: Sequence[Read]) -> list[Any]:
         """See `AsyncBackend.fetch`."""
@@ -290,14 +292,7 @@ class AsyncGrouped:
 
     async def commit(self, change: Change) -> None:
         """See `AsyncBackend.commit`."""
-        loop = asyncio.get_running_loop()
-        queue = self._queues.get(loop)
-        if queue is None:
-            for ended in [known for known in tuple(self._queues) if known.is_closed()]:
-                self._queues.pop(ended, None)
-            queue = _Queue(self._how, self._backend.commit_many, tasks_turn(), asyncio.sleep)
-            self._queues[loop] = queue
-        await queue.commit(change)
+        await self._queues.here().commit(change)
 
     async def commit_many(self, changes: Sequence[Change]) -> list[ThreadkeepError | None]:
         """See `GroupingAsyncBackend.commit_many`: these are a group already."""

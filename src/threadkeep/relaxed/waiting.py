@@ -24,6 +24,7 @@ from typing import Any, Generic, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from threadkeep import drive, forks
 from threadkeep.backends.grouping import GroupCommit
+from threadkeep.backends.loops import PerLoop
 from threadkeep.errors import (
     BackendError,
     ClosedError,
@@ -106,7 +107,7 @@ class Waiting(Generic[Item]):
         self._lock = threading.Lock()  # of all this; held for moments only
         self._storing = threading.Lock()  # one at a time, so that the order is kept
         self._flusher: threading.Thread | None = None
-        self._turns: dict[asyncio.AbstractEventLoop, asyncio.Lock] = {}
+        self._turns = PerLoop(asyncio.Lock)
         self._end = threading.Event()
 
     def before_fork(self) -> None:
@@ -208,12 +209,7 @@ class Waiting(Generic[Item]):
 
         So what waits for a store that does not answer holds up nobody else.
         """
-        loop = asyncio.get_running_loop()
-        if loop not in self._turns:
-            for ended in [known for known in tuple(self._turns) if known.is_closed()]:
-                self._turns.pop(ended, None)
-            self._turns[loop] = asyncio.Lock()
-        async with self._turns[loop]:
+        async with self._turns.here():
             return await drive.in_thread(call)
 
     def _flush(self, threads: Threads) -> None:

@@ -86,7 +86,8 @@ class AsyncRedisBackend:
         """The reply, with the generation as this process calls it."""
         if not isinstance(read, ReadCheckpoint | ReadThread):
             return reply
-        return replace(reply, generation=self._lives.name(read.thread, reply.generation))
+        name = self._lives.name(read.thread, reply.generation)
+        return reply if name == reply.generation else replace(reply, generation=name)
 
     def _as_stored(self, asked: G) -> G:
         """A read or a batch, with the generation as it is stored."""
