@@ -146,13 +146,15 @@ class OpenStore:
     ) -> None:
         await self.aclose()
 
-    def _run(self, operation: Operation[T]) -> T:
+    def run(self, operation: Operation[T]) -> T:
+        """Run an operation of the engine on this store."""
         return drive.run(operation, drive.blocking(self._backend))
 
-    async def _arun(self, operation: Operation[T]) -> T:
+    async def arun(self, operation: Operation[T]) -> T:
+        """See `run`."""
         if self._awaited is not None:
             return await drive.arun(operation, self._awaited)
-        return await drive.in_thread(partial(self._run, operation))
+        return await drive.in_thread(partial(self.run, operation))
 
     # -- what is kept at hand ----------------------------------------------------------
 

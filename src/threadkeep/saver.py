@@ -55,6 +55,7 @@ from threadkeep.engine.operations.context import Engine
 from threadkeep.engine.operations.inspection import CheckReport, Stats
 from threadkeep.engine.operations.put import Put
 from threadkeep.open_store import RANDOM, OpenStore
+from threadkeep.threads import Threads
 
 T = TypeVar("T")
 PutArguments: TypeAlias = tuple[RunnableConfig, Checkpoint, CheckpointMetadata, ChannelVersions]
@@ -138,11 +139,11 @@ class Saver(OpenStore, BaseCheckpointSaver[Any]):
             InvalidConfigError: the config has no thread_id.
             CorruptionError, UnknownTypeError: it cannot be read back as it was.
         """
-        return self._run(self._get_tuple(config))
+        return self.run(self._get_tuple(config))
 
     async def aget_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
         """See `get_tuple`."""
-        return await self._arun(self._get_tuple(config))
+        return await self.arun(self._get_tuple(config))
 
     def _get_tuple(self, config: RunnableConfig) -> Operation[CheckpointTuple | None]:
         loaded = yield from load.load(self._engine, arguments.load(config))
@@ -169,7 +170,7 @@ class Saver(OpenStore, BaseCheckpointSaver[Any]):
         """
         at = listing.begin(arguments.listing(config, filter, before, limit))
         while at is not None:
-            found, at = self._run(listing.page(self._engine, at))
+            found, at = self.run(listing.page(self._engine, at))
             yield from map(arguments.checkpoint_tuple, found)
 
     async def alist(
@@ -183,7 +184,7 @@ class Saver(OpenStore, BaseCheckpointSaver[Any]):
         """See `list`."""
         at = listing.begin(arguments.listing(config, filter, before, limit))
         while at is not None:
-            found, at = await self._arun(listing.page(self._engine, at))
+            found, at = await self.arun(listing.page(self._engine, at))
             for loaded in found:
                 yield arguments.checkpoint_tuple(loaded)
 
@@ -191,13 +192,13 @@ class Saver(OpenStore, BaseCheckpointSaver[Any]):
         self, *, config: RunnableConfig, channels: Sequence[str]
     ) -> Mapping[str, DeltaChannelHistory]:
         """What DeltaChannels are rebuilt from; see `BaseCheckpointSaver`."""
-        return self._run(self._history(config, channels))
+        return self.run(self._history(config, channels))
 
     async def aget_delta_channel_history(
         self, *, config: RunnableConfig, channels: Sequence[str]
     ) -> Mapping[str, DeltaChannelHistory]:
         """See `get_delta_channel_history`."""
-        return await self._arun(self._history(config, channels))
+        return await self.arun(self._history(config, channels))
 
     def _history(
         self, config: RunnableConfig, channels: Sequence[str]
@@ -222,7 +223,7 @@ class Saver(OpenStore, BaseCheckpointSaver[Any]):
             ConflictError: with `conflicts="raise"`: another run moved the thread.
             ThreadDeletedError: the thread was deleted while this run was under way.
         """
-        return self._run(self._put(config, checkpoint, metadata, new_versions))
+        return self.run(self._put(config, checkpoint, metadata, new_versions))
 
     async def aput(
         self,
@@ -232,9 +233,7 @@ class Saver(OpenStore, BaseCheckpointSaver[Any]):
         new_versions: ChannelVersions,
     ) -> RunnableConfig:
         """See `put`."""
-        return await self._arun(
-            self._put(config, checkpoint, metadata, new_versions, at_once=False)
-        )
+        return await self.arun(self._put(config, checkpoint, metadata, new_versions, at_once=False))
 
     def _put(
         self,
@@ -270,7 +269,7 @@ class Saver(OpenStore, BaseCheckpointSaver[Any]):
         """
         calls = [arguments.put(*one) for one in puts]
         done = bulk.run(self._apart(calls), drive.blocking(self._backend))
-        return done or [self._run(self._stored(call)) for call in calls]
+        return done or [self.run(self._stored(call)) for call in calls]
 
     async def aput_many(self, puts: Sequence[PutArguments]) -> Sequence[RunnableConfig]:
         """See `put_many`."""
@@ -278,7 +277,7 @@ class Saver(OpenStore, BaseCheckpointSaver[Any]):
             return await drive.in_thread(partial(self.put_many, puts))
         calls = [arguments.snapshot(arguments.put(*one)) for one in puts]
         done = await bulk.arun(self._apart(calls), self._awaited)
-        return done or [await self._arun(self._stored(call)) for call in calls]
+        return done or [await self.arun(self._stored(call)) for call in calls]
 
     def _apart(self, calls: Iterable[Put]) -> Iterator[Operation[RunnableConfig]]:
         """The operations, which remember for themselves alone what is not stored yet."""
@@ -300,7 +299,7 @@ class Saver(OpenStore, BaseCheckpointSaver[Any]):
             UnserializableError, ConflictError, ThreadDeletedError: as `put`.
         """
         call = arguments.put_writes(config, writes, task_id, task_path)
-        self._run(write.put_writes(self._engine, call))
+        self.run(write.put_writes(self._engine, call))
 
     async def aput_writes(
         self,
@@ -311,17 +310,17 @@ class Saver(OpenStore, BaseCheckpointSaver[Any]):
     ) -> None:
         """See `put_writes`."""
         call = arguments.put_writes(config, writes, task_id, task_path)
-        await self._arun(write.put_writes(self._engine, call))
+        await self.arun(write.put_writes(self._engine, call))
 
     # -- housekeeping ----------------------------------------------------------------
 
     def delete_thread(self, thread_id: str) -> None:
         """Remove a thread. Late writes of runs under way are refused, not resurrected."""
-        self._run(housekeeping.delete_thread(self._engine, str(thread_id)))
+        self.run(housekeeping.delete_thread(self._engine, str(thread_id)))
 
     async def adelete_thread(self, thread_id: str) -> None:
         """See `delete_thread`."""
-        await self._arun(housekeeping.delete_thread(self._engine, str(thread_id)))
+        await self.arun(housekeeping.delete_thread(self._engine, str(thread_id)))
 
     def delete_for_runs(self, run_ids: Sequence[str]) -> None:
         """Remove the checkpoints of these runs (metadata `run_id`), in every thread.
@@ -331,11 +330,11 @@ class Saver(OpenStore, BaseCheckpointSaver[Any]):
         Raises:
             InvalidArgumentError: the ids are no list.
         """
-        self._run(housekeeping.delete_for_runs(self._engine, checks.ids("run_ids", run_ids)))
+        self.run(housekeeping.delete_for_runs(self._engine, checks.ids("run_ids", run_ids)))
 
     async def adelete_for_runs(self, run_ids: Sequence[str]) -> None:
         """See `delete_for_runs`."""
-        await self._arun(housekeeping.delete_for_runs(self._engine, checks.ids("run_ids", run_ids)))
+        await self.arun(housekeeping.delete_for_runs(self._engine, checks.ids("run_ids", run_ids)))
 
     def copy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
         """Copy a whole thread inside the store.
@@ -343,11 +342,11 @@ class Saver(OpenStore, BaseCheckpointSaver[Any]):
         Raises:
             ThreadExistsError: the target holds checkpoints.
         """
-        self._run(self._copy(source_thread_id, target_thread_id))
+        self.run(self._copy(source_thread_id, target_thread_id))
 
     async def acopy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
         """See `copy_thread`."""
-        await self._arun(self._copy(source_thread_id, target_thread_id))
+        await self.arun(self._copy(source_thread_id, target_thread_id))
 
     def _copy(self, source: str, target: str) -> Operation[None]:
         return housekeeping.copy_thread(self._engine, str(source), str(target))
@@ -358,11 +357,11 @@ class Saver(OpenStore, BaseCheckpointSaver[Any]):
         Raises:
             InvalidArgumentError: another strategy, or the ids are no list.
         """
-        self._run(self._prune(thread_ids, strategy))
+        self.run(self._prune(thread_ids, strategy))
 
     async def aprune(self, thread_ids: Sequence[str], *, strategy: str = "keep_latest") -> None:
         """See `prune`."""
-        await self._arun(self._prune(thread_ids, strategy))
+        await self.arun(self._prune(thread_ids, strategy))
 
     def _prune(self, threads: Sequence[str], strategy: str) -> Operation[None]:
         ids = checks.ids("thread_ids", threads)
@@ -372,11 +371,11 @@ class Saver(OpenStore, BaseCheckpointSaver[Any]):
 
     def stats(self) -> Stats:
         """What takes how much, by thread and by channel, beside whole copies. Reads all."""
-        return self._run(inspection.stats())
+        return self.run(inspection.stats())
 
     async def astats(self) -> Stats:
         """See `stats`."""
-        return await self._arun(inspection.stats())
+        return await self.arun(inspection.stats())
 
     def check(self, progress: Callable[[int, int], None] | None = None) -> CheckReport:
         """Verify every checksum, reference and span of every thread. Changes nothing.
@@ -384,11 +383,11 @@ class Saver(OpenStore, BaseCheckpointSaver[Any]):
         Args:
             progress: called with how many threads are done, and how many there are.
         """
-        findings = self._run(inspection.damage())
-        threads, unlisted = self._run(inspection.threads_to_check())
+        findings = self.run(inspection.damage())
+        threads, unlisted = self.run(inspection.threads_to_check())
         findings += unlisted
         for done, thread in enumerate(threads, 1):
-            findings += self._run(inspection.check_thread(self._engine, thread))
+            findings += self.run(inspection.check_thread(self._engine, thread))
             if progress is not None:
                 progress(done, len(threads))
         return CheckReport(len(threads), tuple(findings))
@@ -396,6 +395,11 @@ class Saver(OpenStore, BaseCheckpointSaver[Any]):
     async def acheck(self, progress: Callable[[int, int], None] | None = None) -> CheckReport:
         """See `check`."""
         return await drive.in_thread(partial(self.check, progress))
+
+    @property
+    def threads(self) -> Threads:
+        """What can be done with threads beside running them."""
+        return Threads(self, self._engine)
 
     # -- the rest of the contract ----------------------------------------------------
 

@@ -1,0 +1,14 @@
+"""What can be done with threads beside running them: `saver.threads`.
+
+One module for each capability; its logic is operations (generators, see `drive`), which
+`Threads` runs on the saver's store, blocking or awaited. Invariant: whatever the store is, the
+same operation serves it.
+"""
+
+from threadkeep.threads.running import Running
+
+__all__ = ["Threads"]
+
+
+class Threads(Running):
+    """The threads of a store; each method has an `a` twin that is awaited."""
