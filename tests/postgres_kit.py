@@ -18,7 +18,7 @@ import psycopg
 from threadkeep.backends.postgres import PostgresBackend
 from threadkeep.testing.records import uid
 
-TABLES = ("checkpoints", "writes", "segments", "threads")
+TABLES = ("checkpoints", "writes", "segments", "threads", "thread_labels")
 _SCHEMAS = 4  # a test uses no more folders at a time
 
 

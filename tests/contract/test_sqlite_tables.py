@@ -8,6 +8,9 @@ import uuid
 import pytest
 
 from threadkeep.backends.sqlite import SqliteBackend
+from threadkeep.engine.entries import Entry, Touch
+from threadkeep.engine.labels import of_metadata, of_tag
+from threadkeep.engine.lifecycle import Cause, move
 from threadkeep.engine.model import (
     HIDDEN,
     Batch,
@@ -20,7 +23,9 @@ from threadkeep.engine.model import (
     Span,
     WritesFence,
 )
-from threadkeep.testing.records import checkpoint, segment, uid, write
+from threadkeep.testing.records import NOW, checkpoint, segment, uid, write
+
+COUNTS = ("checkpoints", "writes", "segment_bytes", "deleted_at")
 
 
 @pytest.fixture
@@ -42,7 +47,15 @@ def shell(tmp_path):
             segments=(segment(0, 5, data=b"12345"),),
         )
     )
-    backend.commit(DropThread("gone", now=1_763_000_000_000_000))
+    backend.commit(DropThread("gone", now=NOW))
+    labels = (
+        *(of_tag('it\'s "urgent"'), of_metadata("user", {"id": [1, True, None]})),
+        of_metadata('k"]', "v"),
+    )
+    entry = Entry("asked", "active", NOW, NOW, 0, labels, True, 60_000_000, ("chat", uid(1)))
+    backend.commit(Batch("asked", NOW, entry=entry))
+    waits = (move(Cause.INTERRUPT, uid(3)),)
+    backend.commit(Batch("asked", NOW, touch=Touch(12, at=NOW + 1, moves=waits)))
     backend.close()
     shell = sqlite3.connect(path)
     shell.row_factory = sqlite3.Row
@@ -86,15 +99,50 @@ def test_writes_and_segments_are_readable(shell):
 
 def test_threads_are_readable(shell):
     threads = [tuple(row) for row in shell.execute("SELECT * FROM threads ORDER BY thread_id")]
-    assert threads == [
+    assert [row[:5] for row in threads] == [
+        ("asked", 0, 0, 0, None),
         ("chat", 4, 2, 5, None),
         ("gone", 0, 0, 0, "2025-11-13T02:13:20.000000+00:00"),
     ]
 
 
+def test_the_registry_is_readable(shell):
+    found = [dict(row) for row in shell.execute("SELECT * FROM threads ORDER BY thread_id")]
+    assert [{k: v for k, v in row.items() if k not in COUNTS} for row in found[:1] + found[2:]] == [
+        {
+            "thread_id": "asked",
+            "state": "suspended",
+            "created_at": "2025-11-13T02:13:20.000000+00:00",
+            "updated_at": "2025-11-13T02:13:20.000001+00:00",
+            "bytes": 12,
+            "tags": '["it\'s \\"urgent\\""]',
+            "metadata": '{"k\\"]":"v","user":{"id":[1,true,null]}}',
+            "pinned": 1,
+            "ttl_seconds": 60,
+            "forked_from": "chat",
+            "forked_from_checkpoint": uid(1),
+            "waits_at_checkpoint": uid(3),
+        },
+        {
+            "thread_id": "gone",
+            "state": "deleted",
+            "created_at": "2025-11-13T02:13:20.000000+00:00",
+            "updated_at": "2025-11-13T02:13:20.000000+00:00",
+            "bytes": 0,
+            "tags": "[]",
+            "metadata": "{}",
+            "pinned": 0,
+            "ttl_seconds": None,
+            "forked_from": None,
+            "forked_from_checkpoint": None,
+            "waits_at_checkpoint": None,
+        },
+    ]
+
+
 def test_the_file_says_what_it_is(shell):
     assert tuple(shell.execute("PRAGMA application_id").fetchone()) == (0x74686B70,)
-    assert tuple(shell.execute("PRAGMA user_version").fetchone()) == (1,)
+    assert tuple(shell.execute("PRAGMA user_version").fetchone()) == (2,)
 
 
 def test_rows_are_compact(tmp_path):

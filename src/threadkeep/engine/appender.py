@@ -8,12 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TypeAlias
 
 from threadkeep.codec.frame import Compression, pack
 from threadkeep.engine.held import Home
 from threadkeep.engine.model import Segment, Span
-from threadkeep.engine.open_logs import OpenLog
+from threadkeep.engine.open_logs import OpenLog, Stored, Tail
 from threadkeep.engine.working_set import ThreadMemory
 
 SEGMENT_BYTES = 256 * 1024  # a run of new elements is cut into segments of about this size
@@ -25,9 +24,6 @@ FULL_BYTES = 64 * 1024
 KEYFRAMES = ""  # the channel whose log holds the keyframes
 
 
-_Tail: TypeAlias = dict[int, list[bytes]]  # the elements of segments, by their start
-
-
 @dataclass(slots=True)
 class Appender:
     """Collects new elements for `memory`'s logs of one namespace."""
@@ -37,11 +33,13 @@ class Appender:
     compression: Compression
     home: Home = field(default_factory=Home)
     size: int = 0  # bytes of the elements added so far
+    stored: int = 0  # bytes that segments take more, once the batch is there, or less
     dropped: list[tuple[int, int, int]] = field(default_factory=list)
     _runs: list[tuple[int, int, list[bytes]]] = field(default_factory=list)
     _borrowed: dict[tuple[int, int], Segment] = field(default_factory=dict)
     _sealed: list[Segment] = field(default_factory=list)
-    _seals: list[tuple[OpenLog, _Tail, _Tail]] = field(default_factory=list)
+    _own: dict[tuple[int, int], int] = field(default_factory=dict)  # bytes of each new segment
+    _seals: list[tuple[OpenLog, Tail, Tail]] = field(default_factory=list)
 
     def append(self, channel: str, data: Sequence[bytes]) -> tuple[int, int]:
         """Add elements to the channel's log: the log and the first position."""
@@ -67,6 +65,8 @@ class Appender:
             self._runs = _joined(self._runs)
         own = [s for run in self._runs for s in self._cut(*run)]
         self.home.segments = (*self._borrowed.values(), *own)
+        self._own = {(s.log, s.start): len(s.data) for s in own}
+        self.stored += sum(self._own.values())
         return (*self._sealed, *self.home.segments)
 
     def _cut(self, log: int, start: int, data: list[bytes]) -> list[Segment]:
@@ -93,15 +93,21 @@ class Appender:
         of some kilobytes for a history that compresses well.
         """
         for log, tail in self.memory.logs.begin_seals(_has_enough):
-            grows: dict[int, list[bytes]] = {}
+            grows: Tail = {}
             for run in _contiguous(tail):
-                elements = [e for start in run for e in tail[start]]
-                if len(run) > 1:
-                    self._sealed.append(self._segment(log.log, run[0], elements))
-                    self.dropped += [(log.log, start, len(tail[start])) for start in run]
+                joined = tail[run[0]] if len(run) == 1 else self._join(log.log, run, tail)
+                elements = joined.elements
                 full = len(elements) >= FULL_COUNT or sum(map(len, elements)) >= FULL_BYTES
-                grows = {} if full else {run[0]: elements}
+                grows = {} if full else {run[0]: joined}
             self._seals.append((log, tail, grows))
+
+    def _join(self, log: int, run: list[int], tail: Tail) -> Stored:
+        elements = [e for start in run for e in tail[start].elements]
+        segment = self._segment(log, run[0], elements)
+        self._sealed.append(segment)
+        self.dropped += [(log, start, len(tail[start].elements)) for start in run]
+        self.stored += len(segment.data) - sum([tail[start].size for start in run])
+        return Stored(elements, len(segment.data))
 
     # -- afterwards ------------------------------------------------------------------
 
@@ -113,7 +119,8 @@ class Appender:
             self.memory.logs.end_seal(log, tail, grows)
         for log_number, start, data in self._runs:
             if sum(map(len, data)) < FULL_BYTES:
-                self.memory.logs.note_tail(log_number, start, data)
+                stored = Stored(data, self._own[log_number, start])
+                self.memory.logs.note_tail(log_number, start, stored)
 
     def failed(self) -> None:
         """Let others seal what this batch could not."""
@@ -139,7 +146,7 @@ def _joined(runs: list[tuple[int, int, list[bytes]]]) -> list[tuple[int, int, li
     return joined
 
 
-def _contiguous(tail: dict[int, list[bytes]]) -> list[list[int]]:
+def _contiguous(tail: Tail) -> list[list[int]]:
     """Group the starts of segments that lie one behind the other."""
     runs: list[list[int]] = []
     stop = -1
@@ -148,5 +155,5 @@ def _contiguous(tail: dict[int, list[bytes]]) -> list[list[int]]:
             runs[-1].append(start)
         else:
             runs.append([start])
-        stop = start + len(tail[start])
+        stop = start + len(tail[start].elements)
     return runs

@@ -17,6 +17,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias
 
+from threadkeep.engine.entries import (
+    CountThreads,
+    Entry,
+    EntryFence,
+    ReadEntry,
+    SearchThreads,
+    Touch,
+)
+
 
 class Span(NamedTuple):
     """The positions `start <= p < stop` of log `log`."""
@@ -314,6 +323,9 @@ Read: TypeAlias = (
     | ReadThread
     | FindThreads
     | ReadSizes
+    | ReadEntry
+    | SearchThreads
+    | CountThreads
     | ReadDamage
 )
 
@@ -352,7 +364,7 @@ class RowsFence:
     writes: int
 
 
-Fence: TypeAlias = HeadFence | WritesFence | RowsFence
+Fence: TypeAlias = HeadFence | WritesFence | RowsFence | EntryFence
 
 
 class Batch(NamedTuple):
@@ -366,6 +378,10 @@ class Batch(NamedTuple):
     stored positions in any other way is a `SegmentTakenError`. Checkpoint rows replace
     by (ns, id). Drops of what is absent are harmless. `bump` raises the generation.
     `now` is the time in microseconds since 1970.
+
+    Last comes the registry: of an `entry`, its state, labels, pin, ttl and origin are the
+    thread's from now on (where there was none, so are its times and its `waits_at`; its size
+    never); then the `touch`.
     """
 
     thread: str
@@ -381,6 +397,8 @@ class Batch(NamedTuple):
     drop_writes: tuple[tuple[str, str, int], ...] = ()  # ns, checkpoint id, seq
     hide_checkpoints: tuple[tuple[str, str], ...] = ()  # ns, id
     bump: bool = False
+    entry: Entry | None = None
+    touch: Touch | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -388,7 +406,8 @@ class DropThread:
     """Remove everything of a thread and leave a tombstone.
 
     `deleted_at` becomes `now`, the generation is raised. A thread that never was gets
-    the tombstone too. `now` 0 leaves none: the thread was never deleted.
+    the tombstone too. Its entry says "deleted" and the time, and nothing else. `now` 0 leaves no
+    tombstone, and no entry: the thread was never deleted.
     """
 
     thread: str

@@ -10,25 +10,34 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 Lock: TypeAlias = AbstractContextManager[Any]
 NEW_LOG_BITS = 31
 EXCLUSIVE = 2**47  # added to a random number of as many bits: no two are ever the same
 
 
+class Stored(NamedTuple):
+    """The elements of a stored segment, and the bytes that it takes."""
+
+    elements: list[bytes]
+    size: int
+
+
+Tail: TypeAlias = dict[int, Stored]  # small segments of a log, by their start
+
+
 @dataclass(slots=True)
 class OpenLog:
     """A log this process appends to: its number, the next free position, and its tail.
 
-    The tail holds the elements of small segments by their start, the last sealed one
-    included as long as that may still grow (`old_bytes`); `new_count` and `new_bytes` tell
-    how much of it came since.
+    The tail holds small segments by their start, the last sealed one included as long as that
+    may still grow (`old_bytes`); `new_count` and `new_bytes` tell how much of it came since.
     """
 
     log: int
     next: int = 0
-    tail: dict[int, list[bytes]] = field(default_factory=dict)
+    tail: Tail = field(default_factory=dict)
     new_count: int = 0
     new_bytes: int = 0
     old_bytes: int = 0
@@ -105,18 +114,16 @@ class OpenLogs:
             if (ns, channel) not in self._logs:
                 self._logs[ns, channel] = OpenLog(log, stop)
 
-    def note_tail(self, log: int, start: int, elements: list[bytes]) -> None:
+    def note_tail(self, log: int, start: int, stored: Stored) -> None:
         """Remember a committed small segment, to be sealed with its neighbours."""
         with self._lock:
             for open_log in self._logs.values():
                 if open_log.log == log and start not in open_log.tail:
-                    open_log.tail[start] = elements
-                    open_log.new_count += len(elements)
-                    open_log.new_bytes += sum(map(len, elements))
+                    open_log.tail[start] = stored
+                    open_log.new_count += len(stored.elements)
+                    open_log.new_bytes += sum(map(len, stored.elements))
 
-    def begin_seals(
-        self, enough: Callable[[str, OpenLog], bool]
-    ) -> list[tuple[OpenLog, dict[int, list[bytes]]]]:
+    def begin_seals(self, enough: Callable[[str, OpenLog], bool]) -> list[tuple[OpenLog, Tail]]:
         """Logs with enough of a tail, each with a copy of it.
 
         Each is given to one batch at a time, which must call `end_seal`.
@@ -131,9 +138,7 @@ class OpenLogs:
                 log.sealing = True
             return [(log, dict(log.tail)) for log in found]
 
-    def end_seal(
-        self, log: OpenLog, sealed: dict[int, list[bytes]], grows: dict[int, list[bytes]]
-    ) -> None:
+    def end_seal(self, log: OpenLog, sealed: Tail, grows: Tail) -> None:
         """Let the log be sealed again.
 
         `sealed` left the tail (nothing did, after a failure); `grows` is a segment made of
@@ -144,7 +149,11 @@ class OpenLogs:
             for start in sealed:
                 log.tail.pop(start, None)
             if sealed:
-                log.new_count = sum(map(len, log.tail.values()))
-                log.new_bytes = sum([len(e) for part in log.tail.values() for e in part])
+                log.new_count = sum([len(part.elements) for part in log.tail.values()])
+                log.new_bytes = _bytes(log.tail)
                 log.tail |= grows
-                log.old_bytes = sum([len(e) for part in grows.values() for e in part])
+                log.old_bytes = _bytes(grows)
+
+
+def _bytes(tail: Tail) -> int:
+    return sum([len(element) for part in tail.values() for element in part.elements])

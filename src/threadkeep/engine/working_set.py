@@ -17,6 +17,7 @@ from collections.abc import Callable
 from threadkeep.engine.held import Known, Placed, State
 from threadkeep.engine.open_logs import Lock, OpenLogs
 from threadkeep.engine.recent import Recent
+from threadkeep.engine.registry import NOTHING, Told
 
 _STATES = 6  # checkpoints remembered per thread: a run's last ones and a fork's
 _STATE_BYTES = 4 * 1024 * 1024  # what those before the newest two may add to them
@@ -40,6 +41,7 @@ class ThreadMemory:
         self.recent = Recent(self._lock, self.logs)
         self._states: OrderedDict[tuple[str, str], State] = OrderedDict()
         self._states_weight = 0
+        self.told = NOTHING
 
     def meet(self, generation: int) -> None:
         """Forget everything if segments were removed since."""
@@ -49,6 +51,7 @@ class ThreadMemory:
                 self.recent.clear()
                 self._states.clear()
                 self._states_weight = 0
+                self.told = NOTHING
                 self.generation = generation
                 self.logs.met()
 
@@ -91,6 +94,12 @@ class ThreadMemory:
             self._states.move_to_end(key)
             while self._has_too_many():
                 self._states.popitem(last=False)
+
+    def tell(self, told: Told, generation: int | None) -> None:
+        """Remember what the registry was told under `generation`."""
+        with self._lock:
+            if generation == self.generation:
+                self.told = told
 
     def _has_too_many(self) -> bool:
         """Weigh the states; tell whether one must go."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from threadkeep.engine import registry
 from threadkeep.engine.model import Batch, CheckpointRow, Segment, Span
 
 _Place = tuple[int, int, int]  # log, start, count
@@ -24,6 +25,7 @@ def only_adds(batch: Batch) -> bool:
         or batch.drop_writes
         or batch.hide_checkpoints
         or batch.bump
+        or batch.entry
     )
 
 
@@ -61,6 +63,7 @@ def _one(batches: Sequence[Batch]) -> Batch:
         checkpoints=tuple(checkpoints.values()),
         writes=tuple(row for batch in batches for row in batch.writes),
         drop_segments=tuple(drops),
+        touch=registry.merged(tuple([b.touch for b in batches if b.touch is not None])),
     )
 
 

@@ -10,6 +10,7 @@ from threadkeep.testing.concurrency import ConcurrencyContract
 from threadkeep.testing.fences import FenceContract
 from threadkeep.testing.groups import GroupContract
 from threadkeep.testing.reads import ReadContract
+from threadkeep.testing.registry import RegistryContract
 from threadkeep.testing.scans import ScanContract
 from threadkeep.testing.segments import SegmentContract
 from threadkeep.testing.threads import ThreadContract
@@ -22,6 +23,7 @@ class BackendContract(
     BatchContract,
     FenceContract,
     ThreadContract,
+    RegistryContract,
     GroupContract,
     ConcurrencyContract,
 ):

@@ -104,9 +104,9 @@ class Contract:
         if isinstance(self.backend, Blocking):
             self.backend.stop()
 
-    def put(self, *, thread: str = THREAD, **rows: Any) -> None:
+    def put(self, *, thread: str = THREAD, now: int = NOW, **rows: Any) -> None:
         """Commit a batch of these rows."""
-        self.backend.commit(Batch(thread, NOW, **rows))
+        self.backend.commit(Batch(thread, now, **rows))
 
     def one(self, read: Any) -> Any:
         """The reply to a single read."""

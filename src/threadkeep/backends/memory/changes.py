@@ -11,7 +11,9 @@ from bisect import bisect_right
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
+from threadkeep.backends.memory.registry import bury, copy_entry, replace_entry, touch
 from threadkeep.backends.memory.rows import EMPTY, EMPTY_NAMESPACE, Thread, Threads
+from threadkeep.engine.entries import EntryFence
 from threadkeep.engine.model import (
     NESTED,
     Batch,
@@ -51,14 +53,19 @@ def _apply(threads: Threads, batch: Batch) -> None:
     _move_rows(batch, thread)
     if batch.bump:
         thread.generation += 1
+    if batch.entry is not None:
+        replace_entry(thread, batch.entry)
+    if batch.touch is not None:
+        touch(thread, batch.thread, batch.touch, batch.now)
     if known is None:
         threads[batch.thread] = thread
 
 
 def _drop(threads: Threads, change: DropThread) -> None:
-    gone = Thread()
-    gone.generation = threads.get(change.thread, EMPTY).generation + 1
+    gone, before = Thread(), threads.get(change.thread, EMPTY)
+    gone.generation = before.generation + 1
     gone.deleted_at = change.now
+    bury(gone, change.thread, before)
     threads[change.thread] = gone
 
 
@@ -69,7 +76,8 @@ def _copy(threads: Threads, change: CopyThread) -> None:
         return
     if target.holds_checkpoints() or source is target:
         raise ThreadExistsError(thread=change.target)
-    threads[change.target] = _copied(source, generation=target.generation + 1)
+    copy = threads[change.target] = _copied(source, generation=target.generation + 1)
+    copy_entry(copy, change.target, source, target, change.now)
 
 
 def _copied(source: Thread, *, generation: int) -> Thread:
@@ -119,6 +127,11 @@ def _check_rows(batch: Batch, fence: RowsFence, thread: Thread) -> None:
         raise ConflictError(thread=batch.thread)
 
 
+def _check_entry(batch: Batch, fence: EntryFence, thread: Thread) -> None:
+    if (thread.revision if thread.entry is not None else 0) != fence.revision:
+        raise ConflictError(thread=batch.thread)
+
+
 def _move_segments(batch: Batch, thread: Thread) -> None:
     """Drop and add segments; where one is taken, put everything back as it was."""
     logs = thread.logs
@@ -152,6 +165,7 @@ _FENCES: dict[type[Fence], Callable[[Batch, Any, Thread], None]] = {
     HeadFence: _check_head,
     WritesFence: _check_writes,
     RowsFence: _check_rows,
+    EntryFence: _check_entry,
 }
 
 _CHANGES: dict[type[Change], Callable[[Threads, Any], None]] = {

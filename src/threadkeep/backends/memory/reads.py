@@ -7,12 +7,22 @@ nothing, and what they return shares no container with the rows.
 from __future__ import annotations
 
 import json
-from heapq import merge
+from heapq import merge, nlargest, nsmallest
 from itertools import islice
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from threadkeep.backends.entries import is_meant
 from threadkeep.backends.logs import between
+from threadkeep.backends.memory.registry import entry_of
 from threadkeep.backends.memory.rows import EMPTY, EMPTY_NAMESPACE, Thread, Threads
+from threadkeep.engine.entries import (
+    CountThreads,
+    Entry,
+    ReadEntry,
+    SearchThreads,
+    ThreadQuery,
+)
 from threadkeep.engine.model import (
     CheckpointRow,
     FindThreads,
@@ -161,6 +171,32 @@ def _size(name: str, thread: Thread) -> ThreadSize:
     return ThreadSize(name, len(rows), len(writes), len(segments), row_bytes, segment_bytes)
 
 
+# -- the registry --------------------------------------------------------------------
+
+
+def _entry(threads: Threads, read: ReadEntry) -> Entry | None:
+    return entry_of(threads.get(read.thread, EMPTY))
+
+
+def _search(threads: Threads, read: SearchThreads) -> list[Entry]:
+    place = attrgetter(read.order, "thread")
+    found = _meant(threads, read.query)
+    if read.after is not None and read.descending:
+        found = (entry for entry in found if place(entry) < read.after)
+    elif read.after is not None:
+        found = (entry for entry in found if place(entry) > read.after)
+    return (nlargest if read.descending else nsmallest)(read.limit, found, key=place)
+
+
+def _count(threads: Threads, read: CountThreads) -> int:
+    return sum(1 for _ in _meant(threads, read.query))
+
+
+def _meant(threads: Threads, query: ThreadQuery) -> Iterator[Entry]:
+    entries = filter(None, map(entry_of, threads.values()))
+    return (entry for entry in entries if is_meant(entry, query))
+
+
 def _damage(_threads: Threads, _read: ReadDamage) -> list[str]:
     return []
 
@@ -173,5 +209,8 @@ _REPLIES: dict[type[Read], Callable[[Threads, Any], Any]] = {
     ReadThread: _thread,
     FindThreads: _find,
     ReadSizes: _sizes,
+    ReadEntry: _entry,
+    SearchThreads: _search,
+    CountThreads: _count,
     ReadDamage: _damage,
 }

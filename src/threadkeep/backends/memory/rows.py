@@ -22,6 +22,8 @@ from threadkeep.engine.model import (
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from threadkeep.engine.entries import Entry
+
 
 class Namespace:
     """The checkpoints of one namespace, and the writes on checkpoints there or not."""
@@ -101,13 +103,16 @@ class Namespace:
 class Thread:
     """All rows of one thread."""
 
-    __slots__ = ("deleted_at", "generation", "logs", "namespaces")
+    __slots__ = ("deleted_at", "entry", "generation", "logs", "namespaces", "revision", "size")
 
     def __init__(self) -> None:
         self.generation = 0
         self.deleted_at = 0
         self.namespaces: dict[str, Namespace] = {}
         self.logs: dict[int, Log] = {}
+        self.entry: Entry | None = None
+        self.size = 0
+        self.revision = 0
 
     def namespace(self, ns: str) -> Namespace:
         """The namespace, made where it is not there yet."""

@@ -13,9 +13,10 @@ from typing import Any, TypeAlias
 
 from psycopg.types.numeric import Int8
 
-from threadkeep.backends.postgres import metadata
+from threadkeep.backends.postgres import metadata, registry
 from threadkeep.backends.postgres.statement import Statement
 from threadkeep.backends.postgres.text import pack_text
+from threadkeep.engine.entries import EntryFence
 from threadkeep.engine.model import (
     Batch,
     Change,
@@ -110,7 +111,11 @@ def _batch(batch: Batch) -> Statement:
             present.append((kind, few))
             for column in _columns(map(row_of, rows), _ARRAYS[kind]):
                 values += column if few else (column,)
-    return Statement(_call(tuple(present)), tuple(values))
+    told = registry.arguments(batch)
+    if told:
+        values += [thread, Int8(batch.now), *[value for _, given in told for value in given]]
+    arguments = tuple([argument for argument, _ in told])
+    return Statement(_call(tuple(present), arguments), tuple(values))
 
 
 def _check_size(batch: Batch) -> None:
@@ -132,13 +137,24 @@ def _columns(rows: Iterable[_Row], kinds: Sequence[tuple[str, str]]) -> Iterator
 
 
 @lru_cache(maxsize=256)
-def _call(present: tuple[tuple[str, int], ...]) -> str:
-    """The statement for these kinds of rows, and how many of each (0: an array of any length)."""
+def _call(present: tuple[tuple[str, int], ...], told: tuple[str, ...]) -> str:
+    """The statement for these kinds of rows, how many of each (0: an array of any length).
+
+    `told` are the arguments that tell the registry of them.
+    """
     arrays = [
         f"{name} => {_array(few)}::{kind}[]" for row, few in present for name, kind in _ARRAYS[row]
     ]
     given = ", ".join(["the_thread => %s", "born => %s::bigint", *_ALWAYS, *arrays])
-    return f"SELECT * FROM {{schema}}.commit_batch({given})"  # noqa: S608 - names of ours only
+    committed = f"SELECT * FROM {{schema}}.commit_batch({given})"  # noqa: S608 - names of ours only
+    if not told:
+        return committed
+    told_of = ", ".join(["%s", "%s", *told])
+    # (what is refused is told of nothing; what is not is told after it was done)
+    return f"""
+    WITH done AS MATERIALIZED ({committed})
+    SELECT done.*, CASE WHEN done.refusal IS NULL THEN {{schema}}.register({told_of})::text END
+    FROM done"""  # noqa: S608 - names of ours only
 
 
 _ALWAYS = ("expected_generation => %s::bigint", "bump => %s")
@@ -165,6 +181,8 @@ def _fence(fence: Fence) -> _Row:
             return "writes", pack_text(ns), pack_text(checkpoint), run, seen
         case RowsFence(checkpoints, writes):
             return "rows", "", "", checkpoints, writes
+        case EntryFence(revision):
+            return "entry", "", "", revision, 0
 
 
 def _segment(segment: Segment) -> _Row:
@@ -236,8 +254,8 @@ def _drop(change: DropThread) -> Statement:
 
 
 def _copy(change: CopyThread) -> Statement:
-    values = (pack_text(change.source), pack_text(change.target))
-    return Statement("SELECT refusal FROM {schema}.copy_thread(%s, %s)", values)
+    values = (pack_text(change.source), pack_text(change.target), Int8(change.now))
+    return Statement("SELECT refusal FROM {schema}.copy_thread(%s, %s, %s)", values)
 
 
 _CHANGES: dict[type[Change], Callable[[Any], Statement]] = {

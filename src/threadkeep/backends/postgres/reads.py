@@ -18,9 +18,10 @@ from typing import Any
 from psycopg.types.numeric import Int8
 
 from threadkeep.backends.children import first_children
-from threadkeep.backends.postgres import metadata, spanning
+from threadkeep.backends.postgres import metadata, registry, spanning
 from threadkeep.backends.postgres.statement import Query, Rows, Statement
 from threadkeep.backends.postgres.text import pack_json, pack_text, unpack_text
+from threadkeep.engine.entries import CountThreads, ReadEntry, SearchThreads
 from threadkeep.engine.model import (
     HIDDEN,
     CheckpointRow,
@@ -399,5 +400,8 @@ _QUERIES: dict[type[Read], Callable[[Any], Query]] = {
     ReadThread: _thread,
     FindThreads: spanning.find,
     ReadSizes: spanning.sizes,
+    ReadEntry: registry.entry,
+    SearchThreads: registry.search,
+    CountThreads: registry.count,
     ReadDamage: spanning.damage,
 }

@@ -29,7 +29,7 @@ _KINDS: dict[str, type[ThreadkeepError]] = {
 
 def refusal(rows: Rows, change: Change) -> ThreadkeepError | None:
     """The error that an answer means; None where the change was carried out."""
-    kind, *place = rows[0]
+    kind, *place = rows[0][:3]
     if not kind:
         return None
     thread = change.target if isinstance(change, CopyThread) else change.thread

@@ -10,7 +10,7 @@ clients, where they never suspend.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -28,10 +28,12 @@ from threadkeep.backends.redis.clients import (
     OwnClient,
     Source,
 )
+from threadkeep.backends.redis.entries import copy_arguments
 from threadkeep.backends.redis.failures import DRIVER_ERRORS, lost, mapped, passes, refused
 from threadkeep.backends.redis.keys import beginning_of, index_of, keys_of
 from threadkeep.backends.redis.lives import NEVER, Lives
 from threadkeep.backends.redis.reads import Inquiry, Question, inquiry, is_of_thread, words_of
+from threadkeep.backends.redis.registry import afterwards, beforehand
 from threadkeep.backends.redis.scripts import Call, Word, call, reading, writing
 from threadkeep.backends.redis.settings import Settings, refuse_decoding
 from threadkeep.backends.redis.spanning import answer
@@ -134,6 +136,15 @@ class AsyncRedisBackend:
         calls = [self._reading(thread, [question]) for thread, question in asked]
         return [found for (found,) in await self._sent(calls)]
 
+    @property
+    def prefix(self) -> str:
+        """What the names of all keys begin with."""
+        return self._settings.prefix
+
+    async def said(self, calls: Sequence[Call]) -> list[Any]:
+        """The server's answers to some commands."""
+        return await self._sent(calls)
+
     async def sweep(self, thread: str) -> None:
         """Take a thread that is not there out of the index.
 
@@ -194,8 +205,19 @@ class AsyncRedisBackend:
         self, changes: Sequence[Change]
     ) -> list[ThreadkeepError | None]:
         written = [(*_script(self._as_stored(c)), _written(c)) for c in changes]
-        answers = await self._sent([self._writing(*each, in_index=False) for each in written])
+        told = [call for change in changes for call in self._beforehand(change)]
+        calls = [self._writing(*each, in_index=False) for each in written]
+        answers = await self._sent([*told, *calls, *told])
+        answers = answers[len(told) : len(told) + len(calls)]
+        await self._tell_index(zip(changes, answers, strict=True))
         return [self._told(*each) for each in zip(answers, changes, strict=True)]
+
+    def _beforehand(self, change: Change) -> list[Call]:
+        return beforehand(change, self.prefix) if self._settings.indexed else []
+
+    async def _tell_index(self, done: Iterable[tuple[Change, Sequence[bytes]]]) -> None:
+        if self._settings.indexed:
+            await self._sent([call for each in done for call in afterwards(*each, self.prefix)])
 
     def _told(self, answer: Sequence[bytes], change: Change) -> ThreadkeepError | None:
         """What a script refused to do; the beginning of a thread's life is noted."""
@@ -217,21 +239,26 @@ class AsyncRedisBackend:
         if isinstance(change, CopyThread):
             # Two threads are in two slots, and a script of a cluster sees one: the source is
             # read in one state, the target is checked and written in another.
-            (dumps,) = await self.ask([(change.source, Question("dump"))])
-            if not dumps:
+            (found,) = await self.ask([(change.source, Question("dump"))])
+            if not found:
                 return None
             if change.source == change.target:
                 return ThreadExistsError(thread=change.target)
-            name, arguments = "copy", (uuid.uuid4().hex, *dumps)
+            dumps, row = found
+            arguments = (uuid.uuid4().hex, *dumps, *copy_arguments(change, row))
+            name = "copy"
         else:
             name, arguments = _script(self._as_stored(change))
-        thread = _written(change)
+        thread, told = _written(change), self._beforehand(change)
+        await self._sent(told)
         (done,) = await self._sent([self._writing(name, arguments, thread, in_index=False)])
         if done[0] == b"unknown":
             await self._sent([self._listing(thread)])
             (done,) = await self._sent([self._writing(name, arguments, thread, in_index=True)])
             if done[0] == b"created":
                 await self._sent([self._listing(thread)])  # it may have been swept meanwhile
+        await self._sent(told)
+        await self._tell_index([(change, done)])
         return self._told(done, change)
 
     def _writing(

@@ -10,9 +10,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
+from threadkeep.backends.redis.entries import arguments
 from threadkeep.backends.redis.packing import pack_number, pack_text, place
 from threadkeep.backends.redis.rows import pack_checkpoint, pack_child, pack_place, pack_write
 from threadkeep.backends.redis.scripts import Word
+from threadkeep.engine.entries import EntryFence
 from threadkeep.engine.model import Batch, Fence, HeadFence, RowsFence, Segment, WritesFence
 
 
@@ -34,6 +36,7 @@ def batch_arguments(batch: Batch) -> list[Word]:
         *_counted([(_row_place(*key),) for key in batch.drop_writes]),
         *_counted([(place(*key),) for key in batch.hide_checkpoints]),
         int(batch.bump),
+        *arguments(batch),
     ]
 
 
@@ -73,3 +76,5 @@ def _fence(fence: Fence, batch: Batch) -> tuple[Word, ...]:
             return ("writes", place(ns, checkpoint), unseen, pack_number(run))
         case RowsFence():
             return ("rows", fence.checkpoints, fence.writes)
+        case EntryFence():
+            return ("entry", fence.revision)

@@ -69,7 +69,17 @@ local function check_rows()
     return nil
 end
 
-local CHECKS = {head = check_head, writes = check_writes, rows = check_rows}
+-- Argument: the revision of the entry, '0' for none.
+local function check_entry()
+    local found = redis.call('HMGET', THREAD, 'state', 'revision')
+    if (found[1] and found[2] or '0') ~= take() then
+        return {'conflict'}
+    end
+    return nil
+end
+
+local CHECKS = {
+    head = check_head, writes = check_writes, rows = check_rows, entry = check_entry}
 
 local function check_fences()
     for _ = 1, tonumber(take()) do
@@ -228,4 +238,11 @@ end
 drop_writes()
 hide_checkpoints()
 redis.call('HINCRBY', THREAD, 'generation', take())
-return done()
+local before = state_now()
+if take() == '1' then
+    put_entry()
+end
+if take() == '1' then
+    touch()
+end
+return done(news(before))

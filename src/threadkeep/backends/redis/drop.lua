@@ -4,12 +4,18 @@ if lacks_index() then
     return {'unknown'}
 end
 begin()
-local generation = redis.call('HGET', THREAD, 'generation')
-local ttl = redis.call('HGET', THREAD, 'ttl')
+local before = state_now()
+drop_labels()
+local kept = redis.call('HMGET', THREAD, 'generation', 'ttl', 'revision')
 redis.call('DEL', THREAD, ROWS, CHILDREN, WRITES, PLACES, DATA)
-redis.call('HSET', THREAD, 'generation', generation, 'deleted_at', take())
+local at = take()
+redis.call('HSET', THREAD, 'generation', kept[1], 'deleted_at', at, 'revision', kept[3] or 0)
 redis.call('HINCRBY', THREAD, 'generation', 1)
-if ttl then
-    redis.call('HSET', THREAD, 'ttl', ttl)
+redis.call('HINCRBY', THREAD, 'revision', 1)
+if at ~= '0' then
+    redis.call('HSET', THREAD, 'state', 'deleted', 'created_at', at, 'updated_at', at)
 end
-return done()
+if kept[2] then
+    redis.call('HSET', THREAD, 'ttl', kept[2])
+end
+return done(news(before))

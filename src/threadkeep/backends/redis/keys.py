@@ -4,7 +4,8 @@ Only names live here. Invariants: a thread has the same few keys however much it
 with one hash tag, so that they lie on one node of a cluster and can be given one time to
 expire; no id of a thread, whatever is in it, makes a name that is another one's.
 
-    t  hash         the thread's own row: generation, deleted_at, ttl (milliseconds), copy
+    t  hash         the thread's own row: generation, deleted_at, ttl (milliseconds), copy, and
+                    its entry in the registry (see registry.lua)
     c  sorted set   checkpoints, by namespace and id
     x  sorted set   children, by namespace, parent and id
     w  sorted set   writes, by namespace, checkpoint and seq
@@ -34,3 +35,14 @@ def beginning_of(prefix: str, beginning: str) -> str:
 def index_of(prefix: str) -> str:
     """The sorted set of all threads' ids."""
     return f"{prefix}:threads"
+
+
+def times_of(prefix: str, name: str) -> str:
+    """The sorted set of the ids of registered threads by `created_at` or `updated_at`."""
+    return f"{prefix}:{{threads}}:{name}"
+
+
+def term_of(prefix: str, term: str | bytes) -> bytes:
+    """The set of the ids of threads that have a label, a state or an origin in common."""
+    text = term.encode() if isinstance(term, str) else term
+    return f"{prefix}:{{threads}}:term:".encode() + text

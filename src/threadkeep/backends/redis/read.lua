@@ -242,14 +242,19 @@ function READS.bytes()
     return {rows, segments, memory}
 end
 
--- All rows as they are, for another thread; nothing where there are none.
+-- The thread's own row as it is; nothing where the thread is not there.
+function READS.entry()
+    return redis.call('HGETALL', THREAD)
+end
+
+-- All rows as they are, for another thread, and the thread's own; nothing where there are none.
 function READS.dump()
     local dumps, any = {}, false
     for number = 2, 6 do
         local dump = redis.call('DUMP', KEYS[number])
         dumps[number - 1], any = dump or '', any or dump
     end
-    return any and dumps or {}
+    return any and {dumps, redis.call('HGETALL', THREAD)} or {}
 end
 
 if ARGV[1] == '1' then

@@ -13,6 +13,7 @@ from operator import attrgetter
 from typing import Any, NamedTuple
 
 from threadkeep.backends.children import first_children
+from threadkeep.backends.redis.entries import unpack_entry
 from threadkeep.backends.redis.packing import pack_number, pack_text, place
 from threadkeep.backends.redis.rows import (
     Keyframes,
@@ -23,6 +24,7 @@ from threadkeep.backends.redis.rows import (
     unpack_write,
 )
 from threadkeep.backends.redis.scripts import Word
+from threadkeep.engine.entries import ReadEntry
 from threadkeep.engine.model import (
     Read,
     ReadCheckpoint,
@@ -161,6 +163,11 @@ def _thread(read: ReadThread) -> Inquiry:
     return Inquiry(read.thread, (Question("thread"),), reply)
 
 
+def _entry(read: ReadEntry) -> Inquiry:
+    question = Question("entry")
+    return Inquiry(read.thread, (question,), lambda found: unpack_entry(read.thread, found[0]))
+
+
 # -- scans ---------------------------------------------------------------------------
 
 
@@ -222,4 +229,5 @@ _INQUIRIES: dict[type[Read], Callable[[Any], Inquiry]] = {
     ReadPath: _path,
     ReadThread: _thread,
     ScanCheckpoints: _page,
+    ReadEntry: _entry,
 }

@@ -45,7 +45,7 @@ def reading() -> Script:
 
 def writing(name: str) -> Script:
     """The script that carries out a change: "commit", "drop" or "copy"."""
-    return _script("common", "writing", name)
+    return _script("common", "writing", "registry", name)
 
 
 def call(script: Script, keys: Sequence[str], arguments: Sequence[Word]) -> Call:

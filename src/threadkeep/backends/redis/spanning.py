@@ -14,6 +14,7 @@ from dataclasses import replace
 from operator import itemgetter
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
+from threadkeep.backends.redis import registry
 from threadkeep.backends.redis.packing import pack_text, unpack_text
 from threadkeep.backends.redis.reads import (
     Question,
@@ -23,6 +24,7 @@ from threadkeep.backends.redis.reads import (
     stored_rows,
 )
 from threadkeep.backends.redis.rows import unpack_checkpoint
+from threadkeep.engine.entries import CountThreads, SearchThreads
 from threadkeep.engine.model import (
     FindThreads,
     Read,
@@ -39,14 +41,8 @@ _MANY = 64  # threads that are asked together
 _Place: TypeAlias = tuple[str, str, str]  # id, thread, ns
 
 
-class Store(Protocol):
+class Store(registry.Store, Protocol):
     """What these reads ask."""
-
-    async def threads(self, after: str | None, limit: int) -> list[str]:
-        """Ids in the index, in ascending order, from behind `after` on."""
-
-    async def ask(self, asked: Sequence[tuple[str, Question]]) -> list[Any]:
-        """The answer to each question about a thread, each from one state."""
 
     async def sweep(self, thread: str) -> None:
         """Take a thread that is not there out of the index."""
@@ -225,4 +221,6 @@ _ANSWERS: dict[type[Read], Callable[[Any, Store], Any]] = {
     ReadSizes: _sizes,
     ReadDamage: _damage,
     ScanCheckpoints: _scan,
+    SearchThreads: registry.search,
+    CountThreads: registry.count,
 }

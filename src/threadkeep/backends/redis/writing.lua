@@ -30,8 +30,8 @@ local function begin()
     end
 end
 
--- The last thing that a script does.
-local function done()
+-- The last thing that a script does; `news` is for the index.
+local function done(news)
     if ARGV[3] ~= '' then
         redis.call('HSET', THREAD, 'ttl', ARGV[3])
     end
@@ -39,5 +39,6 @@ local function done()
     if CREATED and KEYS[7] then
         redis.call('ZADD', KEYS[7], 0, ARGV[1])
     end
-    return {CREATED and 'created' or 'changed', BIRTH or redis.call('HGET', THREAD, 'generation')}
+    local generation = BIRTH or redis.call('HGET', THREAD, 'generation')
+    return {CREATED and 'created' or 'changed', generation, unpack(news)}
 end

@@ -18,11 +18,15 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from threadkeep.backends.sqlite import metadata
 from threadkeep.backends.sqlite.ids import pack_id
+from threadkeep.engine.entries import Touch
+from threadkeep.engine.labels import beginning_of
+from threadkeep.engine.lifecycle import State
 from threadkeep.errors import SegmentTakenError, StaleThreadError, ThreadDeletedError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from threadkeep.engine.entries import Move
     from threadkeep.engine.model import Batch, CheckpointRow, Segment, WriteRow
 
 _Row: TypeAlias = tuple[str, tuple[Any, ...]]  # its kind, and the values of its columns
@@ -32,16 +36,22 @@ _MOST_ROWS = 64  # rows of one statement: each number of them is a text that SQL
 _COLUMNS = (
     *("thread", "born", "generation", "ns", "id", "parent", "run", "seen", "flags", "ts"),
     *("source", "step", "metadata", "exact", "task", "path", "log", "pos", "count", "data"),
+    *("sources", "target", "waits", "same", "at", "size", "whole", "beginning", "label"),
 )
 # Each kind of row, and the columns that it fills: in the same order as all columns.
 _KINDS = {
-    "thread": ("thread", "born", "generation"),
+    "thread": (
+        *("thread", "born", "generation", "id"),
+        *("sources", "target", "waits", "same", "at", "size", "whole"),
+    ),
     "segment": ("thread", "log", "pos", "count", "data"),
     "checkpoint": (
         *("thread", "ns", "id", "parent", "run", "seen", "flags", "ts"),
         *("source", "step", "metadata", "exact", "log", "pos", "data"),
     ),
     "write": ("thread", "ns", "id", "run", "seen", "task", "path", "data"),
+    "time": ("thread", "at"),
+    "label": ("thread", "beginning", "label"),
 }
 
 _NUMBER = "(SELECT number FROM tk_threads WHERE thread = new.thread)"
@@ -59,13 +69,25 @@ _LAST_SEQ = f"""
     SELECT seq FROM tk_writes
     WHERE thread = {_NUMBER} AND ns = new.ns AND checkpoint = new.id ORDER BY seq DESC LIMIT 1
 """
+_HAS_ENTRY = f"coalesce(state, '{State.DELETED}') <> '{State.DELETED}'"
 _STEPS = {
     "thread": (
         "INSERT OR IGNORE INTO tk_threads (thread) VALUES (new.thread)",
-        """SELECT RAISE(ABORT, 'deleted') FROM tk_threads
-            WHERE thread = new.thread AND deleted_at >= new.born""",
-        """SELECT RAISE(ABORT, 'stale') FROM tk_threads
-            WHERE thread = new.thread AND coalesce(generation, 0) <> new.generation""",
+        """SELECT CASE
+                WHEN deleted_at >= new.born THEN RAISE(ABORT, 'deleted')
+                WHEN coalesce(generation, 0) <> new.generation THEN RAISE(ABORT, 'stale')
+            END FROM tk_threads WHERE thread = new.thread""",
+        # (apart from the size: an index is written whenever its columns are set, changed or not)
+        f"""UPDATE tk_threads SET
+                created_at = iif({_HAS_ENTRY}, created_at, new.at),
+                updated_at = iif({_HAS_ENTRY}, updated_at, new.at),
+                state = new.target, waits_at = iif(new.waits, new.id, NULL),
+                revision = coalesce(revision, 0) + 1
+            WHERE thread = new.thread AND instr(new.sources, '|' || coalesce(state, '') || '|')
+                AND (waits_at IS NULL OR waits_at < new.id
+                    OR (new.same AND waits_at = new.id))""",
+        """UPDATE tk_threads SET size = iif(new.whole, 0, coalesce(size, 0)) + new.size
+            WHERE thread = new.thread AND new.size IS NOT NULL""",
     ),
     "segment": (
         f"""SELECT RAISE(ABORT, 'taken') FROM ({_NEIGHBOUR})
@@ -83,6 +105,17 @@ _STEPS = {
         f"""INSERT INTO tk_writes (thread, ns, checkpoint, run, seen, task, path, body, seq)
             VALUES ({_NUMBER}, new.ns, new.id, new.run, new.seen, new.task, new.path, new.data,
                 coalesce(({_LAST_SEQ}), 0) + 1)""",
+    ),
+    "time": (
+        f"""UPDATE tk_threads SET updated_at = new.at
+            WHERE thread = new.thread AND updated_at < new.at AND {_HAS_ENTRY}""",
+    ),
+    "label": (
+        f"""INSERT OR REPLACE INTO tk_labels (thread, beginning, label)
+            SELECT number, new.beginning, new.label FROM tk_threads
+            WHERE thread = new.thread AND {_HAS_ENTRY}""",
+        f"""UPDATE tk_threads SET revision = coalesce(revision, 0) + 1
+            WHERE thread = new.thread AND {_HAS_ENTRY}""",
     ),
 }
 _REFUSALS = {
@@ -109,9 +142,13 @@ SETTINGS = tuple(_settings())
 
 def suffice(batch: Batch) -> bool:
     """Whether the batch only adds rows, in a single statement."""
-    more = batch.fences or batch.drop_segments or batch.drop_checkpoints or batch.drop_writes
+    more: object = (
+        batch.fences or batch.drop_segments or batch.drop_checkpoints or batch.drop_writes
+    )
     rows = len(batch.segments) + len(batch.checkpoints) + len(batch.writes)
-    return rows < _MOST_ROWS and not (more or batch.hide_checkpoints or batch.bump)
+    rows += 0 if batch.touch is None else len(batch.touch.moves) + len(batch.touch.labels)
+    more = more or batch.hide_checkpoints or batch.entry or batch.bump
+    return rows < _MOST_ROWS and not more
 
 
 def check_and_add(db: sqlite3.Connection, batch: Batch) -> None:
@@ -121,17 +158,21 @@ def check_and_add(db: sqlite3.Connection, batch: Batch) -> None:
         ThreadDeletedError, StaleThreadError, SegmentTakenError: the statement changed nothing.
         DRIVER_ERRORS: the same, if the transaction still lives.
     """
-    _insert(db, batch.thread, [_thread(batch), *_rows(batch)])
+    touch = batch.touch or _NO_TOUCH
+    _insert(db, batch.thread, [_thread(batch, touch), *_rows(batch), *_rest(batch, touch)])
 
 
 def check(db: sqlite3.Connection, batch: Batch) -> None:
     """Check the batch's thread alone, and give it its row. Raises as `check_and_add`."""
-    _insert(db, batch.thread, [_thread(batch)])
+    _insert(db, batch.thread, [_thread(batch, _NO_TOUCH)])
 
 
 def add(db: sqlite3.Connection, batch: Batch) -> None:
     """Add the rows of a batch whose thread was checked. Raises as `check_and_add`."""
     rows = _rows(batch)
+    if batch.touch is not None:
+        unchecked = batch._replace(born=None, generation=None)
+        rows += [_thread(unchecked, batch.touch), *_rest(batch, batch.touch)]
     for start in range(0, len(rows), _MOST_ROWS):
         _insert(db, batch.thread, rows[start : start + _MOST_ROWS])
 
@@ -172,8 +213,38 @@ _VALUES = {kind: _values(kind) for kind in _KINDS}
 # -- rows ----------------------------------------------------------------------------
 
 
-def _thread(batch: Batch) -> _Row:
-    return "thread", (batch.thread, batch.born, batch.generation)
+_NO_TOUCH = Touch()
+_NO_MOVE = (None,) * 6
+
+
+def _thread(batch: Batch, touch: Touch) -> _Row:
+    """The thread's own row: what is checked, and most of what the registry is told."""
+    moved = _move(touch.moves[0], batch, touch) if touch.moves else _NO_MOVE
+    size = touch.size if touch.size or touch.whole else None
+    return "thread", (batch.thread, batch.born, batch.generation, *moved, size, touch.whole)
+
+
+def _move(move: Move, batch: Batch, touch: Touch) -> tuple[Any, ...]:
+    sources, target, checkpoint, waits, same = move
+    at = batch.now if touch.at is None else touch.at
+    return pack_id(checkpoint), _listed(sources), target, waits, same, at
+
+
+@lru_cache(maxsize=64)
+def _listed(sources: tuple[str, ...]) -> str:
+    return f"|{'|'.join(sources)}|"
+
+
+def _rest(batch: Batch, touch: Touch) -> list[_Row]:
+    """What of the touch does not go into that row."""
+    thread = batch.thread
+    rows = [
+        ("thread", (thread, None, None, *_move(move, batch, touch), None, None))
+        for move in touch.moves[1:]
+    ]
+    if touch.at is not None:
+        rows.append(("time", (thread, touch.at)))
+    return rows + [("label", (thread, beginning_of(label), label)) for label in touch.labels]
 
 
 def _segment(thread: str, segment: Segment) -> _Row:

@@ -11,9 +11,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from threadkeep.backends.sqlite import additions
+from threadkeep.backends.sqlite import additions, registry
 from threadkeep.backends.sqlite.ids import pack_id, unpack_id
 from threadkeep.backends.sqlite.reads import read_thread_head
+from threadkeep.engine.entries import EntryFence
 from threadkeep.engine.model import (
     HIDDEN,
     NESTED,
@@ -63,6 +64,8 @@ def _apply(db: sqlite3.Connection, batch: Batch) -> None:
     if batch.drop_segments:
         places = [(number, *place) for place in batch.drop_segments]
         db.executemany(_DROP_SEGMENT, places)
+    if batch.entry is not None:
+        registry.replace_entry(db, number, batch.entry)
     additions.add(db, batch)
     _drop_rows(db, number, batch)
     if batch.bump:
@@ -123,6 +126,11 @@ FROM tk_threads t WHERE t.number = ?
 
 def _check_rows(db: sqlite3.Connection, batch: Batch, number: int, fence: RowsFence) -> None:
     if db.execute(_COUNT_ROWS, (number,)).fetchone() != (fence.checkpoints, fence.writes):
+        raise ConflictError(thread=batch.thread)
+
+
+def _check_entry(db: sqlite3.Connection, batch: Batch, number: int, fence: EntryFence) -> None:
+    if registry.revision(db, number) != fence.revision:
         raise ConflictError(thread=batch.thread)
 
 
@@ -187,6 +195,7 @@ def _drop(db: sqlite3.Connection, change: DropThread) -> None:
     number = _number(db, change.thread)
     _empty(db, number)
     db.execute(_BURY, (change.now, number))
+    registry.forget(db, number, change.now)
 
 
 def _copy(db: sqlite3.Connection, change: CopyThread) -> None:
@@ -200,6 +209,7 @@ def _copy(db: sqlite3.Connection, change: CopyThread) -> None:
     for statement in _COPY_ALL:
         db.execute(statement, (target, source))
     db.execute(_BURY, (None, target))
+    registry.copy_entry(db, source, target, change)
 
 
 def _empty(db: sqlite3.Connection, number: int) -> None:
@@ -211,6 +221,7 @@ _FENCES: dict[type[Fence], Callable[[sqlite3.Connection, Batch, int, Any], None]
     HeadFence: _check_head,
     WritesFence: _check_writes,
     RowsFence: _check_rows,
+    EntryFence: _check_entry,
 }
 
 _CHANGES: dict[type[Change], Callable[[sqlite3.Connection, Any], None]] = {

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 
+from threadkeep.backends.sqlite import schema
 from threadkeep.backends.sqlite.failures import named
 from threadkeep.backends.sqlite.opening import MEMORY, Location, open_first
 from threadkeep.errors import InvalidArgumentError, OpenError, ThreadExistsError
@@ -18,7 +19,8 @@ from threadkeep.errors import InvalidArgumentError, OpenError, ThreadExistsError
 _BUSY_SECONDS = 30.0
 _STEP_PAGES = 1024  # copied between two reports
 
-_TABLES = ("tk_threads", "tk_checkpoints", "tk_writes", "tk_segments")
+_TABLES = ("tk_threads", "tk_checkpoints", "tk_writes", "tk_segments", "tk_labels")
+_COLUMNS = "SELECT name FROM pragma_table_info(?, 'backup')"
 _HOLDS_ROWS = """
 SELECT EXISTS (SELECT 1 FROM main.tk_checkpoints) OR EXISTS (SELECT 1 FROM main.tk_writes)
     OR EXISTS (SELECT 1 FROM main.tk_segments)
@@ -117,9 +119,16 @@ def _fill(db: sqlite3.Connection, now: int) -> None:
     db.execute(_REMEMBER_BY_ID)
     for table in _TABLES:
         db.execute(f"DELETE FROM main.{table}")  # noqa: S608 - a constant
-        db.execute(f"INSERT INTO main.{table} SELECT * FROM backup.{table}")  # noqa: S608 - a constant
+        columns = ", ".join([name for (name,) in db.execute(_COLUMNS, (table,))])
+        if columns:  # (an older version has fewer of them, or no such table)
+            db.execute(
+                f"INSERT INTO main.{table} ({columns})"  # noqa: S608 - names of our own tables
+                f" SELECT {columns} FROM backup.{table}"
+            )
     db.execute(_BURY, (now,))
     db.execute(_RAISE)
+    for statement in schema.REGISTER:
+        db.execute(statement)
 
 
 @contextmanager

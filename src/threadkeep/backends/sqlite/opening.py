@@ -136,6 +136,8 @@ def _prepare(db: sqlite3.Connection, location: Location, *, make: bool) -> None:
     if not ours:
         db.execute("PRAGMA auto_vacuum = INCREMENTAL")
         schema.create(db, location.path)
+    elif location.mode in ("rwc", "rw") and schema.is_old(db):
+        schema.upgrade(db)
     if not location.in_memory and make:
         _use_wal(db, location.busy_timeout)
 

@@ -16,9 +16,10 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from threadkeep.backends.children import first_children
-from threadkeep.backends.sqlite import metadata
+from threadkeep.backends.sqlite import metadata, registry
 from threadkeep.backends.sqlite.failures import DAMAGED, DRIVER_ERRORS, tells_of_damage
 from threadkeep.backends.sqlite.ids import pack_id, unpack_id
+from threadkeep.engine.entries import CountThreads, ReadEntry, SearchThreads
 from threadkeep.engine.model import (
     HIDDEN,
     CheckpointRow,
@@ -460,7 +461,7 @@ def _integrity(db: sqlite3.Connection) -> Iterator[str]:
 
 def _stray_rows(db: sqlite3.Connection) -> Iterator[str]:
     """Rows that no thread shows: their thread's number was altered, or the thread lost."""
-    for table in ("tk_checkpoints", "tk_writes", "tk_segments"):
+    for table in ("tk_checkpoints", "tk_writes", "tk_segments", "tk_labels"):
         for number, count in db.execute(_STRAYS.format(table)):
             yield f"{count} rows of {table} are of thread number {number!r}, which is not there"
 
@@ -478,5 +479,8 @@ _REPLIES: dict[type[Read], Callable[[sqlite3.Connection, Any], Any]] = {
     ReadThread: _thread,
     FindThreads: _find,
     ReadSizes: _sizes,
+    ReadEntry: registry.entry,
+    SearchThreads: registry.search,
+    CountThreads: registry.count,
     ReadDamage: _damage,
 }

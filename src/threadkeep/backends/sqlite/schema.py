@@ -13,14 +13,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from langgraph.checkpoint.serde.types import INTERRUPT, RESUME
+
 from threadkeep.backends.sqlite import metadata
+from threadkeep.engine.lifecycle import State
+from threadkeep.engine.model import HIDDEN
 from threadkeep.errors import NewerDatabaseError, NotOursError
 
 if TYPE_CHECKING:
     import sqlite3
 
 APPLICATION_ID = 0x74686B70  # "thkp", as `file` and `PRAGMA application_id` show it
-VERSION = 1
+VERSION = 2
 
 TABLES = """
 CREATE TABLE tk_threads (
@@ -69,6 +73,74 @@ CREATE TABLE tk_segments (
 ) WITHOUT ROWID;
 """
 
+# What version 2 added. NULL as `state`: the thread is not in the registry.
+_REGISTRY_COLUMNS = (
+    *("state TEXT", "created_at INTEGER", "updated_at INTEGER", "size INTEGER", "waits_at"),
+    *("revision INTEGER", "pinned INTEGER", "ttl INTEGER", "origin TEXT", "origin_checkpoint"),
+)
+_ADD_COLUMNS = "".join(
+    [f"ALTER TABLE tk_threads ADD COLUMN {column};\n" for column in _REGISTRY_COLUMNS]
+)
+REGISTRY = f"""{_ADD_COLUMNS}
+CREATE TABLE tk_labels (
+    thread INTEGER NOT NULL,
+    beginning TEXT NOT NULL,       -- see engine/labels.py
+    label TEXT NOT NULL,           -- JSON: a tag's text, or metadata's key and value
+    PRIMARY KEY (thread, beginning)
+) WITHOUT ROWID;
+CREATE INDEX tk_labels_by_label ON tk_labels (label, thread);
+CREATE INDEX tk_threads_by_update ON tk_threads (updated_at, thread)
+    WHERE state <> '{State.DELETED}';
+CREATE INDEX tk_threads_by_creation ON tk_threads (created_at, thread)
+    WHERE state <> '{State.DELETED}';
+CREATE INDEX tk_threads_by_state ON tk_threads (state, updated_at, thread);
+CREATE INDEX tk_threads_by_origin ON tk_threads (origin) WHERE origin IS NOT NULL;
+CREATE INDEX tk_threads_by_ttl ON tk_threads (ttl) WHERE ttl IS NOT NULL;
+"""
+
+# What can be told of threads from before there was a registry: from their rows.
+_HEAD = f"""
+    SELECT max(c.id) FROM tk_checkpoints c
+    WHERE c.thread = tk_threads.number AND c.ns = '' AND (c.flags & {HIDDEN}) IS NOT {HIDDEN}
+"""
+_SIZE = """
+    (SELECT coalesce(sum(length(s.data)), 0) FROM tk_segments s WHERE s.thread = number)
+    + (SELECT coalesce(sum(length(c.manifest) + coalesce(length(c.metadata), 0)
+        + coalesce(length(c.exact), 0)), 0) FROM tk_checkpoints c WHERE c.thread = number)
+    + (SELECT coalesce(sum(length(w.body)), 0) FROM tk_writes w WHERE w.thread = number)
+"""
+_WAITS = f"""
+    SELECT w.checkpoint FROM tk_writes w
+    WHERE w.thread = number AND w.ns = '' AND w.checkpoint = ({_HEAD})
+        AND instr(w.body, CAST('{INTERRUPT}' AS BLOB))
+        AND NOT EXISTS (
+            SELECT 1 FROM tk_writes l WHERE l.thread = w.thread AND l.ns = '' AND l.seq > w.seq
+                AND l.checkpoint = w.checkpoint AND instr(l.body, CAST('{RESUME}' AS BLOB)))
+    LIMIT 1
+"""
+_NOW = "CAST(strftime('%s', 'now') AS INTEGER) * 1000000"
+REGISTER = (
+    f"""
+    UPDATE tk_threads SET state = '{State.ACTIVE}', size = {_SIZE}, waits_at = ({_WAITS}),
+        revision = coalesce(revision, 0) + 1,
+        (created_at, updated_at) = (
+            SELECT coalesce(min(c.ts), {_NOW}), coalesce(max(c.ts), {_NOW})
+            FROM tk_checkpoints c WHERE c.thread = tk_threads.number AND typeof(c.ts) = 'integer')
+    WHERE state IS NULL
+        AND EXISTS (SELECT 1 FROM tk_checkpoints c WHERE c.thread = tk_threads.number)
+    """,
+    f"""
+    UPDATE tk_threads SET state = '{State.SUSPENDED}'
+    WHERE state = '{State.ACTIVE}' AND waits_at IS NOT NULL
+    """,
+    f"""
+    UPDATE tk_threads SET state = '{State.DELETED}', created_at = deleted_at,
+        updated_at = deleted_at, revision = coalesce(revision, 0) + 1
+    WHERE state IS NULL AND deleted_at > 0
+    """,
+)
+"""Statements that register all threads that hold checkpoints, or were deleted, and are not yet."""
+
 
 def _id_text(column: str) -> str:
     """SQL that shows a packed id as text (see `ids.unpack_id`)."""
@@ -91,6 +163,9 @@ def _time_text(column: str) -> str:
     )
 
 
+# The label's text between the key and the closing bracket.
+_VALUE = "substr(l.label, length(l.beginning) + 4, length(l.label) - length(l.beginning) - 4)"
+
 VIEWS = f"""
 CREATE VIEW threads AS SELECT
     t.thread AS thread_id,
@@ -98,7 +173,20 @@ CREATE VIEW threads AS SELECT
     (SELECT count(*) FROM tk_writes w WHERE w.thread = t.number) AS writes,
     (SELECT coalesce(sum(length(s.data)), 0) FROM tk_segments s WHERE s.thread = t.number)
         AS segment_bytes,
-    {_time_text("t.deleted_at")} AS deleted_at
+    {_time_text("t.deleted_at")} AS deleted_at,
+    t.state AS state,
+    {_time_text("t.created_at")} AS created_at,
+    {_time_text("t.updated_at")} AS updated_at,
+    coalesce(t.size, 0) AS bytes,
+    (SELECT json_group_array(json(l.label)) FROM tk_labels l
+        WHERE l.thread = t.number AND substr(l.label, 1, 1) = '"') AS tags,
+    (SELECT json_group_object(json_extract(l.label, '$[0]'), json({_VALUE})) FROM tk_labels l
+        WHERE l.thread = t.number AND substr(l.label, 1, 1) = '[') AS metadata,
+    coalesce(t.pinned, 0) AS pinned,
+    t.ttl / 1000000 AS ttl_seconds,
+    t.origin AS forked_from,
+    {_id_text("t.origin_checkpoint")} AS forked_from_checkpoint,
+    {_id_text("t.waits_at")} AS waits_at_checkpoint
 FROM tk_threads t;
 CREATE VIEW checkpoints AS SELECT
     t.thread AS thread_id,
@@ -156,14 +244,41 @@ def create(db: sqlite3.Connection, path: str) -> None:
     db.execute("BEGIN IMMEDIATE")
     try:
         if not is_ours(db, path):
-            for statement in (TABLES + VIEWS).split(";\n"):
-                db.execute(statement)
+            _carry_out(db, TABLES + REGISTRY + VIEWS)
             db.execute(f"PRAGMA application_id = {APPLICATION_ID}")
             db.execute(f"PRAGMA user_version = {VERSION}")
         db.execute("COMMIT")
     finally:
         if db.in_transaction:
             db.execute("ROLLBACK")
+
+
+def is_old(db: sqlite3.Connection) -> bool:
+    """Whether the tables, which are ours, are of an earlier version."""
+    (version,) = db.execute("PRAGMA user_version").fetchone()
+    return int(version) < VERSION
+
+
+def upgrade(db: sqlite3.Connection) -> None:
+    """Bring tables of version 1 to this one, unless another process has just done so."""
+    db.execute("BEGIN IMMEDIATE")
+    try:
+        if is_old(db):
+            for view in ("threads", "checkpoints", "writes", "segments"):
+                db.execute(f"DROP VIEW IF EXISTS {view}")
+            _carry_out(db, REGISTRY + VIEWS)
+            for statement in REGISTER:
+                db.execute(statement)
+            db.execute(f"PRAGMA user_version = {VERSION}")
+        db.execute("COMMIT")
+    finally:
+        if db.in_transaction:
+            db.execute("ROLLBACK")
+
+
+def _carry_out(db: sqlite3.Connection, statements: str) -> None:
+    for statement in statements.split(";\n"):
+        db.execute(statement)
 
 
 def _not_ours(path: str, names: set[str]) -> NotOursError:

@@ -15,6 +15,7 @@ from threadkeep.engine.calls import Operation, Place, commit
 from threadkeep.engine.held import State
 from threadkeep.engine.model import Batch
 from threadkeep.engine.operations.context import ATTEMPTS, Engine
+from threadkeep.engine.registry import Told
 from threadkeep.errors import (
     BackendError,
     ConflictError,
@@ -25,11 +26,12 @@ from threadkeep.errors import (
 
 
 class Built(NamedTuple):
-    """A batch ready to commit, and the state to remember once it is."""
+    """A batch ready to commit, and what to remember once it is."""
 
     batch: Batch
     appender: Appender
     state: State | None = None
+    told: Told | None = None
 
 
 def committed(
@@ -81,6 +83,9 @@ def committed(
 
 def _remember(engine: Engine, place: Place, built: Built) -> None:
     built.appender.committed()
+    memory = engine.memory(place.thread)
     if built.state is not None:
-        engine.memory(place.thread).publish(built.state, built.batch.generation)
+        memory.publish(built.state, built.batch.generation)
+    if built.told is not None:
+        memory.tell(built.told, built.batch.generation)
     engine.working_set.settle(place.thread)

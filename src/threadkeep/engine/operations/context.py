@@ -25,6 +25,7 @@ from threadkeep.engine.held import (
 )
 from threadkeep.engine.manifest import Manifest
 from threadkeep.engine.model import HIDDEN, Segment, Span, StoredCheckpoint
+from threadkeep.engine.open_logs import Stored
 from threadkeep.engine.refs import Cell, Inline, Ref
 from threadkeep.engine.sequence import Seen, watched
 from threadkeep.engine.shadow import Shadow
@@ -153,7 +154,8 @@ def resume_logs(
     memory.logs.resume(ns, KEYFRAMES, key.log, key.pos + 1)
     for segment in segments:
         if segment.count < FULL_COUNT:
-            memory.logs.note_tail(segment.log, segment.start, elements.opened(segment))
+            tail = Stored(elements.opened(segment), len(segment.data))
+            memory.logs.note_tail(segment.log, segment.start, tail)
 
 
 def _last_span(ref: Ref | None) -> Span | None:

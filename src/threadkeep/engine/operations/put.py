@@ -14,7 +14,7 @@ from functools import partial
 from types import MappingProxyType
 from typing import Any, NamedTuple, cast
 
-from threadkeep.engine import checksum
+from threadkeep.engine import checksum, registry
 from threadkeep.engine import manifest as manifests
 from threadkeep.engine.appender import KEYFRAMES, Appender
 from threadkeep.engine.calls import Operation, Place, commit, fetch, fetch_checkpoint
@@ -213,11 +213,13 @@ def _build(
         appender.seal()
     segments = appender.segments()
     draft.settle(generation)
+    told = memory.told
     loaded = call.parent if isinstance(call.parent, LoadedId) else None
     flags = call.flags
     if loaded is None and parent is not None:  # the run that chose its checkpoint goes on
         flags |= parent.flags & FREE
     row = _row(call, flags, metadata, exact, key, data)
+    touch = registry.of_checkpoint(row, call.metadata, appender.stored, now, told)
     batch = Batch(
         thread=place.thread,
         now=now,
@@ -227,11 +229,12 @@ def _build(
         segments=segments,
         checkpoints=(row,),
         drop_segments=tuple(appender.dropped),
+        touch=touch,
     )
     owner = watch(loaded) if loaded is not None else (parent.owner if parent else None)
     data, codec, fresh = row.manifest, engine.codec, draft.fresh
     state = State(place.ns, row.id, flags, written, key, held, data, codec, owner, fresh)
-    return Built(batch, appender, state)
+    return Built(batch, appender, state, registry.told_more(told, touch, call.metadata))
 
 
 def _row(

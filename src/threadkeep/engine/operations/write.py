@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from langgraph.checkpoint.base import WRITES_IDX_MAP
 from langgraph.checkpoint.serde.types import ERROR
 
-from threadkeep.engine import checksum
+from threadkeep.engine import checksum, registry
 from threadkeep.engine.appender import Appender
 from threadkeep.engine.calls import Operation, Place
 from threadkeep.engine.draft import Draft
@@ -82,14 +82,18 @@ def _build(engine: Engine, memory: ThreadMemory, call: PutWrites) -> Built:
         body=b"",
     )
     row = row._replace(body=checksum.seal(pack_writes(packed), checksum.of_writes(row)))
+    now, channels = engine.now(), tuple([channel for _, channel, _ in packed])
+    latest = memory.newest("")
+    is_latest = latest is None or str(latest.id) <= row.checkpoint_id
     batch = Batch(
         thread=place.thread,
-        now=engine.now(),
+        now=now,
         generation=generation,
         born=born(place.id),
         fences=_fences(engine, loaded, row),
         segments=segments,
         writes=(row,),
+        touch=registry.of_writes(row, channels, appender.stored, now, is_latest=is_latest),
     )
     return Built(batch, appender)
 

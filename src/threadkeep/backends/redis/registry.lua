@@ -1,0 +1,142 @@
+-- The registry in a thread's own hash: what a batch makes of its entry. An entry is there where
+-- there is a state; a label lies in the field 'l:' and its beginning. See registry.py for the
+-- arguments, entries.py for the rules.
+
+local GONE = {}  -- terms of the index that the thread has no more
+
+local function state_now()
+    return redis.call('HGET', THREAD, 'state') or ''
+end
+
+local function has_entry(state)
+    return state ~= '' and state ~= 'deleted'
+end
+
+-- A field of a value that may be none: '' or '=' and the value.
+local function set_or_remove(field, value)
+    if value == '' then
+        redis.call('HDEL', THREAD, field)
+    else
+        redis.call('HSET', THREAD, field, string.sub(value, 2))
+    end
+end
+
+-- Whether the first text is the smaller one, byte by byte.
+local function precedes(one, other)
+    for at = 1, math.min(#one, #other) do
+        local a, b = string.byte(one, at), string.byte(other, at)
+        if a ~= b then
+            return a < b
+        end
+    end
+    return #one < #other
+end
+
+-- Whether one number of microseconds, as text, is greater than another.
+local function later(one, other)
+    if #one ~= #other then
+        return #one > #other
+    end
+    return precedes(other, one)
+end
+
+local function put_label(beginning, label)
+    local known = redis.call('HGET', THREAD, 'l:' .. beginning)
+    if known and known ~= label then
+        GONE['label:' .. known] = true
+    end
+    redis.call('HSET', THREAD, 'l:' .. beginning, label)
+    GONE['label:' .. label] = nil
+end
+
+local function drop_labels()
+    local flat = redis.call('HGETALL', THREAD)
+    for at = 1, #flat, 2 do
+        if string.sub(flat[at], 1, 2) == 'l:' then
+            redis.call('HDEL', THREAD, flat[at])
+            GONE['label:' .. flat[at + 1]] = true
+        end
+    end
+    local origin = redis.call('HGET', THREAD, 'origin')
+    if origin then
+        GONE['origin:' .. origin] = true
+    end
+end
+
+local function put_entry()
+    local state, created_at, updated_at, waits_at = take(), take(), take(), take()
+    if not has_entry(state_now()) then
+        redis.call('HSET', THREAD, 'created_at', created_at, 'updated_at', updated_at)
+        set_or_remove('waits_at', waits_at)
+    end
+    drop_labels()
+    redis.call('HSET', THREAD, 'state', state)
+    redis.call('HINCRBY', THREAD, 'revision', 1)
+    set_or_remove('pinned', take())
+    set_or_remove('rest', take())
+    local origin = take()
+    set_or_remove('origin', origin)
+    set_or_remove('origin_checkpoint', take())
+    if origin ~= '' then
+        GONE['origin:' .. string.sub(origin, 2)] = nil
+    end
+    for _ = 1, tonumber(take()) do
+        local beginning, label = take(), take()
+        put_label(beginning, label)
+    end
+end
+
+-- Arguments: the states that it moves from, each between '|', the one it moves to, the
+-- checkpoint, whether an interrupt waits there, whether it counts where one waits already.
+local function carry_out_move(at)
+    local sources, target, checkpoint, waits, same = take(), take(), take(), take(), take()
+    local state = state_now()
+    local waits_at = redis.call('HGET', THREAD, 'waits_at')
+    if not string.find(sources, '|' .. state .. '|', 1, true)
+        or (waits_at and not precedes(waits_at, checkpoint)
+            and not (same == '1' and waits_at == checkpoint))
+    then
+        return
+    end
+    if not has_entry(state) then
+        redis.call('HSET', THREAD, 'created_at', at, 'updated_at', at)
+    end
+    redis.call('HSET', THREAD, 'state', target)
+    redis.call('HINCRBY', THREAD, 'revision', 1)
+    set_or_remove('waits_at', waits == '1' and '=' .. checkpoint or '')
+end
+
+local function touch()
+    local now, at, whole, size = take(), take(), take(), take()
+    if whole == '1' then
+        redis.call('HSET', THREAD, 'size', 0)
+    end
+    redis.call('HINCRBY', THREAD, 'size', size)
+    for _ = 1, tonumber(take()) do
+        carry_out_move(at == '' and now or at)
+    end
+    local there = has_entry(state_now())
+    if there and at ~= '' and later(at, redis.call('HGET', THREAD, 'updated_at')) then
+        redis.call('HSET', THREAD, 'updated_at', at)
+    end
+    local labels = tonumber(take())
+    for _ = 1, labels do
+        local beginning, label = take(), take()
+        if there then
+            put_label(beginning, label)
+        end
+    end
+    if there and labels > 0 then
+        redis.call('HINCRBY', THREAD, 'revision', 1)
+    end
+end
+
+-- What the index is to be told: the state before and now, the times, and the terms that are gone.
+local function news(before)
+    local times = redis.call('HMGET', THREAD, 'created_at', 'updated_at')
+    local told = {before, state_now(), times[1] or '', times[2] or ''}
+    for term in pairs(GONE) do
+        told[#told + 1] = term
+    end
+    return told
+end

@@ -1,0 +1,86 @@
+"""Labels: tags and metadata of a thread as texts that every store can look up.
+
+Only that conversion lives here. A label is JSON: `"urgent"` is a tag, `["user_id","u1"]` a
+piece of metadata. Invariant: equal tags and equal pieces of metadata are the same text, and no
+text is two things; numbers are equal as texts: 1 is not 1.0, nor true.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+MOST_BYTES = 1000
+"""Of one label: what every store's index takes."""
+
+MOST = 200
+"""Labels of one thread."""
+
+_CANONICAL = json.JSONEncoder(
+    ensure_ascii=False, separators=(",", ":"), allow_nan=False, sort_keys=True
+)
+
+
+def of_tag(tag: str) -> str:
+    """The label of a tag.
+
+    Raises:
+        ValueError: it is too long, or holds what a store cannot.
+    """
+    return _checked(_CANONICAL.encode(tag))
+
+
+def of_metadata(key: str, value: Any) -> str:
+    """The label of a piece of metadata.
+
+    Raises:
+        ValueError, TypeError, RecursionError: it is no JSON, too long, or holds what a store
+            cannot.
+    """
+    label = _checked(_CANONICAL.encode([key, value]))
+    _check_keys(value)
+    return label
+
+
+def beginning_of(label: str) -> str:
+    """What a thread has one label of: a tag is itself, metadata is its key."""
+    return label if label.startswith('"') else _CANONICAL.encode(json.loads(label)[0])[1:]
+
+
+def _checked(label: str) -> str:
+    if len(label.encode()) > MOST_BYTES:  # (a lone surrogate is a ValueError, too)
+        raise ValueError(f"it takes more than {MOST_BYTES} bytes")
+    if "\\u0000" in label and "\x00" in _texts(json.loads(label)):
+        raise ValueError("it holds a NUL character")
+    return label
+
+
+def _texts(value: Any) -> str:
+    """All texts in a JSON value, one behind the other."""
+    if isinstance(value, str):
+        return value
+    if isinstance(value, Mapping):
+        return "".join(map(_texts, (*value.keys(), *value.values())))
+    return "".join(map(_texts, value)) if isinstance(value, list) else ""
+
+
+def _check_keys(value: Any) -> None:
+    """Refuse keys that JSON would turn into texts: they would not come back as they were."""
+    if isinstance(value, Mapping):
+        if not all(isinstance(key, str) for key in value):
+            raise TypeError("a key in it is no text")
+        value = list(value.values())
+    if isinstance(value, list | tuple):
+        for part in value:
+            _check_keys(part)
+
+
+def tags(labels: Iterable[str]) -> tuple[str, ...]:
+    """The tags among the labels."""
+    return tuple([json.loads(label) for label in labels if label.startswith('"')])
+
+
+def metadata(labels: Iterable[str]) -> dict[str, Any]:
+    """The metadata among the labels."""
+    return dict([json.loads(label) for label in labels if label.startswith("[")])

@@ -1,0 +1,80 @@
+"""The states of a thread, and what leads from one to another.
+
+Only the table lives here, and what reads it. Invariant: whatever a call does, a thread is in
+one of these states, and gets into another only as the table says.
+
+A thread is `CREATED` by name, before anything is saved; `ACTIVE` once something is;
+`SUSPENDED` while an interrupt waits for an answer; `DELETED` while its tombstone stands.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import StrEnum
+from types import MappingProxyType
+from typing import NamedTuple
+
+from threadkeep.engine.entries import Move
+
+
+class State(StrEnum):
+    """How a thread stands."""
+
+    CREATED = "created"
+    ACTIVE = "active"
+    SUSPENDED = "suspended"
+    DELETED = "deleted"
+
+
+class Cause(StrEnum):
+    """What can move a thread from one state to another."""
+
+    CREATE = "create"  # `threads.create`
+    SAVE = "save"  # a checkpoint of the root namespace
+    INTERRUPT = "interrupt"  # a task waits for an answer
+    RESUME = "resume"  # the answer has come
+    DELETE = "delete"  # `delete_thread`
+
+
+class Step(NamedTuple):
+    """Where a cause leads, and from which states ("": the thread is not known)."""
+
+    sources: tuple[str, ...]
+    target: State
+
+
+_NEW = ("", State.DELETED)
+
+TABLE: Mapping[Cause, Step] = MappingProxyType(
+    {
+        Cause.CREATE: Step(_NEW, State.CREATED),
+        Cause.SAVE: Step((*_NEW, State.CREATED, State.SUSPENDED), State.ACTIVE),
+        Cause.INTERRUPT: Step(("", *State), State.SUSPENDED),
+        Cause.RESUME: Step((State.SUSPENDED,), State.ACTIVE),
+        Cause.DELETE: Step(("", *State), State.DELETED),
+    }
+)
+
+
+def move(cause: Cause, checkpoint: str) -> Move:
+    """What a save, an interrupt or a resume at this checkpoint means for its thread.
+
+    They may come in any order. A checkpoint that is saved ends only what waits at an earlier
+    one: the interrupt at itself may have been stored before it.
+    """
+    sources, target, waits, same = _MOVES[cause]
+    return Move(sources, target, checkpoint, waits, same)
+
+
+_MOVES = {
+    cause: (
+        *(tuple(map(str, step.sources)), str(step.target)),
+        *(cause is Cause.INTERRUPT, cause is not Cause.SAVE),
+    )
+    for cause, step in TABLE.items()
+}
+
+
+def allows(cause: Cause, state: str) -> bool:
+    """Whether the cause may move a thread that is in this state ("": not known)."""
+    return state in TABLE[cause].sources

@@ -1,0 +1,131 @@
+"""What saves tell the registry of their thread.
+
+Only the making of `Touch` records lives here. Invariant: what is told cannot be refused, is
+right in whatever order saves arrive, and costs a save of a known thread next to nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from langgraph.checkpoint.serde.types import INTERRUPT, RESUME
+
+from threadkeep.engine import labels
+from threadkeep.engine.entries import Move, Touch
+from threadkeep.engine.lifecycle import Cause, move
+from threadkeep.engine.model import CheckpointRow, WriteRow
+from threadkeep.langgraph_names import DELTA_COUNTERS
+
+LAG = 1_000_000
+"""Microseconds by which an entry's `updated_at` may be late: so it is written once a second."""
+
+_OWN_KEYS = frozenset({"source", "step", "parents", "writes", "run_id", DELTA_COUNTERS})
+_OWN_BEGINNINGS = ("langgraph_", "checkpoint_", "__")
+_SCALARS = (str, int, bool, float)
+
+
+class Told(NamedTuple):
+    """What this process has told the registry of a thread: when, and of which metadata."""
+
+    at: int
+    metadata: Mapping[str, Any]
+
+
+NOTHING = Told(0, {})
+
+
+def of_checkpoint(
+    row: CheckpointRow, metadata: Mapping[str, Any], size: int, now: int, told: Told
+) -> Touch:
+    """What a checkpoint means for its thread: that it was written, and what its run says of itself.
+
+    Args:
+        row: the checkpoint.
+        metadata: its metadata.
+        size: bytes that segments took more or less.
+        now: microseconds since 1970.
+        told: what was told before.
+    """
+    at = now if now - told.at >= LAG or now < told.at else None
+    if row.ns:  # a subgraph's
+        return Touch(size=size + row_size(row), at=at)
+    said = _said(metadata, told.metadata)
+    return Touch(size + row_size(row), at=at, labels=said, moves=(move(Cause.SAVE, row.id),))
+
+
+def of_writes(
+    row: WriteRow, channels: tuple[str, ...], size: int, now: int, *, is_latest: bool
+) -> Touch:
+    """What pending writes mean: of the head's (`is_latest`), some begin or end a wait."""
+    moves: tuple[Move, ...] = ()
+    if not row.ns and is_latest and INTERRUPT in channels:
+        moves = (move(Cause.INTERRUPT, row.checkpoint_id),)
+    elif not row.ns and RESUME in channels:
+        moves = (move(Cause.RESUME, row.checkpoint_id),)
+    return Touch(size + row_size(row), at=now if moves else None, moves=moves)
+
+
+def told_more(told: Told, touch: Touch, metadata: Mapping[str, Any]) -> Told:
+    """What was told, once this has been stored too."""
+    if touch.at is None and not touch.labels:
+        return told
+    known = told.metadata if not touch.labels else {**told.metadata, **of_run(metadata)}
+    return Told(touch.at or told.at, known)
+
+
+def _said(metadata: Mapping[str, Any], told: Mapping[str, Any]) -> tuple[str, ...]:
+    """Labels for what the run says of itself and was not told yet."""
+    found = []
+    for key, value in of_run(metadata).items():
+        if key not in told or told[key] != value or type(told[key]) is not type(value):
+            try:
+                found.append(labels.of_metadata(key, value))
+            except ValueError:
+                continue  # it stays what it is: metadata of the checkpoint
+    return tuple(found)
+
+
+def of_run(metadata: Mapping[str, Any]) -> dict[str, Any]:
+    """What a run's config says of the run, without what LangGraph says of the checkpoint."""
+    return {
+        key: value
+        for key, value in metadata.items()
+        if type(value) in _SCALARS
+        and key not in _OWN_KEYS
+        and type(key) is str
+        and not key.startswith(_OWN_BEGINNINGS)
+    }
+
+
+def row_size(row: CheckpointRow | WriteRow) -> int:
+    """Bytes that a row's contents take."""
+    if isinstance(row, CheckpointRow):
+        return len(row.manifest) + len(row.metadata) + len(row.exact or b"")
+    return len(row.body)
+
+
+def merged(touches: tuple[Touch, ...]) -> Touch:
+    """One that does what these do, one after the other."""
+    last_whole = max((i for i, one in enumerate(touches) if one.whole), default=0)
+    times = [one.at for one in touches if one.at is not None]
+    said: dict[str, str] = {}
+    moves: list[Move] = []
+    for one in touches:
+        said |= {labels.beginning_of(label): label for label in one.labels}
+        for step in one.moves:
+            if moves and _continues(moves[-1], step):
+                moves.pop()
+            moves.append(step)
+    return Touch(
+        sum([one.size for one in touches[last_whole:]]),
+        whole=touches[last_whole].whole if touches else False,
+        at=max(times, default=None),
+        labels=tuple(said.values()),
+        moves=tuple(moves),
+    )
+
+
+def _continues(one: Move, other: Move) -> bool:
+    """Whether the first move is nothing that the second would not do alone."""
+    return one._replace(checkpoint=other.checkpoint) == other and one.checkpoint <= other.checkpoint
