@@ -92,6 +92,10 @@ class LostSavesError(ThreadkeepError):
     """Saves that were answered before they were stored are refused, and lost."""
 
 
+class ThreadNotFoundError(ThreadkeepError, LookupError):
+    """There is no such thread."""
+
+
 class ThreadExistsError(ThreadkeepError, ValueError):
     """The target thread already holds checkpoints."""
 

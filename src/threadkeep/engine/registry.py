@@ -6,7 +6,7 @@ right in whatever order saves arrive, and costs a save of a known thread next to
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from langgraph.checkpoint.serde.types import INTERRUPT, RESUME
@@ -14,7 +14,8 @@ from langgraph.checkpoint.serde.types import INTERRUPT, RESUME
 from threadkeep.engine import labels
 from threadkeep.engine.entries import Move, Touch
 from threadkeep.engine.lifecycle import Cause, move
-from threadkeep.engine.model import CheckpointRow, WriteRow
+from threadkeep.engine.model import HIDDEN, CheckpointRow, StoredCheckpoint, WriteRow
+from threadkeep.engine.rows import unpack_writes
 from threadkeep.langgraph_names import DELTA_COUNTERS
 
 LAG = 1_000_000
@@ -33,6 +34,8 @@ class Told(NamedTuple):
 
 
 NOTHING = Told(0, {})
+AFTER_ALL = "\U0010ffff"
+"""Sorts behind every checkpoint's id."""
 
 
 def of_checkpoint(
@@ -96,6 +99,38 @@ def of_run(metadata: Mapping[str, Any]) -> dict[str, Any]:
         and type(key) is str
         and not key.startswith(_OWN_BEGINNINGS)
     }
+
+
+def of_rows(
+    checkpoints: Sequence[StoredCheckpoint], orphans: Sequence[WriteRow], segments: int
+) -> Touch:
+    """What a thread's rows mean, all of them: how much it holds, and whether it waits.
+
+    Args:
+        checkpoints: all that are there, by namespace and id.
+        orphans: writes on none of them.
+        segments: bytes of the segments.
+    """
+    rows: list[CheckpointRow | WriteRow] = [stored.row for stored in checkpoints]
+    rows += [write for stored in checkpoints for write in stored.writes]
+    size = segments + sum(map(row_size, (*rows, *orphans)))
+    heads = [s for s in checkpoints if not s.row.ns and not s.row.flags & HIDDEN]
+    if not heads:
+        return Touch(size, whole=True)
+    head = heads[-1]
+    cause = Cause.INTERRUPT if waits(head) else Cause.SAVE
+    # (what may have been said of later ones, which are gone, is over)
+    moves = (move(Cause.RESUME, AFTER_ALL), move(cause, head.row.id))
+    return Touch(size, whole=True, moves=moves)
+
+
+def waits(stored: StoredCheckpoint) -> bool:
+    """Whether an interrupt waits at the checkpoint: nothing has answered the last one."""
+    last = None
+    for row in stored.writes:
+        channels = {write.channel for write in unpack_writes(row)}
+        last = INTERRUPT if INTERRUPT in channels else RESUME if RESUME in channels else last
+    return last == INTERRUPT
 
 
 def row_size(row: CheckpointRow | WriteRow) -> int:

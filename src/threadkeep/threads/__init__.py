@@ -5,10 +5,11 @@ One module for each capability; its logic is operations (generators, see `drive`
 same operation serves it.
 """
 
-from threadkeep.threads.running import Running
+from threadkeep.threads.info import ThreadInfo, ThreadPage
+from threadkeep.threads.registry import Registry
 
-__all__ = ["Threads"]
+__all__ = ["ThreadInfo", "ThreadPage", "Threads"]
 
 
-class Threads(Running):
+class Threads(Registry):
     """The threads of a store; each method has an `a` twin that is awaited."""

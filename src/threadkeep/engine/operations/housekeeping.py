@@ -9,10 +9,12 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import TypeAlias, cast
 
 from threadkeep.codec import Codec
+from threadkeep.engine import registry
 from threadkeep.engine.calls import Operation, commit, fetch
 from threadkeep.engine.loaded import created_at
 from threadkeep.engine.model import (
@@ -145,7 +147,12 @@ def _thinning(
     stay = [row for row in rows.orphans if not _is_old(row, now)]
     gone = [row for row in rows.orphans if _is_old(row, now)]
     gone += [row for key in drop for row in stored[key].writes]
+    left = [stored[key] for key in stored if key in keep or key in hidden]
     used = _used(lineage, keep | hidden, stay)
+    unused = [
+        s for s in rows.segments if not _touches(used, Span(s.log, s.start, s.start + s.count))
+    ]
+    bytes_left = sum([s.size for s in rows.segments]) - sum([s.size for s in unused])
     return Batch(
         thread=thread,
         now=now,
@@ -154,13 +161,20 @@ def _thinning(
         drop_checkpoints=tuple(drop),
         drop_writes=tuple((row.ns, row.checkpoint_id, row.seq) for row in gone),
         hide_checkpoints=tuple(k for k in hidden if not stored[k].row.flags & HIDDEN),
-        drop_segments=tuple(
-            (s.log, s.start, s.count)
-            for s in rows.segments
-            if not _touches(used, Span(s.log, s.start, s.start + s.count))
-        ),
+        drop_segments=tuple((s.log, s.start, s.count) for s in unused),
         bump=True,
+        touch=registry.of_rows(_as_left(left, hidden), stay, bytes_left),
     )
+
+
+def _as_left(left: Iterable[StoredCheckpoint], hidden: set[Key]) -> list[StoredCheckpoint]:
+    """The checkpoints that stay, hidden ones flagged so."""
+    return [
+        replace(s, row=s.row._replace(flags=s.row.flags | HIDDEN))
+        if (s.row.ns, s.row.id) in hidden
+        else s
+        for s in left
+    ]
 
 
 def _nothing_new(rows: ThreadRows) -> RowsFence:

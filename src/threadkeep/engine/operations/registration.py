@@ -1,0 +1,103 @@
+"""The registry: creating threads by name, changing what is known of them, finding them.
+
+Invariant: what somebody else has changed meanwhile is not lost: a change is made of the entry as
+it is, and made anew where that is another one by then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import cast
+
+from threadkeep.engine.calls import Operation, commit, fetch
+from threadkeep.engine.entries import (
+    CountThreads,
+    Entry,
+    EntryFence,
+    ReadEntry,
+    SearchThreads,
+    ThreadQuery,
+)
+from threadkeep.engine.lifecycle import Cause, State, allows
+from threadkeep.engine.model import Batch
+from threadkeep.engine.operations.context import ATTEMPTS, Engine
+from threadkeep.errors import ConflictError, ThreadExistsError, ThreadNotFoundError
+
+
+def create(
+    engine: Engine, thread: str, labels: tuple[str, ...], ttl: int | None
+) -> Operation[Entry]:
+    """Register a thread before anything is saved in it.
+
+    Raises:
+        ThreadExistsError: it is there.
+        ConflictError: others change it all the time.
+    """
+
+    def made(entry: Entry | None) -> Entry:
+        if not allows(Cause.CREATE, "" if entry is None else entry.state):
+            raise ThreadExistsError(
+                "There is a thread of this name.",
+                hint="Give another name, or exist_ok=True to take it as it is.",
+                thread=thread,
+            )
+        now = engine.now()
+        return Entry(thread, State.CREATED, now, now, labels=labels, ttl=ttl)
+
+    return _changed(engine, thread, made)
+
+
+def change(engine: Engine, thread: str, how: Callable[[Entry], Entry]) -> Operation[Entry]:
+    """Change what is known of a thread; `how` makes the new entry of the present one.
+
+    Raises:
+        ThreadNotFoundError: it is not there, or was deleted.
+        ConflictError: others change it all the time.
+    """
+
+    def made(entry: Entry | None) -> Entry:
+        if entry is None or entry.state == State.DELETED:
+            raise ThreadNotFoundError(thread=thread)
+        return how(entry)
+
+    return _changed(engine, thread, made)
+
+
+def _changed(
+    engine: Engine, thread: str, made: Callable[[Entry | None], Entry]
+) -> Operation[Entry]:
+    for _ in range(ATTEMPTS):
+        entry = yield from read(thread)
+        new = made(entry)
+        if new == entry:
+            return new
+        fence = EntryFence(0 if entry is None else entry.revision)
+        try:
+            yield from commit(Batch(thread, engine.now(), fences=(fence,), entry=new))
+        except ConflictError:
+            continue  # it has changed meanwhile: look again
+        found = yield from read(thread)
+        return found or new
+    raise ConflictError(
+        "Others change what is known of this thread all the time.",
+        hint="Try again later.",
+        thread=thread,
+    )
+
+
+def read(thread: str) -> Operation[Entry | None]:
+    """What is known of a thread; None of one that never was."""
+    reply = yield from fetch(ReadEntry(thread))
+    return cast("Entry | None", reply)
+
+
+def search(asked: SearchThreads) -> Operation[list[Entry]]:
+    """A page of the registry."""
+    reply = yield from fetch(asked)
+    return cast("list[Entry]", reply)
+
+
+def count(query: ThreadQuery) -> Operation[int]:
+    """How many threads are as the query says."""
+    reply = yield from fetch(CountThreads(query))
+    return cast("int", reply)

@@ -1,0 +1,103 @@
+"""What is told of a thread as a whole.
+
+Only these records live here, and how they are made of entries. Invariant: they hold plain
+values, which JSON can hold too (`as_json`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from threadkeep.engine import labels
+from threadkeep.engine.entries import Entry
+from threadkeep.engine.lifecycle import State
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+MICROSECOND = timedelta(microseconds=1)
+
+
+@dataclass(frozen=True, slots=True)
+class ThreadInfo:
+    """A thread as the registry knows it.
+
+    Args:
+        id: its name.
+        state: how it stands; see `State`.
+        created_at, updated_at: in UTC; the second may be late by a second.
+        bytes: about what its rows and segments hold, as stored.
+        metadata: what `create` and `update` said, and the configs of its runs.
+        tags: in order.
+        pinned: whether retention leaves it alone.
+        ttl: how long it may rest before retention removes it; None for ever.
+        forked_from: the thread and checkpoint that it was forked from.
+        waits_at: the checkpoint at which an interrupt waits for an answer.
+        deleted_at: when it was deleted the last time.
+    """
+
+    id: str
+    state: State
+    created_at: datetime
+    updated_at: datetime
+    bytes: int
+    metadata: dict[str, Any] = field(default_factory=dict)
+    tags: tuple[str, ...] = ()
+    pinned: bool = False
+    ttl: timedelta | None = None
+    forked_from: tuple[str, str] | None = None
+    waits_at: str | None = None
+    deleted_at: datetime | None = None
+
+    @property
+    def has_interrupt(self) -> bool:
+        """Whether an interrupt waits for an answer."""
+        return self.waits_at is not None
+
+    def as_json(self) -> dict[str, Any]:
+        """The same as values that JSON can hold; times as ISO 8601, the ttl in seconds."""
+        return {
+            "id": self.id,
+            "state": str(self.state),
+            "created_at": self.created_at.isoformat(),
+            "updated_at": self.updated_at.isoformat(),
+            "bytes": self.bytes,
+            "metadata": self.metadata,
+            "tags": list(self.tags),
+            "pinned": self.pinned,
+            "ttl": None if self.ttl is None else self.ttl.total_seconds(),
+            "forked_from": None if self.forked_from is None else list(self.forked_from),
+            "waits_at": self.waits_at,
+            "deleted_at": None if self.deleted_at is None else self.deleted_at.isoformat(),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class ThreadPage:
+    """Some threads, and what `search` takes as `cursor` to go on; None at the end."""
+
+    threads: tuple[ThreadInfo, ...]
+    cursor: str | None
+
+
+def info(entry: Entry) -> ThreadInfo:
+    """What an entry says."""
+    return ThreadInfo(
+        id=entry.thread,
+        state=State(entry.state),
+        created_at=_EPOCH + entry.created_at * MICROSECOND,
+        updated_at=_EPOCH + entry.updated_at * MICROSECOND,
+        bytes=max(entry.size, 0),
+        metadata=labels.metadata(entry.labels),
+        tags=labels.tags(entry.labels),
+        pinned=entry.pinned,
+        ttl=None if entry.ttl is None else entry.ttl * MICROSECOND,
+        forked_from=entry.origin,
+        waits_at=entry.waits_at,
+        deleted_at=_EPOCH + entry.deleted_at * MICROSECOND if entry.deleted_at else None,
+    )
+
+
+def micros(moment: datetime) -> int:
+    """Microseconds since 1970 of a moment that has a time zone."""
+    return (moment - _EPOCH) // MICROSECOND

@@ -1,0 +1,301 @@
+"""What is known of threads as a whole, on every store: told by real graphs, found, changed."""
+
+from __future__ import annotations
+
+import asyncio
+import operator
+from datetime import UTC, datetime, timedelta
+from typing import Annotated, Any, TypedDict
+
+import pytest
+from langgraph.graph import END, START, StateGraph
+from langgraph.types import Command, interrupt
+
+from threadkeep.engine import registry
+from threadkeep.engine.calls import fetch
+from threadkeep.engine.model import ReadThread
+from threadkeep.errors import InvalidArgumentError, ThreadExistsError, ThreadNotFoundError
+from threadkeep.threads import ThreadInfo
+
+
+class State(TypedDict):
+    said: Annotated[list[str], operator.add]
+
+
+def _ask(state: State) -> dict[str, Any]:
+    return {"said": [interrupt("and then?")]}
+
+
+def _answer(state: State) -> dict[str, Any]:
+    return {"said": [f"answer {len(state['said'])}"]}
+
+
+def _graph(saver: Any) -> Any:
+    builder = StateGraph(State)
+    builder.add_node("answer", _answer)
+    builder.add_node("ask", _ask)
+    builder.add_edge(START, "answer")
+    builder.add_conditional_edges(
+        "answer", lambda state: "ask" if state["said"][-2].endswith("?") else END
+    )
+    return builder.compile(checkpointer=saver)
+
+
+def _config(thread: str, **more: Any) -> dict[str, Any]:
+    return {"configurable": {"thread_id": thread, **more}}
+
+
+def _known(saver: Any, thread: str) -> ThreadInfo:
+    found = saver.threads.get(thread)
+    assert found is not None
+    return found
+
+
+# -- lifecycle -----------------------------------------------------------------------
+
+
+def test_a_run_registers_its_thread(saver: Any) -> None:
+    before = datetime.now(UTC)
+    _graph(saver).invoke({"said": ["hello"]}, _config("one", user_id="u1"))
+    found = _known(saver, "one")
+    assert (found.id, found.state, found.tags, found.has_interrupt) == ("one", "active", (), False)
+    assert found.metadata == {"user_id": "u1"}
+    assert before - timedelta(seconds=1) <= found.created_at <= found.updated_at
+    assert found.updated_at <= datetime.now(UTC) + timedelta(seconds=1)
+    assert saver.threads.get("other") is None
+
+
+def test_bytes_are_what_rows_and_segments_hold(saver: Any) -> None:
+    graph = _graph(saver)
+    for turn in range(60):  # enough for segments to be sealed
+        graph.invoke({"said": [f"hello {turn} " + "x" * 300]}, _config("one"))
+    found = _known(saver, "one").bytes
+    assert found == _held(saver, "one")
+    saver.prune(["one"])
+    assert _known(saver, "one").bytes == _held(saver, "one") < found / 2
+
+
+def _held(saver: Any, thread: str) -> int:
+    rows = saver.run(fetch(ReadThread(thread)))
+    return registry.of_rows(rows.checkpoints, rows.orphans, sum(s.size for s in rows.segments)).size
+
+
+@pytest.mark.parametrize("durability", ["sync", "async", "exit"])
+def test_an_interrupt_suspends_and_an_answer_goes_on(saver: Any, durability: str) -> None:
+    graph = _graph(saver)
+    graph.invoke({"said": ["well?"]}, _config("one"), durability=durability)
+    found = _known(saver, "one")
+    assert found.state == "suspended"
+    assert found.waits_at == graph.get_state(_config("one")).config["configurable"]["checkpoint_id"]
+    assert [t.id for t in saver.threads.search(has_interrupt=True).threads] == ["one"]
+    graph.invoke(Command(resume="then this"), _config("one"), durability=durability)
+    assert _known(saver, "one").state == "active"
+    assert saver.threads.count(state="suspended") == 0
+
+
+def test_an_update_of_a_suspended_thread_makes_it_active(saver: Any) -> None:
+    graph = _graph(saver)
+    graph.invoke({"said": ["well?"]}, _config("one"))
+    graph.update_state(_config("one"), {"said": ["never mind"]}, as_node="ask")
+    assert _known(saver, "one").state == "active"
+
+
+def test_a_created_thread_is_active_once_something_is_saved(saver: Any) -> None:
+    created = saver.threads.create("one", metadata={"user_id": "u1"}, tags=["new"], ttl=60)
+    assert (created.state, created.ttl, created.bytes) == ("created", timedelta(seconds=60), 0)
+    assert saver.get_tuple(_config("one")) is None
+    _graph(saver).invoke({"said": ["hello"]}, _config("one", plan="pro"))
+    found = _known(saver, "one")
+    assert found.state == "active"
+    assert found.metadata == {"user_id": "u1", "plan": "pro"}
+    assert (found.tags, found.ttl) == (("new",), timedelta(seconds=60))
+    assert found.created_at == created.created_at
+    with pytest.raises(ThreadExistsError, match="exist_ok"):
+        saver.threads.create("one")
+    assert saver.threads.create("one", tags=["ignored"], exist_ok=True) == found
+
+
+def test_a_deleted_thread_says_so_until_it_is_used_again(saver: Any) -> None:
+    graph = _graph(saver)
+    graph.invoke({"said": ["well?"]}, _config("one", user_id="u1"))
+    saver.threads.tag("one", "urgent")
+    saver.delete_thread("one")
+    found = _known(saver, "one")
+    assert (found.state, found.bytes, found.metadata, found.tags) == ("deleted", 0, {}, ())
+    assert found.deleted_at == found.updated_at
+    assert saver.threads.search().threads == ()
+    assert [t.id for t in saver.threads.search(state="deleted").threads] == ["one"]
+    assert saver.threads.count(metadata={"user_id": "u1"}) == 0
+    for call in (saver.threads.tag, saver.threads.pin):
+        with pytest.raises(ThreadNotFoundError):
+            call("one")
+    graph.invoke({"said": ["hello"]}, _config("one", user_id="u2"))
+    assert _known(saver, "one").state == "active"
+    assert _known(saver, "one").metadata == {"user_id": "u2"}
+    saver.delete_thread("one")
+    assert saver.threads.create("one").state == "created"
+
+
+def test_a_copy_is_a_thread_of_its_own(saver: Any) -> None:
+    _graph(saver).invoke({"said": ["well?"]}, _config("one", user_id="u1"))
+    saver.threads.pin("one")
+    saver.copy_thread("one", "two")
+    copy = _known(saver, "two")
+    assert (copy.state, copy.metadata, copy.pinned) == ("suspended", {"user_id": "u1"}, False)
+    assert copy.bytes == _known(saver, "one").bytes
+    assert copy.waits_at == _known(saver, "one").waits_at
+
+
+def test_what_a_removed_run_left_decides(saver: Any) -> None:
+    """Where the checkpoints behind an interrupt are removed, it waits again; and the other way."""
+    graph = _graph(saver)
+    config = {**_config("one"), "metadata": {"run_id": "first"}}
+    graph.invoke({"said": ["hello"]}, config)
+    config = {**_config("one"), "metadata": {"run_id": "second"}}
+    graph.invoke({"said": ["well?"]}, config)
+    assert _known(saver, "one").state == "suspended"
+    saver.delete_for_runs(["second"])
+    assert _known(saver, "one").state == "active"
+    assert saver.get_tuple(_config("one")).metadata["run_id"] == "first"
+
+
+def test_runs_say_who_they_are_for(saver: Any) -> None:
+    """What the last run says counts; LangGraph's own keys, and what is no scalar, do not."""
+    graph = _graph(saver)
+    metadata = {"user_id": "u1", "run_id": "r", "langgraph_x": 1, "deep": {"a": 1}, "n": 1.5}
+    graph.invoke({"said": ["hello"]}, {**_config("one"), "metadata": metadata})
+    assert _known(saver, "one").metadata == {"user_id": "u1", "n": 1.5}
+    graph.invoke({"said": ["hello"]}, _config("one", user_id="u2", long="x" * 2000))
+    assert _known(saver, "one").metadata == {"user_id": "u2", "n": 1.5}
+
+
+# -- finding -------------------------------------------------------------------------
+
+
+def test_pages_by_cursor(saver: Any) -> None:
+    for number in range(7):
+        saver.threads.create(f"t{number}", metadata={"even": number % 2 == 0})
+    for order in ("thread", "-thread", "created_at", "-updated_at", "bytes"):
+        names, cursor = [], None
+        while True:
+            page = saver.threads.search(order=order, limit=3, cursor=cursor)
+            names += [thread.id for thread in page.threads]
+            cursor = page.cursor
+            if cursor is None:
+                break
+        assert len(names) == 7
+        assert len(set(names)) == 7
+        if order.endswith("thread"):
+            assert names == sorted(names, reverse=order.startswith("-"))
+    assert [t.id for t in saver.threads.scan(metadata={"even": True})] == ["t0", "t2", "t4", "t6"]
+    assert saver.threads.count(metadata={"even": False}) == 3
+
+
+def test_times_are_moments_or_how_long_ago(saver: Any) -> None:
+    saver.threads.create("one")
+    now = datetime.now(UTC)
+    assert saver.threads.count(created_after=timedelta(minutes=1)) == 1
+    assert saver.threads.count(created_before=timedelta(minutes=1)) == 0
+    assert saver.threads.count(updated_after=now + timedelta(minutes=1)) == 0
+    assert saver.threads.count(updated_before=now + timedelta(minutes=1)) == 1
+
+
+def test_metadata_and_tags_change(saver: Any) -> None:
+    saver.threads.create("one", metadata={"a": 1, "b": [1, {"c": None}]})
+    saver.threads.tag("one", "x", "y", "x")
+    found = saver.threads.untag("one", "y", "never there")
+    assert found.tags == ("x",)
+    found = saver.threads.update("one", metadata={"a": None, "d": "ä"}, ttl=timedelta(hours=1))
+    assert found.metadata == {"b": [1, {"c": None}], "d": "ä"}
+    assert found.ttl == timedelta(hours=1)
+    assert saver.threads.update("one", ttl=0).ttl is None
+    assert saver.threads.pin("one").pinned
+    assert [t.id for t in saver.threads.search(pinned=True, tags=["x"]).threads] == ["one"]
+    assert not saver.threads.unpin("one").pinned
+    assert saver.threads.count(metadata={"b": [1, {"c": None}]}) == 1
+    assert saver.threads.count(metadata={"a": 1}) == 0
+
+
+def test_changes_at_the_same_time_are_all_kept(another: Any) -> None:
+    one, other = another(), another()
+    one.threads.create("t")
+    one.threads.tag("t", "mine")
+    other.threads.tag("t", "yours")
+    _graph(one).invoke({"said": ["hello"]}, _config("t", user_id="u1"))
+    assert other.threads.update("t", metadata={"plan": "pro"}).tags == ("mine", "yours")
+    assert _known(one, "t").metadata == {"plan": "pro", "user_id": "u1"}
+
+
+async def test_the_awaited_twins(saver: Any) -> None:
+    threads = saver.threads
+    await threads.acreate("one", metadata={"a": 1})
+    await threads.atag("one", "x", "y")
+    await threads.auntag("one", "y")
+    await threads.apin("one")
+    found = await threads.aupdate("one", metadata={"b": 2})
+    assert (found.metadata, found.tags, found.pinned) == ({"a": 1, "b": 2}, ("x",), True)
+    assert not (await threads.aunpin("one")).pinned
+    assert (await threads.aget("one")).state == "created"
+    assert (await threads.asearch(tags=["x"])).threads[0].id == "one"
+    assert [t.id async for t in threads.ascan()] == ["one"]
+    assert await threads.acount() == 1
+
+
+async def test_awaited_changes_at_the_same_time(saver: Any) -> None:
+    await saver.threads.acreate("one")
+    await asyncio.gather(*(saver.threads.atag("one", f"tag {n}") for n in range(4)))
+    assert len(_known_tags(await saver.threads.aget("one"))) == 4
+
+
+def _known_tags(found: ThreadInfo | None) -> tuple[str, ...]:
+    assert found is not None
+    return found.tags
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("state", "asleep"),
+        ("metadata", ["user"]),
+        ("metadata", {"a": float("nan")}),
+        ("metadata", {"a": object()}),
+        ("metadata", {"a": {1: 2}}),
+        ("metadata", {"a": "\0"}),
+        ("metadata", {"a": "x" * 2000}),
+        ("metadata", {"a": "\ud800"}),
+        ("tags", "one"),
+        ("tags", [""]),
+        ("tags", [3]),
+        ("updated_after", "yesterday"),
+        ("created_before", datetime(2026, 1, 1)),  # noqa: DTZ001 - without a time zone
+        ("has_interrupt", 1),
+        ("pinned", "yes"),
+        ("min_bytes", -1),
+        ("min_bytes", 1.5),
+        ("forked_from", ""),
+        ("order", "size"),
+        ("limit", 0),
+        ("limit", 1001),
+        ("limit", None),
+        ("cursor", "!"),
+        ("cursor", "WyIteCIsMSwiYSJd"),
+        ("cursor", 7),
+    ],
+)
+def test_wrong_searches_are_refused(saver: Any, name: str, value: object) -> None:
+    with pytest.raises(InvalidArgumentError) as refused:
+        saver.threads.search(**{name: value})
+    assert refused.value.hint
+
+
+def test_wrong_threads_are_refused(saver: Any) -> None:
+    for ttl in (-1, 0, True, "1h", timedelta(0), float("inf"), float("nan")):
+        with pytest.raises(InvalidArgumentError, match="ttl"):
+            saver.threads.create("one", ttl=ttl)
+    with pytest.raises(InvalidArgumentError, match="thread"):
+        saver.threads.create("")
+    with pytest.raises(InvalidArgumentError, match="at most 200"):
+        saver.threads.create("one", tags=[f"tag {n}" for n in range(201)])
+    assert saver.threads.get("one") is None
+    with pytest.raises(ThreadNotFoundError):
+        saver.threads.update("one", metadata={"a": 1})
