@@ -14,6 +14,7 @@ from threadkeep.savers import (
     SqliteSaver,
     open_saver,
 )
+from threadkeep.versions import compare_versions
 from threadkeep.wrapping import wrap
 
 __all__ = [
@@ -28,6 +29,7 @@ __all__ = [
     "PostgresSaver",
     "RedisSaver",
     "SqliteSaver",
+    "compare_versions",
     "open_saver",
     "register",
     "register_module",

@@ -77,6 +77,10 @@ class InvalidConfigError(ThreadkeepError, KeyError):
     __str__ = ThreadkeepError.__str__
 
 
+class CheckpointNotFoundError(ThreadkeepError, LookupError):
+    """The thread has no such checkpoint."""
+
+
 # -- what other runs did -------------------------------------------------------------
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +19,34 @@ def saver(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Any]:
     """A fresh saver, once for each backend."""
     with open_backend(request.param, tmp_path) as opened:
         yield opened
+
+
+class Looking:
+    """Asks for something of `saver.threads` by both APIs, which must agree."""
+
+    def __init__(self, saver: Any) -> None:
+        self.saver = saver
+
+    async def __call__(self, name: str, *args: Any, **options: Any) -> Any:
+        threads = self.saver.threads
+        found = await getattr(threads, f"a{name}")(*args, **options)
+        assert getattr(threads, name)(*args, **options) == found
+        return found
+
+    async def refuses(self, error: Any, name: str, *args: Any, **options: Any) -> Any:
+        threads = self.saver.threads
+        with pytest.raises(error):
+            getattr(threads, name)(*args, **options)
+        with pytest.raises(error) as caught:
+            await getattr(threads, f"a{name}")(*args, **options)
+        return caught.value
+
+
+@pytest.fixture(params=BACKENDS)
+async def look(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Looking]:
+    """What looks at the threads of a fresh saver, once for each backend."""
+    async with open_backend(request.param, tmp_path) as saver:
+        yield Looking(saver)
 
 
 @pytest.fixture(params=SHARED)

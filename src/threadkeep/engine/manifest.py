@@ -163,7 +163,7 @@ def _without(old: Mapping[str, Any], gone: Iterable[int]) -> dict[str, Any]:
 
 def _same_entry(a: Entry, b: Entry | None) -> bool:
     # (Versions first: they tell most entries apart, and a reference may be long.)
-    return a is b or (b is not None and _equal(a.version, b.version) and a.ref == b.ref)
+    return a is b or (b is not None and same_version(a.version, b.version) and a.ref == b.ref)
 
 
 def _same(a: Versions, b: Versions) -> bool:
@@ -177,12 +177,13 @@ def _seen_wire(
     whole = old is None or any(name not in new for name in old)
     wire: list[Any] = [whole]
     for name, version in new.items():
-        if whole or old is None or name not in old or not _equal(version, old[name]):
+        if whole or old is None or name not in old or not same_version(version, old[name]):
             wire += (channels.get(name, name), _distance(version, newest))
     return wire
 
 
-def _equal(a: Version, b: Version) -> bool:
+def same_version(a: Version, b: Version) -> bool:
+    """Whether both are one version: 1 and 1.0 are two."""
     return a == b and type(a) is type(b)
 
 

@@ -7,9 +7,15 @@ same operation serves it.
 
 from threadkeep.threads.info import ThreadInfo, ThreadPage
 from threadkeep.threads.registry import Registry
+from threadkeep.threads.versions import ChannelVersion, Versions
 
-__all__ = ["ThreadInfo", "ThreadPage", "Threads"]
+__all__ = [
+    "ChannelVersion",
+    "ThreadInfo",
+    "ThreadPage",
+    "Threads",
+]
 
 
-class Threads(Registry):
+class Threads(Registry, Versions):
     """The threads of a store; each method has an `a` twin that is awaited."""

@@ -1,13 +1,15 @@
 """How a capability runs its operations: on the store that the saver has opened.
 
-Only that lives here. Invariant: no capability knows the saver, and none opens anything.
+Only that lives here, with the check of what they all are given: a place. Invariant: no
+capability knows the saver, and none opens anything.
 """
 
 from __future__ import annotations
 
 from typing import TypeVar
 
-from threadkeep.engine.calls import Operation
+from threadkeep import checks
+from threadkeep.engine.calls import Operation, Place
 from threadkeep.engine.operations.context import Engine
 from threadkeep.open_store import OpenStore
 
@@ -31,3 +33,12 @@ class Running:
 
     async def _arun(self, operation: Operation[T]) -> T:
         return await self._store.arun(operation)
+
+    @staticmethod
+    def _place(thread: str, ns: str, checkpoint: str | None = None) -> Place:
+        """The place that a caller names; ids of threads may be of any kind, as in configs."""
+        return Place(
+            checks.text("thread", str(thread)),
+            checks.text("ns", ns),
+            checks.checkpoint_id(checkpoint),
+        )

@@ -1,4 +1,4 @@
-"""The next version continues what a thread already uses."""
+"""The next version continues what a thread already uses; versions of a kind have an order."""
 
 from __future__ import annotations
 
@@ -6,10 +6,12 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from engine_kit import exactly
+from hypothesis import given
+from hypothesis import strategies as st
 from langgraph.checkpoint.memory import InMemorySaver
 
 from threadkeep.errors import InvalidArgumentError
-from threadkeep.versions import next_version
+from threadkeep.versions import compare_versions, next_version
 
 
 @pytest.mark.parametrize(
@@ -54,3 +56,66 @@ def test_from_many_threads():
         found = list(pool.map(lambda _: next_version("1.0"), range(500)))
     assert len(set(found)) == 500
     assert all(version.startswith("2.") for version in found)
+
+
+# -- order -----------------------------------------------------------------------------
+
+
+def hashed(seq, branch):
+    return f"{seq:032}.{branch}"
+
+
+ORDERED = {
+    "int": (1, 2),
+    "negative": (-1, 0),
+    "float": (1.5, 2.5),
+    "int and float": (1, 1.5),
+    "digits": ("9", "10"),
+    "padded": (hashed(9, "0.9"), hashed(10, "0.1")),
+    "without padding": ("9.0.9", "10.0.1"),
+    "padding of two widths": ("09.0.9", "00010.0.1"),
+    "one sequence": (hashed(2, "0.243798848838515"), hashed(2, "0.9")),
+    "hex": (hashed(2, "0a1f"), hashed(2, "f00d")),
+    "with a hash": ("2", "2.0.5"),
+    "very long": ("9" * 5000, "1" + "0" * 5000),
+}
+
+
+@pytest.mark.parametrize(("less", "more"), ORDERED.values(), ids=ORDERED)
+def test_order(less, more):
+    assert compare_versions(less, more) == -1
+    assert compare_versions(more, less) == 1
+    assert compare_versions(less, less) == compare_versions(more, more) == 0
+
+
+def test_equal_whatever_the_padding_or_the_kind_of_number():
+    assert compare_versions("2.0.5", "0002.0.5") == 0
+    assert compare_versions(1, 1.0) == 0
+    assert compare_versions("0", "000") == 0
+
+
+@given(st.lists(st.tuples(st.integers(0, 10**20), st.floats(0, 1)), min_size=2, max_size=2))
+def test_order_is_langgraphs_for_its_own_versions(pairs):
+    a, b = (f"{seq:032}.{branch:016}" for seq, branch in pairs)
+    assert compare_versions(a, b) == (a > b) - (a < b)
+
+
+@given(st.one_of(st.integers(0, 2**60), st.integers(0, 2**60).map(str)), st.booleans())
+def test_the_next_version_comes_after(current, with_hash):
+    if with_hash and isinstance(current, str):
+        current += ".5"
+    assert compare_versions(current, next_version(current)) == -1
+
+
+@pytest.mark.parametrize("odd", ["", "x", "1x.5", ".5", "-1.5", "²", None, True, float("nan"), []])
+def test_what_is_no_version_has_no_order(odd):
+    for other in (odd, 1, "1"):
+        for pair in ((odd, other), (other, odd)):
+            with pytest.raises(InvalidArgumentError, match="version"):
+                compare_versions(*pair)
+
+
+@pytest.mark.parametrize("pair", [(1, "1"), ("1.0.5", 1.0)])
+def test_two_kinds_have_no_order(pair):
+    with pytest.raises(InvalidArgumentError, match="two kinds"):
+        compare_versions(*pair)

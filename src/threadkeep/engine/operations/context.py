@@ -5,7 +5,8 @@ Invariant: nothing here outlives a call except what the working set holds.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeAlias
 
@@ -13,7 +14,7 @@ from threadkeep.codec import Codec
 from threadkeep.codec.frame import Compression
 from threadkeep.engine import checksum, elements, manifest, refs
 from threadkeep.engine.appender import FULL_COUNT, KEYFRAMES
-from threadkeep.engine.calls import Operation, fetch_segments
+from threadkeep.engine.calls import Operation, Place, fetch_segments
 from threadkeep.engine.elements import Elements
 from threadkeep.engine.held import (
     Held,
@@ -30,7 +31,12 @@ from threadkeep.engine.refs import Cell, Inline, Ref
 from threadkeep.engine.sequence import Seen, watched
 from threadkeep.engine.shadow import Shadow
 from threadkeep.engine.working_set import ThreadMemory, WorkingSet
-from threadkeep.errors import CorruptionError
+from threadkeep.errors import (
+    CheckpointNotFoundError,
+    CorruptionError,
+    ThreadkeepError,
+    ThreadNotFoundError,
+)
 
 TOKEN_BITS = 31
 _KEYFRAME_ROW = 64  # bytes that a keyframe takes as a row of its own, about
@@ -114,6 +120,33 @@ NO_CODEC = _NoCodec()
 def visible(stored: StoredCheckpoint | None) -> StoredCheckpoint | None:
     """None for a checkpoint that was pruned and is kept only for what others need of it."""
     return None if stored is None or stored.row.flags & HIDDEN else stored
+
+
+def not_found(place: Place) -> ThreadNotFoundError | CheckpointNotFoundError:
+    """The error that says what of a place is not there."""
+    if place.id is None:
+        return ThreadNotFoundError(
+            "There is no such thread, or it holds no checkpoints in this namespace.",
+            thread=place.thread,
+            namespace=place.ns or None,
+        )
+    return CheckpointNotFoundError(
+        thread=place.thread,
+        namespace=place.ns or None,
+        checkpoint=place.id,
+        hint="It may have been pruned. list() and get_state_history() tell which are there.",
+    )
+
+
+@contextmanager
+def named(stored: StoredCheckpoint) -> Iterator[None]:
+    """Name the checkpoint in whatever goes wrong with it."""
+    try:
+        yield
+    except ThreadkeepError as exc:
+        row = stored.row
+        exc.at(thread=stored.thread, namespace=row.ns or None, checkpoint=row.id)
+        raise
 
 
 def read_elements(

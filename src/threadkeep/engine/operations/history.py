@@ -21,13 +21,19 @@ from threadkeep.engine.model import (
     StoredCheckpoint,
     ThreadState,
 )
-from threadkeep.engine.operations.context import Engine, Keyframes, read_elements, read_manifest
+from threadkeep.engine.operations.context import (
+    Engine,
+    Keyframes,
+    named,
+    read_elements,
+    read_manifest,
+)
 from threadkeep.engine.refs import Ref
 from threadkeep.engine.rows import Write, counting
-from threadkeep.errors import CorruptionError, StaleThreadError, ThreadkeepError
+from threadkeep.errors import CorruptionError, StaleThreadError
 
-_FIRST_STRETCH = 32
-_LONGEST_STRETCH = 512
+FIRST_STRETCH = 32
+LONGEST_STRETCH = 512
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,12 +58,9 @@ def steps(rows: Sequence[StoredCheckpoint]) -> Iterator[Step]:
     known: Keyframes = {}
     for below, stored in pairwise(rows):
         row = below.row
-        try:
+        with named(stored):
             read, _ = read_manifest(stored, known)
             writes = counting(stored.writes, Child(row.id, row.run, row.seen))
-        except ThreadkeepError as exc:
-            exc.at(thread=stored.thread, namespace=stored.row.ns or None, checkpoint=stored.row.id)
-            raise
         yield Step(stored, read, writes)
 
 
@@ -108,10 +111,10 @@ def _walk(
     """
     writes: dict[str, list[Write]] = {channel: [] for channel in channels}
     seeds: dict[str, Ref | None] = {}
-    at, size = target.found.row.id if target.found else None, _FIRST_STRETCH
+    at, size = target.found.row.id if target.found else None, FIRST_STRETCH
     met: set[str] = set()
     while at is not None and len(seeds) < len(writes):
-        rows, state = yield from _stretch(place, at, size)
+        rows, state = yield from stretch(place, at, size)
         if state.generation != target.generation:
             raise StaleThreadError(thread=place.thread)
         before = len(met)
@@ -120,11 +123,11 @@ def _walk(
             if len(seeds) == len(writes):
                 break
         at = rows[-1].row.id if len(rows) == size and len(met) > before else None
-        size = min(size * 2, _LONGEST_STRETCH)
+        size = min(size * 2, LONGEST_STRETCH)
     return {c: ChannelHistory(list(reversed(w)), seeds.get(c)) for c, w in writes.items()}
 
 
-def _stretch(
+def stretch(
     place: Place, at: str, size: int
 ) -> Operation[tuple[list[StoredCheckpoint], ThreadState]]:
     """A part of the path, and how the thread stood after it was read."""

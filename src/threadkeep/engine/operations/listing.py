@@ -7,8 +7,7 @@ here, whatever the backend made of it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, cast
 
@@ -17,10 +16,16 @@ from threadkeep.engine.calls import Operation, fetch
 from threadkeep.engine.elements import Elements
 from threadkeep.engine.manifest import Manifest
 from threadkeep.engine.model import FREE, ScanCheckpoints, Span, StoredCheckpoint
-from threadkeep.engine.operations.context import Engine, Keyframes, read_elements, read_manifest
+from threadkeep.engine.operations.context import (
+    Engine,
+    Keyframes,
+    named,
+    read_elements,
+    read_manifest,
+)
 from threadkeep.engine.operations.load import Loaded, assemble
 from threadkeep.engine.rows import Write, counting, unpack_metadata
-from threadkeep.errors import CorruptionError, ThreadkeepError
+from threadkeep.errors import CorruptionError
 
 _FIRST_PAGE = 32
 _LARGEST_PAGE = 256
@@ -141,7 +146,7 @@ def _of_thread(
     spans: set[Span] = set()
     known: Keyframes = {}
     for stored in rows:
-        with _named(stored):
+        with named(stored):
             read, _ = read_manifest(stored, known)
             writes = counting(stored.writes, stored.child)
         spans.update(read.needs(), *[write.ref.needs for write in writes])
@@ -158,16 +163,5 @@ def _loaded(
     read: Manifest,
     writes: list[Write],
 ) -> Loaded:
-    with _named(stored):
+    with named(stored):
         return assemble(engine, stored, read, elements, writes, {}, FREE)
-
-
-@contextmanager
-def _named(stored: StoredCheckpoint) -> Iterator[None]:
-    """Name the checkpoint in whatever goes wrong with it."""
-    try:
-        yield
-    except ThreadkeepError as exc:
-        row = stored.row
-        exc.at(thread=stored.thread, namespace=row.ns or None, checkpoint=row.id)
-        raise
