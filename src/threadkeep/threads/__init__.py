@@ -5,11 +5,14 @@ One module for each capability; its logic is operations (generators, see `drive`
 same operation serves it.
 """
 
+from threadkeep.threads.branches import BranchCheckpoint, Branches, Branching
 from threadkeep.threads.info import ThreadInfo, ThreadPage
 from threadkeep.threads.registry import Registry
 from threadkeep.threads.versions import ChannelVersion, Versions
 
 __all__ = [
+    "BranchCheckpoint",
+    "Branches",
     "ChannelVersion",
     "ThreadInfo",
     "ThreadPage",
@@ -17,5 +20,5 @@ __all__ = [
 ]
 
 
-class Threads(Registry, Versions):
+class Threads(Branching, Registry, Versions):
     """The threads of a store; each method has an `a` twin that is awaited."""

@@ -1,0 +1,40 @@
+"""The tree of a thread's checkpoints: `branches`.
+
+Only the face lives here; `engine.operations.branching` reads and `engine.branches` builds.
+Invariant: rows are read, values never.
+"""
+
+from __future__ import annotations
+
+from threadkeep.engine.branches import BranchCheckpoint, Branches
+from threadkeep.engine.calls import Operation
+from threadkeep.engine.operations import branching
+from threadkeep.threads.running import Running
+
+__all__ = ["BranchCheckpoint", "Branches", "Branching"]
+
+
+class Branching(Running):
+    """Where a thread parted."""
+
+    def branches(self, thread: str, ns: str = "") -> Branches:
+        """The tree of a thread's checkpoints: roots, children, tips, and where they part.
+
+        Args:
+            thread: the thread's id.
+            ns: the checkpoint namespace; "" is the graph's own, a subgraph has another.
+
+        Raises:
+            ThreadNotFoundError: the thread holds no checkpoints in this namespace.
+            InvalidArgumentError: a name is no text.
+            CorruptionError, UnknownTypeError: writes or metadata cannot be read.
+        """
+        return self._run(self._branches(thread, ns))
+
+    async def abranches(self, thread: str, ns: str = "") -> Branches:
+        """See `branches`."""
+        return await self._arun(self._branches(thread, ns))
+
+    def _branches(self, thread: str, ns: str) -> Operation[Branches]:
+        place = self._place(thread, ns)
+        return branching.branches(self._engine, place.thread, place.ns)

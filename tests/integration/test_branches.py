@@ -1,0 +1,170 @@
+"""`saver.threads.branches`: the tree of a thread, on every backend by both APIs."""
+
+from __future__ import annotations
+
+import operator
+from typing import Annotated, Any
+
+from langgraph.graph import END, START, StateGraph
+from langgraph.types import Command, interrupt
+from typing_extensions import TypedDict
+
+from threadkeep.errors import InvalidArgumentError, ThreadNotFoundError
+
+from . import delta_spec
+from .places import THREAD, at
+from .rows import aput, place
+
+
+class State(TypedDict, total=False):
+    log: Annotated[list, operator.add]
+
+
+def graph(saver: Any, *, asks: bool = False) -> Any:
+    def answer(state: Any) -> Any:
+        return {"log": [interrupt("which?") if asks else "none"]}
+
+    builder = StateGraph(State)
+    builder.add_node("a", lambda s: {"log": [f"a{len(s['log'])}"]})
+    builder.add_node("b", answer)
+    builder.add_edge(START, "a")
+    builder.add_edge("a", "b")
+    builder.add_edge("b", END)
+    return builder.compile(checkpointer=saver)
+
+
+def id_of(config: Any) -> str:
+    return config["configurable"]["checkpoint_id"]
+
+
+async def as_listed(saver: Any, ns: str = "") -> Any:
+    """Parent, time and metadata of each checkpoint, as the saver lists them."""
+    return {
+        found.checkpoint["id"]: (
+            found.parent_config and id_of(found.parent_config),
+            found.checkpoint["ts"],
+            found.metadata,
+        )
+        async for found in saver.alist(at(checkpoint_ns=ns))
+    }
+
+
+def told(found: Any) -> Any:
+    return {one.id: (one.parent, one.time, one.metadata) for one in found.checkpoints.values()}
+
+
+async def test_a_line_has_one_tip(look: Any) -> None:
+    await graph(look.saver).ainvoke({"log": ["turn"]}, at())
+    found = await look("branches", THREAD)
+    assert told(found) == await as_listed(look.saver)
+    assert [one.step for one in found.checkpoints.values()] == [-1, 0, 1, 2]
+    assert [one.source for one in found.checkpoints.values()] == ["input", "loop", "loop", "loop"]
+    assert found.tips == (found.head,)
+    assert len(found.roots) == 1
+    assert found.forks == ()
+
+
+async def test_updates_of_an_old_checkpoint_part_the_thread(look: Any) -> None:
+    made = graph(look.saver)
+    await made.ainvoke({"log": ["turn"]}, at())
+    old = (await made.aget_state(at())).config
+    left = await made.aupdate_state(old, {"log": ["left"]})
+    right = await made.aupdate_state(old, {"log": ["right"]})
+    await made.ainvoke(None, left)
+    found = await look("branches", THREAD)
+    assert told(found) == await as_listed(look.saver)
+    assert found.forks == (id_of(old),)
+    assert id_of(right) in found.tips
+    assert id_of(left) in found.checkpoints[id_of(old)].children
+    assert len(found.tips) == len(found.checkpoints[id_of(old)].children)
+    assert found.head == (await look.saver.aget_tuple(at())).checkpoint["id"]
+
+
+async def test_where_an_interrupt_waits(look: Any) -> None:
+    made = graph(look.saver, asks=True)
+    await made.ainvoke({"log": ["turn"]}, at())
+
+    async def waiting() -> list[str]:
+        found = await look("branches", THREAD)
+        return [one.id for one in found.checkpoints.values() if one.is_interrupted]
+
+    asked = (await made.aget_state(at())).config
+    assert await waiting() == [id_of(asked)]
+    await made.ainvoke(Command(resume="this"), at())
+    assert await waiting() == []
+    branch = await made.aupdate_state(asked, {"log": ["again"]}, as_node="a")
+    assert await waiting() == []
+    await made.ainvoke(None, branch)
+    assert await waiting() == [(await look("branches", THREAD)).head]
+
+
+async def test_pruned_and_hidden_ancestors(look: Any) -> None:
+    made = await delta_spec.chat(look.saver, 3)
+    before = await look("branches", THREAD)
+    await look.saver.aprune([THREAD])
+    (left,) = (await look("branches", THREAD)).checkpoints.values()
+    assert left.above is None
+    assert left.hidden == len(before.checkpoints) - 1
+    assert not left.is_cut
+    await made.ainvoke({"log": ["again"]}, at())
+    found = await look("branches", THREAD)
+    assert found.roots == (left.id,)
+    assert [one.hidden for one in found.checkpoints.values()][1:] == [0, 0, 0, 0]
+
+
+async def test_hidden_ones_between_two_that_are_there(look: Any) -> None:
+    made = delta_spec.graph(look.saver)
+    for turn in range(3):
+        config = {**at(), "metadata": {"run_id": f"run {turn}"}}
+        await made.ainvoke({"log": [f"turn {turn}"]}, config, durability="sync")
+    before = list((await look("branches", THREAD)).checkpoints)
+    await look.saver.adelete_for_runs(["run 1"])
+    found = await look("branches", THREAD)
+    assert list(found.checkpoints) == before[:4] + before[8:]
+    below = found.checkpoints[before[8]]
+    assert (below.above, below.parent, below.hidden) == (before[3], before[7], 4)
+    assert found.checkpoints[before[3]].children == (before[8],)
+    assert sum(one.hidden for one in found.checkpoints.values()) == 4
+
+
+async def test_a_parent_that_is_not_there_is_said_to_be_absent(look: Any) -> None:
+    await graph(look.saver).ainvoke({"log": ["turn"]}, at())
+    head = (await look("branches", THREAD)).head
+    await look.saver.aprune([THREAD])
+    (left,) = (await look("branches", THREAD)).checkpoints.values()
+    assert left.id == head
+    assert left.parent is not None
+    assert left.is_cut
+    assert (left.above, left.hidden) == (None, 0)
+
+
+async def test_a_checkpoint_that_is_its_own_ancestor(look: Any) -> None:
+    config = await aput(look.saver, place(), {"v": 1})
+    other = await aput(look.saver, config, {"v": 2})
+    found = (await look.saver.aget_tuple(config)).checkpoint
+    await look.saver.aput(other, found, {}, {})
+    tree = await look("branches", THREAD)
+    assert tree.roots == (id_of(config),)
+    assert tree.tips == (id_of(other),)
+    assert tree.checkpoints[id_of(config)].parent == id_of(other)
+
+
+async def test_subgraphs_have_trees_of_their_own(look: Any) -> None:
+    outer = StateGraph(State)
+    outer.add_node("inner", graph(True, asks=True))
+    outer.add_edge(START, "inner")
+    await outer.compile(checkpointer=look.saver).ainvoke({"log": ["turn"]}, at())
+    namespaces = {c.config["configurable"]["checkpoint_ns"] for c in look.saver.list(at())}
+    assert len(namespaces) == 2
+    for ns in namespaces:
+        found = await look("branches", THREAD, ns)
+        assert told(found) == await as_listed(look.saver, ns)
+        assert found.checkpoints[found.head].is_interrupted
+
+
+async def test_what_is_not_there(look: Any) -> None:
+    await aput(look.saver, place(), {"v": 1})
+    await look.refuses(ThreadNotFoundError, "branches", "nobody")
+    await look.refuses(ThreadNotFoundError, "branches", THREAD, "nowhere")
+    await look.refuses(InvalidArgumentError, "branches", THREAD, 5)
+    await look.refuses(InvalidArgumentError, "branches", "\ud800")
