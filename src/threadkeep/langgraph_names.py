@@ -33,3 +33,8 @@ TASKS = "__pregel_tasks"
 BRANCH = "branch:to:"
 """How the channels that start a node begin: empty again one step later.
 (`langgraph.graph.state`)"""
+
+
+def is_internal(channel: str) -> bool:
+    """Whether the channel is one that LangGraph makes by itself. None of them is a DeltaChannel."""
+    return channel in (START, TASKS) or channel.startswith(BRANCH)

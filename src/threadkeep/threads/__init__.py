@@ -5,7 +5,9 @@ One module for each capability; its logic is operations (generators, see `drive`
 same operation serves it.
 """
 
+from threadkeep.differences import Change, ChannelDiff, DiffSide, StateDiff, TextEdit
 from threadkeep.threads.branches import BranchCheckpoint, Branches, Branching
+from threadkeep.threads.diff import Comparing
 from threadkeep.threads.info import ThreadInfo, ThreadPage
 from threadkeep.threads.registry import Registry
 from threadkeep.threads.versions import ChannelVersion, Versions
@@ -13,12 +15,17 @@ from threadkeep.threads.versions import ChannelVersion, Versions
 __all__ = [
     "BranchCheckpoint",
     "Branches",
+    "Change",
+    "ChannelDiff",
     "ChannelVersion",
+    "DiffSide",
+    "StateDiff",
+    "TextEdit",
     "ThreadInfo",
     "ThreadPage",
     "Threads",
 ]
 
 
-class Threads(Branching, Registry, Versions):
+class Threads(Branching, Comparing, Registry, Versions):
     """The threads of a store; each method has an `a` twin that is awaited."""

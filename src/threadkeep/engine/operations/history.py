@@ -87,7 +87,7 @@ def delta_history(
 def _history(
     engine: Engine, place: Place, channels: Sequence[str], target: ThreadState
 ) -> Operation[dict[str, dict[str, Any]]]:
-    found = yield from _walk(place, dict.fromkeys(channels), target)
+    found = yield from walk(place, dict.fromkeys(channels), target)
     refs = [write.ref for one in found.values() for write in one.writes]
     refs += [one.seed for one in found.values() if one.seed is not None]
     spans: list[Span] = [span for ref in refs for span in ref.needs]
@@ -101,10 +101,10 @@ def _history(
     return result
 
 
-def _walk(
+def walk(
     place: Place, channels: dict[str, None], target: ThreadState
 ) -> Operation[dict[str, ChannelHistory]]:
-    """Go up the path until every channel has found its seed, or to the root.
+    """The channels' histories: up the path until each has found its seed, or to the root.
 
     Raises:
         StaleThreadError: checkpoints were removed meanwhile, and the path may be cut short.

@@ -22,7 +22,7 @@ from threadkeep.engine.operations.context import NO_CODEC, Engine, Keyframes, re
 from threadkeep.engine.refs import Cell, Inline, Ref, covering
 from threadkeep.engine.rows import counting, unpack_metadata
 from threadkeep.errors import ThreadkeepError
-from threadkeep.langgraph_names import BRANCH, DELTA_COUNTERS, START, TASKS
+from threadkeep.langgraph_names import DELTA_COUNTERS, is_internal
 
 Key: TypeAlias = tuple[str, str]  # namespace and checkpoint id
 Search: TypeAlias = tuple[Key, str]  # a checkpoint, and a channel that has no value there
@@ -139,7 +139,7 @@ def needed(
         for channel in empty:
             if channel in counted:
                 sure.append((key, channel))
-            elif not _is_langgraphs_own(channel):
+            elif not is_internal(channel):
                 origins[key, channel] = lineage.origin((key, channel))
     seeds = {o.seed for o in origins.values() if o.seed is not None and not o.written}
     snapshots = yield from _snapshots(engine, thread, seeds)
@@ -158,11 +158,6 @@ def _empty_channels(lineage: Lineage, key: Key) -> list[str]:
 def _counted(engine: Engine, stored: StoredCheckpoint) -> set[str]:
     metadata = unpack_metadata(stored.row.metadata, stored.row.exact, engine.codec)
     return set(metadata.get(DELTA_COUNTERS) or ())
-
-
-def _is_langgraphs_own(channel: str) -> bool:
-    """Whether the channel is one that LangGraph makes by itself, which are no DeltaChannels."""
-    return channel in (START, TASKS) or channel.startswith(BRANCH)
 
 
 def _snapshots(engine: Engine, thread: str, seeds: set[Ref]) -> Operation[set[Ref]]:

@@ -1,0 +1,161 @@
+"""The two forms of a difference: data for JSON, and text for a person."""
+
+from __future__ import annotations
+
+import json
+import math
+from datetime import UTC, datetime
+from enum import Enum
+from typing import Any
+from uuid import UUID
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+from langchain_core.messages import AIMessage, HumanMessage
+
+from threadkeep.codec import NativeCodec
+from threadkeep.differences import (
+    Change,
+    ChannelDiff,
+    DiffSide,
+    StateDiff,
+    differences,
+    plain,
+)
+
+
+class Color(Enum):
+    RED = 1
+
+
+class Broken:
+    def __str__(self) -> str:
+        raise RuntimeError
+
+
+def side(**more: Any) -> DiffSide:
+    return DiffSide(
+        **{
+            "thread": "t",
+            "ns": "",
+            "checkpoint": "c1",
+            "time": "now",
+            "step": 1,
+            "source": "loop",
+            **more,
+        }
+    )
+
+
+def made(a: Any, b: Any, **more: Any) -> StateDiff:
+    changes = differences(a, b, NativeCodec().encode)
+    channel = ChannelDiff("m", "changed" if changes else "unchanged", 1, 2, changes, **more)
+    return StateDiff(side(), side(checkpoint="c2"), {"m": channel})
+
+
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.binary(),
+    lambda inner: (
+        st.lists(inner)
+        | st.dictionaries(st.text() | st.integers(), inner)
+        | st.frozensets(st.integers() | st.text())
+    ),
+    max_leaves=12,
+)
+
+
+@given(VALUES, VALUES)
+def test_any_difference_has_both_forms(a: Any, b: Any) -> None:
+    diff = made({"v": a}, {"v": b})
+    data = diff.as_data()
+    assert json.loads(json.dumps(data, allow_nan=False)) == data
+    for line in diff.as_text().split("\n"):
+        assert line.isprintable()
+        assert len(line) <= 160
+
+
+def test_values_as_data() -> None:
+    assert plain.value([1, 1.5, "a", None, True]) == [1, 1.5, "a", None, True]
+    assert plain.value((math.nan, math.inf)) == ["nan", "inf"]
+    assert plain.value({1: b"ab", None: {3, 1}}) == {"1": "YWI=", "None": [1, 3]}
+    assert plain.value(datetime(2024, 1, 2, tzinfo=UTC)) == "2024-01-02 00:00:00+00:00"
+    assert plain.value([UUID(int=1), Color.RED]) == [str(UUID(int=1)), "Color.RED"]
+    assert plain.value(Broken()) == "<Broken>"
+    assert plain.value(np.arange(3)) == "[0 1 2]"
+    found = plain.value(AIMessage("hi", id="1"))
+    assert (found["__class__"], found["content"], found["id"]) == ("AIMessage", "hi", "1")
+
+
+def test_a_value_that_goes_on_and_on() -> None:
+    value: Any = []
+    for _ in range(500):
+        value = [value]
+    json.dumps(plain.value(value))
+
+
+def test_what_was_added_has_no_before() -> None:
+    data = made(["a"], ["a", "b"]).as_data()
+    (change,) = data["channels"]["m"]["changes"]
+    assert change == {"kind": "added", "before_at": [1], "after_at": [1], "after": "b"}
+    (change,) = made(["a"], []).as_data()["channels"]["m"]["changes"]
+    assert change == {"kind": "removed", "before_at": [0], "after_at": [0], "before": "a"}
+
+
+def test_text_edits_are_data_too() -> None:
+    a = "a text that is long enough to be told by its edits"
+    (change,) = made(a, a.replace("long", "short")).as_data()["channels"]["m"]["changes"]
+    edit = {"before_at": 15, "after_at": 15, "before": "long", "after": "short"}
+    assert change["text"] == [edit]
+
+
+LONG = "The quick brown fox jumps over the lazy dog and runs"
+
+
+def test_as_text() -> None:
+    a = [HumanMessage("hi", id="1"), AIMessage(LONG, id="2"), {"k": 1, "old key": [1, 2]}]
+    b = [
+        a[0],
+        HumanMessage("new", id="3"),
+        AIMessage(LONG.replace("brown", "red"), id="2"),
+        {"k": 2},
+    ]
+    assert made(a, b).as_text().splitlines() == [
+        "- t c1 step 1 loop now",
+        "+ t c2 step 1 loop now",
+        "m: changed (1 -> 2)",
+        '  + [1] HumanMessage "new"',
+        "  ~ [1].content -> [2].content",
+        '      at 10: -"brown" +"red"',
+        '  - [2]["old key"] [1, 2]',
+        "  ~ [2].k -> [3].k 1 -> 2",
+    ]
+
+
+def test_as_text_of_nothing() -> None:
+    assert made([1], [1]).as_text().splitlines()[2:] == ["unchanged: m"]
+    diff = made([1], [1], is_internal=True)
+    assert diff.as_text().splitlines()[2:] == []
+    assert diff.as_text(internal=True).splitlines()[2:] == ["unchanged: m"]
+
+
+def test_as_text_is_kept_short() -> None:
+    found = made([], ["x" * 500] * 50).as_text(changes=3, width=60).splitlines()[2:]
+    assert len(found) == 5
+    assert max(map(len, found)) == 60
+    assert found[-1] == "  ... and 47 more"
+    words = " ".join(f"word{n} same" for n in range(30))
+    found = made(words, words.replace("word", "other")).as_text(width=60).splitlines()[2:]
+    assert len(found) == 7
+    assert found[-1] == "      ... and 26 more"
+
+
+def test_what_a_thread_stores_cannot_steer_a_terminal() -> None:
+    nasty = "\x1b[2J\x9b31m\u202eevil\n\r"
+    a, b = {nasty: nasty}, {nasty: [nasty, AIMessage(nasty)]}
+    text = made(a, b).as_text()
+    assert all(line.isprintable() for line in text.split("\n"))
+    channel = ChannelDiff(nasty, "added", nasty, nasty, (Change("added", (), (), after=nasty),))
+    text = StateDiff(side(thread=nasty), side(source=nasty), {nasty: channel}).as_text()
+    assert all(line.isprintable() for line in text.split("\n"))
+    assert len(text.split("\n")) == 4

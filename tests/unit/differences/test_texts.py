@@ -1,0 +1,58 @@
+"""Edits turn the one text into the other, and are few."""
+
+from __future__ import annotations
+
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from threadkeep.differences.effort import Effort
+from threadkeep.differences.texts import LONG, edits
+
+TEXT = st.text(st.sampled_from("ab \n,x\r"), max_size=120)
+
+
+def applied(text: str, found):
+    made, at = "", 0
+    for edit in found:
+        made += text[at : edit.before_at]
+        assert len(made) == edit.after_at
+        assert text[edit.before_at :].startswith(edit.before)
+        made += edit.after
+        at = edit.before_at + len(edit.before)
+    return made + text[at:]
+
+
+@given(TEXT, TEXT, st.sampled_from([0, 100, 100_000]))
+@example("a\n" * 30, "a\nb\n" * 30, 0)
+@example("", "a" * LONG, 0)
+def test_they_turn_one_into_the_other(a, b, steps):
+    found = edits(a, b, Effort(steps))
+    if max(len(a), len(b)) < LONG:
+        assert found == ()
+    else:
+        assert applied(a, found) == b
+        assert bool(found) == (a != b)
+
+
+def test_one_word():
+    a = "The quick brown fox jumps over the lazy dog, again."
+    (edit,) = edits(a, a.replace("brown", "red"), Effort())
+    assert (edit.before_at, edit.after_at, edit.before, edit.after) == (10, 10, "brown", "red")
+
+
+def test_neighbouring_words_are_one_edit():
+    a = "The quick brown fox jumps over the lazy dog, again."
+    (edit,) = edits(a, a.replace("quick brown fox", "slow red ant"), Effort())
+    assert (edit.before, edit.after) == ("quick brown fox", "slow red ant")
+
+
+def test_a_word_in_a_long_text_of_many_lines():
+    lines = [f"line {n} of many" for n in range(20_000)]
+    a = "\n".join(lines)
+    lines[10_000] = "line 10000 of very many"
+    del lines[3]
+    found = edits(a, "\n".join(lines), Effort())
+    assert [(e.before.strip(), e.after.strip()) for e in found] == [
+        ("line 3 of many", ""),
+        ("", "very"),
+    ]
