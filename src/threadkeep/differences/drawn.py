@@ -34,7 +34,8 @@ def state(
 
 def _side(given: DiffSide) -> str:
     place = f"{given.thread} {given.ns}".rstrip()
-    return printable(f"{place} {given.checkpoint} step {given.step} {given.source} {given.time}")
+    step, source = plain.value(given.step), plain.value(given.source)
+    return printable(f"{place} {given.checkpoint} step {step} {source} {given.time}")
 
 
 def _channel(given: ChannelDiff, changes: int, width: int) -> Iterator[str]:

@@ -6,11 +6,12 @@ Only the face lives here: `engine.operations.comparing` reads, `differences` com
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any, TypeAlias
 
 from langchain_core.runnables import RunnableConfig
 
-from threadkeep import arguments
+from threadkeep import arguments, drive
 from threadkeep.differences import Change, ChannelDiff, DiffSide, StateDiff, differences
 from threadkeep.differences.effort import Effort
 from threadkeep.engine.calls import Operation, Place
@@ -47,19 +48,19 @@ class Comparing(Running):
             InvalidArgumentError: an argument is no text.
             CorruptionError, UnknownTypeError: a value cannot be read.
         """
-        return self._run(self._diff(thread, before, after, ns))
+        return _told(self._engine, self._run(self._compare(thread, before, after, ns)))
 
     async def adiff(
         self, thread: str, before: str | None, after: str | None = None, ns: str = ""
     ) -> StateDiff:
         """See `diff`."""
-        return await self._arun(self._diff(thread, before, after, ns))
+        return await self._atold(self._compare(thread, before, after, ns))
 
-    def _diff(
+    def _compare(
         self, thread: str, before: str | None, after: str | None, ns: str
-    ) -> Operation[StateDiff]:
+    ) -> Operation[Compared]:
         a, b = self._place(thread, ns, before), self._place(thread, ns, after)
-        return _diff(self._engine, a, b)
+        return comparing.compare(self._engine, a, b)
 
     def diff_places(self, before: Where, after: Where) -> StateDiff:
         """What differs between two checkpoints of any threads, channel by channel.
@@ -73,14 +74,19 @@ class Comparing(Running):
             InvalidConfigError: a config has no thread_id.
             ThreadkeepError: as `diff`.
         """
-        return self._run(self._diff_places(before, after))
+        return _told(self._engine, self._run(self._compare_places(before, after)))
 
     async def adiff_places(self, before: Where, after: Where) -> StateDiff:
         """See `diff_places`."""
-        return await self._arun(self._diff_places(before, after))
+        return await self._atold(self._compare_places(before, after))
 
-    def _diff_places(self, before: Where, after: Where) -> Operation[StateDiff]:
-        return _diff(self._engine, self._where(before), self._where(after))
+    def _compare_places(self, before: Where, after: Where) -> Operation[Compared]:
+        return comparing.compare(self._engine, self._where(before), self._where(after))
+
+    async def _atold(self, operation: Operation[Compared]) -> StateDiff:
+        found = await self._arun(operation)
+        # Some tenths of a second where much differs: too long to hold up an event loop.
+        return await drive.in_thread(partial(_told, self._engine, found))
 
     def _where(self, given: Where) -> Place:
         if isinstance(given, Mapping):
@@ -91,11 +97,6 @@ class Comparing(Running):
             "A place to compare is a config, or a pair of ids.",
             hint="Pass state.config, or (thread id, checkpoint id or None).",
         )
-
-
-def _diff(engine: Engine, before: Place, after: Place) -> Operation[StateDiff]:
-    found = yield from comparing.compare(engine, before, after)
-    return _told(engine, found)
 
 
 def _told(engine: Engine, found: Compared) -> StateDiff:

@@ -179,8 +179,9 @@ def _deltas(side: Side, channels: Iterable[str]) -> Operation[dict[str, ChannelH
     row = side.stored.row
     place = Place(side.stored.thread, row.ns, row.id)
     found = yield from history.walk(place, empty, side.state)
-    counted = side.metadata.get(DELTA_COUNTERS) or ()
-    return {c: one for c, one in found.items() if one.writes or c in counted}
+    counted = side.metadata.get(DELTA_COUNTERS)
+    known = counted if isinstance(counted, dict) else {}
+    return {c: one for c, one in found.items() if one.writes or c in known}
 
 
 def _is_same(a: _Kept, b: _Kept, *, one_thread: bool) -> bool:

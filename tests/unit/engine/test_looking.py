@@ -1,0 +1,88 @@
+"""Looking at a thread while others prune, damage or delete it."""
+
+from __future__ import annotations
+
+import pytest
+from engine_kit import Chain, Counted, Steps
+
+from threadkeep.engine.calls import Place
+from threadkeep.engine.model import Batch
+from threadkeep.engine.operations import branching, comparing, tracing
+from threadkeep.errors import CheckpointNotFoundError, CorruptionError, ThreadNotFoundError
+from threadkeep.saver import Saver
+
+
+@pytest.fixture
+def made():
+    backend = Counted()
+    saver = Saver(backend)
+    chain = Chain(saver)
+    for number in range(6):
+        chain.put(m=[f"{number} {'x' * 200}"] * (number + 1), n=number // 3)
+    return saver, backend
+
+
+def test_a_prune_between_the_reads_of_a_diff_is_noticed(made):
+    saver, backend = made
+    places = Place("t", "", "00000001"), Place("t", "", "00000006")
+    steps = Steps(comparing.compare(saver._engine, *places), backend)
+    steps.step()
+    saver.prune(["t"])
+    with pytest.raises(CheckpointNotFoundError) as caught:
+        steps.finish()
+    assert caught.value.checkpoint == "00000001"
+
+
+def test_a_diff_goes_on_where_what_it_compares_is_still_there(made):
+    saver, backend = made
+    steps = Steps(comparing.compare(saver._engine, Place("t"), Place("t", "", "00000006")), backend)
+    steps.step()
+    saver.prune(["t"])
+    assert all(pair.is_same for pair in steps.finish().channels.values())
+
+
+def test_damage_is_no_reason_to_try_for_ever(made):
+    saver, backend = made
+    segments = [s for c in backend.commits if isinstance(c, Batch) for s in c.segments]
+    drops = tuple({(s.log, s.start, s.count) for s in segments if s.log != 0})
+    backend.inner.commit(Batch("t", 1, drop_segments=drops))
+    with pytest.raises(CorruptionError):
+        saver.threads.diff("t", "00000001")
+
+
+def test_a_prune_between_the_stretches_of_a_history_is_noticed(made):
+    saver, backend = made
+    steps = Steps(tracing.versions(saver._engine, Place("t"), "n", None), backend)
+    steps.step()
+    saver.prune(["t"])
+    (found,) = steps.finish()
+    assert (found.checkpoint, found.version, found.is_first) == ("00000006", 6, False)
+
+
+def test_a_thread_that_is_deleted_meanwhile_is_not_there(made):
+    saver, backend = made
+    steps = Steps(tracing.versions(saver._engine, Place("t"), "n", None), backend)
+    steps.step()
+    saver.delete_thread("t")
+    with pytest.raises(ThreadNotFoundError):
+        steps.finish()
+
+
+def test_a_tree_whose_thread_is_deleted_between_pages_is_as_it_was_read(made):
+    saver, backend = made
+    steps = Steps(branching.branches(saver._engine, "t", ""), backend)
+    steps.step()
+    saver.delete_thread("t")
+    found = steps.finish()
+    assert len(found.checkpoints) == 6
+
+
+def test_a_damaged_manifest_names_its_checkpoint(made):
+    saver, backend = made
+    row = next(r for c in backend.commits if isinstance(c, Batch) for r in c.checkpoints)
+    damaged = row._replace(manifest=row.manifest[:-1] + b"?")
+    backend.inner.commit(Batch("t", 1, checkpoints=(damaged,)))
+    for look in (lambda t: t.versions("t", "n", limit=None), lambda t: t.diff("t", row.id)):
+        with pytest.raises(CorruptionError) as caught:
+            look(saver.threads)
+        assert (caught.value.thread, caught.value.checkpoint) == ("t", row.id)
