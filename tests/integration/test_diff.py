@@ -21,10 +21,11 @@ from threadkeep.errors import (
     InvalidConfigError,
     ThreadNotFoundError,
 )
+from threadkeep.langgraph_names import DELTA_COUNTERS
 
 from . import delta_spec
 from .places import THREAD, at
-from .rows import aput, place
+from .rows import aput, checkpoint, metadata, place
 
 
 class State(TypedDict, total=False):
@@ -247,7 +248,8 @@ async def test_snapshots_are_compared_as_values(look: Any) -> None:
     diff = await look("diff", THREAD, ids[3], ids[-1])
     log = diff.channels["log"]
     assert not log.is_delta
-    assert [c.after for c in log.changes] == delta_spec.lines(3)[3:]
+    new = list(enumerate(delta_spec.lines(3)))[3:]
+    assert [(c.after_at, c.after) for c in log.changes] == [((n,), line) for n, line in new]
 
 
 async def test_from_a_snapshot_to_what_was_written_since(look: Any) -> None:
@@ -274,6 +276,18 @@ async def test_deltas_of_a_pruned_thread(look: Any) -> None:
     log = (await look("diff", THREAD, before)).channels["log"]
     assert log.is_delta
     assert [c.after for c in log.changes] == [["again"], ["a10"], ["b11"]]
+
+
+async def test_what_the_metadata_counts_is_a_delta_without_a_write(look: Any) -> None:
+    first = await aput(look.saver, place(), {"log": _DeltaSnapshot(["s"])}, log=1)
+    counted = metadata(**{DELTA_COUNTERS: {"log": (0, 1)}})
+    made = checkpoint(log=2)
+    second = await look.saver.aput(first, made, counted, made["channel_versions"])
+    diff = await look("diff", THREAD, id_of(first), id_of(second))
+    log = diff.channels["log"]
+    assert (log.kind, log.is_delta) == ("version", True)
+    odd = await look.saver.aput(second, checkpoint(log=3), metadata(**{DELTA_COUNTERS: 5}), {})
+    assert (await look("diff", THREAD, id_of(second), id_of(odd))).channels["log"].is_delta
 
 
 async def test_a_channel_that_became_empty_is_no_delta(look: Any) -> None:
@@ -335,7 +349,8 @@ def long_thread() -> Any:
 
 
 def arguments(config: Any, id: str, values: Any) -> Any:
-    versions = {name: int(id) if name == "messages" else 1 for name in values}
+    fixed = ("policy", "n")
+    versions = {name: 1 if name in fixed else int(id) for name in values}
     made = {"v": 4, "id": id, "ts": "", "channel_values": values, "channel_versions": versions}
     return config, {**made, "versions_seen": {}}, {}, {}
 
@@ -364,3 +379,25 @@ def test_a_reader_may_change_what_it_was_told(long_thread: Any) -> None:
     diff = saver.threads.diff(THREAD, "1", "2")
     diff.channels["messages"].changes[-1].after.content = "changed by the reader"
     assert saver.get_tuple(config).checkpoint["channel_values"]["messages"][-1].content == "new"
+
+
+def test_channels_that_langgraph_empties_are_not_looked_for(long_thread: Any) -> None:
+    saver, backend, _, config = long_thread
+    for number in range(3, 200):
+        made = arguments(config, f"{number:03}", {"n": number})
+        made[1]["channel_versions"]["branch:to:node"] = number
+        config = saver.put(*made)
+    backend.asked()
+    assert saver.threads.diff(THREAD, "003", "199").channels["branch:to:node"].kind == "version"
+    assert backend.asked() == (1, 0)
+
+
+def test_each_channel_tells_values_of_its_own() -> None:
+    saver, *_ = counted_saver()
+    message = HumanMessage("in both " + "x" * 2000, id="1")
+    first = saver.put(*arguments(place(), "1", {"messages": [], "other": []}))
+    saver.put(*arguments(first, "2", {"messages": [message], "other": [message]}))
+    channels = saver.threads.diff(THREAD, "1", "2").channels
+    (one,), (other,) = channels["messages"].changes, channels["other"].changes
+    assert one.after == other.after == message
+    assert one.after is not other.after

@@ -58,14 +58,13 @@ class Branches:
 
 
 class Shown(NamedTuple):
-    """What a visible checkpoint's rows say. `asks`: an interrupt of it has no answer."""
+    """What a visible checkpoint's rows say. `asks`: an interrupt waits there for an answer."""
 
     id: str
     parent: str | None
     time: str
     metadata: Mapping[str, Any]
     asks: bool
-    has_child: bool
 
 
 def tree(
@@ -112,7 +111,7 @@ def _checkpoint(
         source=one.metadata.get("source"),
         metadata=one.metadata,
         is_head=is_head,
-        is_interrupted=one.asks and not one.has_child and not children,
+        is_interrupted=one.asks,
     )
 
 

@@ -16,7 +16,7 @@ PARENTS = st.dictionaries(IDS, st.none() | IDS | st.just("absent"), min_size=1)
 
 def made(parents, pruned=()):
     shown = {
-        id: Shown(id, parent, "", {"step": 1}, asks=False, has_child=False)
+        id: Shown(id, parent, "", {"step": 1}, asks=False)
         for id, parent in parents.items()
         if id not in pruned
     }

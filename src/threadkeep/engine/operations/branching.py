@@ -66,9 +66,8 @@ class _Rows:
     def _shown(self, stored: StoredCheckpoint) -> Shown:
         row = stored.row
         metadata = unpack_metadata(row.metadata, row.exact, self._engine.codec)
-        has_child = stored.child is not None
-        asks = not has_child and _asks(stored)
-        return Shown(row.id, row.parent, unpack_time(row.ts), metadata, asks, has_child)
+        asks = stored.child is None and _asks(stored)
+        return Shown(row.id, row.parent, unpack_time(row.ts), metadata, asks)
 
     def unknown(self) -> list[str]:
         """Parents that nothing is known of yet."""

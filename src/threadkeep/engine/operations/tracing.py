@@ -127,8 +127,6 @@ def _trace(
         before = len(met)
         for stored in _new(rows, met):
             trace.add(stored)
-            if trace.has(limit):
-                break
         cut = len(rows) < size
         if cut and rows and rows[-1].row.parent is not None:
             trace.end_unseen()
