@@ -5,7 +5,7 @@ Invariant: once it is spent, everything is told in a coarser way, in linear time
 
 from __future__ import annotations
 
-STEPS = 2_000_000  # comparisons of two elements: some tenths of a second
+STEPS = 2_000_000  # comparisons of two elements
 
 
 class Effort:

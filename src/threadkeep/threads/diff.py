@@ -85,7 +85,7 @@ class Comparing(Running):
 
     async def _atold(self, operation: Operation[Compared]) -> StateDiff:
         found = await self._arun(operation)
-        # Some tenths of a second where much differs: too long to hold up an event loop.
+        # (Where much differs this takes long enough to hold up an event loop.)
         return await drive.in_thread(partial(_told, self._engine, found))
 
     def _where(self, given: Where) -> Place:
