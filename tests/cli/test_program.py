@@ -26,8 +26,13 @@ COMMANDS = sorted(built().commands)
 SUCCEEDS = {
     "backup": "backup threads.db new.tkb",
     "check": "check threads.db",
+    "delete": "delete alpha beta --yes --url threads.db",
+    "history": "history alpha --url threads.db",
     "migrate": "migrate threads.db",
     "restore": "restore backup.tkb new.db",
+    "show": "show alpha --url threads.db",
+    "state": "state alpha --url threads.db",
+    "stats": "stats threads.db",
 }
 
 
@@ -133,6 +138,7 @@ def test_on_a_terminal_help_is_drawn():
         ("check", "No store is named"),
         ("check --url", "--url"),
         ("check absent.db", "There is no file absent.db"),
+        ("migrate nonsense", "There is no file nonsense"),
         ("migrate memory://", "only for its own process"),
         ("backup a b c", "at most a store and a file"),
         ("backup --format tar threads.db new.db", "--format"),
@@ -190,7 +196,7 @@ def test_the_option_goes_before_the_environment_and_that_before_the_file(
         return json.loads(said.out)["store"] if code == 0 else said.err
 
     for name in ("option", "environment", "named", "here", "own"):
-        assert main(["migrate", f"{name}.db"]) == 0
+        assert main(["migrate", f"sqlite:///{name}.db"]) == 0
     assert "No store is named" in store()
     own = Path(os.environ["HOME"], "threadkeep", "threadkeep.toml")
     own.parent.mkdir(parents=True)
@@ -288,9 +294,31 @@ def completed(words, **environment):
     }
     code, said, wrong = threadkeep(env={**os.environ, **request, **environment})
     assert (code, wrong) == (0, [])
-    return said
+    return [line for line in said if line]
 
 
 def test_commands_are_completed():
     assert "check" in completed("threadkeep ch")
     assert re.search("complete", "\n".join(threadkeep("--show-completion", "bash")[1]))
+
+
+@pytest.mark.parametrize("words", ["threadkeep show al", "threadkeep delete beta al"])
+def test_threads_of_a_file_are_completed(folder, words):
+    assert completed(words, TK_URL="threads.db") == ["alpha", "alto"]
+
+
+@pytest.mark.parametrize(
+    "store", ["", "absent.db", "backup.tkb", "postgresql://127.0.0.1:1/x", "nonsense://x"]
+)
+def test_completion_never_fails_and_asks_no_server(folder, store):
+    assert completed("threadkeep show al", TK_URL=store) == []
+    assert not Path("absent.db").exists()
+
+
+def test_completion_looks_where_the_command_line_says(folder):
+    assert completed("threadkeep show --url threads.db al") == ["alpha", "alto"]
+    assert main(["migrate", "sqlite:///many.db"]) == 0
+    with SqliteSaver("many.db") as saver:
+        for number in range(60):
+            Chain(saver, f"thread {number:02}").put(n=1)
+    assert len(completed("threadkeep show --url many.db thr")) == 50

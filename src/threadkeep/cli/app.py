@@ -59,7 +59,8 @@ def built() -> Any:
         rich_markup_mode=drawn,  # type: ignore[arg-type] # mypy widens the two texts to `str`
         pretty_exceptions_enable=False,
     )
-    for one in _commands:
+    panels = list(Panel)
+    for one in sorted(_commands, key=lambda one: panels.index(one.panel)):
         add = app.command(epilog=f"example: {one.example}", rich_help_panel=one.panel.value)
         add(one.run)
     return get_command(app)

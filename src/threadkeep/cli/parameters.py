@@ -48,6 +48,16 @@ Checkpoint = Annotated[
     str | None,
     typer.Option("--checkpoint", help="a checkpoint's id; default: the head", show_default=False),
 ]
+Full = Annotated[bool, typer.Option("--full", help="shorten nothing")]
+Imports = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--import",
+        metavar="MODULE",
+        help="import this module first, whose classes the thread holds; may be repeated",
+        show_default=False,
+    ),
+]
 Programs = Annotated[
     str,
     typer.Option(

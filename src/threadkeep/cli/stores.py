@@ -60,13 +60,15 @@ def writing(url: str) -> Saver:
 
 
 def made(url: str) -> Saver:
-    """Open a store; a SQLite file that is not there is made. Use it under `with`.
+    """Open a store; a SQLite file that a URL names is made if need be. Use it under `with`.
+
+    A plain path must be there: it may be any word that was typed by mistake.
 
     Raises:
         OpenError: it cannot be opened.
     """
-    path = file_of(url)
-    return open_saver(url) if path is None else SqliteSaver(path)
+    file_of(url)
+    return open_saver(url) if "://" in url else writing(url)
 
 
 def shown(url: str) -> str:

@@ -52,6 +52,17 @@ class Output:
             for one in drawn:
                 _print(_rendered(one, sys.stdout), sys.stdout, "")
 
+    def note(self, drawn: RenderableType) -> None:
+        """What is not the result, for whoever looks."""
+        _print(_rendered(drawn, sys.stderr), sys.stderr, "")
+
+    @contextmanager
+    def working(self, what: str) -> Iterator[None]:
+        """Show that something is being done, to whoever waits at a terminal."""
+        with self.progress() as told:
+            told(what, 0, 0)
+            yield
+
     @contextmanager
     def progress(self) -> Iterator[Told]:
         """Show how far it is to whoever waits at a terminal, until the block ends."""
@@ -66,6 +77,7 @@ class Output:
             console=console,
             redirect_stdout=False,
             redirect_stderr=False,
+            transient=True,
         ) as shown:
             yield _Bars(shown)
 
@@ -79,7 +91,7 @@ class _Bars:
 
     def __call__(self, what: str, done: int, total: int) -> None:
         if what not in self._known:
-            self._known[what] = self._shown.add_task(what)
+            self._known[what] = self._shown.add_task(what, total=None)
         self._shown.update(self._known[what], completed=done, total=total or None)
 
 
@@ -116,6 +128,11 @@ def clean(text: str) -> str:
 
 _CONTROLS = (*range(9), *range(11, 32), *range(127, 160), *range(0x202A, 0x202F))
 _ESCAPED = {code: ascii(chr(code))[1:-1] for code in _CONTROLS}
+
+
+def compact(value: Any) -> str:
+    """What JSON knows, in one line for people."""
+    return json.dumps(value, ensure_ascii=False)
 
 
 def drawing_here() -> bool:
