@@ -8,7 +8,9 @@ import pty
 import subprocess
 import sys
 from contextlib import suppress
+from pathlib import Path
 
+import cli_kit
 import pytest
 from cli_kit import SECONDS, command, threadkeep
 from engine_kit import Chain, everything
@@ -141,14 +143,15 @@ def test_show_as_json(told):
 
 
 def test_an_answered_interrupt_does_not_wait(told):
-    ids = [one["checkpoint"] for one in told("history", "forked", "--json")["checkpoints"]]
-    shown = [told("show", "forked", "--checkpoint", id, "--json") for id in ids[:1]]
-    assert [one["waiting"] for one in shown] == [[]]
-    asked = [
-        one for one in told("history", "forked", "--json")["checkpoints"] if one["interrupted"]
-    ]
-    assert len(asked) == 2  # the graph's, and its subgraph's
-    assert all(one["waiting"] == 0 for one in asked)
+    seen = told("history", "forked", "--json")["checkpoints"]
+    asked = [one for one in seen if one["interrupted"]]
+    assert [bool(one["namespace"]) for one in asked] == [True, False]  # where it asked, and above
+    assert [one["waiting"] for one in asked] == [0, 0]
+    for one in asked:
+        place = ["--checkpoint", one["checkpoint"], "--ns", one["namespace"]]
+        assert told("show", "forked", *place, "--json")["waiting"] == []
+    waits = told("history", "waits", "--json")["checkpoints"]
+    assert sum(one["waiting"] for one in waits) == 2
 
 
 def test_a_subgraphs_checkpoint_by_its_namespace(told):
@@ -184,8 +187,8 @@ def test_classes_of_the_program(store, tmp_path, monkeypatch, name):
         "saver = SqliteSaver('threads.db'); Chain(saver, 'own').put(plan=planning.Plan([1]));"
         "saver.close()"
     )
-    kit = os.path.dirname(sys.modules["cli_kit"].__file__)
-    places = [str(tmp_path), kit, os.path.dirname(kit), *sys.path]
+    kit = Path(cli_kit.__file__).parent
+    places = [str(tmp_path), str(kit), str(kit.parent), *sys.path]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, places))}
     subprocess.run([sys.executable, "-c", program], check=True, timeout=SECONDS, env=environment)
     code, said, wrong = threadkeep(name, "own")
@@ -287,9 +290,8 @@ def test_deleting_is_told_before_and_done_once(store, told, refused):
         before = everything(saver)
     code, line = refused("delete", "plain")
     assert (code, "--yes" in line) == (2, True)
-    assert told("delete", "plain", "waits", "--dry-run")[-1].startswith(
-        "2 threads would be deleted"
-    )
+    last = told("delete", "plain", "waits", "--dry-run")[-1]
+    assert last.startswith("2 threads would be deleted")
     dry = told("delete", "plain", "--dry-run", "--json")
     assert (dry["deleted"], dry["threads"][0]["checkpoints"]) == (False, 2)
     with SqliteSaver(store) as saver:

@@ -124,6 +124,15 @@ def test_on_a_terminal_help_is_drawn():
     assert "╭" in on_a_terminal("check", "--help")
 
 
+def test_on_a_terminal_there_are_colours_unless_they_are_not_wanted(folder):
+    drawn = on_a_terminal("stats", "threads.db")
+    assert "\x1b[" in drawn
+    assert "\u2588" in drawn
+    plain = on_a_terminal("stats", "threads.db", NO_COLOR="1")
+    assert "\x1b[" not in plain
+    assert "\u2588" in plain
+
+
 # -- errors ----------------------------------------------------------------------------
 
 
