@@ -22,6 +22,9 @@ def main(arguments: list[str] | None = None) -> int:
             " pip install 'threadkeep[cli]'\n"
         )
         return 2
+    except KeyboardInterrupt:
+        sys.stderr.write("threadkeep: interrupted\n")
+        return 130
     return run(arguments)
 
 

@@ -150,6 +150,7 @@ def test_on_a_terminal_there_are_colours_unless_they_are_not_wanted(folder):
         ("migrate nonsense", "There is no file nonsense"),
         ("migrate memory://", "only for its own process"),
         ("backup a b c", "at most a store and a file"),
+        ("history t --limit=a", "Invalid value for '--limit': Input should be"),
         ("backup --format tar threads.db new.db", "--format"),
     ],
 )
@@ -166,6 +167,29 @@ def test_what_is_wrong_is_one_line(folder, capsys, arguments, told):
     assert said.out == ""
     assert {"type", "message", "hint"} <= set(json.loads(said.err)["error"])
     assert sorted(folder.iterdir()) == before
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["postgresql://u:hunter 2@h/x"],
+        ["check", "a.db", "postgresql://u:hunter 2@h/x"],
+        ["check", "a.db", "host=h password=hunter 2"],
+        ["check", "a.db", "--url=postgresql://u:hunter 2@127.0.0.1:1/x"],
+        ["check", "--urll=postgresql://u:hunter 2@h/x"],
+        ["show", "t", "--url", "postgresql://u:hunter 2@127.0.0.1:1/x"],
+        ["show", "t", "--url", "psql://u:hunter 2@h/x"],
+        ["show", "t", "--url", "u:hunter 2@h/x"],
+        ["show", "t", "--url", "host=h password=hunter 2"],
+        ["stats", "redis://u:hunter 2@127.0.0.1:1/0"],
+    ],
+)
+def test_no_password_is_repeated(capsys, arguments):
+    for more in ([], ["--json"]):
+        assert main([*arguments, *more]) == 2
+        said = capsys.readouterr()
+        assert (said.out, said.err.count("\n")) == ("", 1)
+        assert "hunter" not in said.err
 
 
 def test_control_characters_are_shown_not_obeyed(capsys):

@@ -7,6 +7,7 @@ line; no command decides anything that a saver could decide.
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterable, Iterator
 
 import typer
 
@@ -38,10 +39,18 @@ def main(arguments: list[str] | None = None) -> int:
         complain(error, as_json=as_json)
         return _NOT_FOUND if isinstance(error, NotFoundError) else _NOT_DONE
     except typer.TyperException as error:
-        complain(error, as_json=as_json)
+        complain(error, as_json=as_json, hidden=list(_private(given)))
         return _NOT_DONE
     except (typer.Abort, KeyboardInterrupt):
         code = _INTERRUPTED
     if code == _INTERRUPTED:
         complain(typer.TyperException("interrupted"), as_json=as_json)
     return int(code)
+
+
+def _private(arguments: Iterable[str]) -> Iterator[str]:
+    """What may hold a password, in whatever form: a usage error would repeat it."""
+    for argument in arguments:
+        for one in (argument, argument.partition("=")[2]):
+            if set(one) & set("@=") or "://" in one:
+                yield one

@@ -10,7 +10,7 @@ import io
 import json
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, TextIO, TypeAlias
 
@@ -99,26 +99,40 @@ def _tell_nobody(what: str, done: int, total: int) -> None:
     del what, done, total
 
 
-def complain(error: ThreadkeepError | typer.TyperException, *, as_json: bool) -> None:
-    """Why it could not be done, on stderr: in one line, or as a JSON document."""
+def complain(
+    error: ThreadkeepError | typer.TyperException, *, as_json: bool, hidden: Sequence[str] = ()
+) -> None:
+    """Why it could not be done, on stderr: in one line, or as a JSON document.
+
+    Args:
+        error: a failure, or a wrong usage.
+        as_json: which of the two.
+        hidden: arguments that are not to be repeated where the usage is wrong.
+    """
     if as_json:
-        _print(json.dumps({"error": _as_document(error)}), sys.stderr)
+        _print(json.dumps({"error": _as_document(error, hidden)}), sys.stderr)
         return
-    text = str(error) if isinstance(error, ThreadkeepError) else _usage(error)
+    text = str(error) if isinstance(error, ThreadkeepError) else _usage(error, hidden)
     _print(f"threadkeep: {clean(' '.join(text.split()))}", sys.stderr)
 
 
-def _as_document(error: ThreadkeepError | typer.TyperException) -> dict[str, Any]:
+def _as_document(
+    error: ThreadkeepError | typer.TyperException, hidden: Sequence[str]
+) -> dict[str, Any]:
     if not isinstance(error, ThreadkeepError):
-        return {"type": "Usage", "message": _usage(error), "hint": ""}
+        return {"type": "Usage", "message": _usage(error, hidden), "hint": ""}
     place = {n: getattr(error, n) for n in ("thread", "namespace", "checkpoint", "channel")}
     return {"type": type(error).__name__, "message": error.message, "hint": error.hint, **place}
 
 
-def _usage(error: typer.TyperException) -> str:
+def _usage(error: typer.TyperException, hidden: Sequence[str]) -> str:
     context = getattr(error, "ctx", None)
     where = f" See {context.command_path} --help." if context is not None else ""
-    return f"{error.format_message()}{where}"
+    message = error.format_message().strip()
+    for one in filter(None, hidden):
+        message = message.replace(one, "...")
+    end = "" if not where or message.endswith((".", "?")) else "."
+    return f"{message}{end}{where}"
 
 
 def clean(text: str) -> str:
@@ -174,4 +188,5 @@ def _print(text: str, where: TextIO, end: str = "\n") -> None:
         print(text, file=where, end=end, flush=True)
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), where.fileno())
-        raise typer.Exit(_READER_GONE) from None
+        if where is sys.stdout:  # (who reads no complaints is not to be told more)
+            raise typer.Exit(_READER_GONE) from None
