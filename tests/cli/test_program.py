@@ -340,12 +340,24 @@ def test_threads_of_a_file_are_completed(folder, words):
     assert completed(words, TK_URL="threads.db") == ["alpha", "alto"]
 
 
-@pytest.mark.parametrize(
-    "store", ["", "absent.db", "backup.tkb", "postgresql://127.0.0.1:1/x", "nonsense://x"]
-)
-def test_completion_never_fails_and_asks_no_server(folder, store):
+@pytest.mark.parametrize("store", ["", "absent.db", "backup.tkb", "nonsense://x"])
+def test_completion_never_fails(folder, store):
     assert completed("threadkeep show al", TK_URL=store) == []
     assert not Path("absent.db").exists()
+
+
+def test_completion_asks_no_server(folder):
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        server.setblocking(False)
+        place = f"127.0.0.1:{server.getsockname()[1]}"
+        with socket.create_connection(server.getsockname()):
+            server.accept()[0].close()  # so a connection would be seen
+        assert (
+            completed("threadkeep show al", TK_URL=f"postgresql://{place}/x?connect_timeout=2")
+            == []
+        )
+        with pytest.raises(BlockingIOError):
+            server.accept()
 
 
 def test_completion_looks_where_the_command_line_says(folder):
