@@ -1,10 +1,32 @@
-"""`python -m threadkeep`, and the command `threadkeep`: see `cli`."""
+"""`python -m threadkeep`, and the command `threadkeep`: see `cli`.
+
+Only what must work without the command line's libraries lives here.
+"""
 
 from __future__ import annotations
 
 import sys
 
-from threadkeep.cli import main
+_LIBRARIES = ("pydantic", "pydantic_settings", "rich", "typer")  # of the extra `cli`
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run a command; see `threadkeep.cli.main`."""
+    try:
+        from threadkeep.cli import main as run  # noqa: PLC0415 - an extra, only where it is used
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] not in _LIBRARIES:
+            raise
+        sys.stderr.write(
+            f"threadkeep: the command line needs {error.name}, which is not installed:"
+            " pip install 'threadkeep[cli]'\n"
+        )
+        return 2
+    except KeyboardInterrupt:
+        sys.stderr.write("threadkeep: interrupted\n")
+        return 130
+    return run(arguments)
+
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -104,6 +104,10 @@ class ThreadExistsError(ThreadkeepError, ValueError):
     """The target thread already holds checkpoints."""
 
 
+class NotFoundError(ThreadkeepError, LookupError):
+    """There is no such thread or checkpoint."""
+
+
 # -- values and bytes ----------------------------------------------------------------
 
 

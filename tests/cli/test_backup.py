@@ -5,28 +5,16 @@ from __future__ import annotations
 import os
 import pty
 import stat
-import subprocess
-import sys
 import threading
 
 import pytest
+from cli_kit import SECONDS, threadkeep
 from engine_kit import Chain, everything
 
 from threadkeep import SqliteSaver
 from threadkeep.__main__ import main
 
-SECONDS = 60  # for a program that hangs
 LONG = "x" * 90
-
-
-def threadkeep(*arguments, **options):
-    """The command as a process: its exit code, and the lines that it said."""
-    command = [sys.executable, "-m", "threadkeep", *map(str, arguments)]
-    options = {"stderr": subprocess.PIPE, **options}
-    done = subprocess.run(
-        command, check=False, text=True, timeout=SECONDS, stdout=subprocess.PIPE, **options
-    )
-    return done.returncode, done.stdout.splitlines(), (done.stderr or "").splitlines()
 
 
 def fill(path, count=20):

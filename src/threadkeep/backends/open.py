@@ -122,6 +122,27 @@ def sqlite_path(url: str) -> str | None:
     return _sqlite_path(url, rest) if scheme.lower() == "sqlite" else None
 
 
+def file_of(store: str) -> str | None:
+    """The path of the SQLite file that a user means; None for another kind of store.
+
+    Args:
+        store: a URL, or the path of a SQLite file.
+
+    Raises:
+        InvalidArgumentError: the store is in memory.
+        OpenError: what is given names neither a file nor another store.
+    """
+    if "://" in store:
+        path = sqlite_path(store)
+    else:
+        check_is_path(path := store)
+    if path == ":memory:" or store.lower().startswith("memory://"):
+        raise InvalidArgumentError(
+            "A store in memory is there only for its own process.", hint="Name another store."
+        )
+    return path
+
+
 def _open_memory(url: str, rest: str, options: dict[str, Any]) -> Backend:
     if rest:
         raise OpenError(

@@ -18,11 +18,10 @@ from typing import Literal, NamedTuple
 from threadkeep import drive
 from threadkeep.backends.base import Backend
 from threadkeep.backends.open import (
-    check_is_path,
+    file_of,
     is_postgres,
     open_backend,
     postgres_dumps,
-    sqlite_path,
 )
 from threadkeep.backends.sqlite import SqliteBackend, copies
 from threadkeep.backups import portable
@@ -86,7 +85,7 @@ def back_up(
 
 def _copy(store: str, file: Path, progress: Progress, programs: str) -> int | None:
     """Write the store to a file in its own format; how many threads it has, if that is known."""
-    path = _path(store)
+    path = file_of(store)
     if path is not None:
         return copies.back_up(path, file, partial(progress, "pages copied"))
     postgres_dumps(store, _folder(programs)).back_up(file)
@@ -113,7 +112,7 @@ def restore(
         InvalidArgumentError: the backup is one of another kind of store.
         ThreadkeepError: the file cannot be read, or the store not written.
     """
-    kind, path = kind_of(file), _path(store)
+    kind, path = kind_of(file), file_of(store)
     if kind is Kind.BUNDLE:
         names = portable.verified(file, progress)
         with closing(_opened(store)) as backend:
@@ -132,33 +131,15 @@ def restore(
     )
 
 
-def _path(store: str) -> str | None:
-    """The path of the SQLite file that is meant; None for another kind of store.
-
-    Raises:
-        InvalidArgumentError: the store is in memory.
-        OpenError: what is given names neither a file nor another store.
-    """
-    if "://" in store:
-        path = sqlite_path(store)
-    else:
-        check_is_path(path := store)
-    if path == ":memory:" or store.lower().startswith("memory://"):
-        raise InvalidArgumentError(
-            "A store in memory is there only for its own process.", hint="Name another store."
-        )
-    return path
-
-
 def _check_is_other(store: str, file: Path) -> None:
-    path = _path(store)
+    path = file_of(store)
     if path is not None and file.exists() and Path(path).exists() and file.samefile(path):
         raise InvalidArgumentError(f"{file} is the store itself.", hint="Give another file.")
 
 
 def _kind_for(store: str, file: Path, form: Format | None) -> Kind:
     own = Kind.POSTGRES if is_postgres(store) else Kind.BUNDLE
-    if _path(store) is not None:
+    if file_of(store) is not None:
         own = Kind.SQLITE
     if form == "native" and own is Kind.BUNDLE:
         raise InvalidArgumentError(
@@ -171,7 +152,7 @@ def _kind_for(store: str, file: Path, form: Format | None) -> Kind:
 @contextmanager
 def _readable(store: str, folder: Path, progress: Progress) -> Iterator[Backend]:
     """The store, for reading. Of a SQLite file a copy, so that the file itself is left alone."""
-    path = _path(store)
+    path = file_of(store)
     if path is None:
         with closing(_opened(store)) as backend:
             yield backend
@@ -184,7 +165,7 @@ def _readable(store: str, folder: Path, progress: Progress) -> Iterator[Backend]
 
 
 def _opened(store: str) -> Backend:
-    path = _path(store)
+    path = file_of(store)
     return drive.blocking(SqliteBackend(path) if path is not None else open_backend(store))
 
 

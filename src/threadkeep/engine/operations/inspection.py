@@ -83,6 +83,12 @@ def sizes(after: str | None) -> Operation[Sizes]:
     return cast("Sizes", reply)
 
 
+def thread_names(after: str | None, limit: int) -> Operation[list[str]]:
+    """The first ids, in their order, of threads that hold checkpoints, behind this one."""
+    reply = yield from fetch(FindThreads(after, limit))
+    return cast("list[str]", reply)
+
+
 def all_sizes() -> Operation[Sizes]:
     """The sizes of all threads."""
     page = yield from sizes(None)

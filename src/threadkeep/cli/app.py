@@ -1,0 +1,66 @@
+"""The commands by name, and how they become one program.
+
+Only the list and its making live here. Invariant: a command adds itself, with an example.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from enum import Enum
+from typing import Any, NamedTuple, TypeVar
+
+import typer
+from typer.main import get_command
+
+F = TypeVar("F", bound=Callable[..., int])
+
+
+class Panel(Enum):
+    """Where the help lists a command."""
+
+    LOOK = "Look into threads"
+    CHANGE = "Change threads"
+    STORE = "Look after a store"
+
+
+class _Command(NamedTuple):
+    run: Callable[..., int]
+    panel: Panel
+    example: str
+
+
+_commands: list[_Command] = []
+
+
+def command(panel: Panel, example: str) -> Callable[[F], F]:
+    """Add a command: a function that is named as it is, and returns the exit code.
+
+    Its docstring is its help; its parameters are typer's, most of them from `parameters`.
+
+    Args:
+        panel: where the help lists it.
+        example: a line as one would type it, for its help.
+    """
+
+    def add(run: F) -> F:
+        _commands.append(_Command(run, panel, example))
+        return run
+
+    return add
+
+
+def built() -> Any:
+    """The program of all commands, whose help is drawn only for a terminal."""
+    drawn = "rich" if sys.stdout.isatty() else None
+    app = typer.Typer(
+        help="Threads of LangGraph, as threadkeep stores them.",
+        epilog="Each command has an example: threadkeep COMMAND --help",
+        rich_markup_mode=drawn,  # type: ignore[arg-type] # mypy widens the two texts to `str`
+        pretty_exceptions_enable=False,
+    )
+    panels = list(Panel)
+    for one in sorted(_commands, key=lambda one: panels.index(one.panel)):
+        add = app.command(epilog=f"example: {one.example}", rich_help_panel=one.panel.value)
+        add(one.run)
+    return get_command(app)

@@ -1,0 +1,59 @@
+"""`threadkeep backup`: all threads of a store, in a file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from threadkeep import backups
+from threadkeep.cli.app import Panel, command
+from threadkeep.cli.parameters import STORE, AsJson, Programs, Url
+from threadkeep.cli.stores import url_of
+from threadkeep.cli.terminal import Output, clean
+
+
+@command(Panel.STORE, "threadkeep backup sqlite:///threads.db backup.db")
+def backup(
+    places: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="[STORE] FILE",
+            help=f"STORE: the same as --url ({STORE}). FILE: where to; a backup that is"
+            " there is replaced",
+            show_default=False,
+        ),
+    ],
+    *,
+    form: Annotated[
+        backups.Format | None,
+        typer.Option(
+            "--format",
+            help="native: the store's own; bundle: for any kind of store. Default: native where"
+            " there is such a format, and the file's name does not end in .tkb",
+            show_default=False,
+        ),
+    ] = None,
+    pg_bin: Programs = "",
+    url: Url = None,
+    as_json: AsJson = False,
+) -> int:
+    """Write all threads of a store to a file, while programs use it."""
+    *store, file = places
+    if len(store) > 1:
+        raise typer.BadParameter("at most a store and a file")
+    output = Output(as_json=as_json)
+    with output.progress() as told:
+        taken = backups.back_up(
+            url_of(url, *store),
+            Path(file),
+            told,
+            form=form,
+            programs=pg_bin,
+        )
+    document = {"file": file, "kind": taken.kind.name.lower(), "bytes": taken.size}
+    threads = "" if taken.threads is None else f"{taken.threads} threads, "
+    line = clean(f"{file}: {threads}{taken.size} bytes, {taken.kind.value}")
+    output.tell({**document, "threads": taken.threads}, line)
+    return 0

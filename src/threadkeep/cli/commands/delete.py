@@ -1,0 +1,92 @@
+"""`threadkeep delete`: threads, for good."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated, Any
+
+import typer
+
+from threadkeep.cli.app import Panel, command
+from threadkeep.cli.drawing import size, table, text
+from threadkeep.cli.parameters import AsJson, ThreadIds, Url
+from threadkeep.cli.stores import url_of, writing
+from threadkeep.cli.terminal import Output, clean
+from threadkeep.engine.model import ThreadSize
+from threadkeep.engine.operations.inspection import all_sizes
+from threadkeep.errors import InvalidArgumentError, NotFoundError
+from threadkeep.saver import Saver
+
+
+@command(Panel.CHANGE, "threadkeep delete 42 43 --dry-run --url threads.db")
+def delete(
+    threads: ThreadIds,
+    *,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="do not ask")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="only tell what would be deleted")
+    ] = False,
+    url: Url = None,
+    as_json: AsJson = False,
+) -> int:
+    """Delete threads, with all their checkpoints. Nothing is, if one of them is not there."""
+    output = Output(as_json=as_json)
+    with writing(url_of(url)) as saver:
+        sizes = _sizes(saver, list(dict.fromkeys(threads)))
+        if not dry_run and not yes:
+            _ask(output, sizes, as_json=as_json)
+        for one in sizes if not dry_run else ():
+            saver.delete_thread(one.thread)
+    documents = [_document(one) for one in sizes]
+    what = "would be deleted" if dry_run else "deleted"
+    line = f"{len(sizes)} threads {what}, {size(sum(one['bytes'] for one in documents))} bytes"
+    drawn = [_drawn(sizes)] if dry_run else []
+    output.tell({"threads": documents, "deleted": not dry_run}, *drawn, line)
+    return 0
+
+
+def _sizes(saver: Saver, threads: list[str]) -> list[ThreadSize]:
+    """How much each takes.
+
+    Raises:
+        NotFoundError: one holds nothing.
+    """
+    found = {one.thread: one for one in saver.run(all_sizes()).threads}
+    for name in threads:
+        if name not in found:
+            raise NotFoundError(thread=name, hint="Nothing was deleted.")
+    return [found[name] for name in threads]
+
+
+def _ask(output: Output, sizes: list[ThreadSize], *, as_json: bool) -> None:
+    """Ask whoever sits there.
+
+    Raises:
+        InvalidArgumentError: nobody does, or the answer is no.
+    """
+    if as_json or not (sys.stdin.isatty() and sys.stderr.isatty()):
+        raise InvalidArgumentError(
+            "Nothing was deleted: nobody is there to be asked.",
+            hint="Give --yes to delete without a question, or --dry-run to see what would go.",
+        )
+    output.note(_drawn(sizes))
+    names = clean(", ".join(one.thread for one in sizes))
+    if not typer.confirm(f"Delete {names} for good?", err=True):
+        raise InvalidArgumentError("Nothing was deleted.")
+
+
+def _document(one: ThreadSize) -> dict[str, Any]:
+    return {
+        "thread": one.thread,
+        "checkpoints": one.checkpoints,
+        "writes": one.writes,
+        "bytes": one.row_bytes + one.segment_bytes,
+    }
+
+
+def _drawn(sizes: list[ThreadSize]) -> Any:
+    rows = [
+        (text(one.thread), size(one.checkpoints), size(one.row_bytes + one.segment_bytes))
+        for one in sizes
+    ]
+    return table(("thread", "checkpoints>", "bytes>"), rows)

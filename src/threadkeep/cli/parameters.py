@@ -1,0 +1,69 @@
+"""The parameters that commands have in common, so that each has one name and one help.
+
+Only declarations live here.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from threadkeep.cli.completion import thread_ids
+
+STORE = "a URL as open_saver takes it, or the path of a SQLite file"
+
+Url = Annotated[
+    str | None,
+    typer.Option(
+        "--url",
+        metavar="URL",
+        help=f"the store: {STORE}; default: TK_URL, else url in threadkeep.toml",
+        show_default=False,
+    ),
+]
+UrlArgument = Annotated[
+    str | None,
+    typer.Argument(metavar="URL", help="the same as --url", show_default=False),
+]
+AsJson = Annotated[
+    bool, typer.Option("--json", help="one JSON document on stdout; errors as JSON on stderr")
+]
+Thread = Annotated[
+    str, typer.Argument(help="the thread's id", autocompletion=thread_ids, show_default=False)
+]
+ThreadIds = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="THREAD...",
+        help="the threads' ids",
+        autocompletion=thread_ids,
+        show_default=False,
+    ),
+]
+Namespace = Annotated[
+    str, typer.Option("--ns", help="the namespace of a subgraph; default: the graph itself")
+]
+Checkpoint = Annotated[
+    str | None,
+    typer.Option("--checkpoint", help="a checkpoint's id; default: the head", show_default=False),
+]
+Full = Annotated[bool, typer.Option("--full", help="shorten nothing")]
+Imports = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--import",
+        metavar="MODULE",
+        help="import this module first, whose classes the thread holds; may be repeated",
+        show_default=False,
+    ),
+]
+Programs = Annotated[
+    str,
+    typer.Option(
+        "--pg-bin",
+        metavar="FOLDER",
+        help="where pg_dump and pg_restore are; default: TK_PG_BIN, else the PATH",
+        show_default=False,
+    ),
+]

@@ -1,0 +1,85 @@
+"""Opening the store that a command is about.
+
+Only that lives here. Invariants: no command makes a store but those that are there to do so;
+a store is closed when its command ends; no URL is shown that may hold a password.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from threadkeep.backends.open import file_of
+from threadkeep.backends.sqlite import SqliteBackend
+from threadkeep.cli.config import settings
+from threadkeep.errors import InvalidArgumentError, OpenError
+from threadkeep.saver import Saver
+from threadkeep.savers import SqliteSaver, open_saver
+
+
+def url_of(option: str | None, argument: str | None = None) -> str:
+    """The URL, or path of a SQLite file, that a command was given or that is configured.
+
+    Args:
+        option: what `--url` says.
+        argument: what was given by position.
+
+    Raises:
+        InvalidArgumentError: both were given, or nothing is.
+    """
+    if option and argument:
+        raise InvalidArgumentError("The store is named twice.", hint="Leave --url out.")
+    url = option or argument or settings().url
+    if not url:
+        raise InvalidArgumentError(
+            "No store is named.",
+            hint="Give --url, or set TK_URL, or write url = '...' into threadkeep.toml.",
+        )
+    return url
+
+
+def reading(url: str) -> Saver:
+    """Open a store that is there, to look into it; use it under `with`.
+
+    A SQLite file is neither made nor changed.
+
+    Raises:
+        OpenError: there is no such store, or it cannot be opened.
+    """
+    path = file_of(url)
+    return open_saver(url) if path is None else Saver(SqliteBackend(_there(path), read_only=True))
+
+
+def writing(url: str) -> Saver:
+    """Open a store that is there, to change it; use it under `with`.
+
+    Raises:
+        OpenError: there is no such store, or it cannot be opened.
+    """
+    path = file_of(url)
+    return open_saver(url) if path is None else SqliteSaver(_there(path))
+
+
+def made(url: str) -> Saver:
+    """Open a store; a SQLite file that a URL names is made if need be. Use it under `with`.
+
+    A plain path must be there: it may be any word that was typed by mistake.
+
+    Raises:
+        OpenError: it cannot be opened.
+    """
+    file_of(url)
+    return open_saver(url) if "://" in url else writing(url)
+
+
+def shown(url: str) -> str:
+    """The store as it may be shown: a file's path, or what kind of server it is."""
+    path = file_of(url)
+    return f"{url.partition('://')[0]}://..." if path is None else path
+
+
+def _there(path: str) -> str:
+    if not Path(path).exists():
+        # (what is no path may be a URL with a password, without its scheme)
+        name = "" if set(path) & set("@=") else f" {path}"
+        raise OpenError(f"There is no file{name}.", hint="Name a store that is there.")
+    return path

@@ -1,0 +1,335 @@
+"""`threadkeep show`, `history`, `state`, `stats` and `delete`: what they tell of threads."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import subprocess
+import sys
+from contextlib import suppress
+from pathlib import Path
+
+import cli_kit
+import pytest
+from cli_kit import SECONDS, command, threadkeep
+from engine_kit import Chain, everything
+from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
+from langgraph.graph import END, START, MessagesState, StateGraph
+from langgraph.types import Command, interrupt
+
+from threadkeep import SqliteSaver
+from threadkeep.__main__ import main
+
+OWN = """
+import dataclasses
+
+@dataclasses.dataclass
+class Plan:
+    steps: list
+"""
+
+
+class State(MessagesState):
+    visits: int
+
+
+def agent(state):
+    visits = state.get("visits", 0) + 1
+    if visits > 1:
+        return {"messages": [AIMessage("Done.")], "visits": visits}
+    call = {"name": "find_order", "args": {"number": 1207}, "id": "call_1"}
+    return {"messages": [AIMessage("Let me see.", tool_calls=[call])], "visits": visits}
+
+
+def tools(state):
+    found = "delivered, 40 EUR\n" * 100
+    return {"messages": [ToolMessage(found, tool_call_id="call_1", name="find_order")]}
+
+
+def confirm(state):
+    return {"messages": [HumanMessage(interrupt({"question": "Refund 40 EUR?"}))]}
+
+
+def make_graph(saver):
+    inner = StateGraph(State).add_node("confirm", confirm).add_edge(START, "confirm").compile()
+    graph = StateGraph(State)
+    for name, node in (("agent", agent), ("tools", tools), ("human", inner)):
+        graph.add_node(name, node)
+    graph.add_edge(START, "agent").add_edge("tools", "human").add_edge("human", "agent")
+    graph.add_conditional_edges("agent", lambda s: END if s["visits"] > 1 else "tools")
+    return graph.compile(checkpointer=saver)
+
+
+@pytest.fixture
+def store(tmp_path, monkeypatch):
+    """Threads: `waits` for an answer, `forked` was answered and forked, `plain` has no messages."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("TK_URL", "threads.db")
+    monkeypatch.delenv("TK_CONFIG", raising=False)
+    with SqliteSaver("threads.db") as saver:
+        graph = make_graph(saver)
+        for thread in ("waits", "forked"):
+            config = {"configurable": {"thread_id": thread}}
+            graph.invoke({"messages": [HumanMessage("A refund, please.")]}, config)
+        graph.invoke(Command(resume="yes"), config)
+        first = [s for s in graph.get_state_history(config) if s.next == ("agent",)][-1]
+        graph.update_state(first.config, {"messages": [HumanMessage("Or not.")]}, as_node="tools")
+        chain = Chain(saver, "plain")
+        chain.put(list=[1, {"a": "b"}], text="x" * 500)
+        chain.put(text="y")
+    return "threads.db"
+
+
+@pytest.fixture
+def told(store, capsys):
+    """Run a command that succeeds: its lines, or its document."""
+
+    def run(*arguments):
+        assert main([*arguments]) == 0, capsys.readouterr().err
+        said = capsys.readouterr()
+        assert said.err == ""
+        return json.loads(said.out) if "--json" in arguments else said.out.splitlines()
+
+    return run
+
+
+@pytest.fixture
+def refused(store, capsys):
+    """Run a command that does not: its exit code, and its line."""
+
+    def run(*arguments):
+        code = main([*arguments])
+        said = capsys.readouterr()
+        assert (said.out, said.err.count("\n")) == ("", 1)
+        return code, said.err
+
+    return run
+
+
+# -- show ------------------------------------------------------------------------------
+
+
+def test_a_conversation(told):
+    lines = told("show", "waits")
+    assert lines[0].startswith("thread waits  ")
+    assert lines[0].endswith("step 2 (loop)  next: human")
+    text = "\n".join(lines)
+    assert "human\n  A refund, please.\n" in text
+    assert 'ai\n  Let me see.\n  calls find_order {"number": 1207} [call_1]\n' in text
+    assert "tool  find_order  [call_1]\n  delivered, 40 EUR\n" in text
+    assert text.count("delivered") == 20
+    assert "more characters (--full)" in text
+    assert '{"question": "Refund 40 EUR?"}' in lines[-1]
+    assert lines[-2].startswith("waits for an answer to ")
+    assert lines[-4].split() == ["visits", "int", "1"]
+
+
+def test_full_shortens_nothing(told):
+    assert "\n".join(told("show", "waits", "--full")).count("delivered") == 100
+    assert "\n".join(told("state", "plain", "--full")).count("y") == 1
+
+
+def test_show_as_json(told):
+    shown = told("show", "waits", "--json")
+    assert [message["role"] for message in shown["messages"]] == ["human", "ai", "tool"]
+    assert shown["messages"][1]["tool_calls"] == [
+        {"name": "find_order", "args": {"number": 1207}, "id": "call_1"}
+    ]
+    assert shown["messages"][2]["text"].count("delivered") == 100
+    assert shown["channels"] == {"visits": {"kind": "int", "bytes": 1}}
+    assert [one["value"] for one in shown["waiting"]] == [{"question": "Refund 40 EUR?"}]
+    assert shown["next"] == ["human"]
+
+
+def test_an_answered_interrupt_does_not_wait(told):
+    seen = told("history", "forked", "--json")["checkpoints"]
+    asked = [one for one in seen if one["interrupted"]]
+    assert [bool(one["namespace"]) for one in asked] == [True, False]  # where it asked, and above
+    assert [one["waiting"] for one in asked] == [0, 0]
+    for one in asked:
+        place = ["--checkpoint", one["checkpoint"], "--ns", one["namespace"]]
+        assert told("show", "forked", *place, "--json")["waiting"] == []
+    waits = told("history", "waits", "--json")["checkpoints"]
+    assert sum(one["waiting"] for one in waits) == 2
+
+
+def test_a_subgraphs_checkpoint_by_its_namespace(told):
+    all_of_them = told("history", "waits", "--json")["checkpoints"]
+    inner = next(one for one in all_of_them if one["namespace"])
+    shown = told("show", "waits", "--ns", inner["namespace"], "--json")
+    assert (shown["checkpoint"], shown["next"]) == (inner["checkpoint"], ["confirm"])
+
+
+def test_a_thread_without_messages(told):
+    assert told("show", "plain", "--json")["messages"] is None
+    rows = [line.split() for line in told("show", "plain")]
+    assert ["list", "list", "of", "2", "15"] in rows
+    assert ["text", "str", "3"] in rows
+
+
+def test_what_threads_hold_gives_no_orders_to_a_terminal(store, told):
+    with SqliteSaver(store) as saver:
+        evil = "\x1b]0;owned\x07\x9b2J\u202egnp"
+        Chain(saver, "evil\x1b[2J").put(messages=[HumanMessage(evil)], **{"c\x1b[5m": evil})
+    for name in ("show", "state", "history"):
+        text = "\n".join(told(name, "evil\x1b[2J", *(["--full"] if name != "history" else [])))
+        assert not set(text) & set("\x1b\x07\x9b\u202e")
+        assert r"evil\x1b[2J" in text
+    assert r"evil\x1b[2J" in "\n".join(told("stats"))
+
+
+@pytest.mark.parametrize("name", ["show", "state", "history"])
+def test_classes_of_the_program(store, tmp_path, monkeypatch, name):
+    (tmp_path / "planning.py").write_text(OWN)
+    program = (
+        "import planning; from engine_kit import Chain; from threadkeep import SqliteSaver;"
+        "saver = SqliteSaver('threads.db'); Chain(saver, 'own').put(plan=planning.Plan([1]));"
+        "saver.close()"
+    )
+    kit = Path(cli_kit.__file__).parent
+    places = [str(tmp_path), str(kit), str(kit.parent), *sys.path]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, places))}
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=SECONDS, env=environment)
+    code, said, wrong = threadkeep(name, "own")
+    assert (code, said, len(wrong)) == (2, [], 1)
+    assert "planning.Plan" in wrong[0]
+    assert "--import MODULE" in wrong[0]
+    code, said, wrong = threadkeep(name, "own", "--import", "planning")
+    assert (code, wrong) == (0, [])
+    assert "thread own" in said[0]
+    code, _, (line,) = threadkeep(name, "own", "--import", "planing")
+    assert (code, "'planing' cannot be imported" in line) == (2, True)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["show", "absent"],
+        ["show", "plain", "--checkpoint", "absent"],
+        ["show", "plain", "--ns", "absent"],
+        ["state", "absent"],
+        ["state", "plain", "--channel", "absent"],
+        ["history", "absent"],
+        ["history", "plain", "--ns", "absent"],
+        ["delete", "absent", "--yes"],
+        ["delete", "plain", "absent", "--yes"],
+    ],
+)
+def test_nothing_of_that_name_is_exit_code_1(store, refused, arguments):
+    code, line = refused(*arguments)
+    assert (code, "absent" in line) == (1, True)
+    code, line = refused(*arguments, "--json")
+    assert (code, json.loads(line)["error"]["type"]) == (1, "NotFoundError")
+    with SqliteSaver(store) as saver:
+        assert saver.get_tuple({"configurable": {"thread_id": "plain"}})
+
+
+# -- history and state -----------------------------------------------------------------
+
+
+def test_the_tree_of_a_forked_thread(told):
+    seen = told("history", "forked", "--json")
+    own = [one for one in seen["checkpoints"] if not one["namespace"]]
+    assert [one["source"] for one in own] == ["update", *["loop"] * 5, "input"]
+    assert [one["head"] for one in own] == [True, *[False] * 6]
+    assert own[0]["parent"] == own[5]["checkpoint"]
+    assert seen["more"] is False
+    lines = told("history", "forked")
+    assert lines[0] == "thread forked"
+    straight = [line.split()[0] for line in lines[1:] if line[0] not in "|`+ "]
+    assert straight == [own[n]["checkpoint"] for n in (6, 5, 0)]
+    assert lines[3] == "`-- fork"
+    assert any("namespace human:" in line for line in lines)
+    assert lines[-1].endswith("next: human  head")
+
+
+def test_a_limit_shows_the_newest_and_says_so(told):
+    seen = told("history", "forked", "--ns", "", "--limit", "2", "--json")
+    assert [one["source"] for one in seen["checkpoints"]] == ["update", "loop"]
+    assert seen["more"] is True
+    lines = told("history", "forked", "--ns", "", "--limit", "2")
+    assert lines[-1] == "... older ones are not shown (--limit)"
+    assert sum("which is not shown" in line for line in lines) == 2
+
+
+def test_state_as_a_tree(told):
+    lines = told("state", "plain", "--channel", "list", "--channel", "text")
+    assert lines[1:] == [
+        "list (list of 2)",
+        "+-- 0: 1",
+        "`-- 1",
+        "    `-- a: b",
+        "text (str): y",
+    ]
+    assert told("state", "plain", "--json")["values"] == {"list": [1, {"a": "b"}], "text": "y"}
+    older = told("state", "plain", "--checkpoint", "00000001")
+    assert older[-1].endswith("... 300 more characters (--full)")
+
+
+# -- stats and delete ------------------------------------------------------------------
+
+
+def test_stats(store, told):
+    seen = told("stats", "--json")
+    with SqliteSaver(store) as saver:
+        stats = saver.stats()
+    assert (seen["threads"], seen["checkpoints"]) == (3, stats.checkpoints)
+    assert {one["thread"]: one["bytes"] for one in seen["by_thread"]} == {
+        one.thread: one.bytes for one in stats.by_thread
+    }
+    assert seen["by_channel"]["messages"] > 0
+    text = "\n".join(told("stats", "--top", "1"))
+    assert "forked" in text
+    assert "plain" not in text
+    assert "... 2 more (--top)" in text
+
+
+def test_deleting_is_told_before_and_done_once(store, told, refused):
+    with SqliteSaver(store) as saver:
+        before = everything(saver)
+    code, line = refused("delete", "plain")
+    assert (code, "--yes" in line) == (2, True)
+    last = told("delete", "plain", "waits", "--dry-run")[-1]
+    assert last.startswith("2 threads would be deleted")
+    dry = told("delete", "plain", "--dry-run", "--json")
+    assert (dry["deleted"], dry["threads"][0]["checkpoints"]) == (False, 2)
+    with SqliteSaver(store) as saver:
+        assert everything(saver) == before
+    done = told("delete", "plain", "plain", "--yes", "--json")
+    assert done == {**dry, "deleted": True}
+    with SqliteSaver(store) as saver:
+        assert everything(saver) == {k: v for k, v in before.items() if k[0] != "plain"}
+    assert refused("delete", "plain", "--yes")[0] == 1
+
+
+def answering(answer, *arguments) -> tuple[int, str, str]:
+    """Run a command at a terminal whose user answers so, once asked: code, stdout, the screen."""
+    primary, secondary = pty.openpty()
+    pipes = {"stdin": secondary, "stderr": secondary, "stdout": subprocess.PIPE}
+    with subprocess.Popen(command(*arguments), text=True, **pipes) as process:
+        os.close(secondary)
+        shown = b""
+        with suppress(OSError):  # what Linux says where the other end has gone
+            while read := os.read(primary, 1024):
+                was_asked, shown = b"[y/N]" in shown, shown + read
+                if b"[y/N]" in shown and not was_asked:
+                    os.write(primary, answer)
+        out = process.communicate(timeout=SECONDS)[0]
+    os.close(primary)
+    return process.returncode, out, shown.decode()
+
+
+@pytest.mark.parametrize(
+    ("answer", "code", "end"),
+    [(b"y\n", 0, ""), (b"n\n", 2, "Nothing was deleted."), (b"\x04", 130, "interrupted")],
+)
+def test_deleting_at_a_terminal_asks(store, answer, code, end):
+    found, out, shown = answering(answer, "delete", "plain")
+    assert found == code
+    assert "Delete plain for good? [y/N]" in shown
+    assert shown.rstrip().endswith(end)
+    assert ("1 threads deleted" in out) is (code == 0)
+    with SqliteSaver(store) as saver:
+        there = saver.get_tuple({"configurable": {"thread_id": "plain"}})
+        assert (there is None) is (code == 0)

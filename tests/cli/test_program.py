@@ -1,0 +1,369 @@
+"""What all commands of `threadkeep` have in common: help, JSON, errors, configuration, signals."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import re
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from cli_kit import SECONDS, command, threadkeep
+from engine_kit import Chain
+
+from threadkeep import SqliteSaver
+from threadkeep.__main__ import main
+from threadkeep.cli.app import built
+
+COMMANDS = sorted(built().commands)
+
+# For each command: arguments with which it succeeds, in a folder with threads.db and backup.tkb.
+SUCCEEDS = {
+    "backup": "backup threads.db new.tkb",
+    "check": "check threads.db",
+    "delete": "delete alpha beta --yes --url threads.db",
+    "history": "history alpha --url threads.db",
+    "migrate": "migrate threads.db",
+    "restore": "restore backup.tkb new.db",
+    "show": "show alpha --url threads.db",
+    "state": "state alpha --url threads.db",
+    "stats": "stats threads.db",
+}
+
+
+@pytest.fixture(autouse=True)
+def alone(monkeypatch, tmp_path):
+    """No configuration but the test's own."""
+    for name in ("TK_URL", "TK_CONFIG", "NO_COLOR", "FORCE_COLOR"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "home"))
+    # (pytest's option is a path below its own folder: processes start elsewhere)
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(str(Path(p).resolve()) for p in sys.path if p))
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """A folder with a store and a backup, to be in."""
+    place = tmp_path / "here"
+    place.mkdir()
+    monkeypatch.chdir(place)
+    with SqliteSaver("threads.db") as saver:
+        for thread in ("alpha", "alto", "beta"):
+            Chain(saver, thread).put(messages=["hi"], n=1)
+    assert main(["backup", "threads.db", "backup.tkb"]) == 0
+    return place
+
+
+# -- every command ---------------------------------------------------------------------
+
+
+def test_the_table_has_every_command():
+    assert sorted(SUCCEEDS) == COMMANDS
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_help_has_an_example_and_names_what_all_have(name, capsys):
+    assert main([name, "--help"]) == 0
+    help = " ".join(capsys.readouterr().out.split())
+    assert f"example: threadkeep {name} " in help
+    assert {"--url", "--json"} <= set(help.split())
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_json_is_one_document_and_nothing_else(name, folder, capsys):
+    capsys.readouterr()
+    assert main([*SUCCEEDS[name].split(), "--json"]) == 0
+    said = capsys.readouterr()
+    assert isinstance(json.loads(said.out), dict)
+    assert said.err == ""
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_what_goes_to_no_terminal_is_plain(name, folder, capsys):
+    capsys.readouterr()
+    assert main(SUCCEEDS[name].split()) == 0
+    said = capsys.readouterr()
+    assert said.out.isascii()
+    assert "\x1b" not in said.out
+    assert said.err == ""
+
+
+def test_the_help_of_the_program_names_the_commands():
+    code, said, wrong = threadkeep("--help")
+    assert (code, wrong) == (0, [])
+    assert set(COMMANDS) <= {word for line in said for word in line.split()}
+    assert "\n".join(said).isascii()
+
+
+def on_a_terminal(*arguments, **environment):
+    """What the command shows where stdout is a terminal."""
+    primary, secondary = pty.openpty()
+    try:
+        done = subprocess.run(
+            command(*arguments),
+            check=False,
+            timeout=SECONDS,
+            stdout=secondary,
+            stderr=subprocess.PIPE,
+            env={**os.environ, "TERM": "xterm", **environment},
+        )
+        assert done.returncode == 0, done.stderr
+        return os.read(primary, 1 << 16).decode()
+    finally:
+        os.close(primary)
+        os.close(secondary)
+
+
+def test_on_a_terminal_help_is_drawn():
+    assert "╭" in on_a_terminal("check", "--help")
+
+
+def test_on_a_terminal_there_are_colours_unless_they_are_not_wanted(folder):
+    drawn = on_a_terminal("stats", "threads.db")
+    assert "\x1b[" in drawn
+    assert "\u2588" in drawn
+    plain = on_a_terminal("stats", "threads.db", NO_COLOR="1")
+    assert "\x1b[" not in plain
+    assert "\u2588" in plain
+
+
+# -- errors ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        ("", "Missing command"),
+        ("chek", "Did you mean 'check'?"),
+        ("check --nonsense", "--nonsense"),
+        ("check threads.db more", "See threadkeep check --help"),
+        ("check threads.db --url other.db", "named twice"),
+        ("check", "No store is named"),
+        ("check --url", "--url"),
+        ("check absent.db", "There is no file absent.db"),
+        ("migrate nonsense", "There is no file nonsense"),
+        ("migrate memory://", "only for its own process"),
+        ("backup a b c", "at most a store and a file"),
+        ("history t --limit=a", "Invalid value for '--limit': Input should be"),
+        ("backup --format tar threads.db new.db", "--format"),
+    ],
+)
+def test_what_is_wrong_is_one_line(folder, capsys, arguments, told):
+    before = sorted(folder.iterdir())
+    capsys.readouterr()
+    assert main(arguments.split()) == 2
+    said = capsys.readouterr()
+    assert (said.out, said.err.count("\n")) == ("", 1)
+    assert said.err.startswith("threadkeep: ")
+    assert told in said.err
+    assert main([*arguments.split(), "--json"]) == 2
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert {"type", "message", "hint"} <= set(json.loads(said.err)["error"])
+    assert sorted(folder.iterdir()) == before
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["postgresql://u:hunter 2@h/x"],
+        ["check", "a.db", "postgresql://u:hunter 2@h/x"],
+        ["check", "a.db", "host=h password=hunter 2"],
+        ["check", "a.db", "--url=postgresql://u:hunter 2@127.0.0.1:1/x"],
+        ["check", "--urll=postgresql://u:hunter 2@h/x"],
+        ["show", "t", "--url", "postgresql://u:hunter 2@127.0.0.1:1/x"],
+        ["show", "t", "--url", "psql://u:hunter 2@h/x"],
+        ["show", "t", "--url", "u:hunter 2@h/x"],
+        ["show", "t", "--url", "host=h password=hunter 2"],
+        ["stats", "redis://u:hunter 2@127.0.0.1:1/0"],
+    ],
+)
+def test_no_password_is_repeated(capsys, arguments):
+    for more in ([], ["--json"]):
+        assert main([*arguments, *more]) == 2
+        said = capsys.readouterr()
+        assert (said.out, said.err.count("\n")) == ("", 1)
+        assert "hunter" not in said.err
+
+
+def test_control_characters_are_shown_not_obeyed(capsys):
+    assert main(["check", "\x1b[2Jabsent\u202e.db"]) == 2
+    assert r"\x1b[2Jabsent\u202e.db" in capsys.readouterr().err
+
+
+def test_without_the_libraries_a_line_says_what_to_install():
+    program = "import sys; sys.modules['typer'] = None; from threadkeep.__main__ import main;"
+    done = subprocess.run(
+        [sys.executable, "-c", f"{program} sys.exit(main(['check', 'x']))"],
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=SECONDS,
+    )
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
+    assert "pip install 'threadkeep[cli]'" in done.stderr
+
+
+def test_the_package_itself_needs_none_of_them():
+    libraries = "{'pydantic_settings', 'typer', 'rich'}"
+    program = f"import sys, threadkeep; assert not {libraries} & set(sys.modules), sys.modules"
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=SECONDS)
+
+
+# -- configuration -----------------------------------------------------------------------
+
+
+def test_the_option_goes_before_the_environment_and_that_before_the_file(
+    folder, monkeypatch, capsys
+):
+    def store(*arguments):
+        capsys.readouterr()
+        code = main(["check", "--json", *arguments])
+        said = capsys.readouterr()
+        return json.loads(said.out)["store"] if code == 0 else said.err
+
+    for name in ("option", "environment", "named", "here", "own"):
+        assert main(["migrate", f"sqlite:///{name}.db"]) == 0
+    assert "No store is named" in store()
+    own = Path(os.environ["HOME"], "threadkeep", "threadkeep.toml")
+    own.parent.mkdir(parents=True)
+    own.write_text("url = 'own.db'")
+    assert store() == "own.db"
+    Path("threadkeep.toml").write_text("url = 'here.db'")
+    assert store() == "here.db"
+    Path("named.toml").write_text("url = 'sqlite:///named.db'")
+    monkeypatch.setenv("TK_CONFIG", "named.toml")
+    assert store() == "named.db"
+    monkeypatch.setenv("TK_URL", "environment.db")
+    assert store() == "environment.db"
+    assert store("--url", "option.db") == "option.db"
+    assert store("option.db") == "option.db"
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("ulr = 'hunter2'", "threadkeep.toml: unknown key 'ulr'"),
+        ("[policies]\nkeep = 5", "unknown key 'policies'"),
+        ("url = ['hunter2']", "'url': Input should be a valid string"),
+        ("url = hunter2", "threadkeep.toml is no TOML"),
+        (b"url = '\xff'", "threadkeep.toml is no TOML"),
+    ],
+)
+def test_a_mistake_in_the_file(folder, capsys, text, told):
+    Path("threadkeep.toml").write_bytes(text if isinstance(text, bytes) else text.encode())
+    capsys.readouterr()
+    assert main(["check"]) == 2
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1
+    assert told in said
+    assert "hunter2" not in said
+
+
+def test_a_file_that_is_named_and_not_there(monkeypatch, capsys):
+    monkeypatch.setenv("TK_CONFIG", "absent.toml")
+    assert main(["check"]) == 2
+    assert "There is no file absent.toml. Correct TK_CONFIG." in capsys.readouterr().err
+
+
+def test_other_variables_of_the_environment_are_no_mistake(folder, monkeypatch):
+    monkeypatch.setenv("TK_PG_BIN", "x")
+    monkeypatch.setenv("TK_URL", "threads.db")
+    assert main(["check"]) == 0
+    assert main(["backup", "new.db"]) == 0
+    assert main(["restore", "backup.tkb"]) == 0
+
+
+# -- signals and pipes -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("as_json", [True, False])
+def test_ctrl_c_is_one_line(as_json):
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"redis://127.0.0.1:{silent.getsockname()[1]}/0"
+        options = ["--json"] if as_json else []
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+        with subprocess.Popen(command("check", url, *options), **pipes) as process:
+            silent.settimeout(SECONDS)
+            with silent.accept()[0] as asked:
+                assert asked.recv(1)  # it waits for an answer now
+                process.send_signal(signal.SIGINT)
+                out, err = process.communicate(timeout=SECONDS)
+    assert (process.returncode, out, err.count("\n")) == (130, "", 1)
+    assert "interrupted" in err
+
+
+def test_a_reader_that_has_gone_is_no_failure(folder):
+    reading, writing = os.pipe()
+    os.close(reading)
+    try:
+        done = subprocess.run(
+            command("check", "threads.db"),
+            check=False,
+            stdout=writing,
+            stderr=subprocess.PIPE,
+            timeout=SECONDS,
+        )
+    finally:
+        os.close(writing)
+    assert (done.returncode, done.stderr) == (141, b"")
+
+
+# -- completion --------------------------------------------------------------------------
+
+
+def completed(words, **environment):
+    """What bash is offered for the last word."""
+    request = {
+        "_THREADKEEP_COMPLETE": "complete_bash",
+        "COMP_WORDS": words,
+        "COMP_CWORD": str(len(words.split(" ")) - 1),
+    }
+    code, said, wrong = threadkeep(env={**os.environ, **request, **environment})
+    assert (code, wrong) == (0, [])
+    return [line for line in said if line]
+
+
+def test_commands_are_completed():
+    assert "check" in completed("threadkeep ch")
+    assert re.search("complete", "\n".join(threadkeep("--show-completion", "bash")[1]))
+
+
+@pytest.mark.parametrize("words", ["threadkeep show al", "threadkeep delete beta al"])
+def test_threads_of_a_file_are_completed(folder, words):
+    assert completed(words, TK_URL="threads.db") == ["alpha", "alto"]
+
+
+@pytest.mark.parametrize("store", ["", "absent.db", "backup.tkb", "nonsense://x"])
+def test_completion_never_fails(folder, store):
+    assert completed("threadkeep show al", TK_URL=store) == []
+    assert not Path("absent.db").exists()
+
+
+def test_completion_asks_no_server(folder):
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        server.setblocking(False)
+        place = f"127.0.0.1:{server.getsockname()[1]}"
+        with socket.create_connection(server.getsockname()):
+            server.accept()[0].close()  # so a connection would be seen
+        assert (
+            completed("threadkeep show al", TK_URL=f"postgresql://{place}/x?connect_timeout=2")
+            == []
+        )
+        with pytest.raises(BlockingIOError):
+            server.accept()
+
+
+def test_completion_looks_where_the_command_line_says(folder):
+    assert completed("threadkeep show --url threads.db al") == ["alpha", "alto"]
+    assert main(["migrate", "sqlite:///many.db"]) == 0
+    with SqliteSaver("many.db") as saver:
+        for number in range(60):
+            Chain(saver, f"thread {number:02}").put(n=1)
+    assert len(completed("threadkeep show --url many.db thr")) == 50

@@ -1,0 +1,186 @@
+"""What a saver gives, as people read it: values, messages, and checkpoints as a tree."""
+
+from __future__ import annotations
+
+import json
+from collections import deque
+from datetime import date
+from enum import Enum
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
+
+from threadkeep.readable.ancestry import tree
+from threadkeep.readable.checkpoints import View
+from threadkeep.readable.messages import ToolCall, conversation, message
+from threadkeep.readable.values import kind, plain, summary
+
+
+class Colour(Enum):
+    RED = "red"
+
+
+class Broken:
+    def __repr__(self):
+        raise RuntimeError("no repr")
+
+
+def cyclic():
+    value = []
+    value.append(value)
+    return value
+
+
+def deep():
+    value = []
+    for _ in range(5_000):
+        value = [value]
+    return value
+
+
+@pytest.mark.parametrize(
+    ("value", "want"),
+    [
+        ({"a": (1, 2.5, None, True)}, {"a": [1, 2.5, None, True]}),
+        ({1: {2}, None: deque([3])}, {"1": [2], "None": [3]}),
+        (Colour.RED, "red"),
+        (date(2024, 5, 1), "2024-05-01"),
+        (float("inf"), "Infinity"),
+        (b"\xff", "_w=="),
+        ({"half": "\udc80"}, {"half": "\udc80"}),
+        ({"half": ["\udc80", 1, None, b"x"]}, {"half": ["\udc80", 1, None, "b'x'"]}),
+        (10**40, 10**40),
+        (HumanMessage("hi", id="1"), {**plain(HumanMessage("hi").__dict__), "id": "1"}),
+    ],
+)
+def test_values_as_json_knows_them(value, want):
+    assert plain(value) == want
+
+
+@pytest.mark.parametrize("value", [cyclic(), deep(), Broken(), {"in": [Broken()]}, object()])
+def test_odd_values_have_some_form(value):
+    assert json.dumps(plain(value))
+    assert summary(value).bytes > 0
+
+
+def test_what_a_value_is():
+    shown = [kind(v) for v in ([1, 2], {"a": 1}, "text", b"data", 5, Colour.RED, deque([1]))]
+    assert shown == ["list of 2", "dict of 1", "str", "bytes", "int", "Colour", "deque of 1"]
+    assert summary("aé").bytes == 5
+    assert summary("\udc80").bytes == 5
+
+
+# -- messages --------------------------------------------------------------------------
+
+
+def test_a_conversation_of_all_kinds():
+    call = {"name": "search", "args": {"q": 1}, "id": "c1", "type": "tool_call"}
+    openai = {"id": "c2", "type": "function", "function": {"name": "find", "arguments": '{"a":1}'}}
+    items = [
+        HumanMessage("hi", name="ann"),
+        AIMessage("", tool_calls=[call]),
+        ToolMessage("found", tool_call_id="c1", name="search", status="error"),
+        {"role": "assistant", "content": None, "tool_calls": [openai]},
+        ("user", "again"),
+        "text",
+        7,
+    ]
+    read = conversation({"messages": items})
+    assert [(m.role, m.text) for m in read] == [
+        ("human", "hi"),
+        ("ai", ""),
+        ("tool", "found"),
+        ("assistant", ""),
+        ("user", "again"),
+        ("human", "text"),
+        ("int", "7"),
+    ]
+    assert (read[0].name, read[2].tool_call_id, read[2].status) == ("ann", "c1", "error")
+    assert read[1].tool_calls == (ToolCall("search", {"q": 1}, "c1"),)
+    assert read[3].tool_calls == (ToolCall("find", '{"a":1}', "c2"),)
+
+
+def test_blocks_are_their_text_or_their_kind():
+    blocks = [
+        {"type": "thinking", "thinking": "hm"},
+        {"type": "text", "text": "see"},
+        {"type": "image_url", "image_url": {"url": "data:..."}},
+        {"type": "tool_use", "name": "x", "input": {}},
+        "plain",
+    ]
+    assert message(HumanMessage(blocks)).text == "[thinking] hm\nsee\n[image_url]\nplain"
+
+
+@pytest.mark.parametrize("values", [{}, {"messages": None}, {"messages": "text"}])
+def test_no_conversation(values):
+    assert conversation(values) is None
+
+
+# -- the tree --------------------------------------------------------------------------
+
+
+def a_view(id, parent=None, ns="", parents=None):
+    return View("t", ns, id, parent, "", "loop", 1, (), (), False, (), (), parents or {})
+
+
+def drawn(branches):
+    """The tree as nested lists of ids."""
+    return [
+        [
+            one.view.id if not one.branches else (one.view.id, drawn(one.branches))
+            for one in branch.steps
+        ]
+        for branch in branches
+    ]
+
+
+def test_the_branch_with_the_newest_checkpoint_goes_straight_on():
+    views = [a_view("1"), a_view("2", "1"), a_view("3", "2"), a_view("4", "1"), a_view("5", "2")]
+    assert drawn(tree(views)) == [[("1", [["4"]]), ("2", [["3"]]), "5"]]
+
+
+def test_a_subgraph_stands_under_its_step():
+    inner, outer = "a:1|b:2", "a:1"
+    views = [
+        a_view("1"),
+        a_view("2", "1"),
+        a_view("3", ns=outer, parents={"": "1"}),
+        a_view("4", "3", ns=outer, parents={"": "1"}),
+        a_view("5", ns=inner, parents={"": "1", outer: "4"}),
+        a_view("6", ns="elsewhere", parents={"": "absent"}),
+    ]
+    assert drawn(tree(views)) == [[("1", [["3", ("4", [["5"]])]]), "2"], ["6"]]
+
+
+def test_what_lies_behind_the_limit_is_a_beginning():
+    assert drawn(tree([a_view("3", "2"), a_view("4", "3")])) == [["3", "4"]]
+
+
+names = st.sampled_from(["1", "2", "3", "4", "5", "6"])
+spaces = st.sampled_from(["", "a", "ab", "abc"])
+
+
+@given(
+    st.lists(
+        st.tuples(names, st.none() | names, spaces, st.dictionaries(spaces, names, max_size=3)),
+        unique_by=lambda one: (one[0], one[2]),
+    )
+)
+def test_each_checkpoint_is_there_once_whatever_they_say_of_their_parents(given):
+    views = [a_view(id, parent, ns, parents) for id, parent, ns, parents in given]
+    waiting, seen = tree(views), []
+    while waiting:
+        branch = waiting.pop()
+        for step in branch.steps:
+            seen.append((step.view.namespace, step.view.id))
+            waiting += step.branches
+    assert sorted(seen) == sorted((view.namespace, view.id) for view in views)
+
+
+def test_ten_thousand_in_a_row_and_as_many_forks():
+    row = [a_view(f"{n:06}", f"{n - 1:06}" if n else None) for n in range(10_000)]
+    forks = [a_view(f"{n:06}x", f"{n:06}") for n in range(0, 10_000, 2)]
+    (branch,) = tree([*row, *forks])
+    assert len(branch.steps) == 10_000
