@@ -77,7 +77,18 @@ class InvalidConfigError(ThreadkeepError, KeyError):
     __str__ = ThreadkeepError.__str__
 
 
-class CheckpointNotFoundError(ThreadkeepError, LookupError):
+# -- what is not there --------------------------------------------------------------
+
+
+class NotFoundError(ThreadkeepError, LookupError):
+    """What was asked for is not there."""
+
+
+class ThreadNotFoundError(NotFoundError):
+    """There is no such thread."""
+
+
+class CheckpointNotFoundError(NotFoundError):
     """The thread has no such checkpoint."""
 
 
@@ -96,16 +107,8 @@ class LostSavesError(ThreadkeepError):
     """Saves that were answered before they were stored are refused, and lost."""
 
 
-class ThreadNotFoundError(ThreadkeepError, LookupError):
-    """There is no such thread."""
-
-
 class ThreadExistsError(ThreadkeepError, ValueError):
     """The target thread already holds checkpoints."""
-
-
-class NotFoundError(ThreadkeepError, LookupError):
-    """There is no such thread or checkpoint."""
 
 
 # -- values and bytes ----------------------------------------------------------------
