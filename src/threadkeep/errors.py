@@ -99,6 +99,10 @@ class ConflictError(ThreadkeepError):
     """Another run has moved this thread since this run loaded it."""
 
 
+class MergeConflictError(ThreadkeepError):
+    """Both threads have changed the same channels."""
+
+
 class ThreadDeletedError(ThreadkeepError):
     """The thread was deleted while this run was under way."""
 

@@ -6,13 +6,24 @@ Only the face lives here; what a fork takes over is decided in `engine.operation
 from __future__ import annotations
 
 import uuid
+from collections.abc import Callable, Iterable, Mapping
+from datetime import UTC, datetime
+from functools import cmp_to_key
+from typing import Any, Literal, TypeAlias
+
+from langgraph.checkpoint.base.id import uuid6
 
 from threadkeep import checks
 from threadkeep.engine.calls import Operation
-from threadkeep.engine.operations import forking
+from threadkeep.engine.operations import forking, merging
+from threadkeep.engine.operations.merging import Merge, Strategy
 from threadkeep.threads import asked
 from threadkeep.threads.info import ThreadInfo, info
 from threadkeep.threads.running import Running
+from threadkeep.versions import compare_versions, next_version
+
+Merging: TypeAlias = Literal["theirs", "ours"] | Callable[[str, Any, Any, Any], Any] | Any
+"""What becomes of a channel that both have changed: see `Forks.merge_fork`."""
 
 
 class Forks(Running):
@@ -57,3 +68,67 @@ class Forks(Running):
         at = checks.checkpoint_id(checkpoint_id)
         entry = yield from forking.fork(self._engine, source, at, target)
         return info(entry)
+
+    def merge_fork(
+        self, fork: str, into: str, strategy: Merging | None = None, *, dry_run: bool = False
+    ) -> Merge:
+        """Bring what a fork has become into the thread that it was forked from.
+
+        A channel that only the fork has changed since it began is taken from it; one that only
+        the other has changed stays. The result is a new checkpoint behind the other's head, with
+        source "update", which starts no node: what was to run next there is to run next still.
+        The fork stays as it is.
+
+        Args:
+            fork: what `fork` has made.
+            into: the thread that holds the checkpoint that the fork began with.
+            strategy: for channels that both have changed: "theirs" (the fork's value), "ours", a
+                function that is given the channel's name and its value at the beginning, here and
+                in the fork (None where there is none) and returns the new one, or the graph, whose
+                reducers are given what was written in the fork. None refuses.
+            dry_run: whether to only tell what would be merged, and where the conflicts are.
+
+        Raises:
+            MergeConflictError: both have changed a channel, and there is no strategy.
+            InvalidArgumentError: the fork is none of this thread; or a channel is a DeltaChannel,
+                whose value only the graph can put together.
+            CheckpointNotFoundError: the checkpoint that the fork began with was pruned.
+            ThreadNotFoundError: one of the threads holds nothing.
+        """
+        return self._run(self._merge(fork, into, strategy, dry_run=dry_run))
+
+    async def amerge_fork(
+        self, fork: str, into: str, strategy: Merging | None = None, *, dry_run: bool = False
+    ) -> Merge:
+        """See `merge_fork`."""
+        return await self._arun(self._merge(fork, into, strategy, dry_run=dry_run))
+
+    def _merge(
+        self, fork: str, into: str, strategy: Merging | None, *, dry_run: bool
+    ) -> Operation[Merge]:
+        how = _strategy(strategy)
+        if dry_run and how is None:
+            how = Strategy(side="ours")
+        making = None if dry_run else _made
+        return merging.merge(self._engine, asked.thread(fork), asked.thread(into), how, making)
+
+
+def _strategy(given: Merging | None) -> Strategy | None:
+    if given is None:
+        return None
+    if isinstance(given, str) and given in ("theirs", "ours"):
+        return Strategy(side="theirs" if given == "theirs" else "ours")
+    channels = getattr(given, "channels", None)
+    if isinstance(channels, Mapping):  # (a graph can be called, too)
+        return Strategy(reducers=channels)
+    if not callable(given):
+        hint = 'Give "theirs", "ours", a function, or the compiled graph.'
+        checks.refuse("strategy", given, hint)
+    return Strategy(resolve=given)
+
+
+def _made(step: int, versions: Iterable[float | str]) -> merging.New:
+    """A checkpoint's id and time, and a version after all of these."""
+    newest = max(versions, key=cmp_to_key(compare_versions), default=None)
+    now = datetime.now(UTC).isoformat()
+    return merging.New(str(uuid6(clock_seq=step)), now, next_version(newest))

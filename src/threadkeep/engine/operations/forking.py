@@ -113,7 +113,7 @@ def _entry(engine: Engine, target: str, taken: _Taken, known: Entry | None) -> E
 def _taken(engine: Engine, source: str, rows: ThreadRows, checkpoint: str | None) -> _Taken:
     lineage = Lineage(rows.checkpoints)
     at = _origin(source, lineage, checkpoint)
-    root = set(_path(lineage, at))
+    root = set(path(lineage, at))
     children = _children(lineage)
     ended = _ended(children.get(at, ()))
     found = root | {
@@ -155,7 +155,7 @@ def _origin(source: str, lineage: Lineage, checkpoint: str | None) -> Key:
     return visible[-1] if checkpoint is None else ("", checkpoint)
 
 
-def _path(lineage: Lineage, at: Key) -> Iterator[Key]:
+def path(lineage: Lineage, at: Key) -> Iterator[Key]:
     """The checkpoint and its ancestors, hidden ones too."""
     met: set[Key] = set()
     step: Key | None = at
