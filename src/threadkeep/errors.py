@@ -96,6 +96,10 @@ class ThreadExistsError(ThreadkeepError, ValueError):
     """The target thread already holds checkpoints."""
 
 
+class NoSuchThreadError(ThreadkeepError, LookupError):
+    """There is no such thread."""
+
+
 # -- values and bytes ----------------------------------------------------------------
 
 

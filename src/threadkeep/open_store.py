@@ -8,13 +8,13 @@ backend.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import partial
 from random import SystemRandom
 from types import TracebackType
 from typing import Self, TypeVar
 
-from threadkeep import drive, forks
+from threadkeep import bulk, drive, forks
 from threadkeep.backends.base import (
     AsyncBackend,
     Backend,
@@ -155,6 +155,19 @@ class OpenStore:
         if self._awaited is not None:
             return await drive.arun(operation, self._awaited)
         return await drive.in_thread(partial(self.run, operation))
+
+    def run_together(self, operations: Iterable[Operation[T]]) -> list[T] | None:
+        """The result of each operation, in order, their commits in few transactions.
+
+        None where the store cannot do that, or has refused some of it: see `bulk`.
+        """
+        return bulk.run(operations, drive.blocking(self._backend))
+
+    async def arun_together(self, operations: Iterable[Operation[T]]) -> list[T] | None:
+        """See `run_together`."""
+        if self._awaited is not None:
+            return await bulk.arun(operations, self._awaited)
+        return await drive.in_thread(partial(self.run_together, operations))
 
     # -- what is kept at hand ----------------------------------------------------------
 

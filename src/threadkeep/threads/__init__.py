@@ -5,10 +5,10 @@ One module for each capability; its logic is operations (generators, see `drive`
 same operation serves it.
 """
 
-from threadkeep.threads.running import Running
+from threadkeep.threads.exchanging import Exchanging
 
 __all__ = ["Threads"]
 
 
-class Threads(Running):
+class Threads(Exchanging):
     """The threads of a store; each method has an `a` twin that is awaited."""

@@ -31,3 +31,7 @@ class Running:
 
     async def _arun(self, operation: Operation[T]) -> T:
         return await self._store.arun(operation)
+
+
+def quiet(what: str, done: int, total: int) -> None:
+    """Show no progress."""

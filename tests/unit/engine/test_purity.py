@@ -36,7 +36,7 @@ FORBIDDEN = {
 }
 ABOVE = {
     *("backends", "drive", "saver", "savers", "arguments", "testing"),
-    *("bundles", "backups", "cli"),
+    *("bundles", "backups", "cli", "plans", "threads", "transfer"),
 }
 CALLS = {"open", "print", "input", "exec", "eval", "__import__"}
 MODULES = sorted((ROOT / "engine").rglob("*.py")) + sorted((ROOT / "codec").rglob("*.py"))

@@ -50,7 +50,8 @@ class WholeThread:
 
     Segments by (log, start), checkpoints (hidden ones too) and writes (orphans too) by
     namespace and id; the writes of a checkpoint in `seq` order, which counts from 1 without
-    gaps. `deleted_at` is the tombstone: 0 if the thread was never deleted.
+    gaps. `deleted_at` is the tombstone: 0 if the thread was never deleted. `digests` are those
+    of the checkpoints, in their order, where whoever took the thread has noted them.
     """
 
     thread: str
@@ -58,6 +59,7 @@ class WholeThread:
     segments: tuple[Segment, ...]
     checkpoints: tuple[CheckpointRow, ...]
     writes: tuple[WriteRow, ...]
+    digests: tuple[bytes, ...] | None = None
 
     @property
     def is_nothing(self) -> bool:
