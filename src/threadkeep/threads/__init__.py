@@ -5,10 +5,11 @@ One module for each capability; its logic is operations (generators, see `drive`
 same operation serves it.
 """
 
+from threadkeep.threads.adopting import Adopting
 from threadkeep.threads.exchanging import Exchanging
 
 __all__ = ["Threads"]
 
 
-class Threads(Exchanging):
+class Threads(Adopting, Exchanging):
     """The threads of a store; each method has an `a` twin that is awaited."""

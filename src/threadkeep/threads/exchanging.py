@@ -15,7 +15,7 @@ from threadkeep.plans import Plan
 from threadkeep.threads.running import Running, quiet
 from threadkeep.transfer import portable
 from threadkeep.transfer.kinds import Kind, check_may_be_replaced, kind_of
-from threadkeep.transfer.portable import Exported, Filled, Progress
+from threadkeep.transfer.portable import Exported, Imported, Progress
 
 
 class Exchanging(Running):
@@ -75,7 +75,7 @@ class Exchanging(Running):
         *,
         replace: bool = False,
         progress: Progress | None = None,
-    ) -> Filled:
+    ) -> Imported:
         """Put the threads of a bundle into this store, under their ids or a new one.
 
         All of the bundle is verified first. A thread that is there already, whole or in part,
@@ -104,7 +104,7 @@ class Exchanging(Running):
         *,
         replace: bool = False,
         progress: Progress | None = None,
-    ) -> Filled:
+    ) -> Imported:
         """See `import_`."""
         return await plans.arun(self._import(file, thread, replace, progress))
 
@@ -114,7 +114,7 @@ class Exchanging(Running):
         thread: str | None,
         replace: bool,  # noqa: FBT001 - as the public methods have it
         progress: Progress | None,
-    ) -> Plan[Filled]:
+    ) -> Plan[Imported]:
         path, told = Path(file), progress or quiet
         new = None if thread is None else checks.text("thread", thread)
         yield from plans.aside(lambda: _check_is_bundle(path))

@@ -36,7 +36,7 @@ class Exported(NamedTuple):
     size: int
 
 
-class Filled(NamedTuple):
+class Imported(NamedTuple):
     """The threads with checkpoints that were put, and those of which nothing was missing."""
 
     put: tuple[str, ...]
@@ -157,7 +157,7 @@ def fill(
     replace: bool,
     thread: str | None = None,
     digests: bool = False,
-) -> Plan[Filled]:
+) -> Plan[Imported]:
     """Put all threads of a bundle into a store; others that are there are left alone.
 
     Args:
@@ -190,7 +190,7 @@ def fill(
         raise
     put = tuple([name for name, is_new, count in done if count and is_new])
     known = tuple([name for name, is_new, count in done if count and not is_new])
-    return Filled(put, known, sum([count for _, _, count in done]))
+    return Imported(put, known, sum([count for _, _, count in done]))
 
 
 def _so_far(done: Sequence[str], total: int) -> str:
