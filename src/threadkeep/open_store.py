@@ -169,6 +169,10 @@ class OpenStore:
             return await bulk.arun(operations, self._awaited)
         return await drive.in_thread(partial(self.run_together, operations))
 
+    def is_same_store(self, other: OpenStore) -> bool:
+        """Whether both use the same backend object."""
+        return self._backend is other._backend
+
     # -- what is kept at hand ----------------------------------------------------------
 
     def clear_cache(self, thread: str | None = None) -> None:

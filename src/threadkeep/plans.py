@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias, TypeVar
 
 from threadkeep import drive
-from threadkeep.backends.base import Backend
 from threadkeep.backends.straight import finish
 from threadkeep.engine.calls import Operation
 
@@ -140,26 +139,3 @@ async def _driven(plan: Plan[T], do: Callable[[Step], Awaitable[Any]]) -> T:
                 error = exc
     finally:
         plan.close()
-
-
-class Bare:
-    """A backend as a store, with nothing in front of it."""
-
-    def __init__(self, backend: Backend) -> None:
-        self._backend = backend
-
-    def run(self, operation: Operation[T]) -> T:
-        """See `Store.run`."""
-        return drive.run(operation, self._backend)
-
-    async def arun(self, operation: Operation[T]) -> T:
-        """See `Store.run`."""
-        return await drive.in_thread(lambda: self.run(operation))
-
-    def run_together(self, operations: Iterable[Operation[T]]) -> list[T] | None:
-        """See `Store.run_together`."""
-        return [self.run(operation) for operation in operations]
-
-    async def arun_together(self, operations: Iterable[Operation[T]]) -> list[T] | None:
-        """See `Store.run_together`."""
-        return [await self.arun(operation) for operation in operations]

@@ -26,6 +26,7 @@ from threadkeep.backends.open import (
 )
 from threadkeep.backends.sqlite import SqliteBackend, copies
 from threadkeep.errors import CorruptionError, InvalidArgumentError, OpenError
+from threadkeep.open_store import OpenStore
 from threadkeep.saver import Saver
 from threadkeep.transfer import portable
 from threadkeep.transfer.files import replacing, told
@@ -76,7 +77,7 @@ def back_up(
     threads: int | None
     if kind is Kind.BUNDLE:
         with _readable(store, file.parent, progress) as backend:
-            threads = plans.run(portable.back_up(plans.Bare(backend), file, progress))
+            threads = plans.run(portable.back_up(_store(backend), file, progress))
     else:
         with replacing(file) as beside:
             threads = _copy(store, beside, progress, programs)
@@ -137,9 +138,13 @@ def _filled(
 ) -> Restored:
     if isinstance(backend, MigratingBackend):
         backend.migrate()
-    store = plans.Bare(backend)
-    done = plans.run(portable.fill(store, file, names, progress, replace=replace))
+    done = plans.run(portable.fill(_store(backend), file, names, progress, replace=replace))
     return Restored(len(done.put), len(done.known))
+
+
+def _store(backend: Backend) -> OpenStore:
+    """A backend, with nothing in front of it, of which nothing is remembered."""
+    return OpenStore(backend, None, None, None, 0)
 
 
 def _path(store: str) -> str | None:

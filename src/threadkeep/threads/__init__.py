@@ -7,9 +7,13 @@ same operation serves it.
 
 from threadkeep.threads.adopting import Adopting
 from threadkeep.threads.exchanging import Exchanging
+from threadkeep.threads.syncing import Syncing
+from threadkeep.transfer.adopting import Adopted
+from threadkeep.transfer.portable import Exported, Imported
+from threadkeep.transfer.syncing import Synced
 
-__all__ = ["Threads"]
+__all__ = ["Adopted", "Exported", "Imported", "Synced", "Threads"]
 
 
-class Threads(Adopting, Exchanging):
+class Threads(Adopting, Exchanging, Syncing):
     """The threads of a store; each method has an `a` twin that is awaited."""

@@ -214,7 +214,7 @@ def _put(store: Store, whole: WholeThread, *, replace: bool, check: bool) -> Pla
     if check:
         there = yield from on(store, bundling.read_thread(whole.thread))
         found = yield from aside(partial(digest.of_checkpoints, there))
-        _compare(whole.thread, wanted, found)
+        compare(whole.thread, wanted, found)
     return is_new
 
 
@@ -222,11 +222,11 @@ def _own_digests(whole: WholeThread) -> dict[digest.Key, bytes]:
     """The digests of a bundle's thread, which are those that were noted."""
     found = digest.of_checkpoints(whole)
     if whole.digests is not None:
-        _compare(whole.thread, dict(zip(found, whole.digests, strict=True)), found)
+        compare(whole.thread, dict(zip(found, whole.digests, strict=True)), found)
     return found
 
 
-def _compare(thread: str, wanted: dict[digest.Key, bytes], found: dict[digest.Key, bytes]) -> None:
+def compare(thread: str, wanted: dict[digest.Key, bytes], found: dict[digest.Key, bytes]) -> None:
     """Check that all that is wanted is found (others may have gone on with the thread since)."""
     for (ns, id), one in wanted.items():
         if found.get((ns, id)) != one:

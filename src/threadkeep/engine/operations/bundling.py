@@ -97,12 +97,12 @@ def _read(thread: str) -> Operation[tuple[WholeThread, int]]:
     for _ in range(ATTEMPTS):
         rows = cast("ThreadRows", (yield from fetch(ReadThread(thread))))
         if not rows.segments:
-            return _whole(thread, rows, ()), rows.generation
+            return whole_of(thread, rows, ()), rows.generation
         segments = yield from _segments(thread, rows.segments)
         # Positions are given again only after a removal, and that raises the generation.
         after = yield from fetch_checkpoint(thread, "", None)
         if after.generation == rows.generation and _cover(segments, rows.segments):
-            return _whole(thread, rows, segments), rows.generation
+            return whole_of(thread, rows, segments), rows.generation
     raise ConflictError(
         "Segments of this thread were removed whenever it was read.",
         hint="Do it again when nobody prunes or deletes.",
@@ -113,7 +113,7 @@ def _read(thread: str) -> Operation[tuple[WholeThread, int]]:
 def _segments(thread: str, places: Iterable[SegmentInfo]) -> Operation[list[Segment]]:
     """What lies at these places now: the same segments, or sealed ones that hold them."""
     found: dict[Span, Segment] = {}
-    for part in _parts(places, lambda place: place.size):
+    for part in parts_of(places, lambda place: place.size):
         spans = covering(Span(s.log, s.start, s.start + s.count) for s in part)
         for segment in (yield from fetch_segments(thread, spans)):
             found[segment.span] = segment
@@ -136,7 +136,12 @@ def _cover(segments: Iterable[Segment], places: Iterable[SegmentInfo]) -> bool:
     return covering([*wanted, *(s.span for s in segments)]) == covering(s.span for s in segments)
 
 
-def _whole(thread: str, rows: ThreadRows, segments: Sequence[Segment]) -> WholeThread:
+def whole_of(thread: str, rows: ThreadRows, segments: Sequence[Segment] = ()) -> WholeThread:
+    """A thread as it was read, its writes numbered from 1 on.
+
+    Raises:
+        CorruptionError: rows are damaged that had to be counted anew.
+    """
     writes = [row for stored in rows.checkpoints for row in stored.writes]
     checkpoints, writes = _numbered(
         [stored.row for stored in rows.checkpoints], [*writes, *rows.orphans]
@@ -260,18 +265,26 @@ def _batches(whole: WholeThread, generation: int, now: int) -> Iterator[Batch]:
     The last one raises the generation: what a process remembers of another thread of this id,
     say one that has expired, is no longer relied on.
     """
-    done = RowsFence(0, 0)
-    plain = Batch(whole.thread, now, generation, fences=(done,))
-    for segments in _parts(whole.segments, lambda segment: len(segment.data)):
+    plain = Batch(whole.thread, now, generation, fences=(RowsFence(0, 0),))
+    for segments in parts_of(whole.segments, lambda segment: len(segment.data)):
         yield plain._replace(segments=tuple(segments))
-    rows: list[Row] = [*whole.checkpoints, *whole.writes]
-    parts = list(_parts(sorted(rows, key=_age), _weight))
-    for part in parts:
+    batches = list(row_batches(plain, RowsFence(0, 0), [*whole.checkpoints, *whole.writes]))
+    yield from batches[:-1]
+    yield from [batch._replace(bump=True) for batch in batches[-1:]]
+
+
+def row_batches(plain: Batch, done: RowsFence, rows: Iterable[Row]) -> Iterator[Batch]:
+    """Rows in batches, older checkpoints before younger ones, each with its writes.
+
+    Args:
+        plain: what each batch is made from.
+        done: how many rows are there before the first one.
+        rows: what is to be put.
+    """
+    for part in parts_of(sorted(rows, key=_age), _weight):
         checkpoints = tuple([row for row in part if isinstance(row, CheckpointRow)])
         writes = tuple([row for row in part if isinstance(row, WriteRow)])
-        yield plain._replace(
-            fences=(done,), checkpoints=checkpoints, writes=writes, bump=part is parts[-1]
-        )
+        yield plain._replace(fences=(done,), checkpoints=checkpoints, writes=writes)
         done = RowsFence(done.checkpoints + len(checkpoints), done.writes + len(writes))
 
 
@@ -287,7 +300,7 @@ def _weight(row: Row) -> int:
     return len(row.body)
 
 
-def _parts(items: Iterable[T], size: Callable[[T], int]) -> Iterator[list[T]]:
+def parts_of(items: Iterable[T], size: Callable[[T], int]) -> Iterator[list[T]]:
     """The items in order, so many at a time as are neither too many nor too large."""
     part: list[T] = []
     total = 0
