@@ -33,3 +33,7 @@ TASKS = "__pregel_tasks"
 BRANCH = "branch:to:"
 """How the channels that start a node begin: empty again one step later.
 (`langgraph.graph.state`)"""
+
+HAS_TASK_PATH = "_has_task_path"
+"""Whether LangGraph's SqliteSaver finds the column `writes.task_path`: what its `setup()`, which
+would write, finds out. Set to verify what was adopted. (`langgraph.checkpoint.sqlite`)"""

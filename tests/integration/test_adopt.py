@@ -30,7 +30,7 @@ from langgraph.types import Send
 from psycopg.types.json import Jsonb
 from psycopg_pool import ConnectionPool
 
-from threadkeep import MemorySaver, drive
+from threadkeep import Cache, GroupCommit, MemorySaver, drive
 from threadkeep.engine.model import ReadThread
 from threadkeep.errors import (
     BackendError,
@@ -53,7 +53,7 @@ from .runs import Delta, Plain, story, told
 from .scenarios import SCENARIOS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
 SOURCES = ("sqlite", "postgres", "memory")
 LONG = " ".join(str(number) for number in range(300))
@@ -88,12 +88,12 @@ def url_of(conninfo: str) -> str:
     return f"postgresql://{parts['user']}@/{parts['dbname']}{where}&schema={schema}&{rest}"
 
 
-def fill(saver: Any) -> None:
+def fill(saver: Any, played: Iterable[str] | None = None) -> None:
     """Threads of most kinds: forks, subgraphs, fan-out, interrupts, errors, DeltaChannels."""
     for schema, thread in ((Plain, "plain"), (Delta, "delta")):
         for who in ("a", "b", "c"):
             story(saver, schema).invoke({"log": [who]}, at(thread))
-    for name in PLAYED:
+    for name in PLAYED if played is None else played:
         play(SCENARIOS[name], saver, durability="sync", api="sync")
 
 
@@ -242,7 +242,7 @@ def test_the_source_is_not_changed(tmp_path: Path) -> None:
 @pytest.mark.parametrize("source", SOURCES)
 def test_done_again_it_brings_the_rest(source: str, tmp_path: Path, saver: Any) -> None:
     with official(source, tmp_path) as (inner, name):
-        fill(inner)
+        fill(inner, ["subgraph_with_a_memory_that_asks"])
         first = saver.threads.adopt(name)
         again = saver.threads.adopt(name)
         assert (again.checkpoints, again.writes) == (0, 0)
@@ -256,6 +256,67 @@ def test_done_again_it_brings_the_rest(source: str, tmp_path: Path, saver: Any) 
         assert more.checkpoints == 4
         assert_same(everything(saver), theirs(inner))
         assert saver.check().ok
+
+
+@pytest.mark.parametrize("source", SOURCES)
+def test_a_source_that_is_written_meanwhile(source: str, tmp_path: Path, monkeypatch: Any) -> None:
+    """Of each thread one state is read; doing it again brings the rest."""
+    monkeypatch.setattr("threadkeep.transfer.adopting._MOST_CHECKPOINTS", 3)
+    with official(source, tmp_path) as (inner, name), MemorySaver() as ours:
+        for thread in ("t", "u"):
+            story(inner).invoke({"log": ["a"]}, at(thread))
+            story(inner).invoke({"log": ["b"]}, at(thread))
+        meanwhile = ["c", "d"]
+
+        def progress(what: str, done: int, total: int) -> None:
+            if meanwhile:
+                story(inner).invoke({"log": [meanwhile.pop(0)]}, at("t"))
+
+        assert ours.threads.adopt(name, verify=True, progress=progress).checkpoints == 16
+        assert story(ours).get_state(at("t")).values["log"] == told("a", "b")
+        assert ours.threads.adopt(name, verify=True).checkpoints == 8
+        assert_same(everything(ours), theirs(inner))
+
+
+@pytest.mark.parametrize("backend", ["sqlite", "postgres"])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"group_commit": GroupCommit(ack="relaxed", flush_every=60)},
+        {"group_commit": GroupCommit()},
+        {"cache": Cache()},
+        {"working_set_bytes": 1},
+    ],
+    ids=["relaxed", "grouped", "cached", "forgetful"],
+)
+def test_whatever_stands_in_front_of_the_store(options: Any, backend: str, tmp_path: Path) -> None:
+    with official("memory", tmp_path) as (inner, _):
+        fill(inner, ["subgraph_with_a_memory_that_asks"])
+        with open_backend(backend, tmp_path, **options) as ours:
+            ours.threads.adopt(inner, verify=True)
+            ours.threads.export("delta", tmp_path / "delta.tkb")
+            ours.threads.import_(tmp_path / "delta.tkb", "copy")
+            story(ours, Delta).invoke({"log": ["d"]}, at("copy"))
+            with MemorySaver() as other:
+                ours.threads.sync(other)
+                assert story(other, Delta).get_state(at("copy")).values["log"][-1] == "d-second"
+                story(other, Delta).invoke({"log": ["e"]}, at("copy"))
+                assert other.threads.sync(ours).completed == ["copy"]
+        with open_backend(backend, tmp_path) as again:
+            assert again.check().ok
+            log = story(again, Delta).get_state(at("copy")).values["log"]
+            assert log == told("a", "b", "c", "d", "e")
+
+
+def test_deleted_here_and_used_again(tmp_path: Path) -> None:
+    with official("memory", tmp_path) as (inner, name), MemorySaver() as ours:
+        story(inner).invoke({"log": ["a"]}, at("t"))
+        ours.threads.adopt(name)
+        ours.delete_thread("t")
+        story(ours).invoke({"log": ["b"]}, at("t"))
+        with pytest.raises(ThreadExistsError, match="was deleted here"):
+            ours.threads.adopt(name, "t")
+        assert story(ours).get_state(at("t")).values["log"] == told("b")
 
 
 class Dying:
@@ -592,6 +653,16 @@ def test_what_is_no_source(tmp_path: Path) -> None:
                 ours.threads.adopt(source)
         with pytest.raises(NoSuchThreadError, match="'nobody'"):
             ours.threads.adopt(InMemorySaver(), "nobody")
+
+
+def test_tables_of_the_shallow_saver_are_refused(tmp_path: Path) -> None:
+    with official("postgres", tmp_path) as (inner, name), MemorySaver() as ours:
+        inner.conn.execute("ALTER TABLE checkpoints RENAME COLUMN parent_checkpoint_id TO x")
+        try:
+            with pytest.raises(NotLangGraphError, match="Shallow"):
+                ours.threads.adopt(name)
+        finally:
+            inner.conn.execute("ALTER TABLE checkpoints RENAME COLUMN x TO parent_checkpoint_id")
 
 
 @pytest.mark.parametrize("name", ["memory", "sqlite", "postgres"])

@@ -66,7 +66,7 @@ class Exchanging(Running):
         names = ids(threads)
         path = Path(file)
         yield from plans.aside(lambda: check_may_be_replaced(path))
-        return (yield from portable.export(self._store, names, path, progress or quiet))
+        return (yield from portable.export(self._store.beneath(), names, path, progress or quiet))
 
     def import_(
         self,
@@ -126,7 +126,7 @@ class Exchanging(Running):
             )
         return (
             yield from portable.fill(
-                self._store, path, names, told, replace=replace, thread=new, digests=True
+                self._store.beneath(), path, names, told, replace=replace, thread=new, digests=True
             )
         )
 

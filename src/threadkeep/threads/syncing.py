@@ -51,11 +51,8 @@ class Syncing(Running):
             CorruptionError: a thread is damaged, or did not arrive as it is here.
             ConflictError: a thread is written there all the time.
         """
-        done = plans.run(
-            self._sync(other, threads, Wishes(replace, delete, dry_run), progress or quiet)
-        )
-        other.flush()
-        return done
+        wishes = Wishes(replace, delete, dry_run)
+        return plans.run(self._sync(other, threads, wishes, progress or quiet))
 
     async def async_(
         self,
@@ -68,11 +65,8 @@ class Syncing(Running):
         progress: Progress | None = None,
     ) -> Synced:
         """See `sync`, of which this is the twin that is awaited (`async` is Python's own word)."""
-        done = await plans.arun(
-            self._sync(other, threads, Wishes(replace, delete, dry_run), progress or quiet)
-        )
-        await other.aflush()
-        return done
+        wishes = Wishes(replace, delete, dry_run)
+        return await plans.arun(self._sync(other, threads, wishes, progress or quiet))
 
     def _sync(
         self,
@@ -88,4 +82,4 @@ class Syncing(Running):
             )
         if other.is_same_store(self._store):
             raise InvalidArgumentError("The other store is this one.", hint="Give another saver.")
-        return syncing.sync(self._store, other, ids(threads), wishes, progress)
+        return syncing.sync(self._store.beneath(), other.beneath(), ids(threads), wishes, progress)

@@ -17,6 +17,7 @@ from typing import Any, TypeAlias
 
 from threadkeep import checks
 from threadkeep.engine.calls import Operation, Place, commit
+from threadkeep.engine.loaded import created_at
 from threadkeep.engine.model import DropThread
 from threadkeep.engine.operations import adoption, listing, put, write
 from threadkeep.engine.operations.adoption import Present
@@ -130,6 +131,7 @@ def _thread(call: _Adopting, thread: str, count: int, *, named: bool, verify: bo
         return
     if present.deleted_at and present.is_empty:
         yield from on(call.store, commit(DropThread(thread, 0)))
+        present = yield from on(call.store, adoption.present(call.engine, thread))
     yield from aside(call.source.begin)
     try:
         places = yield from _copied(call, thread, present)
@@ -206,9 +208,21 @@ def _calls(call: _Adopting, thread: str, found: Found, present: Present) -> Iter
         call.result.known += 1
     else:
         checks.checkpoint(found.checkpoint, place)
+        _check_is_younger(place, present)
         yield Put(place, found.parent, found.checkpoint, found.metadata, complete=True)
     lacking = present.lacks(found.ns, found.id, [(w.task_id, w.idx) for w in found.writes])
     yield from _writes(place, [w for w in found.writes if (w.task_id, w.idx) in lacking])
+
+
+def _check_is_younger(place: Place, present: Present) -> None:
+    """Refuse a checkpoint from before its thread was deleted here, and used again."""
+    made = created_at(place.id)
+    if made is not None and made <= present.deleted_at:
+        raise ThreadExistsError(
+            "The thread was deleted here since this checkpoint was made, and has others now.",
+            hint="Delete the thread here and name it in threads=, or adopt into another store.",
+            **place.named(),
+        )
 
 
 def _writes(place: Place, writes: Iterable[FoundWrite]) -> Iterator[PutWrites]:

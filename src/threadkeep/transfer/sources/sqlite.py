@@ -22,6 +22,7 @@ from threadkeep.backends.sqlite.failures import named as mapped
 from threadkeep.backends.sqlite.opening import MEMORY, Location
 from threadkeep.backends.sqlite.schema import APPLICATION_ID
 from threadkeep.errors import CorruptionError, NotLangGraphError, OpenError
+from threadkeep.langgraph_names import HAS_TASK_PATH
 from threadkeep.transfer.sources.base import Found, FoundWrite
 from threadkeep.transfer.sources.payloads import Payloads, named
 
@@ -184,7 +185,7 @@ class SqliteSource:
             ) from error
         saver = SqliteSaver(self._db, serde=self._payloads.serde)
         saver.is_setup = True  # else it would make tables
-        saver._has_task_path = self._has_paths  # noqa: SLF001 - what its setup would find out
+        setattr(saver, HAS_TASK_PATH, self._has_paths)
         return saver
 
     def close(self) -> None:
