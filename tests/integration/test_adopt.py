@@ -146,6 +146,17 @@ def test_everything_is_the_same(source: str, backend: str, tmp_path: Path) -> No
             assert ours.check().ok
 
 
+@pytest.mark.parametrize("name", SCENARIOS)
+def test_whatever_people_do_with_graphs(name: str, tmp_path: Path) -> None:
+    with official("memory", tmp_path) as (inner, _), MemorySaver() as ours:
+        play(SCENARIOS[name], inner, durability=SCENARIOS[name].durabilities[0], api="sync")
+        ours.threads.adopt(inner, verify=True)
+        assert_same(everything(ours), theirs(inner))
+        with MemorySaver() as other:
+            ours.threads.sync(other)
+            assert_same(everything(other), everything(ours))
+
+
 @pytest.mark.parametrize("source", SOURCES)
 def test_a_graph_goes_on_where_it_was(source: str, tmp_path: Path) -> None:
     with official(source, tmp_path) as (saver, name), MemorySaver() as ours:
@@ -306,6 +317,20 @@ def test_whatever_stands_in_front_of_the_store(options: Any, backend: str, tmp_p
             assert again.check().ok
             log = story(again, Delta).get_state(at("copy")).values["log"]
             assert log == told("a", "b", "c", "d", "e")
+
+
+@pytest.mark.parametrize("encrypted", [False, True])
+def test_into_a_store_with_a_serializer(encrypted: bool, tmp_path: Path) -> None:
+    """Encrypted values have other bytes each time."""
+    serde = EncryptedSerializer.from_pycryptodome_aes(key=KEY) if encrypted else None
+    with (
+        official("memory", tmp_path) as (inner, name),
+        MemorySaver(serde=serde or JsonPlusSerializer()) as ours,
+    ):
+        fill(inner, ["subgraph_with_a_memory_that_asks"])
+        done = ours.threads.adopt(name, verify=True)
+        assert done.verified == done.checkpoints
+        assert ours.threads.adopt(name, verify=True).known == done.checkpoints
 
 
 def test_deleted_here_and_used_again(tmp_path: Path) -> None:

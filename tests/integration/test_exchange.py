@@ -35,6 +35,8 @@ def fill(saver: Any) -> None:
     for schema, thread in ((Plain, "plain"), (Delta, "delta")):
         for who in ("a", "b"):
             story(saver, schema).invoke({"log": [who]}, at(thread))
+    story(saver, Delta).invoke({"log": ["a"]}, at("pruned"))
+    saver.prune(["pruned"])
     chain = Chain(saver, "writes \N{GRINNING FACE}", "child")
     for i in range(30):
         chain.put(m=[*chain.values.get("m", []), (i, LONG)], n=None)
@@ -65,15 +67,17 @@ def digests(saver: Any, thread: str) -> Any:
 def test_from_any_store_into_any_other(saver: Any, tmp_path: Path) -> None:
     fill(saver)
     file = tmp_path / "some.tkb"
-    names = ["plain", "writes \N{GRINNING FACE}"]
+    names = ["plain", "pruned", "writes \N{GRINNING FACE}"]
     done = saver.threads.export(names, file)
-    assert (done.threads, done.size) == (2, file.stat().st_size)
+    assert (done.threads, done.size) == (3, file.stat().st_size)
     for name in BACKENDS:
         with open_backend(name, tmp_path / name) if name != "sqlite" else MemorySaver() as target:
             Chain(target, "other").put(n=1)
             filled = target.threads.import_(file)
             assert set(filled.put) == set(names)
-            assert filled.checkpoints == done.checkpoints == len(of(saver, *names))
+            assert (
+                filled.checkpoints == done.checkpoints > len(of(saver, *names))
+            )  # some are hidden
             assert of(target, *names) == of(saver, *names)
             assert of(target, "other")
             for one in names:

@@ -1,8 +1,7 @@
 """Whether a checkpoint here is the one that LangGraph's own saver gives.
 
-Only the comparison lives here. Two values are equal where the codec gives them equal bytes:
-their types count, and the order of a dict, but not that of a set. The order of channels,
-and of what is kept by channel, means nothing.
+Only the comparison lives here; of values it is `engine.alike`'s. The order of channels, and of
+what is kept by channel, means nothing.
 """
 
 from __future__ import annotations
@@ -13,6 +12,7 @@ from typing import Any
 from langgraph.checkpoint.base import CheckpointTuple
 
 from threadkeep.codec import Codec
+from threadkeep.engine.alike import alike
 from threadkeep.engine.operations.load import Loaded
 
 
@@ -21,7 +21,7 @@ def differences(codec: Codec, ours: Loaded, theirs: CheckpointTuple) -> Iterator
     parent = theirs.parent_config["configurable"]["checkpoint_id"] if theirs.parent_config else None
     if ours.parent != parent:
         yield "the parent"
-    if not _same(codec, ours.metadata, dict(theirs.metadata)):
+    if not alike(codec, ours.metadata, dict(theirs.metadata)):
         yield "the metadata"
     checkpoint: Mapping[str, Any] = {**theirs.checkpoint}
     for key in sorted(ours.checkpoint.keys() | checkpoint.keys()):
@@ -35,9 +35,9 @@ def _differing(codec: Codec, key: str, ours: Any, theirs: Any) -> Iterator[str]:
         for name in sorted(ours.keys() | theirs.keys()):
             if name not in ours or name not in theirs:
                 yield f"{key} of {name!r}, which one of them lacks"
-            elif not _same(codec, _sorted(key, ours[name]), _sorted(key, theirs[name])):
+            elif not alike(codec, _sorted(key, ours[name]), _sorted(key, theirs[name])):
                 yield f"{key} of {name!r}"
-    elif not _same(codec, ours, theirs):
+    elif not alike(codec, ours, theirs):
         yield key
 
 
@@ -48,8 +48,4 @@ def _sorted(key: str, value: Any) -> Any:
 def _same_writes(
     codec: Codec, ours: Iterable[tuple[str, str, Any]], theirs: Iterable[tuple[str, str, Any]]
 ) -> bool:
-    return _same(codec, [list(write) for write in ours], [list(write) for write in theirs])
-
-
-def _same(codec: Codec, ours: Any, theirs: Any) -> bool:
-    return codec.encode(ours) == codec.encode(theirs)
+    return alike(codec, [list(write) for write in ours], [list(write) for write in theirs])

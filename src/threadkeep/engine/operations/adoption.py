@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, cast
 
+from threadkeep.engine.alike import alike
 from threadkeep.engine.calls import Operation, Place, fetch
 from threadkeep.engine.manifest import Manifest
 from threadkeep.engine.model import HIDDEN, ReadThread, StoredCheckpoint, ThreadRows
@@ -52,11 +53,10 @@ class Present:
         row = stored.row
         read, _ = read_manifest(stored, self._known)
         own = unpack_metadata(row.metadata, row.exact, self._engine.codec)
-        encode = self._engine.codec.encode  # (equal bytes: types are equal too)
         return (
             row.parent == parent
             and unpack_time(row.ts) == checkpoint.get("ts", "")
-            and encode(own) == encode(metadata)
+            and alike(self._engine.codec, own, metadata)
             and _shape(read) == _shape_of(checkpoint)
         )
 
