@@ -224,6 +224,19 @@ def test_a_store_that_fails_says_what_is_there(source: Any, tmp_path: Path) -> N
         assert (filled.put, filled.known) == (("plain",), ("delta",))
 
 
+def test_a_thread_that_is_deleted_meanwhile_is_left_out(tmp_path: Path) -> None:
+    with MemorySaver() as saver:
+        fill(saver)
+
+        def progress(what: str, done: int, total: int) -> None:
+            saver.delete_thread("pruned")
+
+        done = saver.threads.export(None, tmp_path / "all.tkb", progress=progress)
+        with MemorySaver() as target:
+            assert len(target.threads.import_(tmp_path / "all.tkb").put) == done.threads == 3
+            assert everything(target) == everything(saver)
+
+
 def test_what_cannot_be_exported(source: Any, tmp_path: Path) -> None:
     with pytest.raises(NoSuchThreadError, match="'nobody'"):
         source.threads.export(["plain", "nobody"], tmp_path / "x.tkb")

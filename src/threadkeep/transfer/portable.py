@@ -80,12 +80,12 @@ def export(
         CorruptionError: one is damaged.
         OpenError, DiskFullError: the file cannot be written.
     """
+    add = partial(_add_digested, store, named=names is not None)
     if names is None:
         names = yield from on(store, bundling.all_threads(empty=False))
-    add = partial(_add_digested, store)
     counts = yield from _written(file, names, add, progress, check=True)
     size = yield from aside(lambda: file.stat().st_size)
-    return Exported(len(counts), sum(counts), size)
+    return Exported(sum(map(bool, counts)), sum(counts), size)
 
 
 def _written(
@@ -114,8 +114,10 @@ def _add_as_it_is(store: Store, bundle: BundleWriter, name: str) -> Plan[int]:
     return len(whole.checkpoints)
 
 
-def _add_digested(store: Store, bundle: BundleWriter, name: str) -> Plan[int]:
+def _add_digested(store: Store, bundle: BundleWriter, name: str, *, named: bool) -> Plan[int]:
     whole = yield from on(store, bundling.read_thread(name))
+    if not whole.checkpoints and not named:
+        return 0  # deleted since its name was read
     if not whole.checkpoints:
         raise NoSuchThreadError(hint="Look for its id with saver.list(None).", thread=name)
     digests = yield from aside(partial(digest.of_checkpoints, whole))
