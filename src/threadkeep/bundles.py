@@ -10,8 +10,9 @@ ends in a typed error.
               "E": the end: number of threads (8 bytes), SHA-256 of all bytes before this record
 
 All numbers are little endian. The end is the last record, and nothing follows it. A thread is
-the array `[id, deleted_at, segments, checkpoints, writes]`, each of these three an array of
-arrays: the fields of `engine.model`'s records in their order.
+the array `[id, deleted_at, segments, checkpoints, writes, more]`, each of the three in the middle
+an array of arrays: the fields of `engine.model`'s records in their order. `more` is a map from
+names to what a thread may have besides; version 1 has no `more`.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from zlib import crc32
 import ormsgpack
 import zstandard
 
+from threadkeep.engine.entries import Entry
 from threadkeep.engine.model import CheckpointRow, Segment, WriteRow
 from threadkeep.engine.operations.bundling import WholeThread
 from threadkeep.errors import (
@@ -38,7 +40,8 @@ from threadkeep.errors import (
 T = TypeVar("T")
 
 MAGIC = b"\x89TKB\r\n\x1a\n"  # as PNG's: shows what a transfer as text does to it
-VERSION = 1
+VERSION = 2
+_READ = (1, 2)
 _THREAD, _END = b"T", b"E"
 _HEAD = struct.Struct("<cQI")
 _TAIL = struct.Struct("<Q32s")
@@ -46,7 +49,13 @@ _MOST = 1 << 32  # bytes of one thread: what a record may ask a reader to alloca
 _LEVEL = 3
 _AGAIN = "Take another backup: what is left of this one cannot be relied on."
 
+_DIGESTS = "digests"  # in `more`: an array of each checkpoint's (`operations.digest`)
+_ENTRY = "entry"  # likewise: what the registry says of the thread (`engine.entries.Entry`)
 _TEXT, _NUMBER, _BYTES = (str,), (int,), (bytes,)
+_ENTRY_KINDS = (
+    *(_TEXT, _NUMBER, _NUMBER, _NUMBER, (list,), (bool,), (int, type(None)), (list,)),
+    (str, type(None)),
+)
 _SEGMENT = (_NUMBER, _NUMBER, _NUMBER, _BYTES)
 _CHECKPOINT = (
     *(_TEXT, _TEXT, (str, NoneType), _NUMBER, _NUMBER, _NUMBER, (int, str), _TEXT),
@@ -110,7 +119,7 @@ def read_bundle(file: BinaryIO) -> Iterator[WholeThread]:
     start = file.read(len(MAGIC) + 1)
     _check_start(start)
     digest.update(start)
-    threads = 0
+    threads, version = 0, start[-1]
     while True:
         kind, body, data = _read_record(file)
         if kind == _END:
@@ -118,7 +127,7 @@ def read_bundle(file: BinaryIO) -> Iterator[WholeThread]:
             return
         digest.update(data)
         digest.update(body)
-        yield _unpacked(body)
+        yield _unpacked(body, version)
         threads += 1
 
 
@@ -128,9 +137,9 @@ def _check_start(start: bytes) -> None:
             "This file is no bundle of threadkeep.",
             hint="Give a file that `threadkeep backup` has written.",
         )
-    if start[len(MAGIC) :] != bytes((VERSION,)):
+    if not start[len(MAGIC) :] or start[-1] not in _READ:
         raise NewerFormatError(
-            f"The bundle is not of version {VERSION}, which this release reads.",
+            f"The bundle is not of version 1 to {VERSION}, which this release reads.",
             hint="Upgrade threadkeep: pip install --upgrade threadkeep",
         )
 
@@ -181,25 +190,74 @@ def _packed(whole: WholeThread) -> bytes:
             [[s.log, s.start, s.count, s.data] for s in whole.segments],
             [list(row) for row in whole.checkpoints],
             [list(row) for row in whole.writes],
+            _more(whole),
         ]
     )
 
 
-def _unpacked(body: bytes) -> WholeThread:
+def _more(whole: WholeThread) -> dict[str, Any]:
+    """What the thread has besides, by name: a later release adds names, and no version."""
+    more: dict[str, Any] = {}
+    if whole.digests is not None:
+        more[_DIGESTS] = list(whole.digests)
+    if whole.entry is not None:
+        entry = whole.entry
+        more[_ENTRY] = [
+            *(entry.state, entry.created_at, entry.updated_at, entry.size, list(entry.labels)),
+            *(entry.pinned, entry.ttl, list(entry.origin or ()), entry.waits_at),
+        ]
+    return more
+
+
+def _entry(thread: str, more: dict[str, Any]) -> Entry | None:
+    if _ENTRY not in more:
+        return None
+    state, created_at, updated_at, size, labels, pinned, ttl, origin, waits_at = _checked(
+        _ENTRY_KINDS, more[_ENTRY]
+    )
+    _checked((_TEXT,) * len(labels), labels)
+    _checked((_TEXT,) * len(origin), origin)
+    begun = (origin[0], origin[1]) if origin else None
+    times = (state, created_at, updated_at, size)
+    return Entry(thread, *times, tuple(labels), pinned, ttl, begun, waits_at)
+
+
+def _unpacked(body: bytes, version: int) -> WholeThread:
     try:
-        thread, deleted_at, segments, checkpoints, writes = ormsgpack.unpackb(_plain(body))
-        _checked((_TEXT, _NUMBER), (thread, deleted_at))
+        parts = ormsgpack.unpackb(_plain(body))
+        thread, deleted_at, segments, checkpoints, writes, more = (
+            parts if version > 1 else [*parts, {}]
+        )
+        _checked((_TEXT, _NUMBER, (dict,)), (thread, deleted_at, more))
         return WholeThread(
             thread,
             deleted_at,
             _all(Segment, _SEGMENT, segments),
             _all(CheckpointRow, _CHECKPOINT, checkpoints),
             _all(WriteRow, _WRITE, writes),
+            _digests(more, len(checkpoints)),
+            _entry(thread, more),
         )
     except (zstandard.ZstdError, ValueError, TypeError) as error:
         raise CorruptionError(
             f"A thread of the bundle cannot be read: {error}", hint=_AGAIN
         ) from error
+
+
+def _digests(more: dict[str, Any], count: int) -> tuple[bytes, ...] | None:
+    """The checkpoints' digests, if they are noted.
+
+    Raises:
+        NewerFormatError: the thread has something besides that would be lost here.
+    """
+    for name in more:
+        if name not in (_DIGESTS, _ENTRY):
+            raise NewerFormatError(
+                f"A thread of the bundle has {name!r}, which this release does not know.",
+                hint="Upgrade threadkeep: pip install --upgrade threadkeep",
+            )
+    digests = more.get(_DIGESTS)
+    return None if digests is None else tuple(_checked((_BYTES,) * count, digests))
 
 
 def _plain(body: bytes) -> bytes:

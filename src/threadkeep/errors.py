@@ -134,6 +134,10 @@ class CorruptionError(CodecError):
     """Stored bytes are damaged or missing."""
 
 
+class WrongKeyError(CodecError):
+    """The stored value is encrypted, and no key was given that opens it."""
+
+
 class NewerFormatError(CodecError):
     """The data was written by a newer release of threadkeep."""
 
@@ -151,6 +155,10 @@ class OpenError(BackendError, ValueError):
 
 class NotOursError(OpenError):
     """The file is not a threadkeep database."""
+
+
+class NotLangGraphError(OpenError):
+    """This is no store of one of LangGraph's own savers."""
 
 
 class NewerDatabaseError(OpenError, NewerFormatError):

@@ -34,6 +34,10 @@ BRANCH = "branch:to:"
 """How the channels that start a node begin: empty again one step later.
 (`langgraph.graph.state`)"""
 
+HAS_TASK_PATH = "_has_task_path"
+"""Whether LangGraph's SqliteSaver finds the column `writes.task_path`: what its `setup()`, which
+would write, finds out. Set to verify what was adopted. (`langgraph.checkpoint.sqlite`)"""
+
 
 def is_internal(channel: str) -> bool:
     """Whether the channel is one that LangGraph makes by itself. None of them is a DeltaChannel."""

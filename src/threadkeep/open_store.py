@@ -8,13 +8,13 @@ backend.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import partial
 from random import SystemRandom
 from types import TracebackType
 from typing import Self, TypeVar
 
-from threadkeep import drive, forks
+from threadkeep import bulk, drive, forks
 from threadkeep.backends.base import (
     AsyncBackend,
     Backend,
@@ -40,7 +40,38 @@ class _Done:
         return iter(())
 
 
-class OpenStore:
+class Runs:
+    """A backend that operations run on, waiting or awaited."""
+
+    def __init__(self, backend: Backend | AsyncBackend) -> None:
+        self._backend = backend
+        self._awaited = drive.awaited(backend)
+
+    def run(self, operation: Operation[T]) -> T:
+        """Run an operation of the engine on this store."""
+        return drive.run(operation, drive.blocking(self._backend))
+
+    async def arun(self, operation: Operation[T]) -> T:
+        """See `run`."""
+        if self._awaited is not None:
+            return await drive.arun(operation, self._awaited)
+        return await drive.in_thread(partial(self.run, operation))
+
+    def run_together(self, operations: Iterable[Operation[T]]) -> list[T] | None:
+        """The result of each operation, in order, their commits in few transactions.
+
+        None where the store cannot do that, or has refused some of it: see `bulk`.
+        """
+        return bulk.run(operations, drive.blocking(self._backend))
+
+    async def arun_together(self, operations: Iterable[Operation[T]]) -> list[T] | None:
+        """See `run_together`."""
+        if self._awaited is not None:
+            return await bulk.arun(operations, self._awaited)
+        return await drive.in_thread(partial(self.run_together, operations))
+
+
+class OpenStore(Runs):
     """A backend, what stands in front of it, and what is remembered of its threads.
 
     Args:
@@ -69,8 +100,7 @@ class OpenStore:
             backend = relaxed(backend, group_commit)
         elif group_commit is not None:
             backend = grouped(backend, group_commit, is_async=is_async)
-        self._backend = backend
-        self._awaited = drive.awaited(backend)
+        super().__init__(backend)
         self._working_set = WorkingSet(
             working_set_bytes, threading.Lock, RANDOM.getrandbits, exclusive=is_relaxed
         )
@@ -146,15 +176,13 @@ class OpenStore:
     ) -> None:
         await self.aclose()
 
-    def run(self, operation: Operation[T]) -> T:
-        """Run an operation of the engine on this store."""
-        return drive.run(operation, drive.blocking(self._backend))
+    def beneath(self) -> Runs:
+        """The store for what must be durable on return, whatever `ack` says."""
+        return Runs(self._backend.beneath()) if isinstance(self._backend, Relaxed) else self
 
-    async def arun(self, operation: Operation[T]) -> T:
-        """See `run`."""
-        if self._awaited is not None:
-            return await drive.arun(operation, self._awaited)
-        return await drive.in_thread(partial(self.run, operation))
+    def is_same_store(self, other: OpenStore) -> bool:
+        """Whether both use the same backend object."""
+        return self._backend is other._backend
 
     # -- what is kept at hand ----------------------------------------------------------
 

@@ -33,7 +33,7 @@ from langgraph.checkpoint.base import (
 )
 from langgraph.checkpoint.serde.base import SerializerProtocol
 
-from threadkeep import arguments, bulk, checks, drive, options, versions
+from threadkeep import arguments, checks, drive, options, versions
 from threadkeep.backends.base import (
     AsyncBackend,
     Backend,
@@ -268,7 +268,7 @@ class Saver(OpenStore, BaseCheckpointSaver[Any]):
             ThreadkeepError: as `put`.
         """
         calls = [arguments.put(*one) for one in puts]
-        done = bulk.run(self._apart(calls), drive.blocking(self._backend))
+        done = self.run_together(self._apart(calls))
         return done or [self.run(self._stored(call)) for call in calls]
 
     async def aput_many(self, puts: Sequence[PutArguments]) -> Sequence[RunnableConfig]:
@@ -276,7 +276,7 @@ class Saver(OpenStore, BaseCheckpointSaver[Any]):
         if self._awaited is None:
             return await drive.in_thread(partial(self.put_many, puts))
         calls = [arguments.snapshot(arguments.put(*one)) for one in puts]
-        done = await bulk.arun(self._apart(calls), self._awaited)
+        done = await self.arun_together(self._apart(calls))
         return done or [await self.arun(self._stored(call)) for call in calls]
 
     def _apart(self, calls: Iterable[Put]) -> Iterator[Operation[RunnableConfig]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
 import struct
 from zlib import crc32
@@ -49,12 +50,12 @@ def test_what_was_written_comes_back():
 def test_the_form_is_the_one_that_is_documented():
     """Read by hand, as docs/design/0006-bundles.md says."""
     data = written(DELETED)
-    assert data[:9] == b"\x89TKB\r\n\x1a\n\x01"
+    assert data[:9] == b"\x89TKB\r\n\x1a\n\x02"
     kind, size, crc = struct.unpack_from("<cQI", data, 9)
     body = data[22 : 22 + size]
     assert kind == b"T"
     assert crc == crc32(data[9:18] + body)
-    assert ormsgpack.unpackb(zstandard.decompress(body)) == ["", 5, [], [], []]
+    assert ormsgpack.unpackb(zstandard.decompress(body)) == ["", 5, [], [], [], {}]
     assert data[22 + size :][:1] == b"E"
     assert struct.unpack_from("<Q", data, 22 + size + 13) == (1,)
 
@@ -89,8 +90,19 @@ def test_what_is_no_bundle():
     for data in (b"", b"text", MAGIC[:-1], b"SQLite format 3\0" * 9):
         with pytest.raises(NotOursError):
             read(data)
-    with pytest.raises(NewerFormatError, match="version 1"):
-        read(MAGIC + b"\2" + written()[9:])
+    for version in (b"", b"\0", b"\3"):
+        with pytest.raises(NewerFormatError, match="version 1 to 2"):
+            read(MAGIC + version + written()[9:] * bool(version))
+
+
+def test_digests_are_kept_with_their_thread():
+    noted = dataclasses.replace(MANY, digests=(b"1", b"2"))
+    assert read(written(noted, DELETED)) == [noted, DELETED]
+
+
+def test_what_a_later_release_adds_to_a_thread_is_not_lost_silently():
+    with pytest.raises(NewerFormatError, match="'tags'"):
+        read(forged(ormsgpack.packb(["t", 0, [], [], [], {"tags": ["a"]}])))
 
 
 def forged(plain):
@@ -106,14 +118,17 @@ def forged(plain):
     [
         b"\xc1",
         ormsgpack.packb(None),
-        ormsgpack.packb(["t", 0, [], []]),
-        ormsgpack.packb([1, 0, [], [], []]),
-        ormsgpack.packb(["t", True, [], [], []]),
-        ormsgpack.packb(["t", 0, [[1, 0, 1, "text"]], [], []]),
-        ormsgpack.packb(["t", 0, [[1, 0, 1]], [], []]),
-        ormsgpack.packb(["t", 0, [], [[""] * 12], []]),
-        ormsgpack.packb(["t", 0, [], [], [["", "a", 0, 0, "", "", None, 1]]]),
-        ormsgpack.packb(["t", 0, 5, [], []]),
+        ormsgpack.packb(["t", 0, [], [], []]),
+        ormsgpack.packb([1, 0, [], [], [], {}]),
+        ormsgpack.packb(["t", True, [], [], [], {}]),
+        ormsgpack.packb(["t", 0, [[1, 0, 1, "text"]], [], [], {}]),
+        ormsgpack.packb(["t", 0, [[1, 0, 1]], [], [], {}]),
+        ormsgpack.packb(["t", 0, [], [[""] * 12], [], {}]),
+        ormsgpack.packb(["t", 0, [], [], [["", "a", 0, 0, "", "", None, 1]], {}]),
+        ormsgpack.packb(["t", 0, 5, [], [], {}]),
+        ormsgpack.packb(["t", 0, [], [], [], []]),
+        ormsgpack.packb(["t", 0, [], [], [], {"digests": [b"one too many"]}]),
+        ormsgpack.packb(["t", 0, [], [], [], {"digests": 5}]),
     ],
 )
 def test_what_stands_where_it_must_not(thread):
@@ -124,6 +139,6 @@ def test_what_stands_where_it_must_not(thread):
 def test_a_size_that_nobody_has_written_asks_for_no_memory():
     head = struct.pack("<cQI", b"T", 2**33, 0)
     with pytest.raises(CorruptionError, match="cut short"):
-        read(MAGIC + b"\1" + head + b"few bytes")
+        read(MAGIC + b"\2" + head + b"few bytes")
     with pytest.raises(CorruptionError, match="no such record"):
         read(MAGIC + b"\1" + struct.pack("<cQI", b"T", 2**60, 0))

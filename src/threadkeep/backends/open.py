@@ -173,7 +173,7 @@ def _sqlite_path(url: str, rest: str) -> str:
 
 
 @contextmanager
-def _extra(store: str, name: str) -> Iterator[None]:
+def extra(store: str, name: str) -> Iterator[None]:
     """Say what to install where a store's libraries are missing."""
     try:
         yield
@@ -202,7 +202,7 @@ def open_postgres(database: Any, pipe: Any = None, **options: Any) -> Backend | 
         OpenError: the URL cannot be read, or psycopg is not installed.
         InvalidArgumentError: an option is unknown or has no meaning.
     """
-    with _extra("PostgreSQL", "postgres"):
+    with extra("PostgreSQL", "postgres"):
         from threadkeep.backends import postgres  # noqa: PLC0415 - an extra, only where it is used
     _check_options("postgresql://", options, _POSTGRES_OPTIONS)
     return postgres.opened(database, pipe, **options)
@@ -214,7 +214,7 @@ def postgres_dumps(url: str, folder: str) -> Dumps:
     Raises:
         OpenError: the URL cannot be read, or psycopg is not installed.
     """
-    with _extra("PostgreSQL", "postgres"):
+    with extra("PostgreSQL", "postgres"):
         from threadkeep.backends.postgres import dumps  # noqa: PLC0415 - an extra, only where it is used
     return dumps.Dumps(url, folder)
 
@@ -234,7 +234,7 @@ def open_redis(server: Any, **options: Any) -> Backend | AsyncBackend:
         OpenError: the URL cannot be read, or redis-py is not installed.
         InvalidArgumentError: an option is unknown or has no meaning.
     """
-    with _extra("Redis", "redis"):
+    with extra("Redis", "redis"):
         from threadkeep.backends import redis  # noqa: PLC0415 - an extra, only where it is used
     _check_options("redis://", options, _REDIS_OPTIONS)
     return redis.opened(server, **options)
@@ -247,7 +247,7 @@ def open_hot(url: Any) -> tuple[HotStore, HotStore]:
         OpenError: the URL cannot be read, or redis-py is not installed.
         InvalidArgumentError: it is no URL of a single server.
     """
-    with _extra("A hot store", "redis"):
+    with extra("A hot store", "redis"):
         from threadkeep.backends import redis  # noqa: PLC0415 - an extra, only where it is used
     return redis.hot_stores(url)
 

@@ -15,8 +15,8 @@ from functools import partial
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from threadkeep import drive
-from threadkeep.backends.base import Backend
+from threadkeep import drive, plans
+from threadkeep.backends.base import Backend, MigratingBackend
 from threadkeep.backends.open import (
     file_of,
     is_postgres,
@@ -24,12 +24,13 @@ from threadkeep.backends.open import (
     postgres_dumps,
 )
 from threadkeep.backends.sqlite import SqliteBackend, copies
-from threadkeep.backups import portable
-from threadkeep.backups.files import replacing, told
-from threadkeep.backups.kinds import Kind, check_may_be_replaced, kind_of
-from threadkeep.backups.portable import Progress
 from threadkeep.errors import CorruptionError, InvalidArgumentError, OpenError
+from threadkeep.open_store import OpenStore
 from threadkeep.saver import Saver
+from threadkeep.transfer import portable
+from threadkeep.transfer.files import replacing, told
+from threadkeep.transfer.kinds import Kind, check_may_be_replaced, kind_of
+from threadkeep.transfer.portable import Progress
 
 Format = Literal["native", "bundle"]
 
@@ -75,7 +76,7 @@ def back_up(
     threads: int | None
     if kind is Kind.BUNDLE:
         with _readable(store, file.parent, progress) as backend:
-            threads = portable.back_up(backend, file, progress)
+            threads = plans.run(portable.back_up(_store(backend), file, progress))
     else:
         with replacing(file) as beside:
             threads = _copy(store, beside, progress, programs)
@@ -114,9 +115,9 @@ def restore(
     """
     kind, path = kind_of(file), file_of(store)
     if kind is Kind.BUNDLE:
-        names = portable.verified(file, progress)
+        names = plans.run(portable.verified(file, progress))
         with closing(_opened(store)) as backend:
-            return Restored(*portable.restore(file, names, backend, progress, replace=replace))
+            return _filled(backend, file, names, progress, replace=replace)
     now = time.time_ns() // 1000
     if kind is Kind.SQLITE and path is not None:
         _check_sound(file, progress)
@@ -129,6 +130,20 @@ def restore(
         hint="Restore it into one of its own kind; a bundle of that goes into any store:"
         " threadkeep backup STORE threads.tkb",
     )
+
+
+def _filled(
+    backend: Backend, file: Path, names: list[str], progress: Progress, *, replace: bool
+) -> Restored:
+    if isinstance(backend, MigratingBackend):
+        backend.migrate()
+    done = plans.run(portable.fill(_store(backend), file, names, progress, replace=replace))
+    return Restored(len(done.put), len(done.known))
+
+
+def _store(backend: Backend) -> OpenStore:
+    """A backend, with nothing in front of it, of which nothing is remembered."""
+    return OpenStore(backend, None, None, None, 0)
 
 
 def _check_is_other(store: str, file: Path) -> None:

@@ -47,7 +47,47 @@ from threadkeep.codec.wellknown import MODELS
 from threadkeep.errors import CorruptionError, ThreadkeepError, UnknownTypeError
 
 
-def decode_langgraph(type_: str, data: bytes, codec: NativeCodec) -> Any:
+class Shared:
+    """The objects of payloads that were read before, by their bytes.
+
+    The payloads of neighbouring checkpoints hold mostly the same messages: each is decoded
+    once, and whoever compares them finds the same object. Within one payload no object
+    stands twice. Invariant: holds objects of at most `most` bytes, the latest ones.
+
+    Args:
+        most: bytes, as stored.
+    """
+
+    def __init__(self, most: int = 32 << 20) -> None:
+        self._most = most
+        self._bytes = 0
+        self._objects: dict[tuple[int, bytes, int], Any] = {}
+        self._met: dict[tuple[int, bytes], int] = {}
+
+    def begin(self) -> None:
+        """Another payload is read from now on."""
+        self._met = {}
+
+    def object(self, tag: int, data: bytes, make: Callable[[int, bytes], Any]) -> Any:
+        """The object of these bytes: one that was made before, or else a new one."""
+        count = self._met[tag, data] = self._met.get((tag, data), -1) + 1
+        key = tag, data, count
+        if key in self._objects:
+            value = self._objects.pop(key)
+        else:
+            value = make(tag, data)
+            self._bytes += len(data)
+        self._objects[key] = value
+        while self._bytes > self._most:
+            oldest = next(iter(self._objects))
+            del self._objects[oldest]
+            self._bytes -= len(oldest[1])
+        return value
+
+
+def decode_langgraph(
+    type_: str, data: bytes, codec: NativeCodec, shared: Shared | None = None
+) -> Any:
     """Return the value of a payload as `JsonPlusSerializer.dumps_typed` wrote it.
 
     Args:
@@ -56,6 +96,8 @@ def decode_langgraph(type_: str, data: bytes, codec: NativeCodec) -> Any:
         data: the payload.
         codec: its registered and allowed classes may be loaded, and pickles if its
             `pickle_fallback` is on.
+        shared: what payloads read before have in common with this one; the value must not
+            be changed then.
 
     Raises:
         UnknownTypeError: the data names a type that is not allowed, or is encrypted.
@@ -66,6 +108,9 @@ def decode_langgraph(type_: str, data: bytes, codec: NativeCodec) -> Any:
     if type_ in ("bytes", "bytearray"):
         return bytes(data) if type_ == "bytes" else bytearray(data)
     decoder = LangGraphDecoder(codec.finder, codec.pickle_fallback)
+    if shared is not None:
+        shared.begin()
+        decoder.shared = shared
     if type_ == "msgpack":
         return decoder.unpack(data)
     if type_ == "pickle":
@@ -81,7 +126,7 @@ def decode_langgraph(type_: str, data: bytes, codec: NativeCodec) -> Any:
 class LangGraphDecoder(Decoder):
     """Reads LangGraph's msgpack: plain values, and its extension codes 0 to 7."""
 
-    __slots__ = ()
+    __slots__ = ("shared",)
 
     decoders: ClassVar[Mapping[int, Decode]] = {
         0: lambda data, self: self.single(*self.unpack(data)),
@@ -94,6 +139,16 @@ class LangGraphDecoder(Decoder):
         7: lambda data, self: _DeltaSnapshot(self.unpack(data)),
     }
     options: ClassVar[int | None] = ormsgpack.OPT_NON_STR_KEYS
+
+    def __init__(self, finder: Finder, pickle_fallback: bool = False) -> None:  # noqa: FBT001, FBT002 - as `Decoder`
+        super().__init__(finder, pickle_fallback)
+        self.shared: Shared | None = None
+
+    def inside(self, tag: int, data: bytes) -> Any:
+        """See `Decoder.inside`. Objects within objects are those objects' own."""
+        if self.shared is None or self.depth:
+            return super().inside(tag, data)
+        return self.shared.object(tag, data, super().inside)
 
     def single(self, module: str, name: str, arg: Any) -> Any:
         """A constructor with one argument."""

@@ -21,11 +21,12 @@ _FIXED = {0xD4: 1, 0xD5: 2, 0xD6: 4, 0xD7: 8, 0xD8: 16}
 
 
 class Reference(NamedTuple):
-    """The address of an element, and how many bytes the reference itself takes."""
+    """The address of an element, how many bytes the reference itself takes, and from where on."""
 
     log: int
     pos: int
     size: int
+    at: int
 
 
 def references(data: bytes) -> Iterator[Reference]:
@@ -38,4 +39,4 @@ def references(data: bytes) -> Iterator[Reference]:
         except ValueError:
             continue
         if len(pair) == 2 and all(type(number) is int for number in pair):  # noqa: PLR2004 - a pair
-            yield Reference(pair[0], pair[1], len(header[0]) + length)
+            yield Reference(pair[0], pair[1], len(header[0]) + length, header.start())

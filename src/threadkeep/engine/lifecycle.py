@@ -34,6 +34,7 @@ class Cause(StrEnum):
     CREATE = "create"  # `threads.create`
     FORK = "fork"  # `threads.fork`, for the new thread
     SAVE = "save"  # a checkpoint of the root namespace
+    SAVE_INSIDE = "save inside"  # a checkpoint of a subgraph
     INTERRUPT = "interrupt"  # a task waits for an answer
     RESUME = "resume"  # the answer has come
     DELETE = "delete"  # `delete_thread`
@@ -53,6 +54,7 @@ TABLE: Mapping[Cause, Step] = MappingProxyType(
         Cause.CREATE: Step(_NEW, State.CREATED),
         Cause.FORK: Step((*_NEW, State.CREATED), State.FORKED),
         Cause.SAVE: Step((*_NEW, State.CREATED, State.FORKED, State.SUSPENDED), State.ACTIVE),
+        Cause.SAVE_INSIDE: Step((*_NEW, State.CREATED), State.ACTIVE),
         Cause.INTERRUPT: Step(("", *State), State.SUSPENDED),
         Cause.RESUME: Step((State.SUSPENDED, State.FORKED), State.ACTIVE),
         Cause.DELETE: Step(("", *State), State.DELETED),

@@ -6,14 +6,15 @@ right in whatever order saves arrive, and costs a save of a known thread next to
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from langgraph.checkpoint.serde.types import INTERRUPT, RESUME
 
 from threadkeep.engine import labels
-from threadkeep.engine.entries import Move, Touch
-from threadkeep.engine.lifecycle import Cause, move
+from threadkeep.engine.entries import Entry, Move, Touch
+from threadkeep.engine.lifecycle import Cause, State, move
 from threadkeep.engine.model import HIDDEN, CheckpointRow, StoredCheckpoint, WriteRow
 from threadkeep.engine.rows import unpack_writes
 from threadkeep.langgraph_names import DELTA_COUNTERS
@@ -51,8 +52,9 @@ def of_checkpoint(
         told: what was told before.
     """
     at = now if now - told.at >= LAG or now < told.at else None
-    if row.ns:  # a subgraph's
-        return Touch(size=size + row_size(row), at=at)
+    if row.ns:
+        inside = (move(Cause.SAVE_INSIDE, row.id),)
+        return Touch(size + row_size(row), at=at, moves=inside)
     said = _said(metadata, told.metadata)
     return Touch(size + row_size(row), at=at, labels=said, moves=(move(Cause.SAVE, row.id),))
 
@@ -122,6 +124,30 @@ def of_rows(
     # (what may have been said of later ones, which are gone, is over)
     moves = (move(Cause.RESUME, AFTER_ALL), move(cause, head.row.id))
     return Touch(size, whole=True, moves=moves)
+
+
+def entry_of(thread: str, checkpoints: Sequence[StoredCheckpoint], now: int) -> Entry:
+    """The entry of a thread that is known by its rows alone; `now` where they tell no time."""
+    times = [s.row.ts for s in checkpoints if isinstance(s.row.ts, int)]
+    heads = [s for s in checkpoints if not s.row.ns and not s.row.flags & HIDDEN]
+    is_waiting = bool(heads) and waits(heads[-1])
+    return Entry(
+        thread,
+        State.SUSPENDED if is_waiting else State.ACTIVE,
+        min(times, default=now),
+        max(times, default=now),
+        labels=tuple(sorted(_said(_shown(heads[-1].row), {}))) if heads else (),
+        waits_at=heads[-1].row.id if is_waiting else None,
+    )
+
+
+def _shown(row: CheckpointRow) -> dict[str, Any]:
+    """The metadata as people see it, which is exact enough for labels."""
+    try:
+        found = json.loads(row.metadata)
+    except ValueError:
+        return {}  # damage, which others tell of
+    return found if isinstance(found, dict) else {}
 
 
 def waits(stored: StoredCheckpoint) -> bool:

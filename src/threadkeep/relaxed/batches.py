@@ -241,8 +241,10 @@ class Batches:
 
     def change(self, change: Change, threads: Collection[str]) -> None:
         """Carry out a change that is durable on return. Nothing of its threads may wait."""
-        if isinstance(change, Batch):
-            change = self.admitted(change)
+        self.directly(self.admitted(change) if isinstance(change, Batch) else change, threads)
+
+    def directly(self, change: Change, threads: Collection[str]) -> None:
+        """The same of a change that names the store's own generations."""
         try:
             self._backend.commit(change)
         finally:  # (also where nobody knows whether it was done)

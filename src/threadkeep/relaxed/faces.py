@@ -70,6 +70,10 @@ class Relaxed:
         # (Not where it was interrupted: what waits is stored at the program's end.)
         self._backend.close()
 
+    def beneath(self) -> Beneath:
+        """See `Beneath`."""
+        return Beneath(self, self._backend)
+
     def reach(self) -> None:
         """Ask the store for nothing in particular."""
         if not self._is_reached:
@@ -80,6 +84,34 @@ class Relaxed:
         """See `MigratingBackend.migrate`."""
         if isinstance(self._backend, MigratingBackend):
             self._backend.migrate()
+
+
+class Beneath:
+    """The same store for what must be durable on return, with the store's own generations.
+
+    Several changes in a row may expect one generation here: above, each change that does not
+    wait gives the generation another name.
+    """
+
+    def __init__(self, above: Relaxed, backend: Backend) -> None:
+        self._above = above
+        self._backend = backend
+
+    def fetch(self, reads: Sequence[Read]) -> list[Any]:
+        """See `Backend.fetch`."""
+        threads = _threads_read(reads)
+        if not self._above.unstored.clean(threads):
+            self._above.unstored.flush(threads)
+        return self._backend.fetch(reads)
+
+    def commit(self, change: Change) -> None:
+        """Carry out the change, behind everything that waits in its threads."""
+        threads = _threads_of(change)
+        with self._above.unstored.holding(threads, forget=isinstance(change, DropThread)):
+            self._above.batches.directly(change, threads)
+
+    def close(self) -> None:
+        """Nothing of its own is open."""
 
 
 class AsyncRelaxed:

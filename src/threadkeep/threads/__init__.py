@@ -6,21 +6,34 @@ same operation serves it.
 """
 
 from threadkeep.differences import Change, ChannelDiff, DiffSide, StateDiff, TextEdit
+from threadkeep.engine.operations.merging import Merge, MergeConflict
+from threadkeep.threads.adopting import Adopting
 from threadkeep.threads.branches import BranchCheckpoint, Branches, Branching
 from threadkeep.threads.diff import Comparing
+from threadkeep.threads.exchanging import Exchanging
 from threadkeep.threads.forks import Forks
 from threadkeep.threads.info import ThreadInfo, ThreadPage
 from threadkeep.threads.registry import Registry
+from threadkeep.threads.syncing import Syncing
 from threadkeep.threads.versions import ChannelVersion, Versions
+from threadkeep.transfer.adopting import Adopted
+from threadkeep.transfer.portable import Exported, Imported
+from threadkeep.transfer.syncing import Synced
 
 __all__ = [
+    "Adopted",
     "BranchCheckpoint",
     "Branches",
     "Change",
     "ChannelDiff",
     "ChannelVersion",
     "DiffSide",
+    "Exported",
+    "Imported",
+    "Merge",
+    "MergeConflict",
     "StateDiff",
+    "Synced",
     "TextEdit",
     "ThreadInfo",
     "ThreadPage",
@@ -28,5 +41,5 @@ __all__ = [
 ]
 
 
-class Threads(Branching, Comparing, Registry, Versions, Forks):
+class Threads(Registry, Branching, Comparing, Versions, Forks, Exchanging, Adopting, Syncing):
     """The threads of a store; each method has an `a` twin that is awaited."""

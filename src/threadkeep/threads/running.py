@@ -42,3 +42,7 @@ class Running:
             checks.text("ns", ns),
             checks.checkpoint_id(checkpoint),
         )
+
+
+def quiet(what: str, done: int, total: int) -> None:
+    """Show no progress."""

@@ -34,7 +34,7 @@ from langgraph.store.base import Item
 from langgraph.types import Command, Interrupt, Overwrite, Send, TimeoutPolicy
 
 from threadkeep.codec import NativeCodec, Registry
-from threadkeep.codec.legacy import decode_langgraph
+from threadkeep.codec.legacy import Shared, decode_langgraph
 from threadkeep.errors import CodecError, CorruptionError, UnknownTypeError
 
 CODEC = NativeCodec()
@@ -282,3 +282,33 @@ def test_other_envelopes_are_refused(stored) -> None:
 def test_damaged_json_is_a_typed_error(data) -> None:
     with pytest.raises(CorruptionError):
         decode_langgraph("json", data, CODEC)
+
+
+def read_in_turn(shared: Shared, *values: Any) -> list[Any]:
+    """What each value comes back as."""
+    serde = JsonPlusSerializer()
+    return [decode_langgraph(*serde.dumps_typed(value), CODEC, shared) for value in values]
+
+
+def test_neighbours_share_what_is_the_same() -> None:
+    first, second = HumanMessage("a", id="1"), HumanMessage("b", id="2")
+    one, two, alone = read_in_turn(Shared(), [first], [first, second], {"of": second})
+    assert (one, two, alone) == ([first], [first, second], {"of": second})
+    assert two[0] is one[0]
+    assert alone["of"] is two[1]
+
+
+def test_no_object_stands_twice_in_a_payload() -> None:
+    task, nested = m.Task("t", ["x"]), Send("node", m.Task("t", ["x"]))
+    for one, other, inside in read_in_turn(Shared(), *[[task, task, nested]] * 3):
+        assert one == other == inside.arg == task
+        assert len({id(one), id(other), id(inside.arg)}) == 3
+
+
+def test_what_is_shared_is_bounded() -> None:
+    shared = Shared(most=1000)
+    texts = [HumanMessage("x" * 100, id=str(number)) for number in range(50)]
+    (found,) = read_in_turn(shared, texts)
+    assert found == texts
+    assert 0 < shared._bytes <= 1000
+    assert len(shared._objects) < 20

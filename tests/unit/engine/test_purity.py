@@ -36,7 +36,7 @@ FORBIDDEN = {
 }
 ABOVE = {
     *("backends", "drive", "saver", "savers", "arguments", "testing"),
-    *("bundles", "backups", "cli", "threads"),
+    *("bundles", "backups", "cli", "plans", "threads", "transfer"),
 }
 CALLS = {"open", "print", "input", "exec", "eval", "__import__"}
 PURE = ("engine", "codec", "differences")

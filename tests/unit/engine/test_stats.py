@@ -68,7 +68,7 @@ def test_every_reference_is_found():
         where = {id(item): place for item, place in zip(objects, places, strict=True)}
         value = Plain(objects[:9], {"k": Plain(objects[9:], 1)})
         data = NativeCodec().encode(value, lambda part, where=where: where.get(id(part)))
-        assert [(log, pos) for log, pos, _ in references(data)] == places
+        assert [(log, pos) for log, pos, _, _ in references(data)] == places
 
 
 def test_bytes_that_only_look_like_references():

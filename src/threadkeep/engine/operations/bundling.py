@@ -12,8 +12,17 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias, TypeVar, cast
 
-from threadkeep.engine import checksum
-from threadkeep.engine.calls import Operation, commit, fetch, fetch_checkpoint, fetch_segments
+from threadkeep.engine import checksum, registry
+from threadkeep.engine.calls import (
+    Fetch,
+    Operation,
+    commit,
+    fetch,
+    fetch_checkpoint,
+    fetch_segments,
+)
+from threadkeep.engine.entries import Entry, ReadEntry
+from threadkeep.engine.lifecycle import State
 from threadkeep.engine.model import (
     Batch,
     CheckpointRow,
@@ -24,16 +33,20 @@ from threadkeep.engine.model import (
     Segment,
     SegmentInfo,
     Span,
+    StoredCheckpoint,
     ThreadRows,
     WriteRow,
 )
 from threadkeep.engine.operations.context import ATTEMPTS
+from threadkeep.engine.operations.housekeeping import referred, touches
+from threadkeep.engine.operations.lineage import Lineage
 from threadkeep.engine.refs import covering
 from threadkeep.errors import (
     ConflictError,
     SegmentTakenError,
     StaleThreadError,
     ThreadExistsError,
+    ThreadkeepError,
 )
 
 T = TypeVar("T")
@@ -50,7 +63,9 @@ class WholeThread:
 
     Segments by (log, start), checkpoints (hidden ones too) and writes (orphans too) by
     namespace and id; the writes of a checkpoint in `seq` order, which counts from 1 without
-    gaps. `deleted_at` is the tombstone: 0 if the thread was never deleted.
+    gaps. `deleted_at` is the tombstone: 0 if the thread was never deleted. `digests` are those
+    of the checkpoints, in their order, where whoever took the thread has noted them; `entry` is
+    what the registry says of it, where it says anything.
     """
 
     thread: str
@@ -58,11 +73,14 @@ class WholeThread:
     segments: tuple[Segment, ...]
     checkpoints: tuple[CheckpointRow, ...]
     writes: tuple[WriteRow, ...]
+    digests: tuple[bytes, ...] | None = None
+    entry: Entry | None = None
 
     @property
     def is_nothing(self) -> bool:
         """Whether there is nothing to tell of the thread, not even that it was deleted."""
-        return not (self.deleted_at or self.segments or self.checkpoints or self.writes)
+        rows = self.segments or self.checkpoints or self.writes
+        return not (self.deleted_at or rows or self.entry)
 
 
 def all_threads(*, empty: bool = True) -> Operation[list[str]]:
@@ -93,14 +111,15 @@ def read_thread(thread: str) -> Operation[WholeThread]:
 def _read(thread: str) -> Operation[tuple[WholeThread, int]]:
     """One state of the thread, and its generation."""
     for _ in range(ATTEMPTS):
-        rows = cast("ThreadRows", (yield from fetch(ReadThread(thread))))
-        if not rows.segments:
-            return _whole(thread, rows, ()), rows.generation
-        segments = yield from _segments(thread, rows.segments)
+        rows, entry = yield from read_rows(thread)
+        places = _own(rows)
+        if not places:
+            return whole_of(thread, rows, (), entry), rows.generation
+        segments = yield from _segments(thread, places)
         # Positions are given again only after a removal, and that raises the generation.
         after = yield from fetch_checkpoint(thread, "", None)
-        if after.generation == rows.generation and _cover(segments, rows.segments):
-            return _whole(thread, rows, segments), rows.generation
+        if after.generation == rows.generation and _cover(segments, places):
+            return whole_of(thread, rows, segments, entry), rows.generation
     raise ConflictError(
         "Segments of this thread were removed whenever it was read.",
         hint="Do it again when nobody prunes or deletes.",
@@ -108,10 +127,29 @@ def _read(thread: str) -> Operation[tuple[WholeThread, int]]:
     )
 
 
+def read_rows(thread: str) -> Operation[tuple[ThreadRows, Entry | None]]:
+    """A thread without its segments, and its entry."""
+    rows, entry = yield Fetch([ReadThread(thread), ReadEntry(thread)])
+    return rows, entry
+
+
+def _own(rows: ThreadRows) -> tuple[SegmentInfo, ...]:
+    """The segments that a thread takes along: of those that it shares what it refers to."""
+    if not rows.family:
+        return rows.segments
+    try:
+        used = referred(Lineage(rows.checkpoints), rows.orphans)
+    except ThreadkeepError:
+        return rows.segments  # damaged rows are taken along as they are
+    return tuple(
+        [s for s in rows.segments if touches(used, Span(s.log, s.start, s.start + s.count))]
+    )
+
+
 def _segments(thread: str, places: Iterable[SegmentInfo]) -> Operation[list[Segment]]:
     """What lies at these places now: the same segments, or sealed ones that hold them."""
     found: dict[Span, Segment] = {}
-    for part in _parts(places, lambda place: place.size):
+    for part in parts_of(places, lambda place: place.size):
         spans = covering(Span(s.log, s.start, s.start + s.count) for s in part)
         for segment in (yield from fetch_segments(thread, spans)):
             found[segment.span] = segment
@@ -134,12 +172,24 @@ def _cover(segments: Iterable[Segment], places: Iterable[SegmentInfo]) -> bool:
     return covering([*wanted, *(s.span for s in segments)]) == covering(s.span for s in segments)
 
 
-def _whole(thread: str, rows: ThreadRows, segments: Sequence[Segment]) -> WholeThread:
+def whole_of(
+    thread: str,
+    rows: ThreadRows,
+    segments: Sequence[Segment] = (),
+    entry: Entry | None = None,
+) -> WholeThread:
+    """A thread as it was read, its writes numbered from 1 on.
+
+    Raises:
+        CorruptionError: rows are damaged that had to be counted anew.
+    """
     writes = [row for stored in rows.checkpoints for row in stored.writes]
     checkpoints, writes = _numbered(
         [stored.row for stored in rows.checkpoints], [*writes, *rows.orphans]
     )
-    return WholeThread(thread, rows.deleted_at, tuple(segments), tuple(checkpoints), tuple(writes))
+    return WholeThread(
+        thread, rows.deleted_at, tuple(segments), tuple(checkpoints), tuple(writes), entry=entry
+    )
 
 
 def _numbered(
@@ -212,6 +262,8 @@ def put_thread(whole: WholeThread, now: int, *, replace: bool = False) -> Operat
         if not replace:
             _refuse_loss(whole, there)
         if _parts_of(there) == _parts_of(whole) and _is_as_dead(there, whole):
+            if there.entry is None and whole.entry is not None:
+                yield from commit(_registered(whole, now))
             return False
         try:
             yield from _put(whole, there, generation, now)
@@ -229,7 +281,7 @@ def _refuse_loss(whole: WholeThread, there: WholeThread) -> None:
     if _parts_of(there) - _parts_of(whole):
         raise ThreadExistsError(
             "The store holds this thread already, in another state.",
-            hint="Delete it first, or replace it: `threadkeep restore --replace`.",
+            hint="Delete it first, or replace it: replace=True, or `threadkeep restore --replace`.",
             thread=whole.thread,
         )
 
@@ -258,18 +310,54 @@ def _batches(whole: WholeThread, generation: int, now: int) -> Iterator[Batch]:
     The last one raises the generation: what a process remembers of another thread of this id,
     say one that has expired, is no longer relied on.
     """
-    done = RowsFence(0, 0)
-    plain = Batch(whole.thread, now, generation, fences=(done,))
-    for segments in _parts(whole.segments, lambda segment: len(segment.data)):
+    plain = Batch(whole.thread, now, generation, fences=(RowsFence(0, 0),))
+    for segments in parts_of(whole.segments, lambda segment: len(segment.data)):
         yield plain._replace(segments=tuple(segments))
-    rows: list[Row] = [*whole.checkpoints, *whole.writes]
-    parts = list(_parts(sorted(rows, key=_age), _weight))
-    for part in parts:
+    batches = list(row_batches(plain, RowsFence(0, 0), [*whole.checkpoints, *whole.writes]))
+    last = _registered(whole, now)
+    yield from batches[:-1]
+    if batches:
+        last = batches[-1]._replace(bump=True, entry=last.entry, touch=last.touch)
+    if last.entry is not None:
+        yield last
+
+
+def _registered(whole: WholeThread, now: int) -> Batch:
+    """What registers the thread as it was, or as its rows show it."""
+    entry = whole.entry
+    if entry is not None and entry.state == State.DELETED:
+        entry = None
+    checkpoints, orphans = _stored(whole)
+    if entry is None and whole.checkpoints:
+        entry = registry.entry_of(whole.thread, checkpoints, now)
+    touch = registry.of_rows(checkpoints, orphans, sum([len(s.data) for s in whole.segments]))
+    return Batch(whole.thread, now, entry=entry, touch=touch._replace(moves=()))
+
+
+def _stored(whole: WholeThread) -> tuple[list[StoredCheckpoint], list[WriteRow]]:
+    """The checkpoints with their writes, and the writes on none of them."""
+    writes: dict[tuple[str, str], list[WriteRow]] = {}
+    for write in whole.writes:
+        writes.setdefault((write.ns, write.checkpoint_id), []).append(write)
+    checkpoints = [
+        StoredCheckpoint(whole.thread, row, None, tuple(writes.pop((row.ns, row.id), ())))
+        for row in whole.checkpoints
+    ]
+    return checkpoints, [write for some in writes.values() for write in some]
+
+
+def row_batches(plain: Batch, done: RowsFence, rows: Iterable[Row]) -> Iterator[Batch]:
+    """Rows in batches, older checkpoints before younger ones, each with its writes.
+
+    Args:
+        plain: what each batch is made from.
+        done: how many rows are there before the first one.
+        rows: what is to be put.
+    """
+    for part in parts_of(sorted(rows, key=_age), _weight):
         checkpoints = tuple([row for row in part if isinstance(row, CheckpointRow)])
         writes = tuple([row for row in part if isinstance(row, WriteRow)])
-        yield plain._replace(
-            fences=(done,), checkpoints=checkpoints, writes=writes, bump=part is parts[-1]
-        )
+        yield plain._replace(fences=(done,), checkpoints=checkpoints, writes=writes)
         done = RowsFence(done.checkpoints + len(checkpoints), done.writes + len(writes))
 
 
@@ -285,7 +373,7 @@ def _weight(row: Row) -> int:
     return len(row.body)
 
 
-def _parts(items: Iterable[T], size: Callable[[T], int]) -> Iterator[list[T]]:
+def parts_of(items: Iterable[T], size: Callable[[T], int]) -> Iterator[list[T]]:
     """The items in order, so many at a time as are neither too many nor too large."""
     part: list[T] = []
     total = 0

@@ -150,7 +150,7 @@ def _thinning(
     left = [stored[key] for key in stored if key in keep or key in hidden]
     used = _used(lineage, keep | hidden, stay, others)
     unused = [
-        s for s in rows.segments if not _touches(used, Span(s.log, s.start, s.start + s.count))
+        s for s in rows.segments if not touches(used, Span(s.log, s.start, s.start + s.count))
     ]
     bytes_left = sum([s.size for s in rows.segments]) - sum([s.size for s in unused])
     if any(name < thread for name in rows.family):
@@ -214,31 +214,42 @@ def _used(
     others: Iterable[ThreadRows],
 ) -> dict[int, list[Span]]:
     """All positions that the rows refer to, by log; of other threads all rows."""
-    spans = [*_referred(lineage, kept), *[span for write in orphans for span in _needs(write)]]
+    spans = list(_spans(lineage, kept, orphans))
     for rows in others:
         theirs = Lineage(rows.checkpoints)
-        spans += _referred(theirs, theirs.stored)
-        spans += [span for write in rows.orphans for span in _needs(write)]
+        spans += _spans(theirs, theirs.stored, rows.orphans)
+    return _by_log(spans)
+
+
+def referred(lineage: Lineage, orphans: Iterable[WriteRow]) -> dict[int, list[Span]]:
+    """All positions that a thread's own rows refer to, by log."""
+    return _by_log(_spans(lineage, lineage.stored, orphans))
+
+
+def _by_log(spans: Iterable[Span]) -> dict[int, list[Span]]:
     by_log: dict[int, list[Span]] = {}
     for span in covering(spans):
         by_log.setdefault(span.log, []).append(span)
     return by_log
 
 
-def _referred(lineage: Lineage, kept: Iterable[Key]) -> Iterator[Span]:
+def _spans(lineage: Lineage, kept: Iterable[Key], orphans: Iterable[WriteRow]) -> Iterator[Span]:
     for place in kept:
         read, key = lineage.manifest(place)
         yield Span(key.log, key.pos, key.pos + 1)
         yield from read.needs()
         for write in lineage.stored[place].writes:
             yield from _needs(write)
+    for write in orphans:
+        yield from _needs(write)
 
 
 def _needs(row: WriteRow) -> list[Span]:
     return [span for write in unpack_writes(row) for span in write.ref.needs]
 
 
-def _touches(used: dict[int, list[Span]], span: Span) -> bool:
+def touches(used: dict[int, list[Span]], span: Span) -> bool:
+    """Whether one of the positions is used."""
     spans = used.get(span.log, [])
     at = bisect_left(spans, span.stop, key=lambda s: s.start)
     return at > 0 and spans[at - 1].stop > span.start

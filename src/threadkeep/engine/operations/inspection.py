@@ -187,7 +187,7 @@ class _Logs:
             data = ref.data
         # (`uses` would not do: patches need elements too, and they are not part of the value.)
         size = len(data)
-        for log, pos, length in references(data) if ref.uses else ():
+        for log, pos, length, _ in references(data) if ref.uses else ():
             if _covers(ref.uses, log, pos):
                 size += _sum(self._full, (Span(log, pos, pos + 1),)) - length
         return size

@@ -64,7 +64,8 @@ class Put(NamedTuple):
 
     The channels that are `new` have the value given even where their version is not new.
     Where the checkpoint's values are copies, `given` holds the values themselves: a
-    pending write may have brought one of them before.
+    pending write may have brought one of them before. A `complete` checkpoint shows all that
+    it has: a channel that it leaves out is empty, whatever its version.
     """
 
     place: Place
@@ -73,6 +74,7 @@ class Put(NamedTuple):
     metadata: dict[str, Any]
     new: frozenset[str] = frozenset()
     given: Mapping[str, Any] = _NOTHING
+    complete: bool = False
 
     @property
     def flags(self) -> int:
@@ -179,6 +181,8 @@ def _recall(
 
 
 def _unchanged(call: Put, entry: Entry, channel: str) -> bool:
+    if call.complete:
+        return False
     if channel in call.new and channel in call.checkpoint["channel_values"]:
         return False
     version = call.checkpoint["channel_versions"].get(channel)

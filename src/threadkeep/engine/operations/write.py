@@ -27,12 +27,22 @@ from threadkeep.errors import ThreadkeepError
 
 
 class PutWrites(NamedTuple):
-    """A `put_writes` call. `place.id` is a `LoadedId` if the run loaded that checkpoint."""
+    """A `put_writes` call. `place.id` is a `LoadedId` if the run loaded that checkpoint.
+
+    `indexes` are the writes' own, where another saver has given them.
+    """
 
     place: Place
     writes: Sequence[tuple[str, Any]]
     task_id: str
     task_path: str
+    indexes: Sequence[int] | None = None
+
+    def index_of(self, number: int, channel: str) -> int:
+        """The index of a write, given its number and channel."""
+        if self.indexes is not None:
+            return self.indexes[number]
+        return WRITES_IDX_MAP.get(channel, number)
 
 
 def put_writes(engine: Engine, call: PutWrites) -> Operation[None]:
@@ -63,9 +73,9 @@ def _build(engine: Engine, memory: ThreadMemory, call: PutWrites) -> Built:
     held = state.held if state is not None else {}
     packed = []
     try:
-        for index, (channel, value) in enumerate(call.writes):
+        for number, (channel, value) in enumerate(call.writes):
             ref, _ = draft.value(channel, _storable(channel, value), held.get(channel))
-            packed.append((WRITES_IDX_MAP.get(channel, index), channel, ref))
+            packed.append((call.index_of(number, channel), channel, ref))
     except ThreadkeepError as exc:
         exc.at(**place.named())
         raise

@@ -8,9 +8,9 @@ from __future__ import annotations
 from enum import Enum
 from pathlib import Path
 
-from threadkeep.backups.files import told
 from threadkeep.bundles import MAGIC
 from threadkeep.errors import NotOursError, OpenError
+from threadkeep.transfer.files import told
 
 _SQLITE = b"SQLite format 3\0"
 _POSTGRES = b"PGDMP"

@@ -1,0 +1,141 @@
+"""Plans: what takes several steps, on several stores or beside them, written once.
+
+A plan is a generator, one level above operations: it yields steps and is sent what each gave;
+errors are thrown in at the yield. Only steps and their drivers live here. Invariant: however
+a plan ends, also by a cancellation, no step of it is still under way then, and it was closed:
+what it had open is not.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Generator, Iterable
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeAlias, TypeVar
+
+from threadkeep import drive
+from threadkeep.backends.straight import finish
+from threadkeep.engine.calls import Operation
+
+T = TypeVar("T")
+
+
+class Store(Protocol):
+    """Where operations run."""
+
+    def run(self, operation: Operation[T]) -> T:
+        """Run one, waiting for it."""
+
+    async def arun(self, operation: Operation[T]) -> T:
+        """See `run`."""
+
+    def run_together(self, operations: Iterable[Operation[T]]) -> list[T] | None:
+        """Run many in few transactions; None where that cannot be done, or some was refused."""
+
+    async def arun_together(self, operations: Iterable[Operation[T]]) -> list[T] | None:
+        """See `run_together`."""
+
+
+class Step(Protocol):
+    """A part of a plan, done in either way."""
+
+    def run(self) -> Any:
+        """Do it, waiting for it."""
+
+    async def arun(self) -> Any:
+        """See `run`."""
+
+
+Plan: TypeAlias = Generator[Step, Any, T]
+
+
+@dataclass(frozen=True, slots=True)
+class _On:
+    store: Store
+    operation: Operation[Any]
+
+    def run(self) -> Any:
+        return self.store.run(self.operation)
+
+    async def arun(self) -> Any:
+        return await self.store.arun(self.operation)
+
+
+@dataclass(frozen=True, slots=True)
+class _Together:
+    store: Store
+    operations: Iterable[Operation[Any]]
+
+    def run(self) -> Any:
+        return self.store.run_together(self.operations)
+
+    async def arun(self) -> Any:
+        return await self.store.arun_together(self.operations)
+
+
+@dataclass(frozen=True, slots=True)
+class _Aside:
+    call: Callable[[], Any]
+
+    def run(self) -> Any:
+        return self.call()
+
+    async def arun(self) -> Any:
+        """Do it in a worker thread; a caller that is cancelled waits until it is done."""
+        task = asyncio.ensure_future(drive.in_thread(self.call))
+        try:
+            return await asyncio.shield(task)
+        except asyncio.CancelledError:
+            await asyncio.wait([task])
+            raise
+
+
+def on(store: Store, operation: Operation[T]) -> Plan[T]:
+    """Run an operation on a store."""
+    result: T = yield _On(store, operation)
+    return result
+
+
+def together(store: Store, operations: Iterable[Operation[T]]) -> Plan[list[T] | None]:
+    """Run many operations on a store in few transactions; see `Store.run_together`."""
+    results: list[T] | None = yield _Together(store, operations)
+    return results
+
+
+def aside(call: Callable[[], T]) -> Plan[T]:
+    """Do what blocks, beside the event loop: with a file, or with another program's database."""
+    result: T = yield _Aside(call)
+    return result
+
+
+def run(plan: Plan[T]) -> T:
+    """Carry out a plan, waiting for each step."""
+    return finish(_driven(plan, _waiting))
+
+
+async def arun(plan: Plan[T]) -> T:
+    """See `run`."""
+    return await _driven(plan, lambda step: step.arun())
+
+
+async def _waiting(step: Step) -> Any:
+    return step.run()
+
+
+async def _driven(plan: Plan[T], do: Callable[[Step], Awaitable[Any]]) -> T:
+    answer: Any = None
+    error: Exception | None = None
+    try:
+        while True:
+            try:
+                step = plan.send(answer) if error is None else plan.throw(error)
+            except StopIteration as stop:
+                result: T = stop.value
+                return result
+            answer = error = None
+            try:
+                answer = await do(step)
+            except Exception as exc:  # noqa: BLE001 - the plan decides what it means
+                error = exc
+    finally:
+        plan.close()

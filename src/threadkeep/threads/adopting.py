@@ -1,0 +1,95 @@
+"""`adopt`: threads from LangGraph's own savers.
+
+Only the checks of what is asked for live here; the steps are `transfer.adopting`'s.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from functools import partial
+from typing import Any
+
+from langgraph.checkpoint.base import BaseCheckpointSaver
+
+from threadkeep import plans
+from threadkeep.plans import Plan
+from threadkeep.threads.exchanging import ids
+from threadkeep.threads.running import Running, quiet
+from threadkeep.transfer import adopting
+from threadkeep.transfer.adopting import Adopted
+from threadkeep.transfer.portable import Progress
+from threadkeep.transfer.sources import open_source
+
+
+class Adopting(Running):
+    """Threads of LangGraph's own savers."""
+
+    def adopt(
+        self,
+        source: str | os.PathLike[str] | BaseCheckpointSaver[Any],
+        threads: str | Iterable[str] | None = None,
+        *,
+        verify: bool = False,
+        key: str | bytes | None = None,
+        progress: Progress | None = None,
+    ) -> Adopted:
+        """Bring threads here that LangGraph's SqliteSaver, PostgresSaver or InMemorySaver holds.
+
+        All of them: namespaces, parents, metadata, versions, pending writes. The source is
+        only read, each thread as one state, also while it is written. Done again, it
+        brings what has come since, or goes on where it was cut off.
+
+        Args:
+            source: the URL or path of LangGraph's database, or the saver.
+            threads: the id of one or the ids of several; None for all but those that were
+                deleted here.
+            verify: compare every checkpoint as LangGraph's saver gives it with what this one
+                gives. Needs that saver's library.
+            key: the key of encrypted values (LANGGRAPH_AES_KEY), 16, 24 or 32 bytes; a saver
+                brings its own.
+            progress: called with what is being done, how many checkpoints are done, and how
+                many there are.
+
+        Raises:
+            NotLangGraphError: the source is another program's, or threadkeep's own.
+            OpenError, InvalidArgumentError: the source cannot be opened, or is none.
+            ThreadNotFoundError: the source has no such thread.
+            ThreadExistsError: a checkpoint is here already in another state.
+            WrongKeyError: a value is encrypted, and the key is missing or another one.
+            UnknownTypeError: a value is of a class that this program has not imported or
+                allowed; the error names the checkpoint and the line that helps.
+            CorruptionError: something is damaged, or not what LangGraph's saver gives.
+        """
+        plan = self._adopt(source, threads, verify=verify, key=key, progress=progress)
+        done = plans.run(plan)
+        self._store.flush()
+        return done
+
+    async def aadopt(
+        self,
+        source: str | os.PathLike[str] | BaseCheckpointSaver[Any],
+        threads: str | Iterable[str] | None = None,
+        *,
+        verify: bool = False,
+        key: str | bytes | None = None,
+        progress: Progress | None = None,
+    ) -> Adopted:
+        """See `adopt`."""
+        plan = self._adopt(source, threads, verify=verify, key=key, progress=progress)
+        done = await plans.arun(plan)
+        await self._store.aflush()
+        return done
+
+    def _adopt(
+        self,
+        source: str | os.PathLike[str] | BaseCheckpointSaver[Any],
+        threads: str | Iterable[str] | None,
+        *,
+        verify: bool,
+        key: str | bytes | None,
+        progress: Progress | None,
+    ) -> Plan[Adopted]:
+        opening = partial(open_source, source, self._engine.codec, key)
+        told = progress or quiet
+        return adopting.adopt(self._store, self._engine, opening, ids(threads), told, verify=verify)

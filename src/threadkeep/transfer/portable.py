@@ -1,0 +1,260 @@
+"""Threads into bundles, and bundles into stores: of any kind, into any kind.
+
+Only the files around a bundle and the order of things live here. Invariants: nothing is
+written to a store before the whole bundle was read and found sound; a bundle is there whole
+or not at all.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Generator, Sequence
+from contextlib import ExitStack, closing
+from dataclasses import replace as replaced
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple, TypeAlias
+
+from threadkeep.bundles import BundleWriter, read_bundle
+from threadkeep.engine.operations import bundling, digest
+from threadkeep.engine.operations.bundling import WholeThread
+from threadkeep.errors import CorruptionError, ThreadkeepError, ThreadNotFoundError
+from threadkeep.plans import Plan, Store, aside, on
+from threadkeep.transfer.files import replacing, told
+
+Progress: TypeAlias = Callable[[str, int, int], None]
+"""Called with what is being done, how much of it is done, and how much there is in all."""
+
+Add: TypeAlias = Callable[[BundleWriter, str], Plan[int]]
+
+
+class Exported(NamedTuple):
+    """How many threads were written to a bundle, their checkpoints (hidden ones too), its bytes."""
+
+    threads: int
+    checkpoints: int
+    size: int
+
+
+class Imported(NamedTuple):
+    """The threads with checkpoints that were put, and those of which nothing was missing."""
+
+    put: tuple[str, ...]
+    known: tuple[str, ...]
+    checkpoints: int
+
+
+# -- out of a store --------------------------------------------------------------------
+
+
+def back_up(store: Store, file: Path, progress: Progress) -> Plan[int]:
+    """Write all threads of a store to a bundle, each as it is when its turn comes.
+
+    Nothing is looked into: what is damaged is backed up as it is.
+
+    Returns:
+        How many hold checkpoints.
+
+    Raises:
+        OpenError, DiskFullError: the file cannot be written.
+        ConflictError, CorruptionError: a thread could not be read.
+    """
+    names = yield from on(store, bundling.all_threads())
+    counts = yield from _written(file, names, partial(_add_as_it_is, store), progress)
+    return sum(map(bool, counts))
+
+
+def export(
+    store: Store, names: Sequence[str] | None, file: Path, progress: Progress
+) -> Plan[Exported]:
+    """Write threads to a bundle, each with its checkpoints' digests; read it back.
+
+    Args:
+        store: where they are.
+        names: their ids; None for all that hold checkpoints.
+        file: the bundle; another one that stands there is replaced.
+        progress: see `Progress`.
+
+    Raises:
+        ThreadNotFoundError: one of them is not there.
+        CorruptionError: one is damaged.
+        OpenError, DiskFullError: the file cannot be written.
+    """
+    add = partial(_add_digested, store, named=names is not None)
+    if names is None:
+        names = yield from on(store, bundling.all_threads(empty=False))
+    counts = yield from _written(file, names, add, progress, check=True)
+    size = yield from aside(lambda: file.stat().st_size)
+    return Exported(sum(map(bool, counts)), sum(counts), size)
+
+
+def _written(
+    file: Path, names: Sequence[str], add: Add, progress: Progress, *, check: bool = False
+) -> Plan[list[int]]:
+    """Write a bundle; how many checkpoints each thread has."""
+    counts = []
+    with told(file), ExitStack() as stack:
+        beside = yield from aside(partial(stack.enter_context, replacing(file)))
+        with beside.open("wb") as opened:
+            bundle = BundleWriter(opened)
+            for done, name in enumerate(names, 1):
+                counts.append((yield from add(bundle, name)))
+                progress("threads read", done, len(names))
+            yield from aside(bundle.end)
+        if check:
+            yield from verified(beside, progress, digests=True)
+        yield from aside(stack.close)  # waits for the disk
+    return counts
+
+
+def _add_as_it_is(store: Store, bundle: BundleWriter, name: str) -> Plan[int]:
+    whole = yield from on(store, bundling.read_thread(name))
+    if not whole.is_nothing:
+        yield from aside(partial(bundle.add, whole))
+    return len(whole.checkpoints)
+
+
+def _add_digested(store: Store, bundle: BundleWriter, name: str, *, named: bool) -> Plan[int]:
+    whole = yield from on(store, bundling.read_thread(name))
+    if not whole.checkpoints and not named:
+        return 0  # deleted since its name was read
+    if not whole.checkpoints:
+        raise ThreadNotFoundError(hint="Look for its id with saver.list(None).", thread=name)
+    digests = yield from aside(partial(digest.of_checkpoints, whole))
+    whole = replaced(whole, digests=tuple(digests.values()))
+    yield from aside(partial(bundle.add, whole))
+    return len(whole.checkpoints)
+
+
+# -- into a store ----------------------------------------------------------------------
+
+
+def verified(file: Path, progress: Progress, *, digests: bool = False) -> Plan[list[str]]:
+    """The ids of a bundle's threads, once all of it is known to be sound.
+
+    Args:
+        file: the bundle.
+        progress: see `Progress`.
+        digests: whether each checkpoint must have the digest that is noted of it, if one is.
+
+    Raises:
+        NotOursError, NewerFormatError, CorruptionError: the bundle cannot be read.
+    """
+    names: list[str] = []
+    with closing(_threads(file)) as threads:
+        while (whole := (yield from aside(partial(next, threads, None)))) is not None:
+            if digests:
+                yield from aside(partial(_own_digests, whole))
+            names.append(whole.thread)
+            progress("threads verified", len(names), 0)
+    return names
+
+
+def fill(
+    store: Store,
+    file: Path,
+    names: Sequence[str],
+    progress: Progress,
+    *,
+    replace: bool,
+    thread: str | None = None,
+    digests: bool = False,
+) -> Plan[Imported]:
+    """Put all threads of a bundle into a store; others that are there are left alone.
+
+    Args:
+        store: the store; its tables are there.
+        file: the bundle.
+        names: what `verified` has told of it.
+        progress: see `Progress`.
+        replace: whether threads of the same ids may be removed for it, one after the other.
+        thread: another id for the only thread of the bundle.
+        digests: whether each thread is read back, and its checkpoints' digests compared.
+
+    Raises:
+        ThreadExistsError: the store holds a thread that would be lost; nothing was changed,
+            but where somebody put it there meanwhile.
+        CorruptionError: a thread is not in the store as it was in the bundle.
+        ThreadkeepError: the store failed; a note of the error says which threads it has.
+    """
+    if not replace:
+        yield from _refuse_losses(store, file, names, thread)
+    done: list[tuple[str, bool, int]] = []
+    try:
+        with closing(_threads(file)) as threads:
+            while (whole := (yield from aside(partial(next, threads, None)))) is not None:
+                whole = whole if thread is None else _renamed(whole, thread)
+                is_new = yield from _put(store, whole, replace=replace, check=digests)
+                done.append((whole.thread, is_new, len(whole.checkpoints)))
+                progress("threads written", len(done), len(names))
+    except ThreadkeepError as exc:
+        exc.add_note(_so_far([name for name, _, _ in done], len(names)))
+        raise
+    put = tuple([name for name, is_new, count in done if count and is_new])
+    known = tuple([name for name, is_new, count in done if count and not is_new])
+    return Imported(put, known, sum([count for _, _, count in done]))
+
+
+def _so_far(done: Sequence[str], total: int) -> str:
+    names = ", ".join(map(repr, done)) or "none"
+    return (
+        f"Put so far, of {total} threads: {names}. The next one may be there in an older state;"
+        " to do all again completes it."
+    )
+
+
+def _renamed(whole: WholeThread, thread: str) -> WholeThread:
+    """The thread under another id, which was never deleted."""
+    return replaced(whole, thread=thread, deleted_at=0)
+
+
+def _put(store: Store, whole: WholeThread, *, replace: bool, check: bool) -> Plan[bool]:
+    """Put a thread; whether anything of it was missing."""
+    wanted = (yield from aside(partial(_own_digests, whole))) if check else {}
+    now = time.time_ns() // 1000
+    is_new = yield from on(store, bundling.put_thread(whole, now, replace=replace))
+    if check:
+        there = yield from on(store, bundling.read_thread(whole.thread))
+        found = yield from aside(partial(digest.of_checkpoints, there))
+        compare(whole.thread, wanted, found)
+    return is_new
+
+
+def _own_digests(whole: WholeThread) -> dict[digest.Key, bytes]:
+    """The digests of a bundle's thread, which are those that were noted."""
+    found = digest.of_checkpoints(whole)
+    if whole.digests is not None:
+        compare(whole.thread, dict(zip(found, whole.digests, strict=True)), found)
+    return found
+
+
+def compare(thread: str, wanted: dict[digest.Key, bytes], found: dict[digest.Key, bytes]) -> None:
+    """Check that all that is wanted is found (others may have gone on with the thread since)."""
+    for (ns, id), one in wanted.items():
+        if found.get((ns, id)) != one:
+            raise CorruptionError(
+                "A checkpoint is not what it was where it comes from: its digest is another one.",
+                hint="Take the bundle again, and look after what lies between: disk, memory.",
+                thread=thread,
+                namespace=ns or None,
+                checkpoint=id,
+            )
+
+
+def _refuse_losses(
+    store: Store, file: Path, names: Sequence[str], thread: str | None
+) -> Plan[None]:
+    new = set(names) if thread is None else {thread}
+    both = new.intersection((yield from on(store, bundling.all_threads())))
+    if not both:
+        return
+    with closing(_threads(file)) as threads:
+        while (whole := (yield from aside(partial(next, threads, None)))) is not None:
+            whole = whole if thread is None else _renamed(whole, thread)
+            if whole.thread in both:
+                yield from on(store, bundling.refuse_loss(whole))
+
+
+def _threads(file: Path) -> Generator[WholeThread, None, None]:
+    with told(file), file.open("rb") as opened:
+        yield from read_bundle(opened)

@@ -1,0 +1,106 @@
+"""Stores of LangGraph's own savers, for reading.
+
+Only the choice of the reader lives here. Invariant: what is given is a store of LangGraph's,
+or an error says what it is instead.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from typing import Any
+
+from langgraph.checkpoint.base import BaseCheckpointSaver
+from langgraph.checkpoint.memory import InMemorySaver
+
+from threadkeep.backends.given import without
+from threadkeep.backends.open import check_is_path, extra, is_postgres, sqlite_path
+from threadkeep.backends.sqlite.opening import MEMORY
+from threadkeep.backends.sqlite.places import path_of
+from threadkeep.codec import Codec
+from threadkeep.errors import InvalidArgumentError, NotLangGraphError, OpenError
+from threadkeep.open_store import OpenStore
+from threadkeep.transfer.sources.base import Found, FoundWrite, Source
+from threadkeep.transfer.sources.memory import MemorySource
+from threadkeep.transfer.sources.payloads import Payloads
+from threadkeep.transfer.sources.sqlite import copy_of, open_sqlite
+
+__all__ = ["Found", "FoundWrite", "Source", "open_source"]
+
+_HOME = "langgraph.checkpoint."
+_KNOWN = (
+    "Give the path or URL (sqlite:///, postgresql://) of a database of LangGraph's SqliteSaver or"
+    " PostgresSaver, or one of these savers, or an InMemorySaver."
+)
+
+
+def open_source(source: Any, codec: Codec, key: str | bytes | None) -> Source:
+    """Open a store of LangGraph's for reading.
+
+    Args:
+        source: its URL or path, or the saver.
+        codec: whose classes may be loaded.
+        key: of its encrypted values; see `Payloads`.
+
+    Raises:
+        InvalidArgumentError: it is none of these, or the key is none.
+        OpenError: it cannot be opened.
+        NotLangGraphError: it is no store of LangGraph's.
+    """
+    if isinstance(source, OpenStore):
+        raise NotLangGraphError(
+            "The saver is one of threadkeep's.",
+            hint="Move its threads with saver.threads.export() and import_().",
+        )
+    if isinstance(source, BaseCheckpointSaver):
+        return _of_saver(source, Payloads(codec, source.serde, key))
+    if not isinstance(source, str | os.PathLike):
+        raise InvalidArgumentError(f"{type(source).__name__} is no source.", hint=_KNOWN)
+    return _of_name(os.fspath(source), Payloads(codec, None, key))
+
+
+def _of_name(name: str, payloads: Payloads) -> Source:
+    if not isinstance(name, str):
+        raise InvalidArgumentError("A path is a str here.", hint=_KNOWN)
+    if is_postgres(name):
+        name, schema = without("schema", name)
+        with extra("PostgreSQL", "postgres"):
+            from threadkeep.transfer.sources import postgres  # noqa: PLC0415 - an extra, only where it is used
+        return postgres.open_postgres(name, payloads, schema)
+    if "://" in name:
+        path = sqlite_path(name)
+        if path is None:
+            raise OpenError("This URL names no store of LangGraph's.", hint=_KNOWN)
+        return open_sqlite(path, payloads)
+    check_is_path(name)
+    return open_sqlite(path_of(name), payloads)
+
+
+def _of_saver(saver: BaseCheckpointSaver[Any], payloads: Payloads) -> Source:
+    if isinstance(saver, InMemorySaver):
+        return MemorySource(saver, payloads)
+    homes = [cls.__module__.removeprefix(_HOME).partition(".")[0] for cls in type(saver).__mro__]
+    if "sqlite" in homes:
+        return _of_sqlite(saver, payloads)
+    if "postgres" in homes:
+        with extra("PostgreSQL", "postgres"):
+            from threadkeep.transfer.sources import postgres  # noqa: PLC0415 - as above
+        return postgres.open_postgres(postgres.conninfo_of(_connection(saver)), payloads)
+    raise InvalidArgumentError(f"{type(saver).__name__} cannot be read losslessly.", hint=_KNOWN)
+
+
+def _of_sqlite(saver: BaseCheckpointSaver[Any], payloads: Payloads) -> Source:
+    connection = _connection(saver)
+    path = path_of(connection)
+    if path != MEMORY:
+        return open_sqlite(path, payloads)
+    if not isinstance(connection, sqlite3.Connection):
+        raise OpenError(
+            "A database in memory cannot be read through an async saver.",
+            hint="Copy it to a file first: VACUUM INTO 'file.db'.",
+        )
+    return copy_of(saver, payloads)
+
+
+def _connection(saver: Any) -> Any:
+    return saver.conn

@@ -1,0 +1,193 @@
+"""The database of LangGraph's SqliteSaver and AsyncSqliteSaver.
+
+Only reading its tables lives here. Invariant: the file is opened for reading only. (SQLite
+itself may leave an empty WAL beside a database that is in that mode.)
+
+The tables are the same since langgraph-checkpoint-sqlite 2.0, but for `writes.task_path`.
+A checkpoint is one payload with all its values, so that nothing has to be looked up.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from collections.abc import Generator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+from langgraph.checkpoint.base import BaseCheckpointSaver
+
+from threadkeep.backends.sqlite.failures import named as mapped
+from threadkeep.backends.sqlite.opening import MEMORY, Location
+from threadkeep.backends.sqlite.schema import APPLICATION_ID
+from threadkeep.errors import CorruptionError, NotLangGraphError, OpenError
+from threadkeep.langgraph_names import HAS_TASK_PATH
+from threadkeep.transfer.sources.base import Found, FoundWrite
+from threadkeep.transfer.sources.payloads import Payloads, named
+
+_BUSY_SECONDS = 30.0
+_CHECKPOINTS = (
+    "SELECT checkpoint_ns, checkpoint_id, parent_checkpoint_id, type, checkpoint, metadata"
+    " FROM checkpoints WHERE thread_id = ? ORDER BY checkpoint_ns, checkpoint_id"
+)
+_WRITES = (
+    "SELECT task_id, {path}, idx, channel, type, value FROM writes"
+    " WHERE thread_id = ? AND checkpoint_ns = ? AND checkpoint_id = ?"
+    " ORDER BY {path}, task_id, idx"
+)
+_COLUMNS = {
+    "checkpoints": {
+        *("thread_id", "checkpoint_ns", "checkpoint_id", "parent_checkpoint_id"),
+        *("type", "checkpoint", "metadata"),
+    },
+    "writes": {
+        *("thread_id", "checkpoint_ns", "checkpoint_id", "task_id", "idx", "channel"),
+        *("type", "value"),
+    },
+}
+
+
+def open_sqlite(path: str, payloads: Payloads) -> SqliteSource:
+    """Open a file.
+
+    Raises:
+        OpenError: there is none, or it may not be read.
+        NotLangGraphError: it is another program's, or threadkeep's own.
+    """
+    file = Path(path)
+    if not file.is_file():
+        raise OpenError(f"There is no file {path}.", hint="Give the path of LangGraph's database.")
+    with mapped(path):
+        mode = "immutable" if _is_frozen(file) else "ro"
+        db = Location(path, "full", _BUSY_SECONDS, mode).connect_reader()
+    return _checked(db, path, payloads)
+
+
+def copy_of(saver: Any, payloads: Payloads) -> SqliteSource:
+    """The database in memory that a SqliteSaver holds, as it is now."""
+    db = sqlite3.connect(MEMORY, isolation_level=None, check_same_thread=False)
+    with mapped(MEMORY), saver.lock:
+        saver.conn.backup(db)
+    return _checked(db, MEMORY, payloads)
+
+
+def _is_frozen(file: Path) -> bool:
+    """Whether nothing can be made beside the file, as SQLite would for one that has a WAL."""
+    wal = file.with_name(file.name + "-wal")
+    return not wal.exists() and not os.access(file.parent, os.W_OK)
+
+
+def _checked(db: sqlite3.Connection, path: str, payloads: Payloads) -> SqliteSource:
+    try:
+        with mapped(path):
+            return SqliteSource(db, path, payloads, _writes_columns(db, path))
+    except CorruptionError as error:
+        db.close()
+        if isinstance(error.__cause__, sqlite3.DatabaseError) and _is_no_database(error.__cause__):
+            raise NotLangGraphError(f"{path} is no SQLite database.") from error
+        raise
+    except BaseException:
+        db.close()
+        raise
+
+
+def _is_no_database(error: sqlite3.DatabaseError) -> bool:
+    return getattr(error, "sqlite_errorcode", 0) == sqlite3.SQLITE_NOTADB
+
+
+def _writes_columns(db: sqlite3.Connection, path: str) -> set[str]:
+    """The columns of `writes`, in a database whose tables are LangGraph's."""
+    (application,) = db.execute("PRAGMA application_id").fetchone()
+    if application == APPLICATION_ID:
+        raise NotLangGraphError(
+            f"{path} is a store of threadkeep already.",
+            hint="Open it as it is, or move threads: saver.threads.export() and import_().",
+        )
+    found = {
+        table: {name for _, name, *_ in db.execute(f"PRAGMA table_info({table})")}
+        for table in _COLUMNS
+    }
+    if any(columns - found[table] for table, columns in _COLUMNS.items()):
+        raise NotLangGraphError(
+            f"{path} has no tables of LangGraph's SqliteSaver.",
+            hint="Give the file that SqliteSaver or AsyncSqliteSaver (2.0 or newer) writes.",
+        )
+    return found["writes"]
+
+
+class SqliteSource:
+    """See `Source`."""
+
+    def __init__(
+        self, db: sqlite3.Connection, path: str, payloads: Payloads, writes: set[str]
+    ) -> None:
+        self._db = db
+        self._path = path
+        self._payloads = payloads
+        self._has_paths = "task_path" in writes
+        self._writes = _WRITES.format(path="task_path" if self._has_paths else "''")
+
+    def threads(self) -> dict[str, int]:
+        """See `Source.threads`."""
+        with mapped(self._path):
+            counted = "SELECT thread_id, count(*) FROM checkpoints GROUP BY thread_id ORDER BY 1"
+            return {str(thread): count for thread, count in self._db.execute(counted)}
+
+    def begin(self) -> None:
+        """See `Source.begin`."""
+        with mapped(self._path):
+            self._db.execute("BEGIN")
+
+    def end(self) -> None:
+        """See `Source.begin`."""
+        if self._db.in_transaction:
+            self._db.execute("ROLLBACK")
+
+    def checkpoints(self, thread: str) -> Generator[Found, None, None]:
+        """See `Source.checkpoints`."""
+        with mapped(self._path), closing(self._db.execute(_CHECKPOINTS, (thread,))) as rows:
+            for row in rows:
+                with named(thread, row[0], row[1]):
+                    found = self._found(thread, *row)
+                yield found
+
+    def _found(
+        self,
+        thread: str,
+        ns: str,
+        checkpoint: str,
+        parent: str | None,
+        kind: str,
+        data: bytes,
+        metadata: bytes | None,
+    ) -> Found:
+        rows = self._db.execute(self._writes, (thread, ns, checkpoint)).fetchall()
+        writes = [self._write(*row) for row in rows]
+        size = len(data) + sum([len(row[5] or b"") for row in rows])
+        value = self._payloads.value(kind, data)
+        own = self._payloads.metadata(metadata)
+        return Found(ns, checkpoint, parent or None, value, own, writes, size)
+
+    def _write(
+        self, task: str, path: str, idx: int, channel: str, kind: str, data: bytes
+    ) -> FoundWrite:
+        return FoundWrite(task, path, idx, channel, self._payloads.value(kind, data))
+
+    def saver(self) -> BaseCheckpointSaver[Any]:
+        """See `Source.saver`."""
+        try:
+            from langgraph.checkpoint.sqlite import SqliteSaver  # noqa: PLC0415 - only to verify
+        except ImportError as error:
+            raise OpenError(
+                "To verify needs LangGraph's own saver.",
+                hint="pip install langgraph-checkpoint-sqlite",
+            ) from error
+        saver = SqliteSaver(self._db, serde=self._payloads.serde)
+        saver.is_setup = True  # else it would make tables
+        setattr(saver, HAS_TASK_PATH, self._has_paths)
+        return saver
+
+    def close(self) -> None:
+        """See `Source.close`."""
+        self._db.close()

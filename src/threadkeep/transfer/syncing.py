@@ -1,0 +1,159 @@
+"""Bringing one store's threads into another, as far as they are not there.
+
+Only the steps live here. Invariants: wherever it ends, the other store shows whole threads, in
+this or an earlier state, and doing it again goes on; what the other store alone has is kept,
+unless that was asked for.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import partial
+
+from threadkeep.engine.calls import commit
+from threadkeep.engine.loaded import created_at
+from threadkeep.engine.model import DropThread
+from threadkeep.engine.operations import bundling, completing, digest
+from threadkeep.engine.operations.bundling import WholeThread
+from threadkeep.engine.operations.completing import Standing
+from threadkeep.errors import ConflictError, ThreadNotFoundError
+from threadkeep.plans import Plan, Store, aside, on
+from threadkeep.transfer.portable import Progress, compare
+
+
+@dataclass(slots=True)
+class Synced:
+    """What was done, or (of a dry run) is to be done: the ids of threads.
+
+    Attributes:
+        put: were not there.
+        completed: had an earlier state there.
+        replaced: stood there in another state, and `replace` was given.
+        deleted: were deleted here, and `delete` was given.
+        ahead: have more there, and nothing less; left alone.
+        conflicts: why others were left alone, by thread.
+        same: how many had nothing to be done.
+    """
+
+    put: list[str] = field(default_factory=list)
+    completed: list[str] = field(default_factory=list)
+    replaced: list[str] = field(default_factory=list)
+    deleted: list[str] = field(default_factory=list)
+    ahead: list[str] = field(default_factory=list)
+    conflicts: dict[str, str] = field(default_factory=dict)
+    same: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Wishes:
+    """What was asked for beside bringing what is not there."""
+
+    replace: bool = False
+    delete: bool = False
+    dry_run: bool = False
+
+
+def sync(
+    here: Store,
+    there: Store,
+    names: Sequence[str] | None,
+    wishes: Wishes,
+    progress: Progress,
+) -> Plan[Synced]:
+    """Bring threads from one store into another.
+
+    Args:
+        here: where they are.
+        there: where to.
+        names: their ids; None for all.
+        wishes: see `Wishes`.
+        progress: see `Progress`.
+
+    Raises:
+        ThreadNotFoundError: there is no such thread here; nothing was changed.
+        CorruptionError: a thread is damaged, or did not arrive as it is here.
+        ConflictError: a thread is written there all the time.
+    """
+    known = yield from on(here, bundling.all_threads())
+    for name in set(names or ()).difference(known):
+        raise ThreadNotFoundError(hint="Correct threads=.", thread=name)
+    result = Synced()
+    wanted = known if names is None else names
+    for done, name in enumerate(wanted, 1):
+        yield from _thread(here, there, name, wishes, result)
+        progress("threads compared", done, len(wanted))
+    return result
+
+
+def _thread(here: Store, there: Store, name: str, wishes: Wishes, result: Synced) -> Plan[None]:
+    own = yield from on(here, completing.rows_of(name))
+    other = yield from on(there, completing.rows_of(name))
+    found = completing.standing(own, other)
+    if found is Standing.APART and (yield from _are_equal(here, there, name)):
+        found = Standing.SAME
+    if found is Standing.SAME:
+        result.same += 1
+    elif found is Standing.AHEAD:
+        result.ahead.append(name)
+    elif found is Standing.GONE:
+        yield from _gone(there, own, other, wishes, result)
+    elif found in (Standing.ABSENT, Standing.BEHIND):
+        (result.put if found is Standing.ABSENT else result.completed).append(name)
+        if not wishes.dry_run:
+            yield from _brought(here, there, name, replace=False)
+    elif wishes.replace:
+        result.replaced.append(name)
+        if not wishes.dry_run:
+            yield from _brought(here, there, name, replace=True)
+    else:
+        result.conflicts[name] = f"It {found.value}."
+
+
+def _are_equal(here: Store, there: Store, name: str) -> Plan[bool]:
+    """Whether two threads whose rows differ are the same nevertheless."""
+    found = []
+    for store in (here, there):
+        whole = yield from on(store, bundling.read_thread(name))
+        found.append((yield from aside(partial(digest.of_checkpoints, whole))))
+    return found[0] == found[1]
+
+
+def _gone(
+    there: Store, own: WholeThread, other: WholeThread, wishes: Wishes, result: Synced
+) -> Plan[None]:
+    """A thread that was deleted here, and is there."""
+    times = [created_at(row.id) or own.deleted_at for row in other.checkpoints]
+    if max(times, default=0) > own.deleted_at and not wishes.replace:
+        result.conflicts[own.thread] = "It was deleted here, and has gone on there since."
+    elif not wishes.delete:
+        result.ahead.append(own.thread)
+    else:
+        result.deleted.append(own.thread)
+        if not wishes.dry_run:
+            yield from on(there, commit(DropThread(own.thread, own.deleted_at)))
+
+
+def _brought(here: Store, there: Store, name: str, *, replace: bool) -> Plan[None]:
+    """Bring a thread, as it is now: what is not there, or all of it; compare both sides."""
+    whole = yield from on(here, bundling.read_thread(name))
+    wanted = yield from aside(partial(digest.of_checkpoints, whole))
+    now = time.time_ns() // 1000
+    if replace:
+        yield from on(there, bundling.put_thread(whole, now, replace=True))
+    else:
+        yield from _completed(there, whole, now)
+    arrived = yield from on(there, bundling.read_thread(name))
+    compare(name, wanted, (yield from aside(partial(digest.of_checkpoints, arrived))))
+
+
+def _completed(there: Store, whole: WholeThread, now: int) -> Plan[None]:
+    """Add what is not there, or put all of it where that does not fit but nothing is lost."""
+    try:
+        yield from on(there, completing.complete(whole, now))
+    except ConflictError:
+        other = yield from on(there, completing.rows_of(whole.thread))
+        if completing.standing(whole, other) in (Standing.AHEAD, Standing.APART):
+            raise
+        yield from on(there, bundling.put_thread(whole, now, replace=True))

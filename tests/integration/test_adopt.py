@@ -1,0 +1,727 @@
+"""What LangGraph's own savers hold is adopted as it is: from each of them, into each store.
+
+The oracle is LangGraph's own saver: what it gives of each checkpoint is what ours must give.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from contextlib import ExitStack, closing, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+import ormsgpack
+import psycopg
+import pytest
+from engine_kit import difference, everything, shown
+from langchain_core.messages import AIMessage, HumanMessage
+from langgraph.checkpoint.base import empty_checkpoint
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.checkpoint.postgres import PostgresSaver
+from langgraph.checkpoint.postgres.aio import AsyncPostgresSaver
+from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
+from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
+from langgraph.checkpoint.sqlite import SqliteSaver
+from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
+from langgraph.graph import START, MessagesState, StateGraph
+from langgraph.types import Send
+from psycopg.types.json import Jsonb
+from psycopg_pool import ConnectionPool
+
+from threadkeep import Cache, GroupCommit, MemorySaver, drive
+from threadkeep.engine.model import ReadThread
+from threadkeep.errors import (
+    BackendError,
+    CorruptionError,
+    InvalidArgumentError,
+    NotLangGraphError,
+    OpenError,
+    ThreadExistsError,
+    ThreadNotFoundError,
+    UnknownTypeError,
+    WrongKeyError,
+)
+
+from . import backends
+from .backends import BACKENDS, open_backend
+from .driver import play
+from .foreign import emptied
+from .places import at
+from .runs import Delta, Plain, story, told
+from .scenarios import SCENARIOS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+SOURCES = ("sqlite", "postgres", "memory")
+LONG = " ".join(str(number) for number in range(300))
+KEY = b"0123456789abcdef"
+
+
+@contextmanager
+def official(name: str, folder: Path, **options: Any) -> Iterator[tuple[Any, Any]]:
+    """One of LangGraph's own savers, and what names its database."""
+    if name == "memory":
+        saver = InMemorySaver(**options)
+        yield saver, saver
+    elif name == "sqlite":
+        file = folder / f"{uuid4()}.db"
+        with SqliteSaver.from_conn_string(str(file)) as saver:
+            saver.serde = options.get("serde", saver.serde)
+            yield saver, file
+    else:
+        url = emptied()
+        with PostgresSaver.from_conn_string(url) as saver:
+            saver.serde = options.get("serde", saver.serde)
+            yield saver, url_of(url)
+
+
+def url_of(conninfo: str) -> str:
+    """A conninfo as the URL that a program would write."""
+    parts = psycopg.conninfo.conninfo_to_dict(conninfo)
+    schema = str(parts.pop("options")).partition("search_path=")[2]
+    host, port = parts.pop("host"), parts.pop("port", None)
+    rest = "&".join(f"{k}={v}" for k, v in parts.items() if k not in ("user", "dbname", "password"))
+    where = f"?host={host}" + (f"&port={port}" if port else "")
+    return f"postgresql://{parts['user']}@/{parts['dbname']}{where}&schema={schema}&{rest}"
+
+
+def fill(saver: Any, played: Iterable[str] | None = None) -> None:
+    """Threads of most kinds: forks, subgraphs, fan-out, interrupts, errors, DeltaChannels."""
+    for schema, thread in ((Plain, "plain"), (Delta, "delta")):
+        for who in ("a", "b", "c"):
+            story(saver, schema).invoke({"log": [who]}, at(thread))
+    for name in PLAYED if played is None else played:
+        play(SCENARIOS[name], saver, durability="sync", api="sync")
+
+
+PLAYED = (
+    "agent_with_two_tools",
+    "chat_that_removes_messages",
+    "copy_and_update_at_once",
+    "delta_fanned_out_3",
+    "delta_forked_3",
+    "fan_out",
+    "nested_values_that_change_deep_inside",
+    "subgraph_with_a_memory_that_asks",
+)
+
+
+def theirs(saver: Any) -> dict[Any, Any]:
+    """All that LangGraph's saver gives; the order of what is kept by channel is free."""
+    threads = sorted({found.config["configurable"]["thread_id"] for found in saver.list(None)})
+    found = [shown(one) for thread in threads for one in saver.list(at(thread))]
+    return {one["place"]: one for one in found}
+
+
+def assert_same(ours: dict[Any, Any], expected: dict[Any, Any]) -> None:
+    assert ours.keys() == expected.keys()
+    for place, one in expected.items():
+        assert ours[place] == one, difference(ours[place], one)
+
+
+# -- all of it ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("source", SOURCES)
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_everything_is_the_same(source: str, backend: str, tmp_path: Path) -> None:
+    with official(source, tmp_path) as (saver, name):
+        fill(saver)
+        expected = theirs(saver)
+        with open_backend(backend, tmp_path) as ours:
+            heard: list[Any] = []
+            done = ours.threads.adopt(name, verify=True, progress=lambda *a: heard.append(a))
+            assert (done.checkpoints, done.verified) == (len(expected), len(expected))
+            assert heard[-1] == ("checkpoints read", len(expected), len(expected))
+            assert_same(everything(ours), expected)
+            for place in expected:
+                config = at(place[0], checkpoint_ns=place[1], checkpoint_id=place[2])
+                want = saver.get_delta_channel_history(config=config, channels=["log"])
+                got = ours.get_delta_channel_history(config=config, channels=["log"])
+                assert got == want
+            assert theirs(saver) == expected
+            assert ours.check().ok
+
+
+@pytest.mark.parametrize("name", SCENARIOS)
+def test_whatever_people_do_with_graphs(name: str, tmp_path: Path) -> None:
+    with official("memory", tmp_path) as (inner, _), MemorySaver() as ours:
+        play(SCENARIOS[name], inner, durability=SCENARIOS[name].durabilities[0], api="sync")
+        ours.threads.adopt(inner, verify=True)
+        assert_same(everything(ours), theirs(inner))
+        with MemorySaver() as other:
+            ours.threads.sync(other)
+            assert_same(everything(other), everything(ours))
+
+
+@pytest.mark.parametrize("source", SOURCES)
+def test_a_graph_goes_on_where_it_was(source: str, tmp_path: Path) -> None:
+    with official(source, tmp_path) as (saver, name), MemorySaver() as ours:
+        fill(saver)
+        ours.threads.adopt(name, ["plain", "delta"])
+        for schema, thread in ((Plain, "plain"), (Delta, "delta")):
+            story(ours, schema).invoke({"log": ["d"]}, at(thread))
+            state = story(ours, schema).get_state(at(thread))
+            assert state.values["log"] == told("a", "b", "c", "d")
+
+
+@pytest.mark.parametrize("source", SOURCES)
+async def test_awaited(source: str, tmp_path: Path, saver: Any) -> None:
+    with official(source, tmp_path) as (inner, name):
+        fill(inner)
+        done = await saver.threads.aadopt(name, "delta", verify=True)
+        assert done.threads == 1
+        expected = {place: one for place, one in theirs(inner).items() if place[0] == "delta"}
+        assert_same(everything(saver), expected)
+        await saver.aclose()
+
+
+def talk(saver: Any, turns: int) -> None:
+    """A chat whose messages grow by one a turn, and an answer."""
+    builder = StateGraph(MessagesState)
+    builder.add_node("answer", lambda state: {"messages": [AIMessage(LONG)]})
+    builder.add_edge(START, "answer")
+    graph = builder.compile(checkpointer=saver)
+    for number in range(turns):
+        graph.invoke({"messages": [HumanMessage(f"{number} {LONG}")]}, at("t"))
+
+
+@pytest.mark.parametrize("source", SOURCES)
+def test_it_is_stored_as_what_changed(source: str, tmp_path: Path) -> None:
+    with official(source, tmp_path) as (saver, name), MemorySaver() as ours:
+        talk(saver, 30)
+        ours.threads.adopt(name, verify=True)
+        stats = ours.stats()
+        assert stats.full_copy_bytes > 10 * stats.bytes_on_disk
+        with MemorySaver() as direct:
+            direct.get_next_version = saver.get_next_version  # LangGraph's are long texts
+            talk(direct, 30)
+            assert stats.bytes_on_disk < 1.2 * direct.stats().bytes_on_disk
+
+
+def test_of_each_saver_object(tmp_path: Path) -> None:
+    with ExitStack() as stack:
+        sqlite, file = stack.enter_context(official("sqlite", tmp_path))
+        postgres, _ = stack.enter_context(official("postgres", tmp_path))
+        unsaved = stack.enter_context(SqliteSaver.from_conn_string(":memory:"))
+        pool = stack.enter_context(ConnectionPool(postgres.conn.info.dsn, min_size=1, max_size=1))
+        for saver in (sqlite, postgres, unsaved):
+            story(saver).invoke({"log": ["a"]}, at("t"))
+        for saver in (sqlite, postgres, unsaved, PostgresSaver(pool)):
+            with MemorySaver() as ours:
+                assert ours.threads.adopt(saver, verify=True).threads == 1
+                assert_same(everything(ours), theirs(saver))
+        with MemorySaver() as ours:
+            assert ours.threads.adopt(f"sqlite:///{file}").threads == 1
+
+
+async def test_of_each_async_saver_object(tmp_path: Path) -> None:
+    url = emptied()
+    async with (
+        AsyncSqliteSaver.from_conn_string(str(tmp_path / "a.db")) as sqlite,
+        AsyncPostgresSaver.from_conn_string(url) as postgres,
+        AsyncSqliteSaver.from_conn_string(":memory:") as unsaved,
+    ):
+        for saver in (sqlite, postgres):
+            await story(saver).ainvoke({"log": ["a"]}, at("t"))
+            with MemorySaver() as ours:
+                assert (await ours.threads.aadopt(saver, verify=True)).threads == 1
+                head = ours.get_tuple(at("t"))
+                assert head.checkpoint["channel_values"]["log"] == told("a")
+        with MemorySaver() as ours, pytest.raises(OpenError, match="in memory"):
+            await ours.threads.aadopt(unsaved)
+
+
+def test_the_source_is_not_changed(tmp_path: Path) -> None:
+    file = tmp_path / "a.db"
+    with SqliteSaver.from_conn_string(str(file)) as saver:
+        story(saver).invoke({"log": ["a"]}, at("t"))
+    before = file.read_bytes()
+    with MemorySaver() as ours:
+        ours.threads.adopt(file, verify=True)
+    assert file.read_bytes() == before
+    with SqliteSaver.from_conn_string(str(file)) as saver:
+        story(saver).invoke({"log": ["b"]}, at("t"))
+
+
+# -- again, and in the middle ------------------------------------------------------------
+
+
+@pytest.mark.parametrize("source", SOURCES)
+def test_done_again_it_brings_the_rest(source: str, tmp_path: Path, saver: Any) -> None:
+    with official(source, tmp_path) as (inner, name):
+        fill(inner, ["subgraph_with_a_memory_that_asks"])
+        first = saver.threads.adopt(name)
+        again = saver.threads.adopt(name)
+        assert (again.checkpoints, again.writes) == (0, 0)
+        assert again.known == first.checkpoints
+        config = {**at("plain"), "recursion_limit": 9}
+        story(inner).invoke({"log": ["d"]}, config)
+        head = inner.get_tuple(at("plain"))
+        inner.put_writes(head.config, [("log", ["pending"])], "late", "~late")
+        more = saver.threads.adopt(name, verify=True)
+        assert more.known == first.checkpoints
+        assert more.checkpoints == 4
+        assert_same(everything(saver), theirs(inner))
+        assert saver.check().ok
+
+
+@pytest.mark.parametrize("source", SOURCES)
+def test_a_source_that_is_written_meanwhile(source: str, tmp_path: Path, monkeypatch: Any) -> None:
+    """Of each thread one state is read; doing it again brings the rest."""
+    monkeypatch.setattr("threadkeep.transfer.adopting._MOST_CHECKPOINTS", 3)
+    with official(source, tmp_path) as (inner, name), MemorySaver() as ours:
+        for thread in ("t", "u"):
+            story(inner).invoke({"log": ["a"]}, at(thread))
+            story(inner).invoke({"log": ["b"]}, at(thread))
+        meanwhile = ["c", "d"]
+
+        def progress(what: str, done: int, total: int) -> None:
+            if meanwhile:
+                story(inner).invoke({"log": [meanwhile.pop(0)]}, at("t"))
+
+        assert ours.threads.adopt(name, verify=True, progress=progress).checkpoints == 16
+        assert story(ours).get_state(at("t")).values["log"] == told("a", "b")
+        assert ours.threads.adopt(name, verify=True).checkpoints == 8
+        assert_same(everything(ours), theirs(inner))
+
+
+@pytest.mark.parametrize("backend", ["sqlite", "postgres"])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"group_commit": GroupCommit(ack="relaxed", flush_every=60)},
+        {"group_commit": GroupCommit()},
+        {"cache": Cache()},
+        {"working_set_bytes": 1},
+    ],
+    ids=["relaxed", "grouped", "cached", "forgetful"],
+)
+def test_whatever_stands_in_front_of_the_store(options: Any, backend: str, tmp_path: Path) -> None:
+    with official("memory", tmp_path) as (inner, _):
+        fill(inner, ["subgraph_with_a_memory_that_asks"])
+        with open_backend(backend, tmp_path, **options) as ours:
+            ours.threads.adopt(inner, verify=True)
+            ours.threads.export("delta", tmp_path / "delta.tkb")
+            ours.threads.import_(tmp_path / "delta.tkb", "copy")
+            story(ours, Delta).invoke({"log": ["d"]}, at("copy"))
+            with MemorySaver() as other:
+                ours.threads.sync(other)
+                assert story(other, Delta).get_state(at("copy")).values["log"][-1] == "d-second"
+                story(other, Delta).invoke({"log": ["e"]}, at("copy"))
+                assert other.threads.sync(ours).completed == ["copy"]
+        with open_backend(backend, tmp_path) as again:
+            assert again.check().ok
+            log = story(again, Delta).get_state(at("copy")).values["log"]
+            assert log == told("a", "b", "c", "d", "e")
+
+
+@pytest.mark.parametrize("encrypted", [False, True])
+def test_into_a_store_with_a_serializer(encrypted: bool, tmp_path: Path) -> None:
+    """Encrypted values have other bytes each time."""
+    serde = EncryptedSerializer.from_pycryptodome_aes(key=KEY) if encrypted else None
+    with (
+        official("memory", tmp_path) as (inner, name),
+        MemorySaver(serde=serde or JsonPlusSerializer()) as ours,
+    ):
+        fill(inner, ["subgraph_with_a_memory_that_asks"])
+        done = ours.threads.adopt(name, verify=True)
+        assert done.verified == done.checkpoints
+        assert ours.threads.adopt(name, verify=True).known == done.checkpoints
+
+
+def test_deleted_here_and_used_again(tmp_path: Path) -> None:
+    with official("memory", tmp_path) as (inner, name), MemorySaver() as ours:
+        story(inner).invoke({"log": ["a"]}, at("t"))
+        ours.threads.adopt(name)
+        ours.delete_thread("t")
+        story(ours).invoke({"log": ["b"]}, at("t"))
+        with pytest.raises(ThreadExistsError, match="was deleted here"):
+            ours.threads.adopt(name, "t")
+        assert story(ours).get_state(at("t")).values["log"] == told("b")
+
+
+class Dying:
+    """A backend that fails after so many commits, whoever asks."""
+
+    def __init__(self, inner: Any, commits: int) -> None:
+        self.inner = inner
+        self.left = commits
+
+    def fetch(self, reads: Any) -> Any:
+        return self.inner.fetch(reads)
+
+    def commit(self, change: Any) -> None:
+        self.left -= 1
+        if self.left < 0:
+            raise BackendError("killed")
+        self.inner.commit(change)
+
+    def close(self) -> None:
+        """The one inside goes on."""
+
+
+@pytest.mark.parametrize("commits", [0, 1, 2, 7, 20, 25])
+def test_cut_off_anywhere_it_goes_on(commits: int, tmp_path: Path) -> None:
+    with official("sqlite", tmp_path) as (inner, name), MemorySaver() as ours:
+        for who in ("a", "b"):
+            story(inner, Delta).invoke({"log": [who]}, at("delta"))
+            story(inner).invoke({"log": [who]}, at("plain"))
+        backend = ours._backend
+        ours._backend = Dying(backend, commits)
+        with pytest.raises(BackendError, match="killed"):
+            ours.threads.adopt(name)
+        assert ours.check().ok
+        ours._backend = backend
+        expected = theirs(inner)
+        before = len(everything(ours))
+        done = ours.threads.adopt(name, verify=True)
+        assert (done.known, done.checkpoints) == (before, len(expected) - before)
+        assert_same(everything(ours), expected)
+
+
+async def test_cancelled_it_goes_on(tmp_path: Path, saver: Any) -> None:
+    with official("sqlite", tmp_path) as (inner, name):
+        fill(inner)
+        begun = asyncio.Event()
+        task = asyncio.ensure_future(
+            saver.threads.aadopt(name, progress=lambda what, done, total: begun.set())
+        )
+        await begun.wait()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        await saver.threads.aadopt(name, verify=True)
+        assert_same(everything(saver), theirs(inner))
+        await saver.aclose()
+
+
+def test_large_threads_are_read_in_parts(tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.setattr("threadkeep.transfer.adopting._MOST_BYTES", 3000)
+    with official("postgres", tmp_path) as (inner, name), MemorySaver() as ours:
+        for number in range(30):
+            story(inner).invoke({"log": [f"{number}{'x' * 100}"]}, at("t"))
+        parts: list[Any] = []
+        ours.threads.adopt(name, verify=True, progress=lambda *a: parts.append(a))
+        assert len(parts) > 10
+        assert_same(everything(ours), theirs(inner))
+
+
+def test_what_is_here_in_another_state_is_kept(tmp_path: Path) -> None:
+    with official("memory", tmp_path) as (inner, name), MemorySaver() as ours:
+        story(inner).invoke({"log": ["a"]}, at("t"))
+        head = inner.get_tuple(at("t"))
+        other = {**head.checkpoint, "channel_versions": {"log": 99}, "channel_values": {"log": []}}
+        ours.put(at("t", checkpoint_ns=""), other, {}, {})
+        before = everything(ours)
+        with pytest.raises(ThreadExistsError, match=head.checkpoint["id"]):
+            ours.threads.adopt(name)
+        assert all(everything(ours)[place] == one for place, one in before.items())
+
+
+def test_a_deleted_thread_comes_back_only_if_it_is_named(tmp_path: Path, saver: Any) -> None:
+    with official("memory", tmp_path) as (inner, name):
+        for thread in ("a", "b"):
+            story(inner).invoke({"log": ["x"]}, at(thread))
+        saver.threads.adopt(name)
+        saver.delete_thread("a")
+        done = saver.threads.adopt(name)
+        assert (done.deleted, done.threads, done.checkpoints) == (["a"], 1, 0)
+        assert saver.get_tuple(at("a")) is None
+        assert saver.threads.adopt(name, "a").threads == 1
+        assert_same(everything(saver), theirs(inner))
+        story(saver).invoke({"log": ["y"]}, at("a"))
+
+
+def test_what_was_pruned_here_stays_sound(tmp_path: Path, saver: Any) -> None:
+    with official("memory", tmp_path) as (inner, name):
+        for who in ("a", "b"):
+            story(inner, Delta).invoke({"log": [who]}, at("t"))
+        saver.threads.adopt(name)
+        saver.prune(["t"])
+        saver.threads.adopt(name, verify=True)
+        assert story(saver, Delta).get_state(at("t")).values["log"] == told("a", "b")
+        assert saver.check().ok
+
+
+def test_verify_finds_what_differs(tmp_path: Path) -> None:
+    with official("memory", tmp_path) as (inner, name), MemorySaver() as ours:
+        story(inner).invoke({"log": ["a"]}, at("t"))
+        ours.threads.adopt(name)
+        head = inner.get_tuple(at("t"))
+        place = ("t", "", "log", head.checkpoint["channel_versions"]["log"])
+        inner.blobs[place] = inner.serde.dumps_typed(["another"])
+        with pytest.raises(CorruptionError, match="channel_values of 'log'"):
+            ours.threads.adopt(name, verify=True)
+        del inner.storage["t"][""][head.checkpoint["id"]]
+        ours.threads.adopt(name, verify=True)
+
+
+def test_it_is_stored_whatever_the_conflicts_option(tmp_path: Path) -> None:
+    with official("memory", tmp_path) as (inner, name), MemorySaver(conflicts="raise") as ours:
+        play(SCENARIOS["delta_forked_3"], inner, durability="sync", api="sync")
+        ours.threads.adopt(name, verify=True)
+        assert_same(everything(ours), theirs(inner))
+
+
+# -- values ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("source", SOURCES)
+def test_encrypted(source: str, tmp_path: Path) -> None:
+    serde = EncryptedSerializer.from_pycryptodome_aes(key=KEY)
+    with official(source, tmp_path, serde=serde) as (inner, name):
+        story(inner).invoke({"log": ["secret"]}, at("t"))
+        with MemorySaver() as ours:
+            assert ours.threads.adopt(inner, verify=True).threads == 1
+            assert_same(everything(ours), theirs(inner))
+        if source == "memory":
+            return
+        with MemorySaver() as ours:
+            for given in (None, b"another key 1234"):
+                with pytest.raises(WrongKeyError, match="checkpoint"):
+                    ours.threads.adopt(name, key=given)
+            with pytest.raises(InvalidArgumentError, match="16, 24 or 32"):
+                ours.threads.adopt(name, key="short")
+            assert not everything(ours)
+            ours.threads.adopt(name, key=KEY.decode(), verify=True)
+            assert_same(everything(ours), theirs(inner))
+
+
+def test_a_serializer_of_the_programs_own(tmp_path: Path) -> None:
+    class Backwards(JsonPlusSerializer):
+        def dumps_typed(self, obj: Any) -> Any:
+            kind, data = super().dumps_typed(obj)
+            return f"{kind}-backwards", data[::-1]
+
+        def loads_typed(self, data: Any) -> Any:
+            return super().loads_typed((data[0].removesuffix("-backwards"), data[1][::-1]))
+
+    with official("sqlite", tmp_path, serde=Backwards()) as (inner, name):
+        story(inner).invoke({"log": ["a"]}, at("t"))
+        with MemorySaver() as ours:
+            with pytest.raises(UnknownTypeError, match="serializer"):
+                ours.threads.adopt(name)
+            ours.threads.adopt(inner, verify=True)
+            assert_same(everything(ours), theirs(inner))
+
+
+def test_pickles_only_from_a_saver_that_has_them(tmp_path: Path) -> None:
+    serde = JsonPlusSerializer(pickle_fallback=True)
+    with official("sqlite", tmp_path, serde=serde) as (inner, name):
+        inner.put_writes(put_one(inner, {"log": ["a"]}), [("log", complex(1, 2))], "task")
+        with MemorySaver() as ours, pytest.raises(UnknownTypeError, match="pickle"):
+            ours.threads.adopt(name)
+        with MemorySaver(pickle_fallback=True) as ours:
+            ours.threads.adopt(inner)
+            assert ours.get_tuple(at("t")).pending_writes == [("task", "log", complex(1, 2))]
+
+
+def test_a_class_that_is_not_there_is_named_with_its_checkpoint(tmp_path: Path) -> None:
+    with official("sqlite", tmp_path) as (inner, name), MemorySaver() as ours:
+        place = put_one(inner, {"log": 1})["configurable"]["checkpoint_id"]
+        unknown = ormsgpack.Ext(5, ormsgpack.packb(["lost.module", "Lost", {"a": 1}, "x"]))
+        inner.conn.execute(
+            "INSERT INTO writes VALUES ('t', '', ?, 'task', '', 0, 'log', 'msgpack', ?)",
+            (place, ormsgpack.packb(unknown)),
+        )
+        inner.conn.commit()
+        with pytest.raises(UnknownTypeError, match=place) as caught:
+            ours.threads.adopt(name)
+        assert "lost.module.Lost" in str(caught.value)
+        assert "register" in caught.value.hint
+
+
+def put_one(saver: Any, values: dict[str, Any], thread: str = "t", **more: Any) -> Any:
+    """A checkpoint whose channels are all of version 1."""
+    versions = dict.fromkeys(values, 1)
+    made = {**empty_checkpoint(), "channel_values": values, "channel_versions": versions, **more}
+    return saver.put(at(thread, checkpoint_ns=""), made, {"source": "loop"}, versions)
+
+
+@pytest.mark.parametrize("source", SOURCES)
+def test_values_that_neighbours_share_stay_apart(source: str, tmp_path: Path) -> None:
+    """Equal objects of one checkpoint come back as objects of their own."""
+    items = [Send("a", {"n": 1}), Send("a", {"n": 1}), Send("b", 2)]
+    with official(source, tmp_path) as (inner, name), MemorySaver() as ours:
+        config = put_one(inner, {"one": items, "other": list(items)})
+        for number in range(3):
+            made = {**empty_checkpoint(), "channel_values": {"one": items[number:]}}
+            made["channel_versions"] = {"one": 2 + number, "other": 1}
+            made["channel_values"]["other"] = items
+            config = inner.put(config, made, {}, {"one": 2 + number})
+        ours.threads.adopt(name, verify=True)
+        assert_same(everything(ours), theirs(inner))
+        first = list(ours.list(at("t")))[-1].checkpoint["channel_values"]
+        assert first["one"][0] is not first["one"][1]
+        assert first["one"][0] is not first["other"][0]
+
+
+def test_a_value_that_a_saver_leaves_out_is_left_out(tmp_path: Path) -> None:
+    """LangGraph's SqliteSaver shows what each checkpoint was given, whatever its versions."""
+    with official("sqlite", tmp_path) as (inner, name), MemorySaver() as ours:
+        config = put_one(inner, {"a": [1, 2], "b": "x"})
+        made = {**empty_checkpoint(), "channel_values": {"b": "changed in place"}}
+        made["channel_versions"] = {"a": 1, "b": 1}
+        inner.put(config, made, {}, {})
+        ours.threads.adopt(name, verify=True)
+        assert_same(everything(ours), theirs(inner))
+
+
+def test_ids_that_are_no_text_in_memory(tmp_path: Path) -> None:
+    inner = InMemorySaver()
+    story(inner).invoke({"log": ["a"]}, {"configurable": {"thread_id": 7}})
+    with MemorySaver() as ours:
+        assert ours.threads.adopt(inner, "7").threads == 1
+        assert story(ours).get_state(at("7")).values["log"] == told("a")
+
+
+# -- old forms ---------------------------------------------------------------------------
+
+OLD_SQLITE = """
+CREATE TABLE checkpoints (thread_id TEXT NOT NULL, checkpoint_ns TEXT NOT NULL DEFAULT '',
+    checkpoint_id TEXT NOT NULL, parent_checkpoint_id TEXT, type TEXT, checkpoint BLOB,
+    metadata BLOB, PRIMARY KEY (thread_id, checkpoint_ns, checkpoint_id));
+CREATE TABLE writes (thread_id TEXT NOT NULL, checkpoint_ns TEXT NOT NULL DEFAULT '',
+    checkpoint_id TEXT NOT NULL, task_id TEXT NOT NULL, idx INTEGER NOT NULL,
+    channel TEXT NOT NULL, type TEXT, value BLOB,
+    PRIMARY KEY (thread_id, checkpoint_ns, checkpoint_id, task_id, idx));
+"""
+
+
+def test_tables_without_task_paths_sqlite(tmp_path: Path) -> None:
+    file, serde = tmp_path / "old.db", JsonPlusSerializer()
+    made = {**empty_checkpoint(), "v": 1, "pending_sends": [Send("a", 1)]}
+    with closing(sqlite3.connect(file)) as db:
+        db.executescript(OLD_SQLITE)
+        row = ("t", "", made["id"], None, *serde.dumps_typed(made), b'{"step": -1}')
+        db.execute("INSERT INTO checkpoints VALUES (?, ?, ?, ?, ?, ?, ?)", row)
+        for idx, channel in enumerate(("a", "__interrupt__", "b")):  # all counted, once
+            row = ("t", "", made["id"], "task", idx, channel, *serde.dumps_typed(idx))
+            db.execute("INSERT INTO writes VALUES (?, ?, ?, ?, ?, ?, ?, ?)", row)
+        db.commit()
+    before = file.read_bytes()
+    with MemorySaver() as ours:
+        ours.threads.adopt(file, verify=True)
+        assert file.read_bytes() == before
+        with SqliteSaver.from_conn_string(str(file)) as inner:
+            assert_same(everything(ours), theirs(inner))
+        head = ours.get_tuple(at("t"))
+        assert [w[1] for w in head.pending_writes] == ["a", "__interrupt__", "b"]
+        assert head.checkpoint["pending_sends"] == [Send("a", 1)]
+
+
+@pytest.mark.parametrize("has_path", [True, False])
+def test_sends_of_old_checkpoints_postgres(has_path: bool, tmp_path: Path) -> None:
+    """LangGraph's saver moves them into a channel when it loads: so is what we adopt."""
+    with official("postgres", tmp_path) as (inner, name), ExitStack() as stack:
+        first = put_one(inner, {"log": ["a"]}, v=3)
+        inner.put_writes(first, [("__pregel_tasks", Send("b", 2))], "2", "~2")
+        inner.put_writes(first, [("__pregel_tasks", Send("a", 1)), ("log", [])], "1", "~1")
+        made = {**empty_checkpoint(), "v": 3, "channel_versions": {"log": 1, "n": 2}}
+        second = inner.put(first, {**made, "channel_values": {"log": ["a"], "n": 5}}, {}, {"n": 2})
+        inner.put(second, {**made, "id": empty_checkpoint()["id"]}, {}, {})
+        none = {**empty_checkpoint(), "v": 1, "channel_versions": {}}
+        inner.put(at("u", checkpoint_ns=""), none, {}, {})
+        expected = theirs(inner)
+        if not has_path:
+            stack.callback(
+                inner.conn.execute,
+                "ALTER TABLE checkpoint_writes ADD COLUMN task_path TEXT NOT NULL DEFAULT ''",
+            )
+            inner.conn.execute("ALTER TABLE checkpoint_writes DROP COLUMN task_path")
+        with MemorySaver() as ours:
+            ours.threads.adopt(name, verify=has_path)
+            got = everything(ours)
+            if has_path:
+                assert_same(got, expected)
+            moved = ours.get_tuple(at("t", checkpoint_id=second["configurable"]["checkpoint_id"]))
+            sends = moved.checkpoint["channel_values"]["__pregel_tasks"]
+            assert sends == [Send("a", 1), Send("b", 2)]
+            assert moved.checkpoint["channel_versions"]["__pregel_tasks"] == 2
+
+
+def test_values_in_json_as_the_first_releases_wrote_them(tmp_path: Path) -> None:
+    with official("postgres", tmp_path) as (inner, name):
+        config = put_one(inner, {"log": ["a"]})
+        inner.conn.execute(
+            "UPDATE checkpoint_blobs SET type = 'json', blob = %s", (b'[{"a": 1.5}, null]',)
+        )
+        inner.conn.execute("UPDATE checkpoints SET metadata = %s", (Jsonb({"x": [1, None]}),))
+        with MemorySaver() as ours:
+            ours.threads.adopt(name, verify=True)
+            found = ours.get_tuple(config)
+            assert found.checkpoint["channel_values"]["log"] == [{"a": 1.5}, None]
+            assert found.metadata == {"x": [1, None]}
+
+
+# -- what is no source -------------------------------------------------------------------
+
+
+def test_what_is_no_source(tmp_path: Path) -> None:
+    other, text = tmp_path / "other.db", tmp_path / "letter.txt"
+    with closing(sqlite3.connect(other)) as db:
+        db.execute("CREATE TABLE checkpoints (n)")
+    text.write_text("to somebody, with more than a few words in it")
+    with MemorySaver() as ours:
+        for source in (other, text, str(other), f"sqlite:///{other}"):
+            with pytest.raises(NotLangGraphError):
+                ours.threads.adopt(source)
+        for source in (tmp_path / "nothing.db", "redis://127.0.0.1", "host=x dbname=y"):
+            with pytest.raises(OpenError):
+                ours.threads.adopt(source)
+        for source in (5, None, b"path"):
+            with pytest.raises(InvalidArgumentError):
+                ours.threads.adopt(source)
+        with pytest.raises(ThreadNotFoundError, match="'nobody'"):
+            ours.threads.adopt(InMemorySaver(), "nobody")
+
+
+def test_tables_of_the_shallow_saver_are_refused(tmp_path: Path) -> None:
+    with official("postgres", tmp_path) as (inner, name), MemorySaver() as ours:
+        inner.conn.execute("ALTER TABLE checkpoints RENAME COLUMN parent_checkpoint_id TO x")
+        try:
+            with pytest.raises(NotLangGraphError, match="Shallow"):
+                ours.threads.adopt(name)
+        finally:
+            inner.conn.execute("ALTER TABLE checkpoints RENAME COLUMN x TO parent_checkpoint_id")
+
+
+@pytest.mark.parametrize("name", ["memory", "sqlite", "postgres"])
+def test_ours_already(name: str, tmp_path: Path) -> None:
+    with open_backend(name, tmp_path) as saver, MemorySaver() as ours:
+        story(saver).invoke({"log": ["a"]}, at("t"))
+        with pytest.raises(NotLangGraphError, match="threadkeep"):
+            ours.threads.adopt(saver)
+        if name == "memory":
+            return
+        source = tmp_path / "threads.db" if name == "sqlite" else backends.url_of(name, tmp_path)
+        with pytest.raises(NotLangGraphError, match="already"):
+            ours.threads.adopt(source)
+
+
+def test_a_saver_of_another_kind_is_refused() -> None:
+    class Other(InMemorySaver.__mro__[1]):  # type: ignore[misc] # LangGraph's base class
+        pass
+
+    with MemorySaver() as ours, pytest.raises(InvalidArgumentError, match="losslessly"):
+        ours.threads.adopt(Other())
+
+
+def test_a_server_that_is_not_there_shows_no_password() -> None:
+    with MemorySaver() as ours, pytest.raises(OpenError) as caught:
+        ours.threads.adopt("postgresql://me:hidden@127.0.0.1:1/x?connect_timeout=2")
+    assert "hidden" not in str(caught.value)
+
+
+def test_nothing_is_left_of_an_earlier_thread(tmp_path: Path) -> None:
+    """What is stored is read by a saver that remembers nothing."""
+    with official("sqlite", tmp_path) as (inner, name), MemorySaver() as ours:
+        fill(inner)
+        ours.threads.adopt(name)
+        for thread in {place[0] for place in everything(ours)}:
+            (rows,) = drive.blocking(ours._backend).fetch([ReadThread(thread)])
+            assert not rows.orphans

@@ -1,0 +1,321 @@
+"""Threads of one store that are brought into another: from any kind into any kind."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from engine_kit import Chain, config, everything, fresh
+from langgraph.checkpoint.memory import InMemorySaver
+
+from threadkeep import MemorySaver, drive
+from threadkeep.backends.memory import MemoryBackend
+from threadkeep.engine.model import Batch, ReadThread
+from threadkeep.engine.operations import bundling
+from threadkeep.errors import (
+    BackendError,
+    CorruptionError,
+    InvalidArgumentError,
+    ThreadNotFoundError,
+)
+from threadkeep.saver import Saver
+
+from .backends import BACKENDS, open_backend
+from .places import at
+from .runs import Delta, Plain, story, told
+
+LONG = "x" * 90
+
+
+def grow(saver: Any, thread: str, *names: str, schema: Any = Plain) -> None:
+    for who in names:
+        story(saver, schema).invoke({"log": [who]}, at(thread))
+
+
+def fill(saver: Any) -> None:
+    grow(saver, "plain", "a", "b")
+    grow(saver, "delta", "a", "b", schema=Delta)
+    chain = Chain(saver, "long", "child")
+    for i in range(40):
+        chain.put(m=[*chain.values.get("m", []), (i, LONG)], n=None)
+        saver.put_writes(chain.at, [("m", LONG), ("n", i)], "task", "~p")
+
+
+NAMES = ["delta", "long", "plain"]
+
+
+class Counting:
+    """Passes everything on; counts what is written, and dies after so many commits."""
+
+    def __init__(self, inner: Any, commits: int = 10**9) -> None:
+        self.inner = inner
+        self.left = commits
+        self.rows = 0
+        self.bytes = 0
+
+    def fetch(self, reads: Any) -> Any:
+        return self.inner.fetch(reads)
+
+    def commit(self, change: Any) -> None:
+        self.left -= 1
+        if self.left < 0:
+            raise BackendError("killed")
+        self.inner.commit(change)
+        if isinstance(change, Batch):
+            self.rows += len(change.checkpoints) + len(change.writes)
+            self.bytes += sum([len(segment.data) for segment in change.segments])
+
+    def close(self) -> None:
+        """The one inside goes on."""
+
+
+@pytest.mark.parametrize("target", BACKENDS)
+def test_from_any_store_into_any_other(saver: Any, target: str, tmp_path: Path) -> None:
+    fill(saver)
+    with open_backend(target, tmp_path / "other") if target != "sqlite" else MemorySaver() as other:
+        grow(other, "its own", "a")
+        done = saver.threads.sync(other)
+        assert sorted(done.put) == NAMES
+        shown = everything(other)
+        assert {p: one for p, one in shown.items() if p[0] != "its own"} == everything(saver)
+        again = saver.threads.sync(other)
+        assert (again.same, again.put, again.completed) == (3, [], [])
+        grow(saver, "plain", "c")
+        grow(saver, "delta", "c", schema=Delta)
+        more = saver.threads.sync(other)
+        assert (sorted(more.completed), more.same) == (["delta", "plain"], 1)
+        shown = everything(other)
+        assert {p: one for p, one in shown.items() if p[0] != "its own"} == everything(saver)
+        assert other.check().ok
+        grow(other, "delta", "d", schema=Delta)
+        state = story(other, Delta).get_state(at("delta"))
+        assert state.values["log"] == told("a", "b", "c", "d")
+
+
+async def test_awaited(saver: Any) -> None:
+    fill(saver)
+    with MemorySaver() as other:
+        heard: list[Any] = []
+        done = await saver.threads.async_(other, ["plain"], progress=lambda *a: heard.append(a))
+        assert (done.put, heard) == (["plain"], [("threads compared", 1, 1)])
+        back = await other.threads.async_(saver)
+        assert back.same == 1
+    await saver.aclose()
+
+
+def test_only_what_came_since_is_written(saver: Any) -> None:
+    fill(saver)
+    with MemorySaver() as other:
+        saver.threads.sync(other)
+        chain = Chain(saver, "long", "child", start=40)
+        chain.at = saver.get_tuple(config("long", "child")).config
+        chain.versions = {"m": 40, "n": 40}
+        chain.values = saver.get_tuple(config("long", "child")).checkpoint["channel_values"]
+        chain.put(m=[*chain.values["m"], (40, LONG)])
+        saver.put_writes(chain.at, [("n", 40)], "task")
+        counting = other._backend = Counting(other._backend)
+        assert saver.threads.sync(other).completed == ["long"]
+        assert counting.rows == 2
+        assert everything(fresh(other)) == everything(saver)
+
+
+def test_pending_writes_that_came_since(saver: Any) -> None:
+    grow(saver, "plain", "a")
+    with MemorySaver() as other:
+        saver.threads.sync(other)
+        head = saver.get_tuple(at("plain"))
+        saver.put_writes(head.config, [("log", [LONG])], "late")
+        assert saver.threads.sync(other).completed == ["plain"]
+        assert other.get_tuple(at("plain")).pending_writes[-1] == ("late", "log", [LONG])
+        assert everything(other) == everything(saver)
+
+
+def test_sealed_in_between(saver: Any) -> None:
+    """Small segments there, and here one that took their place."""
+    chain = Chain(saver, "t")
+    with MemorySaver() as other:
+        counting = other._backend = Counting(other._backend)
+        for i in range(90):
+            chain.put(m=[*chain.values.get("m", []), f"{i} {LONG}"])
+            if i % 7 == 0:
+                saver.threads.sync(other)
+                assert other.check().ok
+        saver.threads.sync(other)
+        assert everything(other) == everything(saver)
+        assert other.check().ok
+        (here,) = drive.blocking(saver._backend).fetch([ReadThread("t")])
+        assert len(here.segments) < 60
+        assert counting.rows == 90
+
+
+@pytest.mark.parametrize("first", [0, 1, 2, 3, 4, 5, 6])
+def test_cut_off_anywhere_it_goes_on(first: int, monkeypatch: Any) -> None:
+    monkeypatch.setattr(bundling, "_MOST_ROWS", 9)
+    with MemorySaver() as saver, MemorySaver() as other:
+        fill(saver)
+        backend = other._backend
+        if first == 0:
+            saver.threads.sync(other)
+            grow(saver, "plain", "c", "d")
+            first = 1
+        other._backend = Counting(backend, first)
+        with pytest.raises(BackendError, match="killed"):
+            saver.threads.sync(other)
+        other._backend = backend
+        assert other.check().ok
+        assert values(other).items() <= values(saver).items()
+        saver.threads.sync(other)
+        assert everything(fresh(other)) == everything(saver)
+        assert saver.threads.sync(other).same == 3
+
+
+def test_whoever_has_moved_on_is_left_alone() -> None:
+    with MemorySaver() as saver, MemorySaver() as other:
+        fill(saver)
+        saver.threads.sync(other)
+        grow(other, "plain", "theirs")
+        grow(saver, "delta", "ours", schema=Delta)
+        grow(other, "delta", "theirs", schema=Delta)
+        before = everything(other)
+        for dry in (True, False):
+            done = saver.threads.sync(other, dry_run=dry)
+            assert (done.ahead, done.same) == (["plain"], 1)
+            assert list(done.conflicts) == ["delta"]
+            assert everything(other) == before
+        done = saver.threads.sync(other, replace=True)
+        assert (done.replaced, done.ahead) == (["delta"], ["plain"])
+        state = story(fresh(other), Delta).get_state(at("delta"))
+        assert state.values["log"] == told("a", "b", "ours")
+        assert other.threads.sync(saver).completed == ["plain"]
+        assert everything(saver) == everything(other)
+
+
+def test_deleted_threads() -> None:
+    with MemorySaver() as saver, MemorySaver() as other:
+        fill(saver)
+        saver.threads.sync(other)
+        saver.delete_thread("plain")
+        other.delete_thread("delta")
+        done = saver.threads.sync(other)
+        assert done.ahead == ["plain"]
+        assert done.conflicts == {"delta": "It was deleted there."}
+        assert other.get_tuple(at("plain"))
+        assert saver.threads.sync(other, delete=True, dry_run=True).deleted == ["plain"]
+        assert other.get_tuple(at("plain"))
+        assert saver.threads.sync(other, delete=True, replace=True).deleted == ["plain"]
+        assert other.get_tuple(at("plain")) is None
+        assert everything(other) == everything(saver)
+        grow(saver, "plain", "anew")
+        assert saver.threads.sync(other, replace=True).replaced == []
+
+
+def test_deleted_here_and_used_there() -> None:
+    with MemorySaver() as saver, MemorySaver() as other:
+        grow(saver, "t", "a")
+        saver.threads.sync(other)
+        saver.delete_thread("t")
+        grow(other, "t", "b")
+        done = saver.threads.sync(other, delete=True)
+        assert list(done.conflicts) == ["t"]
+        assert story(other).get_state(at("t")).values["log"] == told("a", "b")
+
+
+def test_a_dry_run_says_what_would_be_done() -> None:
+    with MemorySaver() as saver, MemorySaver() as other:
+        fill(saver)
+        done = saver.threads.sync(other, dry_run=True)
+        assert sorted(done.put) == NAMES
+        assert not everything(other)
+
+
+def test_the_same_thread_stored_in_another_way() -> None:
+    """Adopted at once, and turn by turn: the rows differ, the checkpoints do not."""
+    source = InMemorySaver()
+    with MemorySaver() as saver, MemorySaver() as other:
+        for number in range(12):
+            grow(source, "t", f"{number}{LONG}")
+            other.threads.adopt(source)
+        saver.threads.adopt(source)
+        wholes = [drive.run(bundling.read_thread("t"), s._backend) for s in (saver, other)]
+        assert set(wholes[0].checkpoints) != set(wholes[1].checkpoints)
+        assert saver.threads.sync(other).same == 1
+
+
+def test_a_store_whose_numbers_have_gaps_gets_the_whole_thread() -> None:
+    with MemorySaver() as saver, MemorySaver() as other:
+        chain = Chain(saver)
+        for n in range(3):
+            chain.put(n=n)
+            for task in ("a", "b", "c"):
+                saver.put_writes(chain.at, [("n", LONG)], task)
+        saver.threads.sync(other)
+        for store in (saver, other):  # the first of three writes is dropped in both
+            drop = ("", chain.at["configurable"]["checkpoint_id"], 1)
+            store._backend.commit(Batch("t", 1, drop_writes=(drop,)))
+        assert saver.threads.sync(other).same == 1
+        # A run that has seen both of the others goes on: it counts by number what it has seen.
+        chain.at = fresh(saver).get_tuple(config()).config
+        chain.put(n=9)
+        assert saver.threads.sync(other).completed == ["t"]
+        assert everything(fresh(other)) == everything(fresh(saver))
+        assert other.check().ok
+
+
+def values(saver: Any) -> dict[Any, Any]:
+    return {place: one["values"] for place, one in everything(fresh(saver)).items()}
+
+
+def test_a_store_that_loses_something_is_found_out() -> None:
+    with MemorySaver() as saver, MemorySaver() as other:
+        fill(saver)
+        commit = other._backend.commit
+
+        def forgetful(change: Any) -> None:
+            if isinstance(change, Batch) and change.writes:
+                change = change._replace(writes=change.writes[:-1])
+            commit(change)
+
+        other._backend.commit = forgetful
+        with pytest.raises(CorruptionError, match="digest"):
+            saver.threads.sync(other, "plain")
+
+
+def test_what_cannot_be_synced() -> None:
+    with MemorySaver() as saver, MemorySaver() as other:
+        with pytest.raises(InvalidArgumentError, match="this one"):
+            saver.threads.sync(saver)
+        with pytest.raises(InvalidArgumentError, match="no saver"):
+            saver.threads.sync("sqlite:///other.db")
+        with pytest.raises(ThreadNotFoundError):
+            saver.threads.sync(other, "nobody")
+
+
+class OnlyAwaited:
+    """A backend without blocking calls."""
+
+    def __init__(self) -> None:
+        self.inner = MemoryBackend()
+
+    async def fetch(self, reads: Any) -> Any:
+        return self.inner.fetch(reads)
+
+    async def commit(self, change: Any) -> None:
+        self.inner.commit(change)
+
+    async def close(self) -> None:
+        self.inner.close()
+
+
+async def test_stores_that_can_only_be_awaited(tmp_path: Path) -> None:
+    source = InMemorySaver()
+    grow(source, "t", "a", "b")
+    one, other = Saver(OnlyAwaited()), Saver(OnlyAwaited())
+    assert (await one.threads.aadopt(source, verify=True)).verified == 8
+    await one.threads.aexport("t", tmp_path / "t.tkb")
+    await other.threads.aimport_(tmp_path / "t.tkb")
+    assert (await one.threads.async_(other)).same == 1
+    with pytest.raises(InvalidArgumentError, match="async"):
+        one.threads.sync(other)
+    for saver in (one, other):
+        assert len([found async for found in saver.alist(at("t"))]) == 8

@@ -1,0 +1,74 @@
+"""Plans: each step is done in either way, and whatever ends one, nothing of it goes on."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from typing import Any
+
+import pytest
+from engine_kit import memory_saver
+
+from threadkeep import plans
+from threadkeep.engine.operations import bundling
+from threadkeep.errors import BackendError
+from threadkeep.plans import aside, on, together
+
+
+def names(saver: Any, where: list[Any]) -> Any:
+    where.append((yield from aside(threading.current_thread)))
+    found = yield from on(saver, bundling.all_threads())
+    both = yield from together(saver, [bundling.all_threads(), bundling.all_threads()])
+    return found, both
+
+
+async def test_steps_in_either_way() -> None:
+    saver, where = memory_saver(), []
+    assert plans.run(names(saver, where)) == ([], [[], []])
+    assert await plans.arun(names(saver, where)) == ([], [[], []])
+    assert where[0] is threading.current_thread()
+    assert where[1] is not threading.current_thread()
+
+
+def failing() -> Any:
+    raise BackendError("full")
+
+
+def catching() -> Any:
+    try:
+        yield from aside(failing)
+    except BackendError as error:
+        text = error.message
+    return (yield from aside(text.upper))
+
+
+async def test_errors_come_to_the_plan() -> None:
+    assert plans.run(catching()) == "FULL"
+    assert await plans.arun(catching()) == "FULL"
+    with pytest.raises(BackendError):
+        plans.run(aside(failing))
+
+
+async def test_a_cancelled_plan_is_closed_after_the_step_under_way() -> None:
+    begun, go, seen = threading.Event(), threading.Event(), []
+
+    def slow() -> None:
+        begun.set()
+        assert go.wait(20)
+        seen.append("done")
+
+    def plan() -> Any:
+        try:
+            yield from aside(slow)
+        finally:
+            seen.append("closed")
+
+    task = asyncio.ensure_future(plans.arun(plan()))
+    await asyncio.to_thread(begun.wait, 20)
+    task.cancel()
+    await asyncio.sleep(0)
+    assert seen == []
+    go.set()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert seen == ["done", "closed"]
