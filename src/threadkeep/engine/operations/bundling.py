@@ -187,6 +187,8 @@ def whole_of(
     checkpoints, writes = _numbered(
         [stored.row for stored in rows.checkpoints], [*writes, *rows.orphans]
     )
+    if entry is not None:
+        entry = entry._replace(revision=0)  # which counts in its own store only
     return WholeThread(
         thread, rows.deleted_at, tuple(segments), tuple(checkpoints), tuple(writes), entry=entry
     )
