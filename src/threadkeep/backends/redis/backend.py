@@ -131,10 +131,15 @@ class AsyncRedisBackend:
 
     # What `spanning.Store` asks for.
 
-    async def threads(self, after: str | None, limit: int) -> list[str]:
-        """Ids in the index, in ascending order, from behind `after` on."""
-        first = b"-" if after is None else b"(" + after.encode()
-        words = ("ZRANGEBYLEX", self._index, first, "+", "LIMIT", 0, limit)
+    async def threads(
+        self, after: str | None, limit: int, *, descending: bool = False
+    ) -> list[str]:
+        """Ids in the index, in order, from behind `after` on."""
+        name, first, last = (
+            ("ZREVRANGEBYLEX", "+", "-") if descending else ("ZRANGEBYLEX", "-", "+")
+        )
+        begin = first if after is None else b"(" + after.encode()
+        words = (name, self._index, begin, last, "LIMIT", 0, limit)
         (found,) = await self._sent([Call(words)])
         return [member.decode() for member in found]
 

@@ -7,11 +7,15 @@ be none is an empty word, or one that begins with an equals sign.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from typing import TypeAlias
 
 from threadkeep.backends.redis.scripts import Word
 from threadkeep.engine.entries import Entry, Touch
 from threadkeep.engine.labels import beginning_of
 from threadkeep.engine.model import Batch, CopyThread
+
+Row: TypeAlias = dict[bytes, bytes] | Sequence[bytes]
+"""A thread's own row: as a command gives it, or a script."""
 
 # -- what scripts are given ------------------------------------------------------------
 
@@ -67,7 +71,9 @@ def entry_words(entry: Entry) -> Iterator[Word]:
 # -- entries ---------------------------------------------------------------------------
 
 
-def _fields(row: Sequence[bytes]) -> dict[bytes, bytes]:
+def _fields(row: Row) -> dict[bytes, bytes]:
+    if isinstance(row, dict):
+        return row
     return dict(zip(row[::2], row[1::2], strict=True))
 
 
@@ -80,7 +86,7 @@ def _labels(fields: Mapping[bytes, bytes]) -> list[str]:
     return sorted(label.decode() for field, label in fields.items() if field.startswith(b"l:"))
 
 
-def unpack_entry(thread: str, row: Sequence[bytes]) -> Entry | None:
+def unpack_entry(thread: str, row: Row) -> Entry | None:
     """The entry in a thread's own row."""
     found = _fields(row)
     if b"state" not in found:

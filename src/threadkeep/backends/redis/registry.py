@@ -16,7 +16,7 @@ from typing import Any, Protocol
 
 from threadkeep.backends.entries import is_meant
 from threadkeep.backends.redis.entries import unpack_entry
-from threadkeep.backends.redis.keys import term_of, times_of
+from threadkeep.backends.redis.keys import keys_of, term_of, times_of
 from threadkeep.backends.redis.reads import Question
 from threadkeep.backends.redis.scripts import Call
 from threadkeep.engine.entries import (
@@ -112,8 +112,10 @@ class Store(Protocol):
     async def said(self, calls: Sequence[Call]) -> list[Any]:
         """The server's answers to some commands."""
 
-    async def threads(self, after: str | None, limit: int) -> list[str]:
-        """Ids of all threads, in ascending order, from behind `after` on."""
+    async def threads(
+        self, after: str | None, limit: int, *, descending: bool = False
+    ) -> list[str]:
+        """Ids of all threads, in order, from behind `after` on."""
 
     async def ask(self, asked: Sequence[tuple[str, Question]]) -> list[Any]:
         """The answer to each question about a thread."""
@@ -131,6 +133,8 @@ async def search(read: SearchThreads, store: Store) -> list[Entry]:
     pages = await _few(read.query, store)
     if pages is None and read.order in _TIMES:
         return await _in_time(read, store, is_behind)
+    if pages is None and read.order == "thread":
+        return await _in_name(read, store)
     best: list[Entry] = []
     first = nlargest if read.descending else nsmallest
     async for found in pages or _all(read.query, store):
@@ -242,6 +246,21 @@ async def _in_time(
     return found[: read.limit]
 
 
+async def _in_name(read: SearchThreads, store: Store) -> list[Entry]:
+    """The first that are meant in the order of their names."""
+    found: list[Entry] = []
+    after = None if read.after is None else read.after[1]
+    size = read.limit
+    while len(found) < read.limit:
+        names = await store.threads(after, size, descending=read.descending)
+        entries = await _entries(names, store)
+        found += [one for one in entries if one is not None and is_meant(one, read.query)]
+        if len(names) < size:
+            break
+        after, size = names[-1], _MANY
+    return found[: read.limit]
+
+
 async def _unlist(key: str, names: Sequence[bytes], store: Store) -> None:
     """Take threads that have no entry out of an order, but for those that now have one."""
     if not names:
@@ -259,5 +278,7 @@ async def _unlist(key: str, names: Sequence[bytes], store: Store) -> None:
 
 
 async def _entries(names: Sequence[str], store: Store) -> list[Entry | None]:
-    rows = await store.ask([(name, Question("entry")) for name in names])
+    # (no script: of this one key a command tells one state, and is three times as fast)
+    keys = [keys_of(store.prefix, name)[0] for name in names]
+    rows = await store.said([Call(("HGETALL", key)) for key in keys])
     return [unpack_entry(name, row) for name, row in zip(names, rows, strict=True)]
