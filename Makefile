@@ -37,10 +37,10 @@ format: ## Put the code into the house style
 servers_postgres := postgres
 servers_redis := redis,postgres
 
-bench: ## Measure against LangGraph's own savers: DATA=conversations.jsonl.gz BACKEND=postgres|redis ARGS='--quick'
+bench: ## Measure against LangGraph's own savers: DATA=conversations.jsonl.gz BACKEND=postgres|redis SUITE=threads ARGS='--quick'
 	@scripts/setup bench
 	@$(if $(servers_$(BACKEND)),scripts/services --only $(servers_$(BACKEND))) $(python) -m bench \
-		$(if $(BACKEND),--backend '$(BACKEND)') $(if $(DATA),--data '$(DATA)') $(ARGS)
+		$(if $(BACKEND),--backend '$(BACKEND)') $(if $(SUITE),--suite '$(SUITE)') $(if $(DATA),--data '$(DATA)') $(ARGS)
 
 lock: ## Write requirements/ anew: UPGRADE=1 takes the newest versions
 	@scripts/lock

@@ -14,8 +14,8 @@ from signal import SIGTERM, signal
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from bench import many, plots, report, savers, targets
 from bench import parts as measured
-from bench import plots, report, savers, targets
 from bench.errors import BenchError
 from bench.parts import PARTS, Setting
 from bench.profiling import profile
@@ -48,6 +48,8 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     add("--quick", action="store_true", help="a shorter run of everything: minutes, not exact")
     add("--smoke", action="store_true", help="the shortest run that shows that all of it works")
     add("--backend", choices=BACKENDS, default="sqlite", help="what is compared (default: sqlite)")
+    add("--suite", choices=("savers", "threads"), default="savers", help="what is measured")
+    add("--threads", type=int, default=100_000, help="how many, with --suite threads")
     add("--only", help=f"some parts of {','.join(PARTS)}")
     add("--savers", help=f"some of {','.join(KINDS)}")
     add("--out", type=Path, default=Path("bench/results"), help="where JSON and plots go")
@@ -69,6 +71,9 @@ def run(setting: Setting, parts: Sequence[str], results: Results, console: Conso
 
 
 def bench(options: argparse.Namespace, console: Console) -> None:
+    if options.suite == "threads":
+        many.run(options.backend, options.threads, options.out, console)
+        return
     sizes = SMOKE if options.smoke else QUICK if options.quick else Sizes()
     usual_kinds, usual_parts = BACKENDS[options.backend]
     kinds = names(list(KINDS), "saver", options.savers or ",".join(usual_kinds))

@@ -1,0 +1,183 @@
+"""The suite `threads`: many threads in one store, found, counted and kept, beside whole scans.
+
+Threads are saved through `put`, the same ones into each saver. What LangGraph's savers cannot be
+asked is what they make a program do: go through `list(None)`. Everything is timed several times
+in turns, and the least of each is told.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass
+from itertools import islice
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+from langgraph.checkpoint.base import BaseCheckpointSaver, Checkpoint
+from langgraph.checkpoint.base.id import uuid6
+from rich.console import Console
+from rich.progress import track
+from rich.table import Table
+
+from bench.savers import KINDS, Kind
+from threadkeep.saver import Saver
+
+PAGE = 50
+USERS = 1000
+REPEATS = 5
+PAIRS = {
+    "sqlite": ("normal", "lg-normal"),
+    "postgres": ("pg", "lg-pg"),
+    "redis": ("redis", "lg-pg"),
+}
+
+
+@dataclass
+class Figure:
+    """What one question took, in milliseconds, and what it found."""
+
+    question: str
+    ours: float
+    peer: float | None
+    found: int
+
+    @property
+    def ratio(self) -> float | None:
+        """How many times faster ours is."""
+        return None if self.peer is None else self.peer / self.ours
+
+
+def fill(saver: BaseCheckpointSaver[Any], count: int, label: str, console: Console) -> float:
+    """Save so many threads of one checkpoint; milliseconds each."""
+    begin = perf_counter()
+    for number in track(range(count), f"{label:32}", console=console, transient=True):
+        config: Any = {"configurable": {"thread_id": f"thread-{number:07}", "checkpoint_ns": ""}}
+        saver.put(config, checkpoint(number), metadata(number), {"messages": 1})
+    return (perf_counter() - begin) / count * 1e3
+
+
+def checkpoint(number: int) -> Checkpoint:
+    return {
+        "v": 4,
+        "id": str(uuid6(clock_seq=number)),
+        "ts": "2026-01-01T00:00:00+00:00",
+        "channel_values": {"messages": [f"message {number} " + "x" * 200]},
+        "channel_versions": {"messages": 1},
+        "versions_seen": {},
+        "updated_channels": ["messages"],
+    }
+
+
+def metadata(number: int) -> Any:
+    return {"source": "loop", "step": 1, "parents": {}, "user_id": f"u{number % USERS}"}
+
+
+def least(question: Callable[[], int]) -> tuple[float, int]:
+    """The least time in milliseconds, and what was found."""
+    times, found = [], 0
+    for _ in range(REPEATS):
+        begin = perf_counter()
+        found = question()
+        times.append(perf_counter() - begin)
+    return min(times) * 1e3, found
+
+
+Question = tuple[str, Callable[[Saver], int], Callable[[BaseCheckpointSaver[Any]], int] | None]
+
+
+def questions(count: int) -> Iterator[Question]:
+    """Each with what is asked of ours, and what a program does with another saver."""
+    yield (f"the newest {PAGE}", page(), lambda saver: len(distinct(saver, {}, PAGE)))
+    yield (
+        f"a user's threads, {PAGE} at most",
+        page(metadata={"user_id": "u7"}),
+        lambda saver: len(distinct(saver, {"user_id": "u7"}, PAGE)),
+    )
+    yield ("how many threads", lambda s: s.threads.count(), lambda s: len(distinct(s, {}, None)))
+    yield (f"page {count // PAGE // 2} by cursor", half_way(count), None)
+    yield ("the largest", page(order="-bytes"), None)
+    yield ("none of them matches", page(min_bytes=10**12), None)
+
+
+def page(**asked: Any) -> Callable[[Saver], int]:
+    return lambda saver: len(saver.threads.search(limit=PAGE, **asked).threads)
+
+
+def half_way(count: int) -> Callable[[Saver], int]:
+    cursors: dict[int, str | None] = {}
+
+    def ask(saver: Saver) -> int:
+        if id(saver) not in cursors:
+            cursor = None
+            for _ in range(max(count // 1000 // 2, 1)):
+                cursor = saver.threads.search(limit=min(1000, count // 2), cursor=cursor).cursor
+            cursors[id(saver)] = cursor
+        return len(saver.threads.search(limit=PAGE, cursor=cursors[id(saver)]).threads)
+
+    return ask
+
+
+def distinct(
+    saver: BaseCheckpointSaver[Any], wanted: dict[str, Any], limit: int | None
+) -> set[str]:
+    """The threads that a scan of all checkpoints meets, up to so many."""
+    names = (t.config["configurable"]["thread_id"] for t in saver.list(None, filter=wanted or None))
+    return set(names if limit is None else islice(names, limit))
+
+
+def run(backend: str, count: int, out: Path, console: Console) -> None:
+    """Fill both stores, ask both, show and write the figures."""
+    ours, peer = (KINDS[key] for key in PAIRS[backend])
+    out.mkdir(parents=True, exist_ok=True)
+    with ExitStack() as stack:
+        for store in {kind.store for kind in (ours, peer)}:
+            if store is not None and store.server:
+                stack.enter_context(store.server())
+        savers = [opened(kind, out / f"many-{kind.key}.db", stack) for kind in (ours, peer)]
+        puts = [
+            fill(saver, count, kind.label, console)
+            for saver, kind in zip(savers, (ours, peer), strict=True)
+        ]
+        figures = [Figure("a put", puts[0], puts[1], count)]
+        figures += [asked(*question, *savers) for question in questions(count)]
+    show(figures, (ours, peer), count, console)
+    rows = [{**asdict(figure), "ratio": figure.ratio} for figure in figures]
+    (out / "threads.json").write_text(json.dumps({"threads": count, "figures": rows}, indent=2))
+
+
+def opened(kind: Kind, path: Path, stack: ExitStack) -> Any:
+    kind.remove(path)
+    stack.callback(kind.remove, path)
+    return stack.enter_context(kind.open(path))
+
+
+def asked(
+    name: str,
+    ask: Callable[[Saver], int],
+    scan: Callable[[BaseCheckpointSaver[Any]], int] | None,
+    ours: Saver,
+    peer: BaseCheckpointSaver[Any],
+) -> Figure:
+    took, found = least(lambda: ask(ours))
+    if scan is None:
+        return Figure(name, took, None, found)
+    theirs, also = least(lambda: scan(peer))
+    if also != found:
+        raise AssertionError(f"{name}: {found} found, and {also} by a scan")
+    return Figure(name, took, theirs, found)
+
+
+def show(figures: list[Figure], kinds: tuple[Kind, Kind], count: int, console: Console) -> None:
+    table = Table(
+        title=f"{count:,} threads of one checkpoint; milliseconds, the least of {REPEATS}"
+    )
+    for name in ("", *(kind.label for kind in kinds), "times faster", "found"):
+        table.add_column(name, justify="left" if not name else "right")
+    for one in figures:
+        peer = "" if one.peer is None else f"{one.peer:,.2f}"
+        ratio = "" if one.ratio is None else f"{one.ratio:,.1f}"
+        table.add_row(one.question, f"{one.ours:,.2f}", peer, ratio, f"{one.found:,}")
+    console.print(table)
