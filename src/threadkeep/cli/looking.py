@@ -17,7 +17,9 @@ from rich.text import Text
 
 from threadkeep.cli.drawing import line
 from threadkeep.cli.stores import reading, url_of
-from threadkeep.errors import InvalidArgumentError, NotFoundError, UnknownTypeError
+from threadkeep.engine.calls import Place
+from threadkeep.engine.operations.context import not_found
+from threadkeep.errors import InvalidArgumentError, UnknownTypeError
 from threadkeep.readable.checkpoints import View
 
 
@@ -37,7 +39,7 @@ def found(
     """The checkpoint, or the thread's head.
 
     Raises:
-        NotFoundError: there is none.
+        ThreadNotFoundError, CheckpointNotFoundError: there is none.
         UnknownTypeError: it holds a class of the program, whose module was not named.
     """
     load(modules)
@@ -47,7 +49,7 @@ def found(
         except UnknownTypeError as error:
             raise with_hint(error) from error
     if one is None:
-        raise NotFoundError(thread=thread, namespace=namespace, checkpoint=checkpoint)
+        raise not_found(Place(thread, namespace, checkpoint))
     return one
 
 
@@ -86,15 +88,15 @@ def head_line(view: View) -> Text:
         (f"thread {view.thread}", "bold"),
         f"namespace {view.namespace}" if view.namespace else "",
         (view.id, "yellow"),
-        moment(view),
+        moment(view.time),
         f"{step} ({view.source})" if view.source else step,
         f"next: {', '.join(view.next)}" if view.next else "",
     )
 
 
-def moment(view: View) -> str:
-    """When it was made, to the second."""
-    return view.time[:19].replace("T", " ")
+def moment(time: str) -> str:
+    """An ISO time, to the second."""
+    return time[:19].replace("T", " ")
 
 
 def place(view: View) -> dict[str, Any]:

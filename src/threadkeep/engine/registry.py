@@ -9,13 +9,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from langgraph.checkpoint.serde.types import INTERRUPT, RESUME
+from langgraph.checkpoint.serde.types import INTERRUPT
 
 from threadkeep.engine import labels
 from threadkeep.engine.entries import Move, Touch
 from threadkeep.engine.lifecycle import Cause, move
 from threadkeep.engine.model import HIDDEN, CheckpointRow, StoredCheckpoint, WriteRow
-from threadkeep.engine.rows import unpack_writes
+from threadkeep.engine.rows import counting
+from threadkeep.engine.steps import tasks
 from threadkeep.langgraph_names import DELTA_COUNTERS
 
 LAG = 1_000_000
@@ -60,12 +61,13 @@ def of_checkpoint(
 def of_writes(
     row: WriteRow, channels: tuple[str, ...], size: int, now: int, *, is_latest: bool
 ) -> Touch:
-    """What pending writes mean: of the head's (`is_latest`), some begin or end a wait."""
+    """What pending writes mean: of the head's (`is_latest`), an interrupt begins a wait.
+
+    None ends one, as other tasks may wait at the same checkpoint: the next checkpoint does.
+    """
     moves: tuple[Move, ...] = ()
     if not row.ns and is_latest and INTERRUPT in channels:
         moves = (move(Cause.INTERRUPT, row.checkpoint_id),)
-    elif not row.ns and RESUME in channels:
-        moves = (move(Cause.RESUME, row.checkpoint_id),)
     return Touch(size + row_size(row), at=now if moves else None, moves=moves)
 
 
@@ -118,19 +120,12 @@ def of_rows(
     if not heads:
         return Touch(size, whole=True)
     head = heads[-1]
-    cause = Cause.INTERRUPT if waits(head) else Cause.SAVE
+    writes = counting(head.writes, None)
+    asked = tasks([(write.task_id, write.channel) for write in writes])
+    cause = Cause.INTERRUPT if asked.waiting else Cause.SAVE
     # (what may have been said of later ones, which are gone, is over)
     moves = (move(Cause.RESUME, AFTER_ALL), move(cause, head.row.id))
     return Touch(size, whole=True, moves=moves)
-
-
-def waits(stored: StoredCheckpoint) -> bool:
-    """Whether an interrupt waits at the checkpoint: nothing has answered the last one."""
-    last = None
-    for row in stored.writes:
-        channels = {write.channel for write in unpack_writes(row)}
-        last = INTERRUPT if INTERRUPT in channels else RESUME if RESUME in channels else last
-    return last == INTERRUPT
 
 
 def row_size(row: CheckpointRow | WriteRow) -> int:

@@ -16,9 +16,7 @@ PARENTS = st.dictionaries(IDS, st.none() | IDS | st.just("absent"), min_size=1)
 
 def made(parents, pruned=()):
     shown = {
-        id: Shown(id, parent, "", {"step": 1}, asks=False)
-        for id, parent in parents.items()
-        if id not in pruned
+        id: Shown(id, parent, "", {"step": 1}) for id, parent in parents.items() if id not in pruned
     }
     hidden = {id: parent for id, parent in parents.items() if id in pruned}
     return tree("t", "", shown, hidden) if shown else None

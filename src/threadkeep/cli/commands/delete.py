@@ -14,7 +14,7 @@ from threadkeep.cli.stores import url_of, writing
 from threadkeep.cli.terminal import Output, clean
 from threadkeep.engine.model import ThreadSize
 from threadkeep.engine.operations.inspection import all_sizes
-from threadkeep.errors import InvalidArgumentError, NotFoundError
+from threadkeep.errors import InvalidArgumentError, ThreadNotFoundError
 from threadkeep.saver import Saver
 
 
@@ -49,12 +49,12 @@ def _sizes(saver: Saver, threads: list[str]) -> list[ThreadSize]:
     """How much each takes.
 
     Raises:
-        NotFoundError: one holds nothing.
+        ThreadNotFoundError: one holds nothing.
     """
     found = {one.thread: one for one in saver.run(all_sizes()).threads}
     for name in threads:
         if name not in found:
-            raise NotFoundError(thread=name, hint="Nothing was deleted.")
+            raise ThreadNotFoundError(thread=name, hint="Nothing was deleted.")
     return [found[name] for name in threads]
 
 

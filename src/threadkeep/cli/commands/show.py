@@ -13,7 +13,8 @@ from threadkeep.cli.drawing import cut, indented, line, size, table, text
 from threadkeep.cli.looking import found, head_line, place
 from threadkeep.cli.parameters import AsJson, Checkpoint, Full, Imports, Namespace, Thread, Url
 from threadkeep.cli.terminal import Output, compact
-from threadkeep.readable.checkpoints import View, own, view
+from threadkeep.engine.steps import own
+from threadkeep.readable.checkpoints import View, view
 from threadkeep.readable.messages import Message, conversation
 from threadkeep.readable.values import Summary, summary
 
