@@ -112,8 +112,8 @@ def refused(store, capsys):
 
 def test_a_conversation(told):
     lines = told("show", "waits")
-    assert lines[0].startswith("thread waits  ")
-    assert lines[0].endswith("step 2 (loop)  next: human")
+    assert lines[0].startswith("thread waits  suspended  updated ")
+    assert lines[1].endswith("step 2 (loop)  next: human")
     text = "\n".join(lines)
     assert "human\n  A refund, please.\n" in text
     assert 'ai\n  Let me see.\n  calls find_order {"number": 1207} [call_1]\n' in text

@@ -73,6 +73,19 @@ class Branches:
     forks: tuple[str, ...]
     checkpoints: Mapping[str, BranchCheckpoint]
 
+    def since_fork(self, id: str) -> tuple[str, ...]:
+        """What led to this checkpoint alone, oldest first: from behind the fork, or from a root.
+
+        Args:
+            id: a checkpoint of the tree; the last that is told.
+        """
+        found = [id]
+        above = self.checkpoints[id].above
+        while above is not None and len(self.checkpoints[above].children) == 1:
+            found.append(above)
+            above = self.checkpoints[above].above
+        return tuple(reversed(found))
+
 
 class Around(NamedTuple):
     """What a checkpoint's rows say of the steps before and after it; see `BranchCheckpoint`."""

@@ -94,6 +94,17 @@ def test_thousands_of_checkpoints_are_read_in_pages_and_no_value_is_decoded():
     assert codec.decoded == 0
 
 
+@given(PARENTS)
+def test_what_led_to_a_checkpoint_alone(parents):
+    found = made(parents)
+    for id in found.checkpoints:
+        *ways, last = found.since_fork(id)
+        assert last == id
+        assert all(len(found.checkpoints[way].children) == 1 for way in ways)
+        above = found.checkpoints[(*ways, last)[0]].above
+        assert above is None or above in found.forks
+
+
 def test_hidden_ancestors_are_read_in_stretches():
     backend = Counted()
     saver = Saver(backend)

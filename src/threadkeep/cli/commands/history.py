@@ -10,12 +10,11 @@ from rich.tree import Tree
 
 from threadkeep.cli.app import Panel, command
 from threadkeep.cli.drawing import line, text
-from threadkeep.cli.looking import load, moment, with_hint
+from threadkeep.cli.looking import load, made_by, moment, naming_modules
 from threadkeep.cli.parameters import AsJson, Imports, Thread, Url
 from threadkeep.cli.stores import reading, url_of
 from threadkeep.cli.terminal import Output
 from threadkeep.engine.branches import BranchCheckpoint, Branches
-from threadkeep.errors import UnknownTypeError
 from threadkeep.readable.ancestry import Branch, Spot, layout
 
 
@@ -54,13 +53,10 @@ def history(
 
 def _read(url: str, thread: str, namespace: str | None) -> dict[str, Branches]:
     """The trees that are meant, by namespace."""
-    with reading(url) as saver:
-        try:
-            if namespace is None:
-                return saver.threads.all_branches(thread)
-            return {namespace: saver.threads.branches(thread, namespace)}
-        except UnknownTypeError as error:  # (metadata may hold anything)
-            raise with_hint(error) from error
+    with reading(url) as saver, naming_modules():  # (metadata may hold anything)
+        if namespace is None:
+            return saver.threads.all_branches(thread)
+        return {namespace: saver.threads.branches(thread, namespace)}
 
 
 def _newest(trees: dict[str, Branches], limit: int) -> list[Spot]:
@@ -129,7 +125,7 @@ def _line(ns: str, one: BranchCheckpoint) -> Text:
     return line(
         (one.id, "yellow"),
         moment(one.time),
-        f"{one.source or ''} {'' if one.step is None else one.step}".strip(),
+        made_by(one.source, one.step),
         f"wrote: {', '.join(one.written)}" if one.written else "",
         (f"next: {', '.join(following)}" if following else "", "cyan"),
         ("waits" if one.waiting else "was interrupted" if one.asked else "", "bold yellow"),
