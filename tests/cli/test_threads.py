@@ -185,7 +185,7 @@ def test_what_is_known_of_a_thread_is_changed(told, refused):
     assert told("threads", "t", "--json")["thread"] == changed
     (line,) = told("pin", "t")
     assert line.startswith("thread t  created  pinned  updated ")
-    assert line.endswith(" 0 bytes  b  plan=pro")
+    assert line.endswith(" 0 bytes  tags: b  plan=pro")
     assert told("create", "forever", "--ttl", "never", "--json")["thread"]["ttl"] is None
 
 

@@ -33,7 +33,7 @@ def in_a_line(one: ThreadInfo) -> Text:
         f"{size(one.bytes)} bytes",
         f"ttl {_length(one.ttl)}" if one.ttl is not None else "",
         f"forked from {one.forked_from[0]}" if one.forked_from is not None else "",
-        (_tags(one), "cyan"),
+        (f"tags: {_tags(one)}" if one.tags else "", "cyan"),
         _metadata(one),
     )
 
