@@ -18,7 +18,7 @@ import psycopg
 from threadkeep.backends.postgres import PostgresBackend
 from threadkeep.testing.records import uid
 
-TABLES = ("checkpoints", "writes", "segments", "threads", "thread_labels")
+TABLES = ("checkpoints", "writes", "segments", "threads", "thread_labels", "heaps")
 _SCHEMAS = 4  # a test uses no more folders at a time
 
 
@@ -84,8 +84,8 @@ def monthly(schema: str) -> None:
 
 
 def hashed(schema: str) -> None:
-    """All tables in partitions by a hash of the thread's id."""
-    for table in TABLES:
+    """All tables of threads in partitions by a hash of the thread's id."""
+    for table in (table for table in TABLES if table != "heaps"):
         name, new = f"{schema}.{table}", f"{schema}.hashed_{table}"
         text = f"CREATE TABLE {new} (LIKE {name} INCLUDING ALL) PARTITION BY HASH (thread_id);"
         for n in range(4):

@@ -81,6 +81,11 @@ def tags(labels: Iterable[str]) -> tuple[str, ...]:
     return tuple([json.loads(label) for label in labels if label.startswith('"')])
 
 
+def without_tags(labels: Iterable[str]) -> tuple[str, ...]:
+    """The metadata among the labels, as labels."""
+    return tuple([label for label in labels if label.startswith("[")])
+
+
 def metadata(labels: Iterable[str]) -> dict[str, Any]:
     """The metadata among the labels."""
     return dict([json.loads(label) for label in labels if label.startswith("[")])

@@ -4,7 +4,8 @@ Only the table lives here, and what reads it. Invariant: whatever a call does, a
 one of these states, and gets into another only as the table says.
 
 A thread is `CREATED` by name, before anything is saved; `ACTIVE` once something is;
-`SUSPENDED` while an interrupt waits for an answer; `DELETED` while its tombstone stands.
+`SUSPENDED` while an interrupt waits for an answer; `FORKED` from another one, before anything is
+saved in it (an interrupt may wait there, too); `DELETED` while its tombstone stands.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ class State(StrEnum):
     CREATED = "created"
     ACTIVE = "active"
     SUSPENDED = "suspended"
+    FORKED = "forked"
     DELETED = "deleted"
 
 
@@ -30,6 +32,7 @@ class Cause(StrEnum):
     """What can move a thread from one state to another."""
 
     CREATE = "create"  # `threads.create`
+    FORK = "fork"  # `threads.fork`, for the new thread
     SAVE = "save"  # a checkpoint of the root namespace
     INTERRUPT = "interrupt"  # a task waits for an answer
     RESUME = "resume"  # the wait is over where it was, as what waited is gone
@@ -48,9 +51,10 @@ _NEW = ("", State.DELETED)
 TABLE: Mapping[Cause, Step] = MappingProxyType(
     {
         Cause.CREATE: Step(_NEW, State.CREATED),
-        Cause.SAVE: Step((*_NEW, State.CREATED, State.SUSPENDED), State.ACTIVE),
+        Cause.FORK: Step((*_NEW, State.CREATED), State.FORKED),
+        Cause.SAVE: Step((*_NEW, State.CREATED, State.FORKED, State.SUSPENDED), State.ACTIVE),
         Cause.INTERRUPT: Step(("", *State), State.SUSPENDED),
-        Cause.RESUME: Step((State.SUSPENDED,), State.ACTIVE),
+        Cause.RESUME: Step((State.SUSPENDED, State.FORKED), State.ACTIVE),
         Cause.DELETE: Step(("", *State), State.DELETED),
     }
 )

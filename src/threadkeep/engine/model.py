@@ -231,7 +231,8 @@ class ThreadRows:
     """All rows of a thread, and where its segments are.
 
     Checkpoints (hidden too) by ns, then id ascending, each with its own writes; orphans
-    are writes whose checkpoint is not there.
+    are writes whose checkpoint is not there. `family` are the other threads that share the
+    segments, in ascending order: what one of them does not need, another may.
     """
 
     generation: int
@@ -239,6 +240,7 @@ class ThreadRows:
     checkpoints: tuple[StoredCheckpoint, ...]
     orphans: tuple[WriteRow, ...]
     segments: tuple[SegmentInfo, ...]
+    family: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -283,7 +285,8 @@ class ReadSizes:
 class ThreadSize:
     """How many rows a thread has (hidden checkpoints count), and their contents in bytes.
 
-    `row_bytes` are those of checkpoints and writes, `segment_bytes` of segments' data.
+    `row_bytes` are those of checkpoints and writes, `segment_bytes` of segments' data. Segments
+    that several threads share count for the first of these.
     """
 
     thread: str
@@ -357,7 +360,8 @@ class WritesFence(NamedTuple):
 class RowsFence:
     """Holds if the thread has exactly this many checkpoint rows and write rows.
 
-    Then nobody has added one since they were read, and what looked unused still is.
+    Then nobody has added one since they were read, and what looked unused still is. The rows of
+    all threads that share its segments count.
     """
 
     checkpoints: int
@@ -376,7 +380,8 @@ class Batch(NamedTuple):
     `ConflictError`. Then `drop_segments` (each only where log, start and count all match),
     then `segments`: one that is there with the same bytes is skipped, one that overlaps
     stored positions in any other way is a `SegmentTakenError`. Checkpoint rows replace
-    by (ns, id). Drops of what is absent are harmless. `bump` raises the generation.
+    by (ns, id). Drops of what is absent are harmless. `bump` raises the generation, of all
+    threads that share the segments.
     `now` is the time in microseconds since 1970.
 
     Last comes the registry: of an `entry`, its state, labels, pin, ttl and origin are the
@@ -405,9 +410,10 @@ class Batch(NamedTuple):
 class DropThread:
     """Remove everything of a thread and leave a tombstone.
 
-    `deleted_at` becomes `now`, the generation is raised. A thread that never was gets
-    the tombstone too. Its entry says "deleted" and the time, and nothing else. `now` 0 leaves no
-    tombstone, and no entry: the thread was never deleted.
+    Segments that others share go with the last of these. `deleted_at` becomes `now`, the
+    generation is raised. A thread that never was gets the tombstone too. Its entry says "deleted"
+    and the time, and nothing else. `now` 0 leaves no tombstone, and no entry: the thread was
+    never deleted.
     """
 
     thread: str
@@ -427,5 +433,34 @@ class CopyThread:
     target: str
     now: int
 
+    @property
+    def thread(self) -> str:
+        """The thread that is written to."""
+        return self.target
 
-Change: TypeAlias = Batch | DropThread | CopyThread
+
+@dataclass(frozen=True, slots=True)
+class ForkThread:
+    """Let `target` begin with some rows of `source`, sharing its segments where the store can.
+
+    Elsewhere they are copied. `checkpoints` (ns, id) and `writes` (ns, checkpoint id, seq) are
+    the target's, as they are; those that are not there are left out. `StaleThreadError` if
+    `generation` is not the source's own, `ThreadExistsError` if the target holds rows. The target's
+    tombstone is cleared, its generation raised, and `entry`, as of `now`, is its own.
+    """
+
+    source: str
+    target: str
+    now: int
+    generation: int
+    checkpoints: tuple[tuple[str, str], ...]
+    writes: tuple[tuple[str, str, int], ...]
+    entry: Entry
+
+    @property
+    def thread(self) -> str:
+        """The thread that is written to."""
+        return self.target
+
+
+Change: TypeAlias = Batch | DropThread | CopyThread | ForkThread

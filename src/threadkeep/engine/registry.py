@@ -120,12 +120,16 @@ def of_rows(
     if not heads:
         return Touch(size, whole=True)
     head = heads[-1]
-    writes = counting(head.writes, None)
-    asked = tasks([(write.task_id, write.channel) for write in writes])
-    cause = Cause.INTERRUPT if asked.waiting else Cause.SAVE
+    cause = Cause.INTERRUPT if waits(head) else Cause.SAVE
     # (what may have been said of later ones, which are gone, is over)
     moves = (move(Cause.RESUME, AFTER_ALL), move(cause, head.row.id))
     return Touch(size, whole=True, moves=moves)
+
+
+def waits(stored: StoredCheckpoint) -> bool:
+    """Whether an interrupt waits at a checkpoint that nothing came after."""
+    writes = counting(stored.writes, None)
+    return bool(tasks([(write.task_id, write.channel) for write in writes]).waiting)
 
 
 def row_size(row: CheckpointRow | WriteRow) -> int:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from threadkeep.testing.batches import BatchContract
 from threadkeep.testing.concurrency import ConcurrencyContract
 from threadkeep.testing.fences import FenceContract
+from threadkeep.testing.forks import ForkContract
 from threadkeep.testing.groups import GroupContract
 from threadkeep.testing.reads import ReadContract
 from threadkeep.testing.registry import RegistryContract
@@ -24,6 +25,7 @@ class BackendContract(
     FenceContract,
     ThreadContract,
     RegistryContract,
+    ForkContract,
     GroupContract,
     ConcurrencyContract,
 ):

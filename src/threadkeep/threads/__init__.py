@@ -8,6 +8,7 @@ same operation serves it.
 from threadkeep.differences import Change, ChannelDiff, DiffSide, StateDiff, TextEdit
 from threadkeep.threads.branches import BranchCheckpoint, Branches, Branching
 from threadkeep.threads.diff import Comparing
+from threadkeep.threads.forks import Forks
 from threadkeep.threads.info import ThreadInfo, ThreadPage
 from threadkeep.threads.registry import Registry
 from threadkeep.threads.versions import ChannelVersion, Versions
@@ -27,5 +28,5 @@ __all__ = [
 ]
 
 
-class Threads(Branching, Comparing, Registry, Versions):
+class Threads(Branching, Comparing, Registry, Versions, Forks):
     """The threads of a store; each method has an `a` twin that is awaited."""

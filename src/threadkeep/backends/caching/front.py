@@ -27,7 +27,7 @@ from threadkeep.backends.caching.kept import Fresh, Kept
 from threadkeep.backends.caching.shelf import Cache
 from threadkeep.backends.logs import Log, add, between, missing
 from threadkeep.backends.straight import Straight, StraightGrouping, finish
-from threadkeep.engine.model import Batch, Change, CopyThread, Read, ReadSegments, Segment
+from threadkeep.engine.model import Batch, Change, Read, ReadSegments, Segment
 from threadkeep.errors import InvalidArgumentError, ThreadkeepError
 
 Hots: TypeAlias = tuple[HotStore, HotStore]
@@ -75,9 +75,7 @@ class AsyncCached:
 
     async def _note(self, change: Change) -> None:
         """Keep what was just stored; let go of what is there no more."""
-        if not isinstance(change, Batch):
-            await self._let_go(change.target if isinstance(change, CopyThread) else change.thread)
-        elif change.bump:
+        if not isinstance(change, Batch) or change.bump:
             await self._let_go(change.thread)
         elif change.generation is not None and (change.segments or change.drop_segments):
             segments, drops = change.segments, change.drop_segments

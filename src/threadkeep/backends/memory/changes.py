@@ -21,6 +21,7 @@ from threadkeep.engine.model import (
     CopyThread,
     DropThread,
     Fence,
+    ForkThread,
     HeadFence,
     RowsFence,
     Segment,
@@ -48,23 +49,31 @@ def _apply(threads: Threads, batch: Batch) -> None:
     thread = known or Thread()
     _check_thread(batch, thread)
     for fence in batch.fences:
-        _FENCES[type(fence)](batch, fence, thread)
+        _FENCES[type(fence)](batch, fence, thread, threads)
     _move_segments(batch, thread)
     _move_rows(batch, thread)
+    if known is None:
+        threads[batch.thread] = thread
+        thread.heap.members.add(batch.thread)
     if batch.bump:
-        thread.generation += 1
+        _bump(threads, thread)
     if batch.entry is not None:
         replace_entry(thread, batch.entry)
     if batch.touch is not None:
         touch(thread, batch.thread, batch.touch, batch.now)
-    if known is None:
-        threads[batch.thread] = thread
+
+
+def _bump(threads: Threads, thread: Thread) -> None:
+    for name in thread.heap.members:
+        threads[name].generation += 1
 
 
 def _drop(threads: Threads, change: DropThread) -> None:
     gone, before = Thread(), threads.get(change.thread, EMPTY)
     gone.generation = before.generation + 1
     gone.deleted_at = change.now
+    before.heap.members.discard(change.thread)
+    gone.heap.members.add(change.thread)
     bury(gone, change.thread, before)
     threads[change.thread] = gone
 
@@ -77,7 +86,36 @@ def _copy(threads: Threads, change: CopyThread) -> None:
     if target.holds_checkpoints() or source is target:
         raise ThreadExistsError(thread=change.target)
     copy = threads[change.target] = _copied(source, generation=target.generation + 1)
+    target.heap.members.discard(change.target)
+    copy.heap.members.add(change.target)
     copy_entry(copy, change.target, source, target, change.now)
+
+
+def _fork(threads: Threads, change: ForkThread) -> None:
+    source = threads.get(change.source, EMPTY)
+    target = threads.get(change.target, EMPTY)
+    if source.generation != change.generation:
+        raise StaleThreadError(thread=change.source)
+    if target.holds_checkpoints() or source is target:
+        raise ThreadExistsError(thread=change.target)
+    fork = threads[change.target] = Thread()
+    target.heap.members.discard(change.target)
+    fork.heap = source.heap
+    fork.heap.members.add(change.target)
+    fork.generation, fork.revision = target.generation + 1, target.revision
+    _take_over(source, fork, change)
+    replace_entry(fork, change.entry)
+    fork.size = change.entry.size
+
+
+def _take_over(source: Thread, fork: Thread, change: ForkThread) -> None:
+    """The rows that the change names, as they are."""
+    for row in source.rows():
+        if (row.ns, row.id) in change.checkpoints:
+            fork.namespace(row.ns).put(row)
+    for write in source.writes():
+        if (write.ns, write.checkpoint_id, write.seq) in change.writes:
+            fork.namespace(write.ns).writes.setdefault(write.checkpoint_id, []).append(write)
 
 
 def _copied(source: Thread, *, generation: int) -> Thread:
@@ -103,7 +141,7 @@ def _check_thread(batch: Batch, thread: Thread) -> None:
         raise StaleThreadError(thread=batch.thread)
 
 
-def _check_head(batch: Batch, fence: HeadFence, thread: Thread) -> None:
+def _check_head(batch: Batch, fence: HeadFence, thread: Thread, _: Threads) -> None:
     namespace = thread.namespaces.get(fence.ns, EMPTY_NAMESPACE)
     first = 0 if fence.expected is None else bisect_right(namespace.ids, fence.expected)
     own = {row.id for row in batch.checkpoints if row.ns == fence.ns}
@@ -112,22 +150,23 @@ def _check_head(batch: Batch, fence: HeadFence, thread: Thread) -> None:
             raise ConflictError(thread=batch.thread, namespace=fence.ns, checkpoint=key)
 
 
-def _check_writes(batch: Batch, fence: WritesFence, thread: Thread) -> None:
+def _check_writes(batch: Batch, fence: WritesFence, thread: Thread, _: Threads) -> None:
     namespace = thread.namespaces.get(fence.ns, EMPTY_NAMESPACE)
     rows = namespace.writes.get(fence.checkpoint_id, ())
     if any(row.run != fence.run and row.seq > fence.seen for row in rows):
         raise ConflictError(thread=batch.thread, namespace=fence.ns, checkpoint=fence.checkpoint_id)
 
 
-def _check_rows(batch: Batch, fence: RowsFence, thread: Thread) -> None:
-    spaces = thread.namespaces.values()
+def _check_rows(batch: Batch, fence: RowsFence, thread: Thread, threads: Threads) -> None:
+    family = [threads[name] for name in thread.heap.members]
+    spaces = [space for member in family for space in member.namespaces.values()]
     checkpoints = sum(len(space.ids) for space in spaces)
     writes = sum(len(rows) for space in spaces for rows in space.writes.values())
     if (checkpoints, writes) != (fence.checkpoints, fence.writes):
         raise ConflictError(thread=batch.thread)
 
 
-def _check_entry(batch: Batch, fence: EntryFence, thread: Thread) -> None:
+def _check_entry(batch: Batch, fence: EntryFence, thread: Thread, _: Threads) -> None:
     if (thread.revision if thread.entry is not None else 0) != fence.revision:
         raise ConflictError(thread=batch.thread)
 
@@ -161,7 +200,7 @@ def _move_rows(batch: Batch, thread: Thread) -> None:
         thread.namespace(ns).hide(key)
 
 
-_FENCES: dict[type[Fence], Callable[[Batch, Any, Thread], None]] = {
+_FENCES: dict[type[Fence], Callable[[Batch, Any, Thread, Threads], None]] = {
     HeadFence: _check_head,
     WritesFence: _check_writes,
     RowsFence: _check_rows,
@@ -172,4 +211,5 @@ _CHANGES: dict[type[Change], Callable[[Threads, Any], None]] = {
     Batch: _apply,
     DropThread: _drop,
     CopyThread: _copy,
+    ForkThread: _fork,
 }

@@ -132,7 +132,12 @@ def _thread(threads: Threads, read: ReadThread) -> ThreadRows:
             orphans += namespace.writes[key]
     places = (SegmentInfo(s.log, s.start, s.count, len(s.data)) for s in thread.segments())
     return ThreadRows(
-        thread.generation, thread.deleted_at, tuple(checkpoints), tuple(orphans), tuple(places)
+        thread.generation,
+        thread.deleted_at,
+        tuple(checkpoints),
+        tuple(orphans),
+        tuple(places),
+        tuple(sorted(thread.heap.members - {read.thread})),
     )
 
 
@@ -164,7 +169,8 @@ def _sizes(threads: Threads, read: ReadSizes) -> Sizes:
 
 
 def _size(name: str, thread: Thread) -> ThreadSize:
-    rows, writes, segments = list(thread.rows()), list(thread.writes()), list(thread.segments())
+    rows, writes = list(thread.rows()), list(thread.writes())
+    segments = list(thread.segments()) if name == min(thread.heap.members) else []
     row_bytes = sum(len(r.metadata) + len(r.exact or b"") + len(r.manifest) for r in rows)
     row_bytes += sum(len(write.body) for write in writes)
     segment_bytes = sum(len(segment.data) for segment in segments)

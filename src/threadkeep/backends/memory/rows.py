@@ -100,16 +100,26 @@ class Namespace:
                 yield row
 
 
+class Heap:
+    """The logs of a thread, or of several that share them, whose names are its `members`."""
+
+    __slots__ = ("logs", "members")
+
+    def __init__(self) -> None:
+        self.logs: dict[int, Log] = {}
+        self.members: set[str] = set()
+
+
 class Thread:
     """All rows of one thread."""
 
-    __slots__ = ("deleted_at", "entry", "generation", "logs", "namespaces", "revision", "size")
+    __slots__ = ("deleted_at", "entry", "generation", "heap", "namespaces", "revision", "size")
 
     def __init__(self) -> None:
         self.generation = 0
         self.deleted_at = 0
         self.namespaces: dict[str, Namespace] = {}
-        self.logs: dict[int, Log] = {}
+        self.heap = Heap()
         self.entry: Entry | None = None
         self.size = 0
         self.revision = 0
@@ -120,6 +130,11 @@ class Thread:
         if found is None:
             found = self.namespaces[ns] = Namespace()
         return found
+
+    @property
+    def logs(self) -> dict[int, Log]:
+        """Its logs by number."""
+        return self.heap.logs
 
     def log(self, number: int) -> Log:
         """The log, made where it is not there yet."""

@@ -10,7 +10,7 @@ import re
 
 _SCHEMA = re.compile(r"^\d+; \d+ \d+ SCHEMA - (.+) \S+$", re.MULTILINE)
 _CONSTRAINT = re.compile(r"^\d+; \d+ \d+ CONSTRAINT ")  # a primary key or the like; no foreign key
-_TABLES = ("threads", "checkpoints", "writes", "segments", "thread_labels")
+_TABLES = ("threads", "checkpoints", "writes", "segments", "thread_labels", "heaps")
 
 
 def holds_tables(contents: str, schema: str) -> bool:

@@ -93,7 +93,8 @@ class AsyncPostgresBackend:
         threads = {thread for change in given for thread in changes.locked(change)}
         if len(threads) > 1 and len(given) > 1:
             # All are locked first, in one order: so no two groups wait for each other.
-            statements.insert(0, self._ready(changes.locking(threads)))
+            locks = changes.locking(threads)
+            statements = [*map(self._ready, locks), *statements]
         losses: list[Exception] = []
         with self._named():
             answers = await self._answered(statements, NEWEST_STATE, losses)

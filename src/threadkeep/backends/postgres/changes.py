@@ -16,7 +16,7 @@ from psycopg.types.numeric import Int8
 from threadkeep.backends.postgres import metadata, registry
 from threadkeep.backends.postgres.statement import Statement
 from threadkeep.backends.postgres.text import pack_text
-from threadkeep.engine.entries import EntryFence
+from threadkeep.engine.entries import EntryFence, Touch
 from threadkeep.engine.model import (
     Batch,
     Change,
@@ -24,6 +24,7 @@ from threadkeep.engine.model import (
     CopyThread,
     DropThread,
     Fence,
+    ForkThread,
     HeadFence,
     RowsFence,
     Segment,
@@ -82,18 +83,25 @@ def statement(change: Change) -> Statement:
 
 def locked(change: Change) -> tuple[str, ...]:
     """The threads that a change locks, in the order in which it does."""
-    if isinstance(change, CopyThread):
+    if isinstance(change, CopyThread | ForkThread):
         return tuple(sorted((change.source, change.target)))
     return (change.thread,)
 
 
-def locking(threads: Iterable[str]) -> Statement:
-    """What locks several threads, in the order of their names."""
-    return Statement(
-        "SELECT FROM {schema}.threads WHERE thread_id = ANY(%s) ORDER BY thread_id"
-        " FOR NO KEY UPDATE",
-        (sorted(map(pack_text, threads)),),
-    )
+def locking(threads: Iterable[str]) -> tuple[Statement, ...]:
+    """What locks several threads, in the order of their names, and then what they share."""
+    names = (sorted(map(pack_text, threads)),)
+    return tuple([Statement(text, names) for text in (_LOCK_THREADS, _LOCK_HEAPS)])
+
+
+_LOCK_THREADS = """
+SELECT FROM {schema}.threads WHERE thread_id = ANY(%s) ORDER BY thread_id FOR NO KEY UPDATE
+"""
+_LOCK_HEAPS = """
+SELECT FROM {schema}.heaps WHERE heap IN (
+    SELECT t.heap FROM {schema}.threads t WHERE t.thread_id = ANY(%s))
+ORDER BY heap FOR NO KEY UPDATE
+"""
 
 
 # -- batches -------------------------------------------------------------------------
@@ -258,8 +266,48 @@ def _copy(change: CopyThread) -> Statement:
     return Statement("SELECT refusal FROM {schema}.copy_thread(%s, %s, %s)", values)
 
 
+def _fork(change: ForkThread) -> Statement:
+    columns: list[Any] = [
+        *(list(column) for column in _transposed(map(_key, change.checkpoints), 2)),
+        *(list(column) for column in _transposed(map(_write_key, change.writes), 3)),
+    ]
+    told = registry.arguments(
+        Batch(
+            change.target,
+            change.now,
+            entry=change.entry,
+            touch=Touch(change.entry.size, whole=True),
+        )
+    )
+    target = pack_text(change.target)
+    values = [pack_text(change.source), target, Int8(change.generation), *columns]
+    values += [target, Int8(change.now), *[value for _, given in told for value in given]]
+    arguments = ", ".join(["%s", "%s", *[argument for argument, _ in told]])
+    return Statement(_FORK.replace("{told}", arguments), tuple(values))
+
+
+_FORK = """
+WITH done AS MATERIALIZED (
+    SELECT refusal FROM {schema}.fork_thread(
+        %s, %s, %s, %s::text[], %s::text[], %s::text[], %s::text[], %s::bigint[]))
+SELECT done.refusal, NULL, NULL,
+    CASE WHEN done.refusal IS NULL THEN {schema}.register({told})::text END
+FROM done
+"""
+
+
+def _write_key(key: tuple[str, str, int]) -> _Row:
+    ns, checkpoint, seq = key
+    return pack_text(ns), pack_text(checkpoint), Int8(seq)
+
+
+def _transposed(rows: Iterable[_Row], width: int) -> Sequence[_Row]:
+    return tuple(zip(*rows, strict=True)) or ((),) * width
+
+
 _CHANGES: dict[type[Change], Callable[[Any], Statement]] = {
     Batch: _batch,
     DropThread: _drop,
     CopyThread: _copy,
+    ForkThread: _fork,
 }

@@ -69,7 +69,8 @@ _KEYFRAME = """
 _KEYFRAMES = """
     LEFT JOIN LATERAL (
         SELECT s.log, s.start, s.count, s.data FROM {schema}.segments s
-        WHERE s.thread_id = c.thread_id AND s.log = c.key_log AND s.start <= c.key_pos
+        WHERE s.thread_id = {schema}.heap_of(c.thread_id) AND s.log = c.key_log
+            AND s.start <= c.key_pos
         ORDER BY s.start DESC LIMIT 1
     ) k ON k.start + k.count > c.key_pos
 """
@@ -160,7 +161,8 @@ def _page(rows: Rows) -> list[StoredCheckpoint]:
 # -- one checkpoint, and its ancestors -------------------------------------------------
 
 _VISIBLE = f"c.flags < {HIDDEN}"  # the greatest flag; a range is what the planner can estimate
-_STATE = "coalesce(t.generation, 0), coalesce({}, 0)".format(_MICROSECONDS.format("t.deleted_at"))
+_GENERATION = "{schema}.generation_of(t.generation, t.heap)"
+_STATE = f"{_GENERATION}, coalesce({_MICROSECONDS.format('t.deleted_at')}, 0)"
 _ONE = f"""
 SELECT {_STATE}, {_WHOLE.replace("{order}", "c.checkpoint_id")}
 FROM (SELECT %s::text COLLATE "C" AS thread_id) q
@@ -222,15 +224,16 @@ SELECT DISTINCT ON (s.log, s.start) s.log, s.start, s.count, s.data
 FROM unnest(%s::bigint[], %s::bigint[], %s::bigint[]) span (log, start, stop)
 JOIN LATERAL (
     SELECT s.log, s.start, s.count, s.data FROM {schema}.segments s
-    WHERE s.thread_id = %s AND s.log = span.log AND s.start < span.stop
+    WHERE s.thread_id = {schema}.heap_of(%s) AND s.log = span.log AND s.start < span.stop
         AND s.start + s.count > span.start
         AND s.start >= coalesce((
             SELECT b.start FROM {schema}.segments b
-            WHERE b.thread_id = %s AND b.log = span.log AND b.start <= span.start
+            WHERE b.thread_id = {schema}.heap_of(%s) AND b.log = span.log AND b.start <= span.start
             ORDER BY b.start DESC LIMIT 1), 0)
 ) s ON span.start < span.stop
 WHERE %s::bigint IS NULL OR %s = coalesce(
-    (SELECT t.generation FROM {schema}.threads t WHERE t.thread_id = %s), 0)
+    (SELECT {schema}.generation_of(t.generation, t.heap) FROM {schema}.threads t
+        WHERE t.thread_id = %s), 0)
 ORDER BY s.log, s.start
 """
 
@@ -343,20 +346,25 @@ FROM {schema}.writes WHERE thread_id = %s ORDER BY checkpoint_ns, checkpoint_id,
 """
 _ALL_SEGMENTS = """
 SELECT log, start, count, length(data)::bigint
-FROM {schema}.segments WHERE thread_id = %s ORDER BY log, start
+FROM {schema}.segments WHERE thread_id = {schema}.heap_of(%s) ORDER BY log, start
+"""
+_FAMILY = """
+SELECT o.thread_id FROM {schema}.threads t JOIN {schema}.threads o ON o.heap = t.heap
+WHERE t.thread_id = %s AND o.thread_id <> t.thread_id ORDER BY o.thread_id
 """
 
 
 def _thread(read: ReadThread) -> Query:
     key = (pack_text(read.thread),)
-    texts = (_THREAD, _ALL_ROWS, _ALL_WRITES, _ALL_SEGMENTS)
+    texts = (_THREAD, _ALL_ROWS, _ALL_WRITES, _ALL_SEGMENTS, _FAMILY)
 
     def reply(results: Sequence[Rows]) -> ThreadRows:
-        states, rows, writes, segments = results
+        states, rows, writes, segments, others = results
         generation, deleted_at = states[0] if states else (0, 0)
         checkpoints, orphans = _with_writes(read.thread, rows, writes)
         places = tuple(SegmentInfo(*row) for row in segments)
-        return ThreadRows(generation, deleted_at, checkpoints, orphans, places)
+        family = tuple([unpack_text(other) for (other,) in others])
+        return ThreadRows(generation, deleted_at, checkpoints, orphans, places, family)
 
     return Query(tuple(Statement(text, key) for text in texts), reply)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from threadkeep.backends.postgres.statement import Rows
 from threadkeep.backends.postgres.text import unpack_text
-from threadkeep.engine.model import Change, CopyThread
+from threadkeep.engine.model import Change
 from threadkeep.errors import (
     ConflictError,
     SegmentTakenError,
@@ -32,6 +32,5 @@ def refusal(rows: Rows, change: Change) -> ThreadkeepError | None:
     kind, *place = rows[0][:3]
     if not kind:
         return None
-    thread = change.target if isinstance(change, CopyThread) else change.thread
     ns, checkpoint = (unpack_text(text) if text else None for text in place or (None, None))
-    return _KINDS[kind](thread=thread, namespace=ns, checkpoint=checkpoint)
+    return _KINDS[kind](thread=change.thread, namespace=ns, checkpoint=checkpoint)

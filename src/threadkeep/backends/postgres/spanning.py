@@ -15,15 +15,13 @@ from threadkeep.backends.postgres.statement import Query, Rows, Statement
 from threadkeep.backends.postgres.text import pack_text, unpack_text
 from threadkeep.engine.model import FindThreads, ReadDamage, ReadSizes, Sizes, ThreadSize
 
-_HOLDS_ANY, _HOLDS_CHECKPOINTS = (
-    " OR ".join(
-        f"EXISTS (SELECT FROM {{schema}}.{table} h WHERE h.thread_id = t.thread_id)"
-        for table in tables
-    )
-    for tables in (("checkpoints", "writes", "segments"), ("checkpoints",))
-)
+_HOLDS_CHECKPOINTS = "EXISTS (SELECT FROM {schema}.checkpoints h WHERE h.thread_id = t.thread_id)"
+_HOLDS_ANY = f"""{_HOLDS_CHECKPOINTS}
+    OR EXISTS (SELECT FROM {{schema}}.writes h WHERE h.thread_id = t.thread_id)
+    OR EXISTS (
+        SELECT FROM {{schema}}.segments h WHERE h.thread_id = coalesce(t.heap, t.thread_id))"""
 _THREADS = """
-SELECT t.thread_id FROM {schema}.threads t WHERE {conditions} ORDER BY t.thread_id LIMIT %s
+SELECT t.thread_id, t.heap FROM {schema}.threads t WHERE {conditions} ORDER BY t.thread_id LIMIT %s
 """
 # The few rows of these runs first: the planner would rather walk through all threads in order.
 _THREADS_OF_RUNS = """
@@ -31,7 +29,7 @@ WITH found AS MATERIALIZED (
     SELECT h.thread_id FROM unnest(%s::text[]) wanted (run_id) JOIN {schema}.checkpoints h
         ON h.metadata @> jsonb_build_object('run_id', wanted.run_id)
 )
-SELECT DISTINCT t.thread_id FROM found t WHERE {conditions} ORDER BY t.thread_id LIMIT %s
+SELECT DISTINCT t.thread_id, NULL FROM found t WHERE {conditions} ORDER BY t.thread_id LIMIT %s
 """
 
 
@@ -49,7 +47,7 @@ def find(read: FindThreads) -> Query:
     condition = "true" if runs or read.empty else _HOLDS_CHECKPOINTS
     text, behind = _threads(condition, read.after, _THREADS_OF_RUNS if runs else _THREADS)
     statement = Statement(text, (*runs, *behind, Int8(read.limit)))
-    return Query((statement,), lambda results: [unpack_text(thread) for (thread,) in results[0]])
+    return Query((statement,), lambda results: [unpack_text(thread) for thread, _ in results[0]])
 
 
 _SIZES = """
@@ -71,7 +69,9 @@ FROM ({threads}) t,
     ) w,
     LATERAL (
         SELECT count(*) AS number, coalesce(sum(octet_length(data)), 0)::bigint AS bytes
-        FROM {schema}.segments h WHERE h.thread_id = t.thread_id
+        FROM {schema}.segments h WHERE h.thread_id = coalesce(t.heap, t.thread_id)
+            AND (t.heap IS NULL OR t.thread_id = (
+                SELECT min(f.thread_id) FROM {schema}.threads f WHERE f.heap = t.heap))
     ) s
 ORDER BY t.thread_id
 """
@@ -96,10 +96,13 @@ def sizes(read: ReadSizes) -> Query:
 _STRAYS = " UNION ALL ".join(
     f"""
     SELECT '{table}', h.thread_id, count(*) FROM {{schema}}.{table} h
-    WHERE NOT EXISTS (SELECT FROM {{schema}}.threads t WHERE t.thread_id = h.thread_id)
+    WHERE NOT EXISTS (SELECT FROM {{schema}}.threads t WHERE {known} = h.thread_id)
     GROUP BY h.thread_id
     """
-    for table in ("checkpoints", "writes", "segments")
+    for table, known in (
+        *(("checkpoints", "t.thread_id"), ("writes", "t.thread_id")),
+        ("segments", "coalesce(t.heap, t.thread_id)"),
+    )
 )
 
 

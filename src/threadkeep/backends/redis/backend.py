@@ -20,7 +20,7 @@ import redis.asyncio.cluster
 import redis.cluster
 
 from threadkeep.backends.given import refuse, without
-from threadkeep.backends.redis.changes import batch_arguments
+from threadkeep.backends.redis.changes import batch_arguments, fork_arguments
 from threadkeep.backends.redis.clients import (
     GivenAsyncClient,
     GivenClient,
@@ -28,7 +28,7 @@ from threadkeep.backends.redis.clients import (
     OwnClient,
     Source,
 )
-from threadkeep.backends.redis.entries import copy_arguments
+from threadkeep.backends.redis.entries import copy_arguments, generation_of
 from threadkeep.backends.redis.failures import DRIVER_ERRORS, lost, mapped, passes, refused
 from threadkeep.backends.redis.keys import beginning_of, index_of, keys_of
 from threadkeep.backends.redis.lives import NEVER, Lives
@@ -43,12 +43,19 @@ from threadkeep.engine.model import (
     Batch,
     Change,
     CopyThread,
+    DropThread,
+    ForkThread,
     Read,
     ReadCheckpoint,
     ReadSegments,
     ReadThread,
 )
-from threadkeep.errors import InvalidArgumentError, ThreadExistsError, ThreadkeepError
+from threadkeep.errors import (
+    InvalidArgumentError,
+    StaleThreadError,
+    ThreadExistsError,
+    ThreadkeepError,
+)
 
 G = TypeVar("G", Read, Change)
 
@@ -187,24 +194,24 @@ class AsyncRedisBackend:
         threads: set[str] = set()
         for change in changes:
             alone = self._goes_alone(change)
-            if wave and (alone or _written(change) in threads):
+            if wave and (alone or change.thread in threads):
                 yield wave
                 wave, threads = [], set()
             if alone:
                 yield [change]
             else:
                 wave.append(change)
-                threads.add(_written(change))
+                threads.add(change.thread)
         if wave:
             yield wave
 
     def _goes_alone(self, change: Change) -> bool:
-        return self._source.is_cluster or isinstance(change, CopyThread)
+        return self._source.is_cluster or isinstance(change, CopyThread | ForkThread)
 
     async def _carried_out_together(
         self, changes: Sequence[Change]
     ) -> list[ThreadkeepError | None]:
-        written = [(*_script(self._as_stored(c)), _written(c)) for c in changes]
+        written = [(*_script(self._as_stored(c)), c.thread) for c in changes]
         told = [call for change in changes for call in self._beforehand(change)]
         calls = [self._writing(*each, in_index=False) for each in written]
         answers = await self._sent([*told, *calls, *told])
@@ -221,7 +228,7 @@ class AsyncRedisBackend:
 
     def _told(self, answer: Sequence[bytes], change: Change) -> ThreadkeepError | None:
         """What a script refused to do; the beginning of a thread's life is noted."""
-        thread = _written(change)
+        thread = change.thread
         refusal = refused(answer, thread)
         if answer[0] == b"created":
             self._lives.began(thread, int(answer[1]))
@@ -235,21 +242,14 @@ class AsyncRedisBackend:
         A thread that it would bring into being must be in the index first. Where that lies in
         another slot the script says so, and does nothing.
         """
-        arguments: Sequence[Word]
-        if isinstance(change, CopyThread):
-            # Two threads are in two slots, and a script of a cluster sees one: the source is
-            # read in one state, the target is checked and written in another.
-            (found,) = await self.ask([(change.source, Question("dump"))])
-            if not found:
-                return None
-            if change.source == change.target:
-                return ThreadExistsError(thread=change.target)
-            dumps, row = found
-            arguments = (uuid.uuid4().hex, *dumps, *copy_arguments(change, row))
-            name = "copy"
-        else:
-            name, arguments = _script(self._as_stored(change))
-        thread, told = _written(change), self._beforehand(change)
+        try:
+            script = await self._script_of(change)
+        except ThreadkeepError as refusal:
+            return refusal
+        if script is None:
+            return None
+        name, arguments = script
+        thread, told = change.thread, self._beforehand(change)
         await self._sent(told)
         (done,) = await self._sent([self._writing(name, arguments, thread, in_index=False)])
         if done[0] == b"unknown":
@@ -260,6 +260,28 @@ class AsyncRedisBackend:
         await self._sent(told)
         await self._tell_index([(change, done)])
         return self._told(done, change)
+
+    async def _script_of(self, change: Change) -> tuple[str, Sequence[Word]] | None:
+        """The script that carries out a change, and what it is given; None where nothing is.
+
+        Two threads are in two slots, and a script of a cluster sees one: a source is read in one
+        state, the target is checked and written in another.
+        """
+        if isinstance(change, CopyThread):
+            (found,) = await self.ask([(change.source, Question("dump"))])
+            if not found:
+                return None
+            _check_target(change)
+            dumps, row = found
+            return "copy", (uuid.uuid4().hex, *dumps, *copy_arguments(change, row))
+        if isinstance(change, ForkThread):
+            (found,) = await self.ask([(change.source, Question("whole"))])
+            stored = generation_of(found[0]) if found else 0
+            if self._lives.name(change.source, stored) != change.generation:
+                raise StaleThreadError(thread=change.source)
+            _check_target(change)
+            return "fork", (uuid.uuid4().hex, *fork_arguments(change, found))
+        return _script(self._as_stored(change))
 
     def _writing(
         self, name: str, arguments: Sequence[Word], thread: str, *, in_index: bool
@@ -364,15 +386,16 @@ _BLOCKING = (redis.Redis, redis.cluster.RedisCluster)
 _AWAITED = (redis.asyncio.Redis, redis.asyncio.cluster.RedisCluster)
 
 
-def _written(change: Change) -> str:
-    """The thread that a change writes to."""
-    return change.target if isinstance(change, CopyThread) else change.thread
+def _check_target(change: CopyThread | ForkThread) -> None:
+    if change.source == change.target:
+        raise ThreadExistsError(thread=change.target)
 
 
 def _script(change: Change) -> tuple[str, Sequence[Word]]:
     """The script that carries out a batch or a drop, and what it is given."""
     if isinstance(change, Batch):
         return "commit", batch_arguments(change)
+    assert isinstance(change, DropThread)  # noqa: S101 - the others need to be read first
     return "drop", (change.now,)
 
 

@@ -9,13 +9,29 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
+from typing import Any
 
-from threadkeep.backends.redis.entries import arguments
+from threadkeep.backends.redis.entries import arguments, entry_words
 from threadkeep.backends.redis.packing import pack_number, pack_text, place
-from threadkeep.backends.redis.rows import pack_checkpoint, pack_child, pack_place, pack_write
+from threadkeep.backends.redis.rows import (
+    pack_checkpoint,
+    pack_child,
+    pack_place,
+    pack_write,
+    unpack_checkpoint,
+    unpack_write,
+)
 from threadkeep.backends.redis.scripts import Word
 from threadkeep.engine.entries import EntryFence
-from threadkeep.engine.model import Batch, Fence, HeadFence, RowsFence, Segment, WritesFence
+from threadkeep.engine.model import (
+    Batch,
+    Fence,
+    ForkThread,
+    HeadFence,
+    RowsFence,
+    Segment,
+    WritesFence,
+)
 
 
 def batch_arguments(batch: Batch) -> list[Word]:
@@ -38,6 +54,24 @@ def batch_arguments(batch: Batch) -> list[Word]:
         int(batch.bump),
         *arguments(batch),
     ]
+
+
+def fork_arguments(change: ForkThread, found: Sequence[Any]) -> Iterator[Word]:
+    """What `fork.lua` is given of the source as it was read (`READS.whole`), behind its name."""
+    _, members, writes, *dumps = found
+    rows = [(member, unpack_checkpoint(member)) for member in members]
+    checkpoints, wanted = set(change.checkpoints), set(change.writes)
+    kept = [(member, row) for member, row in rows if (row.ns, row.id) in checkpoints]
+    yield from _counted([(member, pack_child(row)) for member, row in kept])
+    yield from _counted([(member,) for member in writes if _seq_of(member) in wanted])
+    yield from dumps
+    yield from entry_words(change.entry)
+    yield change.entry.size
+
+
+def _seq_of(member: bytes) -> tuple[str, str, int]:
+    row = unpack_write(member)
+    return row.ns, row.checkpoint_id, row.seq
 
 
 def _counted(rows: Sequence[Sequence[Word]]) -> Iterator[Word]:

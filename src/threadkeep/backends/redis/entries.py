@@ -20,18 +20,10 @@ def arguments(batch: Batch) -> Iterator[Word]:
     """What `commit.lua` is given for the registry."""
     yield int(batch.entry is not None)
     if batch.entry is not None:
-        yield from _entry_words(batch.entry)
+        yield from entry_words(batch.entry)
     yield int(batch.touch is not None)
     if batch.touch is not None:
         yield from _touch_words(batch.touch, batch.now)
-
-
-def _entry_words(entry: Entry) -> Iterator[Word]:
-    origin, checkpoint = entry.origin or (None, None)
-    yield from (entry.state, entry.created_at, entry.updated_at, _or_none(entry.waits_at))
-    yield _or_none("1" if entry.pinned else None)
-    yield from map(_or_none, (entry.ttl, origin, checkpoint))
-    yield from _label_words(entry.labels)
 
 
 def _touch_words(touch: Touch, now: int) -> Iterator[Word]:
@@ -63,11 +55,25 @@ def copy_arguments(change: CopyThread, row: Sequence[bytes]) -> Iterator[Word]:
         yield from _label_words(_labels(found))
 
 
+def entry_words(entry: Entry) -> Iterator[Word]:
+    """An entry as `put_entry` takes it."""
+    origin, checkpoint = entry.origin or (None, None)
+    yield from (entry.state, entry.created_at, entry.updated_at, _or_none(entry.waits_at))
+    yield _or_none("1" if entry.pinned else None)
+    yield from map(_or_none, (entry.ttl, origin, checkpoint))
+    yield from _label_words(entry.labels)
+
+
 # -- entries ---------------------------------------------------------------------------
 
 
 def _fields(row: Sequence[bytes]) -> dict[bytes, bytes]:
     return dict(zip(row[::2], row[1::2], strict=True))
+
+
+def generation_of(row: Sequence[bytes]) -> int:
+    """The generation in a thread's own row."""
+    return int(_fields(row)[b"generation"])
 
 
 def _labels(fields: Mapping[bytes, bytes]) -> list[str]:

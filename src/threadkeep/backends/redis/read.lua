@@ -247,6 +247,18 @@ function READS.entry()
     return redis.call('HGETALL', THREAD)
 end
 
+-- Checkpoints and writes as they are, the segments as dumps, and the thread's own row; nothing
+-- where the thread is not there.
+function READS.whole()
+    if redis.call('EXISTS', THREAD) == 0 then
+        return {}
+    end
+    return {
+        redis.call('HGETALL', THREAD), redis.call('ZRANGEBYLEX', ROWS, '-', '+'),
+        redis.call('ZRANGEBYLEX', WRITES, '-', '+'), redis.call('DUMP', PLACES) or '',
+        redis.call('DUMP', DATA) or ''}
+end
+
 -- All rows as they are, for another thread, and the thread's own; nothing where there are none.
 function READS.dump()
     local dumps, any = {}, false

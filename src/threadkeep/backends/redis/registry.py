@@ -41,9 +41,10 @@ def beforehand(change: Change, prefix: str) -> list[Call]:
     """What the index is told before a change is made."""
     if isinstance(change, DropThread):
         return [_added(prefix, f"state:{State.DELETED}", change.thread)] if change.now else []
-    if not isinstance(change, Batch):
+    if isinstance(change, CopyThread):
         return []
-    entry, touch, thread = change.entry, change.touch or Touch(), change.thread
+    entry, thread = change.entry, change.thread
+    touch = (change.touch if isinstance(change, Batch) else None) or Touch()
     calls = []
     if entry is not None:
         calls += _listed(prefix, thread, entry.created_at, entry.updated_at, "NX")
@@ -82,9 +83,9 @@ def afterwards(change: Change, answer: Sequence[bytes], prefix: str) -> list[Cal
     if len(answer) <= 2:  # noqa: PLR2004 - it was refused, or done before
         return []
     before, after, created_at, updated_at, *gone = answer[2:]
-    thread = change.target if isinstance(change, CopyThread) else change.thread
+    thread = change.thread
     calls = [_removed(prefix, term, thread) for term in gone]
-    if before == after and not isinstance(change, DropThread | CopyThread):
+    if before == after and isinstance(change, Batch):
         return calls
     if before and before != after:
         calls.append(_removed(prefix, b"state:" + before, thread))

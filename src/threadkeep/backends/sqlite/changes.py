@@ -23,11 +23,12 @@ from threadkeep.engine.model import (
     CopyThread,
     DropThread,
     Fence,
+    ForkThread,
     HeadFence,
     RowsFence,
     WritesFence,
 )
-from threadkeep.errors import ConflictError, ThreadExistsError
+from threadkeep.errors import ConflictError, StaleThreadError, ThreadExistsError
 
 if TYPE_CHECKING:
     import sqlite3
@@ -58,22 +59,23 @@ def _apply(db: sqlite3.Connection, batch: Batch) -> None:
         additions.check_and_add(db, batch)
         return
     additions.check(db, batch)
-    number = _number(db, batch.thread)
+    number, heap = _number(db, batch.thread), read_thread_head(db, batch.thread).heap
     for fence in batch.fences:
         _FENCES[type(fence)](db, batch, number, fence)
     if batch.drop_segments:
-        places = [(number, *place) for place in batch.drop_segments]
+        places = [(heap, *place) for place in batch.drop_segments]
         db.executemany(_DROP_SEGMENT, places)
     if batch.entry is not None:
         registry.replace_entry(db, number, batch.entry)
     additions.add(db, batch)
     _drop_rows(db, number, batch)
     if batch.bump:
-        db.execute(_BUMP, (number,))
+        db.execute(_BUMP, (number, number))
 
 
 _NEW_THREAD = "INSERT INTO tk_threads (thread) VALUES (?)"
-_BUMP = "UPDATE tk_threads SET generation = coalesce(generation, 0) + 1 WHERE number = ?"
+_FAMILY = "number = ? OR heap = (SELECT heap FROM tk_threads WHERE number = ?)"
+_BUMP = f"UPDATE tk_threads SET generation = coalesce(generation, 0) + 1 WHERE {_FAMILY}"
 
 
 def _number(db: sqlite3.Connection, thread: str) -> int:
@@ -117,15 +119,15 @@ def _check_writes(db: sqlite3.Connection, batch: Batch, number: int, fence: Writ
         raise ConflictError(thread=batch.thread, namespace=fence.ns, checkpoint=fence.checkpoint_id)
 
 
-_COUNT_ROWS = """
-SELECT (SELECT count(*) FROM tk_checkpoints c WHERE c.thread = t.number),
-       (SELECT count(*) FROM tk_writes w WHERE w.thread = t.number)
-FROM tk_threads t WHERE t.number = ?
+_COUNT_ROWS = f"""
+WITH family AS (SELECT number FROM tk_threads WHERE {_FAMILY})
+SELECT (SELECT count(*) FROM tk_checkpoints WHERE thread IN family),
+       (SELECT count(*) FROM tk_writes WHERE thread IN family)
 """
 
 
 def _check_rows(db: sqlite3.Connection, batch: Batch, number: int, fence: RowsFence) -> None:
-    if db.execute(_COUNT_ROWS, (number,)).fetchone() != (fence.checkpoints, fence.writes):
+    if db.execute(_COUNT_ROWS, (number, number)).fetchone() != (fence.checkpoints, fence.writes):
         raise ConflictError(thread=batch.thread)
 
 
@@ -159,7 +161,14 @@ def _drop_rows(db: sqlite3.Connection, number: int, batch: Batch) -> None:
 _DELETE_ALL = (
     "DELETE FROM tk_checkpoints WHERE thread = ?",
     "DELETE FROM tk_writes WHERE thread = ?",
-    "DELETE FROM tk_segments WHERE thread = ?",
+    """DELETE FROM tk_segments WHERE thread = (
+        SELECT coalesce(t.heap, t.number) FROM tk_threads t WHERE t.number = ?
+            AND NOT EXISTS (
+                SELECT 1 FROM tk_threads o WHERE o.heap = t.heap AND o.number <> t.number))""",
+    # What others share is theirs from now on: the thread goes on with a heap that nobody has.
+    """UPDATE tk_threads SET heap = -abs(random() / 2) - 1 WHERE number = ? AND EXISTS (
+        SELECT 1 FROM tk_threads o WHERE o.heap = tk_threads.heap
+            AND o.number <> tk_threads.number)""",
 )
 _BURY = """
 UPDATE tk_threads SET deleted_at = ?, generation = coalesce(generation, 0) + 1 WHERE number = ?
@@ -169,7 +178,7 @@ _HOLDS_ROWS = """
 SELECT 1 FROM tk_threads t WHERE t.number = ?
     AND (EXISTS (SELECT 1 FROM tk_checkpoints c WHERE c.thread = t.number)
         OR EXISTS (SELECT 1 FROM tk_writes w WHERE w.thread = t.number)
-        OR EXISTS (SELECT 1 FROM tk_segments s WHERE s.thread = t.number))
+        OR EXISTS (SELECT 1 FROM tk_segments s WHERE s.thread = coalesce(t.heap, t.number)))
 """
 _COPY_ALL = (
     """
@@ -186,7 +195,10 @@ _COPY_ALL = (
     """,
     """
     INSERT INTO tk_segments (thread, log, start, count, data)
-    SELECT ?, log, start, count, data FROM tk_segments WHERE thread = ?
+    SELECT (SELECT coalesce(t.heap, t.number) FROM tk_threads t WHERE t.number = ?),
+        log, start, count, data
+    FROM tk_segments
+    WHERE thread = (SELECT coalesce(f.heap, f.number) FROM tk_threads f WHERE f.number = ?)
     """,
 )
 
@@ -212,6 +224,31 @@ def _copy(db: sqlite3.Connection, change: CopyThread) -> None:
     registry.copy_entry(db, source, target, change)
 
 
+_SHARE = "UPDATE tk_threads SET heap = ? WHERE number IN (?, ?)"
+_FORK_CHECKPOINT = f"{_COPY_ALL[0]} AND ns = ? AND id = ?"
+_FORK_WRITE = f"{_COPY_ALL[1]} AND ns = ? AND checkpoint = ? AND seq = ?"
+
+
+def _fork(db: sqlite3.Connection, change: ForkThread) -> None:
+    source, generation, _, heap = read_thread_head(db, change.source)
+    if generation != change.generation or source is None:
+        raise StaleThreadError(thread=change.source)
+    target = _number(db, change.target)
+    if source == target or db.execute(_HOLDS_CHECKPOINTS, (target,)).fetchone():
+        raise ThreadExistsError(thread=change.target)
+    _empty(db, target)
+    db.execute(_SHARE, (heap, source, target))
+    db.executemany(
+        _FORK_CHECKPOINT, [(target, source, ns, pack_id(key)) for ns, key in change.checkpoints]
+    )
+    db.executemany(
+        _FORK_WRITE, [(target, source, ns, pack_id(key), seq) for ns, key, seq in change.writes]
+    )
+    db.execute(_BURY, (None, target))
+    registry.replace_entry(db, target, change.entry)
+    registry.set_size(db, target, change.entry.size)
+
+
 def _empty(db: sqlite3.Connection, number: int) -> None:
     for statement in _DELETE_ALL:
         db.execute(statement, (number,))
@@ -228,4 +265,5 @@ _CHANGES: dict[type[Change], Callable[[sqlite3.Connection, Any], None]] = {
     Batch: _apply,
     DropThread: _drop,
     CopyThread: _copy,
+    ForkThread: _fork,
 }

@@ -38,6 +38,7 @@ class Location:
     synchronous: str
     busy_timeout: float
     mode: str = "rwc"
+    is_old: bool = False  # its tables are of an earlier version, and are only read
 
     @property
     def in_memory(self) -> bool:
@@ -66,7 +67,7 @@ class Location:
             uri=not self.in_memory,
         )
         try:
-            for setting in settings:
+            for setting in (schema.AS_IF_NEW, *settings) if self.is_old else settings:
                 db.execute(setting)
         except BaseException:
             db.close()
@@ -106,7 +107,7 @@ def open_first(location: Location) -> tuple[Location, sqlite3.Connection]:
     try:
         if not location.in_memory:
             location = _as_found(location)
-        db = _open(location)
+        location, db = _open(location)
     except DRIVER_ERRORS as error:
         raise _open_error(error, location.path) from error
     except OSError as error:
@@ -117,14 +118,17 @@ def open_first(location: Location) -> tuple[Location, sqlite3.Connection]:
     return (replace(location, mode="rw") if location.mode == "rwc" else location), db
 
 
-def _open(location: Location) -> sqlite3.Connection:
+def _open(location: Location) -> tuple[Location, sqlite3.Connection]:
     db = location.connect_writer()
     try:
         _prepare(db, location, make=location.mode == "rwc")
+        if schema.is_old(db):
+            location = replace(location, is_old=True)
+            db.execute(schema.AS_IF_NEW)
     except BaseException:
         db.close()
         raise
-    return db
+    return location, db
 
 
 def _prepare(db: sqlite3.Connection, location: Location, *, make: bool) -> None:

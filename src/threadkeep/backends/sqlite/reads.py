@@ -16,8 +16,8 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from threadkeep.backends.children import first_children
-from threadkeep.backends.sqlite import metadata, registry
-from threadkeep.backends.sqlite.failures import DAMAGED, DRIVER_ERRORS, tells_of_damage
+from threadkeep.backends.sqlite import damage, metadata, registry
+from threadkeep.backends.sqlite.failures import DAMAGED
 from threadkeep.backends.sqlite.ids import pack_id, unpack_id
 from threadkeep.engine.entries import CountThreads, ReadEntry, SearchThreads
 from threadkeep.engine.model import (
@@ -55,21 +55,27 @@ _COLUMNS = (
     " c.key_log, c.key_pos, c.manifest"
 )
 _VISIBLE = f"(c.flags & {HIDDEN}) IS NOT {HIDDEN}"  # flags are NULL for 0
-_THREAD = "SELECT number, generation, deleted_at FROM tk_threads WHERE thread = ?"
+_THREAD = """
+SELECT number, generation, deleted_at, coalesce(heap, number) FROM tk_threads WHERE thread = ?
+"""
 
 
 class ThreadHead(NamedTuple):
-    """The thread's own row; `number` is None where it has none yet."""
+    """The thread's own row; `number` is None where it has none yet. `heap` is its segments'."""
 
     number: int | None
     generation: int
     deleted_at: int
+    heap: int
+
+
+_NO_HEAD = ThreadHead(None, 0, 0, 0)
 
 
 def read_thread_head(db: sqlite3.Connection, thread: str) -> ThreadHead:
     """Look the thread up by its id."""
     row = db.execute(_THREAD, (thread,)).fetchone()
-    return ThreadHead(row[0], row[1] or 0, row[2] or 0) if row else ThreadHead(None, 0, 0)
+    return ThreadHead(row[0], row[1] or 0, row[2] or 0, row[3]) if row else _NO_HEAD
 
 
 def reply(db: sqlite3.Connection, read: Read) -> Any:
@@ -152,10 +158,11 @@ class _Finder:
     Neighbouring checkpoints share their keyframe, which is read once.
     """
 
-    def __init__(self, db: sqlite3.Connection, thread: str, number: int) -> None:
+    def __init__(self, db: sqlite3.Connection, thread: str, number: int, heap: int) -> None:
         self._db = db
         self._thread = thread
         self._number = number
+        self._heap = heap
         self._keyframes: dict[tuple[int, int], Segment | None] = {}
 
     def stored(self, row: CheckpointRow) -> StoredCheckpoint:
@@ -175,7 +182,7 @@ class _Finder:
     def _keyframe(self, row: CheckpointRow) -> Segment | None:
         place = (row.key_log, row.key_pos)
         if place not in self._keyframes:
-            found = self._db.execute(_SEGMENT_AT, (self._number, *place)).fetchone()
+            found = self._db.execute(_SEGMENT_AT, (self._heap, *place)).fetchone()
             segment = _segment(row.key_log, found) if found else None
             self._keyframes[place] = segment if segment and segment.stop > row.key_pos else None
         return self._keyframes[place]
@@ -206,14 +213,14 @@ WHERE thread = ? AND ns = ? AND {_VISIBLE} ORDER BY id DESC LIMIT 1
 
 
 def _checkpoint(db: sqlite3.Connection, read: ReadCheckpoint) -> ThreadState:
-    number, generation, deleted_at = read_thread_head(db, read.thread)
+    number, generation, deleted_at, heap = read_thread_head(db, read.thread)
     if number is None:
         return ThreadState(generation, deleted_at)
     if read.id is None:
         row = db.execute(_HEAD, (number, read.ns)).fetchone()
     else:
         row = db.execute(_BY_ID, (number, read.ns, pack_id(read.id))).fetchone()
-    found = _Finder(db, read.thread, number).stored(_checkpoint_row(row)) if row else None
+    found = _Finder(db, read.thread, number, heap).stored(_checkpoint_row(row)) if row else None
     return ThreadState(generation, deleted_at, found)
 
 
@@ -230,7 +237,7 @@ ORDER BY start
 
 
 def _segments(db: sqlite3.Connection, read: ReadSegments) -> list[Segment]:
-    number, generation, _ = read_thread_head(db, read.thread)
+    _, generation, _, heap = read_thread_head(db, read.thread)
     if read.generation not in (None, generation):
         return []
     found: dict[tuple[int, int], Segment] = {}
@@ -238,7 +245,7 @@ def _segments(db: sqlite3.Connection, read: ReadSegments) -> list[Segment]:
     for log, start, stop in sorted(read.spans):
         if start >= stop or (log == last.log and stop <= last.stop):
             continue  # (a sealed segment holds many spans: its bytes are read once)
-        for row in db.execute(_OVERLAPPING, (number, log, stop, start, number, log, start)):
+        for row in db.execute(_OVERLAPPING, (heap, log, stop, start, heap, log, start)):
             last = found[log, row[0]] = _segment(log, row)
     return [found[key] for key in sorted(found)]
 
@@ -258,17 +265,20 @@ ORDER BY path.step
 
 
 def _path(db: sqlite3.Connection, read: ReadPath) -> list[StoredCheckpoint]:
-    number = read_thread_head(db, read.thread).number
+    number, _, _, heap = read_thread_head(db, read.thread)
     if number is None:
         return []
-    finder = _Finder(db, read.thread, number)
+    finder = _Finder(db, read.thread, number, heap)
     rows = db.execute(_PATH, (number, read.ns, pack_id(read.id), read.limit)).fetchall()
     return [finder.stored(_checkpoint_row(row)) for row in rows]
 
 
 # -- scans ---------------------------------------------------------------------------
 
-_SCAN = f"SELECT t.thread, t.number, {_COLUMNS} FROM tk_threads t CROSS JOIN tk_checkpoints c"
+_SCAN = f"""
+SELECT t.thread, t.number, coalesce(t.heap, t.number), {_COLUMNS}
+FROM tk_threads t CROSS JOIN tk_checkpoints c
+"""
 _AFTER = "c.id <= ? AND (c.id < ? OR t.thread > ? OR (t.thread = ? AND c.ns > ?))"
 _TEXT = metadata.TEXT.replace("{", "{{").replace("}", "}}")  # for str.format
 _METADATA = (
@@ -284,8 +294,8 @@ def _scan(db: sqlite3.Connection, read: ScanCheckpoints) -> list[StoredCheckpoin
     sql = f"{_SCAN} WHERE {' AND '.join(conditions)} ORDER BY {order} LIMIT ?"
     finders: dict[int, _Finder] = {}
     page = []
-    for thread, number, *row in db.execute(sql, (*values, read.limit)).fetchall():
-        finder = finders.setdefault(number, _Finder(db, thread, number))
+    for thread, number, heap, *row in db.execute(sql, (*values, read.limit)).fetchall():
+        finder = finders.setdefault(number, _Finder(db, thread, number, heap))
         page.append(finder.stored(_checkpoint_row(tuple(row))))
     return page
 
@@ -339,8 +349,11 @@ SELECT log, start, count, length(data) FROM tk_segments WHERE thread = ? ORDER B
 """
 
 
+_FAMILY = "SELECT thread FROM tk_threads WHERE heap = ? AND number <> ? ORDER BY thread"
+
+
 def _thread(db: sqlite3.Connection, read: ReadThread) -> ThreadRows:
-    number, generation, deleted_at = read_thread_head(db, read.thread)
+    number, generation, deleted_at, heap = read_thread_head(db, read.thread)
     rows = [_checkpoint_row(row) for row in db.execute(_ALL_ROWS, (number,))]
     children = first_children(rows)
     writes = {
@@ -350,14 +363,15 @@ def _thread(db: sqlite3.Connection, read: ReadThread) -> ThreadRows:
             key=attrgetter("ns", "checkpoint_id"),
         )
     }
-    finder = _Finder(db, read.thread, number or 0)
+    finder = _Finder(db, read.thread, number or 0, heap)
     checkpoints = tuple(
         finder.completed(row, writes.pop((row.ns, row.id), ()), children.get((row.ns, row.id)))
         for row in rows
     )
     orphans = tuple(row for group in writes.values() for row in group)
-    places = tuple(map(_place, db.execute(_ALL_SEGMENTS, (number,))))
-    return ThreadRows(generation, deleted_at, checkpoints, orphans, places)
+    places = tuple(map(_place, db.execute(_ALL_SEGMENTS, (heap,))))
+    family = tuple([name for (name,) in db.execute(_FAMILY, (heap, number))])
+    return ThreadRows(generation, deleted_at, checkpoints, orphans, places, family)
 
 
 _FIND = """
@@ -391,11 +405,13 @@ def _find(db: sqlite3.Connection, read: FindThreads) -> list[str]:
 
 
 _FIND_ANY = """
-SELECT t.thread, t.number FROM tk_threads t
+SELECT t.thread, t.number, coalesce(t.heap, t.number),
+    t.heap IS NULL OR t.thread = (SELECT min(f.thread) FROM tk_threads f WHERE f.heap = t.heap)
+FROM tk_threads t
 WHERE t.thread >= coalesce(?, '') AND t.thread IS NOT ?
     AND (EXISTS (SELECT 1 FROM tk_checkpoints c WHERE c.thread = t.number)
         OR EXISTS (SELECT 1 FROM tk_writes w WHERE w.thread = t.number)
-        OR EXISTS (SELECT 1 FROM tk_segments s WHERE s.thread = t.number))
+        OR EXISTS (SELECT 1 FROM tk_segments s WHERE s.thread = coalesce(t.heap, t.number)))
 ORDER BY t.thread LIMIT ?
 """
 _CHECKPOINT_SIZES = """
@@ -418,57 +434,17 @@ _TOTAL = "SELECT page_count * page_size FROM pragma_page_count, pragma_page_size
 def _sizes(db: sqlite3.Connection, read: ReadSizes) -> Sizes:
     (total,) = db.execute(_TOTAL).fetchone()
     threads = []
-    for thread, number in db.execute(_FIND_ANY, (read.after, read.after, read.limit)).fetchall():
+    for thread, number, heap, is_first in db.execute(
+        _FIND_ANY, (read.after, read.after, read.limit)
+    ).fetchall():
         rows, row_bytes = db.execute(_CHECKPOINT_SIZES, (number,)).fetchone()
         writes, write_bytes = db.execute(_WRITE_SIZES, (number,)).fetchone()
-        segments, segment_bytes = db.execute(_SEGMENT_SIZES, (number,)).fetchone()
+        segments, segment_bytes = 0, 0
+        if is_first:
+            segments, segment_bytes = db.execute(_SEGMENT_SIZES, (heap,)).fetchone()
         size = ThreadSize(thread, rows, writes, segments, row_bytes + write_bytes, segment_bytes)
         threads.append(size)
     return Sizes(total, tuple(threads))
-
-
-# -- damage --------------------------------------------------------------------------
-
-_STRAYS = """
-SELECT thread, count(*) FROM {} WHERE thread NOT IN (SELECT number FROM tk_threads)
-GROUP BY thread
-"""
-_ODD_THREADS = """
-SELECT number FROM tk_threads WHERE typeof(thread) <> 'text'
-    OR typeof(generation) NOT IN ('integer', 'null')
-    OR typeof(deleted_at) NOT IN ('integer', 'null')
-"""
-
-
-def _damage(db: sqlite3.Connection, _read: ReadDamage) -> list[str]:
-    parts = (_integrity, _stray_rows, _odd_threads)
-    return [line for part in parts for line in _as_far_as_read(part(db))]
-
-
-def _as_far_as_read(lines: Iterator[str]) -> Iterator[str]:
-    """The lines, and where damage ends them one more that says so."""
-    try:
-        yield from lines
-    except DRIVER_ERRORS as error:
-        if not tells_of_damage(error):
-            raise
-        yield f"SQLite says {str(error)!r}"
-
-
-def _integrity(db: sqlite3.Connection) -> Iterator[str]:
-    return (line for (line,) in db.execute("PRAGMA integrity_check") if line != "ok")
-
-
-def _stray_rows(db: sqlite3.Connection) -> Iterator[str]:
-    """Rows that no thread shows: their thread's number was altered, or the thread lost."""
-    for table in ("tk_checkpoints", "tk_writes", "tk_segments", "tk_labels"):
-        for number, count in db.execute(_STRAYS.format(table)):
-            yield f"{count} rows of {table} are of thread number {number!r}, which is not there"
-
-
-def _odd_threads(db: sqlite3.Connection) -> Iterator[str]:
-    for (number,) in db.execute(_ODD_THREADS):
-        yield f"row {number} of tk_threads holds values of the wrong types"
 
 
 _REPLIES: dict[type[Read], Callable[[sqlite3.Connection, Any], Any]] = {
@@ -482,5 +458,5 @@ _REPLIES: dict[type[Read], Callable[[sqlite3.Connection, Any], Any]] = {
     ReadEntry: registry.entry,
     SearchThreads: registry.search,
     CountThreads: registry.count,
-    ReadDamage: _damage,
+    ReadDamage: damage.found,
 }

@@ -183,6 +183,11 @@ def replace_entry(db: sqlite3.Connection, number: int, entry: Entry) -> None:
     db.executemany(_ADD_LABEL, rows)
 
 
+def set_size(db: sqlite3.Connection, number: int, size: int) -> None:
+    """Let the thread's size be this."""
+    db.execute("UPDATE tk_threads SET size = ? WHERE number = ?", (size, number))
+
+
 _REVISION = "SELECT revision FROM tk_threads WHERE number = ? AND state IS NOT NULL"
 
 

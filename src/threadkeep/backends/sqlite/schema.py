@@ -64,7 +64,7 @@ CREATE TABLE tk_writes (
     PRIMARY KEY (thread, ns, checkpoint, seq)
 ) WITHOUT ROWID;
 CREATE TABLE tk_segments (
-    thread INTEGER NOT NULL,
+    thread INTEGER NOT NULL,       -- whose segments these are: see tk_threads.heap
     log INTEGER NOT NULL,
     start INTEGER NOT NULL,
     count INTEGER NOT NULL,
@@ -77,6 +77,7 @@ CREATE TABLE tk_segments (
 _REGISTRY_COLUMNS = (
     *("state TEXT", "created_at INTEGER", "updated_at INTEGER", "size INTEGER", "waits_at"),
     *("revision INTEGER", "pinned INTEGER", "ttl INTEGER", "origin TEXT", "origin_checkpoint"),
+    "heap INTEGER",  # what tk_segments.thread is for it; NULL: its own number
 )
 _ADD_COLUMNS = "".join(
     [f"ALTER TABLE tk_threads ADD COLUMN {column};\n" for column in _REGISTRY_COLUMNS]
@@ -95,6 +96,7 @@ CREATE INDEX tk_threads_by_creation ON tk_threads (created_at, thread)
     WHERE state <> '{State.DELETED}';
 CREATE INDEX tk_threads_by_state ON tk_threads (state, updated_at, thread);
 CREATE INDEX tk_threads_by_origin ON tk_threads (origin) WHERE origin IS NOT NULL;
+CREATE INDEX tk_threads_by_heap ON tk_threads (heap) WHERE heap IS NOT NULL;
 CREATE INDEX tk_threads_by_ttl ON tk_threads (ttl) WHERE ttl IS NOT NULL;
 """
 
@@ -171,8 +173,8 @@ CREATE VIEW threads AS SELECT
     t.thread AS thread_id,
     (SELECT count(*) FROM tk_checkpoints c WHERE c.thread = t.number) AS checkpoints,
     (SELECT count(*) FROM tk_writes w WHERE w.thread = t.number) AS writes,
-    (SELECT coalesce(sum(length(s.data)), 0) FROM tk_segments s WHERE s.thread = t.number)
-        AS segment_bytes,
+    (SELECT coalesce(sum(length(s.data)), 0) FROM tk_segments s
+        WHERE s.thread = coalesce(t.heap, t.number)) AS segment_bytes,
     {_time_text("t.deleted_at")} AS deleted_at,
     t.state AS state,
     {_time_text("t.created_at")} AS created_at,
@@ -213,7 +215,7 @@ CREATE VIEW segments AS SELECT
     s.start AS start,
     s.count AS count,
     length(s.data) AS bytes
-FROM tk_segments s JOIN tk_threads t ON t.number = s.thread;
+FROM tk_segments s JOIN tk_threads t ON coalesce(t.heap, t.number) = s.thread;
 """
 
 
@@ -251,6 +253,11 @@ def create(db: sqlite3.Connection, path: str) -> None:
     finally:
         if db.in_transaction:
             db.execute("ROLLBACK")
+
+
+# A table of that name in the connection's own schema comes first.
+AS_IF_NEW = "CREATE TEMP VIEW tk_threads AS SELECT *, NULL AS heap FROM main.tk_threads"
+"""What lets a connection read tables of version 1: a thread's segments are its own there."""
 
 
 def is_old(db: sqlite3.Connection) -> bool:

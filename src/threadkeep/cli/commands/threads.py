@@ -13,6 +13,7 @@ from threadkeep.cli.parameters import AsJson, Url
 from threadkeep.cli.registered import document, in_a_line, in_a_table
 from threadkeep.cli.stores import reading, url_of
 from threadkeep.cli.terminal import Output
+from threadkeep.engine.lifecycle import State
 from threadkeep.errors import InvalidArgumentError, ThreadNotFoundError
 from threadkeep.saver import Saver
 from threadkeep.threads import ThreadInfo, ThreadPage
@@ -34,7 +35,7 @@ States = Annotated[
     list[str] | None,
     typer.Option(
         "--state",
-        help="created, active, suspended or deleted; may be repeated; default: all but deleted",
+        help=f"{', '.join(State)}; may be repeated; default: all but deleted",
         show_default=False,
     ),
 ]

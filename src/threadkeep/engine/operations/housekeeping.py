@@ -8,14 +8,14 @@ so that no process relies on what it remembers of them.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TypeAlias, cast
 
 from threadkeep.codec import Codec
 from threadkeep.engine import registry
-from threadkeep.engine.calls import Operation, commit, fetch
+from threadkeep.engine.calls import Fetch, Operation, commit, fetch
 from threadkeep.engine.loaded import created_at
 from threadkeep.engine.model import (
     HIDDEN,
@@ -118,13 +118,12 @@ def _run_of(codec: Codec, stored: StoredCheckpoint) -> str | None:
 def _thin(engine: Engine, thread: str, choose: Choice) -> Operation[None]:
     """Remove all checkpoints but the chosen ones and what those are rebuilt through."""
     for _ in range(ATTEMPTS):
-        reply = yield from fetch(ReadThread(thread))
-        rows = cast("ThreadRows", reply)
+        rows, others = yield from _read_family(thread)
         lineage = Lineage(rows.checkpoints)
         keep = choose(rows.checkpoints)
         try:
             hidden = (yield from needed(engine, thread, lineage, keep)) - keep
-            yield from commit(_thinning(engine, thread, rows, lineage, keep, hidden))
+            yield from commit(_thinning(engine, thread, rows, lineage, keep, hidden, others))
         except (StaleThreadError, ConflictError):
             continue  # somebody wrote meanwhile: look again
         engine.working_set.forget(thread)
@@ -141,6 +140,7 @@ def _thinning(
     lineage: Lineage,
     keep: set[Key],
     hidden: set[Key],
+    others: Sequence[ThreadRows],
 ) -> Batch:
     stored, now = lineage.stored, engine.now()
     drop = [key for key in stored if key not in keep and key not in hidden]
@@ -148,16 +148,18 @@ def _thinning(
     gone = [row for row in rows.orphans if _is_old(row, now)]
     gone += [row for key in drop for row in stored[key].writes]
     left = [stored[key] for key in stored if key in keep or key in hidden]
-    used = _used(lineage, keep | hidden, stay)
+    used = _used(lineage, keep | hidden, stay, others)
     unused = [
         s for s in rows.segments if not _touches(used, Span(s.log, s.start, s.start + s.count))
     ]
     bytes_left = sum([s.size for s in rows.segments]) - sum([s.size for s in unused])
+    if any(name < thread for name in rows.family):
+        bytes_left = 0  # (what is shared counts for the first of them)
     return Batch(
         thread=thread,
         now=now,
         generation=rows.generation,
-        fences=(_nothing_new(rows),),
+        fences=(_nothing_new((rows, *others)),),
         drop_checkpoints=tuple(drop),
         drop_writes=tuple((row.ns, row.checkpoint_id, row.seq) for row in gone),
         hide_checkpoints=tuple(k for k in hidden if not stored[k].row.flags & HIDDEN),
@@ -177,9 +179,23 @@ def _as_left(left: Iterable[StoredCheckpoint], hidden: set[Key]) -> list[StoredC
     ]
 
 
-def _nothing_new(rows: ThreadRows) -> RowsFence:
-    writes = sum([len(s.writes) for s in rows.checkpoints]) + len(rows.orphans)
-    return RowsFence(len(rows.checkpoints), writes)
+def _nothing_new(family: Iterable[ThreadRows]) -> RowsFence:
+    checkpoints = writes = 0
+    for rows in family:
+        checkpoints += len(rows.checkpoints)
+        writes += sum([len(s.writes) for s in rows.checkpoints]) + len(rows.orphans)
+    return RowsFence(checkpoints, writes)
+
+
+def _read_family(thread: str) -> Operation[tuple[ThreadRows, list[ThreadRows]]]:
+    """A thread's rows, and those of the threads that share its segments, of one state."""
+    family: tuple[str, ...] = ()
+    while True:
+        replies = yield Fetch([ReadThread(name) for name in (thread, *family)])
+        rows, *others = cast("list[ThreadRows]", replies)
+        if rows.family == family:
+            return rows, others
+        family = rows.family
 
 
 def _is_old(row: WriteRow, now: int) -> bool:
@@ -192,20 +208,30 @@ def _is_old(row: WriteRow, now: int) -> bool:
 
 
 def _used(
-    lineage: Lineage, kept: Iterable[Key], orphans: Iterable[WriteRow]
+    lineage: Lineage,
+    kept: Iterable[Key],
+    orphans: Iterable[WriteRow],
+    others: Iterable[ThreadRows],
 ) -> dict[int, list[Span]]:
-    """All positions that the rows refer to, by log."""
-    spans: list[Span] = []
-    for place in kept:
-        read, key = lineage.manifest(place)
-        spans.append(Span(key.log, key.pos, key.pos + 1))
-        spans += read.needs()
-        spans += [span for write in lineage.stored[place].writes for span in _needs(write)]
-    spans += [span for write in orphans for span in _needs(write)]
+    """All positions that the rows refer to, by log; of other threads all rows."""
+    spans = [*_referred(lineage, kept), *[span for write in orphans for span in _needs(write)]]
+    for rows in others:
+        theirs = Lineage(rows.checkpoints)
+        spans += _referred(theirs, theirs.stored)
+        spans += [span for write in rows.orphans for span in _needs(write)]
     by_log: dict[int, list[Span]] = {}
     for span in covering(spans):
         by_log.setdefault(span.log, []).append(span)
     return by_log
+
+
+def _referred(lineage: Lineage, kept: Iterable[Key]) -> Iterator[Span]:
+    for place in kept:
+        read, key = lineage.manifest(place)
+        yield Span(key.log, key.pos, key.pos + 1)
+        yield from read.needs()
+        for write in lineage.stored[place].writes:
+            yield from _needs(write)
 
 
 def _needs(row: WriteRow) -> list[Span]:

@@ -1,0 +1,260 @@
+"""The contract of `ForkThread`: threads that share segments."""
+# ruff: noqa: S101, PLR2004 - tests are made of asserts, and numbers are their point
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from threadkeep.engine.entries import Entry, ReadEntry
+from threadkeep.engine.model import (
+    Batch,
+    CopyThread,
+    DropThread,
+    FindThreads,
+    ForkThread,
+    ReadDamage,
+    ReadSegments,
+    ReadSizes,
+    RowsFence,
+    ScanCheckpoints,
+    Segment,
+    Span,
+)
+from threadkeep.errors import (
+    ConflictError,
+    SegmentTakenError,
+    StaleThreadError,
+    ThreadExistsError,
+)
+from threadkeep.testing.records import NOW, THREAD, Contract, checkpoint, segment, uid, write
+
+if TYPE_CHECKING:
+    from threadkeep.engine.model import SegmentInfo
+
+FORK = "fork"
+
+
+def places(segments: list[Segment] | tuple[SegmentInfo, ...]) -> list[tuple[int, int, int]]:
+    """Where segments lie."""
+    return [(s.log, s.start, s.count) for s in segments]
+
+
+class ForkContract(Contract):
+    """Forks: rows of their own, and whatever segments they need."""
+
+    def origin(self) -> None:
+        """A thread of three checkpoints in two namespaces, with writes and segments."""
+        self.put(
+            segments=(segment(0, 2), segment(2), segment(0, log=2)),
+            checkpoints=(checkpoint(1), checkpoint(2, 1), checkpoint(3, 2)),
+        )
+        self.put(checkpoints=(checkpoint(2, ns="child", exact=b"x"),), writes=(write(1), write(2)))
+        self.put(writes=(write(2, run=7), write(3)))
+
+    def fork(self, *, target: str = FORK, source: str = THREAD, **fields: Any) -> ForkThread:
+        """A fork of the first two checkpoints, with one of the writes on the second."""
+        change: dict[str, Any] = {
+            "source": source,
+            "target": target,
+            "now": NOW + 9,
+            "generation": self.state(thread=source).generation,
+            "checkpoints": (("", uid(1)), ("", uid(2)), ("child", uid(2)), ("", uid(99))),
+            "writes": (("", uid(1), 1), ("", uid(2), 2), ("", uid(2), 9)),
+            "entry": Entry(target, "active", NOW + 9, NOW + 9, 5, origin=(source, uid(2))),
+        }
+        return ForkThread(**{**change, **fields})
+
+    def test_a_fork_has_the_rows_that_are_named(self) -> None:
+        """As they are, with their `seq`; those that are not there are left out."""
+        self.origin()
+        self.backend.commit(self.fork())
+        rows, source = self.rows(FORK), self.rows()
+        assert [s.row for s in rows.checkpoints] == [
+            s.row for s in source.checkpoints if s.row.id != uid(3)
+        ]
+        assert [(w.checkpoint_id, w.seq, w.run) for s in rows.checkpoints for w in s.writes] == [
+            (uid(1), 1, 0),
+            (uid(2), 2, 7),
+        ]
+        assert rows.orphans == ()
+        assert self.head(thread=FORK) == uid(2)
+        found = self.stored(2, thread=FORK)
+        assert found.thread == FORK
+        assert found.keyframe == segment(0, 2)
+        assert found.child is None
+        scan = ScanCheckpoints(FORK, "", None, None, {}, None, 10)
+        assert [s.row.id for s in self.one(scan)] == [uid(2), uid(1)]
+
+    def test_a_fork_reads_the_segments_of_its_origin(self) -> None:
+        """Those of before, whatever happens to the origin afterwards."""
+        self.origin()
+        self.backend.commit(self.fork())
+        everything = ((1, 0, 9), (2, 0, 9))
+        assert self.segments(*everything, thread=FORK) == self.segments(*everything)
+        before = self.segments(*everything, thread=FORK)
+        self.backend.commit(DropThread(THREAD, now=NOW + 20))
+        assert self.segments(*everything, thread=FORK) == before
+        assert places(self.rows(FORK).segments) == places(before)
+        assert self.segments(*everything) == []
+        assert self.one(FindThreads(None, 10)) == [FORK]
+        assert self.one(ReadDamage()) == []
+
+    def test_a_fork_is_registered_as_told(self) -> None:
+        """Its entry is its own, and the origin's as it was."""
+        self.origin()
+        self.backend.commit(self.fork())
+        entry = self.one(ReadEntry(FORK))
+        expected = Entry(FORK, "active", NOW + 9, NOW + 9, 5, origin=(THREAD, uid(2)))
+        assert entry._replace(revision=0) == expected
+        assert self.one(ReadEntry(THREAD)) is None
+
+    def test_both_go_on(self) -> None:
+        """What one adds does not stand in the way of the other, but for the same positions."""
+        self.origin()
+        self.backend.commit(self.fork())
+        self.put(thread=FORK, segments=(segment(0, log=3),), checkpoints=(checkpoint(5, 2),))
+        self.put(segments=(segment(0, log=4),), checkpoints=(checkpoint(4, 3),))
+        assert self.segments((3, 0, 1), thread=FORK) == [segment(0, log=3)]
+        assert self.segments((4, 0, 1)) == [segment(0, log=4)]
+        assert self.head() == uid(4)
+        assert self.head(thread=FORK) == uid(5)
+
+    def test_positions_of_the_origin_are_taken(self) -> None:
+        """A fork that would write other bytes there is told, as any other writer is."""
+        self.origin()
+        self.backend.commit(self.fork())
+        taken = Batch(FORK, NOW, segments=(segment(2, data=b"other"),))
+        self.refuses(taken, SegmentTakenError, thread=FORK)
+        self.put(thread=FORK, segments=(segment(2),))
+        assert len(self.segments((1, 0, 9), thread=FORK)) == 2
+
+    def test_a_family_that_shares_is_told_of(self) -> None:
+        """And where nothing is shared, nobody is."""
+        self.origin()
+        self.backend.commit(self.fork())
+        family = self.rows().family
+        assert family in ((), (FORK,))
+        assert self.rows(FORK).family == ((THREAD,) if family else ())
+        self.backend.commit(self.fork(target="third", source=FORK))
+        shared = ((FORK, THREAD), ("third", THREAD), (FORK, "third"))
+        found = [self.rows(name).family for name in ("third", FORK, THREAD)]
+        assert found == ([tuple(sorted(f)) for f in shared] if family else [(), (), ()])
+
+    def test_what_is_removed_for_one_is_stale_for_all(self) -> None:
+        """`bump` raises the generation of whoever shares the segments."""
+        self.origin()
+        self.backend.commit(self.fork())
+        before = self.state(thread=FORK).generation
+        self.put(drop_segments=((2, 0, 1),), bump=True)
+        gone = self.segments((2, 0, 1), thread=FORK) == []
+        assert gone == bool(self.rows().family)
+        assert (self.state(thread=FORK).generation > before) == gone
+        if gone:
+            read = ReadSegments(FORK, (Span(1, 0, 1),), before)
+            assert self.one(read) == []
+            stale = Batch(FORK, NOW, generation=before, checkpoints=(checkpoint(9),))
+            self.refuses(stale, StaleThreadError, thread=FORK)
+
+    def test_rows_of_the_family_count_for_a_fence(self) -> None:
+        """What somebody of the family has added may need what looked unused."""
+        self.origin()
+        self.backend.commit(self.fork())
+        shared = bool(self.rows().family)
+        own = RowsFence(4, 4)
+        all_of_them = RowsFence(4 + 3, 4 + 2) if shared else own
+        self.put(fences=(all_of_them,))
+        if shared:
+            self.refuses(Batch(THREAD, NOW, fences=(own,)), ConflictError)
+        self.put(thread=FORK, writes=(write(2),))
+        if shared:
+            self.refuses(Batch(THREAD, NOW, fences=(all_of_them,)), ConflictError)
+        else:
+            self.put(fences=(own,))
+
+    def test_the_last_one_takes_the_segments_along(self) -> None:
+        """Nothing is left of them when nobody shares them any more."""
+        self.origin()
+        self.backend.commit(self.fork())
+        for name in (THREAD, FORK):
+            self.backend.commit(DropThread(name, now=NOW + 20))
+        assert self.one(ReadSizes(None, 10)).threads == ()
+        assert self.segments((1, 0, 9), thread=FORK) == []
+        assert self.one(ReadDamage()) == []
+
+    def test_a_deleted_member_begins_anew(self) -> None:
+        """Its next life has nothing to do with the family."""
+        self.origin()
+        self.backend.commit(self.fork())
+        self.backend.commit(DropThread(THREAD, now=NOW + 20))
+        other = segment(0, 2, data=b"other")
+        self.put(segments=(other,), checkpoints=(checkpoint(50),))
+        assert self.segments((1, 0, 9)) == [other]
+        assert self.segments((1, 0, 2), thread=FORK) == [segment(0, 2)]
+        assert self.rows().family == ()
+        self.backend.commit(self.fork(target="second", checkpoints=(("", uid(50)),), writes=()))
+        assert self.segments((1, 0, 2), thread="second") == [other]
+        self.backend.commit(DropThread(FORK, now=NOW + 21))
+        assert self.segments((1, 0, 2), thread="second") == [other]
+
+    def test_a_copy_of_a_fork_is_whole(self) -> None:
+        """It shares nothing."""
+        self.origin()
+        self.backend.commit(self.fork())
+        self.backend.commit(CopyThread(FORK, "copy", now=NOW + 10))
+        for name in (THREAD, FORK):
+            self.backend.commit(DropThread(name, now=NOW + 20))
+        assert self.segments((1, 0, 2), thread="copy") == [segment(0, 2)]
+        assert self.head(thread="copy") == uid(2)
+        assert self.rows("copy").family == ()
+
+    def test_shared_segments_count_once(self) -> None:
+        """For the first of the threads, by name."""
+        self.origin()
+        self.put(thread="zoo", checkpoints=(checkpoint(1),))
+        alone = self.one(ReadSizes(None, 10))
+        self.backend.commit(self.fork(target="z-fork"))
+        sizes = {s.thread: s for s in self.one(ReadSizes(None, 10)).threads}
+        before = {s.thread: s for s in alone.threads}
+        assert sizes[THREAD] == before[THREAD]
+        shared = bool(self.rows().family)
+        count = 0 if shared else before[THREAD].segments
+        assert (sizes["z-fork"].checkpoints, sizes["z-fork"].segments) == (3, count)
+
+    def test_a_fork_needs_its_origin_as_it_was_read(self) -> None:
+        """After a removal the engine has to look again."""
+        self.origin()
+        change = self.fork()
+        self.put(bump=True)
+        self.refuses(change, StaleThreadError, thread=FORK)
+        absent = replace(change, source="nobody")
+        self.refuses(replace(absent, generation=5), StaleThreadError, thread=FORK)
+        assert self.one(ReadEntry(FORK)) is None
+
+    def test_a_fork_takes_nobodys_place(self) -> None:
+        """A target that holds checkpoints is left alone; a deleted one is begun anew."""
+        self.origin()
+        self.put(thread=FORK, checkpoints=(checkpoint(7),))
+        self.refuses(self.fork(), ThreadExistsError, thread=FORK)
+        self.refuses(self.fork(target=THREAD), ThreadExistsError)
+        self.backend.commit(DropThread(FORK, now=NOW))
+        self.put(thread=FORK, segments=(segment(0, log=9),), writes=(write(3),))
+        before = self.state(thread=FORK).generation
+        self.backend.commit(self.fork())
+        assert self.state(thread=FORK).deleted_at == 0
+        assert self.state(thread=FORK).generation > before
+        assert self.head(thread=FORK) == uid(2)
+        assert self.segments((9, 0, 1), thread=FORK) == []
+        assert self.rows(FORK).orphans == ()
+
+    def test_forks_outlive_the_backend(self) -> None:
+        """What they share too."""
+        self.origin()
+        self.backend.commit(self.fork())
+        self.backend.commit(DropThread(THREAD, now=NOW + 20))
+        again = self.reopen(self.folder)
+        if again is None:
+            return
+        self.backend.close()
+        self.backend = again
+        assert self.segments((1, 0, 2), thread=FORK) == [segment(0, 2)]

@@ -1,0 +1,324 @@
+"""Forks, on every store: a fork is what a copy would have been that was made at that moment."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from typing import Annotated, Any, TypedDict
+
+import pytest
+from langgraph.channels import DeltaChannel
+from langgraph.graph import END, START, StateGraph
+from langgraph.types import Command, Send, interrupt
+
+from threadkeep.engine import registry
+from threadkeep.engine.calls import fetch
+from threadkeep.engine.model import ReadSegments, ReadThread, Span
+from threadkeep.errors import (
+    CheckpointNotFoundError,
+    InvalidArgumentError,
+    ThreadExistsError,
+    ThreadNotFoundError,
+)
+
+
+class Chat(TypedDict):
+    said: Annotated[list[str], operator.add]
+
+
+def _add(known: list[str] | None, new: list[list[str]]) -> list[str]:
+    return [*(known or ()), *[said for one in new for said in one]]
+
+
+class Deltas(TypedDict):
+    said: Annotated[list[str], DeltaChannel(_add)]
+
+
+def _config(thread: str, **more: Any) -> dict[str, Any]:
+    return {"configurable": {"thread_id": thread, **more}}
+
+
+def _answer(state: Any) -> dict[str, Any]:
+    return {"said": [f"answer to {state['said'][-1]}"]}
+
+
+def _ask(state: Any) -> dict[str, Any]:
+    return {"said": [f"asked: {interrupt('well?')}"]}
+
+
+def _next(state: Any) -> str:
+    return "ask" if state["said"][-2].endswith("?") else END
+
+
+def _chat(saver: Any, schema: Any = Chat) -> Any:
+    builder = StateGraph(schema)
+    builder.add_node("answer", _answer)
+    builder.add_node("ask", _ask)
+    builder.add_edge(START, "answer")
+    builder.add_conditional_edges("answer", _next)
+    return builder.compile(checkpointer=saver)
+
+
+def _nested(
+    saver: Any, *, persistent: bool = False, on_first: Callable[[], None] = lambda: None
+) -> Any:
+    def first(_: Any) -> dict[str, Any]:
+        on_first()
+        return {"said": ["in first"]}
+
+    inner = StateGraph(Chat)
+    inner.add_node("first", first)
+    inner.add_node("ask", _ask)
+    inner.add_edge(START, "first")
+    inner.add_edge("first", "ask")
+    builder = StateGraph(Chat)
+    builder.add_node("inner", inner.compile(checkpointer=True if persistent else None))
+    builder.add_node("answer", _answer)
+    builder.add_edge(START, "inner")
+    builder.add_edge("inner", "answer")
+    return builder.compile(checkpointer=saver)
+
+
+def _fails_once(saver: Any) -> Any:
+    failures = iter([True])
+
+    def fragile(_: Any) -> dict[str, Any]:
+        if next(failures, False):
+            message = "not this time"
+            raise OSError(message)
+        return {"said": ["fragile"]}
+
+    builder = StateGraph(Chat)
+    builder.add_node("start", lambda _: {})
+    builder.add_node("sound", lambda _: {"said": ["sound"]})
+    builder.add_node("fragile", fragile)
+    builder.add_edge(START, "start")
+    builder.add_conditional_edges("start", lambda _: [Send("sound", {}), Send("fragile", {})])
+    return builder.compile(checkpointer=saver)
+
+
+HELLO: Any = {"said": ["hello"]}
+QUESTION: Any = {"said": ["really?"]}
+
+
+def _try(graph: Any, given: Any, thread: str) -> None:
+    try:
+        graph.invoke(given, _config(thread))
+    except OSError:
+        assert given is not None
+
+
+# Each: the graph, what is run before the fork, and what after it.
+STORIES: dict[str, tuple[Callable[[Any], Any], list[Any], list[Any]]] = {
+    "turns": (_chat, [HELLO, {"said": ["again"]}], [{"said": ["more"]}, QUESTION]),
+    "interrupt": (_chat, [HELLO, QUESTION], [Command(resume="yes"), {"said": ["more"]}]),
+    "answered otherwise": (_chat, [QUESTION], [HELLO, QUESTION]),
+    "deltas": (lambda s: _chat(s, Deltas), [HELLO, QUESTION], [Command(resume="no"), HELLO]),
+    "subgraph": (_nested, [HELLO], [Command(resume="deep"), HELLO]),
+    "subgraph with a memory": (
+        lambda saver: _nested(saver, persistent=True),
+        [HELLO],
+        [Command(resume="deep"), HELLO],
+    ),
+    "failure": (_fails_once, [HELLO], [None, {"said": ["more"]}]),
+}
+
+
+def _seen(graph: Any, thread: str) -> Any:
+    """What a program sees of a thread: every state, but for ids, times and the thread's name."""
+    return [_shown(state) for state in graph.get_state_history(_config(thread))]
+
+
+def _shown(state: Any) -> Any:
+    tasks = [
+        (task.name, task.path, repr(task.error), [i.value for i in task.interrupts], task.result)
+        for task in state.tasks
+    ]
+    return state.values, state.next, tasks, state.metadata["step"], state.metadata["source"]
+
+
+@pytest.mark.parametrize("story", STORIES)
+def test_a_fork_is_what_a_copy_of_that_moment_is(saver: Any, story: str) -> None:
+    make, before, after = STORIES[story]
+    graph = make(saver)
+    for given in before:
+        _try(graph, given, "one")
+    at = graph.get_state(_config("one")).config["configurable"]["checkpoint_id"]
+    saver.copy_thread("one", "copy")
+    early = saver.threads.fork("one", new_thread_id="early")
+    for given in after:
+        _try(graph, given, "one")
+    late = saver.threads.fork("one", at, "late")
+    assert (early.state, late.state) == ("forked", "forked")
+    assert early.waits_at == late.waits_at == saver.threads.get("copy").waits_at
+    assert _seen(graph, "early") == _seen(graph, "late") == _seen(graph, "copy")
+    assert saver.check().ok
+    for given in after:
+        for name in ("copy", "early", "late"):
+            _try(graph, given, name)
+    assert _seen(graph, "early") == _seen(graph, "late") == _seen(graph, "copy")
+    assert _seen(graph, "one") == _seen(graph, "copy")
+    assert {saver.threads.get(name).state for name in ("early", "late", "one")} == {
+        saver.threads.get("copy").state
+    }
+    assert saver.check().ok
+
+
+def test_a_fork_in_the_middle_of_a_run_runs_on_from_there(saver: Any) -> None:
+    """Nodes that ran behind it run again."""
+    graph = _chat(saver)
+    graph.invoke(HELLO, _config("one"))
+    (begin,) = [s for s in graph.get_state_history(_config("one")) if s.next == ("answer",)]
+    fork = saver.threads.fork("one", begin.config["configurable"]["checkpoint_id"])
+    assert graph.get_state(_config(fork.id)).tasks[0].result is None
+    assert graph.invoke(None, _config(fork.id)) == graph.get_state(_config("one")).values
+    graph.update_state(_config(fork.id), {"said": ["otherwise"]})
+    assert graph.get_state(_config(fork.id)).values["said"][-1] == "otherwise"
+    assert len(graph.get_state(_config("one")).values["said"]) == 2
+
+
+@pytest.mark.parametrize("persistent", [False, True])
+def test_a_subgraph_goes_on_where_it_was(saver: Any, persistent: bool) -> None:
+    """What it did before an interrupt is not done again; what it did later is."""
+    calls: list[str] = []
+    graph = _nested(saver, persistent=persistent, on_first=lambda: calls.append("first"))
+    graph.invoke(HELLO, _config("one"))
+    waiting = graph.get_state(_config("one")).config["configurable"]["checkpoint_id"]
+    graph.invoke(Command(resume="deep"), _config("one"))
+    assert len(calls) == 1
+    fork = saver.threads.fork("one", waiting).id
+    said = graph.invoke(Command(resume="other"), _config(fork))["said"]
+    assert said[-2:] == ["asked: other", "answer to asked: other"]
+    assert len(calls) == 1
+    *_, begin = [s for s in graph.get_state_history(_config(fork)) if s.next == ("inner",)]
+    again = saver.threads.fork(fork, begin.config["configurable"]["checkpoint_id"]).id
+    before = len(calls)
+    graph.invoke(None, _config(again))
+    assert len(calls) == before + (begin.tasks[0].interrupts == ())
+
+
+@pytest.mark.parametrize("story", ["turns", "deltas", "subgraph"])
+def test_either_may_be_pruned_and_deleted(saver: Any, story: str) -> None:
+    make, before, after = STORIES[story]
+    graph = make(saver)
+    for given in before:
+        _try(graph, given, "one")
+    names = [saver.threads.fork("one").id for _ in range(3)]
+    for given in after:
+        _try(graph, given, names[0])
+    states = {name: _shown(graph.get_state(_config(name))) for name in names}
+    saver.prune(["one", names[0]])
+    assert saver.check().ok
+    assert {name: _shown(graph.get_state(_config(name))) for name in names} == states
+    saver.delete_thread("one")
+    saver.prune(names)
+    assert saver.check().ok
+    assert {name: _shown(graph.get_state(_config(name))) for name in names} == states
+    saver.delete_thread(names[1])
+    for name in (names[0], names[2]):
+        graph.invoke(HELLO, _config(name))
+        saver.prune([name])
+    assert saver.check().ok
+    for name in (names[0], names[2]):
+        saver.delete_thread(name)
+    assert saver.stats().threads == 0
+
+
+def test_values_are_shared_where_the_store_can(saver: Any) -> None:
+    graph = _chat(saver)
+    graph.invoke({"said": ["x" * 200_000]}, _config("one"))
+    before = saver.stats().bytes_on_disk
+    forks = [saver.threads.fork("one") for _ in range(8)]
+    rows = saver.run(fetch(ReadThread("one")))
+    if rows.family:
+        assert sorted(rows.family) == sorted(fork.id for fork in forks)
+        assert saver.stats().bytes_on_disk < before + 150_000
+        assert all(fork.bytes < 20_000 for fork in forks)
+    fork = saver.run(fetch(ReadThread(forks[0].id)))
+    assert sum(s.size for s in fork.segments) == sum(s.size for s in rows.segments)
+
+
+def test_segments_that_only_a_deleted_fork_needed_go_with_the_next_prune(saver: Any) -> None:
+    graph = _chat(saver)
+    graph.invoke(HELLO, _config("one"))
+    alone = {s.log for s in saver.run(fetch(ReadThread("one"))).segments}
+    fork = saver.threads.fork("one").id
+    graph.invoke({"said": ["secret" * 100]}, _config(fork))
+    saver.delete_thread(fork)
+    saver.prune(["one"])
+    rows = saver.run(fetch(ReadThread("one")))
+    assert {s.log for s in rows.segments} <= alone
+    everything = tuple(Span(s.log, s.start, s.start + s.count) for s in rows.segments)
+    found = saver.run(fetch(ReadSegments("one", everything)))
+    assert not any(b"secret" in segment.data for segment in found)
+    assert saver.threads.get("one").bytes == _held(rows)
+
+
+def _held(rows: Any) -> int:
+    return registry.of_rows(rows.checkpoints, rows.orphans, sum(s.size for s in rows.segments)).size
+
+
+def test_what_is_known_of_a_fork(saver: Any) -> None:
+    graph = _chat(saver)
+    graph.invoke(QUESTION, _config("one", user_id="u1"))
+    saver.threads.tag("one", "vip")
+    saver.threads.pin("one")
+    fork = saver.threads.fork("one", new_thread_id="two")
+    head = graph.get_state(_config("one")).config["configurable"]["checkpoint_id"]
+    assert fork.forked_from == ("one", head)
+    assert (fork.metadata, fork.tags, fork.pinned) == ({"user_id": "u1"}, (), False)
+    assert fork.has_interrupt
+    assert saver.threads.get("two") == fork
+    assert [t.id for t in saver.threads.search(forked_from="one").threads] == ["two"]
+    graph.invoke(Command(resume="yes"), _config("two"))
+    assert saver.threads.get("two").state == "active"
+    assert saver.threads.get("one").state == "suspended"
+    third = saver.threads.fork("two")
+    assert third.forked_from[0] == "two"
+
+
+def test_forks_of_what_is_not_there(saver: Any) -> None:
+    graph = _chat(saver)
+    with pytest.raises(ThreadNotFoundError):
+        saver.threads.fork("one")
+    saver.threads.create("one")
+    with pytest.raises(ThreadNotFoundError):
+        saver.threads.fork("one")
+    graph.invoke(HELLO, _config("one"))
+    with pytest.raises(CheckpointNotFoundError):
+        saver.threads.fork("one", "00000000-0000-0000-0000-000000000000")
+    with pytest.raises(ThreadExistsError):
+        saver.threads.fork("one", new_thread_id="one")
+    with pytest.raises(InvalidArgumentError):
+        saver.threads.fork("one", new_thread_id="")
+    saver.threads.create("two", tags=["waiting"])
+    assert saver.threads.fork("one", new_thread_id="two").state == "forked"
+
+
+async def test_the_awaited_twin(saver: Any) -> None:
+    graph = _chat(saver)
+    await graph.ainvoke(HELLO, _config("one"))
+    fork = await saver.threads.afork("one")
+    await graph.ainvoke({"said": ["more"]}, _config(fork.id))
+    state = await graph.aget_state(_config(fork.id))
+    assert state.values["said"][:2] == ["hello", "answer to hello"]
+
+
+def test_two_processes_fork_and_run(another: Any) -> None:
+    """Who remembers the origin, and who remembers the fork, go on next to each other."""
+    one, other = another(), another()
+    graph, graph2 = _chat(one), _chat(other)
+    graph.invoke(HELLO, _config("one"))
+    graph2.invoke(HELLO, _config("one"))
+    fork = other.threads.fork("one").id
+    for turn in range(40):  # enough to be sealed, by both
+        graph.invoke({"said": [f"turn {turn}"]}, _config("one"))
+        graph2.invoke({"said": [f"other turn {turn}"]}, _config(fork))
+    one.prune([fork])
+    graph2.invoke({"said": ["last"]}, _config(fork))
+    graph.invoke({"said": ["last"]}, _config("one"))
+    for saver, thread, said in ((other, "one", "turn 39"), (one, fork, "other turn 39")):
+        found = _chat(saver).get_state(_config(thread)).values["said"]
+        assert len(found) == 86
+        assert found[-4:-2] == [said, f"answer to {said}"]
+    assert one.check().ok
