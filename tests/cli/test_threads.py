@@ -304,6 +304,30 @@ def test_nothing_long_is_shown_unless_all_is_asked_for(told):
     assert LONG in "\n".join(told("diff", "small", "--other", "large", "--full"))
 
 
+def test_nothing_that_is_shown_gives_orders_to_a_terminal(store, told):
+    evil = "\x1b[2J\x07\u202e"
+    with SqliteSaver(store) as saver:
+        chain = Chain(saver, evil)
+        chain.put(**{evil: 1})
+        at, checkpoint, metadata, new = chain.arguments(**{evil: evil})
+        saver.put(at, {**checkpoint, "ts": evil}, {**metadata, "source": evil}, new)
+        saver.threads.tag(evil, evil)
+        saver.threads.update(evil, metadata={evil: evil})
+    for arguments in (
+        ["threads"],
+        ["threads", evil],
+        ["branches", evil],
+        ["history", evil],
+        ["versions", evil, evil],
+        ["diff", evil, "00000001"],
+        ["set", evil, f"{evil}={evil}"],
+        ["copy", evil, evil + "2"],
+    ):
+        said = "\n".join(told(*arguments))
+        assert not set(said) & set(evil[0] + evil[-2:]), arguments
+        assert r"\x1b[2J" in said
+
+
 def test_as_processes(forked):
     for arguments in (
         ["threads", "--all"],

@@ -45,8 +45,9 @@ def test_a_time_to_live():
     assert spelled.ttl("30d") == timedelta(days=30)
     assert spelled.ttl("never") == 0
     assert spelled.ttl(None) is None
-    with pytest.raises(InvalidArgumentError, match="--ttl"):
-        spelled.ttl("2026-05-01")
+    for wrong in ("2026-05-01", "0s"):
+        with pytest.raises(InvalidArgumentError, match="--ttl"):
+            spelled.ttl(wrong)
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import json
 import re
 from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, NoReturn
 
 from pydantic import ByteSize, TypeAdapter, ValidationError
 
@@ -25,12 +25,12 @@ _SIZE: TypeAdapter[int] = TypeAdapter(ByteSize)
 def age(option: str, given: str) -> timedelta:
     """A length of time such as `7d`, `12h`, `30m`, `1d12h`."""
     if not _AGE.fullmatch(given):
-        raise _wrong(option, given, "Write a length of time such as 30d, 12h or 30m.")
+        _refuse(option, given, "Write a length of time such as 30d, 12h or 30m.")
     try:
         parts = [timedelta(**{_UNITS[unit]: float(n)}) for n, unit in _PART.findall(given)]
         return sum(parts, timedelta())
     except OverflowError:
-        raise _wrong(option, given, "Write a shorter time.") from None
+        _refuse(option, given, "Write a shorter time.")
 
 
 def when(option: str, given: str | None) -> datetime | timedelta | None:
@@ -43,7 +43,7 @@ def when(option: str, given: str | None) -> datetime | timedelta | None:
         found = datetime.fromisoformat(given)
     except ValueError:
         hint = "Write a time such as 2026-05-01T12:00, or how long ago: 7d, 12h, 30m."
-        raise _wrong(option, given, hint) from None
+        _refuse(option, given, hint)
     return found if found.tzinfo is not None else found.replace(tzinfo=UTC)
 
 
@@ -51,7 +51,9 @@ def ttl(given: str | None) -> timedelta | int | None:
     """How long a thread may rest: a length of time; 0 for `never`, as the saver has it."""
     if given is None:
         return None
-    return 0 if given == "never" else age("--ttl", given)
+    if given == "never":
+        return 0
+    return age("--ttl", given) or _refuse("--ttl", given, "Write a time above 0, or never.")
 
 
 def size(option: str, given: str | None) -> int | None:
@@ -61,7 +63,7 @@ def size(option: str, given: str | None) -> int | None:
     try:
         return int(_SIZE.validate_python(given))
     except (ValidationError, OverflowError):
-        raise _wrong(option, given, "Write a number of bytes, such as 1000 or 10MB.") from None
+        _refuse(option, given, "Write a number of bytes, such as 1000 or 10MB.")
 
 
 def metadata(option: str, given: Iterable[str] | None) -> dict[str, Any]:
@@ -70,7 +72,7 @@ def metadata(option: str, given: Iterable[str] | None) -> dict[str, Any]:
     for pair in given or ():
         key, equals, value = pair.partition("=")
         if not (key and equals):
-            raise _wrong(option, pair, "Write KEY=VALUE.")
+            _refuse(option, pair, "Write KEY=VALUE.")
         found[key] = _value(value)
     return found
 
@@ -82,5 +84,5 @@ def _value(text: str) -> Any:
         return text
 
 
-def _wrong(option: str, given: str, hint: str) -> InvalidArgumentError:
-    return InvalidArgumentError(f"{option}: {given!r} has no meaning here.", hint=hint)
+def _refuse(option: str, given: str, hint: str) -> NoReturn:
+    raise InvalidArgumentError(f"{option}: {given!r} has no meaning here.", hint=hint)

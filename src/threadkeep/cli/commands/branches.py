@@ -74,34 +74,22 @@ def _tips(tree: Branches) -> Table:
     rows = []
     for id in reversed(tree.tips):
         one, told = tree.checkpoints[id], _tip(tree, id)
-        rows.append(
-            (
-                text(id, "yellow"),
-                moment(one.time),
-                text(made_by(one.source, one.step)),
-                size(told["checkpoints"]),
-                text(told["parted_at"] or ""),
-                _stands(one),
-            )
-        )
+        parted = text(told["parted_at"] or "")
+        rows.append((*_beginning(one), size(told["checkpoints"]), parted, _stands(one)))
     return table(("tip", "time", "made by", "checkpoints>", "parted at", ""), rows)
 
 
 def _forks(tree: Branches) -> list[Table | str]:
     if not tree.forks:
         return []
-    rows = []
-    for id in reversed(tree.forks):
-        one = tree.checkpoints[id]
-        rows.append(
-            (
-                text(id, "yellow"),
-                moment(one.time),
-                text(made_by(one.source, one.step)),
-                size(len(one.children)),
-            )
-        )
+    found = [tree.checkpoints[id] for id in reversed(tree.forks)]
+    rows = [(*_beginning(one), size(len(one.children))) for one in found]
     return ["", table(("fork", "time", "made by", "ways>"), rows)]
+
+
+def _beginning(one: BranchCheckpoint) -> tuple[Text, Text, Text]:
+    """What a row of either table begins with."""
+    return text(one.id, "yellow"), text(moment(one.time)), text(made_by(one.source, one.step))
 
 
 def _stands(one: BranchCheckpoint) -> Text:

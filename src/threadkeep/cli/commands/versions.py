@@ -53,7 +53,7 @@ def _drawn(found: list[ChannelVersion]) -> Table:
         (
             text(one.version),
             text(one.checkpoint, "yellow"),
-            moment(one.time),
+            text(moment(one.time)),
             text(made_by(one.source, one.step)),
             text(", ".join(_notes(one)), "dim"),
         )
