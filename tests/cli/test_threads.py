@@ -189,6 +189,14 @@ def test_what_is_known_of_a_thread_is_changed(told, refused):
     assert told("create", "forever", "--ttl", "never", "--json")["thread"]["ttl"] is None
 
 
+def test_a_thread_that_was_only_created_is_deleted(told, refused):
+    told("create", "t", "--tag", "a")
+    assert told("delete", "t", "--yes", "--json")["threads"][0]["checkpoints"] == 0
+    assert told("threads", "--tag", "a", "--count") == ["0"]
+    assert told("threads", "t", "--json")["thread"]["state"] == "deleted"
+    assert refused("delete", "t", "--yes") == (1, "ThreadNotFoundError")
+
+
 @pytest.mark.parametrize(
     ("arguments", "want"),
     [
