@@ -30,6 +30,14 @@ TASKS = "__pregel_tasks"
 """The channel of tasks that were sent: empty again one step later.
 (`langgraph.checkpoint.serde.types.TASKS`)"""
 
+NO_TASK = "00000000-0000-0000-0000-000000000000"
+"""The task of writes that are a step's input, as an answer that names no interrupt.
+(`langgraph._internal._constants.NULL_TASK_ID`)"""
+
+ERROR_SOURCE = "__error_source_node__"
+"""A write that says which node a task's error came from.
+(`langgraph._internal._constants.ERROR_SOURCE_NODE`)"""
+
 BRANCH = "branch:to:"
 """How the channels that start a node begin: empty again one step later.
 (`langgraph.graph.state`)"""

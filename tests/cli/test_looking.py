@@ -112,8 +112,8 @@ def refused(store, capsys):
 
 def test_a_conversation(told):
     lines = told("show", "waits")
-    assert lines[0].startswith("thread waits  ")
-    assert lines[0].endswith("step 2 (loop)  next: human")
+    assert lines[0].startswith("thread waits  suspended  updated ")
+    assert lines[1].endswith("step 2 (loop)  next: human")
     text = "\n".join(lines)
     assert "human\n  A refund, please.\n" in text
     assert 'ai\n  Let me see.\n  calls find_order {"number": 1207} [call_1]\n' in text
@@ -179,7 +179,7 @@ def test_what_threads_hold_gives_no_orders_to_a_terminal(store, told):
     assert r"evil\x1b[2J" in "\n".join(told("stats"))
 
 
-@pytest.mark.parametrize("name", ["show", "state", "history"])
+@pytest.mark.parametrize("name", ["show", "state"])
 def test_classes_of_the_program(store, tmp_path, monkeypatch, name):
     (tmp_path / "planning.py").write_text(OWN)
     program = (
@@ -198,29 +198,31 @@ def test_classes_of_the_program(store, tmp_path, monkeypatch, name):
     code, said, wrong = threadkeep(name, "own", "--import", "planning")
     assert (code, wrong) == (0, [])
     assert "thread own" in said[0]
+    assert threadkeep("history", "own")[0] == 0  # (no value is read)
     code, _, (line,) = threadkeep(name, "own", "--import", "planing")
     assert (code, "'planing' cannot be imported" in line) == (2, True)
 
 
 @pytest.mark.parametrize(
-    "arguments",
+    ("arguments", "error"),
     [
-        ["show", "absent"],
-        ["show", "plain", "--checkpoint", "absent"],
-        ["show", "plain", "--ns", "absent"],
-        ["state", "absent"],
-        ["state", "plain", "--channel", "absent"],
-        ["history", "absent"],
-        ["history", "plain", "--ns", "absent"],
-        ["delete", "absent", "--yes"],
-        ["delete", "plain", "absent", "--yes"],
+        ("show absent", "ThreadNotFoundError"),
+        ("show plain --checkpoint absent", "CheckpointNotFoundError"),
+        ("show plain --ns absent", "ThreadNotFoundError"),
+        ("state absent", "ThreadNotFoundError"),
+        ("state plain --channel absent", "NotFoundError"),
+        ("history absent", "ThreadNotFoundError"),
+        ("history plain --ns absent", "ThreadNotFoundError"),
+        ("delete absent --yes", "ThreadNotFoundError"),
+        ("delete plain absent --yes", "ThreadNotFoundError"),
     ],
 )
-def test_nothing_of_that_name_is_exit_code_1(store, refused, arguments):
+def test_nothing_of_that_name_is_exit_code_1(store, refused, arguments, error):
+    arguments = arguments.split()
     code, line = refused(*arguments)
     assert (code, "absent" in line) == (1, True)
     code, line = refused(*arguments, "--json")
-    assert (code, json.loads(line)["error"]["type"]) == (1, "NotFoundError")
+    assert (code, json.loads(line)["error"]["type"]) == (1, error)
     with SqliteSaver(store) as saver:
         assert saver.get_tuple({"configurable": {"thread_id": "plain"}})
 

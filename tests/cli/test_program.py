@@ -25,14 +25,23 @@ COMMANDS = sorted(built().commands)
 # For each command: arguments with which it succeeds, in a folder with threads.db and backup.tkb.
 SUCCEEDS = {
     "backup": "backup threads.db new.tkb",
+    "branches": "branches alpha --url threads.db",
     "check": "check threads.db",
+    "copy": "copy alpha new --url threads.db",
+    "create": "create new --tag a --metadata n=1 --ttl 30d --url threads.db",
     "delete": "delete alpha beta --yes --url threads.db",
+    "diff": "diff alpha --other beta --url threads.db",
     "history": "history alpha --url threads.db",
     "migrate": "migrate threads.db",
+    "pin": "pin alpha --url threads.db",
     "restore": "restore backup.tkb new.db",
+    "set": "set alpha n=1 --url threads.db",
     "show": "show alpha --url threads.db",
     "state": "state alpha --url threads.db",
     "stats": "stats threads.db",
+    "tag": "tag alpha a --url threads.db",
+    "threads": "threads --url threads.db",
+    "versions": "versions alpha n --url threads.db",
 }
 
 
@@ -131,6 +140,15 @@ def test_on_a_terminal_there_are_colours_unless_they_are_not_wanted(folder):
     plain = on_a_terminal("stats", "threads.db", NO_COLOR="1")
     assert "\x1b[" not in plain
     assert "\u2588" in plain
+
+
+def test_on_a_terminal_a_difference_has_colours(folder):
+    with SqliteSaver("threads.db") as saver:
+        Chain(saver, "beta", start=5).put(n=2)
+    drawn = on_a_terminal("diff", "alpha", "--other", "beta", "--url", "threads.db")
+    assert re.search("\x1b\\[31m- alpha", drawn)
+    assert re.search("\x1b\\[32m\\+ beta", drawn)
+    assert re.search("\x1b\\[33m  ~ 1 -> 2", drawn)
 
 
 # -- errors ----------------------------------------------------------------------------

@@ -51,6 +51,31 @@ def test_a_server_is_looked_into_as_a_file_is(url, told):
     assert told("show", "t", "--url", url)[0] == 1
 
 
+def test_threads_of_a_server_are_found_and_changed(url, told):
+    with open_saver(url) as saver:
+        chain = Chain(saver, "t")
+        first = chain.put(n=1)["configurable"]["checkpoint_id"]
+        saver.put_writes(chain.put(n=2), [("__interrupt__", "?")], "task")
+    at = ("--url", url)
+
+    def ids(*options):
+        return [one["id"] for one in told("threads", *options, *at)[1]["threads"]]
+
+    assert ids("--has-interrupt", "--updated-after", "1h") == ["t"]
+    assert told("create", "u", "--tag", "a", *at)[1]["thread"]["state"] == "created"
+    assert told("tag", "u", "b", *at)[1]["thread"]["tags"] == ["a", "b"]
+    assert told("pin", "u", *at)[1]["thread"]["pinned"] is True
+    assert told("set", "u", "n=1", "--ttl", "1d", *at)[1]["thread"]["metadata"] == {"n": 1}
+    assert ids("--pinned", "--metadata", "n=1", "--tag", "b") == ["u"]
+    assert told("threads", "--count", *at)[1] == {"count": 2}
+    assert told("copy", "t", "twin", *at)[0] == 0
+    assert told("branches", "twin", *at)[1]["tips"][0]["waiting"] == 1
+    assert len(told("versions", "twin", "n", *at)[1]["versions"]) == 2
+    assert told("diff", "t", first, "--other", "twin", *at)[1]["same"] is False
+    assert told("diff", "t", "--other", "twin", *at)[1]["same"] is True
+    assert told("threads", "absent", *at)[0] == 1
+
+
 def test_damage_is_exit_code_1(told, tmp_path):
     url = postgres_kit.url_for(tmp_path)
     with open_saver(url) as saver:
@@ -64,7 +89,11 @@ def test_damage_is_exit_code_1(told, tmp_path):
 
 @pytest.mark.parametrize(
     "arguments",
-    ["check", "stats", "show t", "history t", "state t", "delete t --yes"],
+    [
+        *("check", "stats", "show t", "history t", "state t", "delete t --yes"),
+        *("threads", "branches t", "versions t n", "diff t --other u"),
+        *("create t", "tag t a", "pin t", "set t a=1", "copy t u"),
+    ],
 )
 def test_no_table_is_made_by_looking(told, arguments):
     name, *rest = arguments.split()

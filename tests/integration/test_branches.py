@@ -5,8 +5,9 @@ from __future__ import annotations
 import operator
 from typing import Annotated, Any
 
+import pytest
 from langgraph.graph import END, START, StateGraph
-from langgraph.types import Command, interrupt
+from langgraph.types import Command, Send, interrupt
 from typing_extensions import TypedDict
 
 from threadkeep.errors import InvalidArgumentError, ThreadNotFoundError
@@ -98,6 +99,34 @@ async def test_where_an_interrupt_waits(look: Any) -> None:
     assert await waiting() == [(await look("branches", THREAD)).head]
 
 
+async def test_what_a_step_did_and_what_comes_next(look: Any) -> None:
+    """As `next` of a graph's own states tells it, without values."""
+    builder = StateGraph(State)
+    builder.add_node("a", lambda s: {"log": ["a"]})
+    builder.add_node("b", lambda s: {"log": [1 / len(s["log"][2:])]})
+    builder.add_edge(START, "a")
+    builder.add_conditional_edges("a", lambda s: [Send("b", {"log": s["log"]})])
+    made = builder.compile(checkpointer=look.saver)
+    with pytest.raises(ZeroDivisionError):
+        await made.ainvoke({"log": ["turn"]}, at())
+    tree = await look("branches", THREAD)
+    told = [(one.next, one.sends, one.written) for one in tree.checkpoints.values()]
+    assert told == [
+        (("__start__",), False, ()),
+        (("a",), False, ("log",)),
+        ((), True, ("log",)),
+    ]
+    assert [state.next async for state in made.aget_state_history(at())] == [
+        ("b",),
+        ("a",),
+        ("__start__",),
+    ]
+    assert [len(one.failed) for one in tree.checkpoints.values()] == [0, 0, 1]
+    await made.aupdate_state(at(), {"log": ["more"]}, as_node="b")
+    tree = await look("branches", THREAD)
+    assert not tree.checkpoints[tree.head].sends  # the list is there, and empty
+
+
 async def test_pruned_and_hidden_ancestors(look: Any) -> None:
     made = await delta_spec.chat(look.saver, 3)
     before = await look("branches", THREAD)
@@ -156,8 +185,11 @@ async def test_subgraphs_have_trees_of_their_own(look: Any) -> None:
     await outer.compile(checkpointer=look.saver).ainvoke({"log": ["turn"]}, at())
     namespaces = {c.config["configurable"]["checkpoint_ns"] for c in look.saver.list(at())}
     assert len(namespaces) == 2
+    trees = await look("all_branches", THREAD)
+    assert trees.keys() == namespaces
     for ns in namespaces:
         found = await look("branches", THREAD, ns)
+        assert trees[ns] == found
         assert told(found) == await as_listed(look.saver, ns)
         assert found.checkpoints[found.head].is_interrupted
 
@@ -166,5 +198,6 @@ async def test_what_is_not_there(look: Any) -> None:
     await aput(look.saver, place(), {"v": 1})
     await look.refuses(ThreadNotFoundError, "branches", "nobody")
     await look.refuses(ThreadNotFoundError, "branches", THREAD, "nowhere")
+    await look.refuses(ThreadNotFoundError, "all_branches", "nobody")
     await look.refuses(InvalidArgumentError, "branches", THREAD, 5)
     await look.refuses(InvalidArgumentError, "branches", "\ud800")

@@ -8,8 +8,9 @@ from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any, TypedDict
 
 import pytest
+from langgraph.checkpoint.base import empty_checkpoint
 from langgraph.graph import END, START, StateGraph
-from langgraph.types import Command, interrupt
+from langgraph.types import Command, Send, interrupt
 
 from threadkeep.engine import registry
 from threadkeep.engine.calls import fetch
@@ -91,6 +92,60 @@ def test_an_interrupt_suspends_and_an_answer_goes_on(saver: Any, durability: str
     graph.invoke(Command(resume="then this"), _config("one"), durability=durability)
     assert _known(saver, "one").state == "active"
     assert saver.threads.count(state="suspended") == 0
+
+
+def _asking(saver: Any) -> Any:
+    """Two tasks that ask at once; the one whose answer is "no" fails the first time."""
+    failed = []
+
+    def ask(state: Any) -> Any:
+        answer = interrupt(state["said"][0])
+        if answer == "no" and not failed:
+            failed.append(answer)
+            raise ValueError("once")
+        return {"said": [answer]}
+
+    graph = StateGraph(State)
+    graph.add_node("ask", ask)
+    asked = [Send("ask", {"said": [text]}) for text in ("this?", "that?")]
+    graph.add_conditional_edges(START, lambda _: asked)
+    return graph.compile(checkpointer=saver)
+
+
+def test_waiting_means_what_langgraph_means(saver: Any) -> None:
+    """The registry, the tree and the state of a graph tell the same of each moment."""
+    graph, config = _asking(saver), _config("one")
+
+    def waiting() -> int:
+        found = graph.get_state(config).interrupts
+        tree = saver.threads.branches("one")
+        assert tree.checkpoints[tree.head].is_interrupted is bool(found)
+        assert _known(saver, "one").has_interrupt is bool(found)
+        assert sum(len(one.waiting) for one in tree.checkpoints.values()) == len(found)
+        rows = saver.run(fetch(ReadThread("one")))
+        assert (registry.of_rows(rows.checkpoints, (), 0).moves[-1].waits) is bool(found)
+        return len(found)
+
+    graph.invoke({"said": ["well?"]}, config)
+    assert waiting() == 2
+    first, second = [one.id for one in graph.get_state(config).interrupts]
+    graph.invoke(Command(resume={first: "yes"}), config)
+    assert waiting() == 1
+    with pytest.raises(ValueError, match="once"):
+        graph.invoke(Command(resume={second: "no"}), config)
+    assert waiting() == 1  # the task has the answer, and has not ended
+    graph.invoke(None, config)
+    assert waiting() == 0
+
+
+def test_an_answer_to_one_does_not_end_what_others_wait_for(saver: Any) -> None:
+    """Whichever of them is stored last."""
+    at = {"configurable": {"thread_id": "one", "checkpoint_ns": ""}}
+    head = saver.put(at, empty_checkpoint(), {}, {})
+    saver.put_writes(head, [("__interrupt__", "this?")], "task 1")
+    saver.put_writes(head, [("__interrupt__", "that?")], "task 2")
+    saver.put_writes(head, [("said", "yes"), ("__resume__", ["yes"])], "task 1")
+    assert _known(saver, "one").waits_at == head["configurable"]["checkpoint_id"]
 
 
 def test_an_update_of_a_suspended_thread_makes_it_active(saver: Any) -> None:

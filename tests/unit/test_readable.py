@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 
-from threadkeep.readable.ancestry import tree
-from threadkeep.readable.checkpoints import View
+from threadkeep.engine.branches import Shown, tree
+from threadkeep.readable.ancestry import layout
 from threadkeep.readable.messages import ToolCall, conversation, message
 from threadkeep.readable.values import kind, plain, summary
 
@@ -121,15 +121,22 @@ def test_no_conversation(values):
 # -- the tree --------------------------------------------------------------------------
 
 
-def a_view(id, parent=None, ns="", parents=None):
-    return View("t", ns, id, parent, "", "loop", 1, (), (), False, (), (), parents or {})
+def a_tree(parents, ns="", around=None):
+    """A tree by the parent of each checkpoint; `around` are the parents that metadata names."""
+    shown = {id: Shown(id, up, "", {"parents": around or {}}) for id, up in parents.items()}
+    return tree("t", ns, shown, {})
+
+
+def laid(*trees, meant=None):
+    every = {(one.ns, id) for one in trees for id in one.checkpoints}
+    return layout(trees, every if meant is None else meant)
 
 
 def drawn(branches):
     """The tree as nested lists of ids."""
     return [
         [
-            one.view.id if not one.branches else (one.view.id, drawn(one.branches))
+            one.checkpoint.id if not one.branches else (one.checkpoint.id, drawn(one.branches))
             for one in branch.steps
         ]
         for branch in branches
@@ -137,50 +144,51 @@ def drawn(branches):
 
 
 def test_the_branch_with_the_newest_checkpoint_goes_straight_on():
-    views = [a_view("1"), a_view("2", "1"), a_view("3", "2"), a_view("4", "1"), a_view("5", "2")]
-    assert drawn(tree(views)) == [[("1", [["4"]]), ("2", [["3"]]), "5"]]
+    one = a_tree({"1": None, "2": "1", "3": "2", "4": "1", "5": "2"})
+    assert drawn(laid(one)) == [[("1", [["4"]]), ("2", [["3"]]), "5"]]
 
 
 def test_a_subgraph_stands_under_its_step():
     inner, outer = "a:1|b:2", "a:1"
-    views = [
-        a_view("1"),
-        a_view("2", "1"),
-        a_view("3", ns=outer, parents={"": "1"}),
-        a_view("4", "3", ns=outer, parents={"": "1"}),
-        a_view("5", ns=inner, parents={"": "1", outer: "4"}),
-        a_view("6", ns="elsewhere", parents={"": "absent"}),
+    trees = [
+        a_tree({"5": None}, inner, {"": "1", outer: "4"}),
+        a_tree({"1": None, "2": "1"}),
+        a_tree({"3": None, "4": "3"}, outer, {"": "1"}),
+        a_tree({"6": None}, "elsewhere", {"": "absent"}),
     ]
-    assert drawn(tree(views)) == [[("1", [["3", ("4", [["5"]])]]), "2"], ["6"]]
+    assert drawn(laid(*trees)) == [[("1", [["3", ("4", [["5"]])]]), "2"], ["6"]]
 
 
 def test_what_lies_behind_the_limit_is_a_beginning():
-    assert drawn(tree([a_view("3", "2"), a_view("4", "3")])) == [["3", "4"]]
+    one = a_tree({"1": None, "2": "1", "3": "2", "4": "3", "5": "2"})
+    meant = {("", id) for id in ("3", "4", "5")}
+    assert drawn(laid(one, meant=meant)) == [["3", "4"], ["5"]]
 
 
 names = st.sampled_from(["1", "2", "3", "4", "5", "6"])
 spaces = st.sampled_from(["", "a", "ab", "abc"])
+lines = st.dictionaries(names, st.none() | names, min_size=1)
 
 
 @given(
-    st.lists(
-        st.tuples(names, st.none() | names, spaces, st.dictionaries(spaces, names, max_size=3)),
-        unique_by=lambda one: (one[0], one[2]),
-    )
+    st.dictionaries(spaces, st.tuples(lines, st.dictionaries(spaces, names, max_size=3))),
+    st.sets(st.tuples(spaces, names)),
 )
-def test_each_checkpoint_is_there_once_whatever_they_say_of_their_parents(given):
-    views = [a_view(id, parent, ns, parents) for id, parent, ns, parents in given]
-    waiting, seen = tree(views), []
+def test_each_checkpoint_is_there_once_whatever_they_say_of_their_parents(given, left_out):
+    trees = [a_tree(parents, ns, around) for ns, (parents, around) in given.items()]
+    meant = {(one.ns, id) for one in trees for id in one.checkpoints} - left_out
+    waiting, seen = laid(*trees, meant=meant), []
     while waiting:
         branch = waiting.pop()
         for step in branch.steps:
-            seen.append((step.view.namespace, step.view.id))
+            assert step.namespace == branch.namespace
+            seen.append((step.namespace, step.checkpoint.id))
             waiting += step.branches
-    assert sorted(seen) == sorted((view.namespace, view.id) for view in views)
+    assert sorted(seen) == sorted(meant)
 
 
 def test_ten_thousand_in_a_row_and_as_many_forks():
-    row = [a_view(f"{n:06}", f"{n - 1:06}" if n else None) for n in range(10_000)]
-    forks = [a_view(f"{n:06}x", f"{n:06}") for n in range(0, 10_000, 2)]
-    (branch,) = tree([*row, *forks])
+    row = {f"{n:06}": f"{n - 1:06}" if n else None for n in range(10_000)}
+    forks = {f"{n:06}x": f"{n:06}" for n in range(0, 10_000, 2)}
+    (branch,) = laid(a_tree({**row, **forks}))
     assert len(branch.steps) == 10_000

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import importlib
 import sys
-from collections.abc import Iterable
-from contextlib import suppress
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from langchain_core.runnables import RunnableConfig
@@ -16,9 +16,11 @@ from langgraph.checkpoint.base import CheckpointTuple
 from rich.text import Text
 
 from threadkeep.cli.drawing import line
-from threadkeep.cli.stores import reading, url_of
-from threadkeep.errors import InvalidArgumentError, NotFoundError, UnknownTypeError
+from threadkeep.engine.calls import Place
+from threadkeep.engine.operations.context import not_found
+from threadkeep.errors import InvalidArgumentError, UnknownTypeError
 from threadkeep.readable.checkpoints import View
+from threadkeep.saver import Saver
 
 
 def config(thread: str, namespace: str | None, checkpoint: str | None = None) -> RunnableConfig:
@@ -27,34 +29,29 @@ def config(thread: str, namespace: str | None, checkpoint: str | None = None) ->
     return {"configurable": {name: value for name, value in names.items() if value is not None}}
 
 
-def found(
-    url: str | None,
-    thread: str,
-    namespace: str,
-    checkpoint: str | None,
-    modules: Iterable[str] | None,
-) -> CheckpointTuple:
+def found(saver: Saver, thread: str, namespace: str, checkpoint: str | None) -> CheckpointTuple:
     """The checkpoint, or the thread's head.
 
     Raises:
-        NotFoundError: there is none.
+        ThreadNotFoundError, CheckpointNotFoundError: there is none.
         UnknownTypeError: it holds a class of the program, whose module was not named.
     """
-    load(modules)
-    with reading(url_of(url)) as saver:
-        try:
-            one = saver.get_tuple(config(thread, namespace, checkpoint))
-        except UnknownTypeError as error:
-            raise with_hint(error) from error
+    with naming_modules():
+        one = saver.get_tuple(config(thread, namespace, checkpoint))
     if one is None:
-        raise NotFoundError(thread=thread, namespace=namespace, checkpoint=checkpoint)
+        raise not_found(Place(thread, namespace, checkpoint))
     return one
 
 
-def with_hint(error: UnknownTypeError) -> UnknownTypeError:
-    """The error, with what can be done about it in a shell."""
-    own = "Name the module of the class: --import MODULE."
-    return UnknownTypeError(error.message, hint=own, thread=error.thread, channel=error.channel)
+@contextmanager
+def naming_modules() -> Iterator[None]:
+    """Say what can be done in a shell about a class that is not known."""
+    try:
+        yield
+    except UnknownTypeError as error:
+        hint = "Name the module of the class: --import MODULE."
+        thread, channel = error.thread, error.channel
+        raise UnknownTypeError(error.message, hint=hint, thread=thread, channel=channel) from error
 
 
 def load(modules: Iterable[str] | None) -> None:
@@ -79,22 +76,27 @@ def load(modules: Iterable[str] | None) -> None:
             ) from error
 
 
-def head_line(view: View) -> Text:
-    """A checkpoint in one line."""
+def head_line(view: View, *, named: bool = True) -> Text:
+    """A checkpoint in one line, which names the thread or (not `named`) does not."""
     step = "" if view.step is None else f"step {view.step}"
     return line(
-        (f"thread {view.thread}", "bold"),
+        (f"thread {view.thread}" if named else "", "bold"),
         f"namespace {view.namespace}" if view.namespace else "",
         (view.id, "yellow"),
-        moment(view),
+        moment(view.time),
         f"{step} ({view.source})" if view.source else step,
         f"next: {', '.join(view.next)}" if view.next else "",
     )
 
 
-def moment(view: View) -> str:
-    """When it was made, to the second."""
-    return view.time[:19].replace("T", " ")
+def moment(time: str) -> str:
+    """An ISO time, to the second."""
+    return time[:19].replace("T", " ")
+
+
+def made_by(source: str | None, step: int | None) -> str:
+    """What made a checkpoint."""
+    return " ".join([str(part) for part in (source, step) if part is not None])
 
 
 def place(view: View) -> dict[str, Any]:

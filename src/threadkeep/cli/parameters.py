@@ -48,6 +48,15 @@ Checkpoint = Annotated[
     str | None,
     typer.Option("--checkpoint", help="a checkpoint's id; default: the head", show_default=False),
 ]
+Ttl = Annotated[
+    str | None,
+    typer.Option(
+        "--ttl",
+        metavar="TIME",
+        help="how long it may rest before retention removes it: 30d, 12h; never for ever",
+        show_default=False,
+    ),
+]
 Full = Annotated[bool, typer.Option("--full", help="shorten nothing")]
 Imports = Annotated[
     list[str] | None,

@@ -10,6 +10,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from threadkeep.engine.steps import Tasks
+
 
 @dataclass(frozen=True, slots=True)
 class BranchCheckpoint:
@@ -20,8 +22,13 @@ class BranchCheckpoint:
     pruned ancestors that are kept, hidden, for DeltaChannels lie between: `hidden` of them.
     `is_cut` tells that the way up ends at a parent that is absent, as after a prune.
     `children` are those that hang from it, oldest id first. `time` is ISO text; `step` and
-    `source` are of the metadata (None where that has none). `is_interrupted`: a task asked
-    for an answer (`interrupt()`), has none yet, and nothing came after this checkpoint.
+    `source` are of the metadata (None where that has none).
+
+    `next` names the nodes that are to run after it; `sends`: so are nodes that tasks were sent
+    to (`Send`), which only values name. `written` names the state's channels that the step
+    before wrote. `asked`, `waiting` and `failed` are ids of tasks of the step after it: those
+    that called `interrupt()`, those of them that have not ended since while nothing came after
+    this checkpoint, and those that left an error.
     """
 
     id: str
@@ -35,7 +42,17 @@ class BranchCheckpoint:
     source: str | None
     metadata: Mapping[str, Any]
     is_head: bool
-    is_interrupted: bool
+    next: tuple[str, ...]
+    sends: bool
+    written: tuple[str, ...]
+    asked: tuple[str, ...]
+    waiting: tuple[str, ...]
+    failed: tuple[str, ...]
+
+    @property
+    def is_interrupted(self) -> bool:
+        """Whether an interrupt waits here for an answer."""
+        return bool(self.waiting)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,15 +73,37 @@ class Branches:
     forks: tuple[str, ...]
     checkpoints: Mapping[str, BranchCheckpoint]
 
+    def since_fork(self, id: str) -> tuple[str, ...]:
+        """What led to this checkpoint alone, oldest first: from behind the fork, or from a root.
+
+        Args:
+            id: a checkpoint of the tree; the last that is told.
+        """
+        found = [id]
+        above = self.checkpoints[id].above
+        while above is not None and len(self.checkpoints[above].children) == 1:
+            found.append(above)
+            above = self.checkpoints[above].above
+        return tuple(reversed(found))
+
+
+class Around(NamedTuple):
+    """What a checkpoint's rows say of the steps before and after it; see `BranchCheckpoint`."""
+
+    next: tuple[str, ...] = ()
+    sends: bool = False
+    written: tuple[str, ...] = ()
+    tasks: Tasks = Tasks()
+
 
 class Shown(NamedTuple):
-    """What a visible checkpoint's rows say. `asks`: an interrupt waits there for an answer."""
+    """What a visible checkpoint's rows say."""
 
     id: str
     parent: str | None
     time: str
     metadata: Mapping[str, Any]
-    asks: bool
+    around: Around = Around()
 
 
 def tree(
@@ -111,7 +150,12 @@ def _checkpoint(
         source=one.metadata.get("source"),
         metadata=one.metadata,
         is_head=is_head,
-        is_interrupted=one.asks,
+        next=one.around.next,
+        sends=one.around.sends,
+        written=one.around.written,
+        asked=one.around.tasks.asked,
+        waiting=one.around.tasks.waiting,
+        failed=one.around.tasks.failed,
     )
 
 

@@ -36,7 +36,7 @@ class Cause(StrEnum):
     SAVE = "save"  # a checkpoint of the root namespace
     SAVE_INSIDE = "save inside"  # a checkpoint of a subgraph
     INTERRUPT = "interrupt"  # a task waits for an answer
-    RESUME = "resume"  # the answer has come
+    RESUME = "resume"  # the wait is over where it was, as what waited is gone
     DELETE = "delete"  # `delete_thread`
 
 
@@ -63,7 +63,7 @@ TABLE: Mapping[Cause, Step] = MappingProxyType(
 
 
 def move(cause: Cause, checkpoint: str) -> Move:
-    """What a save, an interrupt or a resume at this checkpoint means for its thread.
+    """What a save, an interrupt or the end of a wait at this checkpoint means for its thread.
 
     They may come in any order. A checkpoint that is saved ends only what waits at an earlier
     one: the interrupt at itself may have been stored before it.

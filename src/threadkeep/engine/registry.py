@@ -10,13 +10,14 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from langgraph.checkpoint.serde.types import INTERRUPT, RESUME
+from langgraph.checkpoint.serde.types import INTERRUPT
 
 from threadkeep.engine import labels
 from threadkeep.engine.entries import Entry, Move, Touch
 from threadkeep.engine.lifecycle import Cause, State, move
 from threadkeep.engine.model import HIDDEN, CheckpointRow, StoredCheckpoint, WriteRow
-from threadkeep.engine.rows import unpack_writes
+from threadkeep.engine.rows import counting
+from threadkeep.engine.steps import tasks
 from threadkeep.langgraph_names import DELTA_COUNTERS
 
 LAG = 1_000_000
@@ -62,12 +63,13 @@ def of_checkpoint(
 def of_writes(
     row: WriteRow, channels: tuple[str, ...], size: int, now: int, *, is_latest: bool
 ) -> Touch:
-    """What pending writes mean: of the head's (`is_latest`), some begin or end a wait."""
+    """What pending writes mean: of the head's (`is_latest`), an interrupt begins a wait.
+
+    None ends one, as other tasks may wait at the same checkpoint: the next checkpoint does.
+    """
     moves: tuple[Move, ...] = ()
     if not row.ns and is_latest and INTERRUPT in channels:
         moves = (move(Cause.INTERRUPT, row.checkpoint_id),)
-    elif not row.ns and RESUME in channels:
-        moves = (move(Cause.RESUME, row.checkpoint_id),)
     return Touch(size + row_size(row), at=now if moves else None, moves=moves)
 
 
@@ -151,12 +153,9 @@ def _shown(row: CheckpointRow) -> dict[str, Any]:
 
 
 def waits(stored: StoredCheckpoint) -> bool:
-    """Whether an interrupt waits at the checkpoint: nothing has answered the last one."""
-    last = None
-    for row in stored.writes:
-        channels = {write.channel for write in unpack_writes(row)}
-        last = INTERRUPT if INTERRUPT in channels else RESUME if RESUME in channels else last
-    return last == INTERRUPT
+    """Whether an interrupt waits at a checkpoint that nothing came after."""
+    writes = counting(stored.writes, None)
+    return bool(tasks([(write.task_id, write.channel) for write in writes]).waiting)
 
 
 def row_size(row: CheckpointRow | WriteRow) -> int:

@@ -5,16 +5,15 @@ Invariant: it is told from the checkpoint alone; the graph is not known here.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from langgraph.checkpoint.base import CheckpointTuple
-from langgraph.checkpoint.serde.types import ERROR, INTERRUPT, RESUME
+from langgraph.checkpoint.serde.types import ERROR, INTERRUPT
 
-from threadkeep.langgraph_names import BRANCH, START, TASKS
+from threadkeep.engine.steps import following, tasks
+from threadkeep.langgraph_names import TASKS
 from threadkeep.readable.values import plain
-
-_SPECIAL = (INTERRUPT, RESUME, ERROR)
 
 
 class Waiting(NamedTuple):
@@ -28,68 +27,49 @@ class Waiting(NamedTuple):
 class View(NamedTuple):
     """A checkpoint in short.
 
-    `time` is ISO 8601, as LangGraph stamps it. `next` names the nodes that are to run, `written`
-    the state's channels that the step before wrote. `interrupted`: whether a node stopped
-    to ask, answered since or not; `waiting`: what is asked and not answered. `failed`: the
-    errors of tasks, as stored. `parents`: the checkpoints that a subgraph's stands under, by
-    namespace.
+    `time` is ISO 8601, as LangGraph stamps it. `next` names the nodes that are to run.
+    `waiting`: what its tasks ask for and have no answer to; `failed`: the errors of tasks, as
+    stored.
     """
 
     thread: str
     namespace: str
     id: str
-    parent: str | None
     time: str
     source: str
     step: int | None
     next: tuple[str, ...]
-    written: tuple[str, ...]
-    interrupted: bool
     waiting: tuple[Waiting, ...]
     failed: tuple[str, ...]
-    parents: dict[str, str]
 
 
 def view(found: CheckpointTuple) -> View:
     """A checkpoint in short."""
-    place, parent = found.config["configurable"], found.parent_config
-    checkpoint, metadata = found.checkpoint, found.metadata or {}
-    values, writes = checkpoint["channel_values"], found.pending_writes or []
+    place, checkpoint = found.config["configurable"], found.checkpoint
+    metadata, writes = found.metadata or {}, found.pending_writes or []
     return View(
         thread=str(place["thread_id"]),
         namespace=str(place.get("checkpoint_ns") or ""),
         id=str(checkpoint["id"]),
-        parent=None if parent is None else str(parent["configurable"]["checkpoint_id"]),
         time=str(checkpoint["ts"]),
         source=str(metadata.get("source", "")),
         step=metadata.get("step"),
-        next=_next(values),
-        written=tuple(own(checkpoint.get("updated_channels") or ())),
-        interrupted=any(channel == INTERRUPT for _, channel, _ in writes),
+        next=_next(checkpoint["channel_values"]),
         waiting=tuple(_waiting(writes)),
         failed=tuple(str(value) for _, channel, value in writes if channel == ERROR),
-        parents={str(ns): str(id) for ns, id in (metadata.get("parents") or {}).items()},
     )
 
 
-def own(channels: Collection[str]) -> list[str]:
-    """Of these channels those of the state; the others are LangGraph's, and say what runs next."""
-    return [name for name in channels if not name.startswith(BRANCH) and name not in (START, TASKS)]
-
-
 def _next(values: dict[str, Any]) -> tuple[str, ...]:
-    """The nodes that are to run: those channels are empty again one step later."""
-    nodes = [name.removeprefix(BRANCH) for name in values if name.startswith(BRANCH)]
+    """The nodes that are to run, with those that tasks were sent to."""
     sent = [str(getattr(task, "node", task)) for task in values.get(TASKS) or ()]
-    return tuple(dict.fromkeys([*([START] if START in values else []), *nodes, *sent]))
+    return tuple(dict.fromkeys([*following(values), *sent]))
 
 
-def _waiting(writes: list[Any]) -> list[Waiting]:
-    """The interrupts of tasks that have not ended: those that have wrote something else."""
-    ended = {task for task, channel, _ in writes if channel not in _SPECIAL}
-    return [
-        Waiting(str(task), getattr(one, "id", None), plain(getattr(one, "value", one)))
-        for task, channel, value in writes
-        if channel == INTERRUPT and task not in ended
-        for one in (value if isinstance(value, list | tuple) else (value,))
-    ]
+def _waiting(writes: list[Any]) -> Iterator[Waiting]:
+    waiting = tasks([(task, channel) for task, channel, _ in writes]).waiting
+    for task, channel, value in writes:
+        if channel == INTERRUPT and task in waiting:
+            for one in value if isinstance(value, list | tuple) else (value,):
+                asked = plain(getattr(one, "value", one))
+                yield Waiting(str(task), getattr(one, "id", None), asked)

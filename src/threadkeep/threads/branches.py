@@ -1,7 +1,7 @@
-"""The tree of a thread's checkpoints: `branches`.
+"""The trees of a thread's checkpoints: `branches`, `all_branches`.
 
 Only the face lives here; `engine.operations.branching` reads and `engine.branches` builds.
-Invariant: rows are read, values never.
+Invariant: rows and manifests are read, values never.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Branching(Running):
         Raises:
             ThreadNotFoundError: the thread holds no checkpoints in this namespace.
             InvalidArgumentError: a name is no text.
-            CorruptionError, UnknownTypeError: writes or metadata cannot be read.
+            CorruptionError, UnknownTypeError: a checkpoint's row or writes cannot be read.
         """
         return self._run(self._branches(thread, ns))
 
@@ -38,3 +38,22 @@ class Branching(Running):
     def _branches(self, thread: str, ns: str) -> Operation[Branches]:
         place = self._place(thread, ns)
         return branching.branches(self._engine, place.thread, place.ns)
+
+    def all_branches(self, thread: str) -> dict[str, Branches]:
+        """The trees of all checkpoint namespaces, by namespace; "" is the graph's own.
+
+        Args:
+            thread: the thread's id.
+
+        Raises:
+            ThreadNotFoundError: the thread holds no checkpoints.
+            InvalidArgumentError, CorruptionError, UnknownTypeError: as `branches`.
+        """
+        return self._run(self._all_branches(thread))
+
+    async def aall_branches(self, thread: str) -> dict[str, Branches]:
+        """See `all_branches`."""
+        return await self._arun(self._all_branches(thread))
+
+    def _all_branches(self, thread: str) -> Operation[dict[str, Branches]]:
+        return branching.all_branches(self._engine, self._place(thread, "").thread)

@@ -16,9 +16,7 @@ PARENTS = st.dictionaries(IDS, st.none() | IDS | st.just("absent"), min_size=1)
 
 def made(parents, pruned=()):
     shown = {
-        id: Shown(id, parent, "", {"step": 1}, asks=False)
-        for id, parent in parents.items()
-        if id not in pruned
+        id: Shown(id, parent, "", {"step": 1}) for id, parent in parents.items() if id not in pruned
     }
     hidden = {id: parent for id, parent in parents.items() if id in pruned}
     return tree("t", "", shown, hidden) if shown else None
@@ -94,6 +92,17 @@ def test_thousands_of_checkpoints_are_read_in_pages_and_no_value_is_decoded():
     assert len(found.checkpoints) == 1000
     assert backend.asked() == (4, 0)
     assert codec.decoded == 0
+
+
+@given(PARENTS)
+def test_what_led_to_a_checkpoint_alone(parents):
+    found = made(parents)
+    for id in found.checkpoints:
+        *ways, last = found.since_fork(id)
+        assert last == id
+        assert all(len(found.checkpoints[way].children) == 1 for way in ways)
+        above = found.checkpoints[(*ways, last)[0]].above
+        assert above is None or above in found.forks
 
 
 def test_hidden_ancestors_are_read_in_stretches():

@@ -82,7 +82,11 @@ def test_a_damaged_manifest_names_its_checkpoint(made):
     row = next(r for c in backend.commits if isinstance(c, Batch) for r in c.checkpoints)
     damaged = row._replace(manifest=row.manifest[:-1] + b"?")
     backend.inner.commit(Batch("t", 1, checkpoints=(damaged,)))
-    for look in (lambda t: t.versions("t", "n", limit=None), lambda t: t.diff("t", row.id)):
+    for look in (
+        lambda t: t.versions("t", "n", limit=None),
+        lambda t: t.diff("t", row.id),
+        lambda t: t.branches("t"),
+    ):
         with pytest.raises(CorruptionError) as caught:
             look(saver.threads)
         assert (caught.value.thread, caught.value.checkpoint) == ("t", row.id)

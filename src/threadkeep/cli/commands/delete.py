@@ -12,9 +12,10 @@ from threadkeep.cli.drawing import size, table, text
 from threadkeep.cli.parameters import AsJson, ThreadIds, Url
 from threadkeep.cli.stores import url_of, writing
 from threadkeep.cli.terminal import Output, clean
+from threadkeep.engine.lifecycle import State
 from threadkeep.engine.model import ThreadSize
 from threadkeep.engine.operations.inspection import all_sizes
-from threadkeep.errors import InvalidArgumentError, NotFoundError
+from threadkeep.errors import InvalidArgumentError, ThreadNotFoundError
 from threadkeep.saver import Saver
 
 
@@ -49,12 +50,15 @@ def _sizes(saver: Saver, threads: list[str]) -> list[ThreadSize]:
     """How much each takes.
 
     Raises:
-        NotFoundError: one holds nothing.
+        ThreadNotFoundError: there is none of that name.
     """
     found = {one.thread: one for one in saver.run(all_sizes()).threads}
     for name in threads:
         if name not in found:
-            raise NotFoundError(thread=name, hint="Nothing was deleted.")
+            known = saver.threads.get(name)
+            if known is None or known.state == State.DELETED:
+                raise ThreadNotFoundError(thread=name, hint="Nothing was deleted.")
+            found[name] = ThreadSize(name, 0, 0, 0, 0, 0)  # (created, and nothing saved yet)
     return [found[name] for name in threads]
 
 

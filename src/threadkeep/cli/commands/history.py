@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import typer
 from rich.text import Text
@@ -10,13 +10,12 @@ from rich.tree import Tree
 
 from threadkeep.cli.app import Panel, command
 from threadkeep.cli.drawing import line, text
-from threadkeep.cli.looking import config, load, moment, with_hint
+from threadkeep.cli.looking import load, made_by, moment, naming_modules
 from threadkeep.cli.parameters import AsJson, Imports, Thread, Url
 from threadkeep.cli.stores import reading, url_of
 from threadkeep.cli.terminal import Output
-from threadkeep.errors import NotFoundError, UnknownTypeError
-from threadkeep.readable.ancestry import Branch, tree
-from threadkeep.readable.checkpoints import View, view
+from threadkeep.engine.branches import BranchCheckpoint, Branches
+from threadkeep.readable.ancestry import Branch, Spot, layout
 
 
 @command(Panel.LOOK, "threadkeep history 42 --limit 20 --url threads.db")
@@ -38,79 +37,98 @@ def history(
 ) -> int:
     """Draw a thread's checkpoints: forks as branches, subgraphs where they ran."""
     load(imports)
-    with reading(url_of(url)) as saver:
-        try:
-            found = list(map(view, saver.list(config(thread, namespace), limit=limit + 1)))
-        except UnknownTypeError as error:
-            raise with_hint(error) from error
-    seen, more = found[:limit], len(found) > limit
-    if not seen:
-        raise NotFoundError(thread=thread, namespace=namespace)
-    heads = {one.namespace: one.id for one in reversed(seen)}
+    trees = _read(url_of(url), thread, namespace)
+    seen = _newest(trees, limit)
+    more = sum(len(tree.checkpoints) for tree in trees.values()) > limit
     document = {
         "thread": thread,
-        "checkpoints": [_document(one, heads) for one in seen],
+        "checkpoints": [_document(spot, trees) for spot in seen],
         "more": more,
     }
-    trees = [_drawn(branch, heads) for branch in tree(seen)]
+    drawn = [_drawn(branch) for branch in layout(trees.values(), set(seen))]
     missing = [Text("... older ones are not shown (--limit)", "dim")] if more else []
-    Output(as_json=as_json).tell(document, text(f"thread {thread}", "bold"), *trees, *missing)
+    Output(as_json=as_json).tell(document, text(f"thread {thread}", "bold"), *drawn, *missing)
     return 0
 
 
-def _document(one: View, heads: dict[str, str]) -> dict[str, Any]:
+def _read(url: str, thread: str, namespace: str | None) -> dict[str, Branches]:
+    """The trees that are meant, by namespace."""
+    with reading(url) as saver, naming_modules():  # (metadata may hold anything)
+        if namespace is None:
+            return saver.threads.all_branches(thread)
+        return {namespace: saver.threads.branches(thread, namespace)}
+
+
+def _newest(trees: dict[str, Branches], limit: int) -> list[Spot]:
+    """The newest checkpoints of all trees, newest first."""
+    found = [(ns, id) for ns, tree in trees.items() for id in tree.checkpoints]
+    return sorted(found, key=lambda spot: (spot[1], spot[0]), reverse=True)[:limit]
+
+
+def _document(spot: Spot, trees: dict[str, Branches]) -> dict[str, Any]:
+    ns, id = spot
+    one = trees[ns].checkpoints[id]
     return {
-        "namespace": one.namespace,
-        "checkpoint": one.id,
+        "namespace": ns,
+        "checkpoint": id,
         "parent": one.parent,
+        "above": one.above,
         "time": one.time,
         "source": one.source,
         "step": one.step,
         "next": one.next,
+        "sends": one.sends,
         "written": one.written,
-        "interrupted": one.interrupted,
+        "interrupted": bool(one.asked),
         "waiting": len(one.waiting),
         "failed": len(one.failed),
-        "head": heads[one.namespace] == one.id,
+        "head": one.is_head,
     }
 
 
-def _drawn(branch: Branch, heads: dict[str, str]) -> Tree:
+class _Begun(NamedTuple):
+    """A branch that is to be drawn, and where."""
+
+    branch: Branch
+    place: Tree
+
+
+def _drawn(branch: Branch) -> Tree:
     """A branch as a tree: its steps one below the other, what begins at one inside of it."""
     root = Tree("", hide_root=True)
-    waiting = [(branch, root)]
+    waiting = [_Begun(branch, _beginning(root, branch))]
     while waiting:
         branch, place = waiting.pop()
-        if place is root:
-            place = _begun(root, branch)
         for step in branch.steps:
-            spot = place.add(_line(step.view, heads))
+            spot = place.add(_line(step.namespace, step.checkpoint))
             for inner in step.branches:
                 other = inner.namespace != branch.namespace
                 label = f"namespace {inner.namespace}" if other else "fork"
-                waiting.append((inner, spot.add(text(label, "blue"))))
+                waiting.append(_Begun(inner, spot.add(text(label, "blue"))))
     return root
 
 
-def _begun(root: Tree, branch: Branch) -> Tree:
+def _beginning(root: Tree, branch: Branch) -> Tree:
     """Where a branch that begins at no checkpoint of the tree is drawn, and why it begins there."""
-    place = root
+    place, first = root, branch.steps[0].checkpoint
     if branch.namespace:
         place = root.add(text(f"namespace {branch.namespace}", "blue"))
-    parent = branch.steps[0].view.parent
-    if parent is not None:
-        place.add(text(f"... after {parent}, which is not shown", "dim"))
+    if first.above is not None:
+        place.add(text(f"... after {first.above}, which is not shown", "dim"))
+    elif first.is_cut or first.hidden:
+        place.add(text(f"... after {first.parent}, which was pruned", "dim"))
     return place
 
 
-def _line(one: View, heads: dict[str, str]) -> Text:
+def _line(ns: str, one: BranchCheckpoint) -> Text:
+    following = [*one.next, *(["what was sent"] if one.sends else [])]
     return line(
         (one.id, "yellow"),
-        moment(one),
-        f"{one.source} {'' if one.step is None else one.step}".strip(),
+        moment(one.time),
+        made_by(one.source, one.step),
         f"wrote: {', '.join(one.written)}" if one.written else "",
-        (f"next: {', '.join(one.next)}" if one.next else "", "cyan"),
-        ("waits" if one.waiting else "was interrupted" if one.interrupted else "", "bold yellow"),
+        (f"next: {', '.join(following)}" if following else "", "cyan"),
+        ("waits" if one.waiting else "was interrupted" if one.asked else "", "bold yellow"),
         ("failed" if one.failed else "", "bold red"),
-        ("head" if heads.get("") == one.id and not one.namespace else "", "bold green"),
+        ("head" if one.is_head and not ns else "", "bold green"),
     )

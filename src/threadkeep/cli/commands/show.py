@@ -10,12 +10,18 @@ from rich.text import Text
 
 from threadkeep.cli.app import Panel, command
 from threadkeep.cli.drawing import cut, indented, line, size, table, text
-from threadkeep.cli.looking import found, head_line, place
+from threadkeep.cli.looking import found, head_line, load, place
 from threadkeep.cli.parameters import AsJson, Checkpoint, Full, Imports, Namespace, Thread, Url
+from threadkeep.cli.registered import in_a_line
+from threadkeep.cli.stores import reading, url_of
 from threadkeep.cli.terminal import Output, compact
-from threadkeep.readable.checkpoints import View, own, view
+from threadkeep.engine.steps import own
+from threadkeep.errors import NotSetUpError
+from threadkeep.readable.checkpoints import View, view
 from threadkeep.readable.messages import Message, conversation
 from threadkeep.readable.values import Summary, summary
+from threadkeep.saver import Saver
+from threadkeep.threads import ThreadInfo
 
 
 @command(Panel.LOOK, "threadkeep show 42 --url threads.db")
@@ -30,19 +36,31 @@ def show(
     as_json: AsJson = False,
 ) -> int:
     """Show a thread: its messages and tool calls, its other channels in short, what waits."""
-    one = found(url, thread, namespace, checkpoint, imports)
+    load(imports)
+    with reading(url_of(url)) as saver:
+        one = found(saver, thread, namespace, checkpoint)
+        info = _known(saver, thread)
     seen, values = view(one), one.checkpoint["channel_values"]
     messages = conversation(values)
     others = [name for name in own(values) if messages is None or name != "messages"]
     channels = {name: summary(values[name]) for name in others}
     Output(as_json=as_json).tell(
-        _document(seen, messages, channels),
-        head_line(seen),
+        {**_document(seen, messages, channels), "registry": info and info.as_json()},
+        *([in_a_line(info)] if info else []),
+        head_line(seen, named=info is None),
         *_drawn(messages or [], full=full),
         *_short(channels),
         *_asked(seen),
     )
     return 0
+
+
+def _known(saver: Saver, thread: str) -> ThreadInfo | None:
+    """What the registry knows; a file of an earlier release has none before it is written to."""
+    try:
+        return saver.threads.get(thread)
+    except NotSetUpError:
+        return None
 
 
 def _document(

@@ -9,8 +9,9 @@ from rich.text import Text
 
 from threadkeep.cli.app import Panel, command
 from threadkeep.cli.drawing import text, tree_of
-from threadkeep.cli.looking import found, head_line, place
+from threadkeep.cli.looking import found, head_line, load, place
 from threadkeep.cli.parameters import AsJson, Checkpoint, Full, Imports, Namespace, Thread, Url
+from threadkeep.cli.stores import reading, url_of
 from threadkeep.cli.terminal import Output
 from threadkeep.errors import NotFoundError
 from threadkeep.readable.checkpoints import view
@@ -33,7 +34,9 @@ def state(
     as_json: AsJson = False,
 ) -> int:
     """Show the values of channels: as a tree, or with --json as JSON (types are lost in it)."""
-    one = found(url, thread, namespace, checkpoint, imports)
+    load(imports)
+    with reading(url_of(url)) as saver:
+        one = found(saver, thread, namespace, checkpoint)
     seen, values = view(one), one.checkpoint["channel_values"]
     for name in channel or ():
         if name not in values:

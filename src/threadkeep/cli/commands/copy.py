@@ -1,0 +1,37 @@
+"""`threadkeep copy`: a thread under another name."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from threadkeep.cli.app import Panel, command
+from threadkeep.cli.completion import thread_ids
+from threadkeep.cli.drawing import text
+from threadkeep.cli.parameters import AsJson, Url
+from threadkeep.cli.stores import url_of, writing
+from threadkeep.cli.terminal import Output
+from threadkeep.engine.calls import Place, fetch_checkpoint
+from threadkeep.engine.operations.context import not_found
+
+
+@command(Panel.CHANGE, "threadkeep copy 42 experiment --url threads.db")
+def copy(
+    source: Annotated[
+        str,
+        typer.Argument(help="the thread's id", autocompletion=thread_ids, show_default=False),
+    ],
+    target: Annotated[str, typer.Argument(help="the id of the copy", show_default=False)],
+    *,
+    url: Url = None,
+    as_json: AsJson = False,
+) -> int:
+    """Copy a thread inside the store: all its checkpoints, tags and metadata."""
+    with writing(url_of(url)) as saver:
+        if saver.run(fetch_checkpoint(source, "", None)).found is None:
+            raise not_found(Place(source))
+        saver.copy_thread(source, target)
+    document = {"source": source, "target": target}
+    Output(as_json=as_json).tell(document, text(f"{source} was copied to {target}"))
+    return 0

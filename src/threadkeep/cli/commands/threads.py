@@ -1,0 +1,191 @@
+"""`threadkeep threads`: finding threads, and what is known of each."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, cast
+
+import typer
+
+from threadkeep.cli import spelled
+from threadkeep.cli.app import Panel, command
+from threadkeep.cli.completion import thread_ids
+from threadkeep.cli.parameters import AsJson, Url
+from threadkeep.cli.registered import document, in_a_line, in_a_table
+from threadkeep.cli.stores import reading, url_of
+from threadkeep.cli.terminal import Output
+from threadkeep.engine.lifecycle import State
+from threadkeep.errors import InvalidArgumentError, ThreadNotFoundError
+from threadkeep.saver import Saver
+from threadkeep.threads import ThreadInfo, ThreadPage
+from threadkeep.threads.asked import MOST, OrderName
+from threadkeep.threads.registry import Filters
+
+_WHEN = "an ISO time (UTC), or an age: 7d, 12h, 30m"
+
+One = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="THREAD",
+        help="only this one, with all that is known of it",
+        autocompletion=thread_ids,
+        show_default=False,
+    ),
+]
+States = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--state",
+        help=f"{', '.join(State)}; may be repeated; default: all but deleted",
+        show_default=False,
+    ),
+]
+Tags = Annotated[
+    list[str] | None,
+    typer.Option("--tag", help="that have this tag; may be repeated", show_default=False),
+]
+Pairs = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--metadata",
+        metavar="KEY=VALUE",
+        help="that have this; VALUE is JSON or else text; may be repeated",
+        show_default=False,
+    ),
+]
+CreatedAfter = Annotated[
+    str | None, typer.Option("--created-after", metavar="WHEN", help=_WHEN, show_default=False)
+]
+CreatedBefore = Annotated[
+    str | None, typer.Option("--created-before", metavar="WHEN", help=_WHEN, show_default=False)
+]
+UpdatedAfter = Annotated[
+    str | None, typer.Option("--updated-after", metavar="WHEN", help=_WHEN, show_default=False)
+]
+UpdatedBefore = Annotated[
+    str | None, typer.Option("--updated-before", metavar="WHEN", help=_WHEN, show_default=False)
+]
+HasInterrupt = Annotated[
+    bool | None,
+    typer.Option(
+        "--has-interrupt/--no-interrupt",
+        help="whether an interrupt waits for an answer",
+        show_default=False,
+    ),
+]
+Pinned = Annotated[
+    bool | None,
+    typer.Option("--pinned/--not-pinned", help="whether they are pinned", show_default=False),
+]
+MinBytes = Annotated[
+    str | None,
+    typer.Option("--min-bytes", metavar="BYTES", help="such as 10MB", show_default=False),
+]
+ForkedFrom = Annotated[
+    str | None,
+    typer.Option(
+        "--forked-from", metavar="THREAD", help="forks of this thread", show_default=False
+    ),
+]
+Order = Annotated[
+    str,
+    typer.Option(
+        "--order", help="updated_at, created_at, bytes or thread; with a minus the greatest first"
+    ),
+]
+Limit = Annotated[int, typer.Option("--limit", min=1, max=MOST, help="how many on a page")]
+Cursor = Annotated[
+    str | None,
+    typer.Option("--cursor", help="go on behind the page that gave this", show_default=False),
+]
+All = Annotated[bool, typer.Option("--all", help="all of them, page after page")]
+Count = Annotated[bool, typer.Option("--count", help="only how many there are")]
+
+
+@command(Panel.LOOK, "threadkeep threads --has-interrupt --updated-before 1h --url threads.db")
+def threads(  # noqa: PLR0913 - they are given by name
+    thread: One = None,
+    *,
+    state: States = None,
+    tag: Tags = None,
+    metadata: Pairs = None,
+    created_after: CreatedAfter = None,
+    created_before: CreatedBefore = None,
+    updated_after: UpdatedAfter = None,
+    updated_before: UpdatedBefore = None,
+    has_interrupt: HasInterrupt = None,
+    pinned: Pinned = None,
+    min_bytes: MinBytes = None,
+    forked_from: ForkedFrom = None,
+    order: Order = "-updated_at",
+    limit: Limit = 50,
+    cursor: Cursor = None,
+    all_pages: All = False,
+    count: Count = False,
+    url: Url = None,
+    as_json: AsJson = False,
+) -> int:
+    """List threads that are as all options say, or tell what is known of one."""
+    given: dict[str, Any] = {
+        "state": state,
+        "tags": tag,
+        "metadata": spelled.metadata("--metadata", metadata),
+        "created_after": spelled.when("--created-after", created_after),
+        "created_before": spelled.when("--created-before", created_before),
+        "updated_after": spelled.when("--updated-after", updated_after),
+        "updated_before": spelled.when("--updated-before", updated_before),
+        "has_interrupt": has_interrupt,
+        "pinned": pinned,
+        "min_bytes": spelled.size("--min-bytes", min_bytes),
+        "forked_from": forked_from,
+    }
+    meant = {name: value for name, value in given.items() if value not in (None, [], {})}
+    filters = cast("Filters", meant)
+    output = Output(as_json=as_json)
+    if thread is not None and (filters or cursor or all_pages or count):
+        raise InvalidArgumentError("A thread and a search are asked for.", hint="Give one of them.")
+    with reading(url_of(url)) as saver:
+        if thread is not None:
+            one = _one(saver, thread)
+            output.tell(document(one), in_a_line(one))
+        elif count:
+            number = saver.threads.count(**filters)
+            output.tell({"count": number}, str(number))
+        else:
+            by = cast("OrderName", order)  # (the saver says which there are)
+            read = _all if all_pages else _page
+            _tell(output, read(saver, by, limit, cursor, filters))
+    return 0
+
+
+def _one(saver: Saver, thread: str) -> ThreadInfo:
+    found = saver.threads.get(thread)
+    if found is None:
+        raise ThreadNotFoundError(thread=thread)
+    return found
+
+
+def _page(
+    saver: Saver, order: OrderName, limit: int, cursor: str | None, filters: Filters
+) -> ThreadPage:
+    return saver.threads.search(order=order, limit=limit, cursor=cursor, **filters)
+
+
+def _all(
+    saver: Saver, order: OrderName, limit: int, cursor: str | None, filters: Filters
+) -> ThreadPage:
+    """Every thread that is meant, from the cursor on, in one page."""
+    del limit
+    found: list[ThreadInfo] = []
+    while True:
+        page = _page(saver, order, MOST, cursor, filters)
+        found += page.threads
+        if page.cursor is None:
+            return ThreadPage(tuple(found), None)
+        cursor = page.cursor
+
+
+def _tell(output: Output, page: ThreadPage) -> None:
+    document = {"threads": [one.as_json() for one in page.threads], "cursor": page.cursor}
+    drawn = [in_a_table(page.threads)] if page.threads else ["no threads"]
+    more = [f"... more: --cursor {page.cursor}, or --all"] if page.cursor else []
+    output.tell(document, *drawn, *more)

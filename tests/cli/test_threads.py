@@ -1,0 +1,353 @@
+"""The commands that are about threads as a whole, and about their branches and versions."""
+
+from __future__ import annotations
+
+import json
+import random
+import shutil
+from pathlib import Path
+
+import pytest
+from cli_kit import threadkeep
+from engine_kit import Chain
+from langchain_core.messages import HumanMessage
+
+from threadkeep import SqliteSaver
+from threadkeep.__main__ import main
+
+LONG = random.Random(1).randbytes(4_000).hex()
+V1 = Path(__file__).parents[1] / "golden" / "sqlite" / "v1.sqlite"
+
+
+@pytest.fixture(autouse=True)
+def store(tmp_path, monkeypatch):
+    """`small` and `large` threads with metadata, `waits` for an answer."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("TK_URL", "threads.db")
+    monkeypatch.delenv("TK_CONFIG", raising=False)
+    with SqliteSaver("threads.db") as saver:
+        Chain(saver, "small").put(n=1)
+        Chain(saver, "large").put(text=LONG)
+        at = Chain(saver, "waits").put(n=1)
+        saver.put_writes(at, [("__interrupt__", "?")], "task")
+        saver.threads.tag("small", "vip", "new")
+        saver.threads.tag("large", "new")
+        saver.threads.update("small", metadata={"user": "u1", "seats": 3})
+        saver.threads.update("large", metadata={"user": "u2", "seats": "3"})
+        saver.threads.pin("large")
+    return "threads.db"
+
+
+@pytest.fixture
+def told(capsys):
+    """Run a command that succeeds: its lines, or its document."""
+
+    def run(*arguments):
+        assert main([*arguments]) == 0, capsys.readouterr().err
+        said = capsys.readouterr()
+        assert said.err == ""
+        return json.loads(said.out) if "--json" in arguments else said.out.splitlines()
+
+    return run
+
+
+@pytest.fixture
+def refused(capsys):
+    """Run a command that does not: its exit code, and the class of its error."""
+
+    def run(*arguments):
+        code = main([*arguments, "--json"])
+        said = capsys.readouterr()
+        assert said.out == ""
+        return code, json.loads(said.err)["error"]["type"]
+
+    return run
+
+
+# -- finding -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "want"),
+    [
+        ("", {"small", "large", "waits"}),
+        ("--state suspended", {"waits"}),
+        ("--state active --state deleted", {"small", "large"}),
+        ("--tag new", {"small", "large"}),
+        ("--tag new --tag vip", {"small"}),
+        ("--metadata user=u1", {"small"}),
+        ("--metadata seats=3", {"small"}),
+        ('--metadata seats="3"', {"large"}),
+        ("--metadata user=u1 --tag other", set()),
+        ("--updated-after 1h", {"small", "large", "waits"}),
+        ("--updated-after 0s", set()),
+        ("--updated-before 1h", set()),
+        ("--created-before 2020-01-01", set()),
+        ("--created-after 2020-01-01", {"small", "large", "waits"}),
+        ("--has-interrupt", {"waits"}),
+        ("--no-interrupt", {"small", "large"}),
+        ("--pinned", {"large"}),
+        ("--not-pinned --min-bytes 0", {"small", "waits"}),
+        ("--min-bytes 4KB", {"large"}),
+        ("--forked-from small", set()),
+    ],
+)
+def test_each_filter(told, options, want):
+    found = told("threads", *options.split(), "--json")
+    assert {one["id"] for one in found["threads"]} == want
+    assert found["cursor"] is None
+    assert told("threads", *options.split(), "--count", "--json") == {"count": len(want)}
+    lines = told("threads", *options.split())
+    assert {line.split()[0] for line in lines[1:]} == want
+    if not want:
+        assert lines == ["no threads"]
+
+
+def test_orders_and_pages(told):
+    def ids(*options):
+        found = told("threads", *options, "--json")
+        return [one["id"] for one in found["threads"]], found["cursor"]
+
+    assert ids("--order", "thread")[0] == ["large", "small", "waits"]
+    assert ids("--order", "-thread")[0] == ["waits", "small", "large"]
+    first, cursor = ids("--order", "thread", "--limit", "2")
+    assert first == ["large", "small"]
+    assert ids("--order", "thread", "--limit", "2", "--cursor", cursor) == (["waits"], None)
+    assert ids("--order", "thread", "--limit", "1", "--all") == (["large", "small", "waits"], None)
+    assert told("threads", "--limit", "1")[-1].startswith("... more: --cursor ")
+
+
+def test_a_line_of_the_table_says_what_is_known(told):
+    lines = told("threads", "--order", "thread")
+    assert lines[0].split() == ["thread", "state", "updated", "bytes", "tags", "metadata"]
+    assert lines[1].startswith("large   active pinned  ")
+    assert lines[2].endswith("new, vip  seats=3, user=u1")
+    assert " s ago " in lines[2]
+
+
+def test_one_thread(told, refused):
+    known = told("threads", "small", "--json")["thread"]
+    assert (known["id"], known["tags"]) == ("small", ["new", "vip"])
+    (line,) = told("threads", "small")
+    assert line.startswith("thread small  active  updated ")
+    assert told("show", "small", "--json")["registry"] == known
+    assert told("show", "small")[0] == line
+    assert refused("threads", "absent") == (1, "ThreadNotFoundError")
+    assert refused("threads", "small", "--pinned") == (2, "InvalidArgumentError")
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        "--order size",
+        "--state waiting",
+        "--metadata user",
+        "--updated-after soon",
+        "--min-bytes many",
+        "--min-bytes -1",
+        "--cursor nonsense",
+        "--tag ",
+    ],
+)
+def test_what_has_no_meaning_is_exit_code_2(refused, options):
+    assert refused("threads", *options.split(" ")) == (2, "InvalidArgumentError")
+
+
+def test_a_file_of_an_earlier_release_is_looked_into(tmp_path, told, refused):
+    old = str(shutil.copy(V1, tmp_path / "old.db"))
+    shown = told("show", "waiting", "--url", old, "--json")
+    assert shown["registry"] is None
+    assert told("show", "waiting", "--url", old)[0].startswith("thread waiting  1f")
+    assert refused("threads", "--url", old) == (2, "NotSetUpError")
+    told("migrate", old)
+    assert told("threads", "--has-interrupt", "--count", "--url", old) == ["1"]
+
+
+# -- changing ----------------------------------------------------------------------------
+
+
+def test_what_is_known_of_a_thread_is_changed(told, refused):
+    made = told("create", "t", "--tag", "a", "--metadata", "n=1", "--ttl", "30d", "--json")[
+        "thread"
+    ]
+    assert (made["state"], made["tags"], made["metadata"]) == ("created", ["a"], {"n": 1})
+    assert made["ttl"] == 30 * 86_400
+    assert refused("create", "t") == (2, "ThreadExistsError")
+    assert told("tag", "t", "b", "c", "--json")["thread"]["tags"] == ["a", "b", "c"]
+    assert told("tag", "t", "a", "c", "--remove", "--json")["thread"]["tags"] == ["b"]
+    assert told("pin", "t", "--json")["thread"]["pinned"] is True
+    assert told("pin", "t", "--remove", "--json")["thread"]["pinned"] is False
+    changed = told("set", "t", "n=null", "plan=pro", "--json")["thread"]
+    assert (changed["metadata"], changed["ttl"]) == ({"plan": "pro"}, 30 * 86_400)
+    assert told("set", "t", "--ttl", "12h", "--json")["thread"]["ttl"] == 12 * 3600
+    changed = told("set", "t", "--ttl", "never", "--json")["thread"]
+    assert (changed["metadata"], changed["ttl"]) == ({"plan": "pro"}, None)
+    assert told("threads", "t", "--json")["thread"] == changed
+    (line,) = told("pin", "t")
+    assert line.startswith("thread t  created  pinned  updated ")
+    assert line.endswith(" 0 bytes  tags: b  plan=pro")
+    assert told("create", "forever", "--ttl", "never", "--json")["thread"]["ttl"] is None
+
+
+def test_a_thread_that_was_only_created_is_deleted(told, refused):
+    told("create", "t", "--tag", "a")
+    assert told("delete", "t", "--yes", "--json")["threads"][0]["checkpoints"] == 0
+    assert told("threads", "--tag", "a", "--count") == ["0"]
+    assert told("threads", "t", "--json")["thread"]["state"] == "deleted"
+    assert refused("delete", "t", "--yes") == (1, "ThreadNotFoundError")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "want"),
+    [
+        ("tag absent a", (1, "ThreadNotFoundError")),
+        ("pin absent", (1, "ThreadNotFoundError")),
+        ("set absent a=1", (1, "ThreadNotFoundError")),
+        ("copy absent new", (1, "ThreadNotFoundError")),
+        ("copy small large", (2, "ThreadExistsError")),
+        ("copy small small", (2, "InvalidArgumentError")),
+        ("set small", (2, "InvalidArgumentError")),
+        ("set small a", (2, "InvalidArgumentError")),
+        ("set small --ttl 5", (2, "InvalidArgumentError")),
+        ("tag small", (2, "Usage")),
+    ],
+)
+def test_what_cannot_be_changed(refused, told, arguments, want):
+    before = told("threads", "--all", "--json")
+    assert refused(*arguments.split()) == want
+    assert told("threads", "--all", "--json") == before
+
+
+def test_a_copy_holds_the_same(told):
+    assert told("copy", "waits", "again", "--json") == {"source": "waits", "target": "again"}
+    assert told("copy", "waits", "more") == ["waits was copied to more"]
+    own, copied = (told("threads", name, "--json")["thread"] for name in ("waits", "again"))
+    assert (copied["state"], copied["waits_at"]) == ("suspended", own["waits_at"])
+
+
+# -- branches, versions, differences -------------------------------------------------------
+
+
+@pytest.fixture
+def forked(store):
+    """Four checkpoints in a row, and two on the second of them: the ids of all."""
+    with SqliteSaver(store) as saver:
+        main_line = Chain(saver, "forked")
+        at = [main_line.put(n=n, messages=[HumanMessage("hi", id="h")] * n) for n in range(4)]
+        other = Chain(saver, "forked", start=10)
+        other.at, other.versions = at[1], {"n": 2, "messages": 2}
+        at += [other.put(n=9), other.put(n=10)]
+    return [one["configurable"]["checkpoint_id"] for one in at]
+
+
+def test_tips_and_forks(forked, told):
+    seen = told("branches", "forked", "--json")
+    assert (seen["head"], seen["checkpoints"], seen["roots"]) == (forked[5], 6, [forked[0]])
+    tips = [(one["checkpoint"], one["parted_at"], one["checkpoints"]) for one in seen["tips"]]
+    assert tips == [(forked[3], forked[1], 2), (forked[5], forked[1], 2)]
+    assert [one["head"] for one in seen["tips"]] == [False, True]
+    assert [(one["checkpoint"], one["children"]) for one in seen["forks"]] == [
+        (forked[1], [forked[2], forked[4]])
+    ]
+    lines = told("branches", "forked")
+    assert lines[0] == "thread forked  6 checkpoints, 2 tips"
+    assert lines[3].startswith(forked[5])
+    assert lines[3].split()[-3:] == ["2", forked[1], "head"]
+    assert lines[-1].startswith(forked[1])
+    assert told("branches", "waits", "--json")["tips"][0]["waiting"] == 1
+    assert told("branches", "waits")[-1].endswith("head  waits")
+
+
+def test_the_history_is_the_same_tree(forked, told):
+    seen = told("history", "forked", "--json")["checkpoints"]
+    assert [one["checkpoint"] for one in seen] == sorted(forked, reverse=True)
+    assert [one["above"] for one in seen][-1] is None
+    with SqliteSaver("threads.db") as saver:
+        saver.prune(["forked"])
+    assert "which was pruned" in told("history", "forked")[1]
+
+
+def test_versions_of_a_channel(forked, told, refused):
+    seen = told("versions", "forked", "n", "--json")
+    assert [one["checkpoint"] for one in seen["versions"]] == [forked[n] for n in (5, 4, 1, 0)]
+    assert seen["more"] is False
+    lines = told("versions", "forked", "n", "--limit", "1")
+    assert lines[0] == "thread forked  n"
+    assert lines[3].split()[1] == forked[5]
+    assert lines[-1] == "... older ones are not shown (--limit)"
+    older = told("versions", "forked", "n", "--checkpoint", forked[3], "--json")["versions"]
+    assert [one["checkpoint"] for one in older] == forked[3::-1]
+    assert refused("versions", "forked", "nothing") == (1, "NotFoundError")
+    assert refused("versions", "absent", "n") == (1, "ThreadNotFoundError")
+
+
+def test_what_changed(forked, told, refused):
+    seen = told("diff", "forked", forked[1], forked[3], "--json")
+    assert seen["same"] is False
+    assert [seen[side]["checkpoint"] for side in ("before", "after")] == forked[1:4:2]
+    assert seen["channels"]["n"]["changes"][0]["after"] == 3
+    lines = told("diff", "forked", forked[1])
+    assert lines[1].startswith(f"+ forked {forked[5]}")
+    assert "  ~ 1 -> 10" in lines
+    assert told("diff", "forked", forked[5], "--json")["same"] is True
+    assert refused("diff", "forked") == (2, "InvalidArgumentError")
+    assert refused("diff", "forked", "absent") == (1, "CheckpointNotFoundError")
+    assert refused("diff", "absent", "absent") == (1, "CheckpointNotFoundError")
+
+
+def test_two_threads_are_compared(forked, told, refused):
+    heads = told("diff", "small", "--other", "waits", "--json")
+    assert [heads[side]["thread"] for side in ("before", "after")] == ["small", "waits"]
+    assert heads["same"] is True
+    given = told("diff", "waits", "00000001", forked[2], "--other", "forked", "--json")
+    assert given["after"]["checkpoint"] == forked[2]
+    assert given["channels"]["n"]["changes"][0]["after"] == 2
+    assert refused("diff", "small", "--other", "absent") == (1, "ThreadNotFoundError")
+
+
+def test_nothing_long_is_shown_unless_all_is_asked_for(told):
+    short = "\n".join(told("diff", "small", "--other", "large"))
+    assert LONG[:50] in short
+    assert LONG not in short
+    assert LONG in "\n".join(told("diff", "small", "--other", "large", "--full"))
+
+
+def test_nothing_that_is_shown_gives_orders_to_a_terminal(store, told):
+    evil = "\x1b[2J\x07\u202e"
+    with SqliteSaver(store) as saver:
+        chain = Chain(saver, evil)
+        chain.put(**{evil: 1})
+        at, checkpoint, metadata, new = chain.arguments(**{evil: evil})
+        saver.put(at, {**checkpoint, "ts": evil}, {**metadata, "source": evil}, new)
+        saver.threads.tag(evil, evil)
+        saver.threads.update(evil, metadata={evil: evil})
+    for arguments in (
+        ["threads"],
+        ["threads", evil],
+        ["branches", evil],
+        ["history", evil],
+        ["versions", evil, evil],
+        ["diff", evil, "00000001"],
+        ["set", evil, f"{evil}={evil}"],
+        ["copy", evil, evil + "2"],
+    ):
+        said = "\n".join(told(*arguments))
+        assert not set(said) & set(evil[0] + evil[-2:]), arguments
+        assert r"\x1b[2J" in said
+
+
+def test_as_processes(forked):
+    for arguments in (
+        ["threads", "--all"],
+        ["branches", "forked"],
+        ["versions", "forked", "n"],
+        ["diff", "forked", forked[0]],
+        ["create", "new"],
+        ["tag", "new", "a"],
+        ["pin", "new"],
+        ["set", "new", "a=1"],
+        ["copy", "forked", "twin"],
+    ):
+        code, said, wrong = threadkeep(*arguments)
+        assert (code, wrong) == (0, []), arguments
+        assert said

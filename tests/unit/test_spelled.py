@@ -1,0 +1,84 @@
+"""What people write on a command line for times, ages, sizes and metadata."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta, timezone
+
+import pytest
+
+from threadkeep.cli import spelled
+from threadkeep.errors import InvalidArgumentError
+
+
+@pytest.mark.parametrize(
+    ("given", "want"),
+    [
+        ("7d", timedelta(days=7)),
+        ("1d12h", timedelta(hours=36)),
+        ("1.5h", timedelta(minutes=90)),
+        ("30m", timedelta(minutes=30)),
+        ("2w", timedelta(days=14)),
+        ("0s", timedelta()),
+        ("2026-05-01", datetime(2026, 5, 1, tzinfo=UTC)),
+        ("2026-05-01T12:30", datetime(2026, 5, 1, 12, 30, tzinfo=UTC)),
+        (
+            "2026-05-01T12:30+02:00",
+            datetime(2026, 5, 1, 12, 30, tzinfo=timezone(timedelta(hours=2))),
+        ),
+        (None, None),
+    ],
+)
+def test_times_and_ages(given, want):
+    assert spelled.when("--updated-after", given) == want
+
+
+@pytest.mark.parametrize(
+    "given",
+    ["", "7", "d", "7y", "-7d", "tomorrow", "2026-13-01", "9" * 20 + "w", "1.2.3d", "\u0667d"],
+)
+def test_what_is_no_time(given):
+    with pytest.raises(InvalidArgumentError, match="--updated-after"):
+        spelled.when("--updated-after", given)
+
+
+def test_a_time_to_live():
+    assert spelled.ttl("30d") == timedelta(days=30)
+    assert spelled.ttl("never") == 0
+    assert spelled.ttl(None) is None
+    for wrong in ("2026-05-01", "0s"):
+        with pytest.raises(InvalidArgumentError, match="--ttl"):
+            spelled.ttl(wrong)
+
+
+@pytest.mark.parametrize(
+    ("given", "want"),
+    [("0", 0), ("1000", 1000), ("10MB", 10_000_000), ("1 KiB", 1024), ("1.5kb", 1500)],
+)
+def test_sizes(given, want):
+    assert spelled.size("--min-bytes", given) == want
+
+
+@pytest.mark.parametrize("given", ["", "many", "10 parsecs", "MB"])
+def test_what_is_no_size(given):
+    with pytest.raises(InvalidArgumentError, match="--min-bytes"):
+        spelled.size("--min-bytes", given)
+
+
+def test_values_are_json_or_else_text():
+    given = ["a=1", 'b="1"', "c=1.0", "d=true", "e=null", "f=x=y", "g=[1", "h={}", "i="]
+    found = spelled.metadata("--metadata", given)
+    assert found == {
+        "a": 1,
+        "b": "1",
+        "c": 1.0,
+        "d": True,
+        "e": None,
+        "f": "x=y",
+        "g": "[1",
+        "h": {},
+        "i": "",
+    }
+    assert [type(found[key]) for key in "acd"] == [int, float, bool]
+    for wrong in ("a", "=1"):
+        with pytest.raises(InvalidArgumentError, match="KEY=VALUE"):
+            spelled.metadata("--metadata", [wrong])
