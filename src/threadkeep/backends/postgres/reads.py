@@ -67,9 +67,10 @@ _KEYFRAME = """
         THEN k.data END
 """
 _KEYFRAMES = """
+    LEFT JOIN {schema}.threads o ON o.thread_id = c.thread_id
     LEFT JOIN LATERAL (
         SELECT s.log, s.start, s.count, s.data FROM {schema}.segments s
-        WHERE s.thread_id = {schema}.heap_of(c.thread_id) AND s.log = c.key_log
+        WHERE s.thread_id = coalesce(o.heap, c.thread_id) AND s.log = c.key_log
             AND s.start <= c.key_pos
         ORDER BY s.start DESC LIMIT 1
     ) k ON k.start + k.count > c.key_pos
@@ -161,7 +162,14 @@ def _page(rows: Rows) -> list[StoredCheckpoint]:
 # -- one checkpoint, and its ancestors -------------------------------------------------
 
 _VISIBLE = f"c.flags < {HIDDEN}"  # the greatest flag; a range is what the planner can estimate
-_GENERATION = "{schema}.generation_of(t.generation, t.heap)"
+_GENERATION = """
+    CASE WHEN t.heap IS NULL THEN coalesce(t.generation, 0) ELSE t.generation
+        + coalesce((SELECT h.generation FROM {schema}.heaps h WHERE h.heap = t.heap), 0) END
+"""
+# Of the thread that is given twice; looked up once, and not for each row.
+_HEAP = """
+    (SELECT coalesce((SELECT t.heap FROM {schema}.threads t WHERE t.thread_id = %s), %s))
+"""
 _STATE = f"{_GENERATION}, coalesce({_MICROSECONDS.format('t.deleted_at')}, 0)"
 _ONE = f"""
 SELECT {_STATE}, {_WHOLE.replace("{order}", "c.checkpoint_id")}
@@ -219,21 +227,20 @@ def _path(read: ReadPath) -> Query:
 # -- segments ------------------------------------------------------------------------
 
 # Stored segments never overlap: the last that starts at or before ours is the first to look at.
-_SEGMENTS = """
+_SEGMENTS = f"""
 SELECT DISTINCT ON (s.log, s.start) s.log, s.start, s.count, s.data
 FROM unnest(%s::bigint[], %s::bigint[], %s::bigint[]) span (log, start, stop)
 JOIN LATERAL (
-    SELECT s.log, s.start, s.count, s.data FROM {schema}.segments s
-    WHERE s.thread_id = {schema}.heap_of(%s) AND s.log = span.log AND s.start < span.stop
+    SELECT s.log, s.start, s.count, s.data FROM {{schema}}.segments s
+    WHERE s.thread_id = {_HEAP} AND s.log = span.log AND s.start < span.stop
         AND s.start + s.count > span.start
         AND s.start >= coalesce((
-            SELECT b.start FROM {schema}.segments b
-            WHERE b.thread_id = {schema}.heap_of(%s) AND b.log = span.log AND b.start <= span.start
+            SELECT b.start FROM {{schema}}.segments b
+            WHERE b.thread_id = {_HEAP} AND b.log = span.log AND b.start <= span.start
             ORDER BY b.start DESC LIMIT 1), 0)
 ) s ON span.start < span.stop
 WHERE %s::bigint IS NULL OR %s = coalesce(
-    (SELECT {schema}.generation_of(t.generation, t.heap) FROM {schema}.threads t
-        WHERE t.thread_id = %s), 0)
+    (SELECT {_GENERATION} FROM {{schema}}.threads t WHERE t.thread_id = %s), 0)
 ORDER BY s.log, s.start
 """
 
@@ -242,7 +249,7 @@ def _segments(read: ReadSegments) -> Query:
     thread = pack_text(read.thread)
     logs, starts, stops = ([Int8(n) for n in column] for column in _transposed(read.spans))
     generation = None if read.generation is None else Int8(read.generation)
-    values = (logs, starts, stops, thread, thread, generation, generation, thread)
+    values = (logs, starts, stops, *[thread] * 4, generation, generation, thread)
     return Query((Statement(_SEGMENTS, values),), lambda results: [Segment(*r) for r in results[0]])
 
 
@@ -344,9 +351,9 @@ _ALL_WRITES = """
 SELECT checkpoint_ns, checkpoint_id, run, seen, task_id, task_path, body, seq
 FROM {schema}.writes WHERE thread_id = %s ORDER BY checkpoint_ns, checkpoint_id, seq
 """
-_ALL_SEGMENTS = """
+_ALL_SEGMENTS = f"""
 SELECT log, start, count, length(data)::bigint
-FROM {schema}.segments WHERE thread_id = {schema}.heap_of(%s) ORDER BY log, start
+FROM {{schema}}.segments WHERE thread_id = {_HEAP} ORDER BY log, start
 """
 _FAMILY = """
 SELECT o.thread_id FROM {schema}.threads t JOIN {schema}.threads o ON o.heap = t.heap
@@ -366,7 +373,7 @@ def _thread(read: ReadThread) -> Query:
         family = tuple([unpack_text(other) for (other,) in others])
         return ThreadRows(generation, deleted_at, checkpoints, orphans, places, family)
 
-    return Query(tuple(Statement(text, key) for text in texts), reply)
+    return Query(tuple(Statement(text, key * text.count("%s")) for text in texts), reply)
 
 
 def _with_writes(

@@ -27,12 +27,12 @@ RETURNS bigint LANGUAGE sql STABLE AS $$
         + coalesce((SELECT h.generation FROM {schema}.heaps h WHERE h.heap = the_heap), 0) END
 $$;
 
--- As before; of a heap that is shared the row is locked too, and its generation counts.
-CREATE OR REPLACE FUNCTION {schema}.lock_thread(
-    the_thread text, OUT its_generation bigint, OUT its_end timestamptz, OUT is_new boolean)
+-- Locks a thread, and what it shares: `its_heap` is NULL where that is nothing.
+CREATE FUNCTION {schema}.lock_family(
+    the_thread text, OUT its_generation bigint, OUT its_end timestamptz, OUT is_new boolean,
+    OUT its_heap text)
 LANGUAGE plpgsql AS $$
 DECLARE
-    its_heap text;
     shared bigint;
 BEGIN
     -- With an older snapshot, what others committed while this waited would not be seen.
@@ -53,6 +53,12 @@ BEGIN
         its_generation := its_generation + coalesce(shared, 0);
     END IF;
 END
+$$;
+
+CREATE OR REPLACE FUNCTION {schema}.lock_thread(
+    the_thread text, OUT its_generation bigint, OUT its_end timestamptz, OUT is_new boolean)
+LANGUAGE sql AS $$
+    SELECT f.its_generation, f.its_end, f.is_new FROM {schema}.lock_family(the_thread) f
 $$;
 
 -- As before; the rows of all that share the segments count.
@@ -149,8 +155,8 @@ DECLARE
     places text[];
     its_heap text;
 BEGIN
-    thread := {schema}.lock_thread(the_thread);
-    its_heap := {schema}.heap_of(the_thread);
+    thread := {schema}.lock_family(the_thread);
+    its_heap := coalesce(thread.its_heap, the_thread);
     IF born IS NOT NULL AND thread.its_end >= {schema}.time_of(born) THEN
         refusal := 'deleted';
     ELSIF expected_generation <> thread.its_generation THEN
@@ -260,7 +266,7 @@ BEGIN
         WHERE c.thread_id = the_thread AND c.checkpoint_ns = hidden.ns AND c.checkpoint_id = hidden.id;
     END IF;
     IF bump THEN
-        UPDATE {schema}.heaps SET generation = generation + 1 WHERE heap = its_heap;
+        UPDATE {schema}.heaps SET generation = generation + 1 WHERE heap = thread.its_heap;
         IF NOT FOUND THEN
             UPDATE {schema}.threads SET generation = generation + 1 WHERE thread_id = the_thread;
         END IF;
