@@ -91,38 +91,6 @@ CREATE INDEX threads_by_state ON {schema}.threads (state, updated_at, thread_id)
 CREATE INDEX threads_by_origin ON {schema}.threads (origin) WHERE origin IS NOT NULL;
 CREATE INDEX threads_by_ttl ON {schema}.threads (ttl) WHERE ttl IS NOT NULL;
 
--- The same as before, and a fence of a kind more: 'entry', which expects revision a.
-CREATE OR REPLACE FUNCTION {schema}.break_of_fence(
-    the_thread text, kind text, ns text, id text, a bigint, b bigint, own_ns text[], own_ids text[],
-    OUT is_broken boolean, OUT at_checkpoint text)
-LANGUAGE plpgsql AS $$
-BEGIN
-    at_checkpoint := id;
-    IF kind = 'head' THEN
-        SELECT c.checkpoint_id INTO at_checkpoint FROM {schema}.checkpoints c
-        WHERE c.thread_id = the_thread AND c.checkpoint_ns = ns
-            AND (id IS NULL OR c.checkpoint_id > id) AND c.flags & 2 = 0
-            AND NOT EXISTS (
-                SELECT FROM unnest(own_ns, own_ids) own (ns, id)
-                WHERE own.ns = c.checkpoint_ns AND own.id = c.checkpoint_id)
-        ORDER BY c.checkpoint_id DESC LIMIT 1;
-        is_broken := FOUND;
-    ELSIF kind = 'writes' THEN
-        is_broken := EXISTS (
-            SELECT FROM {schema}.writes w
-            WHERE w.thread_id = the_thread AND w.checkpoint_ns = ns AND w.checkpoint_id = id
-                AND w.seq > b AND w.run <> a);
-    ELSIF kind = 'entry' THEN
-        is_broken := a <> (
-            SELECT CASE WHEN t.state IS NULL THEN 0 ELSE t.revision END
-            FROM {schema}.threads t WHERE t.thread_id = the_thread);
-    ELSE
-        is_broken := a <> (SELECT count(*) FROM {schema}.checkpoints c WHERE c.thread_id = the_thread)
-            OR b <> (SELECT count(*) FROM {schema}.writes w WHERE w.thread_id = the_thread);
-    END IF;
-END
-$$;
-
 -- What a batch that was not refused means for its thread's entry. The thread is locked.
 CREATE FUNCTION {schema}.register(
     the_thread text,

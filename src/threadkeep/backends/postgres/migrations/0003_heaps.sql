@@ -61,7 +61,8 @@ LANGUAGE sql AS $$
     SELECT f.its_generation, f.its_end, f.is_new FROM {schema}.lock_family(the_thread) f
 $$;
 
--- As before; the rows of all that share the segments count.
+-- As before; the rows of all that share the segments count, and there is one more kind: 'entry'
+-- expects revision a of the thread's entry.
 CREATE OR REPLACE FUNCTION {schema}.break_of_fence(
     the_thread text, kind text, ns text, id text, a bigint, b bigint, own_ns text[], own_ids text[],
     OUT is_broken boolean, OUT at_checkpoint text)
