@@ -14,6 +14,7 @@ from threadkeep.backends.caching import Cache
 from threadkeep.backends.given import refuse
 from threadkeep.backends.grouping import GroupCommit
 from threadkeep.codec import Compression, SerdeCodec
+from threadkeep.engine.policy import Retention
 from threadkeep.errors import InvalidArgumentError
 
 NAMES = (
@@ -25,6 +26,7 @@ NAMES = (
     "group_commit",
     "cache",
     "hot",
+    "retention",
 )
 
 _KINDS: dict[str, tuple[type, str]] = {
@@ -32,6 +34,7 @@ _KINDS: dict[str, tuple[type, str]] = {
     "group_commit": (GroupCommit, "Give a threadkeep.GroupCommit, such as GroupCommit()."),
     "cache": (Cache, "Give a threadkeep.Cache, such as Cache(threads=1000)."),
     "hot": (str, "Give the URL of a Redis server."),
+    "retention": (Retention, "Give a threadkeep.Retention, such as Retention(keep_last=10)."),
 }
 
 

@@ -54,6 +54,7 @@ from threadkeep.engine.operations import (
 from threadkeep.engine.operations.context import Engine
 from threadkeep.engine.operations.inspection import CheckReport, Stats
 from threadkeep.engine.operations.put import Put
+from threadkeep.engine.policy import EVERYTHING, Retention
 from threadkeep.open_store import RANDOM, OpenStore
 from threadkeep.threads import Threads
 
@@ -83,6 +84,8 @@ class Saver(OpenStore, BaseCheckpointSaver[Any]):
         cache: how much of the store to keep in memory, as bytes; None for nothing.
         hot: the URL of a Redis that keeps at hand, for all processes, what a PostgreSQL
             database holds.
+        retention: what is kept where nothing was said of a thread itself; `threads.gc()` removes
+            the rest.
 
     Raises:
         InvalidArgumentError: an option has no meaning.
@@ -101,6 +104,7 @@ class Saver(OpenStore, BaseCheckpointSaver[Any]):
         group_commit: GroupCommit | None = None,
         cache: Cache | None = None,
         hot: str | None = None,
+        retention: Retention | None = None,
     ) -> None:
         options.check(
             {
@@ -112,6 +116,7 @@ class Saver(OpenStore, BaseCheckpointSaver[Any]):
                 "group_commit": group_commit,
                 "cache": cache,
                 "hot": hot,
+                "retention": retention,
             }
         )
         OpenStore.__init__(self, backend, group_commit, cache, hot, working_set_bytes)
@@ -126,6 +131,7 @@ class Saver(OpenStore, BaseCheckpointSaver[Any]):
             conflicts=conflicts,
             token=RANDOM.getrandbits,
             now=_now,
+            retention=retention or EVERYTHING,
         )
         self._clones: dict[frozenset[tuple[str, ...]], Saver] = {}
         self._clones_lock = threading.Lock()

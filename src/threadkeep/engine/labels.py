@@ -1,7 +1,8 @@
 """Labels: tags and metadata of a thread as texts that every store can look up.
 
 Only that conversion lives here. A label is JSON: `"urgent"` is a tag, `["user_id","u1"]` a
-piece of metadata. Invariant: equal tags and equal pieces of metadata are the same text, and no
+piece of metadata, `{"kept":...}` a record of our own, of a kind that a thread has one of, which
+nobody looks up. Invariant: equal tags and equal pieces of metadata are the same text, and no
 text is two things; numbers are equal as texts: 1 is not 1.0, nor true.
 """
 
@@ -43,9 +44,36 @@ def of_metadata(key: str, value: Any) -> str:
     return label
 
 
+def of_record(kind: str, value: Any) -> str:
+    """The label of a record of our own.
+
+    Raises:
+        ValueError: it is too long, or holds what a store cannot.
+    """
+    return _checked(_CANONICAL.encode({kind: value}))
+
+
+def record(labels: Iterable[str], kind: str) -> Any:
+    """The record of this kind; None if there is none."""
+    beginning = of_kind(kind)
+    return next((json.loads(label)[kind] for label in labels if label.startswith(beginning)), None)
+
+
+def is_record(label: str) -> bool:
+    """Whether it is a record of our own, which nobody looks up."""
+    return label.startswith("{")
+
+
 def beginning_of(label: str) -> str:
-    """What a thread has one label of: a tag is itself, metadata is its key."""
+    """What a thread has one label of: a tag is itself, metadata its key, a record its kind."""
+    if is_record(label):
+        return label[: label.index(":") + 1]  # (no kind has a colon in its name)
     return label if label.startswith('"') else _CANONICAL.encode(json.loads(label)[0])[1:]
+
+
+def of_kind(kind: str) -> str:
+    """What the label of a record of this kind begins with."""
+    return f'{{"{kind}":'
 
 
 def _checked(label: str) -> str:

@@ -10,6 +10,7 @@ from threadkeep.threads.branches import BranchCheckpoint, Branches, Branching
 from threadkeep.threads.diff import Comparing
 from threadkeep.threads.info import ThreadInfo, ThreadPage
 from threadkeep.threads.registry import Registry
+from threadkeep.threads.retention import Collected, GcReport, Retaining
 from threadkeep.threads.versions import ChannelVersion, Versions
 
 __all__ = [
@@ -18,7 +19,9 @@ __all__ = [
     "Change",
     "ChannelDiff",
     "ChannelVersion",
+    "Collected",
     "DiffSide",
+    "GcReport",
     "StateDiff",
     "TextEdit",
     "ThreadInfo",
@@ -27,5 +30,5 @@ __all__ = [
 ]
 
 
-class Threads(Branching, Comparing, Registry, Versions):
+class Threads(Branching, Comparing, Registry, Retaining, Versions):
     """The threads of a store; each method has an `a` twin that is awaited."""

@@ -16,14 +16,14 @@ from threadkeep import checks
 from threadkeep.engine import labels
 from threadkeep.engine.entries import Entry, Order, SearchThreads, ThreadQuery
 from threadkeep.engine.lifecycle import State
+from threadkeep.engine.policy import LONGEST, MICROSECOND, duration
 from threadkeep.errors import InvalidArgumentError
-from threadkeep.threads.info import MICROSECOND, micros
+from threadkeep.threads.info import micros
 
 When: TypeAlias = datetime | timedelta
 """A moment with a time zone, or how long ago."""
 
 MOST = 1000  # threads on a page
-_LONGEST = 2**62  # microseconds
 
 # fmt: off
 OrderName: TypeAlias = Literal[
@@ -65,7 +65,7 @@ def query(  # noqa: PLR0913 - they are given by name
     for name, flag in (("has_interrupt", has_interrupt), ("pinned", pinned)):
         if flag is not None and type(flag) is not bool:
             checks.refuse(name, flag, "Give True or False, or leave it out.")
-    if min_bytes is not None and (type(min_bytes) is not int or not 0 <= min_bytes < _LONGEST):
+    if min_bytes is not None and (type(min_bytes) is not int or not 0 <= min_bytes < LONGEST):
         checks.refuse("min_bytes", min_bytes, "Give a whole number of bytes, 0 or more.")
     return ThreadQuery(
         states=_states(state),
@@ -151,7 +151,7 @@ def _label(what: str, make: Callable[..., str], *given: Any) -> str:
 def checked_labels(found: Iterable[str], name: str) -> tuple[str, ...]:
     """All labels of a thread, if they are not too many."""
     together = tuple(sorted({labels.beginning_of(label): label for label in found}.values()))
-    if len(together) > labels.MOST:
+    if len([label for label in together if not labels.is_record(label)]) > labels.MOST:
         raise InvalidArgumentError(
             f"A thread has at most {labels.MOST} tags and pieces of metadata.", thread=name
         )
@@ -160,13 +160,7 @@ def checked_labels(found: Iterable[str], name: str) -> tuple[str, ...]:
 
 def ttl(given: timedelta | float | None) -> int | None:
     """How long a thread may rest, in microseconds."""
-    if given is None:
-        return None
-    if isinstance(given, int | float) and type(given) is not bool and 0 < given < _LONGEST / 1e6:
-        given = timedelta(seconds=given)
-    if not isinstance(given, timedelta) or given < MICROSECOND:
-        checks.refuse("ttl", given, "Give seconds, more than 0, or a timedelta.")
-    return given // MICROSECOND
+    return None if given is None else duration("ttl", given) // MICROSECOND
 
 
 # -- pages ---------------------------------------------------------------------------

@@ -124,7 +124,7 @@ def _thin(engine: Engine, thread: str, choose: Choice) -> Operation[None]:
         keep = choose(rows.checkpoints)
         try:
             hidden = (yield from needed(engine, thread, lineage, keep)) - keep
-            yield from commit(_thinning(engine, thread, rows, lineage, keep, hidden))
+            yield from commit(thinning(engine, thread, rows, lineage, keep, hidden))
         except (StaleThreadError, ConflictError):
             continue  # somebody wrote meanwhile: look again
         engine.working_set.forget(thread)
@@ -134,7 +134,7 @@ def _thin(engine: Engine, thread: str, choose: Choice) -> Operation[None]:
     )
 
 
-def _thinning(
+def thinning(
     engine: Engine,
     thread: str,
     rows: ThreadRows,
@@ -142,6 +142,7 @@ def _thinning(
     keep: set[Key],
     hidden: set[Key],
 ) -> Batch:
+    """What removes all checkpoints but those kept and those kept hidden, if none was added."""
     stored, now = lineage.stored, engine.now()
     drop = [key for key in stored if key not in keep and key not in hidden]
     stay = [row for row in rows.orphans if not _is_old(row, now)]
