@@ -15,8 +15,8 @@ from threadkeep import Retention
 from threadkeep.engine import registry
 from threadkeep.engine.calls import fetch
 from threadkeep.engine.model import ReadThread
-from threadkeep.errors import InvalidArgumentError, ThreadNotFoundError
-from threadkeep.threads import GcReport
+from threadkeep.errors import CheckpointNotFoundError, InvalidArgumentError, ThreadNotFoundError
+from threadkeep.threads import GcReport, Mark
 
 from .places import at
 from .runs import Delta, Gate, Run, story, told
@@ -361,3 +361,73 @@ def test_runs_and_collections_at_the_same_time(saver: Any) -> None:
     for name in ("a", "b", "c"):
         assert graph.get_state(at(name)).values["log"] == told(*map(str, range(6)))
         assert len(_ids(graph, name)) == 2
+
+
+# -- tags and pins of checkpoints ------------------------------------------------------
+
+
+def test_marked_checkpoints_stay(saver: Any) -> None:
+    graph = _chat(saver)
+    ids = _ids(graph)
+    saver.threads.tag("thread", "release", "best", checkpoint=ids[5])
+    saver.threads.pin("thread", checkpoint=ids[8])
+    _gc(saver, Retention(keep_last=1))
+    assert _ids(graph) == [ids[0], ids[5], ids[8]]
+    found = saver.threads.get("thread")
+    assert found.marks == (
+        Mark("", ids[8], (), pinned=True),
+        Mark("", ids[5], ("best", "release"), pinned=False),
+    )
+    assert found.as_json()["marks"][1]["tags"] == ["best", "release"]
+    assert (found.tags, found.pinned) == ((), False)
+    assert saver.threads.search(tags=["best"]).threads == ()
+    _gc(saver, Retention(keep_last=1, keep_tagged=False))
+    assert _ids(graph) == [ids[0], ids[8]]
+    saver.threads.unpin("thread", checkpoint=ids[8])
+    saver.threads.untag("thread", "best", "release", checkpoint=ids[5])
+    assert saver.threads.get("thread").marks == ()
+    _gc(saver, Retention(keep_last=1))
+    assert _ids(graph) == ids[:1]
+
+
+def test_marks_do_not_outlive_a_thread_and_are_copied_with_it(saver: Any) -> None:
+    graph = _chat(saver)
+    old = _ids(graph)[-1]
+    saver.threads.pin("thread", checkpoint=old)
+    saver.copy_thread("thread", "copy")
+    saver.delete_thread("thread")
+    assert saver.threads.get("thread").marks == ()
+    _gc(saver, Retention(keep_last=1))
+    assert _ids(graph, "copy")[-1] == old
+
+
+async def test_marks_are_awaited_and_refused(saver: Any) -> None:
+    graph = _chat(saver, turns=1)
+    ids = _ids(graph)
+    await saver.threads.atag("thread", "one", checkpoint=ids[0])
+    await saver.threads.apin("thread", checkpoint=ids[0])
+    assert saver.threads.get("thread").marks == (Mark("", ids[0], ("one",), pinned=True),)
+    await saver.threads.auntag("thread", "one", checkpoint=ids[0])
+    await saver.threads.aunpin("thread", checkpoint=ids[0])
+    assert saver.threads.get("thread").marks == ()
+    for name, given in (("pin", ()), ("tag", ("a",))):
+        call = getattr(saver.threads, name)
+        with pytest.raises(CheckpointNotFoundError):
+            call("thread", *given, checkpoint="absent")
+        with pytest.raises(ThreadNotFoundError):
+            call("absent", *given, checkpoint=ids[0])
+    for number in range(200):
+        saver.threads.tag("thread", f"{number}", checkpoint=ids[0])
+    with pytest.raises(InvalidArgumentError, match="at most 200"):
+        saver.threads.pin("thread", checkpoint=ids[0])
+    with pytest.raises(InvalidArgumentError, match="tag"):
+        saver.threads.tag("thread", "x" * 1000, checkpoint=ids[0])
+
+
+def test_a_thread_full_of_tags_can_be_collected_and_changed(saver: Any) -> None:
+    _chat(saver, turns=2)
+    saver.threads.tag("thread", *[f"{number}" for number in range(200)])
+    saver.threads.retain("thread", Retention(keep_last=1))
+    assert _gc(saver).checkpoints == 5
+    assert len(saver.threads.tag("thread", "0").tags) == 200
+    assert len(saver.threads.untag("thread", "0").tags) == 199

@@ -6,6 +6,7 @@ same operation serves it.
 """
 
 from threadkeep.differences import Change, ChannelDiff, DiffSide, StateDiff, TextEdit
+from threadkeep.engine.labels import Mark
 from threadkeep.threads.branches import BranchCheckpoint, Branches, Branching
 from threadkeep.threads.diff import Comparing
 from threadkeep.threads.info import ThreadInfo, ThreadPage
@@ -22,6 +23,7 @@ __all__ = [
     "Collected",
     "DiffSide",
     "GcReport",
+    "Mark",
     "StateDiff",
     "TextEdit",
     "ThreadInfo",

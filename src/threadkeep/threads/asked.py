@@ -14,6 +14,7 @@ from typing import Any, Literal, TypeAlias
 
 from threadkeep import checks
 from threadkeep.engine import labels
+from threadkeep.engine.calls import Place
 from threadkeep.engine.entries import Entry, Order, SearchThreads, ThreadQuery
 from threadkeep.engine.lifecycle import State
 from threadkeep.engine.policy import LONGEST, MICROSECOND, duration
@@ -124,6 +125,15 @@ def _tag(given: object) -> str:
     return text
 
 
+def mark_labels(at: Place, tags: Iterable[str] | None) -> tuple[str, ...]:
+    """The labels of a checkpoint's tags, or (None) of its pin."""
+    id = at.id or ""
+    if tags is None:
+        return (_label("A pin", labels.of_mark, at.ns, id),)
+    given = [_label("A tag", labels.of_mark, at.ns, id, _tag(tag)) for tag in tags]
+    return tuple(dict.fromkeys(given))
+
+
 def metadata_labels(given: Mapping[str, Any]) -> tuple[str, ...]:
     """The labels of metadata."""
     if not checks.is_mapping(given):
@@ -151,9 +161,12 @@ def _label(what: str, make: Callable[..., str], *given: Any) -> str:
 def checked_labels(found: Iterable[str], name: str) -> tuple[str, ...]:
     """All labels of a thread, if they are not too many."""
     together = tuple(sorted({labels.beginning_of(label): label for label in found}.values()))
-    if len([label for label in together if not labels.is_record(label)]) > labels.MOST:
+    said = [one for one in together if labels.is_mark(one) or not labels.is_record(one)]
+    if len(said) > labels.MOST:
         raise InvalidArgumentError(
-            f"A thread has at most {labels.MOST} tags and pieces of metadata.", thread=name
+            f"A thread has at most {labels.MOST} tags and pieces of metadata, with the tags and"
+            " pins of its checkpoints.",
+            thread=name,
         )
     return together
 

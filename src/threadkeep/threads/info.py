@@ -12,6 +12,7 @@ from typing import Any
 
 from threadkeep.engine import labels, policy
 from threadkeep.engine.entries import Entry
+from threadkeep.engine.labels import Mark
 from threadkeep.engine.lifecycle import State
 from threadkeep.engine.policy import MICROSECOND, Retention
 
@@ -35,6 +36,7 @@ class ThreadInfo:
         waits_at: the checkpoint at which an interrupt waits for an answer.
         deleted_at: when it was deleted the last time.
         retention: what is kept of it, if that was said of it alone.
+        marks: the checkpoints that have tags or a pin, each with these.
     """
 
     id: str
@@ -50,6 +52,7 @@ class ThreadInfo:
     waits_at: str | None = None
     deleted_at: datetime | None = None
     retention: Retention | None = None
+    marks: tuple[Mark, ...] = ()
 
     @property
     def has_interrupt(self) -> bool:
@@ -72,6 +75,7 @@ class ThreadInfo:
             "waits_at": self.waits_at,
             "deleted_at": None if self.deleted_at is None else self.deleted_at.isoformat(),
             "retention": None if self.retention is None else self.retention.as_json(),
+            "marks": [{**mark._asdict(), "tags": list(mark.tags)} for mark in self.marks],
         }
 
 
@@ -104,6 +108,7 @@ def info(entry: Entry) -> ThreadInfo:
         waits_at=entry.waits_at,
         deleted_at=_EPOCH + entry.deleted_at * MICROSECOND if entry.deleted_at else None,
         retention=None if said is None else policy.read(said),
+        marks=labels.marks(entry.labels),
     )
 
 

@@ -262,8 +262,8 @@ def _all_told(found: Found, batch: Batch, thread: str, why: str) -> Collected:
 
 def marked(entry: Entry, own: Retention) -> set[Key]:
     """The checkpoints that are protected by a tag or a pin."""
-    del entry, own
-    return set()
+    marks = labels.marks(entry.labels)
+    return {(m.ns, m.checkpoint) for m in marks if m.pinned or (own.keep_tagged and m.tags)}
 
 
 def _state_of(entry: Entry, own: Retention, size: int) -> list[object]:
