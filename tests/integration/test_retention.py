@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import operator
+import random
 import threading
 from datetime import timedelta
 from typing import Annotated, Any, TypedDict
 
 import pytest
+from langgraph.channels import DeltaChannel
 from langgraph.graph import START, StateGraph
 from langgraph.types import Command, interrupt
 
@@ -19,7 +21,7 @@ from threadkeep.errors import CheckpointNotFoundError, InvalidArgumentError, Thr
 from threadkeep.threads import GcReport, Mark
 
 from .places import at
-from .runs import Delta, Gate, Run, story, told
+from .runs import Delta, Gate, Run, extend, story, told
 
 
 class State(TypedDict):
@@ -431,3 +433,88 @@ def test_a_thread_full_of_tags_can_be_collected_and_changed(saver: Any) -> None:
     assert _gc(saver).checkpoints == 5
     assert len(saver.threads.tag("thread", "0").tags) == 200
     assert len(saver.threads.untag("thread", "0").tags) == 199
+
+
+# -- channels of which the latest value is enough --------------------------------------
+
+
+class Sketching(TypedDict, total=False):
+    said: Annotated[list[str], operator.add]
+    scratch: bytes
+    log: Annotated[list[str], DeltaChannel(extend, list, snapshot_frequency=3)]
+
+
+def _sketch(saver: Any, turns: int = 5) -> Any:
+    """A graph whose every step makes a scratch value of its own, of some kilobytes."""
+
+    def draw(state: Sketching) -> dict[str, Any]:
+        number = len(state.get("said", []))
+        scratch = random.Random(number).randbytes(4000)
+        return {"said": [f"{number}"], "scratch": scratch, "log": [f"{number}"]}
+
+    builder = StateGraph(Sketching)
+    builder.add_node("one", draw)
+    builder.add_node("two", draw)
+    builder.add_edge(START, "one")
+    builder.add_edge("one", "two")
+    graph = builder.compile(checkpointer=saver)
+    for turn in range(turns):
+        graph.invoke({"said": [f"turn {turn}"], "log": [f"turn {turn}"]}, at())
+    return graph
+
+
+def test_only_the_latest_value_of_a_channel_stays(saver: Any) -> None:
+    graph = _sketch(saver)
+    before = list(graph.get_state_history(at()))
+    pinned = before[7]
+    saver.threads.pin("thread", checkpoint=pinned.config["configurable"]["checkpoint_id"])
+    found = _gc(saver, Retention(channels={"scratch": "latest"}))
+    (one,) = found.threads
+    assert (one.checkpoints, one.whole) == (0, ())
+    had = [s for s in before if "scratch" in s.values]
+    assert one.values == len(had) - 2
+    assert one.bytes > 4000 * 6  # (each was made once and is in several checkpoints)
+    after = list(graph.get_state_history(at()))
+    for was, state in zip(before, after, strict=True):
+        whole = state.config in (before[0].config, pinned.config)
+        expected = was.values if whole else {k: v for k, v in was.values.items() if k != "scratch"}
+        assert state.values == expected
+        assert (state.next, state.metadata) == (was.next, was.metadata)
+    graph.invoke({"said": ["more"], "log": ["more"]}, at())
+    assert len(graph.get_state(at()).values["scratch"]) == 4000
+    forked = graph.update_state(after[6].config, {"said": ["apart"]}, as_node="two")
+    values = graph.get_state(forked).values
+    assert values["said"] == [*after[6].values["said"], "apart"]
+    assert "scratch" not in values
+    assert saver.check().ok
+
+
+def test_what_has_no_value_any_more_is_no_delta_channel(saver: Any) -> None:
+    graph = _sketch(saver)
+    _gc(saver, Retention(channels={"scratch": "latest"}))
+    ids = _ids(graph)
+    found = saver.threads.diff("thread", ids[5], ids[4]).channels["scratch"]
+    assert (found.is_same, found.is_delta) == (True, False)
+    _gc(saver, Retention(keep_last=3))
+    rows = saver.run(fetch(ReadThread("thread")))
+    assert len(rows.checkpoints) < 3 + 3 * 3  # what `log` needs, and no more
+    assert graph.get_state(at()).values["log"][-1] == "13"
+
+
+def test_a_delta_channel_is_left_whole(saver: Any) -> None:
+    graph = _sketch(saver)
+    before = list(graph.get_state_history(at()))
+    policy = Retention(channels={"log": "latest", "scratch": "latest", "absent": "latest"})
+    (one,) = _gc(saver, policy).threads
+    assert one.whole == ("log",)
+    assert one.values > 0
+    after = list(graph.get_state_history(at()))
+    assert [s.values.get("log") for s in after] == [s.values.get("log") for s in before]
+    (said,) = saver.threads.gc(Retention(channels={"log": "latest"})).threads
+    assert (said.whole, said.bytes) == (("log",), 0)
+
+
+@pytest.mark.parametrize("given", [{"a": "first"}, ["a"], {1: "latest"}, {"__start__": "latest"}])
+def test_channels_that_have_no_meaning_are_refused(given: Any) -> None:
+    with pytest.raises(InvalidArgumentError, match="channels"):
+        Retention(channels=given)

@@ -6,11 +6,13 @@ made has a meaning; equal ones say the same, and come back equal from their JSON
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
 from datetime import timedelta
 from typing import Any, Literal, NoReturn, get_args
 
 from threadkeep.errors import CorruptionError, InvalidArgumentError, NewerFormatError
+from threadkeep.langgraph_names import is_internal
 
 Ends = Literal["all", "run_ends", "turn_ends"]
 
@@ -58,6 +60,9 @@ class Retention:
         ttl: how long a thread may rest, in seconds or as a timedelta, before it is deleted.
         max_bytes: how much a thread may hold. More stays if what is protected takes more.
         max_count: how many threads a store may hold; the least recently updated go.
+        channels: of which channels only the "latest" value is kept: `{"scratch": "latest"}`. Older
+            checkpoints that nothing protects stay without a value of them. A DeltaChannel, whose
+            values are rebuilt through older ones, is left whole, which the report says.
 
     Raises:
         InvalidArgumentError: a limit has no meaning.
@@ -70,6 +75,7 @@ class Retention:
     ttl: timedelta | float | None = None
     max_bytes: int | None = None
     max_count: int | None = None
+    channels: Mapping[str, Literal["latest"]] = field(default_factory=dict, hash=False)
 
     def __post_init__(self) -> None:
         for name, least in (("keep_last", 1), ("max_bytes", 0), ("max_count", 0)):
@@ -84,6 +90,7 @@ class Retention:
             _refuse("keep", self.keep, f"Give one of {', '.join(get_args(Ends))}.")
         if type(self.keep_tagged) is not bool:
             _refuse("keep_tagged", self.keep_tagged, "Give True or False.")
+        object.__setattr__(self, "channels", _channels(self.channels))
 
     @property
     def age(self) -> int | None:
@@ -99,7 +106,8 @@ class Retention:
     def thins(self) -> bool:
         """Whether it says anything of checkpoints."""
         limits = (self.keep_last, self.max_age, self.max_bytes)
-        return self.keep != "all" or any(limit is not None for limit in limits)
+        is_limited = self.keep != "all" or any(limit is not None for limit in limits)
+        return is_limited or bool(self.channels)
 
     def as_json(self) -> dict[str, Any]:
         """The same as values that JSON can hold: its version, and what is not the default.
@@ -107,16 +115,12 @@ class Retention:
         Times are in seconds.
         """
         found: dict[str, Any] = {"v": _VERSION}
-        for field in fields(self):
-            value = getattr(self, field.name)
-            if value != field.default:
+        for one in fields(self):
+            value, usual = getattr(self, one.name), getattr(EVERYTHING, one.name)
+            if value != usual:
                 is_time = isinstance(value, timedelta)
-                found[field.name] = value.total_seconds() if is_time else value
+                found[one.name] = value.total_seconds() if is_time else value
         return found
-
-
-EVERYTHING = Retention()
-"""Nothing goes."""
 
 
 def read(found: Any) -> Retention:
@@ -152,6 +156,18 @@ def duration(name: str, given: object) -> timedelta:
     return given
 
 
+def _channels(given: object) -> dict[str, Literal["latest"]]:
+    hint = 'Give a dict of names, each with "latest", such as {"scratch": "latest"}.'
+    if not isinstance(given, Mapping):
+        _refuse("channels", given, hint)
+    for name, what in given.items():
+        if not isinstance(name, str) or what != "latest":
+            _refuse(f"channels[{name!r}]", what, hint)
+        if is_internal(name):
+            _refuse("channels", name, "It is LangGraph's own, and tells what is to be done next.")
+    return dict(sorted(given.items()))
+
+
 def _micros(given: timedelta | float | None) -> int | None:
     return given // MICROSECOND if isinstance(given, timedelta) else None
 
@@ -159,3 +175,7 @@ def _micros(given: timedelta | float | None) -> int | None:
 def _refuse(name: str, given: object, hint: str) -> NoReturn:
     shown = repr(given) if isinstance(given, str | int | float) else type(given).__name__
     raise InvalidArgumentError(f"{name} cannot be {shown[:80]}.", hint=hint)
+
+
+EVERYTHING = Retention()
+"""Nothing goes."""

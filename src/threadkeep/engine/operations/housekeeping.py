@@ -145,11 +145,11 @@ def thinning(
     """What removes all checkpoints but those kept and those kept hidden, if none was added."""
     stored, now = lineage.stored, engine.now()
     drop = [key for key in stored if key not in keep and key not in hidden]
-    stay = [row for row in rows.orphans if not _is_old(row, now)]
-    gone = [row for row in rows.orphans if _is_old(row, now)]
+    stay = [row for row in rows.orphans if not is_old(row, now)]
+    gone = [row for row in rows.orphans if is_old(row, now)]
     gone += [row for key in drop for row in stored[key].writes]
     left = [stored[key] for key in stored if key in keep or key in hidden]
-    used = _used(lineage, keep | hidden, stay)
+    used = positions(lineage, keep | hidden, stay)
     unused = [
         s for s in rows.segments if not _touches(used, Span(s.log, s.start, s.start + s.count))
     ]
@@ -183,7 +183,7 @@ def _nothing_new(rows: ThreadRows) -> RowsFence:
     return RowsFence(len(rows.checkpoints), writes)
 
 
-def _is_old(row: WriteRow, now: int) -> bool:
+def is_old(row: WriteRow, now: int) -> bool:
     """Whether the checkpoint that the writes are for will not come any more."""
     made = created_at(row.checkpoint_id)
     return made is not None and made < now - _ORPHAN_AGE
@@ -192,10 +192,10 @@ def _is_old(row: WriteRow, now: int) -> bool:
 # -- what is still needed ------------------------------------------------------------
 
 
-def _used(
+def positions(
     lineage: Lineage, kept: Iterable[Key], orphans: Iterable[WriteRow]
 ) -> dict[int, list[Span]]:
-    """All positions that the rows refer to, by log."""
+    """All positions that the rows refer to, by log, in order and apart."""
     spans: list[Span] = []
     for place in kept:
         read, key = lineage.manifest(place)

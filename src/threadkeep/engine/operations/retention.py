@@ -28,8 +28,10 @@ from threadkeep.engine.model import (
     ThreadRows,
 )
 from threadkeep.engine.operations.context import ATTEMPTS, Engine
-from threadkeep.engine.operations.housekeeping import thinning
+from threadkeep.engine.operations.emptying import Emptied, bare_channels, without_values
+from threadkeep.engine.operations.housekeeping import is_old, positions, thinning
 from threadkeep.engine.operations.lineage import Lineage, needed
+from threadkeep.engine.operations.shortening import shortened
 from threadkeep.engine.policy import Retention
 from threadkeep.errors import CodecError, ConflictError, StaleThreadError
 
@@ -47,18 +49,24 @@ class Collected:
         checkpoints: how many are not shown any more; a DeltaChannel may need some of them, hidden.
         writes: rows of pending writes that were removed.
         segments: stored runs of values that were removed.
+        shortened: such runs of which little is needed, and only that was left.
         bytes: by how much the thread's size went down.
         deleted: why the whole thread went, "ttl" or "max_count"; None if it is there.
         skipped: why nothing was done; None where it was.
+        values: how many values of `channels` were taken out of checkpoints that stay.
+        whole: which of `channels` were left as they are: DeltaChannels.
     """
 
     thread: str
     checkpoints: int = 0
     writes: int = 0
     segments: int = 0
+    shortened: int = 0
     bytes: int = 0
     deleted: str | None = None
     skipped: str | None = None
+    values: int = 0
+    whole: tuple[str, ...] = ()
 
 
 class Found(NamedTuple):
@@ -109,11 +117,12 @@ def thin(
             return None
         try:
             own = ours(found.entry)
-            batch, until = yield from _thinned(engine, found, found.entry, own)
-            gone = _told(found, batch)
+            thinned = yield from _thinned(engine, found, found.entry, own)
+            gone = _told(found, thinned)
             if not dry_run:
-                known = [*_state_of(found.entry, own, _size(batch)), until]
-                yield from commit(_settled(batch, known, found.fences, is_new=gone is not None))
+                size = _size(thinned.batch)
+                known = [*_state_of(found.entry, own, size), thinned.until]
+                yield from commit(_settled(thinned, known, found.fences))
         except CodecError as exc:
             return Collected(thread, skipped=exc.message)
         except (StaleThreadError, ConflictError):
@@ -158,72 +167,95 @@ def _read(thread: str) -> Operation[Found]:
 # -- checkpoints ---------------------------------------------------------------------
 
 
-def _thinned(
-    engine: Engine, found: Found, entry: Entry, own: Retention
-) -> Operation[tuple[Batch, int | None]]:
+class _Thinned(NamedTuple):
     """What removes all that has to go, and when time alone may let more go."""
+
+    batch: Batch
+    emptied: Emptied
+    left: set[Key]
+    until: int | None
+    shortened: int = 0
+
+    @property
+    def does(self) -> bool:
+        """Whether anything has to go."""
+        batch = self.batch
+        drops = (batch.drop_checkpoints, batch.drop_writes, batch.drop_segments)
+        return any((*drops, batch.hide_checkpoints, batch.checkpoints, batch.writes))
+
+
+def _thinned(engine: Engine, found: Found, entry: Entry, own: Retention) -> Operation[_Thinned]:
     rows, now = found.rows, engine.now()
     choice = kept(rows.checkpoints, own, marked(entry, own), now)
     lineage = Lineage(rows.checkpoints)
+    bare, whole = yield from bare_channels(engine, entry.thread, lineage, own.channels)
 
-    def without(count: int) -> Operation[Batch]:
+    def without(count: int) -> Operation[_Thinned]:
         keep = choice.without(count)
         hidden = (yield from needed(engine, entry.thread, lineage, keep)) - keep
         hidden |= {choice.ends[key] for key in keep & choice.ends.keys()} - keep
-        return thinning(engine, entry.thread, rows, lineage, keep, hidden)
+        emptied = without_values(lineage, (keep & set(choice.spare)) | hidden, bare, whole)
+        batch = thinning(engine, entry.thread, rows, emptied.lineage, keep, hidden)
+        return _Thinned(emptied.put_into(batch), emptied, keep | hidden, until)
 
-    batch = yield from _fitting(without, choice, own.max_bytes)
     untils = [] if choice.until is None else [choice.until]
-    return batch, min([*untils, *([now + GRACE] if rows.orphans else [])], default=None)
+    until = min([*untils, *([now + GRACE] if rows.orphans else [])], default=None)
+    best = yield from _fitting(without, choice, own.max_bytes)
+    orphans = [row for row in rows.orphans if not is_old(row, now)]
+    used = positions(best.emptied.lineage, best.left, orphans)
+    batch = yield from shortened(engine, rows, best.batch, used)
+    count = len(batch.drop_segments) - len(best.batch.drop_segments)
+    return best._replace(batch=batch, shortened=count)
 
 
 def _fitting(
-    without: Callable[[int], Operation[Batch]], choice: Kept, most: int | None
-) -> Operation[Batch]:
-    """The batch that removes as few of the spare checkpoints as make the thread small enough."""
-    low, high = 0, len(choice.spare)
-    batch = yield from without(0)
-    if most is None or _size(batch) <= most or not high:
-        return batch
-    batch, low = (yield from without(high)), 1
-    while low < high and _size(batch) <= most:
+    without: Callable[[int], Operation[_Thinned]], choice: Kept, most: int | None
+) -> Operation[_Thinned]:
+    """As few of the spare checkpoints less as make the thread small enough."""
+    low, high = 1, len(choice.spare)
+    best = yield from without(0)
+    if most is None or _size(best.batch) <= most or not high:
+        return best
+    best = yield from without(high)
+    while low < high and _size(best.batch) <= most:
         middle = (low + high) // 2
         tried = yield from without(middle)
-        if _size(tried) <= most:
-            batch, high = tried, middle
+        if _size(tried.batch) <= most:
+            best, high = tried, middle
         else:
             low = middle + 1
-    return batch
+    return best
 
 
 def _size(batch: Batch) -> int:
     return cast("Touch", batch.touch).size
 
 
-def _settled(
-    batch: Batch, known: object, fences: Iterable[RowsFence | EntryFence], *, is_new: bool
-) -> Batch:
+def _settled(thinned: _Thinned, known: object, fences: Iterable[RowsFence | EntryFence]) -> Batch:
     """The batch, which also says what the thread was gone through under; else it may do nothing."""
-    note = labels.of_record(_SETTLED, known)
-    if is_new:
+    batch, note = thinned.batch, labels.of_record(_SETTLED, known)
+    if thinned.does:
         touch = cast("Touch", batch.touch)._replace(labels=(note,))
         return batch._replace(fences=tuple(fences), touch=touch)
     touch = Touch(labels=(note,))
     return Batch(batch.thread, batch.now, batch.generation, fences=tuple(fences), touch=touch)
 
 
-def _told(found: Found, batch: Batch) -> Collected | None:
-    """What the batch removes; None if nothing."""
-    drops = (batch.drop_checkpoints, batch.drop_writes, batch.drop_segments)
-    if not any((*drops, batch.hide_checkpoints)):
+def _told(found: Found, thinned: _Thinned) -> Collected | None:
+    """What goes; None if nothing does, and nothing has to be said."""
+    batch, emptied = thinned.batch, thinned.emptied
+    if not thinned.does and not emptied.whole:
         return None
     shown = {(s.row.ns, s.row.id) for s in found.rows.checkpoints if not s.row.flags & HIDDEN}
     return Collected(
         batch.thread,
         checkpoints=len(shown.intersection((*batch.drop_checkpoints, *batch.hide_checkpoints))),
-        writes=len(batch.drop_writes),
-        segments=len(batch.drop_segments),
+        writes=len(batch.drop_writes) - len(batch.writes),
+        segments=len(batch.drop_segments) - thinned.shortened,
+        shortened=thinned.shortened,
         bytes=found.size - _size(batch),
+        values=emptied.values,
+        whole=emptied.whole,
     )
 
 
