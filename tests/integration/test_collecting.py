@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 import threadkeep
-from threadkeep import Retention, SqliteSaver
+from threadkeep import Cache, GroupCommit, Retention, SqliteSaver
 from threadkeep.backends.memory import MemoryBackend
 from threadkeep.background import Gained
 from threadkeep.engine.model import Batch
@@ -158,6 +158,34 @@ def test_a_thread_is_kept_short_while_it_grows(name: str, schema: str, tmp_path:
             assert len(list(saver.list(at()))) < 3 + 5
         assert graph.get_state(at()).values["log"] == told(*map(str, range(8)))
         assert saver.check().ok
+
+
+FRONTS = {
+    "group": {"group_commit": GroupCommit()},
+    "relaxed": {"group_commit": GroupCommit(ack="relaxed", flush_every=0.01)},
+    "cache": {"cache": Cache(threads=10)},
+    "raise": {"conflicts": "raise"},
+}
+
+
+@pytest.mark.parametrize("front", FRONTS)
+@pytest.mark.parametrize("name", BACKENDS)
+def test_it_goes_with_whatever_stands_in_front(name: str, front: str, tmp_path: Path) -> None:
+    options: dict[str, Any] = {"retention": Retention(keep_last=2), "gc_on_put": 5}
+    with open_backend(name, tmp_path, **options, **FRONTS[front]) as saver:
+        graph = story(saver, Delta)
+        for turn in range(6):
+            graph.invoke({"log": [f"{turn}"]}, at())
+            if turn % 2:
+                saver.threads.gc(Retention(keep="turn_ends", keep_last=1))
+        saver.flush()
+        assert graph.get_state(at()).values["log"] == told(*map(str, range(6)))
+        assert saver.check().ok
+        found = saver.threads.gc(Retention(ttl=timedelta(microseconds=1)))
+        assert found.deleted == ("thread",)
+        assert saver.get_tuple(at()) is None
+        graph.invoke({"log": ["new"]}, at())
+        assert graph.get_state(at()).values["log"] == told("new")
 
 
 @pytest.mark.parametrize("name", BACKENDS)
