@@ -6,6 +6,8 @@ and `engine.operations.collecting` does it. Invariant: each method is one operat
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from threadkeep import checks
 from threadkeep.engine import labels, policy
 from threadkeep.engine.calls import Operation
@@ -29,6 +31,7 @@ class Retaining(Running):
         self,
         policy: Retention | None = None,
         *,
+        threads: Iterable[str] | None = None,
         dry_run: bool = False,
         progress: Progress | None = None,
     ) -> GcReport:
@@ -40,30 +43,39 @@ class Retaining(Running):
         Args:
             policy: what is kept where nothing was said of a thread itself (`retain`); None for
                 the saver's own (`retention=`), or else everything.
+            threads: go through these alone, and do not look at `max_count`.
             dry_run: change nothing, and tell what would go.
             progress: called with how many threads are done, and how many there are.
 
         Raises:
-            InvalidArgumentError: the policy is none.
+            InvalidArgumentError: the policy is none, or the threads are no list.
+            ThreadNotFoundError: one of the threads is not there; nothing was done.
             BackendError: the store failed; what went before is gone.
         """
-        return self._run(self._gc(policy, progress, dry_run=dry_run))
+        return self._run(self._gc(policy, threads, progress, dry_run=dry_run))
 
     async def agc(
         self,
         policy: Retention | None = None,
         *,
+        threads: Iterable[str] | None = None,
         dry_run: bool = False,
         progress: Progress | None = None,
     ) -> GcReport:
         """See `gc`."""
-        return await self._arun(self._gc(policy, progress, dry_run=dry_run))
+        return await self._arun(self._gc(policy, threads, progress, dry_run=dry_run))
 
     def _gc(
-        self, given: Retention | None, progress: Progress | None, *, dry_run: bool
+        self,
+        given: Retention | None,
+        threads: Iterable[str] | None,
+        progress: Progress | None,
+        *,
+        dry_run: bool,
     ) -> Operation[GcReport]:
         store = self._engine.retention if given is None else _checked("policy", given)
-        return collecting.collect(self._engine, store, dry_run=dry_run, progress=progress)
+        names = None if threads is None else checks.ids("threads", threads)
+        return collecting.collect(self._engine, store, names, dry_run=dry_run, progress=progress)
 
     def retain(self, thread: str, policy: Retention | None) -> ThreadInfo:
         """Say what is kept of one thread, in place of what is said of the store.

@@ -6,6 +6,7 @@ Invariant: a command reads its arguments, calls the saver, and says what came of
 from threadkeep.cli.commands import backup as backup
 from threadkeep.cli.commands import check as check
 from threadkeep.cli.commands import delete as delete
+from threadkeep.cli.commands import gc as gc
 from threadkeep.cli.commands import history as history
 from threadkeep.cli.commands import migrate as migrate
 from threadkeep.cli.commands import restore as restore

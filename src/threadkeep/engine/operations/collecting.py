@@ -6,7 +6,7 @@ of a thread behind its turn but what went of it.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -87,30 +87,46 @@ class _Gone:
 
 
 def collect(
-    engine: Engine, store: Retention, *, dry_run: bool, progress: Progress | None
+    engine: Engine,
+    store: Retention,
+    threads: Sequence[str] | None = None,
+    *,
+    dry_run: bool,
+    progress: Progress | None,
 ) -> Operation[GcReport]:
-    """Go through all threads.
+    """Go through all threads, or some.
 
     Args:
         engine: the engine's parts.
         store: what is kept where nothing was said of the thread itself.
+        threads: only these; `max_count` is not looked at then.
         dry_run: change nothing.
         progress: called with how many threads are done, and how many there are.
+
+    Raises:
+        ThreadNotFoundError: one of `threads` is not there; nothing was done.
     """
-    total = yield from registration.count(_ALL)
-    gone, done, after = _Gone([]), 0, None
-    while True:
-        page = yield from _page("thread", after)
+    total = (yield from registration.count(_ALL)) if threads is None else len(threads)
+    gone, done = _Gone([]), 0
+    page = yield from (_page("thread", None) if threads is None else _named(threads))
+    while page:
         for entry in page:
             yield from _one(engine, entry, store, gone, dry_run=dry_run)
             done += 1
             if progress is not None:
                 progress(done, max(done, total))
-        if len(page) < _PAGE:
-            break
-        after = page[-1].thread, page[-1].thread
-    yield from _beyond(engine, store, gone, dry_run=dry_run)
+        is_last = threads is not None or len(page) < _PAGE
+        page = [] if is_last else (yield from _page("thread", (entry.thread, entry.thread)))
+    if threads is None:
+        yield from _beyond(engine, store, gone, dry_run=dry_run)
     return GcReport(tuple(gone.threads), done, gone.read, dry_run)
+
+
+def _named(threads: Sequence[str]) -> Operation[list[Entry]]:
+    found: list[Entry] = []
+    for name in dict.fromkeys(threads):
+        found += [(yield from registration.known(name))]
+    return found
 
 
 def _page(order: Order, after: tuple[int | str, str] | None) -> Operation[list[Entry]]:

@@ -98,6 +98,18 @@ def read(thread: str) -> Operation[Entry | None]:
     return cast("Entry | None", reply)
 
 
+def known(thread: str) -> Operation[Entry]:
+    """What is known of a thread that is there.
+
+    Raises:
+        ThreadNotFoundError: it is not, or was deleted.
+    """
+    entry = yield from read(thread)
+    if entry is None or entry.state == State.DELETED:
+        raise ThreadNotFoundError(thread=thread)
+    return entry
+
+
 def search(asked: SearchThreads) -> Operation[list[Entry]]:
     """A page of the registry."""
     reply = yield from fetch(asked)
