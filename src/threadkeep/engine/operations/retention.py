@@ -96,7 +96,7 @@ def is_settled(entry: Entry, own: Retention, now: int) -> bool:
     known = labels.record(entry.labels, _SETTLED)
     if not isinstance(known, list) or known[:3] != _state_of(entry, own, entry.size):
         return False
-    until = known[3]
+    (until,) = known[3:]
     return until is None or now <= until
 
 
