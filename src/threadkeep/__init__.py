@@ -3,6 +3,7 @@
 from threadkeep.backends.caching import Cache
 from threadkeep.backends.grouping import GroupCommit
 from threadkeep.codec import Compression, register, register_module
+from threadkeep.engine.policy import Retention
 from threadkeep.savers import (
     AsyncPostgresSaver,
     AsyncRedisSaver,
@@ -28,6 +29,7 @@ __all__ = [
     "MemorySaver",
     "PostgresSaver",
     "RedisSaver",
+    "Retention",
     "SqliteSaver",
     "compare_versions",
     "open_saver",

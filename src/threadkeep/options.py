@@ -14,6 +14,7 @@ from threadkeep.backends.caching import Cache
 from threadkeep.backends.given import refuse
 from threadkeep.backends.grouping import GroupCommit
 from threadkeep.codec import Compression, SerdeCodec
+from threadkeep.engine.policy import Retention, duration
 from threadkeep.errors import InvalidArgumentError
 
 NAMES = (
@@ -25,6 +26,9 @@ NAMES = (
     "group_commit",
     "cache",
     "hot",
+    "retention",
+    "gc_every",
+    "gc_on_put",
 )
 
 _KINDS: dict[str, tuple[type, str]] = {
@@ -32,6 +36,7 @@ _KINDS: dict[str, tuple[type, str]] = {
     "group_commit": (GroupCommit, "Give a threadkeep.GroupCommit, such as GroupCommit()."),
     "cache": (Cache, "Give a threadkeep.Cache, such as Cache(threads=1000)."),
     "hot": (str, "Give the URL of a Redis server."),
+    "retention": (Retention, "Give a threadkeep.Retention, such as Retention(keep_last=10)."),
 }
 
 
@@ -73,9 +78,18 @@ def check(given: Mapping[str, Any]) -> None:
             " be told of a conflict.",
             hint="Leave one of them out.",
         )
+    _check_gc(given)
     most = given.get("working_set_bytes", 0)
     if not isinstance(most, int) or most < 0:
         _refuse("working_set_bytes", given, "Give a whole number of bytes, 0 or more.")
+
+
+def _check_gc(given: Mapping[str, Any]) -> None:
+    if given.get("gc_every") is not None:
+        duration("gc_every", given["gc_every"])
+    enough = given.get("gc_on_put")
+    if enough is not None and (type(enough) is not int or enough < 1):
+        _refuse("gc_on_put", given, "Give a number of checkpoints, 1 or more.")
 
 
 def _refuse(name: str, given: Mapping[str, Any], hint: str) -> None:

@@ -19,6 +19,7 @@ from collections.abc import (
     Mapping,
     Sequence,
 )
+from datetime import timedelta
 from functools import partial
 from typing import Any, Literal, TypeAlias, TypeVar
 
@@ -40,6 +41,7 @@ from threadkeep.backends.base import (
 )
 from threadkeep.backends.caching import Cache
 from threadkeep.backends.grouping import GroupCommit
+from threadkeep.background import Collector, Gained, quietly
 from threadkeep.codec import Codec, Compression, NativeCodec, SerdeCodec
 from threadkeep.engine.calls import Operation
 from threadkeep.engine.operations import (
@@ -51,9 +53,12 @@ from threadkeep.engine.operations import (
     put,
     write,
 )
+from threadkeep.engine.operations.collecting import Progress
 from threadkeep.engine.operations.context import Engine
 from threadkeep.engine.operations.inspection import CheckReport, Stats
 from threadkeep.engine.operations.put import Put
+from threadkeep.engine.operations.retention import policy_of, thin
+from threadkeep.engine.policy import EVERYTHING, Retention, duration
 from threadkeep.open_store import RANDOM, OpenStore
 from threadkeep.threads import Threads
 
@@ -83,9 +88,15 @@ class Saver(OpenStore, BaseCheckpointSaver[Any]):
         cache: how much of the store to keep in memory, as bytes; None for nothing.
         hot: the URL of a Redis that keeps at hand, for all processes, what a PostgreSQL
             database holds.
+        retention: what is kept where nothing was said of a thread itself; `threads.gc()` removes
+            the rest.
+        gc_every: seconds, or a timedelta, after which that is done in a thread of its own, again
+            and again until the saver is closed; not in the child of a fork. Failures are logged.
+        gc_on_put: after how many checkpoints that this saver put into a thread its checkpoints
+            are gone through by the last put itself. Failures are logged.
 
     Raises:
-        InvalidArgumentError: an option has no meaning.
+        InvalidArgumentError: an option has no meaning, or `gc_every` has no sync backend.
         OpenError: `hot` cannot be read, or redis-py is not installed.
     """
 
@@ -101,6 +112,9 @@ class Saver(OpenStore, BaseCheckpointSaver[Any]):
         group_commit: GroupCommit | None = None,
         cache: Cache | None = None,
         hot: str | None = None,
+        retention: Retention | None = None,
+        gc_every: timedelta | float | None = None,
+        gc_on_put: int | None = None,
     ) -> None:
         options.check(
             {
@@ -112,8 +126,13 @@ class Saver(OpenStore, BaseCheckpointSaver[Any]):
                 "group_commit": group_commit,
                 "cache": cache,
                 "hot": hot,
+                "retention": retention,
+                "gc_every": gc_every,
+                "gc_on_put": gc_on_put,
             }
         )
+        if gc_every is not None:
+            drive.blocking(backend)
         OpenStore.__init__(self, backend, group_commit, cache, hot, working_set_bytes)
         BaseCheckpointSaver.__init__(self, serde=serde)
         codec: Codec = NativeCodec(pickle_fallback=pickle_fallback)
@@ -126,9 +145,15 @@ class Saver(OpenStore, BaseCheckpointSaver[Any]):
             conflicts=conflicts,
             token=RANDOM.getrandbits,
             now=_now,
+            retention=retention or EVERYTHING,
         )
         self._clones: dict[frozenset[tuple[str, ...]], Saver] = {}
         self._clones_lock = threading.Lock()
+        self._gained = None if gc_on_put is None else Gained(gc_on_put)
+        self._collector: Collector | None = None
+        if gc_every is not None:
+            every = duration("gc_every", gc_every).total_seconds()
+            self._collector = Collector(self._collect, every)
 
     # -- reading ---------------------------------------------------------------------
 
@@ -245,7 +270,18 @@ class Saver(OpenStore, BaseCheckpointSaver[Any]):
         at_once: bool = True,
     ) -> Operation[RunnableConfig]:
         call = arguments.put(config, checkpoint, metadata, new_versions)
-        return self._stored(call if at_once else arguments.snapshot(call))
+        stored = self._stored(call if at_once else arguments.snapshot(call))
+        return stored if self._gained is None else self._collected(stored, call, self._gained)
+
+    def _collected(
+        self, stored: Operation[RunnableConfig], call: Put, gained: Gained
+    ) -> Operation[RunnableConfig]:
+        """Store, and then look at what the thread need not keep, if it has gained enough."""
+        config = yield from stored
+        thread, ours = call.place.thread, partial(policy_of, store=self._engine.retention)
+        if gained.is_enough(thread):
+            yield from quietly(thread, partial(thin, self._engine, thread, ours))
+        return config
 
     def _stored(self, call: Put, engine: Engine | None = None) -> Operation[RunnableConfig]:
         yield from put.put(engine or self._engine, call)
@@ -395,6 +431,21 @@ class Saver(OpenStore, BaseCheckpointSaver[Any]):
     async def acheck(self, progress: Callable[[int, int], None] | None = None) -> CheckReport:
         """See `check`."""
         return await drive.in_thread(partial(self.check, progress))
+
+    def _collect(self, progress: Progress) -> None:
+        self.threads.gc(progress=progress)
+
+    def close(self) -> None:
+        """See `OpenStore.close`."""
+        if self._collector is not None:
+            self._collector.close()
+        super().close()
+
+    async def aclose(self) -> None:
+        """See `OpenStore.aclose`."""
+        if self._collector is not None:
+            await drive.in_thread(self._collector.close)
+        await super().aclose()
 
     @property
     def threads(self) -> Threads:

@@ -22,10 +22,12 @@ from langgraph.graph import END, START, StateGraph
 from langgraph.graph.message import add_messages
 from langgraph.types import Send
 
-from threadkeep import GroupCommit, open_saver
+from threadkeep import GroupCommit, Retention, open_saver
 from threadkeep.saver import Saver
 
 RELAXED = "--relaxed"  # saves return before they are durable
+COLLECTING = "--collecting"  # all but the newest checkpoints are removed meanwhile
+KEPT = 5
 CONVERSATIONS = ("first", "second", "third")
 
 
@@ -90,6 +92,9 @@ def converse(url: str, seed: int) -> None:
     options: dict[str, Any] = {"synchronous": "normal"} if url.startswith("sqlite") else {}
     if RELAXED in sys.argv:
         options["group_commit"] = GroupCommit(ack="relaxed", flush_every=0.01)
+    if COLLECTING in sys.argv:
+        limits = Retention(keep_last=KEPT, channels={"files": "latest"})
+        options |= {"retention": limits, "gc_every": 0.005, "gc_on_put": 7}
     saver = acknowledging(open_saver(url, **options))
 
     def talk(thread: str) -> None:

@@ -27,7 +27,7 @@ from engine_kit import (
 from langchain_core.messages import AIMessage, HumanMessage
 from postgres_kit import empty_schema, url
 
-from threadkeep import errors
+from threadkeep import Retention, errors
 from threadkeep.backends.memory import MemoryBackend
 from threadkeep.backends.postgres import PostgresBackend
 from threadkeep.backends.redis import RedisBackend
@@ -161,6 +161,16 @@ def delete_for_runs(saver: Saver, scene: Scene) -> None:
     saver.delete_for_runs(["r2", "absent"])
 
 
+def collect(saver: Saver, scene: Scene) -> None:
+    """The newest checkpoints stay, one of them without a value."""
+    found = saver.threads.gc(Retention(keep_last=2, channels={"doc": "latest"}))
+    assert not found.skipped
+
+
+def collect_threads(saver: Saver, scene: Scene) -> None:
+    saver.threads.gc(Retention(ttl=0.000001))
+
+
 def copy_thread(saver: Saver, scene: Scene) -> None:
     try:
         saver.copy_thread("t", "copy")
@@ -196,6 +206,8 @@ OPERATIONS = [
     prune,
     prune_all,
     delete_for_runs,
+    collect,
+    collect_threads,
     copy_thread,
     delete_thread,
     lose,

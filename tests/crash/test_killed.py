@@ -15,8 +15,8 @@ import pytest
 import redis_kit
 from postgres_kit import url_for
 
-from tests.crash.nursery import CONVERSATIONS, RELAXED, digest
-from threadkeep import open_saver
+from tests.crash.nursery import COLLECTING, CONVERSATIONS, KEPT, RELAXED, digest
+from threadkeep import Retention, open_saver
 from threadkeep.saver import Saver
 
 KILLS = {"sqlite": 180, "postgres": 60, "redis": 40}
@@ -148,3 +148,35 @@ def test_relaxed_saves_lose_their_last_alone(
             assert gone == mine[len(mine) - len(gone) :], f"kill {kill}"
         kept += len(told) - len(lost)
     assert kept
+
+
+@pytest.fixture
+def collecting_nursery() -> Iterator[Nursery]:
+    found = Nursery(COLLECTING)
+    yield found
+    found.close()
+
+
+@pytest.mark.parametrize("store", KILLS)
+def test_nothing_is_lost_that_was_to_be_kept(
+    collecting_nursery: Nursery, store: str, tmp_path: Path
+) -> None:
+    """Killed while it removes what need not be kept; what stays is whole."""
+    chance = random.Random(SEED + 3)
+    collected = False
+    for kill in range(KILLS[store] // 3):
+        collecting_nursery.told.clear()
+        url = url_of(store, kill // KILLS_A_STORE, tmp_path)
+        collecting_nursery.raise_and_kill(url, kill, chance)
+        told = collecting_nursery.told
+        newest = {max(place for place in told if place[0] == name) for name, _ in told}
+        with open_saver(url) as saver:
+            report = saver.check()
+            assert report.ok, f"kill {kill}: {report.findings[0]}"
+            assert not missing(saver, {place: told[place] for place in newest}), f"kill {kill}"
+            collected |= any(place not in newest for place in missing(saver, told))
+            saver.threads.gc(Retention(keep_last=KEPT))
+            assert saver.check().ok
+            for name, _ in newest:
+                assert len(list(saver.list({"configurable": {"thread_id": name}}))) <= KEPT
+    assert collected

@@ -11,6 +11,7 @@ import random
 import shutil
 import tempfile
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,8 +36,9 @@ from langgraph.checkpoint.base import get_checkpoint_metadata
 from postgres_kit import empty_schema, url
 from unit.engine.values import VALUES, Plain, changes
 
-from threadkeep import GroupCommit, PostgresSaver, RedisSaver, SqliteSaver, errors
+from threadkeep import GroupCommit, PostgresSaver, RedisSaver, Retention, SqliteSaver, errors
 from threadkeep.backends.memory import MemoryBackend
+from threadkeep.engine import keeping
 from threadkeep.engine.model import HIDDEN, ReadThread
 from threadkeep.engine.working_set import WorkingSet
 from threadkeep.relaxed import Relaxed
@@ -379,6 +381,30 @@ class Machine(RuleBasedStateMachine):
     def delete_for_runs(self, data: Any, runs: set[str]) -> None:
         kept = {thread: self.model.of_other_runs(thread, runs) for thread in self.model.threads}
         self.thin(kept, lambda: self.saver(data).delete_for_runs(sorted(runs)))
+
+    @rule(data=st.data(), count=st.integers(1, 4), turns=st.booleans())
+    def collect(self, data: Any, count: int, turns: bool) -> None:
+        policy = Retention(keep_last=count, keep="turn_ends" if turns else "all")
+        saver = self.saver(data)
+        # (A thread is known once it has a checkpoint of the root namespace.)
+        known = {one.id for one in saver.threads.scan()} & self.model.threads.keys()
+        kept = {thread: self.kept(thread, policy) for thread in sorted(known)}
+        self.thin(kept, lambda: self.collected(saver, policy))
+
+    def kept(self, thread: str, policy: Retention) -> dict[str, set[str]]:
+        """What stays; the newest do, whatever else does."""
+        (rows,) = self.savers[0]._backend.fetch([ReadThread(thread)])
+        found = keeping.kept(rows.checkpoints, policy, (), time.time_ns() // 1000).keys
+        spaces = self.model.newest(thread)
+        assert {(ns, id) for ns, ids in spaces.items() for id in ids} <= found
+        return {ns: {id for space, id in found if space == ns} for ns in spaces}
+
+    @staticmethod
+    def collected(saver: Saver, policy: Retention) -> None:
+        dry = saver.threads.gc(policy, dry_run=True)
+        done = saver.threads.gc(policy)
+        assert (dry.threads, done.skipped) == (done.threads, ())
+        assert saver.threads.gc(policy).read == 0
 
     def thin(self, kept: dict[str, dict[str, set[str]]], remove: Callable[[], None]) -> None:
         """Remove all but these; what their DeltaChannels are rebuilt from stays."""

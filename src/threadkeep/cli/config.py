@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 import typer
 from pydantic import ValidationError
@@ -32,6 +33,7 @@ class Settings(BaseSettings):
     )
 
     url: str | None = None
+    retention: dict[str, Any] | None = None
 
     @classmethod
     def settings_customise_sources(

@@ -1,7 +1,9 @@
 """Labels: tags and metadata of a thread as texts that every store can look up.
 
 Only that conversion lives here. A label is JSON: `"urgent"` is a tag, `["user_id","u1"]` a
-piece of metadata. Invariant: equal tags and equal pieces of metadata are the same text, and no
+piece of metadata, `{"at":[ns,id],"tag":"best"}` a tag of one checkpoint (without a "tag": its
+pin), `{"kept":...}` a record of our own, of a kind that a thread has one of. The last two are
+looked up by nobody. Invariant: equal tags and equal pieces of metadata are the same text, and no
 text is two things; numbers are equal as texts: 1 is not 1.0, nor true.
 """
 
@@ -9,7 +11,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 MOST_BYTES = 1000
 """Of one label: what every store's index takes."""
@@ -43,9 +45,81 @@ def of_metadata(key: str, value: Any) -> str:
     return label
 
 
+def of_record(kind: str, value: Any) -> str:
+    """The label of a record of our own.
+
+    Raises:
+        ValueError: it is too long, or holds what a store cannot.
+    """
+    return _checked(_CANONICAL.encode({kind: value}))
+
+
+def record(labels: Iterable[str], kind: str) -> Any:
+    """The record of this kind; None if there is none."""
+    beginning = of_kind(kind)
+    return next((json.loads(label)[kind] for label in labels if label.startswith(beginning)), None)
+
+
+def is_record(label: str) -> bool:
+    """Whether it is one that nobody looks up."""
+    return label.startswith("{")
+
+
 def beginning_of(label: str) -> str:
-    """What a thread has one label of: a tag is itself, metadata is its key."""
+    """What a thread has one label of: a tag, a mark itself, metadata its key, a record its kind."""
+    if is_mark(label):
+        return label
+    if is_record(label):
+        return label[: label.index(":") + 1]  # (no kind has a colon in its name)
     return label if label.startswith('"') else _CANONICAL.encode(json.loads(label)[0])[1:]
+
+
+def of_kind(kind: str) -> str:
+    """What the label of a record of this kind begins with."""
+    return f'{{"{kind}":'
+
+
+# -- marks of checkpoints --------------------------------------------------------------
+
+_AT = "at"
+
+
+class Mark(NamedTuple):
+    """What was said of one checkpoint."""
+
+    ns: str
+    checkpoint: str
+    tags: tuple[str, ...] = ()
+    pinned: bool = False
+
+
+def of_mark(ns: str, checkpoint: str, tag: str | None = None) -> str:
+    """The label of a checkpoint's tag, or of its pin.
+
+    Raises:
+        ValueError: it is too long, or holds what a store cannot.
+    """
+    place = {_AT: [ns, checkpoint]}
+    return _checked(_CANONICAL.encode(place if tag is None else {**place, "tag": tag}))
+
+
+def is_mark(label: str) -> bool:
+    """Whether it is of a checkpoint."""
+    return label.startswith(of_kind(_AT))
+
+
+def marks(labels: Iterable[str]) -> tuple[Mark, ...]:
+    """What was said of checkpoints, in their order."""
+    found: dict[tuple[str, str], Mark] = {}
+    for said in map(json.loads, filter(is_mark, sorted(labels))):
+        ns, checkpoint = said[_AT]
+        known = found.get((ns, checkpoint), Mark(ns, checkpoint))
+        tags = (*known.tags, said["tag"]) if "tag" in said else known.tags
+        found[ns, checkpoint] = known._replace(tags=tags, pinned=known.pinned or "tag" not in said)
+    return tuple([found[place] for place in sorted(found)])
+
+
+# -- checks ----------------------------------------------------------------------------
 
 
 def _checked(label: str) -> str:

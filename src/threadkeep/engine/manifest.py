@@ -6,7 +6,8 @@ Keyframes are segments, so deleting one checkpoint never breaks another.
 
 On the wire, a MessagePack list: `[v, updated, extra, gone, entries, gone_nodes, seen,
 newest]`, with `entries` flat triples (channel, version, value reference) and `seen` flat
-pairs (node, [all?, channel, version, channel, version, ...]). A whole-number version is
+pairs (node, [all?, channel, version, channel, version, ...]). The reference of a value that was
+removed is false. A whole-number version is
 written as its distance to `newest`, the greatest of them: a small number, as all move
 on together.
 """
@@ -29,10 +30,19 @@ _NONE: Mapping[str, Any] = MappingProxyType({})
 
 
 class Entry(NamedTuple):
-    """A channel's version and value; no value means the channel is empty."""
+    """A channel's version and value; no value means the channel is empty.
+
+    `removed`: it had a value, which did not have to be kept.
+    """
 
     version: Version
     ref: Ref | None
+    removed: bool = False
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there never was a value: the channel is empty, or a DeltaChannel."""
+        return self.ref is None and not self.removed
 
 
 class Manifest(NamedTuple):
@@ -94,7 +104,8 @@ def _entries_wire(
         known = keyframe.entries.get(name)
         if not _same_entry(entry, known):
             ref = to_wire(entry.ref, known.ref if known is not None else None)
-            wire += (channels.get(name, name), _distance(entry.version, newest), ref)
+            place = channels.get(name, name)
+            wire += (place, _distance(entry.version, newest), False if entry.removed else ref)
     return wire
 
 
@@ -132,8 +143,9 @@ def _decoded(parts: list[Any], keyframe: Manifest) -> Manifest:
     entries = _without(keyframe.entries, gone)
     for key, version, wire in _groups(entries_wire, 3):
         known = keyframe.entries.get(name(key))
-        ref = from_wire(wire, known.ref if known is not None else None)
-        entries[name(key)] = Entry(_distance(version, newest), ref)
+        is_removed = wire is False
+        ref = from_wire(None if is_removed else wire, known.ref if known is not None else None)
+        entries[name(key)] = Entry(_distance(version, newest), ref, is_removed)
     seen = _without(keyframe.seen, gone_nodes)
     for key, wire in _groups(seen_wire, 2):
         node = node_name(key)
@@ -163,7 +175,7 @@ def _without(old: Mapping[str, Any], gone: Iterable[int]) -> dict[str, Any]:
 
 def _same_entry(a: Entry, b: Entry | None) -> bool:
     # (Versions first: they tell most entries apart, and a reference may be long.)
-    return a is b or (b is not None and same_version(a.version, b.version) and a.ref == b.ref)
+    return a is b or (b is not None and same_version(a.version, b.version) and a[1:] == b[1:])
 
 
 def _same(a: Versions, b: Versions) -> bool:

@@ -18,7 +18,7 @@ from threadkeep.engine.entries import (
     ThreadQuery,
     Touch,
 )
-from threadkeep.engine.labels import of_metadata, of_tag
+from threadkeep.engine.labels import of_mark, of_metadata, of_record, of_tag
 from threadkeep.engine.lifecycle import Cause, move
 from threadkeep.engine.model import CopyThread, DropThread, FindThreads
 from threadkeep.errors import ConflictError
@@ -193,6 +193,19 @@ class RegistryContract(Contract):
         self.put(fences=(EntryFence(before),), entry=edited)
         assert self.told() == Entry(THREAD, "suspended", NOW, NOW + 1, 9, (USER,))
         assert self.revision() > before
+
+    def test_records_take_the_place_of_their_kind_and_marks_of_nothing(self) -> None:
+        """Labels of our own, which are kept, copied and dropped, and looked up by nobody."""
+        marks = (of_mark("", uid(1)), of_mark("ns", uid(1), "best"), of_mark("ns", uid(1)))
+        old, other = of_record("kept", ["a", 1, None]), of_record("retention", {"v": 1})
+        self.touch(saved(1), labels=(TAG, *marks, old, other))
+        assert self.known().labels == tuple(sorted((TAG, *marks, old, other)))
+        new = of_record("kept", ["b", 2, 3])
+        self.touch(labels=(new,))
+        expected = tuple(sorted((TAG, *marks, new, other)))
+        assert self.known().labels == expected
+        self.register(THREAD, state="active", labels=expected[1:])
+        assert self.known().labels == expected[1:]
 
     def test_labels_of_any_text(self) -> None:
         """Quotes, wildcards and characters of all kinds are just text."""

@@ -6,6 +6,7 @@ same operation serves it.
 """
 
 from threadkeep.differences import Change, ChannelDiff, DiffSide, StateDiff, TextEdit
+from threadkeep.engine.labels import Mark
 from threadkeep.engine.operations.merging import Merge, MergeConflict
 from threadkeep.threads.adopting import Adopting
 from threadkeep.threads.branches import BranchCheckpoint, Branches, Branching
@@ -14,6 +15,7 @@ from threadkeep.threads.exchanging import Exchanging
 from threadkeep.threads.forks import Forks
 from threadkeep.threads.info import ThreadInfo, ThreadPage
 from threadkeep.threads.registry import Registry
+from threadkeep.threads.retention import Collected, GcReport, Retaining
 from threadkeep.threads.syncing import Syncing
 from threadkeep.threads.versions import ChannelVersion, Versions
 from threadkeep.transfer.adopting import Adopted
@@ -27,9 +29,12 @@ __all__ = [
     "Change",
     "ChannelDiff",
     "ChannelVersion",
+    "Collected",
     "DiffSide",
     "Exported",
+    "GcReport",
     "Imported",
+    "Mark",
     "Merge",
     "MergeConflict",
     "StateDiff",
@@ -41,5 +46,7 @@ __all__ = [
 ]
 
 
-class Threads(Registry, Branching, Comparing, Versions, Forks, Exchanging, Adopting, Syncing):
+class Threads(
+    Registry, Branching, Comparing, Versions, Forks, Retaining, Exchanging, Adopting, Syncing
+):
     """The threads of a store; each method has an `a` twin that is awaited."""

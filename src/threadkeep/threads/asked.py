@@ -14,16 +14,17 @@ from typing import Any, Literal, TypeAlias
 
 from threadkeep import checks
 from threadkeep.engine import labels
+from threadkeep.engine.calls import Place
 from threadkeep.engine.entries import Entry, Order, SearchThreads, ThreadQuery
 from threadkeep.engine.lifecycle import State
+from threadkeep.engine.policy import LONGEST, MICROSECOND, duration
 from threadkeep.errors import InvalidArgumentError
-from threadkeep.threads.info import MICROSECOND, micros
+from threadkeep.threads.info import micros
 
 When: TypeAlias = datetime | timedelta
 """A moment with a time zone, or how long ago."""
 
 MOST = 1000  # threads on a page
-_LONGEST = 2**62  # microseconds
 
 # fmt: off
 OrderName: TypeAlias = Literal[
@@ -65,7 +66,7 @@ def query(  # noqa: PLR0913 - they are given by name
     for name, flag in (("has_interrupt", has_interrupt), ("pinned", pinned)):
         if flag is not None and type(flag) is not bool:
             checks.refuse(name, flag, "Give True or False, or leave it out.")
-    if min_bytes is not None and (type(min_bytes) is not int or not 0 <= min_bytes < _LONGEST):
+    if min_bytes is not None and (type(min_bytes) is not int or not 0 <= min_bytes < LONGEST):
         checks.refuse("min_bytes", min_bytes, "Give a whole number of bytes, 0 or more.")
     return ThreadQuery(
         states=_states(state),
@@ -124,6 +125,15 @@ def _tag(given: object) -> str:
     return text
 
 
+def mark_labels(at: Place, tags: Iterable[str] | None) -> tuple[str, ...]:
+    """The labels of a checkpoint's tags, or (None) of its pin."""
+    id = at.id or ""
+    if tags is None:
+        return (_label("A pin", labels.of_mark, at.ns, id),)
+    given = [_label("A tag", labels.of_mark, at.ns, id, _tag(tag)) for tag in tags]
+    return tuple(dict.fromkeys(given))
+
+
 def metadata_labels(given: Mapping[str, Any]) -> tuple[str, ...]:
     """The labels of metadata."""
     if not checks.is_mapping(given):
@@ -151,22 +161,19 @@ def _label(what: str, make: Callable[..., str], *given: Any) -> str:
 def checked_labels(found: Iterable[str], name: str) -> tuple[str, ...]:
     """All labels of a thread, if they are not too many."""
     together = tuple(sorted({labels.beginning_of(label): label for label in found}.values()))
-    if len(together) > labels.MOST:
+    said = [one for one in together if labels.is_mark(one) or not labels.is_record(one)]
+    if len(said) > labels.MOST:
         raise InvalidArgumentError(
-            f"A thread has at most {labels.MOST} tags and pieces of metadata.", thread=name
+            f"A thread has at most {labels.MOST} tags and pieces of metadata, with the tags and"
+            " pins of its checkpoints.",
+            thread=name,
         )
     return together
 
 
 def ttl(given: timedelta | float | None) -> int | None:
     """How long a thread may rest, in microseconds."""
-    if given is None:
-        return None
-    if isinstance(given, int | float) and type(given) is not bool and 0 < given < _LONGEST / 1e6:
-        given = timedelta(seconds=given)
-    if not isinstance(given, timedelta) or given < MICROSECOND:
-        checks.refuse("ttl", given, "Give seconds, more than 0, or a timedelta.")
-    return given // MICROSECOND
+    return None if given is None else duration("ttl", given) // MICROSECOND
 
 
 # -- pages ---------------------------------------------------------------------------

@@ -10,12 +10,13 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from threadkeep.engine import labels
+from threadkeep.engine import labels, policy
 from threadkeep.engine.entries import Entry
+from threadkeep.engine.labels import Mark
 from threadkeep.engine.lifecycle import State
+from threadkeep.engine.policy import MICROSECOND, Retention
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-MICROSECOND = timedelta(microseconds=1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +35,8 @@ class ThreadInfo:
         forked_from: the thread and checkpoint that it was forked from.
         waits_at: the checkpoint at which an interrupt waits for an answer.
         deleted_at: when it was deleted the last time.
+        retention: what is kept of it, if that was said of it alone.
+        marks: the checkpoints that have tags or a pin, each with these.
     """
 
     id: str
@@ -48,6 +51,8 @@ class ThreadInfo:
     forked_from: tuple[str, str] | None = None
     waits_at: str | None = None
     deleted_at: datetime | None = None
+    retention: Retention | None = None
+    marks: tuple[Mark, ...] = ()
 
     @property
     def has_interrupt(self) -> bool:
@@ -69,6 +74,8 @@ class ThreadInfo:
             "forked_from": None if self.forked_from is None else list(self.forked_from),
             "waits_at": self.waits_at,
             "deleted_at": None if self.deleted_at is None else self.deleted_at.isoformat(),
+            "retention": None if self.retention is None else self.retention.as_json(),
+            "marks": [{**mark._asdict(), "tags": list(mark.tags)} for mark in self.marks],
         }
 
 
@@ -81,7 +88,12 @@ class ThreadPage:
 
 
 def info(entry: Entry) -> ThreadInfo:
-    """What an entry says."""
+    """What an entry says.
+
+    Raises:
+        NewerFormatError, CorruptionError: what is kept of the thread cannot be read.
+    """
+    said = labels.record(entry.labels, policy.RECORD)
     return ThreadInfo(
         id=entry.thread,
         state=State(entry.state),
@@ -95,6 +107,8 @@ def info(entry: Entry) -> ThreadInfo:
         forked_from=entry.origin,
         waits_at=entry.waits_at,
         deleted_at=_EPOCH + entry.deleted_at * MICROSECOND if entry.deleted_at else None,
+        retention=None if said is None else policy.read(said),
+        marks=labels.marks(entry.labels),
     )
 
 

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from datetime import timedelta
 from typing import Any, TypedDict, Unpack
 
-from threadkeep.engine.calls import Operation
+from threadkeep.engine.calls import Operation, Place
 from threadkeep.engine.entries import Entry
 from threadkeep.engine.labels import beginning_of
 from threadkeep.engine.operations import registration
@@ -167,59 +167,106 @@ class Registry(Running):
 
         return self._changed(thread, how)
 
-    def tag(self, thread: str, *tags: str) -> ThreadInfo:
-        """Add tags.
+    def tag(
+        self, thread: str, *tags: str, checkpoint: str | None = None, ns: str = ""
+    ) -> ThreadInfo:
+        """Add tags to a thread, or to one of its checkpoints.
+
+        Args:
+            thread: its name.
+            tags: words. Those of a thread can be searched for; all of them protect (see
+                `Retention`).
+            checkpoint: the checkpoint's id; None for the thread.
+            ns: its namespace; "" is the graph's own.
+
+        Raises:
+            ThreadNotFoundError, CheckpointNotFoundError: it is not there.
+            InvalidArgumentError: a tag is no text, or too long, or there are too many.
+        """
+        return self._run(self._tag(thread, tags, checkpoint, ns, add=True))
+
+    async def atag(
+        self, thread: str, *tags: str, checkpoint: str | None = None, ns: str = ""
+    ) -> ThreadInfo:
+        """See `tag`."""
+        return await self._arun(self._tag(thread, tags, checkpoint, ns, add=True))
+
+    def untag(
+        self, thread: str, *tags: str, checkpoint: str | None = None, ns: str = ""
+    ) -> ThreadInfo:
+        """Remove tags; those that are not there do not matter. Takes what `tag` does.
 
         Raises:
             ThreadNotFoundError: there is no such thread.
-            InvalidArgumentError: a tag is no text, or too long.
+            InvalidArgumentError: a tag is no text.
         """
-        return self._run(self._tag(thread, tags, add=True))
+        return self._run(self._tag(thread, tags, checkpoint, ns, add=False))
 
-    async def atag(self, thread: str, *tags: str) -> ThreadInfo:
-        """See `tag`."""
-        return await self._arun(self._tag(thread, tags, add=True))
-
-    def untag(self, thread: str, *tags: str) -> ThreadInfo:
-        """Remove tags; those that are not there do not matter. Raises as `tag`."""
-        return self._run(self._tag(thread, tags, add=False))
-
-    async def auntag(self, thread: str, *tags: str) -> ThreadInfo:
+    async def auntag(
+        self, thread: str, *tags: str, checkpoint: str | None = None, ns: str = ""
+    ) -> ThreadInfo:
         """See `untag`."""
-        return await self._arun(self._tag(thread, tags, add=False))
+        return await self._arun(self._tag(thread, tags, checkpoint, ns, add=False))
 
-    def _tag(self, thread: str, tags: tuple[str, ...], *, add: bool) -> Operation[ThreadInfo]:
-        given = asked.tag_labels(tags)
+    def _tag(
+        self, thread: str, tags: tuple[str, ...], checkpoint: str | None, ns: str, *, add: bool
+    ) -> Operation[ThreadInfo]:
+        if checkpoint is None:
+            return self._labelled(thread, asked.tag_labels(tags), add=add)
+        place = self._place(asked.thread(thread), ns, checkpoint)
+        return self._labelled(thread, asked.mark_labels(place, tags), place, add=add)
+
+    def pin(self, thread: str, *, checkpoint: str | None = None, ns: str = "") -> ThreadInfo:
+        """Let retention leave a thread alone, or one of its checkpoints.
+
+        Args:
+            thread: its name.
+            checkpoint: the checkpoint's id; None for the thread.
+            ns: its namespace; "" is the graph's own.
+
+        Raises:
+            ThreadNotFoundError, CheckpointNotFoundError: it is not there.
+        """
+        return self._run(self._pin(thread, checkpoint, ns, pinned=True))
+
+    async def apin(self, thread: str, *, checkpoint: str | None = None, ns: str = "") -> ThreadInfo:
+        """See `pin`."""
+        return await self._arun(self._pin(thread, checkpoint, ns, pinned=True))
+
+    def unpin(self, thread: str, *, checkpoint: str | None = None, ns: str = "") -> ThreadInfo:
+        """The opposite of `pin`; the checkpoint need not be there any more."""
+        return self._run(self._pin(thread, checkpoint, ns, pinned=False))
+
+    async def aunpin(
+        self, thread: str, *, checkpoint: str | None = None, ns: str = ""
+    ) -> ThreadInfo:
+        """See `unpin`."""
+        return await self._arun(self._pin(thread, checkpoint, ns, pinned=False))
+
+    def _pin(
+        self, thread: str, checkpoint: str | None, ns: str, *, pinned: bool
+    ) -> Operation[ThreadInfo]:
+        if checkpoint is None:
+            return self._changed(thread, lambda entry: entry._replace(pinned=pinned))
+        place = self._place(asked.thread(thread), ns, checkpoint)
+        return self._labelled(thread, asked.mark_labels(place, None), place, add=pinned)
+
+    def _labelled(
+        self, thread: str, given: tuple[str, ...], at: Place | None = None, *, add: bool
+    ) -> Operation[ThreadInfo]:
+        """Add labels, of a checkpoint that is there, or remove them."""
 
         def how(entry: Entry) -> Entry:
             others = [label for label in entry.labels if label not in given]
             labels = asked.checked_labels((*others, *(given if add else ())), entry.thread)
             return entry._replace(labels=labels)
 
-        return self._changed(thread, how)
+        return self._changed(thread, how, at if add else None)
 
-    def pin(self, thread: str) -> ThreadInfo:
-        """Let retention leave the thread alone.
-
-        Raises:
-            ThreadNotFoundError: there is no such thread.
-        """
-        return self._run(self._changed(thread, lambda entry: entry._replace(pinned=True)))
-
-    async def apin(self, thread: str) -> ThreadInfo:
-        """See `pin`."""
-        return await self._arun(self._changed(thread, lambda entry: entry._replace(pinned=True)))
-
-    def unpin(self, thread: str) -> ThreadInfo:
-        """The opposite of `pin`. Raises as it does."""
-        return self._run(self._changed(thread, lambda entry: entry._replace(pinned=False)))
-
-    async def aunpin(self, thread: str) -> ThreadInfo:
-        """See `unpin`."""
-        return await self._arun(self._changed(thread, lambda entry: entry._replace(pinned=False)))
-
-    def _changed(self, thread: str, how: Callable[[Entry], Entry]) -> Operation[ThreadInfo]:
-        entry = yield from registration.change(self._engine, asked.thread(thread), how)
+    def _changed(
+        self, thread: str, how: Callable[[Entry], Entry], at: Place | None = None
+    ) -> Operation[ThreadInfo]:
+        entry = yield from registration.change(self._engine, asked.thread(thread), how, at)
         return info(entry)
 
     # -- many ------------------------------------------------------------------------

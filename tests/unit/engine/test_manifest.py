@@ -24,7 +24,11 @@ VERSIONS = st.one_of(
     st.integers(-(2**62), 2**62 - 1),
     st.text(max_size=5),
 )
-ENTRIES = st.dictionaries(NAMES, st.builds(Entry, VERSIONS, REFS), max_size=5)
+ENTRY = st.one_of(
+    st.builds(Entry, VERSIONS, REFS, st.just(value=False)),
+    st.builds(Entry, VERSIONS, st.none(), st.just(value=True)),
+)
+ENTRIES = st.dictionaries(NAMES, ENTRY, max_size=5)
 SEEN = st.dictionaries(NAMES, st.dictionaries(NAMES, VERSIONS, max_size=4), max_size=4)
 MANIFESTS = st.builds(
     Manifest,
@@ -38,7 +42,7 @@ MANIFESTS = st.builds(
 
 def plainly(found):
     """All of a manifest, with the types of its versions; the order of its maps is free."""
-    entries = {name: (exactly(e.version), e.ref) for name, e in found.entries.items()}
+    entries = {name: (exactly(e.version), e.ref, e.removed) for name, e in found.entries.items()}
     seen = {node: {k: exactly(v) for k, v in vs.items()} for node, vs in found.seen.items()}
     return (found.v, entries, seen, exactly(found.updated), found.extra)
 

@@ -9,7 +9,7 @@ many, which are taken out when they are met.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from heapq import nlargest, nsmallest
 from operator import attrgetter
 from typing import Any, Protocol
@@ -26,6 +26,7 @@ from threadkeep.engine.entries import (
     ThreadQuery,
     Touch,
 )
+from threadkeep.engine.labels import is_record
 from threadkeep.engine.lifecycle import State
 from threadkeep.engine.model import Batch, Change, CopyThread, DropThread
 
@@ -52,14 +53,18 @@ def beforehand(change: Change, prefix: str) -> list[Call]:
     if touch.at is not None:
         calls += _listed(prefix, thread, touch.at, touch.at, "GT")
         calls += [_added(prefix, f"state:{move.target}", thread) for move in touch.moves]
-    return calls + [_added(prefix, f"label:{label}", thread) for label in touch.labels]
+    return calls + [_added(prefix, term, thread) for term in _searched(touch.labels)]
 
 
 def _terms(entry: Entry) -> Iterator[str]:
     yield f"state:{entry.state}"
-    yield from (f"label:{label}" for label in entry.labels)
+    yield from _searched(entry.labels)
     if entry.origin is not None:
         yield f"origin:{entry.origin[0]}"
+
+
+def _searched(labels: Iterable[str]) -> Iterator[str]:
+    return (f"label:{label}" for label in labels if not is_record(label))
 
 
 def _listed(prefix: str, thread: str, created: int, updated: int, how: str) -> list[Call]:

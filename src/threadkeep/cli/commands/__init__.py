@@ -10,6 +10,7 @@ from threadkeep.cli.commands import copy as copy
 from threadkeep.cli.commands import create as create
 from threadkeep.cli.commands import delete as delete
 from threadkeep.cli.commands import diff as diff
+from threadkeep.cli.commands import gc as gc
 from threadkeep.cli.commands import history as history
 from threadkeep.cli.commands import migrate as migrate
 from threadkeep.cli.commands import pin as pin

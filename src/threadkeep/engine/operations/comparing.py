@@ -170,7 +170,7 @@ def _deltas(side: Side, channels: Iterable[str]) -> Operation[dict[str, ChannelH
     empty = {
         channel: None
         for channel in channels
-        if (entry := side.entry(channel)).ref is None
+        if (entry := side.entry(channel)).is_empty
         and entry.version is not None
         and not is_internal(channel)
     }

@@ -27,6 +27,7 @@ from threadkeep.engine.held import (
 from threadkeep.engine.manifest import Manifest
 from threadkeep.engine.model import HIDDEN, Segment, Span, StoredCheckpoint
 from threadkeep.engine.open_logs import Stored
+from threadkeep.engine.policy import EVERYTHING, Retention
 from threadkeep.engine.refs import Cell, Inline, Ref
 from threadkeep.engine.sequence import Seen, watched
 from threadkeep.engine.shadow import Shadow
@@ -47,7 +48,10 @@ ATTEMPTS = 8  # times a change is built anew when others came in between
 
 @dataclass(frozen=True, slots=True)
 class Engine:
-    """The engine's parts. `token(bits)` gives a random number, `now()` microseconds since 1970."""
+    """The engine's parts. `token(bits)` gives a random number, `now()` microseconds since 1970.
+
+    `retention` is what is kept where nothing else is said.
+    """
 
     codec: Codec
     compression: Compression
@@ -55,6 +59,7 @@ class Engine:
     conflicts: Literal["fork", "raise"]
     token: Callable[[int], int]
     now: Callable[[], int]
+    retention: Retention = EVERYTHING
 
     def memory(self, thread: str) -> ThreadMemory:
         """What is remembered of the thread."""

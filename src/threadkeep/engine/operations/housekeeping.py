@@ -25,6 +25,7 @@ from threadkeep.engine.model import (
     FindThreads,
     ReadThread,
     RowsFence,
+    SegmentInfo,
     Span,
     StoredCheckpoint,
     ThreadRows,
@@ -118,12 +119,12 @@ def _run_of(codec: Codec, stored: StoredCheckpoint) -> str | None:
 def _thin(engine: Engine, thread: str, choose: Choice) -> Operation[None]:
     """Remove all checkpoints but the chosen ones and what those are rebuilt through."""
     for _ in range(ATTEMPTS):
-        rows, others = yield from _read_family(thread)
+        rows, others = yield from read_family(thread)
         lineage = Lineage(rows.checkpoints)
         keep = choose(rows.checkpoints)
         try:
             hidden = (yield from needed(engine, thread, lineage, keep)) - keep
-            yield from commit(_thinning(engine, thread, rows, lineage, keep, hidden, others))
+            yield from commit(thinning(engine, thread, rows, lineage, keep, hidden, others))
         except (StaleThreadError, ConflictError):
             continue  # somebody wrote meanwhile: look again
         engine.working_set.forget(thread)
@@ -133,7 +134,7 @@ def _thin(engine: Engine, thread: str, choose: Choice) -> Operation[None]:
     )
 
 
-def _thinning(
+def thinning(
     engine: Engine,
     thread: str,
     rows: ThreadRows,
@@ -142,24 +143,23 @@ def _thinning(
     hidden: set[Key],
     others: Sequence[ThreadRows],
 ) -> Batch:
+    """What removes all checkpoints but those kept and those kept hidden, if none was added."""
     stored, now = lineage.stored, engine.now()
     drop = [key for key in stored if key not in keep and key not in hidden]
-    stay = [row for row in rows.orphans if not _is_old(row, now)]
-    gone = [row for row in rows.orphans if _is_old(row, now)]
+    stay = [row for row in rows.orphans if not is_old(row, now)]
+    gone = [row for row in rows.orphans if is_old(row, now)]
     gone += [row for key in drop for row in stored[key].writes]
     left = [stored[key] for key in stored if key in keep or key in hidden]
-    used = _used(lineage, keep | hidden, stay, others)
+    used = positions(lineage, keep | hidden, stay, others)
     unused = [
         s for s in rows.segments if not touches(used, Span(s.log, s.start, s.start + s.count))
     ]
-    bytes_left = sum([s.size for s in rows.segments]) - sum([s.size for s in unused])
-    if any(name < thread for name in rows.family):
-        bytes_left = 0  # (what is shared counts for the first of them)
+    bytes_left = own_bytes(thread, rows, without=unused)
     return Batch(
         thread=thread,
         now=now,
         generation=rows.generation,
-        fences=(_nothing_new((rows, *others)),),
+        fences=(nothing_new((rows, *others)),),
         drop_checkpoints=tuple(drop),
         drop_writes=tuple((row.ns, row.checkpoint_id, row.seq) for row in gone),
         hide_checkpoints=tuple(k for k in hidden if not stored[k].row.flags & HIDDEN),
@@ -179,7 +179,15 @@ def _as_left(left: Iterable[StoredCheckpoint], hidden: set[Key]) -> list[StoredC
     ]
 
 
-def _nothing_new(family: Iterable[ThreadRows]) -> RowsFence:
+def own_bytes(thread: str, rows: ThreadRows, without: Iterable[SegmentInfo] = ()) -> int:
+    """Bytes of a thread's segments but for some; what is shared counts for the first by name."""
+    if any(name < thread for name in rows.family):
+        return 0
+    return sum([s.size for s in rows.segments]) - sum([s.size for s in without])
+
+
+def nothing_new(family: Iterable[ThreadRows]) -> RowsFence:
+    """Holds as long as nobody of these adds a row."""
     checkpoints = writes = 0
     for rows in family:
         checkpoints += len(rows.checkpoints)
@@ -187,7 +195,7 @@ def _nothing_new(family: Iterable[ThreadRows]) -> RowsFence:
     return RowsFence(checkpoints, writes)
 
 
-def _read_family(thread: str) -> Operation[tuple[ThreadRows, list[ThreadRows]]]:
+def read_family(thread: str) -> Operation[tuple[ThreadRows, list[ThreadRows]]]:
     """A thread's rows, and those of the threads that share its segments, of one state."""
     family: tuple[str, ...] = ()
     while True:
@@ -198,7 +206,7 @@ def _read_family(thread: str) -> Operation[tuple[ThreadRows, list[ThreadRows]]]:
         family = rows.family
 
 
-def _is_old(row: WriteRow, now: int) -> bool:
+def is_old(row: WriteRow, now: int) -> bool:
     """Whether the checkpoint that the writes are for will not come any more."""
     made = created_at(row.checkpoint_id)
     return made is not None and made < now - _ORPHAN_AGE
@@ -207,13 +215,13 @@ def _is_old(row: WriteRow, now: int) -> bool:
 # -- what is still needed ------------------------------------------------------------
 
 
-def _used(
+def positions(
     lineage: Lineage,
     kept: Iterable[Key],
     orphans: Iterable[WriteRow],
     others: Iterable[ThreadRows],
 ) -> dict[int, list[Span]]:
-    """All positions that the rows refer to, by log; of other threads all rows."""
+    """All positions that rows refer to, by log, in order and apart; of other threads all."""
     spans = list(_spans(lineage, kept, orphans))
     for rows in others:
         theirs = Lineage(rows.checkpoints)

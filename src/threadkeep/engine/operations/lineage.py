@@ -135,14 +135,14 @@ def needed(
     origins: dict[Search, _Origin] = {}
     for key in keep:
         empty = _empty_channels(lineage, key)
-        counted = _counted(engine, lineage.stored[key]) if empty else set()
+        counted = counted_channels(engine, lineage.stored[key]) if empty else set()
         for channel in empty:
             if channel in counted:
                 sure.append((key, channel))
             elif not is_internal(channel):
                 origins[key, channel] = lineage.origin((key, channel))
     seeds = {o.seed for o in origins.values() if o.seed is not None and not o.written}
-    snapshots = yield from _snapshots(engine, thread, seeds)
+    snapshots = yield from snapshots_among(engine, thread, seeds)
     sure += [search for search, o in origins.items() if o.written or o.seed in snapshots]
     return lineage.ancestors(sure)
 
@@ -152,15 +152,16 @@ def _empty_channels(lineage: Lineage, key: Key) -> list[str]:
     if lineage.above(key) is None:
         return []
     entries = lineage.manifest(key)[0].entries
-    return [channel for channel, entry in entries.items() if entry.ref is None]
+    return [channel for channel, entry in entries.items() if entry.is_empty]
 
 
-def _counted(engine: Engine, stored: StoredCheckpoint) -> set[str]:
+def counted_channels(engine: Engine, stored: StoredCheckpoint) -> set[str]:
+    """The DeltaChannels that the checkpoint's metadata counts."""
     metadata = unpack_metadata(stored.row.metadata, stored.row.exact, engine.codec)
     return set(metadata.get(DELTA_COUNTERS) or ())
 
 
-def _snapshots(engine: Engine, thread: str, seeds: set[Ref]) -> Operation[set[Ref]]:
+def snapshots_among(engine: Engine, thread: str, seeds: set[Ref]) -> Operation[set[Ref]]:
     """Which of the values are a DeltaChannel's snapshots; one that cannot be read may be."""
     cells = [seed for seed in seeds if isinstance(seed, Cell)]
     spans = covering([span for cell in cells for span in cell.needs])

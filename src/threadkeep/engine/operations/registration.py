@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import cast
 
-from threadkeep.engine.calls import Operation, commit, fetch
+from threadkeep.engine.calls import Operation, Place, commit, fetch, fetch_checkpoint
 from threadkeep.engine.entries import (
     CountThreads,
     Entry,
@@ -20,7 +20,7 @@ from threadkeep.engine.entries import (
 )
 from threadkeep.engine.lifecycle import Cause, State, allows
 from threadkeep.engine.model import Batch
-from threadkeep.engine.operations.context import ATTEMPTS, Engine
+from threadkeep.engine.operations.context import ATTEMPTS, Engine, not_found, visible
 from threadkeep.errors import ConflictError, ThreadExistsError, ThreadNotFoundError
 
 
@@ -47,11 +47,14 @@ def create(
     return _changed(engine, thread, made)
 
 
-def change(engine: Engine, thread: str, how: Callable[[Entry], Entry]) -> Operation[Entry]:
+def change(
+    engine: Engine, thread: str, how: Callable[[Entry], Entry], at: Place | None = None
+) -> Operation[Entry]:
     """Change what is known of a thread; `how` makes the new entry of the present one.
 
     Raises:
         ThreadNotFoundError: it is not there, or was deleted.
+        CheckpointNotFoundError: the checkpoint that this is about, `at`, is not there.
         ConflictError: others change it all the time.
     """
 
@@ -60,17 +63,21 @@ def change(engine: Engine, thread: str, how: Callable[[Entry], Entry]) -> Operat
             raise ThreadNotFoundError(thread=thread)
         return how(entry)
 
-    return _changed(engine, thread, made)
+    return _changed(engine, thread, made, at)
 
 
 def _changed(
-    engine: Engine, thread: str, made: Callable[[Entry | None], Entry]
+    engine: Engine, thread: str, made: Callable[[Entry | None], Entry], at: Place | None = None
 ) -> Operation[Entry]:
     for _ in range(ATTEMPTS):
         entry = yield from read(thread)
         new = made(entry)
         if new == entry:
             return new
+        if at is not None:  # (behind the entry: whoever removes the checkpoint changes that)
+            state = yield from fetch_checkpoint(*at)
+            if visible(state.found) is None:
+                raise not_found(at)
         fence = EntryFence(0 if entry is None else entry.revision)
         try:
             yield from commit(Batch(thread, engine.now(), fences=(fence,), entry=new))
@@ -89,6 +96,18 @@ def read(thread: str) -> Operation[Entry | None]:
     """What is known of a thread; None of one that never was."""
     reply = yield from fetch(ReadEntry(thread))
     return cast("Entry | None", reply)
+
+
+def known(thread: str) -> Operation[Entry]:
+    """What is known of a thread that is there.
+
+    Raises:
+        ThreadNotFoundError: it is not, or was deleted.
+    """
+    entry = yield from read(thread)
+    if entry is None or entry.state == State.DELETED:
+        raise ThreadNotFoundError(thread=thread)
+    return entry
 
 
 def search(asked: SearchThreads) -> Operation[list[Entry]]:

@@ -1,0 +1,54 @@
+"""What is kept, as it is configured and as it is typed: a table of the file, options of a command.
+
+Only reading these lives here. Invariant: a mistake is one line that names the key.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import fields
+from datetime import timedelta
+from typing import Any
+
+from threadkeep.cli.config import settings
+from threadkeep.engine.policy import Retention, duration
+from threadkeep.errors import InvalidArgumentError
+
+_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 7 * 86_400}
+_LENGTH = re.compile(r"(\d{1,12}(?:\.\d{1,6})?)([smhdw]?)", re.ASCII)
+_TIMES = ("max_age", "ttl")
+
+
+def policy(given: Mapping[str, Any]) -> Retention:
+    """What is configured as `[retention]`, each key that is given in place of its own.
+
+    Raises:
+        InvalidArgumentError: a key is unknown, or has a value of no meaning.
+    """
+    keys = {**(settings().retention or {}), **given}
+    known = {field.name for field in fields(Retention)}
+    unknown = sorted(keys.keys() - known)
+    if unknown:
+        raise InvalidArgumentError(
+            f"retention: unknown key {unknown[0]!r}.", hint=f"Known: {', '.join(sorted(known))}."
+        )
+    times = {name: length(name, keys[name]) for name in _TIMES if name in keys}
+    return Retention(**{**keys, **times})
+
+
+def length(name: str, given: object) -> timedelta:
+    """A length of time: "90s", "10m", "12h", "7d", "2w", or seconds.
+
+    Raises:
+        InvalidArgumentError: it is none.
+    """
+    if not isinstance(given, str):
+        return duration(name, given)
+    found = _LENGTH.fullmatch(given.strip())
+    if found is None:
+        raise InvalidArgumentError(
+            f"{name} cannot be {given[:80]!r}.",
+            hint='Give a number with s, m, h, d or w, such as "10m" or "7d".',
+        )
+    return duration(name, float(found[1]) * _UNITS[found[2] or "s"])

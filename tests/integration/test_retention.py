@@ -1,0 +1,520 @@
+"""What is kept, on every store: real graphs, thinned and gone on with."""
+
+from __future__ import annotations
+
+import operator
+import random
+import threading
+from datetime import timedelta
+from typing import Annotated, Any, TypedDict
+
+import pytest
+from langgraph.channels import DeltaChannel
+from langgraph.graph import START, StateGraph
+from langgraph.types import Command, interrupt
+
+from threadkeep import Retention
+from threadkeep.engine import registry
+from threadkeep.engine.calls import fetch
+from threadkeep.engine.model import ReadThread
+from threadkeep.errors import CheckpointNotFoundError, InvalidArgumentError, ThreadNotFoundError
+from threadkeep.threads import GcReport, Mark
+
+from .places import at
+from .runs import Delta, Gate, Run, extend, story, told
+
+
+class State(TypedDict):
+    said: Annotated[list[str], operator.add]
+
+
+def _ask(state: State) -> dict[str, Any]:
+    said = state["said"][-1]
+    return {"said": [interrupt("and then?") if said.endswith("?") else f"yes, {said}"]}
+
+
+def _talk(saver: Any, *, inner: Any = None) -> Any:
+    """A graph of one step that answers, or asks where it was asked."""
+    builder = StateGraph(State)
+    builder.add_node("answer", inner or _ask)
+    builder.add_edge(START, "answer")
+    return builder.compile(checkpointer=saver)
+
+
+def _chat(saver: Any, thread: str = "thread", turns: int = 4, **options: Any) -> Any:
+    graph = _talk(saver, **options)
+    for turn in range(turns):
+        graph.invoke({"said": [f"{turn} " + "x" * 300]}, at(thread))
+    return graph
+
+
+def _ids(graph: Any, thread: str = "thread") -> list[str]:
+    states = graph.get_state_history(at(thread))
+    return [s.config["configurable"]["checkpoint_id"] for s in states]
+
+
+def _held(saver: Any, thread: str = "thread") -> int:
+    rows = saver.run(fetch(ReadThread(thread)))
+    return registry.of_rows(rows.checkpoints, rows.orphans, sum(s.size for s in rows.segments)).size
+
+
+def _gc(saver: Any, policy: Retention | None = None) -> GcReport:
+    """Collect; a dry run says the same before, and once more does nothing."""
+    before = {one.id: one.bytes for one in saver.threads.scan()}
+    dry = saver.threads.gc(policy, dry_run=True)
+    assert {one.id: one.bytes for one in saver.threads.scan()} == before
+    done = saver.threads.gc(policy)
+    assert dry.threads == done.threads
+    after = {one.id: one.bytes for one in saver.threads.scan()}
+    for one in done.threads:
+        assert before[one.thread] - after.get(one.thread, 0) == one.bytes
+        assert (one.deleted is not None) == (one.thread not in after)
+    for name, size in after.items():
+        assert _held(saver, name) == size
+    assert saver.check().ok
+    again = saver.threads.gc(policy)
+    assert (again.threads, again.read) == ((), 0)
+    return done
+
+
+# -- checkpoints -----------------------------------------------------------------------
+
+
+def test_the_newest_checkpoints_stay(saver: Any) -> None:
+    graph = _chat(saver)
+    before = _ids(graph)
+    state = graph.get_state(at())
+    found = _gc(saver, Retention(keep_last=3))
+    assert _ids(graph) == before[:3]
+    assert (found.checkpoints, found.looked_at, found.read) == (len(before) - 3, 1, 1)
+    assert found.bytes == sum(one.bytes for one in found.threads) > 0
+    assert graph.get_state(at()) == state
+    graph.invoke({"said": ["more"]}, at())
+    assert len(graph.get_state(at()).values["said"]) == 10
+
+
+def test_the_ends_of_turns_and_runs_stay(saver: Any) -> None:
+    graph = _chat(saver)
+    _gc(saver, Retention(keep="turn_ends"))
+    found = list(graph.get_state_history(at()))
+    assert [len(state.values["said"]) for state in found] == [8, 6, 4, 2]
+    _gc(saver, Retention(keep="turn_ends", keep_last=2))
+    assert [len(s.values["said"]) for s in graph.get_state_history(at())] == [8, 6]
+    for turn in range(3):
+        graph.invoke({"said": ["and"]}, {**at("runs"), "metadata": {"run_id": f"{turn}"}})
+    _gc(saver, Retention(keep="run_ends"))
+    found = list(graph.get_state_history(at("runs")))
+    assert [(len(s.values["said"]), s.metadata["run_id"]) for s in found] == [
+        *((6, "2"), (4, "1"), (2, "0"))
+    ]
+
+
+def test_old_ones_go(saver: Any) -> None:
+    graph = _chat(saver)
+    assert _gc(saver, Retention(max_age=3600)).threads == ()
+    _gc(saver, Retention(max_age=timedelta(microseconds=1)))
+    assert len(_ids(graph)) == 1
+
+
+def test_a_thread_is_made_to_fit(saver: Any) -> None:
+    graph = _chat(saver, turns=12)
+    before, whole = _ids(graph), _held(saver)
+    _gc(saver, Retention(max_bytes=whole // 2))
+    left = _ids(graph)
+    assert left == before[: len(left)]
+    assert 1 < len(left) < len(before)
+    assert _held(saver) <= whole // 2
+    saver.threads.gc(Retention(max_bytes=0))
+    assert _ids(graph) == before[:1]
+
+
+def test_an_interrupt_is_waited_for(saver: Any) -> None:
+    graph = _talk(saver)
+    graph.invoke({"said": ["well?"]}, at())
+    waiting = graph.get_state(at()).config
+    _gc(saver, Retention(keep_last=1))
+    graph.update_state(graph.get_state(at()).config, {"said": ["never mind"]}, as_node="answer")
+    graph.invoke({"said": ["well?"]}, at())
+    _gc(saver, Retention(keep_last=1))
+    assert len(_ids(graph)) == 1
+    graph.invoke(Command(resume="this"), at())
+    assert graph.get_state(at()).values["said"][-2:] == ["well?", "this"]
+    assert saver.get_tuple(waiting) is None
+
+
+def test_an_interrupt_that_was_passed_by_is_not_waited_for(saver: Any) -> None:
+    graph = _talk(saver)
+    for _ in range(4):
+        graph.invoke({"said": ["well?"]}, at())
+    _gc(saver, Retention(keep="turn_ends"))
+    assert len(_ids(graph)) == 4
+    tips = saver.threads.branches("thread").checkpoints.values()
+    assert [one.is_interrupted for one in tips if one.is_interrupted] == [True]
+    _gc(saver, Retention(keep="turn_ends", keep_last=2))
+    assert len(_ids(graph)) == 2
+
+
+def test_subgraphs_go_with_their_task(saver: Any) -> None:
+    builder = StateGraph(State)
+    builder.add_node("answer", _ask)
+    builder.add_edge(START, "answer")
+    graph = _chat(saver, inner=builder.compile(checkpointer=None))
+    graph.invoke({"said": ["well?"]}, at())
+
+    def spaces() -> set[str]:
+        rows = saver.run(fetch(ReadThread("thread")))
+        return {s.row.ns for s in rows.checkpoints}
+
+    assert len(spaces()) == 1 + 5
+    _gc(saver, Retention(keep_last=1))
+    assert len(spaces()) == 2
+    graph.invoke(Command(resume="this"), at())
+    assert graph.get_state(at()).values["said"][-1] == "this"
+
+
+def test_a_subgraph_that_remembers_keeps_its_head(saver: Any) -> None:
+    builder = StateGraph(State)
+    builder.add_node("answer", _ask)
+    builder.add_edge(START, "answer")
+    graph = _chat(saver, inner=builder.compile(checkpointer=True))
+    _gc(saver, Retention(keep_last=1))
+    found = list(saver.list(at()))
+    assert sorted(t.config["configurable"]["checkpoint_ns"] for t in found) == ["", "answer"]
+    before = graph.get_state(at()).values
+    graph.invoke({"said": ["more"]}, at())
+    assert len(graph.get_state(at()).values["said"]) > len(before["said"])
+
+
+@pytest.mark.parametrize("limits", [{"keep_last": 1}, {"keep": "turn_ends"}, {"max_bytes": 1500}])
+def test_deltas_are_rebuilt(saver: Any, limits: Any) -> None:
+    graph = story(saver, Delta)
+    for turn in range(6):
+        graph.invoke({"log": [f"{turn}"]}, at())
+    before = {s.config["configurable"]["checkpoint_id"]: s for s in graph.get_state_history(at())}
+    _gc(saver, Retention(**limits))
+    left = list(graph.get_state_history(at()))
+    assert len(left) < len(before)
+    for state in left:
+        assert state.values == before[state.config["configurable"]["checkpoint_id"]].values
+    graph.invoke({"log": ["more"]}, at())
+    assert graph.get_state(at()).values["log"] == told(*map(str, range(6)), "more")
+
+
+def test_branches_are_measured_together(saver: Any) -> None:
+    graph = _chat(saver)
+    states = list(graph.get_state_history(at()))
+    fork = graph.update_state(states[6].config, {"said": ["apart"]})
+    _gc(saver, Retention(keep_last=2))
+    left = _ids(graph)
+    assert left[0] == fork["configurable"]["checkpoint_id"]
+    assert left[1] == states[0].config["configurable"]["checkpoint_id"]
+    assert graph.get_state(at()).values["said"][-1] == "apart"
+    assert graph.get_state(states[0].config).values == states[0].values
+
+
+# -- what protects a thread, and what is said of one alone -----------------------------
+
+
+def test_a_pinned_thread_is_left_alone(saver: Any) -> None:
+    graph = _chat(saver)
+    saver.threads.pin("thread")
+    policy = Retention(keep_last=1, ttl=timedelta(microseconds=1), max_count=0)
+    assert _gc(saver, policy).threads == ()
+    saver.threads.unpin("thread")
+    assert _gc(saver, Retention(keep_last=1)).checkpoints == 11
+    assert len(_ids(graph)) == 1
+
+
+def test_a_thread_may_keep_something_else(saver: Any) -> None:
+    own = Retention(keep_last=5, max_age=timedelta(days=1))
+    graph = _chat(saver)
+    _chat(saver, "other")
+    assert saver.threads.retain("thread", own).retention == own
+    found = saver.threads.get("thread")
+    assert found.retention == own
+    assert found.as_json()["retention"] == {"v": 1, "keep_last": 5, "max_age": 86400.0}
+    assert saver.threads.get("other").retention is None
+    _gc(saver, Retention(keep_last=2))
+    assert (len(_ids(graph)), len(_ids(graph, "other"))) == (5, 2)
+    assert saver.threads.retain("thread", None).retention is None
+    _gc(saver, Retention(keep_last=2))
+    assert len(_ids(graph)) == 2
+    saver.threads.tag("thread", "a tag")
+    assert saver.threads.get("thread").tags == ("a tag",)
+
+
+def test_without_a_policy_only_what_was_said_of_threads_counts(saver: Any) -> None:
+    graph = _chat(saver)
+    _chat(saver, "other")
+    saver.threads.retain("other", Retention(keep_last=1))
+    assert {one.thread for one in _gc(saver).threads} == {"other"}
+    assert len(_ids(graph)) == 12
+
+
+def test_what_cannot_be_said_is_refused(saver: Any) -> None:
+    with pytest.raises(InvalidArgumentError, match="policy"):
+        saver.threads.gc({"keep_last": 1})
+    _chat(saver, turns=1)
+    with pytest.raises(InvalidArgumentError, match="max_count"):
+        saver.threads.retain("thread", Retention(max_count=1))
+    with pytest.raises(ThreadNotFoundError):
+        saver.threads.retain("absent", Retention(keep_last=1))
+
+
+async def test_the_same_is_awaited(saver: Any) -> None:
+    graph = _talk(saver)
+    for turn in range(3):
+        await graph.ainvoke({"said": [f"{turn}"]}, at())
+    seen: list[tuple[int, int]] = []
+    found = await saver.threads.agc(
+        Retention(keep_last=1), progress=lambda done, all_of: seen.append((done, all_of))
+    )
+    assert (found.checkpoints, seen) == (8, [(1, 1)])
+    assert (await saver.threads.aretain("thread", Retention(keep_last=1))).retention is not None
+
+
+# -- threads ---------------------------------------------------------------------------
+
+MOMENT = timedelta(microseconds=1)
+
+
+def test_threads_that_rested_go(saver: Any) -> None:
+    graph = _chat(saver, "one")
+    _chat(saver, "tagged")
+    saver.threads.tag("tagged", "vip")
+    graph.invoke({"said": ["well?"]}, at("suspended"))
+    assert _gc(saver, Retention(ttl=3600)).threads == ()
+    found = _gc(saver, Retention(ttl=MOMENT))
+    assert found.deleted == ("one",)
+    assert [one.deleted for one in found.threads] == ["ttl"]
+    assert (saver.threads.get("one").state, saver.get_tuple(at("one"))) == ("deleted", None)
+    assert _gc(saver, Retention(ttl=MOMENT, keep_tagged=False)).deleted == ("tagged",)
+    assert saver.threads.get("suspended").has_interrupt
+    graph.invoke({"said": ["again"]}, at("one"))
+    assert saver.threads.get("one").state == "active"
+
+
+def test_a_ttl_of_its_own_counts_first(saver: Any) -> None:
+    saver.threads.create("short", ttl=MOMENT, tags=["vip"])
+    saver.threads.create("long", ttl=3600)
+    saver.threads.create("pinned", ttl=MOMENT)
+    saver.threads.pin("pinned")
+    for thread in ("short", "long", "pinned", "none"):
+        _chat(saver, thread, turns=1)
+    assert _gc(saver).deleted == ("short",)
+    assert _gc(saver, Retention(ttl=MOMENT)).deleted == ("none",)
+
+
+def test_the_threads_that_are_too_many_go(saver: Any) -> None:
+    for number in range(5):
+        _chat(saver, f"{number}", turns=1)
+        saver.threads.create(f"empty {number}")
+        saver.delete_thread(f"empty {number}")
+    saver.threads.tag("0", "vip")
+    order = [one.id for one in saver.threads.search(order="updated_at").threads]
+    found = _gc(saver, Retention(max_count=3))
+    assert found.deleted == tuple(name for name in order if name != "0")[:2]
+    assert {one.deleted for one in found.threads} == {"max_count"}
+    both = Retention(max_count=1, ttl=MOMENT)
+    assert set(_gc(saver, both).deleted) == {"1", "2", "3", "4"} - set(found.deleted)
+
+
+# -- while runs are under way ----------------------------------------------------------
+
+
+@pytest.mark.parametrize("schema", ["plain", "delta"])
+def test_a_run_goes_on_over_a_collection(saver: Any, schema: str) -> None:
+    gates = {"2-first": Gate(), "2-second": Gate()}
+    graph = story(saver, Delta, gates) if schema == "delta" else story(saver, gates=gates)
+    for who in ("0", "1"):
+        graph.invoke({"log": [who]}, at())
+    run = Run(graph.invoke, {"log": ["2"]}, at(), durability="sync")
+    for gate in gates.values():
+        gate.wait_until_reached()
+        assert saver.threads.gc(Retention(keep_last=1)).skipped == ()
+        assert saver.check().ok
+        gate.open()
+    assert run.finish()["log"] == told("0", "1", "2")
+    assert graph.get_state(at()).values["log"] == told("0", "1", "2")
+    assert saver.check().ok
+
+
+def test_runs_and_collections_at_the_same_time(saver: Any) -> None:
+    graph = story(saver)
+
+    def talk(thread: str) -> None:
+        for turn in range(6):
+            graph.invoke({"log": [f"{turn}"]}, at(thread))
+
+    done = threading.Event()
+
+    def collect() -> int:
+        count = 0
+        while not done.is_set():
+            count += saver.threads.gc(Retention(keep_last=2)).looked_at
+        return count
+
+    collecting = Run(collect)
+    runs = [Run(talk, name) for name in ("a", "b", "c")]
+    assert [run.finish() for run in runs] == [None] * 3
+    done.set()
+    assert collecting.finish() >= 0
+    _gc(saver, Retention(keep_last=2))
+    for name in ("a", "b", "c"):
+        assert graph.get_state(at(name)).values["log"] == told(*map(str, range(6)))
+        assert len(_ids(graph, name)) == 2
+
+
+# -- tags and pins of checkpoints ------------------------------------------------------
+
+
+def test_marked_checkpoints_stay(saver: Any) -> None:
+    graph = _chat(saver)
+    ids = _ids(graph)
+    saver.threads.tag("thread", "release", "best", checkpoint=ids[5])
+    saver.threads.pin("thread", checkpoint=ids[8])
+    _gc(saver, Retention(keep_last=1))
+    assert _ids(graph) == [ids[0], ids[5], ids[8]]
+    found = saver.threads.get("thread")
+    assert found.marks == (
+        Mark("", ids[8], (), pinned=True),
+        Mark("", ids[5], ("best", "release"), pinned=False),
+    )
+    assert found.as_json()["marks"][1]["tags"] == ["best", "release"]
+    assert (found.tags, found.pinned) == ((), False)
+    assert saver.threads.search(tags=["best"]).threads == ()
+    _gc(saver, Retention(keep_last=1, keep_tagged=False))
+    assert _ids(graph) == [ids[0], ids[8]]
+    saver.threads.unpin("thread", checkpoint=ids[8])
+    saver.threads.untag("thread", "best", "release", checkpoint=ids[5])
+    assert saver.threads.get("thread").marks == ()
+    _gc(saver, Retention(keep_last=1))
+    assert _ids(graph) == ids[:1]
+
+
+def test_marks_do_not_outlive_a_thread_and_are_copied_with_it(saver: Any) -> None:
+    graph = _chat(saver)
+    old = _ids(graph)[-1]
+    saver.threads.pin("thread", checkpoint=old)
+    saver.copy_thread("thread", "copy")
+    saver.delete_thread("thread")
+    assert saver.threads.get("thread").marks == ()
+    _gc(saver, Retention(keep_last=1))
+    assert _ids(graph, "copy")[-1] == old
+
+
+async def test_marks_are_awaited_and_refused(saver: Any) -> None:
+    graph = _chat(saver, turns=1)
+    ids = _ids(graph)
+    await saver.threads.atag("thread", "one", checkpoint=ids[0])
+    await saver.threads.apin("thread", checkpoint=ids[0])
+    assert saver.threads.get("thread").marks == (Mark("", ids[0], ("one",), pinned=True),)
+    await saver.threads.auntag("thread", "one", checkpoint=ids[0])
+    await saver.threads.aunpin("thread", checkpoint=ids[0])
+    assert saver.threads.get("thread").marks == ()
+    for name, given in (("pin", ()), ("tag", ("a",))):
+        call = getattr(saver.threads, name)
+        with pytest.raises(CheckpointNotFoundError):
+            call("thread", *given, checkpoint="absent")
+        with pytest.raises(ThreadNotFoundError):
+            call("absent", *given, checkpoint=ids[0])
+    for number in range(200):
+        saver.threads.tag("thread", f"{number}", checkpoint=ids[0])
+    with pytest.raises(InvalidArgumentError, match="at most 200"):
+        saver.threads.pin("thread", checkpoint=ids[0])
+    with pytest.raises(InvalidArgumentError, match="tag"):
+        saver.threads.tag("thread", "x" * 1000, checkpoint=ids[0])
+
+
+def test_a_thread_full_of_tags_can_be_collected_and_changed(saver: Any) -> None:
+    _chat(saver, turns=2)
+    saver.threads.tag("thread", *[f"{number}" for number in range(200)])
+    saver.threads.retain("thread", Retention(keep_last=1))
+    assert _gc(saver).checkpoints == 5
+    assert len(saver.threads.tag("thread", "0").tags) == 200
+    assert len(saver.threads.untag("thread", "0").tags) == 199
+
+
+# -- channels of which the latest value is enough --------------------------------------
+
+
+class Sketching(TypedDict, total=False):
+    said: Annotated[list[str], operator.add]
+    scratch: bytes
+    log: Annotated[list[str], DeltaChannel(extend, list, snapshot_frequency=3)]
+
+
+def _sketch(saver: Any, turns: int = 5) -> Any:
+    """A graph whose every step makes a scratch value of its own, of some kilobytes."""
+
+    def draw(state: Sketching) -> dict[str, Any]:
+        number = len(state.get("said", []))
+        scratch = random.Random(number).randbytes(4000)
+        return {"said": [f"{number}"], "scratch": scratch, "log": [f"{number}"]}
+
+    builder = StateGraph(Sketching)
+    builder.add_node("one", draw)
+    builder.add_node("two", draw)
+    builder.add_edge(START, "one")
+    builder.add_edge("one", "two")
+    graph = builder.compile(checkpointer=saver)
+    for turn in range(turns):
+        graph.invoke({"said": [f"turn {turn}"], "log": [f"turn {turn}"]}, at())
+    return graph
+
+
+def test_only_the_latest_value_of_a_channel_stays(saver: Any) -> None:
+    graph = _sketch(saver)
+    before = list(graph.get_state_history(at()))
+    pinned = before[7]
+    saver.threads.pin("thread", checkpoint=pinned.config["configurable"]["checkpoint_id"])
+    found = _gc(saver, Retention(channels={"scratch": "latest"}))
+    (one,) = found.threads
+    assert (one.checkpoints, one.whole) == (0, ())
+    had = [s for s in before if "scratch" in s.values]
+    assert one.values == len(had) - 2
+    assert one.bytes > 4000 * 6  # (each was made once and is in several checkpoints)
+    after = list(graph.get_state_history(at()))
+    for was, state in zip(before, after, strict=True):
+        whole = state.config in (before[0].config, pinned.config)
+        expected = was.values if whole else {k: v for k, v in was.values.items() if k != "scratch"}
+        assert state.values == expected
+        assert (state.next, state.metadata) == (was.next, was.metadata)
+    graph.invoke({"said": ["more"], "log": ["more"]}, at())
+    assert len(graph.get_state(at()).values["scratch"]) == 4000
+    forked = graph.update_state(after[6].config, {"said": ["apart"]}, as_node="two")
+    values = graph.get_state(forked).values
+    assert values["said"] == [*after[6].values["said"], "apart"]
+    assert "scratch" not in values
+    assert saver.check().ok
+
+
+def test_what_has_no_value_any_more_is_no_delta_channel(saver: Any) -> None:
+    graph = _sketch(saver)
+    _gc(saver, Retention(channels={"scratch": "latest"}))
+    ids = _ids(graph)
+    found = saver.threads.diff("thread", ids[5], ids[4]).channels["scratch"]
+    assert (found.is_same, found.is_delta) == (True, False)
+    _gc(saver, Retention(keep_last=3))
+    rows = saver.run(fetch(ReadThread("thread")))
+    assert len(rows.checkpoints) < 3 + 3 * 3  # what `log` needs, and no more
+    assert graph.get_state(at()).values["log"][-1] == "13"
+
+
+def test_a_delta_channel_is_left_whole(saver: Any) -> None:
+    graph = _sketch(saver)
+    before = list(graph.get_state_history(at()))
+    policy = Retention(channels={"log": "latest", "scratch": "latest", "absent": "latest"})
+    (one,) = _gc(saver, policy).threads
+    assert one.whole == ("log",)
+    assert one.values > 0
+    after = list(graph.get_state_history(at()))
+    assert [s.values.get("log") for s in after] == [s.values.get("log") for s in before]
+    (said,) = saver.threads.gc(Retention(channels={"log": "latest"})).threads
+    assert (said.whole, said.bytes) == (("log",), 0)
+
+
+@pytest.mark.parametrize("given", [{"a": "first"}, ["a"], {1: "latest"}, {"__start__": "latest"}])
+def test_channels_that_have_no_meaning_are_refused(given: Any) -> None:
+    with pytest.raises(InvalidArgumentError, match="channels"):
+        Retention(channels=given)
