@@ -23,6 +23,7 @@ from rich.progress import track
 from rich.table import Table
 
 from bench.savers import KINDS, Kind
+from threadkeep import Retention
 from threadkeep.saver import Saver
 
 PAGE = 50
@@ -143,9 +144,18 @@ def run(backend: str, count: int, out: Path, console: Console) -> None:
         ]
         figures = [Figure("a put", puts[0], puts[1], count)]
         figures += [asked(*question, *savers) for question in questions(count)]
+        figures += collected(savers[0])
     show(figures, (ours, peer), count, console)
     rows = [{**asdict(figure), "ratio": figure.ratio} for figure in figures]
     (out / "threads.json").write_text(json.dumps({"threads": count, "figures": rows}, indent=2))
+
+
+def collected(saver: Saver) -> Iterator[Figure]:
+    """Going through all threads once, and once more when nothing was written since."""
+    for name in ("gc of all", "gc once more"):
+        begin = perf_counter()
+        report = saver.threads.gc(Retention(keep_last=1, max_age=1))
+        yield Figure(name, (perf_counter() - begin) * 1e3, None, report.read)
 
 
 def opened(kind: Kind, path: Path, stack: ExitStack) -> Any:
