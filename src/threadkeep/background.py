@@ -56,6 +56,7 @@ class Collector:
         """See `Forks.after_fork`: the parent collects."""
         if in_child:
             self._thread = None
+            self._end = threading.Event()  # (the other's lock may be held for ever)
 
 
 class _StoppedError(Exception):

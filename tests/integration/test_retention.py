@@ -498,7 +498,7 @@ def test_what_has_no_value_any_more_is_no_delta_channel(saver: Any) -> None:
     _gc(saver, Retention(keep_last=3))
     rows = saver.run(fetch(ReadThread("thread")))
     assert len(rows.checkpoints) < 3 + 3 * 3  # what `log` needs, and no more
-    assert graph.get_state(at()).values["log"][-1] == "13"
+    assert graph.get_state(at()).values["log"][-1] == "14"
 
 
 def test_a_delta_channel_is_left_whole(saver: Any) -> None:

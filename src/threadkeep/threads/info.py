@@ -6,6 +6,7 @@ values, which JSON can hold too (`as_json`).
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -35,7 +36,7 @@ class ThreadInfo:
         forked_from: the thread and checkpoint that it was forked from.
         waits_at: the checkpoint at which an interrupt waits for an answer.
         deleted_at: when it was deleted the last time.
-        retention: what is kept of it, if that was said of it alone.
+        retention_json: what is kept of it, if that was said of it alone; see `retention`.
         marks: the checkpoints that have tags or a pin, each with these.
     """
 
@@ -51,13 +52,22 @@ class ThreadInfo:
     forked_from: tuple[str, str] | None = None
     waits_at: str | None = None
     deleted_at: datetime | None = None
-    retention: Retention | None = None
+    retention_json: Mapping[str, Any] | None = None
     marks: tuple[Mark, ...] = ()
 
     @property
     def has_interrupt(self) -> bool:
         """Whether an interrupt waits for an answer."""
         return self.waits_at is not None
+
+    @property
+    def retention(self) -> Retention | None:
+        """What is kept of it, if that was said of it alone.
+
+        Raises:
+            NewerFormatError, CorruptionError: it cannot be read.
+        """
+        return None if self.retention_json is None else policy.read(self.retention_json)
 
     def as_json(self) -> dict[str, Any]:
         """The same as values that JSON can hold; times as ISO 8601, the ttl in seconds."""
@@ -74,7 +84,7 @@ class ThreadInfo:
             "forked_from": None if self.forked_from is None else list(self.forked_from),
             "waits_at": self.waits_at,
             "deleted_at": None if self.deleted_at is None else self.deleted_at.isoformat(),
-            "retention": None if self.retention is None else self.retention.as_json(),
+            "retention": self.retention_json,
             "marks": [{**mark._asdict(), "tags": list(mark.tags)} for mark in self.marks],
         }
 
@@ -88,12 +98,7 @@ class ThreadPage:
 
 
 def info(entry: Entry) -> ThreadInfo:
-    """What an entry says.
-
-    Raises:
-        NewerFormatError, CorruptionError: what is kept of the thread cannot be read.
-    """
-    said = labels.record(entry.labels, policy.RECORD)
+    """What an entry says."""
     return ThreadInfo(
         id=entry.thread,
         state=State(entry.state),
@@ -107,7 +112,7 @@ def info(entry: Entry) -> ThreadInfo:
         forked_from=entry.origin,
         waits_at=entry.waits_at,
         deleted_at=_EPOCH + entry.deleted_at * MICROSECOND if entry.deleted_at else None,
-        retention=None if said is None else policy.read(said),
+        retention_json=labels.record(entry.labels, policy.RECORD),
         marks=labels.marks(entry.labels),
     )
 

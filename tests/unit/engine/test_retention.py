@@ -24,6 +24,7 @@ from threadkeep import Retention
 from threadkeep.engine import appender, labels
 from threadkeep.engine.model import Batch, DropThread, ReadThread, SegmentInfo, Span
 from threadkeep.engine.operations import collecting, retention, shortening
+from threadkeep.errors import NewerFormatError
 
 CHANCE = random.Random(1)
 LAST = Retention(keep_last=1)
@@ -282,6 +283,9 @@ def test_damaged_threads_are_told_and_the_others_collected() -> None:
     saver._backend.commit(Batch("newer", 1, touch=retention.Touch(labels=(touch,))))
     found = saver.threads.gc(Retention(keep_last=1, channels={"m": "latest"}))
     assert {one.thread for one in found.skipped} == {"bad", "newer"}
+    (newer,) = [one for one in saver.threads.search().threads if one.id == "newer"]
+    with pytest.raises(NewerFormatError):
+        assert newer.retention
     assert len(list(saver.list(config("good")))) == 1
 
 

@@ -303,7 +303,7 @@ def _all_told(found: Found, batch: Batch, thread: str, why: str) -> Collected:
 
 
 def marked(entry: Entry, own: Retention) -> set[Key]:
-    """The checkpoints that are protected by a tag or a pin."""
+    """The checkpoints that are protected by what was said of them: by a tag or a pin."""
     marks = labels.marks(entry.labels)
     return {(m.ns, m.checkpoint) for m in marks if m.pinned or (own.keep_tagged and m.tags)}
 
