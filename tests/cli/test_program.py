@@ -31,7 +31,9 @@ SUCCEEDS = {
     "create": "create new --tag a --metadata n=1 --ttl 30d --url threads.db",
     "delete": "delete alpha beta --yes --url threads.db",
     "diff": "diff alpha --other beta --url threads.db",
+    "fork": "fork alpha --as new --url threads.db",
     "history": "history alpha --url threads.db",
+    "merge": "merge branch alpha --url threads.db",
     "migrate": "migrate threads.db",
     "pin": "pin alpha --url threads.db",
     "restore": "restore backup.tkb new.db",
@@ -65,6 +67,7 @@ def folder(tmp_path, monkeypatch):
     with SqliteSaver("threads.db") as saver:
         for thread in ("alpha", "alto", "beta"):
             Chain(saver, thread).put(messages=["hi"], n=1)
+        saver.threads.fork("alpha", None, "branch")
     assert main(["backup", "threads.db", "backup.tkb"]) == 0
     return place
 

@@ -48,6 +48,19 @@ Checkpoint = Annotated[
     str | None,
     typer.Option("--checkpoint", help="a checkpoint's id; default: the head", show_default=False),
 ]
+WithTags = Annotated[
+    list[str] | None,
+    typer.Option("--tag", help="that have this tag; may be repeated", show_default=False),
+]
+WithMetadata = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--metadata",
+        metavar="KEY=VALUE",
+        help="that have this; VALUE is JSON or else text; may be repeated",
+        show_default=False,
+    ),
+]
 Ttl = Annotated[
     str | None,
     typer.Option(

@@ -10,7 +10,9 @@ from threadkeep.cli.commands import copy as copy
 from threadkeep.cli.commands import create as create
 from threadkeep.cli.commands import delete as delete
 from threadkeep.cli.commands import diff as diff
+from threadkeep.cli.commands import fork as fork
 from threadkeep.cli.commands import history as history
+from threadkeep.cli.commands import merge as merge
 from threadkeep.cli.commands import migrate as migrate
 from threadkeep.cli.commands import pin as pin
 from threadkeep.cli.commands import restore as restore
