@@ -21,6 +21,7 @@ class Panel(Enum):
 
     LOOK = "Look into threads"
     CHANGE = "Change threads"
+    MOVE = "Move threads"
     STORE = "Look after a store"
 
 

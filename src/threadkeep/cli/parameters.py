@@ -70,6 +70,12 @@ Ttl = Annotated[
         show_default=False,
     ),
 ]
+Replace = Annotated[
+    bool,
+    typer.Option(
+        "--replace", help="remove what stands in the place of a thread, and would be lost"
+    ),
+]
 Full = Annotated[bool, typer.Option("--full", help="shorten nothing")]
 Imports = Annotated[
     list[str] | None,

@@ -14,7 +14,7 @@ from threadkeep.errors import InvalidArgumentError
 from threadkeep.plans import Plan
 from threadkeep.threads.running import Running, quiet
 from threadkeep.transfer import portable
-from threadkeep.transfer.kinds import Kind, check_may_be_replaced, kind_of
+from threadkeep.transfer.kinds import check_is_bundle, check_may_be_replaced
 from threadkeep.transfer.portable import Exported, Imported, Progress
 
 
@@ -117,26 +117,17 @@ class Exchanging(Running):
     ) -> Plan[Imported]:
         path, told = Path(file), progress or quiet
         new = None if thread is None else checks.text("thread", thread)
-        yield from plans.aside(lambda: _check_is_bundle(path))
+        yield from plans.aside(lambda: check_is_bundle(path))
         names = yield from portable.verified(path, told, digests=True)
         if new is not None and len(names) != 1:
             raise InvalidArgumentError(
                 f"{path} holds {len(names)} threads: they cannot all get the id {new!r}.",
-                hint="Leave thread= out, or export that thread alone.",
+                hint="Leave the new id out, or export that thread alone.",
             )
         return (
             yield from portable.fill(
                 self._store.beneath(), path, names, told, replace=replace, thread=new, digests=True
             )
-        )
-
-
-def _check_is_bundle(path: Path) -> None:
-    kind = kind_of(path)
-    if kind is not Kind.BUNDLE:
-        raise InvalidArgumentError(
-            f"{path} is {kind.value}, no bundle.",
-            hint="Give a file of saver.threads.export(); restore others: `threadkeep restore`.",
         )
 
 

@@ -119,7 +119,8 @@ def _add_digested(store: Store, bundle: BundleWriter, name: str, *, named: bool)
     if not whole.checkpoints and not named:
         return 0  # deleted since its name was read
     if not whole.checkpoints:
-        raise ThreadNotFoundError(hint="Look for its id with saver.list(None).", thread=name)
+        hint = "Look for its id: saver.threads.search(), or `threadkeep threads`."
+        raise ThreadNotFoundError(hint=hint, thread=name)
     digests = yield from aside(partial(digest.of_checkpoints, whole))
     whole = replaced(whole, digests=tuple(digests.values()))
     yield from aside(partial(bundle.add, whole))

@@ -283,7 +283,7 @@ def _refuse_loss(whole: WholeThread, there: WholeThread) -> None:
     if _parts_of(there) - _parts_of(whole):
         raise ThreadExistsError(
             "The store holds this thread already, in another state.",
-            hint="Delete it first, or replace it: replace=True, or `threadkeep restore --replace`.",
+            hint="Delete it first, or replace it: replace=True, or --replace in a shell.",
             thread=whole.thread,
         )
 
