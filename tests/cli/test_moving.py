@@ -146,7 +146,16 @@ def test_an_import_under_another_name_and_over_another_thread(told, refused):
     before = held("new.db")
     assert refused("import", "a.tkb", "--url", "new.db") == (2, "ThreadExistsError")
     assert held("new.db") == before
-    assert told("import", "a.tkb", "--url", "new.db", "--replace") == ["1 thread put"]
+    planned = ["a would be replaced", "1 thread would be put"]
+    assert told("import", "a.tkb", "--url", "new.db", "--replace", "--dry-run") == planned
+    assert refused("import", "a.tkb", "--url", "new.db", "--dry-run") == (2, "ThreadExistsError")
+    assert held("new.db") == before
+    done = ["a was replaced", "1 thread put"]
+    assert told("import", "a.tkb", "--url", "new.db", "--replace") == done
+    known = ["0 threads put, 1 thread had all of theirs"]
+    assert told("import", "a.tkb", "--url", "new.db", "--replace") == known
+    assert told("import", "a.tkb", "--url", "sqlite:///no.db", "--dry-run") == [planned[1]]
+    assert not Path("no.db").exists()
     assert held("new.db") == of("a")
 
 

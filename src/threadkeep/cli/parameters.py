@@ -70,6 +70,7 @@ Ttl = Annotated[
         show_default=False,
     ),
 ]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="only tell what would be done")]
 Replace = Annotated[
     bool,
     typer.Option(

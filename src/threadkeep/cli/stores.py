@@ -13,7 +13,7 @@ from threadkeep.backends.sqlite import SqliteBackend
 from threadkeep.cli.config import settings
 from threadkeep.errors import InvalidArgumentError, OpenError
 from threadkeep.saver import Saver
-from threadkeep.savers import SqliteSaver, open_saver
+from threadkeep.savers import MemorySaver, SqliteSaver, open_saver
 
 
 def url_of(option: str | None, argument: str | None = None) -> str:
@@ -71,6 +71,17 @@ def made(url: str) -> Saver:
     if "://" in url or path is None:
         return open_saver(url)
     return SqliteSaver(_there(path, "Name a store that is there; sqlite:///... makes one."))
+
+
+def as_if_made(url: str) -> Saver:
+    """Open for reading what `made` would open; a file that it would make holds nothing.
+
+    Raises:
+        OpenError: as `made`.
+    """
+    path = file_of(url)
+    would_be_made = path is not None and "://" in url and not Path(path).exists()
+    return MemorySaver() if would_be_made else reading(url)
 
 
 def check_there(store: str) -> None:

@@ -74,6 +74,7 @@ class Exchanging(Running):
         thread: str | None = None,
         *,
         replace: bool = False,
+        dry_run: bool = False,
         progress: Progress | None = None,
     ) -> Imported:
         """Put the threads of a bundle into this store, under their ids or a new one.
@@ -85,6 +86,7 @@ class Exchanging(Running):
             file: the bundle, of any store.
             thread: another id, where the bundle has one thread.
             replace: whether threads that stand in the place may be removed for it.
+            dry_run: verify the bundle, change nothing, and say what would be done.
             progress: see `export`.
 
         Raises:
@@ -95,7 +97,7 @@ class Exchanging(Running):
                 read; nothing was changed.
             ThreadkeepError: the store failed; a note of the error says what is there.
         """
-        return plans.run(self._import(file, thread, replace, progress))
+        return plans.run(self._import(file, thread, replace, dry_run, progress))
 
     async def aimport_(
         self,
@@ -103,16 +105,18 @@ class Exchanging(Running):
         thread: str | None = None,
         *,
         replace: bool = False,
+        dry_run: bool = False,
         progress: Progress | None = None,
     ) -> Imported:
         """See `import_`."""
-        return await plans.arun(self._import(file, thread, replace, progress))
+        return await plans.arun(self._import(file, thread, replace, dry_run, progress))
 
     def _import(
         self,
         file: str | os.PathLike[str],
         thread: str | None,
         replace: bool,  # noqa: FBT001 - as the public methods have it
+        dry_run: bool,  # noqa: FBT001 - as above
         progress: Progress | None,
     ) -> Plan[Imported]:
         path, told = Path(file), progress or quiet
@@ -126,7 +130,14 @@ class Exchanging(Running):
             )
         return (
             yield from portable.fill(
-                self._store.beneath(), path, names, told, replace=replace, thread=new, digests=True
+                self._store.beneath(),
+                path,
+                names,
+                told,
+                replace=replace,
+                thread=new,
+                digests=True,
+                dry_run=dry_run,
             )
         )
 

@@ -5,22 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import asdict
-from pathlib import Path
 from typing import Annotated, TypeAlias
 
 import typer
 from rich.console import RenderableType
 from rich.text import Text
 
-from threadkeep.backends.open import file_of
 from threadkeep.cli.app import Panel, command
 from threadkeep.cli.drawing import some, table, text
-from threadkeep.cli.parameters import STORE, AsJson, Full, Replace
-from threadkeep.cli.stores import made, reading, same, shown
+from threadkeep.cli.parameters import STORE, AsJson, DryRun, Full, Replace
+from threadkeep.cli.stores import as_if_made, made, reading, same, shown
 from threadkeep.cli.terminal import Output
 from threadkeep.errors import InvalidArgumentError
-from threadkeep.saver import Saver
-from threadkeep.savers import MemorySaver
 from threadkeep.threads import Synced
 
 _ROWS = 20  # of what needs no answer
@@ -34,7 +30,6 @@ Threads = Annotated[
 Delete = Annotated[
     bool, typer.Option("--delete", help="delete threads in B that were deleted in A")
 ]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="only tell what would be done")]
 
 
 @command(Panel.MOVE, "threadkeep sync threads.db postgresql://agent@db/app --dry-run")
@@ -61,7 +56,7 @@ def sync(
     output = Output(as_json=as_json)
     with ExitStack() as stack:
         here = stack.enter_context(reading(a))
-        there = stack.enter_context(_only_read(b) if dry_run else made(b))
+        there = stack.enter_context(as_if_made(b) if dry_run else made(b))
         told = stack.enter_context(output.progress())
         done = here.threads.sync(
             there, threads or None, replace=replace, delete=delete, dry_run=dry_run, progress=told
@@ -69,13 +64,6 @@ def sync(
     document = {"from": shown(a), "to": shown(b), "dry_run": dry_run, **asdict(done)}
     output.tell(document, *_drawn(done, dry_run=dry_run, full=full))
     return 1 if done.conflicts else 0
-
-
-def _only_read(url: str) -> Saver:
-    """The store that would be filled; what stands for a file that would be made holds nothing."""
-    path = file_of(url)
-    would_be_made = path is not None and "://" in url and not Path(path).exists()
-    return MemorySaver() if would_be_made else reading(url)
 
 
 def _drawn(done: Synced, *, dry_run: bool, full: bool) -> Iterator[RenderableType]:
