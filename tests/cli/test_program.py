@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 from cli_kit import SECONDS, command, threadkeep
 from engine_kit import Chain
+from langgraph.checkpoint.sqlite import SqliteSaver as LangGraphSaver
 
 from threadkeep import SqliteSaver
 from threadkeep.__main__ import main
@@ -22,8 +23,10 @@ from threadkeep.cli.app import built
 
 COMMANDS = sorted(built().commands)
 
-# For each command: arguments with which it succeeds, in a folder with threads.db and backup.tkb.
+# For each command: arguments with which it succeeds, in a folder with threads.db, backup.tkb, and
+# langgraph.db of LangGraph's own saver.
 SUCCEEDS = {
+    "adopt": "adopt langgraph.db threads.db",
     "backup": "backup threads.db new.tkb",
     "branches": "branches alpha --url threads.db",
     "check": "check threads.db",
@@ -31,8 +34,12 @@ SUCCEEDS = {
     "create": "create new --tag a --metadata n=1 --ttl 30d --url threads.db",
     "delete": "delete alpha beta --yes --url threads.db",
     "diff": "diff alpha --other beta --url threads.db",
+    "export": "export alpha beta new.tkb --url threads.db",
+    "fork": "fork alpha --as new --url threads.db",
     "gc": "gc threads.db --keep-last 1",
     "history": "history alpha --url threads.db",
+    "import": "import backup.tkb --url sqlite:///new.db",
+    "merge": "merge branch alpha --url threads.db",
     "migrate": "migrate threads.db",
     "pin": "pin alpha --url threads.db",
     "prune": "prune alpha beta --url threads.db",
@@ -41,6 +48,7 @@ SUCCEEDS = {
     "show": "show alpha --url threads.db",
     "state": "state alpha --url threads.db",
     "stats": "stats threads.db",
+    "sync": "sync threads.db sqlite:///new.db",
     "tag": "tag alpha a --url threads.db",
     "threads": "threads --url threads.db",
     "versions": "versions alpha n --url threads.db",
@@ -67,7 +75,10 @@ def folder(tmp_path, monkeypatch):
     with SqliteSaver("threads.db") as saver:
         for thread in ("alpha", "alto", "beta"):
             Chain(saver, thread).put(messages=["hi"], n=1)
+        saver.threads.fork("alpha", None, "branch")
     assert main(["backup", "threads.db", "backup.tkb"]) == 0
+    with LangGraphSaver.from_conn_string("langgraph.db") as saver:
+        Chain(saver, "gamma").put(n=1)
     return place
 
 
@@ -83,7 +94,8 @@ def test_help_has_an_example_and_names_what_all_have(name, capsys):
     assert main([name, "--help"]) == 0
     help = " ".join(capsys.readouterr().out.split())
     assert f"example: threadkeep {name} " in help
-    assert {"--url", "--json"} <= set(help.split())
+    named = {"--json"} if name == "sync" else {"--url", "--json"}  # (that has two stores)
+    assert named <= set(help.split())
 
 
 @pytest.mark.parametrize("name", COMMANDS)
@@ -171,10 +183,30 @@ def test_on_a_terminal_a_difference_has_colours(folder):
         ("migrate memory://", "only for its own process"),
         ("backup a b c", "at most a store and a file"),
         ("history t --limit=a", "Invalid value for '--limit': Input should be"),
+        ("export alpha --url threads.db", "not clear which threads"),
+        ("export alpha new.tkb --all --url threads.db", "not clear which threads"),
+        ("export alpha threads.db --url threads.db", "is a live database: it is left as it is"),
+        ("import threads.db --url threads.db", "no bundle"),
+        ("import absent.tkb --url sqlite:///new.db", "absent.tkb"),
+        ("import backup.tkb --url new.db", "sqlite:///... makes one"),
+        ("import backup.tkb --as new --url threads.db", "cannot all get the id 'new'"),
+        ("sync threads.db", "See threadkeep sync --help"),
+        ("sync absent.db sqlite:///new.db", "There is no file absent.db"),
+        ("sync threads.db new.db", "There is no file new.db"),
+        ("sync threads.db new.db --dry-run", "There is no file new.db"),
+        ("sync threads.db sqlite:///./threads.db", "Both stores are the same one"),
+        ("adopt absent.db sqlite:///new.db", "There is no file absent.db"),
+        ("adopt langgraph.db", "No store is named"),
+        ("adopt langgraph.db new.db", "sqlite:///... makes one"),
+        ("adopt backup.tkb threads.db", "is no SQLite database"),
+        ("adopt threads.db --url threads.db", "is a store of threadkeep already"),
+        ("adopt langgraph.db threads.db --key-file absent", "absent cannot be opened"),
+        ("adopt langgraph.db threads.db --key-file short.key", "16, 24 or 32 bytes"),
         ("backup --format tar threads.db new.db", "--format"),
     ],
 )
 def test_what_is_wrong_is_one_line(folder, capsys, arguments, told):
+    Path("short.key").write_text("short\n")
     before = sorted(folder.iterdir())
     capsys.readouterr()
     assert main(arguments.split()) == 2
@@ -202,9 +234,19 @@ def test_what_is_wrong_is_one_line(folder, capsys, arguments, told):
         ["show", "t", "--url", "u:hunter 2@h/x"],
         ["show", "t", "--url", "host=h password=hunter 2"],
         ["stats", "redis://u:hunter 2@127.0.0.1:1/0"],
+        ["sync", "threads.db", "u:hunter 2@h/x"],
+        ["sync", "u:hunter 2@h/x", "threads.db"],
+        ["sync", "threads.db", "postgresql://u:hunter 2@127.0.0.1:1/x"],
+        ["adopt", "u:hunter 2@h/x", "threads.db"],
+        ["adopt", "host=h password=hunter 2", "threads.db"],
+        ["adopt", "postgresql://u:hunter 2@127.0.0.1:1/x", "threads.db"],
+        ["adopt", "mysql://u:hunter 2@h/x", "threads.db"],
+        ["adopt", "langgraph.db", "u:hunter 2@h/x"],
+        ["import", "backup.tkb", "--url", "u:hunter 2@h/x"],
     ],
 )
-def test_no_password_is_repeated(capsys, arguments):
+def test_no_password_is_repeated(folder, capsys, arguments):
+    capsys.readouterr()
     for more in ([], ["--json"]):
         assert main([*arguments, *more]) == 2
         said = capsys.readouterr()
@@ -355,7 +397,9 @@ def test_commands_are_completed():
     assert re.search("complete", "\n".join(threadkeep("--show-completion", "bash")[1]))
 
 
-@pytest.mark.parametrize("words", ["threadkeep show al", "threadkeep delete beta al"])
+@pytest.mark.parametrize(
+    "words", ["threadkeep show al", "threadkeep delete beta al", "threadkeep fork al"]
+)
 def test_threads_of_a_file_are_completed(folder, words):
     assert completed(words, TK_URL="threads.db") == ["alpha", "alto"]
 

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
 
 import postgres_kit
 import psycopg
 import pytest
 import redis_kit
-from engine_kit import Chain
+from engine_kit import Chain, config, everything
+from langgraph.checkpoint.postgres import PostgresSaver
+from langgraph.checkpoint.sqlite import SqliteSaver as LangGraphSaver
+from psycopg.conninfo import make_conninfo
 
 from threadkeep import open_saver
 from threadkeep.__main__ import main
@@ -76,6 +80,65 @@ def test_threads_of_a_server_are_found_and_changed(url, told):
     assert told("threads", "absent", *at)[0] == 1
 
 
+def test_a_fork_on_a_server_is_merged(url, told):
+    with open_saver(url) as saver:
+        Chain(saver, "t").put(n=1)
+    at = ("--url", url)
+    assert told("fork", "t", "--as", "branch", *at)[1]["thread"]["state"] == "forked"
+    with open_saver(url) as saver:
+        chain = Chain(saver, "branch", start=1)
+        chain.at = saver.get_tuple(config("branch")).config
+        chain.versions = {"n": 1}
+        chain.put(n=2)
+    assert told("merge", "branch", "t", *at)[1]["taken"] == ["n"]
+    assert told("state", "t", *at)[1]["values"] == {"n": 2}
+
+
+def test_threads_go_to_a_server_and_come_back(url, told, tmp_path):
+    file, scheme = f"sqlite:///{tmp_path / 'threads.db'}", url.partition("://")[0]
+    with open_saver(file) as saver:
+        for name in ("a", "b"):
+            Chain(saver, name).put(n=name)
+        want = everything(saver)
+    code, done = told("sync", file, url)
+    assert (code, done["put"], done["to"]) == (0, ["a", "b"], f"{scheme}://...")
+    with open_saver(url) as saver:
+        assert everything(saver) == want
+    assert told("delete", "b", "--yes", "--url", url)[0] == 0
+    assert told("sync", url, file, "--delete", "--dry-run")[1]["deleted"] == ["b"]
+    assert told("sync", url, file, "--delete")[1]["deleted"] == ["b"]
+    assert told("export", "a", f"{tmp_path / 'a.tkb'}", "--url", url)[1]["threads"] == 1
+    imported = told("import", f"{tmp_path / 'a.tkb'}", "--as", "twin", "--url", url)
+    assert imported[1]["put"] == ["twin"]
+
+
+def test_langgraphs_threads_are_adopted_into_a_server(url, told, tmp_path):
+    source = tmp_path / "langgraph.db"
+    with LangGraphSaver.from_conn_string(str(source)) as saver:
+        for name in ("a", "b"):
+            Chain(saver, name).put(n=name)
+    first = told("adopt", str(source), url, "a", "--verify")[1]
+    assert (first["checkpoints"], first["verified"]) == (1, 1)
+    again = told("adopt", str(source), "--url", url)[1]
+    assert (again["checkpoints"], again["known"]) == (1, 1)
+
+
+def test_langgraphs_tables_in_postgres_are_adopted(told, tmp_path):
+    name = f"tk_adopted_{os.getpid()}"
+    place = make_conninfo(postgres_kit.url(), options=f"-c search_path={name}")
+    with psycopg.connect(postgres_kit.url(), autocommit=True) as server:
+        server.execute(f"CREATE SCHEMA {name}")
+        try:
+            with PostgresSaver.from_conn_string(place) as saver:
+                saver.setup()
+                Chain(saver, "a").put(n=1)
+            url = f"{postgres_kit.url()}?schema={name}"
+            code, done = told("adopt", url, f"sqlite:///{tmp_path / 'threads.db'}")
+            assert (code, done["checkpoints"], done["from"]) == (0, 1, "postgresql://...")
+        finally:
+            server.execute(f"DROP SCHEMA {name} CASCADE")
+
+
 def test_damage_is_exit_code_1(told, tmp_path):
     url = postgres_kit.url_for(tmp_path)
     with open_saver(url) as saver:
@@ -93,6 +156,7 @@ def test_damage_is_exit_code_1(told, tmp_path):
         *("check", "stats", "show t", "history t", "state t", "delete t --yes"),
         *("threads", "branches t", "versions t n", "diff t --other u"),
         *("create t", "tag t a", "pin t", "set t a=1", "copy t u"),
+        *("fork t", "merge t u", "merge t u --dry-run", "export t never.tkb"),
     ],
 )
 def test_no_table_is_made_by_looking(told, arguments):

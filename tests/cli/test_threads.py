@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import random
 import shutil
 from pathlib import Path
@@ -13,7 +12,6 @@ from engine_kit import Chain
 from langchain_core.messages import HumanMessage
 
 from threadkeep import SqliteSaver
-from threadkeep.__main__ import main
 
 LONG = random.Random(1).randbytes(4_000).hex()
 V1 = Path(__file__).parents[1] / "golden" / "sqlite" / "v1.sqlite"
@@ -36,32 +34,6 @@ def store(tmp_path, monkeypatch):
         saver.threads.update("large", metadata={"user": "u2", "seats": "3"})
         saver.threads.pin("large")
     return "threads.db"
-
-
-@pytest.fixture
-def told(capsys):
-    """Run a command that succeeds: its lines, or its document."""
-
-    def run(*arguments):
-        assert main([*arguments]) == 0, capsys.readouterr().err
-        said = capsys.readouterr()
-        assert said.err == ""
-        return json.loads(said.out) if "--json" in arguments else said.out.splitlines()
-
-    return run
-
-
-@pytest.fixture
-def refused(capsys):
-    """Run a command that does not: its exit code, and the class of its error."""
-
-    def run(*arguments):
-        code = main([*arguments, "--json"])
-        said = capsys.readouterr()
-        assert said.out == ""
-        return code, json.loads(said.err)["error"]["type"]
-
-    return run
 
 
 # -- finding -----------------------------------------------------------------------------

@@ -45,6 +45,16 @@ def fill(saver: Any) -> None:
 NAMES = ["delta", "long", "plain"]
 
 
+def test_a_thread_that_was_only_created_comes_along(saver: Any) -> None:
+    saver.threads.create("new")
+    with MemorySaver() as other:
+        assert saver.threads.sync(other).put == ["new"]
+        assert other.threads.get("new").state == "created"
+        assert saver.threads.sync(other).same == 1
+        other.delete_thread("new")
+        assert list(saver.threads.sync(other).conflicts) == ["new"]
+
+
 class Counting:
     """Passes everything on; counts what is written, and dies after so many commits."""
 

@@ -21,6 +21,7 @@ class Panel(Enum):
 
     LOOK = "Look into threads"
     CHANGE = "Change threads"
+    MOVE = "Move threads"
     STORE = "Look after a store"
 
 
@@ -35,6 +36,8 @@ _commands: list[_Command] = []
 
 def command(panel: Panel, example: str) -> Callable[[F], F]:
     """Add a command: a function that is named as it is, and returns the exit code.
+
+    (With an underscore behind it where Python has that word for itself.)
 
     Its docstring is its help; its parameters are typer's, most of them from `parameters`.
 
@@ -61,6 +64,7 @@ def built() -> Any:
     )
     panels = list(Panel)
     for one in sorted(_commands, key=lambda one: panels.index(one.panel)):
-        add = app.command(epilog=f"example: {one.example}", rich_help_panel=one.panel.value)
+        name = one.run.__name__.removesuffix("_")  # (some are Python's own words)
+        add = app.command(name, epilog=f"example: {one.example}", rich_help_panel=one.panel.value)
         add(one.run)
     return get_command(app)

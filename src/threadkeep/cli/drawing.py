@@ -67,6 +67,11 @@ def bar(part: float, whole: float) -> Text:
     return Text(("\u2588" if drawing_here() else "#") * filled, "cyan")
 
 
+def some(count: int, what: str) -> str:
+    """How many there are of it."""
+    return f"{count:,} {what}" if count == 1 else f"{count:,} {what}s"
+
+
 def size(count: int) -> str:
     """Bytes, for people."""
     return f"{count:,}"

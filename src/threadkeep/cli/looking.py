@@ -49,9 +49,8 @@ def naming_modules() -> Iterator[None]:
     try:
         yield
     except UnknownTypeError as error:
-        hint = "Name the module of the class: --import MODULE."
-        thread, channel = error.thread, error.channel
-        raise UnknownTypeError(error.message, hint=hint, thread=thread, channel=channel) from error
+        error.hint = "Name the module of the class: --import MODULE."
+        raise
 
 
 def load(modules: Iterable[str] | None) -> None:

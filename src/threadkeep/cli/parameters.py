@@ -48,6 +48,19 @@ Checkpoint = Annotated[
     str | None,
     typer.Option("--checkpoint", help="a checkpoint's id; default: the head", show_default=False),
 ]
+WithTags = Annotated[
+    list[str] | None,
+    typer.Option("--tag", help="that have this tag; may be repeated", show_default=False),
+]
+WithMetadata = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--metadata",
+        metavar="KEY=VALUE",
+        help="that have this; VALUE is JSON or else text; may be repeated",
+        show_default=False,
+    ),
+]
 Ttl = Annotated[
     str | None,
     typer.Option(
@@ -55,6 +68,13 @@ Ttl = Annotated[
         metavar="TIME",
         help="how long it may rest before retention removes it: 30d, 12h; never for ever",
         show_default=False,
+    ),
+]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="only tell what would be done")]
+Replace = Annotated[
+    bool,
+    typer.Option(
+        "--replace", help="remove what stands in the place of a thread, and would be lost"
     ),
 ]
 Full = Annotated[bool, typer.Option("--full", help="shorten nothing")]

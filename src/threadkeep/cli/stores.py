@@ -13,7 +13,7 @@ from threadkeep.backends.sqlite import SqliteBackend
 from threadkeep.cli.config import settings
 from threadkeep.errors import InvalidArgumentError, OpenError
 from threadkeep.saver import Saver
-from threadkeep.savers import SqliteSaver, open_saver
+from threadkeep.savers import MemorySaver, SqliteSaver, open_saver
 
 
 def url_of(option: str | None, argument: str | None = None) -> str:
@@ -67,8 +67,40 @@ def made(url: str) -> Saver:
     Raises:
         OpenError: it cannot be opened.
     """
-    file_of(url)
-    return open_saver(url) if "://" in url else writing(url)
+    path = file_of(url)
+    if "://" in url or path is None:
+        return open_saver(url)
+    return SqliteSaver(_there(path, "Name a store that is there; sqlite:///... makes one."))
+
+
+def as_if_made(url: str) -> Saver:
+    """Open for reading what `made` would open; a file that it would make holds nothing.
+
+    Raises:
+        OpenError: as `made`.
+    """
+    path = file_of(url)
+    would_be_made = path is not None and "://" in url and not Path(path).exists()
+    return MemorySaver() if would_be_made else reading(url)
+
+
+def check_there(store: str) -> None:
+    """Refuse the path or URL of a file that is not there.
+
+    Raises:
+        OpenError: there is no such file.
+    """
+    path = file_of(store)
+    if path is not None:
+        _there(path)
+
+
+def same(one: str, other: str) -> bool:
+    """Whether both are the same URL or the same file."""
+    a, b = file_of(one), file_of(other)
+    if a is None or b is None:
+        return one == other
+    return Path(a).resolve() == Path(b).resolve()
 
 
 def shown(url: str) -> str:
@@ -77,9 +109,9 @@ def shown(url: str) -> str:
     return f"{url.partition('://')[0]}://..." if path is None else path
 
 
-def _there(path: str) -> str:
+def _there(path: str, hint: str = "Name a store that is there.") -> str:
     if not Path(path).exists():
         # (what is no path may be a URL with a password, without its scheme)
         name = "" if set(path) & set("@=") else f" {path}"
-        raise OpenError(f"There is no file{name}.", hint="Name a store that is there.")
+        raise OpenError(f"There is no file{name}.", hint=hint)
     return path

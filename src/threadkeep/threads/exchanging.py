@@ -14,7 +14,7 @@ from threadkeep.errors import InvalidArgumentError
 from threadkeep.plans import Plan
 from threadkeep.threads.running import Running, quiet
 from threadkeep.transfer import portable
-from threadkeep.transfer.kinds import Kind, check_may_be_replaced, kind_of
+from threadkeep.transfer.kinds import check_is_bundle, check_may_be_replaced
 from threadkeep.transfer.portable import Exported, Imported, Progress
 
 
@@ -74,6 +74,7 @@ class Exchanging(Running):
         thread: str | None = None,
         *,
         replace: bool = False,
+        dry_run: bool = False,
         progress: Progress | None = None,
     ) -> Imported:
         """Put the threads of a bundle into this store, under their ids or a new one.
@@ -85,6 +86,7 @@ class Exchanging(Running):
             file: the bundle, of any store.
             thread: another id, where the bundle has one thread.
             replace: whether threads that stand in the place may be removed for it.
+            dry_run: verify the bundle, change nothing, and say what would be done.
             progress: see `export`.
 
         Raises:
@@ -95,7 +97,7 @@ class Exchanging(Running):
                 read; nothing was changed.
             ThreadkeepError: the store failed; a note of the error says what is there.
         """
-        return plans.run(self._import(file, thread, replace, progress))
+        return plans.run(self._import(file, thread, replace, dry_run, progress))
 
     async def aimport_(
         self,
@@ -103,40 +105,40 @@ class Exchanging(Running):
         thread: str | None = None,
         *,
         replace: bool = False,
+        dry_run: bool = False,
         progress: Progress | None = None,
     ) -> Imported:
         """See `import_`."""
-        return await plans.arun(self._import(file, thread, replace, progress))
+        return await plans.arun(self._import(file, thread, replace, dry_run, progress))
 
     def _import(
         self,
         file: str | os.PathLike[str],
         thread: str | None,
         replace: bool,  # noqa: FBT001 - as the public methods have it
+        dry_run: bool,  # noqa: FBT001 - as above
         progress: Progress | None,
     ) -> Plan[Imported]:
         path, told = Path(file), progress or quiet
         new = None if thread is None else checks.text("thread", thread)
-        yield from plans.aside(lambda: _check_is_bundle(path))
+        yield from plans.aside(lambda: check_is_bundle(path))
         names = yield from portable.verified(path, told, digests=True)
         if new is not None and len(names) != 1:
             raise InvalidArgumentError(
                 f"{path} holds {len(names)} threads: they cannot all get the id {new!r}.",
-                hint="Leave thread= out, or export that thread alone.",
+                hint="Leave the new id out, or export that thread alone.",
             )
         return (
             yield from portable.fill(
-                self._store.beneath(), path, names, told, replace=replace, thread=new, digests=True
+                self._store.beneath(),
+                path,
+                names,
+                told,
+                replace=replace,
+                thread=new,
+                digests=True,
+                dry_run=dry_run,
             )
-        )
-
-
-def _check_is_bundle(path: Path) -> None:
-    kind = kind_of(path)
-    if kind is not Kind.BUNDLE:
-        raise InvalidArgumentError(
-            f"{path} is {kind.value}, no bundle.",
-            hint="Give a file of saver.threads.export(); restore others: `threadkeep restore`.",
         )
 
 

@@ -118,7 +118,7 @@ def _wanted(names: Sequence[str] | None, counts: dict[str, int]) -> list[str]:
     for name in names or ():
         if name not in counts:
             raise ThreadNotFoundError(
-                hint="The source has no checkpoint of it: correct threads=.", thread=name
+                hint="The source has no checkpoint of it: correct its id.", thread=name
             )
     return list(counts if names is None else names)
 

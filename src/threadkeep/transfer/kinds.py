@@ -9,7 +9,7 @@ from enum import Enum
 from pathlib import Path
 
 from threadkeep.bundles import MAGIC
-from threadkeep.errors import NotOursError, OpenError
+from threadkeep.errors import InvalidArgumentError, NotOursError, OpenError
 from threadkeep.transfer.files import told
 
 _SQLITE = b"SQLite format 3\0"
@@ -54,6 +54,21 @@ def check_may_be_replaced(file: Path) -> None:
     if start and (in_use or _kind(start) is None):
         what = "a live database" if in_use else "no backup"
         raise OpenError(f"{file} is {what}: it is left as it is.", hint="Give another file.")
+
+
+def check_is_bundle(path: Path) -> None:
+    """Refuse what is no bundle.
+
+    Raises:
+        InvalidArgumentError: it is another kind of backup.
+        NotOursError, OpenError: it is none, or not there.
+    """
+    kind = kind_of(path)
+    if kind is not Kind.BUNDLE:
+        raise InvalidArgumentError(
+            f"{path} is {kind.value}, no bundle.",
+            hint="Give a file of saver.threads.export(); restore others: `threadkeep restore`.",
+        )
 
 
 def _beginning(file: Path) -> bytes:

@@ -37,11 +37,16 @@ class Exported(NamedTuple):
 
 
 class Imported(NamedTuple):
-    """The threads with checkpoints that were put, and those of which nothing was missing."""
+    """What was put, or (of a dry run) is to be put: the ids of threads with checkpoints.
+
+    `known` are those of which nothing was missing; `replaced` are those of `put` that took the
+    place of what would else have been in the way.
+    """
 
     put: tuple[str, ...]
     known: tuple[str, ...]
     checkpoints: int
+    replaced: tuple[str, ...] = ()
 
 
 # -- out of a store --------------------------------------------------------------------
@@ -119,7 +124,8 @@ def _add_digested(store: Store, bundle: BundleWriter, name: str, *, named: bool)
     if not whole.checkpoints and not named:
         return 0  # deleted since its name was read
     if not whole.checkpoints:
-        raise ThreadNotFoundError(hint="Look for its id with saver.list(None).", thread=name)
+        hint = "Look for its id: saver.threads.search(), or `threadkeep threads`."
+        raise ThreadNotFoundError(hint=hint, thread=name)
     digests = yield from aside(partial(digest.of_checkpoints, whole))
     whole = replaced(whole, digests=tuple(digests.values()))
     yield from aside(partial(bundle.add, whole))
@@ -159,6 +165,7 @@ def fill(
     replace: bool,
     thread: str | None = None,
     digests: bool = False,
+    dry_run: bool = False,
 ) -> Plan[Imported]:
     """Put all threads of a bundle into a store; others that are there are left alone.
 
@@ -170,6 +177,7 @@ def fill(
         replace: whether threads of the same ids may be removed for it, one after the other.
         thread: another id for the only thread of the bundle.
         digests: whether each thread is read back, and its checkpoints' digests compared.
+        dry_run: whether to only look.
 
     Raises:
         ThreadExistsError: the store holds a thread that would be lost; nothing was changed,
@@ -179,20 +187,45 @@ def fill(
     """
     if not replace:
         yield from _refuse_losses(store, file, names, thread)
-    done: list[tuple[str, bool, int]] = []
+    done: list[_Done] = []
     try:
         with closing(_threads(file)) as threads:
             while (whole := (yield from aside(partial(next, threads, None)))) is not None:
                 whole = whole if thread is None else _renamed(whole, thread)
-                is_new = yield from _put(store, whole, replace=replace, check=digests)
-                done.append((whole.thread, is_new, len(whole.checkpoints)))
-                progress("threads written", len(done), len(names))
+                step = _put_or_looked(store, whole, replace=replace, check=digests, dry_run=dry_run)
+                done.append((yield from step))
+                progress(f"threads {'looked at' if dry_run else 'written'}", len(done), len(names))
     except ThreadkeepError as exc:
-        exc.add_note(_so_far([name for name, _, _ in done], len(names)))
+        exc.add_note(_so_far([one.thread for one in done], len(names)))
         raise
-    put = tuple([name for name, is_new, count in done if count and is_new])
-    known = tuple([name for name, is_new, count in done if count and not is_new])
-    return Imported(put, known, sum([count for _, _, count in done]))
+    return _imported([one for one in done if one.checkpoints])
+
+
+def _put_or_looked(
+    store: Store, whole: WholeThread, *, replace: bool, check: bool, dry_run: bool
+) -> Plan[_Done]:
+    is_new, loses = True, False  # (without `replace` nothing is lost)
+    if replace or dry_run:
+        is_new, loses = yield from on(store, bundling.outlook(whole))
+    if not dry_run:
+        is_new = yield from _put(store, whole, replace=replace, check=check)
+    return _Done(whole.thread, is_new, is_new and loses, len(whole.checkpoints))
+
+
+class _Done(NamedTuple):
+    thread: str
+    is_new: bool
+    replaced: bool
+    checkpoints: int
+
+
+def _imported(done: Sequence[_Done]) -> Imported:
+    return Imported(
+        tuple([one.thread for one in done if one.is_new]),
+        tuple([one.thread for one in done if not one.is_new]),
+        sum([one.checkpoints for one in done]),
+        tuple([one.thread for one in done if one.replaced]),
+    )
 
 
 def _so_far(done: Sequence[str], total: int) -> str:

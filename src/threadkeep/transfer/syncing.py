@@ -78,7 +78,7 @@ def sync(
     """
     known = yield from on(here, bundling.all_threads())
     for name in set(names or ()).difference(known):
-        raise ThreadNotFoundError(hint="Correct threads=.", thread=name)
+        raise ThreadNotFoundError(hint="Correct the ids of threads.", thread=name)
     result = Synced()
     wanted = known if names is None else names
     for done, name in enumerate(wanted, 1):

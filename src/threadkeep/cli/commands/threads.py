@@ -9,7 +9,7 @@ import typer
 from threadkeep.cli import spelled
 from threadkeep.cli.app import Panel, command
 from threadkeep.cli.completion import thread_ids
-from threadkeep.cli.parameters import AsJson, Url
+from threadkeep.cli.parameters import AsJson, Url, WithMetadata, WithTags
 from threadkeep.cli.registered import document, in_a_line, in_a_table
 from threadkeep.cli.stores import reading, url_of
 from threadkeep.cli.terminal import Output
@@ -36,19 +36,6 @@ States = Annotated[
     typer.Option(
         "--state",
         help=f"{', '.join(State)}; may be repeated; default: all but deleted",
-        show_default=False,
-    ),
-]
-Tags = Annotated[
-    list[str] | None,
-    typer.Option("--tag", help="that have this tag; may be repeated", show_default=False),
-]
-Pairs = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--metadata",
-        metavar="KEY=VALUE",
-        help="that have this; VALUE is JSON or else text; may be repeated",
         show_default=False,
     ),
 ]
@@ -106,8 +93,8 @@ def threads(  # noqa: PLR0913 - they are given by name
     thread: One = None,
     *,
     state: States = None,
-    tag: Tags = None,
-    metadata: Pairs = None,
+    tag: WithTags = None,
+    metadata: WithMetadata = None,
     created_after: CreatedAfter = None,
     created_before: CreatedBefore = None,
     updated_after: UpdatedAfter = None,

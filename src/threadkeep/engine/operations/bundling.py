@@ -244,6 +244,12 @@ def refuse_loss(whole: WholeThread) -> Operation[None]:
     _refuse_loss(whole, there)
 
 
+def outlook(whole: WholeThread) -> Operation[tuple[bool, bool]]:
+    """Whether anything would be done to put the thread, and whether something would be lost."""
+    there = yield from read_thread(whole.thread)
+    return not _is_there(there, whole), bool(_parts_of(there) - _parts_of(whole))
+
+
 def put_thread(whole: WholeThread, now: int, *, replace: bool = False) -> Operation[bool]:
     """Put a thread where it is not there; what a cut-off put has left is completed.
 
@@ -263,7 +269,7 @@ def put_thread(whole: WholeThread, now: int, *, replace: bool = False) -> Operat
         there, generation = yield from _read(whole.thread)
         if not replace:
             _refuse_loss(whole, there)
-        if _parts_of(there) == _parts_of(whole) and _is_as_dead(there, whole):
+        if _is_there(there, whole):
             if there.entry is None and whole.entry is not None:
                 yield from commit(_registered(whole, now))
             return False
@@ -283,13 +289,17 @@ def _refuse_loss(whole: WholeThread, there: WholeThread) -> None:
     if _parts_of(there) - _parts_of(whole):
         raise ThreadExistsError(
             "The store holds this thread already, in another state.",
-            hint="Delete it first, or replace it: replace=True, or `threadkeep restore --replace`.",
+            hint="Delete it first, or replace it: replace=True, or --replace in a shell.",
             thread=whole.thread,
         )
 
 
 def _parts_of(whole: WholeThread) -> set[Row | Segment]:
     return {*whole.checkpoints, *whole.writes, *whole.segments}
+
+
+def _is_there(there: WholeThread, whole: WholeThread) -> bool:
+    return _parts_of(there) == _parts_of(whole) and _is_as_dead(there, whole)
 
 
 def _is_as_dead(there: WholeThread, whole: WholeThread) -> bool:

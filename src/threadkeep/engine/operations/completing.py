@@ -58,15 +58,21 @@ def rows_of(thread: str) -> Operation[WholeThread]:
 def standing(here: WholeThread, there: WholeThread) -> Standing:
     """How a thread stands there; both without segments."""
     own, other = _rows(here), _rows(there)
-    if own == other:
+    only_created = not own and _is_registered(here) and not _is_registered(there)
+    if own == other and not only_created:
         return Standing.SAME if _known(here) <= _known(there) else Standing.BEHIND
-    if not own:
+    if not own and other:
         return Standing.GONE if here.deleted_at else Standing.AHEAD
     if not other:
         return Standing.DELETED if there.deleted_at > here.deleted_at else Standing.ABSENT
     if other < own:
         return Standing.BEHIND
     return Standing.AHEAD if own < other else Standing.APART
+
+
+def _is_registered(whole: WholeThread) -> bool:
+    """Whether the registry knows a thread that was not deleted."""
+    return whole.entry is not None and whole.entry.state != State.DELETED
 
 
 def _known(whole: WholeThread) -> set[Any]:

@@ -27,7 +27,9 @@ from threadkeep.errors import (
     WrongKeyError,
 )
 
-_KEY_SIZES = (16, 24, 32)
+KEY_SIZES = (16, 24, 32)
+"""Of AES, in bytes."""
+
 _GIVE_KEY = "Give the key that LangGraph's EncryptedSerializer had: adopt(..., key=...)."
 
 
@@ -111,7 +113,7 @@ def _with_key(
     serde: SerializerProtocol | None,
 ) -> EncryptedSerializer:
     data = key.encode() if isinstance(key, str) else key
-    if not isinstance(data, bytes) or len(data) not in _KEY_SIZES:
+    if not isinstance(data, bytes) or len(data) not in KEY_SIZES:
         raise InvalidArgumentError(
             "The key must be of 16, 24 or 32 bytes.", hint="Give what LANGGRAPH_AES_KEY held."
         )

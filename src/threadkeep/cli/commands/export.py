@@ -1,0 +1,79 @@
+"""`threadkeep export`: threads into a file, from which any store can be filled."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from threadkeep.cli import spelled
+from threadkeep.cli.app import Panel, command
+from threadkeep.cli.completion import thread_ids
+from threadkeep.cli.drawing import size, some, text
+from threadkeep.cli.parameters import AsJson, Url, WithMetadata, WithTags
+from threadkeep.cli.stores import reading, url_of
+from threadkeep.cli.terminal import Output
+from threadkeep.engine.lifecycle import State
+from threadkeep.errors import InvalidArgumentError, ThreadNotFoundError
+from threadkeep.saver import Saver
+from threadkeep.threads.registry import Filters
+
+_SAVED = [state for state in State if state not in (State.CREATED, State.DELETED)]
+
+
+@command(Panel.MOVE, "threadkeep export 42 43 refunds.tkb --url threads.db")
+def export(
+    places: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="[THREAD...] FILE",
+            help="the threads' ids, and where to; a bundle that is there is replaced",
+            autocompletion=thread_ids,
+            show_default=False,
+        ),
+    ],
+    *,
+    all_threads: Annotated[bool, typer.Option("--all", help="all threads")] = False,
+    tag: WithTags = None,
+    metadata: WithMetadata = None,
+    url: Url = None,
+    as_json: AsJson = False,
+) -> int:
+    """Write threads to a file (a bundle), while programs use them."""
+    *threads, file = places
+    filters = _filters(tag, metadata)
+    if sum(map(bool, (threads, all_threads, filters))) != 1:
+        raise InvalidArgumentError(
+            "It is not clear which threads are meant.",
+            hint="Give ids before the file, or --all, or --tag and --metadata.",
+        )
+    output = Output(as_json=as_json)
+    with reading(url_of(url)) as saver, output.progress() as told:
+        wanted = threads or (_found(saver, filters) if filters else None)
+        done = saver.threads.export(wanted, file, progress=told)
+    counts = f"{some(done.threads, 'thread')}, {some(done.checkpoints, 'checkpoint')}"
+    document = {"file": file, "threads": done.threads, "checkpoints": done.checkpoints}
+    output.tell(
+        {**document, "bytes": done.size}, text(f"{file}: {counts}, {size(done.size)} bytes")
+    )
+    return 0
+
+
+def _filters(tags: list[str] | None, metadata: list[str] | None) -> Filters | None:
+    """Which threads are meant, of those in which something is saved; None for all."""
+    if not (tags or metadata):
+        return None
+    pairs = spelled.metadata("--metadata", metadata)
+    return {"state": _SAVED, "tags": tags or (), "metadata": pairs}
+
+
+def _found(saver: Saver, filters: Filters) -> list[str]:
+    """The threads that are meant.
+
+    Raises:
+        ThreadNotFoundError: there are none.
+    """
+    found = [one.id for one in saver.threads.scan(**filters)]
+    if not found:
+        raise ThreadNotFoundError("There are no such threads.", hint="Nothing was written.")
+    return found

@@ -1,0 +1,35 @@
+"""Running a command in this process, for the tests that look at what it says."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from threadkeep.__main__ import main
+
+
+@pytest.fixture
+def told(capsys):
+    """Run a command that succeeds: its lines, or its document."""
+
+    def run(*arguments):
+        assert main([*arguments]) == 0, capsys.readouterr().err
+        said = capsys.readouterr()
+        assert said.err == ""
+        return json.loads(said.out) if "--json" in arguments else said.out.splitlines()
+
+    return run
+
+
+@pytest.fixture
+def refused(capsys):
+    """Run a command that does not: its exit code, and the class of its error."""
+
+    def run(*arguments):
+        code = main([*arguments, "--json"])
+        said = capsys.readouterr()
+        assert said.out == ""
+        return code, json.loads(said.err)["error"]["type"]
+
+    return run

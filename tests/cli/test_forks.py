@@ -1,0 +1,169 @@
+"""The commands `fork` and `merge`: what they say, and what stands in the way."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+from cli_kit import threadkeep
+from engine_kit import Chain
+
+from threadkeep import SqliteSaver
+from threadkeep.__main__ import main
+
+
+@pytest.fixture(autouse=True)
+def store(tmp_path, monkeypatch):
+    """`order` with two checkpoints, in a folder to be in."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("TK_URL", "threads.db")
+    monkeypatch.delenv("TK_CONFIG", raising=False)
+    with SqliteSaver("threads.db") as saver:
+        chain = Chain(saver, "order")
+        chain.put(plan="free", seats=1)
+        chain.put(plan="free", seats=2)
+        saver.threads.tag("order", "vip")
+        saver.threads.update("order", metadata={"user": "u1"})
+
+
+def ids():
+    """The checkpoints of `order`, oldest first."""
+    with SqliteSaver("threads.db") as saver:
+        return list(saver.threads.branches("order").checkpoints)
+
+
+def put(thread, **values):
+    """Go on with a thread by one checkpoint."""
+    with SqliteSaver("threads.db") as saver:
+        head = saver.get_tuple({"configurable": {"thread_id": thread}})
+        chain = Chain(saver, thread, start=50)
+        chain.at, chain.values = head.config, dict(head.checkpoint["channel_values"])
+        chain.versions = dict(head.checkpoint["channel_versions"])
+        chain.put(**values)
+
+
+def values(thread):
+    with SqliteSaver("threads.db") as saver:
+        return saver.get({"configurable": {"thread_id": thread}})["channel_values"]
+
+
+def test_a_fork_of_the_head_and_one_of_a_checkpoint(told):
+    first, last = ids()
+    made = told("fork", "order", "--json")["thread"]
+    assert made["state"] == "forked"
+    assert made["metadata"] == {"user": "u1"}
+    assert made["tags"] == []
+    assert made["forked_from"] == ["order", last]
+    assert values(made["id"]) == {"plan": "free", "seats": 2}
+    (line,) = told("fork", "order", first, "--as", "what if")
+    assert line.startswith("thread what if  forked  ")
+    assert "  forked from order  " in line
+    assert values("what if") == {"plan": "free", "seats": 1}
+    assert [line.split()[0] for line in told("threads", "--forked-from", "order", "--count")] == [
+        "2"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "want"),
+    [
+        ("absent", (1, "ThreadNotFoundError")),
+        ("order 1f1e5c82-0000-6000-8000-000000000000", (1, "CheckpointNotFoundError")),
+        ("order nonsense", (1, "CheckpointNotFoundError")),
+        ("order --as order", (2, "ThreadExistsError")),
+    ],
+)
+def test_what_cannot_be_forked(refused, arguments, want):
+    assert refused("fork", *arguments.split()) == want
+
+
+@pytest.fixture
+def fork(told):
+    """A fork in which two channels have changed, one of them also in `order`."""
+    told("fork", "order", "--as", "branch")
+    put("branch", plan="pro", note="discount")
+    put("order", plan="trial", seats=3)
+    return "branch"
+
+
+def test_conflicts_are_listed_and_nothing_is_merged(fork, capsys):
+    before = ids()
+    for more in ([], ["--dry-run"]):
+        assert main(["merge", fork, "order", *more]) == 1
+        said = capsys.readouterr()
+        assert said.err == ""
+        lines = said.out.splitlines()
+        assert [line.split() for line in lines[1:3]] == [
+            ["note", "the", "fork", "theirs"],
+            ["plan", "both"],
+        ]
+        assert lines[3].startswith("nothing was merged: give --strategy theirs or ours")
+        assert main(["merge", fork, "order", "--json", *more]) == 1
+        document = json.loads(capsys.readouterr().out)
+        assert document["taken"] == ["note"]
+        assert document["conflicts"] == [{"channel": "plan", "resolution": None}]
+        assert document["checkpoint"] is None
+    assert ids() == before
+
+
+@pytest.mark.parametrize(("strategy", "plan"), [("theirs", "pro"), ("ours", "trial")])
+def test_a_strategy_resolves_them(fork, told, strategy, plan):
+    before = ids()
+    arguments = ("merge", fork, "order", "--strategy", strategy)
+    planned = told(*arguments, "--dry-run", "--json")
+    assert planned["conflicts"] == [{"channel": "plan", "resolution": strategy}]
+    assert told(*arguments, "--dry-run")[-1] == "branch would be merged into order"
+    assert ids() == before
+    done = told(*arguments, "--json")
+    assert {**planned, "checkpoint": done["checkpoint"]} == done
+    assert ids() == [*before, done["checkpoint"]]
+    assert values("order") == {"plan": plan, "seats": 3, "note": "discount"}
+
+
+def test_without_conflicts_no_strategy_is_needed(told):
+    told("fork", "order", "--as", "branch")
+    assert told("merge", "branch", "order") == ["order has all that branch would bring"]
+    put("branch", plan="pro")
+    *rows, line = told("merge", "branch", "order")
+    assert rows[1].split() == ["plan", "the", "fork", "theirs"]
+    assert line == f"branch was merged into order: {ids()[-1]}"
+    assert values("order") == {"plan": "pro", "seats": 2}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "want"),
+    [
+        ("order order", (2, "InvalidArgumentError")),
+        ("absent order", (1, "ThreadNotFoundError")),
+        ("branch other", (1, "CheckpointNotFoundError")),
+        ("branch order --strategy graph", (2, "Usage")),
+    ],
+)
+def test_what_cannot_be_merged(fork, refused, arguments, want):
+    with SqliteSaver("threads.db") as saver:
+        Chain(saver, "other", start=900).put(n=1)
+    assert refused("merge", *arguments.split()) == want
+
+
+def test_classes_of_the_program_are_named(tmp_path):
+    Path("appstate.py").write_text(
+        "import dataclasses\n\n@dataclasses.dataclass\nclass Plan:\n    name: str\n"
+    )
+    sys.path.insert(0, str(tmp_path))
+    try:
+        import appstate  # noqa: PLC0415 - made just now
+
+        with SqliteSaver("threads.db") as saver:
+            chain = Chain(saver, "own")
+            chain.put(plan=appstate.Plan("free"), n=1)
+            saver.threads.fork("own", None, "branch")
+        put("branch", n=2)
+    finally:
+        sys.path.remove(str(tmp_path))
+        del sys.modules["appstate"]
+    code, said, wrong = threadkeep("merge", "branch", "own")
+    assert (code, said, len(wrong)) == (2, [], 1)
+    assert wrong[0].endswith("Name the module of the class: --import MODULE.")
+    assert threadkeep("merge", "branch", "own", "--import", "appstate")[0] == 0

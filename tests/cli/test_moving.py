@@ -1,0 +1,341 @@
+"""The commands that move threads: `export`, `import`, `sync` and `adopt`."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from cli_kit import SECONDS, threadkeep
+from engine_kit import Chain, everything
+from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
+from langgraph.checkpoint.sqlite import SqliteSaver as LangGraphSaver
+
+from threadkeep import SqliteSaver
+from threadkeep.__main__ import main
+
+THREADS = ("a", "b", "c")
+KEY = b"0123456789abcdef"
+
+# Runs a command that gets Ctrl-C as soon as so much is done.
+INTERRUPTED = """
+import os, signal, sys
+from threadkeep.__main__ import main
+from threadkeep.cli import terminal
+
+def told(what, done, total):
+    if done >= int(sys.argv[1]):
+        os.kill(os.getpid(), signal.SIGINT)
+
+terminal._tell_nobody = told
+sys.exit(main(sys.argv[2:]))
+"""
+
+
+@pytest.fixture(autouse=True)
+def store(tmp_path, monkeypatch):
+    """threads.db with three threads, in a folder to be in; one was only created."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("TK_URL", "threads.db")
+    for name in ("TK_CONFIG", "TK_ADOPT_KEY"):
+        monkeypatch.delenv(name, raising=False)
+    # (pytest's option is a path below its own folder)
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(str(Path(p).resolve()) for p in sys.path if p))
+    with SqliteSaver("threads.db") as saver:
+        for thread in THREADS:
+            chain = Chain(saver, thread)
+            for number in range(5):
+                chain.put(n=number, m=["x" * 50] * number)
+        saver.threads.tag("a", "vip")
+        saver.threads.update("b", metadata={"user": "u1"})
+        saver.threads.create("empty", tags=["vip"])
+
+
+def held(name):
+    """What a store holds, and whether it is sound."""
+    with SqliteSaver(name) as saver:
+        assert saver.check().ok
+        return everything(saver)
+
+
+def of(*threads):
+    """What of threads.db belongs to these threads."""
+    return {place: one for place, one in held("threads.db").items() if place[0] in threads}
+
+
+def put(name, thread, start, **values):
+    """Go on with a thread of a store, or begin it."""
+    with SqliteSaver(name) as saver:
+        head = saver.get_tuple({"configurable": {"thread_id": thread}})
+        chain = Chain(saver, thread, start=start)
+        if head is not None:
+            chain.at, chain.values = head.config, dict(head.checkpoint["channel_values"])
+            chain.versions = dict(head.checkpoint["channel_versions"])
+        chain.put(**values)
+
+
+def interrupted(done, *arguments):
+    program = [sys.executable, "-c", INTERRUPTED, str(done), *arguments]
+    ended = subprocess.run(program, check=False, capture_output=True, text=True, timeout=SECONDS)
+    assert (ended.returncode, ended.stdout) == (130, "")
+    assert ended.stderr == "threadkeep: interrupted\n"
+
+
+def progress_of(*arguments):
+    """What a command shows on stderr, if that is a terminal."""
+    primary, secondary = pty.openpty()
+    try:
+        assert threadkeep(*arguments, stderr=secondary)[0] == 0
+        return os.read(primary, 65536).decode()
+    finally:
+        os.close(primary)
+        os.close(secondary)
+
+
+# -- export and import -------------------------------------------------------------------
+
+
+def test_into_a_file_and_out_of_it():
+    code, said, wrong = threadkeep("export", "a", "b", "some.tkb")
+    size = Path("some.tkb").stat().st_size
+    assert (code, wrong) == (0, [])
+    assert said == [f"some.tkb: 2 threads, 10 checkpoints, {size:,} bytes"]
+    url = ("--url", "sqlite:///new.db")
+    assert threadkeep("import", "some.tkb", *url) == (0, ["2 threads put"], [])
+    again = ["0 threads put, 2 threads had all of theirs"]
+    assert threadkeep("import", "some.tkb", *url) == (0, again, [])
+    assert held("new.db") == of("a", "b")
+
+
+@pytest.mark.parametrize(
+    ("options", "want"),
+    [
+        (["--all"], THREADS),
+        (["--tag", "vip"], ["a"]),
+        (["--metadata", "user=u1"], ["b"]),
+        (["c", "c"], ["c"]),
+    ],
+)
+def test_which_threads_are_exported(told, options, want):
+    done = told("export", *options, "some.tkb", "--json")
+    size = Path("some.tkb").stat().st_size
+    counts = {"threads": len(want), "checkpoints": 5 * len(want)}
+    assert done == {"file": "some.tkb", **counts, "bytes": size}
+    assert told("import", "some.tkb", "--url", "sqlite:///new.db", "--json")["put"] == list(want)
+    assert held("new.db") == of(*want)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [["absent"], ["a", "empty"], ["--tag", "absent"], ["--tag", "vip", "--metadata", "n=1"]],
+)
+def test_no_file_is_written_where_there_is_no_such_thread(refused, options):
+    assert refused("export", *options, "some.tkb") == (1, "ThreadNotFoundError")
+    assert not list(Path().glob("*.tkb"))
+
+
+def test_an_import_under_another_name_and_over_another_thread(told, refused):
+    told("export", "a", "a.tkb")
+    assert told("import", "a.tkb", "--as", "twin", "--json")["put"] == ["twin"]
+    assert {place[0] for place in held("threads.db")} == {*THREADS, "twin"}
+    put("new.db", "a", 900, n=1)
+    before = held("new.db")
+    assert refused("import", "a.tkb", "--url", "new.db") == (2, "ThreadExistsError")
+    assert held("new.db") == before
+    planned = ["a would be replaced", "1 thread would be put"]
+    assert told("import", "a.tkb", "--url", "new.db", "--replace", "--dry-run") == planned
+    assert refused("import", "a.tkb", "--url", "new.db", "--dry-run") == (2, "ThreadExistsError")
+    assert held("new.db") == before
+    done = ["a was replaced", "1 thread put"]
+    assert told("import", "a.tkb", "--url", "new.db", "--replace") == done
+    known = ["0 threads put, 1 thread had all of theirs"]
+    assert told("import", "a.tkb", "--url", "new.db", "--replace") == known
+    assert told("import", "a.tkb", "--url", "sqlite:///no.db", "--dry-run") == [planned[1]]
+    assert not Path("no.db").exists()
+    assert held("new.db") == of("a")
+
+
+def test_an_import_goes_on_after_ctrl_c(told):
+    told("export", "--all", "all.tkb")
+    made = ("import", "all.tkb", "--url", "sqlite:///new.db")
+    interrupted(2, *made)  # (while it is verified)
+    assert held("new.db") == {}
+    assert told(*made) == ["3 threads put"]
+
+
+# -- sync --------------------------------------------------------------------------------
+
+
+def test_what_a_sync_says_and_does(told, capsys):
+    url = "sqlite:///new.db"
+    assert told("sync", "threads.db", url, "--dry-run")[-1] == "would be done: 4 put"
+    assert not Path("new.db").exists()
+    assert told("sync", "threads.db", url, "a", "b")[-1] == "2 put"
+    assert held("new.db") == of("a", "b")
+    put("threads.db", "a", 50, n=50)
+    for name in ("threads.db", "new.db"):
+        put(name, "b", 60 if name == "new.db" else 70, n=name)
+    put("new.db", "other", 1, n=1)
+    before = held("new.db")
+    arguments = ("sync", "threads.db", "new.db")
+    for more, done in (["--dry-run"], "would be done: "), ([], ""):
+        assert main([*arguments, *more]) == 1
+        said = capsys.readouterr()
+        lines = said.out.splitlines()
+        assert [line.split()[:2] for line in lines[1:5]] == [
+            ["c", "put"],
+            ["empty", "put"],
+            ["a", "completed"],
+            ["b", "conflict"],
+        ]
+        assert lines[5] == f"{done}2 put, 1 completed, 1 conflict"
+        assert "--replace" in lines[6]
+        assert "threadkeep sync B A" in lines[7]
+        assert said.err == ""
+        assert (held("new.db") == before) is bool(more)
+    assert main([*arguments, "--json"]) == 1
+    document = json.loads(capsys.readouterr().out)
+    assert document["conflicts"] == {"b": "It has other checkpoints or pending writes."}
+    assert (document["from"], document["to"], document["same"]) == ("threads.db", "new.db", 3)
+    assert told(*arguments, "b", "--replace", "--json")["replaced"] == ["b"]
+    assert {p: one for p, one in held("new.db").items() if p[0] != "other"} == of(*THREADS)
+
+
+def test_deletions_are_synced_when_that_is_asked_for(told):
+    url = "sqlite:///new.db"
+    told("sync", "threads.db", url)
+    told("delete", "a", "--yes")
+    assert told("sync", "threads.db", url, "--json")["ahead"] == ["a"]
+    assert told("sync", "threads.db", url, "--delete", "--dry-run", "--json")["deleted"] == ["a"]
+    assert {place[0] for place in held("new.db")} == set(THREADS)
+    assert told("sync", "threads.db", url, "--delete")[-1] == "1 deleted, 3 the same"
+    assert held("new.db") == of("b", "c")
+
+
+def test_the_store_that_is_read_is_left_alone(told):
+    before = Path("threads.db").read_bytes()
+    assert told("sync", "threads.db", "sqlite:///new.db", "--json")["put"] == [*THREADS, "empty"]
+    assert Path("threads.db").read_bytes() == before
+
+
+def test_long_tables_are_cut(told):
+    with SqliteSaver("threads.db") as saver:
+        for number in range(30):
+            saver.threads.create(f"thread {number:02}")
+    arguments = ("sync", "threads.db", "sqlite:///new.db", "--dry-run")
+    assert told(*arguments)[-2:] == ["... 14 more threads (--full)", "would be done: 34 put"]
+    assert len(told(*arguments, "--full")) == 1 + 34 + 1
+
+
+def test_a_thread_that_is_not_there_cannot_be_synced(refused):
+    put("new.db", "b", 1, n=1)
+    assert refused("sync", "threads.db", "new.db", "absent") == (1, "ThreadNotFoundError")
+
+
+def test_a_sync_goes_on_after_ctrl_c(told):
+    interrupted(2, "sync", "threads.db", "sqlite:///new.db")
+    assert held("new.db") == of("a", "b")
+    done = told("sync", "threads.db", "new.db", "--json")
+    assert (done["put"], done["same"]) == (["c", "empty"], 2)
+    assert held("new.db") == of(*THREADS)
+
+
+def test_a_terminal_sees_how_far_it_is(told):
+    assert "threads compared" in progress_of("sync", "threads.db", "sqlite:///new.db")
+    fill_langgraph()
+    assert "checkpoints read" in progress_of("adopt", "langgraph.db", "new.db")
+    assert "threads read" in progress_of("export", "--all", "all.tkb")
+    assert "threads written" in progress_of("import", "all.tkb", "--url", "new.db")
+
+
+# -- adopt -------------------------------------------------------------------------------
+
+
+def fill_langgraph(serde=None, **values):
+    """langgraph.db with three threads of LangGraph's own saver."""
+    with LangGraphSaver.from_conn_string("langgraph.db") as saver:
+        saver.serde = serde or saver.serde
+        for thread in ("l", "m", "n"):
+            chain = Chain(saver, thread)
+            for number in range(5):
+                saver.put_writes(chain.put(n=number, **values), [("n", number)], "task")
+
+
+def test_threads_of_langgraph_are_adopted(told):
+    fill_langgraph()
+    before = Path("langgraph.db").read_bytes()
+    first = told("adopt", "langgraph.db", "sqlite:///new.db", "l", "--verify", "--json")
+    counts = {"threads": 1, "checkpoints": 5, "known": 0, "writes": 5, "verified": 5, "deleted": []}
+    assert first == {"from": "langgraph.db", "to": "new.db", **counts}
+    line = "3 threads: 10 checkpoints adopted, 5 were there already, 15 verified"
+    assert told("adopt", "langgraph.db", "--verify", "--url", "new.db") == [line]
+    assert Path("langgraph.db").read_bytes() == before
+    assert {place[0] for place in held("new.db")} == {"l", "m", "n"}
+    told("adopt", "langgraph.db")  # (into the store that TK_URL names)
+    assert {place[0] for place in held("threads.db")} == {*THREADS, "l", "m", "n"}
+
+
+def test_threads_that_were_deleted_stay_so_unless_they_are_named(told):
+    fill_langgraph()
+    told("adopt", "langgraph.db")
+    told("delete", "l", "--yes")
+    assert told("adopt", "langgraph.db")[-1].startswith("l was deleted here")
+    assert told("adopt", "langgraph.db", "l", "--url", "threads.db") == [
+        "1 thread: 5 checkpoints adopted"
+    ]
+
+
+def test_an_absent_thread_cannot_be_adopted(refused):
+    fill_langgraph()
+    assert refused("adopt", "langgraph.db", "threads.db", "l", "absent") == (
+        1,
+        "ThreadNotFoundError",
+    )
+    assert {place[0] for place in held("threads.db")} == set(THREADS)
+
+
+def test_an_adoption_goes_on_after_ctrl_c(told):
+    fill_langgraph()
+    interrupted(10, "adopt", "langgraph.db", "sqlite:///new.db")
+    assert len(held("new.db")) == 10
+    done = told("adopt", "langgraph.db", "new.db", "--json")
+    assert (done["checkpoints"], done["known"]) == (5, 10)
+
+
+def test_a_key_comes_from_a_file_or_the_environment(told, capsys, monkeypatch):
+    fill_langgraph(EncryptedSerializer.from_pycryptodome_aes(key=KEY))
+    arguments = ("adopt", "langgraph.db", "threads.db")
+    Path("other.key").write_bytes(b"0" * 32)
+    for more in ([], ["--key-file", "other.key"]):
+        assert main([*arguments, *more]) == 2
+        said = capsys.readouterr()
+        assert (said.out, said.err.count("\n")) == ("", 1)
+        assert "--key-file FILE, or TK_ADOPT_KEY" in said.err
+    for thread, line_end in (("l", b""), ("m", b"\r\n")):
+        Path("key").write_bytes(KEY + line_end)
+        assert told(*arguments, thread, "--key-file", "key", "--json")["checkpoints"] == 5
+    monkeypatch.setenv("TK_ADOPT_KEY", KEY.decode())
+    assert told(*arguments, "--json")["checkpoints"] == 5
+
+
+def test_classes_of_the_program_are_named_before_an_adoption():
+    Path("appstate.py").write_text(
+        "import dataclasses\n\n@dataclasses.dataclass\nclass Plan:\n    name: str\n"
+    )
+    program = (
+        "import appstate; from langgraph.checkpoint.sqlite import SqliteSaver;"
+        "from engine_kit import Chain\n"
+        "with SqliteSaver.from_conn_string('langgraph.db') as saver:\n"
+        "    Chain(saver, 'own').put(plan=appstate.Plan('free'))\n"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=SECONDS)
+    code, said, wrong = threadkeep("adopt", "langgraph.db", "threads.db")
+    assert (code, said, len(wrong)) == (2, [], 1)
+    assert "thread 'own', checkpoint '00000001'" in wrong[0]
+    assert wrong[0].endswith("Name the module of the class: --import MODULE.")
+    code, said, wrong = threadkeep("adopt", "langgraph.db", "threads.db", "--import", "appstate")
+    assert (code, said, wrong) == (0, ["1 thread: 1 checkpoint adopted"], [])
