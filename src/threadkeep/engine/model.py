@@ -410,10 +410,10 @@ class Batch(NamedTuple):
 class DropThread:
     """Remove everything of a thread and leave a tombstone.
 
-    Segments that others share go with the last of these. `deleted_at` becomes `now`, the
-    generation is raised. A thread that never was gets the tombstone too. Its entry says "deleted"
-    and the time, and nothing else. `now` 0 leaves no tombstone, and no entry: the thread was
-    never deleted.
+    Segments that others share go with the last of these, whose generation is raised too.
+    `deleted_at` becomes `now`, the generation is raised. A thread that never was gets the
+    tombstone too. Its entry says "deleted" and the time, and nothing else. `now` 0 leaves no
+    tombstone, and no entry: the thread was never deleted.
     """
 
     thread: str
@@ -446,7 +446,8 @@ class ForkThread:
     Elsewhere they are copied. `checkpoints` (ns, id) and `writes` (ns, checkpoint id, seq) are
     the target's, as they are; those that are not there are left out. `StaleThreadError` if
     `generation` is not the source's own, `ThreadExistsError` if the target holds rows. The target's
-    tombstone is cleared, its generation raised, and `entry`, as of `now`, is its own.
+    tombstone is cleared, the generation of all that share segments now is raised, and `entry`, as
+    of `now`, is the target's whole.
     """
 
     source: str

@@ -23,7 +23,12 @@ from threadkeep.langgraph_names import DELTA_COUNTERS
 LAG = 1_000_000
 """Microseconds by which an entry's `updated_at` may be late: so it is written once a second."""
 
-_OWN_KEYS = frozenset({"source", "step", "parents", "writes", "run_id", DELTA_COUNTERS})
+_OWN_KEYS = frozenset(
+    {
+        *("source", "step", "parents", "writes", "run_id", DELTA_COUNTERS),
+        *("merged_from", "merged_checkpoint"),
+    }
+)
 _OWN_BEGINNINGS = ("langgraph_", "checkpoint_", "__")
 _SCALARS = (str, int, bool, float)
 

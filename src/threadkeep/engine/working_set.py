@@ -145,8 +145,12 @@ class WorkingSet:
         self._total = 0
 
     def apart(self) -> WorkingSet:
-        """An empty one of the same size."""
-        return WorkingSet(self._limit, self._locks, self._token, exclusive=self._exclusive)
+        """An empty one of the same size, which appends to logs that are nobody else's.
+
+        What is remembered in it is not stored yet: where a part of that is refused, what was
+        built on it must not reach anything of others.
+        """
+        return WorkingSet(self._limit, self._locks, self._token, exclusive=True)
 
     def before_fork(self) -> None:
         """Do nothing: what another thread has locked, the child lets go of."""

@@ -21,6 +21,7 @@ from threadkeep.backends.base import Backend, GroupingBackend
 from threadkeep.engine.model import (
     Batch,
     Change,
+    ForkThread,
     Read,
     ReadCheckpoint,
     ReadSegments,
@@ -241,7 +242,14 @@ class Batches:
 
     def change(self, change: Change, threads: Collection[str]) -> None:
         """Carry out a change that is durable on return. Nothing of its threads may wait."""
-        self.directly(self.admitted(change) if isinstance(change, Batch) else change, threads)
+        if isinstance(change, Batch):
+            change = self.admitted(change)
+        elif isinstance(change, ForkThread):
+            known = self._names.meant(change.source, change.generation)
+            if known is None:
+                raise StaleThreadError(thread=change.source)
+            change = replace(change, generation=known)
+        self.directly(change, threads)
 
     def directly(self, change: Change, threads: Collection[str]) -> None:
         """The same of a change that names the store's own generations."""

@@ -19,7 +19,17 @@ from threadkeep.backends.base import (
     MigratingBackend,
 )
 from threadkeep.backends.grouping import GroupCommit
-from threadkeep.engine.model import Batch, Change, CopyThread, DropThread, Read, ReadCheckpoint
+from threadkeep.engine.model import (
+    Batch,
+    Change,
+    CopyThread,
+    DropThread,
+    ForkThread,
+    Read,
+    ReadCheckpoint,
+    ReadThread,
+    ThreadRows,
+)
 from threadkeep.errors import InvalidArgumentError, ThreadkeepError
 from threadkeep.relaxed.batches import Batches
 from threadkeep.relaxed.merging import only_adds
@@ -50,7 +60,7 @@ class Relaxed:
         if isinstance(change, Batch) and only_adds(change):
             self.unstored.add(change.thread, change)
             return
-        threads = _threads_of(change)
+        threads = _concerned(self._backend, change)
         with self.unstored.holding(threads, forget=isinstance(change, DropThread)):
             self.batches.change(change, threads)
 
@@ -106,7 +116,7 @@ class Beneath:
 
     def commit(self, change: Change) -> None:
         """Carry out the change, behind everything that waits in its threads."""
-        threads = _threads_of(change)
+        threads = _concerned(self._backend, change)
         with self._above.unstored.holding(threads, forget=isinstance(change, DropThread)):
             self._above.batches.directly(change, threads)
 
@@ -184,8 +194,15 @@ def relaxed(backend: Backend | AsyncBackend, how: GroupCommit) -> Relaxed:
     return Relaxed(backend, how)
 
 
+def _concerned(backend: Backend, change: Change) -> set[str]:
+    """The threads of a change, and those that share segments with them."""
+    own = _threads_of(change)
+    found: list[ThreadRows] = backend.fetch([ReadThread(name) for name in sorted(own)])
+    return own.union(*[rows.family for rows in found])
+
+
 def _threads_of(change: Change) -> set[str]:
-    if isinstance(change, CopyThread):
+    if isinstance(change, CopyThread | ForkThread):
         return {change.source, change.target}
     return {change.thread}
 

@@ -73,6 +73,7 @@ def _drop(threads: Threads, change: DropThread) -> None:
     gone.generation = before.generation + 1
     gone.deleted_at = change.now
     before.heap.members.discard(change.thread)
+    _bump(threads, before)
     gone.heap.members.add(change.thread)
     bury(gone, change.thread, before)
     threads[change.thread] = gone
@@ -103,6 +104,7 @@ def _fork(threads: Threads, change: ForkThread) -> None:
     fork.heap = source.heap
     fork.heap.members.add(change.target)
     fork.generation, fork.revision = target.generation + 1, target.revision
+    _bump(threads, source)
     _take_over(source, fork, change)
     replace_entry(fork, change.entry)
     fork.size = change.entry.size

@@ -32,6 +32,7 @@ end
 redis.call('HINCRBY', THREAD, 'generation', 1)
 redis.call('HSET', THREAD, 'copy', fork)
 redis.call('HDEL', THREAD, 'deleted_at')
+redis.call('HDEL', THREAD, 'state', 'waits_at')
 put_entry()
 redis.call('HSET', THREAD, 'size', take())
 return done(news(before))

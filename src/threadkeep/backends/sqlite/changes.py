@@ -165,6 +165,9 @@ _DELETE_ALL = (
         SELECT coalesce(t.heap, t.number) FROM tk_threads t WHERE t.number = ?
             AND NOT EXISTS (
                 SELECT 1 FROM tk_threads o WHERE o.heap = t.heap AND o.number <> t.number))""",
+    # Whoever counts what the others need has to look again.
+    """UPDATE tk_threads SET generation = coalesce(generation, 0) + 1
+        WHERE heap = (SELECT heap FROM tk_threads WHERE number = ?)""",
     # What others share is theirs from now on: the thread goes on with a heap that nobody has.
     """UPDATE tk_threads SET heap = -abs(random() / 2) - 1 WHERE number = ? AND EXISTS (
         SELECT 1 FROM tk_threads o WHERE o.heap = tk_threads.heap
@@ -244,7 +247,9 @@ def _fork(db: sqlite3.Connection, change: ForkThread) -> None:
     db.executemany(
         _FORK_WRITE, [(target, source, ns, pack_id(key), seq) for ns, key, seq in change.writes]
     )
+    db.execute(_BUMP, (source, source))
     db.execute(_BURY, (None, target))
+    registry.forget(db, target, 0)
     registry.replace_entry(db, target, change.entry)
     registry.set_size(db, target, change.entry.size)
 

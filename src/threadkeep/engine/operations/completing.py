@@ -9,15 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from enum import Enum
-from typing import Any, cast
+from typing import Any
 
 from threadkeep.engine import registry
-from threadkeep.engine.calls import Operation, commit, fetch
+from threadkeep.engine.calls import Operation, commit
 from threadkeep.engine.entries import EntryFence
 from threadkeep.engine.lifecycle import State
 from threadkeep.engine.model import (
     Batch,
-    ReadThread,
     RowsFence,
     Segment,
     SegmentInfo,
@@ -33,6 +32,7 @@ from threadkeep.engine.operations.bundling import (
     whole_of,
 )
 from threadkeep.engine.operations.context import ATTEMPTS
+from threadkeep.engine.operations.housekeeping import nothing_new, read_family
 from threadkeep.engine.refs import covering
 from threadkeep.errors import ConflictError, SegmentTakenError, StaleThreadError
 
@@ -101,8 +101,8 @@ def complete(whole: WholeThread, now: int) -> Operation[None]:
         ConflictError: what is there is no earlier state of it, or is written all the time.
     """
     for _ in range(ATTEMPTS):
-        rows = cast("ThreadRows", (yield from fetch(ReadThread(whole.thread))))
-        batches = list(_batches(whole, rows, now))
+        rows, others = yield from read_family(whole.thread)
+        batches = list(_batches(whole, rows, nothing_new(others), now))
         try:
             for batch in batches:
                 yield from commit(batch)
@@ -121,11 +121,11 @@ def _no_earlier_state(whole: WholeThread) -> ConflictError:
     )
 
 
-def _batches(whole: WholeThread, rows: ThreadRows, now: int) -> Iterator[Batch]:
+def _batches(whole: WholeThread, rows: ThreadRows, others: RowsFence, now: int) -> Iterator[Batch]:
     there = whole_of(whole.thread, rows)
     if not _rows(there) <= _rows(whole) or not _counts_alike(rows, there):
         raise _no_earlier_state(whole)
-    done = RowsFence(len(there.checkpoints), len(there.writes))
+    done = RowsFence(others.checkpoints + len(there.checkpoints), others.writes + len(there.writes))
     plain = Batch(whole.thread, now, rows.generation, fences=(done,))
     lacking = [segment for segment in whole.segments if not _is_there(segment, rows.segments)]
     for part in parts_of(lacking, lambda segment: len(segment.data)):

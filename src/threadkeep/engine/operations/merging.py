@@ -332,7 +332,7 @@ def _checkpoint(
         "channel_values": {c: v for c, v in merged.items() if v is not NOTHING},
         "channel_versions": versions,
         "versions_seen": seen,
-        "updated_channels": sorted(values),
+        "updated_channels": None,  # (what is named here alone would be looked at for what is next)
     }
     metadata = {
         "source": "update",

@@ -223,6 +223,8 @@ def _build(
     if loaded is None and parent is not None:  # the run that chose its checkpoint goes on
         flags |= parent.flags & FREE
     row = _row(call, flags, metadata, exact, key, data)
+    if loaded is not None:  # a run begins: others may have said something else meanwhile
+        told = told._replace(metadata={})
     touch = registry.of_checkpoint(row, call.metadata, appender.stored, now, told)
     batch = Batch(
         thread=place.thread,

@@ -298,6 +298,8 @@ BEGIN
         SET generation = {schema}.generation_of(t.generation, t.heap),
             heap = E'\x01\x03' || gen_random_uuid()
         WHERE t.thread_id = the_thread;
+        -- Whoever counts what the others need has to look again.
+        UPDATE {schema}.heaps SET generation = generation + 1 WHERE heap = its_heap;
     ELSE
         DELETE FROM {schema}.segments WHERE thread_id = its_heap;
     END IF;
@@ -377,7 +379,7 @@ BEGIN
     PERFORM {schema}.empty_thread(target);
     its_heap := {schema}.heap_of(source);
     INSERT INTO {schema}.heaps (heap) VALUES (its_heap) ON CONFLICT DO NOTHING;
-    PERFORM FROM {schema}.heaps WHERE heap = its_heap FOR NO KEY UPDATE;
+    UPDATE {schema}.heaps SET generation = generation + 1 WHERE heap = its_heap;
     UPDATE {schema}.threads SET heap = its_heap WHERE thread_id = source;
     UPDATE {schema}.threads t
     SET deleted_at = NULL, generation = {schema}.generation_of(t.generation, t.heap) + 1,
