@@ -33,7 +33,7 @@ from langgraph.checkpoint.base import (
 )
 from langgraph.checkpoint.serde.base import SerializerProtocol
 
-from threadkeep import arguments, checks, drive, options, versions
+from threadkeep import arguments, checks, drive, options, plans, repairs, versions
 from threadkeep.backends.base import (
     AsyncBackend,
     Backend,
@@ -51,8 +51,9 @@ from threadkeep.engine.operations import (
     put,
     write,
 )
+from threadkeep.engine.operations.checking import CheckReport
 from threadkeep.engine.operations.context import Engine
-from threadkeep.engine.operations.inspection import CheckReport, Stats
+from threadkeep.engine.operations.inspection import Stats
 from threadkeep.engine.operations.put import Put
 from threadkeep.open_store import RANDOM, OpenStore
 from threadkeep.threads import Threads
@@ -383,18 +384,11 @@ class Saver(OpenStore, BaseCheckpointSaver[Any]):
         Args:
             progress: called with how many threads are done, and how many there are.
         """
-        findings = self.run(inspection.damage())
-        threads, unlisted = self.run(inspection.threads_to_check())
-        findings += unlisted
-        for done, thread in enumerate(threads, 1):
-            findings += self.run(inspection.check_thread(self._engine, thread))
-            if progress is not None:
-                progress(done, len(threads))
-        return CheckReport(len(threads), tuple(findings))
+        return plans.run(repairs.check(self, self._engine, progress))
 
     async def acheck(self, progress: Callable[[int, int], None] | None = None) -> CheckReport:
         """See `check`."""
-        return await drive.in_thread(partial(self.check, progress))
+        return await plans.arun(repairs.check(self, self._engine, progress))
 
     @property
     def threads(self) -> Threads:

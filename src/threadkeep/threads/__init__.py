@@ -7,6 +7,7 @@ same operation serves it.
 
 from threadkeep.differences import Change, ChannelDiff, DiffSide, StateDiff, TextEdit
 from threadkeep.engine.operations.merging import Merge, MergeConflict
+from threadkeep.repairs import RepairedThread, RepairReport
 from threadkeep.threads.adopting import Adopting
 from threadkeep.threads.branches import BranchCheckpoint, Branches, Branching
 from threadkeep.threads.diff import Comparing
@@ -14,6 +15,7 @@ from threadkeep.threads.exchanging import Exchanging
 from threadkeep.threads.forks import Forks
 from threadkeep.threads.info import ThreadInfo, ThreadPage
 from threadkeep.threads.registry import Registry
+from threadkeep.threads.repairing import Repairing
 from threadkeep.threads.syncing import Syncing
 from threadkeep.threads.versions import ChannelVersion, Versions
 from threadkeep.transfer.adopting import Adopted
@@ -32,6 +34,8 @@ __all__ = [
     "Imported",
     "Merge",
     "MergeConflict",
+    "RepairReport",
+    "RepairedThread",
     "StateDiff",
     "Synced",
     "TextEdit",
@@ -41,5 +45,7 @@ __all__ = [
 ]
 
 
-class Threads(Registry, Branching, Comparing, Versions, Forks, Exchanging, Adopting, Syncing):
+class Threads(
+    Registry, Branching, Comparing, Versions, Forks, Exchanging, Adopting, Syncing, Repairing
+):
     """The threads of a store; each method has an `a` twin that is awaited."""

@@ -159,7 +159,7 @@ def _thinning(
         thread=thread,
         now=now,
         generation=rows.generation,
-        fences=(_nothing_new((rows, *others)),),
+        fences=(nothing_new((rows, *others)),),
         drop_checkpoints=tuple(drop),
         drop_writes=tuple((row.ns, row.checkpoint_id, row.seq) for row in gone),
         hide_checkpoints=tuple(k for k in hidden if not stored[k].row.flags & HIDDEN),
@@ -179,11 +179,14 @@ def _as_left(left: Iterable[StoredCheckpoint], hidden: set[Key]) -> list[StoredC
     ]
 
 
-def _nothing_new(family: Iterable[ThreadRows]) -> RowsFence:
+def nothing_new(family: Iterable[ThreadRows]) -> RowsFence:
+    """Holds as long as nobody has added a row to one of these threads."""
     checkpoints = writes = 0
     for rows in family:
-        checkpoints += len(rows.checkpoints)
+        tables = [row.table for row in rows.unreadable]
+        checkpoints += len(rows.checkpoints) + tables.count("checkpoints")
         writes += sum([len(s.writes) for s in rows.checkpoints]) + len(rows.orphans)
+        writes += tables.count("writes")
     return RowsFence(checkpoints, writes)
 
 
@@ -214,26 +217,28 @@ def _used(
     others: Iterable[ThreadRows],
 ) -> dict[int, list[Span]]:
     """All positions that the rows refer to, by log; of other threads all rows."""
-    spans = list(_spans(lineage, kept, orphans))
+    spans = list(spans_of(lineage, kept, orphans))
     for rows in others:
         theirs = Lineage(rows.checkpoints)
-        spans += _spans(theirs, theirs.stored, rows.orphans)
-    return _by_log(spans)
+        spans += spans_of(theirs, theirs.stored, rows.orphans)
+    return by_log(spans)
 
 
 def referred(lineage: Lineage, orphans: Iterable[WriteRow]) -> dict[int, list[Span]]:
     """All positions that a thread's own rows refer to, by log."""
-    return _by_log(_spans(lineage, lineage.stored, orphans))
+    return by_log(spans_of(lineage, lineage.stored, orphans))
 
 
-def _by_log(spans: Iterable[Span]) -> dict[int, list[Span]]:
-    by_log: dict[int, list[Span]] = {}
+def by_log(spans: Iterable[Span]) -> dict[int, list[Span]]:
+    """The positions, those of each log in order and apart."""
+    found: dict[int, list[Span]] = {}
     for span in covering(spans):
-        by_log.setdefault(span.log, []).append(span)
-    return by_log
+        found.setdefault(span.log, []).append(span)
+    return found
 
 
-def _spans(lineage: Lineage, kept: Iterable[Key], orphans: Iterable[WriteRow]) -> Iterator[Span]:
+def spans_of(lineage: Lineage, kept: Iterable[Key], orphans: Iterable[WriteRow]) -> Iterator[Span]:
+    """All positions that these checkpoints and writes refer to. Raises CorruptionError."""
     for place in kept:
         read, key = lineage.manifest(place)
         yield Span(key.log, key.pos, key.pos + 1)
