@@ -1,4 +1,4 @@
-"""Repairing threads whose rows were altered: what was sound stays, what is broken goes to a file."""
+"""Repairing threads whose rows were altered: what was sound stays, what is broken goes out."""
 
 from __future__ import annotations
 

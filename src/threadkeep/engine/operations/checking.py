@@ -122,6 +122,10 @@ class Examined:
             Finding(problem, self.thread, ns or None, checkpoint, channel or None, kind)
         )
 
+    def hides(self, table: str) -> bool:
+        """Whether there are rows of this table that nobody can make sense of."""
+        return any(row.table == table for row in self.rows.unreadable)
+
     @property
     def is_unknown(self) -> bool:
         """Whether there is something that a newer release, or a key, may be able to read."""
@@ -206,7 +210,7 @@ def examine(
     for stored in found.lineage.stored.values():
         _look_at_values(found, stored, elements)
     _look_at_writes(found, elements)
-    if found.broken or found.broken_writes:
+    if found.broken or found.broken_writes or rows.unreadable:
         yield from _look_at_deltas(engine, found, whole)
     if not found.findings:
         problem = registry_problem(rows, entry)
@@ -431,7 +435,7 @@ def _broken_above(
         known[at, channel] = None  # (a checkpoint may be its own ancestor)
         parent = stored[at].row.parent
         above = (at[0], parent) if parent is not None else None
-        if above is None or above not in stored:
+        if above is None or (above not in stored and not found.hides("checkpoints")):
             break
         if above not in found.lineage.stored or channel in found.lost.get(above, ()):
             known[at, channel] = above
@@ -449,7 +453,7 @@ def _broken_above(
 
 def _lacks_writes(found: Examined, above: StoredCheckpoint, below: StoredCheckpoint) -> bool:
     """Whether writes on the one that led to the other are broken."""
-    return any(
+    return found.hides("writes") or any(
         counts_for(row, below.row)
         for row in above.writes
         if (row.ns, row.checkpoint_id, row.seq) in found.broken_writes
