@@ -97,9 +97,13 @@ class InSqlite(_InSql):
         number = "thread = (SELECT {} FROM tk_threads t WHERE t.thread = ?)"
         super().__init__(
             {
-                "c": "tk_checkpoints", "w": "tk_writes", "s": "tk_segments",
-                "i": "id", "j": "checkpoint",
-                "t": number.format("number"), "h": number.format("coalesce(heap, number)"),
+                "c": "tk_checkpoints",
+                "w": "tk_writes",
+                "s": "tk_segments",
+                "i": "id",
+                "j": "checkpoint",
+                "t": number.format("number"),
+                "h": number.format("coalesce(heap, number)"),
             }
         )
         self._path = folder / "threads.db"
@@ -121,9 +125,13 @@ class InPostgres(_InSql):
         self._base, _, schema = url_for(folder).partition("?schema=")
         super().__init__(
             {
-                "c": f"{schema}.checkpoints", "w": f"{schema}.writes",
-                "s": f"{schema}.segments", "i": "checkpoint_id", "j": "checkpoint_id",
-                "t": "thread_id = ?", "h": f"thread_id = {schema}.heap_of(?)",
+                "c": f"{schema}.checkpoints",
+                "w": f"{schema}.writes",
+                "s": f"{schema}.segments",
+                "i": "checkpoint_id",
+                "j": "checkpoint_id",
+                "t": "thread_id = ?",
+                "h": f"thread_id = {schema}.heap_of(?)",
             }
         )
 
@@ -136,7 +144,8 @@ class InPostgres(_InSql):
 
     def execute(self, statement: str, thread: str, id: str | None = None) -> None:
         for column in ("manifest", "body", "data"):
-            other = f"set_byte({column}, length({column}) - 1, get_byte({column}, length({column}) - 1) # 85)"
+            last = f"length({column}) - 1"
+            other = f"set_byte({column}, {last}, get_byte({column}, {last}) # 85)"
             statement = statement.replace(f"flip({column})", other)
         values = [thread] if id is None else [thread, id]
         with psycopg.connect(self._base) as db:

@@ -14,13 +14,23 @@ from functools import partial
 from pathlib import Path
 
 from threadkeep.engine.operations import checking, repairing
-from threadkeep.engine.operations.checking import CheckReport, Finding
+from threadkeep.engine.operations.checking import CheckReport, Finding, Kind
 from threadkeep.engine.operations.context import ATTEMPTS, Engine
 from threadkeep.engine.operations.repairing import NewHead, Repair
 from threadkeep.errors import ConflictError
 from threadkeep.plans import Plan, Store, aside, on
 from threadkeep.quarantine import QuarantineFile
 from threadkeep.transfer.portable import Progress
+
+HINTS = {
+    Kind.STORE: "What the store finds wrong with its own files or tables is not repaired by this:"
+    " restore a backup, or (SQLite) rebuild the file with `sqlite3 FILE .recover`.",
+    Kind.UNREADABLE: "The store cannot read these rows at all: look at its own log, and restore a"
+    " backup.",
+    Kind.UNKNOWN: repairing.NEWER,
+    Kind.SEGMENT: "A thread that shares it is broken too: name both, or none.",
+}
+"""What to do about a finding that is left, by its kind."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +102,7 @@ def repair(
         file: where to what is taken out goes; None: nothing is changed.
         progress: see `Progress`.
     """
-    left: list[Finding] = []
+    left: dict[str, tuple[Finding, ...]] = {}
     all_names, unlisted = yield from on(store, checking.threads_to_check())
     threads = all_names if names is None else names
     done: list[RepairedThread] = []
@@ -101,17 +111,31 @@ def repair(
             stack.callback(file.close)
         for number, thread in enumerate(threads, 1):
             found = yield from _repaired(store, engine, thread, file)
-            if found is not None:
-                left += found.left
-                if found.batch is not None:
-                    done.append(_told(found))
+            if found is not None and found.left:
+                left[thread] = found.left
+            if found is not None and found.batch is not None:
+                done.append(_told(found))
             progress("threads repaired", number, len(threads))
+        yield from _shared(store, engine, left, file)
         if file is not None:
             yield from aside(file.end)
+    stays = [finding for some in left.values() for finding in some]
     if names is None:
-        left += unlisted + (yield from on(store, checking.damage()))
+        stays += unlisted + (yield from on(store, checking.damage()))
     path = file.path if file is not None and file.is_used else None
-    return RepairReport(len(threads), tuple(done), tuple(left), path)
+    return RepairReport(len(threads), tuple(done), tuple(stays), path)
+
+
+def _shared(
+    store: Store,
+    engine: Engine,
+    left: dict[str, tuple[Finding, ...]],
+    file: QuarantineFile | None,
+) -> Plan[None]:
+    """Look once more at what stayed because of threads that may have been repaired since."""
+    for thread in list(left):
+        found = yield from _repaired(store, engine, thread, file)
+        left[thread] = found.left if found is not None else ()
 
 
 def _repaired(

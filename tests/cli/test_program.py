@@ -29,6 +29,7 @@ SUCCEEDS = {
     "delete": "delete alpha beta --yes --url threads.db",
     "history": "history alpha --url threads.db",
     "migrate": "migrate threads.db",
+    "repair": "repair --url threads.db",
     "restore": "restore backup.tkb new.db",
     "show": "show alpha --url threads.db",
     "state": "state alpha --url threads.db",

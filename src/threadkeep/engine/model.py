@@ -231,9 +231,9 @@ class ReadThread:
 class UnreadableRow(NamedTuple):
     """A row that is there and cannot be made a record.
 
-    `table` is "checkpoints", "writes", "segments", or another that the store has. `key` finds the row again in the store
-    that it was read from, and means nothing to anybody else. `data` is what the row holds, as
-    bytes that a person can make sense of.
+    `table` is "checkpoints", "writes", "segments", or another that the store has. `key` finds
+    the row again in the store that it was read from, and means nothing to anybody else. `data`
+    is what the row holds, as bytes that a person can make sense of.
     """
 
     table: str

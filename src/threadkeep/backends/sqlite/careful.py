@@ -68,7 +68,9 @@ def rows(
             try:
                 found.append(make(_encodable(tuple(row))))
             except (CorruptionError, ValueError) as error:
-                problem = getattr(error, "message", f"a row of {name} holds no text: {error}")
+                problem = getattr(
+                    error, "message", f"A row of {name} holds text that is not UTF-8."
+                )
                 broken.append(UnreadableRow(table, key.encode(), problem, b""))
     finally:
         db.text_factory = plain

@@ -8,6 +8,7 @@ from threadkeep.cli.commands import check as check
 from threadkeep.cli.commands import delete as delete
 from threadkeep.cli.commands import history as history
 from threadkeep.cli.commands import migrate as migrate
+from threadkeep.cli.commands import repair as repair
 from threadkeep.cli.commands import restore as restore
 from threadkeep.cli.commands import show as show
 from threadkeep.cli.commands import state as state

@@ -466,7 +466,8 @@ def _lacks_writes(found: Examined, above: StoredCheckpoint, below: StoredCheckpo
 def registry_problem(rows: ThreadRows, entry: Entry | None) -> str:
     """What the registry says that a thread's sound rows do not; nothing where they agree.
 
-    Sizes of threads that share segments are not compared: they count for one of them.
+    Sizes of forks, and of threads that share segments, are not compared: what was there before a
+    fork counts for its origin.
     """
     if not rows.checkpoints:
         return ""
@@ -478,6 +479,6 @@ def registry_problem(rows: ThreadRows, entry: Entry | None) -> str:
     if not registry.fits(entry, waits_at):
         at = f"an interrupt waits at {waits_at!r}" if waits_at else "nothing waits"
         return f"the registry has it as {entry.state!r}, and {at}"
-    if not rows.family and entry.size != wanted.size:
+    if not rows.family and entry.origin is None and entry.size != wanted.size:
         return f"the registry counts {entry.size} bytes, its rows are {wanted.size}"
     return ""

@@ -175,8 +175,8 @@ def searches(
 
 
 def _empty_channels(lineage: Lineage, key: Key) -> list[str]:
-    """The channels that have a version but no value, where there is an ancestor to look at."""
-    if lineage.above(key) is None:
+    """The channels that have a version but no value, where there was an ancestor to look at."""
+    if lineage.stored[key].row.parent is None:
         return []
     entries = lineage.manifest(key)[0].entries
     return [channel for channel, entry in entries.items() if entry.ref is None]

@@ -35,7 +35,7 @@ from threadkeep.engine.operations.lineage import Key, Lineage
 from threadkeep.engine.rows import unpack_writes
 from threadkeep.errors import CodecError, ConflictError, InvalidArgumentError, StaleThreadError
 
-NEWER = "Read it with the release, or the key, that it was written with; nothing was changed."
+NEWER = "Read it with the release, or the key, that it was written with: it is left as it is."
 _SHARED = "thread {0!r} needs it too: repair that one, then this one again"
 
 
@@ -132,7 +132,8 @@ def _registered(engine: Engine, found: Examined, others: Sequence[ThreadRows]) -
     rows, now = found.rows, engine.now()
     size = sum([place.size for place in rows.segments])
     touch = registry.put_right(registry.of_rows(rows.checkpoints, rows.orphans, size))
-    if rows.family:  # (what is shared counts for one of them)
+    if rows.family or (found.entry is not None and found.entry.origin is not None):
+        # (what is shared counts for one of them)
         touch = touch._replace(size=0, whole=False)
     entry, revision = None, found.entry.revision if found.entry is not None else 0
     if found.entry is None or found.entry.state in ("", State.DELETED):
