@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+import sqlite3
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
@@ -14,6 +15,8 @@ from langgraph.graph import END, START, StateGraph
 from langgraph.types import Command, interrupt
 from typing_extensions import TypedDict
 
+from threadkeep.backends.redis.keys import keys_of
+from threadkeep.backends.sqlite.ids import unpack_id
 from threadkeep.engine.operations.checking import Kind
 from threadkeep.engine.operations.context import read_manifest
 from threadkeep.quarantine import read_quarantine
@@ -305,6 +308,53 @@ def test_rows_that_the_store_cannot_read(name: str, tmp_path: Path) -> None:
         assert place.again().check().ok
 
 
+def torn_members(harm: Any, thread: str) -> None:
+    keys, client = keys_of(harm._prefix, thread), harm._client
+    for number in (1, 2, 3, 4):
+        client.zadd(keys[number], {b"torn": 0})
+    client.hset(keys[5], b"x" * 16, b"data of nobody")
+
+
+def wrong_types(harm: Any, thread: str) -> None:
+    db = sqlite3.connect(harm._path)
+    (key,) = db.execute("SELECT checkpoint FROM tk_writes WHERE thread = 1 LIMIT 1").fetchone()
+    places = db.execute("SELECT log, start FROM tk_segments WHERE thread = 1 LIMIT 3").fetchall()
+    db.close()
+    harm.execute(
+        "UPDATE {w} SET body = 'x' WHERE {t} AND {j} = ? AND seq = 1", thread, unpack_id(key)
+    )
+    for change, (log, start) in zip(("data", "log", "count"), places, strict=True):
+        where = f"{{h}} AND log = {log} AND start = {start}"
+        harm.execute(f"UPDATE {{s}} SET {change} = 'x' WHERE {where}", thread)
+
+
+@pytest.mark.parametrize(
+    ("name", "harm_rows", "count"), [("redis", torn_members, 5), ("sqlite", wrong_types, 3)]
+)
+def test_rows_of_every_table_that_the_store_cannot_read(
+    name: str, harm_rows: Callable[[Any, str], None], count: int, tmp_path: Path
+) -> None:
+    with open_backend(name, tmp_path) as saver:
+        for thread in ("a", "b"):
+            graph(saver).invoke({"log": [f"in {LONG}"]}, at(thread))
+        before = everything(saver)
+        harm_rows(damaging(name, saver, tmp_path), "a")
+        place = Place(name, saver, tmp_path, None)
+        report = place.again().check()
+        assert Kind.UNREADABLE in {finding.kind for finding in report.findings}
+        planned = place.again().threads.repair(dry_run=True)
+        done = place.repaired()
+        assert planned.repaired == done.repaired
+        assert done.ok, done.left
+        assert done.repaired[0].unreadable >= count
+        after = place.again().check()
+        assert (after.findings, after.notes) == ((), ())
+        kept = everything(place.again())
+        assert kept.items() >= {at: one for at, one in before.items() if at[0] == "b"}.items()
+        graph(place.again()).invoke({"log": ["more"]}, at("a"))
+        assert place.again().check().ok
+
+
 @pytest.mark.parametrize("name", SHARED)
 def test_the_registry_is_put_right(name: str, tmp_path: Path) -> None:
     """What is known of a thread does not fit its rows: no damage, and yet repaired."""
@@ -329,8 +379,6 @@ def forget(name: str, folder: Path) -> None:
     """Let one thread be unknown, as before there was a registry, and another's size be wrong."""
     harm = damaging(name, None, folder)
     if name == "redis":
-        from threadkeep.backends.redis.keys import keys_of  # noqa: PLC0415
-
         harm._client.hdel(
             keys_of(harm._prefix, "a")[0], "state", "created_at", "updated_at", "size"
         )
