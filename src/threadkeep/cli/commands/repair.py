@@ -49,7 +49,7 @@ def repair(
 ) -> int:
     """Take out what cannot be read, into a file. Exit code 0: all is sound, 1: not all."""
     place, output = url_of(url), Output(as_json=as_json)
-    file = quarantine or Path(f"quarantine-{datetime.now(UTC):%Y%m%d-%H%M%S}.tkq")
+    file = quarantine or Path(f"quarantine-{datetime.now(UTC):%Y%m%d-%H%M%S-%f}.tkq")
     with writing(place) as saver, output.progress() as told:
         report = saver.threads.repair(threads or None, file=file, dry_run=dry_run, progress=told)
     lines = [line for one in report.repaired for line in _lines(one, dry_run=dry_run)]
