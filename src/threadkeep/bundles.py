@@ -21,7 +21,7 @@ import hashlib
 import struct
 from collections.abc import Callable, Iterator
 from types import NoneType
-from typing import Any, BinaryIO, TypeVar
+from typing import Any, BinaryIO, NamedTuple, TypeVar
 from zlib import crc32
 
 import ormsgpack
@@ -39,18 +39,39 @@ from threadkeep.errors import (
 
 T = TypeVar("T")
 
-MAGIC = b"\x89TKB\r\n\x1a\n"  # as PNG's: shows what a transfer as text does to it
-VERSION = 2
-_READ = (1, 2)
 _THREAD, _END = b"T", b"E"
 _HEAD = struct.Struct("<cQI")
 _TAIL = struct.Struct("<Q32s")
 _MOST = 1 << 32  # bytes of one thread: what a record may ask a reader to allocate
 _LEVEL = 3
-_AGAIN = "Take another backup: what is left of this one cannot be relied on."
+
+MAGIC = b"\x89TKB\r\n\x1a\n"  # as PNG's: shows what a transfer as text does to it
+VERSION = 2
+
+
+class Form(NamedTuple):
+    """A kind of file of this form: how it begins, and what its threads may have in `more`.
+
+    `versions` are those that are read, the last one is written. `noun` and `again` are what a
+    reader is told: what the file is, and what to do where it is damaged.
+    """
+
+    magic: bytes
+    versions: tuple[int, ...]
+    names: frozenset[str]
+    noun: str
+    again: str
+
 
 _DIGESTS = "digests"  # in `more`: an array of each checkpoint's (`operations.digest`)
 _ENTRY = "entry"  # likewise: what the registry says of the thread (`engine.entries.Entry`)
+BUNDLE = Form(
+    MAGIC,
+    (1, VERSION),
+    frozenset((_DIGESTS, _ENTRY)),
+    "bundle",
+    "Take another backup: what is left of this one cannot be relied on.",
+)
 _TEXT, _NUMBER, _BYTES = (str,), (int,), (bytes,)
 _ENTRY_KINDS = (
     *(_TEXT, _NUMBER, _NUMBER, _NUMBER, (list,), (bool,), (int, type(None)), (list,)),
@@ -69,22 +90,23 @@ class BundleWriter:
 
     Args:
         file: where to; what is there before the end is written is no bundle yet.
+        form: which kind of file.
     """
 
-    def __init__(self, file: BinaryIO) -> None:
+    def __init__(self, file: BinaryIO, form: Form = BUNDLE) -> None:
         self._file = file
         self._digest = hashlib.sha256()
         self._compressor = zstandard.ZstdCompressor(level=_LEVEL)
         self._threads = 0
-        self._write(MAGIC + bytes((VERSION,)))
+        self._write(form.magic + bytes((form.versions[-1],)))
 
-    def add(self, whole: WholeThread) -> None:
-        """Write a thread.
+    def add(self, whole: WholeThread, more: dict[str, Any] | None = None) -> None:
+        """Write a thread, with what it has besides.
 
         Raises:
             UnserializableError: it is too large for a bundle.
         """
-        plain = _packed(whole)
+        plain = _packed(whole, more or {})
         if len(plain) > _MOST:
             raise UnserializableError(
                 f"A thread of {len(plain)} bytes is over the limit of {_MOST}.",
@@ -115,61 +137,77 @@ def read_bundle(file: BinaryIO) -> Iterator[WholeThread]:
         NewerFormatError: a newer release wrote it.
         CorruptionError: it is damaged, or was cut short.
     """
+    return (whole for whole, _ in read_threads(file, BUNDLE))
+
+
+def read_threads(file: BinaryIO, form: Form) -> Iterator[tuple[WholeThread, dict[str, Any]]]:
+    """The threads of a file of this form, each with all of its `more`.
+
+    Raises:
+        NotOursError, NewerFormatError, CorruptionError: see `read_bundle`.
+    """
     digest = hashlib.sha256()
-    start = file.read(len(MAGIC) + 1)
-    _check_start(start)
+    start = file.read(len(form.magic) + 1)
+    _check_start(start, form)
     digest.update(start)
     threads, version = 0, start[-1]
     while True:
-        kind, body, data = _read_record(file)
+        kind, body, data = _read_record(file, form)
         if kind == _END:
-            _check_end(body, threads, digest.digest(), file.read(1))
+            _check_end(body, (threads, digest.digest()), file.read(1), form)
             return
         digest.update(data)
         digest.update(body)
-        yield _unpacked(body, version)
+        yield _unpacked(body, version, form)
         threads += 1
 
 
-def _check_start(start: bytes) -> None:
-    if not start.startswith(MAGIC):
+def _check_start(start: bytes, form: Form) -> None:
+    if not start.startswith(form.magic):
         raise NotOursError(
-            "This file is no bundle of threadkeep.",
-            hint="Give a file that `threadkeep backup` has written.",
+            f"This file is no {form.noun} of threadkeep.",
+            hint="Give a file that `threadkeep backup` has written."
+            if form is BUNDLE
+            else "Give a file that `threadkeep repair` has written.",
         )
-    if not start[len(MAGIC) :] or start[-1] not in _READ:
+    if not start[len(form.magic) :] or start[-1] not in form.versions:
         raise NewerFormatError(
-            f"The bundle is not of version 1 to {VERSION}, which this release reads.",
+            f"The {form.noun} is not of version 1 to {form.versions[-1]}, which this release"
+            " reads.",
             hint="Upgrade threadkeep: pip install --upgrade threadkeep",
         )
 
 
-def _check_end(body: bytes, threads: int, digest: bytes, rest: bytes) -> None:
-    if rest or len(body) != _TAIL.size or _TAIL.unpack(body) != (threads, digest):
-        raise CorruptionError("The bundle's end does not match what is before it.", hint=_AGAIN)
+def _check_end(body: bytes, told: tuple[int, bytes], rest: bytes, form: Form) -> None:
+    if rest or len(body) != _TAIL.size or _TAIL.unpack(body) != told:
+        raise _damaged("'s end does not match what is before it", form)
 
 
-def _read_record(file: BinaryIO) -> tuple[bytes, bytes, bytes]:
+def _damaged(how: str, form: Form) -> CorruptionError:
+    return CorruptionError(f"The {form.noun}{how}.", hint=form.again)
+
+
+def _read_record(file: BinaryIO, form: Form) -> tuple[bytes, bytes, bytes]:
     """A record's kind, body and head."""
     head = file.read(_HEAD.size)
     if len(head) != _HEAD.size:
-        raise CorruptionError("The bundle was cut short.", hint=_AGAIN)
+        raise _damaged(" was cut short", form)
     kind, size, crc = _HEAD.unpack(head)
     if kind not in (_THREAD, _END) or size > 2 * _MOST:
-        raise CorruptionError("The bundle is damaged: there is no such record.", hint=_AGAIN)
-    body = _read(file, size)
+        raise _damaged(" is damaged: there is no such record", form)
+    body = _read(file, size, form)
     if _crc(kind, body) != crc:
-        raise CorruptionError("The bundle is damaged: a checksum does not match.", hint=_AGAIN)
+        raise _damaged(" is damaged: a checksum does not match", form)
     return kind, body, head
 
 
-def _read(file: BinaryIO, size: int) -> bytes:
+def _read(file: BinaryIO, size: int, form: Form) -> bytes:
     """So many bytes, without asking for memory that a damaged size names."""
     parts: list[bytes] = []
     while size:
         part = file.read(min(size, 1 << 24))
         if not part:
-            raise CorruptionError("The bundle was cut short.", hint=_AGAIN)
+            raise _damaged(" was cut short", form)
         parts.append(part)
         size -= len(part)
     return b"".join(parts)
@@ -182,7 +220,7 @@ def _crc(kind: bytes, body: bytes) -> int:
 # -- one thread ----------------------------------------------------------------------
 
 
-def _packed(whole: WholeThread) -> bytes:
+def _packed(whole: WholeThread, more: dict[str, Any]) -> bytes:
     return ormsgpack.packb(
         [
             whole.thread,
@@ -190,7 +228,7 @@ def _packed(whole: WholeThread) -> bytes:
             [[s.log, s.start, s.count, s.data] for s in whole.segments],
             [list(row) for row in whole.checkpoints],
             [list(row) for row in whole.writes],
-            _more(whole),
+            _more(whole) | more,
         ]
     )
 
@@ -222,14 +260,15 @@ def _entry(thread: str, more: dict[str, Any]) -> Entry | None:
     return Entry(thread, *times, tuple(labels), pinned, ttl, begun, waits_at)
 
 
-def _unpacked(body: bytes, version: int) -> WholeThread:
+def _unpacked(body: bytes, version: int, form: Form) -> tuple[WholeThread, dict[str, Any]]:
     try:
         parts = ormsgpack.unpackb(_plain(body))
         thread, deleted_at, segments, checkpoints, writes, more = (
             parts if version > 1 else [*parts, {}]
         )
         _checked((_TEXT, _NUMBER, (dict,)), (thread, deleted_at, more))
-        return WholeThread(
+        _check_names(more, form)
+        whole = WholeThread(
             thread,
             deleted_at,
             _all(Segment, _SEGMENT, segments),
@@ -239,23 +278,26 @@ def _unpacked(body: bytes, version: int) -> WholeThread:
             _entry(thread, more),
         )
     except (zstandard.ZstdError, ValueError, TypeError) as error:
-        raise CorruptionError(
-            f"A thread of the bundle cannot be read: {error}", hint=_AGAIN
-        ) from error
+        raise _damaged(f": a thread cannot be read: {error}", form) from error
+    return whole, more
+
+
+def _check_names(more: dict[str, Any], form: Form) -> None:
+    """Refuse a thread that has something besides that would be lost here.
+
+    Raises:
+        NewerFormatError: it has.
+    """
+    for name in more:
+        if name not in form.names:
+            raise NewerFormatError(
+                f"A thread of the {form.noun} has {name!r}, which this release does not know.",
+                hint="Upgrade threadkeep: pip install --upgrade threadkeep",
+            )
 
 
 def _digests(more: dict[str, Any], count: int) -> tuple[bytes, ...] | None:
-    """The checkpoints' digests, if they are noted.
-
-    Raises:
-        NewerFormatError: the thread has something besides that would be lost here.
-    """
-    for name in more:
-        if name not in (_DIGESTS, _ENTRY):
-            raise NewerFormatError(
-                f"A thread of the bundle has {name!r}, which this release does not know.",
-                hint="Upgrade threadkeep: pip install --upgrade threadkeep",
-            )
+    """The checkpoints' digests, if they are noted."""
     digests = more.get(_DIGESTS)
     return None if digests is None else tuple(_checked((_BYTES,) * count, digests))
 

@@ -34,7 +34,7 @@ from langgraph.checkpoint.base import (
 )
 from langgraph.checkpoint.serde.base import SerializerProtocol
 
-from threadkeep import arguments, checks, drive, options, versions
+from threadkeep import arguments, checks, drive, options, plans, repairs, versions
 from threadkeep.backends.base import (
     AsyncBackend,
     Backend,
@@ -53,9 +53,10 @@ from threadkeep.engine.operations import (
     put,
     write,
 )
+from threadkeep.engine.operations.checking import CheckReport
 from threadkeep.engine.operations.collecting import Progress
 from threadkeep.engine.operations.context import Engine
-from threadkeep.engine.operations.inspection import CheckReport, Stats
+from threadkeep.engine.operations.inspection import Stats
 from threadkeep.engine.operations.put import Put
 from threadkeep.engine.operations.retention import policy_of, thin
 from threadkeep.engine.policy import EVERYTHING, Retention, duration
@@ -419,18 +420,11 @@ class Saver(OpenStore, BaseCheckpointSaver[Any]):
         Args:
             progress: called with how many threads are done, and how many there are.
         """
-        findings = self.run(inspection.damage())
-        threads, unlisted = self.run(inspection.threads_to_check())
-        findings += unlisted
-        for done, thread in enumerate(threads, 1):
-            findings += self.run(inspection.check_thread(self._engine, thread))
-            if progress is not None:
-                progress(done, len(threads))
-        return CheckReport(len(threads), tuple(findings))
+        return plans.run(repairs.check(self, self._engine, progress))
 
     async def acheck(self, progress: Callable[[int, int], None] | None = None) -> CheckReport:
         """See `check`."""
-        return await drive.in_thread(partial(self.check, progress))
+        return await plans.arun(repairs.check(self, self._engine, progress))
 
     def _collect(self, progress: Progress) -> None:
         self.threads.gc(progress=progress)

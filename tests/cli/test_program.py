@@ -43,6 +43,7 @@ SUCCEEDS = {
     "migrate": "migrate threads.db",
     "pin": "pin alpha --url threads.db",
     "prune": "prune alpha beta --url threads.db",
+    "repair": "repair --url threads.db",
     "restore": "restore backup.tkb new.db",
     "set": "set alpha n=1 --url threads.db",
     "show": "show alpha --url threads.db",

@@ -43,7 +43,7 @@ def test_a_server_is_looked_into_as_a_file_is(url, told):
     scheme = url.partition("://")[0]
     assert told("check", url) == (
         0,
-        {"store": f"{scheme}://...", "ok": True, "threads": 1, "findings": []},
+        {"store": f"{scheme}://...", "ok": True, "threads": 1, "findings": [], "notes": []},
     )
     code, shown = told("show", "t", "--url", url)
     assert (code, [one["text"] for one in shown["messages"]]) == (0, ["hi"] * 3)

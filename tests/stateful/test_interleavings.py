@@ -33,7 +33,7 @@ from threadkeep import arguments, errors
 from threadkeep.backends.memory import MemoryBackend
 from threadkeep.engine import appender
 from threadkeep.engine.calls import Place
-from threadkeep.engine.operations import housekeeping, inspection, listing, write
+from threadkeep.engine.operations import checking, housekeeping, inspection, listing, write
 from threadkeep.engine.operations.history import delta_history
 from threadkeep.saver import Saver
 
@@ -151,7 +151,7 @@ def history(scene: Scene, saver: Saver, name: str) -> Any:
 
 
 def look(scene: Scene, saver: Saver, name: str) -> Any:
-    steps = scene.steps(inspection.check_thread(saver._engine, "t"))
+    steps = scene.steps(checking.check_thread(saver._engine, "t"))
     scene.looks.append(steps)
     return steps, lambda there: None
 
@@ -261,7 +261,7 @@ def lengths(conflicts: str, operations: Any, processes: Any) -> list[int]:
 def check(scene: Scene, made: list[Any], done: list[bool], operations: Any) -> None:
     report = fresh(scene.savers[0]).check()
     assert report.ok, report.findings
-    assert all(steps.result == [] for steps in scene.looks)
+    assert all(steps.result == ([], []) for steps in scene.looks)
     there = everything(fresh(scene.savers[0]))
     for saver in scene.savers:
         assert everything(saver) == there

@@ -40,6 +40,7 @@ from threadkeep.errors import (
     InvalidArgumentError,
     NewerFormatError,
     UnserializableError,
+    WrongKeyError,
 )
 
 MAGIC = 0xB7
@@ -107,12 +108,13 @@ def unpack(data: bytes) -> list[bytes]:
 
     Raises:
         NewerFormatError: a newer release wrote the frame.
-        CorruptionError: the bytes are no frame, damaged, cut short, or encrypted.
+        CorruptionError: the bytes are no frame, damaged or cut short.
+        WrongKeyError: they are encrypted.
     """
     flags = _check(data)
     body = data[_HEADER:]
     if flags & ENCRYPTED:
-        raise CorruptionError(
+        raise WrongKeyError(
             "The segment is encrypted, and no key was given.",
             hint="Open the store with the key that it was written with.",
         )

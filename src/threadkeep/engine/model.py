@@ -220,10 +220,26 @@ class ScanCheckpoints:
 class ReadThread:
     """Everything but the segments' data of one thread, for housekeeping.
 
-    Reply: one `ThreadRows`.
+    Reply: one `ThreadRows`. A row that cannot be made a record is a `CorruptionError`; with
+    `skip` it is told apart instead, and the checkpoints may come without their keyframes.
     """
 
     thread: str
+    skip: bool = False
+
+
+class UnreadableRow(NamedTuple):
+    """A row that is there and cannot be made a record.
+
+    `table` is "checkpoints", "writes", "segments", or another that the store has. `key` finds
+    the row again in the store that it was read from, and means nothing to anybody else. `data`
+    is what the row holds, as bytes that a person can make sense of.
+    """
+
+    table: str
+    key: bytes
+    problem: str
+    data: bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,7 +248,8 @@ class ThreadRows:
 
     Checkpoints (hidden too) by ns, then id ascending, each with its own writes; orphans
     are writes whose checkpoint is not there. `family` are the other threads that share the
-    segments, in ascending order: what one of them does not need, another may.
+    segments, in ascending order: what one of them does not need, another may. `unreadable` are
+    the rows that a read with `skip` has left out.
     """
 
     generation: int
@@ -241,6 +258,7 @@ class ThreadRows:
     orphans: tuple[WriteRow, ...]
     segments: tuple[SegmentInfo, ...]
     family: tuple[str, ...] = ()
+    unreadable: tuple[UnreadableRow, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -401,6 +419,7 @@ class Batch(NamedTuple):
     drop_checkpoints: tuple[tuple[str, str], ...] = ()  # ns, id
     drop_writes: tuple[tuple[str, str, int], ...] = ()  # ns, checkpoint id, seq
     hide_checkpoints: tuple[tuple[str, str], ...] = ()  # ns, id
+    drop_unreadable: tuple[UnreadableRow, ...] = ()
     bump: bool = False
     entry: Entry | None = None
     touch: Touch | None = None

@@ -143,12 +143,25 @@ def entry_of(thread: str, checkpoints: Sequence[StoredCheckpoint], now: int) -> 
         State.SUSPENDED if is_waiting else State.ACTIVE,
         min(times, default=now),
         max(times, default=now),
-        labels=tuple(sorted(_said(_shown(heads[-1].row), {}))) if heads else (),
+        labels=tuple(sorted(_said(shown(heads[-1].row), {}))) if heads else (),
         waits_at=heads[-1].row.id if is_waiting else None,
     )
 
 
-def _shown(row: CheckpointRow) -> dict[str, Any]:
+def fits(entry: Entry, waits_at: str | None) -> bool:
+    """Whether an entry is that of a thread with checkpoints where an interrupt waits, or none."""
+    if entry.waits_at != waits_at or entry.state in (State.CREATED, State.DELETED):
+        return False
+    return entry.state == State.FORKED or (entry.state == State.SUSPENDED) == bool(waits_at)
+
+
+def put_right(touch: Touch) -> Touch:
+    """What `of_rows` tells, also of a thread whose entry is wrong in any way."""
+    over = (move(Cause.INTERRUPT, AFTER_ALL), *touch.moves)
+    return touch._replace(moves=over) if touch.moves else touch
+
+
+def shown(row: CheckpointRow) -> dict[str, Any]:
     """The metadata as people see it, which is exact enough for labels."""
     try:
         found = json.loads(row.metadata)

@@ -16,7 +16,7 @@ from langgraph.checkpoint.base import writes_sort_key
 from threadkeep.codec import Codec
 from threadkeep.engine import checksum
 from threadkeep.engine.exact import same
-from threadkeep.engine.model import Child, WriteRow
+from threadkeep.engine.model import CheckpointRow, Child, WriteRow
 from threadkeep.engine.refs import Ref, from_wire, to_wire
 from threadkeep.errors import CorruptionError
 
@@ -139,6 +139,11 @@ def unpack_writes(row: WriteRow) -> list[Write]:
         ) from exc
 
 
+def counts_for(row: WriteRow, child: Child | CheckpointRow) -> bool:
+    """Whether the writes led to the child: its run made them, or had loaded them."""
+    return row.run == child.run or row.seq <= child.seen
+
+
 def counting(rows: Sequence[WriteRow], child: Child | None) -> list[Write]:
     """The writes of a checkpoint that count, in the order LangGraph applies them.
 
@@ -149,7 +154,7 @@ def counting(rows: Sequence[WriteRow], child: Child | None) -> list[Write]:
     chosen: dict[tuple[str, int], Write] = {}
     began: dict[str, list[WriteRow]] = {}
     for row in rows:
-        if child is not None and row.run != child.run and row.seq > child.seen:
+        if child is not None and not counts_for(row, child):
             continue
         writes = unpack_writes(row)
         torn = any(r.run != row.run and r.seq > row.seen for r in began.get(row.task_id, ()))

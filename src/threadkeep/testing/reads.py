@@ -54,6 +54,11 @@ MIXED_IDS = (
 )
 
 
+def _without_keyframes(rows: ThreadRows) -> ThreadRows:
+    checkpoints = tuple([replace(stored, keyframe=None) for stored in rows.checkpoints])
+    return replace(rows, checkpoints=checkpoints)
+
+
 class ReadContract(Contract):
     """`ReadCheckpoint`, `ReadSegments`, `ReadPath`, `ReadThread`, `FindThreads` and sizes."""
 
@@ -274,6 +279,19 @@ class ReadContract(Contract):
         places = [(p.log, p.start, p.count, p.size) for p in rows.segments]
         assert places == [(1, 0, 2, 4), (1, 2, 1, len(segment(2).data)), (2, 3, 1, 5)]
         assert (rows.generation, rows.deleted_at) == (1, 0)
+
+    def test_a_careful_read_of_sound_rows_leaves_nothing_out(self) -> None:
+        """With `skip` a `ReadThread` gives the same rows; only keyframes may be missing."""
+        self.put(
+            segments=(segment(0, 2),),
+            checkpoints=(checkpoint(1), checkpoint(2, 1, exact=b"e"), checkpoint(1, ns="child")),
+            writes=(write(2), write(2, run=5), write(9), write(1, ns="child")),
+        )
+        found = self.one(ReadThread(THREAD, skip=True))
+        plain = self.rows()
+        assert plain.checkpoints
+        assert _without_keyframes(found) == _without_keyframes(plain)
+        assert self.one(ReadThread("nobody", skip=True)) == ThreadRows(0, 0, (), (), ())
 
     def test_found_threads_hold_checkpoints(self) -> None:
         """Threads that hold checkpoints, hidden ones count, ascending, page by page."""

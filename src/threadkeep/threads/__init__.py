@@ -8,6 +8,7 @@ same operation serves it.
 from threadkeep.differences import Change, ChannelDiff, DiffSide, StateDiff, TextEdit
 from threadkeep.engine.labels import Mark
 from threadkeep.engine.operations.merging import Merge, MergeConflict
+from threadkeep.repairs import RepairedThread, RepairReport
 from threadkeep.threads.adopting import Adopting
 from threadkeep.threads.branches import BranchCheckpoint, Branches, Branching
 from threadkeep.threads.diff import Comparing
@@ -15,6 +16,7 @@ from threadkeep.threads.exchanging import Exchanging
 from threadkeep.threads.forks import Forks
 from threadkeep.threads.info import ThreadInfo, ThreadPage
 from threadkeep.threads.registry import Registry
+from threadkeep.threads.repairing import Repairing
 from threadkeep.threads.retention import Collected, GcReport, Retaining
 from threadkeep.threads.syncing import Syncing
 from threadkeep.threads.versions import ChannelVersion, Versions
@@ -37,6 +39,8 @@ __all__ = [
     "Mark",
     "Merge",
     "MergeConflict",
+    "RepairReport",
+    "RepairedThread",
     "StateDiff",
     "Synced",
     "TextEdit",
@@ -47,6 +51,15 @@ __all__ = [
 
 
 class Threads(
-    Registry, Branching, Comparing, Versions, Forks, Retaining, Exchanging, Adopting, Syncing
+    Registry,
+    Branching,
+    Comparing,
+    Versions,
+    Forks,
+    Retaining,
+    Exchanging,
+    Adopting,
+    Syncing,
+    Repairing,
 ):
     """The threads of a store; each method has an `a` twin that is awaited."""

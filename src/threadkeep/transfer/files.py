@@ -35,7 +35,7 @@ def replacing(file: Path) -> Iterator[Path]:
         with told(file):
             _sync(beside)
             beside.replace(file)
-            _sync_folder(file.parent)
+            sync_folder(file.parent)
     finally:
         for left in (beside, *(beside.with_name(beside.name + end) for end in _BESIDE)):
             with suppress(OSError):
@@ -69,7 +69,7 @@ def _sync(file: Path) -> None:
         os.close(descriptor)
 
 
-def _sync_folder(folder: Path) -> None:
+def sync_folder(folder: Path) -> None:
     """Make the new name last; some systems cannot do that with a folder."""
     with suppress(OSError):
         descriptor = os.open(folder, os.O_RDONLY)

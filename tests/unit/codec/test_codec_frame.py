@@ -20,6 +20,7 @@ from threadkeep.errors import (
     InvalidArgumentError,
     NewerFormatError,
     UnserializableError,
+    WrongKeyError,
 )
 
 OFF = Compression(level=0)
@@ -123,7 +124,7 @@ def test_a_newer_version_and_unknown_flags_are_told_apart_from_damage() -> None:
 def test_an_encrypted_frame_asks_for_the_key() -> None:
     for flags in (ENCRYPTED, ENCRYPTED | COMPRESSED):
         head = bytes((MAGIC, VERSION << 4 | flags))
-        with pytest.raises(CorruptionError, match="encrypted, and no key"):
+        with pytest.raises(WrongKeyError, match="encrypted, and no key"):
             unpack(sealed(head, b"\x01a\x01b\x01c..."))
 
 

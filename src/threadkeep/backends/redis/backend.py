@@ -29,7 +29,7 @@ from threadkeep.backends.redis.clients import (
     Source,
 )
 from threadkeep.backends.redis.entries import copy_arguments, generation_of
-from threadkeep.backends.redis.failures import DRIVER_ERRORS, lost, mapped, passes, refused
+from threadkeep.backends.redis.failures import DAMAGED, DRIVER_ERRORS, lost, mapped, passes, refused
 from threadkeep.backends.redis.keys import beginning_of, index_of, keys_of
 from threadkeep.backends.redis.lives import NEVER, Lives
 from threadkeep.backends.redis.reads import Inquiry, Question, inquiry, is_of_thread, words_of
@@ -51,6 +51,7 @@ from threadkeep.engine.model import (
     ReadThread,
 )
 from threadkeep.errors import (
+    CorruptionError,
     InvalidArgumentError,
     StaleThreadError,
     ThreadExistsError,
@@ -120,7 +121,7 @@ class AsyncRedisBackend:
         for some, answers in zip(by_thread.values(), await self._sent(calls), strict=True):
             rest = iter(answers)
             for at in some:
-                replies[at] = inquiries[at].reply([next(rest) for _ in inquiries[at].questions])
+                replies[at] = _made(inquiries[at], [next(rest) for _ in inquiries[at].questions])
         return replies
 
     def _reading(self, thread: str, questions: Sequence[Question]) -> Call:
@@ -350,6 +351,16 @@ class AsyncRedisBackend:
             yield
         except DRIVER_ERRORS as error:
             raise mapped(error, self._settings.server) from error
+
+
+def _made(asked: Inquiry, answers: Sequence[Any]) -> Any:
+    """The reply. Raises CorruptionError where rows are not what they were."""
+    try:
+        return asked.reply(answers)
+    except (ValueError, IndexError, KeyError, TypeError) as error:
+        raise CorruptionError(
+            f"A row of thread {asked.thread!r} cannot be read: {error}", hint=DAMAGED
+        ) from error
 
 
 class RedisBackend(BlockingFace[AsyncRedisBackend]):

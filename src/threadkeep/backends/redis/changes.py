@@ -51,6 +51,7 @@ def batch_arguments(batch: Batch) -> list[Word]:
         *_counted([(place(*key),) for key in batch.drop_checkpoints]),
         *_counted([(_row_place(*key),) for key in batch.drop_writes]),
         *_counted([(place(*key),) for key in batch.hide_checkpoints]),
+        *_counted([(row.table, row.key) for row in batch.drop_unreadable]),
         int(batch.bump),
         *arguments(batch),
     ]

@@ -207,6 +207,19 @@ local function hide_checkpoints()
     end
 end
 
+-- Arguments: which key a member is of, and the member as it is.
+local function drop_unreadable()
+    local keys = {checkpoints = ROWS, writes = WRITES, children = CHILDREN, segments = PLACES}
+    for _ = 1, tonumber(take()) do
+        local table_, member = take(), take()
+        if table_ == 'data' then
+            redis.call('HDEL', DATA, member)
+        else
+            redis.call('ZREM', keys[table_], member)
+        end
+    end
+end
+
 local refusal = check_thread() or check_fences()
 if refusal then
     return refusal
@@ -237,6 +250,7 @@ for _ = 1, tonumber(take()) do
 end
 drop_writes()
 hide_checkpoints()
+drop_unreadable()
 redis.call('HINCRBY', THREAD, 'generation', take())
 local before = state_now()
 if take() == '1' then

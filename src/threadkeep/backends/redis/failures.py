@@ -16,6 +16,7 @@ from threadkeep.errors import (
     BackendError,
     ClosedError,
     ConflictError,
+    CorruptionError,
     DiskFullError,
     InvalidArgumentError,
     ReadOnlyError,
@@ -68,6 +69,8 @@ _MEANINGS: dict[str, tuple[type[ThreadkeepError], str]] = {
     "CROSSSLOT": (InvalidArgumentError, "This is a cluster: write redis+cluster://host:port."),
     "WRONGTYPE": (BackendError, "Another program uses keys of these names: give another prefix."),
 }
+DAMAGED = "`threadkeep check URL` says what is damaged, `threadkeep repair` takes it out."
+_TORN = ": attempt to "  # what Lua says where a member lacks what every member has
 _CODE = re.compile(rf"(?:^|[\s-])({'|'.join(_MEANINGS)})\b")
 _NAMED: tuple[tuple[type[Exception], str], ...] = (
     (exceptions.MasterDownError, "MASTERDOWN"),
@@ -152,6 +155,8 @@ def _meaning(error: Exception) -> tuple[type[ThreadkeepError], str]:
     code = _code(error)
     if code:
         return _MEANINGS[code]
+    if isinstance(error, exceptions.ResponseError) and _TORN in str(error):
+        return CorruptionError, DAMAGED
     if _is_crowded(error):
         return UnreachableError, "Raise max_connections, or look for what keeps them busy."
     if isinstance(error, _LOST):

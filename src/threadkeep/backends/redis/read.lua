@@ -207,6 +207,28 @@ function READS.thread()
     return {generation, deleted_at, rows, keys, keyframes.flat, writes, places, sizes}
 end
 
+-- The same without looking into any row: without keyframes, with what makes checkpoints children,
+-- and with data (its place and itself in turn) that no segment has.
+function READS.bare()
+    local generation, deleted_at = state()
+    local sizes, known, stray = {}, {}, {}
+    local places = redis.call('ZRANGEBYLEX', PLACES, '-', '+')
+    for number, segment in ipairs(places) do
+        local field = string.sub(segment, 1, 16)
+        known[field] = true
+        sizes[number] = redis.call('HSTRLEN', DATA, field)
+    end
+    for _, field in ipairs(redis.call('HKEYS', DATA)) do
+        if not known[field] then
+            stray[#stray + 1], stray[#stray + 2] = field, redis.call('HGET', DATA, field)
+        end
+    end
+    return {
+        generation, deleted_at, redis.call('ZRANGEBYLEX', ROWS, '-', '+'),
+        redis.call('ZRANGEBYLEX', WRITES, '-', '+'),
+        redis.call('ZRANGEBYLEX', CHILDREN, '-', '+'), places, sizes, stray}
+end
+
 -- Whether the thread is there, and how many checkpoints, writes, segments and data it has.
 function READS.counts()
     return {

@@ -13,6 +13,7 @@ from operator import attrgetter
 from typing import Any, NamedTuple
 
 from threadkeep.backends.children import first_children
+from threadkeep.backends.redis import careful
 from threadkeep.backends.redis.entries import unpack_entry
 from threadkeep.backends.redis.packing import pack_number, pack_text, place
 from threadkeep.backends.redis.rows import (
@@ -138,6 +139,13 @@ def _pairs(flat: Sequence[bytes]) -> Iterator[tuple[bytes, bytes]]:
 
 
 def _thread(read: ReadThread) -> Inquiry:
+    if read.skip:
+        return Inquiry(
+            read.thread,
+            (Question("bare"),),
+            lambda answers: careful.thread_rows(read.thread, answers[0]),
+        )
+
     def reply(answers: Sequence[Any]) -> ThreadRows:
         ((generation, deleted_at, members, keys, flat, writes, places, sizes),) = answers
         rows = [unpack_checkpoint(member) for member in members]

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from threadkeep.backends.sqlite import additions, registry
+from threadkeep.backends.sqlite import additions, careful, registry
 from threadkeep.backends.sqlite.ids import pack_id, unpack_id
 from threadkeep.backends.sqlite.reads import read_thread_head
 from threadkeep.engine.entries import EntryFence
@@ -69,6 +69,8 @@ def _apply(db: sqlite3.Connection, batch: Batch) -> None:
         registry.replace_entry(db, number, batch.entry)
     additions.add(db, batch)
     _drop_rows(db, number, batch)
+    for row in batch.drop_unreadable:
+        careful.drop(db, number, heap, row)
     if batch.bump:
         db.execute(_BUMP, (number, number))
 

@@ -13,10 +13,10 @@ import math
 from functools import lru_cache
 from itertools import groupby
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar
 
 from threadkeep.backends.children import first_children
-from threadkeep.backends.sqlite import damage, metadata, registry
+from threadkeep.backends.sqlite import careful, damage, metadata, registry
 from threadkeep.backends.sqlite.failures import DAMAGED
 from threadkeep.backends.sqlite.ids import pack_id, unpack_id
 from threadkeep.engine.entries import CountThreads, ReadEntry, SearchThreads
@@ -40,6 +40,7 @@ from threadkeep.engine.model import (
     ThreadRows,
     ThreadSize,
     ThreadState,
+    UnreadableRow,
     WriteRow,
 )
 from threadkeep.errors import CorruptionError
@@ -48,6 +49,7 @@ if TYPE_CHECKING:
     import sqlite3
     from collections.abc import Callable, Iterator, Mapping
 
+T = TypeVar("T")
 _Row: TypeAlias = tuple[Any, ...]
 
 _COLUMNS = (
@@ -186,6 +188,16 @@ class _Finder:
             segment = _segment(row.key_log, found) if found else None
             self._keyframes[place] = segment if segment and segment.stop > row.key_pos else None
         return self._keyframes[place]
+
+
+class _CarefulFinder(_Finder):
+    """One for whom a keyframe that cannot be read is none."""
+
+    def _keyframe(self, row: CheckpointRow) -> Segment | None:
+        try:
+            return super()._keyframe(row)
+        except CorruptionError:
+            return None
 
 
 _WRITES = """
@@ -339,13 +351,13 @@ def _fits(value: float) -> bool:
 
 # -- housekeeping --------------------------------------------------------------------
 
-_ALL_ROWS = f"SELECT {_COLUMNS} FROM tk_checkpoints c WHERE thread = ? ORDER BY ns, id"
+_ALL_ROWS = f"SELECT {{key}}, {_COLUMNS} FROM tk_checkpoints c WHERE thread = ? ORDER BY ns, id"
 _ALL_WRITES = """
-SELECT ns, checkpoint, seq, run, seen, task, path, body FROM tk_writes
+SELECT {key}, ns, checkpoint, seq, run, seen, task, path, body FROM tk_writes
 WHERE thread = ? ORDER BY ns, checkpoint, seq
 """
 _ALL_SEGMENTS = """
-SELECT log, start, count, length(data) FROM tk_segments WHERE thread = ? ORDER BY log, start
+SELECT {key}, log, start, count, length(data) FROM tk_segments WHERE thread = ? ORDER BY log, start
 """
 
 
@@ -354,24 +366,39 @@ _FAMILY = "SELECT thread FROM tk_threads WHERE heap = ? AND number <> ? ORDER BY
 
 def _thread(db: sqlite3.Connection, read: ReadThread) -> ThreadRows:
     number, generation, deleted_at, heap = read_thread_head(db, read.thread)
-    rows = [_checkpoint_row(row) for row in db.execute(_ALL_ROWS, (number,))]
+    rows, broken = _rows(db, read, "checkpoints", (_ALL_ROWS, number), _checkpoint_row)
+    all_writes, more = _rows(db, read, "writes", (_ALL_WRITES, number), _write_row)
+    places, others = _rows(db, read, "segments", (_ALL_SEGMENTS, heap), _place)
     children = first_children(rows)
     writes = {
         key: tuple(group)
-        for key, group in groupby(
-            map(_write_row, db.execute(_ALL_WRITES, (number,))),
-            key=attrgetter("ns", "checkpoint_id"),
-        )
+        for key, group in groupby(all_writes, key=attrgetter("ns", "checkpoint_id"))
     }
-    finder = _Finder(db, read.thread, number or 0, heap)
+    finder = (_CarefulFinder if read.skip else _Finder)(db, read.thread, number or 0, heap)
     checkpoints = tuple(
         finder.completed(row, writes.pop((row.ns, row.id), ()), children.get((row.ns, row.id)))
         for row in rows
     )
     orphans = tuple(row for group in writes.values() for row in group)
-    places = tuple(map(_place, db.execute(_ALL_SEGMENTS, (heap,))))
     family = tuple([name for (name,) in db.execute(_FAMILY, (heap, number))])
-    return ThreadRows(generation, deleted_at, checkpoints, orphans, places, family)
+    unreadable = (*broken, *more, *others)
+    return ThreadRows(
+        generation, deleted_at, checkpoints, orphans, tuple(places), family, unreadable
+    )
+
+
+def _rows(
+    db: sqlite3.Connection,
+    read: ReadThread,
+    table: str,
+    statement: tuple[str, int | None],
+    make: Callable[[_Row], T],
+) -> tuple[list[T], list[UnreadableRow]]:
+    """All rows of a table that are of a thread, and those that cannot be made records."""
+    if read.skip:
+        return careful.rows(db, table, statement, make)
+    sql, number = statement
+    return [make(row) for row in db.execute(sql.replace("{key}, ", ""), (number,))], []
 
 
 _FIND = """

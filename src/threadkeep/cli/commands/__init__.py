@@ -19,6 +19,7 @@ from threadkeep.cli.commands import import_ as import_
 from threadkeep.cli.commands import merge as merge
 from threadkeep.cli.commands import migrate as migrate
 from threadkeep.cli.commands import pin as pin
+from threadkeep.cli.commands import repair as repair
 from threadkeep.cli.commands import restore as restore
 from threadkeep.cli.commands import set as set  # noqa: A004 - a command like the others
 from threadkeep.cli.commands import show as show

@@ -14,13 +14,13 @@ from threadkeep.cli.app import Panel, command
 from threadkeep.cli.parameters import AsJson, Url, UrlArgument
 from threadkeep.cli.stores import reading, shown, url_of
 from threadkeep.cli.terminal import Output, Told, clean
-from threadkeep.engine.operations.inspection import CheckReport, Finding
+from threadkeep.engine.operations.checking import CheckReport, Finding
 from threadkeep.errors import CorruptionError
 
 
 @command(Panel.STORE, "threadkeep check threads.db")
 def check(store: UrlArgument = None, *, url: Url = None, as_json: AsJson = False) -> int:
-    """Verify every checksum, reference and span. Exit code 0: sound, 1: damaged."""
+    """Verify every checksum, reference and span. Exit code 0: sound (or notes), 1: damaged."""
     place, output = url_of(url, store), Output(as_json=as_json)
     before = _stamps(place)
     with output.progress() as told:
@@ -29,13 +29,17 @@ def check(store: UrlArgument = None, *, url: Url = None, as_json: AsJson = False
             # Somebody wrote meanwhile, and what was read may be of two states.
             report = _report(place, told)
     verdict = "sound" if report.ok else f"{len(report.findings)} findings"
+    if report.notes:
+        verdict += f", {len(report.notes)} notes"
     document = {
         "store": shown(place),
         "ok": report.ok,
         "threads": report.threads,
         "findings": [asdict(finding) for finding in report.findings],
+        "notes": [asdict(note) for note in report.notes],
     }
-    lines = [clean(str(finding)) for finding in report.findings]
+    lines = [clean(f"{finding.kind}: {finding}") for finding in report.findings]
+    lines += [clean(f"note: {note}") for note in report.notes]
     output.tell(document, *lines, f"{shown(place)}: {report.threads} threads, {verdict}")
     return 0 if report.ok else 1
 

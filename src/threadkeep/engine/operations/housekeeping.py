@@ -190,8 +190,10 @@ def nothing_new(family: Iterable[ThreadRows]) -> RowsFence:
     """Holds as long as nobody of these adds a row."""
     checkpoints = writes = 0
     for rows in family:
-        checkpoints += len(rows.checkpoints)
+        tables = [row.table for row in rows.unreadable]
+        checkpoints += len(rows.checkpoints) + tables.count("checkpoints")
         writes += sum([len(s.writes) for s in rows.checkpoints]) + len(rows.orphans)
+        writes += tables.count("writes")
     return RowsFence(checkpoints, writes)
 
 
@@ -222,26 +224,28 @@ def positions(
     others: Iterable[ThreadRows],
 ) -> dict[int, list[Span]]:
     """All positions that rows refer to, by log, in order and apart; of other threads all."""
-    spans = list(_spans(lineage, kept, orphans))
+    spans = list(spans_of(lineage, kept, orphans))
     for rows in others:
         theirs = Lineage(rows.checkpoints)
-        spans += _spans(theirs, theirs.stored, rows.orphans)
-    return _by_log(spans)
+        spans += spans_of(theirs, theirs.stored, rows.orphans)
+    return by_log(spans)
 
 
 def referred(lineage: Lineage, orphans: Iterable[WriteRow]) -> dict[int, list[Span]]:
     """All positions that a thread's own rows refer to, by log."""
-    return _by_log(_spans(lineage, lineage.stored, orphans))
+    return by_log(spans_of(lineage, lineage.stored, orphans))
 
 
-def _by_log(spans: Iterable[Span]) -> dict[int, list[Span]]:
-    by_log: dict[int, list[Span]] = {}
+def by_log(spans: Iterable[Span]) -> dict[int, list[Span]]:
+    """The positions, those of each log in order and apart."""
+    found: dict[int, list[Span]] = {}
     for span in covering(spans):
-        by_log.setdefault(span.log, []).append(span)
-    return by_log
+        found.setdefault(span.log, []).append(span)
+    return found
 
 
-def _spans(lineage: Lineage, kept: Iterable[Key], orphans: Iterable[WriteRow]) -> Iterator[Span]:
+def spans_of(lineage: Lineage, kept: Iterable[Key], orphans: Iterable[WriteRow]) -> Iterator[Span]:
+    """All positions that these checkpoints and writes refer to. Raises CorruptionError."""
     for place in kept:
         read, key = lineage.manifest(place)
         yield Span(key.log, key.pos, key.pos + 1)

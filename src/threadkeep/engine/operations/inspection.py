@@ -1,12 +1,13 @@
-"""Looking into the store: what takes how much, and whether all of it is sound.
+"""Looking into the store: what takes how much.
 
-Both go thread by thread, so that nothing large is held and progress can be shown.
+Only that lives here; whether it is sound is `checking`'s to say. Invariant: it goes thread by
+thread, so that nothing large is held.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import accumulate
@@ -17,30 +18,24 @@ from threadkeep.codec.references import references
 from threadkeep.engine import elements
 from threadkeep.engine.calls import Operation, fetch, fetch_segments
 from threadkeep.engine.elements import Elements
-from threadkeep.engine.manifest import Manifest
 from threadkeep.engine.model import (
     HIDDEN,
-    CheckpointRow,
     FindThreads,
-    ReadDamage,
     ReadSizes,
     ReadThread,
     Segment,
     Sizes,
     Span,
-    StoredCheckpoint,
     ThreadRows,
     ThreadSize,
-    WriteRow,
 )
-from threadkeep.engine.operations.context import NO_CODEC, Engine, Keyframes, read_manifest
+from threadkeep.engine.operations.context import NO_CODEC, Keyframes, read_manifest
 from threadkeep.engine.refs import Cell, Inline, Ref, Run, covering
-from threadkeep.engine.rows import unpack_metadata, unpack_writes
-from threadkeep.errors import CodecError, CorruptionError, ThreadkeepError
+from threadkeep.engine.rows import unpack_writes
 
 _PAGE = 256
-_EVERYTHING = 2**62
-_LOOKS = 3
+EVERYTHING = 2**62
+"""Behind every position of a log."""
 
 
 # -- how much ------------------------------------------------------------------------
@@ -118,7 +113,7 @@ def stats() -> Operation[Stats]:
 def _thread_stats(size: ThreadSize) -> Operation[ThreadStats]:
     reply = yield from fetch(ReadThread(size.thread))
     rows = cast("ThreadRows", reply)
-    segments = yield from _all_segments(size.thread, rows)
+    segments = yield from all_segments(size.thread, rows)
     logs = _Logs(segments)
     channels: dict[str, set[Span]] = {}
     known: Keyframes = {}
@@ -143,8 +138,9 @@ def _thread_stats(size: ThreadSize) -> Operation[ThreadStats]:
     )
 
 
-def _all_segments(thread: str, rows: ThreadRows) -> Operation[list[Segment]]:
-    spans = tuple(Span(log, 0, _EVERYTHING) for log in sorted({s.log for s in rows.segments}))
+def all_segments(thread: str, rows: ThreadRows) -> Operation[list[Segment]]:
+    """The segments of all logs of a thread, with their data."""
+    spans = tuple(Span(log, 0, EVERYTHING) for log in sorted({s.log for s in rows.segments}))
     return (yield from fetch_segments(thread, spans))
 
 
@@ -218,200 +214,5 @@ def _sum(logs: Mapping[int, _Sums], spans: Iterable[Span]) -> int:
 
 def _covers(spans: Sequence[Span], log: int, pos: int) -> bool:
     """Whether one of the spans, which are in order and apart, holds the position."""
-    at = bisect_right(spans, (log, pos, _EVERYTHING)) - 1
+    at = bisect_right(spans, (log, pos, EVERYTHING)) - 1
     return at >= 0 and spans[at].log == log and pos < spans[at].stop
-
-
-# -- whether it is sound -------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """Something broken, and where. An empty place is the store itself."""
-
-    problem: str
-    thread: str | None = None
-    namespace: str | None = None
-    checkpoint: str | None = None
-
-    def __str__(self) -> str:
-        names = ("thread", "namespace", "checkpoint")
-        place = ", ".join(f"{n} {v!r}" for n in names if (v := getattr(self, n)))
-        return f"{place}: {self.problem}" if place else self.problem
-
-
-@dataclass(frozen=True, slots=True)
-class CheckReport:
-    """How many threads were looked at, and all that is broken."""
-
-    threads: int
-    findings: tuple[Finding, ...]
-
-    @property
-    def ok(self) -> bool:
-        """Whether nothing is broken."""
-        return not self.findings
-
-
-def damage() -> Operation[list[Finding]]:
-    """What the store finds wrong with its own files."""
-    reply = yield from fetch(ReadDamage())
-    return [Finding(problem) for problem in cast("list[str]", reply)]
-
-
-def threads_to_check() -> Operation[tuple[list[str], list[Finding]]]:
-    """The threads that hold any row, or all that can be listed; and what was in the way."""
-    try:
-        found = yield from all_sizes()
-    except CorruptionError as exc:
-        return (yield from _all_names([Finding(exc.message)]))
-    return [size.thread for size in found.threads], []
-
-
-def _all_names(findings: list[Finding]) -> Operation[tuple[list[str], list[Finding]]]:
-    names: list[str] = []
-    while True:
-        try:
-            page = yield from fetch(FindThreads(names[-1] if names else None, _PAGE, empty=True))
-        except CorruptionError as exc:
-            return names, [*findings, Finding(f"not all threads can be listed: {exc.message}")]
-        names += page
-        if len(page) < _PAGE:
-            return names, findings
-
-
-def check_thread(engine: Engine, thread: str) -> Operation[list[Finding]]:
-    """Verify every checksum, reference and span of a thread.
-
-    The store may be written while it is read: what is told was found at every look.
-    """
-    findings = yield from _look(engine, thread)
-    for _ in range(_LOOKS - 1):
-        if findings:
-            again = yield from _look(engine, thread)
-            findings = [finding for finding in findings if finding in again]
-    return findings
-
-
-def _look(engine: Engine, thread: str) -> Operation[list[Finding]]:
-    try:
-        reply = yield from fetch(ReadThread(thread))
-    except CorruptionError as exc:
-        return [Finding(f"its rows cannot be read: {exc.message}", thread)]
-    rows = cast("ThreadRows", reply)
-    segments, findings = yield from _readable_segments(thread, rows)
-    sound, broken = _check_segments(thread, segments)
-    findings += broken
-    findings += _check_places(thread, rows, segments)
-    found = Elements(NO_CODEC, sound)
-    for stored in rows.checkpoints:
-        findings += _check_checkpoint(engine, thread, stored, found)
-    for row in rows.orphans:
-        findings += [
-            Finding(problem, thread, row.ns or None, row.checkpoint_id)
-            for problem in _problems(_write_refs([row]), found)
-        ]
-    return findings
-
-
-def _readable_segments(
-    thread: str, rows: ThreadRows
-) -> Operation[tuple[list[Segment], list[Finding]]]:
-    """All segments, or those of the logs that can be read, and what is wrong with the others."""
-    segments: list[Segment] = []
-    findings: list[Finding] = []
-    try:
-        return (yield from _all_segments(thread, rows)), findings
-    except CorruptionError:
-        pass  # then log by log
-    for log in sorted({place.log for place in rows.segments}):
-        try:
-            segments += yield from fetch_segments(thread, (Span(log, 0, _EVERYTHING),))
-        except CorruptionError as exc:
-            findings.append(Finding(f"log {log} cannot be read: {exc.message}", thread))
-    return segments, findings
-
-
-def _check_segments(
-    thread: str, segments: Iterable[Segment]
-) -> tuple[list[Segment], list[Finding]]:
-    """The segments that can be opened, and what is wrong with the others."""
-    sound, findings = [], []
-    stop: dict[int, int] = {}
-    for segment in segments:
-        where = f"segment {segment.start} of log {segment.log}"
-        if segment.start < stop.get(segment.log, 0):
-            findings.append(Finding(f"{where} overlaps the one before", thread))
-        stop[segment.log] = segment.stop
-        try:
-            count = len(unpack(segment.data))
-        except CodecError as exc:
-            findings.append(Finding(f"{where}: {exc.message}", thread))
-            continue
-        if count != segment.count:
-            findings.append(Finding(f"{where} holds {count} elements, not {segment.count}", thread))
-            continue
-        sound.append(segment)
-    return sound, findings
-
-
-def _check_places(thread: str, rows: ThreadRows, segments: list[Segment]) -> list[Finding]:
-    there = {(s.log, s.start, s.count) for s in segments}
-    return [
-        Finding(f"segment {s.start} of log {s.log} cannot be read", thread)
-        for s in rows.segments
-        if (s.log, s.start, s.count) not in there
-    ]
-
-
-def _check_checkpoint(
-    engine: Engine, thread: str, stored: StoredCheckpoint, found: Elements
-) -> Iterator[Finding]:
-    row = stored.row
-    for problem in _checkpoint_problems(engine, row, stored, found):
-        yield Finding(problem, thread, row.ns or None, row.id)
-
-
-def _checkpoint_problems(
-    engine: Engine, row: CheckpointRow, stored: StoredCheckpoint, found: Elements
-) -> Iterator[str]:
-    try:
-        read, _ = read_manifest(stored)
-    except ThreadkeepError as exc:
-        yield exc.message
-        read = Manifest(0)
-    try:
-        unpack_metadata(row.metadata, row.exact, engine.codec)
-    except (ThreadkeepError, ValueError) as exc:
-        yield f"metadata: {exc}"
-    refs = [(f"channel {n!r}", e.ref) for n, e in read.entries.items() if e.ref is not None]
-    yield from _problems(refs, found)
-    yield from _problems(_write_refs(stored.writes), found)
-
-
-def _write_refs(rows: Iterable[WriteRow]) -> Iterator[tuple[str, Ref | str]]:
-    for row in rows:
-        try:
-            writes = unpack_writes(row)
-        except ThreadkeepError as exc:
-            yield f"writes of task {row.task_id!r}", exc.message
-            continue
-        for write in writes:
-            yield f"write to {write.channel!r} of task {row.task_id!r}", write.ref
-
-
-def _problems(refs: Iterable[tuple[str, Ref | str]], found: Elements) -> Iterator[str]:
-    """What of the references cannot be read."""
-    for name, ref in refs:
-        if isinstance(ref, str):
-            yield f"{name}: {ref}"
-            continue
-        missing = found.missing(ref.needs)
-        if missing:
-            places = ", ".join(f"{s.start} to {s.stop} of log {s.log}" for s in missing)
-            yield f"{name}: elements {places} are missing"
-        elif isinstance(ref, Cell):
-            try:
-                found.raw(ref.log, ref.pos)
-            except ThreadkeepError as exc:
-                yield f"{name}: {exc.message}"

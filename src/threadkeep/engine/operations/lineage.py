@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, TypeAlias
 from langgraph.checkpoint.serde.types import _DeltaSnapshot
 
 from threadkeep.codec.format import OBJECT, Tag
+from threadkeep.engine import registry
 from threadkeep.engine.calls import Operation, fetch_segments
 from threadkeep.engine.elements import Elements
 from threadkeep.engine.held import Keyframe
@@ -21,7 +22,7 @@ from threadkeep.engine.model import Child, StoredCheckpoint
 from threadkeep.engine.operations.context import NO_CODEC, Engine, Keyframes, read_manifest
 from threadkeep.engine.refs import Cell, Inline, Ref, covering
 from threadkeep.engine.rows import counting, unpack_metadata
-from threadkeep.errors import ThreadkeepError
+from threadkeep.errors import ThreadkeepError, UnknownTypeError
 from threadkeep.langgraph_names import DELTA_COUNTERS, is_internal
 
 Key: TypeAlias = tuple[str, str]  # namespace and checkpoint id
@@ -81,7 +82,7 @@ class Lineage:
             above = self.above(at)
             if above is None:
                 break
-            seed = self._value(above, channel)
+            seed = self.value(above, channel)
             if seed is not None:
                 self._origins[at, channel] = _Origin(written=False, seed=seed)
                 break
@@ -101,10 +102,11 @@ class Lineage:
             while above is not None and (above, channel) not in met:
                 met.add((above, channel))
                 found.add(above)
-                above = None if self._value(above, channel) is not None else self.above(above)
+                above = None if self.value(above, channel) is not None else self.above(above)
         return found
 
-    def _value(self, key: Key, channel: str) -> Ref | None:
+    def value(self, key: Key, channel: str) -> Ref | None:
+        """Where the channel's value lies; None where it has none there."""
         entry = self.manifest(key)[0].entries.get(channel)
         return None if entry is None else entry.ref
 
@@ -123,10 +125,33 @@ def needed(
 ) -> Operation[set[Key]]:
     """The ancestors that DeltaChannels of the kept checkpoints are rebuilt through.
 
+    Raises:
+        CorruptionError, UnknownTypeError: a row that tells cannot be read.
+    """
+    return lineage.ancestors((yield from searches(engine, thread, lineage, keep)))
+
+
+def searches(
+    engine: Engine,
+    thread: str,
+    lineage: Lineage,
+    keep: Iterable[Key],
+    elements: Elements | None = None,
+) -> Operation[list[Search]]:
+    """The DeltaChannels of some checkpoints that have no value there.
+
     A channel without a value may be a DeltaChannel or just empty. It is one if the
     metadata counts it (LangGraph does, from its first write to its next snapshot). Where
     nothing is counted, it is one if a write to it led to a checkpoint without a value,
     which no other channel does, or if the nearest value on its path is a snapshot.
+
+    Args:
+        engine: the parts.
+        thread: its id.
+        lineage: its checkpoints.
+        keep: those that are asked about.
+        elements: the thread's elements as far as they are sound; None: they are read, and one
+            that cannot be read may be a snapshot.
 
     Raises:
         CorruptionError, UnknownTypeError: a row that tells cannot be read.
@@ -142,14 +167,13 @@ def needed(
             elif not is_internal(channel):
                 origins[key, channel] = lineage.origin((key, channel))
     seeds = {o.seed for o in origins.values() if o.seed is not None and not o.written}
-    snapshots = yield from snapshots_among(engine, thread, seeds)
-    sure += [search for search, o in origins.items() if o.written or o.seed in snapshots]
-    return lineage.ancestors(sure)
+    snapshots = yield from snapshots_among(engine, thread, seeds, elements)
+    return sure + [search for search, o in origins.items() if o.written or o.seed in snapshots]
 
 
 def _empty_channels(lineage: Lineage, key: Key) -> list[str]:
-    """The channels that have a version but no value, where there is an ancestor to look at."""
-    if lineage.above(key) is None:
+    """The channels that have a version but no value, where there was an ancestor to look at."""
+    if lineage.stored[key].row.parent is None:
         return []
     entries = lineage.manifest(key)[0].entries
     return [channel for channel, entry in entries.items() if entry.is_empty]
@@ -157,27 +181,46 @@ def _empty_channels(lineage: Lineage, key: Key) -> list[str]:
 
 def counted_channels(engine: Engine, stored: StoredCheckpoint) -> set[str]:
     """The DeltaChannels that the checkpoint's metadata counts."""
-    metadata = unpack_metadata(stored.row.metadata, stored.row.exact, engine.codec)
+    row = stored.row
+    try:
+        metadata = unpack_metadata(row.metadata, row.exact, engine.codec)
+    except UnknownTypeError:
+        metadata = registry.shown(row)  # (something else in it is of a class of the program)
     return set(metadata.get(DELTA_COUNTERS) or ())
 
 
-def snapshots_among(engine: Engine, thread: str, seeds: set[Ref]) -> Operation[set[Ref]]:
-    """Which of the values are a DeltaChannel's snapshots; one that cannot be read may be."""
+def snapshots_among(
+    engine: Engine, thread: str, seeds: set[Ref], elements: Elements | None = None
+) -> Operation[set[Ref]]:
+    """Which of the values are a DeltaChannel's snapshots; see `searches` for `elements`."""
+    doubtful = elements is None
+    if elements is None:
+        elements = yield from _elements(thread, seeds)
+    return {seed for seed in seeds if _may_be_snapshot(engine, seed, elements, doubtful)}
+
+
+def _elements(thread: str, seeds: set[Ref]) -> Operation[Elements]:
+    """The elements that the values need, as far as they can be read."""
     cells = [seed for seed in seeds if isinstance(seed, Cell)]
     spans = covering([span for cell in cells for span in cell.needs])
     segments = yield from fetch_segments(thread, spans)
     try:
-        elements = Elements(NO_CODEC, segments)
+        return Elements(NO_CODEC, segments)
     except ThreadkeepError:
-        elements = Elements(NO_CODEC)  # then no cell can be read
-    found: set[Ref] = set()
-    for seed in seeds:
-        try:
-            if _is_snapshot(engine, seed, elements):
-                found.add(seed)
-        except ThreadkeepError:
-            found.add(seed)
-    return found
+        return Elements(NO_CODEC)  # then no cell can be read
+
+
+def _may_be_snapshot(
+    engine: Engine,
+    seed: Ref,
+    elements: Elements,
+    doubtful: bool,  # noqa: FBT001 - what is told of one that cannot be read
+) -> bool:
+    """Whether the value is a DeltaChannel's snapshot."""
+    try:
+        return _is_snapshot(engine, seed, elements)
+    except ThreadkeepError:
+        return doubtful
 
 
 def _is_snapshot(engine: Engine, seed: Ref, elements: Elements) -> bool:

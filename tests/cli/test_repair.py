@@ -1,0 +1,100 @@
+"""`threadkeep repair` as a process: what it says, its exit codes, and where what it takes goes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from cli_kit import threadkeep
+from damage_kit import damaging
+from engine_kit import Chain, config
+
+from threadkeep import SqliteSaver
+from threadkeep.quarantine import read_quarantine
+
+
+@pytest.fixture
+def store(tmp_path, monkeypatch):
+    """A file with two threads, one of which is damaged, in the folder to be in."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("TK_URL", raising=False)
+    path = tmp_path / "threads.db"
+    with SqliteSaver(path) as saver:
+        for thread in ("a", "b"):
+            chain = Chain(saver, thread)
+            for number in range(3):
+                chain.put(said=["x" * 200] * number, n=number)
+    damaging("sqlite", None, tmp_path).manifest("a", "00000003")
+    return path
+
+
+def test_a_dry_run_and_then_for_real(store):
+    before = store.read_bytes()
+    code, said, wrong = threadkeep("repair", "--url", "threads.db", "--dry-run")
+    assert (code, wrong) == (0, [])
+    assert said == [
+        "thread 'a': 1 checkpoints would be taken out",
+        "  head: 00000002 (was 00000003)",
+        "threads.db: 2 threads, 1 would be repaired",
+    ]
+    assert store.read_bytes() == before
+    assert threadkeep("check", "threads.db")[0] == 1
+    code, said, wrong = threadkeep("repair", "--url", "threads.db", "--quarantine", "out.tkq")
+    assert (code, wrong) == (0, [])
+    assert said[-1] == "threads.db: 2 threads, 1 repaired; what was taken out is in out.tkq"
+    assert threadkeep("check", "threads.db") == (0, ["threads.db: 2 threads, sound"], [])
+    (taken,) = read_quarantine("out.tkq")
+    assert [row.id for row in taken.whole.checkpoints] == ["00000003"]
+    with SqliteSaver(store) as saver:
+        assert saver.get_tuple(config("a")).checkpoint["channel_values"]["n"] == 1
+
+
+def test_the_file_has_a_name_of_its_own(store):
+    code, said, _ = threadkeep("repair", "a", "--url", "threads.db", "--json")
+    document = json.loads("\n".join(said))
+    assert code == 0
+    assert [file.name for file in store.parent.glob("quarantine-*.tkq")] == [document["file"]]
+    (one,) = document["repaired"]
+    assert one["checkpoints"] == [{"namespace": "", "checkpoint": "00000003"}]
+    assert one["heads"] == [{"namespace": "", "before": "00000003", "after": "00000002"}]
+    assert {finding["kind"] for finding in one["findings"]} == {"checkpoint"}
+    code, said, _ = threadkeep("repair", "--url", "threads.db")
+    assert (code, said) == (0, ["threads.db: 2 threads, sound"])
+    assert len(list(store.parent.glob("quarantine-*.tkq"))) == 1
+
+
+def test_what_is_left_is_exit_code_1(store):
+    db = damaging("sqlite", None, store.parent)
+    db.execute("DELETE FROM tk_threads WHERE thread = ?", "b")
+    code, said, _ = threadkeep("repair", "--url", "threads.db", "--quarantine", "out.tkq")
+    assert code == 1
+    assert any(line.startswith("left: ") and "which is not there" in line for line in said)
+    assert any("restore a backup" in line for line in said)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["absent", "--quarantine", "new.tkq"], "There is no such thread"),
+        (["--quarantine", "threads.db"], "is there already"),
+        (["--quarantine", "absent/new.tkq"], "There is no folder"),
+    ],
+)
+def test_what_cannot_be_done_changes_nothing(store, arguments, told):
+    before = store.read_bytes()
+    code, said, wrong = threadkeep("repair", *arguments, "--url", "threads.db")
+    assert (code, said) == (1 if "absent" in arguments else 2, [])
+    assert told in wrong[0]
+    assert store.read_bytes() == before
+    assert not Path("new.tkq").exists()
+
+
+def test_a_quarantine_file_is_no_backup(store):
+    threadkeep("repair", "--url", "threads.db", "--quarantine", "out.tkq")
+    code, _, wrong = threadkeep("restore", "out.tkq", "new.db")
+    assert code == 2
+    assert "is no backup" in wrong[0]
+    code, _, wrong = threadkeep("backup", "threads.db", "out.tkq")
+    assert code == 2
+    assert len(list(read_quarantine("out.tkq"))) == 1

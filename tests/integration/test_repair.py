@@ -1,0 +1,393 @@
+"""Damage to real rows on every backend: told by kind, taken out, and graphs run on."""
+
+from __future__ import annotations
+
+import operator
+import sqlite3
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Annotated, Any, NamedTuple
+
+import pytest
+from damage_kit import damaging, rows_of
+from engine_kit import everything
+from langgraph.graph import END, START, StateGraph
+from langgraph.types import Command, interrupt
+from typing_extensions import TypedDict
+
+from threadkeep.backends.redis.keys import keys_of
+from threadkeep.backends.sqlite.ids import unpack_id
+from threadkeep.engine.operations.checking import Kind
+from threadkeep.engine.operations.context import read_manifest
+from threadkeep.quarantine import read_quarantine
+from threadkeep.saver import Saver
+
+from .backends import BACKENDS, SHARED, open_backend
+from .places import at
+from .runs import Delta, Plain, story, told
+
+LONG = "x" * 3000
+
+
+class State(TypedDict, total=False):
+    log: Annotated[list[str], operator.add]
+    text: str
+
+
+def graph(saver: Any) -> Any:
+    def step(state: State) -> State:
+        number = len(state["log"])
+        return {"log": [f"{number} {LONG}"], "text": f"{number} {'y' * 3000}"}
+
+    builder = StateGraph(State)
+    builder.add_node("one", step)
+    builder.add_node("two", step)
+    builder.add_edge(START, "one")
+    builder.add_edge("one", "two")
+    builder.add_edge("two", END)
+    return builder.compile(checkpointer=saver)
+
+
+class Place(NamedTuple):
+    """A store with threads to damage."""
+
+    name: str
+    saver: Any
+    folder: Path
+    harm: Any
+
+    def ids(self, thread: str) -> list[str]:
+        """The ids of its checkpoints, oldest first."""
+        return [stored.row.id for stored in rows_of(self.saver, thread).checkpoints]
+
+    def again(self) -> Any:
+        """A saver that remembers nothing."""
+        return Saver(self.saver._backend)
+
+    def repaired(self, *threads: str) -> Any:
+        return self.again().threads.repair(threads or None, file=self.folder / "out.tkq")
+
+
+@pytest.fixture(params=BACKENDS)
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
+    with open_backend(request.param, tmp_path) as saver:
+        for thread in ("a", "b"):
+            for _ in range(2):
+                graph(saver).invoke({"log": [f"in {LONG}"]}, at(thread))
+        harm = damaging(request.param, saver, tmp_path)
+        yield Place(request.param, saver, tmp_path, harm)
+
+
+def manifest(place: Place) -> tuple[Kind, int]:
+    place.harm.manifest("a", place.ids("a")[-1])
+    return Kind.CHECKPOINT, -1
+
+
+def metadata(place: Place) -> tuple[Kind, int]:
+    place.harm.metadata("a", place.ids("a")[-1])
+    return Kind.CHECKPOINT, -1
+
+
+def older(place: Place) -> tuple[Kind, int]:
+    place.harm.manifest("a", place.ids("a")[3])
+    return Kind.CHECKPOINT, 3
+
+
+def segment_of_head(place: Place) -> tuple[int, int]:
+    """Where the head's text lies, which no other channel needs."""
+    rows = rows_of(place.saver, "a")
+    read, _ = read_manifest(rows.checkpoints[-1])
+    ref = read.entries["text"].ref
+    assert ref is not None
+    log, pos, _ = ref.needs[0]
+    (there,) = [s for s in rows.segments if s.log == log and s.start <= pos < s.start + s.count]
+    return there.log, there.start
+
+
+def segment(place: Place) -> tuple[Kind, int]:
+    place.harm.segment("a", *segment_of_head(place))
+    return Kind.SEGMENT, -1
+
+
+def no_segment(place: Place) -> tuple[Kind, int]:
+    place.harm.no_segment("a", *segment_of_head(place))
+    return Kind.VALUE, -1
+
+
+@pytest.mark.parametrize("harm", [manifest, metadata, older, segment, no_segment])
+def test_damage_is_told_by_kind_and_taken_out(
+    place: Place, harm: Callable[[Place], tuple[Kind, int]]
+) -> None:
+    before, ids = everything(place.saver), place.ids("a")
+    kind, number = harm(place)
+    report = place.again().check()
+    assert kind in {finding.kind for finding in report.findings}
+    assert {finding.thread for finding in report.findings} == {"a"}
+    broken = {f.checkpoint for f in report.findings if f.checkpoint and f.kind is not Kind.WRITE}
+    lost = {f.checkpoint for f in report.findings if f.kind is Kind.WRITE}
+    assert ids[number] in broken
+    assert broken < set(ids)
+    done = place.repaired()
+    assert {id for _, id in done.repaired[0].checkpoints} == broken
+    assert done.ok
+    after = place.again().check()
+    assert (after.findings, after.notes) == ((), ())
+    after_all = everything(place.again())
+    assert after_all.keys() == {at for at in before if at[2] not in broken}
+    for where, one in after_all.items():
+        writes = one["writes"] if where[2] in lost else before[where]["writes"]
+        assert one == {**before[where], "writes": writes}
+    (taken,) = read_quarantine(done.file)
+    assert {row.id for row in taken.whole.checkpoints} == broken
+    left = [id for id in ids if id not in broken]
+    assert [(head.before, head.after) for head in done.repaired[0].heads] == (
+        [(ids[-1], left[-1])] if ids[-1] in broken else []
+    )
+    run = graph(place.again())
+    assert "more" in run.invoke({"log": ["more"]}, at("a"))["log"]
+    assert place.again().check().ok
+
+
+def test_the_keyframes_segment_is_lost(place: Place) -> None:
+    rows = rows_of(place.saver, "a")
+    key = rows.checkpoints[-1].row
+    (there,) = [
+        s
+        for s in rows.segments
+        if s.log == key.key_log and s.start <= key.key_pos < s.start + s.count
+    ]
+    place.harm.no_segment("a", there.log, there.start)
+    assert Kind.KEYFRAME in {finding.kind for finding in place.again().check().findings}
+    place.repaired()
+    assert place.again().check().ok
+    graph(place.again()).invoke({"log": ["more"]}, at("a"))
+    assert place.again().check().ok
+
+
+def test_a_damaged_write(place: Place) -> None:
+    id = place.ids("a")[-1]
+    place.saver.put_writes(at("a", id, checkpoint_ns=""), [("log", ["late"])], "task 1")
+    place.saver.put_writes(at("a", id, checkpoint_ns=""), [("text", "kept")], "task 2")
+    place.harm.write("a", id)
+    (finding,) = place.again().check().findings
+    assert (finding.kind, finding.checkpoint) == (Kind.WRITE, id)
+    done = place.repaired()
+    assert (done.repaired[0].checkpoints, done.repaired[0].writes) == ((), 1)
+    found = place.again().get_tuple(at("a"))
+    assert found.checkpoint["id"] == id
+    assert found.pending_writes == [("task 2", "text", "kept")]
+    assert place.again().check().ok
+    (taken,) = read_quarantine(done.file)
+    assert [row.task_id for row in taken.whole.writes] == ["task 1"]
+
+
+async def test_awaited(place: Place) -> None:
+    manifest(place)
+    heard: list[Any] = []
+    threads = place.again().threads
+    planned = await threads.arepair(dry_run=True)
+    assert not (await place.saver.acheck()).ok
+    done = await threads.arepair(
+        file=place.folder / "out.tkq", progress=lambda *told: heard.append(told)
+    )
+    assert done.repaired == planned.repaired
+    assert heard[-1] == ("threads repaired", 2, 2)
+    assert (await place.saver.acheck()).ok
+    await place.saver.aclose()
+
+
+@pytest.mark.parametrize("schema", [Plain, Delta])
+def test_what_is_rebuilt_through_it_goes_too(place: Place, schema: Any) -> None:
+    saver = place.saver
+    for who in ("a", "b"):
+        story(saver, schema).invoke({"log": [who]}, at("story"))
+    ids = place.ids("story")
+    place.harm.manifest("story", ids[4])
+    place.repaired()
+    assert place.again().check().ok
+    state = story(place.again(), schema).get_state(at("story"))
+    if schema is Plain:
+        assert state.values["log"] == told("a", "b")
+    else:
+        assert state.config["configurable"]["checkpoint_id"] == ids[3]
+    story(place.again(), schema).invoke({"log": ["c"]}, at("story"))
+    state = story(place.again(), schema).get_state(at("story"))
+    assert state.values["log"][-3:] == ["c", "c-first", "c-second"]
+
+
+def test_a_damaged_write_that_a_delta_channel_is_rebuilt_from(place: Place) -> None:
+    story(place.saver, Delta).invoke({"log": ["a"]}, at("story"))
+    ids = place.ids("story")
+    place.harm.write("story", ids[1])
+    deltas = {f.checkpoint for f in place.again().check().findings if f.kind is Kind.DELTA}
+    assert deltas == set(ids[2:])
+    done = place.repaired()
+    assert done.repaired[0].heads[0].after == ids[1]
+    assert place.again().check().ok
+    assert story(place.again(), Delta).get_state(at("story")).values["log"] == ["a"]
+
+
+def test_a_fork_shares_what_is_damaged(place: Place) -> None:
+    place.saver.threads.fork("a", new_thread_id="fork")
+    shared = rows_of(place.saver, "a").family == ("fork",)
+    place.harm.segment("a", *segment_of_head(place))
+    findings = place.again().check().findings
+    assert {finding.thread for finding in findings} == ({"a", "fork"} if shared else {"a"})
+    done = place.again().threads.repair("a", file=place.folder / "one.tkq")
+    assert done.ok is not shared
+    assert all("'fork' needs it too" in finding.problem for finding in done.left)
+    done = place.repaired()
+    assert [one.thread for one in done.repaired] == (["fork"] if shared else [])
+    assert place.again().check().ok
+    assert place.again().threads.repair(file=place.folder / "more.tkq").repaired == ()
+    for thread in ("a", "fork"):
+        graph(place.again()).invoke({"log": ["more"]}, at(thread))
+    assert place.again().check().ok
+
+
+def test_an_interrupt_waits_again_where_the_answer_was_lost(
+    place: Place,
+) -> None:
+    class Asked(TypedDict, total=False):
+        answer: str
+
+    def asking(_: Asked) -> Asked:
+        return {"answer": interrupt("well?")}
+
+    builder = StateGraph(Asked)
+    builder.add_node("asking", asking)
+    builder.add_edge(START, "asking")
+    builder.add_edge("asking", END)
+    run = builder.compile(checkpointer=place.saver)
+    run.invoke({"answer": ""}, at("asked"))
+    run.invoke(Command(resume="yes"), at("asked"))
+    place.harm.manifest("asked", place.ids("asked")[-1])
+    place.repaired()
+    entry = place.saver.threads.get("asked")
+    assert place.again().check().notes == ()
+    assert entry.state in ("active", "suspended")
+    final = builder.compile(checkpointer=place.again())
+    if entry.state == "suspended":
+        final.invoke(Command(resume="no"), at("asked"))
+    else:
+        final.invoke(None, at("asked"))
+    assert final.get_state(at("asked")).values["answer"] in ("yes", "no")
+
+
+@pytest.mark.parametrize("name", ["sqlite", "redis"])
+def test_rows_that_the_store_cannot_read(name: str, tmp_path: Path) -> None:
+    with open_backend(name, tmp_path) as saver:
+        for thread in ("a", "b"):
+            graph(saver).invoke({"log": [f"in {LONG}"]}, at(thread))
+        harm, ids = (
+            damaging(name, saver, tmp_path),
+            [s.row.id for s in rows_of(saver, "a").checkpoints],
+        )
+        before = everything(saver)
+        if name == "redis":
+            harm.torn("a", ids[-1])
+        else:
+            harm.execute("UPDATE {c} SET manifest = 5 WHERE {t} AND {i} = ?", "a", ids[-1])
+            harm.execute(
+                "UPDATE {c} SET ns = CAST(x'ff' AS TEXT) WHERE {t} AND {i} = ?", "a", ids[-2]
+            )
+        place = Place(name, saver, tmp_path, harm)
+        kinds = {finding.kind for finding in place.again().check().findings}
+        assert Kind.UNREADABLE in kinds
+        done = place.repaired()
+        assert done.ok
+        after = place.again().check()
+        assert (after.findings, after.notes) == ((), ())
+        (taken,) = read_quarantine(done.file)
+        assert len(taken.unreadable) == done.repaired[0].unreadable >= 1
+        assert all(row.data for row in taken.unreadable)
+        kept = everything(place.again())
+        assert kept == {at: one for at, one in before.items() if at in kept}
+        assert len(before) - len(kept) == (1 if name == "redis" else 2)
+        graph(place.again()).invoke({"log": ["more"]}, at("a"))
+        assert place.again().check().ok
+
+
+def torn_members(harm: Any, thread: str) -> None:
+    keys, client = keys_of(harm._prefix, thread), harm._client
+    for number in (1, 2, 3, 4):
+        client.zadd(keys[number], {b"torn": 0})
+    client.hset(keys[5], b"x" * 16, b"data of nobody")
+
+
+def wrong_types(harm: Any, thread: str) -> None:
+    db = sqlite3.connect(harm._path)
+    (key,) = db.execute("SELECT checkpoint FROM tk_writes WHERE thread = 1 LIMIT 1").fetchone()
+    places = db.execute("SELECT log, start FROM tk_segments WHERE thread = 1 LIMIT 3").fetchall()
+    db.close()
+    harm.execute(
+        "UPDATE {w} SET body = 'x' WHERE {t} AND {j} = ? AND seq = 1", thread, unpack_id(key)
+    )
+    for change, (log, start) in zip(("data", "log", "count"), places, strict=True):
+        where = f"{{h}} AND log = {log} AND start = {start}"
+        harm.execute(f"UPDATE {{s}} SET {change} = 'x' WHERE {where}", thread)
+
+
+@pytest.mark.parametrize(
+    ("name", "harm_rows", "count"), [("redis", torn_members, 5), ("sqlite", wrong_types, 3)]
+)
+def test_rows_of_every_table_that_the_store_cannot_read(
+    name: str, harm_rows: Callable[[Any, str], None], count: int, tmp_path: Path
+) -> None:
+    with open_backend(name, tmp_path) as saver:
+        for thread in ("a", "b"):
+            graph(saver).invoke({"log": [f"in {LONG}"]}, at(thread))
+        before = everything(saver)
+        harm_rows(damaging(name, saver, tmp_path), "a")
+        place = Place(name, saver, tmp_path, None)
+        report = place.again().check()
+        assert Kind.UNREADABLE in {finding.kind for finding in report.findings}
+        planned = place.again().threads.repair(dry_run=True)
+        done = place.repaired()
+        assert planned.repaired == done.repaired
+        assert done.ok, done.left
+        assert done.repaired[0].unreadable >= count
+        after = place.again().check()
+        assert (after.findings, after.notes) == ((), ())
+        kept = everything(place.again())
+        assert kept.items() >= {at: one for at, one in before.items() if at[0] == "b"}.items()
+        graph(place.again()).invoke({"log": ["more"]}, at("a"))
+        assert place.again().check().ok
+
+
+@pytest.mark.parametrize("name", SHARED)
+def test_the_registry_is_put_right(name: str, tmp_path: Path) -> None:
+    """What is known of a thread does not fit its rows: no damage, and yet repaired."""
+    with open_backend(name, tmp_path) as saver:
+        graph(saver).invoke({"log": ["in"]}, at("a"))
+        graph(saver).invoke({"log": ["in"]}, at("b"))
+        wanted = saver.threads.get("a")
+        forget(name, tmp_path)
+        report = saver.check()
+        assert report.ok
+        assert {note.kind for note in report.notes} == {Kind.REGISTRY}
+        assert {note.thread for note in report.notes} == {"a", "b"}
+        done = saver.threads.repair(file=tmp_path / "out.tkq")
+        assert (len(done.repaired), done.file) == (2, None)
+        assert saver.check().notes == ()
+        found = saver.threads.get("a")
+        assert (found.state, found.bytes) == (wanted.state, wanted.bytes)
+        assert {one.id for one in saver.threads.search().threads} == {"a", "b"}
+
+
+def forget(name: str, folder: Path) -> None:
+    """Let one thread be unknown, as before there was a registry, and another's size be wrong."""
+    harm = damaging(name, None, folder)
+    if name == "redis":
+        harm._client.hdel(
+            keys_of(harm._prefix, "a")[0], "state", "created_at", "updated_at", "size"
+        )
+        harm._client.hset(keys_of(harm._prefix, "b")[0], "size", "5")
+        return
+    if name == "sqlite":
+        harm.execute("UPDATE tk_threads SET state = NULL, size = NULL WHERE thread = ?", "a")
+        harm.execute("UPDATE tk_threads SET size = 5 WHERE thread = ?", "b")
+        return
+    schema = harm._names["c"].partition(".")[0]
+    harm.execute(f"UPDATE {schema}.threads SET state = NULL, size = 0 WHERE thread_id = ?", "a")
+    harm.execute(f"UPDATE {schema}.threads SET size = 5 WHERE thread_id = ?", "b")
