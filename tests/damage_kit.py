@@ -99,7 +99,7 @@ class InSqlite(_InSql):
             {
                 "c": "tk_checkpoints",
                 "w": "tk_writes",
-                "s": "tk_segments",
+                "s": "tk_heap_segments",
                 "i": "id",
                 "j": "checkpoint",
                 "t": number.format("number"),

@@ -137,7 +137,7 @@ def pages_of(path, table):
     return root, size
 
 
-@pytest.mark.parametrize("table", ["tk_checkpoints", "tk_writes", "tk_segments", "tk_threads"])
+@pytest.mark.parametrize("table", ["tk_checkpoints", "tk_writes", "tk_heap_segments", "tk_threads"])
 def test_a_malformed_page(path, capsys, table):
     root, size = pages_of(path, table)
     content = bytearray(path.read_bytes())
@@ -170,10 +170,10 @@ def test_flipped_bytes_are_findings_or_no_database(path, capsys):
     ("statement", "told"),
     [
         (
-            "UPDATE tk_segments SET log = 'x' WHERE thread = 2 AND log = 1 AND start = 0",
-            "tk_segments",
+            "UPDATE tk_heap_segments SET log = 'x' WHERE thread = 2 AND log = 1 AND start = 0",
+            "tk_heap_segments",
         ),
-        ("UPDATE tk_segments SET data = 'x' WHERE thread = 2", "tk_segments"),
+        ("UPDATE tk_heap_segments SET data = 'x' WHERE thread = 2", "tk_heap_segments"),
         ("UPDATE tk_checkpoints SET manifest = 5 WHERE thread = 2", "tk_checkpoints"),
         ("UPDATE tk_writes SET body = 'x' WHERE thread = 2", "tk_writes"),
         ("UPDATE tk_checkpoints SET ns = CAST(x'ff' AS TEXT) WHERE thread = 2", "UTF-8"),
@@ -188,7 +188,7 @@ def test_a_row_of_the_wrong_types_is_found_beside_other_damage(path, capsys, sta
     assert any("thread 'c'" in finding for finding in findings)
 
 
-@pytest.mark.parametrize("table", ["tk_checkpoints", "tk_writes", "tk_segments"])
+@pytest.mark.parametrize("table", ["tk_checkpoints", "tk_writes", "tk_heap_segments"])
 @pytest.mark.parametrize("number", ["77", "'x'"])
 def test_rows_that_no_thread_shows(path, capsys, table, number):
     execute(path, f"UPDATE {table} SET thread = {number} WHERE thread = 2")
@@ -206,7 +206,9 @@ def test_a_lost_thread(path, capsys):
 
 
 def test_an_open_saver_tells_the_same(path):
-    execute(path, "UPDATE tk_segments SET log = 'x' WHERE thread = 2 AND log = 1 AND start = 0")
+    execute(
+        path, "UPDATE tk_heap_segments SET log = 'x' WHERE thread = 2 AND log = 1 AND start = 0"
+    )
     with SqliteSaver(path) as saver:
         report = saver.check()
         assert {finding.thread for finding in report.findings} == {"b"}

@@ -10,6 +10,7 @@ from threadkeep import SqliteSaver
 from threadkeep.backends.sqlite import SqliteBackend, copies
 from threadkeep.engine.entries import ReadEntry, SearchThreads, ThreadQuery
 from threadkeep.errors import NotSetUpError
+from threadkeep.saver import Saver
 
 V1 = Path(__file__).parent / "sqlite" / "v1.sqlite"
 ALL = SearchThreads(ThreadQuery(), "thread", descending=False, after=None, limit=10)
@@ -66,7 +67,21 @@ def test_an_old_file_that_may_only_be_read_is_read(old):
     with pytest.raises(NotSetUpError, match="no registry"):
         backend.fetch([ALL])
     backend.close()
+    with Saver(SqliteBackend(old, read_only=True)) as saver:
+        assert saver.check().ok
+        assert len(list(saver.list(None))) == 12
     assert old.read_bytes() == before
+
+
+def test_whoever_has_the_old_tables_open_destroys_nothing(old):
+    """The old table's name is gone: what an earlier release says of it fails."""
+    open_still = sqlite3.connect(old, isolation_level=None)
+    (before,) = open_still.execute("SELECT count(*) FROM tk_segments").fetchone()
+    SqliteBackend(old).close()
+    with pytest.raises(sqlite3.OperationalError, match="tk_segments"):
+        open_still.execute("DELETE FROM tk_segments WHERE thread = 1")
+    assert open_still.execute("SELECT count(*) FROM tk_heap_segments").fetchone() == (before,)
+    open_still.close()
 
 
 def test_an_old_backup_is_restored(old, tmp_path):

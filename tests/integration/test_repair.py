@@ -318,7 +318,9 @@ def torn_members(harm: Any, thread: str) -> None:
 def wrong_types(harm: Any, thread: str) -> None:
     db = sqlite3.connect(harm._path)
     (key,) = db.execute("SELECT checkpoint FROM tk_writes WHERE thread = 1 LIMIT 1").fetchone()
-    places = db.execute("SELECT log, start FROM tk_segments WHERE thread = 1 LIMIT 3").fetchall()
+    places = db.execute(
+        "SELECT log, start FROM tk_heap_segments WHERE thread = 1 LIMIT 3"
+    ).fetchall()
     db.close()
     harm.execute(
         "UPDATE {w} SET body = 'x' WHERE {t} AND {j} = ? AND seq = 1", thread, unpack_id(key)

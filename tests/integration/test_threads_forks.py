@@ -11,6 +11,7 @@ from langgraph.channels import DeltaChannel
 from langgraph.graph import END, START, StateGraph
 from langgraph.types import Command, Send, interrupt
 
+from threadkeep import GroupCommit
 from threadkeep.engine import registry
 from threadkeep.engine.calls import fetch
 from threadkeep.engine.model import ReadSegments, ReadThread, Span
@@ -322,3 +323,23 @@ def test_two_processes_fork_and_run(another: Any) -> None:
         assert len(found) == 86
         assert found[-4:-2] == [said, f"answer to {said}"]
     assert one.check().ok
+
+
+def test_forks_beside_relaxed_saves(another: Any) -> None:
+    """Nothing that waits in a member of the family is lost when another one is pruned."""
+    saver = another(group_commit=GroupCommit(ack="relaxed", flush_every=60))
+    graph = _chat(saver)
+    for turn in range(4):
+        graph.invoke({"said": [f"turn {turn}"]}, _config("one"))
+    saver.threads.tag("one", "x")
+    fork = saver.threads.fork("one").id
+    again = saver.threads.fork(fork).id
+    for name in (fork, again):
+        graph.invoke(HELLO, _config(name))
+    saver.prune(["one"])
+    for name in (fork, again):
+        graph.invoke(HELLO, _config(name))
+    saver.delete_thread(again)
+    saver.flush()
+    assert len(_chat(another()).get_state(_config(fork)).values["said"]) == 12
+    assert saver.check().ok

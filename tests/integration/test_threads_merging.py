@@ -10,7 +10,7 @@ from langchain_core.messages import AIMessage, HumanMessage
 from langgraph.channels import DeltaChannel
 from langgraph.graph import END, START, StateGraph
 from langgraph.graph.message import add_messages
-from langgraph.types import interrupt
+from langgraph.types import Command, interrupt
 
 from threadkeep.errors import (
     CheckpointNotFoundError,
@@ -165,6 +165,10 @@ def test_what_was_to_run_next_still_is(saver: Any) -> None:
     assert state.next == ("ask",)
     assert state.values["other"] == "theirs"
     assert len(state.values["messages"]) == 2
+    graph.invoke(None, _config("one"))
+    done = graph.invoke(Command(resume="this"), _config("one"))
+    assert (done["note"], done["other"]) == ("this", "theirs")
+    assert graph.get_state(_config("one")).next == ()
 
 
 def test_merges_of_what_is_no_fork(saver: Any, graph: Any) -> None:

@@ -224,6 +224,16 @@ def test_runs_say_who_they_are_for(saver: Any) -> None:
     assert _known(saver, "one").metadata == {"user_id": "u2", "n": 1.5}
 
 
+def test_the_last_run_counts_whoever_says_it(another: Any) -> None:
+    one, other = another(), another()
+    for saver, user in ((one, "u1"), (other, "u2"), (one, "u1")):
+        _graph(saver).invoke({"said": ["hello"]}, _config("t", user_id=user))
+        assert _known(one, "t").metadata == {"user_id": user}
+    one.threads.update("t", metadata={"user_id": None})
+    _graph(one).invoke({"said": ["hello"]}, _config("t", user_id="u1"))
+    assert _known(other, "t").metadata == {"user_id": "u1"}
+
+
 # -- finding -------------------------------------------------------------------------
 
 

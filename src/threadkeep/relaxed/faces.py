@@ -61,7 +61,7 @@ class Relaxed:
             self.unstored.add(change.thread, change)
             return
         threads = _concerned(self._backend, change)
-        with self.unstored.holding(threads, forget=isinstance(change, DropThread)):
+        with self.unstored.holding(threads, forget=_dropped(change)):
             self.batches.change(change, threads)
 
     def commit_many(self, changes: Sequence[Change]) -> list[ThreadkeepError | None]:
@@ -117,7 +117,7 @@ class Beneath:
     def commit(self, change: Change) -> None:
         """Carry out the change, behind everything that waits in its threads."""
         threads = _concerned(self._backend, change)
-        with self._above.unstored.holding(threads, forget=isinstance(change, DropThread)):
+        with self._above.unstored.holding(threads, forget=_dropped(change)):
             self._above.batches.directly(change, threads)
 
     def close(self) -> None:
@@ -192,6 +192,10 @@ def relaxed(backend: Backend | AsyncBackend, how: GroupCommit) -> Relaxed:
             hint="Give a URL instead of an async pool, connection or client.",
         )
     return Relaxed(backend, how)
+
+
+def _dropped(change: Change) -> list[str]:
+    return [change.thread] if isinstance(change, DropThread) else []
 
 
 def _concerned(backend: Backend, change: Change) -> set[str]:

@@ -272,12 +272,13 @@ class Waiting(Generic[Item]):
     # -- what does not wait ------------------------------------------------------------
 
     @contextmanager
-    def holding(self, threads: Collection[str], *, forget: bool = False) -> Iterator[None]:
+    def holding(self, threads: Collection[str], *, forget: Collection[str] = ()) -> Iterator[None]:
         """Nothing of these threads waits, and nothing is noted, for as long as this is held.
 
         Args:
             threads: which.
-            forget: what waits in them need not be stored, nor be told that it was not.
+            forget: those of them of which what waits need not be stored, nor be told that it
+                was not.
 
         Raises:
             ThreadkeepError: as `flush`.
@@ -286,8 +287,7 @@ class Waiting(Generic[Item]):
             try:
                 with self._lock:
                     self._held |= set(threads)
-                if forget:
-                    self._forget(threads)
+                self._forget(forget)
                 self._flush(threads)
                 yield
             finally:
@@ -296,7 +296,7 @@ class Waiting(Generic[Item]):
 
     def forget(self, thread: str) -> None:
         """Let go of what waits in a thread that is about to be deleted."""
-        with self.holding([thread], forget=True):
+        with self.holding([thread], forget=[thread]):
             pass
 
     def _forget(self, threads: Collection[str]) -> None:

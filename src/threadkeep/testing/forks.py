@@ -247,6 +247,29 @@ class ForkContract(Contract):
         assert self.segments((9, 0, 1), thread=FORK) == []
         assert self.rows(FORK).orphans == ()
 
+    def test_who_comes_and_goes_is_noticed(self) -> None:
+        """After a deletion or one more fork there may be as many rows as before: all are stale."""
+        self.origin()
+        self.backend.commit(self.fork())
+        if not self.rows().family:
+            return
+        for change in (self.fork(target="third"), DropThread(FORK, now=NOW + 20)):
+            before = [self.state(thread=name).generation for name in (THREAD, FORK)]
+            self.backend.commit(change)
+            after = [self.state(thread=name).generation for name in (THREAD, FORK)]
+            assert all(new > old for new, old in zip(after, before, strict=True))
+        stale = Batch(THREAD, NOW, generation=before[0], drop_segments=((2, 0, 1),))
+        self.refuses(stale, StaleThreadError)
+
+    def test_the_entry_of_a_fork_is_its_own_whole(self) -> None:
+        """Whatever was known of the target before."""
+        self.origin()
+        before = Entry(FORK, "created", NOW - 5, NOW - 5, labels=('"old"',), pinned=True, ttl=5)
+        self.put(thread=FORK, entry=before)
+        entry = Entry(FORK, "forked", NOW + 9, NOW + 9, 5, waits_at=uid(2), origin=(THREAD, uid(2)))
+        self.backend.commit(self.fork(entry=entry))
+        assert self.one(ReadEntry(FORK))._replace(revision=0) == entry
+
     def test_forks_outlive_the_backend(self) -> None:
         """What they share too."""
         self.origin()

@@ -58,12 +58,12 @@ _NUMBER = "(SELECT number FROM tk_threads WHERE thread = new.thread)"
 _HEAP = "(SELECT coalesce(heap, number) FROM tk_threads WHERE thread = new.thread)"
 # Stored segments never overlap: only the last one that starts before our end can reach us.
 _NEIGHBOUR = f"""
-    SELECT start, count FROM tk_segments
+    SELECT start, count FROM tk_heap_segments
     WHERE thread = {_HEAP} AND log = new.log AND start < new.pos + new.count
     ORDER BY start DESC LIMIT 1
 """
 _SAME = f"""
-    SELECT 1 FROM tk_segments WHERE thread = {_HEAP} AND log = new.log
+    SELECT 1 FROM tk_heap_segments WHERE thread = {_HEAP} AND log = new.log
         AND start = new.pos AND count = new.count AND data = new.data
 """
 _LAST_SEQ = f"""
@@ -93,7 +93,7 @@ _STEPS = {
     "segment": (
         f"""SELECT RAISE(ABORT, 'taken') FROM ({_NEIGHBOUR})
             WHERE start + count > new.pos AND NOT EXISTS ({_SAME})""",
-        f"""INSERT OR IGNORE INTO tk_segments (thread, log, start, count, data)
+        f"""INSERT OR IGNORE INTO tk_heap_segments (thread, log, start, count, data)
             VALUES ({_HEAP}, new.log, new.pos, new.count, new.data)""",
     ),
     "checkpoint": (

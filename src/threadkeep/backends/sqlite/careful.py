@@ -32,7 +32,7 @@ _TABLES = {
         ("ns", "checkpoint", "seq", "run", "seen", "task", "path", "body"),
         (),
     ),
-    "segments": ("tk_segments", ("log", "start"), ("log", "start", "count", "data"), ()),
+    "segments": ("tk_heap_segments", ("log", "start"), ("log", "start", "count", "data"), ()),
 }
 
 

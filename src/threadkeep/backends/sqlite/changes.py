@@ -140,7 +140,9 @@ def _check_entry(db: sqlite3.Connection, batch: Batch, number: int, fence: Entry
 
 # -- rows of a batch -----------------------------------------------------------------
 
-_DROP_SEGMENT = "DELETE FROM tk_segments WHERE thread = ? AND log = ? AND start = ? AND count = ?"
+_DROP_SEGMENT = (
+    "DELETE FROM tk_heap_segments WHERE thread = ? AND log = ? AND start = ? AND count = ?"
+)
 _DROP_CHECKPOINT = "DELETE FROM tk_checkpoints WHERE thread = ? AND ns = ? AND id = ?"
 _DROP_WRITE = "DELETE FROM tk_writes WHERE thread = ? AND ns = ? AND checkpoint = ? AND seq = ?"
 _HIDE = f"""
@@ -163,7 +165,7 @@ def _drop_rows(db: sqlite3.Connection, number: int, batch: Batch) -> None:
 _DELETE_ALL = (
     "DELETE FROM tk_checkpoints WHERE thread = ?",
     "DELETE FROM tk_writes WHERE thread = ?",
-    """DELETE FROM tk_segments WHERE thread = (
+    """DELETE FROM tk_heap_segments WHERE thread = (
         SELECT coalesce(t.heap, t.number) FROM tk_threads t WHERE t.number = ?
             AND NOT EXISTS (
                 SELECT 1 FROM tk_threads o WHERE o.heap = t.heap AND o.number <> t.number))""",
@@ -183,7 +185,7 @@ _HOLDS_ROWS = """
 SELECT 1 FROM tk_threads t WHERE t.number = ?
     AND (EXISTS (SELECT 1 FROM tk_checkpoints c WHERE c.thread = t.number)
         OR EXISTS (SELECT 1 FROM tk_writes w WHERE w.thread = t.number)
-        OR EXISTS (SELECT 1 FROM tk_segments s WHERE s.thread = coalesce(t.heap, t.number)))
+        OR EXISTS (SELECT 1 FROM tk_heap_segments s WHERE s.thread = coalesce(t.heap, t.number)))
 """
 _COPY_ALL = (
     """
@@ -199,10 +201,10 @@ _COPY_ALL = (
     FROM tk_writes WHERE thread = ?
     """,
     """
-    INSERT INTO tk_segments (thread, log, start, count, data)
+    INSERT INTO tk_heap_segments (thread, log, start, count, data)
     SELECT (SELECT coalesce(t.heap, t.number) FROM tk_threads t WHERE t.number = ?),
         log, start, count, data
-    FROM tk_segments
+    FROM tk_heap_segments
     WHERE thread = (SELECT coalesce(f.heap, f.number) FROM tk_threads f WHERE f.number = ?)
     """,
 )

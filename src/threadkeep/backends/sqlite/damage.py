@@ -48,8 +48,8 @@ def _integrity(db: sqlite3.Connection) -> Iterator[str]:
 def _stray_rows(db: sqlite3.Connection) -> Iterator[str]:
     """Rows that no thread shows: their thread's number was altered, or the thread lost."""
     tables = {name for (name,) in db.execute("SELECT name FROM main.sqlite_master")}
-    for table in sorted(tables & {"tk_checkpoints", "tk_writes", "tk_segments", "tk_labels"}):
-        known = "coalesce(heap, number)" if table == "tk_segments" else "number"
+    for table in sorted(tables & {"tk_checkpoints", "tk_writes", "tk_heap_segments", "tk_labels"}):
+        known = "coalesce(heap, number)" if table == "tk_heap_segments" else "number"
         for number, count in db.execute(_STRAYS.format(table, known)):
             yield f"{count} rows of {table} are of thread number {number!r}, which is not there"
 

@@ -67,7 +67,7 @@ class Location:
             uri=not self.in_memory,
         )
         try:
-            for setting in (schema.AS_IF_NEW, *settings) if self.is_old else settings:
+            for setting in (*schema.AS_IF_NEW, *settings) if self.is_old else settings:
                 db.execute(setting)
         except BaseException:
             db.close()
@@ -124,7 +124,8 @@ def _open(location: Location) -> tuple[Location, sqlite3.Connection]:
         _prepare(db, location, make=location.mode == "rwc")
         if schema.is_old(db):
             location = replace(location, is_old=True)
-            db.execute(schema.AS_IF_NEW)
+            for view in schema.AS_IF_NEW:
+                db.execute(view)
     except BaseException:
         db.close()
         raise

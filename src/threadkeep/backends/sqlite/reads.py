@@ -147,11 +147,11 @@ def _write_row(row: _Row) -> WriteRow:
 
 
 def _segment(log: int, row: _Row) -> Segment:
-    return Segment(log, *_checked(row, _SEGMENT_KINDS, "tk_segments"))
+    return Segment(log, *_checked(row, _SEGMENT_KINDS, "tk_heap_segments"))
 
 
 def _place(row: _Row) -> SegmentInfo:
-    return SegmentInfo(*_checked(row, _PLACE_KINDS, "tk_segments"))
+    return SegmentInfo(*_checked(row, _PLACE_KINDS, "tk_heap_segments"))
 
 
 class _Finder:
@@ -210,7 +210,7 @@ SELECT id, run, seen FROM tk_checkpoints
 WHERE thread = ? AND ns = ? AND id > ? AND parent = ? ORDER BY id LIMIT 1
 """
 _SEGMENT_AT = """
-SELECT start, count, data FROM tk_segments
+SELECT start, count, data FROM tk_heap_segments
 WHERE thread = ? AND log = ? AND start <= ? ORDER BY start DESC LIMIT 1
 """
 
@@ -238,10 +238,10 @@ def _checkpoint(db: sqlite3.Connection, read: ReadCheckpoint) -> ThreadState:
 
 # Stored segments never overlap: the last that starts at or before ours is the first to look at.
 _OVERLAPPING = """
-SELECT start, count, data FROM tk_segments
+SELECT start, count, data FROM tk_heap_segments
 WHERE thread = ? AND log = ? AND start < ? AND start + count > ?
     AND start >= coalesce(
-        (SELECT start FROM tk_segments
+        (SELECT start FROM tk_heap_segments
             WHERE thread = ? AND log = ? AND start <= ? ORDER BY start DESC LIMIT 1),
         0)
 ORDER BY start
@@ -357,7 +357,8 @@ SELECT {key}, ns, checkpoint, seq, run, seen, task, path, body FROM tk_writes
 WHERE thread = ? ORDER BY ns, checkpoint, seq
 """
 _ALL_SEGMENTS = """
-SELECT {key}, log, start, count, length(data) FROM tk_segments WHERE thread = ? ORDER BY log, start
+SELECT {key}, log, start, count, length(data) FROM tk_heap_segments
+WHERE thread = ? ORDER BY log, start
 """
 
 
@@ -438,7 +439,7 @@ FROM tk_threads t
 WHERE t.thread >= coalesce(?, '') AND t.thread IS NOT ?
     AND (EXISTS (SELECT 1 FROM tk_checkpoints c WHERE c.thread = t.number)
         OR EXISTS (SELECT 1 FROM tk_writes w WHERE w.thread = t.number)
-        OR EXISTS (SELECT 1 FROM tk_segments s WHERE s.thread = coalesce(t.heap, t.number)))
+        OR EXISTS (SELECT 1 FROM tk_heap_segments s WHERE s.thread = coalesce(t.heap, t.number)))
 ORDER BY t.thread LIMIT ?
 """
 _CHECKPOINT_SIZES = """
@@ -453,7 +454,7 @@ SELECT count(*), coalesce(sum(length(CAST(ns AS BLOB)) + length(checkpoint) + le
 FROM tk_writes WHERE thread = ?
 """
 _SEGMENT_SIZES = """
-SELECT count(*), coalesce(sum(length(data)), 0) FROM tk_segments WHERE thread = ?
+SELECT count(*), coalesce(sum(length(data)), 0) FROM tk_heap_segments WHERE thread = ?
 """
 _TOTAL = "SELECT page_count * page_size FROM pragma_page_count, pragma_page_size"
 

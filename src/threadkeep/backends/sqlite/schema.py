@@ -63,8 +63,8 @@ CREATE TABLE tk_writes (
     body BLOB NOT NULL,
     PRIMARY KEY (thread, ns, checkpoint, seq)
 ) WITHOUT ROWID;
-CREATE TABLE tk_segments (
-    thread INTEGER NOT NULL,       -- whose segments these are: see tk_threads.heap
+CREATE TABLE tk_heap_segments (
+    thread INTEGER NOT NULL,       -- whose segments these are (since version 2: tk_threads.heap)
     log INTEGER NOT NULL,
     start INTEGER NOT NULL,
     count INTEGER NOT NULL,
@@ -77,7 +77,7 @@ CREATE TABLE tk_segments (
 _REGISTRY_COLUMNS = (
     *("state TEXT", "created_at INTEGER", "updated_at INTEGER", "size INTEGER", "waits_at"),
     *("revision INTEGER", "pinned INTEGER", "ttl INTEGER", "origin TEXT", "origin_checkpoint"),
-    "heap INTEGER",  # what tk_segments.thread is for it; NULL: its own number
+    "heap INTEGER",  # what tk_heap_segments.thread is for it; NULL: its own number
 )
 _ADD_COLUMNS = "".join(
     [f"ALTER TABLE tk_threads ADD COLUMN {column};\n" for column in _REGISTRY_COLUMNS]
@@ -106,7 +106,7 @@ _HEAD = f"""
     WHERE c.thread = tk_threads.number AND c.ns = '' AND (c.flags & {HIDDEN}) IS NOT {HIDDEN}
 """
 _SIZE = """
-    (SELECT coalesce(sum(length(s.data)), 0) FROM tk_segments s WHERE s.thread = number)
+    (SELECT coalesce(sum(length(s.data)), 0) FROM tk_heap_segments s WHERE s.thread = number)
     + (SELECT coalesce(sum(length(c.manifest) + coalesce(length(c.metadata), 0)
         + coalesce(length(c.exact), 0)), 0) FROM tk_checkpoints c WHERE c.thread = number)
     + (SELECT coalesce(sum(length(w.body)), 0) FROM tk_writes w WHERE w.thread = number)
@@ -173,7 +173,7 @@ CREATE VIEW threads AS SELECT
     t.thread AS thread_id,
     (SELECT count(*) FROM tk_checkpoints c WHERE c.thread = t.number) AS checkpoints,
     (SELECT count(*) FROM tk_writes w WHERE w.thread = t.number) AS writes,
-    (SELECT coalesce(sum(length(s.data)), 0) FROM tk_segments s
+    (SELECT coalesce(sum(length(s.data)), 0) FROM tk_heap_segments s
         WHERE s.thread = coalesce(t.heap, t.number)) AS segment_bytes,
     {_time_text("t.deleted_at")} AS deleted_at,
     t.state AS state,
@@ -215,7 +215,7 @@ CREATE VIEW segments AS SELECT
     s.start AS start,
     s.count AS count,
     length(s.data) AS bytes
-FROM tk_segments s JOIN tk_threads t ON coalesce(t.heap, t.number) = s.thread;
+FROM tk_heap_segments s JOIN tk_threads t ON coalesce(t.heap, t.number) = s.thread;
 """
 
 
@@ -256,7 +256,10 @@ def create(db: sqlite3.Connection, path: str) -> None:
 
 
 # A table of that name in the connection's own schema comes first.
-AS_IF_NEW = "CREATE TEMP VIEW tk_threads AS SELECT *, NULL AS heap FROM main.tk_threads"
+AS_IF_NEW = (
+    "CREATE TEMP VIEW tk_threads AS SELECT *, NULL AS heap FROM main.tk_threads",
+    "CREATE TEMP VIEW tk_heap_segments AS SELECT * FROM main.tk_segments",
+)
 """What lets a connection read tables of version 1: a thread's segments are its own there."""
 
 
@@ -266,11 +269,19 @@ def is_old(db: sqlite3.Connection) -> bool:
     return int(version) < VERSION
 
 
+# Programs of an earlier release that have the file open know nothing of what threads share: under
+# another name of this table they fail, and destroy nothing.
+_RENAME = "ALTER TABLE tk_segments RENAME TO tk_heap_segments"
+
+
 def upgrade(db: sqlite3.Connection) -> None:
     """Bring tables of version 1 to this one, unless another process has just done so."""
+    # (else SQLite would look for the new name in triggers of this connection's own)
+    db.execute("PRAGMA legacy_alter_table = ON")
     db.execute("BEGIN IMMEDIATE")
     try:
         if is_old(db):
+            db.execute(_RENAME)
             for view in ("threads", "checkpoints", "writes", "segments"):
                 db.execute(f"DROP VIEW IF EXISTS {view}")
             _carry_out(db, REGISTRY + VIEWS)

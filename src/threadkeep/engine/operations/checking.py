@@ -34,7 +34,13 @@ from threadkeep.engine.operations.inspection import EVERYTHING, all_segments, al
 from threadkeep.engine.operations.lineage import Key, Lineage, Search, searches
 from threadkeep.engine.refs import Cell, Ref
 from threadkeep.engine.rows import counts_for, unpack_writes
-from threadkeep.errors import CodecError, CorruptionError, InvalidArgumentError, ThreadkeepError
+from threadkeep.errors import (
+    CodecError,
+    CorruptionError,
+    InvalidArgumentError,
+    NotSetUpError,
+    ThreadkeepError,
+)
 
 _PAGE = 256
 _LOOKS = 3
@@ -178,12 +184,30 @@ def check_thread(engine: Engine, thread: str) -> Operation[tuple[list[Finding], 
 
 def _found(engine: Engine, thread: str) -> Operation[list[Finding]]:
     try:
-        rows, entry = yield Fetch([ReadThread(thread, skip=True), ReadEntry(thread)])
+        rows, entry = yield from _read(thread)
     except _UNREADABLE as exc:
         problem = f"its rows cannot be read: {exc.message}"
         return [Finding(problem, thread, kind=Kind.UNREADABLE)]
     found = yield from examine(engine, thread, rows, entry)
     return found.findings
+
+
+def _read(thread: str) -> Operation[tuple[ThreadRows, Entry | None]]:
+    """A thread, and what the registry says of it where there is one."""
+    try:
+        rows, entry = yield Fetch([ReadThread(thread, skip=True), ReadEntry(thread)])
+    except NotSetUpError:  # of an earlier release: its rows are its entry
+        (rows,) = yield Fetch([ReadThread(thread, skip=True)])
+        entry = registry.entry_of(thread, rows.checkpoints, 0) if rows.checkpoints else None
+        if entry is not None:
+            touch = registry.of_rows(rows.checkpoints, rows.orphans, sum_of(rows.segments))
+            entry = entry._replace(size=touch.size)
+    return rows, entry
+
+
+def sum_of(segments: Iterable[SegmentInfo]) -> int:
+    """The bytes of segments."""
+    return sum([segment.size for segment in segments])
 
 
 # -- one thread ------------------------------------------------------------------------
