@@ -188,7 +188,8 @@ def whole_of(
         [stored.row for stored in rows.checkpoints], [*writes, *rows.orphans]
     )
     if entry is not None:
-        entry = entry._replace(revision=0)  # which counts in its own store only
+        # (the revision counts in its own store only, and the size is told by the rows)
+        entry = entry._replace(revision=0, size=0)
     return WholeThread(
         thread, rows.deleted_at, tuple(segments), tuple(checkpoints), tuple(writes), entry=entry
     )
