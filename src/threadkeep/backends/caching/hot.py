@@ -126,9 +126,10 @@ class Hot:
         try:
             return await ask()
         except ThreadkeepError as error:
-            if self._clock() >= self._again_at:  # the first of those that were under way
+            is_first = self._clock() >= self._again_at  # of those that were under way
+            self._again_at = self._clock() + _PAUSE  # (before it is logged, which takes time)
+            if is_first:
                 _log.warning("The hot store is left alone for %g seconds: %s", _PAUSE, error)
-            self._again_at = self._clock() + _PAUSE
             return None
 
 
