@@ -44,12 +44,6 @@ def fetch(read: Read) -> Operation[Any]:
     return replies[0]
 
 
-def fetch_all(reads: Sequence[Read]) -> Operation[list[Any]]:
-    """The replies of several reads, in one round trip."""
-    replies = yield Fetch(reads)
-    return list(replies)
-
-
 def fetch_checkpoint(thread: str, ns: str, checkpoint_id: str | None) -> Operation[ThreadState]:
     """The thread's generation and one of its checkpoints, or its head."""
     reply = yield from fetch(ReadCheckpoint(thread, ns, checkpoint_id))

@@ -367,7 +367,7 @@ def row_batches(plain: Batch, done: RowsFence, rows: Iterable[Row]) -> Iterator[
         done: how many rows are there before the first one.
         rows: what is to be put.
     """
-    for part in parts_of(sorted(rows, key=_age), _weight):
+    for part in parts_of(sorted(rows, key=_age), registry.row_size):
         checkpoints = tuple([row for row in part if isinstance(row, CheckpointRow)])
         writes = tuple([row for row in part if isinstance(row, WriteRow)])
         yield plain._replace(fences=(done,), checkpoints=checkpoints, writes=writes)
@@ -378,12 +378,6 @@ def _age(row: Row) -> tuple[str, str, int]:
     if isinstance(row, CheckpointRow):
         return (row.id, row.ns, 0)
     return (row.checkpoint_id, row.ns, row.seq)
-
-
-def _weight(row: Row) -> int:
-    if isinstance(row, CheckpointRow):
-        return len(row.manifest) + len(row.metadata) + len(row.exact or b"")
-    return len(row.body)
 
 
 def parts_of(items: Iterable[T], size: Callable[[T], int]) -> Iterator[list[T]]:

@@ -72,7 +72,7 @@ def without_values(
     """The same checkpoints, those of these keys without values of the channels that are `bare`."""
     changed: dict[Key, StoredCheckpoint] = {}
     count, gone = 0, list[WriteRow]()
-    children = _children(lineage) if bare else {}
+    children = lineage.children() if bare else {}
     for key in sorted(keys) if bare else ():
         old = lineage.stored[key]
         new, taken = _with_manifest(lineage, key, bare)
@@ -112,15 +112,6 @@ def _with_manifest(
 
 
 # -- its writes ----------------------------------------------------------------------
-
-
-def _children(lineage: Lineage) -> dict[Key, list[CheckpointRow]]:
-    found: dict[Key, list[CheckpointRow]] = {}
-    for key, stored in lineage.stored.items():
-        above = lineage.above(key)
-        if above is not None:
-            found.setdefault(above, []).append(stored.row)
-    return found
 
 
 def _with_writes(

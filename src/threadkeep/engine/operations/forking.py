@@ -114,7 +114,7 @@ def _taken(engine: Engine, source: str, rows: ThreadRows, checkpoint: str | None
     lineage = Lineage(rows.checkpoints)
     at = _origin(source, lineage, checkpoint)
     root = set(path(lineage, at))
-    children = _children(lineage)
+    children = lineage.children()
     ended = _ended(children.get(at, ()))
     found = root | {
         key
@@ -129,15 +129,6 @@ def _taken(engine: Engine, source: str, rows: ThreadRows, checkpoint: str | None
     }
     begin = replace(lineage.stored[at], writes=tuple(writes[at]))
     return _Taken(begin, taken, [write for some in writes.values() for write in some])
-
-
-def _children(lineage: Lineage) -> dict[Key, list[CheckpointRow]]:
-    found: dict[Key, list[CheckpointRow]] = {}
-    for key, stored in lineage.stored.items():
-        above = lineage.above(key)
-        if above is not None:
-            found.setdefault(above, []).append(stored.row)
-    return found
 
 
 def _origin(source: str, lineage: Lineage, checkpoint: str | None) -> Key:

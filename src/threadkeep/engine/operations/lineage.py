@@ -18,7 +18,7 @@ from threadkeep.engine.calls import Operation, fetch_segments
 from threadkeep.engine.elements import Elements
 from threadkeep.engine.held import Keyframe
 from threadkeep.engine.manifest import Manifest
-from threadkeep.engine.model import Child, StoredCheckpoint
+from threadkeep.engine.model import CheckpointRow, Child, StoredCheckpoint
 from threadkeep.engine.operations.context import NO_CODEC, Engine, Keyframes, read_manifest
 from threadkeep.engine.refs import Cell, Inline, Ref, covering
 from threadkeep.engine.rows import counting, unpack_metadata
@@ -71,6 +71,15 @@ class Lineage:
         parent = self.stored[key].row.parent
         above = None if parent is None else (key[0], parent)
         return above if above in self.stored else None
+
+    def children(self) -> dict[Key, list[CheckpointRow]]:
+        """The rows below each checkpoint that has any, in the order of the thread's rows."""
+        found: dict[Key, list[CheckpointRow]] = {}
+        for key, stored in self.stored.items():
+            above = self.above(key)
+            if above is not None:
+                found.setdefault(above, []).append(stored.row)
+        return found
 
     def origin(self, search: Search) -> _Origin:
         """Go up to the nearest value of the channel, or to the root."""
