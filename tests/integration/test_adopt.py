@@ -31,6 +31,7 @@ from psycopg.types.json import Jsonb
 from psycopg_pool import ConnectionPool
 
 from threadkeep import Cache, GroupCommit, MemorySaver, drive
+from threadkeep.engine.appender import SEAL_BYTES
 from threadkeep.engine.model import ReadThread
 from threadkeep.errors import (
     BackendError,
@@ -199,7 +200,8 @@ def test_it_is_stored_as_what_changed(source: str, tmp_path: Path) -> None:
         with MemorySaver() as direct:
             direct.get_next_version = saver.get_next_version  # LangGraph's are long texts
             talk(direct, 30)
-            assert stats.bytes_on_disk < 1.2 * direct.stats().bytes_on_disk
+            # Random ids decide how much is not sealed yet, here and there, when the talk ends.
+            assert stats.bytes_on_disk < 1.2 * direct.stats().bytes_on_disk + SEAL_BYTES
 
 
 def test_of_each_saver_object(tmp_path: Path) -> None:
