@@ -433,10 +433,21 @@ class DropThread:
     `deleted_at` becomes `now`, the generation is raised. A thread that never was gets the
     tombstone too. Its entry says "deleted" and the time, and nothing else. `now` 0 leaves no
     tombstone, and no entry: the thread was never deleted.
+
+    `generation` and `fences` are checked first, as a `Batch`'s are. An `entry` is, with its
+    times and its `waits_at`, what the registry says of the thread from then on.
     """
 
     thread: str
     now: int
+    generation: int | None = None
+    fences: tuple[Fence, ...] = ()
+    entry: Entry | None = None
+
+    @property
+    def expected(self) -> Batch:
+        """What must hold, as a batch that adds nothing."""
+        return Batch(self.thread, self.now, self.generation, fences=self.fences)
 
 
 @dataclass(frozen=True, slots=True)

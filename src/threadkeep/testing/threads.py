@@ -5,16 +5,18 @@ from __future__ import annotations
 
 import pytest
 
+from threadkeep.engine.entries import CountThreads, Entry, EntryFence, ReadEntry, ThreadQuery
 from threadkeep.engine.model import (
     HIDDEN,
     CopyThread,
     DropThread,
     FindThreads,
     ReadSizes,
+    RowsFence,
     ThreadRows,
     ThreadState,
 )
-from threadkeep.errors import ThreadExistsError
+from threadkeep.errors import ConflictError, StaleThreadError, ThreadExistsError
 from threadkeep.testing.records import NOW, THREAD, Contract, checkpoint, segment, uid, write
 
 
@@ -68,6 +70,39 @@ class ThreadContract(Contract):
         assert self.state() == ThreadState(2, 0)
         self.put(born=1, checkpoints=(checkpoint(1),))
         assert len(self.rows().checkpoints) == 1
+
+    def test_a_drop_leaves_the_entry_that_it_brings(self) -> None:
+        """With an entry the thread holds nothing, and is registered as the entry says."""
+        self.fill()
+        left = Entry(
+            THREAD, "kept apart", 3, 4, labels=('"tag"',), pinned=True, ttl=5, waits_at=uid(3)
+        )
+        self.backend.commit(DropThread(THREAD, now=0, entry=left))
+        assert self.rows() == ThreadRows(1, 0, (), (), ())
+        found = self.one(ReadEntry(THREAD))
+        assert found == left._replace(revision=found.revision)
+        assert found.revision > 0
+        query = ThreadQuery(states=("kept apart",), labels=('"tag"',))
+        assert self.one(CountThreads(query)) == 1
+        self.backend.commit(DropThread(THREAD, now=NOW))
+        assert self.one(CountThreads(query)) == 0
+
+    def test_a_drop_that_expects_something_else_is_refused(self) -> None:
+        """`generation` and `fences` are checked as a batch's; what is refused changed nothing."""
+        self.fill()
+        generation, rows = self.rows().generation, RowsFence(4, 4)
+        for expected, error in (
+            ({"generation": generation + 1}, StaleThreadError),
+            ({"fences": (RowsFence(4, 3),)}, ConflictError),
+            ({"fences": (rows, EntryFence(7))}, ConflictError),
+        ):
+            self.refuses(DropThread(THREAD, NOW, **expected), error)
+        assert len(self.rows().checkpoints) == 4
+        entry = self.one(ReadEntry(THREAD))
+        revision = 0 if entry is None else entry.revision
+        fences = (rows, EntryFence(revision))
+        self.backend.commit(DropThread(THREAD, NOW, generation, fences))
+        assert self.state() == ThreadState(generation + 1, NOW)
 
     def test_a_new_life_starts_afresh(self) -> None:
         """After a drop the same rows can be put again; `seq` and logs start anew."""

@@ -47,9 +47,7 @@ def carry_out(threads: Threads, change: Change) -> None:
 def _apply(threads: Threads, batch: Batch) -> None:
     known = threads.get(batch.thread)
     thread = known or Thread()
-    _check_thread(batch, thread)
-    for fence in batch.fences:
-        _FENCES[type(fence)](batch, fence, thread, threads)
+    _check(batch, thread, threads)
     _move_segments(batch, thread)
     _move_rows(batch, thread)
     if known is None:
@@ -70,12 +68,15 @@ def _bump(threads: Threads, thread: Thread) -> None:
 
 def _drop(threads: Threads, change: DropThread) -> None:
     gone, before = Thread(), threads.get(change.thread, EMPTY)
+    _check(change.expected, before, threads)
     gone.generation = before.generation + 1
     gone.deleted_at = change.now
     before.heap.members.discard(change.thread)
     _bump(threads, before)
     gone.heap.members.add(change.thread)
     bury(gone, change.thread, before)
+    if change.entry is not None:
+        replace_entry(gone, change.entry)
     threads[change.thread] = gone
 
 
@@ -136,11 +137,13 @@ def _copied(source: Thread, *, generation: int) -> Thread:
 # -- steps of a batch ----------------------------------------------------------------
 
 
-def _check_thread(batch: Batch, thread: Thread) -> None:
+def _check(batch: Batch, thread: Thread, threads: Threads) -> None:
     if batch.born is not None and thread.deleted_at and batch.born <= thread.deleted_at:
         raise ThreadDeletedError(thread=batch.thread)
     if batch.generation is not None and batch.generation != thread.generation:
         raise StaleThreadError(thread=batch.thread)
+    for fence in batch.fences:
+        _FENCES[type(fence)](batch, fence, thread, threads)
 
 
 def _check_head(batch: Batch, fence: HeadFence, thread: Thread, _: Threads) -> None:

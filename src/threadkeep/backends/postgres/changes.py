@@ -258,7 +258,26 @@ _ROWS: dict[str, Callable[[Any], _Row]] = {
 
 def _drop(change: DropThread) -> Statement:
     values = (pack_text(change.thread), Int8(change.now))
-    return Statement("SELECT {schema}.drop_thread(%s, %s)", values)
+    if change.generation is None and not change.fences and change.entry is None:
+        return Statement("SELECT {schema}.drop_thread(%s, %s)", values)
+    checked = _batch(change.expected)
+    told = registry.arguments(Batch(change.thread, change.now, entry=change.entry))
+    given = [value for _, some in told for value in some]
+    arguments = ", ".join(["%s", "%s", *[argument for argument, _ in told]])
+    text = _DROP_EXPECTED.replace("{checked}", checked.sql).replace("{told}", arguments)
+    return Statement(text, (*checked.values, *values, *values, *given))
+
+
+# (each step looks at the one before, so that they come in this order)
+_DROP_EXPECTED = """
+WITH checked AS MATERIALIZED ({checked}), dropped AS MATERIALIZED (
+    SELECT checked.*,
+        CASE WHEN checked.refusal IS NULL THEN {schema}.drop_thread(%s, %s)::text END AS gone
+    FROM checked)
+SELECT refusal, at_namespace, at_checkpoint,
+    CASE WHEN refusal IS NULL AND gone IS NOT NULL THEN {schema}.register({told})::text END
+FROM dropped
+"""
 
 
 def _copy(change: CopyThread) -> Statement:

@@ -14,13 +14,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 import redis.asyncio.cluster
 import redis.cluster
 
 from threadkeep.backends.given import refuse, without
-from threadkeep.backends.redis.changes import batch_arguments, fork_arguments
+from threadkeep.backends.redis.changes import batch_arguments, drop_arguments, fork_arguments
 from threadkeep.backends.redis.clients import (
     GivenAsyncClient,
     GivenClient,
@@ -57,8 +57,6 @@ from threadkeep.errors import (
     ThreadExistsError,
     ThreadkeepError,
 )
-
-G = TypeVar("G", Read, Change)
 
 
 class AsyncRedisBackend:
@@ -99,14 +97,21 @@ class AsyncRedisBackend:
         name = self._lives.name(read.thread, reply.generation)
         return reply if name == reply.generation else replace(reply, generation=name)
 
-    def _as_stored(self, asked: G) -> G:
-        """A read or a batch, with the generation as it is stored."""
-        if isinstance(asked, ReadSegments) and asked.generation is not None:
-            stored = self._lives.stored(asked.thread, asked.generation)
-            return replace(asked, generation=NEVER if stored is None else stored)
-        if isinstance(asked, Batch) and asked.generation is not None:
-            return asked._replace(generation=self._lives.stored(asked.thread, asked.generation))
-        return asked
+    def _as_stored(self, read: Read) -> Read:
+        """A read, with the generation as it is stored."""
+        if isinstance(read, ReadSegments) and read.generation is not None:
+            stored = self._lives.stored(read.thread, read.generation)
+            return replace(read, generation=NEVER if stored is None else stored)
+        return read
+
+    def _expecting(self, change: Change) -> Change:
+        """A change that expects the generation as it is stored."""
+        if not isinstance(change, Batch | DropThread) or change.generation is None:
+            return change
+        stored = self._lives.stored(change.thread, change.generation)
+        if isinstance(change, Batch):
+            return change._replace(generation=stored)
+        return replace(change, generation=stored)
 
     async def _answered(self, inquiries: dict[int, Inquiry]) -> dict[int, Any]:
         """The reply to each; one run of the script for each thread."""
@@ -217,7 +222,7 @@ class AsyncRedisBackend:
     async def _carried_out_together(
         self, changes: Sequence[Change]
     ) -> list[ThreadkeepError | None]:
-        written = [(*_script(self._as_stored(c)), c.thread) for c in changes]
+        written = [(*_script(self._expecting(c)), c.thread) for c in changes]
         told = [call for change in changes for call in self._beforehand(change)]
         calls = [self._writing(*each, in_index=False) for each in written]
         answers = await self._sent([*told, *calls, *told])
@@ -287,7 +292,7 @@ class AsyncRedisBackend:
                 raise StaleThreadError(thread=change.source)
             _check_target(change)
             return "fork", (uuid.uuid4().hex, *fork_arguments(change, found))
-        return _script(self._as_stored(change))
+        return _script(self._expecting(change))
 
     def _writing(
         self, name: str, arguments: Sequence[Word], thread: str, *, in_index: bool
@@ -412,7 +417,7 @@ def _script(change: Change) -> tuple[str, Sequence[Word]]:
     if isinstance(change, Batch):
         return "commit", batch_arguments(change)
     assert isinstance(change, DropThread)  # noqa: S101 - the others need to be read first
-    return "drop", (change.now,)
+    return "drop", drop_arguments(change)
 
 
 def _checked(client: Any, kinds: tuple[Any, ...]) -> Any:

@@ -1,7 +1,7 @@
 """Changes as what a script is given.
 
 Only the arguments of the scripts that write live here, in the order in which they take them
-(`commit.lua`, `drop.lua`, `copy.lua`). Invariant: everything is packed here, so that the
+(`commit.lua`, `drop.lua`, `fork.lua`). Invariant: everything is packed here, so that the
 scripts need not know how.
 """
 
@@ -25,6 +25,7 @@ from threadkeep.backends.redis.scripts import Word
 from threadkeep.engine.entries import EntryFence
 from threadkeep.engine.model import (
     Batch,
+    DropThread,
     Fence,
     ForkThread,
     HeadFence,
@@ -38,9 +39,7 @@ def batch_arguments(batch: Batch) -> list[Word]:
     """What `commit.lua` is given of a batch."""
     segments = sorted(set(batch.segments), key=_start)
     return [
-        _or_nothing(batch.born),
-        _or_nothing(batch.generation),
-        *_counted([_fence(fence, batch) for fence in batch.fences]),
+        *_expected(batch),
         *_counted([(pack_place(*at),) for at in batch.drop_segments]),
         int(_overlap(segments)),
         *_counted([(pack_place(s.log, s.start, s.count), s.data) for s in segments]),
@@ -55,6 +54,18 @@ def batch_arguments(batch: Batch) -> list[Word]:
         int(batch.bump),
         *arguments(batch),
     ]
+
+
+def drop_arguments(change: DropThread) -> list[Word]:
+    """What `drop.lua` is given."""
+    left = () if change.entry is None else entry_words(change.entry)
+    return [*_expected(change.expected), change.now, int(change.entry is not None), *left]
+
+
+def _expected(batch: Batch) -> Iterator[Word]:
+    """What `checks.lua` takes."""
+    yield from (_or_nothing(batch.born), _or_nothing(batch.generation))
+    yield from _counted([_fence(fence, batch) for fence in batch.fences])
 
 
 def fork_arguments(change: ForkThread, found: Sequence[Any]) -> Iterator[Word]:

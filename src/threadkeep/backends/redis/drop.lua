@@ -1,5 +1,10 @@
--- Remove everything of a thread and leave a tombstone. Argument: its time.
+-- Remove everything of a thread and leave a tombstone. Arguments: what is expected (checks.lua),
+-- the tombstone's time, '1' and an entry (registry.lua), or '0'.
 
+local refusal = check_thread() or check_fences()
+if refusal then
+    return refusal
+end
 if lacks_index() then
     return {'unknown'}
 end
@@ -17,5 +22,8 @@ if at ~= '0' then
 end
 if kept[2] then
     redis.call('HSET', THREAD, 'ttl', kept[2])
+end
+if take() == '1' then
+    put_entry()
 end
 return done(news(before))

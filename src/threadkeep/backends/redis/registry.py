@@ -40,13 +40,13 @@ _FEW = 5000  # threads with a term; so few are all looked at
 
 def beforehand(change: Change, prefix: str) -> list[Call]:
     """What the index is told before a change is made."""
-    if isinstance(change, DropThread):
-        return [_added(prefix, f"state:{State.DELETED}", change.thread)] if change.now else []
     if isinstance(change, CopyThread):
         return []
     entry, thread = change.entry, change.thread
     touch = (change.touch if isinstance(change, Batch) else None) or Touch()
     calls = []
+    if isinstance(change, DropThread) and change.now:
+        calls.append(_added(prefix, f"state:{State.DELETED}", thread))
     if entry is not None:
         calls += _listed(prefix, thread, entry.created_at, entry.updated_at, "NX")
         calls += [_added(prefix, term, thread) for term in _terms(entry)]

@@ -45,7 +45,10 @@ def reading() -> Script:
 
 def writing(name: str) -> Script:
     """The script that carries out a change: "commit", "drop" or "copy"."""
-    return _script("common", "writing", "registry", name)
+    return _script("common", "writing", "registry", *_BEFORE.get(name, ()), name)
+
+
+_BEFORE = {"commit": ("checks",), "drop": ("checks",)}  # what a script calls besides
 
 
 def call(script: Script, keys: Sequence[str], arguments: Sequence[Word]) -> Call:

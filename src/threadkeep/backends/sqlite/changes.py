@@ -58,10 +58,8 @@ def _apply(db: sqlite3.Connection, batch: Batch) -> None:
     if additions.suffice(batch):
         additions.check_and_add(db, batch)
         return
-    additions.check(db, batch)
-    number, heap = _number(db, batch.thread), read_thread_head(db, batch.thread).heap
-    for fence in batch.fences:
-        _FENCES[type(fence)](db, batch, number, fence)
+    number = _checked(db, batch)
+    heap = read_thread_head(db, batch.thread).heap
     if batch.drop_segments:
         places = [(heap, *place) for place in batch.drop_segments]
         db.executemany(_DROP_SEGMENT, places)
@@ -73,6 +71,15 @@ def _apply(db: sqlite3.Connection, batch: Batch) -> None:
         careful.drop(db, number, heap, row)
     if batch.bump:
         db.execute(_BUMP, (number, number))
+
+
+def _checked(db: sqlite3.Connection, batch: Batch) -> int:
+    """The number of a batch's thread, if all that the batch expects holds."""
+    additions.check(db, batch)
+    number = _number(db, batch.thread)
+    for fence in batch.fences:
+        _FENCES[type(fence)](db, batch, number, fence)
+    return number
 
 
 _NEW_THREAD = "INSERT INTO tk_threads (thread) VALUES (?)"
@@ -211,10 +218,12 @@ _COPY_ALL = (
 
 
 def _drop(db: sqlite3.Connection, change: DropThread) -> None:
-    number = _number(db, change.thread)
+    number = _checked(db, change.expected)
     _empty(db, number)
     db.execute(_BURY, (change.now, number))
     registry.forget(db, number, change.now)
+    if change.entry is not None:
+        registry.replace_entry(db, number, change.entry)
 
 
 def _copy(db: sqlite3.Connection, change: CopyThread) -> None:
