@@ -14,6 +14,7 @@ from typing import Any
 import psycopg
 import redis
 import redis_kit
+from engine_kit import rows_in_memory
 from postgres_kit import url_for
 
 from threadkeep.backends.redis.keys import keys_of
@@ -42,7 +43,7 @@ def damaging(name: str, saver: Any, folder: Path) -> Any:
 
 class InMemory:
     def __init__(self, saver: Any) -> None:
-        self._threads = saver._backend._threads
+        self._threads = rows_in_memory(saver)
 
     def manifest(self, thread: str, id: str) -> None:
         rows = self._threads[thread].namespaces[""].rows

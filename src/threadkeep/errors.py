@@ -111,6 +111,14 @@ class LostSavesError(ThreadkeepError):
     """Saves that were answered before they were stored are refused, and lost."""
 
 
+class StateError(ThreadkeepError):
+    """The thread is in a state in which this cannot be done."""
+
+
+class ThreadArchivedError(StateError):
+    """The thread is archived, and this saver knows no cold store."""
+
+
 class ThreadExistsError(ThreadkeepError, ValueError):
     """The target thread already holds checkpoints."""
 

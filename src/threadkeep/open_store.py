@@ -1,8 +1,8 @@
 """A store that is open: what stands in front of it, running operations on it, its end.
 
 Nothing here knows LangGraph. Invariant: each request passes what was asked for, from the
-outside in: the list of relaxed saves or the queue of group commits, what is kept at hand, the
-backend.
+outside in: the list of relaxed saves or the queue of group commits, what brings back archived
+threads, what is kept at hand, the backend.
 """
 
 from __future__ import annotations
@@ -27,6 +27,8 @@ from threadkeep.backends.open import open_hot
 from threadkeep.engine.calls import Operation
 from threadkeep.engine.working_set import WorkingSet
 from threadkeep.relaxed import Relaxed, relaxed
+from threadkeep.tiers.cold import ColdStore
+from threadkeep.tiers.front import tiered
 
 T = TypeVar("T")
 
@@ -76,7 +78,7 @@ class OpenStore(Runs):
 
     Args:
         backend: where rows live; closed at the end.
-        group_commit, cache, hot, working_set_bytes: see `Saver`.
+        group_commit, cache, hot, cold, working_set_bytes: see `Saver`.
 
     Raises:
         InvalidArgumentError, OpenError: the backend cannot do that.
@@ -88,6 +90,7 @@ class OpenStore(Runs):
         group_commit: GroupCommit | None,
         cache: Cache | None,
         hot: str | None,
+        cold: str | None,
         working_set_bytes: int,
     ) -> None:
         is_async = drive.is_async(backend)
@@ -96,6 +99,8 @@ class OpenStore(Runs):
         if cache is not None or hot is not None:
             hots = None if hot is None else open_hot(hot)
             backend = self._front = cached(backend, cache, hots, is_async=is_async)
+        self.cold = None if cold is None else ColdStore(cold)
+        backend = tiered(backend, self.cold)
         if group_commit is not None and is_relaxed:
             backend = relaxed(backend, group_commit)
         elif group_commit is not None:

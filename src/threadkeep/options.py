@@ -26,6 +26,7 @@ NAMES = (
     "group_commit",
     "cache",
     "hot",
+    "cold",
     "retention",
     "gc_every",
     "gc_on_put",
@@ -36,6 +37,7 @@ _KINDS: dict[str, tuple[type, str]] = {
     "group_commit": (GroupCommit, "Give a threadkeep.GroupCommit, such as GroupCommit()."),
     "cache": (Cache, "Give a threadkeep.Cache, such as Cache(threads=1000)."),
     "hot": (str, "Give the URL of a Redis server."),
+    "cold": (str, "Give the URL of a cold store, such as file:///folder or s3://bucket/path."),
     "retention": (Retention, "Give a threadkeep.Retention, such as Retention(keep_last=10)."),
 }
 

@@ -113,6 +113,7 @@ class Saver(OpenStore, BaseCheckpointSaver[Any]):
         group_commit: GroupCommit | None = None,
         cache: Cache | None = None,
         hot: str | None = None,
+        cold: str | None = None,
         retention: Retention | None = None,
         gc_every: timedelta | float | None = None,
         gc_on_put: int | None = None,
@@ -127,6 +128,7 @@ class Saver(OpenStore, BaseCheckpointSaver[Any]):
                 "group_commit": group_commit,
                 "cache": cache,
                 "hot": hot,
+                "cold": cold,
                 "retention": retention,
                 "gc_every": gc_every,
                 "gc_on_put": gc_on_put,
@@ -134,7 +136,7 @@ class Saver(OpenStore, BaseCheckpointSaver[Any]):
         )
         if gc_every is not None:
             drive.blocking(backend)
-        OpenStore.__init__(self, backend, group_commit, cache, hot, working_set_bytes)
+        OpenStore.__init__(self, backend, group_commit, cache, hot, cold, working_set_bytes)
         BaseCheckpointSaver.__init__(self, serde=serde)
         codec: Codec = NativeCodec(pickle_fallback=pickle_fallback)
         if serde is not None:

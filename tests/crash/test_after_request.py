@@ -7,8 +7,10 @@ that was acknowledged is lost, and doing the same again leads where it would hav
 from __future__ import annotations
 
 import asyncio
+import itertools
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -83,10 +85,11 @@ class Scene:
     backend: Failing
     conflicts: Any
     operation: Any
+    cold: str | None = None
     places: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.saver = Saver(self.backend, conflicts=self.conflicts)
+        self.saver = Saver(self.backend, conflicts=self.conflicts, cold=self.cold)
         self.build()
         if self.operation is lose:
             self.overtake()
@@ -291,6 +294,53 @@ def assert_nothing_lost(before, now, end):
         assert shown in (before.get(place), end.get(place)), place
     for place in before.keys() & end.keys():
         assert place in now
+
+
+# -- archived threads ------------------------------------------------------------------
+
+
+def archive(saver: Saver, scene: Scene) -> None:
+    try:
+        saver.threads.archive("t")
+    except errors.StateError:
+        entry = saver.threads.get("t")  # it was archived, and the news was lost
+        assert entry is not None
+        assert entry.state == "archived"
+
+
+def archive_again(saver: Saver, scene: Scene) -> None:
+    """Back, and into another archive."""
+    saver.get_tuple(config())
+    archive(saver, scene)
+
+
+@pytest.mark.parametrize("operation", [archive, archive_again, read], ids=lambda op: op.__name__)
+def test_an_archived_thread_is_whole_at_every_request(stores, operation, tmp_path):
+    for at in itertools.count():
+        for after in (False, True):
+            for error in (errors.BackendError, Death):
+                cold = tmp_path / f"{at} {after} {error.__name__}"
+                scene = Scene(stores(), "fork", operation, cold.as_uri())
+                before = everything(scene.saver)
+                if operation is not archive:
+                    scene.saver.threads.archive("t")
+                scene.backend.arm(at, after=after, error=error)
+                with suppress(errors.BackendError, Death):
+                    operation(scene.saver, scene)
+                done, scene.backend.at = scene.backend.asked <= at, None
+                reader = Saver(scene.backend, cold=cold.as_uri())
+                assert reader.get_tuple(config()) is not None
+                assert everything(reader) == before, (at, after, error)
+                assert reader.check().ok
+                archive(reader, scene)
+                assert len([*cold.rglob("*.tkb")]) == 1, (at, after, error)
+                assert reader.get_tuple(config()) is not None
+                assert everything(reader) == before
+                assert not [*cold.rglob("*.tkb")]
+                scene.backend.close()
+        if done:
+            assert at > 2
+            return
 
 
 # -- cancellation ----------------------------------------------------------------------

@@ -33,6 +33,7 @@ class Settings(BaseSettings):
     )
 
     url: str | None = None
+    cold: str | None = None
     retention: dict[str, Any] | None = None
 
     @classmethod

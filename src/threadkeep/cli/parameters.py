@@ -26,6 +26,16 @@ UrlArgument = Annotated[
     str | None,
     typer.Argument(metavar="URL", help="the same as --url", show_default=False),
 ]
+Cold = Annotated[
+    str | None,
+    typer.Option(
+        "--cold",
+        metavar="URL",
+        help="the cold store: file:///folder, s3://bucket/path, gs:// or az://; default: TK_COLD,"
+        " else cold in threadkeep.toml",
+        show_default=False,
+    ),
+]
 AsJson = Annotated[
     bool, typer.Option("--json", help="one JSON document on stdout; errors as JSON on stderr")
 ]

@@ -18,7 +18,12 @@ from threadkeep.cli.terminal import compact
 from threadkeep.engine.lifecycle import State
 from threadkeep.threads import ThreadInfo
 
-_STYLES = {State.SUSPENDED: "bold yellow", State.DELETED: "dim", State.CREATED: "cyan"}
+_STYLES = {
+    State.SUSPENDED: "bold yellow",
+    State.ARCHIVED: "blue",
+    State.DELETED: "dim",
+    State.CREATED: "cyan",
+}
 _AGES = (("d", timedelta(days=1)), ("h", timedelta(hours=1)), ("min", timedelta(minutes=1)))
 
 
@@ -31,6 +36,7 @@ def in_a_line(one: ThreadInfo) -> Text:
         f"updated {_ago(one)}",
         f"created {moment(one.created_at.isoformat())}",
         f"{size(one.bytes)} bytes",
+        "" if one.archived_bytes is None else f"{size(one.archived_bytes)} in the cold store",
         f"ttl {_length(one.ttl)}" if one.ttl is not None else "",
         f"forked from {one.forked_from[0]}" if one.forked_from is not None else "",
         (f"tags: {_tags(one)}" if one.tags else "", "cyan"),

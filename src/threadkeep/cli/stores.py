@@ -46,17 +46,24 @@ def reading(url: str) -> Saver:
         OpenError: there is no such store, or it cannot be opened.
     """
     path = file_of(url)
-    return open_saver(url) if path is None else Saver(SqliteBackend(_there(path), read_only=True))
+    cold = settings().cold
+    if path is None:
+        return open_saver(url, cold=cold)
+    return Saver(SqliteBackend(_there(path), read_only=True), cold=cold)
 
 
-def writing(url: str) -> Saver:
+def writing(url: str, cold: str | None = None) -> Saver:
     """Open a store that is there, to change it; use it under `with`.
+
+    Args:
+        url: the store.
+        cold: the cold store, where another one is meant than is configured.
 
     Raises:
         OpenError: there is no such store, or it cannot be opened.
     """
-    path = file_of(url)
-    return open_saver(url) if path is None else SqliteSaver(_there(path))
+    path, cold = file_of(url), cold or settings().cold
+    return open_saver(url, cold=cold) if path is None else SqliteSaver(_there(path), cold=cold)
 
 
 def made(url: str) -> Saver:
@@ -67,10 +74,11 @@ def made(url: str) -> Saver:
     Raises:
         OpenError: it cannot be opened.
     """
-    path = file_of(url)
+    path, cold = file_of(url), settings().cold
     if "://" in url or path is None:
-        return open_saver(url)
-    return SqliteSaver(_there(path, "Name a store that is there; sqlite:///... makes one."))
+        return open_saver(url, cold=cold)
+    hint = "Name a store that is there; sqlite:///... makes one."
+    return SqliteSaver(_there(path, hint), cold=cold)
 
 
 def as_if_made(url: str) -> Saver:

@@ -5,7 +5,8 @@ one of these states, and gets into another only as the table says.
 
 A thread is `CREATED` by name, before anything is saved; `ACTIVE` once something is;
 `SUSPENDED` while an interrupt waits for an answer; `FORKED` from another one, before anything is
-saved in it (an interrupt may wait there, too); `DELETED` while its tombstone stands.
+saved in it (an interrupt may wait there, too); `ARCHIVED` while what it holds is in the cold store;
+`DELETED` while its tombstone stands.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ class State(StrEnum):
     ACTIVE = "active"
     SUSPENDED = "suspended"
     FORKED = "forked"
+    ARCHIVED = "archived"
     DELETED = "deleted"
 
 
@@ -37,6 +39,7 @@ class Cause(StrEnum):
     SAVE_INSIDE = "save inside"  # a checkpoint of a subgraph
     INTERRUPT = "interrupt"  # a task waits for an answer
     RESUME = "resume"  # the wait is over where it was, as what waited is gone
+    ARCHIVE = "archive"  # `threads.archive`; `threads.restore` leads back to where it was
     DELETE = "delete"  # `delete_thread`
 
 
@@ -48,6 +51,7 @@ class Step(NamedTuple):
 
 
 _NEW = ("", State.DELETED)
+_LIVE = (State.ACTIVE, State.SUSPENDED, State.FORKED)  # what may hold checkpoints
 
 TABLE: Mapping[Cause, Step] = MappingProxyType(
     {
@@ -55,8 +59,9 @@ TABLE: Mapping[Cause, Step] = MappingProxyType(
         Cause.FORK: Step((*_NEW, State.CREATED), State.FORKED),
         Cause.SAVE: Step((*_NEW, State.CREATED, State.FORKED, State.SUSPENDED), State.ACTIVE),
         Cause.SAVE_INSIDE: Step((*_NEW, State.CREATED), State.ACTIVE),
-        Cause.INTERRUPT: Step(("", *State), State.SUSPENDED),
+        Cause.INTERRUPT: Step((*_NEW, State.CREATED, *_LIVE), State.SUSPENDED),
         Cause.RESUME: Step((State.SUSPENDED, State.FORKED), State.ACTIVE),
+        Cause.ARCHIVE: Step(_LIVE, State.ARCHIVED),
         Cause.DELETE: Step(("", *State), State.DELETED),
     }
 )

@@ -222,10 +222,12 @@ class ReadThread:
 
     Reply: one `ThreadRows`. A row that cannot be made a record is a `CorruptionError`; with
     `skip` it is told apart instead, and the checkpoints may come without their keyframes.
+    `stub` means nothing to a store: a thread that is archived is left where it is.
     """
 
     thread: str
     skip: bool = False
+    stub: bool = False
 
 
 class UnreadableRow(NamedTuple):

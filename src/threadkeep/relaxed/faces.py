@@ -201,7 +201,7 @@ def _dropped(change: Change) -> list[str]:
 def _concerned(backend: Backend, change: Change) -> set[str]:
     """The threads of a change, and those that share segments with them."""
     own = _threads_of(change)
-    found: list[ThreadRows] = backend.fetch([ReadThread(name) for name in sorted(own)])
+    found: list[ThreadRows] = backend.fetch([ReadThread(name, stub=True) for name in sorted(own)])
     return own.union(*[rows.family for rows in found])
 
 

@@ -10,6 +10,7 @@ from threadkeep.engine.labels import Mark
 from threadkeep.engine.operations.merging import Merge, MergeConflict
 from threadkeep.repairs import RepairedThread, RepairReport
 from threadkeep.threads.adopting import Adopting
+from threadkeep.threads.archiving import Archiving
 from threadkeep.threads.branches import BranchCheckpoint, Branches, Branching
 from threadkeep.threads.diff import Comparing
 from threadkeep.threads.exchanging import Exchanging
@@ -57,6 +58,7 @@ class Threads(
     Versions,
     Forks,
     Retaining,
+    Archiving,
     Exchanging,
     Adopting,
     Syncing,

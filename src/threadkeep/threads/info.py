@@ -15,6 +15,7 @@ from threadkeep.engine import labels, policy
 from threadkeep.engine.entries import Entry
 from threadkeep.engine.labels import Mark
 from threadkeep.engine.lifecycle import State
+from threadkeep.engine.operations.archiving import archive_of, is_archived
 from threadkeep.engine.policy import MICROSECOND, Retention
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -38,6 +39,7 @@ class ThreadInfo:
         deleted_at: when it was deleted the last time.
         retention_json: what is kept of it, if that was said of it alone; see `retention`.
         marks: the checkpoints that have tags or a pin, each with these.
+        archived_bytes: what it takes in the cold store; None where it is not archived.
     """
 
     id: str
@@ -54,6 +56,7 @@ class ThreadInfo:
     deleted_at: datetime | None = None
     retention_json: Mapping[str, Any] | None = None
     marks: tuple[Mark, ...] = ()
+    archived_bytes: int | None = None
 
     @property
     def has_interrupt(self) -> bool:
@@ -85,6 +88,7 @@ class ThreadInfo:
             "waits_at": self.waits_at,
             "deleted_at": None if self.deleted_at is None else self.deleted_at.isoformat(),
             "retention": self.retention_json,
+            "archived_bytes": self.archived_bytes,
             "marks": [{**mark._asdict(), "tags": list(mark.tags)} for mark in self.marks],
         }
 
@@ -99,6 +103,7 @@ class ThreadPage:
 
 def info(entry: Entry) -> ThreadInfo:
     """What an entry says."""
+    archive = archive_of(entry) if is_archived(entry) else None
     return ThreadInfo(
         id=entry.thread,
         state=State(entry.state),
@@ -114,6 +119,7 @@ def info(entry: Entry) -> ThreadInfo:
         deleted_at=_EPOCH + entry.deleted_at * MICROSECOND if entry.deleted_at else None,
         retention_json=labels.record(entry.labels, policy.RECORD),
         marks=labels.marks(entry.labels),
+        archived_bytes=None if archive is None else archive.size,
     )
 
 

@@ -17,6 +17,7 @@ from typing import NamedTuple, TypeAlias
 
 from threadkeep.bundles import BundleWriter, read_bundle
 from threadkeep.engine.operations import bundling, digest
+from threadkeep.engine.operations.archiving import is_archived
 from threadkeep.engine.operations.bundling import WholeThread
 from threadkeep.errors import CorruptionError, ThreadkeepError, ThreadNotFoundError
 from threadkeep.plans import Plan, Store, aside, on
@@ -29,11 +30,15 @@ Add: TypeAlias = Callable[[BundleWriter, str], Plan[int]]
 
 
 class Exported(NamedTuple):
-    """How many threads were written to a bundle, their checkpoints (hidden ones too), its bytes."""
+    """How many threads were written to a bundle, their checkpoints (hidden ones too), its bytes.
+
+    `archived` are those that were not, as they are in the cold store and were not named.
+    """
 
     threads: int
     checkpoints: int
     size: int
+    archived: tuple[str, ...] = ()
 
 
 class Imported(NamedTuple):
@@ -85,12 +90,13 @@ def export(
         CorruptionError: one is damaged.
         OpenError, DiskFullError: the file cannot be written.
     """
-    add = partial(_add_digested, store, named=names is not None)
+    archived: list[str] = []
+    add = partial(_add_digested, store, archived=None if names is not None else archived)
     if names is None:
-        names = yield from on(store, bundling.all_threads(empty=False))
+        names = yield from on(store, bundling.all_threads())
     counts = yield from _written(file, names, add, progress, check=True)
     size = yield from aside(lambda: file.stat().st_size)
-    return Exported(sum(map(bool, counts)), sum(counts), size)
+    return Exported(sum(map(bool, counts)), sum(counts), size, tuple(archived))
 
 
 def _written(
@@ -119,10 +125,14 @@ def _add_as_it_is(store: Store, bundle: BundleWriter, name: str) -> Plan[int]:
     return len(whole.checkpoints)
 
 
-def _add_digested(store: Store, bundle: BundleWriter, name: str, *, named: bool) -> Plan[int]:
-    whole = yield from on(store, bundling.read_thread(name))
-    if not whole.checkpoints and not named:
-        return 0  # deleted since its name was read
+def _add_digested(
+    store: Store, bundle: BundleWriter, name: str, *, archived: list[str] | None
+) -> Plan[int]:
+    """Write a thread that was named, or (with `archived`) one of all: then it may be missing."""
+    whole = yield from on(store, bundling.read_thread(name, stub=archived is not None))
+    if not whole.checkpoints and archived is not None:
+        archived += [name] if is_archived(whole.entry) else []
+        return 0
     if not whole.checkpoints:
         hint = "Look for its id: saver.threads.search(), or `threadkeep threads`."
         raise ThreadNotFoundError(hint=hint, thread=name)
@@ -150,7 +160,7 @@ def verified(file: Path, progress: Progress, *, digests: bool = False) -> Plan[l
     with closing(_threads(file)) as threads:
         while (whole := (yield from aside(partial(next, threads, None)))) is not None:
             if digests:
-                yield from aside(partial(_own_digests, whole))
+                yield from aside(partial(own_digests, whole))
             names.append(whole.thread)
             progress("threads verified", len(names), 0)
     return names
@@ -243,7 +253,7 @@ def _renamed(whole: WholeThread, thread: str) -> WholeThread:
 
 def _put(store: Store, whole: WholeThread, *, replace: bool, check: bool) -> Plan[bool]:
     """Put a thread; whether anything of it was missing."""
-    wanted = (yield from aside(partial(_own_digests, whole))) if check else {}
+    wanted = (yield from aside(partial(own_digests, whole))) if check else {}
     now = time.time_ns() // 1000
     is_new = yield from on(store, bundling.put_thread(whole, now, replace=replace))
     if check:
@@ -253,7 +263,7 @@ def _put(store: Store, whole: WholeThread, *, replace: bool, check: bool) -> Pla
     return is_new
 
 
-def _own_digests(whole: WholeThread) -> dict[digest.Key, bytes]:
+def own_digests(whole: WholeThread) -> dict[digest.Key, bytes]:
     """The digests of a bundle's thread, which are those that were noted."""
     found = digest.of_checkpoints(whole)
     if whole.digests is not None:

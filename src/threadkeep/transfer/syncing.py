@@ -16,6 +16,7 @@ from threadkeep.engine.calls import commit
 from threadkeep.engine.loaded import created_at
 from threadkeep.engine.model import DropThread
 from threadkeep.engine.operations import bundling, completing, digest
+from threadkeep.engine.operations.archiving import is_archived
 from threadkeep.engine.operations.bundling import WholeThread
 from threadkeep.engine.operations.completing import Standing
 from threadkeep.errors import ConflictError, ThreadNotFoundError
@@ -34,6 +35,7 @@ class Synced:
         deleted: were deleted here, and `delete` was given.
         ahead: have more there, and nothing less; left alone.
         conflicts: why others were left alone, by thread.
+        archived: are archived here, and were not named; left where they are.
         same: how many had nothing to be done.
     """
 
@@ -43,6 +45,7 @@ class Synced:
     deleted: list[str] = field(default_factory=list)
     ahead: list[str] = field(default_factory=list)
     conflicts: dict[str, str] = field(default_factory=dict)
+    archived: list[str] = field(default_factory=list)
     same: int = 0
 
 
@@ -82,13 +85,18 @@ def sync(
     result = Synced()
     wanted = known if names is None else names
     for done, name in enumerate(wanted, 1):
-        yield from _thread(here, there, name, wishes, result)
+        yield from _thread(here, there, name, wishes, result, is_named=names is not None)
         progress("threads compared", done, len(wanted))
     return result
 
 
-def _thread(here: Store, there: Store, name: str, wishes: Wishes, result: Synced) -> Plan[None]:
-    own = yield from on(here, completing.rows_of(name))
+def _thread(
+    here: Store, there: Store, name: str, wishes: Wishes, result: Synced, *, is_named: bool
+) -> Plan[None]:
+    own = yield from on(here, completing.rows_of(name, stub=not is_named))
+    if is_archived(own.entry):
+        result.archived.append(name)
+        return
     other = yield from on(there, completing.rows_of(name))
     found = completing.standing(own, other)
     if found is Standing.APART and (yield from _are_equal(here, there, name)):

@@ -13,6 +13,7 @@ from engine_kit import (
     everything,
     fresh,
     memory_saver,
+    rows_in_memory,
     run_config,
     until_commit,
 )
@@ -161,7 +162,7 @@ def until_segments(steps):
 def test_a_thread_that_expires_while_it_is_read(saver):
     """As on Redis: all of it goes at once, its generation too."""
     steps = until_segments(Steps(bundling.read_thread("t"), saver._backend))
-    saver._backend._threads.clear()
+    rows_in_memory(saver).clear()
     assert steps.finish().is_nothing
 
 
@@ -377,7 +378,7 @@ def test_a_saver_that_knew_a_thread_that_has_expired_does_not_rely_on_it():
     chain = fill(Chain(saver), 10)
     older = read(saver)
     fill(chain, 6)
-    saver._backend._threads.clear()
+    rows_in_memory(saver).clear()
     put(saver, older)
     chain.put(m=[*chain.values["m"], "after"])
     assert sound(saver)

@@ -103,12 +103,13 @@ def test_first_put_of_a_thread_is_one_commit(made):
 
 @pytest.mark.parametrize("known", [True, False])
 def test_put_writes_is_one_commit(made, known):
+    """Behind a fetch where this process has not met the thread: it may be archived."""
     saver, backend, _ = made
     at = loaded_run(saver, messages(50)).config
     writer = saver if known else fresh(saver)
     backend.asked()
     writer.put_writes(at, [("m", messages(2, 100)), ("n", 1)], "task")
-    assert backend.asked() == (0, 1)
+    assert backend.asked() == (0 if known else 1, 1)
 
 
 def test_put_on_an_unknown_parent_is_two_fetches_and_a_commit(made):
@@ -152,9 +153,9 @@ def test_housekeeping(made):
     saver.prune(["t"])
     assert backend.asked() == (1, 1)
     saver.copy_thread("t", "copy")
-    assert backend.asked() == (0, 1)
+    assert backend.asked() == (1, 1)
     saver.delete_thread("t")
-    assert backend.asked() == (0, 1)
+    assert backend.asked() == (1, 1)
 
 
 def tall(saver, count, metadata):

@@ -15,6 +15,7 @@ from engine_kit import (
     everything,
     fresh,
     memory_saver,
+    rows_in_memory,
     run_config,
     shown,
 )
@@ -43,7 +44,7 @@ def build():
 
 def rows_of(saver):
     """Every place where bytes or ids lie: its name, what is there, a way to alter it."""
-    thread = saver._backend._threads["t"]
+    thread = rows_in_memory(saver)["t"]
     space = thread.namespaces[""]
     found = []
     for key, row in space.rows.items():
@@ -153,7 +154,7 @@ def test_an_error_or_the_very_checkpoint_that_was_put(seed):
 
 def test_a_segment_that_is_gone():
     saver = build()
-    log = saver._backend._threads["t"].logs[1]
+    log = rows_in_memory(saver)["t"].logs[1]
     start = log.starts[0]
     log.drop(start, log.segments[start].count)
     report = fresh(saver).check()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from random import Random
 
 import pytest
-from engine_kit import Counted, checkpoint, config, fresh, memory_saver
+from engine_kit import Counted, checkpoint, config, fresh, memory_saver, rows_in_memory
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from langgraph.checkpoint.serde.types import _DeltaSnapshot
@@ -165,7 +165,7 @@ def test_a_seed_that_cannot_be_read_stays():
     saver = memory_saver()
     snapshot = _DeltaSnapshot([Random(1).randbytes(3000).hex()])
     put_uncounted(saver, {"d": snapshot}, write=False)
-    logs = saver._backend._threads["t"].logs
+    logs = rows_in_memory(saver)["t"].logs
     log = next(
         log for log in logs.values() if any(len(s.data) > 999 for s in log.segments.values())
     )

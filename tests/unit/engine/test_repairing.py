@@ -7,7 +7,16 @@ from contextlib import suppress
 from dataclasses import replace
 
 import pytest
-from engine_kit import Chain, config, counted_saver, everything, fresh, memory_saver, shown
+from engine_kit import (
+    Chain,
+    config,
+    counted_saver,
+    everything,
+    fresh,
+    memory_saver,
+    rows_in_memory,
+    shown,
+)
 
 from threadkeep.engine.operations import repairing
 from threadkeep.engine.operations.checking import Kind
@@ -97,7 +106,7 @@ def test_a_sound_store_is_not_written_to(tmp_path):
 
 def damaged(saver, thread="t"):
     """The thread's newest checkpoint, whose manifest was altered."""
-    space = saver._backend._threads[thread].namespaces[""]
+    space = rows_in_memory(saver)[thread].namespaces[""]
     key = space.ids[-1]
     row = space.rows[key]
     space.rows[key] = row._replace(manifest=row.manifest[:-1] + b"?")
@@ -154,7 +163,7 @@ def test_what_a_newer_release_wrote_is_left_alone(tmp_path):
     saver = memory_saver()
     chain = Chain(saver)
     chain.put(m=["x" * 900])
-    log = saver._backend._threads["t"].logs[1]
+    log = rows_in_memory(saver)["t"].logs[1]
     start = log.starts[0]
     from binascii import crc32  # noqa: PLC0415
 
@@ -162,11 +171,11 @@ def test_what_a_newer_release_wrote_is_left_alone(tmp_path):
     head = bytes((data[0], 15 << 4))
     newer = head + crc32(data[6:], crc32(head)).to_bytes(4, "little") + data[6:]
     log.segments[start] = replace(log.segments[start], data=newer)
-    before = dict(saver._backend._threads["t"].namespaces[""].rows)
+    before = dict(rows_in_memory(saver)["t"].namespaces[""].rows)
     report = fresh(saver).threads.repair(file=tmp_path / "out.tkq")
     assert report.repaired == ()
     assert Kind.UNKNOWN in {finding.kind for finding in report.left}
-    assert saver._backend._threads["t"].namespaces[""].rows == before
+    assert rows_in_memory(saver)["t"].namespaces[""].rows == before
 
 
 def test_what_is_asked_for_in_a_wrong_way_changes_nothing(tmp_path):

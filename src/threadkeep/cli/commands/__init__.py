@@ -4,6 +4,7 @@ Invariant: a command reads its arguments, calls the saver, and says what came of
 """
 
 from threadkeep.cli.commands import adopt as adopt
+from threadkeep.cli.commands import archive as archive
 from threadkeep.cli.commands import backup as backup
 from threadkeep.cli.commands import branches as branches
 from threadkeep.cli.commands import check as check

@@ -10,7 +10,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias, TypeVar, cast
+from typing import NamedTuple, TypeAlias, TypeVar, cast
 
 from threadkeep.engine import checksum, registry
 from threadkeep.engine.calls import (
@@ -97,29 +97,41 @@ def all_threads(*, empty: bool = True) -> Operation[list[str]]:
 # -- reading -------------------------------------------------------------------------
 
 
-def read_thread(thread: str) -> Operation[WholeThread]:
+def read_thread(thread: str, *, stub: bool = True) -> Operation[WholeThread]:
     """One state of the thread, however much others write, seal and prune meanwhile.
+
+    Args:
+        thread: its id.
+        stub: whether one that is archived stays so, and is read without what is in the archive.
 
     Raises:
         ConflictError: segments were removed at every try.
         CorruptionError: rows are damaged that had to be counted anew.
     """
-    whole, _ = yield from _read(thread)
-    return whole
+    state = yield from read_state(thread, stub=stub)
+    return state.whole
 
 
-def _read(thread: str) -> Operation[tuple[WholeThread, int]]:
-    """One state of the thread, and its generation."""
+class Snapshot(NamedTuple):
+    """One state of a thread: as a whole, and what a change to it must expect."""
+
+    whole: WholeThread
+    rows: ThreadRows
+    entry: Entry | None
+
+
+def read_state(thread: str, *, stub: bool = True) -> Operation[Snapshot]:
+    """See `read_thread`."""
     for _ in range(ATTEMPTS):
-        rows, entry = yield from read_rows(thread)
+        rows, entry = yield from read_rows(thread, stub=stub)
         places = _own(rows)
         if not places:
-            return whole_of(thread, rows, (), entry), rows.generation
+            return Snapshot(whole_of(thread, rows, (), entry), rows, entry)
         segments = yield from _segments(thread, places)
         # Positions are given again only after a removal, and that raises the generation.
         after = yield from fetch_checkpoint(thread, "", None)
         if after.generation == rows.generation and _cover(segments, places):
-            return whole_of(thread, rows, segments, entry), rows.generation
+            return Snapshot(whole_of(thread, rows, segments, entry), rows, entry)
     raise ConflictError(
         "Segments of this thread were removed whenever it was read.",
         hint="Do it again when nobody prunes or deletes.",
@@ -127,9 +139,9 @@ def _read(thread: str) -> Operation[tuple[WholeThread, int]]:
     )
 
 
-def read_rows(thread: str) -> Operation[tuple[ThreadRows, Entry | None]]:
-    """A thread without its segments, and its entry."""
-    rows, entry = yield Fetch([ReadThread(thread), ReadEntry(thread)])
+def read_rows(thread: str, *, stub: bool = True) -> Operation[tuple[ThreadRows, Entry | None]]:
+    """A thread without its segments, and its entry; `stub` as in `read_thread`."""
+    rows, entry = yield Fetch([ReadThread(thread, stub=stub), ReadEntry(thread)])
     return rows, entry
 
 
@@ -248,7 +260,8 @@ def refuse_loss(whole: WholeThread) -> Operation[None]:
 def outlook(whole: WholeThread) -> Operation[tuple[bool, bool]]:
     """Whether anything would be done to put the thread, and whether something would be lost."""
     there = yield from read_thread(whole.thread)
-    return not _is_there(there, whole), bool(_parts_of(there) - _parts_of(whole))
+    loses = _is_archived(there) or bool(_parts_of(there) - _parts_of(whole))
+    return not _is_there(there, whole), loses
 
 
 def put_thread(whole: WholeThread, now: int, *, replace: bool = False) -> Operation[bool]:
@@ -267,7 +280,8 @@ def put_thread(whole: WholeThread, now: int, *, replace: bool = False) -> Operat
         ConflictError: others write to this thread all the time.
     """
     for _ in range(ATTEMPTS):
-        there, generation = yield from _read(whole.thread)
+        state = yield from read_state(whole.thread)
+        there, generation = state.whole, state.rows.generation
         if not replace:
             _refuse_loss(whole, there)
         if _is_there(there, whole):
@@ -287,7 +301,7 @@ def put_thread(whole: WholeThread, now: int, *, replace: bool = False) -> Operat
 
 
 def _refuse_loss(whole: WholeThread, there: WholeThread) -> None:
-    if _parts_of(there) - _parts_of(whole):
+    if _is_archived(there) or _parts_of(there) - _parts_of(whole):
         raise ThreadExistsError(
             "The store holds this thread already, in another state.",
             hint="Delete it first, or replace it: replace=True, or --replace in a shell.",
@@ -295,12 +309,17 @@ def _refuse_loss(whole: WholeThread, there: WholeThread) -> None:
         )
 
 
+def _is_archived(there: WholeThread) -> bool:
+    return there.entry is not None and there.entry.state == State.ARCHIVED
+
+
 def _parts_of(whole: WholeThread) -> set[Row | Segment]:
     return {*whole.checkpoints, *whole.writes, *whole.segments}
 
 
 def _is_there(there: WholeThread, whole: WholeThread) -> bool:
-    return _parts_of(there) == _parts_of(whole) and _is_as_dead(there, whole)
+    is_same = _parts_of(there) == _parts_of(whole) and _is_as_dead(there, whole)
+    return is_same and not _is_archived(there)
 
 
 def _is_as_dead(there: WholeThread, whole: WholeThread) -> bool:
@@ -309,7 +328,7 @@ def _is_as_dead(there: WholeThread, whole: WholeThread) -> bool:
 
 
 def _put(whole: WholeThread, there: WholeThread, generation: int, now: int) -> Operation[None]:
-    if _parts_of(there) or there.deleted_at != whole.deleted_at:
+    if _parts_of(there) or there.deleted_at != whole.deleted_at or _is_archived(there):
         yield from commit(DropThread(whole.thread, whole.deleted_at))
         state = yield from fetch_checkpoint(whole.thread, "", None)
         generation = state.generation
@@ -340,14 +359,14 @@ def _registered(whole: WholeThread, now: int) -> Batch:
     entry = whole.entry
     if entry is not None and entry.state == State.DELETED:
         entry = None
-    checkpoints, orphans = _stored(whole)
+    checkpoints, orphans = stored_of(whole)
     if entry is None and whole.checkpoints:
         entry = registry.entry_of(whole.thread, checkpoints, now)
     touch = registry.of_rows(checkpoints, orphans, sum([len(s.data) for s in whole.segments]))
     return Batch(whole.thread, now, entry=entry, touch=touch._replace(moves=()))
 
 
-def _stored(whole: WholeThread) -> tuple[list[StoredCheckpoint], list[WriteRow]]:
+def stored_of(whole: WholeThread) -> tuple[list[StoredCheckpoint], list[WriteRow]]:
     """The checkpoints with their writes, and the writes on none of them."""
     writes: dict[tuple[str, str], list[WriteRow]] = {}
     for write in whole.writes:

@@ -150,7 +150,7 @@ def _one(
     if _has_rested(entry, own, now):
         due = partial(_is_due, store=store, now=now)
         gone.add((yield from delete(engine, entry.thread, "ttl", due, dry_run=dry_run)))
-    elif own.thins and not is_settled(entry, own, now):
+    elif own.thins and entry.state != State.ARCHIVED and not is_settled(entry, own, now):
         ours = partial(policy_of, store=store)
         gone.add((yield from thin(engine, entry.thread, ours, dry_run=dry_run)))
 

@@ -49,9 +49,9 @@ class Standing(Enum):
     GONE = "was deleted here"
 
 
-def rows_of(thread: str) -> Operation[WholeThread]:
-    """A thread without its segments."""
-    rows, entry = yield from read_rows(thread)
+def rows_of(thread: str, *, stub: bool = False) -> Operation[WholeThread]:
+    """A thread without its segments; with `stub` one that is archived stays so."""
+    rows, entry = yield from read_rows(thread, stub=stub)
     return whole_of(thread, rows, (), entry)
 
 

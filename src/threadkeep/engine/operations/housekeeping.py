@@ -197,11 +197,16 @@ def nothing_new(family: Iterable[ThreadRows]) -> RowsFence:
     return RowsFence(checkpoints, writes)
 
 
-def read_family(thread: str) -> Operation[tuple[ThreadRows, list[ThreadRows]]]:
-    """A thread's rows, and those of the threads that share its segments, of one state."""
+def read_family(
+    thread: str, *, stub: bool = False
+) -> Operation[tuple[ThreadRows, list[ThreadRows]]]:
+    """A thread's rows, and those of the threads that share its segments, of one state.
+
+    With `stub` one that is archived stays so, and has none.
+    """
     family: tuple[str, ...] = ()
     while True:
-        replies = yield Fetch([ReadThread(name) for name in (thread, *family)])
+        replies = yield Fetch([ReadThread(name, stub=stub) for name in (thread, *family)])
         rows, *others = cast("list[ThreadRows]", replies)
         if rows.family == family:
             return rows, others

@@ -43,6 +43,7 @@ from threadkeep.errors import CodecError, ConflictError, StaleThreadError
 
 _SETTLED = "kept"  # the record of what a thread was last gone through under
 _DIGEST = 8  # bytes
+_LEFT = (State.DELETED, State.ARCHIVED)  # nothing of these is in the store
 _BUSY = "it is being written all the time"
 
 
@@ -119,7 +120,7 @@ def thin(
     """
     for _ in range(ATTEMPTS):
         found = yield from _read(thread)
-        if found.entry is None or found.entry.state == State.DELETED or found.entry.pinned:
+        if found.entry is None or found.entry.state in _LEFT or found.entry.pinned:
             return None
         try:
             own = ours(found.entry)
@@ -167,7 +168,7 @@ def delete(
 
 def _read(thread: str) -> Operation[Found]:
     entry = yield from fetch(ReadEntry(thread))
-    rows, others = yield from read_family(thread)
+    rows, others = yield from read_family(thread, stub=True)
     return Found(thread, cast("Entry | None", entry), rows, others)
 
 

@@ -14,7 +14,7 @@ from langgraph.checkpoint.serde.types import ERROR
 
 from threadkeep.engine import checksum, registry
 from threadkeep.engine.appender import Appender
-from threadkeep.engine.calls import Operation, Place
+from threadkeep.engine.calls import Operation, Place, fetch_checkpoint
 from threadkeep.engine.draft import Draft
 from threadkeep.engine.loaded import LoadedId
 from threadkeep.engine.model import FREE, NESTED, Batch, WriteRow, WritesFence
@@ -58,14 +58,17 @@ def put_writes(engine: Engine, call: PutWrites) -> Operation[None]:
 
 def _built(engine: Engine, call: PutWrites, attempt: int) -> Operation[Built]:
     del attempt  # each is made alike
-    yield from ()  # nothing has to be read first
     memory = engine.memory(call.place.thread)
+    generation = memory.generation
+    if generation is None:  # nobody has looked whether the thread is there, and not archived
+        state = yield from fetch_checkpoint(*call.place)
+        generation = state.generation
     with memory.encoding:
-        return _build(engine, memory, call)
+        return _build(engine, memory, call, generation)
 
 
-def _build(engine: Engine, memory: ThreadMemory, call: PutWrites) -> Built:
-    place, generation = call.place, memory.generation
+def _build(engine: Engine, memory: ThreadMemory, call: PutWrites, generation: int) -> Built:
+    place = call.place
     appender = Appender(memory, place.ns, engine.compression)
     draft = Draft(memory, engine.codec, appender, writes=True)
     # A write may come before its checkpoint is stored: then the one before shows what is there.

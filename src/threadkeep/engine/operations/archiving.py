@@ -1,0 +1,234 @@
+"""Archived threads: what stays of one in the store, and how it leaves and comes back.
+
+Only rows and entries are dealt with here; where archives lie, and what they look like, is the
+affair of `tiers`. Invariants: the entry names an archive before there is one, and as long as
+there may be; a thread's rows go in the change that says that they are archived, and come back in
+the one that says that they are not.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import NamedTuple, cast
+
+from threadkeep.engine import labels, registry
+from threadkeep.engine.calls import Fetch, Operation, commit, fetch_checkpoint
+from threadkeep.engine.entries import Entry, EntryFence
+from threadkeep.engine.lifecycle import Cause, State, allows
+from threadkeep.engine.model import Batch, DropThread, ReadThread, RowsFence, ThreadRows
+from threadkeep.engine.operations import registration
+from threadkeep.engine.operations.bundling import (
+    WholeThread,
+    parts_of,
+    read_state,
+    stored_of,
+)
+from threadkeep.engine.operations.context import ATTEMPTS, Engine
+from threadkeep.engine.operations.housekeeping import nothing_new
+from threadkeep.errors import (
+    ConflictError,
+    CorruptionError,
+    StaleThreadError,
+    StateError,
+    ThreadNotFoundError,
+)
+
+RECORD = "archive"
+
+
+class Archive(NamedTuple):
+    """What the entry says of a thread's archive.
+
+    `key` names the object. `sha256` is the digest of its bytes in hex, `size` their number;
+    both are of nothing until the object is known to be there. `state` is the thread's own, which
+    it has again when it is back.
+    """
+
+    key: str
+    state: str
+    sha256: str = ""
+    size: int = 0
+    checkpoints: int = 0
+
+
+def archive_of(entry: Entry | None) -> Archive | None:
+    """The archive that an entry names. One of another thread, whose copy this is, does not count.
+
+    Raises:
+        CorruptionError: what it says cannot be read.
+    """
+    found = None if entry is None else labels.record(entry.labels, RECORD)
+    if entry is None or found is None:
+        return None
+    try:
+        archive = Archive(*found)
+        return archive if archive.key.startswith(folder_of(entry.thread)) else None
+    except (TypeError, AttributeError) as error:
+        raise CorruptionError(
+            "Where a thread is archived cannot be read.", thread=entry.thread
+        ) from error
+
+
+def folder_of(thread: str) -> str:
+    """Where all archives of a thread are. A name may be anything; a key may not."""
+    return f"threads/{hashlib.sha256(thread.encode()).hexdigest()[:40]}/"
+
+
+def is_archived(entry: Entry | None) -> bool:
+    """Whether the thread's rows are in an archive, and not in the store."""
+    return entry is not None and entry.state == State.ARCHIVED
+
+
+def is_at(entry: Entry, key: str) -> bool:
+    """Whether the thread is archived under this key."""
+    archive = archive_of(entry)
+    return is_archived(entry) and archive is not None and archive.key == key
+
+
+def naming(entry: Entry, archive: Archive | None) -> Entry:
+    """The entry, which names this archive and no other."""
+    others = [label for label in entry.labels if not label.startswith(labels.of_kind(RECORD))]
+    if archive is not None:
+        others.append(labels.of_record(RECORD, list(archive)))
+    return entry._replace(labels=tuple(sorted(others)))
+
+
+# -- into an archive -----------------------------------------------------------------
+
+
+def announce(engine: Engine, thread: str, key: str) -> Operation[str | None]:
+    """Let the entry name the archive that there will be; the key of an earlier one of no use.
+
+    Raises:
+        ThreadNotFoundError: there is no such thread, or it holds nothing.
+        StateError: it is archived already.
+        ConflictError: others change it all the time.
+    """
+    before: list[str | None] = [None]
+
+    def how(entry: Entry) -> Entry:
+        if not allows(Cause.ARCHIVE, entry.state):
+            raise StateError(f"A thread that is {entry.state} cannot be archived.", thread=thread)
+        left = archive_of(entry)
+        before[0] = None if left is None else left.key
+        return naming(entry, Archive(key, entry.state))
+
+    yield from registration.change(engine, thread, how)
+    return before[0]
+
+
+class Taken(NamedTuple):
+    """A thread as it was read, and what must still be so when it goes."""
+
+    whole: WholeThread
+    entry: Entry
+    generation: int
+    rows: RowsFence
+
+
+def take(thread: str) -> Operation[Taken]:
+    """Read a thread that is to be archived.
+
+    Raises:
+        ThreadNotFoundError: it holds no checkpoints.
+        ConflictError: segments were removed at every try.
+        CorruptionError: it is damaged.
+    """
+    state = yield from read_state(thread)
+    family: list[ThreadRows] = []
+    if state.rows.family:
+        replies = yield Fetch([ReadThread(name, stub=True) for name in state.rows.family])
+        family = cast("list[ThreadRows]", replies)
+    if state.entry is None or not state.whole.checkpoints:
+        raise ThreadNotFoundError(thread=thread)
+    # (what names the archive has no place in it)
+    whole = replace(state.whole, entry=naming(state.whole.entry or state.entry, None))
+    fence = nothing_new((state.rows, *family))
+    return Taken(whole, state.entry, state.rows.generation, fence)
+
+
+def close(engine: Engine, taken: Taken, archive: Archive) -> Operation[Entry]:
+    """Remove the thread's rows; the entry says where they are.
+
+    Raises:
+        ConflictError, StaleThreadError: the thread has changed since it was taken.
+    """
+    thread, entry = taken.whole.thread, taken.entry
+    entry = naming(entry, archive)._replace(state=State.ARCHIVED)
+    fences = (taken.rows, EntryFence(entry.revision))
+    tombstone = taken.whole.deleted_at
+    yield from commit(DropThread(thread, tombstone, taken.generation, fences, entry))
+    engine.working_set.forget(thread)
+    return (yield from registration.read(thread)) or entry
+
+
+# -- and back ------------------------------------------------------------------------
+
+
+def reopen(whole: WholeThread, archive: Archive, now: int) -> Operation[bool]:
+    """Put back the rows of a thread that is archived there; False if it is not, or not any more.
+
+    Segments come first, where nobody sees them; then all rows at once, with the state that the
+    thread had.
+
+    Raises:
+        ConflictError: others change it all the time.
+    """
+    for _ in range(ATTEMPTS):
+        entry = yield from registration.read(whole.thread)
+        if entry is None or not is_archived(entry) or archive_of(entry) != archive:
+            return False
+        there = yield from fetch_checkpoint(whole.thread, "", None)
+        try:
+            for batch in _batches(whole, entry, there.generation, archive, now):
+                yield from commit(batch)
+        except (ConflictError, StaleThreadError):
+            continue  # somebody has brought it back, or has changed its entry: look again
+        return True
+    raise _busy(whole.thread)
+
+
+def _batches(
+    whole: WholeThread, entry: Entry, generation: int, archive: Archive, now: int
+) -> Iterator[Batch]:
+    fences = (RowsFence(0, 0), EntryFence(entry.revision))
+    plain = Batch(whole.thread, now, generation, fences=fences)
+    for segments in parts_of(whole.segments, lambda segment: len(segment.data)):
+        yield plain._replace(segments=tuple(segments))
+    touch = registry.of_rows(*stored_of(whole), sum([len(s.data) for s in whole.segments]))
+    yield plain._replace(
+        checkpoints=whole.checkpoints,
+        writes=whole.writes,
+        bump=True,
+        entry=entry._replace(state=archive.state),
+        touch=touch._replace(moves=()),
+    )
+
+
+def let_go(thread: str, archive: Archive, now: int) -> Operation[None]:
+    """Let the entry name the archive no more, now that it is gone.
+
+    Raises:
+        ConflictError: others change the entry all the time.
+    """
+    for _ in range(ATTEMPTS):
+        entry = yield from registration.read(thread)
+        if entry is None or is_archived(entry) or archive_of(entry) != archive:
+            return
+        fence = EntryFence(entry.revision)
+        try:
+            yield from commit(Batch(thread, now, fences=(fence,), entry=naming(entry, None)))
+        except ConflictError:
+            continue
+        return
+    raise _busy(thread)
+
+
+def _busy(thread: str) -> ConflictError:
+    return ConflictError(
+        "Others change what is known of this thread all the time.",
+        hint="Try again later.",
+        thread=thread,
+    )

@@ -1,0 +1,137 @@
+"""The cold store: objects by key, in a folder or on an object store.
+
+Only obstore is called here. Invariants: what `put` returned for is durable; no error shows more
+of a URL than its scheme; obstore is loaded where a cold store is opened, and nowhere else.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+from threadkeep.backends.open import extra
+from threadkeep.errors import BackendError, CorruptionError, OpenError, UnreachableError
+from threadkeep.transfer.files import sync_folder, told
+
+if TYPE_CHECKING:
+    from obstore.store import ObjectStore
+
+SCHEMES = ("file", "s3", "gs", "az")
+_FORMS = "Known are file:///folder, s3://bucket/path, gs://bucket/path and az://container/path."
+_PATIENCE = timedelta(seconds=60)  # with a request that fails, all of its repetitions
+
+
+class ColdStore:
+    """A cold store that is open.
+
+    Args:
+        url: `file:///folder`, `s3://bucket/path`, `gs://bucket/path` or `az://container/path`.
+            Keys and endpoints come from the environment, as the clouds' own programs read them
+            (`AWS_ACCESS_KEY_ID`, `AWS_ENDPOINT_URL`, `GOOGLE_APPLICATION_CREDENTIALS`, ...).
+
+    Raises:
+        OpenError: the URL names no such store, or obstore is not installed.
+    """
+
+    def __init__(self, url: str) -> None:
+        scheme = urlsplit(url).scheme.lower() if isinstance(url, str) else ""
+        if scheme not in SCHEMES:
+            raise OpenError("This is no URL of a cold store.", hint=_FORMS)
+        with extra("A cold store", "cold"):
+            import obstore  # noqa: F401, PLC0415 - an extra, only where it is used
+        self._scheme = scheme
+        try:
+            self._store = _opened(url, scheme)
+        except Exception as error:
+            if isinstance(error, OpenError):
+                raise
+            raise OpenError(
+                f"The cold store ({scheme}://) cannot be opened.", hint=_FORMS
+            ) from error
+        folder = getattr(self._store, "prefix", None) if scheme == "file" else None
+        self._folder = None if folder is None else Path(folder)
+
+    def put(self, key: str, data: bytes) -> None:
+        """Store an object; durable on return.
+
+        Raises:
+            OpenError, UnreachableError, BackendError: the cold store refused, or failed.
+        """
+        with self._named(key):
+            self._store.put(key, data)
+        self._settle(key)
+
+    def get(self, key: str) -> bytes:
+        """An object's bytes.
+
+        Raises:
+            CorruptionError: there is no such object.
+            OpenError, UnreachableError, BackendError: see `put`.
+        """
+        with self._named(key):
+            return bytes(self._store.get(key).bytes())
+
+    def delete(self, key: str) -> None:
+        """Remove an object; one that is not there does not matter. Raises as `put`."""
+        with self._named(key), suppress(FileNotFoundError):
+            self._store.delete(key)
+
+    def keys(self, folder: str) -> list[str]:
+        """The keys of all objects in a folder. Raises as `put`."""
+        with self._named(folder):
+            return [found["path"] for page in self._store.list(folder) for found in page]
+
+    def _settle(self, key: str) -> None:
+        """Wait until a new object is on the disk, if it is a file: obstore does not."""
+        if self._folder is None:
+            return
+        file = self._folder / key
+        with told(file):
+            descriptor = os.open(file, os.O_RDONLY)
+            try:
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+        for folder in file.parents:
+            sync_folder(folder)
+            if folder == self._folder:
+                return
+
+    @contextmanager
+    def _named(self, key: str) -> Iterator[None]:
+        """Raise obstore's errors as ours."""
+        from obstore import exceptions  # noqa: PLC0415 - as above
+
+        place = f"The cold store ({self._scheme}://)"
+        try:
+            yield
+        except FileNotFoundError as error:
+            hint = "Put it back from a backup of the cold store."
+            raise CorruptionError(f"{place} has no object {key}.", hint=hint) from error
+        except (exceptions.PermissionDeniedError, exceptions.UnauthenticatedError) as error:
+            hint = "Look at its rights, and at the keys in the environment."
+            raise OpenError(f"{place} refused.", hint=hint) from error
+        except (exceptions.BaseError, ValueError, OSError) as error:
+            kind = BackendError if self._scheme == "file" else UnreachableError
+            raise kind(f"{place} failed: {_first_line(error)}", hint="Look after it.") from error
+
+
+def _first_line(error: Exception) -> str:
+    """What obstore says first; the rest is its own structure."""
+    return (str(error).splitlines() or [type(error).__name__])[0]
+
+
+def _opened(url: str, scheme: str) -> ObjectStore:
+    from obstore.store import LocalStore, from_url  # noqa: PLC0415 - as above
+
+    if scheme == "file":
+        path = urlsplit(url)
+        if path.netloc or not path.path.strip("/") or path.query:
+            raise OpenError("This URL of a cold store names no folder.", hint=_FORMS)
+        return LocalStore.from_url(url, mkdir=True)
+    return from_url(url, retry_config={"retry_timeout": _PATIENCE})

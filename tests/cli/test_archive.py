@@ -1,0 +1,93 @@
+"""The commands `archive` and `restore --thread`: into the cold store, and back."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from cli_kit import threadkeep
+from engine_kit import Chain
+
+from threadkeep import SqliteSaver
+
+
+@pytest.fixture(autouse=True)
+def store(tmp_path, monkeypatch):
+    """`order` and `chat`, in a folder to be in."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("TK_URL", "threads.db")
+    monkeypatch.delenv("TK_CONFIG", raising=False)
+    with SqliteSaver("threads.db") as saver:
+        for name in ("order", "chat"):
+            Chain(saver, name).put(plan="free")
+
+
+@pytest.fixture
+def cold(tmp_path, monkeypatch):
+    monkeypatch.setenv("TK_COLD", (tmp_path / "cold").as_uri())
+    return tmp_path / "cold"
+
+
+def test_a_thread_goes_and_comes_back(told, cold):
+    *_, line = told("archive", "order")
+    assert line.startswith("1 thread archived, ")
+    assert line.endswith(" in the cold store")
+    assert len([*cold.rglob("*.tkb")]) == 1
+    (shown,) = told("threads", "--state", "archived", "--json")["threads"]
+    assert shown["archived_bytes"] == next(cold.rglob("*.tkb")).stat().st_size
+    (line,) = told("restore", "--thread", "order")
+    assert "active" in line
+    assert not [*cold.rglob("*.tkb")]
+
+
+def test_what_has_rested_goes(told, tmp_path):
+    url = (tmp_path / "there").as_uri()
+    document = told("archive", "--idle", "0.001s", "--cold", url, "--dry-run", "--json")
+    assert (document["archived"], len(document["threads"])) == (False, 2)
+    assert told("archive", "--idle", "30d", "--cold", url, "--json")["threads"] == []
+    document = told("archive", "--idle", "0.001s", "--cold", url, "--json")
+    assert [one["state"] for one in document["threads"]] == ["archived"] * 2
+    assert told("restore", "--thread", "chat", "--cold", url, "--json")["thread"]["id"] == "chat"
+
+
+def test_the_file_may_name_the_cold_store(told, tmp_path):
+    cold = (tmp_path / "cold").as_uri()
+    Path("threadkeep.toml").write_text(f"cold = {json.dumps(cold)}\n")
+    told("archive", "order")
+    assert [*(tmp_path / "cold").rglob("*.tkb")]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("archive",), "not clear which threads"),
+        (("archive", "order", "--idle", "1d"), "not clear which threads"),
+        (("archive", "order"), "needs a cold store"),
+        (("archive", "order", "--cold", "ftp://host"), "no URL of a cold store"),
+        (("archive", "--idle", "soon", "--cold", "file:///nowhere"), "--idle"),
+        (("restore",), "not clear what is to be restored"),
+        (("restore", "--thread", "order"), "not archived"),
+    ],
+)
+def test_what_is_wrong_is_one_line(arguments, said, tmp_path):
+    arguments = [a.replace("/nowhere", f"{tmp_path}/cold") for a in arguments]
+    code, out, errors = threadkeep(*arguments)
+    assert (code, out) == (2, []), errors
+    assert said in errors[0]
+
+
+def test_nothing_goes_if_one_is_not_there(told, cold):
+    code, out, errors = threadkeep("archive", "order", "nobody")
+    assert (code, out) == (1, [])
+    assert "no such thread" in errors[0]
+    assert not cold.exists() or not [*cold.rglob("*.tkb")]
+    assert told("threads", "--state", "archived", "--json")["threads"] == []
+
+
+def test_looking_at_an_archived_thread_says_how_it_comes_back(told, cold):
+    told("archive", "order")
+    code, _, errors = threadkeep("show", "order")
+    assert code == 2
+    assert "archived" in errors[0]
+    assert "threadkeep restore --thread" in "".join(errors)

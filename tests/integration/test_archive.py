@@ -1,0 +1,468 @@
+"""Archived threads, on every store: what is asked for comes back as it was, by whatever call."""
+
+from __future__ import annotations
+
+import logging
+import operator
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Annotated, Any, TypedDict
+
+import pytest
+from langgraph.graph import START, StateGraph
+from langgraph.types import Command, interrupt
+
+from threadkeep import GroupCommit, Retention, open_saver
+from threadkeep.errors import (
+    CorruptionError,
+    InvalidArgumentError,
+    OpenError,
+    StateError,
+    ThreadArchivedError,
+    ThreadExistsError,
+    ThreadNotFoundError,
+    UnreachableError,
+)
+from threadkeep.tiers.cold import ColdStore
+
+from .backends import BACKENDS, open_backend
+from .rows import checkpoint, metadata
+
+T: Any = {"configurable": {"thread_id": "t"}}
+
+
+class Chat(TypedDict):
+    said: Annotated[list[str], operator.add]
+
+
+def _answer(state: Any) -> dict[str, Any]:
+    said = state["said"][-1]
+    return {"said": [f"{said}: {interrupt('well?')}" if said.endswith("?") else f"re {said}"]}
+
+
+class Inner(TypedDict):
+    count: Annotated[int, operator.add]
+
+
+def chat(saver: Any) -> Any:
+    """Each turn is counted in a subgraph with checkpoints of its own."""
+    inner = StateGraph(Inner)
+    inner.add_node("inner", lambda _: {"count": 1})
+    inner.add_edge(START, "inner")
+    counting = inner.compile(checkpointer=True)
+
+    def count(_: Any) -> dict[str, Any]:
+        return {"said": [str(counting.invoke({"count": 0})["count"])]}
+
+    builder = StateGraph(Chat)
+    builder.add_node("answer", _answer)
+    builder.add_node("sub", count)
+    builder.add_edge(START, "answer")
+    builder.add_edge("answer", "sub")
+    return builder.compile(checkpointer=saver)
+
+
+def say(saver: Any, text: str, thread: str = "t") -> None:
+    chat(saver).invoke({"said": [text]}, {"configurable": {"thread_id": thread}})
+
+
+def shown(saver: Any, thread: str = "t") -> list[Any]:
+    """All that a program can see of a thread."""
+    return [
+        (one.config, one.checkpoint, one.metadata, one.parent_config, one.pending_writes)
+        for one in saver.list({"configurable": {"thread_id": thread}})
+    ]
+
+
+def state_of(saver: Any, thread: str = "t") -> str:
+    found = saver.threads.get(thread)
+    assert found is not None
+    return str(found.state)
+
+
+@pytest.fixture
+def cold(tmp_path: Path) -> Path:
+    return tmp_path / "cold"
+
+
+@pytest.fixture(params=BACKENDS)
+def saver(request: pytest.FixtureRequest, tmp_path: Path, cold: Path) -> Iterator[Any]:
+    with open_backend(request.param, tmp_path, cold=cold.as_uri()) as opened:
+        yield opened
+
+
+@pytest.fixture
+def ours(tmp_path: Path, cold: Path) -> Iterator[Any]:
+    """One on SQLite, for what does not depend on the store."""
+    with open_backend("sqlite", tmp_path, cold=cold.as_uri()) as opened:
+        yield opened
+
+
+def archives(cold: Path) -> list[Path]:
+    return [*cold.rglob("*.tkb")]
+
+
+# -- there and back --------------------------------------------------------------------
+
+
+def test_a_thread_goes_and_comes_back_as_it_was(saver: Any, cold: Path) -> None:
+    say(saver, "one")
+    say(saver, "two?")
+    saver.threads.tag("t", "kept")
+    saver.threads.pin("t", checkpoint=saver.get_tuple(T).checkpoint["id"])
+    before, known = shown(saver), saver.threads.get("t")
+    gone = saver.threads.archive("t")
+    (file,) = archives(cold)
+    assert (gone.state, gone.bytes, gone.archived_bytes) == ("archived", 0, file.stat().st_size)
+    assert saver.stats().checkpoints == 0
+    assert shown(saver) == before
+    assert saver.threads.get("t") == known
+    assert archives(cold) == []
+    assert saver.check().ok
+
+
+def test_what_stays_is_found(saver: Any) -> None:
+    say(saver, "really?")
+    saver.threads.update("t", metadata={"user": 7})
+    say(saver, "other", "u")
+    saver.threads.archive("t")
+    for filters in ({"state": "archived"}, {"metadata": {"user": 7}}, {"has_interrupt": True}):
+        (found,) = saver.threads.search(**filters).threads
+        assert (found.id, found.state) == ("t", "archived")
+    saver.threads.tag("t", "later")
+    assert state_of(saver) == "archived"
+    back = saver.threads.restore("t")
+    assert (back.state, back.tags, back.metadata) == ("suspended", ("later",), {"user": 7})
+    chat(saver).invoke(Command(resume="yes"), T)
+    assert "really?: yes" in saver.get_tuple(T).checkpoint["channel_values"]["said"]
+
+
+def _put(saver: Any, place: Any) -> None:
+    made = checkpoint({"said": ["put"]}, said=99)
+    saver.put(place, made, metadata(), made["channel_versions"])
+
+
+CALLS: dict[str, Callable[[Any, Any], Any]] = {
+    "get_tuple": lambda saver, at: saver.get_tuple(at),
+    "list": lambda saver, at: [*saver.list(T, limit=1)],
+    "put": _put,
+    "put_writes": lambda saver, at: saver.put_writes(at, [("said", ["late"])], "task"),
+    "history": lambda saver, at: saver.get_delta_channel_history(config=at, channels=["said"]),
+    "copy": lambda saver, at: saver.copy_thread("t", "copy"),
+    "fork": lambda saver, at: saver.threads.fork("t", new_thread_id="fork"),
+    "prune": lambda saver, at: saver.prune(["t"]),
+    "branches": lambda saver, at: saver.threads.branches("t"),
+    "versions": lambda saver, at: saver.threads.versions("t", "said"),
+}
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_each_call_finds_what_it_would_have_found(
+    saver: Any, call: str, tmp_path: Path, cold: Path, request: pytest.FixtureRequest
+) -> None:
+    say(saver, "one")
+    place = saver.get_tuple(T).config
+    saver.copy_thread("t", "u")  # the same, never archived
+    there = {"configurable": {**place["configurable"], "thread_id": "u"}}
+    saver.threads.archive("t")
+    CALLS[call](saver, place)
+    if call == "put":
+        _put(saver, there)
+    elif call == "put_writes":
+        saver.put_writes(there, [("said", ["late"])], "task")
+    elif call == "prune":
+        saver.prune(["u"])
+    assert state_of(saver) in ("active", "suspended")
+    assert [len(one[4] or ()) for one in shown(saver)] == [
+        len(one[4] or ()) for one in shown(saver, "u")
+    ]
+    assert [one[1]["channel_values"] for one in shown(saver)] == [
+        one[1]["channel_values"] for one in shown(saver, "u")
+    ]
+    assert archives(cold) == []
+
+
+async def test_awaited(saver: Any, cold: Path) -> None:
+    say(saver, "one")
+    before = shown(saver)
+    assert (await saver.threads.aarchive("t")).state == "archived"
+    assert [one.checkpoint async for one in saver.alist(T)] == [one[1] for one in before]
+    await saver.threads.aarchive("t")
+    await chat(saver).ainvoke({"said": ["two"]}, T)
+    found = await saver.aget_tuple(T)
+    assert found.checkpoint["channel_values"]["said"][0] == "one"
+    await saver.threads.aarchive("t")
+    assert (await saver.threads.arestore("t")).state == "active"
+    await saver.threads.aarchive("t")
+    await saver.adelete_thread("t")
+    assert archives(cold) == []
+    await saver.aclose()
+
+
+def test_a_run_under_way_goes_on(saver: Any) -> None:
+    """The thread is archived between a run's loading it and its first save."""
+    say(saver, "one")
+    graph = chat(saver)
+    once, seen = iter("1"), list[str]()
+
+    def archive_once(*arguments: Any) -> Any:
+        for _ in once:  # (saves come from several threads)
+            seen.append(str(saver.threads.archive("t").state))
+        return put(*arguments)
+
+    put, saver.put = saver.put, archive_once
+    graph.invoke({"said": ["two"]}, T)
+    del saver.put
+    assert seen == ["archived"]
+    assert saver.get_tuple(T).checkpoint["channel_values"]["said"] == [
+        *("one", "re one", "1", "two", "re two", "2"),
+    ]
+    assert saver.check().ok
+
+
+def test_what_is_saved_meanwhile_goes_with_it(
+    saver: Any, cold: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    say(saver, "one")
+    put, said = ColdStore.put, []
+
+    def slow(store: ColdStore, key: str, data: bytes) -> None:
+        put(store, key, data)
+        if not said:
+            said.append("two")
+            say(saver, "two")
+
+    monkeypatch.setattr(ColdStore, "put", slow)
+    saver.threads.archive("t")
+    assert len(archives(cold)) == 1
+    assert "two" in saver.get_tuple(T).checkpoint["channel_values"]["said"]
+
+
+def test_whatever_stands_in_front_of_the_store(tmp_path: Path, cold: Path) -> None:
+    for number, options in enumerate(
+        (
+            {"group_commit": GroupCommit()},
+            {"group_commit": GroupCommit(ack="relaxed", flush_every=60)},
+        )
+    ):
+        url = f"sqlite:///{tmp_path / str(number)}.db"
+        with open_saver(url, cold=cold.as_uri(), **options) as saver:  # type: ignore[arg-type] # each is an option's
+            say(saver, "one")
+            saver.threads.archive("t")
+            assert state_of(saver) == "archived"
+            say(saver, "two")
+            assert len(saver.get_tuple(T).checkpoint["channel_values"]["said"]) == 6
+            saver.threads.archive("t")
+            saver.put_writes(
+                {"configurable": {"thread_id": "t", "checkpoint_ns": "", "checkpoint_id": "x"}},
+                [("said", ["stray"])],
+                "task",
+            )
+            assert state_of(saver) == "active"
+            assert saver.check().ok
+
+
+# -- forks -----------------------------------------------------------------------------
+
+
+def test_forks_come_and_go_by_themselves(saver: Any) -> None:
+    say(saver, "one")
+    saver.threads.fork("t", new_thread_id="fork")
+    say(saver, "two", "fork")
+    before, others = shown(saver, "fork"), shown(saver)
+    saver.threads.archive("fork")
+    saver.threads.gc(Retention(keep_last=1))  # what the fork alone needed goes from the family
+    say(saver, "three")
+    assert shown(saver, "fork") == before
+    saver.threads.archive("t")
+    say(saver, "four", "fork")
+    assert shown(saver)[-1] != others[-1]
+    assert saver.check().ok
+
+
+def test_a_fork_is_put_aside(saver: Any, cold: Path) -> None:
+    say(saver, "one")
+    for name in ("a", "b"):
+        saver.threads.fork("t", new_thread_id=name)
+    assert saver.threads.discard_fork("a").state == "archived"
+    assert saver.threads.discard_fork("b", delete=True).state == "deleted"
+    assert saver.threads.restore("a").forked_from[0] == "t"
+    saver.threads.discard_fork("a", delete=True)
+    with pytest.raises(StateError, match="no fork"):
+        saver.threads.discard_fork("t")
+    assert saver.get_tuple(T) is not None
+    assert archives(cold) == []
+
+
+# -- what goes with it, and what leaves it alone ---------------------------------------
+
+
+def test_deleting_removes_the_archive(saver: Any, cold: Path) -> None:
+    say(saver, "one")
+    saver.threads.archive("t")
+    saver.delete_thread("t")
+    assert archives(cold) == []
+    assert saver.get_tuple(T) is None
+    assert state_of(saver) == "deleted"
+
+
+def test_collecting_leaves_archives_alone_until_they_are_due(saver: Any, cold: Path) -> None:
+    say(saver, "one")
+    saver.threads.archive("t")
+    saver.threads.gc(Retention(keep_last=1, channels={"said": "latest"}))
+    assert len(archives(cold)) == 1
+    saver.threads.gc(Retention(ttl=0.000001))
+    assert state_of(saver) == "deleted"
+    assert archives(cold) == []
+
+
+def test_looking_after_the_store_brings_nothing_back(saver: Any, tmp_path: Path) -> None:
+    say(saver, "one")
+    say(saver, "two", "u")
+    saver.threads.archive("t")
+    saver.check()
+    saver.stats()
+    assert saver.threads.export(None, tmp_path / "all.tkb").archived == ("t",)
+    with open_saver("memory://") as other:
+        done = saver.threads.sync(other)
+        assert (done.archived, done.put) == (["t"], ["u"])
+        assert state_of(saver) == "archived"
+        assert saver.threads.sync(other, "t").put == ["t"]
+        assert shown(other) == shown(saver)
+
+
+def test_a_name_that_is_archived_is_not_free(saver: Any, tmp_path: Path) -> None:
+    say(saver, "one")
+    say(saver, "two", "u")
+    saver.threads.export("u", tmp_path / "u.tkb")
+    before = shown(saver)
+    saver.threads.archive("t")
+    for attempt in (
+        lambda: saver.threads.create("t"),
+        lambda: saver.threads.fork("u", new_thread_id="t"),
+        lambda: saver.copy_thread("u", "t"),
+        lambda: saver.threads.import_(tmp_path / "u.tkb", "t"),
+    ):
+        with pytest.raises(ThreadExistsError):
+            attempt()
+    assert state_of(saver) == "archived"
+    assert shown(saver) == before
+
+
+def test_a_backup_keeps_what_says_where_it_is(ours: Any, tmp_path: Path, cold: Path) -> None:
+    say(ours, "one")
+    before = shown(ours)
+    ours.threads.archive("t")
+    (file,) = archives(cold)
+    bundle = file.read_bytes()
+    with open_saver("memory://") as other:  # an archive is a bundle like others
+        (tmp_path / "t.tkb").write_bytes(bundle)
+        other.threads.import_(tmp_path / "t.tkb")
+        assert shown(other) == before
+        assert state_of(other) == "active"
+
+
+# -- what is refused -------------------------------------------------------------------
+
+
+def test_without_the_cold_store_nobody_takes_it_for_empty(
+    tmp_path: Path, cold: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with open_backend("sqlite", tmp_path, cold=cold.as_uri()) as saver:
+        say(saver, "one")
+        at = saver.get_tuple(T).config
+        before = shown(saver)
+        saver.threads.archive("t")
+    with open_backend("sqlite", tmp_path) as saver:
+        for call in ("get_tuple", "list", "put", "put_writes", "copy", "fork", "prune"):
+            with pytest.raises(ThreadArchivedError, match="cold="):
+                CALLS[call](saver, at)
+        with pytest.raises(ThreadArchivedError):
+            saver.threads.restore("t")
+        with pytest.raises(InvalidArgumentError, match="cold="):
+            saver.threads.archive("t")
+        assert state_of(saver) == "archived"
+    with open_backend("sqlite", tmp_path, cold=cold.as_uri()) as saver:
+        assert shown(saver) == before
+        saver.threads.archive("t")
+    (file,) = archives(cold)
+    with open_backend("sqlite", tmp_path) as saver, caplog.at_level(logging.WARNING):
+        saver.delete_thread("t")
+        assert file.name in caplog.text
+
+
+def test_a_damaged_archive_is_told_and_keeps_its_name(ours: Any, cold: Path) -> None:
+    say(ours, "one")
+    before = shown(ours)
+    ours.threads.archive("t")
+    (file,) = archives(cold)
+    sound = file.read_bytes()
+    for damaged in (sound[:-1], sound[:100] + b"?" + sound[101:], b""):
+        file.write_bytes(damaged)
+        with pytest.raises(CorruptionError, match="not what was put there"):
+            ours.get_tuple(T)
+    file.unlink()
+    with pytest.raises(CorruptionError, match="has no object"):
+        ours.get_tuple(T)
+    assert state_of(ours) == "archived"
+    file.write_bytes(sound)
+    assert shown(ours) == before
+
+
+def test_a_cold_store_that_loses_what_it_takes_gets_nothing(
+    ours: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    say(ours, "one")
+    before = shown(ours)
+    monkeypatch.setattr(ColdStore, "get", lambda self, key: b"something else")
+    with pytest.raises(CorruptionError, match="does not give back"):
+        ours.threads.archive("t")
+    assert shown(ours) == before
+    assert state_of(ours) == "active"
+
+
+def test_one_that_fails_after_it_has_given_leaves_the_thread_back(
+    ours: Any, cold: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fails(self: ColdStore, key: str) -> None:
+        raise UnreachableError
+
+    say(ours, "one")
+    before = shown(ours)
+    ours.threads.archive("t")
+    with monkeypatch.context() as patched, caplog.at_level(logging.WARNING):
+        patched.setattr(ColdStore, "delete", fails)
+        assert shown(ours) == before
+        assert "could not be removed" in caplog.text
+    assert len(archives(cold)) == 1
+    ours.threads.archive("t")
+    assert len(archives(cold)) == 1
+    with monkeypatch.context() as patched:
+        patched.setattr(ColdStore, "delete", fails)
+        with pytest.raises(UnreachableError):
+            ours.delete_thread("t")
+    ours.delete_thread("t")
+    assert archives(cold) == []
+
+
+def test_what_cannot_be_archived(ours: Any) -> None:
+    with pytest.raises(ThreadNotFoundError):
+        ours.threads.archive("nobody")
+    ours.threads.create("new")
+    with pytest.raises(StateError, match="created"):
+        ours.threads.archive("new")
+    say(ours, "one")
+    with pytest.raises(StateError, match="not archived"):
+        ours.threads.restore("t")
+    ours.threads.archive("t")
+    with pytest.raises(StateError, match="archived"):
+        ours.threads.archive("t")
+    ours.delete_thread("t")
+    with pytest.raises(ThreadNotFoundError):
+        ours.threads.archive("t")
+
+
+@pytest.mark.parametrize("url", ["", "cold", "ftp://host/path", "file:///", "file://host/path"])
+def test_what_is_no_cold_store(url: str) -> None:
+    with pytest.raises(OpenError, match="cold store"):
+        open_saver("memory://", cold=url)
