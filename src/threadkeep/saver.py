@@ -89,6 +89,8 @@ class Saver(OpenStore, BaseCheckpointSaver[Any]):
         cache: how much of the store to keep in memory, as bytes; None for nothing.
         hot: the URL of a Redis that keeps at hand, for all processes, what a PostgreSQL
             database holds.
+        cold: the URL of the cold store, where archived threads lie: `file:///folder`,
+            `s3://bucket/path`, `gs://bucket/path` or `az://container/path`.
         retention: what is kept where nothing was said of a thread itself; `threads.gc()` removes
             the rest.
         gc_every: seconds, or a timedelta, after which that is done in a thread of its own, again
@@ -98,7 +100,7 @@ class Saver(OpenStore, BaseCheckpointSaver[Any]):
 
     Raises:
         InvalidArgumentError: an option has no meaning, or `gc_every` has no sync backend.
-        OpenError: `hot` cannot be read, or redis-py is not installed.
+        OpenError: `hot` or `cold` cannot be read or opened, or its library is not installed.
     """
 
     def __init__(  # noqa: PLR0913 - they are given by name

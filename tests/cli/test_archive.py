@@ -85,6 +85,19 @@ def test_nothing_goes_if_one_is_not_there(told, cold):
     assert told("threads", "--state", "archived", "--json")["threads"] == []
 
 
+def test_what_is_archived_is_left_out_and_told(told, cold):
+    told("archive", "order")
+    *_, line = told("export", "--all", "all.tkb")
+    assert line.startswith("left out: 1 archived thread")
+    assert told("export", "--all", "all.tkb", "--json")["archived"] == ["order"]
+    with SqliteSaver("threads.db") as saver:
+        for name in ("order", "chat"):
+            saver.threads.tag(name, "vip")
+    assert told("export", "--tag", "vip", "all.tkb", "--json")["archived"] == ["order"]
+    done = told("sync", "threads.db", "sqlite:///other.db", "--json")
+    assert (done["archived"], done["put"]) == (["order"], ["chat"])
+
+
 def test_looking_at_an_archived_thread_says_how_it_comes_back(told, cold):
     told("archive", "order")
     code, _, errors = threadkeep("show", "order")

@@ -124,7 +124,7 @@ def test_which_threads_are_exported(told, options, want):
     done = told("export", *options, "some.tkb", "--json")
     size = Path("some.tkb").stat().st_size
     counts = {"threads": len(want), "checkpoints": 5 * len(want)}
-    assert done == {"file": "some.tkb", **counts, "bytes": size}
+    assert done == {"file": "some.tkb", **counts, "bytes": size, "archived": []}
     assert told("import", "some.tkb", "--url", "sqlite:///new.db", "--json")["put"] == list(want)
     assert held("new.db") == of(*want)
 

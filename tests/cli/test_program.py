@@ -27,6 +27,7 @@ COMMANDS = sorted(built().commands)
 # langgraph.db of LangGraph's own saver.
 SUCCEEDS = {
     "adopt": "adopt langgraph.db threads.db",
+    "archive": "archive alpha --url threads.db",
     "backup": "backup threads.db new.tkb",
     "branches": "branches alpha --url threads.db",
     "check": "check threads.db",
@@ -62,6 +63,7 @@ def alone(monkeypatch, tmp_path):
     for name in ("TK_URL", "TK_CONFIG", "NO_COLOR", "FORCE_COLOR"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("TK_COLD", (tmp_path / "cold").as_uri())
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "home"))
     # (pytest's option is a path below its own folder: processes start elsewhere)
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(str(Path(p).resolve()) for p in sys.path if p))

@@ -160,7 +160,7 @@ def verified(file: Path, progress: Progress, *, digests: bool = False) -> Plan[l
     with closing(_threads(file)) as threads:
         while (whole := (yield from aside(partial(next, threads, None)))) is not None:
             if digests:
-                yield from aside(partial(own_digests, whole))
+                yield from aside(partial(_own_digests, whole))
             names.append(whole.thread)
             progress("threads verified", len(names), 0)
     return names
@@ -253,7 +253,7 @@ def _renamed(whole: WholeThread, thread: str) -> WholeThread:
 
 def _put(store: Store, whole: WholeThread, *, replace: bool, check: bool) -> Plan[bool]:
     """Put a thread; whether anything of it was missing."""
-    wanted = (yield from aside(partial(own_digests, whole))) if check else {}
+    wanted = (yield from aside(partial(_own_digests, whole))) if check else {}
     now = time.time_ns() // 1000
     is_new = yield from on(store, bundling.put_thread(whole, now, replace=replace))
     if check:
@@ -263,7 +263,7 @@ def _put(store: Store, whole: WholeThread, *, replace: bool, check: bool) -> Pla
     return is_new
 
 
-def own_digests(whole: WholeThread) -> dict[digest.Key, bytes]:
+def _own_digests(whole: WholeThread) -> dict[digest.Key, bytes]:
     """The digests of a bundle's thread, which are those that were noted."""
     found = digest.of_checkpoints(whole)
     if whole.digests is not None:

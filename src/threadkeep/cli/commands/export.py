@@ -16,6 +16,7 @@ from threadkeep.cli.terminal import Output
 from threadkeep.engine.lifecycle import State
 from threadkeep.errors import InvalidArgumentError, ThreadNotFoundError
 from threadkeep.saver import Saver
+from threadkeep.threads import ThreadInfo
 from threadkeep.threads.registry import Filters
 
 _SAVED = [state for state in State if state not in (State.CREATED, State.DELETED)]
@@ -49,13 +50,20 @@ def export(
         )
     output = Output(as_json=as_json)
     with reading(url_of(url)) as saver, output.progress() as told:
-        wanted = threads or (_found(saver, filters) if filters else None)
+        found = _found(saver, filters) if filters else []
+        archived = [one.id for one in found if one.state == State.ARCHIVED]
+        wanted = threads or ([one.id for one in found if one.id not in archived] if found else None)
         done = saver.threads.export(wanted, file, progress=told)
+    archived += done.archived
     counts = f"{some(done.threads, 'thread')}, {some(done.checkpoints, 'checkpoint')}"
     document = {"file": file, "threads": done.threads, "checkpoints": done.checkpoints}
-    output.tell(
-        {**document, "bytes": done.size}, text(f"{file}: {counts}, {size(done.size)} bytes")
-    )
+    drawn = [text(f"{file}: {counts}, {size(done.size)} bytes")]
+    if archived:
+        left_out = (
+            f"left out: {some(len(archived), 'archived thread')} (threadkeep restore --thread)"
+        )
+        drawn.append(text(left_out))
+    output.tell({**document, "bytes": done.size, "archived": archived}, *drawn)
     return 0
 
 
@@ -67,13 +75,13 @@ def _filters(tags: list[str] | None, metadata: list[str] | None) -> Filters | No
     return {"state": _SAVED, "tags": tags or (), "metadata": pairs}
 
 
-def _found(saver: Saver, filters: Filters) -> list[str]:
+def _found(saver: Saver, filters: Filters) -> list[ThreadInfo]:
     """The threads that are meant.
 
     Raises:
         ThreadNotFoundError: there are none.
     """
-    found = [one.id for one in saver.threads.scan(**filters)]
+    found = list(saver.threads.scan(**filters))
     if not found:
         raise ThreadNotFoundError("There are no such threads.", hint="Nothing was written.")
     return found

@@ -90,6 +90,7 @@ def _rows(done: Synced) -> Iterator[_Row]:
         (done.completed, "completed", ""),
         (done.replaced, "replaced", ""),
         (done.deleted, "deleted", ""),
+        (done.archived, "left out", "It is archived in A. Name it to have it brought back."),
         (done.ahead, "left alone", "It has more there, or was deleted here (--delete)."),
     ):
         yield from ((text(name), what, why) for name in names)
@@ -102,6 +103,7 @@ def _summary(done: Synced, *, dry_run: bool) -> str:
         "replaced": len(done.replaced),
         "deleted": len(done.deleted),
         "left alone": len(done.ahead),
+        "archived": len(done.archived),
         "the same": done.same,
     }
     told = [f"{count:,} {what}" for what, count in counts.items() if count]
