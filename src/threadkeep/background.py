@@ -14,7 +14,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from contextlib import suppress
 
-from threadkeep import forks
+from threadkeep import process_forks
 from threadkeep.engine.calls import Operation
 from threadkeep.engine.operations.collecting import Progress
 from threadkeep.errors import ThreadkeepError
@@ -40,7 +40,7 @@ class Collector:
             name="threadkeep-gc",
             daemon=True,
         )
-        forks.watch(self)
+        process_forks.watch(self)
         self._thread.start()
 
     def close(self) -> None:

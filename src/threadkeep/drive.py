@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from inspect import iscoroutinefunction
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from threadkeep import forks
+from threadkeep import process_forks
 from threadkeep.backends.base import AsyncBackend, Backend, DualBackend
 from threadkeep.backends.straight import Straight, finish
 from threadkeep.engine.calls import Fetch, Operation
@@ -115,4 +115,4 @@ class _Workers:
 
 
 _workers = _Workers()
-forks.watch(_workers)
+process_forks.watch(_workers)

@@ -15,7 +15,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
-from threadkeep import forks
+from threadkeep import process_forks
 from threadkeep.backends.base import (
     AsyncBackend,
     Backend,
@@ -163,7 +163,7 @@ class Lanes:
         self._commit_many = commit_many
         self._new_turn = new_turn
         self._start()
-        forks.watch(self)
+        process_forks.watch(self)
 
     def _start(self) -> None:
         self._lanes: dict[Hashable, _Lane] = {}
@@ -238,7 +238,7 @@ class Grouped:
         self._queue = self._new_queue()
         native = backend.asynchronous if isinstance(backend, DualBackend) else None
         self.asynchronous = _grouped_async(native, how) if native is not None else None
-        forks.watch(self)
+        process_forks.watch(self)
 
     def _new_queue(self) -> _Queue:
         commit_many = StraightGrouping(self._backend).commit_many

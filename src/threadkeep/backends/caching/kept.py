@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from threadkeep import forks
+from threadkeep import process_forks
 from threadkeep.backends.caching.shelf import Cache, Shelf
 from threadkeep.backends.logs import Log, between
 from threadkeep.engine.model import ReadSegments, Segment
@@ -42,7 +42,7 @@ class Kept:
         self._how = how
         self._clock = clock
         self._start()
-        forks.watch(self)
+        process_forks.watch(self)
 
     def _start(self) -> None:
         self._lock = threading.Lock()

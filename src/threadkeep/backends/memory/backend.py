@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING, Any
 
-from threadkeep import forks
+from threadkeep import process_forks
 from threadkeep.backends.memory.changes import carry_out
 from threadkeep.backends.memory.reads import reply
 from threadkeep.errors import ClosedError, ThreadkeepError
@@ -32,7 +32,7 @@ class MemoryBackend:
         self._lock = threading.Lock()
         self._threads: Threads = {}
         self._closed = False
-        forks.watch(self)
+        process_forks.watch(self)
 
     def fetch(self, reads: Sequence[Read]) -> list[Any]:
         """Answer each read, in order. See `Backend.fetch`."""

@@ -20,7 +20,7 @@ import psycopg
 from psycopg import AsyncConnection, Connection
 from psycopg_pool import AsyncConnectionPool, ConnectionPool
 
-from threadkeep import forks
+from threadkeep import process_forks
 from threadkeep.backends import straight
 from threadkeep.backends.grouping import Turn, tasks_turn, threads_turn
 from threadkeep.backends.postgres.exchange import Message, asend, send
@@ -128,7 +128,7 @@ class OwnPool(_Blocking):
         self._pool: ConnectionPool[_Conn] | None = None
         self._open = True
         self._parents: list[Any] = []
-        forks.watch(self)
+        process_forks.watch(self)
 
     @asynccontextmanager
     async def lend(self) -> AsyncIterator[_Conn]:
@@ -183,7 +183,7 @@ class OwnAsyncPools(_Awaiting):
         self._open = True
         self._loops: dict[asyncio.AbstractEventLoop, asyncio.Task[_LoopsPool]] = {}
         self._parents: list[Any] = []
-        forks.watch(self)
+        process_forks.watch(self)
 
     @asynccontextmanager
     async def lend(self) -> AsyncIterator[_AsyncConn]:

@@ -22,7 +22,7 @@ from redis.backoff import NoBackoff
 from redis.exceptions import NoScriptError
 from redis.retry import Retry
 
-from threadkeep import forks
+from threadkeep import process_forks
 from threadkeep.backends import straight
 from threadkeep.backends.redis.failures import closed
 from threadkeep.backends.redis.scripts import Call
@@ -95,7 +95,7 @@ class OwnClient(_Blocking):
         self._made: Any = None
         self._open = True
         self._parents: list[Any] = []
-        forks.watch(self)
+        process_forks.watch(self)
 
     def _client(self) -> Any:
         with self._lock:
@@ -209,7 +209,7 @@ class OwnAsyncClients(_Awaiting):
         self._open = True
         self._loops: dict[asyncio.AbstractEventLoop, tuple[Any, AsyncGenerator[Any, None]]] = {}
         self._parents: list[Any] = []
-        forks.watch(self)
+        process_forks.watch(self)
 
     async def _client(self) -> Any:
         if not self._open:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Literal
 
-from threadkeep import forks
+from threadkeep import process_forks
 from threadkeep.backends.sqlite.commits import CommitQueue
 from threadkeep.backends.sqlite.connections import Connections
 from threadkeep.backends.sqlite.failures import DRIVER_ERRORS, mapped
@@ -68,7 +68,7 @@ class SqliteBackend:
         location = Location(path_of(database), synchronous, busy_timeout, mode)
         self._connections = Connections(location)
         self._queue = CommitQueue(self._connections)
-        forks.watch(self)
+        process_forks.watch(self)
 
     def fetch(self, reads: Sequence[Read]) -> list[Any]:
         """Answer each read, in order, all from one state. See `Backend.fetch`."""
