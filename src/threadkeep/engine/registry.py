@@ -15,8 +15,8 @@ from langgraph.checkpoint.serde.types import INTERRUPT
 from threadkeep.engine import labels
 from threadkeep.engine.entries import Entry, Move, Touch
 from threadkeep.engine.lifecycle import Cause, State, move
-from threadkeep.engine.model import HIDDEN, CheckpointRow, StoredCheckpoint, WriteRow
-from threadkeep.engine.rows import counting
+from threadkeep.engine.model import CheckpointRow, StoredCheckpoint, WriteRow
+from threadkeep.engine.rows import counting, of_the_graph
 from threadkeep.engine.steps import tasks
 from threadkeep.langgraph_names import DELTA_COUNTERS
 
@@ -123,10 +123,10 @@ def of_rows(
     rows: list[CheckpointRow | WriteRow] = [stored.row for stored in checkpoints]
     rows += [write for stored in checkpoints for write in stored.writes]
     size = segments + sum(map(row_size, (*rows, *orphans)))
-    heads = [s for s in checkpoints if not s.row.ns and not s.row.flags & HIDDEN]
-    if not heads:
+    own = of_the_graph(checkpoints)
+    if not own:
         return Touch(size, whole=True)
-    head = heads[-1]
+    head = own[-1]
     cause = Cause.INTERRUPT if waits(head) else Cause.SAVE
     # (what may have been said of later ones, which are gone, is over)
     moves = (move(Cause.RESUME, AFTER_ALL), move(cause, head.row.id))
@@ -136,15 +136,15 @@ def of_rows(
 def entry_of(thread: str, checkpoints: Sequence[StoredCheckpoint], now: int) -> Entry:
     """The entry of a thread that is known by its rows alone; `now` where they tell no time."""
     times = [s.row.ts for s in checkpoints if isinstance(s.row.ts, int)]
-    heads = [s for s in checkpoints if not s.row.ns and not s.row.flags & HIDDEN]
-    is_waiting = bool(heads) and waits(heads[-1])
+    own = of_the_graph(checkpoints)
+    is_waiting = bool(own) and waits(own[-1])
     return Entry(
         thread,
         State.SUSPENDED if is_waiting else State.ACTIVE,
         min(times, default=now),
         max(times, default=now),
-        labels=tuple(sorted(_said(shown(heads[-1].row), {}))) if heads else (),
-        waits_at=heads[-1].row.id if is_waiting else None,
+        labels=tuple(sorted(_said(shown(own[-1].row), {}))) if own else (),
+        waits_at=own[-1].row.id if is_waiting else None,
     )
 
 

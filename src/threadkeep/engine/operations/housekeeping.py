@@ -34,7 +34,7 @@ from threadkeep.engine.model import (
 from threadkeep.engine.operations.context import ATTEMPTS, Engine
 from threadkeep.engine.operations.lineage import Key, Lineage, needed
 from threadkeep.engine.refs import covering
-from threadkeep.engine.rows import unpack_metadata, unpack_writes
+from threadkeep.engine.rows import heads, unpack_metadata, unpack_writes, visible
 from threadkeep.errors import ConflictError, InvalidArgumentError, StaleThreadError
 
 _PAGE = 200
@@ -95,17 +95,12 @@ def delete_for_runs(engine: Engine, run_ids: Sequence[str]) -> Operation[None]:
 
 
 def _latest(rows: Sequence[StoredCheckpoint]) -> set[Key]:
-    """The newest visible checkpoint of each namespace; rows come in ascending order."""
-    newest = {s.row.ns: s.row.id for s in rows if not s.row.flags & HIDDEN}
-    return set(newest.items())
+    """The newest visible checkpoint of each namespace."""
+    return set(heads(rows).items())
 
 
 def _not_of_runs(codec: Codec, runs: frozenset[str], rows: Sequence[StoredCheckpoint]) -> set[Key]:
-    return {
-        (s.row.ns, s.row.id)
-        for s in rows
-        if not s.row.flags & HIDDEN and _run_of(codec, s) not in runs
-    }
+    return {(s.row.ns, s.row.id) for s in visible(rows) if _run_of(codec, s) not in runs}
 
 
 def _run_of(codec: Codec, stored: StoredCheckpoint) -> str | None:

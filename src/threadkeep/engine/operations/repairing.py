@@ -32,7 +32,7 @@ from threadkeep.engine.operations.checking import Examined, Finding, Kind, Segme
 from threadkeep.engine.operations.context import Engine
 from threadkeep.engine.operations.housekeeping import by_log, nothing_new, spans_of, touches
 from threadkeep.engine.operations.lineage import Key, Lineage
-from threadkeep.engine.rows import unpack_writes
+from threadkeep.engine.rows import heads, unpack_writes
 from threadkeep.errors import CodecError, ConflictError, InvalidArgumentError, StaleThreadError
 
 NEWER = "Read it with the release, or the key, that it was written with: it is left as it is."
@@ -342,8 +342,7 @@ def _write_spans(row: WriteRow) -> list[Span]:
 
 def _new_heads(rows: ThreadRows, left: Iterable[StoredCheckpoint]) -> Iterator[NewHead]:
     """The namespaces whose head goes."""
-    before = {s.row.ns: s.row.id for s in rows.checkpoints if not s.row.flags & HIDDEN}
-    after = {s.row.ns: s.row.id for s in left if not s.row.flags & HIDDEN}
-    for ns, head in before.items():
+    after = heads(left)
+    for ns, head in heads(rows.checkpoints).items():
         if after.get(ns) != head:
             yield NewHead(ns, head, after.get(ns))
