@@ -7,7 +7,7 @@ right in whatever order saves arrive, and costs a save of a known thread next to
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from langgraph.checkpoint.serde.types import INTERRUPT
@@ -15,7 +15,13 @@ from langgraph.checkpoint.serde.types import INTERRUPT
 from threadkeep.engine import labels
 from threadkeep.engine.entries import Entry, Move, Touch
 from threadkeep.engine.lifecycle import Cause, State, move
-from threadkeep.engine.model import CheckpointRow, StoredCheckpoint, WriteRow
+from threadkeep.engine.model import (
+    CheckpointRow,
+    SegmentInfo,
+    StoredCheckpoint,
+    ThreadRows,
+    WriteRow,
+)
 from threadkeep.engine.rows import counting, of_the_graph
 from threadkeep.engine.steps import tasks
 from threadkeep.langgraph_names import DELTA_COUNTERS
@@ -133,6 +139,11 @@ def of_rows(
     return Touch(size, whole=True, moves=moves)
 
 
+def of_thread(rows: ThreadRows) -> Touch:
+    """What a thread's rows mean if all of its segments count for it, also those that it shares."""
+    return of_rows(rows.checkpoints, rows.orphans, bytes_of(rows.segments))
+
+
 def entry_of(thread: str, checkpoints: Sequence[StoredCheckpoint], now: int) -> Entry:
     """The entry of a thread that is known by its rows alone; `now` where they tell no time."""
     times = [s.row.ts for s in checkpoints if isinstance(s.row.ts, int)]
@@ -181,6 +192,11 @@ def row_size(row: CheckpointRow | WriteRow) -> int:
     if isinstance(row, CheckpointRow):
         return len(row.manifest) + len(row.metadata) + len(row.exact or b"")
     return len(row.body)
+
+
+def bytes_of(segments: Iterable[SegmentInfo]) -> int:
+    """Bytes that segments take."""
+    return sum([segment.size for segment in segments])
 
 
 def merged(touches: tuple[Touch, ...]) -> Touch:

@@ -200,14 +200,8 @@ def _read(thread: str) -> Operation[tuple[ThreadRows, Entry | None]]:
         (rows,) = yield Fetch([ReadThread(thread, skip=True)])
         entry = registry.entry_of(thread, rows.checkpoints, 0) if rows.checkpoints else None
         if entry is not None:
-            touch = registry.of_rows(rows.checkpoints, rows.orphans, sum_of(rows.segments))
-            entry = entry._replace(size=touch.size)
+            entry = entry._replace(size=registry.of_thread(rows).size)
     return rows, entry
-
-
-def sum_of(segments: Iterable[SegmentInfo]) -> int:
-    """The bytes of segments."""
-    return sum([segment.size for segment in segments])
 
 
 # -- one thread ------------------------------------------------------------------------
@@ -497,8 +491,7 @@ def registry_problem(rows: ThreadRows, entry: Entry | None) -> str:
         return ""
     if entry is None or not entry.state:
         return "the registry does not know it"
-    segments = sum([place.size for place in rows.segments])
-    wanted = registry.of_rows(rows.checkpoints, rows.orphans, segments)
+    wanted = registry.of_thread(rows)
     waits_at = next((m.checkpoint for m in wanted.moves if m.waits), None)
     if not registry.fits(entry, waits_at):
         at = f"an interrupt waits at {waits_at!r}" if waits_at else "nothing waits"

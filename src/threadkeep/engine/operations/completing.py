@@ -137,7 +137,7 @@ def _batches(whole: WholeThread, rows: ThreadRows, others: RowsFence, now: int) 
 def _told(whole: WholeThread, now: int) -> Operation[None]:
     """Let the registry say of the thread what it says where it comes from, and no less."""
     rows, entry = yield from read_rows(whole.thread)
-    touch = registry.of_rows(rows.checkpoints, rows.orphans, sum([s.size for s in rows.segments]))
+    touch = registry.of_thread(rows)
     known = whole.entry
     batch = Batch(whole.thread, now, fences=(EntryFence(entry.revision if entry else 0),))
     if known is None or known.state == State.DELETED:

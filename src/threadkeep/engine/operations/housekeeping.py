@@ -174,11 +174,16 @@ def _as_left(left: Iterable[StoredCheckpoint], hidden: set[Key]) -> list[StoredC
     ]
 
 
+def counts_segments(thread: str, rows: ThreadRows) -> bool:
+    """Whether its segments count for the thread: what is shared does for the first by name."""
+    return not any(name < thread for name in rows.family)
+
+
 def own_bytes(thread: str, rows: ThreadRows, without: Iterable[SegmentInfo] = ()) -> int:
-    """Bytes of a thread's segments but for some; what is shared counts for the first by name."""
-    if any(name < thread for name in rows.family):
+    """Bytes of the segments that count for a thread, but for some of its segments."""
+    if not counts_segments(thread, rows):
         return 0
-    return sum([s.size for s in rows.segments]) - sum([s.size for s in without])
+    return registry.bytes_of(rows.segments) - registry.bytes_of(without)
 
 
 def nothing_new(family: Iterable[ThreadRows]) -> RowsFence:

@@ -16,6 +16,7 @@ from threadkeep.engine.elements import opened
 from threadkeep.engine.entries import Touch
 from threadkeep.engine.model import Batch, Segment, SegmentInfo, Span, ThreadRows
 from threadkeep.engine.operations.context import Engine
+from threadkeep.engine.operations.housekeeping import counts_segments
 from threadkeep.engine.refs import covering, length
 from threadkeep.errors import StaleThreadError
 
@@ -51,12 +52,14 @@ def shortened(engine: Engine, rows: ThreadRows, batch: Batch, used: Used) -> Ope
         if gained > _ROW * (len(parts) - 1):
             old.append((place.log, place.start, place.count))
             new += parts
-            less += 0 if any(name < batch.thread for name in rows.family) else gained
+            less += gained
     touch = cast("Touch", batch.touch)
+    if counts_segments(batch.thread, rows):
+        touch = touch._replace(size=touch.size - less)
     return batch._replace(
         drop_segments=(*batch.drop_segments, *old),
         segments=(*batch.segments, *new),
-        touch=touch._replace(size=touch.size - less),
+        touch=touch,
     )
 
 
