@@ -53,9 +53,9 @@ from threadkeep.engine.operations import (
     put,
     write,
 )
-from threadkeep.engine.operations.checking import CheckReport
 from threadkeep.engine.operations.collecting import Progress
 from threadkeep.engine.operations.context import Engine
+from threadkeep.engine.operations.findings import CheckReport
 from threadkeep.engine.operations.inspection import Stats
 from threadkeep.engine.operations.put import Put
 from threadkeep.engine.operations.retention import policy_of, thin

@@ -10,7 +10,7 @@ import pytest
 from engine_kit import Chain, config, counted_saver, everything, fresh, memory_saver, shown
 
 from threadkeep.engine.operations import repairing
-from threadkeep.engine.operations.checking import Kind
+from threadkeep.engine.operations.findings import Kind
 from threadkeep.errors import InvalidArgumentError, OpenError, ThreadkeepError, ThreadNotFoundError
 from threadkeep.quarantine import read_quarantine
 

@@ -28,8 +28,9 @@ from threadkeep.engine.model import (
     WriteRow,
 )
 from threadkeep.engine.operations.bundling import WholeThread
-from threadkeep.engine.operations.checking import Examined, Finding, Kind, SegmentKey, examine
+from threadkeep.engine.operations.checking import examine
 from threadkeep.engine.operations.context import Engine
+from threadkeep.engine.operations.findings import Examined, Finding, Kind, SegmentKey
 from threadkeep.engine.operations.housekeeping import (
     by_log,
     nothing_new,
