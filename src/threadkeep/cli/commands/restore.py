@@ -16,9 +16,7 @@ from threadkeep.cli.terminal import Output
 
 @command(Panel.STORE, "threadkeep restore backup.tkb redis://localhost:6379/0")
 def restore(
-    file: Annotated[
-        Path, typer.Argument(help="what threadkeep backup has written", show_default=False)
-    ],
+    file: Annotated[Path, typer.Argument(help="what threadkeep backup has written")],
     store: UrlArgument = None,
     *,
     replace: Annotated[
