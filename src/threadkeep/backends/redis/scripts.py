@@ -44,8 +44,11 @@ def reading() -> Script:
 
 
 def writing(name: str) -> Script:
-    """The script that carries out a change: "commit", "drop" or "copy"."""
-    return _script("common", "writing", "registry", name)
+    """The script that carries out a change: "commit", "drop", "copy" or "fork"."""
+    return _script("common", "writing", "registry", *_BEFORE.get(name, ()), name)
+
+
+_BEFORE = {"copy": ("founding",), "fork": ("founding",)}  # what a script calls besides
 
 
 def call(script: Script, keys: Sequence[str], arguments: Sequence[Word]) -> Call:
