@@ -18,12 +18,9 @@ V1 = Path(__file__).parents[1] / "golden" / "sqlite" / "v1.sqlite"
 
 
 @pytest.fixture(autouse=True)
-def store(tmp_path, monkeypatch):
+def store(url):
     """`small` and `large` threads with metadata, `waits` for an answer."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("TK_URL", "threads.db")
-    monkeypatch.delenv("TK_CONFIG", raising=False)
-    with SqliteSaver("threads.db") as saver:
+    with SqliteSaver(url) as saver:
         Chain(saver, "small").put(n=1)
         Chain(saver, "large").put(text=LONG)
         at = Chain(saver, "waits").put(n=1)
@@ -33,7 +30,7 @@ def store(tmp_path, monkeypatch):
         saver.threads.update("small", metadata={"user": "u1", "seats": 3})
         saver.threads.update("large", metadata={"user": "u2", "seats": "3"})
         saver.threads.pin("large")
-    return "threads.db"
+    return url
 
 
 # -- finding -----------------------------------------------------------------------------
