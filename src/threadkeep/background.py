@@ -50,10 +50,10 @@ class Collector:
             self._thread.join()
 
     def before_fork(self) -> None:
-        """See `Forks.before_fork`."""
+        """See `Watched.before_fork`."""
 
     def after_fork(self, *, in_child: bool) -> None:
-        """See `Forks.after_fork`: the parent collects."""
+        """See `Watched.after_fork`: the parent collects."""
         if in_child:
             self._thread = None
             self._end = threading.Event()  # (the other's lock may be held for ever)

@@ -106,10 +106,10 @@ class _Workers:
             return self._pool
 
     def before_fork(self) -> None:
-        """See `Forks.before_fork`."""
+        """See `Watched.before_fork`."""
 
     def after_fork(self, *, in_child: bool) -> None:
-        """See `Forks.after_fork`: a child has no threads but the one that forked."""
+        """See `Watched.after_fork`: a child has no threads but the one that forked."""
         if in_child:
             self._start()
 

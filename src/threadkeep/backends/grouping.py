@@ -170,10 +170,10 @@ class Lanes:
         self._lock = threading.Lock()
 
     def before_fork(self) -> None:
-        """See `Forks.before_fork`."""
+        """See `Watched.before_fork`."""
 
     def after_fork(self, *, in_child: bool) -> None:
-        """See `Forks.after_fork`: nobody is left in the child whom one could wait for."""
+        """See `Watched.after_fork`: nobody is left in the child whom one could wait for."""
         if in_child:
             self._start()
 
@@ -266,10 +266,10 @@ class Grouped:
             self._backend.migrate()
 
     def before_fork(self) -> None:
-        """See `Forks.before_fork`."""
+        """See `Watched.before_fork`."""
 
     def after_fork(self, *, in_child: bool) -> None:
-        """See `Forks.after_fork`: a child has no threads but the one that forked."""
+        """See `Watched.after_fork`: a child has no threads but the one that forked."""
         if in_child:
             self._queue = self._new_queue()
 

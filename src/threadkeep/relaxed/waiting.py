@@ -111,10 +111,10 @@ class Waiting(Generic[Item]):
         self._end = threading.Event()
 
     def before_fork(self) -> None:
-        """See `Forks.before_fork`."""
+        """See `Watched.before_fork`."""
 
     def after_fork(self, *, in_child: bool) -> None:
-        """See `Forks.after_fork`: what waits is the parent's to store."""
+        """See `Watched.after_fork`: what waits is the parent's to store."""
         if in_child:
             self._reset()
 

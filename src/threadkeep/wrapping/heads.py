@@ -66,10 +66,10 @@ class Heads:
         self._doubts: set[str] = set()
 
     def before_fork(self) -> None:
-        """See `Forks.before_fork`."""
+        """See `Watched.before_fork`."""
 
     def after_fork(self, *, in_child: bool) -> None:
-        """See `Forks.after_fork`: a child is another process, whose writes nobody here sees."""
+        """See `Watched.after_fork`: a child is another process, whose writes nobody here sees."""
         if in_child:
             self._start()
             self._off = True

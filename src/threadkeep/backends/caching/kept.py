@@ -49,10 +49,10 @@ class Kept:
         self._shelf: Shelf[_Thread] = Shelf(self._how, self._clock)
 
     def before_fork(self) -> None:
-        """See `Forks.before_fork`."""
+        """See `Watched.before_fork`."""
 
     def after_fork(self, *, in_child: bool) -> None:
-        """See `Forks.after_fork`: another thread may have been in the middle of a change."""
+        """See `Watched.after_fork`: another thread may have been in the middle of a change."""
         if in_child:
             self._start()
 

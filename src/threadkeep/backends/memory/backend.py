@@ -66,11 +66,11 @@ class MemoryBackend:
             self._threads.clear()
 
     def before_fork(self) -> None:
-        """See `Forks.before_fork`: no other thread is in the middle of a change then."""
+        """See `Watched.before_fork`: no other thread is in the middle of a change then."""
         self._lock.acquire()
 
     def after_fork(self, *, in_child: bool) -> None:  # noqa: ARG002 - the rows are whole in both
-        """See `Forks.after_fork`."""
+        """See `Watched.after_fork`."""
         self._lock.release()
 
     def _check_open(self) -> None:

@@ -163,11 +163,11 @@ class OwnPool(_Blocking):
             pool.close()
 
     def before_fork(self) -> None:
-        """See `Forks.before_fork`."""
+        """See `Watched.before_fork`."""
         self._lock.acquire()
 
     def after_fork(self, *, in_child: bool) -> None:
-        """See `Forks.after_fork`."""
+        """See `Watched.after_fork`."""
         if in_child and self._pool is not None:
             # The parent speaks over these connections: they are kept, never closed, here.
             self._parents.append(self._pool)
@@ -233,10 +233,10 @@ class OwnAsyncPools(_Awaiting):
                 loop.call_soon_threadsafe(_begin_to_close, opening)
 
     def before_fork(self) -> None:
-        """See `Forks.before_fork`."""
+        """See `Watched.before_fork`."""
 
     def after_fork(self, *, in_child: bool) -> None:
-        """See `Forks.after_fork`."""
+        """See `Watched.after_fork`."""
         if in_child:
             self._parents.append(self._loops)
             self._loops = {}

@@ -129,11 +129,11 @@ class OwnClient(_Blocking):
             made.close()
 
     def before_fork(self) -> None:
-        """See `Forks.before_fork`."""
+        """See `Watched.before_fork`."""
         self._lock.acquire()
 
     def after_fork(self, *, in_child: bool) -> None:
-        """See `Forks.after_fork`."""
+        """See `Watched.after_fork`."""
         if in_child and self._made is not None:
             # The parent speaks over these connections: they are kept, never closed, here.
             self._parents.append(self._made)
@@ -258,10 +258,10 @@ class OwnAsyncClients(_Awaiting):
                 loop.call_soon_threadsafe(_begin_to_close, keeper)
 
     def before_fork(self) -> None:
-        """See `Forks.before_fork`."""
+        """See `Watched.before_fork`."""
 
     def after_fork(self, *, in_child: bool) -> None:
-        """See `Forks.after_fork`."""
+        """See `Watched.after_fork`."""
         if in_child:
             self._parents.append(self._loops)
             self._loops = {}

@@ -97,11 +97,11 @@ class SqliteBackend:
         self._connections.close()
 
     def before_fork(self) -> None:
-        """See `Forks.before_fork`."""
+        """See `Watched.before_fork`."""
         self._connections.before_fork()
 
     def after_fork(self, *, in_child: bool) -> None:
-        """See `Forks.after_fork`."""
+        """See `Watched.after_fork`."""
         if in_child:
             self._connections.after_fork_in_child()
             self._queue = CommitQueue(self._connections)
