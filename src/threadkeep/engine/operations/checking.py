@@ -32,7 +32,7 @@ from threadkeep.engine.operations.context import NO_CODEC, Engine
 from threadkeep.engine.operations.findings import Examined, Finding, Kind, SegmentKey
 from threadkeep.engine.operations.inspection import EVERYTHING, all_segments, all_sizes
 from threadkeep.engine.operations.lineage import Key, Lineage, Search, searches
-from threadkeep.engine.refs import Cell, Ref
+from threadkeep.engine.refs import Cell, Ref, span_of
 from threadkeep.engine.rows import counts_for, unpack_writes
 from threadkeep.errors import (
     CodecError,
@@ -185,7 +185,7 @@ def _one_by_one(found: Examined) -> Operation[list[Segment]]:
 def _placed(found: Examined, places: Iterable[SegmentInfo]) -> Operation[list[Segment]]:
     segments: list[Segment] = []
     for place in places:
-        span = Span(place.log, place.start, place.start + place.count)
+        span = span_of(place)
         try:
             segments += yield from fetch_segments(found.thread, (span,))
         except _UNREADABLE as exc:

@@ -33,7 +33,7 @@ from threadkeep.engine.model import (
 )
 from threadkeep.engine.operations.context import ATTEMPTS, Engine
 from threadkeep.engine.operations.lineage import Key, Lineage, needed
-from threadkeep.engine.refs import covering
+from threadkeep.engine.refs import covering, span_of
 from threadkeep.engine.rows import heads, unpack_metadata, unpack_writes, visible
 from threadkeep.errors import ConflictError, InvalidArgumentError, StaleThreadError
 
@@ -146,9 +146,7 @@ def thinning(
     gone += [row for key in drop for row in stored[key].writes]
     left = [stored[key] for key in stored if key in keep or key in hidden]
     used = positions(lineage, keep | hidden, stay, others)
-    unused = [
-        s for s in rows.segments if not touches(used, Span(s.log, s.start, s.start + s.count))
-    ]
+    unused = [s for s in rows.segments if not touches(used, span_of(s))]
     bytes_left = own_bytes(thread, rows, without=unused)
     return Batch(
         thread=thread,
