@@ -221,7 +221,7 @@ def test_a_damaged_write_that_a_delta_channel_is_rebuilt_from(place: Place) -> N
     place.harm.write("story", ids[1])
     deltas = {f.checkpoint for f in place.again().check().findings if f.kind is Kind.DELTA}
     assert deltas == set(ids[2:])
-    done = place.repaired()
+    done = place.repaired("story")
     assert done.repaired[0].heads[0].after == ids[1]
     assert place.again().check().ok
     assert story(place.again(), Delta).get_state(at("story")).values["log"] == ["a"]
