@@ -19,7 +19,7 @@ from threadkeep.backends.memory import MemoryBackend
 from threadkeep.codec import NativeCodec
 from threadkeep.engine.calls import Fetch, Operation
 from threadkeep.engine.model import Batch, Change, Read, ReadThread
-from threadkeep.errors import ThreadkeepError
+from threadkeep.errors import BackendError, ThreadkeepError
 from threadkeep.saver import Saver
 
 # -- backends --------------------------------------------------------------------------
@@ -67,6 +67,26 @@ class Counted:
             size += len(segment.data) - self._sizes.get(place, 0)
             self._sizes[place] = len(segment.data)
         return size
+
+
+class Dying:
+    """A backend that fails after so many commits, whoever asks."""
+
+    def __init__(self, inner: Any, commits: int) -> None:
+        self.inner = inner
+        self.left = commits
+
+    def fetch(self, reads: Any) -> Any:
+        return self.inner.fetch(reads)
+
+    def commit(self, change: Any) -> None:
+        self.left -= 1
+        if self.left < 0:
+            raise BackendError("killed")
+        self.inner.commit(change)
+
+    def close(self) -> None:
+        """The one inside goes on."""
 
 
 class CountedCodec:
@@ -208,6 +228,15 @@ class Chain:
         self.number = start
         self.versions: dict[str, int] = {}
         self.values: dict[str, Any] = {}
+
+    def follow(self) -> Chain:
+        """Go on from what the thread's head is now, if it has one."""
+        head = self.saver.get_tuple(self.at)
+        if head is not None:
+            self.at = head.config
+            self.values = dict(head.checkpoint["channel_values"])
+            self.versions = dict(head.checkpoint["channel_versions"])
+        return self
 
     def put(self, **changed: Any) -> Any:
         """The config of a new checkpoint in which these channels have these values."""

@@ -14,7 +14,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from contextlib import suppress
 
-from threadkeep import forks
+from threadkeep import process_forks
 from threadkeep.engine.calls import Operation
 from threadkeep.engine.operations.collecting import Progress
 from threadkeep.errors import ThreadkeepError
@@ -40,7 +40,7 @@ class Collector:
             name="threadkeep-gc",
             daemon=True,
         )
-        forks.watch(self)
+        process_forks.watch(self)
         self._thread.start()
 
     def close(self) -> None:
@@ -50,10 +50,10 @@ class Collector:
             self._thread.join()
 
     def before_fork(self) -> None:
-        """See `Forks.before_fork`."""
+        """See `Watched.before_fork`."""
 
     def after_fork(self, *, in_child: bool) -> None:
-        """See `Forks.after_fork`: the parent collects."""
+        """See `Watched.after_fork`: the parent collects."""
         if in_child:
             self._thread = None
             self._end = threading.Event()  # (the other's lock may be held for ever)

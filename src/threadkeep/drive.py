@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from inspect import iscoroutinefunction
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from threadkeep import forks
+from threadkeep import process_forks
 from threadkeep.backends.base import AsyncBackend, Backend, DualBackend
 from threadkeep.backends.straight import Straight, finish
 from threadkeep.engine.calls import Fetch, Operation
@@ -106,13 +106,13 @@ class _Workers:
             return self._pool
 
     def before_fork(self) -> None:
-        """See `Forks.before_fork`."""
+        """See `Watched.before_fork`."""
 
     def after_fork(self, *, in_child: bool) -> None:
-        """See `Forks.after_fork`: a child has no threads but the one that forked."""
+        """See `Watched.after_fork`: a child has no threads but the one that forked."""
         if in_child:
             self._start()
 
 
 _workers = _Workers()
-forks.watch(_workers)
+process_forks.watch(_workers)

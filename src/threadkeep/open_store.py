@@ -14,7 +14,7 @@ from random import SystemRandom
 from types import TracebackType
 from typing import Self, TypeVar
 
-from threadkeep import bulk, drive, forks
+from threadkeep import bulk, drive, process_forks
 from threadkeep.backends.base import (
     AsyncBackend,
     Backend,
@@ -109,7 +109,7 @@ class OpenStore(Runs):
         self._working_set = WorkingSet(
             working_set_bytes, threading.Lock, RANDOM.getrandbits, exclusive=is_relaxed
         )
-        forks.watch(self._working_set)
+        process_forks.watch(self._working_set)
 
     def setup(self) -> _Done:
         """Make the tables, or bring them to this release's version, where opening does not.

@@ -20,7 +20,7 @@ from typing import Any, BinaryIO
 
 from threadkeep.bundles import BUNDLE, BundleWriter, Form, read_threads
 from threadkeep.engine.model import UnreadableRow
-from threadkeep.engine.operations.checking import Finding, Kind
+from threadkeep.engine.operations.findings import Finding, Kind
 from threadkeep.engine.operations.repairing import Taken
 from threadkeep.errors import CorruptionError, OpenError
 from threadkeep.transfer.files import sync_folder, told

@@ -14,8 +14,8 @@ from functools import partial
 from pathlib import Path
 
 from threadkeep.engine.operations import checking, repairing
-from threadkeep.engine.operations.checking import CheckReport, Finding, Kind
 from threadkeep.engine.operations.context import ATTEMPTS, Engine
+from threadkeep.engine.operations.findings import CheckReport, Finding, Kind
 from threadkeep.engine.operations.repairing import NewHead, Repair
 from threadkeep.errors import ConflictError
 from threadkeep.plans import Plan, Store, aside, on

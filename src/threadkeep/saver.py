@@ -53,9 +53,9 @@ from threadkeep.engine.operations import (
     put,
     write,
 )
-from threadkeep.engine.operations.checking import CheckReport
 from threadkeep.engine.operations.collecting import Progress
 from threadkeep.engine.operations.context import Engine
+from threadkeep.engine.operations.findings import CheckReport
 from threadkeep.engine.operations.inspection import Stats
 from threadkeep.engine.operations.put import Put
 from threadkeep.engine.operations.retention import policy_of, thin
@@ -140,11 +140,8 @@ class Saver(OpenStore, BaseCheckpointSaver[Any]):
             drive.blocking(backend)
         OpenStore.__init__(self, backend, group_commit, cache, hot, cold, working_set_bytes)
         BaseCheckpointSaver.__init__(self, serde=serde)
-        codec: Codec = NativeCodec(pickle_fallback=pickle_fallback)
-        if serde is not None:
-            codec = SerdeCodec(serde)
         self._engine = Engine(
-            codec=codec,
+            codec=_codec(serde, pickle_fallback=pickle_fallback),
             compression=compression or Compression(),
             working_set=self._working_set,
             conflicts=conflicts,
@@ -155,10 +152,7 @@ class Saver(OpenStore, BaseCheckpointSaver[Any]):
         self._clones: dict[frozenset[tuple[str, ...]], Saver] = {}
         self._clones_lock = threading.Lock()
         self._gained = None if gc_on_put is None else Gained(gc_on_put)
-        self._collector: Collector | None = None
-        if gc_every is not None:
-            every = duration("gc_every", gc_every).total_seconds()
-            self._collector = Collector(self._collect, every)
+        self._collector = None if gc_every is None else Collector(self._collect, _seconds(gc_every))
 
     # -- reading ---------------------------------------------------------------------
 
@@ -474,6 +468,14 @@ class Saver(OpenStore, BaseCheckpointSaver[Any]):
         clone._engine = dataclasses.replace(self._engine, codec=codec)  # noqa: SLF001 - a clone
         clone._clones, clone._clones_lock = {}, threading.Lock()  # noqa: SLF001 - a clone
         return clone
+
+
+def _codec(serde: SerializerProtocol | None, *, pickle_fallback: bool) -> Codec:
+    return NativeCodec(pickle_fallback=pickle_fallback) if serde is None else SerdeCodec(serde)
+
+
+def _seconds(gc_every: timedelta | float) -> float:
+    return duration("gc_every", gc_every).total_seconds()
 
 
 def _now() -> int:

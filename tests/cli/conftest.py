@@ -1,4 +1,4 @@
-"""Running a command in this process, for the tests that look at what it says."""
+"""A folder to be in, and running a command in this process to look at what it says."""
 
 from __future__ import annotations
 
@@ -7,6 +7,16 @@ import json
 import pytest
 
 from threadkeep.__main__ import main
+
+
+@pytest.fixture
+def url(tmp_path, monkeypatch):
+    """The store that commands use, in a folder to be in; nothing else is configured."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("TK_CONFIG", "TK_RETENTION", "TK_ADOPT_KEY"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("TK_URL", "threads.db")
+    return "threads.db"
 
 
 @pytest.fixture

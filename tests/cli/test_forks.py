@@ -15,12 +15,9 @@ from threadkeep.__main__ import main
 
 
 @pytest.fixture(autouse=True)
-def store(tmp_path, monkeypatch):
+def store(url):
     """`order` with two checkpoints, in a folder to be in."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("TK_URL", "threads.db")
-    monkeypatch.delenv("TK_CONFIG", raising=False)
-    with SqliteSaver("threads.db") as saver:
+    with SqliteSaver(url) as saver:
         chain = Chain(saver, "order")
         chain.put(plan="free", seats=1)
         chain.put(plan="free", seats=2)
@@ -37,11 +34,7 @@ def ids():
 def put(thread, **values):
     """Go on with a thread by one checkpoint."""
     with SqliteSaver("threads.db") as saver:
-        head = saver.get_tuple({"configurable": {"thread_id": thread}})
-        chain = Chain(saver, thread, start=50)
-        chain.at, chain.values = head.config, dict(head.checkpoint["channel_values"])
-        chain.versions = dict(head.checkpoint["channel_versions"])
-        chain.put(**values)
+        Chain(saver, thread, start=50).follow().put(**values)
 
 
 def values(thread):

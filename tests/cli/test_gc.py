@@ -26,13 +26,9 @@ STORE = "threads.db"
 
 
 @pytest.fixture(autouse=True)
-def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def store(url: str) -> None:
     """Three threads of three checkpoints each: alpha, beta (tagged), gamma (with a pinned one)."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("TK_URL", STORE)
-    monkeypatch.delenv("TK_CONFIG", raising=False)
-    monkeypatch.delenv("TK_RETENTION", raising=False)
-    with SqliteSaver(STORE) as saver:
+    with SqliteSaver(url) as saver:
         for name in ("alpha", "beta", "gamma"):
             chain = Chain(saver, name)
             for number in range(3):

@@ -61,13 +61,10 @@ def make_graph(saver):
     return graph.compile(checkpointer=saver)
 
 
-@pytest.fixture
-def store(tmp_path, monkeypatch):
+@pytest.fixture(autouse=True)
+def store(url):
     """Threads: `waits` for an answer, `forked` was answered and forked, `plain` has no messages."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("TK_URL", "threads.db")
-    monkeypatch.delenv("TK_CONFIG", raising=False)
-    with SqliteSaver("threads.db") as saver:
+    with SqliteSaver(url) as saver:
         graph = make_graph(saver)
         for thread in ("waits", "forked"):
             config = {"configurable": {"thread_id": thread}}
@@ -78,24 +75,11 @@ def store(tmp_path, monkeypatch):
         chain = Chain(saver, "plain")
         chain.put(list=[1, {"a": "b"}], text="x" * 500)
         chain.put(text="y")
-    return "threads.db"
+    return url
 
 
 @pytest.fixture
-def told(store, capsys):
-    """Run a command that succeeds: its lines, or its document."""
-
-    def run(*arguments):
-        assert main([*arguments]) == 0, capsys.readouterr().err
-        said = capsys.readouterr()
-        assert said.err == ""
-        return json.loads(said.out) if "--json" in arguments else said.out.splitlines()
-
-    return run
-
-
-@pytest.fixture
-def refused(store, capsys):
+def refused(capsys):
     """Run a command that does not: its exit code, and its line."""
 
     def run(*arguments):

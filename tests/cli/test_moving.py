@@ -37,15 +37,11 @@ sys.exit(main(sys.argv[2:]))
 
 
 @pytest.fixture(autouse=True)
-def store(tmp_path, monkeypatch):
+def store(url, monkeypatch):
     """threads.db with three threads, in a folder to be in; one was only created."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("TK_URL", "threads.db")
-    for name in ("TK_CONFIG", "TK_ADOPT_KEY"):
-        monkeypatch.delenv(name, raising=False)
     # (pytest's option is a path below its own folder)
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(str(Path(p).resolve()) for p in sys.path if p))
-    with SqliteSaver("threads.db") as saver:
+    with SqliteSaver(url) as saver:
         for thread in THREADS:
             chain = Chain(saver, thread)
             for number in range(5):
@@ -70,12 +66,7 @@ def of(*threads):
 def put(name, thread, start, **values):
     """Go on with a thread of a store, or begin it."""
     with SqliteSaver(name) as saver:
-        head = saver.get_tuple({"configurable": {"thread_id": thread}})
-        chain = Chain(saver, thread, start=start)
-        if head is not None:
-            chain.at, chain.values = head.config, dict(head.checkpoint["channel_values"])
-            chain.versions = dict(head.checkpoint["channel_versions"])
-        chain.put(**values)
+        Chain(saver, thread, start=start).follow().put(**values)
 
 
 def interrupted(done, *arguments):

@@ -313,7 +313,7 @@ def test_a_server_that_does_not_answer(tries):
 def test_a_pool_that_stays_busy(server):
     with backend_of(server.url, max_connections=1, timeout=0.05) as backend:
         backend.fetch(HEAD)
-        pool = backend._face._source._made.connection_pool
+        pool = backend._face._source._own.get().connection_pool
         busy = pool.get_connection()
         with pytest.raises(UnreachableError) as caught:
             backend.fetch(HEAD)

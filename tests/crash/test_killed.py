@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -66,10 +67,10 @@ class Nursery:
 
 
 @pytest.fixture
-def nursery() -> Iterator[Nursery]:
-    found = Nursery()
-    yield found
-    found.close()
+def nursery(request: pytest.FixtureRequest) -> Iterator[Nursery]:
+    """One with the options that a test gives it."""
+    with closing(Nursery(*getattr(request, "param", ()))) as found:
+        yield found
 
 
 def missing(saver: Saver, told: dict[tuple[str, str], str]) -> list[tuple[str, str]]:
@@ -105,19 +106,30 @@ def url_of(store: str, number: int, folder: Path) -> str:
     return f"sqlite:///{folder / str(number)}.db"
 
 
-@pytest.mark.parametrize("store", KILLS)
-def test_nothing_acknowledged_is_lost(nursery: Nursery, store: str, tmp_path: Path) -> None:
-    chance = random.Random(SEED)
-    threads = set()
-    for kill in range(KILLS[store]):
+def kills(
+    nursery: Nursery, store: str, folder: Path, seed: int, count: int, most: int = 12
+) -> Iterator[tuple[int, Saver]]:
+    """Kill so many children; after each of them its number, and the store, which is sound.
+
+    The nursery has what this child told, and no other.
+    """
+    chance = random.Random(seed)
+    for kill in range(count):
         nursery.told.clear()
         # A fresh store now and then: what is checked each time stays small.
-        url = url_of(store, kill // KILLS_A_STORE, tmp_path)
-        nursery.raise_and_kill(url, kill, chance)
+        url = url_of(store, kill // KILLS_A_STORE, folder)
+        nursery.raise_and_kill(url, kill, chance, most)
         with open_saver(url) as saver:
             report = saver.check()
             assert report.ok, f"kill {kill}: {report.findings[0]}"
-            assert not missing(saver, nursery.told), f"kill {kill}"
+            yield kill, saver
+
+
+@pytest.mark.parametrize("store", KILLS)
+def test_nothing_acknowledged_is_lost(nursery: Nursery, store: str, tmp_path: Path) -> None:
+    threads = set()
+    for kill, saver in kills(nursery, store, tmp_path, SEED, KILLS[store]):
+        assert not missing(saver, nursery.told), f"kill {kill}"
         threads |= {thread for thread, _ in nursery.told}
     assert threads == set(CONVERSATIONS)
 
@@ -133,29 +145,14 @@ def test_nor_by_later_kills(nursery: Nursery, store: str, tmp_path: Path) -> Non
     assert len(nursery.told) > KILLS_A_STORE
 
 
-@pytest.fixture
-def relaxed_nursery() -> Iterator[Nursery]:
-    found = Nursery(RELAXED)
-    yield found
-    found.close()
-
-
+@pytest.mark.parametrize("nursery", [[RELAXED]], indirect=True)
 @pytest.mark.parametrize("store", KILLS)
-def test_relaxed_saves_lose_their_last_alone(
-    relaxed_nursery: Nursery, store: str, tmp_path: Path
-) -> None:
+def test_relaxed_saves_lose_their_last_alone(nursery: Nursery, store: str, tmp_path: Path) -> None:
     """Whatever is there is whole, and of each thread only the newest may be missing."""
-    chance = random.Random(SEED + 2)
     kept = 0
-    for kill in range(KILLS[store] // 4):
-        relaxed_nursery.told.clear()
-        url = url_of(store, kill // KILLS_A_STORE, tmp_path)
-        relaxed_nursery.raise_and_kill(url, kill, chance)
-        told = sorted(relaxed_nursery.told)
-        with open_saver(url) as saver:
-            report = saver.check()
-            assert report.ok, f"kill {kill}: {report.findings[0]}"
-            lost = missing(saver, relaxed_nursery.told)
+    for kill, saver in kills(nursery, store, tmp_path, SEED + 2, KILLS[store] // 4):
+        told = sorted(nursery.told)
+        lost = missing(saver, nursery.told)
         for thread in CONVERSATIONS:
             mine = [place for place in told if place[0] == thread]
             gone = sorted(place for place in lost if place[0] == thread)
@@ -164,39 +161,25 @@ def test_relaxed_saves_lose_their_last_alone(
     assert kept
 
 
-@pytest.fixture
-def collecting_nursery() -> Iterator[Nursery]:
-    found = Nursery(COLLECTING)
-    yield found
-    found.close()
-
-
+@pytest.mark.parametrize("nursery", [[COLLECTING]], indirect=True)
 @pytest.mark.parametrize("store", KILLS)
-def test_nothing_is_lost_that_was_to_be_kept(
-    collecting_nursery: Nursery, store: str, tmp_path: Path
-) -> None:
+def test_nothing_is_lost_that_was_to_be_kept(nursery: Nursery, store: str, tmp_path: Path) -> None:
     """Killed while it removes what need not be kept; what stays is whole."""
-    chance = random.Random(SEED + 3)
     collected = False
-    for kill in range(KILLS[store] // 3):
-        collecting_nursery.told.clear()
-        url = url_of(store, kill // KILLS_A_STORE, tmp_path)
-        # Long enough that most of them have checkpoints of their own to remove.
-        collecting_nursery.raise_and_kill(url, kill, chance, most=12 * KEPT)
-        told = collecting_nursery.told
+    # Long enough that most of them have checkpoints of their own to remove.
+    most, count = 12 * KEPT, KILLS[store] // 3
+    for kill, saver in kills(nursery, store, tmp_path, SEED + 3, count, most):
+        told = nursery.told
         newest = {max(place for place in told if place[0] == name) for name, _ in told}
-        with open_saver(url) as saver:
-            report = saver.check()
-            assert report.ok, f"kill {kill}: {report.findings[0]}"
-            lost = set(missing(saver, told))
-            for place in newest & lost:
-                # One that is the newest no more, as its child was killed before it told of the
-                # next, may be without the channel of which the latest value stays.
-                assert head(saver, place[0]) != place[1], f"kill {kill}"
-                assert find(saver, place) is not None, f"kill {kill}"
-            collected |= bool(lost - newest)
-            saver.threads.gc(Retention(keep_last=KEPT))
-            assert saver.check().ok
-            for name, _ in newest:
-                assert len(list(saver.list({"configurable": {"thread_id": name}}))) <= KEPT
+        lost = set(missing(saver, told))
+        for place in newest & lost:
+            # One that is the newest no more, as its child was killed before it told of the
+            # next, may be without the channel of which the latest value stays.
+            assert head(saver, place[0]) != place[1], f"kill {kill}"
+            assert find(saver, place) is not None, f"kill {kill}"
+        collected |= bool(lost - newest)
+        saver.threads.gc(Retention(keep_last=KEPT))
+        assert saver.check().ok
+        for name, _ in newest:
+            assert len(list(saver.list({"configurable": {"thread_id": name}}))) <= KEPT
     assert collected

@@ -15,7 +15,7 @@ from uuid import uuid4
 import ormsgpack
 import psycopg
 import pytest
-from engine_kit import difference, everything, shown
+from engine_kit import Dying, difference, everything, shown
 from langchain_core.messages import AIMessage, HumanMessage
 from langgraph.checkpoint.base import empty_checkpoint
 from langgraph.checkpoint.memory import InMemorySaver
@@ -344,26 +344,6 @@ def test_deleted_here_and_used_again(tmp_path: Path) -> None:
         with pytest.raises(ThreadExistsError, match="was deleted here"):
             ours.threads.adopt(name, "t")
         assert story(ours).get_state(at("t")).values["log"] == told("b")
-
-
-class Dying:
-    """A backend that fails after so many commits, whoever asks."""
-
-    def __init__(self, inner: Any, commits: int) -> None:
-        self.inner = inner
-        self.left = commits
-
-    def fetch(self, reads: Any) -> Any:
-        return self.inner.fetch(reads)
-
-    def commit(self, change: Any) -> None:
-        self.left -= 1
-        if self.left < 0:
-            raise BackendError("killed")
-        self.inner.commit(change)
-
-    def close(self) -> None:
-        """The one inside goes on."""
 
 
 @pytest.mark.parametrize("commits", [0, 1, 2, 7, 20, 25])

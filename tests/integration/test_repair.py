@@ -17,8 +17,8 @@ from typing_extensions import TypedDict
 
 from threadkeep.backends.redis.keys import keys_of
 from threadkeep.backends.sqlite.ids import unpack_id
-from threadkeep.engine.operations.checking import Kind
 from threadkeep.engine.operations.context import read_manifest
+from threadkeep.engine.operations.findings import Kind
 from threadkeep.quarantine import read_quarantine
 from threadkeep.saver import Saver
 
@@ -221,7 +221,7 @@ def test_a_damaged_write_that_a_delta_channel_is_rebuilt_from(place: Place) -> N
     place.harm.write("story", ids[1])
     deltas = {f.checkpoint for f in place.again().check().findings if f.kind is Kind.DELTA}
     assert deltas == set(ids[2:])
-    done = place.repaired()
+    done = place.repaired("story")
     assert done.repaired[0].heads[0].after == ids[1]
     assert place.again().check().ok
     assert story(place.again(), Delta).get_state(at("story")).values["log"] == ["a"]

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from engine_kit import Chain, config, everything, fresh
+from engine_kit import Chain, Dying, config, everything, fresh
 from langgraph.checkpoint.memory import InMemorySaver
 
 from threadkeep import MemorySaver, drive
@@ -55,29 +55,19 @@ def test_a_thread_that_was_only_created_comes_along(saver: Any) -> None:
         assert list(saver.threads.sync(other).conflicts) == ["new"]
 
 
-class Counting:
-    """Passes everything on; counts what is written, and dies after so many commits."""
+class Counting(Dying):
+    """Counts what is written."""
 
     def __init__(self, inner: Any, commits: int = 10**9) -> None:
-        self.inner = inner
-        self.left = commits
+        super().__init__(inner, commits)
         self.rows = 0
         self.bytes = 0
 
-    def fetch(self, reads: Any) -> Any:
-        return self.inner.fetch(reads)
-
     def commit(self, change: Any) -> None:
-        self.left -= 1
-        if self.left < 0:
-            raise BackendError("killed")
-        self.inner.commit(change)
+        super().commit(change)
         if isinstance(change, Batch):
             self.rows += len(change.checkpoints) + len(change.writes)
             self.bytes += sum([len(segment.data) for segment in change.segments])
-
-    def close(self) -> None:
-        """The one inside goes on."""
 
 
 @pytest.mark.parametrize("target", BACKENDS)
@@ -118,10 +108,7 @@ def test_only_what_came_since_is_written(saver: Any) -> None:
     fill(saver)
     with MemorySaver() as other:
         saver.threads.sync(other)
-        chain = Chain(saver, "long", "child", start=40)
-        chain.at = saver.get_tuple(config("long", "child")).config
-        chain.versions = {"m": 40, "n": 40}
-        chain.values = saver.get_tuple(config("long", "child")).checkpoint["channel_values"]
+        chain = Chain(saver, "long", "child", start=40).follow()
         chain.put(m=[*chain.values["m"], (40, LONG)])
         saver.put_writes(chain.at, [("n", 40)], "task")
         counting = other._backend = Counting(other._backend)

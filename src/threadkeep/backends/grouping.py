@@ -15,7 +15,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
-from threadkeep import forks
+from threadkeep import process_forks
 from threadkeep.backends.base import (
     AsyncBackend,
     Backend,
@@ -163,17 +163,17 @@ class Lanes:
         self._commit_many = commit_many
         self._new_turn = new_turn
         self._start()
-        forks.watch(self)
+        process_forks.watch(self)
 
     def _start(self) -> None:
         self._lanes: dict[Hashable, _Lane] = {}
         self._lock = threading.Lock()
 
     def before_fork(self) -> None:
-        """See `Forks.before_fork`."""
+        """See `Watched.before_fork`."""
 
     def after_fork(self, *, in_child: bool) -> None:
-        """See `Forks.after_fork`: nobody is left in the child whom one could wait for."""
+        """See `Watched.after_fork`: nobody is left in the child whom one could wait for."""
         if in_child:
             self._start()
 
@@ -238,7 +238,7 @@ class Grouped:
         self._queue = self._new_queue()
         native = backend.asynchronous if isinstance(backend, DualBackend) else None
         self.asynchronous = _grouped_async(native, how) if native is not None else None
-        forks.watch(self)
+        process_forks.watch(self)
 
     def _new_queue(self) -> _Queue:
         commit_many = StraightGrouping(self._backend).commit_many
@@ -266,10 +266,10 @@ class Grouped:
             self._backend.migrate()
 
     def before_fork(self) -> None:
-        """See `Forks.before_fork`."""
+        """See `Watched.before_fork`."""
 
     def after_fork(self, *, in_child: bool) -> None:
-        """See `Forks.after_fork`: a child has no threads but the one that forked."""
+        """See `Watched.after_fork`: a child has no threads but the one that forked."""
         if in_child:
             self._queue = self._new_queue()
 

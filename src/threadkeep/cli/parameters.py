@@ -19,13 +19,9 @@ Url = Annotated[
         "--url",
         metavar="URL",
         help=f"the store: {STORE}; default: TK_URL, else url in threadkeep.toml",
-        show_default=False,
     ),
 ]
-UrlArgument = Annotated[
-    str | None,
-    typer.Argument(metavar="URL", help="the same as --url", show_default=False),
-]
+UrlArgument = Annotated[str | None, typer.Argument(metavar="URL", help="the same as --url")]
 Cold = Annotated[
     str | None,
     typer.Option(
@@ -33,34 +29,24 @@ Cold = Annotated[
         metavar="URL",
         help="the cold store: file:///folder, s3://bucket/path, gs:// or az://; default: TK_COLD,"
         " else cold in threadkeep.toml",
-        show_default=False,
     ),
 ]
 AsJson = Annotated[
     bool, typer.Option("--json", help="one JSON document on stdout; errors as JSON on stderr")
 ]
-Thread = Annotated[
-    str, typer.Argument(help="the thread's id", autocompletion=thread_ids, show_default=False)
-]
+Thread = Annotated[str, typer.Argument(help="the thread's id", autocompletion=thread_ids)]
 ThreadIds = Annotated[
     list[str],
-    typer.Argument(
-        metavar="THREAD...",
-        help="the threads' ids",
-        autocompletion=thread_ids,
-        show_default=False,
-    ),
+    typer.Argument(metavar="THREAD...", help="the threads' ids", autocompletion=thread_ids),
 ]
 Namespace = Annotated[
     str, typer.Option("--ns", help="the namespace of a subgraph; default: the graph itself")
 ]
 Checkpoint = Annotated[
-    str | None,
-    typer.Option("--checkpoint", help="a checkpoint's id; default: the head", show_default=False),
+    str | None, typer.Option("--checkpoint", help="a checkpoint's id; default: the head")
 ]
 WithTags = Annotated[
-    list[str] | None,
-    typer.Option("--tag", help="that have this tag; may be repeated", show_default=False),
+    list[str] | None, typer.Option("--tag", help="that have this tag; may be repeated")
 ]
 WithMetadata = Annotated[
     list[str] | None,
@@ -68,7 +54,6 @@ WithMetadata = Annotated[
         "--metadata",
         metavar="KEY=VALUE",
         help="that have this; VALUE is JSON or else text; may be repeated",
-        show_default=False,
     ),
 ]
 Ttl = Annotated[
@@ -77,7 +62,6 @@ Ttl = Annotated[
         "--ttl",
         metavar="TIME",
         help="how long it may rest before retention removes it: 30d, 12h; never for ever",
-        show_default=False,
     ),
 ]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="only tell what would be done")]
@@ -94,7 +78,6 @@ Imports = Annotated[
         "--import",
         metavar="MODULE",
         help="import this module first, whose classes the thread holds; may be repeated",
-        show_default=False,
     ),
 ]
 Programs = Annotated[
@@ -103,6 +86,5 @@ Programs = Annotated[
         "--pg-bin",
         metavar="FOLDER",
         help="where pg_dump and pg_restore are; default: TK_PG_BIN, else the PATH",
-        show_default=False,
     ),
 ]

@@ -15,6 +15,7 @@ from threadkeep.engine.loaded import created_at
 from threadkeep.engine.model import HIDDEN, StoredCheckpoint
 from threadkeep.engine.policy import Ends, Retention
 from threadkeep.engine.registry import waits
+from threadkeep.engine.rows import visible
 from threadkeep.errors import CorruptionError
 
 Key: TypeAlias = tuple[str, str]  # namespace and checkpoint id
@@ -80,9 +81,8 @@ def kept(
     """
     there = {(s.row.ns, s.row.id): s.row.flags for s in checkpoints}
     spaces: dict[str, list[Seen]] = {}
-    for stored in checkpoints:
-        if not stored.row.flags & HIDDEN:
-            spaces.setdefault(stored.row.ns, []).append(_seen(stored, there))
+    for stored in visible(checkpoints):
+        spaces.setdefault(stored.row.ns, []).append(_seen(stored, there))
     homes = _homes(spaces, there, now)
     held = frozenset(_with_ancestors(spaces, marked))
     protected = held | {one.key for seen in spaces.values() for one in _protected(seen, now)}

@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
-from threadkeep.engine.model import Span
+from threadkeep.engine.model import SegmentInfo, Span
 
 _INLINE, _CELL, LIST, TUPLE, DICT, _CHANGED = range(6)
 _MANY_SPANS = 2  # from here on, spans are written as a difference to the older reference's
@@ -150,6 +150,11 @@ def _spans(flat: Sequence[int]) -> tuple[Span, ...]:
 
 
 # -- spans as a sequence -------------------------------------------------------------
+
+
+def span_of(place: SegmentInfo) -> Span:
+    """All positions of a segment."""
+    return Span(place.log, place.start, place.start + place.count)
 
 
 def length(spans: Iterable[Span]) -> int:

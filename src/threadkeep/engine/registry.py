@@ -7,7 +7,7 @@ right in whatever order saves arrive, and costs a save of a known thread next to
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from langgraph.checkpoint.serde.types import INTERRUPT
@@ -15,8 +15,14 @@ from langgraph.checkpoint.serde.types import INTERRUPT
 from threadkeep.engine import labels
 from threadkeep.engine.entries import Entry, Move, Touch
 from threadkeep.engine.lifecycle import Cause, State, move
-from threadkeep.engine.model import HIDDEN, CheckpointRow, StoredCheckpoint, WriteRow
-from threadkeep.engine.rows import counting
+from threadkeep.engine.model import (
+    CheckpointRow,
+    SegmentInfo,
+    StoredCheckpoint,
+    ThreadRows,
+    WriteRow,
+)
+from threadkeep.engine.rows import counting, of_the_graph
 from threadkeep.engine.steps import tasks
 from threadkeep.langgraph_names import DELTA_COUNTERS
 
@@ -123,28 +129,33 @@ def of_rows(
     rows: list[CheckpointRow | WriteRow] = [stored.row for stored in checkpoints]
     rows += [write for stored in checkpoints for write in stored.writes]
     size = segments + sum(map(row_size, (*rows, *orphans)))
-    heads = [s for s in checkpoints if not s.row.ns and not s.row.flags & HIDDEN]
-    if not heads:
+    own = of_the_graph(checkpoints)
+    if not own:
         return Touch(size, whole=True)
-    head = heads[-1]
+    head = own[-1]
     cause = Cause.INTERRUPT if waits(head) else Cause.SAVE
     # (what may have been said of later ones, which are gone, is over)
     moves = (move(Cause.RESUME, AFTER_ALL), move(cause, head.row.id))
     return Touch(size, whole=True, moves=moves)
 
 
+def of_thread(rows: ThreadRows) -> Touch:
+    """What a thread's rows mean if all of its segments count for it, also those that it shares."""
+    return of_rows(rows.checkpoints, rows.orphans, bytes_of(rows.segments))
+
+
 def entry_of(thread: str, checkpoints: Sequence[StoredCheckpoint], now: int) -> Entry:
     """The entry of a thread that is known by its rows alone; `now` where they tell no time."""
     times = [s.row.ts for s in checkpoints if isinstance(s.row.ts, int)]
-    heads = [s for s in checkpoints if not s.row.ns and not s.row.flags & HIDDEN]
-    is_waiting = bool(heads) and waits(heads[-1])
+    own = of_the_graph(checkpoints)
+    is_waiting = bool(own) and waits(own[-1])
     return Entry(
         thread,
         State.SUSPENDED if is_waiting else State.ACTIVE,
         min(times, default=now),
         max(times, default=now),
-        labels=tuple(sorted(_said(shown(heads[-1].row), {}))) if heads else (),
-        waits_at=heads[-1].row.id if is_waiting else None,
+        labels=tuple(sorted(_said(shown(own[-1].row), {}))) if own else (),
+        waits_at=own[-1].row.id if is_waiting else None,
     )
 
 
@@ -181,6 +192,11 @@ def row_size(row: CheckpointRow | WriteRow) -> int:
     if isinstance(row, CheckpointRow):
         return len(row.manifest) + len(row.metadata) + len(row.exact or b"")
     return len(row.body)
+
+
+def bytes_of(segments: Iterable[SegmentInfo]) -> int:
+    """Bytes that segments take."""
+    return sum([segment.size for segment in segments])
 
 
 def merged(touches: tuple[Touch, ...]) -> Touch:

@@ -1,6 +1,6 @@
-"""Rows to what LangGraph knows and back: metadata, times, and which writes count.
+"""Rows to what LangGraph knows and back: metadata, times, what is visible, which writes count.
 
-Pure functions over single rows. Invariant: metadata and times come back exactly.
+Pure functions over rows. Invariant: metadata and times come back exactly.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from langgraph.checkpoint.base import writes_sort_key
 from threadkeep.codec import Codec
 from threadkeep.engine import checksum
 from threadkeep.engine.exact import same
-from threadkeep.engine.model import CheckpointRow, Child, WriteRow
+from threadkeep.engine.model import HIDDEN, CheckpointRow, Child, StoredCheckpoint, WriteRow
 from threadkeep.engine.refs import Ref, from_wire, to_wire
 from threadkeep.errors import CorruptionError
 
@@ -24,6 +24,24 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
 _JSON = {str, int, bool, type(None)}
 _COMPACT = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+
+
+# -- what is visible -------------------------------------------------------------------
+
+
+def visible(checkpoints: Iterable[StoredCheckpoint]) -> list[StoredCheckpoint]:
+    """Those that are not hidden, in their order."""
+    return [stored for stored in checkpoints if not stored.row.flags & HIDDEN]
+
+
+def of_the_graph(checkpoints: Iterable[StoredCheckpoint]) -> list[StoredCheckpoint]:
+    """The visible ones of the graph itself, without those of subgraphs, in their order."""
+    return [stored for stored in visible(checkpoints) if not stored.row.ns]
+
+
+def heads(checkpoints: Iterable[StoredCheckpoint]) -> dict[str, str]:
+    """The newest visible checkpoint of each namespace; they come in ascending order."""
+    return {stored.row.ns: stored.row.id for stored in visible(checkpoints)}
 
 
 # -- metadata and times --------------------------------------------------------------

@@ -16,7 +16,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple, TypeAlias, TypeGuard
 
-from threadkeep import forks
+from threadkeep import process_forks
 from threadkeep.backends.base import Backend, GroupingBackend
 from threadkeep.engine.model import (
     Batch,
@@ -53,7 +53,7 @@ class Names:
 
     def __init__(self) -> None:
         self._start()
-        forks.watch(self)
+        process_forks.watch(self)
 
     def _start(self) -> None:
         self._lock = threading.Lock()  # held for moments only, and nothing is called under it
@@ -61,10 +61,10 @@ class Names:
         self._before = 0  # of the threads that are not remembered
 
     def before_fork(self) -> None:
-        """See `Forks.before_fork`."""
+        """See `Watched.before_fork`."""
 
     def after_fork(self, *, in_child: bool) -> None:
-        """See `Forks.after_fork`: another thread may have been in the middle of a change."""
+        """See `Watched.after_fork`: another thread may have been in the middle of a change."""
         if in_child:
             self._start()
 

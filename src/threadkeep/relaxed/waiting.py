@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Generic, NamedTuple, Protocol, TypeAlias, TypeVar
 
-from threadkeep import drive, forks
+from threadkeep import drive, process_forks
 from threadkeep.backends.grouping import GroupCommit
 from threadkeep.backends.loops import PerLoop
 from threadkeep.errors import (
@@ -97,7 +97,7 @@ class Waiting(Generic[Item]):
         self._to = store
         self._closed = False
         self._reset()
-        forks.watch(self)
+        process_forks.watch(self)
 
     def _reset(self) -> None:
         self._lanes: dict[str, _Lane[Item]] = {}
@@ -111,10 +111,10 @@ class Waiting(Generic[Item]):
         self._end = threading.Event()
 
     def before_fork(self) -> None:
-        """See `Forks.before_fork`."""
+        """See `Watched.before_fork`."""
 
     def after_fork(self, *, in_child: bool) -> None:
-        """See `Forks.after_fork`: what waits is the parent's to store."""
+        """See `Watched.after_fork`: what waits is the parent's to store."""
         if in_child:
             self._reset()
 

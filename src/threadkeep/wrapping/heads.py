@@ -17,7 +17,7 @@ from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import CheckpointTuple
 from langgraph.checkpoint.serde.base import SerializerProtocol
 
-from threadkeep import forks
+from threadkeep import process_forks
 from threadkeep.backends.caching.shelf import Cache, Shelf
 from threadkeep.relaxed.waiting import Threads
 from threadkeep.wrapping.frozen import Frozen, freeze, thaw
@@ -56,7 +56,7 @@ class Heads:
     def __init__(self, how: Cache | None) -> None:
         self._how = how
         self._start()
-        forks.watch(self)
+        process_forks.watch(self)
 
     def _start(self) -> None:
         self._lock = threading.Lock()  # held for moments only
@@ -66,10 +66,10 @@ class Heads:
         self._doubts: set[str] = set()
 
     def before_fork(self) -> None:
-        """See `Forks.before_fork`."""
+        """See `Watched.before_fork`."""
 
     def after_fork(self, *, in_child: bool) -> None:
-        """See `Forks.after_fork`: a child is another process, whose writes nobody here sees."""
+        """See `Watched.after_fork`: a child is another process, whose writes nobody here sees."""
         if in_child:
             self._start()
             self._off = True

@@ -19,7 +19,7 @@ from engine_kit import (
 )
 
 from threadkeep.engine.operations import repairing
-from threadkeep.engine.operations.checking import Kind
+from threadkeep.engine.operations.findings import Kind
 from threadkeep.errors import InvalidArgumentError, OpenError, ThreadkeepError, ThreadNotFoundError
 from threadkeep.quarantine import read_quarantine
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from threadkeep import forks
+from threadkeep import process_forks
 from threadkeep.backends.caching.shelf import Cache, Shelf
 from threadkeep.backends.logs import Log, between
 from threadkeep.engine.model import ReadSegments, Segment
@@ -42,17 +42,17 @@ class Kept:
         self._how = how
         self._clock = clock
         self._start()
-        forks.watch(self)
+        process_forks.watch(self)
 
     def _start(self) -> None:
         self._lock = threading.Lock()
         self._shelf: Shelf[_Thread] = Shelf(self._how, self._clock)
 
     def before_fork(self) -> None:
-        """See `Forks.before_fork`."""
+        """See `Watched.before_fork`."""
 
     def after_fork(self, *, in_child: bool) -> None:
-        """See `Forks.after_fork`: another thread may have been in the middle of a change."""
+        """See `Watched.after_fork`: another thread may have been in the middle of a change."""
         if in_child:
             self._start()
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING, Any
 
-from threadkeep import forks
+from threadkeep import process_forks
 from threadkeep.backends.memory.changes import carry_out
 from threadkeep.backends.memory.reads import reply
 from threadkeep.errors import ClosedError, ThreadkeepError
@@ -32,7 +32,7 @@ class MemoryBackend:
         self._lock = threading.Lock()
         self._threads: Threads = {}
         self._closed = False
-        forks.watch(self)
+        process_forks.watch(self)
 
     def fetch(self, reads: Sequence[Read]) -> list[Any]:
         """Answer each read, in order. See `Backend.fetch`."""
@@ -66,11 +66,11 @@ class MemoryBackend:
             self._threads.clear()
 
     def before_fork(self) -> None:
-        """See `Forks.before_fork`: no other thread is in the middle of a change then."""
+        """See `Watched.before_fork`: no other thread is in the middle of a change then."""
         self._lock.acquire()
 
     def after_fork(self, *, in_child: bool) -> None:  # noqa: ARG002 - the rows are whole in both
-        """See `Forks.after_fork`."""
+        """See `Watched.after_fork`."""
         self._lock.release()
 
     def _check_open(self) -> None:

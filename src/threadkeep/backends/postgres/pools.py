@@ -14,15 +14,17 @@ import os
 import threading
 from collections.abc import AsyncIterator, Hashable, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
+from functools import partial
 from typing import Any, Protocol, TypeAlias
 
 import psycopg
 from psycopg import AsyncConnection, Connection
 from psycopg_pool import AsyncConnectionPool, ConnectionPool
 
-from threadkeep import forks
+from threadkeep import process_forks
 from threadkeep.backends import straight
 from threadkeep.backends.grouping import Turn, tasks_turn, threads_turn
+from threadkeep.backends.per_process import PerProcess
 from threadkeep.backends.postgres.exchange import Message, asend, send
 from threadkeep.backends.postgres.failures import mapped
 from threadkeep.backends.postgres.settings import Settings
@@ -123,56 +125,28 @@ class OwnPool(_Blocking):
     """A pool that is opened when it is first needed, anew after a fork."""
 
     def __init__(self, settings: Settings) -> None:
-        self._settings = settings
-        self._lock = threading.Lock()
-        self._pool: ConnectionPool[_Conn] | None = None
-        self._open = True
-        self._parents: list[Any] = []
-        forks.watch(self)
+        self._pool = PerProcess(partial(_opened, settings))
 
     @asynccontextmanager
     async def lend(self) -> AsyncIterator[_Conn]:
         """See `Source.lend`."""
-        with self._ready().connection() as conn:
+        with self._pool.get().connection() as conn:
             yield conn
 
     async def mend(self) -> None:
         """See `Source.mend`."""
-        self._ready().check()
-
-    def _ready(self) -> ConnectionPool[_Conn]:
-        with self._lock:
-            _check_open(self._open)
-            if self._pool is None:
-                self._pool = self._opened()
-            return self._pool
-
-    def _opened(self) -> ConnectionPool[_Conn]:
-        settings = self._settings
-        # A pool goes on trying, without a word: whether the server lets us in is asked first.
-        with _refusals_named(settings):
-            psycopg.connect(settings.conninfo, **settings.arguments).close()
-        return ConnectionPool(settings.conninfo, open=True, **settings.pool_arguments)
+        self._pool.get().check()
 
     async def close(self) -> None:
         """See `Source.close`."""
-        with self._lock:
-            self._open = False
-            pool, self._pool = self._pool, None
-        if pool is not None:
-            pool.close()
+        self._pool.close()
 
-    def before_fork(self) -> None:
-        """See `Forks.before_fork`."""
-        self._lock.acquire()
 
-    def after_fork(self, *, in_child: bool) -> None:
-        """See `Forks.after_fork`."""
-        if in_child and self._pool is not None:
-            # The parent speaks over these connections: they are kept, never closed, here.
-            self._parents.append(self._pool)
-            self._pool = None
-        self._lock.release()
+def _opened(settings: Settings) -> ConnectionPool[_Conn]:
+    # A pool goes on trying, without a word: whether the server lets us in is asked first.
+    with _refusals_named(settings):
+        psycopg.connect(settings.conninfo, **settings.arguments).close()
+    return ConnectionPool(settings.conninfo, open=True, **settings.pool_arguments)
 
 
 class OwnAsyncPools(_Awaiting):
@@ -183,7 +157,7 @@ class OwnAsyncPools(_Awaiting):
         self._open = True
         self._loops: dict[asyncio.AbstractEventLoop, asyncio.Task[_LoopsPool]] = {}
         self._parents: list[Any] = []
-        forks.watch(self)
+        process_forks.watch(self)
 
     @asynccontextmanager
     async def lend(self) -> AsyncIterator[_AsyncConn]:
@@ -233,10 +207,10 @@ class OwnAsyncPools(_Awaiting):
                 loop.call_soon_threadsafe(_begin_to_close, opening)
 
     def before_fork(self) -> None:
-        """See `Forks.before_fork`."""
+        """See `Watched.before_fork`."""
 
     def after_fork(self, *, in_child: bool) -> None:
-        """See `Forks.after_fork`."""
+        """See `Watched.after_fork`."""
         if in_child:
             self._parents.append(self._loops)
             self._loops = {}

@@ -11,8 +11,8 @@ coroutine suspends.
 from __future__ import annotations
 
 import asyncio
-import threading
 from collections.abc import AsyncGenerator, Sequence
+from functools import partial
 from typing import Any, Protocol
 
 import redis.asyncio.cluster
@@ -22,8 +22,9 @@ from redis.backoff import NoBackoff
 from redis.exceptions import NoScriptError
 from redis.retry import Retry
 
-from threadkeep import forks
+from threadkeep import process_forks
 from threadkeep.backends import straight
+from threadkeep.backends.per_process import PerProcess
 from threadkeep.backends.redis.failures import closed
 from threadkeep.backends.redis.scripts import Call
 from threadkeep.backends.redis.settings import Settings
@@ -90,55 +91,29 @@ class OwnClient(_Blocking):
 
     def __init__(self, settings: Settings) -> None:
         self.is_cluster = settings.is_cluster
-        self._settings = settings
-        self._lock = threading.Lock()
-        self._made: Any = None
-        self._open = True
-        self._parents: list[Any] = []
-        forks.watch(self)
+        self._own = PerProcess[Any](partial(_new, settings))
 
     def _client(self) -> Any:
-        with self._lock:
-            if not self._open:
-                raise closed()
-            if self._made is None:
-                self._made = self._new()
-            return self._made
-
-    def _new(self) -> Any:
-        settings, retry = self._settings, Retry(NoBackoff(), 0)
-        if settings.is_cluster:
-            return redis.cluster.RedisCluster.from_url(
-                settings.redis_url, max_connections=settings.max_connections, **settings.arguments
-            )
-        pool = redis.BlockingConnectionPool.from_url(
-            settings.redis_url,
-            max_connections=settings.max_connections,
-            timeout=settings.timeout,
-            retry=retry,
-            **settings.arguments,
-        )
-        return redis.Redis.from_pool(pool)
+        return self._own.get()
 
     async def close(self) -> None:
         """See `Source.close`."""
-        with self._lock:
-            self._open = False
-            made, self._made = self._made, None
-        if made is not None:
-            made.close()
+        self._own.close()
 
-    def before_fork(self) -> None:
-        """See `Forks.before_fork`."""
-        self._lock.acquire()
 
-    def after_fork(self, *, in_child: bool) -> None:
-        """See `Forks.after_fork`."""
-        if in_child and self._made is not None:
-            # The parent speaks over these connections: they are kept, never closed, here.
-            self._parents.append(self._made)
-            self._made = None
-        self._lock.release()
+def _new(settings: Settings) -> Any:
+    if settings.is_cluster:
+        return redis.cluster.RedisCluster.from_url(
+            settings.redis_url, max_connections=settings.max_connections, **settings.arguments
+        )
+    pool = redis.BlockingConnectionPool.from_url(
+        settings.redis_url,
+        max_connections=settings.max_connections,
+        timeout=settings.timeout,
+        retry=Retry(NoBackoff(), 0),
+        **settings.arguments,
+    )
+    return redis.Redis.from_pool(pool)
 
 
 class GivenClient(_Blocking):
@@ -209,7 +184,7 @@ class OwnAsyncClients(_Awaiting):
         self._open = True
         self._loops: dict[asyncio.AbstractEventLoop, tuple[Any, AsyncGenerator[Any, None]]] = {}
         self._parents: list[Any] = []
-        forks.watch(self)
+        process_forks.watch(self)
 
     async def _client(self) -> Any:
         if not self._open:
@@ -258,10 +233,10 @@ class OwnAsyncClients(_Awaiting):
                 loop.call_soon_threadsafe(_begin_to_close, keeper)
 
     def before_fork(self) -> None:
-        """See `Forks.before_fork`."""
+        """See `Watched.before_fork`."""
 
     def after_fork(self, *, in_child: bool) -> None:
-        """See `Forks.after_fork`."""
+        """See `Watched.after_fork`."""
         if in_child:
             self._parents.append(self._loops)
             self._loops = {}

@@ -4,25 +4,14 @@
 -- interrupt waits, its ttl, and its labels.
 
 local copy = take()
-if redis.call('EXISTS', ROWS) == 1 then
-    -- The answer may have been lost: the same copy again is done already.
-    return {redis.call('HGET', THREAD, 'copy') == copy and 'again' or 'exists'}
+local refused = refusal(copy)
+if refused then
+    return refused
 end
-if lacks_index() then
-    return {'unknown'}
-end
-begin()
-redis.call('DEL', ROWS, CHILDREN, WRITES, PLACES, DATA)
-for number = 2, 6 do
-    local dump = take()
-    if dump ~= '' then
-        redis.call('RESTORE', KEYS[number], 0, dump)
-    end
-end
-redis.call('HINCRBY', THREAD, 'generation', 1)
-redis.call('HSET', THREAD, 'copy', copy)
-redis.call('HDEL', THREAD, 'deleted_at')
-local before, now = state_now(), take()
+local before = found()
+restore(2)
+finish(copy)
+local now = take()
 redis.call('HSET', THREAD, 'size', take())
 if take() == '1' then
     redis.call('HSET', THREAD, 'state', take(), 'created_at', now, 'updated_at', now)

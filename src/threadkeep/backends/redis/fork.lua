@@ -3,16 +3,11 @@
 -- places and data ('' where there is none), the entry (see registry.lua), its size.
 
 local fork = take()
-if redis.call('EXISTS', ROWS) == 1 then
-    -- The answer may have been lost: the same fork again is done already.
-    return {redis.call('HGET', THREAD, 'copy') == fork and 'again' or 'exists'}
+local refused = refusal(fork)
+if refused then
+    return refused
 end
-if lacks_index() then
-    return {'unknown'}
-end
-begin()
-local before = state_now()
-redis.call('DEL', ROWS, CHILDREN, WRITES, PLACES, DATA)
+local before = found()
 for _ = 1, tonumber(take()) do
     redis.call('ZADD', ROWS, 0, take())
     local child = take()
@@ -23,15 +18,8 @@ end
 for _ = 1, tonumber(take()) do
     redis.call('ZADD', WRITES, 0, take())
 end
-for number = 5, 6 do
-    local dump = take()
-    if dump ~= '' then
-        redis.call('RESTORE', KEYS[number], 0, dump)
-    end
-end
-redis.call('HINCRBY', THREAD, 'generation', 1)
-redis.call('HSET', THREAD, 'copy', fork)
-redis.call('HDEL', THREAD, 'deleted_at')
+restore(5)
+finish(fork)
 redis.call('HDEL', THREAD, 'state', 'waits_at')
 put_entry()
 redis.call('HSET', THREAD, 'size', take())

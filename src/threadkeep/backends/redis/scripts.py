@@ -44,11 +44,16 @@ def reading() -> Script:
 
 
 def writing(name: str) -> Script:
-    """The script that carries out a change: "commit", "drop" or "copy"."""
+    """The script that carries out a change: "commit", "drop", "copy" or "fork"."""
     return _script("common", "writing", "registry", *_BEFORE.get(name, ()), name)
 
 
-_BEFORE = {"commit": ("checks",), "drop": ("checks",)}  # what a script calls besides
+_BEFORE = {  # what a script calls besides
+    "commit": ("checks",),
+    "drop": ("checks",),
+    "copy": ("founding",),
+    "fork": ("founding",),
+}
 
 
 def call(script: Script, keys: Sequence[str], arguments: Sequence[Word]) -> Call:

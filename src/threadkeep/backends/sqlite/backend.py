@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Literal
 
-from threadkeep import forks
+from threadkeep import process_forks
 from threadkeep.backends.sqlite.commits import CommitQueue
 from threadkeep.backends.sqlite.connections import Connections
 from threadkeep.backends.sqlite.failures import DRIVER_ERRORS, mapped
@@ -68,7 +68,7 @@ class SqliteBackend:
         location = Location(path_of(database), synchronous, busy_timeout, mode)
         self._connections = Connections(location)
         self._queue = CommitQueue(self._connections)
-        forks.watch(self)
+        process_forks.watch(self)
 
     def fetch(self, reads: Sequence[Read]) -> list[Any]:
         """Answer each read, in order, all from one state. See `Backend.fetch`."""
@@ -97,11 +97,11 @@ class SqliteBackend:
         self._connections.close()
 
     def before_fork(self) -> None:
-        """See `Forks.before_fork`."""
+        """See `Watched.before_fork`."""
         self._connections.before_fork()
 
     def after_fork(self, *, in_child: bool) -> None:
-        """See `Forks.after_fork`."""
+        """See `Watched.after_fork`."""
         if in_child:
             self._connections.after_fork_in_child()
             self._queue = CommitQueue(self._connections)

@@ -34,7 +34,6 @@ def adopt(
             metavar="FROM",
             help="the database of LangGraph's SqliteSaver or PostgresSaver: a path, sqlite:///..."
             " or postgresql://... (?schema=NAME); only read",
-            show_default=False,
         ),
     ],
     places: Annotated[
@@ -42,7 +41,6 @@ def adopt(
         typer.Argument(
             metavar="[TO] [THREAD...]",
             help="TO: the same as --url, and left out with it. THREAD: only these",
-            show_default=False,
         ),
     ] = None,
     *,
@@ -57,7 +55,6 @@ def adopt(
             metavar="FILE",
             help="holds the key of encrypted values (LANGGRAPH_AES_KEY);"
             f" default: the key in {_KEY}",
-            show_default=False,
         ),
     ] = None,
     imports: Imports = None,

@@ -22,7 +22,6 @@ def backup(
             metavar="[STORE] FILE",
             help=f"STORE: the same as --url ({STORE}). FILE: where to; a backup that is"
             " there is replaced",
-            show_default=False,
         ),
     ],
     *,
@@ -32,7 +31,6 @@ def backup(
             "--format",
             help="native: the store's own; bundle: for any kind of store. Default: native where"
             " there is such a format, and the file's name does not end in .tkb",
-            show_default=False,
         ),
     ] = None,
     pg_bin: Programs = "",

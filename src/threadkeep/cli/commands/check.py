@@ -14,7 +14,7 @@ from threadkeep.cli.app import Panel, command
 from threadkeep.cli.parameters import AsJson, Url, UrlArgument
 from threadkeep.cli.stores import reading, shown, url_of
 from threadkeep.cli.terminal import Output, Told, clean
-from threadkeep.engine.operations.checking import CheckReport, Finding
+from threadkeep.engine.operations.findings import CheckReport, Finding
 from threadkeep.errors import CorruptionError
 
 

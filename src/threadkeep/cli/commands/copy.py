@@ -18,11 +18,8 @@ from threadkeep.engine.operations.context import not_found
 
 @command(Panel.CHANGE, "threadkeep copy 42 experiment --url threads.db")
 def copy(
-    source: Annotated[
-        str,
-        typer.Argument(help="the thread's id", autocompletion=thread_ids, show_default=False),
-    ],
-    target: Annotated[str, typer.Argument(help="the id of the copy", show_default=False)],
+    source: Annotated[str, typer.Argument(help="the thread's id", autocompletion=thread_ids)],
+    target: Annotated[str, typer.Argument(help="the id of the copy")],
     *,
     url: Url = None,
     as_json: AsJson = False,

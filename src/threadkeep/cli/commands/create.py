@@ -16,18 +16,13 @@ from threadkeep.cli.terminal import Output
 
 @command(Panel.CHANGE, "threadkeep create 42 --metadata user_id=u1 --ttl 30d --url threads.db")
 def create(
-    thread: Annotated[str, typer.Argument(help="the thread's id", show_default=False)],
+    thread: Annotated[str, typer.Argument(help="the thread's id")],
     *,
-    tag: Annotated[
-        list[str] | None, typer.Option("--tag", help="may be repeated", show_default=False)
-    ] = None,
+    tag: Annotated[list[str] | None, typer.Option("--tag", help="may be repeated")] = None,
     metadata: Annotated[
         list[str] | None,
         typer.Option(
-            "--metadata",
-            metavar="KEY=VALUE",
-            help="VALUE is JSON or else text; may be repeated",
-            show_default=False,
+            "--metadata", metavar="KEY=VALUE", help="VALUE is JSON or else text; may be repeated"
         ),
     ] = None,
     ttl: Ttl = None,

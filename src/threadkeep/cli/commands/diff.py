@@ -26,15 +26,9 @@ _ALL = 1 << 62
 @command(Panel.LOOK, "threadkeep diff 42 CHECKPOINT --url threads.db")
 def diff(  # noqa: PLR0913 - most are given by name
     thread: Thread,
-    before: Annotated[
-        str | None,
-        typer.Argument(metavar="A", help="the checkpoint before", show_default=False),
-    ] = None,
+    before: Annotated[str | None, typer.Argument(metavar="A", help="the checkpoint before")] = None,
     after: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="B", help="the checkpoint after; default: the head", show_default=False
-        ),
+        str | None, typer.Argument(metavar="B", help="the checkpoint after; default: the head")
     ] = None,
     *,
     other: Annotated[
@@ -44,7 +38,6 @@ def diff(  # noqa: PLR0913 - most are given by name
             metavar="THREAD",
             help="B is of this thread; A may then be left out, for the head",
             autocompletion=thread_ids,
-            show_default=False,
         ),
     ] = None,
     namespace: Namespace = "",

@@ -30,7 +30,6 @@ def export(
             metavar="[THREAD...] FILE",
             help="the threads' ids, and where to; a bundle that is there is replaced",
             autocompletion=thread_ids,
-            show_default=False,
         ),
     ],
     *,

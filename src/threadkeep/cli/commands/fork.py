@@ -19,20 +19,13 @@ def fork(
     checkpoint: Annotated[
         str | None,
         typer.Argument(
-            metavar="CHECKPOINT",
-            help="the checkpoint to begin with; default: the head",
-            show_default=False,
+            metavar="CHECKPOINT", help="the checkpoint to begin with; default: the head"
         ),
     ] = None,
     *,
     name: Annotated[
         str | None,
-        typer.Option(
-            "--as",
-            metavar="NAME",
-            help="the id of the fork; default: a new UUID",
-            show_default=False,
-        ),
+        typer.Option("--as", metavar="NAME", help="the id of the fork; default: a new UUID"),
     ] = None,
     url: Url = None,
     as_json: AsJson = False,

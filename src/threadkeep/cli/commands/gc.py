@@ -24,41 +24,26 @@ from threadkeep.threads import Collected, GcReport
 
 DryRun = Annotated[bool, typer.Option("--dry-run", help="only tell what would go")]
 KeepLast = Annotated[
-    int | None,
-    typer.Option("--keep-last", metavar="N", help="the newest so many stay", show_default=False),
+    int | None, typer.Option("--keep-last", metavar="N", help="the newest so many stay")
 ]
 Keep = Annotated[
     str | None,
-    typer.Option(
-        "--keep",
-        metavar="WHICH",
-        help="all, or only the last ones: run_ends, turn_ends",
-        show_default=False,
-    ),
+    typer.Option("--keep", metavar="WHICH", help="all, or only the last ones: run_ends, turn_ends"),
 ]
 MaxAge = Annotated[
-    str | None,
-    typer.Option(
-        "--max-age", metavar="TIME", help="younger ones stay, such as 7d", show_default=False
-    ),
+    str | None, typer.Option("--max-age", metavar="TIME", help="younger ones stay, such as 7d")
 ]
 MaxBytes = Annotated[
-    int | None,
-    typer.Option("--max-bytes", metavar="N", help="what a thread may hold", show_default=False),
+    int | None, typer.Option("--max-bytes", metavar="N", help="what a thread may hold")
 ]
 MaxCount = Annotated[
-    int | None,
-    typer.Option("--max-count", metavar="N", help="threads of the store", show_default=False),
+    int | None, typer.Option("--max-count", metavar="N", help="threads of the store")
 ]
 Ttl = Annotated[
-    str | None,
-    typer.Option(
-        "--ttl", metavar="TIME", help="how long threads may rest, such as 90d", show_default=False
-    ),
+    str | None, typer.Option("--ttl", metavar="TIME", help="how long threads may rest, such as 90d")
 ]
 KeepTagged = Annotated[
-    bool | None,
-    typer.Option("--keep-tagged/--drop-tagged", help="whether a tag protects", show_default=False),
+    bool | None, typer.Option("--keep-tagged/--drop-tagged", help="whether a tag protects")
 ]
 Latest = Annotated[
     list[str] | None,
@@ -66,16 +51,12 @@ Latest = Annotated[
         "--latest",
         metavar="CHANNEL",
         help="a channel of which the latest value is enough; may be repeated",
-        show_default=False,
     ),
 ]
 Every = Annotated[
     str | None,
     typer.Option(
-        "--every",
-        metavar="TIME",
-        help="again and again, such as 10m, until it is interrupted",
-        show_default=False,
+        "--every", metavar="TIME", help="again and again, such as 10m, until it is interrupted"
     ),
 ]
 

@@ -25,11 +25,7 @@ def history(
     limit: Annotated[int, typer.Option("--limit", min=1, help="how many, newest first")] = 50,
     namespace: Annotated[
         str | None,
-        typer.Option(
-            "--ns",
-            help='only this namespace; "" for the graph itself; default: all',
-            show_default=False,
-        ),
+        typer.Option("--ns", help='only this namespace; "" for the graph itself; default: all'),
     ] = None,
     imports: Imports = None,
     url: Url = None,

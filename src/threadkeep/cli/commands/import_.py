@@ -20,18 +20,11 @@ from threadkeep.transfer.kinds import check_is_bundle
 
 @command(Panel.MOVE, "threadkeep import refunds.tkb --url redis://localhost:6379/0")
 def import_(
-    file: Annotated[
-        Path, typer.Argument(help="what threadkeep export has written", show_default=False)
-    ],
+    file: Annotated[Path, typer.Argument(help="what threadkeep export has written")],
     *,
     name: Annotated[
         str | None,
-        typer.Option(
-            "--as",
-            metavar="NAME",
-            help="another id, where the file has one thread",
-            show_default=False,
-        ),
+        typer.Option("--as", metavar="NAME", help="another id, where the file has one thread"),
     ] = None,
     replace: Replace = False,
     dry_run: DryRun = False,

@@ -26,16 +26,9 @@ Side = Literal["theirs", "ours"]
 
 @command(Panel.CHANGE, "threadkeep merge 'what if' 42 --dry-run --url threads.db")
 def merge(
-    fork: Annotated[
-        str, typer.Argument(help="the fork's id", autocompletion=thread_ids, show_default=False)
-    ],
+    fork: Annotated[str, typer.Argument(help="the fork's id", autocompletion=thread_ids)],
     into: Annotated[
-        str,
-        typer.Argument(
-            help="the thread that it was forked from",
-            autocompletion=thread_ids,
-            show_default=False,
-        ),
+        str, typer.Argument(help="the thread that it was forked from", autocompletion=thread_ids)
     ],
     *,
     strategy: Annotated[
@@ -44,7 +37,6 @@ def merge(
             "--strategy",
             help="for channels that both have changed: theirs (the fork's value) or ours. A"
             " function, or a graph's reducers: only in Python, saver.threads.merge_fork",
-            show_default=False,
         ),
     ] = None,
     dry_run: Annotated[

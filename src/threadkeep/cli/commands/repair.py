@@ -25,10 +25,7 @@ def repair(
     threads: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[THREAD]...",
-            help="the threads' ids; default: all",
-            autocompletion=thread_ids,
-            show_default=False,
+            metavar="[THREAD]...", help="the threads' ids; default: all", autocompletion=thread_ids
         ),
     ] = None,
     *,
@@ -38,7 +35,6 @@ def repair(
             "--quarantine",
             metavar="FILE",
             help="where to what is taken out; default: quarantine-TIME.tkq in this folder",
-            show_default=False,
         ),
     ] = None,
     dry_run: Annotated[

@@ -19,10 +19,7 @@ from threadkeep.errors import InvalidArgumentError
 
 @command(Panel.STORE, "threadkeep restore backup.tkb redis://localhost:6379/0")
 def restore(
-    file: Annotated[
-        Path | None,
-        typer.Argument(help="what threadkeep backup has written", show_default=False),
-    ] = None,
+    file: Annotated[Path | None, typer.Argument(help="what threadkeep backup has written")] = None,
     store: UrlArgument = None,
     *,
     thread: Annotated[
@@ -31,7 +28,6 @@ def restore(
             "--thread",
             help="bring this archived thread back instead",
             autocompletion=thread_ids,
-            show_default=False,
         ),
     ] = None,
     cold: Cold = None,

@@ -23,7 +23,6 @@ def set(
         typer.Argument(
             metavar="KEY=VALUE...",
             help="metadata; VALUE is JSON or else text, null removes the key",
-            show_default=False,
         ),
     ] = None,
     *,

@@ -23,8 +23,7 @@ def state(
     thread: Thread,
     *,
     channel: Annotated[
-        list[str] | None,
-        typer.Option("--channel", help="only this channel; may be repeated", show_default=False),
+        list[str] | None, typer.Option("--channel", help="only this channel; may be repeated")
     ] = None,
     checkpoint: Checkpoint = None,
     namespace: Namespace = "",

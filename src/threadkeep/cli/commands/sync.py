@@ -23,10 +23,7 @@ _ROWS = 20  # of what needs no answer
 
 _Row: TypeAlias = tuple[Text, Text | str, Text | str]
 
-Threads = Annotated[
-    list[str] | None,
-    typer.Argument(metavar="[THREAD...]", help="only these", show_default=False),
-]
+Threads = Annotated[list[str] | None, typer.Argument(metavar="[THREAD...]", help="only these")]
 Delete = Annotated[
     bool, typer.Option("--delete", help="delete threads in B that were deleted in A")
 ]
@@ -34,11 +31,8 @@ Delete = Annotated[
 
 @command(Panel.MOVE, "threadkeep sync threads.db postgresql://agent@db/app --dry-run")
 def sync(
-    a: Annotated[
-        str,
-        typer.Argument(metavar="A", help=f"from where: {STORE}; only read", show_default=False),
-    ],
-    b: Annotated[str, typer.Argument(metavar="B", help="where to", show_default=False)],
+    a: Annotated[str, typer.Argument(metavar="A", help=f"from where: {STORE}; only read")],
+    b: Annotated[str, typer.Argument(metavar="B", help="where to")],
     threads: Threads = None,
     *,
     delete: Delete = False,

@@ -16,9 +16,7 @@ from threadkeep.cli.terminal import Output
 @command(Panel.CHANGE, "threadkeep tag 42 escalated vip --url threads.db")
 def tag(
     thread: Thread,
-    tags: Annotated[
-        list[str], typer.Argument(metavar="TAG...", help="the tags", show_default=False)
-    ],
+    tags: Annotated[list[str], typer.Argument(metavar="TAG...", help="the tags")],
     *,
     remove: Annotated[bool, typer.Option("--remove", help="remove them instead")] = False,
     url: Url = None,

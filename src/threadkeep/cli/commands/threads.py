@@ -28,50 +28,26 @@ One = Annotated[
         metavar="THREAD",
         help="only this one, with all that is known of it",
         autocompletion=thread_ids,
-        show_default=False,
     ),
 ]
 States = Annotated[
     list[str] | None,
-    typer.Option(
-        "--state",
-        help=f"{', '.join(State)}; may be repeated; default: all but deleted",
-        show_default=False,
-    ),
+    typer.Option("--state", help=f"{', '.join(State)}; may be repeated; default: all but deleted"),
 ]
-CreatedAfter = Annotated[
-    str | None, typer.Option("--created-after", metavar="WHEN", help=_WHEN, show_default=False)
-]
-CreatedBefore = Annotated[
-    str | None, typer.Option("--created-before", metavar="WHEN", help=_WHEN, show_default=False)
-]
-UpdatedAfter = Annotated[
-    str | None, typer.Option("--updated-after", metavar="WHEN", help=_WHEN, show_default=False)
-]
-UpdatedBefore = Annotated[
-    str | None, typer.Option("--updated-before", metavar="WHEN", help=_WHEN, show_default=False)
-]
+CreatedAfter = Annotated[str | None, typer.Option("--created-after", metavar="WHEN", help=_WHEN)]
+CreatedBefore = Annotated[str | None, typer.Option("--created-before", metavar="WHEN", help=_WHEN)]
+UpdatedAfter = Annotated[str | None, typer.Option("--updated-after", metavar="WHEN", help=_WHEN)]
+UpdatedBefore = Annotated[str | None, typer.Option("--updated-before", metavar="WHEN", help=_WHEN)]
 HasInterrupt = Annotated[
     bool | None,
-    typer.Option(
-        "--has-interrupt/--no-interrupt",
-        help="whether an interrupt waits for an answer",
-        show_default=False,
-    ),
+    typer.Option("--has-interrupt/--no-interrupt", help="whether an interrupt waits for an answer"),
 ]
 Pinned = Annotated[
-    bool | None,
-    typer.Option("--pinned/--not-pinned", help="whether they are pinned", show_default=False),
+    bool | None, typer.Option("--pinned/--not-pinned", help="whether they are pinned")
 ]
-MinBytes = Annotated[
-    str | None,
-    typer.Option("--min-bytes", metavar="BYTES", help="such as 10MB", show_default=False),
-]
+MinBytes = Annotated[str | None, typer.Option("--min-bytes", metavar="BYTES", help="such as 10MB")]
 ForkedFrom = Annotated[
-    str | None,
-    typer.Option(
-        "--forked-from", metavar="THREAD", help="forks of this thread", show_default=False
-    ),
+    str | None, typer.Option("--forked-from", metavar="THREAD", help="forks of this thread")
 ]
 Order = Annotated[
     str,
@@ -81,8 +57,7 @@ Order = Annotated[
 ]
 Limit = Annotated[int, typer.Option("--limit", min=1, max=MOST, help="how many on a page")]
 Cursor = Annotated[
-    str | None,
-    typer.Option("--cursor", help="go on behind the page that gave this", show_default=False),
+    str | None, typer.Option("--cursor", help="go on behind the page that gave this")
 ]
 All = Annotated[bool, typer.Option("--all", help="all of them, page after page")]
 Count = Annotated[bool, typer.Option("--count", help="only how many there are")]
@@ -112,24 +87,22 @@ def threads(  # noqa: PLR0913 - they are given by name
     as_json: AsJson = False,
 ) -> int:
     """List threads that are as all options say, or tell what is known of one."""
-    given: dict[str, Any] = {
-        "state": state,
-        "tags": tag,
-        "metadata": spelled.metadata("--metadata", metadata),
-        "created_after": spelled.when("--created-after", created_after),
-        "created_before": spelled.when("--created-before", created_before),
-        "updated_after": spelled.when("--updated-after", updated_after),
-        "updated_before": spelled.when("--updated-before", updated_before),
-        "has_interrupt": has_interrupt,
-        "pinned": pinned,
-        "min_bytes": spelled.size("--min-bytes", min_bytes),
-        "forked_from": forked_from,
-    }
-    meant = {name: value for name, value in given.items() if value not in (None, [], {})}
-    filters = cast("Filters", meant)
-    output = Output(as_json=as_json)
+    filters = _meant(
+        state=state,
+        tags=tag,
+        metadata=spelled.metadata("--metadata", metadata),
+        created_after=spelled.when("--created-after", created_after),
+        created_before=spelled.when("--created-before", created_before),
+        updated_after=spelled.when("--updated-after", updated_after),
+        updated_before=spelled.when("--updated-before", updated_before),
+        has_interrupt=has_interrupt,
+        pinned=pinned,
+        min_bytes=spelled.size("--min-bytes", min_bytes),
+        forked_from=forked_from,
+    )
     if thread is not None and (filters or cursor or all_pages or count):
         raise InvalidArgumentError("A thread and a search are asked for.", hint="Give one of them.")
+    output = Output(as_json=as_json)
     with reading(url_of(url)) as saver:
         if thread is not None:
             one = _one(saver, thread)
@@ -138,10 +111,14 @@ def threads(  # noqa: PLR0913 - they are given by name
             number = saver.threads.count(**filters)
             output.tell({"count": number}, str(number))
         else:
-            by = cast("OrderName", order)  # (the saver says which there are)
             read = _all if all_pages else _page
-            _tell(output, read(saver, by, limit, cursor, filters))
+            _tell(output, read(saver, order, limit, cursor, filters))
     return 0
+
+
+def _meant(**given: Any) -> Filters:
+    """What was given of the filters."""
+    return cast("Filters", {name: one for name, one in given.items() if one not in (None, [], {})})
 
 
 def _one(saver: Saver, thread: str) -> ThreadInfo:
@@ -151,15 +128,12 @@ def _one(saver: Saver, thread: str) -> ThreadInfo:
     return found
 
 
-def _page(
-    saver: Saver, order: OrderName, limit: int, cursor: str | None, filters: Filters
-) -> ThreadPage:
-    return saver.threads.search(order=order, limit=limit, cursor=cursor, **filters)
+def _page(saver: Saver, order: str, limit: int, cursor: str | None, filters: Filters) -> ThreadPage:
+    by = cast("OrderName", order)  # (the saver says which there are)
+    return saver.threads.search(order=by, limit=limit, cursor=cursor, **filters)
 
 
-def _all(
-    saver: Saver, order: OrderName, limit: int, cursor: str | None, filters: Filters
-) -> ThreadPage:
+def _all(saver: Saver, order: str, limit: int, cursor: str | None, filters: Filters) -> ThreadPage:
     """Every thread that is meant, from the cursor on, in one page."""
     del limit
     found: list[ThreadInfo] = []

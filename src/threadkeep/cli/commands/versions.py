@@ -21,7 +21,7 @@ from threadkeep.threads import ChannelVersion
 @command(Panel.LOOK, "threadkeep versions 42 messages --limit 5 --url threads.db")
 def versions(
     thread: Thread,
-    channel: Annotated[str, typer.Argument(help="the channel's name", show_default=False)],
+    channel: Annotated[str, typer.Argument(help="the channel's name")],
     *,
     limit: Annotated[int, typer.Option("--limit", min=1, help="how many, newest first")] = 10,
     checkpoint: Checkpoint = None,

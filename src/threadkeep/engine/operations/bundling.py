@@ -40,7 +40,7 @@ from threadkeep.engine.model import (
 from threadkeep.engine.operations.context import ATTEMPTS
 from threadkeep.engine.operations.housekeeping import referred, touches
 from threadkeep.engine.operations.lineage import Lineage
-from threadkeep.engine.refs import covering
+from threadkeep.engine.refs import covering, span_of
 from threadkeep.errors import (
     ConflictError,
     SegmentTakenError,
@@ -153,16 +153,14 @@ def _own(rows: ThreadRows) -> tuple[SegmentInfo, ...]:
         used = referred(Lineage(rows.checkpoints), rows.orphans)
     except ThreadkeepError:
         return rows.segments  # damaged rows are taken along as they are
-    return tuple(
-        [s for s in rows.segments if touches(used, Span(s.log, s.start, s.start + s.count))]
-    )
+    return tuple([s for s in rows.segments if touches(used, span_of(s))])
 
 
 def _segments(thread: str, places: Iterable[SegmentInfo]) -> Operation[list[Segment]]:
     """What lies at these places now: the same segments, or sealed ones that hold them."""
     found: dict[Span, Segment] = {}
     for part in parts_of(places, lambda place: place.size):
-        spans = covering(Span(s.log, s.start, s.start + s.count) for s in part)
+        spans = covering(map(span_of, part))
         for segment in (yield from fetch_segments(thread, spans)):
             found[segment.span] = segment
     # A page read later may hold a sealed segment in place of some that an earlier one had.
@@ -180,7 +178,7 @@ def _outermost(spans: Iterable[Span]) -> Iterator[Span]:
 
 def _cover(segments: Iterable[Segment], places: Iterable[SegmentInfo]) -> bool:
     """Whether the segments hold all positions of these places."""
-    wanted = covering(Span(s.log, s.start, s.start + s.count) for s in places)
+    wanted = covering(map(span_of, places))
     return covering([*wanted, *(s.span for s in segments)]) == covering(s.span for s in segments)
 
 

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
-from enum import StrEnum
+from dataclasses import replace
 from itertools import pairwise
-from typing import TypeAlias, cast
+from typing import cast
 
 from threadkeep.codec.frame import unpack
 from threadkeep.engine import checksum, registry
@@ -30,9 +29,10 @@ from threadkeep.engine.model import (
     WriteRow,
 )
 from threadkeep.engine.operations.context import NO_CODEC, Engine
+from threadkeep.engine.operations.findings import Examined, Finding, Kind, SegmentKey
 from threadkeep.engine.operations.inspection import EVERYTHING, all_segments, all_sizes
 from threadkeep.engine.operations.lineage import Key, Lineage, Search, searches
-from threadkeep.engine.refs import Cell, Ref
+from threadkeep.engine.refs import Cell, Ref, span_of
 from threadkeep.engine.rows import counts_for, unpack_writes
 from threadkeep.errors import (
     CodecError,
@@ -45,97 +45,6 @@ from threadkeep.errors import (
 _PAGE = 256
 _LOOKS = 3
 _UNREADABLE = (CodecError, InvalidArgumentError)  # what a store says of rows that it cannot read
-
-WriteKey: TypeAlias = tuple[str, str, int]  # namespace, checkpoint id, seq
-SegmentKey: TypeAlias = tuple[int, int, int]  # log, start, count
-
-
-class Kind(StrEnum):
-    """What kind of damage a finding is; the names stay."""
-
-    STORE = "store"  # what the store finds wrong with its own files or tables
-    UNREADABLE = "unreadable"  # rows that the store cannot give
-    SEGMENT = "segment"  # a stored run of elements
-    CHECKPOINT = "checkpoint"  # a checkpoint's row
-    METADATA = "metadata"  # a checkpoint's metadata
-    KEYFRAME = "keyframe"  # what a checkpoint's manifest is written against
-    VALUE = "value"  # a channel's value in a checkpoint
-    WRITE = "write"  # what a task wrote
-    DELTA = "delta"  # a DeltaChannel that is rebuilt through something broken
-    UNKNOWN = "unknown"  # no damage: of a newer release, or encrypted
-    REGISTRY = "registry"  # no damage: what is known of the thread does not fit its rows
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """Something that is wrong, and where. An empty place is the store itself."""
-
-    problem: str
-    thread: str | None = None
-    namespace: str | None = None
-    checkpoint: str | None = None
-    channel: str | None = None
-    kind: Kind = Kind.STORE
-
-    def __str__(self) -> str:
-        names = ("thread", "namespace", "checkpoint", "channel")
-        place = ", ".join(f"{n} {v!r}" for n in names if (v := getattr(self, n)))
-        return f"{place}: {self.problem}" if place else self.problem
-
-
-@dataclass(frozen=True, slots=True)
-class CheckReport:
-    """How many threads were looked at, all that is broken, and what else was noticed.
-
-    `notes` are no damage: entries of the registry that do not fit their thread's rows.
-    """
-
-    threads: int
-    findings: tuple[Finding, ...]
-    notes: tuple[Finding, ...] = ()
-
-    @property
-    def ok(self) -> bool:
-        """Whether nothing is broken."""
-        return not self.findings
-
-
-@dataclass(slots=True)
-class Examined:
-    """What one look at a thread has found.
-
-    `damaged` are the segments that cannot be read, with their bytes where the store gives them;
-    `lineage` holds the checkpoints whose manifest can be read; `lost` are the channels of each
-    whose values cannot. `broken` are all checkpoints that cannot be loaded as they were.
-    """
-
-    thread: str
-    rows: ThreadRows
-    entry: Entry | None = None
-    findings: list[Finding] = field(default_factory=list)
-    segments: dict[SegmentKey, Segment] = field(default_factory=dict)
-    damaged: dict[SegmentKey, Segment | None] = field(default_factory=dict)
-    lineage: Lineage = field(default_factory=lambda: Lineage(()))
-    lost: dict[Key, set[str]] = field(default_factory=dict)
-    broken: set[Key] = field(default_factory=set)
-    broken_writes: set[WriteKey] = field(default_factory=set)
-    rebuilt: list[Search] = field(default_factory=list)  # what DeltaChannels are looked for
-
-    def tell(self, kind: Kind, problem: str, key: Key | None = None, channel: str = "") -> None:
-        """Add a finding."""
-        ns, checkpoint = key or (None, None)
-        self.findings.append(
-            Finding(problem, self.thread, ns or None, checkpoint, channel or None, kind)
-        )
-
-    def hides(self, table: str) -> bool:
-        """Whether there are rows of this table that nobody can make sense of."""
-        return any(row.table == table for row in self.rows.unreadable)
-
-    @property
-    def is_unknown(self) -> bool:
-        """Whether there is something that a newer release, or a key, may be able to read."""
-        return any(finding.kind is Kind.UNKNOWN for finding in self.findings)
 
 
 # -- all of a store --------------------------------------------------------------------
@@ -200,14 +109,8 @@ def _read(thread: str) -> Operation[tuple[ThreadRows, Entry | None]]:
         (rows,) = yield Fetch([ReadThread(thread, skip=True)])
         entry = registry.entry_of(thread, rows.checkpoints, 0) if rows.checkpoints else None
         if entry is not None:
-            touch = registry.of_rows(rows.checkpoints, rows.orphans, sum_of(rows.segments))
-            entry = entry._replace(size=touch.size)
+            entry = entry._replace(size=registry.of_thread(rows).size)
     return rows, entry
-
-
-def sum_of(segments: Iterable[SegmentInfo]) -> int:
-    """The bytes of segments."""
-    return sum([segment.size for segment in segments])
 
 
 # -- one thread ------------------------------------------------------------------------
@@ -282,7 +185,7 @@ def _one_by_one(found: Examined) -> Operation[list[Segment]]:
 def _placed(found: Examined, places: Iterable[SegmentInfo]) -> Operation[list[Segment]]:
     segments: list[Segment] = []
     for place in places:
-        span = Span(place.log, place.start, place.start + place.count)
+        span = span_of(place)
         try:
             segments += yield from fetch_segments(found.thread, (span,))
         except _UNREADABLE as exc:
@@ -497,8 +400,7 @@ def registry_problem(rows: ThreadRows, entry: Entry | None) -> str:
         return ""
     if entry is None or not entry.state:
         return "the registry does not know it"
-    segments = sum([place.size for place in rows.segments])
-    wanted = registry.of_rows(rows.checkpoints, rows.orphans, segments)
+    wanted = registry.of_thread(rows)
     waits_at = next((m.checkpoint for m in wanted.moves if m.waits), None)
     if not registry.fits(entry, waits_at):
         at = f"an interrupt waits at {waits_at!r}" if waits_at else "nothing waits"

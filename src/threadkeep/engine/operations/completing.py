@@ -20,7 +20,6 @@ from threadkeep.engine.model import (
     RowsFence,
     Segment,
     SegmentInfo,
-    Span,
     ThreadRows,
 )
 from threadkeep.engine.operations.bundling import (
@@ -33,7 +32,7 @@ from threadkeep.engine.operations.bundling import (
 )
 from threadkeep.engine.operations.context import ATTEMPTS
 from threadkeep.engine.operations.housekeeping import nothing_new, read_family
-from threadkeep.engine.refs import covering
+from threadkeep.engine.refs import covering, span_of
 from threadkeep.errors import ConflictError, SegmentTakenError, StaleThreadError
 
 
@@ -137,7 +136,7 @@ def _batches(whole: WholeThread, rows: ThreadRows, others: RowsFence, now: int) 
 def _told(whole: WholeThread, now: int) -> Operation[None]:
     """Let the registry say of the thread what it says where it comes from, and no less."""
     rows, entry = yield from read_rows(whole.thread)
-    touch = registry.of_rows(rows.checkpoints, rows.orphans, sum([s.size for s in rows.segments]))
+    touch = registry.of_thread(rows)
     known = whole.entry
     batch = Batch(whole.thread, now, fences=(EntryFence(entry.revision if entry else 0),))
     if known is None or known.state == State.DELETED:
@@ -158,7 +157,7 @@ def _counts_alike(rows: ThreadRows, numbered: WholeThread) -> bool:
 
 def _is_there(segment: Segment, places: Sequence[SegmentInfo]) -> bool:
     """Whether its positions are all taken (by the same elements, as the rows are the same)."""
-    spans = covering([_span(place) for place in places if place.log == segment.log])
+    spans = covering([span_of(place) for place in places if place.log == segment.log])
     return any(s.start <= segment.start and segment.stop <= s.stop for s in spans)
 
 
@@ -171,12 +170,8 @@ def _replaced(
         ConflictError: one of them is only partly in its way.
     """
     for place in places:
-        span = _span(place)
+        span = span_of(place)
         if span.log == segment.log and span.start < segment.stop and segment.start < span.stop:
             if span.start < segment.start or segment.stop < span.stop:
                 raise _no_earlier_state(whole)
             yield place.log, place.start, place.count
-
-
-def _span(place: SegmentInfo) -> Span:
-    return Span(place.log, place.start, place.start + place.count)

@@ -16,7 +16,6 @@ from threadkeep.engine.calls import Operation, commit, fetch
 from threadkeep.engine.entries import Entry, ReadEntry
 from threadkeep.engine.lifecycle import State
 from threadkeep.engine.model import (
-    HIDDEN,
     CheckpointRow,
     ForkThread,
     ReadThread,
@@ -26,7 +25,7 @@ from threadkeep.engine.model import (
 )
 from threadkeep.engine.operations.context import ATTEMPTS, Engine
 from threadkeep.engine.operations.lineage import Key, Lineage
-from threadkeep.engine.rows import unpack_metadata
+from threadkeep.engine.rows import of_the_graph, unpack_metadata
 from threadkeep.errors import (
     CheckpointNotFoundError,
     ConflictError,
@@ -137,13 +136,13 @@ def _origin(source: str, lineage: Lineage, checkpoint: str | None) -> Key:
     Raises:
         ThreadNotFoundError, CheckpointNotFoundError: there is none.
     """
-    visible = [k for k, s in lineage.stored.items() if not k[0] and not s.row.flags & HIDDEN]
-    if checkpoint is not None and ("", checkpoint) not in visible:
+    ids = [stored.row.id for stored in of_the_graph(lineage.stored.values())]
+    if checkpoint is not None and checkpoint not in ids:
         kind = CheckpointNotFoundError if lineage.stored else ThreadNotFoundError
         raise kind(thread=source, checkpoint=checkpoint)
-    if not visible:
+    if not ids:
         raise ThreadNotFoundError(thread=source)
-    return visible[-1] if checkpoint is None else ("", checkpoint)
+    return "", ids[-1] if checkpoint is None else checkpoint
 
 
 def path(lineage: Lineage, at: Key) -> Iterator[Key]:

@@ -33,8 +33,8 @@ from threadkeep.engine.model import (
 )
 from threadkeep.engine.operations.context import ATTEMPTS, Engine
 from threadkeep.engine.operations.lineage import Key, Lineage, needed
-from threadkeep.engine.refs import covering
-from threadkeep.engine.rows import unpack_metadata, unpack_writes
+from threadkeep.engine.refs import covering, span_of
+from threadkeep.engine.rows import heads, unpack_metadata, unpack_writes, visible
 from threadkeep.errors import ConflictError, InvalidArgumentError, StaleThreadError
 
 _PAGE = 200
@@ -95,17 +95,12 @@ def delete_for_runs(engine: Engine, run_ids: Sequence[str]) -> Operation[None]:
 
 
 def _latest(rows: Sequence[StoredCheckpoint]) -> set[Key]:
-    """The newest visible checkpoint of each namespace; rows come in ascending order."""
-    newest = {s.row.ns: s.row.id for s in rows if not s.row.flags & HIDDEN}
-    return set(newest.items())
+    """The newest visible checkpoint of each namespace."""
+    return set(heads(rows).items())
 
 
 def _not_of_runs(codec: Codec, runs: frozenset[str], rows: Sequence[StoredCheckpoint]) -> set[Key]:
-    return {
-        (s.row.ns, s.row.id)
-        for s in rows
-        if not s.row.flags & HIDDEN and _run_of(codec, s) not in runs
-    }
+    return {(s.row.ns, s.row.id) for s in visible(rows) if _run_of(codec, s) not in runs}
 
 
 def _run_of(codec: Codec, stored: StoredCheckpoint) -> str | None:
@@ -151,9 +146,7 @@ def thinning(
     gone += [row for key in drop for row in stored[key].writes]
     left = [stored[key] for key in stored if key in keep or key in hidden]
     used = positions(lineage, keep | hidden, stay, others)
-    unused = [
-        s for s in rows.segments if not touches(used, Span(s.log, s.start, s.start + s.count))
-    ]
+    unused = [s for s in rows.segments if not touches(used, span_of(s))]
     bytes_left = own_bytes(thread, rows, without=unused)
     return Batch(
         thread=thread,
@@ -179,11 +172,16 @@ def _as_left(left: Iterable[StoredCheckpoint], hidden: set[Key]) -> list[StoredC
     ]
 
 
+def counts_segments(thread: str, rows: ThreadRows) -> bool:
+    """Whether its segments count for the thread: what is shared does for the first by name."""
+    return not any(name < thread for name in rows.family)
+
+
 def own_bytes(thread: str, rows: ThreadRows, without: Iterable[SegmentInfo] = ()) -> int:
-    """Bytes of a thread's segments but for some; what is shared counts for the first by name."""
-    if any(name < thread for name in rows.family):
+    """Bytes of the segments that count for a thread, but for some of its segments."""
+    if not counts_segments(thread, rows):
         return 0
-    return sum([s.size for s in rows.segments]) - sum([s.size for s in without])
+    return registry.bytes_of(rows.segments) - registry.bytes_of(without)
 
 
 def nothing_new(family: Iterable[ThreadRows]) -> RowsFence:

@@ -19,7 +19,6 @@ from threadkeep.engine import elements
 from threadkeep.engine.calls import Operation, fetch, fetch_segments
 from threadkeep.engine.elements import Elements
 from threadkeep.engine.model import (
-    HIDDEN,
     FindThreads,
     ReadSizes,
     ReadThread,
@@ -31,7 +30,7 @@ from threadkeep.engine.model import (
 )
 from threadkeep.engine.operations.context import NO_CODEC, Keyframes, read_manifest
 from threadkeep.engine.refs import Cell, Inline, Ref, Run, covering
-from threadkeep.engine.rows import unpack_writes
+from threadkeep.engine.rows import unpack_writes, visible
 
 _PAGE = 256
 EVERYTHING = 2**62
@@ -130,7 +129,7 @@ def _thread_stats(size: ThreadSize) -> Operation[ThreadStats]:
                 channels.setdefault(write.channel, set()).update(write.ref.needs)
     return ThreadStats(
         thread=size.thread,
-        checkpoints=len([s for s in rows.checkpoints if not s.row.flags & HIDDEN]),
+        checkpoints=len(visible(rows.checkpoints)),
         writes=size.writes,
         bytes=size.row_bytes + size.segment_bytes,
         full_copy_bytes=copies,

@@ -13,7 +13,7 @@ from typing import cast
 
 from threadkeep.engine import checksum, manifest, registry
 from threadkeep.engine.calls import Fetch, Operation, commit
-from threadkeep.engine.entries import Entry, EntryFence, ReadEntry, Touch
+from threadkeep.engine.entries import Entry, EntryFence, ReadEntry
 from threadkeep.engine.lifecycle import State
 from threadkeep.engine.manifest import Manifest
 from threadkeep.engine.model import (
@@ -28,11 +28,18 @@ from threadkeep.engine.model import (
     WriteRow,
 )
 from threadkeep.engine.operations.bundling import WholeThread
-from threadkeep.engine.operations.checking import Examined, Finding, Kind, SegmentKey, examine
+from threadkeep.engine.operations.checking import examine
 from threadkeep.engine.operations.context import Engine
-from threadkeep.engine.operations.housekeeping import by_log, nothing_new, spans_of, touches
+from threadkeep.engine.operations.findings import Examined, Finding, Kind, SegmentKey
+from threadkeep.engine.operations.housekeeping import (
+    by_log,
+    nothing_new,
+    own_bytes,
+    spans_of,
+    touches,
+)
 from threadkeep.engine.operations.lineage import Key, Lineage
-from threadkeep.engine.rows import unpack_writes
+from threadkeep.engine.rows import heads, unpack_writes
 from threadkeep.errors import CodecError, ConflictError, InvalidArgumentError, StaleThreadError
 
 NEWER = "Read it with the release, or the key, that it was written with: it is left as it is."
@@ -130,8 +137,7 @@ def _read_family(thread: str) -> Operation[tuple[ThreadRows, Entry | None, list[
 def _registered(engine: Engine, found: Examined, others: Sequence[ThreadRows]) -> Batch:
     """What puts the entry of a sound thread right."""
     rows, now = found.rows, engine.now()
-    size = sum([place.size for place in rows.segments])
-    touch = registry.put_right(registry.of_rows(rows.checkpoints, rows.orphans, size))
+    touch = registry.put_right(registry.of_thread(rows))
     if rows.family or (found.entry is not None and found.entry.origin is not None):
         # (what is shared counts for one of them)
         touch = touch._replace(size=0, whole=False)
@@ -277,11 +283,10 @@ class _Surgery:
 
     def _batch(self, dropped: Sequence[SegmentKey], taken: Taken) -> Batch:
         engine, rows, left = self.engine, self.found.rows, self._left()
-        gone = set(dropped)
-        places = [s for s in rows.segments if (s.log, s.start, s.count) not in gone]
-        size = sum([place.size for place in places])
-        if any(name < self.found.thread for name in rows.family):
-            size = 0  # (what is shared counts for the first of them)
+        going = set(dropped)
+        gone = [s for s in rows.segments if (s.log, s.start, s.count) in going]
+        size = own_bytes(self.found.thread, rows, without=gone)
+        wanted = registry.of_rows(left, self._orphans(), size)
         return Batch(
             self.found.thread,
             engine.now(),
@@ -295,12 +300,8 @@ class _Surgery:
             drop_segments=tuple(dropped),
             drop_unreadable=rows.unreadable,
             bump=True,
-            touch=_touch(left, self._orphans(), size),
+            touch=registry.put_right(wanted),
         )
-
-
-def _touch(left: Sequence[StoredCheckpoint], orphans: Sequence[WriteRow], size: int) -> Touch:
-    return registry.put_right(registry.of_rows(left, orphans, size))
 
 
 def _with_their_keyframes(
@@ -342,8 +343,7 @@ def _write_spans(row: WriteRow) -> list[Span]:
 
 def _new_heads(rows: ThreadRows, left: Iterable[StoredCheckpoint]) -> Iterator[NewHead]:
     """The namespaces whose head goes."""
-    before = {s.row.ns: s.row.id for s in rows.checkpoints if not s.row.flags & HIDDEN}
-    after = {s.row.ns: s.row.id for s in left if not s.row.flags & HIDDEN}
-    for ns, head in before.items():
+    after = heads(left)
+    for ns, head in heads(rows.checkpoints).items():
         if after.get(ns) != head:
             yield NewHead(ns, head, after.get(ns))

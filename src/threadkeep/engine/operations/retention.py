@@ -20,7 +20,6 @@ from threadkeep.engine.entries import Entry, EntryFence, ReadEntry, Touch
 from threadkeep.engine.keeping import GRACE, Kept, Key, kept
 from threadkeep.engine.lifecycle import State
 from threadkeep.engine.model import (
-    HIDDEN,
     Batch,
     DropThread,
     RowsFence,
@@ -39,6 +38,7 @@ from threadkeep.engine.operations.housekeeping import (
 from threadkeep.engine.operations.lineage import Lineage, needed
 from threadkeep.engine.operations.shortening import shortened
 from threadkeep.engine.policy import Retention
+from threadkeep.engine.rows import visible
 from threadkeep.errors import CodecError, ConflictError, StaleThreadError
 
 _SETTLED = "kept"  # the record of what a thread was last gone through under
@@ -254,7 +254,7 @@ def _told(found: Found, thinned: _Thinned) -> Collected | None:
     batch, emptied = thinned.batch, thinned.emptied
     if not thinned.does and not emptied.whole:
         return None
-    shown = {(s.row.ns, s.row.id) for s in found.rows.checkpoints if not s.row.flags & HIDDEN}
+    shown = {(s.row.ns, s.row.id) for s in visible(found.rows.checkpoints)}
     return Collected(
         batch.thread,
         checkpoints=len(shown.intersection((*batch.drop_checkpoints, *batch.hide_checkpoints))),
@@ -292,7 +292,7 @@ def _emptying(found: Found, thread: str, now: int) -> Batch:
 def _all_told(found: Found, batch: Batch, thread: str, why: str) -> Collected:
     return Collected(
         thread,
-        checkpoints=len([s for s in found.rows.checkpoints if not s.row.flags & HIDDEN]),
+        checkpoints=len(visible(found.rows.checkpoints)),
         writes=len(batch.drop_writes),
         segments=len(batch.drop_segments),
         bytes=found.size,

@@ -16,7 +16,8 @@ from threadkeep.engine.elements import opened
 from threadkeep.engine.entries import Touch
 from threadkeep.engine.model import Batch, Segment, SegmentInfo, Span, ThreadRows
 from threadkeep.engine.operations.context import Engine
-from threadkeep.engine.refs import covering, length
+from threadkeep.engine.operations.housekeeping import counts_segments
+from threadkeep.engine.refs import covering, length, span_of
 from threadkeep.errors import StaleThreadError
 
 Used: TypeAlias = Mapping[int, Sequence[Span]]  # by log, in order and apart
@@ -38,7 +39,7 @@ def shortened(engine: Engine, rows: ThreadRows, batch: Batch, used: Used) -> Ope
     """
     gone = set(batch.drop_segments)
     dead = [s for s in rows.segments if (s.log, s.start, s.count) not in gone and _dies(s, used)]
-    spans = covering([_span(place) for place in dead])
+    spans = covering([span_of(place) for place in dead])
     found = yield from fetch_segments(batch.thread, spans, rows.generation)
     by_place = {(s.log, s.start, s.count): s for s in found}
     old, new, less = [], list[Segment](), 0
@@ -46,26 +47,24 @@ def shortened(engine: Engine, rows: ThreadRows, batch: Batch, used: Used) -> Ope
         segment = by_place.get((place.log, place.start, place.count))
         if segment is None:
             raise StaleThreadError(thread=batch.thread)
-        parts = _parts(segment, _alive(_span(place), used), engine.compression)
+        parts = _parts(segment, _alive(span_of(place), used), engine.compression)
         gained = place.size - sum([len(part.data) for part in parts])
         if gained > _ROW * (len(parts) - 1):
             old.append((place.log, place.start, place.count))
             new += parts
-            less += 0 if any(name < batch.thread for name in rows.family) else gained
+            less += gained
     touch = cast("Touch", batch.touch)
+    if counts_segments(batch.thread, rows):
+        touch = touch._replace(size=touch.size - less)
     return batch._replace(
         drop_segments=(*batch.drop_segments, *old),
         segments=(*batch.segments, *new),
-        touch=touch._replace(size=touch.size - less),
+        touch=touch,
     )
 
 
 def _dies(place: SegmentInfo, used: Used) -> bool:
-    return 2 * length(_alive(_span(place), used)) < place.count
-
-
-def _span(place: SegmentInfo) -> Span:
-    return Span(place.log, place.start, place.start + place.count)
+    return 2 * length(_alive(span_of(place), used)) < place.count
 
 
 def _alive(span: Span, used: Used) -> list[Span]:

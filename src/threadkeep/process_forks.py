@@ -1,4 +1,4 @@
-"""What happens around a fork of this process, to everything that holds locks or connections.
+"""Forks of this process (not of threads), told to everything that holds locks or connections.
 
 Only the registry lives here. Invariant: what is watched is told before the fork, and after
 it in both processes, in the opposite order.
@@ -12,7 +12,7 @@ from functools import partial
 from typing import Protocol
 
 
-class Forks(Protocol):
+class Watched(Protocol):
     """Something that a fork must not catch in the middle of its work."""
 
     def before_fork(self) -> None:
@@ -22,12 +22,12 @@ class Forks(Protocol):
         """Go on in the parent; start afresh in the child, whose other threads are gone."""
 
 
-_watched: weakref.WeakSet[Forks] = weakref.WeakSet()
-_at_rest: list[Forks] = []  # from just before a fork until just after
+_watched: weakref.WeakSet[Watched] = weakref.WeakSet()
+_at_rest: list[Watched] = []  # from just before a fork until just after
 
 
-def watch(thing: Forks) -> None:
-    """Tell `thing` of forks for as long as it lives."""
+def watch(thing: Watched) -> None:
+    """Tell `thing` of forks of the process for as long as it lives."""
     _watched.add(thing)
 
 
