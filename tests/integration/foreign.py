@@ -37,9 +37,9 @@ MODES: dict[str, dict[str, Any]] = {
 
 
 @cache
-def _schema() -> str:
+def tables(use: str = "any") -> str:
     """A schema of this process with LangGraph's tables, as a URL; dropped when it ends."""
-    name = f"tk_foreign_{os.getpid()}"
+    name = f"tk_foreign_{use}_{os.getpid()}"
     with psycopg.connect(postgres_kit.url(), autocommit=True) as server:
         server.execute(f"CREATE SCHEMA {name}")
     atexit.register(_execute, postgres_kit.url(), f"DROP SCHEMA {name} CASCADE")
@@ -56,9 +56,9 @@ def _execute(url: str, text: str) -> None:
 
 def emptied() -> str:
     """The URL of LangGraph's tables, which hold nothing."""
-    _execute(_schema(), "DELETE FROM checkpoints")
-    _execute(_schema(), "DELETE FROM checkpoint_blobs; DELETE FROM checkpoint_writes")
-    return _schema()
+    _execute(tables(), "DELETE FROM checkpoints")
+    _execute(tables(), "DELETE FROM checkpoint_blobs; DELETE FROM checkpoint_writes")
+    return tables()
 
 
 @asynccontextmanager
