@@ -49,6 +49,13 @@ def tables(use: str = "any") -> str:
     return url
 
 
+@cache
+def _server() -> psycopg.Connection:
+    connection = psycopg.connect(tables(), autocommit=True)
+    atexit.register(connection.close)
+    return connection
+
+
 def _execute(url: str, text: str) -> None:
     with psycopg.connect(url, autocommit=True) as server:
         server.execute(text)
@@ -56,8 +63,8 @@ def _execute(url: str, text: str) -> None:
 
 def emptied() -> str:
     """The URL of LangGraph's tables, which hold nothing."""
-    _execute(tables(), "DELETE FROM checkpoints")
-    _execute(tables(), "DELETE FROM checkpoint_blobs; DELETE FROM checkpoint_writes")
+    emptied = "checkpoints", "checkpoint_blobs", "checkpoint_writes"
+    _server().execute("; ".join(f"DELETE FROM {table}" for table in emptied))
     return tables()
 
 
