@@ -21,7 +21,7 @@ demo: ## Run an agent over a folder, kill it, resume it: DIR=path MODEL=provider
 
 test: ## Run every test: ARGS='-k name' passes options to pytest
 	@scripts/setup test
-	@scripts/services $(python) -m pytest -n 2 $(ARGS)
+	@scripts/services --quick $(python) -m pytest -n 2 --dist worksteal $(ARGS)
 
 lint: ## Check style (ruff) and types (mypy --strict)
 	@scripts/setup lint

@@ -21,6 +21,7 @@ from typing import TypedDict
 
 ROOT = Path(__file__).resolve().parents[1]
 CI = os.environ.get("CI", "").lower() in {"1", "true"}
+ROOM = 4 << 30  # bytes that tests may need for files: many times of what they did
 NEWER = 7  # the version that a newer Redis has at least
 SYSTEM_FOLDERS = "/usr/local/sbin:/usr/sbin:/sbin"  # a user's PATH may lack them
 
@@ -119,6 +120,17 @@ def run_folder(user: int | None) -> Iterator[Path]:
         f"uid {user} can reach neither {inside} nor {tempfile.gettempdir()}: "
         "set TMPDIR to a folder that every user can reach"
     )
+
+
+def memory_folder() -> Path | None:
+    """A folder in memory for files that tests make and run, if this system has one with room."""
+    folder = Path("/dev/shm")  # noqa: S108 - pytest makes folders in it that are its own
+    try:
+        usable = not os.statvfs(folder).f_flag & (os.ST_NOEXEC | os.ST_RDONLY)
+        roomy = shutil.disk_usage(folder).free >= ROOM
+    except OSError:
+        return None
+    return folder if usable and roomy and os.access(folder, os.W_OK) else None
 
 
 def package(name: str) -> Path | None:

@@ -136,7 +136,12 @@ def free_port() -> int:
 
 
 def start_postgres(
-    programs: Path, folder: Path, user: int | None, stack: ExitStack, interrupt: Interrupt
+    programs: Path,
+    folder: Path,
+    user: int | None,
+    settings: tuple[str, ...],
+    stack: ExitStack,
+    interrupt: Interrupt,
 ) -> str:
     data = folder / "postgres"
     data.mkdir(mode=0o700)
@@ -145,11 +150,11 @@ def start_postgres(
     # Its data is thrown away: SIGQUIT spares the checkpoint of an orderly end.
     server = Server("PostgreSQL", folder / "postgres.log", signal.SIGQUIT)
     stack.callback(server.stop)
-    settings = "listen_addresses=127.0.0.1", "unix_socket_directories=", "max_connections=200"
+    own_settings = "listen_addresses=127.0.0.1", "unix_socket_directories=", "max_connections=200"
     port = server.start(
         lambda port: [
             *(str(programs / "postgres"), "-D", str(data), "-p", str(port)),
-            *(part for setting in settings for part in ("-c", setting)),
+            *(part for setting in (*own_settings, *settings) for part in ("-c", setting)),
         ],
         lambda port, _pid: is_postgres(postgres_url(port, "postgres"), data),
         user,

@@ -1,6 +1,6 @@
 """Runs a command with real database servers, and stops those that it started.
 
-    scripts/services [--only postgres,redis] COMMAND ARG...
+    scripts/services [--quick] [--only postgres,redis] COMMAND ARG...
 
 A server that its variable names is used and left alone; the others are started for this run
 alone, on 127.0.0.1, with fresh data that is removed at the end. The command finds:
@@ -16,6 +16,10 @@ TK_TEST_REDIS_BIN       folder of redis-server and redis-cli, or ""
 TK_TEST_REDIS_NEW_BIN   a redis-server or valkey-server, the program, of version 7 or newer, or ""
 TK_TEST_PGBOUNCER_BIN   pgbouncer, the program, or ""
 
+`--quick` is for tests, and never for measurements: our PostgreSQL does not wait for the disk (what
+it holds would outlive any process that is killed, but not a machine that loses its power), and
+TMPDIR is a folder in memory, where there is one with room and it names none yet.
+
 Always holds: what was started is stopped by its own process id, whatever ends the run (but for
 SIGKILL), and nothing outside the folders made here is removed.
 """
@@ -26,9 +30,11 @@ import os
 import sys
 from contextlib import ExitStack
 from pathlib import Path
+from typing import NamedTuple
 
 from programs import (
     ServiceError,
+    memory_folder,
     new_redis,
     note,
     other_user,
@@ -40,25 +46,54 @@ from programs import (
 from servers import Interrupt, start_postgres, start_redis
 
 NAMES = ("postgres", "redis")
+HASTY = ("fsync=off", "full_page_writes=off")
+
+
+class Asked(NamedTuple):
+    """What the command line says: which servers, how, and the command to run with them."""
+
+    only: tuple[str, ...]
+    quick: bool
+    command: list[str]
+
+
+def read(arguments: list[str]) -> Asked | None:
+    """What is asked for; None where that has no meaning."""
+    quick = arguments[:1] == ["--quick"]
+    command = arguments[1:] if quick else arguments
+    only: tuple[str, ...] = NAMES
+    if command[:1] == ["--only"] and len(command) > 1:
+        only, command = tuple(command[1].split(",")), command[2:]
+    if not command or command[0].startswith("-") or not set(only) <= set(NAMES):
+        return None
+    return Asked(only, quick, command)
 
 
 def provide(
-    only: tuple[str, ...], folder: Path, user: int | None, stack: ExitStack, interrupt: Interrupt
+    asked: Asked, folder: Path, user: int | None, stack: ExitStack, interrupt: Interrupt
 ) -> dict[str, str]:
     """Start what is missing; the variables that the command gets."""
     given = {
         "TK_TEST_USER": "" if user is None else str(user),
         "TK_TEST_FOLDER": str(folder),
     }
-    if "postgres" in only:
-        given |= provide_postgres(folder, user, stack, interrupt)
-    if "redis" in only:
+    in_memory = memory_folder() if asked.quick and "TMPDIR" not in os.environ else None
+    if in_memory:
+        given["TMPDIR"] = str(in_memory)
+    if "postgres" in asked.only:
+        settings = HASTY if asked.quick else ()
+        given |= provide_postgres(folder, user, settings, stack, interrupt)
+    if "redis" in asked.only:
         given |= provide_redis(folder, stack, interrupt)
     return given
 
 
 def provide_postgres(
-    folder: Path, user: int | None, stack: ExitStack, interrupt: Interrupt
+    folder: Path,
+    user: int | None,
+    settings: tuple[str, ...],
+    stack: ExitStack,
+    interrupt: Interrupt,
 ) -> dict[str, str]:
     url = os.environ.get("TK_TEST_POSTGRES", "")
     programs = postgres_programs(folder, user)
@@ -70,7 +105,7 @@ def provide_postgres(
             "or name a server with TK_TEST_POSTGRES=postgresql://user@host:port/database"
         )
     if not url and programs:
-        url = start_postgres(programs, folder, user, stack, interrupt)
+        url = start_postgres(programs, folder, user, settings, stack, interrupt)
     return {
         "TK_TEST_POSTGRES": url,
         "TK_TEST_POSTGRES_BIN": str(programs or ""),
@@ -98,19 +133,17 @@ def provide_redis(folder: Path, stack: ExitStack, interrupt: Interrupt) -> dict[
 
 
 def main(arguments: list[str]) -> int:
-    only: tuple[str, ...] = NAMES
-    if arguments[:1] == ["--only"] and len(arguments) > 1:
-        only, arguments = tuple(arguments[1].split(",")), arguments[2:]
-    if not arguments or arguments[0].startswith("-") or not set(only) <= set(NAMES):
-        note(f"usage: scripts/services [--only {','.join(NAMES)}] COMMAND ARG...")
+    asked = read(arguments)
+    if asked is None:
+        note(f"usage: scripts/services [--quick] [--only {','.join(NAMES)}] COMMAND ARG...")
         return 2
     interrupt = Interrupt()
     try:
         with ExitStack() as stack:
             user = other_user()
             folder = stack.enter_context(run_folder(user))
-            given = provide(only, folder, user, stack, interrupt)
-            return interrupt.run(arguments, os.environ | given)
+            given = provide(asked, folder, user, stack, interrupt)
+            return interrupt.run(asked.command, os.environ | given)
     except ServiceError as error:
         note(f"error: {error}")
         return 1

@@ -1,8 +1,9 @@
-"""A folder to be in, and running a command in this process to look at what it says."""
+"""A folder to be in, and running a command in this process to look at what it says or does."""
 
 from __future__ import annotations
 
 import json
+import logging
 
 import pytest
 
@@ -41,5 +42,23 @@ def refused(capsys):
         said = capsys.readouterr()
         assert said.out == ""
         return code, json.loads(said.err)["error"]["type"]
+
+    return run
+
+
+@pytest.fixture
+def here(capsys, caplog, tmp_path, monkeypatch):
+    """Run a command in the test's folder: what `cli_kit.threadkeep` gives, without a process.
+
+    What a library logs is looked for as well: a process would show it on stderr.
+    """
+    monkeypatch.chdir(tmp_path)
+
+    def run(*arguments):
+        capsys.readouterr()
+        code = main([str(argument) for argument in arguments])
+        said = capsys.readouterr()
+        assert [one for one in caplog.records if one.levelno >= logging.WARNING] == []
+        return code, said.out.splitlines(), said.err.splitlines()
 
     return run

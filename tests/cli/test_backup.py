@@ -1,4 +1,7 @@
-"""`threadkeep backup` and `restore` as processes: what they say, refuse, leave and overwrite."""
+"""`threadkeep backup` and `restore`: what they say, refuse, leave and overwrite.
+
+As processes where a terminal, another writer or the whole way is what matters.
+"""
 
 from __future__ import annotations
 
@@ -106,7 +109,7 @@ def test_while_another_process_writes(tmp_path, name):
     assert 1 < count <= chain.values["n"]
 
 
-def test_a_backup_is_replaced_and_nothing_else_is(tmp_path, path):
+def test_a_backup_is_replaced_and_nothing_else_is(tmp_path, path, here):
     for name in ("backup.db", "backup.tkb"):
         file = tmp_path / name
         file.touch()
@@ -118,31 +121,31 @@ def test_a_backup_is_replaced_and_nothing_else_is(tmp_path, path):
     text.write_text("notes")
     for file in (other, text, path):
         before = file.read_bytes()
-        code, _, (line,) = threadkeep("backup", path, file)
+        code, _, (line,) = here("backup", path, file)
         assert code == 2
         assert "left as it is" in line
         assert file.read_bytes() == before
 
 
 @pytest.mark.parametrize("name", ["postgres", "memory", "redis"])
-def test_a_file_of_the_name_of_a_scheme(tmp_path, name):
+def test_a_file_of_the_name_of_a_scheme(tmp_path, name, here):
     fill(tmp_path / name)
     for given in ("backup.db", "backup.tkb"):
-        assert threadkeep("backup", name, given, cwd=tmp_path)[0] == 0
-        assert threadkeep("restore", "--replace", given, name, cwd=tmp_path)[0] == 0
+        assert here("backup", name, given)[0] == 0
+        assert here("restore", "--replace", given, name)[0] == 0
 
 
 @pytest.mark.parametrize("name", ["a=1.db", "my host.db", "localhost=.db"])
-def test_a_file_of_a_name_with_an_equals_sign(tmp_path, path, name):
+def test_a_file_of_a_name_with_an_equals_sign(path, name, here):
     for given in ("backup.db", "backup.tkb"):
-        assert threadkeep("backup", path, given, cwd=tmp_path)[0] == 0
-        assert threadkeep("restore", "--replace", given, name, cwd=tmp_path)[0] == 0
-        assert threadkeep("backup", name, given, cwd=tmp_path)[0] == 0
+        assert here("backup", path, given)[0] == 0
+        assert here("restore", "--replace", given, name)[0] == 0
+        assert here("backup", name, given)[0] == 0
 
 
-def test_a_file_of_the_name_of_a_connection_string(tmp_path):
+def test_a_file_of_the_name_of_a_connection_string(tmp_path, here):
     fill(tmp_path / "host=a")
-    assert threadkeep("backup", "host=a", "backup.db", cwd=tmp_path)[0] == 0
+    assert here("backup", "host=a", "backup.db")[0] == 0
 
 
 @pytest.mark.parametrize(
@@ -150,31 +153,31 @@ def test_a_file_of_the_name_of_a_connection_string(tmp_path):
     ["host=127.0.0.1 dbname=x password=hunter2", "service=mine", " user = me password=hunter2"],
 )
 @pytest.mark.parametrize("command", ["backup", "restore", "restore --replace", "migrate"])
-def test_a_connection_string_is_no_file(tmp_path, path, command, store):
+def test_a_connection_string_is_no_file(tmp_path, path, command, store, here):
     for given in ("backup.db", "backup.tkb"):
         assert main(["backup", str(path), str(tmp_path / given)]) == 0
     before = names(tmp_path)
     for given in ("backup.db", "backup.tkb"):
         file = [given] if command != "migrate" else []
         order = [store, *file] if command == "backup" else [*file, store]
-        code, said, (line,) = threadkeep(*command.split(), *order, cwd=tmp_path)
+        code, said, (line,) = here(*command.split(), *order)
         assert (code, said, names(tmp_path)) == (2, [], before)
         assert "Write postgresql://" in line
         assert "hunter2" not in line
 
 
-def test_where_postgres_programs_are_is_of_no_concern_to_sqlite(tmp_path, path):
-    environment = {**os.environ, "TK_PG_BIN": str(tmp_path / "absent")}
-    assert threadkeep("backup", path, tmp_path / "backup.db", env=environment)[0] == 0
+def test_where_postgres_programs_are_is_of_no_concern_to_sqlite(tmp_path, path, here, monkeypatch):
+    monkeypatch.setenv("TK_PG_BIN", str(tmp_path / "absent"))
+    assert here("backup", path, tmp_path / "backup.db")[0] == 0
 
 
-def test_a_link_goes_on_pointing_where_it_does(tmp_path, path):
+def test_a_link_goes_on_pointing_where_it_does(tmp_path, path, here):
     (tmp_path / "disk").mkdir()
     link, file = tmp_path / "newest.db", tmp_path / "disk" / "backup.db"
     link.symlink_to(file)
     assert main(["backup", str(path), str(link)]) == 0
     assert link.is_symlink()
-    assert threadkeep("check", file)[0] == 0
+    assert here("check", file)[0] == 0
 
 
 @pytest.mark.parametrize(
@@ -206,7 +209,9 @@ def test_a_link_goes_on_pointing_where_it_does(tmp_path, path):
         ("restore backup.tkb other.db", "in another state"),
     ],
 )
-def test_what_cannot_be_done_is_said_in_one_line(tmp_path, path, arguments, told):
+def test_what_cannot_be_done_is_said_in_one_line(
+    tmp_path, path, arguments, told, here, monkeypatch
+):
     """And it changes nothing: no file is made, none is altered."""
     (tmp_path / "text.txt").write_text("text\n" * 9)
     for name in ("backup.db", "backup.tkb"):
@@ -217,8 +222,8 @@ def test_what_cannot_be_done_is_said_in_one_line(tmp_path, path, arguments, told
     with SqliteSaver(tmp_path / "other.db") as saver:
         Chain(saver, "a", start=100).put(n=1)
     before = {file.name: file.read_bytes() for file in tmp_path.iterdir()}
-    environment = {**os.environ, "TK_PG_BIN": str(tmp_path)}
-    code, said, wrong = threadkeep(*arguments.split(), cwd=tmp_path, env=environment)
+    monkeypatch.setenv("TK_PG_BIN", str(tmp_path))
+    code, said, wrong = here(*arguments.split())
     assert (code, said, len(wrong)) == (2, [], 1)
     assert wrong[0].startswith("threadkeep: ")
     assert told in wrong[0]
@@ -226,7 +231,7 @@ def test_what_cannot_be_done_is_said_in_one_line(tmp_path, path, arguments, told
 
 
 @pytest.mark.parametrize("name", ["backup.db", "backup.tkb"])
-def test_replacing(tmp_path, name):
+def test_replacing(tmp_path, name, here):
     source, target, file = tmp_path / "one.db", tmp_path / "two.db", tmp_path / name
     want = fill(source)
     assert main(["backup", str(source), str(file)]) == 0
@@ -234,18 +239,18 @@ def test_replacing(tmp_path, name):
         Chain(saver, "a", start=100).put(n=1)
         Chain(saver, "c", start=100).put(n=1)
         only_there = {place: one for place, one in everything(saver).items() if place[0] == "c"}
-        assert threadkeep("restore", "--replace", file, target)[0] == 0
+        assert here("restore", "--replace", file, target)[0] == 0
         # A bundle leaves other threads alone; a database takes the whole place.
         kept = only_there if name.endswith(".tkb") else {}
         assert everything(saver) == want | kept
         assert saver.check().ok
 
 
-def test_a_restore_is_done_again_without_harm(tmp_path, path):
+def test_a_restore_is_done_again_without_harm(tmp_path, path, here):
     file, target = tmp_path / "backup.tkb", tmp_path / "new.db"
     assert main(["backup", str(path), str(file)]) == 0
-    assert threadkeep("restore", file, target)[1] == ["2 threads restored"]
-    assert threadkeep("restore", file, target)[1] == ["0 threads restored, 2 were there already"]
+    assert here("restore", file, target)[1] == ["2 threads restored"]
+    assert here("restore", file, target)[1] == ["0 threads restored, 2 were there already"]
 
 
 @pytest.mark.parametrize("name", ["backup.db", "backup.tkb"])

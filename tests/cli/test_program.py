@@ -6,6 +6,7 @@ import json
 import os
 import pty
 import re
+import shlex
 import signal
 import socket
 import subprocess
@@ -397,7 +398,10 @@ def completed(words, **environment):
 
 def test_commands_are_completed():
     assert "check" in completed("threadkeep ch")
-    assert re.search("complete", "\n".join(threadkeep("--show-completion", "bash")[1]))
+    # (typer asks which shell it runs in)
+    typed = f"{shlex.join(command('--show-completion'))}; exit $?"
+    done = subprocess.run(["bash", "-c", typed], capture_output=True, check=True, timeout=SECONDS)
+    assert b"complete" in done.stdout
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from contextlib import contextmanager
@@ -135,3 +136,33 @@ def test_a_command_that_is_not_there_and_none():
     assert run("--only", "redis")[0] == 2
     assert run("--only", "redis,oracle", "echo")[0] == 2
     assert run("--only", "", "echo")[0] == 2
+
+
+HASTE = """
+import os, psycopg, tempfile
+db = psycopg.connect(os.environ["TK_TEST_POSTGRES"])
+print(db.execute("SHOW fsync").fetchone()[0], tempfile.gettempdir())
+"""
+
+
+@pytest.mark.parametrize(("asked", "waits"), [((), "on"), (("--quick",), "off")])
+def test_only_where_that_is_asked_for_nothing_waits_for_the_disk(asked, waits, tmp_path):
+    own = {"TMPDIR": str(tmp_path)}
+    code, out, _ = run(*asked, "--only", "postgres", sys.executable, "-c", HASTE, **own)
+    assert (code, out.split()) == (0, [waits, str(tmp_path)])
+
+
+def test_files_of_a_quick_run_are_in_memory_where_there_is_room(monkeypatch):
+    monkeypatch.delenv("TMPDIR", raising=False)
+    show = 'import os; print(os.environ.get("TMPDIR"))'
+    asked = "--only", "redis", sys.executable, "-c", show
+    assert run(*asked)[1] == "None\n"
+    assert run("--quick", *asked)[1] == f"{'/dev/shm' if has_room('/dev/shm') else None}\n"
+
+
+def has_room(folder):
+    if not Path(folder).is_dir():
+        return False
+    return (
+        shutil.disk_usage(folder).free >= 4 << 30 and not os.statvfs(folder).f_flag & os.ST_NOEXEC
+    )

@@ -9,6 +9,7 @@ the child is gone.
 from __future__ import annotations
 
 import hashlib
+import importlib
 import operator
 import os
 import random
@@ -22,7 +23,7 @@ from langgraph.graph import END, START, StateGraph
 from langgraph.graph.message import add_messages
 from langgraph.types import Send
 
-from threadkeep import GroupCommit, Retention, open_saver
+from threadkeep import GroupCommit, MemorySaver, Retention, open_saver
 from threadkeep.saver import Saver
 
 RELAXED = "--relaxed"  # saves return before they are durable
@@ -111,7 +112,18 @@ def converse(url: str, seed: int) -> None:
         one.join()
 
 
+def warm_up() -> None:
+    """Import what is imported where it is first used: once, not in every child."""
+    for backend in ("sqlite", "postgres", "redis"):
+        importlib.import_module(f"threadkeep.backends.{backend}")
+    with MemorySaver() as saver:
+        talking = graph(saver, random.Random(0))
+        talking.invoke({"messages": [HumanMessage("hello")]}, {"configurable": {"thread_id": "t"}})
+    assert threading.active_count() == 1  # a child would not have the others
+
+
 def main() -> None:
+    warm_up()
     for line in sys.stdin:
         url, seed = line.rsplit(maxsplit=1)
         child = os.fork()

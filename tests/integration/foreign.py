@@ -37,9 +37,9 @@ MODES: dict[str, dict[str, Any]] = {
 
 
 @cache
-def _schema() -> str:
+def tables(use: str = "any") -> str:
     """A schema of this process with LangGraph's tables, as a URL; dropped when it ends."""
-    name = f"tk_foreign_{os.getpid()}"
+    name = f"tk_foreign_{use}_{os.getpid()}"
     with psycopg.connect(postgres_kit.url(), autocommit=True) as server:
         server.execute(f"CREATE SCHEMA {name}")
     atexit.register(_execute, postgres_kit.url(), f"DROP SCHEMA {name} CASCADE")
@@ -49,6 +49,13 @@ def _schema() -> str:
     return url
 
 
+@cache
+def _server() -> psycopg.Connection:
+    connection = psycopg.connect(tables(), autocommit=True)
+    atexit.register(connection.close)
+    return connection
+
+
 def _execute(url: str, text: str) -> None:
     with psycopg.connect(url, autocommit=True) as server:
         server.execute(text)
@@ -56,9 +63,9 @@ def _execute(url: str, text: str) -> None:
 
 def emptied() -> str:
     """The URL of LangGraph's tables, which hold nothing."""
-    _execute(_schema(), "DELETE FROM checkpoints")
-    _execute(_schema(), "DELETE FROM checkpoint_blobs; DELETE FROM checkpoint_writes")
-    return _schema()
+    emptied = "checkpoints", "checkpoint_blobs", "checkpoint_writes"
+    _server().execute("; ".join(f"DELETE FROM {table}" for table in emptied))
+    return tables()
 
 
 @asynccontextmanager

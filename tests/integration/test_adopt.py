@@ -8,8 +8,9 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 from contextlib import ExitStack, closing, contextmanager
+from functools import cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 from uuid import uuid4
 
 import ormsgpack
@@ -48,13 +49,13 @@ from threadkeep.errors import (
 from . import backends
 from .backends import BACKENDS, open_backend
 from .driver import play
-from .foreign import emptied
+from .foreign import emptied, tables
 from .places import at
 from .runs import Delta, Plain, story, told
 from .scenarios import SCENARIOS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
 SOURCES = ("sqlite", "postgres", "memory")
 LONG = " ".join(str(number) for number in range(300))
@@ -62,7 +63,9 @@ KEY = b"0123456789abcdef"
 
 
 @contextmanager
-def official(name: str, folder: Path, **options: Any) -> Iterator[tuple[Any, Any]]:
+def official(
+    name: str, folder: Path, postgres: Callable[[], str] = emptied, **options: Any
+) -> Iterator[tuple[Any, Any]]:
     """One of LangGraph's own savers, and what names its database."""
     if name == "memory":
         saver = InMemorySaver(**options)
@@ -73,7 +76,7 @@ def official(name: str, folder: Path, **options: Any) -> Iterator[tuple[Any, Any
             saver.serde = options.get("serde", saver.serde)
             yield saver, file
     else:
-        url = emptied()
+        url = postgres()
         with PostgresSaver.from_conn_string(url) as saver:
             saver.serde = options.get("serde", saver.serde)
             yield saver, url_of(url)
@@ -123,28 +126,53 @@ def assert_same(ours: dict[Any, Any], expected: dict[Any, Any]) -> None:
         assert ours[place] == one, difference(ours[place], one)
 
 
+class Filled(NamedTuple):
+    """One of LangGraph's savers that holds threads of most kinds, and what it gives of them."""
+
+    saver: Any
+    name: Any
+    given: dict[Any, Any]
+    histories: dict[Any, Any]
+
+
+def history(saver: Any, place: tuple[str, str, str]) -> Any:
+    config = at(place[0], checkpoint_ns=place[1], checkpoint_id=place[2])
+    return saver.get_delta_channel_history(config=config, channels=["log"])
+
+
+@pytest.fixture(scope="module")
+def filled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], Filled]]:
+    """Fills each kind of saver once: they are adopted from, never written to."""
+    with ExitStack() as stack:
+
+        @cache
+        def fill_once(source: str) -> Filled:
+            folder, own = tmp_path_factory.mktemp("filled"), partial(tables, "filled")
+            saver, name = stack.enter_context(official(source, folder, own))
+            fill(saver)
+            given = theirs(saver)
+            return Filled(saver, name, given, {place: history(saver, place) for place in given})
+
+        yield fill_once
+
+
 # -- all of it ---------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("source", SOURCES)
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_everything_is_the_same(source: str, backend: str, tmp_path: Path) -> None:
-    with official(source, tmp_path) as (saver, name):
-        fill(saver)
-        expected = theirs(saver)
-        with open_backend(backend, tmp_path) as ours:
-            heard: list[Any] = []
-            done = ours.threads.adopt(name, verify=True, progress=lambda *a: heard.append(a))
-            assert (done.checkpoints, done.verified) == (len(expected), len(expected))
-            assert heard[-1] == ("checkpoints read", len(expected), len(expected))
-            assert_same(everything(ours), expected)
-            for place in expected:
-                config = at(place[0], checkpoint_ns=place[1], checkpoint_id=place[2])
-                want = saver.get_delta_channel_history(config=config, channels=["log"])
-                got = ours.get_delta_channel_history(config=config, channels=["log"])
-                assert got == want
-            assert theirs(saver) == expected
-            assert ours.check().ok
+def test_everything_is_the_same(source: str, backend: str, tmp_path: Path, filled: Any) -> None:
+    saver, name, expected, histories = filled(source)
+    with open_backend(backend, tmp_path) as ours:
+        heard: list[Any] = []
+        done = ours.threads.adopt(name, verify=True, progress=lambda *a: heard.append(a))
+        assert (done.checkpoints, done.verified) == (len(expected), len(expected))
+        assert heard[-1] == ("checkpoints read", len(expected), len(expected))
+        assert_same(everything(ours), expected)
+        for place, told_there in histories.items():
+            assert history(ours, place) == told_there
+        assert theirs(saver) == expected
+        assert ours.check().ok
 
 
 @pytest.mark.parametrize("name", SCENARIOS)
@@ -159,10 +187,9 @@ def test_whatever_people_do_with_graphs(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("source", SOURCES)
-def test_a_graph_goes_on_where_it_was(source: str, tmp_path: Path) -> None:
-    with official(source, tmp_path) as (saver, name), MemorySaver() as ours:
-        fill(saver)
-        ours.threads.adopt(name, ["plain", "delta"])
+def test_a_graph_goes_on_where_it_was(source: str, filled: Any) -> None:
+    with MemorySaver() as ours:
+        ours.threads.adopt(filled(source).name, ["plain", "delta"])
         for schema, thread in ((Plain, "plain"), (Delta, "delta")):
             story(ours, schema).invoke({"log": ["d"]}, at(thread))
             state = story(ours, schema).get_state(at(thread))
@@ -170,14 +197,12 @@ def test_a_graph_goes_on_where_it_was(source: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("source", SOURCES)
-async def test_awaited(source: str, tmp_path: Path, saver: Any) -> None:
-    with official(source, tmp_path) as (inner, name):
-        fill(inner)
-        done = await saver.threads.aadopt(name, "delta", verify=True)
-        assert done.threads == 1
-        expected = {place: one for place, one in theirs(inner).items() if place[0] == "delta"}
-        assert_same(everything(saver), expected)
-        await saver.aclose()
+async def test_awaited(source: str, saver: Any, filled: Any) -> None:
+    given = filled(source).given
+    done = await saver.threads.aadopt(filled(source).name, "delta", verify=True)
+    assert done.threads == 1
+    assert_same(everything(saver), {place: given[place] for place in given if place[0] == "delta"})
+    await saver.aclose()
 
 
 def talk(saver: Any, turns: int) -> None:
@@ -365,20 +390,19 @@ def test_cut_off_anywhere_it_goes_on(commits: int, tmp_path: Path) -> None:
         assert_same(everything(ours), expected)
 
 
-async def test_cancelled_it_goes_on(tmp_path: Path, saver: Any) -> None:
-    with official("sqlite", tmp_path) as (inner, name):
-        fill(inner)
-        begun = asyncio.Event()
-        task = asyncio.ensure_future(
-            saver.threads.aadopt(name, progress=lambda what, done, total: begun.set())
-        )
-        await begun.wait()
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-        await saver.threads.aadopt(name, verify=True)
-        assert_same(everything(saver), theirs(inner))
-        await saver.aclose()
+async def test_cancelled_it_goes_on(saver: Any, filled: Any) -> None:
+    _, name, expected, _ = filled("sqlite")
+    begun = asyncio.Event()
+    task = asyncio.ensure_future(
+        saver.threads.aadopt(name, progress=lambda what, done, total: begun.set())
+    )
+    await begun.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    await saver.threads.aadopt(name, verify=True)
+    assert_same(everything(saver), expected)
+    await saver.aclose()
 
 
 def test_large_threads_are_read_in_parts(tmp_path: Path, monkeypatch: Any) -> None:
@@ -699,11 +723,10 @@ def test_a_server_that_is_not_there_shows_no_password() -> None:
     assert "hidden" not in str(caught.value)
 
 
-def test_nothing_is_left_of_an_earlier_thread(tmp_path: Path) -> None:
+def test_nothing_is_left_of_an_earlier_thread(filled: Any) -> None:
     """What is stored is read by a saver that remembers nothing."""
-    with official("sqlite", tmp_path) as (inner, name), MemorySaver() as ours:
-        fill(inner)
-        ours.threads.adopt(name)
+    with MemorySaver() as ours:
+        ours.threads.adopt(filled("sqlite").name)
         for thread in {place[0] for place in everything(ours)}:
             (rows,) = drive.blocking(ours._backend).fetch([ReadThread(thread)])
             assert not rows.orphans
