@@ -1,0 +1,270 @@
+"""Threads that are to leave nothing: their rows, and of shared segments what is theirs alone.
+
+Only what is removed from the store's tables lives here. Invariants: wherever this is cut off, doing
+it again completes it: a thread that shares segments is emptied before the last word that tells
+whom it shares them with goes; what others need stays whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import cast
+
+from threadkeep.engine import registry
+from threadkeep.engine.calls import Fetch, Operation, commit, fetch
+from threadkeep.engine.entries import Entry, ReadEntry, SearchThreads, ThreadQuery, Touch
+from threadkeep.engine.lifecycle import State
+from threadkeep.engine.model import (
+    Batch,
+    CheckpointRow,
+    DropThread,
+    ReadThread,
+    Span,
+    ThreadRows,
+    WriteRow,
+)
+from threadkeep.engine.operations.context import ATTEMPTS, Engine
+from threadkeep.engine.operations.housekeeping import (
+    nothing_new,
+    positions,
+    read_family,
+    thinning,
+    touches,
+)
+from threadkeep.engine.operations.lineage import Lineage
+from threadkeep.engine.operations.shortening import shortened
+from threadkeep.errors import ConflictError, CorruptionError, StaleThreadError
+
+_PAGE = 1000  # entries read at a time
+
+
+@dataclass(frozen=True, slots=True)
+class ErasedThread:
+    """What was removed of a thread, or would be.
+
+    Args:
+        thread: its name.
+        checkpoints, writes, segments: rows; writes are of one task each. Of segments that others
+            share, those that went or became shorter.
+        bytes: what these held, as stored.
+    """
+
+    thread: str
+    checkpoints: int = 0
+    writes: int = 0
+    segments: int = 0
+    bytes: int = 0
+
+
+# -- which threads -------------------------------------------------------------------
+
+
+def with_labels(labels: tuple[str, ...]) -> Operation[list[str]]:
+    """The names of all threads that have these labels, in order."""
+    return _searched(ThreadQuery(labels=labels))
+
+
+def _searched(query: ThreadQuery) -> Operation[list[str]]:
+    found: list[str] = []
+    after: tuple[str, str] | None = None
+    while True:
+        reply = yield from fetch(
+            SearchThreads(query, "thread", descending=False, after=after, limit=_PAGE)
+        )
+        page = [entry.thread for entry in cast("list[Entry]", reply)]
+        found += page
+        if len(page) < _PAGE:
+            return found
+        after = (page[-1], page[-1])
+
+
+def is_known(thread: str) -> Operation[bool]:
+    """Whether the thread is there, or was: a tombstone, or rows that nobody has registered."""
+    entry, rows = yield from _looked_at(thread)
+    return entry is not None or bool(rows.generation or rows.deleted_at) or _holds_rows(rows)
+
+
+def relatives(thread: str) -> Operation[set[str]]:
+    """The threads that may hold what this one held: forks and origins, and theirs.
+
+    Also where the store copies what forks share, and of a thread that is a tombstone.
+    """
+    found, seen, ahead = set[str](), {thread}, [thread]
+    while ahead:
+        name = ahead.pop()
+        entry, rows = yield from _looked_at(name)
+        if name != thread and (_holds_rows(rows) or _is_there(entry)):
+            found.add(name)
+        near = {*rows.family, *(yield from _searched(ThreadQuery(origin=name)))}
+        if entry is not None and entry.origin is not None:
+            near.add(entry.origin[0])
+        ahead += sorted(near - seen)
+        seen |= near
+    return found
+
+
+def _looked_at(thread: str) -> Operation[tuple[Entry | None, ThreadRows]]:
+    replies = yield Fetch((ReadEntry(thread), ReadThread(thread, skip=True)))
+    entry, rows = replies
+    return cast("Entry | None", entry), cast("ThreadRows", rows)
+
+
+def _is_there(entry: Entry | None) -> bool:
+    return entry is not None and entry.state != State.DELETED
+
+
+def _holds_rows(rows: ThreadRows) -> bool:
+    own = () if rows.family else rows.segments
+    return any((rows.checkpoints, rows.orphans, rows.unreadable, own))
+
+
+# -- one thread ----------------------------------------------------------------------
+
+
+def erase(engine: Engine, thread: str, *, dry_run: bool = False) -> Operation[ErasedThread]:
+    """Remove a thread, and whatever it alone needs of segments that others share.
+
+    Args:
+        engine: the engine's parts.
+        thread: its name. One that is a tombstone already stays as it is.
+        dry_run: change nothing, and tell what would go.
+
+    Raises:
+        CorruptionError: what others need of its segments cannot be told, as rows are damaged.
+        ConflictError: somebody of those who share them writes all the time.
+    """
+    entry, rows = yield from _looked_at(thread)
+    if rows.family:
+        gone, others = yield from _emptied(engine, thread, dry_run=dry_run)
+    else:
+        gone, others = _told(thread, rows, None), []
+    if dry_run:
+        return gone
+    if _is_there(entry) or not rows.deleted_at or _holds_rows(rows) or rows.family:
+        yield from commit(DropThread(thread, engine.now()))
+    # (Something may have been saved, or forked, between the two.)
+    yield from _sweep(engine, {*others, *(yield from _searched(ThreadQuery(origin=thread)))})
+    engine.working_set.forget(thread)
+    return gone
+
+
+def _emptied(
+    engine: Engine, thread: str, *, dry_run: bool
+) -> Operation[tuple[ErasedThread, Sequence[str]]]:
+    """Take out what the thread holds and nobody else needs; who else shares its segments."""
+    for _ in range(ATTEMPTS):
+        rows, others = yield from _whole_family(thread)
+        try:
+            batch = yield from _emptying(engine, thread, rows, others)
+            if not dry_run:
+                yield from commit(batch)
+        except (StaleThreadError, ConflictError):
+            continue  # somebody wrote meanwhile: look again
+        return _told(thread, rows, batch), rows.family
+    raise _busy(thread)
+
+
+def _whole_family(thread: str) -> Operation[tuple[ThreadRows, list[ThreadRows]]]:
+    try:
+        return (yield from read_family(thread))
+    except CorruptionError as exc:
+        raise _damaged(thread, exc) from exc
+
+
+def _damaged(thread: str, error: CorruptionError) -> CorruptionError:
+    return CorruptionError(
+        f"Which of its segments others need cannot be told: {error.message}",
+        hint="Repair the threads that share them first: threads.repair, or `threadkeep repair`.",
+        thread=error.thread or thread,
+    )
+
+
+def _emptying(
+    engine: Engine, thread: str, rows: ThreadRows, others: Sequence[ThreadRows]
+) -> Operation[Batch]:
+    try:
+        used = positions(Lineage(()), (), (), others)
+    except CorruptionError as exc:
+        raise _damaged(thread, exc) from exc
+    batch = Batch(
+        thread,
+        engine.now(),
+        rows.generation,
+        fences=(nothing_new((rows, *others)),),
+        drop_checkpoints=tuple([(s.row.ns, s.row.id) for s in rows.checkpoints]),
+        drop_writes=tuple([(row.ns, row.checkpoint_id, row.seq) for row in _writes(rows)]),
+        drop_segments=tuple(
+            [
+                (s.log, s.start, s.count)
+                for s in rows.segments
+                if not touches(used, Span(s.log, s.start, s.start + s.count))
+            ]
+        ),
+        bump=True,
+        touch=Touch(whole=True),
+    )
+    batch = yield from shortened(engine, rows, batch, used, wholly=True)
+    return batch._replace(touch=Touch(whole=True))
+
+
+def _sweep(engine: Engine, threads: Iterable[str]) -> Operation[None]:
+    """Take out of the segments of these threads what nobody needs."""
+    left = set(threads)
+    while left:
+        thread = min(left)
+        left -= {thread, *(yield from _swept(engine, thread))}
+        engine.working_set.forget(thread)
+
+
+def _swept(engine: Engine, thread: str) -> Operation[tuple[str, ...]]:
+    """Sweep what a thread shares; with whom it does."""
+    for _ in range(ATTEMPTS):
+        rows, others = yield from _whole_family(thread)
+        lineage = Lineage(rows.checkpoints)
+        keep = set(lineage.stored)
+        try:
+            batch = thinning(engine, thread, rows, lineage, keep, set(), others)
+            used = positions(lineage, keep, rows.orphans, others)
+            batch = yield from shortened(engine, rows, batch, used, wholly=True)
+            if batch.drop_segments:
+                yield from commit(batch)
+        except (StaleThreadError, ConflictError):
+            continue
+        except CorruptionError as exc:
+            raise _damaged(thread, exc) from exc
+        return rows.family
+    raise _busy(thread)
+
+
+def _busy(thread: str) -> ConflictError:
+    return ConflictError(
+        "This thread, or one that shares its segments, is being written all the time.",
+        hint="End its runs, and erase again: what was removed so far stays so.",
+        thread=thread,
+    )
+
+
+# -- what is told --------------------------------------------------------------------
+
+
+def _writes(rows: ThreadRows) -> list[WriteRow]:
+    return [*rows.orphans, *[row for s in rows.checkpoints for row in s.writes]]
+
+
+def _told(thread: str, rows: ThreadRows, batch: Batch | None) -> ErasedThread:
+    """What goes: all of it, or of shared segments what the batch drops."""
+    writes, broken = _writes(rows), [row.table for row in rows.unreadable]
+    sizes = {(s.log, s.start, s.count): s.size for s in rows.segments}
+    gone = sizes if batch is None else batch.drop_segments
+    own: list[CheckpointRow | WriteRow] = [*[s.row for s in rows.checkpoints], *writes]
+    size = sum(map(registry.row_size, own)) + sum([len(row.data) for row in rows.unreadable])
+    size += sum([sizes[place] for place in gone])
+    size -= 0 if batch is None else sum([len(part.data) for part in batch.segments])
+    return ErasedThread(
+        thread,
+        checkpoints=len(rows.checkpoints) + broken.count("checkpoints"),
+        writes=len(writes) + broken.count("writes"),
+        segments=len(gone) + broken.count("segments"),
+        bytes=size,
+    )

@@ -1,0 +1,174 @@
+"""Erasing threads: the rows, what is kept at hand of them, and the bytes in the store's files.
+
+Only the order of things lives here, and what is told of it. Invariants: rows go first, and the
+places that may hold copies of them after all are gone; each place is cleared whether or not rows
+were found, so that what was cut off is completed by doing it again; a place that could not be
+cleared is an error, which says what was done.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from typing import Any, NamedTuple, TypeAlias
+
+from threadkeep.backends.scrubbed import Scrubbed
+from threadkeep.engine.operations import erasing
+from threadkeep.engine.operations.context import Engine
+from threadkeep.engine.operations.erasing import ErasedThread
+from threadkeep.errors import ThreadkeepError, ThreadNotFoundError, UnfinishedErasureError
+from threadkeep.open_store import OpenStore
+from threadkeep.plans import Plan, either, on
+from threadkeep.transfer.portable import Progress
+
+ALWAYS = (
+    "What was written before into other files (backups, bundles, quarantine files): remove them.",
+    "Copies under other names and in other stores (copy_thread, sync, import): erase them too.",
+    "What other programs remember of a thread until they end or load it again: restart them.",
+    "The thread's name and the time: a tombstone, so that no late save brings it back.",
+)
+"""What no store can see to."""
+
+
+@dataclass(frozen=True, slots=True)
+class EraseReport:
+    """What was removed where, or would be, and what is left to do.
+
+    Args:
+        threads: what was removed, thread by thread.
+        shared_with: threads that may hold what an erased one held: forks, and what it was forked
+            from. Empty where they were erased too.
+        cleared: the places in which nothing is left of the threads.
+        remains: what this cannot promise, each with what to do.
+        unfinished: why a place was not cleared, and what to do before it is tried again.
+        dry_run: whether nothing was done.
+    """
+
+    threads: tuple[ErasedThread, ...]
+    shared_with: tuple[str, ...] = ()
+    cleared: tuple[str, ...] = ()
+    remains: tuple[str, ...] = ()
+    unfinished: tuple[str, ...] = ()
+    dry_run: bool = False
+
+    @property
+    def ok(self) -> bool:
+        """Whether every place was cleared."""
+        return not self.unfinished
+
+    def as_json(self) -> dict[str, Any]:
+        """The same as values that JSON can hold."""
+        return {**asdict(self), "ok": self.ok}
+
+
+class Asked(NamedTuple):
+    """What a place is told.
+
+    `threads` are those that are erased, `near` also those that share with them.
+    """
+
+    store: OpenStore
+    threads: Sequence[str]
+    near: Sequence[str]
+    rewrite: bool
+
+
+Place: TypeAlias = Callable[[Asked], Plan[Scrubbed]]
+"""Clears a place of threads whose rows are gone. Idempotent; raises where it cannot."""
+
+
+def _at_hand(asked: Asked) -> Plan[Scrubbed]:
+    """What this program and the hot store keep at hand."""
+    store = asked.store
+    for name in asked.near:
+        yield from either(partial(store.clear_cache, name), partial(store.aclear_cache, name))
+    here = Scrubbed(("what this program remembered, and its cache",))
+    return here + (yield from either(store.scrub_hot, store.ascrub_hot))
+
+
+def _files(asked: Asked) -> Plan[Scrubbed]:
+    """The store's own files."""
+    scrub = partial(asked.store.scrub, rewrite=asked.rewrite)
+    ascrub = partial(asked.store.ascrub, rewrite=asked.rewrite)
+    return (yield from either(scrub, ascrub))
+
+
+# A further place that may hold what threads hold (such as an archive) is added here: before the
+# files, if it names its own things in the store's rows.
+PLACES: tuple[Place, ...] = (_at_hand, _files)
+
+
+def erase(
+    store: OpenStore,
+    engine: Engine,
+    names: Sequence[str],
+    progress: Progress,
+    *,
+    family: bool,
+    rewrite: bool,
+    dry_run: bool,
+) -> Plan[EraseReport]:
+    """Erase threads; see `Threads.erase`.
+
+    Args:
+        store: where they are.
+        engine: the parts.
+        names: their names.
+        progress: see `Progress`.
+        family: also those that share what they hold.
+        rewrite: see `ScrubbingBackend.scrub`.
+        dry_run: change nothing.
+    """
+    beneath, near = store.beneath(), set[str]()
+    for name in names:
+        near |= yield from on(beneath, erasing.relatives(name))
+    near -= set(names)
+    # The named ones last: as long as they are there, the store knows who shares with them.
+    all_names = (*sorted(near), *names) if family else tuple(names)
+    done = []
+    for number, name in enumerate(all_names, 1):
+        done.append((yield from on(beneath, erasing.erase(engine, name, dry_run=dry_run))))
+        progress("threads erased", number, len(all_names))
+    report = EraseReport(tuple(done), () if family else tuple(sorted(near)), dry_run=dry_run)
+    if dry_run:
+        return report
+    asked = Asked(store, all_names, tuple(sorted(near.union(names))), rewrite)
+    return (yield from _cleared(asked, report, progress))
+
+
+def _cleared(asked: Asked, report: EraseReport, progress: Progress) -> Plan[EraseReport]:
+    found, failures = Scrubbed(("rows, entries and labels",)), list[ThreadkeepError]()
+    for number, place in enumerate(PLACES):
+        progress("places cleared", number, len(PLACES))
+        try:
+            found += yield from place(asked)
+        except ThreadkeepError as error:
+            failures.append(error)
+    progress("places cleared", len(PLACES), len(PLACES))
+    unfinished = tuple([" ".join(str(error).split()) for error in failures])
+    remains = (*found.remains, *ALWAYS)
+    report = replace(report, cleared=found.cleared, remains=remains, unfinished=unfinished)
+    if failures:
+        raise UnfinishedErasureError(
+            f"The threads are removed, but not yet all of their bytes: {'; '.join(unfinished)}",
+            hint="Then erase again, in the same way: what was done is not done twice.",
+            report=report,
+        ) from failures[0]
+    return report
+
+
+def named(store: OpenStore, thread: str) -> Plan[list[str]]:
+    """The thread of this name.
+
+    Raises:
+        ThreadNotFoundError: there never was one.
+    """
+    if not (yield from on(store.beneath(), erasing.is_known(thread))):
+        raise ThreadNotFoundError(hint="Nothing was erased.", thread=thread)
+    return [thread]
+
+
+def with_labels(store: OpenStore, labels: tuple[str, ...]) -> Plan[list[str]]:
+    """The threads that have these labels."""
+    return on(store.beneath(), erasing.with_labels(labels))
