@@ -183,6 +183,10 @@ def delete_thread(saver: Saver, scene: Scene) -> None:
     saver.delete_thread("t")
 
 
+def erase(saver: Saver, scene: Scene) -> None:
+    saver.threads.erase("t")
+
+
 def lose(saver: Saver, scene: Scene) -> None:
     """A run that is overtaken: its put is refused, and its writes are swept."""
     try:
@@ -210,6 +214,7 @@ OPERATIONS = [
     collect_threads,
     copy_thread,
     delete_thread,
+    erase,
     lose,
     read,
 ]
