@@ -7,7 +7,7 @@ import pytest
 from engine_kit import Chain
 from postgres_server import server
 
-from threadkeep import open_saver
+from threadkeep import PostgresSaver, open_saver
 from threadkeep.backends.postgres import scrubbing
 from threadkeep.codec.frame import Compression
 from threadkeep.errors import UnfinishedErasureError
@@ -17,7 +17,7 @@ PLAIN = Compression(level=0)
 
 @pytest.fixture(scope="module")
 def own():
-    with server() as started:
+    with server("max_prepared_transactions=2") as started:
         yield started
 
 
@@ -96,6 +96,31 @@ def test_an_older_transaction_is_an_error_that_names_it(own, store, found, monke
         assert caught.value.report.threads[0].checkpoints == 12
     report = store.threads.erase("x", rewrite=True)
     assert report.threads[0].checkpoints == 0
+    assert found() == []
+
+
+def test_a_connection_that_is_not_in_autocommit(own, store, found):
+    schema = store._innermost._face._schema.strip('"')
+    with psycopg.connect(own.url()) as given, PostgresSaver(given, schema=schema) as saver:
+        with pytest.raises(UnfinishedErasureError, match="autocommit"):
+            saver.threads.erase("x", rewrite=True)
+        report = saver.threads.erase("x")
+        assert any("VACUUM could not be run" in line for line in report.remains)
+        given.rollback()
+        given.autocommit = True
+        assert saver.threads.erase("x", rewrite=True).ok
+        assert found() == []
+
+
+def test_a_prepared_transaction_is_one_too(own, store, found, monkeypatch):
+    monkeypatch.setattr(scrubbing, "_PATIENCE", 0.2)
+    with psycopg.connect(own.url(), autocommit=True) as other:
+        other.execute("CREATE TABLE IF NOT EXISTS anything (n int)")
+        other.execute("BEGIN; INSERT INTO anything VALUES (1); PREPARE TRANSACTION 'forgotten'")
+        with pytest.raises(UnfinishedErasureError, match="prepared transaction forgotten"):
+            store.threads.erase("x", rewrite=True)
+        other.execute("ROLLBACK PREPARED 'forgotten'")
+    assert store.threads.erase("x", rewrite=True).ok
     assert found() == []
 
 

@@ -163,7 +163,7 @@ class AsyncPostgresBackend:
         """
         server = scrubbing.Server(self._said, self._source.pause)
         with self._named():
-            return await scrubbing.scrub(server, rewrite=rewrite)
+            return await self._tried(lambda: scrubbing.scrub(server, rewrite=rewrite))
 
     async def _said(self, statement: Statement) -> tuple[Rows, Sequence[str]]:
         """The rows of a statement that is sent by itself, and what the server warned of."""

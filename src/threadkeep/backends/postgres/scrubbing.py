@@ -11,11 +11,11 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from typing import NamedTuple
 
-import psycopg
+import psycopg.errors
 
 from threadkeep.backends.postgres.statement import Rows, Statement
 from threadkeep.backends.scrubbed import Scrubbed
-from threadkeep.errors import LockedError, ReadOnlyError
+from threadkeep.errors import InvalidArgumentError, LockedError, ReadOnlyError
 
 _TABLES = ("threads", "thread_labels", "heaps", "checkpoints", "writes", "segments")
 _NAMES = ", ".join([f"{{schema}}.{table}" for table in _TABLES])
@@ -80,6 +80,7 @@ async def scrub(server: Server, *, rewrite: bool) -> Scrubbed:
     Raises:
         LockedError: an older transaction is open.
         ReadOnlyError: the role may not do it.
+        InvalidArgumentError: a connection that was given is not in autocommit.
         DRIVER_ERRORS: the server failed.
     """
     if rewrite:
@@ -94,7 +95,14 @@ async def scrub(server: Server, *, rewrite: bool) -> Scrubbed:
 
 async def _rewritten(server: Server) -> Scrubbed:
     await _older_ones_to_end(server)
-    _, warnings = await server.said(_REWRITE)
+    try:
+        _, warnings = await server.said(_REWRITE)
+    except psycopg.errors.ActiveSqlTransaction as error:
+        raise InvalidArgumentError(
+            "The connection that the saver was given begins transactions by itself, and VACUUM"
+            " must not be in one.",
+            hint="Give it a URL, or connections with autocommit=True.",
+        ) from error
     if warnings:
         raise ReadOnlyError(
             f"PostgreSQL has not written all tables anew: {warnings[0]}.",

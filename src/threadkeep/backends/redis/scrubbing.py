@@ -22,7 +22,7 @@ _MISSING = "unknown command"  # a provider has taken it away
 
 _ELSEWHERE = (
     "Replicas with files of their own: on each, the same commands (BGREWRITEAOF, BGSAVE). Copies of"
-    " the server's files: remove them, or let them expire."
+    " the server's files: remove them, or let them expire. SLOWLOG RESET clears parts of commands."
 )
 _BY_HAND = (
     "Redis' append-only file and snapshot, until they are written anew: this user may not look at"
