@@ -126,9 +126,9 @@ def erase(
     near -= set(names)
     # The named ones last: as long as they are there, the store knows who shares with them.
     all_names = (*sorted(near), *names) if family else tuple(names)
-    done = []
+    done, rehearsal = [], erasing.Rehearsal() if dry_run else None
     for number, name in enumerate(all_names, 1):
-        done.append((yield from on(beneath, erasing.erase(engine, name, dry_run=dry_run))))
+        done.append((yield from on(beneath, erasing.erase(engine, name, rehearsal))))
         progress("threads erased", number, len(all_names))
     report = EraseReport(tuple(done), () if family else tuple(sorted(near)), dry_run=dry_run)
     if dry_run:

@@ -200,6 +200,7 @@ async def test_a_family_is_erased_as_a_whole(saver: Any) -> None:
     kept = {place: one for place, one in everything(saver).items() if place[0] == "other"}
     dry = saver.threads.erase("fork", family=True, dry_run=True)
     report = await saver.threads.aerase("fork", family=True)
+    assert sum(one.bytes for one in dry.threads) == sum(one.bytes for one in report.threads)
     assert _told(dry) == _told(report)
     assert [one.thread for one in report.threads] == ["origin", "second", "fork"]
     assert report.shared_with == ()

@@ -7,9 +7,10 @@ whom it shares them with goes; what others need stays whole.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from typing import cast
+from bisect import bisect_right
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TypeAlias, cast
 
 from threadkeep.engine import registry
 from threadkeep.engine.calls import Fetch, Operation, commit, fetch
@@ -20,6 +21,7 @@ from threadkeep.engine.model import (
     CheckpointRow,
     DropThread,
     ReadThread,
+    SegmentInfo,
     Span,
     ThreadRows,
     WriteRow,
@@ -35,6 +37,8 @@ from threadkeep.engine.operations.housekeeping import (
 from threadkeep.engine.operations.lineage import Lineage
 from threadkeep.engine.operations.shortening import shortened
 from threadkeep.errors import ConflictError, CorruptionError, StaleThreadError
+
+Place: TypeAlias = tuple[int, int, int]  # of a segment: its log, start and count
 
 _PAGE = 1000  # entries read at a time
 
@@ -122,46 +126,62 @@ def _holds_rows(rows: ThreadRows) -> bool:
 # -- one thread ----------------------------------------------------------------------
 
 
-def erase(engine: Engine, thread: str, *, dry_run: bool = False) -> Operation[ErasedThread]:
+@dataclass(frozen=True, slots=True)
+class Rehearsal:
+    """What a dry run has told so far, as if it were gone: of threads that share segments.
+
+    `freed` is how many bytes of a segment, by a name of its family and its place.
+    """
+
+    threads: set[str] = field(default_factory=set)
+    freed: dict[tuple[str, Place], int] = field(default_factory=dict)
+
+
+def erase(
+    engine: Engine, thread: str, rehearsal: Rehearsal | None = None
+) -> Operation[ErasedThread]:
     """Remove a thread, and whatever it alone needs of segments that others share.
 
     Args:
         engine: the engine's parts.
         thread: its name. One that is a tombstone already stays as it is.
-        dry_run: change nothing, and tell what would go.
+        rehearsal: change nothing, and tell what would go: after what was told before.
 
     Raises:
         CorruptionError: what others need of its segments cannot be told, as rows are damaged.
         ConflictError: somebody of those who share them writes all the time.
     """
     entry, rows = yield from _looked_at(thread)
+    gone = _told(thread, rows, {_place(s): s.size for s in rows.segments})
     if rows.family:
-        gone, others = yield from _emptied(engine, thread, dry_run=dry_run)
-    else:
-        gone, others = _told(thread, rows, None), []
-    if dry_run:
+        gone = yield from _emptied(engine, thread, rehearsal)
+    if rehearsal is not None:
         return gone
     if _is_there(entry) or not rows.deleted_at or _holds_rows(rows) or rows.family:
         yield from commit(DropThread(thread, engine.now()))
     # (Something may have been saved, or forked, between the two.)
-    yield from _sweep(engine, {*others, *(yield from _searched(ThreadQuery(origin=thread)))})
+    yield from _sweep(engine, {*rows.family, *(yield from _searched(ThreadQuery(origin=thread)))})
     engine.working_set.forget(thread)
     return gone
 
 
-def _emptied(
-    engine: Engine, thread: str, *, dry_run: bool
-) -> Operation[tuple[ErasedThread, Sequence[str]]]:
-    """Take out what the thread holds and nobody else needs; who else shares its segments."""
+def _emptied(engine: Engine, thread: str, rehearsal: Rehearsal | None) -> Operation[ErasedThread]:
+    """Take out what the thread holds and nobody else needs."""
     for _ in range(ATTEMPTS):
         rows, others = yield from _whole_family(thread)
+        if rehearsal is not None:
+            named = zip(rows.family, others, strict=True)
+            others = [one for name, one in named if name not in rehearsal.threads]
         try:
             batch = yield from _emptying(engine, thread, rows, others)
-            if not dry_run:
+            if rehearsal is None:
                 yield from commit(batch)
         except (StaleThreadError, ConflictError):
             continue  # somebody wrote meanwhile: look again
-        return _told(thread, rows, batch), rows.family
+        freed = _freed(rows, batch)
+        if rehearsal is not None:
+            freed = _rehearsed(rehearsal, thread, rows, freed)
+        return _told(thread, rows, freed)
     raise _busy(thread)
 
 
@@ -252,19 +272,44 @@ def _writes(rows: ThreadRows) -> list[WriteRow]:
     return [*rows.orphans, *[row for s in rows.checkpoints for row in s.writes]]
 
 
-def _told(thread: str, rows: ThreadRows, batch: Batch | None) -> ErasedThread:
-    """What goes: all of it, or of shared segments what the batch drops."""
+def _place(segment: SegmentInfo) -> Place:
+    return segment.log, segment.start, segment.count
+
+
+def _freed(rows: ThreadRows, batch: Batch) -> dict[Place, int]:
+    """By how much each segment gets smaller that the batch drops, or writes anew as less."""
+    sizes = {_place(s): s.size for s in rows.segments}
+    freed = {place: sizes[place] for place in batch.drop_segments}
+    places = sorted(freed)
+    for part in batch.segments:  # (each is a part of one of these, which never overlap)
+        of = places[bisect_right(places, (part.log, part.start), key=lambda at: at[:2]) - 1]
+        freed[of] -= len(part.data)
+    return freed
+
+
+def _rehearsed(
+    rehearsal: Rehearsal, thread: str, rows: ThreadRows, freed: Mapping[Place, int]
+) -> dict[Place, int]:
+    """What of it was not told yet; from now on it is."""
+    rehearsal.threads.add(thread)
+    family, new = min(thread, *rows.family), dict[Place, int]()
+    for place, size in freed.items():
+        told = rehearsal.freed.get((family, place), 0)
+        if size > told:
+            new[place] = size - told
+            rehearsal.freed[family, place] = size
+    return new
+
+
+def _told(thread: str, rows: ThreadRows, freed: Mapping[Place, int]) -> ErasedThread:
+    """What goes: the rows, and so many bytes of segments."""
     writes, broken = _writes(rows), [row.table for row in rows.unreadable]
-    sizes = {(s.log, s.start, s.count): s.size for s in rows.segments}
-    gone = sizes if batch is None else batch.drop_segments
     own: list[CheckpointRow | WriteRow] = [*[s.row for s in rows.checkpoints], *writes]
     size = sum(map(registry.row_size, own)) + sum([len(row.data) for row in rows.unreadable])
-    size += sum([sizes[place] for place in gone])
-    size -= 0 if batch is None else sum([len(part.data) for part in batch.segments])
     return ErasedThread(
         thread,
         checkpoints=len(rows.checkpoints) + broken.count("checkpoints"),
         writes=len(writes) + broken.count("writes"),
-        segments=len(gone) + broken.count("segments"),
-        bytes=size,
+        segments=len(freed) + broken.count("segments"),
+        bytes=size + sum(freed.values()),
     )
