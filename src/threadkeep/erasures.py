@@ -94,8 +94,8 @@ def _files(asked: Asked) -> Plan[Scrubbed]:
     return (yield from either(scrub, ascrub))
 
 
-# A further place that may hold what threads hold (such as an archive) is added here: before the
-# files, if it names its own things in the store's rows.
+# A further place that may hold what threads hold, such as an archive, is added here. It finds what
+# is a thread's by the thread's name: the rows are gone by then, or have been for long.
 PLACES: tuple[Place, ...] = (_at_hand, _files)
 
 

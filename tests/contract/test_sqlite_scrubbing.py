@@ -4,6 +4,7 @@ import sqlite3
 import subprocess
 import sys
 import threading
+from contextlib import closing
 
 import pytest
 from engine_kit import Chain, everything
@@ -156,15 +157,18 @@ def test_a_writer_in_the_way_is_an_error_too(path):
         assert remnants(path) == {}
 
 
-def test_beside_threads_that_write(path):
-    """Other threads of the program go on, and what they store is whole."""
+def test_beside_others_that_write(path):
+    """Others of this program and of another one go on, and what they store is whole."""
     failures = []
-    with SqliteSaver(path, **OPTIONS) as saver:
+    with SqliteSaver(path, **OPTIONS) as saver, SqliteSaver(path, **OPTIONS) as apart:
         fill(saver)
 
         def write(name):
             try:
-                fill(saver, name, "else", turns=15)
+                fill(saver if name == "y0" else apart, name, "else", turns=15)
+                with closing(sqlite3.connect(path)) as other:
+                    for _ in range(20):
+                        other.execute("PRAGMA wal_checkpoint")
             except ThreadkeepError as error:
                 failures.append(error)
 

@@ -11,6 +11,7 @@ removed before: so all is written anew.
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING
 
 from threadkeep.backends.scrubbed import Scrubbed
@@ -18,8 +19,11 @@ from threadkeep.backends.sqlite.failures import named
 from threadkeep.errors import LockedError
 
 if TYPE_CHECKING:
+    import sqlite3
+
     from threadkeep.backends.sqlite.connections import Connections
 
+_RETRY_SECONDS = 0.005
 _COPIES = (
     "Copies of the SQLite file (backups, snapshots of the disk, what the file system keeps of"
     " freed blocks): remove them, or let them expire."
@@ -41,11 +45,24 @@ def scrub(connections: Connections) -> Scrubbed:
     with connections.write_lock, named(connections.path):
         db = connections.writer()
         db.execute("VACUUM")
-        busy, _, _ = db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
-    if busy:
+        is_empty = _emptied(db, connections.busy_timeout)
+    if not is_empty:
         raise LockedError(
             f"{connections.path} was written anew, but still holds the old pages: another"
             " connection is reading a state from before.",
             hint="End its transaction (a long read, a backup).",
         )
     return Scrubbed(("the SQLite file and its WAL, written anew",), (_COPIES,))
+
+
+def _emptied(db: sqlite3.Connection, seconds: float) -> bool:
+    """Whether the file has taken all that the WAL had, and the WAL is empty.
+
+    SQLite's busy timeout covers readers and writers, but not who does the same, so we wait.
+    """
+    deadline = time.monotonic() + seconds
+    while True:
+        busy, _, _ = db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+        if not busy or time.monotonic() > deadline:
+            return not busy
+        time.sleep(_RETRY_SECONDS)
