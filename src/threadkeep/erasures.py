@@ -65,12 +65,13 @@ class EraseReport:
 class Asked(NamedTuple):
     """What a place is told.
 
-    `threads` are those that are erased, `near` also those that share with them.
+    `threads` are those that are erased, `near` also those that share with them; None for all that
+    there are: no rows were found, and somebody may complete what was cut off, of other threads.
     """
 
     store: OpenStore
     threads: Sequence[str]
-    near: Sequence[str]
+    near: Sequence[str] | None
     rewrite: bool
 
 
@@ -81,7 +82,7 @@ Place: TypeAlias = Callable[[Asked], Plan[Scrubbed]]
 def _at_hand(asked: Asked) -> Plan[Scrubbed]:
     """What this program and the hot store keep at hand."""
     store = asked.store
-    for name in asked.near:
+    for name in (None,) if asked.near is None else asked.near:
         yield from either(partial(store.clear_cache, name), partial(store.aclear_cache, name))
     here = Scrubbed(("what this program remembered, and its cache",))
     return here + (yield from either(store.scrub_hot, store.ascrub_hot))
@@ -133,7 +134,8 @@ def erase(
     report = EraseReport(tuple(done), () if family else tuple(sorted(near)), dry_run=dry_run)
     if dry_run:
         return report
-    asked = Asked(store, all_names, tuple(sorted(near.union(names))), rewrite)
+    found = any(one.checkpoints or one.writes or one.segments for one in done)
+    asked = Asked(store, all_names, sorted(near.union(names)) if found else None, rewrite)
     return (yield from _cleared(asked, report, progress))
 
 

@@ -104,6 +104,11 @@ def test_a_hot_store_with_files():
             fill(saver, "z")
             server.kill()
             with pytest.raises(UnfinishedErasureError) as caught:
-                saver.threads.erase("z")
+                saver.threads.erase(metadata={"name": MARKER})
             assert len(caught.value.report.unfinished) == 1
             assert saver.threads.get("z").state == "deleted"
+            server.start()
+            assert remnants(server)
+            # (who searches for what is deleted finds nothing, and yet it is cleared)
+            assert saver.threads.erase(metadata={"name": MARKER}).threads == ()
+            assert remnants(server) == []
