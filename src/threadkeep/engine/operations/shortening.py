@@ -64,7 +64,7 @@ def shortened(
     )
 
 
-def _dies(place: SegmentInfo, used: Used, *, wholly: bool) -> bool:
+def _dies(place: SegmentInfo, used: Used, *, wholly: bool = False) -> bool:
     return (1 if wholly else 2) * length(_alive(_span(place), used)) < place.count
 
 
