@@ -25,7 +25,7 @@ from threadkeep.transfer.portable import Progress
 ALWAYS = (
     "What was written before into other files (backups, bundles, quarantine files): remove them.",
     "Copies under other names and in other stores (copy_thread, sync, import): erase them too.",
-    "What other programs remember of a thread until they end or load it again: restart them.",
+    "What other programs and savers remember of a thread until they load it again: restart them.",
     "The thread's name and the time: a tombstone, so that no late save brings it back.",
 )
 """What no store can see to."""
@@ -37,8 +37,10 @@ class EraseReport:
 
     Args:
         threads: what was removed, thread by thread.
-        shared_with: threads that may hold what an erased one held: forks, and what it was forked
-            from. Empty where they were erased too.
+        forks: threads that were forked from an erased one, and theirs, and hold what they took.
+            Empty where they were erased too.
+        shared_with: other threads that hold a part of what an erased one held: what it was forked
+            from, and that one's forks. What it said itself is not among it.
         cleared: the places in which nothing is left of the threads.
         remains: what this cannot promise, each with what to do.
         unfinished: why a place was not cleared, and what to do before it is tried again.
@@ -46,6 +48,7 @@ class EraseReport:
     """
 
     threads: tuple[ErasedThread, ...]
+    forks: tuple[str, ...] = ()
     shared_with: tuple[str, ...] = ()
     cleared: tuple[str, ...] = ()
     remains: tuple[str, ...] = ()
@@ -106,7 +109,7 @@ def erase(
     names: Sequence[str],
     progress: Progress,
     *,
-    family: bool,
+    forks: bool,
     rewrite: bool,
     dry_run: bool,
 ) -> Plan[EraseReport]:
@@ -117,25 +120,29 @@ def erase(
         engine: the parts.
         names: their names.
         progress: see `Progress`.
-        family: also those that share what they hold.
+        forks: also those that were forked from them.
         rewrite: see `ScrubbingBackend.scrub`.
         dry_run: change nothing.
     """
-    beneath, near = store.beneath(), set[str]()
-    for name in names:
-        near |= yield from on(beneath, erasing.relatives(name))
-    near -= set(names)
-    # The named ones last: as long as they are there, the store knows who shares with them.
-    all_names = (*sorted(near), *names) if family else tuple(names)
+    beneath = store.beneath()
+    found = yield from on(beneath, erasing.forks_of(names))
+    # Origins last: as long as they are there, it is known what was forked from them.
+    all_names = [*reversed(found), *names] if forks else names
+    shared = set[str]()
+    for name in all_names:
+        shared |= yield from on(beneath, erasing.sharing_with(name))
+    shared -= {*found, *names}
     done, rehearsal = [], erasing.Rehearsal() if dry_run else None
     for number, name in enumerate(all_names, 1):
         done.append((yield from on(beneath, erasing.erase(engine, name, rehearsal))))
         progress("threads erased", number, len(all_names))
-    report = EraseReport(tuple(done), () if family else tuple(sorted(near)), dry_run=dry_run)
+    left = () if forks else tuple(sorted(found))
+    report = EraseReport(tuple(done), left, tuple(sorted(shared)), dry_run=dry_run)
     if dry_run:
         return report
-    found = any(one.checkpoints or one.writes or one.segments for one in done)
-    asked = Asked(store, all_names, sorted(near.union(names)) if found else None, rewrite)
+    is_new = any(one.checkpoints or one.writes or one.segments for one in done)
+    near = sorted({*names, *found, *shared}) if is_new else None
+    asked = Asked(store, all_names, near, rewrite)
     return (yield from _cleared(asked, report, progress))
 
 

@@ -55,9 +55,9 @@ def test_before_and_after() -> None:
     assert lines[0].split() == ["thread", "checkpoints", "writes", "segments", "bytes"]
     assert [line.split()[:2] for line in lines[1:3]] == [["alpha", "3"], ["beta", "3"]]
     assert lines[3].startswith("2 threads would be erased, ")
-    assert lines[4:] == ["shared with: fork (--family erases these too)"]
+    assert lines[4:] == ["forks hold what they took: fork (--forks erases them too)"]
     assert Path(STORE).read_bytes() == before
-    code, done, errors = threadkeep(*words, "--family", "--yes")
+    code, done, errors = threadkeep(*words, "--forks", "--yes")
     assert (code, errors) == (0, [])
     assert [line.split()[0] for line in done[1:4]] == ["fork", "alpha", "beta"]
     assert done[4].startswith("3 threads erased, ")
@@ -66,13 +66,20 @@ def test_before_and_after() -> None:
     assert (names(), holds()) == (["gamma"], [])
 
 
+def test_what_it_was_forked_from_is_told() -> None:
+    code, lines, _ = threadkeep("erase", "fork", "--forks", "--yes")
+    assert code == 0
+    assert "shared with, before they parted: alpha" in lines
+    assert names() == ["alpha", "beta", "gamma"]
+
+
 def test_json_is_the_report(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["erase", "beta", "--yes", "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
     assert told["ok"]
     assert not told["dry_run"]
     assert [(one["thread"], one["checkpoints"]) for one in told["threads"]] == [("beta", 3)]
-    assert (told["shared_with"], told["unfinished"]) == ([], [])
+    assert (told["forks"], told["shared_with"], told["unfinished"]) == ([], [], [])
     assert told["cleared"]
     assert told["remains"]
     assert main(["erase", "beta", "--yes", "--json"]) == 0  # (once more: nothing is wrong)

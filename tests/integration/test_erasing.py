@@ -88,7 +88,7 @@ async def test_what_has_no_meaning_is_refused(saver: Any) -> None:
         ((), {"metadata": "a=1"}),
         (("",), {}),
         ((), {"metadata": {"a": object()}}),
-        (("thread",), {"family": 1}),
+        (("thread",), {"forks": 1}),
         (("thread",), {"rewrite": "yes"}),
         (("thread",), {"dry_run": None}),
     ]
@@ -179,14 +179,15 @@ def plain(saver: Any) -> Any:
 def test_threads_that_share_are_named(plain: Any) -> None:
     graph = _family(plain)
     states = {name: graph.get_state(at(name)).values for name in ("origin", "second")}
-    assert plain.threads.erase("fork", dry_run=True).shared_with == ("origin", "second")
+    dry = plain.threads.erase("fork", dry_run=True)
+    assert (dry.forks, dry.shared_with) == (("second",), ("origin",))
     report = plain.threads.erase("fork")
-    assert report.shared_with == ("origin", "second")
+    assert (report.forks, report.shared_with) == (("second",), ("origin",))
     assert MARKER.encode() in _bytes(plain, "second")  # as it took it, and as is said
     assert {name: graph.get_state(at(name)).values for name in states} == states
     assert plain.check().ok
     # (the tombstone does not know from what it was forked; the other's entry knows it)
-    assert plain.threads.erase("fork").shared_with[-1] == "second"
+    assert plain.threads.erase("fork").forks == ("second",)
     plain.threads.erase("second")
     assert MARKER.encode() not in _bytes(plain, "origin")
     assert graph.get_state(at("origin")).values == states["origin"]
@@ -194,19 +195,27 @@ def test_threads_that_share_are_named(plain: Any) -> None:
     assert plain.check().ok
 
 
-async def test_a_family_is_erased_as_a_whole(saver: Any) -> None:
+async def test_forks_are_erased_with_their_origin(saver: Any) -> None:
     graph = _family(saver)
+    saver.threads.fork("origin", new_thread_id="sibling")
     _chat(saver, "other", turns=1)
-    kept = {place: one for place, one in everything(saver).items() if place[0] == "other"}
-    dry = saver.threads.erase("fork", family=True, dry_run=True)
-    report = await saver.threads.aerase("fork", family=True)
+    states = {n: graph.get_state(at(n)).values for n in ("origin", "sibling", "other")}
+    dry = saver.threads.erase("fork", forks=True, dry_run=True)
+    report = await saver.threads.aerase("fork", forks=True)
+    assert [one.thread for one in report.threads] == ["second", "fork"]
+    assert report.forks == ()
+    assert "origin" in report.shared_with
+    assert not {"other", "second", "fork"} & set(report.shared_with)
+    assert (dry.threads, dry.shared_with) == (report.threads, report.shared_with)
+    assert {n: graph.get_state(at(n)).values for n in states} == states
+    assert not any(saver.threads.get(n).state != "deleted" for n in ("fork", "second"))
+    assert saver.check().ok
+    dry = saver.threads.erase("origin", forks=True, dry_run=True)
+    report = saver.threads.erase("origin", forks=True)
     assert sum(one.bytes for one in dry.threads) == sum(one.bytes for one in report.threads)
-    assert _told(dry) == _told(report)
-    assert [one.thread for one in report.threads] == ["origin", "second", "fork"]
-    assert report.shared_with == ()
-    assert everything(saver) == kept
-    assert not any(_holds(saver, name) for name in ("origin", "fork", "second"))
-    assert graph.get_state(at("origin")).values == {}
+    assert [one.thread for one in report.threads] == ["sibling", "origin"]
+    assert (report.forks, report.shared_with) == ((), ())
+    assert not any(_holds(saver, name) for name in ("origin", "sibling", "fork", "second"))
 
 
 def test_of_sealed_segments_what_others_need_stays(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -288,9 +297,9 @@ class Dying:
         return request()
 
 
-@pytest.mark.parametrize("family", [False, True])
+@pytest.mark.parametrize("forks", [False, True])
 @pytest.mark.parametrize("after", [False, True])
-def test_cut_off_anywhere_it_is_completed(tmp_path: Path, *, family: bool, after: bool) -> None:
+def test_cut_off_anywhere_it_is_completed(tmp_path: Path, *, forks: bool, after: bool) -> None:
     for left in range(100):
         path = tmp_path / f"{left}" / "threads.db"
         path.parent.mkdir()
@@ -300,14 +309,15 @@ def test_cut_off_anywhere_it_is_completed(tmp_path: Path, *, family: bool, after
         saver.threads.fork("origin", new_thread_id="fork")
         graph.invoke({"said": [MARKER]}, at("fork"))
         shown = everything(saver)
-        kept = {p: one for p, one in shown.items() if p[0] == "origin" and not family}
+        kept = {p: one for p, one in shown.items() if p[0] == "origin" and not forks}
+        named = "origin" if forks else "fork"
         dying.left, dying.after = left, after
         try:
-            saver.threads.erase("fork", family=family)
+            saver.threads.erase(named, forks=forks)
         except Death:
             dying.left = -1
             again = fresh(saver)
-            again.threads.erase("fork", family=family)
+            again.threads.erase(named, forks=forks)
         else:
             assert left > 10
             dying.left = -1

@@ -25,7 +25,7 @@ class Erasing(Running):
         thread: str | None = None,
         *,
         metadata: Mapping[str, Any] | None = None,
-        family: bool = False,
+        forks: bool = False,
         rewrite: bool = False,
         dry_run: bool = False,
         progress: Progress | None = None,
@@ -39,8 +39,8 @@ class Erasing(Running):
         Args:
             thread: the name of one; or
             metadata: what all of them have, as `search` compares it. One of the two.
-            family: erase also the threads that share what these hold: those that they were forked
-                to or from, and theirs. Without it the report names them.
+            forks: erase also the threads that were forked from these, and theirs, which hold what
+                they took. Without it the report names them.
             rewrite: on PostgreSQL, write the tables anew (VACUUM FULL), which nobody can use
                 meanwhile. SQLite's file always is, while others go on reading.
             dry_run: change nothing, and tell what would go.
@@ -55,20 +55,20 @@ class Erasing(Running):
                 the time, or damaged: it is not removed, and those before it are.
             BackendError: the store failed; erase again.
         """
-        return plans.run(self._erase(thread, metadata, progress, family, rewrite, dry_run))
+        return plans.run(self._erase(thread, metadata, progress, forks, rewrite, dry_run))
 
     async def aerase(
         self,
         thread: str | None = None,
         *,
         metadata: Mapping[str, Any] | None = None,
-        family: bool = False,
+        forks: bool = False,
         rewrite: bool = False,
         dry_run: bool = False,
         progress: Progress | None = None,
     ) -> EraseReport:
         """See `erase`."""
-        plan = self._erase(thread, metadata, progress, family, rewrite, dry_run)
+        plan = self._erase(thread, metadata, progress, forks, rewrite, dry_run)
         return await plans.arun(plan)
 
     def _erase(
@@ -76,11 +76,11 @@ class Erasing(Running):
         thread: str | None,
         metadata: Mapping[str, Any] | None,
         progress: Progress | None,
-        family: bool,  # noqa: FBT001 - as the public methods have it
+        forks: bool,  # noqa: FBT001 - as the public methods have it
         rewrite: bool,  # noqa: FBT001 - as above
         dry_run: bool,  # noqa: FBT001 - as above
     ) -> Plan[EraseReport]:
-        for name, flag in (("family", family), ("rewrite", rewrite), ("dry_run", dry_run)):
+        for name, flag in (("forks", forks), ("rewrite", rewrite), ("dry_run", dry_run)):
             if type(flag) is not bool:
                 checks.refuse(name, flag, "Give True or False.")
         if (thread is None) == (metadata is None):
@@ -98,7 +98,7 @@ class Erasing(Running):
                 self._engine,
                 names,
                 progress or quiet,
-                family=family,
+                forks=forks,
                 rewrite=rewrite,
                 dry_run=dry_run,
             )

@@ -39,8 +39,9 @@ def erase(
             show_default=False,
         ),
     ] = None,
-    family: Annotated[
-        bool, typer.Option("--family", help="also forks and origins, which share what these hold")
+    forks: Annotated[
+        bool,
+        typer.Option("--forks", help="also what was forked from these, and holds what it took"),
     ] = False,
     rewrite: Annotated[
         bool,
@@ -64,13 +65,13 @@ def erase(
     given = None if metadata is None else spelled.metadata("--metadata", metadata)
     if dry_run:
         with reading(place) as saver:
-            report = saver.threads.erase(thread, metadata=given, family=family, dry_run=True)
+            report = saver.threads.erase(thread, metadata=given, forks=forks, dry_run=True)
     else:
         with writing(place) as saver:
             if not yes:
-                would = saver.threads.erase(thread, metadata=given, family=family, dry_run=True)
+                would = saver.threads.erase(thread, metadata=given, forks=forks, dry_run=True)
                 _ask(output, would, as_json=as_json)
-            report = _erased(saver, output, thread, metadata=given, family=family, rewrite=rewrite)
+            report = _erased(saver, output, thread, metadata=given, forks=forks, rewrite=rewrite)
     output.tell(report.as_json(), *_drawn(report))
     return 0 if report.ok else 1
 
@@ -113,8 +114,12 @@ def _drawn(report: EraseReport) -> list[Any]:
     what = "would be erased" if report.dry_run else "erased"
     total = size(sum([one.bytes for one in report.threads]))
     lines = [f"{len(rows)} threads {what}, {total} bytes"]
+    if report.forks:
+        lines.append(
+            f"forks hold what they took: {', '.join(report.forks)} (--forks erases them too)"
+        )
     if report.shared_with:
-        lines.append(f"shared with: {', '.join(report.shared_with)} (--family erases these too)")
+        lines.append(f"shared with, before they parted: {', '.join(report.shared_with)}")
     lines += [f"cleared: {one}" for one in report.cleared]
     lines += [f"remains: {one}" for one in report.remains]
     lines += [f"NOT CLEARED: {one}" for one in report.unfinished]

@@ -89,22 +89,33 @@ def is_known(thread: str) -> Operation[bool]:
     return entry is not None or bool(rows.generation or rows.deleted_at) or _holds_rows(rows)
 
 
-def relatives(thread: str) -> Operation[set[str]]:
-    """The threads that may hold what this one held: forks and origins, and theirs.
+def forks_of(threads: Sequence[str]) -> Operation[list[str]]:
+    """The threads that were forked from these, and from those: each behind its origin."""
+    found, ahead = list[str](), list(threads)
+    for name in ahead:
+        new = [one for one in (yield from _forks(name)) if one not in ahead]
+        ahead += new
+        found += new
+    return found
 
-    Also where the store copies what forks share, and of a thread that is a tombstone.
+
+def _forks(thread: str) -> Operation[list[str]]:
+    return _searched(ThreadQuery(origin=thread))
+
+
+def sharing_with(thread: str) -> Operation[set[str]]:
+    """The threads that share its segments, and those that it was forked from.
+
+    The second is what tells where the store copies what forks have in common.
     """
-    found, seen, ahead = set[str](), {thread}, [thread]
-    while ahead:
-        name = ahead.pop()
+    entry, rows = yield from _looked_at(thread)
+    found, seen = set(rows.family), {thread}
+    while entry is not None and entry.origin is not None and entry.origin[0] not in seen:
+        name = entry.origin[0]
+        seen.add(name)
         entry, rows = yield from _looked_at(name)
-        if name != thread and (_holds_rows(rows) or _is_there(entry)):
+        if _is_there(entry) or _holds_rows(rows):
             found.add(name)
-        near = {*rows.family, *(yield from _searched(ThreadQuery(origin=name)))}
-        if entry is not None and entry.origin is not None:
-            near.add(entry.origin[0])
-        ahead += sorted(near - seen)
-        seen |= near
     return found
 
 
@@ -160,7 +171,7 @@ def erase(
     if _is_there(entry) or not rows.deleted_at or _holds_rows(rows) or rows.family:
         yield from commit(DropThread(thread, engine.now()))
     # (Something may have been saved, or forked, between the two.)
-    yield from _sweep(engine, {*rows.family, *(yield from _searched(ThreadQuery(origin=thread)))})
+    yield from _sweep(engine, {*rows.family, *(yield from _forks(thread))})
     engine.working_set.forget(thread)
     return gone
 
