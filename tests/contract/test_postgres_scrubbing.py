@@ -6,6 +6,7 @@ import psycopg
 import pytest
 from engine_kit import Chain
 from postgres_server import server
+from psycopg_pool import AsyncConnectionPool
 
 from threadkeep import PostgresSaver, open_saver
 from threadkeep.backends.postgres import scrubbing
@@ -35,12 +36,20 @@ def store(own, marker, request):
     with open_saver(url, max_size=2, compression=PLAIN) as saver:
         saver.setup()
         for thread, said in (("x", marker), ("y", "else")):
-            chain = Chain(saver, thread)
-            for number in range(12):
-                chain.put(said=[f"{said} {n}" for n in range(number)], long=said * 500)
-                saver.put_writes(chain.at, [("said", said)], f"task {number}")
-            saver.threads.update(thread, metadata={"name": said})
+            fill(saver, thread, said)
         yield saver
+
+
+def fill(saver, thread, said):
+    chain = Chain(saver, thread)
+    for number in range(12):
+        chain.put(said=[f"{said} {n}" for n in range(number)], long=said * 500)
+        saver.put_writes(chain.at, [("said", said)], f"task {number}")
+    saver.threads.update(thread, metadata={"name": said})
+
+
+def schema_of(saver):
+    return saver._innermost._face._schema.strip('"')
 
 
 @pytest.fixture
@@ -77,6 +86,26 @@ async def test_the_same_awaited(store, marker, found):
     assert found() == []
 
 
+async def test_over_connections_that_can_only_be_awaited(own, store, found):
+    schema = schema_of(store)
+    how = {"kwargs": {"autocommit": True}, "min_size": 1, "max_size": 2, "open": False}
+    async with AsyncConnectionPool(own.url(), **how) as pool:
+        saver = PostgresSaver(pool, schema=schema)
+        report = await saver.threads.aerase("x", rewrite=True)
+        assert report.threads[0].checkpoints == 12
+        assert found() == []
+
+
+def test_partitions_are_written_anew_too(own, marker, found):
+    url = f"{own.url()}?schema=monthly&partition_by=month"
+    with open_saver(url, max_size=2, compression=PLAIN) as saver:
+        saver.setup()
+        fill(saver, "x", marker)
+        assert found()
+        assert saver.threads.erase("x", rewrite=True).ok
+        assert found() == []
+
+
 def test_without_it_the_report_says_what_vacuum_leaves(store, found):
     report = store.threads.erase("x")
     assert any("VACUUM FULL" in line for line in report.remains)
@@ -100,7 +129,7 @@ def test_an_older_transaction_is_an_error_that_names_it(own, store, found, monke
 
 
 def test_a_connection_that_is_not_in_autocommit(own, store, found):
-    schema = store._innermost._face._schema.strip('"')
+    schema = schema_of(store)
     with psycopg.connect(own.url()) as given, PostgresSaver(given, schema=schema) as saver:
         with pytest.raises(UnfinishedErasureError, match="autocommit"):
             saver.threads.erase("x", rewrite=True)
@@ -125,7 +154,7 @@ def test_a_prepared_transaction_is_one_too(own, store, found, monkeypatch):
 
 
 def test_a_role_that_may_not_is_told(own, store):
-    schema = store._innermost._face._schema.strip('"')
+    schema = schema_of(store)
     with psycopg.connect(own.url(), autocommit=True) as admin:
         admin.execute(f"CREATE ROLE app_{schema} LOGIN")
         admin.execute(f"GRANT USAGE ON SCHEMA {schema} TO app_{schema}")
