@@ -2,8 +2,8 @@
 
 Only the order of things lives here, and what is told of it. Invariants: rows go first, and the
 places that may hold copies of them after all are gone; each place is cleared whether or not rows
-were found, so that what was cut off is completed by doing it again; a place that could not be
-cleared is an error, which says what was done.
+were found, so that what was cut off is completed by doing it again; one thread, or place, that
+fails keeps the others from nothing, and is an error that says what was done.
 """
 
 from __future__ import annotations
@@ -17,7 +17,13 @@ from threadkeep.backends.scrubbed import Scrubbed
 from threadkeep.engine.operations import erasing
 from threadkeep.engine.operations.context import Engine
 from threadkeep.engine.operations.erasing import ErasedThread
-from threadkeep.errors import ThreadkeepError, ThreadNotFoundError, UnfinishedErasureError
+from threadkeep.errors import (
+    ConflictError,
+    CorruptionError,
+    ThreadkeepError,
+    ThreadNotFoundError,
+    UnfinishedErasureError,
+)
 from threadkeep.open_store import OpenStore
 from threadkeep.plans import Plan, either, on
 from threadkeep.transfer.portable import Progress
@@ -43,7 +49,8 @@ class EraseReport:
             from, and that one's forks. What it said itself is not among it.
         cleared: the places in which nothing is left of the threads.
         remains: what this cannot promise, each with what to do.
-        unfinished: why a place was not cleared, and what to do before it is tried again.
+        unfinished: why a thread was not removed or a place not cleared, and what to do before that
+            is tried again.
         dry_run: whether nothing was done.
     """
 
@@ -57,7 +64,7 @@ class EraseReport:
 
     @property
     def ok(self) -> bool:
-        """Whether every place was cleared."""
+        """Whether all is erased that was to be."""
         return not self.unfinished
 
     def as_json(self) -> dict[str, Any]:
@@ -132,22 +139,31 @@ def erase(
     for name in all_names:
         shared |= yield from on(beneath, erasing.sharing_with(name))
     shared -= {*found, *names}
-    done, rehearsal = [], erasing.Rehearsal() if dry_run else None
+    rehearsal = erasing.Rehearsal() if dry_run else None
+    done, failures = list[ErasedThread](), list[ThreadkeepError]()
     for number, name in enumerate(all_names, 1):
-        done.append((yield from on(beneath, erasing.erase(engine, name, rehearsal))))
+        try:
+            done.append((yield from on(beneath, erasing.erase(engine, name, rehearsal))))
+        except (ConflictError, CorruptionError) as error:  # (of this thread alone)
+            failures.append(error)
         progress("threads erased", number, len(all_names))
+    if failures and not done:
+        raise failures[0]
     left = () if forks else tuple(sorted(found))
     report = EraseReport(tuple(done), left, tuple(sorted(shared)), dry_run=dry_run)
     if dry_run:
-        return report
+        return replace(report, unfinished=_lines(failures))
     is_new = any(one.checkpoints or one.writes or one.segments for one in done)
     near = sorted({*names, *found, *shared}) if is_new else None
     asked = Asked(store, all_names, near, rewrite)
-    return (yield from _cleared(asked, report, progress))
+    return (yield from _cleared(asked, report, failures, progress))
 
 
-def _cleared(asked: Asked, report: EraseReport, progress: Progress) -> Plan[EraseReport]:
-    found, failures = Scrubbed(("rows, entries and labels",)), list[ThreadkeepError]()
+def _cleared(
+    asked: Asked, report: EraseReport, failures: list[ThreadkeepError], progress: Progress
+) -> Plan[EraseReport]:
+    """The report, once all places are cleared; the error where anything has failed."""
+    found = Scrubbed(("rows, entries and labels",))
     for number, place in enumerate(PLACES):
         progress("places cleared", number, len(PLACES))
         try:
@@ -155,16 +171,19 @@ def _cleared(asked: Asked, report: EraseReport, progress: Progress) -> Plan[Eras
         except ThreadkeepError as error:
             failures.append(error)
     progress("places cleared", len(PLACES), len(PLACES))
-    unfinished = tuple([" ".join(str(error).split()) for error in failures])
-    remains = (*found.remains, *ALWAYS)
+    unfinished, remains = _lines(failures), (*found.remains, *ALWAYS)
     report = replace(report, cleared=found.cleared, remains=remains, unfinished=unfinished)
     if failures:
         raise UnfinishedErasureError(
-            f"The threads are removed, but not yet all of their bytes: {'; '.join(unfinished)}",
+            f"Not every byte of the threads is gone yet: {'; '.join(unfinished)}",
             hint="Then erase again, in the same way: what was done is not done twice.",
             report=report,
         ) from failures[0]
     return report
+
+
+def _lines(failures: Sequence[ThreadkeepError]) -> tuple[str, ...]:
+    return tuple([" ".join(str(error).split()) for error in failures])
 
 
 def named(store: OpenStore, thread: str) -> Plan[list[str]]:

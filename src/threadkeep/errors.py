@@ -203,7 +203,7 @@ class DiskFullError(BackendError):
 
 
 class UnfinishedErasureError(BackendError):
-    """The threads are removed, but not yet all of their bytes.
+    """Not every byte of the threads is gone yet.
 
     `report` says what was done, and what was not.
     """

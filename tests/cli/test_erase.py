@@ -124,11 +124,11 @@ def test_a_place_that_is_not_cleared_is_told(capsys: pytest.CaptureFixture[str])
             run, env=environment, capture_output=True, text=True, timeout=SECONDS, check=False
         )
         assert (done.returncode, done.stderr) == (1, "")
-        assert "NOT CLEARED: " in done.stdout
+        assert "NOT DONE: " in done.stdout
         assert "beta" in done.stdout
         other.execute("ROLLBACK")
     assert main(["erase", "beta", "--yes"]) == 0
-    assert "NOT CLEARED" not in capsys.readouterr().out
+    assert "NOT DONE" not in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("answer", ["y", "n"])

@@ -253,7 +253,17 @@ def test_a_damaged_relative_is_told_before_anything_goes(tmp_path: Path) -> None
                 "UPDATE tk_checkpoints SET manifest = x'00' WHERE thread ="
                 " (SELECT number FROM tk_threads WHERE thread = 'second')"
             )
+        _chat(saver, "other", turns=1)
+        for name in ("fork", "other"):
+            saver.threads.update(name, metadata={"k": 1})
+        assert len(saver.threads.erase(metadata={"k": 1}, dry_run=True).unfinished) == 1
         before = saver.run(fetch(ReadThread("fork"))).checkpoints
+        with pytest.raises(UnfinishedErasureError, match="Repair the threads") as caught:
+            saver.threads.erase(metadata={"k": 1})
+        report = caught.value.report
+        assert report is not None
+        assert _told(report) == [("other", 3)]
+        assert "the SQLite file and its WAL, written anew" in report.cleared
         with pytest.raises(CorruptionError, match="Repair the threads"):
             saver.threads.erase("fork")
         assert saver.run(fetch(ReadThread("fork"))).checkpoints == before

@@ -49,10 +49,10 @@ class Erasing(Running):
         Raises:
             InvalidArgumentError: neither or both were given, or metadata that is empty.
             ThreadNotFoundError: there never was such a thread; nothing was done.
-            UnfinishedErasureError: the threads are removed, but a place was not cleared: its
-                `report` says what was done, its message what to do before erasing again.
-            ConflictError, CorruptionError: a thread shares segments with one that is written all
-                the time, or damaged: it is not removed, and those before it are.
+            UnfinishedErasureError: a place was not cleared, or a thread among several was not
+                removed: `report` says what was done, the message what to do before erasing again.
+            ConflictError, CorruptionError: it shares segments with a thread that is written all
+                the time, or damaged; no place was cleared.
             BackendError: the store failed; erase again.
         """
         return plans.run(self._erase(thread, metadata, progress, forks, rewrite, dry_run))

@@ -58,8 +58,8 @@ def erase(
 ) -> int:
     """Erase a thread, or all with some metadata: rows, caches, and bytes in the store's files.
 
-    Exit code 1: the threads are removed, but a place could not be cleared: do what it says, and
-    erase again.
+    Exit code 1: a place could not be cleared, or one of the threads not be removed: do what is
+    said, and erase again.
     """
     output, place = Output(as_json=as_json), url_of(url)
     given = None if metadata is None else spelled.metadata("--metadata", metadata)
@@ -122,5 +122,5 @@ def _drawn(report: EraseReport) -> list[Any]:
         lines.append(f"shared with, before they parted: {', '.join(report.shared_with)}")
     lines += [f"cleared: {one}" for one in report.cleared]
     lines += [f"remains: {one}" for one in report.remains]
-    lines += [f"NOT CLEARED: {one}" for one in report.unfinished]
+    lines += [f"NOT DONE: {one}" for one in report.unfinished]
     return [*([table(columns, rows)] if rows else []), *map(clean, lines)]
