@@ -296,15 +296,13 @@ def elements_stored(backend: Any, thread: str = "t") -> int:
 
 def rows_in_memory(saver: Saver) -> Any:
     """All threads of a saver in memory, as they are stored."""
-    backend: Any = saver._backend
-    while not isinstance(backend, MemoryBackend):
-        backend = backend._backend
+    backend: Any = saver._innermost
     return backend._threads
 
 
 def fresh(saver: Saver) -> Saver:
     """Another saver on the same backend, which remembers nothing."""
-    return Saver(saver._backend, conflicts=saver._engine.conflicts)
+    return Saver(saver._innermost, conflicts=saver._engine.conflicts)
 
 
 def memory_saver(**options: Any) -> Saver:

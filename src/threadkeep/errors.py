@@ -8,7 +8,10 @@ must read as one; `hint` is the second half: what to do. Errors carry the place
 
 from __future__ import annotations
 
-from typing import Self
+from typing import TYPE_CHECKING, Any, Self
+
+if TYPE_CHECKING:
+    from threadkeep.erasures import EraseReport
 
 
 class ThreadkeepError(Exception):
@@ -205,6 +208,21 @@ class ReadOnlyError(BackendError):
 
 class DiskFullError(BackendError):
     """There is no space left for the database."""
+
+
+class UnfinishedErasureError(BackendError):
+    """Not every byte of the threads is gone yet.
+
+    `report` says what was done, and what was not.
+    """
+
+    retryable = True
+
+    def __init__(
+        self, message: str = "", *, report: EraseReport | None = None, **place: Any
+    ) -> None:
+        super().__init__(message, **place)
+        self.report = report
 
 
 # -- between a backend and the engine: never reach a user ----------------------------

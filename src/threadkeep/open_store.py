@@ -20,10 +20,13 @@ from threadkeep.backends.base import (
     Backend,
     MigratingAsyncBackend,
     MigratingBackend,
+    ScrubbingAsyncBackend,
+    ScrubbingBackend,
 )
 from threadkeep.backends.caching import AsyncCached, Cache, Cached, cached
 from threadkeep.backends.grouping import GroupCommit, grouped
 from threadkeep.backends.open import open_hot
+from threadkeep.backends.scrubbed import Scrubbed
 from threadkeep.engine.calls import Operation
 from threadkeep.engine.working_set import WorkingSet
 from threadkeep.relaxed import Relaxed, relaxed
@@ -95,6 +98,7 @@ class OpenStore(Runs):
     ) -> None:
         is_async = drive.is_async(backend)
         is_relaxed = group_commit is not None and group_commit.ack == "relaxed"
+        self._innermost = backend
         self._front: Cached | AsyncCached | None = None
         if cache is not None or hot is not None:
             hots = None if hot is None else open_hot(hot)
@@ -213,3 +217,38 @@ class OpenStore(Runs):
             await front.clear(thread)
         elif self._front is not None:
             await drive.in_thread(partial(self.clear_cache, thread))
+
+    # -- what files hold of what was removed ---------------------------------------------
+
+    def scrub(self, *, rewrite: bool) -> Scrubbed:
+        """Leave nothing of removed rows in the store's files. See `ScrubbingBackend.scrub`."""
+        # (no layer in front holds anything that files are made of: it is the store's alone)
+        backend = drive.blocking(self._innermost)
+        if isinstance(backend, ScrubbingBackend):
+            return backend.scrub(rewrite=rewrite)
+        return _unknown(backend)
+
+    async def ascrub(self, *, rewrite: bool) -> Scrubbed:
+        """See `scrub`."""
+        native = drive.awaited(self._innermost)
+        if native is None:
+            return await drive.in_thread(partial(self.scrub, rewrite=rewrite))
+        if isinstance(native, ScrubbingAsyncBackend):
+            return await native.scrub(rewrite=rewrite)
+        return _unknown(native)
+
+    def scrub_hot(self) -> Scrubbed:
+        """The same of the files of the `hot` store, if there is one."""
+        if isinstance(self._front, Cached):
+            return self._front.scrub_hot()
+        return Scrubbed()
+
+    async def ascrub_hot(self) -> Scrubbed:
+        """See `scrub_hot`."""
+        front = self._front.asynchronous if isinstance(self._front, Cached) else self._front
+        return Scrubbed() if front is None else await front.scrub_hot()
+
+
+def _unknown(backend: object) -> Scrubbed:
+    name = type(backend).__name__
+    return Scrubbed(remains=(f"{name} does not say what its files hold of removed rows.",))

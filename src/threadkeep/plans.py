@@ -81,13 +81,30 @@ class _Aside:
         return self.call()
 
     async def arun(self) -> Any:
-        """Do it in a worker thread; a caller that is cancelled waits until it is done."""
-        task = asyncio.ensure_future(drive.in_thread(self.call))
-        try:
-            return await asyncio.shield(task)
-        except asyncio.CancelledError:
-            await asyncio.wait([task])
-            raise
+        """Do it in a worker thread."""
+        return await _to_its_end(drive.in_thread(self.call))
+
+
+@dataclass(frozen=True, slots=True)
+class _Either:
+    waiting: Callable[[], Any]
+    awaiting: Callable[[], Awaitable[Any]]
+
+    def run(self) -> Any:
+        return self.waiting()
+
+    async def arun(self) -> Any:
+        return await _to_its_end(self.awaiting())
+
+
+async def _to_its_end(work: Awaitable[T]) -> T:
+    """What it returns; a caller that is cancelled waits until it is done."""
+    task = asyncio.ensure_future(work)
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        await asyncio.wait([task])
+        raise
 
 
 def on(store: Store, operation: Operation[T]) -> Plan[T]:
@@ -105,6 +122,12 @@ def together(store: Store, operations: Iterable[Operation[T]]) -> Plan[list[T] |
 def aside(call: Callable[[], T]) -> Plan[T]:
     """Do what blocks, beside the event loop: with a file, or with another program's database."""
     result: T = yield _Aside(call)
+    return result
+
+
+def either(waiting: Callable[[], T], awaiting: Callable[[], Awaitable[T]]) -> Plan[T]:
+    """Call what there is in both ways: the one where the plan waits, the other where it awaits."""
+    result: T = yield _Either(waiting, awaiting)
     return result
 
 

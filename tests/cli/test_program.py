@@ -36,6 +36,7 @@ SUCCEEDS = {
     "create": "create new --tag a --metadata n=1 --ttl 30d --url threads.db",
     "delete": "delete alpha beta --yes --url threads.db",
     "diff": "diff alpha --other beta --url threads.db",
+    "erase": "erase alpha --yes --url threads.db",
     "export": "export alpha beta new.tkb --url threads.db",
     "fork": "fork alpha --as new --url threads.db",
     "gc": "gc threads.db --keep-last 1",

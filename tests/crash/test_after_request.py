@@ -186,6 +186,10 @@ def delete_thread(saver: Saver, scene: Scene) -> None:
     saver.delete_thread("t")
 
 
+def erase(saver: Saver, scene: Scene) -> None:
+    saver.threads.erase("t")
+
+
 def lose(saver: Saver, scene: Scene) -> None:
     """A run that is overtaken: its put is refused, and its writes are swept."""
     try:
@@ -213,6 +217,7 @@ OPERATIONS = [
     collect_threads,
     copy_thread,
     delete_thread,
+    erase,
     lose,
     read,
 ]

@@ -13,6 +13,7 @@ from langgraph.graph import START, StateGraph
 from langgraph.types import Command, interrupt
 
 from threadkeep import GroupCommit, Retention, open_saver
+from threadkeep.engine.operations import registration
 from threadkeep.errors import (
     CorruptionError,
     InvalidArgumentError,
@@ -360,6 +361,38 @@ def test_a_backup_keeps_what_says_where_it_is(ours: Any, tmp_path: Path, cold: P
         other.threads.import_(tmp_path / "t.tkb")
         assert shown(other) == before
         assert state_of(other) == "active"
+
+
+def test_erasing_leaves_nothing_there(saver: Any, cold: Path) -> None:
+    for thread, text in (("t", "marker-one"), ("u", "other")):
+        say(saver, text, thread)
+        saver.threads.update(thread, metadata={"user": text})
+        saver.threads.archive(thread)
+    folder = next(file.parent for file in archives(cold) if file.stem in str(_entry(saver, "t")))
+    (folder / "left.tkb").write_bytes(b"marker-one")  # as by a crash
+    (would,) = saver.threads.erase(metadata={"user": "marker-one"}, dry_run=True).threads
+    assert would.archived_bytes > 0
+    assert len(archives(cold)) == 3
+    report = saver.threads.erase(metadata={"user": "marker-one"})
+    assert report.threads == (would,)
+    assert "archives in the cold store" in report.cleared
+    (rest,) = archives(cold)
+    assert rest.stem in str(_entry(saver, "u"))
+    assert (state_of(saver), state_of(saver, "u")) == ("deleted", "archived")
+
+
+def _entry(saver: Any, thread: str) -> Any:
+    return saver.run(registration.read(thread))
+
+
+def test_what_cannot_be_reached_is_not_erased(tmp_path: Path, cold: Path) -> None:
+    with open_backend("sqlite", tmp_path, cold=cold.as_uri()) as saver:
+        say(saver, "one")
+        saver.threads.archive("t")
+    with open_backend("sqlite", tmp_path) as saver:
+        with pytest.raises(ThreadArchivedError, match="Nothing was erased"):
+            saver.threads.erase("t")
+        assert state_of(saver) == "archived"
 
 
 # -- what is refused -------------------------------------------------------------------

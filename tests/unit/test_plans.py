@@ -12,7 +12,7 @@ from engine_kit import memory_saver
 from threadkeep import plans
 from threadkeep.engine.operations import bundling
 from threadkeep.errors import BackendError
-from threadkeep.plans import aside, on, together
+from threadkeep.plans import aside, either, on, together
 
 
 def names(saver: Any, where: list[Any]) -> Any:
@@ -28,6 +28,32 @@ async def test_steps_in_either_way() -> None:
     assert await plans.arun(names(saver, where)) == ([], [[], []])
     assert where[0] is threading.current_thread()
     assert where[1] is not threading.current_thread()
+
+
+async def awaited() -> str:
+    return f"awaited in {asyncio.current_task() is not None}"
+
+
+async def test_what_there_is_in_both_ways_is_called_in_one() -> None:
+    assert plans.run(either(lambda: "waited", awaited)) == "waited"
+    assert await plans.arun(either(lambda: "waited", awaited)) == "awaited in True"
+
+
+async def test_a_cancelled_plan_waits_for_what_it_awaits() -> None:
+    begun, go, seen = asyncio.Event(), asyncio.Event(), []
+
+    async def slow() -> None:
+        begun.set()
+        await go.wait()
+        seen.append("done")
+
+    running = asyncio.ensure_future(plans.arun(either(lambda: None, slow)))
+    await begun.wait()
+    running.cancel()
+    asyncio.get_running_loop().call_soon(go.set)
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    assert seen == ["done"]
 
 
 def failing() -> Any:

@@ -18,6 +18,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Protocol, runtime_checkable
 
+from threadkeep.backends.scrubbed import Scrubbed
 from threadkeep.engine.model import Change, Read
 from threadkeep.errors import ThreadkeepError
 
@@ -129,3 +130,29 @@ class IdentifiedAsyncBackend(AsyncBackend, Protocol):
 
     async def identity(self) -> str:
         """See `IdentifiedBackend.identity`."""
+
+
+@runtime_checkable
+class ScrubbingBackend(Backend, Protocol):
+    """A store that can see to it that its files hold no bytes of what was removed."""
+
+    def scrub(self, *, rewrite: bool) -> Scrubbed:
+        """Leave nothing of removed rows in the store's files, whenever they were removed.
+
+        Others may use the store meanwhile. Idempotent; harmless where it is cut off.
+
+        Args:
+            rewrite: also where it keeps others from using the store while it lasts.
+
+        Raises:
+            LockedError: what others are doing keeps it from that: the hint says what.
+            ReadOnlyError, DiskFullError, BackendError: it could not be done.
+        """
+
+
+@runtime_checkable
+class ScrubbingAsyncBackend(AsyncBackend, Protocol):
+    """The same of a store with a native async driver."""
+
+    async def scrub(self, *, rewrite: bool) -> Scrubbed:
+        """See `ScrubbingBackend.scrub`."""

@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import pytest
 
-from threadkeep.backends.base import GroupingAsyncBackend
+from threadkeep.backends.base import GroupingAsyncBackend, ScrubbingAsyncBackend
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine, Sequence
 
     from threadkeep.backends.base import AsyncBackend
+    from threadkeep.backends.scrubbed import Scrubbed
     from threadkeep.engine.model import Change, Read
     from threadkeep.errors import ThreadkeepError
 
@@ -50,6 +51,12 @@ class Blocking:
         if not isinstance(self._backend, GroupingAsyncBackend):
             pytest.skip("this backend has no commit_many")
         return self._run(self._backend.commit_many(changes))
+
+    def scrub(self, *, rewrite: bool) -> Scrubbed:
+        """See `ScrubbingBackend.scrub`, where the backend has it."""
+        if not isinstance(self._backend, ScrubbingAsyncBackend):
+            pytest.skip("this backend has no scrub")
+        return self._run(self._backend.scrub(rewrite=rewrite))
 
     def close(self) -> None:
         """See `Backend.close`. The loop goes on, so that later calls can be refused."""

@@ -13,6 +13,7 @@ from threadkeep.testing.groups import GroupContract
 from threadkeep.testing.reads import ReadContract
 from threadkeep.testing.registry import RegistryContract
 from threadkeep.testing.scans import ScanContract
+from threadkeep.testing.scrubs import ScrubContract
 from threadkeep.testing.segments import SegmentContract
 from threadkeep.testing.threads import ThreadContract
 
@@ -27,6 +28,7 @@ class BackendContract(
     RegistryContract,
     ForkContract,
     GroupContract,
+    ScrubContract,
     ConcurrencyContract,
 ):
     """Every promise that a backend makes. Implement `new_backend`, and `reopen` if durable."""

@@ -7,12 +7,15 @@ same operation serves it.
 
 from threadkeep.differences import Change, ChannelDiff, DiffSide, StateDiff, TextEdit
 from threadkeep.engine.labels import Mark
+from threadkeep.engine.operations.erasing import ErasedThread
 from threadkeep.engine.operations.merging import Merge, MergeConflict
+from threadkeep.erasures import EraseReport
 from threadkeep.repairs import RepairedThread, RepairReport
 from threadkeep.threads.adopting import Adopting
 from threadkeep.threads.archiving import Archiving
 from threadkeep.threads.branches import BranchCheckpoint, Branches, Branching
 from threadkeep.threads.diff import Comparing
+from threadkeep.threads.erasing import Erasing
 from threadkeep.threads.exchanging import Exchanging
 from threadkeep.threads.forks import Forks
 from threadkeep.threads.info import ThreadInfo, ThreadPage
@@ -34,6 +37,8 @@ __all__ = [
     "ChannelVersion",
     "Collected",
     "DiffSide",
+    "EraseReport",
+    "ErasedThread",
     "Exported",
     "GcReport",
     "Imported",
@@ -63,5 +68,6 @@ class Threads(
     Adopting,
     Syncing,
     Repairing,
+    Erasing,
 ):
     """The threads of a store; each method has an `a` twin that is awaited."""

@@ -74,6 +74,7 @@ def test_what_is_alive_of_a_span(given: Any, start: int) -> None:
     assert [p for span in found for p in range(span.start, span.stop)] == sorted(inside)
     info = SegmentInfo(7, start, 10, 100)
     assert shortening._dies(info, {7: covered}) == (len(inside) < 5)
+    assert shortening._dies(info, {7: covered}, wholly=True) == (len(inside) < 10)
 
 
 # -- whatever was written ----------------------------------------------------------------

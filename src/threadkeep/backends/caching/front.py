@@ -26,6 +26,7 @@ from threadkeep.backends.caching.hot import Hot, HotStore
 from threadkeep.backends.caching.kept import Fresh, Kept
 from threadkeep.backends.caching.shelf import Cache
 from threadkeep.backends.logs import Log, add, between, missing
+from threadkeep.backends.scrubbed import Scrubbed
 from threadkeep.backends.straight import Straight, StraightGrouping, finish
 from threadkeep.engine.model import Batch, Change, Read, ReadSegments, Segment
 from threadkeep.errors import InvalidArgumentError, ThreadkeepError
@@ -103,6 +104,10 @@ class AsyncCached:
         if self._hot is not None:
             await self._hot.clear(thread)
 
+    async def scrub_hot(self) -> Scrubbed:
+        """Leave nothing in the files of the hot store, if there is one. Raises as it does."""
+        return Scrubbed() if self._hot is None else await self._hot.scrub()
+
     async def close(self) -> None:
         """See `AsyncBackend.close`."""
         await self._backend.close()
@@ -160,6 +165,10 @@ class Cached:
     def clear(self, thread: str | None = None) -> None:
         """Keep nothing of a thread, or of any."""
         finish(self._face.clear(thread))
+
+    def scrub_hot(self) -> Scrubbed:
+        """See `AsyncCached.scrub_hot`."""
+        return finish(self._face.scrub_hot())
 
     def close(self) -> None:
         """See `Backend.close`."""

@@ -15,8 +15,9 @@ from dataclasses import replace
 from typing import Any, Protocol
 from zlib import crc32
 
-from threadkeep.backends.base import AsyncBackend
+from threadkeep.backends.base import ScrubbingAsyncBackend
 from threadkeep.backends.caching.kept import Fresh
+from threadkeep.backends.scrubbed import Scrubbed
 from threadkeep.engine.model import Batch, DropThread, ReadSegments, Segment, Span
 from threadkeep.errors import SegmentTakenError, ThreadkeepError
 
@@ -27,7 +28,7 @@ _MARK = Span(_MARK_LOG, 0, 1)
 _log = logging.getLogger("threadkeep")
 
 
-class HotStore(AsyncBackend, Protocol):
+class HotStore(ScrubbingAsyncBackend, Protocol):
     """A store that can be emptied."""
 
     async def clear(self, beginning: str) -> None:
@@ -114,6 +115,14 @@ class Hot:
             await self._store.clear(name)
         else:
             await self._store.commit(DropThread(name, 0))
+
+    async def scrub(self) -> Scrubbed:
+        """Leave nothing in its files of what it has let go. Raises as it does."""
+        found = await self._store.scrub(rewrite=False)
+        return Scrubbed(
+            tuple([f"the hot store: {one}" for one in found.cleared]),
+            tuple([f"The hot store: {one}" for one in found.remains]),
+        )
 
     async def close(self) -> None:
         """Close its connections."""

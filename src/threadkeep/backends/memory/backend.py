@@ -1,6 +1,6 @@
 """The memory backend itself: one lock around the rows.
 
-Only the protocol's three methods live here. Invariant: every read and every change
+Only the protocols' methods live here. Invariant: every read and every change
 happens under the lock, as a whole.
 """
 
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from threadkeep import process_forks
 from threadkeep.backends.memory.changes import carry_out
 from threadkeep.backends.memory.reads import reply
+from threadkeep.backends.scrubbed import Scrubbed
 from threadkeep.errors import ClosedError, ThreadkeepError
 
 if TYPE_CHECKING:
@@ -58,6 +59,11 @@ class MemoryBackend:
         except ThreadkeepError as error:
             return error
         return None
+
+    def scrub(self, *, rewrite: bool) -> Scrubbed:
+        """There are no files. See `ScrubbingBackend.scrub`."""
+        del rewrite
+        return Scrubbed()
 
     def close(self) -> None:
         """Let go of every row. Idempotent."""

@@ -16,10 +16,11 @@ from functools import partial
 from typing import Any, TypeVar
 
 from psycopg import AsyncConnection, Connection
+from psycopg.errors import Diagnostic
 from psycopg_pool import AsyncConnectionPool, ConnectionPool
 
 from threadkeep.backends.grouping import Lanes
-from threadkeep.backends.postgres import changes, migrations, partitions, reads
+from threadkeep.backends.postgres import changes, migrations, partitions, reads, scrubbing
 from threadkeep.backends.postgres.exchange import NEWEST_STATE, ONE_STATE, Message
 from threadkeep.backends.postgres.failures import (
     DRIVER_ERRORS,
@@ -39,6 +40,7 @@ from threadkeep.backends.postgres.pools import (
 from threadkeep.backends.postgres.refusals import refusal
 from threadkeep.backends.postgres.settings import Settings, settings_of
 from threadkeep.backends.postgres.statement import Rows, Statement
+from threadkeep.backends.scrubbed import Scrubbed
 from threadkeep.backends.straight import BlockingFace, finish
 from threadkeep.backends.trying import again
 from threadkeep.engine.model import Change, CopyThread, Read, ReadThread
@@ -154,6 +156,32 @@ class AsyncPostgresBackend:
             ((row,),) = await self._answered([asked], ONE_STATE)
         return "-".join(map(str, row))
 
+    async def scrub(self, *, rewrite: bool) -> Scrubbed:
+        """VACUUM the schema's tables, or write them anew. See `ScrubbingBackend.scrub`.
+
+        Needs the rights of the tables' owner; a connection that was given must be in autocommit.
+        """
+        server = scrubbing.Server(self._said, self._source.pause)
+        with self._named():
+            return await self._tried(lambda: scrubbing.scrub(server, rewrite=rewrite))
+
+    async def _said(self, statement: Statement) -> tuple[Rows, Sequence[str]]:
+        """The rows of a statement that is sent by itself, and what the server warned of."""
+        warnings: list[str] = []
+
+        def note(told: Diagnostic) -> None:
+            if told.severity_nonlocalized == "WARNING":
+                warnings.append(str(told.message_primary))
+
+        async with self._source.lend() as conn:
+            conn.add_notice_handler(note)
+            try:
+                message = Message([self._ready(statement)], NEWEST_STATE)
+                (rows,) = await self._source.send(conn, message)
+            finally:
+                conn.remove_notice_handler(note)
+        return rows, warnings
+
     async def close(self) -> None:
         """Close all connections of ours; later calls raise `ClosedError`. Idempotent."""
         await self._source.close()
@@ -234,6 +262,10 @@ class PostgresBackend(BlockingFace[AsyncPostgresBackend]):
     def migrate(self) -> None:
         """See `AsyncPostgresBackend.migrate`."""
         finish(self._face.migrate())
+
+    def scrub(self, *, rewrite: bool) -> Scrubbed:
+        """See `AsyncPostgresBackend.scrub`."""
+        return finish(self._face.scrub(rewrite=rewrite))
 
     def identity(self) -> str:
         """See `AsyncPostgresBackend.identity`."""

@@ -20,6 +20,7 @@ import redis.asyncio.cluster
 import redis.cluster
 
 from threadkeep.backends.given import refuse, without
+from threadkeep.backends.redis import scrubbing
 from threadkeep.backends.redis.changes import batch_arguments, drop_arguments, fork_arguments
 from threadkeep.backends.redis.clients import (
     GivenAsyncClient,
@@ -37,7 +38,8 @@ from threadkeep.backends.redis.registry import afterwards, beforehand
 from threadkeep.backends.redis.scripts import Call, Word, call, reading, writing
 from threadkeep.backends.redis.settings import Settings, refuse_decoding
 from threadkeep.backends.redis.spanning import answer
-from threadkeep.backends.straight import BlockingFace
+from threadkeep.backends.scrubbed import Scrubbed
+from threadkeep.backends.straight import BlockingFace, finish
 from threadkeep.backends.trying import again
 from threadkeep.engine.model import (
     Batch,
@@ -322,6 +324,14 @@ class AsyncRedisBackend:
                 if not cursor:
                     return
 
+    async def scrub(self, *, rewrite: bool) -> Scrubbed:
+        """Have the server's files written anew. See `ScrubbingBackend.scrub`."""
+        del rewrite  # (nobody is kept out meanwhile)
+        source = self._source
+        server = scrubbing.Server(self._sent, source.pause, source.is_cluster)
+        with self._named():
+            return await scrubbing.scrub(server)
+
     async def close(self) -> None:
         """Close all connections of ours; later calls raise `ClosedError`. Idempotent."""
         await self._source.close()
@@ -393,6 +403,10 @@ class RedisBackend(BlockingFace[AsyncRedisBackend]):
         else:
             given = GivenClient(_checked(server, _BLOCKING))
             super().__init__(AsyncRedisBackend(given, Settings("", **options)), None, None)
+
+    def scrub(self, *, rewrite: bool) -> Scrubbed:
+        """See `AsyncRedisBackend.scrub`."""
+        return finish(self._face.scrub(rewrite=rewrite))
 
 
 def _faces(

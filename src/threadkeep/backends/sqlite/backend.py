@@ -1,6 +1,6 @@
 """The SQLite backend itself: a location, its connections and the queue of commits.
 
-Only the protocol's three methods and what the constructor accepts live here.
+Only the protocols' methods and what the constructor accepts live here.
 Invariant: nothing of the driver, neither rows nor errors, leaves this package.
 """
 
@@ -15,11 +15,13 @@ from threadkeep.backends.sqlite.failures import DRIVER_ERRORS, mapped
 from threadkeep.backends.sqlite.opening import Location
 from threadkeep.backends.sqlite.places import path_of
 from threadkeep.backends.sqlite.reads import reply
+from threadkeep.backends.sqlite.scrubbing import scrub
 from threadkeep.errors import InvalidArgumentError, ThreadkeepError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from threadkeep.backends.scrubbed import Scrubbed
     from threadkeep.backends.sqlite.places import Database
     from threadkeep.engine.model import Change, Read
 
@@ -91,6 +93,11 @@ class SqliteBackend:
     def commit_many(self, changes: Sequence[Change]) -> list[ThreadkeepError | None]:
         """Carry out several changes in one transaction. See `GroupingBackend.commit_many`."""
         return self._queue.commit_many(changes)
+
+    def scrub(self, *, rewrite: bool) -> Scrubbed:
+        """Write the file anew, in either case. See `ScrubbingBackend.scrub`."""
+        del rewrite  # (readers go on meanwhile, and writers wait: nobody is kept out)
+        return scrub(self._connections)
 
     def close(self) -> None:
         """Close all connections; a read under way may end first. Idempotent."""

@@ -65,6 +65,11 @@ class Connections:
         return self._location.path
 
     @property
+    def busy_timeout(self) -> float:
+        """Seconds to wait for others."""
+        return self._location.busy_timeout
+
+    @property
     def in_memory(self) -> bool:
         """Whether the database lives in this process's memory."""
         return self._location.in_memory

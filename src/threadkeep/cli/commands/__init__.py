@@ -12,6 +12,7 @@ from threadkeep.cli.commands import copy as copy
 from threadkeep.cli.commands import create as create
 from threadkeep.cli.commands import delete as delete
 from threadkeep.cli.commands import diff as diff
+from threadkeep.cli.commands import erase as erase
 from threadkeep.cli.commands import export as export
 from threadkeep.cli.commands import fork as fork
 from threadkeep.cli.commands import gc as gc

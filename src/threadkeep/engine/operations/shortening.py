@@ -25,7 +25,9 @@ Used: TypeAlias = Mapping[int, Sequence[Span]]  # by log, in order and apart
 _ROW = 64  # bytes that a segment takes beside its data, about
 
 
-def shortened(engine: Engine, rows: ThreadRows, batch: Batch, used: Used) -> Operation[Batch]:
+def shortened(
+    engine: Engine, rows: ThreadRows, batch: Batch, used: Used, *, wholly: bool = False
+) -> Operation[Batch]:
     """The batch, which also writes anew each segment of which less than half is used.
 
     Args:
@@ -33,12 +35,14 @@ def shortened(engine: Engine, rows: ThreadRows, batch: Batch, used: Used) -> Ope
         rows: the thread as it was read.
         batch: what removes the segments that are not used at all.
         used: the positions that are referred to once the batch is committed.
+        wholly: not to save space, but so that nothing stays that is not used.
 
     Raises:
         StaleThreadError: segments were removed since the rows were read.
     """
     gone = set(batch.drop_segments)
-    dead = [s for s in rows.segments if (s.log, s.start, s.count) not in gone and _dies(s, used)]
+    stay = [s for s in rows.segments if (s.log, s.start, s.count) not in gone]
+    dead = [s for s in stay if _dies(s, used, wholly=wholly)]
     spans = covering([span_of(place) for place in dead])
     found = yield from fetch_segments(batch.thread, spans, rows.generation)
     by_place = {(s.log, s.start, s.count): s for s in found}
@@ -49,7 +53,7 @@ def shortened(engine: Engine, rows: ThreadRows, batch: Batch, used: Used) -> Ope
             raise StaleThreadError(thread=batch.thread)
         parts = _parts(segment, _alive(span_of(place), used), engine.compression)
         gained = place.size - sum([len(part.data) for part in parts])
-        if gained > _ROW * (len(parts) - 1):
+        if wholly or gained > _ROW * (len(parts) - 1):
             old.append((place.log, place.start, place.count))
             new += parts
             less += gained
@@ -63,8 +67,8 @@ def shortened(engine: Engine, rows: ThreadRows, batch: Batch, used: Used) -> Ope
     )
 
 
-def _dies(place: SegmentInfo, used: Used) -> bool:
-    return 2 * length(_alive(span_of(place), used)) < place.count
+def _dies(place: SegmentInfo, used: Used, *, wholly: bool = False) -> bool:
+    return (1 if wholly else 2) * length(_alive(span_of(place), used)) < place.count
 
 
 def _alive(span: Span, used: Used) -> list[Span]:

@@ -1,0 +1,129 @@
+"""`threadkeep erase`: threads, so that no byte of them is left in the store.
+
+Invariant: what this cannot promise is always told.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+import typer
+
+from threadkeep.cli import spelled
+from threadkeep.cli.app import Panel, command
+from threadkeep.cli.completion import thread_ids
+from threadkeep.cli.drawing import size, table, text
+from threadkeep.cli.parameters import AsJson, Cold, Url
+from threadkeep.cli.stores import reading, url_of, writing
+from threadkeep.cli.terminal import Output, clean
+from threadkeep.errors import InvalidArgumentError, UnfinishedErasureError
+from threadkeep.saver import Saver
+from threadkeep.threads import ErasedThread, EraseReport
+
+
+@command(Panel.CHANGE, "threadkeep erase --metadata user_id=u1 --dry-run --url threads.db")
+def erase(  # noqa: PLR0913 - they are given by name
+    thread: Annotated[
+        str | None,
+        typer.Argument(help="the thread's id", autocompletion=thread_ids),
+    ] = None,
+    *,
+    metadata: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--metadata",
+            metavar="KEY=VALUE",
+            help="all threads that have this; VALUE is JSON or else text; may be repeated",
+        ),
+    ] = None,
+    forks: Annotated[
+        bool,
+        typer.Option("--forks", help="also what was forked from these, and holds what it took"),
+    ] = False,
+    rewrite: Annotated[
+        bool,
+        typer.Option(
+            "--rewrite", help="PostgreSQL: write the tables anew; nobody can use them meanwhile"
+        ),
+    ] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="do not ask")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="only tell what would be erased")
+    ] = False,
+    cold: Cold = None,
+    url: Url = None,
+    as_json: AsJson = False,
+) -> int:
+    """Erase a thread, or all with some metadata: rows, caches, and bytes in the store's files.
+
+    Exit code 1: a place could not be cleared, or one of the threads not be removed: do what is
+    said, and erase again.
+    """
+    output, place = Output(as_json=as_json), url_of(url)
+    given = None if metadata is None else spelled.metadata("--metadata", metadata)
+    if dry_run:
+        with reading(place) as saver:
+            report = saver.threads.erase(thread, metadata=given, forks=forks, dry_run=True)
+    else:
+        with writing(place, cold) as saver:
+            if not yes:
+                would = saver.threads.erase(thread, metadata=given, forks=forks, dry_run=True)
+                _ask(output, would, as_json=as_json)
+            report = _erased(saver, output, thread, metadata=given, forks=forks, rewrite=rewrite)
+    output.tell(report.as_json(), *_drawn(report))
+    return 0 if report.ok else 1
+
+
+def _erased(saver: Saver, output: Output, thread: str | None, **options: Any) -> EraseReport:
+    """The report, also where a place was not cleared."""
+    with output.progress() as told:
+        try:
+            return saver.threads.erase(thread, progress=told, **options)
+        except UnfinishedErasureError as error:
+            if error.report is None:
+                raise
+            return error.report
+
+
+def _ask(output: Output, would: EraseReport, *, as_json: bool) -> None:
+    """Ask whoever sits there.
+
+    Raises:
+        InvalidArgumentError: nobody does, or the answer is no.
+    """
+    if as_json or not (sys.stdin.isatty() and sys.stderr.isatty()):
+        raise InvalidArgumentError(
+            "Nothing was erased: nobody is there to be asked.",
+            hint="Give --yes to erase without a question, or --dry-run to see what would go.",
+        )
+    for one in _drawn(would):
+        output.note(one)
+    if not typer.confirm(f"Erase {len(would.threads)} threads for good?", err=True):
+        raise InvalidArgumentError("Nothing was erased.")
+
+
+def _row(one: ErasedThread, *, archived: bool) -> Sequence[Any]:
+    counts = [one.checkpoints, one.writes, one.segments, one.bytes]
+    return [text(one.thread), *map(size, counts + ([one.archived_bytes] if archived else []))]
+
+
+def _drawn(report: EraseReport) -> list[Any]:
+    archived = any(one.archived_bytes for one in report.threads)
+    rows = [_row(one, archived=archived) for one in report.threads]
+    columns = ["thread", "checkpoints>", "writes>", "segments>", "bytes>"]
+    columns += ["archived>"] if archived else []
+    what = "would be erased" if report.dry_run else "erased"
+    total = size(sum([one.bytes for one in report.threads]))
+    lines = [f"{len(rows)} threads {what}, {total} bytes"]
+    if report.forks:
+        lines.append(
+            f"forks hold what they took: {', '.join(report.forks)} (--forks erases them too)"
+        )
+    if report.shared_with:
+        lines.append(f"shared with, before they parted: {', '.join(report.shared_with)}")
+    lines += [f"cleared: {one}" for one in report.cleared]
+    lines += [f"remains: {one}" for one in report.remains]
+    lines += [f"NOT DONE: {one}" for one in report.unfinished]
+    return [*([table(columns, rows)] if rows else []), *map(clean, lines)]

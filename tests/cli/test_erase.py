@@ -1,0 +1,146 @@
+"""`threadkeep erase`: what goes and what remains, told before and after."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import sqlite3
+import subprocess
+from pathlib import Path
+
+import pytest
+from cli_kit import SECONDS, command, threadkeep
+from engine_kit import Chain
+
+from threadkeep import SqliteSaver
+from threadkeep.__main__ import main
+from threadkeep.codec.frame import Compression
+
+STORE = "threads.db"
+MARKER = "marker-94ab1c7730"
+
+
+@pytest.fixture(autouse=True)
+def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two threads of u1, of which one has a fork, and one of u2."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("TK_URL", STORE)
+    monkeypatch.delenv("TK_CONFIG", raising=False)
+    with SqliteSaver(STORE, compression=Compression(level=0)) as saver:
+        for name, user in (("alpha", "u1"), ("beta", "u1"), ("gamma", "u2")):
+            chain = Chain(saver, name)
+            for number in range(3):
+                chain.put(text=f"{number} {MARKER if user == 'u1' else 'else'}" * 40)
+            saver.threads.update(name, metadata={"user_id": user, "n": 1})
+        saver.threads.fork("alpha", new_thread_id="fork")
+        saver.threads.update("fork", metadata={"user_id": "u3"})
+
+
+def holds() -> list[str]:
+    """The files in which the marker stands."""
+    return [file.name for file in Path().iterdir() if MARKER.encode() in file.read_bytes()]
+
+
+def names() -> list[str]:
+    with SqliteSaver(STORE) as saver:
+        return [one.id for one in saver.threads.scan()]
+
+
+def test_before_and_after() -> None:
+    before = Path(STORE).read_bytes()
+    words = ("erase", "--metadata", "user_id=u1", "--metadata", "n=1")
+    code, lines, errors = threadkeep(*words, "--dry-run")
+    assert (code, errors) == (0, [])
+    assert lines[0].split() == ["thread", "checkpoints", "writes", "segments", "bytes"]
+    assert [line.split()[:2] for line in lines[1:3]] == [["alpha", "3"], ["beta", "3"]]
+    assert lines[3].startswith("2 threads would be erased, ")
+    assert lines[4:] == ["forks hold what they took: fork (--forks erases them too)"]
+    assert Path(STORE).read_bytes() == before
+    code, done, errors = threadkeep(*words, "--forks", "--yes")
+    assert (code, errors) == (0, [])
+    assert [line.split()[0] for line in done[1:4]] == ["fork", "alpha", "beta"]
+    assert done[4].startswith("3 threads erased, ")
+    assert "cleared: the SQLite file and its WAL, written anew" in done
+    assert sum(line.startswith("remains: ") for line in done) >= 4
+    assert (names(), holds()) == (["gamma"], [])
+
+
+def test_what_it_was_forked_from_is_told() -> None:
+    code, lines, _ = threadkeep("erase", "fork", "--forks", "--yes")
+    assert code == 0
+    assert "shared with, before they parted: alpha" in lines
+    assert names() == ["alpha", "beta", "gamma"]
+
+
+def test_json_is_the_report(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["erase", "beta", "--yes", "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["ok"]
+    assert not told["dry_run"]
+    assert [(one["thread"], one["checkpoints"]) for one in told["threads"]] == [("beta", 3)]
+    assert (told["forks"], told["shared_with"], told["unfinished"]) == ([], [], [])
+    assert told["cleared"]
+    assert told["remains"]
+    assert main(["erase", "beta", "--yes", "--json"]) == 0  # (once more: nothing is wrong)
+    assert json.loads(capsys.readouterr().out)["threads"][0]["checkpoints"] == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        ("erase", 2, "not said"),
+        ("erase alpha --metadata a=1 --yes", 2, "said twice"),
+        ("erase --metadata user_id --yes", 2, "KEY=VALUE"),
+        ("erase absent --yes", 1, "no such thread"),
+        ("erase alpha", 2, "nobody is there to be asked"),
+        ("erase alpha --json", 2, "nobody is there to be asked"),
+    ],
+)
+def test_what_cannot_be_done(
+    words: str, code: int, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(words.split()) == code
+    told = capsys.readouterr()
+    assert told.out == ""
+    assert said in told.err
+    assert names() == ["alpha", "beta", "fork", "gamma"]
+
+
+def test_a_place_that_is_not_cleared_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    with SqliteSaver(STORE) as saver, sqlite3.connect(STORE, isolation_level=None) as other:
+        other.execute("BEGIN")
+        other.execute("SELECT count(*) FROM checkpoints").fetchone()
+        saver.threads.tag("gamma", "new")  # (else the old state is the present one)
+        environment = {**os.environ, "PYTHONPATH": os.environ.get("PYTHONPATH", "")}
+        program = (
+            "import sys\nfrom threadkeep.cli.commands import erase\n"
+            "from threadkeep import SqliteSaver\nfrom threadkeep.__main__ import main\n"
+            "erase.writing = lambda place, cold: SqliteSaver(place, busy_timeout=0.05)\n"
+            "sys.exit(main(['erase', 'beta', '--yes']))"
+        )
+        run = [command()[0], "-c", program]
+        done = subprocess.run(
+            run, env=environment, capture_output=True, text=True, timeout=SECONDS, check=False
+        )
+        assert (done.returncode, done.stderr) == (1, "")
+        assert "NOT DONE: " in done.stdout
+        assert "beta" in done.stdout
+        other.execute("ROLLBACK")
+    assert main(["erase", "beta", "--yes"]) == 0
+    assert "NOT DONE" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("answer", ["y", "n"])
+def test_at_a_terminal_it_asks(answer: str) -> None:
+    ours, its = pty.openpty()
+    process = subprocess.Popen(
+        command("erase", "beta"), stdin=its, stdout=subprocess.PIPE, stderr=its, text=True
+    )
+    os.close(its)
+    os.write(ours, f"{answer}\n".encode())
+    out, _ = process.communicate(timeout=SECONDS)
+    os.close(ours)
+    assert process.returncode == (0 if answer == "y" else 2)
+    assert ("1 threads erased" in out) == (answer == "y")
+    assert ("beta" in names()) == (answer == "n")

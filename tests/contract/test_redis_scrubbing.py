@@ -1,0 +1,124 @@
+"""What Redis' files hold of threads that were erased."""
+
+import os
+
+import pytest
+from engine_kit import Chain
+from postgres_kit import empty_schema, url
+from redis_servers import Server, cluster
+
+from threadkeep import open_saver
+from threadkeep.backends.redis import scrubbing
+from threadkeep.codec.frame import Compression
+from threadkeep.errors import UnfinishedErasureError
+
+MARKER = "marker-2b96d5c071"
+PLAIN = Compression(level=0)
+
+
+def fill(saver, thread="x", said=MARKER):
+    chain = Chain(saver, thread)
+    for number in range(10):
+        chain.put(said=[f"{said} {n}" for n in range(number)], long=said * 100)
+        saver.put_writes(chain.at, [("said", said)], f"task {number}")
+    saver.threads.update(thread, metadata={"name": said})
+
+
+def remnants(server):
+    files = [file for file in server.folder.rglob("*") if file.is_file()]
+    return [file.name for file in files if MARKER.encode() in file.read_bytes()]
+
+
+FILES = ("--appendonly", "yes", "--rdbcompression", "no", "--auto-aof-rewrite-percentage", "0")
+
+
+@pytest.mark.parametrize("which", ["locked", "newer"])
+async def test_files_are_written_anew(which):
+    """Since version 7 the append-only file is several, in a folder."""
+    program = os.environ.get("TK_TEST_REDIS_NEW_BIN", "") if which == "newer" else ""
+    if which == "newer" and not program:
+        pytest.skip("no newer Redis: see scripts/services")
+    with (
+        Server(*FILES, program=program) as server,
+        open_saver(server.url, compression=PLAIN) as saver,
+    ):
+        server.admin.config_set("save", "3600 1000000")
+        for thread, said in (("x", MARKER), ("y", "else"), ("z", MARKER)):
+            fill(saver, thread, said)
+        server.admin.save()
+        assert len(remnants(server)) >= 2
+        saver.threads.erase("x")
+        assert remnants(server)  # z is there
+        report = await saver.threads.aerase(metadata={"name": MARKER})
+        await saver.aclose()
+        assert [one.thread for one in report.threads] == ["z"]
+        assert remnants(server) == []
+        assert "Redis' append-only file, written anew" in report.cleared
+        assert "Redis' snapshot, written anew" in report.cleared
+
+
+def test_a_server_without_files_is_told_of():
+    with Server() as server, open_saver(server.url) as saver:
+        fill(saver)
+        report = saver.threads.erase("x")
+        assert report.cleared[-1] == "the server's memory"
+        assert any("saved by hand" in line for line in report.remains)
+        assert remnants(server) == []
+
+
+def test_a_user_who_may_not_is_told_what_to_call():
+    with Server(*FILES) as server:
+        server.admin.acl_setuser(
+            "agent",
+            enabled=True,
+            passwords=["+secret"],
+            keys=["tk:*"],
+            categories=["+@all", "-@dangerous"],
+            commands=["+restore"],
+        )
+        url = f"redis://agent:secret@127.0.0.1:{server.port}/0"
+        with open_saver(url, compression=PLAIN) as saver:
+            fill(saver)
+            report = saver.threads.erase("x")
+            assert any("BGREWRITEAOF" in line and "may not" in line for line in report.remains)
+            assert remnants(server)
+
+
+def test_a_file_that_cannot_be_written_is_an_error(monkeypatch):
+    monkeypatch.setattr(scrubbing, "_PATIENCE", 0.2)
+    slow = ("--rdb-key-save-delay", "1000000")
+    with Server(*FILES, *slow) as server, open_saver(server.url, compression=PLAIN) as saver:
+        fill(saver)
+        with pytest.raises(UnfinishedErasureError, match="BGREWRITEAOF"):
+            saver.threads.erase("x")
+        assert saver.threads.get("x").state == "deleted"
+
+
+def test_the_nodes_of_a_cluster_are_left_to_whoever_runs_them():
+    with open_saver(cluster().url, prefix="erased") as saver:
+        fill(saver)
+        report = saver.threads.erase("x")
+        assert any("on each" in line for line in report.remains)
+        assert saver.get_tuple({"configurable": {"thread_id": "x"}}) is None
+
+
+def test_a_hot_store_with_files():
+    with Server(*FILES) as server:
+        place = f"{url()}?schema={empty_schema()}"
+        with open_saver(place, hot=server.url, compression=PLAIN, max_size=2) as saver:
+            fill(saver)
+            assert remnants(server)
+            report = saver.threads.erase("x")
+            assert remnants(server) == []
+            assert any(line.startswith("the hot store: ") for line in report.cleared)
+            fill(saver, "z")
+            server.kill()
+            with pytest.raises(UnfinishedErasureError) as caught:
+                saver.threads.erase(metadata={"name": MARKER})
+            assert len(caught.value.report.unfinished) == 1
+            assert saver.threads.get("z").state == "deleted"
+            server.start()
+            assert remnants(server)
+            # (who searches for what is deleted finds nothing, and yet it is cleared)
+            assert saver.threads.erase(metadata={"name": MARKER}).threads == ()
+            assert remnants(server) == []
