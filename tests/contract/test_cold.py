@@ -58,6 +58,7 @@ def test_objects_come_back_as_they_were(url: str) -> None:
         store.put(key, data)
         assert ColdStore(url).get(key) == data
     assert sorted(store.keys("a")) == ["a/1.tkb", "a/2.tkb"]
+    assert store.keys("a", older_than=3600) == []
     store.put("b/1.tkb", b"again")
     assert store.get("b/1.tkb") == b"again"
 
@@ -81,6 +82,7 @@ def test_a_thread_lies_there(url: str) -> None:
         saver.threads.archive("t")
         assert len(ColdStore(url).keys("threads")) == 1
         assert saver.get_tuple(place) == before  # type: ignore[arg-type] # as above
+        saver.delete_thread("t")
         assert ColdStore(url).keys("threads") == []
 
 

@@ -16,6 +16,9 @@ from typing import Any, NamedTuple
 MOST_BYTES = 1000
 """Of one label: what every store's index takes."""
 
+ARCHIVE = "archive"
+"""The kind of the record of where a thread is archived; see `operations.archiving`."""
+
 MOST = 200
 """Labels of one thread."""
 
@@ -58,6 +61,11 @@ def record(labels: Iterable[str], kind: str) -> Any:
     """The record of this kind; None if there is none."""
     beginning = of_kind(kind)
     return next((json.loads(label)[kind] for label in labels if label.startswith(beginning)), None)
+
+
+def without_record(labels: Iterable[str], kind: str) -> tuple[str, ...]:
+    """The labels but for the record of this kind."""
+    return tuple([label for label in labels if not label.startswith(of_kind(kind))])
 
 
 def is_record(label: str) -> bool:

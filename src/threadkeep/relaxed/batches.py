@@ -21,6 +21,7 @@ from threadkeep.backends.base import Backend, GroupingBackend
 from threadkeep.engine.model import (
     Batch,
     Change,
+    DropThread,
     ForkThread,
     Read,
     ReadCheckpoint,
@@ -157,10 +158,7 @@ class Batches:
             self._gone.pop(key, None)
         if batch.generation is None:
             return batch
-        known = self._names.meant(batch.thread, batch.generation)
-        if known is None:
-            raise StaleThreadError(thread=batch.thread)
-        return batch._replace(generation=known)
+        return batch._replace(generation=self._known(batch.thread, batch.generation))
 
     def lost(self, thread: str, items: Sequence[Batch], *, deleted: bool) -> None:
         """See `Storing.lost`."""
@@ -245,11 +243,21 @@ class Batches:
         if isinstance(change, Batch):
             change = self.admitted(change)
         elif isinstance(change, ForkThread):
-            known = self._names.meant(change.source, change.generation)
-            if known is None:
-                raise StaleThreadError(thread=change.source)
-            change = replace(change, generation=known)
+            change = replace(change, generation=self._known(change.source, change.generation))
+        elif isinstance(change, DropThread) and change.generation is not None:
+            change = replace(change, generation=self._known(change.thread, change.generation))
         self.directly(change, threads)
+
+    def _known(self, thread: str, name: int) -> int:
+        """What the store knows a generation by.
+
+        Raises:
+            StaleThreadError: it has passed.
+        """
+        known = self._names.meant(thread, name)
+        if known is None:
+            raise StaleThreadError(thread=thread)
+        return known
 
     def directly(self, change: Change, threads: Collection[str]) -> None:
         """The same of a change that names the store's own generations."""

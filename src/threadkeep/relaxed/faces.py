@@ -195,7 +195,9 @@ def relaxed(backend: Backend | AsyncBackend, how: GroupCommit) -> Relaxed:
 
 
 def _dropped(change: Change) -> list[str]:
-    return [change.thread] if isinstance(change, DropThread) else []
+    # (one that expects something expects what waits, too)
+    is_free = isinstance(change, DropThread) and change.generation is None and not change.fences
+    return [change.thread] if is_free else []
 
 
 def _concerned(backend: Backend, change: Change) -> set[str]:

@@ -1,7 +1,7 @@
 """What lies in the cold store: a bundle for each archived thread.
 
 Pure functions. Invariants: an archive holds one thread, with its checkpoints' digests; its key
-begins with what its thread's name alone decides, and is never used twice.
+is never used twice.
 """
 
 from __future__ import annotations
@@ -13,18 +13,18 @@ from io import BytesIO
 
 from threadkeep.bundles import BundleWriter, read_bundle
 from threadkeep.engine.operations import digest
-from threadkeep.engine.operations.archiving import Archive, folder_of
+from threadkeep.engine.operations.archiving import Archive
 from threadkeep.engine.operations.bundling import WholeThread
 from threadkeep.errors import CorruptionError
 
 
-def new_key(thread: str) -> str:
-    """A key that no archive has."""
-    return f"{folder_of(thread)}{secrets.token_hex(8)}.tkb"
-
-
-def packed(whole: WholeThread, key: str, state: str) -> tuple[bytes, Archive]:
+def packed(whole: WholeThread, announced: Archive, state: str) -> tuple[bytes, Archive]:
     """A thread as an archive's bytes, and what its entry is to say of them.
+
+    Args:
+        whole: the thread.
+        announced: what the entry says already.
+        state: the thread's own, which it has again when it is back.
 
     Raises:
         CorruptionError: the thread is damaged.
@@ -34,9 +34,9 @@ def packed(whole: WholeThread, key: str, state: str) -> tuple[bytes, Archive]:
     bundle = BundleWriter(file)
     bundle.add(replace(whole, digests=tuple(digest.of_checkpoints(whole).values())))
     bundle.end()
-    data = file.getvalue()
-    count = len(whole.checkpoints)
-    return data, Archive(key, state, hashlib.sha256(data).hexdigest(), len(data), count)
+    data, name = file.getvalue(), f"{secrets.token_hex(8)}.tkb"
+    sha256 = hashlib.sha256(data).hexdigest()
+    return data, Archive(announced.folder, name, state, sha256, len(data))
 
 
 def unpacked(thread: str, data: bytes, archive: Archive) -> WholeThread:

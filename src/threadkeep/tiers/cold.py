@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
@@ -81,10 +81,19 @@ class ColdStore:
         with self._named(key), suppress(FileNotFoundError):
             self._store.delete(key)
 
-    def keys(self, folder: str) -> list[str]:
-        """The keys of all objects in a folder. Raises as `put`."""
+    def keys(self, folder: str, *, older_than: float = 0) -> list[str]:
+        """The keys of all objects in a folder, written longer ago than so many seconds.
+
+        Raises as `put`.
+        """
+        before = datetime.now(UTC) - timedelta(seconds=older_than) if older_than else None
         with self._named(folder):
-            return [found["path"] for page in self._store.list(folder) for found in page]
+            return [
+                found["path"]
+                for page in self._store.list(folder)
+                for found in page
+                if before is None or found["last_modified"] < before
+            ]
 
     def _settle(self, key: str) -> None:
         """Wait until a new object is on the disk, if it is a file: obstore does not."""

@@ -2,7 +2,7 @@
 
 Only what is looked at, and when, lives here. Invariants: a thread that is in the store costs
 nothing more; whoever reads one that is archived sees it whole, or an error that says why not;
-an archive goes only when its thread is back, or is to be gone.
+an archive goes only when its thread is gone.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from threadkeep.backends.base import (
 from threadkeep.backends.straight import Straight, StraightGrouping, finish
 from threadkeep.engine.entries import Entry, ReadEntry
 from threadkeep.engine.model import (
+    Batch,
     Change,
     CopyThread,
     DropThread,
@@ -35,16 +36,20 @@ from threadkeep.engine.model import (
     ReadPath,
     ReadThread,
     ScanCheckpoints,
+    ThreadState,
 )
 from threadkeep.engine.operations.archiving import (
     Archive,
     archive_of,
     is_archived,
-    let_go,
+    is_at,
     reopen,
 )
 from threadkeep.engine.operations.bundling import WholeThread
+from threadkeep.engine.operations.context import ATTEMPTS
 from threadkeep.errors import (
+    BackendError,
+    ConflictError,
     CorruptionError,
     ReadOnlyError,
     ThreadArchivedError,
@@ -77,28 +82,39 @@ class AsyncTiered:
     async def fetch(self, reads: Sequence[Read]) -> list[Any]:
         """See `AsyncBackend.fetch`."""
         replies = await self._backend.fetch(reads)
-        names = set(_missed(reads, replies))
-        if names and await self._brought_back(sorted(names)):
-            replies = await self._backend.fetch(reads)
-        return replies
+        names = sorted(set(_missed(reads, replies)))
+        return replies if not names else await self._looked_for(reads, names)
 
-    async def commit(self, change: Change) -> None:
-        """See `AsyncBackend.commit`."""
-        await self._prepare(change)
-        await self._backend.commit(change)
+    async def _looked_for(self, reads: Sequence[Read], names: Sequence[str]) -> list[Any]:
+        """The replies, of one state in which none of these threads is archived.
 
-    async def _brought_back(self, names: Sequence[str]) -> bool:
-        """Bring back those of the threads that are archived; whether there were any."""
-        archived = [entry for entry in await self._entries(names) if is_archived(entry)]
-        for entry in archived:
-            await self._bring_back(entry)
-        return bool(archived)
+        A thread that is neither archived before the reads, nor changes its generation while they
+        are answered, was not archived meanwhile: to leave and to come back both raise that.
+        """
+        heads: list[Read] = [ReadCheckpoint(name, "") for name in names]
+        entries: list[Read] = [ReadEntry(name) for name in names]
+        for _ in range(ATTEMPTS):
+            found, count = await self._backend.fetch([*heads, *entries, *reads]), len(names)
+            archived = [entry for entry in found[count : 2 * count] if is_archived(entry)]
+            for entry in archived:
+                await self._bring_back(entry)
+            if archived:
+                continue
+            after = await self._backend.fetch(heads)  # (of one fetch, some stores answer in parts)
+            if _generations(found[:count]) == _generations(after):
+                return found[2 * count :]
+        raise ConflictError(
+            "This thread is being archived whenever it is read.",
+            hint="Try again later.",
+            thread=names[0],
+        )
 
     async def _entries(self, names: Sequence[str]) -> list[Entry]:
         found = await self._backend.fetch([ReadEntry(name) for name in names])
         return [entry for entry in found if entry is not None]
 
     async def _bring_back(self, entry: Entry) -> None:
+        """Bring a thread back, if nobody else has done so meanwhile."""
         archive, thread = archive_of(entry), entry.thread
         if self._cold is None or archive is None:
             raise ThreadArchivedError(
@@ -107,50 +123,72 @@ class AsyncTiered:
         try:
             whole = await self._aside(partial(_read, self._cold, thread, archive))
         except CorruptionError:
-            if [archive_of(now) for now in await self._entries([thread])] == [archive]:
+            if [is_at(now, archive.key) for now in await self._entries([thread])] == [True]:
                 raise
-            return  # another process has brought it back meanwhile
+            return
         try:
-            is_back = await drive.arun(reopen(whole, archive, _now()), self._backend)
+            await drive.arun(reopen(whole, archive, time.time_ns() // 1000), self._backend)
         except ReadOnlyError as error:
             raise ThreadArchivedError(
                 "The thread is archived, and the store is open for reading only.",
                 hint=f"Bring it back: threadkeep restore --thread {thread!r}",
                 thread=thread,
             ) from error
-        if is_back:
-            await self._forget(self._cold, thread, archive)
 
-    async def _forget(self, cold: ColdStore, thread: str, archive: Archive) -> None:
-        """Remove an archive whose thread is back. What fails is done with the next archive."""
-        try:
-            await self._aside(partial(cold.delete, archive.key))
-            await drive.arun(let_go(thread, archive, _now()), self._backend)
-        except ThreadkeepError as error:
-            _log.warning("an archive that is not needed could not be removed: %s", error)
+    # -- changes ---------------------------------------------------------------------
 
-    async def _prepare(self, change: Change) -> None:
-        """Do what must be done before a change can be right."""
-        if isinstance(change, DropThread) and change.entry is None:
-            await self._drop_archive(change.thread)
-        elif isinstance(change, CopyThread | ForkThread):
-            entries = await self._entries([change.source, change.target])
-            archived = {entry.thread: entry for entry in entries if is_archived(entry)}
-            if change.target in archived:
-                raise ThreadExistsError("The target is archived.", thread=change.target)
-            if change.source in archived:
-                await self._bring_back(archived[change.source])
+    async def commit(self, change: Change) -> None:
+        """See `AsyncBackend.commit`."""
+        if isinstance(change, CopyThread):
+            await self._copy(change)
+        elif isinstance(change, DropThread) and change.entry is None:
+            keys = await self._keys(change.thread)
+            await self._backend.commit(change)
+            if self._cold is not None:
+                await self._remove(self._cold, change.thread, keys)
+        else:
+            await self._check_target(change)
+            await self._backend.commit(change)
 
-    async def _drop_archive(self, thread: str) -> None:
-        """Remove the archive of a thread that is to go, if it has one."""
+    async def _copy(self, change: CopyThread) -> None:
+        """Copy a thread, which may be archived: now, or while it is copied."""
+        await self._check_target(change)
+        for _ in range(ATTEMPTS):
+            await self._backend.commit(change)
+            source, copy = await self._backend.fetch(
+                [ReadEntry(change.source), ReadThread(change.target, stub=True)]
+            )
+            if copy.checkpoints or not is_archived(source):
+                return
+            await self._bring_back(source)
+
+    async def _check_target(self, change: Change) -> None:
+        if isinstance(change, CopyThread | ForkThread) and any(
+            map(is_archived, await self._entries([change.target]))
+        ):
+            raise ThreadExistsError("The target is archived.", thread=change.target)
+
+    async def _keys(self, thread: str) -> list[str]:
+        """The archives of a thread that is to go, as far as they are there by now."""
         for entry in await self._entries([thread]):
             archive = archive_of(entry)
             if archive is not None and self._cold is not None:
-                await self._aside(partial(self._cold.delete, archive.key))
-            elif archive is not None:
-                _log.warning(
-                    "%r goes; its archive stays in the cold store: %s", thread, archive.key
-                )
+                return list(await self._aside(partial(self._cold.keys, archive.folder)))
+            if archive is not None:
+                _log.warning("a thread goes; its archives stay in %s", archive.folder)
+        return []
+
+    async def _remove(self, cold: ColdStore, thread: str, keys: Sequence[str]) -> None:
+        """Remove the archives of a thread that is gone."""
+        for key in keys:
+            try:
+                await self._aside(partial(cold.delete, key))
+            except ThreadkeepError as error:
+                raise BackendError(
+                    f"The thread is deleted, but its archive is not: {error.message}",
+                    hint="When the cold store can be reached: saver.threads.erase(thread).",
+                    thread=thread,
+                ) from error
 
     async def close(self) -> None:
         """See `AsyncBackend.close`."""
@@ -166,9 +204,8 @@ def _read(cold: ColdStore, thread: str, archive: Archive) -> WholeThread:
     return unpacked(thread, cold.get(archive.key), archive)
 
 
-def _now() -> int:
-    """Microseconds since 1970."""
-    return time.time_ns() // 1000
+def _generations(states: Sequence[ThreadState]) -> list[int]:
+    return [state.generation for state in states]
 
 
 def _missed(reads: Sequence[Read], replies: Sequence[Any]) -> Iterator[str]:
@@ -185,9 +222,10 @@ def _missed(reads: Sequence[Read], replies: Sequence[Any]) -> Iterator[str]:
                 is_whole = not read.skip and not read.stub
                 if is_whole and not reply.checkpoints and reply.generation:
                     yield read.thread
-            case ReadPath() | ScanCheckpoints():
-                if not reply and read.thread is not None:
-                    yield read.thread
+            case ReadPath() if not reply:
+                yield read.thread
+            case ScanCheckpoints() if not reply and read.thread is not None and read.after is None:
+                yield read.thread
 
 
 class AsyncTieredGroups(AsyncTiered):
@@ -196,16 +234,27 @@ class AsyncTieredGroups(AsyncTiered):
     _backend: GroupingAsyncBackend
 
     async def commit_many(self, changes: Sequence[Change]) -> list[ThreadkeepError | None]:
-        """See `GroupingAsyncBackend.commit_many`."""
-        refused: dict[int, ThreadkeepError] = {}
-        for at, change in enumerate(changes):
-            try:
-                await self._prepare(change)
-            except ThreadExistsError as error:
-                refused[at] = error
-        admitted = [change for at, change in enumerate(changes) if at not in refused]
-        results = iter(await self._backend.commit_many(admitted))
-        return [refused[at] if at in refused else next(results) for at in range(len(changes))]
+        """See `GroupingAsyncBackend.commit_many`. What is not a batch goes by itself."""
+        results: list[ThreadkeepError | None] = []
+        group: list[Change] = []
+        for change in changes:
+            if isinstance(change, Batch):
+                group.append(change)
+                continue
+            results += await self._grouped(group)
+            results.append(await self._alone(change))
+            group = []
+        return results + await self._grouped(group)
+
+    async def _grouped(self, changes: Sequence[Change]) -> list[ThreadkeepError | None]:
+        return await self._backend.commit_many(changes) if changes else []
+
+    async def _alone(self, change: Change) -> ThreadkeepError | None:
+        try:
+            await self.commit(change)
+        except ThreadkeepError as error:
+            return error
+        return None
 
 
 class Tiered:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import NamedTuple, cast
 
 from threadkeep.engine import labels, registry
@@ -35,22 +34,27 @@ from threadkeep.errors import (
     ThreadNotFoundError,
 )
 
-RECORD = "archive"
+RECORD = labels.ARCHIVE
 
 
 class Archive(NamedTuple):
     """What the entry says of a thread's archive.
 
-    `key` names the object. `sha256` is the digest of its bytes in hex, `size` their number;
-    both are of nothing until the object is known to be there. `state` is the thread's own, which
-    it has again when it is back.
+    `folder` is where all archives of this thread are that this store has made, `name` that of the
+    newest in it; `sha256` is the digest of its bytes in hex, `size` their number: of nothing before
+    the first. `state` is the thread's own, which it has again when it is back.
     """
 
-    key: str
-    state: str
+    folder: str
+    name: str = ""
+    state: str = ""
     sha256: str = ""
     size: int = 0
-    checkpoints: int = 0
+
+    @property
+    def key(self) -> str:
+        """The newest one's name in the cold store."""
+        return self.folder + self.name
 
 
 def archive_of(entry: Entry | None) -> Archive | None:
@@ -64,7 +68,7 @@ def archive_of(entry: Entry | None) -> Archive | None:
         return None
     try:
         archive = Archive(*found)
-        return archive if archive.key.startswith(folder_of(entry.thread)) else None
+        return archive if archive.folder.startswith(folder_of(entry.thread)) else None
     except (TypeError, AttributeError) as error:
         raise CorruptionError(
             "Where a thread is archived cannot be read.", thread=entry.thread
@@ -72,7 +76,7 @@ def archive_of(entry: Entry | None) -> Archive | None:
 
 
 def folder_of(thread: str) -> str:
-    """Where all archives of a thread are. A name may be anything; a key may not."""
+    """Where archives of threads of this name are. It may be anything; a key may not."""
     return f"threads/{hashlib.sha256(thread.encode()).hexdigest()[:40]}/"
 
 
@@ -89,34 +93,36 @@ def is_at(entry: Entry, key: str) -> bool:
 
 def naming(entry: Entry, archive: Archive | None) -> Entry:
     """The entry, which names this archive and no other."""
-    others = [label for label in entry.labels if not label.startswith(labels.of_kind(RECORD))]
+    others = labels.without_record(entry.labels, RECORD)
     if archive is not None:
-        others.append(labels.of_record(RECORD, list(archive)))
+        others = (*others, labels.of_record(RECORD, list(archive)))
     return entry._replace(labels=tuple(sorted(others)))
 
 
 # -- into an archive -----------------------------------------------------------------
 
 
-def announce(engine: Engine, thread: str, key: str) -> Operation[str | None]:
-    """Let the entry name the archive that there will be; the key of an earlier one of no use.
+def announce(engine: Engine, thread: str, token: str) -> Operation[Archive]:
+    """What the entry says of the thread's archives; with this token, if it says nothing yet.
+
+    The entry names the folder before anything is in it, as long as the thread lives, and this
+    store alone uses it: another store's thread of the same name has another token.
 
     Raises:
-        ThreadNotFoundError: there is no such thread, or it holds nothing.
-        StateError: it is archived already.
+        ThreadNotFoundError: there is no such thread.
+        StateError: it holds nothing, or is archived already.
         ConflictError: others change it all the time.
     """
-    before: list[str | None] = [None]
 
     def how(entry: Entry) -> Entry:
         if not allows(Cause.ARCHIVE, entry.state):
             raise StateError(f"A thread that is {entry.state} cannot be archived.", thread=thread)
-        left = archive_of(entry)
-        before[0] = None if left is None else left.key
-        return naming(entry, Archive(key, entry.state))
+        if archive_of(entry) is not None:
+            return entry
+        return naming(entry, Archive(f"{folder_of(thread)}{token}/"))
 
-    yield from registration.change(engine, thread, how)
-    return before[0]
+    entry = yield from registration.change(engine, thread, how)
+    return cast("Archive", archive_of(entry))
 
 
 class Taken(NamedTuple):
@@ -133,6 +139,7 @@ def take(thread: str) -> Operation[Taken]:
 
     Raises:
         ThreadNotFoundError: it holds no checkpoints.
+        StateError: it was archived meanwhile.
         ConflictError: segments were removed at every try.
         CorruptionError: it is damaged.
     """
@@ -141,12 +148,12 @@ def take(thread: str) -> Operation[Taken]:
     if state.rows.family:
         replies = yield Fetch([ReadThread(name, stub=True) for name in state.rows.family])
         family = cast("list[ThreadRows]", replies)
+    if is_archived(state.entry):
+        raise StateError("Somebody else has archived this thread.", thread=thread)
     if state.entry is None or not state.whole.checkpoints:
         raise ThreadNotFoundError(thread=thread)
-    # (what names the archive has no place in it)
-    whole = replace(state.whole, entry=naming(state.whole.entry or state.entry, None))
     fence = nothing_new((state.rows, *family))
-    return Taken(whole, state.entry, state.rows.generation, fence)
+    return Taken(state.whole, state.entry, state.rows.generation, fence)
 
 
 def close(engine: Engine, taken: Taken, archive: Archive) -> Operation[Entry]:
@@ -167,11 +174,11 @@ def close(engine: Engine, taken: Taken, archive: Archive) -> Operation[Entry]:
 # -- and back ------------------------------------------------------------------------
 
 
-def reopen(whole: WholeThread, archive: Archive, now: int) -> Operation[bool]:
-    """Put back the rows of a thread that is archived there; False if it is not, or not any more.
+def reopen(whole: WholeThread, archive: Archive, now: int) -> Operation[None]:
+    """Put back the rows of a thread, if it is archived there.
 
     Segments come first, where nobody sees them; then all rows at once, with the state that the
-    thread had.
+    thread had. The entry goes on to name the archive.
 
     Raises:
         ConflictError: others change it all the time.
@@ -179,14 +186,14 @@ def reopen(whole: WholeThread, archive: Archive, now: int) -> Operation[bool]:
     for _ in range(ATTEMPTS):
         entry = yield from registration.read(whole.thread)
         if entry is None or not is_archived(entry) or archive_of(entry) != archive:
-            return False
+            return
         there = yield from fetch_checkpoint(whole.thread, "", None)
         try:
             for batch in _batches(whole, entry, there.generation, archive, now):
                 yield from commit(batch)
         except (ConflictError, StaleThreadError):
             continue  # somebody has brought it back, or has changed its entry: look again
-        return True
+        return
     raise _busy(whole.thread)
 
 
@@ -205,25 +212,6 @@ def _batches(
         entry=entry._replace(state=archive.state),
         touch=touch._replace(moves=()),
     )
-
-
-def let_go(thread: str, archive: Archive, now: int) -> Operation[None]:
-    """Let the entry name the archive no more, now that it is gone.
-
-    Raises:
-        ConflictError: others change the entry all the time.
-    """
-    for _ in range(ATTEMPTS):
-        entry = yield from registration.read(thread)
-        if entry is None or is_archived(entry) or archive_of(entry) != archive:
-            return
-        fence = EntryFence(entry.revision)
-        try:
-            yield from commit(Batch(thread, now, fences=(fence,), entry=naming(entry, None)))
-        except ConflictError:
-            continue
-        return
-    raise _busy(thread)
 
 
 def _busy(thread: str) -> ConflictError:

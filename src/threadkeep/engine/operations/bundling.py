@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias, TypeVar, cast
 
-from threadkeep.engine import checksum, registry
+from threadkeep.engine import checksum, labels, registry
 from threadkeep.engine.calls import (
     Fetch,
     Operation,
@@ -198,8 +198,12 @@ def whole_of(
         [stored.row for stored in rows.checkpoints], [*writes, *rows.orphans]
     )
     if entry is not None:
-        # (the revision counts in its own store only, and the size is told by the rows)
-        entry = entry._replace(revision=0, size=0)
+        # (the revision counts in its own store only, and the size is told by the rows; archives
+        # are the store's own, but for one that holds all there is)
+        kept = entry.labels
+        if entry.state != State.ARCHIVED:
+            kept = labels.without_record(kept, labels.ARCHIVE)
+        entry = entry._replace(revision=0, size=0, labels=kept)
     return WholeThread(
         thread, rows.deleted_at, tuple(segments), tuple(checkpoints), tuple(writes), entry=entry
     )
@@ -361,7 +365,9 @@ def _registered(whole: WholeThread, now: int) -> Batch:
     if entry is None and whole.checkpoints:
         entry = registry.entry_of(whole.thread, checkpoints, now)
     touch = registry.of_rows(checkpoints, orphans, sum([len(s.data) for s in whole.segments]))
-    return Batch(whole.thread, now, entry=entry, touch=touch._replace(moves=()))
+    # (a thread of generation 0 is taken for one that was never archived)
+    bump = entry is not None and entry.state == State.ARCHIVED
+    return Batch(whole.thread, now, bump=bump, entry=entry, touch=touch._replace(moves=()))
 
 
 def stored_of(whole: WholeThread) -> tuple[list[StoredCheckpoint], list[WriteRow]]:

@@ -145,22 +145,19 @@ def delete(
 ) -> Operation[Collected | None]:
     """Remove a thread that is due; None if it is not, or not any more.
 
-    Its rows go under a fence, so that nothing goes that came meanwhile; then its tombstone is
-    set, as of before: a run that begins in between is not refused.
+    It goes under fences, so that nothing goes that came meanwhile.
     """
     for _ in range(ATTEMPTS):
         now, found = engine.now(), (yield from _read(thread))
         if found.entry is None or found.entry.state == State.DELETED or not is_due(found.entry):
             return None
-        batch = _emptying(found, thread, now)
-        gone = _all_told(found, batch, thread, why)
+        gone = _all_told(found, thread, why)
         if dry_run:
             return gone
         try:
-            yield from commit(batch)
+            yield from commit(DropThread(thread, now, found.rows.generation, found.fences))
         except (StaleThreadError, ConflictError):
             continue
-        yield from commit(DropThread(thread, now))
         engine.working_set.forget(thread)
         return gone
     return Collected(thread, skipped=_BUSY)
@@ -270,31 +267,14 @@ def _told(found: Found, thinned: _Thinned) -> Collected | None:
 # -- the whole thread ----------------------------------------------------------------
 
 
-def _emptying(found: Found, thread: str, now: int) -> Batch:
+def _all_told(found: Found, thread: str, why: str) -> Collected:
     rows = found.rows
-    writes = [*rows.orphans, *[row for s in rows.checkpoints for row in s.writes]]
-    return Batch(
-        thread,
-        now,
-        rows.generation,
-        fences=found.fences,
-        drop_checkpoints=tuple([(s.row.ns, s.row.id) for s in rows.checkpoints]),
-        drop_writes=tuple([(row.ns, row.checkpoint_id, row.seq) for row in writes]),
-        # (what others share is theirs from now on)
-        drop_segments=()
-        if rows.family
-        else tuple([(s.log, s.start, s.count) for s in rows.segments]),
-        bump=True,
-        touch=Touch(whole=True),
-    )
-
-
-def _all_told(found: Found, batch: Batch, thread: str, why: str) -> Collected:
     return Collected(
         thread,
-        checkpoints=len(visible(found.rows.checkpoints)),
-        writes=len(batch.drop_writes),
-        segments=len(batch.drop_segments),
+        checkpoints=len(visible(rows.checkpoints)),
+        writes=len(rows.orphans) + sum([len(s.writes) for s in rows.checkpoints]),
+        # (what others share is theirs from now on)
+        segments=0 if rows.family else len(rows.segments),
         bytes=found.size,
         deleted=why,
     )
