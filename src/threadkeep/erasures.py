@@ -28,7 +28,6 @@ from threadkeep.errors import (
 )
 from threadkeep.open_store import OpenStore
 from threadkeep.plans import Plan, Store, aside, either, on
-from threadkeep.tiers.cold import ColdStore
 from threadkeep.transfer.portable import Progress
 
 ALWAYS = (
@@ -114,16 +113,11 @@ def _archives(asked: Asked) -> Plan[Scrubbed]:
     if cold is None:
         return Scrubbed()
     for name in asked.threads:
-        yield from aside(partial(_remove_archives, cold, name))
+        yield from aside(partial(cold.clear, folder_of(name)))
     return Scrubbed(("archives in the cold store",), (_VERSIONS,))
 
 
 _VERSIONS = "Former versions of archives, if the cold store keeps such: remove them."
-
-
-def _remove_archives(cold: ColdStore, thread: str) -> None:
-    for key in cold.keys(folder_of(thread)):
-        cold.delete(key)
 
 
 # A further place that may hold what threads hold is added here. It finds what is a thread's by

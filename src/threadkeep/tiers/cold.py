@@ -95,6 +95,11 @@ class ColdStore:
                 if before is None or found["last_modified"] < before
             ]
 
+    def clear(self, folder: str) -> None:
+        """Remove all objects in a folder. Raises as `put`."""
+        for key in self.keys(folder):
+            self.delete(key)
+
     def _settle(self, key: str) -> None:
         """Wait until a new object is on the disk, if it is a file: obstore does not."""
         if self._folder is None:

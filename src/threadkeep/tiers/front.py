@@ -142,10 +142,10 @@ class AsyncTiered:
         if isinstance(change, CopyThread):
             await self._copy(change)
         elif isinstance(change, DropThread) and change.entry is None:
-            keys = await self._keys(change.thread)
+            folders = await self._folders(change.thread)
             await self._backend.commit(change)
             if self._cold is not None:
-                await self._remove(self._cold, change.thread, keys)
+                await self._remove(self._cold, change.thread, folders)
         else:
             await self._check_target(change)
             await self._backend.commit(change)
@@ -168,21 +168,19 @@ class AsyncTiered:
         ):
             raise ThreadExistsError("The target is archived.", thread=change.target)
 
-    async def _keys(self, thread: str) -> list[str]:
-        """The archives of a thread that is to go, as far as they are there by now."""
-        for entry in await self._entries([thread]):
-            archive = archive_of(entry)
-            if archive is not None and self._cold is not None:
-                return list(await self._aside(partial(self._cold.keys, archive.folder)))
-            if archive is not None:
-                _log.warning("a thread goes; its archives stay in %s", archive.folder)
-        return []
+    async def _folders(self, thread: str) -> list[str]:
+        """Where archives of a thread are that is to go."""
+        archives = [archive_of(entry) for entry in await self._entries([thread])]
+        folders = [archive.folder for archive in archives if archive is not None]
+        if folders and self._cold is None:
+            _log.warning("a thread goes; its archives stay in %s", folders[0])
+        return folders
 
-    async def _remove(self, cold: ColdStore, thread: str, keys: Sequence[str]) -> None:
-        """Remove the archives of a thread that is gone."""
-        for key in keys:
+    async def _remove(self, cold: ColdStore, thread: str, folders: Sequence[str]) -> None:
+        """Remove the archives of a thread that is gone: its next life has another folder."""
+        for folder in folders:
             try:
-                await self._aside(partial(cold.delete, key))
+                await self._aside(partial(cold.clear, folder))
             except ThreadkeepError as error:
                 raise BackendError(
                     f"The thread is deleted, but its archive is not: {error.message}",
