@@ -10,13 +10,20 @@ import time
 from collections.abc import Coroutine, Sequence
 from typing import Any, Generic, Protocol, TypeVar
 
-from threadkeep.backends.base import Backend, GroupingAsyncBackend, GroupingBackend
+from threadkeep.backends.base import (
+    AsyncBackend,
+    Backend,
+    GroupingAsyncBackend,
+    GroupingBackend,
+    MigratingBackend,
+)
 from threadkeep.engine.model import Change, Read
 from threadkeep.errors import ThreadkeepError
 
 T = TypeVar("T")
 B = TypeVar("B", bound=Backend)
 A = TypeVar("A", bound=GroupingAsyncBackend)
+F = TypeVar("F", bound=AsyncBackend)
 
 
 def finish(coroutine: Coroutine[Any, Any, T]) -> T:
@@ -101,3 +108,40 @@ class StraightGrouping(Straight[GroupingBackend]):
     async def commit_many(self, changes: Sequence[Change]) -> list[ThreadkeepError | None]:
         """See `GroupingAsyncBackend.commit_many`."""
         return self.backend.commit_many(changes)
+
+
+def straight(backend: Backend) -> AsyncBackend:
+    """A blocking backend behind the async protocol, of groups too where it can."""
+    return StraightGrouping(backend) if isinstance(backend, GroupingBackend) else Straight(backend)
+
+
+class Front(Generic[F]):
+    """A blocking backend with something in front of it: an async one that never suspends.
+
+    Args:
+        backend: the store.
+        face: that one, over `straight(backend)`.
+        asynchronous: the same for awaiting calls, where the store has a face for these.
+    """
+
+    def __init__(self, backend: Backend, face: F, asynchronous: F | None) -> None:
+        self._backend = backend
+        self._face = face
+        self.asynchronous = asynchronous
+
+    def fetch(self, reads: Sequence[Read]) -> list[Any]:
+        """See `Backend.fetch`."""
+        return finish(self._face.fetch(reads))
+
+    def commit(self, change: Change) -> None:
+        """See `Backend.commit`."""
+        finish(self._face.commit(change))
+
+    def close(self) -> None:
+        """See `Backend.close`."""
+        finish(self._face.close())
+
+    def migrate(self) -> None:
+        """See `MigratingBackend.migrate`."""
+        if isinstance(self._backend, MigratingBackend):
+            self._backend.migrate()

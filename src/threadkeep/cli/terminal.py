@@ -10,7 +10,7 @@ import io
 import json
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, TextIO, TypeAlias
 
@@ -18,7 +18,7 @@ import typer
 from rich.console import Console, RenderableType
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from threadkeep.errors import ThreadkeepError
+from threadkeep.errors import InvalidArgumentError, ThreadkeepError
 
 Told: TypeAlias = Callable[[str, int, int], None]
 """Called with what is being done, how much of it is done, and how much there is in all."""
@@ -190,3 +190,27 @@ def _print(text: str, where: TextIO, end: str = "\n") -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), where.fileno())
         if where is sys.stdout:  # (who reads no complaints is not to be told more)
             raise typer.Exit(_READER_GONE) from None
+
+
+def ask(output: Output, verb: str, question: str, *, as_json: bool, shown: Iterable[Any]) -> None:
+    """Ask whoever sits there whether something is to go for good.
+
+    Args:
+        output: where things are shown.
+        verb: what would be done to it: "delete" or "erase".
+        question: what is asked.
+        as_json: whether nobody reads, but a program.
+        shown: what is shown before.
+
+    Raises:
+        InvalidArgumentError: nobody is there, or the answer is no.
+    """
+    if as_json or not (sys.stdin.isatty() and sys.stderr.isatty()):
+        raise InvalidArgumentError(
+            f"Nothing was {verb}d: nobody is there to be asked.",
+            hint=f"Give --yes to {verb} without a question, or --dry-run to see what would go.",
+        )
+    for one in shown:
+        output.note(one)
+    if not typer.confirm(question, err=True):
+        raise InvalidArgumentError(f"Nothing was {verb}d.")

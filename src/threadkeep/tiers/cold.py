@@ -6,7 +6,6 @@ of a URL than its scheme; obstore is loaded where a cold store is opened, and no
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta
@@ -16,7 +15,7 @@ from urllib.parse import urlsplit
 
 from threadkeep.backends.open import extra
 from threadkeep.errors import BackendError, CorruptionError, OpenError, UnreachableError
-from threadkeep.transfer.files import sync_folder, told
+from threadkeep.transfer.files import sync, sync_folder, told
 
 if TYPE_CHECKING:
     from obstore.store import ObjectStore
@@ -106,11 +105,7 @@ class ColdStore:
             return
         file = self._folder / key
         with told(file):
-            descriptor = os.open(file, os.O_RDONLY)
-            try:
-                os.fsync(descriptor)
-            finally:
-                os.close(descriptor)
+            sync(file)
         for folder in file.parents:
             sync_folder(folder)
             if folder == self._folder:

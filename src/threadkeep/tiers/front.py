@@ -21,9 +21,8 @@ from threadkeep.backends.base import (
     GroupingAsyncBackend,
     GroupingBackend,
     MigratingAsyncBackend,
-    MigratingBackend,
 )
-from threadkeep.backends.straight import Straight, StraightGrouping, finish
+from threadkeep.backends.straight import Front, finish, straight
 from threadkeep.engine.entries import Entry, ReadEntry
 from threadkeep.engine.model import (
     Batch,
@@ -255,34 +254,13 @@ class AsyncTieredGroups(AsyncTiered):
         return None
 
 
-class Tiered:
+class Tiered(Front[AsyncTiered]):
     """A blocking backend in front of which archived threads come back by themselves."""
 
     def __init__(self, backend: Backend, cold: ColdStore | None) -> None:
-        straight = (
-            StraightGrouping(backend) if isinstance(backend, GroupingBackend) else Straight(backend)
-        )
-        self._face = _face(straight, cold, _at_once)
-        self._backend = backend
         native = backend.asynchronous if isinstance(backend, DualBackend) else None
-        self.asynchronous = None if native is None else _face(native, cold, drive.in_thread)
-
-    def fetch(self, reads: Sequence[Read]) -> list[Any]:
-        """See `Backend.fetch`."""
-        return finish(self._face.fetch(reads))
-
-    def commit(self, change: Change) -> None:
-        """See `Backend.commit`."""
-        finish(self._face.commit(change))
-
-    def close(self) -> None:
-        """See `Backend.close`."""
-        finish(self._face.close())
-
-    def migrate(self) -> None:
-        """See `MigratingBackend.migrate`."""
-        if isinstance(self._backend, MigratingBackend):
-            self._backend.migrate()
+        awaiting = None if native is None else _face(native, cold, drive.in_thread)
+        super().__init__(backend, _face(straight(backend), cold, _at_once), awaiting)
 
 
 class TieredGroups(Tiered):

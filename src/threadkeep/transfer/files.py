@@ -33,7 +33,7 @@ def replacing(file: Path) -> Iterator[Path]:
             os.close(os.open(beside, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
         yield beside
         with told(file):
-            _sync(beside)
+            sync(beside)
             beside.replace(file)
             sync_folder(file.parent)
     finally:
@@ -61,7 +61,8 @@ def told(file: Path) -> Iterator[None]:
         ) from error
 
 
-def _sync(file: Path) -> None:
+def sync(file: Path) -> None:
+    """Wait until a file is on the disk."""
     descriptor = os.open(file, os.O_RDWR)
     try:
         os.fsync(descriptor)

@@ -20,14 +20,13 @@ from threadkeep.backends.base import (
     IdentifiedAsyncBackend,
     IdentifiedBackend,
     MigratingAsyncBackend,
-    MigratingBackend,
 )
 from threadkeep.backends.caching.hot import Hot, HotStore
 from threadkeep.backends.caching.kept import Fresh, Kept
 from threadkeep.backends.caching.shelf import Cache
 from threadkeep.backends.logs import Log, add, between, missing
 from threadkeep.backends.scrubbed import Scrubbed
-from threadkeep.backends.straight import Straight, StraightGrouping, finish
+from threadkeep.backends.straight import Front, finish, straight
 from threadkeep.engine.model import Batch, Change, Read, ReadSegments, Segment
 from threadkeep.errors import InvalidArgumentError, ThreadkeepError
 
@@ -134,7 +133,7 @@ class AsyncCachedGroups(AsyncCached):
         return results
 
 
-class Cached:
+class Cached(Front[AsyncCached]):
     """A blocking backend with segments kept in front of it.
 
     Args:
@@ -146,21 +145,9 @@ class Cached:
     def __init__(self, backend: Backend, cache: Cache | None, hots: Hots | None) -> None:
         kept = None if cache is None else Kept(cache)
         hot = None if hots is None else Hot(hots[0], _blocking_identity(backend))
-        straight = (
-            StraightGrouping(backend) if isinstance(backend, GroupingBackend) else Straight(backend)
-        )
-        self._face = _face(straight, kept, hot)
-        self._backend = backend
         native = backend.asynchronous if isinstance(backend, DualBackend) else None
-        self.asynchronous = None if native is None else _awaiting(native, kept, hots)
-
-    def fetch(self, reads: Sequence[Read]) -> list[Any]:
-        """See `Backend.fetch`."""
-        return finish(self._face.fetch(reads))
-
-    def commit(self, change: Change) -> None:
-        """See `Backend.commit`."""
-        finish(self._face.commit(change))
+        awaiting = None if native is None else _awaiting(native, kept, hots)
+        super().__init__(backend, _face(straight(backend), kept, hot), awaiting)
 
     def clear(self, thread: str | None = None) -> None:
         """Keep nothing of a thread, or of any."""
@@ -169,15 +156,6 @@ class Cached:
     def scrub_hot(self) -> Scrubbed:
         """See `AsyncCached.scrub_hot`."""
         return finish(self._face.scrub_hot())
-
-    def close(self) -> None:
-        """See `Backend.close`."""
-        finish(self._face.close())
-
-    def migrate(self) -> None:
-        """See `MigratingBackend.migrate`."""
-        if isinstance(self._backend, MigratingBackend):
-            self._backend.migrate()
 
 
 class CachedGroups(Cached):

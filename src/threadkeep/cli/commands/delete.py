@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Annotated, Any
 
 import typer
@@ -11,11 +10,11 @@ from threadkeep.cli.app import Panel, command
 from threadkeep.cli.drawing import size, table, text
 from threadkeep.cli.parameters import AsJson, ThreadIds, Url
 from threadkeep.cli.stores import url_of, writing
-from threadkeep.cli.terminal import Output, clean
+from threadkeep.cli.terminal import Output, ask, clean
 from threadkeep.engine.lifecycle import State
 from threadkeep.engine.model import ThreadSize
 from threadkeep.engine.operations.inspection import all_sizes
-from threadkeep.errors import InvalidArgumentError, ThreadNotFoundError
+from threadkeep.errors import ThreadNotFoundError
 from threadkeep.saver import Saver
 
 
@@ -35,7 +34,9 @@ def delete(
     with writing(url_of(url)) as saver:
         sizes = _sizes(saver, list(dict.fromkeys(threads)))
         if not dry_run and not yes:
-            _ask(output, sizes, as_json=as_json)
+            names = clean(", ".join(one.thread for one in sizes))
+            question = f"Delete {names} for good?"
+            ask(output, "delete", question, as_json=as_json, shown=[_drawn(sizes)])
         for one in sizes if not dry_run else ():
             saver.delete_thread(one.thread)
     documents = [_document(one) for one in sizes]
@@ -60,23 +61,6 @@ def _sizes(saver: Saver, threads: list[str]) -> list[ThreadSize]:
                 raise ThreadNotFoundError(thread=name, hint="Nothing was deleted.")
             found[name] = ThreadSize(name, 0, 0, 0, 0, 0)  # (created, and nothing saved yet)
     return [found[name] for name in threads]
-
-
-def _ask(output: Output, sizes: list[ThreadSize], *, as_json: bool) -> None:
-    """Ask whoever sits there.
-
-    Raises:
-        InvalidArgumentError: nobody does, or the answer is no.
-    """
-    if as_json or not (sys.stdin.isatty() and sys.stderr.isatty()):
-        raise InvalidArgumentError(
-            "Nothing was deleted: nobody is there to be asked.",
-            hint="Give --yes to delete without a question, or --dry-run to see what would go.",
-        )
-    output.note(_drawn(sizes))
-    names = clean(", ".join(one.thread for one in sizes))
-    if not typer.confirm(f"Delete {names} for good?", err=True):
-        raise InvalidArgumentError("Nothing was deleted.")
 
 
 def _document(one: ThreadSize) -> dict[str, Any]:

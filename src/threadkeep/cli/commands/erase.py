@@ -5,7 +5,6 @@ Invariant: what this cannot promise is always told.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from typing import Annotated, Any
 
@@ -17,8 +16,8 @@ from threadkeep.cli.completion import thread_ids
 from threadkeep.cli.drawing import size, table, text
 from threadkeep.cli.parameters import AsJson, Cold, Url
 from threadkeep.cli.stores import reading, url_of, writing
-from threadkeep.cli.terminal import Output, clean
-from threadkeep.errors import InvalidArgumentError, UnfinishedErasureError
+from threadkeep.cli.terminal import Output, ask, clean
+from threadkeep.errors import UnfinishedErasureError
 from threadkeep.saver import Saver
 from threadkeep.threads import ErasedThread, EraseReport
 
@@ -70,7 +69,8 @@ def erase(  # noqa: PLR0913 - they are given by name
         with writing(place, cold) as saver:
             if not yes:
                 would = saver.threads.erase(thread, metadata=given, forks=forks, dry_run=True)
-                _ask(output, would, as_json=as_json)
+                question = f"Erase {len(would.threads)} threads for good?"
+                ask(output, "erase", question, as_json=as_json, shown=_drawn(would))
             report = _erased(saver, output, thread, metadata=given, forks=forks, rewrite=rewrite)
     output.tell(report.as_json(), *_drawn(report))
     return 0 if report.ok else 1
@@ -85,23 +85,6 @@ def _erased(saver: Saver, output: Output, thread: str | None, **options: Any) ->
             if error.report is None:
                 raise
             return error.report
-
-
-def _ask(output: Output, would: EraseReport, *, as_json: bool) -> None:
-    """Ask whoever sits there.
-
-    Raises:
-        InvalidArgumentError: nobody does, or the answer is no.
-    """
-    if as_json or not (sys.stdin.isatty() and sys.stderr.isatty()):
-        raise InvalidArgumentError(
-            "Nothing was erased: nobody is there to be asked.",
-            hint="Give --yes to erase without a question, or --dry-run to see what would go.",
-        )
-    for one in _drawn(would):
-        output.note(one)
-    if not typer.confirm(f"Erase {len(would.threads)} threads for good?", err=True):
-        raise InvalidArgumentError("Nothing was erased.")
 
 
 def _row(one: ErasedThread, *, archived: bool) -> Sequence[Any]:
