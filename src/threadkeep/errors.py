@@ -8,10 +8,7 @@ must read as one; `hint` is the second half: what to do. Errors carry the place
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Self
-
-if TYPE_CHECKING:
-    from threadkeep.erasures import EraseReport
+from typing import Any, Self
 
 
 class ThreadkeepError(Exception):
@@ -213,14 +210,12 @@ class DiskFullError(BackendError):
 class UnfinishedErasureError(BackendError):
     """Not every byte of the threads is gone yet.
 
-    `report` says what was done, and what was not.
+    `report`, a `threadkeep.threads.EraseReport`, says what was done, and what was not.
     """
 
     retryable = True
 
-    def __init__(
-        self, message: str = "", *, report: EraseReport | None = None, **place: Any
-    ) -> None:
+    def __init__(self, message: str = "", *, report: Any = None, **place: Any) -> None:
         super().__init__(message, **place)
         self.report = report
 

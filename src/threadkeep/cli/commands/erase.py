@@ -82,7 +82,7 @@ def _erased(saver: Saver, output: Output, thread: str | None, **options: Any) ->
         try:
             return saver.threads.erase(thread, progress=told, **options)
         except UnfinishedErasureError as error:
-            if error.report is None:
+            if not isinstance(error.report, EraseReport):
                 raise
             return error.report
 
