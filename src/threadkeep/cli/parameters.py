@@ -64,6 +64,7 @@ Ttl = Annotated[
         help="how long it may rest before retention removes it: 30d, 12h; never for ever",
     ),
 ]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="do not ask")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="only tell what would be done")]
 Replace = Annotated[
     bool,

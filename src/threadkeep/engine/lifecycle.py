@@ -14,9 +14,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from enum import StrEnum
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import NamedTuple, TypeGuard
 
-from threadkeep.engine.entries import Move
+from threadkeep.engine.entries import Entry, Move
 
 
 class State(StrEnum):
@@ -89,3 +89,13 @@ _MOVES = {
 def allows(cause: Cause, state: str) -> bool:
     """Whether the cause may move a thread that is in this state ("": not known)."""
     return state in TABLE[cause].sources
+
+
+def is_there(entry: Entry | None) -> TypeGuard[Entry]:
+    """Whether the registry knows the thread, and not as deleted."""
+    return entry is not None and entry.state != State.DELETED
+
+
+def is_archived(entry: Entry | None) -> TypeGuard[Entry]:
+    """Whether the thread's rows are in an archive, and not in the store."""
+    return entry is not None and entry.state == State.ARCHIVED

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from threadkeep import plans
 from threadkeep.engine.calls import Operation, fetch_checkpoint
+from threadkeep.engine.lifecycle import is_archived
 from threadkeep.engine.operations import housekeeping, registration
-from threadkeep.engine.operations.archiving import is_archived
 from threadkeep.errors import InvalidArgumentError, StateError
 from threadkeep.plans import Plan, on
 from threadkeep.threads import asked

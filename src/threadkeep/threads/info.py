@@ -14,8 +14,8 @@ from typing import Any
 from threadkeep.engine import labels, policy
 from threadkeep.engine.entries import Entry
 from threadkeep.engine.labels import Mark
-from threadkeep.engine.lifecycle import State
-from threadkeep.engine.operations.archiving import archive_of, is_archived
+from threadkeep.engine.lifecycle import State, is_archived
+from threadkeep.engine.operations.archiving import archive_of
 from threadkeep.engine.policy import MICROSECOND, Retention
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

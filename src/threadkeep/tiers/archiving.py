@@ -43,7 +43,7 @@ def archive(store: Store, cold: ColdStore, engine: Engine, thread: str) -> Plan[
             entry = yield from on(store, archiving.close(engine, taken, new))
         except (ConflictError, StaleThreadError):
             found = yield from on(store, registration.read(thread))
-            if found is None or not archiving.is_at(found, new.key):
+            if not archiving.is_at(found, new.key):
                 # Refused, and nothing of this try is under way any more.
                 yield from aside(partial(cold.delete, new.key))
                 continue  # somebody wrote meanwhile: take it as it is now

@@ -42,11 +42,11 @@ class ColdStore:
         if scheme not in SCHEMES:
             raise OpenError("This is no URL of a cold store.", hint=_FORMS)
         with extra("A cold store", "cold"):
-            import obstore  # noqa: F401, PLC0415 - an extra, only where it is used
+            from obstore.exceptions import BaseError  # noqa: PLC0415 - an extra, only where it is used
         self._scheme = scheme
         try:
             self._store = _opened(url, scheme)
-        except Exception as error:
+        except (BaseError, ValueError, OSError) as error:
             if isinstance(error, OpenError):
                 raise
             raise OpenError(

@@ -24,6 +24,7 @@ from threadkeep.backends.base import (
 )
 from threadkeep.backends.straight import Front, finish, straight
 from threadkeep.engine.entries import Entry, ReadEntry
+from threadkeep.engine.lifecycle import is_archived
 from threadkeep.engine.model import (
     Batch,
     Change,
@@ -40,7 +41,6 @@ from threadkeep.engine.model import (
 from threadkeep.engine.operations.archiving import (
     Archive,
     archive_of,
-    is_archived,
     is_at,
     reopen,
 )
@@ -102,15 +102,7 @@ class AsyncTiered:
             after = await self._backend.fetch(heads)  # (of one fetch, some stores answer in parts)
             if _generations(found[:count]) == _generations(after):
                 return found[2 * count :]
-        raise ConflictError(
-            "This thread is being archived whenever it is read.",
-            hint="Try again later.",
-            thread=names[0],
-        )
-
-    async def _entries(self, names: Sequence[str]) -> list[Entry]:
-        found = await self._backend.fetch([ReadEntry(name) for name in names])
-        return [entry for entry in found if entry is not None]
+        raise _never_there(names[0])
 
     async def _bring_back(self, entry: Entry) -> None:
         """Bring a thread back, if nobody else has done so meanwhile."""
@@ -122,7 +114,8 @@ class AsyncTiered:
         try:
             whole = await self._aside(partial(_read, self._cold, thread, archive))
         except CorruptionError:
-            if [is_at(now, archive.key) for now in await self._entries([thread])] == [True]:
+            (now,) = await self._backend.fetch([ReadEntry(thread)])
+            if is_at(now, archive.key):
                 raise
             return
         try:
@@ -141,10 +134,10 @@ class AsyncTiered:
         if isinstance(change, CopyThread):
             await self._copy(change)
         elif isinstance(change, DropThread) and change.entry is None:
-            folders = await self._folders(change.thread)
+            archive = await self._archive(change.thread)
             await self._backend.commit(change)
-            if self._cold is not None:
-                await self._remove(self._cold, change.thread, folders)
+            if archive is not None:
+                await self._remove(change.thread, archive)
         else:
             await self._check_target(change)
             await self._backend.commit(change)
@@ -162,30 +155,29 @@ class AsyncTiered:
             await self._bring_back(source)
 
     async def _check_target(self, change: Change) -> None:
-        if isinstance(change, CopyThread | ForkThread) and any(
-            map(is_archived, await self._entries([change.target]))
-        ):
-            raise ThreadExistsError("The target is archived.", thread=change.target)
+        if isinstance(change, CopyThread | ForkThread):
+            (target,) = await self._backend.fetch([ReadEntry(change.target)])
+            if is_archived(target):
+                raise ThreadExistsError("The target is archived.", thread=change.target)
 
-    async def _folders(self, thread: str) -> list[str]:
-        """Where archives of a thread are that is to go."""
-        archives = [archive_of(entry) for entry in await self._entries([thread])]
-        folders = [archive.folder for archive in archives if archive is not None]
-        if folders and self._cold is None:
-            _log.warning("a thread goes; its archives stay in %s", folders[0])
-        return folders
+    async def _archive(self, thread: str) -> Archive | None:
+        """What the entry of a thread says of its archives."""
+        (entry,) = await self._backend.fetch([ReadEntry(thread)])
+        return archive_of(entry)
 
-    async def _remove(self, cold: ColdStore, thread: str, folders: Sequence[str]) -> None:
+    async def _remove(self, thread: str, archive: Archive) -> None:
         """Remove the archives of a thread that is gone: its next life has another folder."""
-        for folder in folders:
-            try:
-                await self._aside(partial(cold.clear, folder))
-            except ThreadkeepError as error:
-                raise BackendError(
-                    f"The thread is deleted, but its archive is not: {error.message}",
-                    hint="When the cold store can be reached: saver.threads.erase(thread).",
-                    thread=thread,
-                ) from error
+        if self._cold is None:
+            _log.warning("a thread went; its archives stay in %s", archive.folder)
+            return
+        try:
+            await self._aside(partial(self._cold.clear, archive.folder))
+        except ThreadkeepError as error:
+            raise BackendError(
+                f"The thread is deleted, but its archive is not: {error.message}",
+                hint="When the cold store can be reached: saver.threads.erase(thread).",
+                thread=thread,
+            ) from error
 
     async def close(self) -> None:
         """See `AsyncBackend.close`."""
@@ -199,6 +191,12 @@ class AsyncTiered:
 
 def _read(cold: ColdStore, thread: str, archive: Archive) -> WholeThread:
     return unpacked(thread, cold.get(archive.key), archive)
+
+
+def _never_there(thread: str) -> ConflictError:
+    return ConflictError(
+        "This thread is being archived whenever it is read.", hint="Try again later.", thread=thread
+    )
 
 
 def _generations(states: Sequence[ThreadState]) -> list[int]:

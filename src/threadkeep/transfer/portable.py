@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import NamedTuple, TypeAlias
 
 from threadkeep.bundles import BundleWriter, read_bundle
+from threadkeep.engine.lifecycle import is_archived
 from threadkeep.engine.operations import bundling, digest
-from threadkeep.engine.operations.archiving import is_archived
 from threadkeep.engine.operations.bundling import WholeThread
 from threadkeep.errors import CorruptionError, ThreadkeepError, ThreadNotFoundError
 from threadkeep.plans import Plan, Store, aside, on

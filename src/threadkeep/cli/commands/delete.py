@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
-
-import typer
+from typing import Any
 
 from threadkeep.cli.app import Panel, command
 from threadkeep.cli.drawing import size, table, text
-from threadkeep.cli.parameters import AsJson, ThreadIds, Url
+from threadkeep.cli.parameters import AsJson, DryRun, ThreadIds, Url, Yes
 from threadkeep.cli.stores import url_of, writing
 from threadkeep.cli.terminal import Output, ask, clean
 from threadkeep.engine.lifecycle import State
@@ -22,10 +20,8 @@ from threadkeep.saver import Saver
 def delete(
     threads: ThreadIds,
     *,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="do not ask")] = False,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="only tell what would be deleted")
-    ] = False,
+    yes: Yes = False,
+    dry_run: DryRun = False,
     url: Url = None,
     as_json: AsJson = False,
 ) -> int:

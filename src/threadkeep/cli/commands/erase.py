@@ -14,7 +14,7 @@ from threadkeep.cli import spelled
 from threadkeep.cli.app import Panel, command
 from threadkeep.cli.completion import thread_ids
 from threadkeep.cli.drawing import size, table, text
-from threadkeep.cli.parameters import AsJson, Cold, Url
+from threadkeep.cli.parameters import AsJson, Cold, DryRun, Url, WithMetadata, Yes
 from threadkeep.cli.stores import reading, url_of, writing
 from threadkeep.cli.terminal import Output, ask, clean
 from threadkeep.errors import UnfinishedErasureError
@@ -29,14 +29,7 @@ def erase(  # noqa: PLR0913 - they are given by name
         typer.Argument(help="the thread's id", autocompletion=thread_ids),
     ] = None,
     *,
-    metadata: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--metadata",
-            metavar="KEY=VALUE",
-            help="all threads that have this; VALUE is JSON or else text; may be repeated",
-        ),
-    ] = None,
+    metadata: WithMetadata = None,
     forks: Annotated[
         bool,
         typer.Option("--forks", help="also what was forked from these, and holds what it took"),
@@ -47,10 +40,8 @@ def erase(  # noqa: PLR0913 - they are given by name
             "--rewrite", help="PostgreSQL: write the tables anew; nobody can use them meanwhile"
         ),
     ] = False,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="do not ask")] = False,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="only tell what would be erased")
-    ] = False,
+    yes: Yes = False,
+    dry_run: DryRun = False,
     cold: Cold = None,
     url: Url = None,
     as_json: AsJson = False,

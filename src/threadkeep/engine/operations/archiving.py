@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator
-from typing import NamedTuple, cast
+from typing import NamedTuple, TypeGuard, cast
 
 from threadkeep.engine import labels, registry
-from threadkeep.engine.calls import Fetch, Operation, commit, fetch_checkpoint
+from threadkeep.engine.calls import Operation, commit, fetch_checkpoint
 from threadkeep.engine.entries import Entry, EntryFence
-from threadkeep.engine.lifecycle import Cause, State, allows
-from threadkeep.engine.model import Batch, DropThread, ReadThread, RowsFence, ThreadRows
+from threadkeep.engine.lifecycle import Cause, State, allows, is_archived
+from threadkeep.engine.model import Batch, DropThread, RowsFence, ThreadRows
 from threadkeep.engine.operations import registration
 from threadkeep.engine.operations.bundling import (
     WholeThread,
@@ -25,7 +25,7 @@ from threadkeep.engine.operations.bundling import (
     stored_of,
 )
 from threadkeep.engine.operations.context import ATTEMPTS, Engine
-from threadkeep.engine.operations.housekeeping import nothing_new
+from threadkeep.engine.operations.housekeeping import nothing_new, read_family
 from threadkeep.errors import (
     ConflictError,
     CorruptionError,
@@ -80,23 +80,19 @@ def folder_of(thread: str) -> str:
     return f"threads/{hashlib.sha256(thread.encode()).hexdigest()[:40]}/"
 
 
-def is_archived(entry: Entry | None) -> bool:
-    """Whether the thread's rows are in an archive, and not in the store."""
-    return entry is not None and entry.state == State.ARCHIVED
-
-
-def is_at(entry: Entry, key: str) -> bool:
+def is_at(entry: Entry | None, key: str) -> TypeGuard[Entry]:
     """Whether the thread is archived under this key."""
+    if not is_archived(entry):
+        return False
     archive = archive_of(entry)
-    return is_archived(entry) and archive is not None and archive.key == key
+    return archive is not None and archive.key == key
 
 
-def naming(entry: Entry, archive: Archive | None) -> Entry:
+def naming(entry: Entry, archive: Archive) -> Entry:
     """The entry, which names this archive and no other."""
     others = labels.without_record(entry.labels, RECORD)
-    if archive is not None:
-        others = (*others, labels.of_record(RECORD, list(archive)))
-    return entry._replace(labels=tuple(sorted(others)))
+    label = labels.of_record(RECORD, list(archive))
+    return entry._replace(labels=tuple(sorted((*others, label))))
 
 
 # -- into an archive -----------------------------------------------------------------
@@ -146,8 +142,7 @@ def take(thread: str) -> Operation[Taken]:
     state = yield from read_state(thread)
     family: list[ThreadRows] = []
     if state.rows.family:
-        replies = yield Fetch([ReadThread(name, stub=True) for name in state.rows.family])
-        family = cast("list[ThreadRows]", replies)
+        _, family = yield from read_family(thread, stub=True)
     if is_archived(state.entry):
         raise StateError("Somebody else has archived this thread.", thread=thread)
     if state.entry is None or not state.whole.checkpoints:
@@ -185,7 +180,7 @@ def reopen(whole: WholeThread, archive: Archive, now: int) -> Operation[None]:
     """
     for _ in range(ATTEMPTS):
         entry = yield from registration.read(whole.thread)
-        if entry is None or not is_archived(entry) or archive_of(entry) != archive:
+        if not is_at(entry, archive.key):
             return
         there = yield from fetch_checkpoint(whole.thread, "", None)
         try:
@@ -194,7 +189,7 @@ def reopen(whole: WholeThread, archive: Archive, now: int) -> Operation[None]:
         except (ConflictError, StaleThreadError):
             continue  # somebody has brought it back, or has changed its entry: look again
         return
-    raise _busy(whole.thread)
+    raise registration.busy(whole.thread)
 
 
 def _batches(
@@ -211,12 +206,4 @@ def _batches(
         bump=True,
         entry=entry._replace(state=archive.state),
         touch=touch._replace(moves=()),
-    )
-
-
-def _busy(thread: str) -> ConflictError:
-    return ConflictError(
-        "Others change what is known of this thread all the time.",
-        hint="Try again later.",
-        thread=thread,
     )

@@ -22,7 +22,7 @@ from threadkeep.engine.calls import (
     fetch_segments,
 )
 from threadkeep.engine.entries import Entry, ReadEntry
-from threadkeep.engine.lifecycle import State
+from threadkeep.engine.lifecycle import State, is_archived
 from threadkeep.engine.model import (
     Batch,
     CheckpointRow,
@@ -262,7 +262,7 @@ def refuse_loss(whole: WholeThread) -> Operation[None]:
 def outlook(whole: WholeThread) -> Operation[tuple[bool, bool]]:
     """Whether anything would be done to put the thread, and whether something would be lost."""
     there = yield from read_thread(whole.thread)
-    loses = _is_archived(there) or bool(_parts_of(there) - _parts_of(whole))
+    loses = is_archived(there.entry) or bool(_parts_of(there) - _parts_of(whole))
     return not _is_there(there, whole), loses
 
 
@@ -303,16 +303,12 @@ def put_thread(whole: WholeThread, now: int, *, replace: bool = False) -> Operat
 
 
 def _refuse_loss(whole: WholeThread, there: WholeThread) -> None:
-    if _is_archived(there) or _parts_of(there) - _parts_of(whole):
+    if is_archived(there.entry) or _parts_of(there) - _parts_of(whole):
         raise ThreadExistsError(
             "The store holds this thread already, in another state.",
             hint="Delete it first, or replace it: replace=True, or --replace in a shell.",
             thread=whole.thread,
         )
-
-
-def _is_archived(there: WholeThread) -> bool:
-    return there.entry is not None and there.entry.state == State.ARCHIVED
 
 
 def _parts_of(whole: WholeThread) -> set[Row | Segment]:
@@ -321,7 +317,7 @@ def _parts_of(whole: WholeThread) -> set[Row | Segment]:
 
 def _is_there(there: WholeThread, whole: WholeThread) -> bool:
     is_same = _parts_of(there) == _parts_of(whole) and _is_as_dead(there, whole)
-    return is_same and not _is_archived(there)
+    return is_same and not is_archived(there.entry)
 
 
 def _is_as_dead(there: WholeThread, whole: WholeThread) -> bool:
@@ -330,7 +326,7 @@ def _is_as_dead(there: WholeThread, whole: WholeThread) -> bool:
 
 
 def _put(whole: WholeThread, there: WholeThread, generation: int, now: int) -> Operation[None]:
-    if _parts_of(there) or there.deleted_at != whole.deleted_at or _is_archived(there):
+    if _parts_of(there) or there.deleted_at != whole.deleted_at or is_archived(there.entry):
         yield from commit(DropThread(whole.thread, whole.deleted_at))
         state = yield from fetch_checkpoint(whole.thread, "", None)
         generation = state.generation
@@ -366,8 +362,9 @@ def _registered(whole: WholeThread, now: int) -> Batch:
         entry = registry.entry_of(whole.thread, checkpoints, now)
     touch = registry.of_rows(checkpoints, orphans, sum([len(s.data) for s in whole.segments]))
     # (a thread of generation 0 is taken for one that was never archived)
-    bump = entry is not None and entry.state == State.ARCHIVED
-    return Batch(whole.thread, now, bump=bump, entry=entry, touch=touch._replace(moves=()))
+    return Batch(
+        whole.thread, now, bump=is_archived(entry), entry=entry, touch=touch._replace(moves=())
+    )
 
 
 def stored_of(whole: WholeThread) -> tuple[list[StoredCheckpoint], list[WriteRow]]:

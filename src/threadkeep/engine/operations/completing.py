@@ -14,7 +14,7 @@ from typing import Any
 from threadkeep.engine import registry
 from threadkeep.engine.calls import Operation, commit
 from threadkeep.engine.entries import EntryFence
-from threadkeep.engine.lifecycle import State
+from threadkeep.engine.lifecycle import is_there
 from threadkeep.engine.model import (
     Batch,
     RowsFence,
@@ -57,7 +57,7 @@ def rows_of(thread: str, *, stub: bool = False) -> Operation[WholeThread]:
 def standing(here: WholeThread, there: WholeThread) -> Standing:
     """How a thread stands there; both without segments."""
     own, other = _rows(here), _rows(there)
-    only_created = not own and _is_registered(here) and not _is_registered(there)
+    only_created = not own and is_there(here.entry) and not is_there(there.entry)
     if own == other and not only_created:
         return Standing.SAME if _known(here) <= _known(there) else Standing.BEHIND
     if not own and other:
@@ -69,15 +69,10 @@ def standing(here: WholeThread, there: WholeThread) -> Standing:
     return Standing.AHEAD if own < other else Standing.APART
 
 
-def _is_registered(whole: WholeThread) -> bool:
-    """Whether the registry knows a thread that was not deleted."""
-    return whole.entry is not None and whole.entry.state != State.DELETED
-
-
 def _known(whole: WholeThread) -> set[Any]:
     """What people and runs have said of a thread, but for what it has forgotten since."""
     entry = whole.entry
-    if entry is None or entry.state == State.DELETED:
+    if not is_there(entry):
         return set()
     return {*entry.labels, ("pinned", entry.pinned), ("ttl", entry.ttl)} - {
         ("pinned", False),
@@ -139,11 +134,11 @@ def _told(whole: WholeThread, now: int) -> Operation[None]:
     touch = registry.of_thread(rows)
     known = whole.entry
     batch = Batch(whole.thread, now, fences=(EntryFence(entry.revision if entry else 0),))
-    if known is None or known.state == State.DELETED:
+    if not is_there(known):
         yield from commit(batch._replace(touch=touch))
         return
     touch = touch._replace(at=known.updated_at, labels=known.labels)
-    if entry is None or entry.state == State.DELETED:
+    if not is_there(entry):
         entry = known
     entry = entry._replace(pinned=known.pinned or entry.pinned, ttl=known.ttl or entry.ttl)
     yield from commit(batch._replace(entry=entry, touch=touch))

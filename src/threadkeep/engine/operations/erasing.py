@@ -15,14 +15,13 @@ from typing import TypeAlias, cast
 from threadkeep.engine import registry
 from threadkeep.engine.calls import Fetch, Operation, commit, fetch
 from threadkeep.engine.entries import Entry, ReadEntry, SearchThreads, ThreadQuery, Touch
-from threadkeep.engine.lifecycle import State
+from threadkeep.engine.lifecycle import is_there
 from threadkeep.engine.model import (
     Batch,
     CheckpointRow,
     DropThread,
     ReadThread,
     SegmentInfo,
-    Span,
     ThreadRows,
     WriteRow,
 )
@@ -37,6 +36,7 @@ from threadkeep.engine.operations.housekeeping import (
 )
 from threadkeep.engine.operations.lineage import Lineage
 from threadkeep.engine.operations.shortening import shortened
+from threadkeep.engine.refs import span_of
 from threadkeep.errors import ConflictError, CorruptionError, StaleThreadError
 
 Place: TypeAlias = tuple[int, int, int]  # of a segment: its log, start and count
@@ -117,7 +117,7 @@ def sharing_with(thread: str) -> Operation[set[str]]:
         name = entry.origin[0]
         seen.add(name)
         entry, rows = yield from _looked_at(name)
-        if _is_there(entry) or _holds_rows(rows):
+        if is_there(entry) or _holds_rows(rows):
             found.add(name)
     return found
 
@@ -126,10 +126,6 @@ def _looked_at(thread: str) -> Operation[tuple[Entry | None, ThreadRows]]:
     replies = yield Fetch((ReadEntry(thread), ReadThread(thread, skip=True)))
     entry, rows = replies
     return cast("Entry | None", entry), cast("ThreadRows", rows)
-
-
-def _is_there(entry: Entry | None) -> bool:
-    return entry is not None and entry.state != State.DELETED
 
 
 def _holds_rows(rows: ThreadRows) -> bool:
@@ -174,7 +170,7 @@ def erase(
         gone = replace(gone, archived_bytes=archive.size)
     if rehearsal is not None:
         return gone
-    if _is_there(entry) or not rows.deleted_at or _holds_rows(rows) or rows.family:
+    if is_there(entry) or not rows.deleted_at or _holds_rows(rows) or rows.family:
         yield from commit(DropThread(thread, engine.now()))
     # (Something may have been saved, or forked, between the two.)
     yield from _sweep(engine, {*rows.family, *(yield from _forks(thread))})
@@ -232,11 +228,7 @@ def _emptying(
         drop_checkpoints=tuple([(s.row.ns, s.row.id) for s in rows.checkpoints]),
         drop_writes=tuple([(row.ns, row.checkpoint_id, row.seq) for row in _writes(rows)]),
         drop_segments=tuple(
-            [
-                (s.log, s.start, s.count)
-                for s in rows.segments
-                if not touches(used, Span(s.log, s.start, s.start + s.count))
-            ]
+            [(s.log, s.start, s.count) for s in rows.segments if not touches(used, span_of(s))]
         ),
         bump=True,
         touch=Touch(whole=True),

@@ -18,7 +18,7 @@ from threadkeep.engine.entries import (
     SearchThreads,
     ThreadQuery,
 )
-from threadkeep.engine.lifecycle import Cause, State, allows
+from threadkeep.engine.lifecycle import Cause, State, allows, is_there
 from threadkeep.engine.model import Batch
 from threadkeep.engine.operations.context import ATTEMPTS, Engine, not_found, visible
 from threadkeep.errors import ConflictError, ThreadExistsError, ThreadNotFoundError
@@ -63,7 +63,7 @@ def change(
     """
 
     def made(entry: Entry | None) -> Entry:
-        if entry is None or entry.state == State.DELETED:
+        if not is_there(entry):
             raise ThreadNotFoundError(thread=thread)
         return how(entry)
 
@@ -89,7 +89,12 @@ def _changed(
             continue  # it has changed meanwhile: look again
         found = yield from read(thread)
         return found or new
-    raise ConflictError(
+    raise busy(thread)
+
+
+def busy(thread: str) -> ConflictError:
+    """The error where others change a thread's entry at every try."""
+    return ConflictError(
         "Others change what is known of this thread all the time.",
         hint="Try again later.",
         thread=thread,
@@ -109,7 +114,7 @@ def known(thread: str) -> Operation[Entry]:
         ThreadNotFoundError: it is not, or was deleted.
     """
     entry = yield from read(thread)
-    if entry is None or entry.state == State.DELETED:
+    if not is_there(entry):
         raise ThreadNotFoundError(thread=thread)
     return entry
 

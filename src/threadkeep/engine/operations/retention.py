@@ -18,7 +18,7 @@ from threadkeep.engine import labels, policy, registry
 from threadkeep.engine.calls import Operation, commit, fetch
 from threadkeep.engine.entries import Entry, EntryFence, ReadEntry, Touch
 from threadkeep.engine.keeping import GRACE, Kept, Key, kept
-from threadkeep.engine.lifecycle import State
+from threadkeep.engine.lifecycle import State, is_there
 from threadkeep.engine.model import (
     Batch,
     DropThread,
@@ -149,7 +149,7 @@ def delete(
     """
     for _ in range(ATTEMPTS):
         now, found = engine.now(), (yield from _read(thread))
-        if found.entry is None or found.entry.state == State.DELETED or not is_due(found.entry):
+        if not is_there(found.entry) or not is_due(found.entry):
             return None
         gone = _all_told(found, thread, why)
         if dry_run:
