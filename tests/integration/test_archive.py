@@ -20,6 +20,7 @@ from threadkeep.engine.model import Batch, CopyThread, DropThread
 from threadkeep.engine.operations import registration
 from threadkeep.errors import (
     BackendError,
+    ConflictError,
     CorruptionError,
     InvalidArgumentError,
     OpenError,
@@ -599,6 +600,21 @@ def test_it_goes_while_it_is_copied(rivals: Any) -> None:
     between.what = lambda: other.threads.archive("t")
     one.copy_thread("t", "copy")
     assert [found[1] for found in shown(one, "copy")] == before
+
+
+def test_it_goes_whenever_it_is_copied(rivals: Any) -> None:
+    one, other, between = rivals
+    tries = []
+
+    def away() -> None:
+        tries.append(other.threads.archive("t"))
+        between.when = lambda asked: isinstance(asked, CopyThread)
+
+    between.when, between.what = lambda asked: isinstance(asked, CopyThread), away
+    with pytest.raises(ConflictError, match="archived whenever"):
+        one.copy_thread("t", "copy")
+    assert len(tries) > 1
+    assert one.threads.get("copy") is None
 
 
 def test_it_is_in_use_again_when_its_time_is_over(rivals: Any) -> None:

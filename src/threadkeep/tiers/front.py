@@ -153,6 +153,7 @@ class AsyncTiered:
             if copy.checkpoints or not is_archived(source):
                 return
             await self._bring_back(source)
+        raise _never_there(change.source)
 
     async def _check_target(self, change: Change) -> None:
         if isinstance(change, CopyThread | ForkThread):
