@@ -57,8 +57,8 @@ def test_objects_come_back_as_they_were(url: str) -> None:
     for key, data in (("a/1.tkb", b"\x00\xff" * 70_000), ("a/2.tkb", b""), ("b/1.tkb", b"b")):
         store.put(key, data)
         assert ColdStore(url).get(key) == data
-    assert sorted(store.keys("a")) == ["a/1.tkb", "a/2.tkb"]
-    assert store.keys("a", older_than=3600) == []
+    assert sorted(store.objects("a")) == ["a/1.tkb", "a/2.tkb"]
+    assert store.objects("a", older_than=3600) == {}
     store.put("b/1.tkb", b"again")
     assert store.get("b/1.tkb") == b"again"
 
@@ -68,7 +68,7 @@ def test_what_is_removed_is_gone(url: str) -> None:
     store.put("gone/1.tkb", b"data")
     for _ in range(2):
         store.delete("gone/1.tkb")
-        assert store.keys("gone") == []
+        assert store.objects("gone") == {}
     with pytest.raises(CorruptionError, match=r"gone/1\.tkb"):
         store.get("gone/1.tkb")
 
@@ -80,10 +80,10 @@ def test_a_thread_lies_there(url: str) -> None:
         saver.put(place, {**made, "versions_seen": {}}, {}, {})  # type: ignore[arg-type, typeddict-item] # enough of them
         (before,) = saver.list(place)  # type: ignore[arg-type] # as above
         saver.threads.archive("t")
-        assert len(ColdStore(url).keys("threads")) == 1
+        assert len(ColdStore(url).objects("threads")) == 1
         assert saver.get_tuple(place) == before  # type: ignore[arg-type] # as above
         saver.delete_thread("t")
-        assert ColdStore(url).keys("threads") == []
+        assert ColdStore(url).objects("threads") == {}
 
 
 def test_a_bucket_that_is_not_there(s3: str) -> None:
@@ -98,7 +98,11 @@ def test_a_server_that_is_not_there(s3: str, monkeypatch: pytest.MonkeyPatch) ->
         monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{taken.getsockname()[1]}")
         monkeypatch.setattr(colds, "_PATIENCE", timedelta(seconds=0.1))
         store = ColdStore(s3)
-        for call in (lambda: store.put("a", b""), lambda: store.get("a"), lambda: store.keys("a")):
+        for call in (
+            lambda: store.put("a", b""),
+            lambda: store.get("a"),
+            lambda: store.objects("a"),
+        ):
             with pytest.raises(UnreachableError, match=r"cold store \(s3://\) failed"):
                 call()
 

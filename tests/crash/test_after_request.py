@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import random
 import threading
 from collections.abc import Callable
 from contextlib import suppress
@@ -34,7 +35,7 @@ from threadkeep.backends.memory import MemoryBackend
 from threadkeep.backends.postgres import PostgresBackend
 from threadkeep.backends.redis import RedisBackend
 from threadkeep.backends.sqlite import SqliteBackend
-from threadkeep.engine import appender
+from threadkeep.engine import appender, offloaded
 from threadkeep.saver import Saver
 
 LONG = "x" * 90
@@ -346,6 +347,87 @@ def test_an_archived_thread_is_whole_at_every_request(stores, operation, tmp_pat
         if done:
             assert at > 2
             return
+
+
+# -- parts of threads ------------------------------------------------------------------
+
+
+def replace_pages(scene: Scene) -> None:
+    """Each checkpoint has a page that resembles no other."""
+    at = scene.places["head"]
+    for number in range(4):
+        page = random.Random(number).randbytes(3000)
+        made = checkpoint(400 + number, {"page": page}, {"page": number + 1})
+        at = scene.saver.put(at, made, {"source": "loop"}, {"page": number + 1})
+
+
+def offload(saver: Saver, scene: Scene) -> None:
+    saver.threads.offload("t", over=offloaded.LEAST)
+
+
+def bring_back(saver: Saver, scene: Scene) -> None:
+    with suppress(errors.StateError):  # (it was, and the news was lost)
+        saver.threads.restore("t")
+
+
+def fork(saver: Saver, scene: Scene) -> None:
+    with suppress(errors.ThreadExistsError):
+        saver.threads.fork("t", new_thread_id="copy")
+
+
+def offload_less(saver: Saver, scene: Scene) -> None:
+    """What retention has removed is gone through, too."""
+    saver.threads.gc(Retention(channels={"doc": "latest"}))
+    saver.threads.offload("t", over=offloaded.LEAST)
+
+
+def archive_rest(saver: Saver, scene: Scene) -> None:
+    archive(saver, scene)
+
+
+@pytest.mark.parametrize(
+    "operation",
+    [offload, bring_back, fork, copy_thread, offload_less, archive_rest],
+    ids=lambda op: op.__name__,
+)
+def test_parts_of_a_thread_are_whole_at_every_request(stores, operation, tmp_path):
+    """Each is in the store, or in an object that is there."""
+    for at in itertools.count():
+        for after in (False, True):
+            cold = tmp_path / f"{at} {after}"
+            scene = Scene(stores(), "fork", operation, cold.as_uri())
+            replace_pages(scene)
+            before = everything(scene.saver)
+            if operation is not offload:
+                offload(scene.saver, scene)
+                assert objects(cold)
+            scene.backend.arm(at, after=after, error=Death)
+            with suppress(Death):
+                operation(scene.saver, scene)
+            done, scene.backend.at = scene.backend.asked <= at, None
+            reader = Saver(scene.backend, cold=cold.as_uri())
+            assert reader.get_tuple(config()) is not None
+            found = everything(reader)
+            assert reader.check().ok
+            if operation is not offload_less:
+                assert {place: found[place] for place in before} == before, (at, after)
+            operation(reader, scene)
+            assert reader.get_tuple(config()) is not None
+            assert everything(reader).keys() >= before.keys()
+            reader.delete_thread("t")
+            assert not objects(cold), (at, after)
+            assert reader.check().ok
+            if operation is copy_thread:
+                copied = {(*place[1:],) for place in everything(reader) if place[0] == "copy"}
+                assert copied == {(*place[1:],) for place in before if place[0] == "t"}
+            scene.backend.close()
+        if done:
+            assert at > 2
+            return
+
+
+def objects(cold):
+    return [file for file in cold.rglob("*") if file.is_file()]
 
 
 # -- cancellation ----------------------------------------------------------------------

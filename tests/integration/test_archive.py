@@ -509,7 +509,7 @@ def test_an_archive_outlives_what_may_not_be_on_the_disk_yet(
     ours: Any, cold: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The one before stays; those before that go, once nobody can be about to name them."""
-    monkeypatch.setattr(archiving, "_GRACE", -3600)  # (an hour has passed)
+    monkeypatch.setattr(archiving, "GRACE", -3600)  # (an hour has passed)
     names = []
     for number in range(4):
         say(ours, str(number))

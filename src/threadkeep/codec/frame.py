@@ -10,6 +10,7 @@ Layout, integers as LEB128 varints unless said otherwise:
     checksum 4 bytes  CRC-32 of the two bytes before and of all that follows, little endian
     [cipher id, key id, nonce: each a length byte and its bytes]    if ENCRYPTED
     [size of the body when decompressed, then a zstd frame]         if COMPRESSED
+    [where the whole frame lies, in place of the rest]              if ELSEWHERE
     body: element count; if more than one: how many bytes a size takes (1, 2, 4 or 8), the
           size of each element, little endian; the elements
 
@@ -47,7 +48,8 @@ MAGIC = 0xB7
 VERSION = 1
 COMPRESSED = 1
 ENCRYPTED = 2
-_KNOWN_FLAGS = COMPRESSED | ENCRYPTED
+ELSEWHERE = 4
+_KNOWN_FLAGS = COMPRESSED | ENCRYPTED | ELSEWHERE
 _HEADER = 6  # bytes: magic, version and flags, checksum
 _WIDTHS = {1: "B", 2: "H", 4: "I", 8: "Q"}  # bytes of a size -> its form in `struct`
 
@@ -103,16 +105,39 @@ def pack(elements: Sequence[bytes], compression: Compression) -> bytes:
     return head + crc32(body, crc32(head)).to_bytes(4, "little") + body
 
 
+def pack_elsewhere(place: bytes) -> bytes:
+    """Return the frame that stands for one that lies elsewhere; `place` says where."""
+    head = _HEADS[ELSEWHERE]
+    return head + crc32(place, crc32(head)).to_bytes(4, "little") + place
+
+
+def elsewhere(data: bytes) -> bytes | None:
+    """Return what says where a frame lies; None of one that is here.
+
+    Raises:
+        CorruptionError: what should say it is damaged.
+    """
+    if not data.startswith(_HEADS[ELSEWHERE]):
+        return None
+    _check(data)
+    return data[_HEADER:]
+
+
 def unpack(data: bytes) -> list[bytes]:
     """Return the elements of a frame.
 
     Raises:
         NewerFormatError: a newer release wrote the frame.
-        CorruptionError: the bytes are no frame, damaged or cut short.
+        CorruptionError: the bytes are no frame, damaged or cut short; or it lies elsewhere.
         WrongKeyError: they are encrypted.
     """
     flags = _check(data)
     body = data[_HEADER:]
+    if flags & ELSEWHERE:
+        raise CorruptionError(
+            "A segment lies in the cold store, which did not have it as it was put there.",
+            hint="Put the object back from a backup of the cold store; the log names it.",
+        )
     if flags & ENCRYPTED:
         raise WrongKeyError(
             "The segment is encrypted, and no key was given.",
@@ -123,7 +148,7 @@ def unpack(data: bytes) -> list[bytes]:
     return _split(body)
 
 
-_HEADS = [bytes((MAGIC, VERSION << 4 | flags)) for flags in range(4)]
+_HEADS = [bytes((MAGIC, VERSION << 4 | flags)) for flags in range(8)]
 _local = threading.local()  # zstd contexts serve one thread at a time
 
 

@@ -173,12 +173,14 @@ class ReadSegments:
     """The segments that overlap the spans. Reply: `Segment`s, each once, in (log, start) order.
 
     With `generation`, none where that is not the thread's own any more: then other bytes may
-    lie at these positions.
+    lie at these positions. `stub` means nothing to a store: what lies in the cold store is left
+    there.
     """
 
     thread: str
     spans: tuple[Span, ...]
     generation: int | None = None
+    stub: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -458,12 +460,14 @@ class CopyThread:
 
     `ThreadExistsError` if `target` holds checkpoints; orphans of an earlier life of
     `target` are removed first, its tombstone is cleared and its generation raised.
-    A source that holds no rows changes nothing.
+    A source that holds no rows changes nothing. Else `StaleThreadError` if `generation` (if given)
+    is not the source's own.
     """
 
     source: str
     target: str
     now: int
+    generation: int | None = None
 
     @property
     def thread(self) -> str:

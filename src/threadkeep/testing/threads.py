@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from threadkeep.engine.entries import CountThreads, Entry, EntryFence, ReadEntry, ThreadQuery
@@ -177,6 +179,18 @@ class ThreadContract(Contract):
         self.backend.commit(CopyThread(source, "new", now=NOW))
         assert self.rows("target") == before
         assert self.state(thread="new") == ThreadState(0, 0)
+
+    def test_a_source_of_another_generation_is_refused(self) -> None:
+        """`StaleThreadError` if `generation` is not the source's own; nothing is copied."""
+        self.fill()
+        before = self.state().generation
+        self.put(bump=True)
+        stale = CopyThread(THREAD, "copy", now=NOW, generation=before)
+        self.refuses(stale, StaleThreadError)
+        assert self.state(thread="copy") == ThreadState(0, 0)
+        self.backend.commit(CopyThread("nobody", "copy", now=NOW, generation=7))
+        self.backend.commit(replace(stale, generation=self.state().generation))
+        assert len(self.rows("copy").checkpoints) == len(self.rows().checkpoints)
 
     def test_orphans_alone_are_copied(self) -> None:
         """A source may hold writes and segments alone."""

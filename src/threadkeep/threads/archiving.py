@@ -1,4 +1,4 @@
-"""`archive` and `restore`: threads into the cold store, and back; `discard_fork`.
+"""`archive`, `offload` and `restore`: threads into the cold store, and back; `discard_fork`.
 
 Only the checks of what is asked for live here; the steps are `tiers.archiving`'s, and the way
 back is taken by whatever reads the thread (`tiers.front`).
@@ -6,17 +6,24 @@ back is taken by whatever reads the thread (`tiers.front`).
 
 from __future__ import annotations
 
+from datetime import timedelta
+
 from threadkeep import plans
 from threadkeep.engine.calls import Operation, fetch_checkpoint
 from threadkeep.engine.lifecycle import is_archived
 from threadkeep.engine.operations import housekeeping, registration
+from threadkeep.engine.operations import offloading as offloads
+from threadkeep.engine.operations.archiving import archive_of
+from threadkeep.engine.policy import MICROSECOND, duration
 from threadkeep.errors import InvalidArgumentError, StateError
 from threadkeep.plans import Plan, on
 from threadkeep.threads import asked
 from threadkeep.threads.info import ThreadInfo, info
 from threadkeep.threads.running import Running
-from threadkeep.tiers import archiving
+from threadkeep.tiers import archiving, offloading
 from threadkeep.tiers.cold import ColdStore
+from threadkeep.tiers.offloading import Offloaded, Wish
+from threadkeep.tiers.tiering import OFFLOAD_OVER, check_over
 
 
 class Archiving(Running):
@@ -46,21 +53,22 @@ class Archiving(Running):
         return await plans.arun(self._archive(thread))
 
     def _archive(self, thread: str) -> Plan[ThreadInfo]:
-        name, cold = asked.thread(thread), self._cold("archive")
+        name, cold = asked.thread(thread), self._cold("archive a thread")
         entry = yield from archiving.archive(self._store.beneath(), cold, self._engine, name)
         return info(entry)
 
     def restore(self, thread: str) -> ThreadInfo:
-        """Bring an archived thread back, as reading it would.
+        """Bring an archived thread back, as reading it would; or all that was offloaded of one.
 
         Args:
             thread: its name.
 
         Raises:
             ThreadNotFoundError: there is no such thread.
-            StateError: it is not archived.
+            StateError: nothing of it is in the cold store.
             ThreadArchivedError: the saver was opened without `cold=`.
-            CorruptionError: the archive is not there, or is not what was put there.
+            ConflictError: it is being written all the time.
+            CorruptionError: the cold store does not have what was put there.
             OpenError, BackendError: the cold store refused, or failed.
         """
         return self._run(self._restore(thread))
@@ -72,10 +80,65 @@ class Archiving(Running):
     def _restore(self, thread: str) -> Operation[ThreadInfo]:
         name = asked.thread(thread)
         entry = yield from registration.known(name)
-        if not is_archived(entry):
-            raise StateError(f"A thread that is {entry.state} is not archived.", thread=name)
-        yield from fetch_checkpoint(name, "", None)
+        archive = archive_of(entry)
+        if is_archived(entry):
+            yield from fetch_checkpoint(name, "", None)
+        elif archive is not None and archive.offloaded:
+            yield from offloads.bring_back(name, self._engine.now())
+        else:
+            problem = f"A thread that is {entry.state} is not archived."
+            raise StateError(problem, hint="Nothing of it was offloaded.", thread=name)
         return info((yield from registration.known(name)))
+
+    def offload(
+        self,
+        thread: str,
+        *,
+        over: int = OFFLOAD_OVER,
+        older_than: timedelta | float | None = None,
+    ) -> Offloaded:
+        """Move old values of a thread that is in use into the cold store (`cold=`).
+
+        What goes is what only older checkpoints need: the head of each namespace, what waits
+        there, and all that is small stay. A run goes on as before; who reads an older checkpoint
+        has its values fetched. A thread that shares values with forks is left as it is.
+
+        Args:
+            thread: its name.
+            over: bytes; stored runs of values that are larger go, 1024 or more.
+            older_than: what checkpoints need that are younger stays too, in seconds or as a
+                timedelta; None: only what the heads need.
+
+        Raises:
+            ThreadNotFoundError: there is no such thread, or it holds no checkpoints.
+            StateError: it is archived.
+            InvalidArgumentError: the saver was opened without `cold=`, or a limit has no meaning.
+            ConflictError: it is being written all the time.
+            CorruptionError: it is damaged; or what the cold store has is not what was put there.
+            OpenError, BackendError: the cold store refused, or failed.
+        """
+        return plans.run(self._offload(thread, over, older_than))
+
+    async def aoffload(
+        self,
+        thread: str,
+        *,
+        over: int = OFFLOAD_OVER,
+        older_than: timedelta | float | None = None,
+    ) -> Offloaded:
+        """See `offload`."""
+        return await plans.arun(self._offload(thread, over, older_than))
+
+    def _offload(
+        self, thread: str, over: int, older_than: timedelta | float | None
+    ) -> Plan[Offloaded]:
+        name, cold = asked.thread(thread), self._cold("offload values of a thread")
+        wish = Wish(check_over("over", over))
+        if older_than is not None:
+            rest = duration("older_than", older_than) // MICROSECOND
+            wish = Wish(over, self._engine.now() - rest)
+        store = self._store.beneath()
+        return (yield from offloading.offload(store, cold, self._engine, name, wish))
 
     def discard_fork(self, fork: str, *, delete: bool = False) -> ThreadInfo:
         """Put a fork aside that is of no more use: archive it, or delete it.
@@ -115,7 +178,7 @@ class Archiving(Running):
         """
         if self._store.cold is None:
             raise InvalidArgumentError(
-                f"To {what} a thread needs a cold store.",
+                f"A cold store is needed to {what}.",
                 hint="Open the saver with cold=, such as cold='file:///folder'.",
             )
         return self._store.cold

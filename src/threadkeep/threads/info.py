@@ -40,6 +40,8 @@ class ThreadInfo:
         retention_json: what is kept of it, if that was said of it alone; see `retention`.
         marks: the checkpoints that have tags or a pin, each with these.
         archived_bytes: what it takes in the cold store; None where it is not archived.
+        offloaded_bytes: what of its values lies there while it is in use, about: what nobody needs
+            any more is counted until it is removed.
     """
 
     id: str
@@ -57,6 +59,7 @@ class ThreadInfo:
     retention_json: Mapping[str, Any] | None = None
     marks: tuple[Mark, ...] = ()
     archived_bytes: int | None = None
+    offloaded_bytes: int = 0
 
     @property
     def has_interrupt(self) -> bool:
@@ -89,6 +92,7 @@ class ThreadInfo:
             "deleted_at": None if self.deleted_at is None else self.deleted_at.isoformat(),
             "retention": self.retention_json,
             "archived_bytes": self.archived_bytes,
+            "offloaded_bytes": self.offloaded_bytes,
             "marks": [{**mark._asdict(), "tags": list(mark.tags)} for mark in self.marks],
         }
 
@@ -103,7 +107,7 @@ class ThreadPage:
 
 def info(entry: Entry) -> ThreadInfo:
     """What an entry says."""
-    archive = archive_of(entry) if is_archived(entry) else None
+    archive = archive_of(entry)
     return ThreadInfo(
         id=entry.thread,
         state=State(entry.state),
@@ -119,7 +123,8 @@ def info(entry: Entry) -> ThreadInfo:
         deleted_at=_EPOCH + entry.deleted_at * MICROSECOND if entry.deleted_at else None,
         retention_json=labels.record(entry.labels, policy.RECORD),
         marks=labels.marks(entry.labels),
-        archived_bytes=None if archive is None else archive.size,
+        archived_bytes=archive.size if archive is not None and is_archived(entry) else None,
+        offloaded_bytes=0 if archive is None else archive.offloaded,
     )
 
 

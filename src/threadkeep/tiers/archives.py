@@ -17,6 +17,9 @@ from threadkeep.engine.operations.archiving import Archive
 from threadkeep.engine.operations.bundling import WholeThread
 from threadkeep.errors import CorruptionError
 
+ARCHIVE = ".tkb"
+"""What an archive's key ends with."""
+
 
 def packed(whole: WholeThread, announced: Archive, state: str) -> tuple[bytes, Archive]:
     """A thread as an archive's bytes, and what its entry is to say of them.
@@ -34,7 +37,7 @@ def packed(whole: WholeThread, announced: Archive, state: str) -> tuple[bytes, A
     bundle = BundleWriter(file)
     bundle.add(replace(whole, digests=tuple(digest.of_checkpoints(whole).values())))
     bundle.end()
-    data, name = file.getvalue(), f"{secrets.token_hex(8)}.tkb"
+    data, name = file.getvalue(), f"{secrets.token_hex(8)}{ARCHIVE}"
     sha256 = hashlib.sha256(data).hexdigest()
     return data, Archive(announced.folder, name, state, sha256, len(data))
 

@@ -12,14 +12,13 @@ from functools import partial
 
 from threadkeep.engine.entries import Entry
 from threadkeep.engine.operations import archiving, registration
-from threadkeep.engine.operations.archiving import Archive
 from threadkeep.engine.operations.context import ATTEMPTS, Engine
 from threadkeep.errors import ConflictError, CorruptionError, StaleThreadError
 from threadkeep.plans import Plan, Store, aside, on
-from threadkeep.tiers.archives import packed
+from threadkeep.tiers.archives import ARCHIVE, packed
 from threadkeep.tiers.cold import ColdStore
 
-_GRACE = 3600  # seconds for which what nobody names stays: another process may be about to
+GRACE = 3600  # seconds for which what nobody names stays: another process may be about to
 
 
 def archive(store: Store, cold: ColdStore, engine: Engine, thread: str) -> Plan[Entry]:
@@ -38,7 +37,7 @@ def archive(store: Store, cold: ColdStore, engine: Engine, thread: str) -> Plan[
         taken = yield from on(store, archiving.take(thread))
         state = taken.entry.state
         data, new = yield from aside(partial(packed, taken.whole, announced, state))
-        yield from aside(partial(_put, cold, data, new))
+        yield from aside(partial(put, cold, new.key, data))
         try:
             entry = yield from on(store, archiving.close(engine, taken, new))
         except (ConflictError, StaleThreadError):
@@ -55,18 +54,23 @@ def archive(store: Store, cold: ColdStore, engine: Engine, thread: str) -> Plan[
     )
 
 
-def _put(cold: ColdStore, data: bytes, new: Archive) -> None:
-    """Put the archive there, and read it back: it will be the only copy."""
-    cold.put(new.key, data)
-    if cold.get(new.key) != data:
+def put(cold: ColdStore, key: str, data: bytes) -> None:
+    """Put an object there, and read it back: it will be the only copy.
+
+    Raises:
+        CorruptionError: the cold store has something else then.
+        OpenError, BackendError: it refused, or failed.
+    """
+    cold.put(key, data)
+    if cold.get(key) != data:
         raise CorruptionError(
-            f"The cold store does not give back what was put there: {new.key}.",
+            f"The cold store does not give back what was put there: {key}.",
             hint="Look after it. The thread is still in the store.",
         )
 
 
 def _tidy(cold: ColdStore, stay: set[str], folder: str) -> None:
     """Remove what earlier archives, and tries that were cut off, have left in the folder."""
-    for key in cold.keys(folder, older_than=_GRACE):
-        if key not in stay:
+    for key in cold.objects(folder, older_than=GRACE):
+        if key.endswith(ARCHIVE) and key not in stay:
             cold.delete(key)

@@ -6,7 +6,7 @@ of a URL than its scheme; obstore is loaded where a cold store is opened, and no
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -80,23 +80,33 @@ class ColdStore:
         with self._named(key), suppress(FileNotFoundError):
             self._store.delete(key)
 
-    def keys(self, folder: str, *, older_than: float = 0) -> list[str]:
-        """The keys of all objects in a folder, written longer ago than so many seconds.
+    def get_parts(self, key: str, parts: Sequence[tuple[int, int]]) -> list[bytes]:
+        """Parts of an object: where each begins, and how many bytes it takes. Raises as `get`.
 
-        Raises as `put`.
+        A part that the object does not have is shorter.
+        """
+        starts, lengths = zip(*parts, strict=True)
+        with self._named(key):
+            found = self._store.get_ranges(key, starts=starts, lengths=lengths)
+            return [bytes(part) for part in found]
+
+    def objects(self, folder: str, *, older_than: float = 0) -> dict[str, int]:
+        """All objects in a folder that were written longer ago than so many seconds.
+
+        Gives their keys, each with its size in bytes. Raises as `put`.
         """
         before = datetime.now(UTC) - timedelta(seconds=older_than) if older_than else None
         with self._named(folder):
-            return [
-                found["path"]
+            return {
+                found["path"]: found["size"]
                 for page in self._store.list(folder)
                 for found in page
                 if before is None or found["last_modified"] < before
-            ]
+            }
 
     def clear(self, folder: str) -> None:
         """Remove all objects in a folder. Raises as `put`."""
-        for key in self.keys(folder):
+        for key in self.objects(folder):
             self.delete(key)
 
     def _settle(self, key: str) -> None:

@@ -1,8 +1,8 @@
-"""A backend that brings back what is archived, when it is asked for.
+"""A backend that brings back what is in the cold store, when it is asked for.
 
 Only what is looked at, and when, lives here. Invariants: a thread that is in the store costs
-nothing more; whoever reads one that is archived sees it whole, or an error that says why not;
-an archive goes only when its thread is gone.
+nothing more; whoever reads one that is archived, or has stubs, sees it whole, or an error that
+says why not; an archive goes only when its thread is gone; no thread has stubs of another.
 """
 
 from __future__ import annotations
@@ -10,6 +10,8 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from typing import Any, TypeAlias, TypeVar
 
@@ -46,17 +48,20 @@ from threadkeep.engine.operations.archiving import (
 )
 from threadkeep.engine.operations.bundling import WholeThread
 from threadkeep.engine.operations.context import ATTEMPTS
+from threadkeep.engine.operations.offloading import bring_back
 from threadkeep.errors import (
     BackendError,
     ConflictError,
     CorruptionError,
     ReadOnlyError,
+    StaleThreadError,
     ThreadArchivedError,
     ThreadExistsError,
     ThreadkeepError,
 )
 from threadkeep.tiers.archives import unpacked
 from threadkeep.tiers.cold import ColdStore
+from threadkeep.tiers.stubs import stubbed, whole
 
 T = TypeVar("T")
 Aside: TypeAlias = Callable[[Callable[[], Any]], Awaitable[Any]]
@@ -82,7 +87,11 @@ class AsyncTiered:
         """See `AsyncBackend.fetch`."""
         replies = await self._backend.fetch(reads)
         names = sorted(set(_missed(reads, replies)))
-        return replies if not names else await self._looked_for(reads, names)
+        if names:
+            replies = await self._looked_for(reads, names)
+        for number in stubbed(reads, replies):
+            replies[number] = await self._aside(partial(whole, self._cold, replies[number]))
+        return replies
 
     async def _looked_for(self, reads: Sequence[Read], names: Sequence[str]) -> list[Any]:
         """The replies, of one state in which none of these threads is archived.
@@ -112,14 +121,14 @@ class AsyncTiered:
                 hint="Open the store with cold=, the URL of the cold store.", thread=thread
             )
         try:
-            whole = await self._aside(partial(_read, self._cold, thread, archive))
+            found = await self._aside(partial(_read, self._cold, thread, archive))
         except CorruptionError:
             (now,) = await self._backend.fetch([ReadEntry(thread)])
             if is_at(now, archive.key):
                 raise
             return
         try:
-            await drive.arun(reopen(whole, archive, time.time_ns() // 1000), self._backend)
+            await drive.arun(reopen(found, archive, _now()), self._backend)
         except ReadOnlyError as error:
             raise ThreadArchivedError(
                 "The thread is archived, and the store is open for reading only.",
@@ -133,33 +142,54 @@ class AsyncTiered:
         """See `AsyncBackend.commit`."""
         if isinstance(change, CopyThread):
             await self._copy(change)
+        elif isinstance(change, ForkThread):
+            await self._fork(change)
         elif isinstance(change, DropThread) and change.entry is None:
             archive = await self._archive(change.thread)
             await self._backend.commit(change)
             if archive is not None:
                 await self._remove(change.thread, archive)
         else:
-            await self._check_target(change)
             await self._backend.commit(change)
 
     async def _copy(self, change: CopyThread) -> None:
-        """Copy a thread, which may be archived: now, or while it is copied."""
+        """Copy a thread, which may be archived or get stubs: now, or while it is copied."""
         await self._check_target(change)
+        head = ReadCheckpoint(change.source, "")
         for _ in range(ATTEMPTS):
-            await self._backend.commit(change)
-            source, copy = await self._backend.fetch(
-                [ReadEntry(change.source), ReadThread(change.target, stub=True)]
-            )
-            if copy.checkpoints or not is_archived(source):
-                return
-            await self._bring_back(source)
+            (state,) = await self._backend.fetch([head])
+            await self._without_stubs(change.source)
+            with suppress(StaleThreadError):
+                await self._backend.commit(replace(change, generation=state.generation))
+                source, copy = await self._backend.fetch(
+                    [ReadEntry(change.source), ReadThread(change.target, stub=True)]
+                )
+                if copy.checkpoints or not is_archived(source):
+                    return
+                await self._bring_back(source)
         raise _never_there(change.source)
 
-    async def _check_target(self, change: Change) -> None:
-        if isinstance(change, CopyThread | ForkThread):
-            (target,) = await self._backend.fetch([ReadEntry(change.target)])
-            if is_archived(target):
-                raise ThreadExistsError("The target is archived.", thread=change.target)
+    async def _fork(self, change: ForkThread) -> None:
+        """Fork a thread: what it shares has no stubs, then or later."""
+        await self._check_target(change)
+        if await self._without_stubs(change.source):
+            raise StaleThreadError(thread=change.source)  # its segments are others now
+        await self._backend.commit(change)
+
+    async def _without_stubs(self, thread: str) -> bool:
+        """Bring back what was offloaded of a thread; tells whether there was any.
+
+        If some is offloaded from now on, that raises the generation.
+        """
+        archive = await self._archive(thread)
+        if archive is None or not archive.offloaded:
+            return False
+        return bool(await drive.arun(bring_back(thread, _now()), self))
+
+    async def _check_target(self, change: CopyThread | ForkThread) -> None:
+        (target,) = await self._backend.fetch([ReadEntry(change.target)])
+        if is_archived(target):
+            raise ThreadExistsError("The target is archived.", thread=change.target)
 
     async def _archive(self, thread: str) -> Archive | None:
         """What the entry of a thread says of its archives."""
@@ -192,6 +222,10 @@ class AsyncTiered:
 
 def _read(cold: ColdStore, thread: str, archive: Archive) -> WholeThread:
     return unpacked(thread, cold.get(archive.key), archive)
+
+
+def _now() -> int:
+    return time.time_ns() // 1000
 
 
 def _never_there(thread: str) -> ConflictError:

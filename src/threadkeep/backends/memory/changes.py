@@ -85,6 +85,8 @@ def _copy(threads: Threads, change: CopyThread) -> None:
     target = threads.get(change.target, EMPTY)
     if not source.holds_rows():
         return
+    if change.generation not in (None, source.generation):
+        raise StaleThreadError(thread=change.source)
     if target.holds_checkpoints() or source is target:
         raise ThreadExistsError(thread=change.target)
     copy = threads[change.target] = _copied(source, generation=target.generation + 1)

@@ -281,8 +281,31 @@ FROM dropped
 
 
 def _copy(change: CopyThread) -> Statement:
-    values = (pack_text(change.source), pack_text(change.target), Int8(change.now))
-    return Statement("SELECT refusal FROM {schema}.copy_thread(%s, %s, %s)", values)
+    names = (pack_text(change.source), pack_text(change.target))
+    if change.generation is None:
+        copied = "SELECT refusal FROM {schema}.copy_thread(%s, %s, %s)"
+        return Statement(copied, (*names, Int8(change.now)))
+    expected = Int8(change.generation)
+    values = (list(names), names[0], expected, names[0], *names, Int8(change.now))
+    return Statement(_COPY_EXPECTED, values)
+
+
+# (locked in the order in which the function does, and before it is said of which generation)
+_COPY_EXPECTED = """
+WITH found AS MATERIALIZED (
+    SELECT t.thread_id, t.generation, t.heap FROM {schema}.threads t
+    WHERE t.thread_id = ANY(%s) ORDER BY t.thread_id COLLATE "C" FOR NO KEY UPDATE
+), shared AS MATERIALIZED (
+    SELECT h.heap, h.generation FROM {schema}.heaps h
+    WHERE h.heap IN (SELECT f.heap FROM found f) ORDER BY h.heap FOR NO KEY UPDATE
+), source AS MATERIALIZED (
+    SELECT f.generation + coalesce(
+        (SELECT s.generation FROM shared s WHERE s.heap = f.heap), 0) AS generation
+    FROM found f WHERE f.thread_id = %s
+)
+SELECT CASE WHEN (SELECT generation FROM source) <> %s AND {schema}.holds_rows(%s) THEN 'stale'
+    ELSE (SELECT refusal FROM {schema}.copy_thread(%s, %s, %s)) END
+"""
 
 
 def _fork(change: ForkThread) -> Statement:

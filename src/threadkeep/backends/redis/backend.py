@@ -284,17 +284,24 @@ class AsyncRedisBackend:
             (found,) = await self.ask([(change.source, Question("dump"))])
             if not found:
                 return None
-            _check_target(change)
             dumps, row = found
+            if change.generation is not None:
+                self._check_source(change, change.generation, row)
+            _check_target(change)
             return "copy", (uuid.uuid4().hex, *dumps, *copy_arguments(change, row))
         if isinstance(change, ForkThread):
             (found,) = await self.ask([(change.source, Question("whole"))])
-            stored = generation_of(found[0]) if found else 0
-            if self._lives.name(change.source, stored) != change.generation:
-                raise StaleThreadError(thread=change.source)
+            self._check_source(change, change.generation, found[0] if found else None)
             _check_target(change)
             return "fork", (uuid.uuid4().hex, *fork_arguments(change, found))
         return _script(self._expecting(change))
+
+    def _check_source(
+        self, change: CopyThread | ForkThread, expected: int, row: Sequence[bytes] | None
+    ) -> None:
+        stored = 0 if row is None else generation_of(row)
+        if self._lives.name(change.source, stored) != expected:
+            raise StaleThreadError(thread=change.source)
 
     def _writing(
         self, name: str, arguments: Sequence[Word], thread: str, *, in_index: bool

@@ -227,9 +227,11 @@ def _drop(db: sqlite3.Connection, change: DropThread) -> None:
 
 
 def _copy(db: sqlite3.Connection, change: CopyThread) -> None:
-    source = read_thread_head(db, change.source).number
+    source, generation, *_ = read_thread_head(db, change.source)
     if source is None or not db.execute(_HOLDS_ROWS, (source,)).fetchone():
         return
+    if change.generation not in (None, generation):
+        raise StaleThreadError(thread=change.source)
     target = _number(db, change.target)
     if source == target or db.execute(_HOLDS_CHECKPOINTS, (target,)).fetchone():
         raise ThreadExistsError(thread=change.target)

@@ -42,7 +42,9 @@ class Archive(NamedTuple):
 
     `folder` is where all archives of this thread are that this store has made, `name` that of the
     newest in it; `sha256` is the digest of its bytes in hex, `size` their number: of nothing before
-    the first. `state` is the thread's own, which it has again when it is back.
+    the first. `state` is the thread's own, which it has again when it is back. `offloaded` is about
+    how many bytes of segments lie there beside archives: 0 where there is no stub. `back_at` is
+    when the thread came back last, in microseconds since 1970.
     """
 
     folder: str
@@ -50,6 +52,8 @@ class Archive(NamedTuple):
     state: str = ""
     sha256: str = ""
     size: int = 0
+    offloaded: int = 0
+    back_at: int = 0
 
     @property
     def key(self) -> str:
@@ -158,6 +162,8 @@ def close(engine: Engine, taken: Taken, archive: Archive) -> Operation[Entry]:
         ConflictError, StaleThreadError: the thread has changed since it was taken.
     """
     thread, entry = taken.whole.thread, taken.entry
+    known = archive_of(entry) or archive
+    archive = archive._replace(offloaded=known.offloaded)
     entry = naming(entry, archive)._replace(state=State.ARCHIVED)
     fences = (taken.rows, EntryFence(entry.revision))
     tombstone = taken.whole.deleted_at
@@ -204,6 +210,6 @@ def _batches(
         checkpoints=whole.checkpoints,
         writes=whole.writes,
         bump=True,
-        entry=entry._replace(state=archive.state),
+        entry=naming(entry, archive._replace(back_at=now))._replace(state=archive.state),
         touch=touch._replace(moves=()),
     )

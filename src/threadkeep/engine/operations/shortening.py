@@ -7,7 +7,7 @@ where it lay, in shorter segments, and between them are holes that nothing refer
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TypeAlias, cast
 
 from threadkeep.codec.frame import Compression, pack
@@ -51,11 +51,11 @@ def shortened(
         segment = by_place.get((place.log, place.start, place.count))
         if segment is None:
             raise StaleThreadError(thread=batch.thread)
-        parts = _parts(segment, _alive(span_of(place), used), engine.compression)
-        gained = place.size - sum([len(part.data) for part in parts])
-        if wholly or gained > _ROW * (len(parts) - 1):
+        shorter = parts(segment, alive(span_of(place), used), engine.compression)
+        gained = place.size - sum([len(part.data) for part in shorter])
+        if wholly or gained > _ROW * (len(shorter) - 1):
             old.append((place.log, place.start, place.count))
-            new += parts
+            new += shorter
             less += gained
     touch = cast("Touch", batch.touch)
     if counts_segments(batch.thread, rows):
@@ -68,11 +68,11 @@ def shortened(
 
 
 def _dies(place: SegmentInfo, used: Used, *, wholly: bool = False) -> bool:
-    return (1 if wholly else 2) * length(_alive(span_of(place), used)) < place.count
+    return (1 if wholly else 2) * length(alive(span_of(place), used)) < place.count
 
 
-def _alive(span: Span, used: Used) -> list[Span]:
-    """What is used of the span."""
+def alive(span: Span, used: Used) -> list[Span]:
+    """What is used of the span, in order."""
     spans = used.get(span.log, ())
     first = max(bisect_right(spans, span.start, key=lambda s: s.start) - 1, 0)
     found = []
@@ -85,11 +85,11 @@ def _alive(span: Span, used: Used) -> list[Span]:
     return found
 
 
-def _parts(segment: Segment, alive: Sequence[Span], compression: Compression) -> list[Segment]:
-    """The segments that hold just these positions of a segment."""
+def parts(segment: Segment, spans: Iterable[Span], compression: Compression) -> list[Segment]:
+    """The segments that hold just these positions of a segment, one for each span."""
     elements = opened(segment)
     return [
         Segment(log, start, stop - start, pack(data, compression))
-        for log, start, stop in alive
+        for log, start, stop in spans
         for data in (elements[start - segment.start : stop - segment.start],)
     ]

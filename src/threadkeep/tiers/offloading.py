@@ -1,0 +1,150 @@
+"""The steps that take parts of a thread that is in use into the cold store.
+
+Only their order lives here. Invariants: an object is there, and was read back, before a stub
+names it; wherever it ends, each segment is whole in the store, or in the object that its stub
+names. An object that no stub names any more goes an hour after that was noticed, and not before:
+what a store calls durable may not be on its disk yet.
+"""
+
+from __future__ import annotations
+
+import secrets
+from dataclasses import dataclass
+from functools import partial
+
+from threadkeep.engine.offloaded import stubs_for
+from threadkeep.engine.operations import archiving, offloading, registration
+from threadkeep.engine.operations.archiving import Archive, archive_of
+from threadkeep.engine.operations.context import ATTEMPTS, Engine
+from threadkeep.errors import ConflictError, StaleThreadError
+from threadkeep.plans import Plan, Store, aside, on
+from threadkeep.tiers.archiving import GRACE, put
+from threadkeep.tiers.cold import ColdStore
+
+OBJECT = ".tkp"
+_LOOSE = ".loose"  # behind an object's key: nobody needs it since this was written
+
+
+@dataclass(frozen=True, slots=True)
+class Offloaded:
+    """What of a thread was offloaded, or would be.
+
+    Args:
+        thread: its name.
+        segments: stored runs of values.
+        bytes: what they took in the store.
+        skipped: why nothing was done; None where it was.
+    """
+
+    thread: str
+    segments: int = 0
+    bytes: int = 0
+    skipped: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """What is to be offloaded: see `offloading.movable`."""
+
+    over: int
+    before: int | None = None
+
+
+def offload(
+    store: Store, cold: ColdStore, engine: Engine, thread: str, wish: Wish
+) -> Plan[Offloaded]:
+    """Move segments into the cold store, object by object.
+
+    Raises:
+        ThreadNotFoundError: there is no such thread.
+        StateError: it is archived already, or holds nothing.
+        ConflictError: it is being written all the time.
+        CorruptionError: it is damaged, or an object is not what was put there.
+        BackendError: the cold store refused, or failed; what was moved before is moved.
+    """
+    segments = size = refused = 0
+    while refused < ATTEMPTS:
+        found = yield from on(store, offloading.movable(engine, thread, wish.over, wish.before))
+        if not found.pieces:
+            yield from tidy(store, cold, engine, thread)
+            skipped = "it shares its segments with forks" if found.shared else None
+            return Offloaded(thread, segments, size, skipped)
+        archive = archive_of(found.entry)
+        if archive is None:
+            token = secrets.token_hex(8)
+            yield from on(store, archiving.announce(engine, thread, token))
+            continue
+        try:
+            taken = yield from on(store, offloading.take(engine, found))
+            yield from _moved(store, cold, engine, taken, archive)
+        except (ConflictError, StaleThreadError):
+            refused += 1  # somebody wrote meanwhile: look again
+        else:
+            segments += len(taken.go)
+            size += taken.bytes
+    raise ConflictError(
+        "This thread is being written all the time.", hint="Try again later.", thread=thread
+    )
+
+
+def rehearsed(store: Store, engine: Engine, thread: str, wish: Wish) -> Plan[Offloaded]:
+    """What `offload` would move. Raises as it does."""
+    found = yield from on(store, offloading.movable(engine, thread, wish.over, wish.before))
+    skipped = "it shares its segments with forks" if found.shared else None
+    return Offloaded(thread, sum([len(piece.idle) for piece in found.pieces]), found.bytes, skipped)
+
+
+def _moved(
+    store: Store, cold: ColdStore, engine: Engine, taken: offloading.Taken, archive: Archive
+) -> Plan[None]:
+    """Move the segments into an object of their own.
+
+    Raises:
+        ConflictError, StaleThreadError: the thread has changed; the object is gone again.
+    """
+    thread = taken.movable.entry.thread
+    key = f"{archive.folder}{secrets.token_hex(8)}{OBJECT}"
+    data, stubs = stubs_for(taken.go, key)
+    yield from aside(partial(put, cold, key, data))
+    try:
+        yield from on(store, offloading.close(engine, taken, archive, stubs))
+    except (ConflictError, StaleThreadError):
+        if key in (yield from on(store, offloading.objects_of(thread))):
+            return  # it was done, and the answer was lost
+        yield from aside(partial(cold.delete, key))
+        raise
+
+
+# -- objects that nobody needs any more --------------------------------------------------
+
+
+def tidy(store: Store, cold: ColdStore, engine: Engine, thread: str) -> Plan[None]:
+    """Remove objects of a thread that no stub names, once that is known for an hour.
+
+    The entry says from then on how much is left.
+    """
+    entry = yield from on(store, registration.read(thread))
+    archive = archive_of(entry)
+    if entry is None or archive is None or not archive.offloaded:
+        return
+    needed = yield from on(store, offloading.objects_of(thread))
+    left = yield from aside(partial(_tidy, cold, archive.folder, needed))
+    yield from on(store, offloading.note(engine, entry, archive._replace(offloaded=left)))
+
+
+def _tidy(cold: ColdStore, folder: str, needed: set[str]) -> int:
+    """Note which objects are loose, and remove those that have been for long; what is left."""
+    there, old = cold.objects(folder), cold.objects(folder, older_than=GRACE)
+    left = 0
+    for key in [key for key in there if key.endswith(OBJECT)]:
+        mark = key + _LOOSE
+        if key in needed and mark in there:
+            cold.delete(mark)
+        elif key not in needed and mark in old:
+            cold.delete(key)  # (before its mark: else it would have to wait anew)
+            cold.delete(mark)
+            continue
+        elif key not in needed and mark not in there and key in old:
+            cold.put(mark, b"")
+        left += there[key]
+    return left

@@ -1,0 +1,435 @@
+"""Values of threads in use, in the cold store: what is read is as it was, by whatever call."""
+
+from __future__ import annotations
+
+import logging
+import operator
+import random
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Annotated, Any, TypedDict
+
+import pytest
+from langgraph.graph import START, StateGraph
+
+from threadkeep import GroupCommit, Retention, open_saver
+from threadkeep.backends.sqlite import SqliteBackend
+from threadkeep.engine.model import Batch, CopyThread, ForkThread
+from threadkeep.engine.operations import inspection
+from threadkeep.errors import (
+    ConflictError,
+    CorruptionError,
+    InvalidArgumentError,
+    StateError,
+    ThreadArchivedError,
+    ThreadNotFoundError,
+)
+from threadkeep.saver import Saver
+from threadkeep.tiers import archiving, offloading
+from threadkeep.tiers.cold import ColdStore
+
+from .backends import BACKENDS, open_backend
+from .test_archive import Between, shown, state_of
+
+T: Any = {"configurable": {"thread_id": "t"}}
+OVER = 4096
+
+
+class State(TypedDict):
+    said: Annotated[list[str], operator.add]
+    page: bytes
+
+
+def graph(saver: Any) -> Any:
+    """Each turn replaces a page of 20,000 bytes that resembles no other."""
+    builder = StateGraph(State)
+
+    def read(state: Any) -> dict[str, Any]:
+        number = len(state["said"])
+        return {
+            "said": [f"re {state['said'][-1]}"],
+            "page": random.Random(number).randbytes(20_000),
+        }
+
+    builder.add_node("read", read)
+    builder.add_edge(START, "read")
+    return builder.compile(checkpointer=saver)
+
+
+def say(saver: Any, *texts: str, thread: str = "t") -> None:
+    for text in texts:
+        graph(saver).invoke({"said": [text]}, {"configurable": {"thread_id": thread}})
+
+
+def objects(cold: Path) -> list[Path]:
+    return [*cold.rglob("*.tkp")]
+
+
+def segment_bytes(saver: Any) -> int:
+    (one,) = saver.run(inspection.sizes(None)).threads
+    return int(one.segment_bytes)
+
+
+@pytest.fixture
+def cold(tmp_path: Path) -> Path:
+    return tmp_path / "cold"
+
+
+@pytest.fixture(params=BACKENDS)
+def saver(request: pytest.FixtureRequest, tmp_path: Path, cold: Path) -> Iterator[Any]:
+    with open_backend(request.param, tmp_path, cold=cold.as_uri()) as opened:
+        yield opened
+
+
+@pytest.fixture
+def ours(tmp_path: Path, cold: Path) -> Iterator[Any]:
+    """One on SQLite, for what does not depend on the store."""
+    with open_backend("sqlite", tmp_path, cold=cold.as_uri()) as opened:
+        yield opened
+
+
+# -- there and back --------------------------------------------------------------------
+
+
+def test_old_values_go_and_are_read_as_they_were(saver: Any, cold: Path) -> None:
+    say(saver, "one", "two", "three")
+    before, size = shown(saver), saver.threads.get("t").bytes
+    done = saver.threads.offload("t", over=OVER)
+    assert (done.segments, done.skipped) == (1, None)
+    assert done.bytes > 40_000
+    (file,) = objects(cold)
+    assert file.stat().st_size == done.bytes
+    assert segment_bytes(saver) < 30_000
+    assert size - done.bytes < saver.threads.get("t").bytes < size - done.bytes + 1000
+    assert saver.threads.get("t").offloaded_bytes == done.bytes
+    assert shown(saver) == before
+    assert state_of(saver) == "active"
+    assert saver.check().ok
+    say(saver, "four")
+    assert shown(saver)[-len(before) :] == before
+    assert len(saver.get_tuple(T).checkpoint["channel_values"]["said"]) == 8
+
+
+def test_the_head_needs_nothing_of_the_cold_store(saver: Any, cold: Path) -> None:
+    say(saver, "one", "two")
+    head = saver.get_tuple(T).checkpoint
+    saver.threads.offload("t", over=OVER)
+    (file,) = objects(cold)
+    file.unlink()
+    saver.clear_cache()
+    assert saver.get_tuple(T).checkpoint["channel_values"] == head["channel_values"]
+    say(saver, "three")
+
+
+async def test_awaited(saver: Any) -> None:
+    say(saver, "one", "two", "three")
+    before = shown(saver)
+    assert (await saver.threads.aoffload("t", over=OVER)).bytes > 40_000
+    assert [one.checkpoint async for one in saver.alist(T)] == [one[1] for one in before]
+    assert (await saver.threads.arestore("t")).bytes > 60_000
+    assert [one.checkpoint async for one in saver.alist(T)] == [one[1] for one in before]
+    await saver.aclose()
+
+
+def test_all_of_it_comes_back(saver: Any, cold: Path) -> None:
+    say(saver, "one", "two", "three")
+    before, size = shown(saver), saver.threads.get("t").bytes
+    saver.threads.offload("t", over=OVER)
+    assert abs(saver.threads.restore("t").bytes - size) < 100
+    (file,) = objects(cold)  # (what is back may not be on the disk yet)
+    file.unlink()
+    assert shown(saver) == before
+
+
+def test_what_is_young_stays(saver: Any) -> None:
+    say(saver, "one", "two")
+    assert saver.threads.offload("t", over=OVER, older_than=3600).segments == 0
+    assert saver.threads.offload("t", over=60_000).segments == 0
+    assert saver.threads.offload("t", over=OVER, older_than=1e-6).segments > 0
+
+
+def test_much_goes_object_by_object(ours: Any, cold: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("threadkeep.engine.operations.bundling._MOST_BYTES", 50_000)
+    say(ours, *map(str, range(12)))
+    before = shown(ours)
+    assert ours.threads.offload("t", over=OVER).bytes > 11 * 20_000
+    assert len(objects(cold)) > 1
+    assert shown(ours) == before
+    ours.threads.restore("t")
+    assert shown(ours) == before
+
+
+def test_whatever_stands_in_front_of_the_store(tmp_path: Path, cold: Path) -> None:
+    kinds = (GroupCommit(), GroupCommit(ack="relaxed", flush_every=60))
+    for number, group_commit in enumerate(kinds):
+        url = f"sqlite:///{tmp_path / str(number)}.db"
+        with open_saver(url, cold=cold.as_uri(), group_commit=group_commit) as saver:
+            say(saver, "one", "two")
+            before = shown(saver)
+            assert saver.threads.offload("t", over=OVER).segments == 1
+            say(saver, "three")
+            assert shown(saver)[-len(before) :] == before
+            assert saver.check().ok
+
+
+# -- what else is done with the thread -------------------------------------------------
+
+FORK = {"configurable": {"thread_id": "fork"}}
+
+
+def test_forks_share_what_is_in_the_store(saver: Any, cold: Path) -> None:
+    say(saver, "one", "two")
+    before = [one[1] for one in shown(saver)]
+    saver.threads.offload("t", over=OVER)
+    saver.threads.fork("t", new_thread_id="fork")
+    again = saver.threads.offload("t", over=OVER)
+    if again.segments == 0:  # (Redis shares nothing)
+        assert again.skipped == "it shares its segments with forks"
+    saver.delete_thread("t")
+    assert objects(cold) == []
+    assert [one[1] for one in shown(saver, "fork")] == before
+    assert saver.check().ok
+    assert saver.threads.offload("fork", over=OVER).segments == 1
+
+
+def test_a_copy_lives_by_itself(saver: Any, cold: Path) -> None:
+    say(saver, "one", "two")
+    before = [one[1] for one in shown(saver)]
+    saver.threads.offload("t", over=OVER)
+    saver.copy_thread("t", "copy")
+    saver.delete_thread("t")
+    assert objects(cold) == []
+    assert [one[1] for one in shown(saver, "copy")] == before
+
+
+def test_it_goes_elsewhere_whole(saver: Any, tmp_path: Path) -> None:
+    say(saver, "one", "two")
+    before = shown(saver)
+    saver.threads.offload("t", over=OVER)
+    saver.threads.export("t", tmp_path / "t.tkb")
+    with open_saver("memory://") as other:
+        saver.threads.sync(other)
+        assert shown(other) == before
+        other.threads.import_(tmp_path / "t.tkb", "u")
+        assert [one[1] for one in shown(other, "u")] == [one[1] for one in before]
+        assert other.threads.get("u").offloaded_bytes == 0
+
+
+def test_it_is_archived_whole(saver: Any, cold: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    say(saver, "one", "two")
+    before = shown(saver)
+    saver.threads.offload("t", over=OVER)
+    saver.threads.archive("t")
+    for file in objects(cold):
+        file.unlink()
+    assert shown(saver) == before
+    saver.threads.offload("t", over=OVER)
+    saver.threads.archive("t")
+    saver.delete_thread("t")
+    assert [file for file in cold.rglob("*") if file.is_file()] == []
+
+
+def test_erasing_leaves_nothing_there(saver: Any, cold: Path) -> None:
+    say(saver, "one", "two")
+    saver.threads.offload("t", over=OVER)
+    saver.threads.erase("t")
+    assert [file for file in cold.rglob("*") if file.is_file()] == []
+
+
+def test_what_retention_removes_goes_later(
+    saver: Any, cold: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    say(saver, "one", "two", "three")
+    saver.threads.offload("t", over=OVER)
+    saver.threads.gc(Retention(keep_last=1))
+    saver.threads.offload("t", over=OVER)
+    assert len(objects(cold)) == 1  # (what removed the stubs may not be on the disk yet)
+    hours = iter((-3600, -7200))
+    for _ in range(2):  # noted in the one, removed in the other
+        grace = next(hours)
+        monkeypatch.setattr(offloading, "GRACE", grace)
+        saver.threads.offload("t", over=OVER)
+    assert [file for file in cold.rglob("*") if file.is_file()] == []
+    assert saver.threads.get("t").offloaded_bytes == 0
+    assert saver.check().ok
+
+
+def test_an_object_that_is_needed_again_stays(
+    ours: Any, cold: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where the machine failed before it was on the disk that nobody needs it."""
+    monkeypatch.setattr(offloading, "GRACE", -3600)
+    say(ours, "one", "two", "three")
+    ours.threads.offload("t", over=OVER)
+    (file,) = objects(cold)
+    (file.parent / f"{file.name}.loose").write_bytes(b"")
+    for _ in range(2):
+        ours.threads.offload("t", over=OVER)
+        assert [file for file in cold.rglob("*") if file.is_file()] == [file]
+
+
+# -- what can be wrong -----------------------------------------------------------------
+
+
+def test_without_the_cold_store(tmp_path: Path, cold: Path) -> None:
+    with open_backend("sqlite", tmp_path, cold=cold.as_uri()) as saver:
+        say(saver, "one", "two")
+        before = shown(saver)
+        saver.threads.offload("t", over=OVER)
+    with open_backend("sqlite", tmp_path) as saver:
+        assert saver.get_tuple(T).checkpoint == before[0][1]
+        say(saver, "three")
+        for call in CALLS:
+            with pytest.raises(ThreadArchivedError, match="cold="):
+                call(saver)
+    with open_backend("sqlite", tmp_path, cold=cold.as_uri()) as saver:
+        assert shown(saver)[-len(before) :] == before
+
+
+CALLS: tuple[Callable[[Any], Any], ...] = (
+    shown,
+    lambda saver: saver.threads.fork("t", new_thread_id="fork"),
+    lambda saver: saver.copy_thread("t", "copy"),
+    lambda saver: saver.threads.restore("t"),
+    lambda saver: saver.threads.export("t", "never.tkb"),
+)
+
+
+@pytest.mark.parametrize("damage", ["changed", "cut", "cut short", "gone"])
+def test_what_is_damaged_is_told_where_it_is_needed(
+    ours: Any, cold: Path, damage: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    say(ours, "one", "two", "three")
+    before = shown(ours)
+    ours.threads.offload("t", over=OVER)
+    (file,) = objects(cold)
+    sound = file.read_bytes()
+    if damage == "gone":
+        file.unlink()
+    else:
+        bad = {"changed": b"?" * len(sound), "cut": sound[:-1], "cut short": b"?"}
+        file.write_bytes(bad[damage])
+    assert ours.get_tuple(T).checkpoint == before[0][1]
+    with caplog.at_level(logging.ERROR), pytest.raises(CorruptionError, match="cold store"):
+        shown(ours)
+    assert file.name in caplog.text
+    with pytest.raises(CorruptionError, match="cold store"):
+        ours.threads.fork("t", new_thread_id="fork")
+    found = [one.problem for one in ours.check().findings]
+    assert found
+    assert all("cold store" in one or "missing" in one for one in found), found
+    say(ours, "four")
+    file.parent.mkdir(exist_ok=True)
+    file.write_bytes(sound)
+    assert shown(ours)[-len(before) :] == before
+
+
+def test_what_cannot_be_offloaded(tmp_path: Path, ours: Any) -> None:
+    with pytest.raises(ThreadNotFoundError):
+        ours.threads.offload("nobody")
+    ours.threads.create("new")
+    with pytest.raises(StateError, match="created"):
+        ours.threads.offload("new")
+    say(ours, "one")
+    for options in ({"over": 1023}, {"over": "9999"}, {"over": True}, {"older_than": -1}):
+        with pytest.raises(InvalidArgumentError):
+            ours.threads.offload("t", **options)
+    ours.threads.archive("t")
+    with pytest.raises(StateError, match="archived"):
+        ours.threads.offload("t")
+    with (
+        open_backend("sqlite", tmp_path) as saver,
+        pytest.raises(InvalidArgumentError, match="cold="),
+    ):
+        saver.threads.offload("t")
+
+
+# -- others who are faster -------------------------------------------------------------
+
+
+@pytest.fixture
+def rivals(tmp_path: Path, cold: Path) -> Iterator[tuple[Any, Any, Between]]:
+    """A saver on a store in which something can happen, and another on the same store."""
+    between = Between(SqliteBackend(tmp_path / "threads.db", synchronous="normal"))
+    with (
+        Saver(between, cold=cold.as_uri()) as one,
+        open_backend("sqlite", tmp_path, cold=cold.as_uri()) as other,
+    ):
+        say(other, "one", "two")
+        yield one, other, between
+
+
+def _is_exchange(asked: Any) -> bool:
+    return isinstance(asked, Batch) and bool(asked.segments) and bool(asked.drop_segments)
+
+
+def test_a_save_comes_first(rivals: Any, cold: Path) -> None:
+    one, other, between = rivals
+    between.when, between.what = _is_exchange, lambda: say(other, "three")
+    assert one.threads.offload("t", over=OVER).bytes > 40_000
+    assert len(objects(cold)) == 1  # the first try has removed its own
+    assert len(shown(one)) == 9
+
+
+@pytest.mark.parametrize("kind", ["fork", "copy"])
+def test_it_is_offloaded_just_before_it_is_shared(rivals: Any, kind: str, cold: Path) -> None:
+    one, other, between = rivals
+    before = [found[1] for found in shown(other)]
+    between.when = lambda asked: isinstance(asked, CopyThread | ForkThread)
+    between.what = lambda: other.threads.offload("t", over=OVER)
+    if kind == "fork":
+        one.threads.fork("t", new_thread_id=kind)
+    else:
+        one.copy_thread("t", kind)
+    other.delete_thread("t")
+    assert objects(cold) == []
+    assert [found[1] for found in shown(one, kind)] == before
+
+
+def test_it_is_forked_just_before_it_is_offloaded(rivals: Any, cold: Path) -> None:
+    one, other, between = rivals
+    between.when = _is_exchange
+    between.what = lambda: other.threads.fork("t", new_thread_id="fork")
+    assert one.threads.offload("t", over=OVER).skipped is not None
+    assert objects(cold) == []
+
+
+def test_two_who_bring_it_back(rivals: Any) -> None:
+    one, other, between = rivals
+    before = shown(other)
+    one.threads.offload("t", over=OVER)
+    between.when, between.what = _is_exchange, lambda: other.threads.restore("t")
+    one.threads.restore("t")
+    assert shown(one) == before
+    assert shown(other) == before
+
+
+def test_it_is_written_all_the_time(rivals: Any, cold: Path) -> None:
+    one, other, between = rivals
+
+    def again() -> None:
+        say(other, "more")
+        between.when = _is_exchange
+
+    between.when, between.what = _is_exchange, again
+    with pytest.raises(ConflictError, match="all the time"):
+        one.threads.offload("t", over=OVER)
+    assert objects(cold) == []
+    assert one.check().ok
+
+
+def test_an_answer_that_was_lost(rivals: Any, cold: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    one, _, between = rivals
+    before, commit = shown(one), between.inner.commit
+
+    def lose(change: Any) -> None:
+        commit(change)
+        if _is_exchange(change):
+            raise ConflictError  # as a retry finds it
+
+    monkeypatch.setattr(between.inner, "commit", lose)
+    assert one.threads.offload("t", over=OVER).segments == 1
+    assert len(objects(cold)) == 1
+    assert shown(one) == before
+    assert archiving.GRACE == offloading.GRACE
+    assert ColdStore(cold.as_uri()).objects("threads")
