@@ -15,6 +15,7 @@ from threadkeep.savers import (
     SqliteSaver,
     open_saver,
 )
+from threadkeep.tiers.tiering import ColdTier, Tiering, WarmTier
 from threadkeep.versions import compare_versions
 from threadkeep.wrapping import wrap
 
@@ -23,6 +24,7 @@ __all__ = [
     "AsyncRedisSaver",
     "AsyncSqliteSaver",
     "Cache",
+    "ColdTier",
     "Compression",
     "GroupCommit",
     "InMemorySaver",
@@ -31,6 +33,8 @@ __all__ = [
     "RedisSaver",
     "Retention",
     "SqliteSaver",
+    "Tiering",
+    "WarmTier",
     "compare_versions",
     "open_saver",
     "register",

@@ -32,6 +32,7 @@ from threadkeep.engine.working_set import WorkingSet
 from threadkeep.relaxed import Relaxed, relaxed
 from threadkeep.tiers.cold import ColdStore
 from threadkeep.tiers.front import tiered
+from threadkeep.tiers.tiering import Tiering
 
 T = TypeVar("T")
 
@@ -81,7 +82,7 @@ class OpenStore(Runs):
 
     Args:
         backend: where rows live; closed at the end.
-        group_commit, cache, hot, cold, working_set_bytes: see `Saver`.
+        group_commit, cache, hot, cold, tiering, working_set_bytes: see `Saver`.
 
     Raises:
         InvalidArgumentError, OpenError: the backend cannot do that.
@@ -94,6 +95,7 @@ class OpenStore(Runs):
         cache: Cache | None,
         hot: str | None,
         cold: str | None,
+        tiering: Tiering | None,
         working_set_bytes: int,
     ) -> None:
         is_async = drive.is_async(backend)
@@ -104,6 +106,7 @@ class OpenStore(Runs):
             hots = None if hot is None else open_hot(hot)
             backend = self._front = cached(backend, cache, hots, is_async=is_async)
         self.cold = None if cold is None else ColdStore(cold)
+        self.tiering = tiering
         backend = tiered(backend, self.cold)
         if group_commit is not None and is_relaxed:
             backend = relaxed(backend, group_commit)

@@ -16,6 +16,7 @@ from threadkeep.backends.grouping import GroupCommit
 from threadkeep.codec import Compression, SerdeCodec
 from threadkeep.engine.policy import Retention, duration
 from threadkeep.errors import InvalidArgumentError
+from threadkeep.tiers.tiering import Tiering
 
 NAMES = (
     "conflicts",
@@ -27,6 +28,7 @@ NAMES = (
     "cache",
     "hot",
     "cold",
+    "tiering",
     "retention",
     "gc_every",
     "gc_on_put",
@@ -38,6 +40,7 @@ _KINDS: dict[str, tuple[type, str]] = {
     "cache": (Cache, "Give a threadkeep.Cache, such as Cache(threads=1000)."),
     "hot": (str, "Give the URL of a Redis server."),
     "cold": (str, "Give the URL of a cold store, such as file:///folder or s3://bucket/path."),
+    "tiering": (Tiering, "Give a threadkeep.Tiering, such as Tiering()."),
     "retention": (Retention, "Give a threadkeep.Retention, such as Retention(keep_last=10)."),
 }
 

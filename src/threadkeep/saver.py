@@ -62,6 +62,7 @@ from threadkeep.engine.operations.retention import policy_of, thin
 from threadkeep.engine.policy import EVERYTHING, Retention, duration
 from threadkeep.open_store import RANDOM, OpenStore
 from threadkeep.threads import Threads
+from threadkeep.tiers.tiering import Tiering
 
 T = TypeVar("T")
 PutArguments: TypeAlias = tuple[RunnableConfig, Checkpoint, CheckpointMetadata, ChannelVersions]
@@ -89,12 +90,14 @@ class Saver(OpenStore, BaseCheckpointSaver[Any]):
         cache: how much of the store to keep in memory, as bytes; None for nothing.
         hot: the URL of a Redis that keeps at hand, for all processes, what a PostgreSQL
             database holds.
-        cold: the URL of the cold store, where archived threads lie: `file:///folder`,
-            `s3://bucket/path`, `gs://bucket/path` or `az://container/path`.
+        cold: the URL of the cold store, where archived threads lie, and old values of others:
+            `file:///folder`, `s3://bucket/path`, `gs://bucket/path` or `az://container/path`.
+        tiering: what goes into the cold store where `threads.tier()` is not told.
         retention: what is kept where nothing was said of a thread itself; `threads.gc()` removes
             the rest.
-        gc_every: seconds, or a timedelta, after which that is done in a thread of its own, again
-            and again until the saver is closed; not in the child of a fork. Failures are logged.
+        gc_every: seconds, or a timedelta, after which that is done in a thread of its own, and
+            `threads.tier()` if `tiering` and `cold` are given, again and again until the saver is
+            closed; not in the child of a fork. Failures are logged.
         gc_on_put: after how many checkpoints that this saver put into a thread its checkpoints
             are gone through by the last put itself. Failures are logged.
 
@@ -116,6 +119,7 @@ class Saver(OpenStore, BaseCheckpointSaver[Any]):
         cache: Cache | None = None,
         hot: str | None = None,
         cold: str | None = None,
+        tiering: Tiering | None = None,
         retention: Retention | None = None,
         gc_every: timedelta | float | None = None,
         gc_on_put: int | None = None,
@@ -131,6 +135,7 @@ class Saver(OpenStore, BaseCheckpointSaver[Any]):
                 "cache": cache,
                 "hot": hot,
                 "cold": cold,
+                "tiering": tiering,
                 "retention": retention,
                 "gc_every": gc_every,
                 "gc_on_put": gc_on_put,
@@ -138,7 +143,9 @@ class Saver(OpenStore, BaseCheckpointSaver[Any]):
         )
         if gc_every is not None:
             drive.blocking(backend)
-        OpenStore.__init__(self, backend, group_commit, cache, hot, cold, working_set_bytes)
+        OpenStore.__init__(
+            self, backend, group_commit, cache, hot, cold, tiering, working_set_bytes
+        )
         BaseCheckpointSaver.__init__(self, serde=serde)
         self._engine = Engine(
             codec=_codec(serde, pickle_fallback=pickle_fallback),
@@ -426,6 +433,8 @@ class Saver(OpenStore, BaseCheckpointSaver[Any]):
 
     def _collect(self, progress: Progress) -> None:
         self.threads.gc(progress=progress)
+        if self.tiering is not None and self.cold is not None:
+            self.threads.tier(progress=progress)
 
     def close(self) -> None:
         """See `OpenStore.close`."""

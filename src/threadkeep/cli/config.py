@@ -35,6 +35,7 @@ class Settings(BaseSettings):
     url: str | None = None
     cold: str | None = None
     retention: dict[str, Any] | None = None
+    tiering: dict[str, Any] | None = None
 
     @classmethod
     def settings_customise_sources(

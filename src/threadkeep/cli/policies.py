@@ -1,4 +1,4 @@
-"""What is kept, as it is configured and as it is typed: a table of the file, options of a command.
+"""What is kept and where, as it is configured and typed: tables of the file, options of commands.
 
 Only reading these lives here. Invariant: a mistake is one line that names the key.
 """
@@ -6,7 +6,7 @@ Only reading these lives here. Invariant: a mistake is one line that names the k
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import fields
 from datetime import timedelta
 from typing import Any
@@ -14,6 +14,7 @@ from typing import Any
 from threadkeep.cli.config import settings
 from threadkeep.engine.policy import Retention, duration
 from threadkeep.errors import InvalidArgumentError
+from threadkeep.tiers.tiering import ColdTier, Tiering, WarmTier
 
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 7 * 86_400}
 _LENGTH = re.compile(r"(\d{1,12}(?:\.\d{1,6})?)([smhdw]?)", re.ASCII)
@@ -27,14 +28,32 @@ def policy(given: Mapping[str, Any]) -> Retention:
         InvalidArgumentError: a key is unknown, or has a value of no meaning.
     """
     keys = {**(settings().retention or {}), **given}
-    known = {field.name for field in fields(Retention)}
-    unknown = sorted(keys.keys() - known)
-    if unknown:
-        raise InvalidArgumentError(
-            f"retention: unknown key {unknown[0]!r}.", hint=f"Known: {', '.join(sorted(known))}."
-        )
+    _check_known("retention", keys, {field.name for field in fields(Retention)})
     times = {name: length(name, keys[name]) for name in _TIMES if name in keys}
     return Retention(**{**keys, **times})
+
+
+def tiering(given: Mapping[str, Any]) -> Tiering:
+    """What is configured as `[tiering]`, each key that is given in place of its own.
+
+    Raises:
+        InvalidArgumentError: a key is unknown, or has a value of no meaning.
+    """
+    keys = {**(settings().tiering or {}), **given}
+    _check_known("tiering", keys, {"warm", "archive", "offload_over", "offload"})
+    warm = WarmTier(max_age=length("warm", keys["warm"])) if "warm" in keys else WarmTier()
+    said = {name: keys[name] for name in ("archive", "offload_over") if name in keys}
+    if keys.get("offload") is False:
+        said["offload_over"] = None
+    return Tiering(warm=warm, cold=ColdTier(**said))
+
+
+def _check_known(table: str, keys: Mapping[str, Any], known: Collection[str]) -> None:
+    unknown = sorted(keys.keys() - set(known))
+    if unknown:
+        raise InvalidArgumentError(
+            f"{table}: unknown key {unknown[0]!r}.", hint=f"Known: {', '.join(sorted(known))}."
+        )
 
 
 def length(name: str, given: object) -> timedelta:

@@ -23,6 +23,7 @@ from threadkeep.threads.registry import Registry
 from threadkeep.threads.repairing import Repairing
 from threadkeep.threads.retention import Collected, GcReport, Retaining
 from threadkeep.threads.syncing import Syncing
+from threadkeep.threads.tiering import Archived, Offloaded, Placing, TierReport
 from threadkeep.threads.versions import ChannelVersion, Versions
 from threadkeep.transfer.adopting import Adopted
 from threadkeep.transfer.portable import Exported, Imported
@@ -30,6 +31,7 @@ from threadkeep.transfer.syncing import Synced
 
 __all__ = [
     "Adopted",
+    "Archived",
     "BranchCheckpoint",
     "Branches",
     "Change",
@@ -45,6 +47,7 @@ __all__ = [
     "Mark",
     "Merge",
     "MergeConflict",
+    "Offloaded",
     "RepairReport",
     "RepairedThread",
     "StateDiff",
@@ -53,6 +56,7 @@ __all__ = [
     "ThreadInfo",
     "ThreadPage",
     "Threads",
+    "TierReport",
 ]
 
 
@@ -64,6 +68,7 @@ class Threads(
     Forks,
     Retaining,
     Archiving,
+    Placing,
     Exchanging,
     Adopting,
     Syncing,

@@ -15,13 +15,12 @@ from threadkeep.engine.operations import housekeeping, registration
 from threadkeep.engine.operations import offloading as offloads
 from threadkeep.engine.operations.archiving import archive_of
 from threadkeep.engine.policy import MICROSECOND, duration
-from threadkeep.errors import InvalidArgumentError, StateError
+from threadkeep.errors import StateError
 from threadkeep.plans import Plan, on
 from threadkeep.threads import asked
 from threadkeep.threads.info import ThreadInfo, info
 from threadkeep.threads.running import Running
 from threadkeep.tiers import archiving, offloading
-from threadkeep.tiers.cold import ColdStore
 from threadkeep.tiers.offloading import Offloaded, Wish
 from threadkeep.tiers.tiering import OFFLOAD_OVER, check_over
 
@@ -169,16 +168,3 @@ class Archiving(Running):
         yield from on(self._store, housekeeping.delete_thread(self._engine, name))
         gone = yield from on(self._store, registration.read(name))
         return info(entry if gone is None else gone)
-
-    def _cold(self, what: str) -> ColdStore:
-        """The cold store.
-
-        Raises:
-            InvalidArgumentError: the saver was opened without one.
-        """
-        if self._store.cold is None:
-            raise InvalidArgumentError(
-                f"A cold store is needed to {what}.",
-                hint="Open the saver with cold=, such as cold='file:///folder'.",
-            )
-        return self._store.cold

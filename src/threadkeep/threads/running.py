@@ -1,7 +1,7 @@
 """How a capability runs its operations: on the store that the saver has opened.
 
-Only that lives here, with the check of what they all are given: a place. Invariant: no
-capability knows the saver, and none opens anything.
+Only that lives here, with the checks of what several are given: a place, a cold store.
+Invariant: no capability knows the saver, and none opens anything.
 """
 
 from __future__ import annotations
@@ -11,7 +11,9 @@ from typing import TypeVar
 from threadkeep import checks
 from threadkeep.engine.calls import Operation, Place
 from threadkeep.engine.operations.context import Engine
+from threadkeep.errors import InvalidArgumentError
 from threadkeep.open_store import OpenStore
+from threadkeep.tiers.cold import ColdStore
 
 T = TypeVar("T")
 
@@ -42,6 +44,19 @@ class Running:
             checks.text("ns", ns),
             checks.checkpoint_id(checkpoint),
         )
+
+    def _cold(self, what: str) -> ColdStore:
+        """The cold store.
+
+        Raises:
+            InvalidArgumentError: the saver was opened without one.
+        """
+        if self._store.cold is None:
+            raise InvalidArgumentError(
+                f"A cold store is needed to {what}.",
+                hint="Open the saver with cold=, such as cold='file:///folder'.",
+            )
+        return self._store.cold
 
 
 def quiet(what: str, done: int, total: int) -> None:

@@ -13,7 +13,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from threadkeep.codec import Compression, pack, unpack
-from threadkeep.codec.frame import COMPRESSED, ENCRYPTED, MAGIC, MAX_BODY, VERSION
+from threadkeep.codec.frame import (
+    COMPRESSED,
+    ENCRYPTED,
+    MAGIC,
+    MAX_BODY,
+    VERSION,
+    elsewhere,
+    pack_elsewhere,
+)
 from threadkeep.errors import (
     CodecError,
     CorruptionError,
@@ -114,11 +122,25 @@ def test_what_is_no_frame_says_so() -> None:
 
 
 def test_a_newer_version_and_unknown_flags_are_told_apart_from_damage() -> None:
-    for head in (bytes((MAGIC, VERSION + 1 << 4)), bytes((MAGIC, VERSION << 4 | 4))):
+    for head in (bytes((MAGIC, VERSION + 1 << 4)), bytes((MAGIC, VERSION << 4 | 8))):
         with pytest.raises(NewerFormatError, match="Upgrade"):
             unpack(sealed(head, b"\0"))
     with pytest.raises(CorruptionError, match="no segment format version 0"):
         unpack(sealed(bytes((MAGIC, 0)), b"\0"))
+
+
+def test_a_frame_that_lies_elsewhere_says_where() -> None:
+    frame = pack_elsewhere(b"the place")
+    assert frame.hex() == "b714" + frame[2:6].hex() + b"the place".hex()
+    assert elsewhere(frame) == b"the place"
+    assert elsewhere(pack([b"here"], Compression())) is None
+    with pytest.raises(CorruptionError, match="cold store"):
+        unpack(frame)
+    for offset in range(2, len(frame)):
+        damaged = bytearray(frame)
+        damaged[offset] ^= 1
+        with pytest.raises(CorruptionError, match="checksum"):
+            elsewhere(bytes(damaged))
 
 
 def test_an_encrypted_frame_asks_for_the_key() -> None:

@@ -69,7 +69,7 @@ def test_what_is_alive_of_a_span(given: Any, start: int) -> None:
     used = [Span(7, a, a + n) for a, n in given]
     positions = {p for span in used for p in range(span.start, span.stop)}
     covered = shortening.covering(used)
-    found = shortening._alive(Span(7, start, start + 10), {7: covered})
+    found = shortening.alive(Span(7, start, start + 10), {7: covered})
     inside = positions & set(range(start, start + 10))
     assert [p for span in found for p in range(span.start, span.stop)] == sorted(inside)
     info = SegmentInfo(7, start, 10, 100)

@@ -30,4 +30,5 @@ from threadkeep.cli.commands import stats as stats
 from threadkeep.cli.commands import sync as sync
 from threadkeep.cli.commands import tag as tag
 from threadkeep.cli.commands import threads as threads
+from threadkeep.cli.commands import tier as tier
 from threadkeep.cli.commands import versions as versions

@@ -5,7 +5,6 @@ Invariant: what goes is told before it goes, if that is asked for, and afterward
 
 from __future__ import annotations
 
-import threading
 from dataclasses import asdict
 from functools import partial
 from typing import Annotated, Any
@@ -16,10 +15,10 @@ from threadkeep.cli import policies
 from threadkeep.cli.app import Panel, command
 from threadkeep.cli.drawing import size, table, text
 from threadkeep.cli.parameters import AsJson, ThreadIds, Url, UrlArgument
+from threadkeep.cli.repeating import Every, repeated
 from threadkeep.cli.stores import reading, url_of, writing
-from threadkeep.cli.terminal import Output, clean, complain
+from threadkeep.cli.terminal import Output, clean
 from threadkeep.engine.policy import Retention
-from threadkeep.errors import BackendError
 from threadkeep.threads import Collected, GcReport
 
 DryRun = Annotated[bool, typer.Option("--dry-run", help="only tell what would go")]
@@ -51,12 +50,6 @@ Latest = Annotated[
         "--latest",
         metavar="CHANNEL",
         help="a channel of which the latest value is enough; may be repeated",
-    ),
-]
-Every = Annotated[
-    str | None,
-    typer.Option(
-        "--every", metavar="TIME", help="again and again, such as 10m, until it is interrupted"
     ),
 ]
 
@@ -92,10 +85,7 @@ def gc(  # noqa: PLR0913 - a limit each
     limits = policies.policy({name: one for name, one in given.items() if one is not None})
     place, output = url_of(url, store), Output(as_json=as_json)
     once = partial(_collect, place, limits, None, output, dry_run=dry_run)
-    if every is None:
-        return once()
-    pause = min(policies.length("--every", every).total_seconds(), threading.TIMEOUT_MAX)
-    return _again_and_again(once, pause, as_json=as_json)
+    return repeated(once, every, as_json=as_json)
 
 
 @command(Panel.CHANGE, "threadkeep prune 42 43 --keep-last 10 --dry-run --url threads.db")
@@ -111,17 +101,6 @@ def prune(
     output = Output(as_json=as_json)
     limits = Retention(keep_last=keep_last)
     return _collect(url_of(url), limits, threads, output, dry_run=dry_run)
-
-
-def _again_and_again(once: Any, pause: float, *, as_json: bool) -> int:
-    """Collect, wait, and so on; a store that fails is tried again the next time."""
-    nobody = threading.Event()
-    while True:
-        try:
-            once()
-        except BackendError as error:
-            complain(error, as_json=as_json)
-        nobody.wait(pause)
 
 
 def _collect(

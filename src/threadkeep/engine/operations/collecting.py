@@ -12,18 +12,16 @@ from functools import partial
 
 from threadkeep.engine import labels
 from threadkeep.engine.calls import Operation
-from threadkeep.engine.entries import Entry, Order, SearchThreads, ThreadQuery
+from threadkeep.engine.entries import Entry
 from threadkeep.engine.lifecycle import State
 from threadkeep.engine.operations import registration
 from threadkeep.engine.operations.context import Engine
+from threadkeep.engine.operations.registration import ALL, PAGE, named, page_of
 from threadkeep.engine.operations.retention import Collected, delete, is_settled, policy_of, thin
 from threadkeep.engine.policy import Retention
 from threadkeep.errors import CodecError
 
 Progress = Callable[[int, int], None]
-
-_PAGE = 500
-_ALL = ThreadQuery()
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,33 +104,20 @@ def collect(
     Raises:
         ThreadNotFoundError: one of `threads` is not there; nothing was done.
     """
-    total = (yield from registration.count(_ALL)) if threads is None else len(threads)
+    total = (yield from registration.count(ALL)) if threads is None else len(threads)
     gone, done = _Gone([]), 0
-    page = yield from (_page("thread", None) if threads is None else _named(threads))
+    page = yield from (page_of("thread", None) if threads is None else named(threads))
     while page:
         for entry in page:
             yield from _one(engine, entry, store, gone, dry_run=dry_run)
             done += 1
             if progress is not None:
                 progress(done, max(done, total))
-        is_last = threads is not None or len(page) < _PAGE
-        page = [] if is_last else (yield from _page("thread", (entry.thread, entry.thread)))
+        is_last = threads is not None or len(page) < PAGE
+        page = [] if is_last else (yield from page_of("thread", (entry.thread, entry.thread)))
     if threads is None:
         yield from _beyond(engine, store, gone, dry_run=dry_run)
     return GcReport(tuple(gone.threads), done, gone.read, dry_run)
-
-
-def _named(threads: Sequence[str]) -> Operation[list[Entry]]:
-    found: list[Entry] = []
-    for name in dict.fromkeys(threads):
-        found += [(yield from registration.known(name))]
-    return found
-
-
-def _page(order: Order, after: tuple[int | str, str] | None) -> Operation[list[Entry]]:
-    return registration.search(
-        SearchThreads(_ALL, order, descending=False, after=after, limit=_PAGE)
-    )
 
 
 def _one(
@@ -181,15 +166,15 @@ def _beyond(engine: Engine, store: Retention, gone: _Gone, *, dry_run: bool) -> 
     if store.max_count is None:
         return
     went = {one.thread for one in gone.threads if one.deleted is not None}
-    there = yield from registration.count(_ALL)
+    there = yield from registration.count(ALL)
     excess = there - store.max_count - (len(went) if dry_run else 0)
     after: tuple[int | str, str] | None = None
     while excess > 0:
-        page = yield from _page("updated_at", after)
+        page = yield from page_of("updated_at", after)
         for entry in page:
             if excess > 0 and entry.thread not in went:
                 excess -= yield from _one_less(engine, entry, store, gone, dry_run=dry_run)
-        if len(page) < _PAGE:
+        if len(page) < PAGE:
             return
         after = page[-1].updated_at, page[-1].thread
 

@@ -6,7 +6,7 @@ it is, and made anew where that is another one by then.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import cast
 
 from threadkeep.engine.calls import Operation, Place, commit, fetch, fetch_checkpoint
@@ -14,6 +14,7 @@ from threadkeep.engine.entries import (
     CountThreads,
     Entry,
     EntryFence,
+    Order,
     ReadEntry,
     SearchThreads,
     ThreadQuery,
@@ -22,6 +23,10 @@ from threadkeep.engine.lifecycle import Cause, State, allows, is_there
 from threadkeep.engine.model import Batch
 from threadkeep.engine.operations.context import ATTEMPTS, Engine, not_found, visible
 from threadkeep.errors import ConflictError, ThreadExistsError, ThreadNotFoundError
+
+PAGE = 500
+ALL = ThreadQuery()
+"""Threads that were not deleted."""
 
 
 def create(
@@ -123,6 +128,26 @@ def search(asked: SearchThreads) -> Operation[list[Entry]]:
     """A page of the registry."""
     reply = yield from fetch(asked)
     return cast("list[Entry]", reply)
+
+
+def page_of(order: Order, after: tuple[int | str, str] | None) -> Operation[list[Entry]]:
+    """Some of all threads that were not deleted, in order; fewer than `PAGE` at the end.
+
+    `after` is the order's value of the last one before, and its id.
+    """
+    return search(SearchThreads(ALL, order, descending=False, after=after, limit=PAGE))
+
+
+def named(threads: Iterable[str]) -> Operation[list[Entry]]:
+    """Threads by name, each once.
+
+    Raises:
+        ThreadNotFoundError: one of them is not there.
+    """
+    found: list[Entry] = []
+    for name in dict.fromkeys(threads):
+        found += [(yield from known(name))]
+    return found
 
 
 def count(query: ThreadQuery) -> Operation[int]:

@@ -1,0 +1,80 @@
+"""The command `tier`: what is not in use, into the cold store."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+from cli_kit import threadkeep
+from engine_kit import Chain
+
+from threadkeep import SqliteSaver
+
+
+@pytest.fixture(autouse=True)
+def store(tmp_path, monkeypatch):
+    """`order`, with old pages, and `chat`, in a folder to be in."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("TK_URL", "threads.db")
+    monkeypatch.setenv("TK_COLD", (tmp_path / "cold").as_uri())
+    monkeypatch.delenv("TK_CONFIG", raising=False)
+    with SqliteSaver("threads.db") as saver:
+        Chain(saver, "chat").put(plan="free")
+        chain = Chain(saver, "order")
+        for number in range(3):
+            chain.put(page=random.Random(number).randbytes(9000))
+
+
+def test_threads_that_rest_go(told):
+    would = told("tier", "--warm", "0.001s", "--dry-run", "--json")
+    assert (would["dry_run"], [one["thread"] for one in would["archived"]]) == (
+        *(True, ["chat", "order"]),
+    )
+    assert told("threads", "--state", "archived", "--json")["threads"] == []
+    *_, line = told("tier", "--warm", "0.001s")
+    assert line.startswith("of 2 threads 2 archived, old values of 0 moved: ")
+    assert len(told("threads", "--state", "archived", "--json")["threads"]) == 2
+    assert told("tier")[-1] == "of 2 threads 0 archived, old values of 0 moved: 0 bytes"
+
+
+def test_old_values_of_the_others_go(told, tmp_path):
+    limits = ("--warm", "0.001s", "--no-archive", "--offload-over", "2000")
+    *_, row, line = told("tier", *limits)
+    assert row.split()[0] == "order"
+    assert row.endswith("old values")
+    assert line.startswith("of 2 threads 0 archived, old values of 1 moved: ")
+    assert len([*(tmp_path / "cold").rglob("*.tkp")]) == 1
+    (found,) = [one for one in told("threads", "--json")["threads"] if one["id"] == "order"]
+    assert found["offloaded_bytes"] > 9000
+    told("restore", "--thread", "order")
+    done = told("tier", "chat", *limits, "--no-offload", "--json")
+    assert (done["looked_at"], done["offloaded"]) == (1, [])
+
+
+def test_the_file_may_say_it(told):
+    Path("threadkeep.toml").write_text('[tiering]\nwarm = "0.001s"\narchive = false\n')
+    assert told("tier", "--json")["archived"] == []
+    assert len(told("tier", "--archive", "--json")["archived"]) == 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("tier", "--warm", "soon"), "warm"),
+        (("tier", "--offload-over", "7"), "over"),
+        (("tier", "--cold", "ftp://host"), "no URL of a cold store"),
+        (("tier", "--every", "never"), "--every"),
+    ],
+)
+def test_what_is_wrong_is_one_line(arguments, said):
+    code, out, errors = threadkeep(*arguments)
+    assert (code, out) == (2, []), errors
+    assert said in errors[0]
+
+
+def test_a_key_that_is_unknown_is_one_line():
+    Path("threadkeep.toml").write_text("[tiering]\nhot = 1\n")
+    code, _, errors = threadkeep("tier")
+    assert code == 2
+    assert "tiering: unknown key 'hot'" in errors[0]
