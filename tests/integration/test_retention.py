@@ -21,6 +21,7 @@ from threadkeep.errors import CheckpointNotFoundError, InvalidArgumentError, Thr
 from threadkeep.threads import GcReport, Mark
 
 from .places import at
+from .rows import checkpoint, metadata
 from .runs import Delta, Gate, Run, extend, story, told
 
 
@@ -75,6 +76,17 @@ def _gc(saver: Any, policy: Retention | None = None) -> GcReport:
     again = saver.threads.gc(policy)
     assert (again.threads, again.read) == ((), 0)
     return done
+
+
+def test_one_that_was_put_again_elsewhere_is_not_read_each_time(saver: Any) -> None:
+    """Its size is counted twice until somebody looks."""
+    made = checkpoint({"said": ["x" * 300]}, said=1)
+    place: Any = {"configurable": {"thread_id": "again", "checkpoint_ns": ""}}
+    for _ in range(2):
+        saver.put(place, made, metadata(), made["channel_versions"])
+        saver.clear_cache()
+    reads = [saver.threads.gc(Retention(keep_last=1)).read for _ in range(2)]
+    assert reads[1] == 0
 
 
 # -- checkpoints -----------------------------------------------------------------------

@@ -13,6 +13,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -36,13 +37,17 @@ from langgraph.checkpoint.base import get_checkpoint_metadata
 from postgres_kit import empty_schema, url
 from unit.engine.values import VALUES, Plain, changes
 
-from threadkeep import GroupCommit, PostgresSaver, RedisSaver, Retention, SqliteSaver, errors
+from threadkeep import GroupCommit, PostgresSaver, RedisSaver, Retention, SqliteSaver, errors, plans
 from threadkeep.backends.memory import MemoryBackend
 from threadkeep.engine import keeping
 from threadkeep.engine.model import HIDDEN, ReadThread
 from threadkeep.engine.working_set import WorkingSet
+from threadkeep.open_store import Runs
 from threadkeep.relaxed import Relaxed
 from threadkeep.saver import Saver
+from threadkeep.tiers import offloading
+from threadkeep.tiers.cold import ColdStore
+from threadkeep.tiers.front import tiered
 
 from .model import EMPTY, Conflict, Model, load_of
 
@@ -127,6 +132,9 @@ class Machine(RuleBasedStateMachine):
         self.clock = 100
         self.version = 0
         self.touched = ("a", "")
+        self.offloaded = 0
+        self.folder = Path(tempfile.mkdtemp(prefix="threadkeep-"))
+        self.cold = (self.folder / "cold").as_uri()
 
     # -- the stores --------------------------------------------------------------------
 
@@ -144,6 +152,7 @@ class Machine(RuleBasedStateMachine):
         finally:
             for saver in self.savers:
                 self.shut(saver)
+            shutil.rmtree(self.folder)
 
     @rule(number=st.integers(0, 1))
     def reopen(self, number: int) -> None:
@@ -445,6 +454,31 @@ class Machine(RuleBasedStateMachine):
             self.model.copy(source, to)
             self.touched = (to, "")
 
+    # -- the cold store ------------------------------------------------------------------
+
+    @rule(data=st.data(), thread=THREADS)
+    def offload(self, data: Any, thread: str) -> None:
+        """Old values go; nobody sees a difference."""
+        saver = self.saver(data)
+        assert saver.cold is not None
+        wish = offloading.Wish(over=0)
+        with suppress(errors.ThreadNotFoundError, errors.StateError):
+            plan = offloading.offload(saver.beneath(), saver.cold, saver._engine, thread, wish)
+            self.offloaded += plans.run(plan).segments
+
+    @rule(data=st.data(), thread=THREADS)
+    def bring_back(self, data: Any, thread: str) -> None:
+        with suppress(errors.ThreadNotFoundError, errors.StateError):
+            self.saver(data).threads.restore(thread)
+
+    @rule(data=st.data(), thread=THREADS)
+    def there_and_back(self, data: Any, thread: str) -> None:
+        """The whole thread goes; another one reads it."""
+        with suppress(errors.ThreadNotFoundError, errors.StateError):
+            self.saver(data).threads.archive(thread)
+            self.saver(data).get_tuple({"configurable": {"thread_id": thread}})
+            assert self.saver(data).threads.get(thread).state != "archived"  # type: ignore[union-attr] # it is there
+
     # -- reading -----------------------------------------------------------------------
 
     def compare(self, found: Any, thread: str, ns: str, checkpoint_id: str | None) -> None:
@@ -558,7 +592,7 @@ class OnMemory(Machine):
 
     def open(self, number: int) -> Saver:
         del number
-        return Saver(self.backend, conflicts=self.conflicts)
+        return Saver(self.backend, conflicts=self.conflicts, cold=self.cold)
 
     def shut(self, saver: Saver) -> None:
         """The rows stay."""
@@ -569,11 +603,13 @@ class OnRelaxed(OnMemory):
 
     def __init__(self) -> None:
         super().__init__()
-        self.waiting = Relaxed(self.backend, GroupCommit(ack="relaxed", flush_every=60))
+        stored: Any = tiered(self.backend, ColdStore(self.cold))
+        self.waiting = Relaxed(stored, GroupCommit(ack="relaxed", flush_every=60))
 
     def open(self, number: int) -> Saver:
         del number
-        saver = Saver(self.waiting)
+        saver = Saver(self.backend, cold=self.cold)
+        Runs.__init__(saver, self.waiting)
         own = WorkingSet(2**20, threading.Lock, random.getrandbits, exclusive=True)
         saver._engine = dataclasses.replace(saver._engine, working_set=own)
         return saver
@@ -592,19 +628,10 @@ class OnRelaxed(OnMemory):
 class OnSqlite(Machine):
     """Two savers on one file, as two processes have it."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.folder = Path(tempfile.mkdtemp(prefix="threadkeep-"))
-
     def open(self, number: int) -> Saver:
         del number
-        return SqliteSaver(self.folder / "t.db", synchronous="normal", conflicts=self.conflicts)
-
-    def teardown(self) -> None:
-        try:
-            super().teardown()
-        finally:
-            shutil.rmtree(self.folder)
+        options: Any = {"conflicts": self.conflicts, "cold": self.cold}
+        return SqliteSaver(self.folder / "t.db", synchronous="normal", **options)
 
 
 class OnPostgres(Machine):
@@ -621,7 +648,8 @@ class OnPostgres(Machine):
     def open(self, number: int) -> Saver:
         del number
         connection = psycopg.connect(url(), autocommit=True)
-        saver = PostgresSaver(connection, schema=self.schema, conflicts=self.conflicts)
+        options: Any = {"conflicts": self.conflicts, "cold": self.cold}
+        saver = PostgresSaver(connection, schema=self.schema, **options)
         self.connections[saver] = connection
         return saver
 
@@ -639,7 +667,8 @@ class OnRedis(Machine):
 
     def open(self, number: int) -> Saver:
         del number
-        return RedisSaver(redis_kit.url(), prefix=self.prefix, conflicts=self.conflicts)
+        options: Any = {"conflicts": self.conflicts, "cold": self.cold}
+        return RedisSaver(redis_kit.url(), prefix=self.prefix, **options)
 
 
 class OnMemoryFenced(OnMemory):

@@ -237,12 +237,16 @@ def _size(batch: Batch) -> int:
 
 
 def _settled(thinned: _Thinned, known: object, fences: Iterable[RowsFence | EntryFence]) -> Batch:
-    """The batch, which also says what the thread was gone through under; else it may do nothing."""
+    """The batch, which also says what the thread was gone through under; else it may do nothing.
+
+    The size is said either way: where it was another (a checkpoint was put again, say), the
+    thread would seem to have been written since, time and again.
+    """
     batch, note = thinned.batch, labels.of_record(_SETTLED, known)
     if thinned.does:
         touch = cast("Touch", batch.touch)._replace(labels=(note,))
         return batch._replace(fences=tuple(fences), touch=touch)
-    touch = Touch(labels=(note,))
+    touch = Touch(size=_size(batch), whole=True, labels=(note,))
     return Batch(batch.thread, batch.now, batch.generation, fences=tuple(fences), touch=touch)
 
 
