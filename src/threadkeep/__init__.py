@@ -1,6 +1,6 @@
 """threadkeep: a LangGraph checkpoint saver that stores what changed."""
 
-from threadkeep.backends.caching import Cache
+from threadkeep.backends.caching import Cache, HotTier
 from threadkeep.backends.grouping import GroupCommit
 from threadkeep.codec import Compression, register, register_module
 from threadkeep.engine.policy import Retention
@@ -27,6 +27,7 @@ __all__ = [
     "ColdTier",
     "Compression",
     "GroupCommit",
+    "HotTier",
     "InMemorySaver",
     "MemorySaver",
     "PostgresSaver",

@@ -104,7 +104,10 @@ class OpenStore(Runs):
         self._front: Cached | AsyncCached | None = None
         if cache is not None or hot is not None:
             hots = None if hot is None else open_hot(hot)
-            backend = self._front = cached(backend, cache, hots, is_async=is_async)
+            hot_tier = None if tiering is None else tiering.hot
+            backend = self._front = cached(
+                backend, cache, hots, is_async=is_async, hot_tier=hot_tier
+            )
         self.cold = None if cold is None else ColdStore(cold)
         self.tiering = tiering
         backend = tiered(backend, self.cold)

@@ -92,7 +92,8 @@ class Saver(OpenStore, BaseCheckpointSaver[Any]):
             database holds.
         cold: the URL of the cold store, where archived threads lie, and old values of others:
             `file:///folder`, `s3://bucket/path`, `gs://bucket/path` or `az://container/path`.
-        tiering: what goes into the cold store where `threads.tier()` is not told.
+        tiering: what is kept at hand, and what goes into the cold store where `threads.tier()` is
+            not told.
         retention: what is kept where nothing was said of a thread itself; `threads.gc()` removes
             the rest.
         gc_every: seconds, or a timedelta, after which that is done in a thread of its own, and

@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from datetime import timedelta
 
+from threadkeep.backends.caching import HotTier
 from threadkeep.backends.given import is_count, refuse
 from threadkeep.engine.offloaded import LEAST
 from threadkeep.engine.policy import LONGEST, MICROSECOND, duration
@@ -79,6 +80,7 @@ class Tiering:
     """Where threads lie: at hand, in the store, or in the cold store.
 
     Args:
+        hot: which threads are kept at hand, where the saver has a `cache` or `hot`; None for all.
         warm: which threads stay in the store.
         cold: what goes of the others.
 
@@ -86,10 +88,11 @@ class Tiering:
         InvalidArgumentError: one of them is no such thing.
     """
 
+    hot: HotTier | None = field(default_factory=HotTier)
     warm: WarmTier = field(default_factory=WarmTier)
     cold: ColdTier = field(default_factory=ColdTier)
 
     def __post_init__(self) -> None:
-        for name, kind in (("warm", WarmTier), ("cold", ColdTier)):
-            if not isinstance(getattr(self, name), kind):
+        for name, kind in (("hot", HotTier), ("warm", WarmTier), ("cold", ColdTier)):
+            if not isinstance(getattr(self, name), kind | None if name == "hot" else kind):
                 refuse(name, getattr(self, name), f"Give a threadkeep.{kind.__name__}.")

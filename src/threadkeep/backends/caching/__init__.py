@@ -4,7 +4,8 @@ Segments never change under a thread's generation, so that what is kept is alway
 whoever asks for them has just read from the store which ones, and under which generation.
 """
 
+from threadkeep.backends.caching.admission import HotTier
 from threadkeep.backends.caching.front import AsyncCached, Cached, cached
 from threadkeep.backends.caching.shelf import Cache
 
-__all__ = ["AsyncCached", "Cache", "Cached", "cached"]
+__all__ = ["AsyncCached", "Cache", "Cached", "HotTier", "cached"]

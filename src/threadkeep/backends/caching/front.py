@@ -2,11 +2,13 @@
 
 Only what is looked for where, and kept when, lives here. Invariants: which checkpoint is the
 head, and what is pending on it, is always the store's to say; only what was read under a
-generation, or committed under one, is kept; what cannot be put together is asked for whole.
+generation, or committed under one, is kept; what cannot be put together is asked for whole;
+without a `HotTier` all threads are kept.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from typing import Any, TypeAlias
@@ -21,13 +23,22 @@ from threadkeep.backends.base import (
     IdentifiedBackend,
     MigratingAsyncBackend,
 )
+from threadkeep.backends.caching.admission import KEEP, Admission, HotTier, Verdict
 from threadkeep.backends.caching.hot import Hot, HotStore
 from threadkeep.backends.caching.kept import Fresh, Kept
 from threadkeep.backends.caching.shelf import Cache
 from threadkeep.backends.logs import Log, add, between, missing
 from threadkeep.backends.scrubbed import Scrubbed
 from threadkeep.backends.straight import Front, finish, straight
-from threadkeep.engine.model import Batch, Change, Read, ReadSegments, Segment
+from threadkeep.engine.model import (
+    Batch,
+    Change,
+    DropThread,
+    Read,
+    ReadCheckpoint,
+    ReadSegments,
+    Segment,
+)
 from threadkeep.errors import InvalidArgumentError, ThreadkeepError
 
 Hots: TypeAlias = tuple[HotStore, HotStore]
@@ -35,12 +46,26 @@ Hots: TypeAlias = tuple[HotStore, HotStore]
 
 
 class AsyncCached:
-    """An async backend with segments kept in front of it, nearest first."""
+    """An async backend with segments kept in front of it, nearest first.
 
-    def __init__(self, backend: AsyncBackend, kept: Kept | None, hot: Hot | None) -> None:
+    Args:
+        backend: the store.
+        kept: what this process keeps in memory, if anything.
+        hot: what all processes keep, if there is such a store.
+        admission: which threads are kept; None for all.
+    """
+
+    def __init__(
+        self,
+        backend: AsyncBackend,
+        kept: Kept | None,
+        hot: Hot | None,
+        admission: Admission | None = None,
+    ) -> None:
         self._backend = backend
         self._kept = kept
         self._hot = hot
+        self._admission = admission
 
     async def fetch(self, reads: Sequence[Read]) -> list[Any]:
         """See `AsyncBackend.fetch`."""
@@ -48,25 +73,51 @@ class AsyncCached:
             read = reads[0]
             if read.generation is not None:
                 return [await self._segments(read, read.generation)]
-        return await self._backend.fetch(reads)
+        replies = await self._backend.fetch(reads)
+        if self._admission is not None:
+            await self._meet(self._admission, reads, replies)
+        return replies
+
+    async def _meet(
+        self, admission: Admission, reads: Sequence[Read], replies: Sequence[Any]
+    ) -> None:
+        """Note which checkpoints were read."""
+        for read, reply in zip(reads, replies, strict=True):
+            if not isinstance(read, ReadCheckpoint) or reply.found is None:
+                continue
+            if admission.met(read, reply.found.row):
+                await self._let_go(read.thread)
 
     async def _segments(self, read: ReadSegments, generation: int) -> list[Segment]:
         logs: dict[int, Log] = {}
+        taken: Sequence[Segment] = ()
+        fetched: Sequence[Segment] = ()
         add(logs, self._kept.find(read) if self._kept is not None else ())
         rest = missing(logs, read.spans)
-        if rest and self._hot is not None:
-            found = await self._hot.find(replace(read, spans=rest))
-            self._keep_near(Fresh(read.thread, generation, found))
-            add(logs, found)
+        if rest and self._hot is not None and self._may_be_shared(read.thread):
+            taken = await self._hot.find(replace(read, spans=rest))
+            add(logs, taken)
             rest = missing(logs, read.spans)
         if rest:
-            (found,) = await self._backend.fetch([replace(read, spans=rest)])
-            await self._keep(Fresh(read.thread, generation, found))
-            add(logs, found)
+            (fetched,) = await self._backend.fetch([replace(read, spans=rest)])
+            add(logs, fetched)
+        whole = between(logs, read.spans)
         if missing(logs, read.spans):
             (whole,) = await self._backend.fetch([read])
-            return list(whole)
-        return between(logs, read.spans)
+        await self._keep_read(Fresh(read.thread, generation, fetched), taken, whole)
+        return list(whole)
+
+    def _may_be_shared(self, thread: str) -> bool:
+        return self._admission is None or self._admission.may_be_shared(thread)
+
+    async def _keep_read(
+        self, fetched: Fresh, taken: Sequence[Segment], whole: Sequence[Segment]
+    ) -> None:
+        """Keep what a read got from the store, and near what it took from the hot one."""
+        verdict = KEEP if self._admission is None else self._admission.read(fetched, whole)
+        near = whole if verdict.anew else [*taken, *fetched.segments]
+        shared = whole if verdict.let_go else fetched.segments
+        await self._keep(verdict, fetched._replace(segments=near), shared)
 
     async def commit(self, change: Change) -> None:
         """See `AsyncBackend.commit`."""
@@ -76,19 +127,30 @@ class AsyncCached:
     async def _note(self, change: Change) -> None:
         """Keep what was just stored; let go of what is there no more."""
         if not isinstance(change, Batch) or change.bump:
+            if self._admission is not None and isinstance(change, DropThread):
+                self._admission.forget(change.thread)
             await self._let_go(change.thread)
-        elif change.generation is not None and (change.segments or change.drop_segments):
+            return
+        verdict = KEEP if self._admission is None else self._admission.stored(change)
+        fresh = Fresh(change.thread, 0, ())
+        if change.generation is not None:
             segments, drops = change.segments, change.drop_segments
-            await self._keep(Fresh(change.thread, change.generation, segments, drops))
+            fresh = Fresh(change.thread, change.generation, segments, drops)
+        await self._keep(verdict, fresh, fresh.segments)
 
-    async def _keep(self, fresh: Fresh) -> None:
-        self._keep_near(fresh)
-        if self._hot is not None and (fresh.segments or fresh.drops):
-            await self._hot.keep(fresh)
-
-    def _keep_near(self, fresh: Fresh) -> None:
-        if self._kept is not None:
-            self._kept.keep(fresh)
+    async def _keep(self, verdict: Verdict, near: Fresh, shared: Sequence[Segment]) -> None:
+        """Do as the verdict says with what is for memory and what is for the hot store."""
+        thread = near.thread
+        if self._kept is not None and (verdict.anew or not verdict.keep):
+            self._kept.clear(thread)
+        if self._hot is not None and verdict.let_go:
+            await self._hot.let_go(thread)
+        if not verdict.keep:
+            return
+        if self._kept is not None and (near.segments or near.drops):
+            self._kept.keep(near)
+        if self._hot is not None and (shared or near.drops):
+            await self._hot.keep(near._replace(segments=shared))
 
     async def _let_go(self, thread: str) -> None:
         if self._kept is not None:
@@ -98,6 +160,8 @@ class AsyncCached:
 
     async def clear(self, thread: str | None = None) -> None:
         """Keep nothing of a thread, or of any. Raises as `Hot.clear`."""
+        if self._admission is not None:
+            self._admission.forget(thread)
         if self._kept is not None:
             self._kept.clear(thread)
         if self._hot is not None:
@@ -140,14 +204,21 @@ class Cached(Front[AsyncCached]):
         backend: the store.
         cache: what this process keeps in memory, if anything.
         hots: a hot store, if there is one.
+        admission: which threads are kept; None for all.
     """
 
-    def __init__(self, backend: Backend, cache: Cache | None, hots: Hots | None) -> None:
+    def __init__(
+        self,
+        backend: Backend,
+        cache: Cache | None,
+        hots: Hots | None,
+        admission: Admission | None = None,
+    ) -> None:
         kept = None if cache is None else Kept(cache)
         hot = None if hots is None else Hot(hots[0], _blocking_identity(backend))
         native = backend.asynchronous if isinstance(backend, DualBackend) else None
-        awaiting = None if native is None else _awaiting(native, kept, hots)
-        super().__init__(backend, _face(straight(backend), kept, hot), awaiting)
+        awaiting = None if native is None else _awaiting(native, kept, hots, admission)
+        super().__init__(backend, _face(straight(backend), kept, hot, admission), awaiting)
 
     def clear(self, thread: str | None = None) -> None:
         """Keep nothing of a thread, or of any."""
@@ -186,25 +257,49 @@ def _unknown(backend: object) -> InvalidArgumentError:
     )
 
 
-def _awaiting(backend: AsyncBackend, kept: Kept | None, hots: Hots | None) -> AsyncCached:
+def _awaiting(
+    backend: AsyncBackend, kept: Kept | None, hots: Hots | None, admission: Admission | None
+) -> AsyncCached:
     hot = None
     if hots is not None:
         if not isinstance(backend, IdentifiedAsyncBackend):
             raise _unknown(backend)
         hot = Hot(hots[1], backend.identity)
-    return _face(backend, kept, hot)
+    return _face(backend, kept, hot, admission)
 
 
-def _face(backend: AsyncBackend, kept: Kept | None, hot: Hot | None) -> AsyncCached:
+def _face(
+    backend: AsyncBackend, kept: Kept | None, hot: Hot | None, admission: Admission | None
+) -> AsyncCached:
     kind = AsyncCachedGroups if isinstance(backend, GroupingAsyncBackend) else AsyncCached
-    return kind(backend, kept, hot)
+    return kind(backend, kept, hot, admission)
 
 
 def cached(
-    backend: Backend | AsyncBackend, cache: Cache | None, hots: Hots | None, *, is_async: bool
+    backend: Backend | AsyncBackend,
+    cache: Cache | None,
+    hots: Hots | None,
+    *,
+    is_async: bool,
+    hot_tier: HotTier | None = None,
+    clock: Callable[[], float] = time.time,
 ) -> Cached | AsyncCached:
-    """The backend with segments kept in front of it."""
+    """The backend with segments kept in front of it.
+
+    Args:
+        backend: the store.
+        cache: what this process keeps in memory, if anything.
+        hots: a hot store, if there is one.
+        is_async: whether the backend is one for awaiting calls.
+        hot_tier: which threads are kept; None for all.
+        clock: gives seconds since 1970, for `hot_tier`.
+
+    Raises:
+        InvalidArgumentError: no hot store can stand in front of this one.
+    """
+    admission = None if hot_tier is None else Admission(hot_tier, clock)
     if is_async:
-        return _awaiting(backend, None if cache is None else Kept(cache), hots)  # type: ignore[arg-type] # as is said
+        kept = None if cache is None else Kept(cache)
+        return _awaiting(backend, kept, hots, admission)  # type: ignore[arg-type] # as is said
     kind = CachedGroups if isinstance(backend, GroupingBackend) else Cached
-    return kind(backend, cache, hots)  # type: ignore[arg-type] # as is said
+    return kind(backend, cache, hots, admission)  # type: ignore[arg-type] # as is said
