@@ -8,7 +8,7 @@ import sys
 import threading
 
 import psycopg
-from integration.rows import place, put, value_at
+from integration.rows import checkpoint, metadata, place, put, value_at
 from postgres_server import SECONDS
 
 from threadkeep import PostgresSaver
@@ -25,6 +25,23 @@ def migrate(url):
     command = [sys.executable, "-m", "threadkeep", "migrate", url]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=SECONDS)
     return done.returncode, done.stdout, done.stderr
+
+
+def put_as(saver, key, value, parent=None, thread="thread"):
+    """Put a checkpoint with an id of its own."""
+    made = {**checkpoint({"value": value}, value=1), "id": key}
+    given = place(thread, parent) if parent else place(thread)
+    return saver.put(given, made, metadata(), made["channel_versions"])
+
+
+def set_up(database, **options):
+    with PostgresSaver(database, **{"partition_by": "month", **options}) as saver:
+        saver.setup()
+
+
+def partitions(database, schema="threadkeep"):
+    text = "SELECT relname FROM pg_inherits JOIN pg_class ON oid = inhrelid WHERE inhparent = "
+    return {name for (name,) in execute(database, text + "%s::regclass", f"{schema}.checkpoints")}
 
 
 def works(saver):

@@ -82,8 +82,9 @@ class PostgresSaver(Saver):
             to wait for a free one, 30), `prepare_threshold` (after how many uses a
             statement is prepared, 5; None for never), `statement_timeout` (seconds; None
             for the server's own), `application_name` ("threadkeep"), `partition_by` ("month":
-            `setup()` keeps checkpoints in a partition for each month, and makes those of
-            this month and the next three; None: it leaves the table as it is).
+            `setup()` keeps checkpoints in a partition for each month, makes those of this month
+            and the next three, and drops past ones that hold nothing any more; None: it leaves
+            the table as it is).
 
     Raises:
         OpenError: the URL cannot be read, or psycopg is not installed.

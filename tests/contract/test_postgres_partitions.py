@@ -1,4 +1,4 @@
-"""`partition_by="month"`: partitions are made, rows are moved, months are dropped."""
+"""`partition_by="month"`: partitions are made, rows are moved, a DBA drops months."""
 
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
@@ -6,7 +6,16 @@ from datetime import UTC, datetime, timedelta
 import psycopg
 import pytest
 from integration.rows import checkpoint, metadata, place, put, value_at
-from postgres_databases import Writer, execute, migrate, set_up_at_once, works
+from postgres_databases import (
+    Writer,
+    execute,
+    migrate,
+    partitions,
+    put_as,
+    set_up,
+    set_up_at_once,
+    works,
+)
 from postgres_server import SECONDS
 from psycopg_pool import AsyncConnectionPool, ConnectionPool
 
@@ -46,23 +55,6 @@ def clock(monkeypatch):
 
     turn(NOW)
     return turn
-
-
-def put_as(saver, key, value, parent=None, thread="thread"):
-    """Put a checkpoint with an id of its own."""
-    made = {**checkpoint({"value": value}, value=1), "id": key}
-    given = place(thread, parent) if parent else place(thread)
-    return saver.put(given, made, metadata(), made["channel_versions"])
-
-
-def set_up(database, **options):
-    with PostgresSaver(database, **{"partition_by": "month", **options}) as saver:
-        saver.setup()
-
-
-def partitions(database, schema="threadkeep"):
-    text = "SELECT relname FROM pg_inherits JOIN pg_class ON oid = inhrelid WHERE inhparent = "
-    return {name for (name,) in execute(database, text + "%s::regclass", f"{schema}.checkpoints")}
 
 
 def places(database):
@@ -181,8 +173,8 @@ def test_partitions_are_made_ahead(database, clock):
     set_up(database)
     clock(LATER)
     set_up(database)
-    more = {"checkpoints_2027_03", "checkpoints_2027_04", "checkpoints_2027_05"}
-    assert partitions(database) == MADE | more
+    names = ("2027_02", "2027_03", "2027_04", "2027_05", "default")
+    assert partitions(database) == {f"checkpoints_{name}" for name in names}, "and empty ones go"
 
 
 def test_rows_of_a_new_month_are_moved_out_of_the_default_partition(database, clock):

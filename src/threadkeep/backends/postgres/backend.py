@@ -116,7 +116,7 @@ class AsyncPostgresBackend:
         return found <= {stored.row for stored in source.checkpoints}
 
     async def migrate(self) -> None:
-        """Make the tables, or bring them to this release's version, and partitions ahead.
+        """Make the tables, or bring them to this release's version, and see to partitions.
 
         Any number of processes may do so at once. Needs the right to create tables.
 

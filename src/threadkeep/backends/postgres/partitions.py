@@ -1,18 +1,20 @@
 """The option `partition_by="month"`: checkpoints in a partition for each month.
 
-Only what makes `checkpoints` partitioned, and partitions ahead, lives here. Invariants: no row is
-ever in the default partition and in a month's; a month's rows are moved there in the transaction
-that makes its partition; where nothing is to be done there is no lock and no DDL.
+Only what makes `checkpoints` partitioned, makes partitions ahead, and drops those of the past that
+hold nothing any more, lives here. Invariants: no row is ever in the default partition and in a
+month's; a month's rows are moved there in the transaction that makes its partition; no row goes
+with a month; where nothing is to be done there is no lock but a reader's, and no DDL.
 
 It is no version of the tables: all releases' statements say `checkpoints`, partitioned or not.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime, timedelta
 
-from threadkeep.backends.postgres.migrations import Plan, locked, said
+from threadkeep.backends.postgres.migrations import KEY, Plan, locked, said
 from threadkeep.backends.postgres.months import Month, ahead, named
 from threadkeep.errors import InvalidArgumentError
 
@@ -20,9 +22,22 @@ _AHEAD = 3  # months
 _PAST = timedelta(days=3653)  # how old rows may be to get a partition of their month
 _KEY = "r checkpoint_id"  # by range
 _DEFAULT = "checkpoints_default"
+_PATIENCE = "500ms"  # for locks to drop a month; others wait as long, behind whoever waits
+_NAME = re.compile(r"checkpoints_([1-9][0-9]{3})_(0[1-9]|1[0-2]) ")
 
+# Partitions as `_described` says of ours, that this role may drop, and sees all rows of. (With a
+# table's oid, pg_get_expr would lock it; what has no columns needs none.)
+_PARTITIONS = """
+SELECT p.relname, p.relname || ' ' || pg_get_expr(p.relpartbound, 0) AS described
+FROM pg_inherits i
+JOIN pg_class c ON c.oid = i.inhparent
+JOIN pg_class p ON p.oid = i.inhrelid
+WHERE i.inhparent = to_regclass({literal} || '.checkpoints')
+    AND p.relnamespace = c.relnamespace AND p.relkind = 'r' AND NOT p.relrowsecurity
+    AND pg_has_role(p.relowner, 'USAGE')
+"""
 # (pg_get_partkeydef would lock the table)
-_LOOK = """
+_LOOK = f"""
 SELECT coalesce((
         SELECT p.partstrat::text || ' ' || array_to_string(ARRAY(
             SELECT a.attname FROM pg_attribute a
@@ -31,9 +46,10 @@ SELECT coalesce((
     pg_has_role(c.relowner, 'USAGE'),
     ARRAY(
         SELECT p.relname::text FROM pg_inherits i JOIN pg_class p ON p.oid = i.inhrelid
-        WHERE i.inhparent = c.oid)
-FROM pg_class c WHERE c.oid = to_regclass({literal} || '.checkpoints')
-"""
+        WHERE i.inhparent = c.oid),
+    ARRAY(SELECT described FROM ({_PARTITIONS}) AS ours)
+FROM pg_class c WHERE c.oid = to_regclass({{literal}} || '.checkpoints')
+"""  # noqa: S608 - constants of this module
 # The first digits of the times in ids of UUID version 6: some thousand for each year.
 _PREFIXES = """
 SELECT DISTINCT left(checkpoint_id, 6) FROM {schema}.checkpoints
@@ -47,12 +63,14 @@ DECLARE
     one record;
     definition text;
 """
-# The table becomes the default partition of one that has its name and all else that it had.
-_PART = """
+_IS_NEWEST = """
     -- An older snapshot would not show rows that others added meanwhile.
     IF current_setting('transaction_isolation') <> 'read committed' THEN
         RAISE EXCEPTION 'changes need the isolation level READ COMMITTED' USING ERRCODE = 'TK001';
     END IF;
+"""
+# The table becomes the default partition of one that has its name and all else that it had.
+_PART = """
     old := to_regclass({literal} || '.checkpoints');
     SELECT quote_ident(pg_get_userbyid(relowner)) INTO its_owner FROM pg_class WHERE oid = old;
     IF (SELECT relkind FROM pg_class WHERE oid = old) = 'r' THEN
@@ -128,11 +146,55 @@ _REST = f"""{_IS_MISSING.replace("{table}", _DEFAULT)}
             ATTACH PARTITION {{schema}}.checkpoints_default DEFAULT;
     END IF;
 """
+# By the index: what vacuum has emptied of a table would still be read from end to end.
+_IS_EMPTY = """'SELECT NOT EXISTS (SELECT FROM (SELECT FROM ' || {literal} || '.' || one.relname ||
+    ' ORDER BY thread_id, checkpoint_ns, checkpoint_id LIMIT 1) AS any_row)'"""
+# Rows are looked for while others still read the table; everybody is kept out only to drop it.
+# What cannot be locked soon is left to the next time: sooner than the server looks for a deadlock
+# (deadlock_timeout: a second), so that rather this than somebody's save gives way.
+_DROP = f"""
+DO $threadkeep$
+DECLARE
+    one record;
+    is_empty boolean;
+    emptied text;
+    all_emptied text[] := ARRAY[]::text[];
+BEGIN
+    PERFORM set_config('lock_timeout', '{{patience}}', true);
+    FOR one IN SELECT * FROM ({_PARTITIONS}) AS ours WHERE described = ANY (ARRAY[{{months}}]) LOOP
+        BEGIN
+            EXECUTE {_IS_EMPTY} INTO is_empty;
+            CONTINUE WHEN NOT is_empty;
+            EXIT WHEN current_setting('transaction_read_only')::boolean
+                OR NOT pg_try_advisory_xact_lock({KEY});
+            {_IS_NEWEST}
+            EXECUTE 'LOCK TABLE ' || {{literal}} || '.' || one.relname || ' IN SHARE MODE';
+            EXECUTE {_IS_EMPTY} INTO is_empty;
+            IF is_empty AND one.described IN (SELECT described FROM ({_PARTITIONS}) AS ours) THEN
+                all_emptied := all_emptied || one.relname::text;
+            END IF;
+        EXCEPTION
+            WHEN lock_not_available OR deadlock_detected THEN EXIT;
+            WHEN undefined_table THEN NULL;
+        END;
+    END LOOP;
+    FOREACH emptied IN ARRAY all_emptied LOOP
+        BEGIN
+            EXECUTE 'DROP TABLE ' || {{literal}} || '.' || emptied;
+        EXCEPTION
+            WHEN lock_not_available OR deadlock_detected THEN EXIT;
+            WHEN dependent_objects_still_exist THEN NULL;
+        END;
+    END LOOP;
+END
+$threadkeep$
+"""  # noqa: S608 - constants of this module
 
 
 def plan(schema: str, now: datetime) -> Plan:
     """Part `checkpoints` by month if it is not, and make the partitions that are needed soon.
 
+    Those of past months that hold no row any more are dropped, unless somebody is in the way.
     A role that does not own the table leaves one that is parted as it is.
 
     Args:
@@ -142,7 +204,7 @@ def plan(schema: str, now: datetime) -> Plan:
     Raises:
         InvalidArgumentError: the table is partitioned in another way.
     """
-    ((key, is_owner, names),) = yield said(_LOOK, schema)
+    ((key, is_owner, names, described),) = yield said(_LOOK, schema)
     if key not in ("", _KEY):
         raise InvalidArgumentError(
             f"The table checkpoints in {schema} is partitioned, but not by checkpoint_id.",
@@ -157,15 +219,38 @@ def plan(schema: str, now: datetime) -> Plan:
     missing = [month for month in sorted(months) if _table(month) not in names]
     if missing or _DEFAULT not in names:
         yield from locked(schema, _body(missing), _DECLARATIONS)
+    past = sorted(_past(described, now))
+    if past:
+        yield said(_dropping(past), schema)
 
 
 def _table(month: Month) -> str:
     return f"checkpoints_{month.name}"
 
 
+def _described(month: Month) -> str:
+    """The name and the bounds of its partition, as the server says them."""
+    return f"{_table(month)} FOR VALUES FROM ('{month.start}') TO ('{month.next.start}')"
+
+
+def _past(described: Iterable[str], now: datetime) -> Iterator[str]:
+    """Those that are of a month before that moment's, and as they were made here."""
+    for text in described:
+        found = _NAME.match(text)
+        month = Month(int(found[1]), int(found[2])) if found else Month.of(now)
+        if month < Month.of(now) and text == _described(month):
+            yield text
+
+
+def _dropping(described: Sequence[str]) -> str:
+    """The block that drops these partitions where they hold nothing."""
+    months = ", ".join(["'" + text.replace("'", "''") + "'" for text in described])
+    return _DROP.replace("{patience}", _PATIENCE).replace("{months}", months)
+
+
 def _body(months: Iterable[Month]) -> str:
     """The block that makes partitions of these months, where they are not there."""
-    return _PART + "".join(map(_made, months)) + _REST
+    return _IS_NEWEST + _PART + "".join(map(_made, months)) + _REST
 
 
 def _made(month: Month) -> str:

@@ -36,7 +36,8 @@ class Settings:
         statement_timeout: seconds that the server gives a statement; None for its own default.
         application_name: as which the server lists the connections.
         partition_by: "month": a migration parts the checkpoints by the month of their ids, and
-            makes partitions ahead; None: it leaves the table as it is.
+            makes partitions ahead, and drops empty ones of the past; None: it leaves the table
+            as it is.
 
     Raises:
         InvalidArgumentError: one of them has no meaning.

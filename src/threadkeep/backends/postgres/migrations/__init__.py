@@ -22,9 +22,11 @@ Plan: TypeAlias = Generator[Statement, Rows, None]
 """Statements to be carried out one by one, each answered by its rows."""
 
 _NAME = re.compile(r"(\d{4})_\w+\.sql")
-_KEY = "hashtextextended('threadkeep ' || {literal}, 0)"
-_LOCK = f"SELECT pg_try_advisory_lock({_KEY})"
-_UNLOCK = f"SELECT pg_advisory_unlock({_KEY})"
+KEY = "hashtextextended('threadkeep ' || {literal}, 0)"
+"""The advisory lock that is held by whoever changes tables."""
+
+_LOCK = f"SELECT pg_try_advisory_lock({KEY})"
+_UNLOCK = f"SELECT pg_advisory_unlock({KEY})"
 _PAUSE = "SELECT pg_sleep(0.05)"
 _HAS_TABLE = "SELECT to_regclass({literal} || '.migrations') IS NOT NULL"
 _BUSY = "TK007"  # of our own: any other may be the database's
@@ -34,7 +36,7 @@ _LOCKED = f"""
 DO $threadkeep$
 {{declarations}}
 BEGIN
-    IF NOT pg_try_advisory_xact_lock({_KEY}) THEN
+    IF NOT pg_try_advisory_xact_lock({KEY}) THEN
         RAISE EXCEPTION 'somebody else migrates' USING ERRCODE = '{_BUSY}';
     END IF;
     {{body}}
