@@ -19,6 +19,7 @@ from threadkeep.engine.model import Batch, DropThread, ReadCheckpoint, ReadSegme
 from threadkeep.open_store import OpenStore
 from threadkeep.testing import BackendContract, Blocking
 from threadkeep.testing.records import NOW, THREAD, checkpoint
+from threadkeep.tiers.tiering import Tiering
 
 SECOND = 1_000_000
 SMALL = HotTier(max_bytes=1000, max_age=60, min_reads=2)
@@ -307,7 +308,7 @@ def test_clearing_forgets_how_often_a_thread_was_read(process):
 def test_an_open_store_passes_it_on():
     for tier, expected in ((None, 0), (HotTier(max_bytes=1, max_age=None, min_reads=None), 1)):
         store = Store()
-        with OpenStore(store, None, Cache(), None, None, 0, hot_tier=tier) as found:
+        with OpenStore(store, None, Cache(), None, None, Tiering(hot=tier), 0) as found:
             front = found._front
             front.commit(Batch(THREAD, NOW, 0, segments=(Segment(1, 0, 1, b"12"),)))
             front.fetch([ReadSegments(THREAD, (Span(1, 0, 1),), 0)])
