@@ -154,42 +154,44 @@ class AsyncTiered:
 
     async def _copy(self, change: CopyThread) -> None:
         """Copy a thread, which may be archived or get stubs: now, or while it is copied."""
-        await self._check_target(change)
-        head = ReadCheckpoint(change.source, "")
+        source = change.source
         for _ in range(ATTEMPTS):
-            (state,) = await self._backend.fetch([head])
-            await self._without_stubs(change.source)
+            # (the generation first: what is offloaded after it was read, makes it stale)
+            state, known, target = await self._backend.fetch(
+                [ReadCheckpoint(source, ""), ReadEntry(source), ReadEntry(change.target)]
+            )
+            _check_free(target)
+            if await self._without_stubs(known):
+                continue
             with suppress(StaleThreadError):
                 await self._backend.commit(replace(change, generation=state.generation))
-                source, copy = await self._backend.fetch(
-                    [ReadEntry(change.source), ReadThread(change.target, stub=True)]
+                known, copy = await self._backend.fetch(
+                    [ReadEntry(source), ReadThread(change.target, stub=True)]
                 )
-                if copy.checkpoints or not is_archived(source):
+                if copy.checkpoints or not is_archived(known):
                     return
-                await self._bring_back(source)
-        raise _never_there(change.source)
+                await self._bring_back(known)
+        raise _never_there(source)
 
     async def _fork(self, change: ForkThread) -> None:
         """Fork a thread: what it shares has no stubs, then or later."""
-        await self._check_target(change)
-        if await self._without_stubs(change.source):
+        known, target = await self._backend.fetch(
+            [ReadEntry(change.source), ReadEntry(change.target)]
+        )
+        _check_free(target)
+        if await self._without_stubs(known):
             raise StaleThreadError(thread=change.source)  # its segments are others now
         await self._backend.commit(change)
 
-    async def _without_stubs(self, thread: str) -> bool:
+    async def _without_stubs(self, entry: Entry | None) -> bool:
         """Bring back what was offloaded of a thread; tells whether there was any.
 
         If some is offloaded from now on, that raises the generation.
         """
-        archive = await self._archive(thread)
-        if archive is None or not archive.offloaded:
+        archive = archive_of(entry)
+        if entry is None or archive is None or not archive.offloaded or is_archived(entry):
             return False
-        return bool(await drive.arun(bring_back(thread, _now()), self))
-
-    async def _check_target(self, change: CopyThread | ForkThread) -> None:
-        (target,) = await self._backend.fetch([ReadEntry(change.target)])
-        if is_archived(target):
-            raise ThreadExistsError("The target is archived.", thread=change.target)
+        return bool(await drive.arun(bring_back(entry.thread, _now()), self))
 
     async def _archive(self, thread: str) -> Archive | None:
         """What the entry of a thread says of its archives."""
@@ -222,6 +224,11 @@ class AsyncTiered:
 
 def _read(cold: ColdStore, thread: str, archive: Archive) -> WholeThread:
     return unpacked(thread, cold.get(archive.key), archive)
+
+
+def _check_free(target: Entry | None) -> None:
+    if is_archived(target):
+        raise ThreadExistsError("The target is archived.", thread=target.thread)
 
 
 def _now() -> int:

@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 from threadkeep import Retention
 from threadkeep.engine import appender, labels
 from threadkeep.engine.model import Batch, DropThread, ReadThread, SegmentInfo, Span
-from threadkeep.engine.operations import collecting, retention, shortening
+from threadkeep.engine.operations import collecting, registration, retention, shortening
 from threadkeep.errors import NewerFormatError
 
 CHANCE = random.Random(1)
@@ -169,7 +169,8 @@ def test_a_dry_run_changes_nothing() -> None:
 
 
 def test_threads_are_met_page_by_page(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(collecting, "_PAGE", 3)
+    for module in (registration, collecting):
+        monkeypatch.setattr(module, "PAGE", 3)
     saver = memory_saver()
     for number in range(10):
         chain = Chain(saver, f"{number}")
