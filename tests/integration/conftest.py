@@ -14,11 +14,32 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
+@pytest.fixture
+def saver_options() -> dict[str, Any]:
+    """What the savers are opened with; a module may have its own."""
+    return {}
+
+
 @pytest.fixture(params=BACKENDS)
-def saver(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Any]:
+def saver(
+    request: pytest.FixtureRequest, tmp_path: Path, saver_options: dict[str, Any]
+) -> Iterator[Any]:
     """A fresh saver, once for each backend."""
-    with open_backend(request.param, tmp_path) as opened:
+    with open_backend(request.param, tmp_path, **saver_options) as opened:
         yield opened
+
+
+@pytest.fixture
+def ours(tmp_path: Path, saver_options: dict[str, Any]) -> Iterator[Any]:
+    """One on SQLite, for what does not depend on the store."""
+    with open_backend("sqlite", tmp_path, **saver_options) as opened:
+        yield opened
+
+
+@pytest.fixture
+def cold(tmp_path: Path) -> Path:
+    """The folder of a cold store."""
+    return tmp_path / "cold"
 
 
 class Looking:

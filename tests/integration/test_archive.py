@@ -34,7 +34,7 @@ from threadkeep.saver import Saver
 from threadkeep.tiers import archiving
 from threadkeep.tiers.cold import ColdStore
 
-from .backends import BACKENDS, open_backend, url_of
+from .backends import open_backend, url_of
 from .rows import checkpoint, metadata
 
 T: Any = {"configurable": {"thread_id": "t"}}
@@ -90,21 +90,8 @@ def state_of(saver: Any, thread: str = "t") -> str:
 
 
 @pytest.fixture
-def cold(tmp_path: Path) -> Path:
-    return tmp_path / "cold"
-
-
-@pytest.fixture(params=BACKENDS)
-def saver(request: pytest.FixtureRequest, tmp_path: Path, cold: Path) -> Iterator[Any]:
-    with open_backend(request.param, tmp_path, cold=cold.as_uri()) as opened:
-        yield opened
-
-
-@pytest.fixture
-def ours(tmp_path: Path, cold: Path) -> Iterator[Any]:
-    """One on SQLite, for what does not depend on the store."""
-    with open_backend("sqlite", tmp_path, cold=cold.as_uri()) as opened:
-        yield opened
+def saver_options(cold: Path) -> dict[str, Any]:
+    return {"cold": cold.as_uri()}
 
 
 def archives(cold: Path) -> list[Path]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -21,7 +20,6 @@ from threadkeep.errors import (
 from threadkeep.tiers import archiving, offloading
 from threadkeep.tiers.cold import ColdStore
 
-from .backends import BACKENDS, open_backend
 from .test_archive import archives, shown, state_of
 from .test_offload import OVER, T, objects, say
 
@@ -30,21 +28,8 @@ HOW = Tiering(cold=ColdTier(offload_over=OVER))
 
 
 @pytest.fixture
-def cold(tmp_path: Path) -> Path:
-    return tmp_path / "cold"
-
-
-@pytest.fixture(params=BACKENDS)
-def saver(request: pytest.FixtureRequest, tmp_path: Path, cold: Path) -> Iterator[Any]:
-    with open_backend(request.param, tmp_path, cold=cold.as_uri()) as opened:
-        yield opened
-
-
-@pytest.fixture
-def ours(tmp_path: Path, cold: Path) -> Iterator[Any]:
-    """One on SQLite, for what does not depend on the store."""
-    with open_backend("sqlite", tmp_path, cold=cold.as_uri()) as opened:
-        yield opened
+def saver_options(cold: Path) -> dict[str, Any]:
+    return {"cold": cold.as_uri()}
 
 
 def at(saver: Any, micros: int) -> None:

@@ -7,8 +7,8 @@ store it and any test can build it by hand.
 Words: a *log* is an append-only sequence of encoded elements of one thread, a
 *segment* a stored run of a log, a *span* a range of a log. See docs/architecture.md.
 
-Ids (of threads, namespaces, checkpoints, tasks) are any text that UTF-8 can hold, and
-are ordered by code point, as Python orders `str`. Numbers fit in 64 bits, signed.
+Ids (of threads, namespaces, checkpoints, tasks) are any text that UTF-8 can hold, ordered by
+code point, as Python orders `str`. Numbers fit in 64 bits, signed.
 """
 
 from __future__ import annotations
@@ -173,8 +173,7 @@ class ReadSegments:
     """The segments that overlap the spans. Reply: `Segment`s, each once, in (log, start) order.
 
     With `generation`, none where that is not the thread's own any more: then other bytes may
-    lie at these positions. `stub` means nothing to a store: what lies in the cold store is left
-    there.
+    lie at these positions. `stub` means nothing to a store: bytes in the cold store stay there.
     """
 
     thread: str
@@ -235,9 +234,8 @@ class ReadThread:
 class UnreadableRow(NamedTuple):
     """A row that is there and cannot be made a record.
 
-    `table` is "checkpoints", "writes", "segments", or another that the store has. `key` finds
-    the row again in the store that it was read from, and means nothing to anybody else. `data`
-    is what the row holds, as bytes that a person can make sense of.
+    `table` is "checkpoints", "writes", "segments", or another that the store has. `key` finds the
+    row again in the store that it was read from. `data` is what it holds, for a person to read.
     """
 
     table: str
@@ -460,8 +458,7 @@ class CopyThread:
 
     `ThreadExistsError` if `target` holds checkpoints; orphans of an earlier life of
     `target` are removed first, its tombstone is cleared and its generation raised.
-    A source that holds no rows changes nothing. Else `StaleThreadError` if `generation` (if given)
-    is not the source's own.
+    A source without rows changes nothing; `StaleThreadError` if `generation` is not its own.
     """
 
     source: str
