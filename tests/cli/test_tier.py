@@ -47,6 +47,7 @@ def test_old_values_of_the_others_go(told, tmp_path):
     assert len([*(tmp_path / "cold").rglob("*.tkp")]) == 1
     (found,) = [one for one in told("threads", "--json")["threads"] if one["id"] == "order"]
     assert found["offloaded_bytes"] > 9000
+    assert f"{found['offloaded_bytes']:,} in the cold store" in told("threads", "order")[0]
     told("restore", "--thread", "order")
     done = told("tier", "chat", *limits, "--no-offload", "--json")
     assert (done["looked_at"], done["offloaded"]) == (1, [])

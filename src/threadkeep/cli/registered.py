@@ -29,6 +29,7 @@ _AGES = (("d", timedelta(days=1)), ("h", timedelta(hours=1)), ("min", timedelta(
 
 def in_a_line(one: ThreadInfo) -> Text:
     """A thread in one line."""
+    cold = (one.archived_bytes or 0) + one.offloaded_bytes
     return line(
         (f"thread {one.id}", "bold"),
         (one.state, _STYLES.get(one.state, "")),
@@ -36,7 +37,7 @@ def in_a_line(one: ThreadInfo) -> Text:
         f"updated {_ago(one)}",
         f"created {moment(one.created_at.isoformat())}",
         f"{size(one.bytes)} bytes",
-        "" if one.archived_bytes is None else f"{size(one.archived_bytes)} in the cold store",
+        f"{size(cold)} in the cold store" if cold else "",
         f"ttl {_length(one.ttl)}" if one.ttl is not None else "",
         f"forked from {one.forked_from[0]}" if one.forked_from is not None else "",
         (f"tags: {_tags(one)}" if one.tags else "", "cyan"),
