@@ -133,6 +133,12 @@ class SegmentContract(Contract):
         self.put(drop_segments=tuple((1, n, 1) for n in range(8)), segments=(whole,))
         assert self.segments((1, 3, 4)) == [whole]
 
+    def test_one_is_exchanged_for_another_at_its_place(self) -> None:
+        """Log, start and count stay the same, the bytes do not; there and back."""
+        for data in (b"as it was" * 9000, b"stub", b"as it was" * 9000):
+            self.put(drop_segments=((1, 3, 2),), segments=(segment(3, 2, data=data),), bump=True)
+            assert [found.data for found in self.segments((1, 0, 9))] == [data]
+
     def test_a_refused_batch_drops_nothing(self) -> None:
         """All or nothing: drops of a refused batch have not happened."""
         self.put(segments=(segment(0), segment(1), segment(9, 3)))
