@@ -19,7 +19,7 @@ TEXT = """coalesce(c.metadata,
 """The metadata of row `c` of `tk_checkpoints`, in SQL."""
 
 
-def split(text: str) -> tuple[str | None, int | None, str | None]:
-    """Turn metadata into the columns `source`, `step` and `metadata`."""
+def split(text: str) -> tuple[str, int, str]:
+    """Turn metadata into `source`, `step` and the text; no source: it is the text that counts."""
     plain = _PLAIN.fullmatch(text)
-    return (None, None, text) if plain is None else (plain[1], int(plain[2]), None)
+    return ("", 0, text) if plain is None else (plain[1], int(plain[2]), "")
