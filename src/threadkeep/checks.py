@@ -48,6 +48,8 @@ def text(what: str, given: object, at: Place | None = None) -> str:
     Raises:
         InvalidArgumentError: it is none, or not valid Unicode.
     """
+    if type(given) is str and given.isascii():  # (asked for the quick way first)
+        return given
     if not isinstance(given, str) or not is_unicode(given):
         refuse(what, given, "It is a str, without lone surrogates.", at)
     return str.__str__(given)
@@ -59,7 +61,7 @@ def mapping(what: str, given: object, at: Place) -> Mapping[Any, Any]:
     Raises:
         InvalidArgumentError: it is none.
     """
-    if not is_mapping(given):
+    if type(given) is not dict and not is_mapping(given):
         refuse(what, given, "It is a dict.", at)
     return given
 

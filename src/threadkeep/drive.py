@@ -11,6 +11,7 @@ import asyncio
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import lru_cache
 from inspect import iscoroutinefunction
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -30,7 +31,12 @@ _MOST_THREADS = 32  # calls of one process that wait for its disks at the same t
 
 def is_async(backend: Backend | AsyncBackend) -> TypeIs[AsyncBackend]:
     """Whether the backend is driven by awaiting it."""
-    return iscoroutinefunction(backend.fetch)
+    return _is_awaited(type(backend))
+
+
+@lru_cache(maxsize=64)  # (asked at every call of a saver)
+def _is_awaited(cls: type[Backend | AsyncBackend]) -> bool:
+    return iscoroutinefunction(cls.fetch)
 
 
 def awaited(backend: Backend | AsyncBackend) -> AsyncBackend | None:

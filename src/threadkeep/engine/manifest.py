@@ -186,7 +186,7 @@ def _seen_wire(
     new: Versions, old: Versions | None, channels: dict[str, int], newest: int
 ) -> list[Any]:
     """Only the versions that changed; all of them where some went away."""
-    whole = old is None or any(name not in new for name in old)
+    whole = old is None or not old.keys() <= new.keys()
     wire: list[Any] = [whole]
     for name, version in new.items():
         if whole or old is None or name not in old or not same_version(version, old[name]):

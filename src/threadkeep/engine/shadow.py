@@ -238,15 +238,17 @@ class Shadow:
     @property
     def opaque(self) -> frozenset[int]:
         """The indexes of the elements that cannot be watched."""
-        if not any(chunk.opaque for chunk in self._chunks):
-            return _NONE
-        return frozenset().union(*[_shift(chunk.opaque, i) for i, chunk in self._placed()])
+        found = _NONE
+        for start, chunk in self._placed():
+            if chunk.opaque:
+                found |= _shift(chunk.opaque, start)
+        return found
 
     @classmethod
     def of(cls, elements: Sequence[Any]) -> Shadow:
         """The shadow of the elements as they are now."""
-        if len(elements) == 1 and not _kinds[type(elements[0])]:
-            return _ONE_LEAF
+        if len(elements) == 1:
+            return cls((_Chunk.of(elements),)) if _kinds[type(elements[0])] else _ONE_LEAF
         parts = [elements[i : i + _CHUNK] for i in range(0, len(elements), _CHUNK)]
         return cls(tuple([_Chunk.of(part) for part in parts]))
 
@@ -260,14 +262,17 @@ class Shadow:
         chunks = list(self._chunks)
         for other in others:
             for chunk in other._chunks:  # noqa: SLF001 - our own
-                while chunks and _belong_together(chunks[-1].size, chunk.size):
+                while chunks and _belong_together(len(chunks[-1].ends), len(chunk.ends)):
                     chunk = chunks.pop().joined(chunk)  # noqa: PLW2901 - grows as it sinks
                 chunks.append(chunk)
         return Shadow(tuple(chunks))
 
     def holds(self) -> bool:
         """Whether every element is as it was; never true if one is opaque."""
-        return all(not chunk.opaque and chunk.rows.intact() for chunk in self._chunks)
+        for chunk in self._chunks:  # noqa: SIM110 - half the time of `all`, for every save
+            if chunk.opaque or not intact(*chunk.rows):
+                return False
+        return True
 
     def changed(self) -> set[int]:
         """The indexes of the elements that changed or cannot be watched."""

@@ -92,8 +92,7 @@ class ThreadMemory:
             key = (state.ns, str(state.id))
             self._states[key] = state
             self._states.move_to_end(key)
-            while self._has_too_many():
-                self._states.popitem(last=False)
+            self._keep_last()
 
     def tell(self, told: Told, generation: int | None) -> None:
         """Remember what the registry was told under `generation`."""
@@ -101,14 +100,17 @@ class ThreadMemory:
             if generation == self.generation:
                 self.told = told
 
-    def _has_too_many(self) -> bool:
-        """Weigh the states; tell whether one must go."""
-        first, *others = self._states.values()
-        added = sum([state.fresh for state in others])
-        self._states_weight = first.weight + added
-        if len(others) < _STATES_LEAST:
-            return False
-        return len(others) >= _STATES or added > _STATE_BYTES
+    def _keep_last(self) -> None:
+        """Forget the states that are too many, the oldest first, and weigh the others."""
+        states = [*self._states.values()]
+        gone, added = 0, sum([state.fresh for state in states[1:]])
+        while len(states) - gone > _STATES or (
+            added > _STATE_BYTES and len(states) - gone > _STATES_LEAST
+        ):
+            gone += 1
+            added -= states[gone].fresh
+            self._states.popitem(last=False)
+        self._states_weight = states[gone].weight + added
 
     @property
     def weight(self) -> int:

@@ -262,7 +262,7 @@ def _row(
         key_pos=key.pos,
         manifest=b"",
     )
-    return row._replace(manifest=checksum.seal(data, checksum.of_checkpoint(row)))
+    return CheckpointRow(*row[:-1], checksum.seal(data, checksum.of_checkpoint(row)))
 
 
 def born(*ids: str | None) -> int | None:
