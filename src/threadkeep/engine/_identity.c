@@ -33,6 +33,22 @@ meet(PyObject *object, void *argument)
     return 0;
 }
 
+/* Whether there is nothing to ask for: in a message most lists and dicts are empty. */
+static int
+is_empty(PyObject *container)
+{
+    return (PyDict_CheckExact(container) && PyDict_GET_SIZE(container) == 0) ||
+           (PyList_CheckExact(container) && PyList_GET_SIZE(container) == 0);
+}
+
+/* `PyObject_IS_GC`, which is a call that is not inlined. */
+static int
+is_gc(PyObject *container)
+{
+    PyTypeObject *type = Py_TYPE(container);
+    return PyType_IS_GC(type) && (type->tp_is_gc == NULL || type->tp_is_gc(container));
+}
+
 /* As `gc.get_referents(*containers)` would list them, which asks in the same way. */
 static int
 same_referents(PyObject *containers, PyObject *referents)
@@ -41,7 +57,7 @@ same_referents(PyObject *containers, PyObject *referents)
     for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(containers); i++) {
         PyObject *container = PyTuple_GET_ITEM(containers, i);
         traverseproc traverse = Py_TYPE(container)->tp_traverse;
-        if (traverse == NULL || !PyObject_IS_GC(container)) {
+        if (is_empty(container) || traverse == NULL || !is_gc(container)) {
             continue;
         }
         if (traverse(container, meet, &expected) != 0) {
