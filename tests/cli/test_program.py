@@ -55,6 +55,7 @@ SUCCEEDS = {
     "sync": "sync threads.db sqlite:///new.db",
     "tag": "tag alpha a --url threads.db",
     "threads": "threads --url threads.db",
+    "tier": "tier alpha --url threads.db",
     "versions": "versions alpha n --url threads.db",
 }
 
