@@ -15,13 +15,14 @@ from hashlib import blake2b
 from typing import NamedTuple, cast
 
 from threadkeep.engine import labels, policy, registry
-from threadkeep.engine.calls import Operation, commit, fetch
+from threadkeep.engine.calls import Fetch, Operation, commit
 from threadkeep.engine.entries import Entry, EntryFence, ReadEntry, Touch
 from threadkeep.engine.keeping import GRACE, Kept, Key, kept
 from threadkeep.engine.lifecycle import State, is_there
 from threadkeep.engine.model import (
     Batch,
     DropThread,
+    ReadThread,
     RowsFence,
     ThreadRows,
 )
@@ -164,9 +165,11 @@ def delete(
 
 
 def _read(thread: str) -> Operation[Found]:
-    entry = yield from fetch(ReadEntry(thread))
-    rows, others = yield from read_family(thread, stub=True)
-    return Found(thread, cast("Entry | None", entry), rows, others)
+    entry, rows = yield Fetch([ReadEntry(thread), ReadThread(thread, stub=True)])
+    others: Sequence[ThreadRows] = ()
+    if rows.family:
+        rows, others = yield from read_family(thread, stub=True)
+    return Found(thread, entry, rows, others)
 
 
 # -- checkpoints ---------------------------------------------------------------------
