@@ -74,6 +74,18 @@ def test_what_is_wrong_is_one_line(arguments, said):
     assert said in errors[0]
 
 
+def test_what_is_typed_goes_before_the_file(told):
+    Path("threadkeep.toml").write_text("[tiering]\noffload = false\narchive = false\n")
+    limits = ("--warm", "0.001s")
+    assert told("tier", *limits, "--json")["offloaded"] == []
+    (one,) = told("tier", *limits, "--offload-over", "2000", "--json")["offloaded"]
+    assert one["thread"] == "order"
+    Path("threadkeep.toml").write_text('[tiering]\noffload = "no"\n')
+    code, _, errors = threadkeep("tier")
+    assert code == 2
+    assert "offload cannot be 'no'" in errors[0]
+
+
 def test_a_key_that_is_unknown_is_one_line():
     Path("threadkeep.toml").write_text("[tiering]\nhot = 1\n")
     code, _, errors = threadkeep("tier")

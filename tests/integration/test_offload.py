@@ -10,12 +10,14 @@ from pathlib import Path
 from typing import Annotated, Any, TypedDict
 
 import pytest
+from langgraph.channels import DeltaChannel
 from langgraph.graph import START, StateGraph
 
-from threadkeep import GroupCommit, Retention, open_saver
+from threadkeep import Cache, GroupCommit, Retention, backups, open_saver
 from threadkeep.backends.sqlite import SqliteBackend
-from threadkeep.engine.model import Batch, CopyThread, ForkThread
+from threadkeep.engine.model import Batch, CopyThread, DropThread, ForkThread
 from threadkeep.engine.operations import inspection
+from threadkeep.engine.operations import offloading as offloads
 from threadkeep.errors import (
     ConflictError,
     CorruptionError,
@@ -28,7 +30,9 @@ from threadkeep.saver import Saver
 from threadkeep.tiers import archiving, offloading
 from threadkeep.tiers.cold import ColdStore
 
-from .backends import open_backend
+from .backends import open_backend, url_of
+from .rows import checkpoint, metadata
+from .runs import extend
 from .test_archive import Between, shown, state_of
 
 T: Any = {"configurable": {"thread_id": "t"}}
@@ -159,6 +163,79 @@ def test_whatever_stands_in_front_of_the_store(tmp_path: Path, cold: Path) -> No
             assert saver.check().ok
 
 
+def test_a_cache_that_has_other_pieces(tmp_path: Path, cold: Path) -> None:
+    """Another process has sealed segments that are kept at hand here as they were."""
+    options: dict[str, Any] = {"cold": cold.as_uri()}
+    with (
+        open_backend("sqlite", tmp_path, cache=Cache(), **options) as one,
+        open_backend("sqlite", tmp_path, **options) as other,
+    ):
+        for turns in range(1, 8):
+            for number in range(turns):
+                say(one, str(number))
+            say(other, "a", "b", "c")
+            before = shown(one)
+            assert one.threads.offload("t", over=OVER).segments > 0
+            for reader in (one, other):
+                assert shown(reader) == before
+            one.threads.restore("t")
+            assert shown(other) == before
+
+
+def test_relaxed_saves_of_another_process_are_not_lost(tmp_path: Path, cold: Path) -> None:
+    relaxed = GroupCommit(ack="relaxed", flush_every=60)
+    with (
+        open_backend("sqlite", tmp_path, cold=cold.as_uri(), group_commit=relaxed) as one,
+        open_backend("sqlite", tmp_path, cold=cold.as_uri()) as other,
+    ):
+        say(one, "one", "two", "three")
+        one.flush()
+        say(one, "more")
+        assert other.threads.offload("t", over=OVER).segments > 0
+        one.flush()
+        say(one, "more")
+        other.threads.restore("t")
+        one.flush()
+        assert len(other.get_tuple(T).checkpoint["channel_values"]["said"]) == 10
+        assert other.check().ok
+
+
+def test_what_would_not_save_room_stays(ours: Any) -> None:
+    """A list of which every second element is needed, one of them large."""
+    made = [random.Random(n).randbytes(100) for n in range(60)]
+    made[20] = random.Random(60).randbytes(100_000)
+    for number, values in enumerate((made, made[::2])):
+        row = checkpoint({"m": values}, m=number + 1)
+        place = {"configurable": {"thread_id": "t", "checkpoint_ns": ""}}
+        ours.put(place, row, metadata(), row["channel_versions"])
+    size = ours.threads.get("t").bytes
+    assert ours.threads.offload("t", over=OVER).segments == 0
+    assert ours.threads.get("t").bytes == size
+
+
+class Grown(TypedDict):
+    said: Annotated[list[str], DeltaChannel(extend)]
+    page: bytes
+
+
+def test_what_a_delta_channel_is_rebuilt_through_stays(saver: Any, cold: Path) -> None:
+    builder = StateGraph(Grown)
+    builder.add_node(
+        "n", lambda s: {"said": ["re"], "page": random.Random(len(s["said"])).randbytes(20_000)}
+    )
+    builder.add_edge(START, "n")
+    compiled = builder.compile(checkpointer=saver)
+    for number in range(4):
+        compiled.invoke({"said": [str(number)]}, T)
+    before = [one.values for one in compiled.get_state_history(T)]
+    assert saver.threads.offload("t", over=OVER).bytes > 50_000
+    assert [one.values for one in compiled.get_state_history(T)] == before
+    for file in objects(cold):
+        file.unlink()
+    assert len(compiled.get_state(T).values["said"]) == 8
+    compiled.invoke({"said": ["more"]}, T)
+
+
 # -- what else is done with the thread -------------------------------------------------
 
 FORK = {"configurable": {"thread_id": "fork"}}
@@ -255,6 +332,41 @@ def test_an_object_that_is_needed_again_stays(
         assert [file for file in cold.rglob("*") if file.is_file()] == [file]
 
 
+def test_objects_go_with_a_thread_that_is_offloaded_while_it_goes(rivals: Any, cold: Path) -> None:
+    one, other, between = rivals
+    between.when = lambda asked: isinstance(asked, DropThread)
+    between.what = lambda: other.threads.offload("t", over=OVER)
+    one.delete_thread("t")
+    assert objects(cold) == []
+    assert state_of(one) == "deleted"
+
+
+def test_backups_take_the_stubs_along(saver: Any, tmp_path: Path, cold: Path, request: Any) -> None:
+    kind = request.node.callspec.params["saver"]
+    if kind == "memory":
+        return
+    say(saver, "one", "two")
+    before = shown(saver)
+    saver.threads.offload("t", over=OVER)
+    (file,) = objects(cold)
+    sound = file.read_bytes()
+    file.unlink()  # (nobody needs it for a backup)
+    backups.back_up(url_of(kind, tmp_path), tmp_path / "all.tkb", lambda *_: None)
+    again = f"sqlite:///{tmp_path / 'again.db'}"
+    backups.restore(tmp_path / "all.tkb", again, lambda *_: None)
+    file.write_bytes(sound)
+    with open_saver(again, cold=cold.as_uri()) as other:
+        assert shown(other) == before
+        assert other.threads.get("t").offloaded_bytes == len(sound)
+    with open_saver(again) as other:
+        report = other.check()
+        assert (report.ok, [str(note.kind) for note in report.notes]) == (True, ["away"])
+    if kind == "sqlite":
+        backups.back_up(url_of(kind, tmp_path), tmp_path / "all.db", lambda *_: None)
+        third = f"sqlite:///{tmp_path / 'third.db'}"
+        assert backups.restore(tmp_path / "all.db", third, lambda *_: None).threads == 1
+
+
 # -- what can be wrong -----------------------------------------------------------------
 
 
@@ -267,8 +379,14 @@ def test_without_the_cold_store(tmp_path: Path, cold: Path) -> None:
         assert saver.get_tuple(T).checkpoint == before[0][1]
         say(saver, "three")
         for call in CALLS:
-            with pytest.raises(ThreadArchivedError, match="cold="):
+            with pytest.raises(ThreadArchivedError, match="cold=") as caught:
                 call(saver)
+            assert caught.value.thread == "t"
+        say(saver, "one", thread="u")
+        assert saver.stats().threads == 2
+        report = saver.check()
+        assert (report.threads, report.ok, len(report.notes)) == (2, True, 1)
+        assert saver.threads.repair(dry_run=True).repaired == ()
     with open_backend("sqlite", tmp_path, cold=cold.as_uri()) as saver:
         assert shown(saver)[-len(before) :] == before
 
@@ -309,6 +427,44 @@ def test_what_is_damaged_is_told_where_it_is_needed(
     file.parent.mkdir(exist_ok=True)
     file.write_bytes(sound)
     assert shown(ours)[-len(before) :] == before
+
+
+def test_an_object_that_is_missing_for_a_moment(ours: Any, cold: Path) -> None:
+    """Or a cold store that is another one: it stays known that there are stubs."""
+    say(ours, "one", "two")
+    before = [one[1] for one in shown(ours)]
+    size = ours.threads.offload("t", over=OVER).bytes
+    (file,) = objects(cold)
+    sound = file.read_bytes()
+    file.unlink()
+    for _ in range(2):
+        with pytest.raises(CorruptionError, match="cold store does not have"):
+            ours.threads.offload("t", over=OVER)
+        (skipped,) = ours.threads.tier().skipped
+        assert skipped.thread == "t"
+    assert ours.threads.get("t").offloaded_bytes == size
+    file.write_bytes(sound)
+    ours.threads.fork("t", new_thread_id="fork")
+    ours.delete_thread("t")
+    assert [one[1] for one in shown(ours, "fork")] == before
+
+
+def test_what_a_crash_leaves_is_removed(
+    ours: Any, cold: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is there, and no stub came to name it."""
+    say(ours, "one", "two")
+    with monkeypatch.context() as patched:
+        patched.setattr(offloads, "close", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            ours.threads.offload("t", over=OVER)
+    assert len(objects(cold)) == 1
+    ours.threads.pin("t")
+    for grace in (-3600, -7200):
+        monkeypatch.setattr(offloading, "GRACE", grace)
+        ours.threads.tier()
+    assert [file for file in cold.rglob("*") if file.is_file()] == []
+    assert ours.threads.get("t").offloaded_bytes == 0
 
 
 def test_what_cannot_be_offloaded(tmp_path: Path, ours: Any) -> None:

@@ -95,6 +95,21 @@ def test_what_came_back_stays_for_a_day(saver: Any, monkeypatch: pytest.MonkeyPa
     assert [one.thread for one in saver.threads.tier().archived] == ["t"]
 
 
+def test_what_was_brought_back_rests_for_a_day(saver: Any) -> None:
+    say(saver, "one", "two")
+    at(saver, updated_at(saver) + 10_000_000)
+    say(saver, "three")
+    now = updated_at(saver) + DAY - 10
+    at(saver, now)
+    moved = saver.threads.tier(HOW).bytes
+    assert moved > 20_000
+    saver.threads.restore("t")
+    say(saver, "four")
+    assert saver.threads.tier(HOW).bytes == 0
+    at(saver, now + DAY - 10)
+    assert saver.threads.tier(HOW).bytes == 0
+
+
 async def test_awaited(saver: Any) -> None:
     say(saver, "one")
     at(saver, updated_at(saver) + 2 * DAY)

@@ -43,7 +43,10 @@ def tiering(given: Mapping[str, Any]) -> Tiering:
     _check_known("tiering", keys, {"warm", "archive", "offload_over", "offload"})
     warm = WarmTier(max_age=length("warm", keys["warm"])) if "warm" in keys else WarmTier()
     said = {name: keys[name] for name in ("archive", "offload_over") if name in keys}
-    if keys.get("offload") is False:
+    wanted = keys.get("offload", True)
+    if not isinstance(wanted, bool):
+        raise InvalidArgumentError(f"offload cannot be {wanted!r}.", hint="Give true or false.")
+    if not wanted and ("offload" in given or "offload_over" not in given):
         said["offload_over"] = None
     return Tiering(warm=warm, cold=ColdTier(**said))
 

@@ -265,7 +265,7 @@ class ThreadRows:
 
 @dataclass(frozen=True, slots=True)
 class SegmentInfo:
-    """Where a segment lies and how many bytes it takes as stored."""
+    """Where a segment lies, and how many bytes it takes as stored."""
 
     log: int
     start: int
@@ -456,15 +456,15 @@ class DropThread:
 class CopyThread:
     """Copy all rows of `source` (hidden ones, writes and segments too) to `target`.
 
-    `ThreadExistsError` if `target` holds checkpoints; orphans of an earlier life of
-    `target` are removed first, its tombstone is cleared and its generation raised.
-    A source without rows changes nothing; `StaleThreadError` if `generation` is not its own.
+    `ThreadExistsError` if `target` holds checkpoints; orphans of an earlier life of it are removed
+    first, its tombstone is cleared and its generation raised. A source without rows changes
+    nothing; else `ConflictError` if `revision` is not its entry's.
     """
 
     source: str
     target: str
     now: int
-    generation: int | None = None
+    revision: int | None = None
 
     @property
     def thread(self) -> str:
@@ -478,9 +478,9 @@ class ForkThread:
 
     Elsewhere they are copied. `checkpoints` (ns, id) and `writes` (ns, checkpoint id, seq) are
     the target's, as they are; those that are not there are left out. `StaleThreadError` if
-    `generation` is not the source's own, `ThreadExistsError` if the target holds rows. The target's
-    tombstone is cleared, the generation of all that share segments now is raised, and `entry`, as
-    of `now`, is the target's whole.
+    `generation` is not the source's own, `ConflictError` if `revision` is not its entry's,
+    `ThreadExistsError` if the target holds rows. Its tombstone is cleared, the generation of all
+    that share segments now is raised, and `entry`, as of `now`, is the target's whole.
     """
 
     source: str
@@ -490,6 +490,7 @@ class ForkThread:
     checkpoints: tuple[tuple[str, str], ...]
     writes: tuple[tuple[str, str, int], ...]
     entry: Entry
+    revision: int | None = None
 
     @property
     def thread(self) -> str:

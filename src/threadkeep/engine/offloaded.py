@@ -27,6 +27,9 @@ STUB = bytes((MAGIC, VERSION << 4 | ELSEWHERE))
 LEAST = 1024
 """Bytes from which it can be asked for that a segment is offloaded."""
 
+USUAL = 140
+"""Bytes that a stub takes, about."""
+
 MOST = 512
 """Bytes that a stub takes at most."""
 

@@ -231,6 +231,20 @@ class ForkContract(Contract):
         self.refuses(replace(absent, generation=5), StaleThreadError, thread=FORK)
         assert self.one(ReadEntry(FORK)) is None
 
+    def test_a_fork_needs_its_origins_entry_as_it_was_read(self) -> None:
+        """`ConflictError` if `revision` is not that of the source's entry."""
+        self.origin()
+        entry = Entry(THREAD, "active", NOW, NOW)
+        self.put(entry=entry)
+        known = self.one(ReadEntry(THREAD))
+        self.put(entry=entry._replace(pinned=True))
+        change = replace(self.fork(), revision=known.revision)
+        self.refuses(change, ConflictError, thread=FORK)
+        assert self.one(ReadEntry(FORK)) is None
+        now = self.one(ReadEntry(THREAD))
+        self.backend.commit(replace(change, revision=now.revision))
+        assert self.one(ReadEntry(FORK)) is not None
+
     def test_a_fork_takes_nobodys_place(self) -> None:
         """A target that holds checkpoints is left alone; a deleted one is begun anew."""
         self.origin()

@@ -180,17 +180,25 @@ class ThreadContract(Contract):
         assert self.rows("target") == before
         assert self.state(thread="new") == ThreadState(0, 0)
 
-    def test_a_source_of_another_generation_is_refused(self) -> None:
-        """`StaleThreadError` if `generation` is not the source's own; nothing is copied."""
+    def test_a_source_whose_entry_has_changed_is_refused(self) -> None:
+        """`ConflictError` if `revision` is not that of its entry; nothing is copied."""
         self.fill()
-        before = self.state().generation
-        self.put(bump=True)
-        stale = CopyThread(THREAD, "copy", now=NOW, generation=before)
-        self.refuses(stale, StaleThreadError)
-        assert self.state(thread="copy") == ThreadState(0, 0)
-        self.backend.commit(CopyThread("nobody", "copy", now=NOW, generation=7))
-        self.backend.commit(replace(stale, generation=self.state().generation))
+        known = Entry(THREAD, "active", NOW, NOW)
+        for revision in (0, self.entry_revision(known)):
+            self.put(entry=known._replace(labels=(f'"{revision}"',)))
+            stale = CopyThread(THREAD, "copy", now=NOW, revision=revision)
+            self.refuses(stale, ConflictError)
+            assert self.state(thread="copy") == ThreadState(0, 0)
+        self.backend.commit(CopyThread("nobody", "copy", now=NOW, revision=7))
+        (entry,) = self.backend.fetch([ReadEntry(THREAD)])
+        self.backend.commit(replace(stale, revision=entry.revision))
         assert len(self.rows("copy").checkpoints) == len(self.rows().checkpoints)
+
+    def entry_revision(self, entry: Entry) -> int:
+        """What the thread's entry has when it is this one."""
+        self.put(entry=entry)
+        (found,) = self.backend.fetch([ReadEntry(entry.thread)])
+        return int(found.revision)
 
     def test_orphans_alone_are_copied(self) -> None:
         """A source may hold writes and segments alone."""

@@ -83,7 +83,7 @@ class Archiving(Running):
         if is_archived(entry):
             yield from fetch_checkpoint(name, "", None)
         elif archive is not None and archive.offloaded:
-            yield from offloads.bring_back(name, self._engine.now())
+            yield from offloads.restore(self._engine, name)
         else:
             problem = f"A thread that is {entry.state} is not archived."
             raise StateError(problem, hint="Nothing of it was offloaded.", thread=name)

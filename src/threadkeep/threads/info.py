@@ -124,7 +124,7 @@ def info(entry: Entry) -> ThreadInfo:
         retention_json=labels.record(entry.labels, policy.RECORD),
         marks=labels.marks(entry.labels),
         archived_bytes=archive.size if archive is not None and is_archived(entry) else None,
-        offloaded_bytes=0 if archive is None else archive.offloaded,
+        offloaded_bytes=0 if archive is None else max(archive.offloaded, 0),
     )
 
 

@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar, cast
 
 from threadkeep import drive
 from threadkeep.backends.base import (
@@ -25,7 +25,7 @@ from threadkeep.backends.base import (
     MigratingAsyncBackend,
 )
 from threadkeep.backends.straight import Front, finish, straight
-from threadkeep.engine.entries import Entry, ReadEntry
+from threadkeep.engine.entries import Entry, EntryFence, ReadEntry
 from threadkeep.engine.lifecycle import is_archived
 from threadkeep.engine.model import (
     Batch,
@@ -40,6 +40,7 @@ from threadkeep.engine.model import (
     ScanCheckpoints,
     ThreadState,
 )
+from threadkeep.engine.operations import registration
 from threadkeep.engine.operations.archiving import (
     Archive,
     archive_of,
@@ -54,14 +55,13 @@ from threadkeep.errors import (
     ConflictError,
     CorruptionError,
     ReadOnlyError,
-    StaleThreadError,
     ThreadArchivedError,
     ThreadExistsError,
     ThreadkeepError,
 )
 from threadkeep.tiers.archives import unpacked
 from threadkeep.tiers.cold import ColdStore
-from threadkeep.tiers.stubs import stubbed, whole
+from threadkeep.tiers.stubs import WITH_COLD, stubbed, whole
 
 T = TypeVar("T")
 Aside: TypeAlias = Callable[[Callable[[], Any]], Awaitable[Any]]
@@ -89,8 +89,9 @@ class AsyncTiered:
         names = sorted(set(_missed(reads, replies)))
         if names:
             replies = await self._looked_for(reads, names)
-        for number in stubbed(reads, replies):
-            replies[number] = await self._aside(partial(whole, self._cold, replies[number]))
+        for number, thread in stubbed(reads, replies):
+            call = partial(whole, self._cold, thread, replies[number])
+            replies[number] = await self._aside(call)
         return replies
 
     async def _looked_for(self, reads: Sequence[Read], names: Sequence[str]) -> list[Any]:
@@ -117,9 +118,7 @@ class AsyncTiered:
         """Bring a thread back, if nobody else has done so meanwhile."""
         archive, thread = archive_of(entry), entry.thread
         if self._cold is None or archive is None:
-            raise ThreadArchivedError(
-                hint="Open the store with cold=, the URL of the cold store.", thread=thread
-            )
+            raise ThreadArchivedError(hint=WITH_COLD, thread=thread)
         try:
             found = await self._aside(partial(_read, self._cold, thread, archive))
         except CorruptionError:
@@ -145,58 +144,71 @@ class AsyncTiered:
         elif isinstance(change, ForkThread):
             await self._fork(change)
         elif isinstance(change, DropThread) and change.entry is None:
-            archive = await self._archive(change.thread)
-            await self._backend.commit(change)
-            if archive is not None:
-                await self._remove(change.thread, archive)
+            await self._drop(change)
         else:
             await self._backend.commit(change)
 
     async def _copy(self, change: CopyThread) -> None:
         """Copy a thread, which may be archived or get stubs: now, or while it is copied."""
-        source = change.source
         for _ in range(ATTEMPTS):
-            # (the generation first: what is offloaded after it was read, makes it stale)
-            state, known, target = await self._backend.fetch(
-                [ReadCheckpoint(source, ""), ReadEntry(source), ReadEntry(change.target)]
-            )
-            _check_free(target)
-            if await self._without_stubs(known):
-                continue
-            with suppress(StaleThreadError):
-                await self._backend.commit(replace(change, generation=state.generation))
+            known = await self._ready(change.source, change.target)
+            with suppress(ConflictError):
+                await self._backend.commit(replace(change, revision=_revision(known)))
                 known, copy = await self._backend.fetch(
-                    [ReadEntry(source), ReadThread(change.target, stub=True)]
+                    [ReadEntry(change.source), ReadThread(change.target, stub=True)]
                 )
                 if copy.checkpoints or not is_archived(known):
                     return
                 await self._bring_back(known)
-        raise _never_there(source)
+        raise _never_there(change.source)
 
     async def _fork(self, change: ForkThread) -> None:
         """Fork a thread: what it shares has no stubs, then or later."""
-        known, target = await self._backend.fetch(
-            [ReadEntry(change.source), ReadEntry(change.target)]
-        )
-        _check_free(target)
-        if await self._without_stubs(known):
-            raise StaleThreadError(thread=change.source)  # its segments are others now
-        await self._backend.commit(change)
+        for _ in range(ATTEMPTS):
+            known = await self._ready(change.source, change.target)
+            with suppress(ConflictError):
+                await self._backend.commit(replace(change, revision=_revision(known)))
+                return
+        raise registration.busy(change.source)
 
-    async def _without_stubs(self, entry: Entry | None) -> bool:
-        """Bring back what was offloaded of a thread; tells whether there was any.
+    async def _ready(self, source: str, target: str) -> Entry | None:
+        """The source's entry, once it has no stubs: what brings one changes the entry.
 
-        If some is offloaded from now on, that raises the generation.
+        Raises:
+            ThreadExistsError: the target is archived.
         """
-        archive = archive_of(entry)
-        if entry is None or archive is None or not archive.offloaded or is_archived(entry):
-            return False
-        return bool(await drive.arun(bring_back(entry.thread, _now()), self))
+        while True:
+            replies = await self._backend.fetch([ReadEntry(source), ReadEntry(target)])
+            known, at = cast("list[Entry | None]", replies)
+            if is_archived(at):
+                raise ThreadExistsError("The target is archived.", thread=target)
+            archive = archive_of(known)
+            if archive is None or not archive.offloaded or is_archived(known):
+                return known
+            if not await drive.arun(bring_back(source, _now()), self):
+                return known
 
-    async def _archive(self, thread: str) -> Archive | None:
-        """What the entry of a thread says of its archives."""
-        (entry,) = await self._backend.fetch([ReadEntry(thread)])
-        return archive_of(entry)
+    async def _drop(self, change: DropThread) -> None:
+        """Remove a thread, and then all that lies of it in the cold store.
+
+        Whoever takes something there names it in the entry. So the entry that goes must be the
+        one that was read; but a deletion that expects nothing is not refused in the end.
+        """
+        for attempt in range(ATTEMPTS):
+            (entry,) = await self._backend.fetch([ReadEntry(change.thread)])
+            expecting = change
+            if attempt < ATTEMPTS - 1 and not change.fences:
+                expecting = replace(change, fences=(EntryFence(_revision(entry)),))
+            try:
+                await self._backend.commit(expecting)
+            except ConflictError:
+                if expecting is change:
+                    raise
+                continue
+            archive = archive_of(entry)
+            if archive is not None:
+                await self._remove(change.thread, archive)
+            return
 
     async def _remove(self, thread: str, archive: Archive) -> None:
         """Remove the archives of a thread that is gone: its next life has another folder."""
@@ -226,9 +238,8 @@ def _read(cold: ColdStore, thread: str, archive: Archive) -> WholeThread:
     return unpacked(thread, cold.get(archive.key), archive)
 
 
-def _check_free(target: Entry | None) -> None:
-    if is_archived(target):
-        raise ThreadExistsError("The target is archived.", thread=target.thread)
+def _revision(entry: Entry | None) -> int:
+    return 0 if entry is None else entry.revision
 
 
 def _now() -> int:

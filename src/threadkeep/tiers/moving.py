@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from threadkeep.engine.entries import Entry
-from threadkeep.engine.lifecycle import Cause, allows, is_archived
+from threadkeep.engine.lifecycle import Cause, allows
 from threadkeep.engine.operations import registration
 from threadkeep.engine.operations.archiving import archive_of
 from threadkeep.engine.operations.context import Engine
@@ -127,10 +127,9 @@ def move(
 def _one(to: _Move, entry: Entry) -> Plan[None]:
     """One thread: archived, thinned out, tidied, or left as it is."""
     try:
-        if is_archived(entry):
-            yield from _tidied(to, entry)
-        elif allows(Cause.ARCHIVE, entry.state) and not entry.pinned:
+        if allows(Cause.ARCHIVE, entry.state) and not entry.pinned:
             yield from _moved(to, entry)
+        yield from _tidied(to, entry)
     except (CodecError, ConflictError) as error:
         to.skipped.append(Offloaded(entry.thread, skipped=error.message))
     except (ThreadNotFoundError, StateError):
@@ -138,7 +137,7 @@ def _one(to: _Move, entry: Entry) -> Plan[None]:
 
 
 def _tidied(to: _Move, entry: Entry) -> Plan[None]:
-    """What was offloaded before it was archived is needed no more."""
+    """What was offloaded of a thread may be needed no more, whatever else is done with it."""
     known = archive_of(entry)
     if to.cold is not None and known is not None and known.offloaded:
         yield from tidy(to.store, to.cold, to.engine, entry.thread)
@@ -147,10 +146,10 @@ def _tidied(to: _Move, entry: Entry) -> Plan[None]:
 def _moved(to: _Move, entry: Entry) -> Plan[None]:
     how, warm = to.tiering.cold, to.engine.now() - to.tiering.warm.age
     known = archive_of(entry)
-    used_at = max(entry.updated_at, 0 if known is None else known.back_at)
-    if how.archive and used_at < warm:
+    back_at = 0 if known is None else known.back_at
+    if how.archive and max(entry.updated_at, back_at) < warm:
         yield from _archived(to, entry)
-    elif how.offload_over is not None and entry.created_at < warm:
+    elif how.offload_over is not None and max(entry.created_at, back_at) < warm:
         yield from _offloaded(to, entry, Wish(how.offload_over, warm))
 
 
@@ -164,9 +163,8 @@ def _archived(to: _Move, entry: Entry) -> Plan[None]:
 
 
 def _offloaded(to: _Move, entry: Entry, wish: Wish) -> Plan[None]:
-    known = archive_of(entry)
-    if entry.size <= wish.over and (known is None or not known.offloaded):
-        return  # it is too small to hold anything that is large enough
+    if entry.size <= wish.over and entry.origin is None:
+        return  # it is too small to hold anything that is large enough (a fork's size may lack it)
     if to.cold is None:
         found = yield from rehearsed(to.store, to.engine, entry.thread, wish)
     else:

@@ -8,7 +8,9 @@ what a store calls durable may not be on its disk yet.
 
 from __future__ import annotations
 
+import logging
 import secrets
+from collections.abc import Collection
 from dataclasses import dataclass
 from functools import partial
 
@@ -21,8 +23,11 @@ from threadkeep.plans import Plan, Store, aside, on
 from threadkeep.tiers.archiving import GRACE, put
 from threadkeep.tiers.cold import ColdStore
 
+_log = logging.getLogger("threadkeep")
+
 OBJECT = ".tkp"
 _LOOSE = ".loose"  # behind an object's key: nobody needs it since this was written
+_SHARED = "it shares its segments with forks"
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,21 +67,25 @@ def offload(
         CorruptionError: it is damaged, or an object is not what was put there.
         BackendError: the cold store refused, or failed; what was moved before is moved.
     """
+    yield from tidy(store, cold, engine, thread)
     segments = size = refused = 0
+    left: set[offloading.Place] = set()
     while refused < ATTEMPTS:
-        found = yield from on(store, offloading.movable(engine, thread, wish.over, wish.before))
+        asked = offloading.movable(engine, thread, wish.over, wish.before, left)
+        found = yield from on(store, asked)
         if not found.pieces:
-            yield from tidy(store, cold, engine, thread)
-            skipped = "it shares its segments with forks" if found.shared else None
-            return Offloaded(thread, segments, size, skipped)
+            return Offloaded(thread, segments, size, _SHARED if found.shared else None)
         archive = archive_of(found.entry)
-        if archive is None:
+        if archive is None or not archive.offloaded:
             token = secrets.token_hex(8)
-            yield from on(store, archiving.announce(engine, thread, token))
+            yield from on(store, archiving.announce(engine, thread, token, stubs=True))
             continue
+        some = next(offloading.in_parts(found.pieces))
         try:
-            taken = yield from on(store, offloading.take(engine, found))
-            yield from _moved(store, cold, engine, taken, archive)
+            taken = yield from on(store, offloading.take(engine, found, some, wish.over))
+            left.update(taken.left)
+            if taken.go:
+                yield from _moved(store, cold, engine, taken, archive)
         except (ConflictError, StaleThreadError):
             refused += 1  # somebody wrote meanwhile: look again
         else:
@@ -88,10 +97,17 @@ def offload(
 
 
 def rehearsed(store: Store, engine: Engine, thread: str, wish: Wish) -> Plan[Offloaded]:
-    """What `offload` would move. Raises as it does."""
+    """What `offload` would move: it is read. Raises as that does."""
     found = yield from on(store, offloading.movable(engine, thread, wish.over, wish.before))
-    skipped = "it shares its segments with forks" if found.shared else None
-    return Offloaded(thread, sum([len(piece.idle) for piece in found.pieces]), found.bytes, skipped)
+    segments = size = 0
+    for some in offloading.in_parts(found.pieces):
+        try:
+            taken = yield from on(store, offloading.take(engine, found, some, wish.over))
+        except StaleThreadError:
+            continue  # somebody wrote meanwhile: it is told as far as it was read
+        segments += len(taken.go)
+        size += taken.bytes
+    return Offloaded(thread, segments, size, _SHARED if found.shared else None)
 
 
 def _moved(
@@ -122,29 +138,36 @@ def tidy(store: Store, cold: ColdStore, engine: Engine, thread: str) -> Plan[Non
     """Remove objects of a thread that no stub names, once that is known for an hour.
 
     The entry says from then on how much is left.
+
+    Raises:
+        CorruptionError: an object that a stub names is not there.
     """
     entry = yield from on(store, registration.read(thread))
     archive = archive_of(entry)
     if entry is None or archive is None or not archive.offloaded:
         return
     needed = yield from on(store, offloading.objects_of(thread))
-    left = yield from aside(partial(_tidy, cold, archive.folder, needed))
-    yield from on(store, offloading.note(engine, entry, archive._replace(offloaded=left)))
+    left = yield from aside(partial(_tidy, cold, archive.folder, needed.keys()))
+    missing = needed.keys() - left.keys()
+    if missing:
+        _log.error("The cold store has nothing where %s was put.", ", ".join(sorted(missing)))
+        raise offloading.lacking(thread)
+    size = sum(left.values())
+    yield from on(store, offloading.note(engine, entry, archive._replace(offloaded=size)))
 
 
-def _tidy(cold: ColdStore, folder: str, needed: set[str]) -> int:
-    """Note which objects are loose, and remove those that have been for long; what is left."""
+def _tidy(cold: ColdStore, folder: str, needed: Collection[str]) -> dict[str, int]:
+    """Note which objects are loose, and remove those that have been for long; those left."""
     there, old = cold.objects(folder), cold.objects(folder, older_than=GRACE)
-    left = 0
-    for key in [key for key in there if key.endswith(OBJECT)]:
+    left = {key: size for key, size in there.items() if key.endswith(OBJECT)}
+    for key in tuple(left):
         mark = key + _LOOSE
         if key in needed and mark in there:
             cold.delete(mark)
         elif key not in needed and mark in old:
             cold.delete(key)  # (before its mark: else it would have to wait anew)
             cold.delete(mark)
-            continue
+            del left[key]
         elif key not in needed and mark not in there and key in old:
             cold.put(mark, b"")
-        left += there[key]
     return left

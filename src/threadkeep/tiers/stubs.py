@@ -17,21 +17,22 @@ from threadkeep.engine.offloaded import STUB, Place, place_of
 from threadkeep.errors import BackendError, CorruptionError, ThreadArchivedError
 from threadkeep.tiers.cold import ColdStore
 
+WITH_COLD = "Open the store with cold=, the URL of the cold store (in the shell: TK_COLD)."
 _log = logging.getLogger("threadkeep")
 
 
-def stubbed(reads: Sequence[Read], replies: Sequence[Any]) -> Iterator[int]:
-    """Which of the replies have stubs in place of segments."""
+def stubbed(reads: Sequence[Read], replies: Sequence[Any]) -> Iterator[tuple[int, str]]:
+    """Which of the replies have stubs in place of segments, and of which thread."""
     for number, read in enumerate(reads):
         if isinstance(read, ReadSegments) and not read.stub:
             for segment in replies[number]:
                 if segment.data.startswith(STUB):
-                    yield number
+                    yield number, read.thread
                     break
 
 
-def whole(cold: ColdStore | None, segments: Iterable[Segment]) -> list[Segment]:
-    """The segments, with their bytes in place of the stubs among them.
+def whole(cold: ColdStore | None, thread: str, segments: Iterable[Segment]) -> list[Segment]:
+    """A thread's segments, with their bytes in place of the stubs among them.
 
     Raises:
         ThreadArchivedError: there is no cold store.
@@ -42,7 +43,8 @@ def whole(cold: ColdStore | None, segments: Iterable[Segment]) -> list[Segment]:
         if cold is None:
             raise ThreadArchivedError(
                 "Parts of this thread are in the cold store.",
-                hint="Open the store with cold=, the URL of the cold store.",
+                hint=WITH_COLD,
+                thread=thread,
             )
         parts = _parts(cold, key, [place for _, place in stubs])
         for (number, place), data in zip(stubs, parts, strict=True):

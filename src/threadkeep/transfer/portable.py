@@ -119,7 +119,7 @@ def _written(
 
 
 def _add_as_it_is(store: Store, bundle: BundleWriter, name: str) -> Plan[int]:
-    whole = yield from on(store, bundling.read_thread(name))
+    whole = yield from on(store, bundling.read_thread(name, stubs=True))
     if not whole.is_nothing:
         yield from aside(partial(bundle.add, whole))
     return len(whole.checkpoints)

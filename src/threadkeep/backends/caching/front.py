@@ -39,6 +39,7 @@ from threadkeep.engine.model import (
     ReadSegments,
     Segment,
 )
+from threadkeep.engine.offloaded import STUB
 from threadkeep.errors import InvalidArgumentError, ThreadkeepError
 
 Hots: TypeAlias = tuple[HotStore, HotStore]
@@ -140,7 +141,8 @@ class AsyncCached:
 
     async def _keep(self, verdict: Verdict, near: Fresh, shared: Sequence[Segment]) -> None:
         """Do as the verdict says with what is for memory and what is for the hot store."""
-        thread = near.thread
+        thread, shared = near.thread, _without_stubs(shared)
+        near = near._replace(segments=_without_stubs(near.segments))
         if self._kept is not None and (verdict.anew or not verdict.keep):
             self._kept.clear(thread)
         if self._hot is not None and verdict.let_go:
@@ -181,6 +183,11 @@ class AsyncCached:
         """See `MigratingAsyncBackend.migrate`."""
         if isinstance(self._backend, MigratingAsyncBackend):
             await self._backend.migrate()
+
+
+def _without_stubs(segments: Sequence[Segment]) -> Sequence[Segment]:
+    """Those that hold their own bytes: what a stub names may be gone once it stands no more."""
+    return [segment for segment in segments if not segment.data.startswith(STUB)]
 
 
 class AsyncCachedGroups(AsyncCached):

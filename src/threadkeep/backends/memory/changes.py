@@ -85,8 +85,7 @@ def _copy(threads: Threads, change: CopyThread) -> None:
     target = threads.get(change.target, EMPTY)
     if not source.holds_rows():
         return
-    if change.generation not in (None, source.generation):
-        raise StaleThreadError(thread=change.source)
+    _check_source(change, source)
     if target.holds_checkpoints() or source is target:
         raise ThreadExistsError(thread=change.target)
     copy = threads[change.target] = _copied(source, generation=target.generation + 1)
@@ -100,6 +99,7 @@ def _fork(threads: Threads, change: ForkThread) -> None:
     target = threads.get(change.target, EMPTY)
     if source.generation != change.generation:
         raise StaleThreadError(thread=change.source)
+    _check_source(change, source)
     if target.holds_checkpoints() or source is target:
         raise ThreadExistsError(thread=change.target)
     fork = threads[change.target] = Thread()
@@ -111,6 +111,11 @@ def _fork(threads: Threads, change: ForkThread) -> None:
     _take_over(source, fork, change)
     replace_entry(fork, change.entry)
     fork.size = change.entry.size
+
+
+def _check_source(change: CopyThread | ForkThread, source: Thread) -> None:
+    if change.revision not in (None, source.entry_revision):
+        raise ConflictError(thread=change.source)
 
 
 def _take_over(source: Thread, fork: Thread, change: ForkThread) -> None:
@@ -174,7 +179,7 @@ def _check_rows(batch: Batch, fence: RowsFence, thread: Thread, threads: Threads
 
 
 def _check_entry(batch: Batch, fence: EntryFence, thread: Thread, _: Threads) -> None:
-    if (thread.revision if thread.entry is not None else 0) != fence.revision:
+    if thread.entry_revision != fence.revision:
         raise ConflictError(thread=batch.thread)
 
 

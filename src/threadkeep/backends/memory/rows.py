@@ -160,6 +160,11 @@ class Thread:
             log = self.logs[number]
             yield from (log.segments[start] for start in log.starts)
 
+    @property
+    def entry_revision(self) -> int:
+        """The revision of its entry; 0 without one."""
+        return self.revision if self.entry is not None else 0
+
     def holds_checkpoints(self) -> bool:
         """Whether there is a checkpoint, visible or hidden."""
         return any(namespace.rows for namespace in self.namespaces.values())

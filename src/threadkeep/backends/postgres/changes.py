@@ -282,30 +282,29 @@ FROM dropped
 
 def _copy(change: CopyThread) -> Statement:
     names = (pack_text(change.source), pack_text(change.target))
-    if change.generation is None:
+    if change.revision is None:
         copied = "SELECT refusal FROM {schema}.copy_thread(%s, %s, %s)"
         return Statement(copied, (*names, Int8(change.now)))
-    expected = Int8(change.generation)
-    values = (list(names), names[0], expected, names[0], *names, Int8(change.now))
+    revision = Int8(change.revision)
+    values = (list(names), names[0], revision, names[0], *names, Int8(change.now))
     return Statement(_COPY_EXPECTED, values)
 
 
-# (locked in the order in which the function does, and before it is said of which generation)
-_COPY_EXPECTED = """
-WITH found AS MATERIALIZED (
-    SELECT t.thread_id, t.generation, t.heap FROM {schema}.threads t
-    WHERE t.thread_id = ANY(%s) ORDER BY t.thread_id COLLATE "C" FOR NO KEY UPDATE
-), shared AS MATERIALIZED (
-    SELECT h.heap, h.generation FROM {schema}.heaps h
-    WHERE h.heap IN (SELECT f.heap FROM found f) ORDER BY h.heap FOR NO KEY UPDATE
+# (locked in the order in which the functions do, and before it is said of which revision)
+_SOURCE = """
+found AS MATERIALIZED (
+    SELECT t.thread_id, CASE WHEN t.state IS NULL THEN 0 ELSE t.revision END AS revision
+    FROM {schema}.threads t WHERE t.thread_id = ANY(%s) ORDER BY t.thread_id FOR NO KEY UPDATE
 ), source AS MATERIALIZED (
-    SELECT f.generation + coalesce(
-        (SELECT s.generation FROM shared s WHERE s.heap = f.heap), 0) AS generation
-    FROM found f WHERE f.thread_id = %s
+    SELECT coalesce((SELECT f.revision FROM found f WHERE f.thread_id = %s), 0) AS revision
 )
-SELECT CASE WHEN (SELECT generation FROM source) <> %s AND {schema}.holds_rows(%s) THEN 'stale'
-    ELSE (SELECT refusal FROM {schema}.copy_thread(%s, %s, %s)) END
 """
+_COPY_EXPECTED = f"""
+WITH {_SOURCE}
+SELECT CASE WHEN source.revision <> %s AND {{schema}}.holds_rows(%s) THEN 'conflict'
+    ELSE (SELECT refusal FROM {{schema}}.copy_thread(%s, %s, %s)) END
+FROM source
+"""  # noqa: S608 - constants of this module
 
 
 def _fork(change: ForkThread) -> Statement:
@@ -321,21 +320,24 @@ def _fork(change: ForkThread) -> Statement:
             touch=Touch(change.entry.size, whole=True),
         )
     )
-    target = pack_text(change.target)
-    values = [pack_text(change.source), target, Int8(change.generation), *columns]
-    values += [target, Int8(change.now), *[value for _, given in told for value in given]]
+    names = (pack_text(change.source), pack_text(change.target))
+    expected = [None if change.revision is None else Int8(change.revision)]
+    values = [list(names), names[0], *expected, *names, Int8(change.generation), *columns]
+    values += [names[1], Int8(change.now), *[value for _, given in told for value in given]]
     arguments = ", ".join(["%s", "%s", *[argument for argument, _ in told]])
     return Statement(_FORK.replace("{told}", arguments), tuple(values))
 
 
-_FORK = """
-WITH done AS MATERIALIZED (
-    SELECT refusal FROM {schema}.fork_thread(
-        %s, %s, %s, %s::text[], %s::text[], %s::text[], %s::text[], %s::bigint[]))
+_FORK = f"""
+WITH {_SOURCE}, done AS MATERIALIZED (
+    SELECT CASE WHEN source.revision <> %s::bigint THEN 'conflict' ELSE (
+        SELECT refusal FROM {{schema}}.fork_thread(
+            %s, %s, %s, %s::text[], %s::text[], %s::text[], %s::text[], %s::bigint[])
+    ) END AS refusal FROM source)
 SELECT done.refusal, NULL, NULL,
-    CASE WHEN done.refusal IS NULL THEN {schema}.register({told})::text END
+    CASE WHEN done.refusal IS NULL THEN {{schema}}.register({{told}})::text END
 FROM done
-"""
+"""  # noqa: S608 - constants of this module
 
 
 def _write_key(key: tuple[str, str, int]) -> _Row:

@@ -29,7 +29,7 @@ from threadkeep.backends.redis.clients import (
     OwnClient,
     Source,
 )
-from threadkeep.backends.redis.entries import copy_arguments, generation_of
+from threadkeep.backends.redis.entries import copy_arguments, generation_of, unpack_entry
 from threadkeep.backends.redis.failures import DAMAGED, DRIVER_ERRORS, lost, mapped, passes, refused
 from threadkeep.backends.redis.keys import beginning_of, index_of, keys_of
 from threadkeep.backends.redis.lives import NEVER, Lives
@@ -53,6 +53,7 @@ from threadkeep.engine.model import (
     ReadThread,
 )
 from threadkeep.errors import (
+    ConflictError,
     CorruptionError,
     InvalidArgumentError,
     StaleThreadError,
@@ -285,23 +286,18 @@ class AsyncRedisBackend:
             if not found:
                 return None
             dumps, row = found
-            if change.generation is not None:
-                self._check_source(change, change.generation, row)
+            _check_source(change, row)
             _check_target(change)
             return "copy", (uuid.uuid4().hex, *dumps, *copy_arguments(change, row))
         if isinstance(change, ForkThread):
             (found,) = await self.ask([(change.source, Question("whole"))])
-            self._check_source(change, change.generation, found[0] if found else None)
+            stored = generation_of(found[0]) if found else 0
+            if self._lives.name(change.source, stored) != change.generation:
+                raise StaleThreadError(thread=change.source)
+            _check_source(change, found[0] if found else ())
             _check_target(change)
             return "fork", (uuid.uuid4().hex, *fork_arguments(change, found))
         return _script(self._expecting(change))
-
-    def _check_source(
-        self, change: CopyThread | ForkThread, expected: int, row: Sequence[bytes] | None
-    ) -> None:
-        stored = 0 if row is None else generation_of(row)
-        if self._lives.name(change.source, stored) != expected:
-            raise StaleThreadError(thread=change.source)
 
     def _writing(
         self, name: str, arguments: Sequence[Word], thread: str, *, in_index: bool
@@ -426,6 +422,12 @@ def _faces(
 
 _BLOCKING = (redis.Redis, redis.cluster.RedisCluster)
 _AWAITED = (redis.asyncio.Redis, redis.asyncio.cluster.RedisCluster)
+
+
+def _check_source(change: CopyThread | ForkThread, row: Sequence[bytes]) -> None:
+    entry = unpack_entry(change.source, row)
+    if change.revision not in (None, 0 if entry is None else entry.revision):
+        raise ConflictError(thread=change.source)
 
 
 def _check_target(change: CopyThread | ForkThread) -> None:

@@ -227,11 +227,10 @@ def _drop(db: sqlite3.Connection, change: DropThread) -> None:
 
 
 def _copy(db: sqlite3.Connection, change: CopyThread) -> None:
-    source, generation, *_ = read_thread_head(db, change.source)
+    source = read_thread_head(db, change.source).number
     if source is None or not db.execute(_HOLDS_ROWS, (source,)).fetchone():
         return
-    if change.generation not in (None, generation):
-        raise StaleThreadError(thread=change.source)
+    _check_source(db, change, source)
     target = _number(db, change.target)
     if source == target or db.execute(_HOLDS_CHECKPOINTS, (target,)).fetchone():
         raise ThreadExistsError(thread=change.target)
@@ -240,6 +239,11 @@ def _copy(db: sqlite3.Connection, change: CopyThread) -> None:
         db.execute(statement, (target, source))
     db.execute(_BURY, (None, target))
     registry.copy_entry(db, source, target, change)
+
+
+def _check_source(db: sqlite3.Connection, change: CopyThread | ForkThread, source: int) -> None:
+    if change.revision not in (None, registry.revision(db, source)):
+        raise ConflictError(thread=change.source)
 
 
 _SHARE = "UPDATE tk_threads SET heap = ? WHERE number IN (?, ?)"
@@ -251,6 +255,7 @@ def _fork(db: sqlite3.Connection, change: ForkThread) -> None:
     source, generation, _, heap = read_thread_head(db, change.source)
     if generation != change.generation or source is None:
         raise StaleThreadError(thread=change.source)
+    _check_source(db, change, source)
     target = _number(db, change.target)
     if source == target or db.execute(_HOLDS_CHECKPOINTS, (target,)).fetchone():
         raise ThreadExistsError(thread=change.target)

@@ -43,8 +43,9 @@ class Archive(NamedTuple):
     `folder` is where all archives of this thread are that this store has made, `name` that of the
     newest in it; `sha256` is the digest of its bytes in hex, `size` their number: of nothing before
     the first. `state` is the thread's own, which it has again when it is back. `offloaded` is about
-    how many bytes of segments lie there beside archives: 0 where there is no stub. `back_at` is
-    when the thread came back last, in microseconds since 1970.
+    how many bytes of segments lie there beside archives: 0 where there is no stub, -1 where
+    there may soon be one. `back_at` is when the thread, or what was offloaded of it, came back
+    last, in microseconds since 1970.
     """
 
     folder: str
@@ -102,11 +103,12 @@ def naming(entry: Entry, archive: Archive) -> Entry:
 # -- into an archive -----------------------------------------------------------------
 
 
-def announce(engine: Engine, thread: str, token: str) -> Operation[Archive]:
+def announce(engine: Engine, thread: str, token: str, *, stubs: bool = False) -> Operation[Archive]:
     """What the entry says of the thread's archives; with this token, if it says nothing yet.
 
-    The entry names the folder before anything is in it, as long as the thread lives, and this
-    store alone uses it: another store's thread of the same name has another token.
+    With `stubs` it says that there may be some. The entry names the folder before anything is in
+    it, as long as the thread lives, and this store alone uses it: another store's thread of the
+    same name has another token.
 
     Raises:
         ThreadNotFoundError: there is no such thread.
@@ -117,9 +119,11 @@ def announce(engine: Engine, thread: str, token: str) -> Operation[Archive]:
     def how(entry: Entry) -> Entry:
         if not allows(Cause.ARCHIVE, entry.state):
             raise StateError(f"A thread that is {entry.state} cannot be archived.", thread=thread)
-        if archive_of(entry) is not None:
-            return entry
-        return naming(entry, Archive(f"{folder_of(thread)}{token}/"))
+        known = archive_of(entry)
+        archive = known or Archive(f"{folder_of(thread)}{token}/")
+        if stubs and not archive.offloaded:
+            archive = archive._replace(offloaded=-1)
+        return entry if archive == known else naming(entry, archive)
 
     entry = yield from registration.change(engine, thread, how)
     return cast("Archive", archive_of(entry))

@@ -19,7 +19,6 @@ from threadkeep.engine.calls import (
     commit,
     fetch,
     fetch_checkpoint,
-    fetch_segments,
 )
 from threadkeep.engine.entries import Entry, ReadEntry
 from threadkeep.engine.lifecycle import State, is_archived
@@ -28,6 +27,7 @@ from threadkeep.engine.model import (
     CheckpointRow,
     DropThread,
     FindThreads,
+    ReadSegments,
     ReadThread,
     RowsFence,
     Segment,
@@ -37,6 +37,7 @@ from threadkeep.engine.model import (
     ThreadRows,
     WriteRow,
 )
+from threadkeep.engine.offloaded import STUB
 from threadkeep.engine.operations.context import ATTEMPTS
 from threadkeep.engine.operations.housekeeping import referred, touches
 from threadkeep.engine.operations.lineage import Lineage
@@ -97,18 +98,19 @@ def all_threads(*, empty: bool = True) -> Operation[list[str]]:
 # -- reading -------------------------------------------------------------------------
 
 
-def read_thread(thread: str, *, stub: bool = True) -> Operation[WholeThread]:
+def read_thread(thread: str, *, stub: bool = True, stubs: bool = False) -> Operation[WholeThread]:
     """One state of the thread, however much others write, seal and prune meanwhile.
 
     Args:
         thread: its id.
         stub: whether one that is archived stays so, and is read without what is in the archive.
+        stubs: whether what was offloaded stays so, and is read as what stands for it.
 
     Raises:
         ConflictError: segments were removed at every try.
         CorruptionError: rows are damaged that had to be counted anew.
     """
-    state = yield from read_state(thread, stub=stub)
+    state = yield from read_state(thread, stub=stub, stubs=stubs)
     return state.whole
 
 
@@ -120,18 +122,19 @@ class Snapshot(NamedTuple):
     entry: Entry | None
 
 
-def read_state(thread: str, *, stub: bool = True) -> Operation[Snapshot]:
+def read_state(thread: str, *, stub: bool = True, stubs: bool = False) -> Operation[Snapshot]:
     """See `read_thread`."""
     for _ in range(ATTEMPTS):
         rows, entry = yield from read_rows(thread, stub=stub)
         places = _own(rows)
         if not places:
             return Snapshot(whole_of(thread, rows, (), entry), rows, entry)
-        segments = yield from _segments(thread, places)
+        segments = yield from _segments(thread, places, stubs=stubs)
         # Positions are given again only after a removal, and that raises the generation.
         after = yield from fetch_checkpoint(thread, "", None)
         if after.generation == rows.generation and _cover(segments, places):
-            return Snapshot(whole_of(thread, rows, segments, entry), rows, entry)
+            whole = whole_of(thread, rows, segments, entry, stubs=stubs)
+            return Snapshot(whole, rows, entry)
     raise ConflictError(
         "Segments of this thread were removed whenever it was read.",
         hint="Do it again when nobody prunes or deletes.",
@@ -156,12 +159,14 @@ def _own(rows: ThreadRows) -> tuple[SegmentInfo, ...]:
     return tuple([s for s in rows.segments if touches(used, span_of(s))])
 
 
-def _segments(thread: str, places: Iterable[SegmentInfo]) -> Operation[list[Segment]]:
+def _segments(
+    thread: str, places: Iterable[SegmentInfo], *, stubs: bool
+) -> Operation[list[Segment]]:
     """What lies at these places now: the same segments, or sealed ones that hold them."""
     found: dict[Span, Segment] = {}
     for part in parts_of(places, lambda place: place.size):
         spans = covering(map(span_of, part))
-        for segment in (yield from fetch_segments(thread, spans)):
+        for segment in (yield from fetch(ReadSegments(thread, spans, stub=stubs))):
             found[segment.span] = segment
     # A page read later may hold a sealed segment in place of some that an earlier one had.
     return [found[span] for span in _outermost(found)]
@@ -187,8 +192,10 @@ def whole_of(
     rows: ThreadRows,
     segments: Sequence[Segment] = (),
     entry: Entry | None = None,
+    *,
+    stubs: bool = False,
 ) -> WholeThread:
-    """A thread as it was read, its writes numbered from 1 on.
+    """A thread as it was read (with `stubs`: what was offloaded, too), its writes numbered anew.
 
     Raises:
         CorruptionError: rows are damaged that had to be counted anew.
@@ -197,11 +204,12 @@ def whole_of(
     checkpoints, writes = _numbered(
         [stored.row for stored in rows.checkpoints], [*writes, *rows.orphans]
     )
+    keeps = stubs and any(segment.data.startswith(STUB) for segment in segments)
     if entry is not None:
         # (the revision counts in its own store only, and the size is told by the rows; archives
         # are the store's own, but for one that holds all there is)
         kept = entry.labels
-        if entry.state != State.ARCHIVED:
+        if entry.state != State.ARCHIVED and not keeps:
             kept = labels.without_record(kept, labels.ARCHIVE)
         entry = entry._replace(revision=0, size=0, labels=kept)
     return WholeThread(

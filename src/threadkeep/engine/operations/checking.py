@@ -28,8 +28,10 @@ from threadkeep.engine.model import (
     ThreadRows,
     WriteRow,
 )
+from threadkeep.engine.offloaded import STUB
 from threadkeep.engine.operations.context import NO_CODEC, Engine
-from threadkeep.engine.operations.findings import Examined, Finding, Kind, SegmentKey
+from threadkeep.engine.operations.findings import NOTES, Examined, Finding, Kind, SegmentKey
+from threadkeep.engine.operations.housekeeping import by_log, touches
 from threadkeep.engine.operations.inspection import EVERYTHING, all_segments, all_sizes
 from threadkeep.engine.operations.lineage import Key, Lineage, Search, searches
 from threadkeep.engine.refs import Cell, Ref, span_of
@@ -39,6 +41,7 @@ from threadkeep.errors import (
     CorruptionError,
     InvalidArgumentError,
     NotSetUpError,
+    ThreadArchivedError,
     ThreadkeepError,
 )
 
@@ -87,8 +90,8 @@ def check_thread(engine: Engine, thread: str) -> Operation[tuple[list[Finding], 
         if found:
             again = yield from _found(engine, thread)
             found = [finding for finding in found if finding in again]
-    notes = [finding for finding in found if finding.kind is Kind.REGISTRY]
-    return [finding for finding in found if finding.kind is not Kind.REGISTRY], notes
+    notes = [finding for finding in found if finding.kind in NOTES]
+    return [finding for finding in found if finding.kind not in NOTES], notes
 
 
 def _found(engine: Engine, thread: str) -> Operation[list[Finding]]:
@@ -139,7 +142,7 @@ def examine(
     _look_at_writes(found, elements)
     if found.broken or found.broken_writes or rows.unreadable:
         yield from _look_at_deltas(engine, found, whole)
-    if not found.findings:
+    if all(finding.kind in NOTES for finding in found.findings):
         problem = registry_problem(rows, entry)
         if problem:
             found.tell(Kind.REGISTRY, problem)
@@ -151,9 +154,11 @@ def _read_segments(found: Examined) -> Operation[None]:
     segments: list[Segment] = []
     try:
         segments = yield from all_segments(found.thread, found.rows)
+    except ThreadArchivedError:
+        segments = yield from _those_here(found)
     except _UNREADABLE:
         segments = yield from _one_by_one(found)
-    there = {(s.log, s.start, s.count) for s in segments} | found.damaged.keys()
+    there = {_key(s) for s in segments} | found.damaged.keys() | found.away.keys()
     for place in found.rows.segments:
         key = (place.log, place.start, place.count)
         if key not in there and not _is_sealed(place, segments):
@@ -162,6 +167,15 @@ def _read_segments(found: Examined) -> Operation[None]:
     for segment in segments:
         _sort(found, segment)
     _tell_overlaps(found)
+
+
+def _those_here(found: Examined) -> Operation[list[Segment]]:
+    """The segments but for those whose bytes are in a cold store that is not known here."""
+    problem = "values of it are in the cold store, and were not looked at"
+    found.tell(Kind.AWAY, problem)
+    segments = yield from all_segments(found.thread, found.rows, stub=True)
+    found.away = {_key(s): s.span for s in segments if s.data.startswith(STUB)}
+    return [s for s in segments if _key(s) not in found.away]
 
 
 def _is_sealed(place: SegmentInfo, segments: Iterable[Segment]) -> bool:
@@ -285,7 +299,7 @@ def _is_json(text: str) -> bool:
 def _look_at_values(found: Examined, stored: StoredCheckpoint, elements: Elements) -> None:
     key = stored.row.ns, stored.row.id
     for channel, entry in found.lineage.manifest(key)[0].entries.items():
-        problem = _problem(entry.ref, elements) if entry.ref is not None else ""
+        problem = _problem(found, entry.ref, elements) if entry.ref is not None else ""
         if problem:
             found.tell(Kind.VALUE, problem, key, channel)
             found.lost.setdefault(key, set()).add(channel)
@@ -302,7 +316,7 @@ def _look_at_writes(found: Examined, elements: Elements) -> None:
             found.broken_writes.add((*key, row.seq))
             continue
         for write in unpack_writes(row):
-            problem = _problem(write.ref, elements)
+            problem = _problem(found, write.ref, elements)
             if problem:
                 found.tell(Kind.WRITE, f"write {task}: {problem}", key, write.channel)
                 found.broken_writes.add((*key, row.seq))
@@ -316,12 +330,19 @@ def _write_problem(row: WriteRow) -> str:
     return ""
 
 
-def _problem(ref: Ref, elements: Elements) -> str:
-    """Why the value cannot be read; nothing where it can."""
+def _told(missing: Iterable[Span]) -> str:
+    places = ", ".join(f"{s.start} to {s.stop} of log {s.log}" for s in missing)
+    return f"elements {places} are missing"
+
+
+def _problem(found: Examined, ref: Ref, elements: Elements) -> str:
+    """Why the value cannot be read; nothing where it can, or where that cannot be told."""
     missing = elements.missing(ref.needs)
+    if missing and found.away:
+        away = by_log(found.away.values())
+        return "" if any(touches(away, span) for span in missing) else _told(missing)
     if missing:
-        places = ", ".join(f"{s.start} to {s.stop} of log {s.log}" for s in missing)
-        return f"elements {places} are missing"
+        return _told(missing)
     if isinstance(ref, Cell):
         try:
             elements.raw(ref.log, ref.pos)

@@ -11,7 +11,7 @@ from enum import StrEnum
 from typing import TypeAlias
 
 from threadkeep.engine.entries import Entry
-from threadkeep.engine.model import Segment, ThreadRows
+from threadkeep.engine.model import Segment, Span, ThreadRows
 from threadkeep.engine.operations.lineage import Key, Lineage, Search
 
 WriteKey: TypeAlias = tuple[str, str, int]  # namespace, checkpoint id, seq
@@ -31,6 +31,7 @@ class Kind(StrEnum):
     WRITE = "write"  # what a task wrote
     DELTA = "delta"  # a DeltaChannel that is rebuilt through something broken
     UNKNOWN = "unknown"  # no damage: of a newer release, or encrypted
+    AWAY = "away"  # no damage: in the cold store, which is not known here
     REGISTRY = "registry"  # no damage: what is known of the thread does not fit its rows
 
 
@@ -51,11 +52,16 @@ class Finding:
         return f"{place}: {self.problem}" if place else self.problem
 
 
+NOTES = frozenset({Kind.AWAY, Kind.REGISTRY})
+"""Kinds that are no damage."""
+
+
 @dataclass(frozen=True, slots=True)
 class CheckReport:
     """How many threads were looked at, all that is broken, and what else was noticed.
 
-    `notes` are no damage: entries of the registry that do not fit their thread's rows.
+    `notes` are no damage: entries of the registry that do not fit their thread's rows, and threads
+    with values in a cold store that is not known here.
     """
 
     threads: int
@@ -72,7 +78,8 @@ class CheckReport:
 class Examined:
     """What one look at a thread has found.
 
-    `damaged` are the segments that cannot be read, with their bytes where the store gives them;
+    `damaged` are the segments that cannot be read, with their bytes where the store gives them,
+    `away` those whose bytes are in a cold store that is not known here;
     `lineage` holds the checkpoints whose manifest can be read; `lost` are the channels of each
     whose values cannot. `broken` are all checkpoints that cannot be loaded as they were.
     """
@@ -83,6 +90,7 @@ class Examined:
     findings: list[Finding] = field(default_factory=list)
     segments: dict[SegmentKey, Segment] = field(default_factory=dict)
     damaged: dict[SegmentKey, Segment | None] = field(default_factory=dict)
+    away: dict[SegmentKey, Span] = field(default_factory=dict)
     lineage: Lineage = field(default_factory=lambda: Lineage(()))
     lost: dict[Key, set[str]] = field(default_factory=dict)
     broken: set[Key] = field(default_factory=set)
@@ -102,5 +110,6 @@ class Examined:
 
     @property
     def is_unknown(self) -> bool:
-        """Whether there is something that a newer release, or a key, may be able to read."""
-        return any(finding.kind is Kind.UNKNOWN for finding in self.findings)
+        """Whether there is something that a newer release, a key or a cold store may tell."""
+        kinds = {finding.kind for finding in self.findings}
+        return Kind.UNKNOWN in kinds or (Kind.AWAY in kinds and not kinds <= NOTES)

@@ -16,10 +16,11 @@ from typing import cast
 from threadkeep.codec.frame import unpack
 from threadkeep.codec.references import references
 from threadkeep.engine import elements
-from threadkeep.engine.calls import Operation, fetch, fetch_segments
+from threadkeep.engine.calls import Operation, fetch
 from threadkeep.engine.elements import Elements
 from threadkeep.engine.model import (
     FindThreads,
+    ReadSegments,
     ReadSizes,
     ReadThread,
     Segment,
@@ -28,6 +29,7 @@ from threadkeep.engine.model import (
     ThreadRows,
     ThreadSize,
 )
+from threadkeep.engine.offloaded import STUB, place_of
 from threadkeep.engine.operations.context import NO_CODEC, Keyframes, read_manifest
 from threadkeep.engine.refs import Cell, Inline, Ref, Run, covering
 from threadkeep.engine.rows import unpack_writes, visible
@@ -112,7 +114,9 @@ def stats() -> Operation[Stats]:
 def _thread_stats(size: ThreadSize) -> Operation[ThreadStats]:
     reply = yield from fetch(ReadThread(size.thread))
     rows = cast("ThreadRows", reply)
-    segments = yield from all_segments(size.thread, rows)
+    # (what was offloaded counts as the bytes that it takes in the cold store: nobody fetches all
+    # of it to count)
+    segments = yield from all_segments(size.thread, rows, stub=True)
     logs = _Logs(segments)
     channels: dict[str, set[Span]] = {}
     known: Keyframes = {}
@@ -137,10 +141,13 @@ def _thread_stats(size: ThreadSize) -> Operation[ThreadStats]:
     )
 
 
-def all_segments(thread: str, rows: ThreadRows) -> Operation[list[Segment]]:
-    """The segments of all logs of a thread, with their data."""
+def all_segments(thread: str, rows: ThreadRows, *, stub: bool = False) -> Operation[list[Segment]]:
+    """The segments of all logs of a thread, with their data; with `stub` offloaded ones' stubs."""
     spans = tuple(Span(log, 0, EVERYTHING) for log in sorted({s.log for s in rows.segments}))
-    return (yield from fetch_segments(thread, spans))
+    if not spans:
+        return []
+    reply = yield from fetch(ReadSegments(thread, spans, stub=stub))
+    return cast("list[Segment]", reply)
 
 
 class _Logs:
@@ -150,12 +157,11 @@ class _Logs:
         full: dict[int, dict[int, int]] = {}
         stored: dict[int, dict[int, int]] = {}
         for segment in segments:
-            parts = unpack(segment.data)
-            share = len(segment.data) // len(parts)
-            for pos, part in enumerate(parts, segment.start):
-                full.setdefault(segment.log, {})[pos] = elements.full_size(part)
+            share = len(segment.data) // segment.count
+            for pos, size in enumerate(_full_sizes(segment), segment.start):
+                full.setdefault(segment.log, {})[pos] = size
                 stored.setdefault(segment.log, {})[pos] = share
-        self._segments = segments
+        self._segments = [s for s in segments if not s.data.startswith(STUB)]
         self._full = {log: _Sums(sizes) for log, sizes in full.items()}
         self._stored = {log: _Sums(sizes) for log, sizes in stored.items()}
         self._known: dict[Ref, int] = {}
@@ -190,6 +196,14 @@ class _Logs:
     def stored_size(self, spans: Iterable[Span]) -> int:
         """About how many stored bytes these positions take, each counted once."""
         return _sum(self._stored, covering(spans))
+
+
+def _full_sizes(segment: Segment) -> list[int]:
+    """The bytes of each element as it was made; of a stub's, those that are stored for it."""
+    place = place_of(segment)
+    if place is not None:
+        return [place.size // segment.count] * segment.count
+    return [elements.full_size(part) for part in unpack(segment.data)]
 
 
 class _Sums:

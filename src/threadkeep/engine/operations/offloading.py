@@ -2,15 +2,19 @@
 
 Only rows and entries are dealt with here; where the bytes lie is the affair of `tiers`.
 Invariants: a stub comes into the store in the change that takes its segment away, and the other
-way round; the entry says that there may be stubs in the very change that brings the first. A
-thread that shares its segments has none, so that an object belongs to one thread.
+way round; the entry says that there may be stubs before there is one, and changes with each that
+comes. A thread that shares its segments has none, so that an object belongs to one thread.
+
+Positions and what lies there stay as they are, so the generation does, too: what others remember
+is still right, and a run is not kept from going on. As segments change their form meanwhile, and
+a cache may have the former one, they are read here past all caches: under no generation.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from threadkeep.engine import offloaded
 from threadkeep.engine.calls import Operation, commit, fetch, fetch_segments
@@ -26,14 +30,14 @@ from threadkeep.engine.model import (
     ThreadRows,
 )
 from threadkeep.engine.operations import registration
-from threadkeep.engine.operations.archiving import Archive, naming
+from threadkeep.engine.operations.archiving import Archive, archive_of, naming
 from threadkeep.engine.operations.bundling import parts_of
 from threadkeep.engine.operations.context import ATTEMPTS, Engine
-from threadkeep.engine.operations.housekeeping import nothing_new, positions, read_family
-from threadkeep.engine.operations.lineage import Key, Lineage, needed
+from threadkeep.engine.operations.housekeeping import by_log, nothing_new, read_family, spans_of
+from threadkeep.engine.operations.lineage import Key, Lineage, Search, searches
 from threadkeep.engine.operations.shortening import Used, alive, parts
-from threadkeep.engine.refs import covering, length, span_of
-from threadkeep.engine.rows import heads
+from threadkeep.engine.refs import covering, span_of
+from threadkeep.engine.rows import heads, unpack_writes
 from threadkeep.errors import (
     ConflictError,
     CorruptionError,
@@ -42,6 +46,9 @@ from threadkeep.errors import (
     StateError,
     ThreadNotFoundError,
 )
+
+Place: TypeAlias = tuple[int, int, int]  # log, start, count
+_ROW = 64  # bytes that a segment takes beside its data, about
 
 
 class Piece(NamedTuple):
@@ -52,13 +59,9 @@ class Piece(NamedTuple):
     busy: tuple[Span, ...]
 
     @property
-    def bytes(self) -> int:
-        """About how many bytes the idle ones take."""
-        return self.place.size * length(self.idle) // self.place.count
-
-    def is_worth(self, over: int) -> bool:
-        """Whether that is more than so many, and each run of them more than its stub takes."""
-        return self.bytes > max(over, offloaded.MOST * len(self.idle))
+    def key(self) -> Place:
+        """Where it lies."""
+        return self.place.log, self.place.start, self.place.count
 
 
 class Movable(NamedTuple):
@@ -72,13 +75,10 @@ class Movable(NamedTuple):
     pieces: tuple[Piece, ...]
     shared: bool = False
 
-    @property
-    def bytes(self) -> int:
-        """About how many bytes that takes."""
-        return sum([piece.bytes for piece in self.pieces])
 
-
-def movable(engine: Engine, thread: str, over: int, before: int | None) -> Operation[Movable]:
+def movable(
+    engine: Engine, thread: str, over: int, before: int | None, known: Collection[Place] = ()
+) -> Operation[Movable]:
     """What of a thread may be offloaded: what neither its heads need nor its young checkpoints.
 
     Keyframes stay, as every look at the history reads them.
@@ -86,8 +86,9 @@ def movable(engine: Engine, thread: str, over: int, before: int | None) -> Opera
     Args:
         engine: the engine's parts.
         thread: its name.
-        over: of each segment, if that takes more bytes than this.
+        over: of segments that take more bytes than this.
         before: checkpoints from this time on (microseconds since 1970) are young; None: none is.
+        known: segments that were looked at before, and are to stay.
 
     Raises:
         ThreadNotFoundError: it is not there.
@@ -104,11 +105,24 @@ def movable(engine: Engine, thread: str, over: int, before: int | None) -> Opera
         raise ThreadNotFoundError(thread=thread)
     lineage = Lineage(rows.checkpoints)
     stay = set(heads(rows.checkpoints).items()) | set(_young(rows.checkpoints, before))
-    stay |= yield from needed(engine, thread, lineage, stay)
-    used = positions(lineage, stay, rows.orphans, ())
+    deltas = yield from searches(engine, thread, lineage, stay)
+    used = by_log([*spans_of(lineage, stay, rows.orphans), *_rebuilding(lineage, deltas)])
     keyframes = {stored.row.key_log for stored in rows.checkpoints}
-    pieces = [_piece(place, used) for place in rows.segments if place.log not in keyframes]
-    return Movable(entry, rows, tuple([piece for piece in pieces if piece.is_worth(over)]))
+    least = max(over, offloaded.LEAST)
+    large = [p for p in rows.segments if p.size > least and p.log not in keyframes]
+    pieces = [piece for piece in (_piece(p, used) for p in large) if piece.idle]
+    return Movable(entry, rows, tuple([piece for piece in pieces if piece.key not in known]))
+
+
+def _rebuilding(lineage: Lineage, deltas: Iterable[Search]) -> Iterator[Span]:
+    """What DeltaChannels are rebuilt from: of each ancestor their own values and writes."""
+    for at, channel in deltas:
+        for key in lineage.ancestors([(at, channel)]):
+            ref = lineage.value(key, channel)
+            yield from ref.needs if ref is not None else ()
+            for row in lineage.stored[key].writes:
+                for write in unpack_writes(row):
+                    yield from write.ref.needs if write.channel == channel else ()
 
 
 def _piece(place: SegmentInfo, used: Used) -> Piece:
@@ -130,12 +144,16 @@ def _young(checkpoints: Iterable[StoredCheckpoint], before: int | None) -> Itera
 
 
 class Taken(NamedTuple):
-    """Segments as they were read, what of them goes, and what stays in shorter ones."""
+    """Segments as they were read, what of them goes, and what stays in shorter ones.
+
+    `left` are those that were read and are not worth it.
+    """
 
     movable: Movable
     old: tuple[Segment, ...]
     go: tuple[Segment, ...]
     stay: tuple[Segment, ...]
+    left: tuple[Place, ...]
 
     @property
     def bytes(self) -> int:
@@ -143,45 +161,57 @@ class Taken(NamedTuple):
         return bytes_of(self.go)
 
 
-def take(engine: Engine, found: Movable) -> Operation[Taken]:
-    """Read some of the segments: as many as are moved at a time.
+def in_parts(pieces: Sequence[Piece]) -> Iterator[list[Piece]]:
+    """As many of the pieces at a time as are moved together."""
+    return parts_of(pieces, lambda piece: piece.place.size)
+
+
+def take(engine: Engine, found: Movable, some: Sequence[Piece], over: int) -> Operation[Taken]:
+    """Read some of the segments, and see what of each is to go.
 
     Raises:
-        StaleThreadError: segments were removed meanwhile.
+        StaleThreadError: segments were removed, or sealed, meanwhile.
         CorruptionError: one is damaged.
     """
-    pieces = next(parts_of(found.pieces, lambda piece: piece.place.size))
-    spans = [span_of(piece.place) for piece in pieces]
-    old = yield from _at_once(found.entry.thread, spans, found.rows.generation)
-    go, stay = list[Segment](), list[Segment]()
-    for piece, segment in zip(pieces, old, strict=True):
-        if not piece.busy:
-            go.append(segment)
-            continue
-        go += parts(segment, piece.idle, engine.compression)
-        stay += parts(segment, piece.busy, engine.compression)
-    return Taken(found, old, tuple(go), tuple(stay))
+    read = yield from _at_once(found.entry.thread, [span_of(piece.place) for piece in some])
+    old, go, stay, left = list[Segment](), list[Segment](), list[Segment](), list[Place]()
+    for piece, segment in zip(some, read, strict=True):
+        whole = not piece.busy
+        idle = [segment] if whole else parts(segment, piece.idle, engine.compression)
+        busy = [] if whole else parts(segment, piece.busy, engine.compression)
+        stubs = (offloaded.USUAL + _ROW) * len(idle)
+        if bytes_of(idle) > over and bytes_of(busy) + stubs < len(segment.data):
+            old.append(segment)
+            go += idle
+            stay += busy
+        else:
+            left.append(piece.key)
+    return Taken(found, tuple(old), tuple(go), tuple(stay), tuple(left))
 
 
-def _at_once(thread: str, spans: Sequence[Span], generation: int) -> Operation[tuple[Segment, ...]]:
+def _at_once(thread: str, spans: Sequence[Span]) -> Operation[tuple[Segment, ...]]:
     """The segments that lie at just these places.
 
     Raises:
         StaleThreadError: others do.
         CorruptionError: the cold store does not have one that was put there.
     """
-    there = yield from fetch_segments(thread, covering(spans), generation)
-    by_span = {segment.span: segment for segment in there}
+    by_span = {s.span: s for s in (yield from fetch_segments(thread, covering(spans)))}
     if not by_span.keys() >= set(spans):
         raise StaleThreadError(thread=thread)
     segments = tuple([by_span[span] for span in spans])
     if any(map(_is_stub, segments)):
-        raise CorruptionError(
-            "The cold store does not have what was put there.",
-            hint="Put the object back from a backup of it; the log names it.",
-            thread=thread,
-        )
+        raise lacking(thread)
     return segments
+
+
+def lacking(thread: str) -> CorruptionError:
+    """The error where an object is not there, or not what was put there."""
+    return CorruptionError(
+        "The cold store does not have what was put there.",
+        hint="Is it the same one? Else put the object back from a backup; the log names it.",
+        thread=thread,
+    )
 
 
 def close(
@@ -193,7 +223,7 @@ def close(
         ConflictError, StaleThreadError: the thread has changed since it was read.
     """
     entry, rows, *_ = taken.movable
-    entry = naming(entry, archive._replace(offloaded=archive.offloaded + taken.bytes))
+    entry = naming(entry, archive._replace(offloaded=max(archive.offloaded, 0) + taken.bytes))
     new = (*taken.stay, *stubs)
     batch = _exchange(engine.now(), entry.thread, rows.generation, taken.old, new)
     fences = (nothing_new((rows,)), EntryFence(entry.revision))
@@ -211,7 +241,6 @@ def _exchange(
         generation,
         segments=tuple(new),
         drop_segments=tuple([(s.log, s.start, s.count) for s in old]),
-        bump=True,
         touch=Touch(size=bytes_of(new) - bytes_of(old)),
     )
 
@@ -240,7 +269,7 @@ def stubs_of(thread: str) -> Operation[tuple[ThreadRows, list[Segment]]]:
     small = covering([span_of(place) for place in rows.segments if place.size <= offloaded.MOST])
     if not small:
         return rows, []
-    found = yield from fetch(ReadSegments(thread, small, rows.generation, stub=True))
+    found = yield from fetch(ReadSegments(thread, small, stub=True))
     return rows, [s for s in found if _is_stub(s)]
 
 
@@ -251,11 +280,13 @@ def _is_stub(segment: Segment) -> bool:
         return False
 
 
-def objects_of(thread: str) -> Operation[set[str]]:
-    """The objects of the cold store that a thread needs."""
+def objects_of(thread: str) -> Operation[dict[str, int]]:
+    """The objects of the cold store that a thread needs, each with how many of its bytes."""
     _, stubs = yield from stubs_of(thread)
-    places = [offloaded.place_of(stub) for stub in stubs]
-    return {place.key for place in places if place is not None}
+    found: dict[str, int] = {}
+    for place in filter(None, map(offloaded.place_of, stubs)):
+        found[place.key] = found.get(place.key, 0) + place.size
+    return found
 
 
 def bring_back(thread: str, now: int) -> Operation[int]:
@@ -272,13 +303,25 @@ def bring_back(thread: str, now: int) -> Operation[int]:
             return count
         part = next(parts_of(stubs, _size_of))
         try:
-            whole = yield from _at_once(thread, [stub.span for stub in part], rows.generation)
+            whole = yield from _at_once(thread, [stub.span for stub in part])
             yield from commit(_exchange(now, thread, rows.generation, part, whole))
         except (ConflictError, StaleThreadError, SegmentTakenError):
             refused += 1  # somebody else did it, or something was removed: look again
         else:
             count += len(part)
     raise registration.busy(thread)
+
+
+def restore(engine: Engine, thread: str) -> Operation[None]:
+    """Put the segments back, and note in the entry when that was. Raises as `bring_back`."""
+    now = engine.now()
+    yield from bring_back(thread, now)
+
+    def back(entry: Entry) -> Entry:
+        archive = archive_of(entry)
+        return entry if archive is None else naming(entry, archive._replace(back_at=now))
+
+    yield from registration.change(engine, thread, back)
 
 
 def _size_of(stub: Segment) -> int:

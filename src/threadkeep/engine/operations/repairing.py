@@ -30,7 +30,7 @@ from threadkeep.engine.model import (
 from threadkeep.engine.operations.bundling import WholeThread
 from threadkeep.engine.operations.checking import examine
 from threadkeep.engine.operations.context import Engine
-from threadkeep.engine.operations.findings import Examined, Finding, Kind, SegmentKey
+from threadkeep.engine.operations.findings import NOTES, Examined, Finding, Kind, SegmentKey
 from threadkeep.engine.operations.housekeeping import (
     by_log,
     nothing_new,
@@ -96,12 +96,12 @@ def plan(engine: Engine, thread: str) -> Operation[Repair | None]:
         unread = (Finding(problem, thread, kind=Kind.UNREADABLE),)
         return Repair(thread, unread, left=unread)
     examined = yield from examine(engine, thread, rows, entry)
-    if not examined.findings:
+    if all(finding.kind is Kind.AWAY for finding in examined.findings):
         return None
     if examined.is_unknown:
         found = tuple(examined.findings)
         return Repair(thread, found, left=found)
-    if all(finding.kind is Kind.REGISTRY for finding in examined.findings):
+    if all(finding.kind in NOTES for finding in examined.findings):
         return Repair(thread, tuple(examined.findings), _registered(engine, examined, others))
     return _Surgery(engine, examined, others).repair()
 
