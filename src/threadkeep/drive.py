@@ -31,12 +31,14 @@ _MOST_THREADS = 32  # calls of one process that wait for its disks at the same t
 
 def is_async(backend: Backend | AsyncBackend) -> TypeIs[AsyncBackend]:
     """Whether the backend is driven by awaiting it."""
-    return _is_awaited(type(backend))
+    found = _is_awaited(type(backend))
+    return iscoroutinefunction(backend.fetch) if found is None else found
 
 
 @lru_cache(maxsize=64)  # (asked at every call of a saver)
-def _is_awaited(cls: type[Backend | AsyncBackend]) -> bool:
-    return iscoroutinefunction(cls.fetch)
+def _is_awaited(cls: type[Backend | AsyncBackend]) -> bool | None:
+    """Whether backends of this class are; None of one that passes calls on to another object."""
+    return iscoroutinefunction(cls.fetch) if hasattr(cls, "fetch") else None
 
 
 def awaited(backend: Backend | AsyncBackend) -> AsyncBackend | None:

@@ -94,13 +94,7 @@ def _copy(store: str, file: Path, progress: Progress, programs: str) -> int | No
 
 
 def restore(
-    file: Path,
-    store: str,
-    progress: Progress,
-    *,
-    replace: bool = False,
-    programs: str = "",
-    cold: str | None = None,
+    file: Path, store: str, progress: Progress, *, replace: bool = False, programs: str = ""
 ) -> Restored:
     """Fill a store from a backup.
 
@@ -113,7 +107,6 @@ def restore(
             threads that it has.
         programs: the folder of PostgreSQL's programs; "" for the one that the environment's
             TK_PG_BIN names, else the PATH.
-        cold: the URL of the cold store, where threads stand in the store that need it.
 
     Raises:
         ThreadExistsError: threads stand there that would be lost.
@@ -124,7 +117,7 @@ def restore(
     if kind is Kind.BUNDLE:
         names = plans.run(portable.verified(file, progress))
         with closing(_opened(store)) as backend:
-            return _filled(_store(backend, cold), backend, file, names, progress, replace=replace)
+            return _filled(backend, file, names, progress, replace=replace)
     now = time.time_ns() // 1000
     if kind is Kind.SQLITE and path is not None:
         _check_sound(file, progress)
@@ -140,23 +133,19 @@ def restore(
 
 
 def _filled(
-    store: OpenStore,
-    backend: Backend,
-    file: Path,
-    names: list[str],
-    progress: Progress,
-    *,
-    replace: bool,
+    backend: Backend, file: Path, names: list[str], progress: Progress, *, replace: bool
 ) -> Restored:
     if isinstance(backend, MigratingBackend):
         backend.migrate()
-    done = plans.run(portable.fill(store, file, names, progress, replace=replace))
+    # (without the cold store: what lies there stays, as what is restored may name it)
+    filling = portable.fill(_store(backend), file, names, progress, replace=replace, stubs=True)
+    done = plans.run(filling)
     return Restored(len(done.put), len(done.known))
 
 
-def _store(backend: Backend, cold: str | None = None) -> OpenStore:
-    """A backend of which nothing is kept at hand, and nothing remembered."""
-    return OpenStore(backend, None, None, None, cold, None, 0)
+def _store(backend: Backend) -> OpenStore:
+    """A backend, with nothing in front of it, of which nothing is remembered."""
+    return OpenStore(backend, None, None, None, None, None, 0)
 
 
 def _check_is_other(store: str, file: Path) -> None:

@@ -115,10 +115,14 @@ class OpenLogs:
                 self._logs[ns, channel] = OpenLog(log, stop)
 
     def note_tail(self, log: int, start: int, stored: Stored) -> None:
-        """Remember a committed small segment, to be sealed with its neighbours."""
+        """Remember a committed small segment, to be sealed with its neighbours.
+
+        One that was read may be a part of a segment that is remembered: somebody has cut it since.
+        """
+        stop = start + len(stored.elements)
         with self._lock:
             for open_log in self._logs.values():
-                if open_log.log == log and start not in open_log.tail:
+                if open_log.log == log and not _overlaps(open_log.tail, start, stop):
                     open_log.tail[start] = stored
                     open_log.new_count += len(stored.elements)
                     open_log.new_bytes += sum(map(len, stored.elements))
@@ -153,6 +157,12 @@ class OpenLogs:
                 log.new_bytes = _bytes(log.tail)
                 log.tail |= grows
                 log.old_bytes = _bytes(grows)
+
+
+def _overlaps(tail: Tail, start: int, stop: int) -> bool:
+    return start in tail or any(
+        at < stop and start < at + len(part.elements) for at, part in tail.items()
+    )
 
 
 def _bytes(tail: Tail) -> int:

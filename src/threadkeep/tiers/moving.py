@@ -163,7 +163,8 @@ def _archived(to: _Move, entry: Entry) -> Plan[None]:
 
 
 def _offloaded(to: _Move, entry: Entry, wish: Wish) -> Plan[None]:
-    if entry.size <= wish.over and entry.origin is None:
+    known = archive_of(entry)
+    if entry.size <= wish.over and entry.origin is None and (known is None or not known.offloaded):
         return  # it is too small to hold anything that is large enough (a fork's size may lack it)
     if to.cold is None:
         found = yield from rehearsed(to.store, to.engine, entry.thread, wish)

@@ -125,7 +125,8 @@ def _moved(
     try:
         yield from on(store, offloading.close(engine, taken, archive, stubs))
     except (ConflictError, StaleThreadError):
-        if key in (yield from on(store, offloading.objects_of(thread))):
+        _, needed = yield from on(store, offloading.objects_of(thread))
+        if key in needed:
             return  # it was done, and the answer was lost
         yield from aside(partial(cold.delete, key))
         raise
@@ -146,14 +147,14 @@ def tidy(store: Store, cold: ColdStore, engine: Engine, thread: str) -> Plan[Non
     archive = archive_of(entry)
     if entry is None or archive is None or not archive.offloaded:
         return
-    needed = yield from on(store, offloading.objects_of(thread))
-    left = yield from aside(partial(_tidy, cold, archive.folder, needed.keys()))
-    missing = needed.keys() - left.keys()
+    rows, needed = yield from on(store, offloading.objects_of(thread))
+    left = yield from aside(partial(_tidy, cold, archive.folder, needed))
+    missing = needed - left.keys()
     if missing:
         _log.error("The cold store has nothing where %s was put.", ", ".join(sorted(missing)))
         raise offloading.lacking(thread)
-    size = sum(left.values())
-    yield from on(store, offloading.note(engine, entry, archive._replace(offloaded=size)))
+    archive = archive._replace(offloaded=sum(left.values()))
+    yield from on(store, offloading.note(engine, entry, archive, rows))
 
 
 def _tidy(cold: ColdStore, folder: str, needed: Collection[str]) -> dict[str, int]:
@@ -170,4 +171,7 @@ def _tidy(cold: ColdStore, folder: str, needed: Collection[str]) -> dict[str, in
             del left[key]
         elif key not in needed and mark not in there and key in old:
             cold.put(mark, b"")
+    for mark in there:
+        if mark.endswith(_LOOSE) and mark.removesuffix(_LOOSE) not in there:
+            cold.delete(mark)  # (somebody else has removed the object)
     return left

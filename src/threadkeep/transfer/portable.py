@@ -17,9 +17,15 @@ from typing import NamedTuple, TypeAlias
 
 from threadkeep.bundles import BundleWriter, read_bundle
 from threadkeep.engine.lifecycle import is_archived
+from threadkeep.engine.offloaded import STUB
 from threadkeep.engine.operations import bundling, digest
 from threadkeep.engine.operations.bundling import WholeThread
-from threadkeep.errors import CorruptionError, ThreadkeepError, ThreadNotFoundError
+from threadkeep.errors import (
+    CorruptionError,
+    InvalidArgumentError,
+    ThreadkeepError,
+    ThreadNotFoundError,
+)
 from threadkeep.plans import Plan, Store, aside, on
 from threadkeep.transfer.files import replacing, told
 
@@ -166,7 +172,7 @@ def verified(file: Path, progress: Progress, *, digests: bool = False) -> Plan[l
     return names
 
 
-def fill(
+def fill(  # noqa: PLR0913 - they are given by name
     store: Store,
     file: Path,
     names: Sequence[str],
@@ -176,6 +182,7 @@ def fill(
     thread: str | None = None,
     digests: bool = False,
     dry_run: bool = False,
+    stubs: bool = False,
 ) -> Plan[Imported]:
     """Put all threads of a bundle into a store; others that are there are left alone.
 
@@ -188,6 +195,7 @@ def fill(
         thread: another id for the only thread of the bundle.
         digests: whether each thread is read back, and its checkpoints' digests compared.
         dry_run: whether to only look.
+        stubs: whether what was offloaded is left where it is, as in a backup.
 
     Raises:
         ThreadExistsError: the store holds a thread that would be lost; nothing was changed,
@@ -196,14 +204,14 @@ def fill(
         ThreadkeepError: the store failed; a note of the error says which threads it has.
     """
     if not replace:
-        yield from _refuse_losses(store, file, names, thread)
+        yield from _refuse_losses(store, file, names, thread, stubs=stubs)
     done: list[_Done] = []
     try:
         with closing(_threads(file)) as threads:
             while (whole := (yield from aside(partial(next, threads, None)))) is not None:
                 whole = whole if thread is None else _renamed(whole, thread)
-                step = _put_or_looked(store, whole, replace=replace, check=digests, dry_run=dry_run)
-                done.append((yield from step))
+                how = _How(replace, digests, dry_run, stubs)
+                done.append((yield from _put_or_looked(store, whole, how)))
                 progress(f"threads {'looked at' if dry_run else 'written'}", len(done), len(names))
     except ThreadkeepError as exc:
         exc.add_note(_so_far([one.thread for one in done], len(names)))
@@ -211,14 +219,21 @@ def fill(
     return _imported([one for one in done if one.checkpoints])
 
 
-def _put_or_looked(
-    store: Store, whole: WholeThread, *, replace: bool, check: bool, dry_run: bool
-) -> Plan[_Done]:
+class _How(NamedTuple):
+    """What `fill` was told."""
+
+    replace: bool
+    check: bool
+    dry_run: bool
+    stubs: bool
+
+
+def _put_or_looked(store: Store, whole: WholeThread, how: _How) -> Plan[_Done]:
     is_new, loses = True, False  # (without `replace` nothing is lost)
-    if replace or dry_run:
-        is_new, loses = yield from on(store, bundling.outlook(whole))
-    if not dry_run:
-        is_new = yield from _put(store, whole, replace=replace, check=check)
+    if how.replace or how.dry_run:
+        is_new, loses = yield from on(store, bundling.outlook(whole, stubs=how.stubs))
+    if not how.dry_run:
+        is_new = yield from _put(store, whole, how)
     return _Done(whole.thread, is_new, is_new and loses, len(whole.checkpoints))
 
 
@@ -251,12 +266,13 @@ def _renamed(whole: WholeThread, thread: str) -> WholeThread:
     return replaced(whole, thread=thread, deleted_at=0)
 
 
-def _put(store: Store, whole: WholeThread, *, replace: bool, check: bool) -> Plan[bool]:
+def _put(store: Store, whole: WholeThread, how: _How) -> Plan[bool]:
     """Put a thread; whether anything of it was missing."""
-    wanted = (yield from aside(partial(_own_digests, whole))) if check else {}
+    wanted = (yield from aside(partial(_own_digests, whole))) if how.check else {}
     now = time.time_ns() // 1000
-    is_new = yield from on(store, bundling.put_thread(whole, now, replace=replace))
-    if check:
+    put = bundling.put_thread(whole, now, replace=how.replace, stubs=how.stubs)
+    is_new = yield from on(store, put)
+    if how.check:
         there = yield from on(store, bundling.read_thread(whole.thread))
         found = yield from aside(partial(digest.of_checkpoints, there))
         compare(whole.thread, wanted, found)
@@ -264,7 +280,18 @@ def _put(store: Store, whole: WholeThread, *, replace: bool, check: bool) -> Pla
 
 
 def _own_digests(whole: WholeThread) -> dict[digest.Key, bytes]:
-    """The digests of a bundle's thread, which are those that were noted."""
+    """The digests of a bundle's thread, which are those that were noted.
+
+    Raises:
+        InvalidArgumentError: what it holds lies in a cold store.
+        CorruptionError: they are others.
+    """
+    if any(segment.data.startswith(STUB) for segment in whole.segments):
+        raise InvalidArgumentError(
+            "This bundle is a backup, and values of this thread lie in the cold store.",
+            hint="Restore it: threadkeep restore FILE STORE. What can go elsewhere is an export.",
+            thread=whole.thread,
+        )
     found = digest.of_checkpoints(whole)
     if whole.digests is not None:
         compare(whole.thread, dict(zip(found, whole.digests, strict=True)), found)
@@ -285,7 +312,7 @@ def compare(thread: str, wanted: dict[digest.Key, bytes], found: dict[digest.Key
 
 
 def _refuse_losses(
-    store: Store, file: Path, names: Sequence[str], thread: str | None
+    store: Store, file: Path, names: Sequence[str], thread: str | None, *, stubs: bool
 ) -> Plan[None]:
     new = set(names) if thread is None else {thread}
     both = new.intersection((yield from on(store, bundling.all_threads())))
@@ -295,7 +322,7 @@ def _refuse_losses(
         while (whole := (yield from aside(partial(next, threads, None)))) is not None:
             whole = whole if thread is None else _renamed(whole, thread)
             if whole.thread in both:
-                yield from on(store, bundling.refuse_loss(whole))
+                yield from on(store, bundling.refuse_loss(whole, stubs=stubs))
 
 
 def _threads(file: Path) -> Generator[WholeThread, None, None]:

@@ -58,4 +58,3 @@ def test_what_is_idle_of_a_segment(given: list[tuple[int, int]], start: int) -> 
     busy = [p for span in piece.busy for p in range(span.start, span.stop)]
     assert sorted(idle + busy) == list(range(start, start + 10))
     assert all(not any(span.start <= p < span.stop for span in used) for p in idle)
-    assert piece.bytes == 100 * len(idle)

@@ -10,7 +10,6 @@ import typer
 from threadkeep import backups
 from threadkeep.cli.app import Panel, command
 from threadkeep.cli.completion import thread_ids
-from threadkeep.cli.config import settings
 from threadkeep.cli.parameters import AsJson, Cold, Programs, Url, UrlArgument
 from threadkeep.cli.registered import document, in_a_line
 from threadkeep.cli.stores import url_of, writing
@@ -55,9 +54,7 @@ def restore(
         return 0
     place = url_of(url, store)
     with output.progress() as told:
-        done = backups.restore(
-            file, place, told, replace=replace, programs=pg_bin, cold=cold or settings().cold
-        )
+        done = backups.restore(file, place, told, replace=replace, programs=pg_bin)
     known = f", {done.known} were there already" if done.known else ""
     line = "restored" if done.threads is None else f"{done.threads} threads restored{known}"
     output.tell({"file": str(file), "threads": done.threads, "known": done.known}, line)

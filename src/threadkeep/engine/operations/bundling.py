@@ -257,30 +257,38 @@ def _write_with_seen(row: WriteRow, seen: int) -> WriteRow:
 # -- putting -------------------------------------------------------------------------
 
 
-def refuse_loss(whole: WholeThread) -> Operation[None]:
+def refuse_loss(whole: WholeThread, *, stubs: bool = False) -> Operation[None]:
     """Refuse to put the thread where something stands that it does not have.
+
+    With `stubs` what was offloaded there is looked at as what stands for it.
 
     Raises:
         ThreadExistsError: there is such a row or segment.
     """
-    there = yield from read_thread(whole.thread)
+    there = yield from read_thread(whole.thread, stubs=stubs)
     _refuse_loss(whole, there)
 
 
-def outlook(whole: WholeThread) -> Operation[tuple[bool, bool]]:
-    """Whether anything would be done to put the thread, and whether something would be lost."""
-    there = yield from read_thread(whole.thread)
+def outlook(whole: WholeThread, *, stubs: bool = False) -> Operation[tuple[bool, bool]]:
+    """Whether anything would be done to put the thread, and whether something would be lost.
+
+    `stubs` as in `refuse_loss`.
+    """
+    there = yield from read_thread(whole.thread, stubs=stubs)
     loses = is_archived(there.entry) or bool(_parts_of(there) - _parts_of(whole))
     return not _is_there(there, whole), loses
 
 
-def put_thread(whole: WholeThread, now: int, *, replace: bool = False) -> Operation[bool]:
+def put_thread(
+    whole: WholeThread, now: int, *, replace: bool = False, stubs: bool = False
+) -> Operation[bool]:
     """Put a thread where it is not there; what a cut-off put has left is completed.
 
     Args:
         whole: the thread.
         now: microseconds since 1970.
         replace: whether what stands there may be removed first.
+        stubs: as in `refuse_loss`.
 
     Returns:
         Whether anything had to be done: False where all of it was there.
@@ -290,7 +298,7 @@ def put_thread(whole: WholeThread, now: int, *, replace: bool = False) -> Operat
         ConflictError: others write to this thread all the time.
     """
     for _ in range(ATTEMPTS):
-        state = yield from read_state(whole.thread)
+        state = yield from read_state(whole.thread, stubs=stubs)
         there, generation = state.whole, state.rows.generation
         if not replace:
             _refuse_loss(whole, there)

@@ -20,6 +20,7 @@ from threadkeep.engine.entries import Entry, ReadEntry
 from threadkeep.engine.model import (
     FindThreads,
     ReadDamage,
+    ReadSegments,
     ReadThread,
     Segment,
     SegmentInfo,
@@ -32,7 +33,7 @@ from threadkeep.engine.offloaded import STUB
 from threadkeep.engine.operations.context import NO_CODEC, Engine
 from threadkeep.engine.operations.findings import NOTES, Examined, Finding, Kind, SegmentKey
 from threadkeep.engine.operations.housekeeping import by_log, touches
-from threadkeep.engine.operations.inspection import EVERYTHING, all_segments, all_sizes
+from threadkeep.engine.operations.inspection import EVERYTHING, all_sizes
 from threadkeep.engine.operations.lineage import Key, Lineage, Search, searches
 from threadkeep.engine.refs import Cell, Ref, span_of
 from threadkeep.engine.rows import counts_for, unpack_writes
@@ -153,9 +154,7 @@ def _read_segments(found: Examined) -> Operation[None]:
     """Sort the thread's segments into those that can be read, and the others."""
     segments: list[Segment] = []
     try:
-        segments = yield from all_segments(found.thread, found.rows)
-    except ThreadArchivedError:
-        segments = yield from _those_here(found)
+        segments = yield from _those_here(found, [Span(log, 0, EVERYTHING) for log in _logs(found)])
     except _UNREADABLE:
         segments = yield from _one_by_one(found)
     there = {_key(s) for s in segments} | found.damaged.keys() | found.away.keys()
@@ -169,12 +168,20 @@ def _read_segments(found: Examined) -> Operation[None]:
     _tell_overlaps(found)
 
 
-def _those_here(found: Examined) -> Operation[list[Segment]]:
+def _logs(found: Examined) -> list[int]:
+    return sorted({place.log for place in found.rows.segments})
+
+
+def _those_here(found: Examined, spans: Sequence[Span]) -> Operation[list[Segment]]:
     """The segments but for those whose bytes are in a cold store that is not known here."""
-    problem = "values of it are in the cold store, and were not looked at"
-    found.tell(Kind.AWAY, problem)
-    segments = yield from all_segments(found.thread, found.rows, stub=True)
-    found.away = {_key(s): s.span for s in segments if s.data.startswith(STUB)}
+    try:
+        return (yield from fetch_segments(found.thread, tuple(spans)))
+    except ThreadArchivedError:
+        if not found.away:
+            problem = "values of it are in the cold store, and were not looked at"
+            found.tell(Kind.AWAY, problem)
+    segments = yield from fetch(ReadSegments(found.thread, tuple(spans), stub=True))
+    found.away |= {_key(s): s.span for s in segments if s.data.startswith(STUB)}
     return [s for s in segments if _key(s) not in found.away]
 
 
@@ -187,9 +194,9 @@ def _is_sealed(place: SegmentInfo, segments: Iterable[Segment]) -> bool:
 def _one_by_one(found: Examined) -> Operation[list[Segment]]:
     """The segments log by log, and place by place in those that cannot be read at once."""
     segments: list[Segment] = []
-    for log in sorted({place.log for place in found.rows.segments}):
+    for log in _logs(found):
         try:
-            segments += yield from fetch_segments(found.thread, (Span(log, 0, EVERYTHING),))
+            segments += yield from _those_here(found, [Span(log, 0, EVERYTHING)])
         except _UNREADABLE:
             places = [place for place in found.rows.segments if place.log == log]
             segments += yield from _placed(found, places)
@@ -201,7 +208,7 @@ def _placed(found: Examined, places: Iterable[SegmentInfo]) -> Operation[list[Se
     for place in places:
         span = span_of(place)
         try:
-            segments += yield from fetch_segments(found.thread, (span,))
+            segments += yield from _those_here(found, [span])
         except _UNREADABLE as exc:
             found.damaged[place.log, place.start, place.count] = None
             where = f"segment {place.start} of log {place.log}"

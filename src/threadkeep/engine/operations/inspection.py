@@ -116,7 +116,7 @@ def _thread_stats(size: ThreadSize) -> Operation[ThreadStats]:
     rows = cast("ThreadRows", reply)
     # (what was offloaded counts as the bytes that it takes in the cold store: nobody fetches all
     # of it to count)
-    segments = yield from all_segments(size.thread, rows, stub=True)
+    segments = yield from _all_segments(size.thread, rows)
     logs = _Logs(segments)
     channels: dict[str, set[Span]] = {}
     known: Keyframes = {}
@@ -141,12 +141,12 @@ def _thread_stats(size: ThreadSize) -> Operation[ThreadStats]:
     )
 
 
-def all_segments(thread: str, rows: ThreadRows, *, stub: bool = False) -> Operation[list[Segment]]:
-    """The segments of all logs of a thread, with their data; with `stub` offloaded ones' stubs."""
+def _all_segments(thread: str, rows: ThreadRows) -> Operation[list[Segment]]:
+    """The segments of all logs of a thread, with their data; of offloaded ones the stubs."""
     spans = tuple(Span(log, 0, EVERYTHING) for log in sorted({s.log for s in rows.segments}))
     if not spans:
         return []
-    reply = yield from fetch(ReadSegments(thread, spans, stub=stub))
+    reply = yield from fetch(ReadSegments(thread, spans, stub=True))
     return cast("list[Segment]", reply)
 
 

@@ -16,10 +16,10 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from typing import NamedTuple, TypeAlias
 
-from threadkeep.engine import offloaded
+from threadkeep.engine import offloaded, registry
 from threadkeep.engine.calls import Operation, commit, fetch, fetch_segments
 from threadkeep.engine.entries import Entry, EntryFence, Touch
-from threadkeep.engine.lifecycle import Cause, allows
+from threadkeep.engine.lifecycle import Cause, allows, is_archived
 from threadkeep.engine.model import (
     Batch,
     ReadSegments,
@@ -227,7 +227,9 @@ def close(
     new = (*taken.stay, *stubs)
     batch = _exchange(engine.now(), entry.thread, rows.generation, taken.old, new)
     fences = (nothing_new((rows,)), EntryFence(entry.revision))
-    yield from commit(batch._replace(fences=fences, entry=entry))
+    size = registry.of_thread(rows).size + bytes_of(new) - bytes_of(taken.old)
+    touch = Touch(size=size, whole=True)
+    yield from commit(batch._replace(fences=fences, entry=entry, touch=touch))
     engine.working_set.forget(entry.thread)
 
 
@@ -245,14 +247,22 @@ def _exchange(
     )
 
 
-def note(engine: Engine, entry: Entry, archive: Archive) -> Operation[None]:
-    """Let the entry say this of the cold store, if it is the one that was read."""
-    new = naming(entry, archive)
-    if new == entry:
+def note(engine: Engine, entry: Entry, archive: Archive, rows: ThreadRows) -> Operation[None]:
+    """Let the entry say this of the cold store, if it and the rows are those that were read.
+
+    It says the size anew, too: whoever seals over a stub, or brings one back that somebody else
+    has brought back meanwhile, counts what was there before.
+    """
+    new, size = naming(entry, archive), registry.of_thread(rows).size
+    if rows.family or is_archived(entry):
+        size = entry.size
+    if new == entry and size == entry.size:
         return
-    fence = EntryFence(entry.revision)
-    with suppress(ConflictError):  # something else was said of it: the next time will do
-        yield from commit(Batch(entry.thread, engine.now(), fences=(fence,), entry=new))
+    fences = (EntryFence(entry.revision), nothing_new((rows,)))
+    batch = Batch(entry.thread, engine.now(), fences=fences if not rows.family else fences[:1])
+    touch = None if size == entry.size else Touch(size=size, whole=True)
+    with suppress(ConflictError):  # something else was written or said: the next time will do
+        yield from commit(batch._replace(entry=new, touch=touch))
 
 
 def bytes_of(segments: Iterable[Segment]) -> int:
@@ -280,13 +290,10 @@ def _is_stub(segment: Segment) -> bool:
         return False
 
 
-def objects_of(thread: str) -> Operation[dict[str, int]]:
-    """The objects of the cold store that a thread needs, each with how many of its bytes."""
-    _, stubs = yield from stubs_of(thread)
-    found: dict[str, int] = {}
-    for place in filter(None, map(offloaded.place_of, stubs)):
-        found[place.key] = found.get(place.key, 0) + place.size
-    return found
+def objects_of(thread: str) -> Operation[tuple[ThreadRows, set[str]]]:
+    """A thread's rows, and the objects of the cold store that it needs."""
+    rows, stubs = yield from stubs_of(thread)
+    return rows, {place.key for place in filter(None, map(offloaded.place_of, stubs))}
 
 
 def bring_back(thread: str, now: int) -> Operation[int]:

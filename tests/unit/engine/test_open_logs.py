@@ -1,0 +1,41 @@
+"""Tails of logs: what waits for sealing is each position once."""
+
+from __future__ import annotations
+
+import threading
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from threadkeep.engine.open_logs import OpenLogs, Stored
+
+
+def logs() -> OpenLogs:
+    return OpenLogs(threading.Lock(), lambda bits: bits)
+
+
+def stored(count: int) -> Stored:
+    return Stored([b"element"] * count, 7 * count)
+
+
+def test_parts_of_what_is_remembered_are_not_noted() -> None:
+    """Somebody has cut a segment of the tail in two, and this process reads the parts."""
+    open_logs = logs()
+    log, start = open_logs.reserve("", "m", 5)
+    open_logs.note_tail(log, start, stored(3))
+    for at, count in ((start, 1), (start + 1, 2), (start + 1, 1), (start, 5), (start + 2, 2)):
+        open_logs.note_tail(log, at, stored(count))
+    open_logs.note_tail(log, start + 3, stored(2))
+    ((_, tail),) = open_logs.begin_seals(lambda *_: True)
+    assert {at: len(part.elements) for at, part in tail.items()} == {start: 3, start + 3: 2}
+
+
+@given(st.lists(st.tuples(st.integers(0, 30), st.integers(1, 9))))
+def test_a_tail_holds_each_position_once(given: list[tuple[int, int]]) -> None:
+    open_logs = logs()
+    log, _ = open_logs.reserve("", "m", 1)
+    for start, count in given:
+        open_logs.note_tail(log, start, stored(count))
+    ((open_log, tail),) = open_logs.begin_seals(lambda *_: True)
+    places = [p for at, part in tail.items() for p in range(at, at + len(part.elements))]
+    assert len(places) == len(set(places)) == open_log.new_count
