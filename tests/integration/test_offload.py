@@ -160,7 +160,7 @@ def test_whatever_stands_in_front_of_the_store(tmp_path: Path, cold: Path) -> No
         with open_saver(url, cold=cold.as_uri(), group_commit=group_commit) as saver:
             say(saver, "one", "two")
             before = shown(saver)
-            assert saver.threads.offload("t", over=OVER).segments == 1
+            assert saver.threads.offload("t", over=OVER).segments > 0
             say(saver, "three")
             assert shown(saver)[-len(before) :] == before
             assert saver.check().ok
@@ -256,7 +256,7 @@ def test_forks_share_what_is_in_the_store(saver: Any, cold: Path) -> None:
     assert objects(cold) == []
     assert [one[1] for one in shown(saver, "fork")] == before
     assert saver.check().ok
-    assert saver.threads.offload("fork", over=OVER).segments == 1
+    assert saver.threads.offload("fork", over=OVER).segments > 0
 
 
 def test_a_copy_lives_by_itself(saver: Any, cold: Path) -> None:
@@ -646,7 +646,7 @@ def test_an_answer_that_was_lost(rivals: Any, cold: Path, monkeypatch: pytest.Mo
             raise ConflictError  # as a retry finds it
 
     monkeypatch.setattr(between.inner, "commit", lose)
-    assert one.threads.offload("t", over=OVER).segments == 1
+    assert one.threads.offload("t", over=OVER).segments > 0
     assert len(objects(cold)) == 1
     assert shown(one) == before
     assert archiving.GRACE == offloading.GRACE
