@@ -91,3 +91,13 @@ def test_a_key_that_is_unknown_is_one_line():
     code, _, errors = threadkeep("tier")
     assert code == 2
     assert "tiering: unknown key 'hot'" in errors[0]
+
+
+def test_what_is_away_is_a_note(told, monkeypatch):
+    cold = ("--cold", Path("cold").absolute().as_uri())
+    told("tier", "--warm", "0.001s", "--no-archive", "--offload-over", "2000")
+    monkeypatch.delenv("TK_COLD")
+    (note,) = told("check", "threads.db", "--json")["notes"]
+    assert (note["thread"], note["kind"]) == ("order", "away")
+    assert told("check", "threads.db", *cold, "--json")["notes"] == []
+    assert told("repair", *cold, "--json")["repaired"] == []

@@ -37,16 +37,19 @@ def url_of(option: str | None, argument: str | None = None) -> str:
     return url
 
 
-def reading(url: str) -> Saver:
+def reading(url: str, cold: str | None = None) -> Saver:
     """Open a store that is there, to look into it; use it under `with`.
 
     A SQLite file is neither made nor changed.
 
+    Args:
+        url: the store.
+        cold: the cold store, where another one is meant than is configured.
+
     Raises:
         OpenError: there is no such store, or it cannot be opened.
     """
-    path = file_of(url)
-    cold = settings().cold
+    path, cold = file_of(url), cold or settings().cold
     if path is None:
         return open_saver(url, cold=cold)
     return Saver(SqliteBackend(_there(path), read_only=True), cold=cold)

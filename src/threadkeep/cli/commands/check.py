@@ -11,7 +11,7 @@ from pathlib import Path
 
 from threadkeep.backends.open import file_of
 from threadkeep.cli.app import Panel, command
-from threadkeep.cli.parameters import AsJson, Url, UrlArgument
+from threadkeep.cli.parameters import AsJson, Cold, Url, UrlArgument
 from threadkeep.cli.stores import reading, shown, url_of
 from threadkeep.cli.terminal import Output, Told, clean
 from threadkeep.engine.operations.findings import CheckReport, Finding
@@ -19,15 +19,17 @@ from threadkeep.errors import CorruptionError
 
 
 @command(Panel.STORE, "threadkeep check threads.db")
-def check(store: UrlArgument = None, *, url: Url = None, as_json: AsJson = False) -> int:
+def check(
+    store: UrlArgument = None, *, cold: Cold = None, url: Url = None, as_json: AsJson = False
+) -> int:
     """Verify every checksum, reference and span. Exit code 0: sound (or notes), 1: damaged."""
     place, output = url_of(url, store), Output(as_json=as_json)
     before = _stamps(place)
     with output.progress() as told:
-        report = _report(place, told)
+        report = _report(place, cold, told)
         if not report.ok and _stamps(place) != before:
             # Somebody wrote meanwhile, and what was read may be of two states.
-            report = _report(place, told)
+            report = _report(place, cold, told)
     verdict = "sound" if report.ok else f"{len(report.findings)} findings"
     if report.notes:
         verdict += f", {len(report.notes)} notes"
@@ -44,10 +46,10 @@ def check(store: UrlArgument = None, *, url: Url = None, as_json: AsJson = False
     return 0 if report.ok else 1
 
 
-def _report(url: str, told: Told) -> CheckReport:
+def _report(url: str, cold: str | None, told: Told) -> CheckReport:
     """What is broken; a file so damaged that it cannot be opened is one finding."""
     try:
-        with reading(url) as saver:
+        with reading(url, cold) as saver:
             return saver.check(partial(told, "threads"))
     except CorruptionError as exc:
         return CheckReport(0, (Finding(exc.message),))

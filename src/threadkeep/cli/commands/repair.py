@@ -14,7 +14,7 @@ import typer
 
 from threadkeep.cli.app import Panel, command
 from threadkeep.cli.completion import thread_ids
-from threadkeep.cli.parameters import AsJson, Url
+from threadkeep.cli.parameters import AsJson, Cold, Url
 from threadkeep.cli.stores import shown, url_of, writing
 from threadkeep.cli.terminal import Output, clean
 from threadkeep.repairs import HINTS, RepairedThread, RepairReport
@@ -40,13 +40,14 @@ def repair(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="only tell what would be taken out")
     ] = False,
+    cold: Cold = None,
     url: Url = None,
     as_json: AsJson = False,
 ) -> int:
     """Take out what cannot be read, into a file. Exit code 0: all is sound, 1: not all."""
     place, output = url_of(url), Output(as_json=as_json)
     file = quarantine or Path(f"quarantine-{datetime.now(UTC):%Y%m%d-%H%M%S-%f}.tkq")
-    with writing(place) as saver, output.progress() as told:
+    with writing(place, cold) as saver, output.progress() as told:
         report = saver.threads.repair(threads or None, file=file, dry_run=dry_run, progress=told)
     lines = [line for one in report.repaired for line in _lines(one, dry_run=dry_run)]
     lines += [f"left: {finding}" for finding in report.left]
