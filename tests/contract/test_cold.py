@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import random
 import socket
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import boto3
 import pytest
@@ -71,6 +73,42 @@ def test_what_is_removed_is_gone(url: str) -> None:
         assert store.objects("gone") == {}
     with pytest.raises(CorruptionError, match=r"gone/1\.tkb"):
         store.get("gone/1.tkb")
+
+
+def test_parts_of_an_object(url: str) -> None:
+    store = ColdStore(url)
+    store.put("a/1.tkp", bytes(range(256)) * 4)
+    assert store.get_parts("a/1.tkp", [(0, 3), (255, 2), (1020, 4)]) == [
+        *(b"\x00\x01\x02", b"\xff\x00", b"\xfc\xfd\xfe\xff"),
+    ]
+    with pytest.raises(CorruptionError):
+        store.get_parts("a/2.tkp", [(0, 1)])
+
+
+def test_old_values_lie_there(url: str) -> None:
+    """Each checkpoint has a page that resembles no other; the head's stays."""
+    place: Any = {"configurable": {"thread_id": "t", "checkpoint_ns": ""}}
+    thread: Any = {"configurable": {"thread_id": "t"}}
+    with open_saver("memory://", cold=url) as saver:
+        for number in range(4):
+            page = random.Random(number).randbytes(9000)
+            made: Any = {"v": 1, "id": f"{number}", "ts": "", "versions_seen": {}}
+            made |= {"channel_values": {"page": page}, "channel_versions": {"page": number + 1}}
+            place = saver.put(place, made, {}, {"page": number + 1})
+        before = [one.checkpoint for one in saver.list(thread)]
+        size = saver.threads.offload("t", over=4096).bytes
+        (key,) = ColdStore(url).objects("threads")
+        assert len(ColdStore(url).get(key)) == size > 9000
+        assert [one.checkpoint for one in saver.list(thread)] == before
+        sound = ColdStore(url).get(key)
+        ColdStore(url).put(key, sound[:10])
+        with pytest.raises((CorruptionError, UnreachableError)):
+            list(saver.list(thread))
+        ColdStore(url).put(key, sound)
+        saver.threads.restore("t")
+        assert [one.checkpoint for one in saver.list(thread)] == before
+        saver.delete_thread("t")
+        assert ColdStore(url).objects("threads") == {}
 
 
 def test_a_thread_lies_there(url: str) -> None:
