@@ -305,8 +305,7 @@ class ReadSizes:
 class ThreadSize:
     """How many rows a thread has (hidden checkpoints count), and their contents in bytes.
 
-    `row_bytes` are those of checkpoints and writes, `segment_bytes` of segments' data. Segments
-    that several threads share count for the first of these.
+    `segment_bytes` are those of segments' data; what several threads share counts for the first.
     """
 
     thread: str
