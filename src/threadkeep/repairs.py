@@ -20,6 +20,7 @@ from threadkeep.engine.operations.repairing import NewHead, Repair
 from threadkeep.errors import ConflictError
 from threadkeep.plans import Plan, Store, aside, on
 from threadkeep.quarantine import QuarantineFile
+from threadkeep.tiers.stubs import WITH_COLD
 from threadkeep.transfer.portable import Progress
 
 HINTS = {
@@ -28,7 +29,7 @@ HINTS = {
     Kind.UNREADABLE: "The store cannot read these rows at all: look at its own log, and restore a"
     " backup.",
     Kind.UNKNOWN: repairing.NEWER,
-    Kind.AWAY: "Open the store with cold=, the URL of the cold store (in the shell: TK_COLD).",
+    Kind.AWAY: WITH_COLD,
     Kind.SEGMENT: "A thread that shares it is broken too: name both, or none.",
 }
 """What to do about a finding that is left, by its kind."""

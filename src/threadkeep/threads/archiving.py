@@ -137,6 +137,7 @@ class Archiving(Running):
             rest = duration("older_than", older_than) // MICROSECOND
             wish = Wish(over, self._engine.now() - rest)
         store = self._store.beneath()
+        yield from offloading.tidy(store, cold, self._engine, name)
         return (yield from offloading.offload(store, cold, self._engine, name, wish))
 
     def discard_fork(self, fork: str, *, delete: bool = False) -> ThreadInfo:

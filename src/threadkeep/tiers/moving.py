@@ -125,11 +125,11 @@ def move(
 
 
 def _one(to: _Move, entry: Entry) -> Plan[None]:
-    """One thread: archived, thinned out, tidied, or left as it is."""
+    """One thread: tidied, then archived, thinned out, or left as it is."""
     try:
+        yield from _tidied(to, entry)
         if allows(Cause.ARCHIVE, entry.state) and not entry.pinned:
             yield from _moved(to, entry)
-        yield from _tidied(to, entry)
     except (CodecError, ConflictError) as error:
         to.skipped.append(Offloaded(entry.thread, skipped=error.message))
     except (ThreadNotFoundError, StateError):

@@ -18,6 +18,7 @@ from threadkeep.engine.offloaded import stubs_for
 from threadkeep.engine.operations import archiving, offloading, registration
 from threadkeep.engine.operations.archiving import Archive, archive_of
 from threadkeep.engine.operations.context import ATTEMPTS, Engine
+from threadkeep.engine.operations.findings import SegmentKey
 from threadkeep.errors import ConflictError, StaleThreadError
 from threadkeep.plans import Plan, Store, aside, on
 from threadkeep.tiers.archiving import GRACE, put
@@ -58,7 +59,7 @@ class Wish:
 def offload(
     store: Store, cold: ColdStore, engine: Engine, thread: str, wish: Wish
 ) -> Plan[Offloaded]:
-    """Move segments into the cold store, object by object.
+    """Move segments into the cold store, object by object; `tidy` comes first.
 
     Raises:
         ThreadNotFoundError: there is no such thread.
@@ -67,9 +68,8 @@ def offload(
         CorruptionError: it is damaged, or an object is not what was put there.
         BackendError: the cold store refused, or failed; what was moved before is moved.
     """
-    yield from tidy(store, cold, engine, thread)
     segments = size = refused = 0
-    left: set[offloading.Place] = set()
+    left: set[SegmentKey] = set()
     while refused < ATTEMPTS:
         asked = offloading.movable(engine, thread, wish.over, wish.before, left)
         found = yield from on(store, asked)

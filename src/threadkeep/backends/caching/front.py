@@ -141,14 +141,14 @@ class AsyncCached:
 
     async def _keep(self, verdict: Verdict, near: Fresh, shared: Sequence[Segment]) -> None:
         """Do as the verdict says with what is for memory and what is for the hot store."""
-        thread, shared = near.thread, _without_stubs(shared)
-        near = near._replace(segments=_without_stubs(near.segments))
+        thread = near.thread
         if self._kept is not None and (verdict.anew or not verdict.keep):
             self._kept.clear(thread)
         if self._hot is not None and verdict.let_go:
             await self._hot.let_go(thread)
         if not verdict.keep:
             return
+        near, shared = near._replace(segments=_without_stubs(near.segments)), _without_stubs(shared)
         if self._kept is not None and (near.segments or near.drops):
             self._kept.keep(near)
         if self._hot is not None and (shared or near.drops):

@@ -69,8 +69,8 @@ def _move(
     *,
     dry_run: bool,
 ) -> int:
-    opened = reading(place) if dry_run else writing(place, cold)
-    with output.progress() as told, opened as saver:
+    opened = reading if dry_run else writing
+    with output.progress() as told, opened(place, cold) as saver:
         report = saver.threads.tier(
             how, threads=threads, dry_run=dry_run, progress=partial(told, "threads")
         )

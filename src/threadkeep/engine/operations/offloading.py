@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple
 
 from threadkeep.engine import offloaded, registry
 from threadkeep.engine.calls import Operation, commit, fetch, fetch_segments
@@ -23,6 +23,7 @@ from threadkeep.engine.lifecycle import Cause, allows, is_archived
 from threadkeep.engine.model import (
     Batch,
     ReadSegments,
+    ReadThread,
     Segment,
     SegmentInfo,
     Span,
@@ -33,9 +34,10 @@ from threadkeep.engine.operations import registration
 from threadkeep.engine.operations.archiving import Archive, archive_of, naming
 from threadkeep.engine.operations.bundling import parts_of
 from threadkeep.engine.operations.context import ATTEMPTS, Engine
+from threadkeep.engine.operations.findings import SegmentKey
 from threadkeep.engine.operations.housekeeping import by_log, nothing_new, read_family, spans_of
 from threadkeep.engine.operations.lineage import Key, Lineage, Search, searches
-from threadkeep.engine.operations.shortening import Used, alive, parts
+from threadkeep.engine.operations.shortening import ROW, Used, alive, parts
 from threadkeep.engine.refs import covering, span_of
 from threadkeep.engine.rows import heads, unpack_writes
 from threadkeep.errors import (
@@ -47,9 +49,6 @@ from threadkeep.errors import (
     ThreadNotFoundError,
 )
 
-Place: TypeAlias = tuple[int, int, int]  # log, start, count
-_ROW = 64  # bytes that a segment takes beside its data, about
-
 
 class Piece(NamedTuple):
     """A segment of which some positions, the `idle` ones, may be offloaded, and others not."""
@@ -59,7 +58,7 @@ class Piece(NamedTuple):
     busy: tuple[Span, ...]
 
     @property
-    def key(self) -> Place:
+    def key(self) -> SegmentKey:
         """Where it lies."""
         return self.place.log, self.place.start, self.place.count
 
@@ -77,7 +76,7 @@ class Movable(NamedTuple):
 
 
 def movable(
-    engine: Engine, thread: str, over: int, before: int | None, known: Collection[Place] = ()
+    engine: Engine, thread: str, over: int, before: int | None, known: Collection[SegmentKey] = ()
 ) -> Operation[Movable]:
     """What of a thread may be offloaded: what neither its heads need nor its young checkpoints.
 
@@ -137,9 +136,11 @@ def _piece(place: SegmentInfo, used: Used) -> Piece:
 
 def _young(checkpoints: Iterable[StoredCheckpoint], before: int | None) -> Iterator[Key]:
     """The checkpoints that are not from before this; those of no known time count as young."""
-    for stored in checkpoints if before is not None else ():
+    if before is None:
+        return
+    for stored in checkpoints:
         ts = stored.row.ts
-        if isinstance(ts, str) or before is None or ts >= before:
+        if isinstance(ts, str) or ts >= before:
             yield stored.row.ns, stored.row.id
 
 
@@ -153,7 +154,7 @@ class Taken(NamedTuple):
     old: tuple[Segment, ...]
     go: tuple[Segment, ...]
     stay: tuple[Segment, ...]
-    left: tuple[Place, ...]
+    left: tuple[SegmentKey, ...]
 
     @property
     def bytes(self) -> int:
@@ -174,12 +175,12 @@ def take(engine: Engine, found: Movable, some: Sequence[Piece], over: int) -> Op
         CorruptionError: one is damaged.
     """
     read = yield from _at_once(found.entry.thread, [span_of(piece.place) for piece in some])
-    old, go, stay, left = list[Segment](), list[Segment](), list[Segment](), list[Place]()
+    old, go, stay, left = list[Segment](), list[Segment](), list[Segment](), list[SegmentKey]()
     for piece, segment in zip(some, read, strict=True):
         whole = not piece.busy
         idle = [segment] if whole else parts(segment, piece.idle, engine.compression)
         busy = [] if whole else parts(segment, piece.busy, engine.compression)
-        stubs = (offloaded.USUAL + _ROW) * len(idle)
+        stubs = (offloaded.USUAL + ROW) * len(idle)
         if bytes_of(idle) > over and bytes_of(busy) + stubs < len(segment.data):
             old.append(segment)
             go += idle
@@ -275,7 +276,7 @@ def bytes_of(segments: Iterable[Segment]) -> int:
 
 def stubs_of(thread: str) -> Operation[tuple[ThreadRows, list[Segment]]]:
     """A thread's rows, and its stubs among them."""
-    rows, _ = yield from read_family(thread, stub=True)
+    rows: ThreadRows = yield from fetch(ReadThread(thread, stub=True))
     small = covering([span_of(place) for place in rows.segments if place.size <= offloaded.MOST])
     if not small:
         return rows, []

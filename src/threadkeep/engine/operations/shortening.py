@@ -22,7 +22,7 @@ from threadkeep.errors import StaleThreadError
 
 Used: TypeAlias = Mapping[int, Sequence[Span]]  # by log, in order and apart
 
-_ROW = 64  # bytes that a segment takes beside its data, about
+ROW = 64  # bytes that a segment takes beside its data, about
 
 
 def shortened(
@@ -55,7 +55,7 @@ def shortened(
             raise StaleThreadError(thread=batch.thread)
         shorter = parts(segment, alive(span_of(place), used), engine.compression)
         gained = place.size - sum([len(part.data) for part in shorter])
-        if wholly or gained > _ROW * (len(shorter) - 1):
+        if wholly or gained > ROW * (len(shorter) - 1):
             old.append((place.log, place.start, place.count))
             new += shorter
             less += gained
