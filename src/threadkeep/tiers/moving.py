@@ -15,7 +15,7 @@ from threadkeep.engine.lifecycle import Cause, allows
 from threadkeep.engine.operations import registration
 from threadkeep.engine.operations.archiving import archive_of
 from threadkeep.engine.operations.context import Engine
-from threadkeep.engine.operations.registration import ALL, PAGE, count, named, page_of
+from threadkeep.engine.operations.registration import ALL, count, following
 from threadkeep.errors import CodecError, ConflictError, StateError, ThreadNotFoundError
 from threadkeep.plans import Plan, Store, on
 from threadkeep.tiers.archiving import archive
@@ -104,16 +104,14 @@ def move(
     """
     to, done = _Move(store, cold, engine, tiering), 0
     total = (yield from on(store, count(ALL))) if threads is None else len(threads)
-    page = yield from on(store, page_of("thread", None) if threads is None else named(threads))
+    page = yield from on(store, following(threads))
     while page:
         for entry in page:
             yield from _one(to, entry)
             done += 1
             if progress is not None:
                 progress(done, max(done, total))
-        is_last = threads is not None or len(page) < PAGE
-        last = page[-1].thread
-        page = [] if is_last else (yield from on(store, page_of("thread", (last, last))))
+        page = yield from on(store, following(threads, page))
     return TierReport(
         tuple(to.archived),
         tuple(to.offloaded),

@@ -16,7 +16,7 @@ from threadkeep.engine.entries import Entry
 from threadkeep.engine.lifecycle import State
 from threadkeep.engine.operations import registration
 from threadkeep.engine.operations.context import Engine
-from threadkeep.engine.operations.registration import ALL, PAGE, named, page_of
+from threadkeep.engine.operations.registration import ALL, PAGE, following, page_of
 from threadkeep.engine.operations.retention import Collected, delete, is_settled, policy_of, thin
 from threadkeep.engine.policy import Retention
 from threadkeep.errors import CodecError
@@ -106,15 +106,14 @@ def collect(
     """
     total = (yield from registration.count(ALL)) if threads is None else len(threads)
     gone, done = _Gone([]), 0
-    page = yield from (page_of("thread", None) if threads is None else named(threads))
+    page = yield from following(threads)
     while page:
         for entry in page:
             yield from _one(engine, entry, store, gone, dry_run=dry_run)
             done += 1
             if progress is not None:
                 progress(done, max(done, total))
-        is_last = threads is not None or len(page) < PAGE
-        page = [] if is_last else (yield from page_of("thread", (entry.thread, entry.thread)))
+        page = yield from following(threads, page)
     if threads is None:
         yield from _beyond(engine, store, gone, dry_run=dry_run)
     return GcReport(tuple(gone.threads), done, gone.read, dry_run)

@@ -6,7 +6,7 @@ it is, and made anew where that is another one by then.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import cast
 
 from threadkeep.engine.calls import Operation, Place, commit, fetch, fetch_checkpoint
@@ -148,6 +148,26 @@ def named(threads: Iterable[str]) -> Operation[list[Entry]]:
     for name in dict.fromkeys(threads):
         found += [(yield from known(name))]
     return found
+
+
+def following(
+    threads: Sequence[str] | None, page: Sequence[Entry] | None = None
+) -> Operation[list[Entry]]:
+    """The first of the threads that are meant (None: all), or those behind a page; none at the end.
+
+    Raises:
+        ThreadNotFoundError: one that is named is not there.
+    """
+    if page is None:
+        return page_of("thread", None) if threads is None else named(threads)
+    if threads is not None or len(page) < PAGE:
+        return _nothing()
+    return page_of("thread", (page[-1].thread, page[-1].thread))
+
+
+def _nothing() -> Operation[list[Entry]]:
+    yield from ()
+    return []
 
 
 def count(query: ThreadQuery) -> Operation[int]:
