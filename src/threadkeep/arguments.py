@@ -6,7 +6,6 @@ nowhere else, and containers that the caller owns are copied here.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -28,8 +27,6 @@ from threadkeep.engine.operations.put import Put
 from threadkeep.engine.operations.write import PutWrites
 from threadkeep.errors import InvalidConfigError
 from threadkeep.langgraph_names import RUNTIME, TASK_ID, TASK_NS
-
-_CONTAINERS = (list, dict, set, deque)
 
 
 def place(config: RunnableConfig) -> Place:
@@ -101,17 +98,6 @@ def put(
     checks.mapping("metadata", metadata, target)
     new = frozenset(checks.mapping("new_versions", new_versions or {}, target))
     return Put(target, parent.id, given, _metadata(config, metadata), new)
-
-
-def snapshot(call: Put) -> Put:
-    """The call with its containers copied at once.
-
-    For a call that is carried out later, in another thread: LangGraph goes on and changes
-    its channels' own containers in the meantime.
-    """
-    given = call.checkpoint["channel_values"]
-    copies = {k: v.copy() if type(v) in _CONTAINERS else v for k, v in given.items()}
-    return call._replace(checkpoint={**call.checkpoint, "channel_values": copies}, given=given)
 
 
 def _metadata(config: RunnableConfig, metadata: CheckpointMetadata) -> dict[str, Any]:

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import lru_cache
+from functools import lru_cache, partial
 from inspect import iscoroutinefunction
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -19,6 +19,7 @@ from threadkeep import process_forks
 from threadkeep.backends.base import AsyncBackend, Backend, DualBackend
 from threadkeep.backends.straight import Straight, finish
 from threadkeep.engine.calls import Fetch, Operation
+from threadkeep.engine.model import Change, Read
 from threadkeep.errors import InvalidArgumentError, ThreadkeepError
 
 if TYPE_CHECKING:
@@ -95,6 +96,25 @@ async def in_thread(call: Callable[[], T]) -> T:
     commit that has begun may still become durable.
     """
     return await asyncio.get_running_loop().run_in_executor(_workers.pool(), call)
+
+
+class Hops:
+    """A blocking backend behind the async protocol: each request is made in a worker thread."""
+
+    def __init__(self, backend: Backend) -> None:
+        self._backend = backend
+
+    async def fetch(self, reads: Sequence[Read]) -> list[Any]:
+        """See `AsyncBackend.fetch`."""
+        return await in_thread(partial(self._backend.fetch, reads))
+
+    async def commit(self, change: Change) -> None:
+        """See `AsyncBackend.commit`."""
+        await in_thread(partial(self._backend.commit, change))
+
+    async def close(self) -> None:
+        """See `AsyncBackend.close`."""
+        await in_thread(self._backend.close)
 
 
 class _Workers:

@@ -27,6 +27,7 @@ from threadkeep.backends.caching import AsyncCached, Cache, Cached, cached
 from threadkeep.backends.grouping import GroupCommit, grouped
 from threadkeep.backends.open import open_hot
 from threadkeep.backends.scrubbed import Scrubbed
+from threadkeep.drive import Hops
 from threadkeep.engine.calls import Operation
 from threadkeep.engine.working_set import WorkingSet
 from threadkeep.relaxed import Relaxed, relaxed
@@ -62,6 +63,13 @@ class Runs:
         if self._awaited is not None:
             return await drive.arun(operation, self._awaited)
         return await drive.in_thread(partial(self.run, operation))
+
+    async def arun_here(self, operation: Operation[T]) -> T:
+        """Run an operation in the event loop, and only its requests elsewhere.
+
+        Values are looked at before this first suspends, as the program goes on then.
+        """
+        return await drive.arun(operation, self._awaited or Hops(drive.blocking(self._backend)))
 
     def run_together(self, operations: Iterable[Operation[T]]) -> list[T] | None:
         """The result of each operation, in order, their commits in few transactions.

@@ -265,7 +265,7 @@ class Saver(OpenStore, BaseCheckpointSaver[Any]):
         new_versions: ChannelVersions,
     ) -> RunnableConfig:
         """See `put`."""
-        return await self.arun(self._put(config, checkpoint, metadata, new_versions, at_once=False))
+        return await self.arun_here(self._put(config, checkpoint, metadata, new_versions))
 
     def _put(
         self,
@@ -273,11 +273,9 @@ class Saver(OpenStore, BaseCheckpointSaver[Any]):
         checkpoint: Checkpoint,
         metadata: CheckpointMetadata,
         new_versions: ChannelVersions,
-        *,
-        at_once: bool = True,
     ) -> Operation[RunnableConfig]:
         call = arguments.put(config, checkpoint, metadata, new_versions)
-        stored = self._stored(call if at_once else arguments.snapshot(call))
+        stored = self._stored(call)
         return stored if self._gained is None else self._collected(stored, call, self._gained)
 
     def _collected(
@@ -318,7 +316,7 @@ class Saver(OpenStore, BaseCheckpointSaver[Any]):
         """See `put_many`."""
         if self._awaited is None:
             return await drive.in_thread(partial(self.put_many, puts))
-        calls = [arguments.snapshot(arguments.put(*one)) for one in puts]
+        calls = [arguments.put(*one) for one in puts]
         done = await self.arun_together(self._apart(calls))
         return done or [await self.arun(self._stored(call)) for call in calls]
 
@@ -353,7 +351,7 @@ class Saver(OpenStore, BaseCheckpointSaver[Any]):
     ) -> None:
         """See `put_writes`."""
         call = arguments.put_writes(config, writes, task_id, task_path)
-        await self.arun(write.put_writes(self._engine, call))
+        await self.arun_here(write.put_writes(self._engine, call))
 
     # -- housekeeping ----------------------------------------------------------------
 

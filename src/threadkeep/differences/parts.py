@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from threadkeep.codec import state
-from threadkeep.engine.shadow import is_state
+from threadkeep.engine.capture import is_state
 
 _EXTRA = "__pydantic_extra__"
 _UNTOLD = ("__pydantic_fields_set__", "__pydantic_private__")

@@ -15,8 +15,11 @@ the working set knows to be stored. Each value is looked for in this order:
 Step 1 is `value`, 2 to 5 are `_run` (a single value knows only 1, and patches); what they
 find is verified by its shadow, and carried along where its own batch may not be there.
 
-Invariant: a shadow is taken before its value is encoded, so that a change made in
-between is noticed when the value is met again.
+The program may go on changing a value meanwhile. Invariant: what is stored of it is the
+value at one instant during the call. New elements are encoded from copies, made at the
+instant of their shadows; before anything is appended, all shadows and the sequence itself
+are checked together, at one instant again. Where that fails the value is looked at anew,
+and at last is copied as a whole.
 """
 
 from __future__ import annotations
@@ -29,6 +32,7 @@ from threadkeep.codec import Codec
 from threadkeep.codec.state import layout
 from threadkeep.engine import elements, refs
 from threadkeep.engine.appender import Appender
+from threadkeep.engine.capture import is_leaf, is_state
 from threadkeep.engine.held import (
     Held,
     HeldCell,
@@ -39,10 +43,10 @@ from threadkeep.engine.held import (
 )
 from threadkeep.engine.model import Span
 from threadkeep.engine.refs import Cell, Inline, Ref, Run
-from threadkeep.engine.sequence import Now, Piece, Seen, compare, watched, whole
-from threadkeep.engine.shadow import Shadow, is_leaf, is_state
+from threadkeep.engine.sequence import Now, Piece, Seen, compare, shadows, whole
+from threadkeep.engine.shadow import Shadow, still
 from threadkeep.engine.working_set import ThreadMemory
-from threadkeep.errors import ThreadkeepError
+from threadkeep.errors import ThreadkeepError, UnserializableError
 from threadkeep.langgraph_names import START
 
 NO_KEY: Any = object()
@@ -51,16 +55,25 @@ INLINE_MAX = 64  # bytes up to which a value is kept in the manifest itself
 INLINE_USING = 512  # the same for a value that refers to elements: it is a graph's input
 _SHARE_MOST = 64  # elements of one value that are remembered one by one
 _SPANS_FREE = 32  # spans that a value may have before a rewrite is thought of
+_TRIES = 3  # times a value that changes is looked at before it is copied as a whole
 
 _KINDS: dict[type, int] = {list: refs.LIST, tuple: refs.TUPLE, dict: refs.DICT}
 
 
+class _MovedError(Exception):
+    """A value was changed while it was looked at."""
+
+
 @dataclass(slots=True)
 class _Element:
-    """One element on its way into a log: where it is, or the bytes to put there."""
+    """One element on its way into a log: where it is, or the bytes to put there.
+
+    `still` is a copy of the item; `shadow` that of the item as it is stored.
+    """
 
     index: int
     item: Any
+    still: Any
     key: Any
     span: Span | None = None
     data: bytes = b""
@@ -81,40 +94,49 @@ class Draft:
     _placed: list[Placed] = field(default_factory=list)
     _known: list[tuple[str, Known]] = field(default_factory=list)
 
-    def value(
-        self, channel: str, value: Any, old: Held | None = None, given: Any = None
-    ) -> tuple[Ref, Held]:
-        """Store a channel's value beside what was last seen of it.
-
-        `given` is the caller's own container where `value` is a copy of it.
+    def value(self, channel: str, value: Any, old: Held | None = None) -> tuple[Ref, Held]:
+        """Store a channel's value, as it is at one instant, beside what was last seen of it.
 
         Raises:
             UnserializableError: names the channel.
         """
-        known = self.memory.recent.known(channel, value if given is None else given, value)
+        try:
+            for attempt in range(_TRIES):
+                try:
+                    return self._value(channel, value, old, trust=attempt == 0)
+                except _MovedError:
+                    continue
+                except UnserializableError as exc:
+                    if not _was_changed(exc):
+                        raise
+            return self._value(channel, still([value]).copies[0], None)
+        except ThreadkeepError as exc:
+            exc.at(channel=channel)
+            raise
+
+    def _value(
+        self, channel: str, value: Any, old: Held | None, *, trust: bool = False
+    ) -> tuple[Ref, Held]:
+        known = self.memory.recent.known(channel, value)
         if known is not None:
             for span in known.ref.needs:
                 self.appender.borrow(known.home, span)
             return known.ref, known.held
         before = self.appender.size
-        try:
-            ref, held = self._encode(channel, value, old)
-        except ThreadkeepError as exc:
-            exc.at(channel=channel)
-            raise
+        ref, held = self._encode(channel, value, old, trust=trust)
         # A single value is held whole, however little of it had to be stored.
         size = held.weight if isinstance(held, HeldCell) else self.appender.size - before
         self.fresh += size
-        # (What is watched of a single value is the copy: the original may change unseen.)
-        found_by = given if given is not None and isinstance(held, HeldRun) else value
-        self._known.append((channel, Known(found_by, ref, held, self.appender.home, size)))
+        self._known.append((channel, Known(value, ref, held, self.appender.home, size)))
         return ref, held
 
     def settle(self, generation: int | None) -> None:
         """Remember where values were put. Called when the segments are packed."""
         self.memory.remember(self._placed, self._known, generation)
 
-    def _encode(self, channel: str, value: Any, old: Held | None) -> tuple[Ref, Held]:
+    def _encode(
+        self, channel: str, value: Any, old: Held | None, *, trust: bool
+    ) -> tuple[Ref, Held]:
         if channel == START and isinstance(value, dict):
             self._share_input(value)
             return self._single(channel, value, None)
@@ -123,7 +145,10 @@ class Draft:
             return self._single(channel, value, old if isinstance(old, HeldCell) else None)
         run = old if isinstance(old, HeldRun) and old.kind == kind else None
         small = self._small(value) if run is None else None
-        return small or self._run(channel, kind, compare(value, run.seen if run else None), run)
+        if small is not None:
+            return small
+        now = compare(value, run.seen if run else None, trust=trust)
+        return self._run(channel, kind, value, now, run)
 
     # -- lists, tuples, dicts --------------------------------------------------------
 
@@ -131,39 +156,44 @@ class Draft:
         """The value inline, if it is small and holds nothing that is stored elsewhere."""
         if len(value) > INLINE_MAX // 2:
             return None
-        if any(map(is_state, list(value.values() if type(value) is dict else value))):
+        (copy,), shadow, _ = still([value])
+        if any(map(is_state, copy.values() if type(copy) is dict else copy)):
             return None
-        shadow = Shadow.of([value])
-        data = self._bytes(value)
+        data = self._bytes(copy)
         if len(data) > INLINE_MAX:
             return None
         return Inline(data), HeldCell(value, shadow, data, (), None)
 
     def _run(
-        self, channel: str, kind: int, now: Now, old: HeldRun | None, *, afresh: bool = False
+        self,
+        channel: str,
+        kind: int,
+        value: Any,
+        now: Now,
+        old: HeldRun | None,
+        *,
+        afresh: bool = False,
     ) -> tuple[Ref, Held]:
-        fresh = [
-            _Element(i, now.items[i - now.first], NO_KEY if now.keys is None else now.keys[i])
-            for piece in now.pieces
-            if piece.old is None
-            for i in range(piece.start, piece.stop)
-        ]
+        fresh = _fresh(now)
         if not afresh:
             self._find_placed(fresh)
-        shadow = _watch_all(now, fresh, old)
-        raws = self._place(channel, fresh, shadow.opaque, old, afresh=afresh)
-        count = now.first + len(now.items)
+        raws = self._find_or_encode(channel, fresh, now, old, afresh=afresh)
+        found = {e.index: e.shadow for e in fresh if e.shadow is not None and not e.data}
+        shadow, others = shadows(now, old.seen if old else None, found)
+        seen = _seen(now, old, shadow)
+        if not seen.is_now(value, *others):
+            raise _MovedError
+        self._append(channel, fresh)
         weight = sum([e.size for e in fresh])
         if old is not None and old.seen.size:
-            weight += old.weight * (count - len(fresh)) // old.seen.size
+            weight += old.weight * (now.size - len(fresh)) // old.seen.size
         run = Run(kind, refs.merged(_spans(now.pieces, fresh, old)))
-        if old is not None and len(fresh) < count:
+        if old is not None and len(fresh) < now.size:
             self._know_part(channel, kind, fresh)
-        # (Only now that all is encoded: what could not be stored must not be held either.)
-        seen = _seen(now, old, shadow)
         if old is not None and _too_scattered(run.spans, weight):
             self.memory.logs.start(self.appender.ns, channel)
-            return self._run(channel, kind, whole(seen.keys, seen.items), None, afresh=True)
+            again = whole(seen.keys, seen.items)
+            return self._run(channel, kind, value, again, None, afresh=True)
         return run, HeldRun(kind, run.spans, seen, weight, raws)
 
     def _know_part(self, channel: str, kind: int, fresh: list[_Element]) -> None:
@@ -182,29 +212,35 @@ class Draft:
         part = Known(items, Run(kind, spans), held, self.appender.home, weight)
         self._known.append((channel, part))
 
-    def _place(
+    def _find_or_encode(
         self,
         channel: str,
         fresh: list[_Element],
-        opaque: frozenset[int],
+        now: Now,
         old: HeldRun | None,
         *,
         afresh: bool = False,
     ) -> dict[int, bytes]:
-        """Find or make a place for each element; the bytes of those that cannot be watched."""
+        """Find each element, or encode it; the bytes of those that cannot be watched."""
+        opaque = now.still.shadow.opaque
         raws: dict[int, bytes] = {}
         at = 0
         while at < len(fresh):
-            found = 1 if fresh[at].span else 0
+            e = fresh[at]
+            found = 1 if e.span else 0
             if not found and not afresh:
                 found = self._found_known(channel, fresh, at)
             if not found:
-                self._encode_element(fresh[at])
-                if fresh[at].index in opaque:
-                    raws[fresh[at].index] = fresh[at].data
-                    fresh[at].span = _still_there(old, fresh[at])
+                self._encode_element(e)
+                if e.index - now.start in opaque:
+                    raws[e.index] = e.data
+                    e.span = _still_there(old, e)
             at += found or 1
-        self._append(channel, [e for e in fresh if e.span is None])
+        if len(fresh) <= _SHARE_MOST:
+            for e in fresh:
+                if e.data and e.shadow is None:
+                    number = e.index - now.start
+                    e.shadow = now.still.shadow.part(number, number + 1)
         return raws
 
     def _find_placed(self, fresh: list[_Element]) -> None:
@@ -230,19 +266,21 @@ class Draft:
             for pos in range(span.start, span.stop):
                 fresh[at].span = Span(span.log, pos, pos + 1)
                 fresh[at].size = held.weight // held.seen.size
-                at += 1
+                fresh[at].shadow = held.seen.shadow.part(offset, offset + 1)
+                at, offset = at + 1, offset + 1
         return count
 
     def _encode_element(self, element: _Element) -> None:
         keyed = element.key is not NO_KEY
-        element.data = self._bytes([element.key, element.item] if keyed else element.item)
+        element.data = self._bytes([element.key, element.still] if keyed else element.still)
         element.size = len(element.data)
 
     def _append(self, channel: str, fresh: list[_Element]) -> None:
         """Append the elements to the channel's log, and remember objects by identity."""
+        fresh = [e for e in fresh if e.span is None]
         if not fresh:
             return
-        if self.writes and any(_passing(e.item) for e in fresh):
+        if self.writes and any(_passing(e.still) for e in fresh):
             channel = self._aside(channel, fresh)
         if not self.writes:
             for e in fresh:
@@ -283,19 +321,25 @@ class Draft:
         without an id is given one in between: it is another value then.)
         """
         for channel, part in value.copy().items():
-            items = [x for x in (part if type(part) is list else [part]) if is_state(x)]
-            new = [x for x in items if not _passing(x) and self.memory.recent.placed(x) is None]
+            items = [x for x in (part.copy() if type(part) is list else [part]) if is_state(x)]
+            new = [x for x in items if not _passing(x) and self._placed_at(x) is None]
             if isinstance(channel, str) and len(new) <= _SHARE_MOST:
-                fresh = [_Element(i, x, NO_KEY, shadow=Shadow.of([x])) for i, x in enumerate(new)]
-                self._place(channel, fresh, frozenset(), None)
+                now = whole(None, new)
+                fresh = _fresh(now)
+                self._find_or_encode(channel, fresh, now, None)
+                self._append(channel, fresh)
 
     # -- single values ---------------------------------------------------------------
 
     def _single(self, channel: str, value: Any, old: HeldCell | None) -> tuple[Ref, Held]:
-        shadow = Shadow.of([value])
-        uses: list[Span] = []
-        data = self._bytes(value, uses)
-        needs = refs.covering(uses)
+        copies, shadow, originals = still([value])
+        uses: list[Placed] = []
+        data = self._bytes(copies[0], originals, uses)
+        if uses and not Shadow.joined([shadow, *[use.shadow for use in uses]]).holds_now():
+            raise _MovedError
+        for use in uses:
+            self.appender.borrow(use.home, use.span)
+        needs = refs.covering([use.span for use in uses])
         if old is not None and old.raw is not None and data == old.data:
             return Cell(old.raw.log, old.raw.pos, old.uses), old._replace(
                 value=value, shadow=shadow
@@ -308,25 +352,56 @@ class Draft:
         raw = Raw(data, log, pos, depth, needs, anchor)
         return Cell(log, pos, needs), HeldCell(value, shadow, data, needs, raw)
 
-    def _bytes(self, value: Any, uses: list[Span] | None = None) -> bytes:
-        """Encode a value. With `uses`, objects stored already are referred to, and noted there."""
+    def _bytes(
+        self,
+        value: Any,
+        originals: dict[int, Any] | None = None,
+        uses: list[Placed] | None = None,
+    ) -> bytes:
+        """Encode a value. With `uses`, objects stored already are referred to, and noted there.
+
+        `originals` tells of the value's instances, which are copies, where they come from.
+        """
         self.encodings += 1
-        if uses is None:
+        if not originals or uses is None:
             return self.codec.encode(value)
 
         def intern(part: object) -> tuple[int, int] | None:
-            placed = self.memory.recent.placed(part) or self._own(part)
+            placed = self._placed_at(originals.get(id(part)))
             if placed is None:
                 return None
-            self.appender.borrow(placed.home, placed.span)
-            uses.append(placed.span)
+            uses.append(placed)
             return placed.span.log, placed.span.start
 
         return self.codec.encode(value, intern)
 
-    def _own(self, part: object) -> Placed | None:
-        """A value that this very draft has placed."""
-        return next((p for p in self._placed if p.value is part), None)
+    def _placed_at(self, part: object) -> Placed | None:
+        """The place of an object that is stored, or that this very draft has placed."""
+        if part is None:
+            return None
+        own = (p for p in self._placed if p.value is part and p.shadow.holds())
+        return self.memory.recent.placed(part) or next(own, None)
+
+
+def _was_changed(exc: UnserializableError) -> bool:
+    """Whether a value was refused because parts that are not copied changed meanwhile."""
+    cause = exc.__cause__
+    return isinstance(cause, RuntimeError) and not isinstance(cause, RecursionError)
+
+
+def _fresh(now: Now) -> list[_Element]:
+    """The elements that are new."""
+    return [
+        _Element(
+            i,
+            now.items[i - now.first],
+            now.still.copies[i - now.start],
+            NO_KEY if now.keys is None else now.keys[i],
+        )
+        for piece in now.pieces
+        if piece.old is None
+        for i in range(piece.start, piece.stop)
+    ]
 
 
 def _in_common(seen: Seen, offset: int, fresh: list[_Element], at: int) -> int:
@@ -354,23 +429,6 @@ def _passing(value: Any) -> bool:
         return False
     fields = object.__getattribute__(value, "__dict__")
     return fields.get("id", value) is None
-
-
-def _watch_all(now: Now, fresh: list[_Element], old: HeldRun | None) -> Shadow:
-    """The shadow of all elements; a few new ones get one each, to be found again by."""
-    if len(fresh) <= _SHARE_MOST:
-        for e in fresh:
-            if e.shadow is None:
-                e.shadow = Shadow.of(watched(None if e.key is NO_KEY else [e.key], [e.item]))
-    new = [e.shadow for e in fresh if e.shadow is not None]
-    known = len(new) == len(fresh)
-    if old is None or not now.grows:
-        afresh = known and len(new) == len(now.items)
-        return Shadow.joined(new) if afresh else Shadow.of(watched(now.keys, now.items))
-    if not known:
-        count = old.seen.size - now.first
-        new = [Shadow.of(watched(now.keys and now.keys[count:], now.items[count:]))]
-    return old.seen.shadow.extended(*new)
 
 
 def _seen(now: Now, old: HeldRun | None, shadow: Shadow) -> Seen:

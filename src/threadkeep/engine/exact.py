@@ -13,7 +13,7 @@ from functools import lru_cache
 from typing import Any
 
 from threadkeep.codec.state import layout
-from threadkeep.engine.shadow import is_state
+from threadkeep.engine.capture import is_state
 
 _PLAIN = (str, bytes, int, bool, type(None))
 _STATE_PARTS = ("__dict__", "__pydantic_extra__", "__pydantic_private__")

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Iterable, Mapping
-from operator import is_
 from types import MappingProxyType
 from typing import Any, NamedTuple, TypeAlias
 
@@ -166,14 +165,11 @@ class Known(NamedTuple):
         return enumerate(seen.items)
 
     def holds(self, value: Any) -> bool:
-        """Whether what was stored is this: the value itself, or a copy of it."""
+        """Whether what was stored is what the value is at this instant."""
         if isinstance(self.held, HeldCell):
             return self.held.shadow.holds()
         seen = self.held.seen
-        if not seen.is_all_of(list(value if seen.keys is None else value.values())):
-            return False
-        same_keys = seen.keys is None or all(map(is_, list(value), seen.keys))
-        return same_keys and seen.shadow.holds()
+        return not seen.shadow.is_opaque and seen.is_now(value)
 
 
 def watch(value: object) -> Callable[[], object | None]:

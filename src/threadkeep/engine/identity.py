@@ -1,9 +1,9 @@
 """Telling at C speed whether things are the very same objects.
 
 Equality (`==`) would not do: `1 == True == 1.0`, and a change of type must not be lost.
-`intact`, `same_front` and `behind` are compiled (`_identity.c`) where the installation could
-compile them, else done in Python, which takes up to ten times as long. Invariant: for
-arguments of the types given here both ways have the same answers.
+All are compiled (`_identity.c`) where the installation could compile them, else done in
+Python, which takes up to ten times as long. Invariant: for arguments of the types given
+here both ways have the same answers.
 """
 
 from __future__ import annotations
@@ -46,6 +46,33 @@ def _all_same(one: list[Any], other: list[Any]) -> bool:
     return len(one) == len(other) and all(map(is_, one, other))
 
 
+def portable_unchanged(
+    value: object, keys: list[Any] | None, items: list[Any], size: int, chunks: tuple[Any, ...]
+) -> bool:
+    """Tell whether a value has the very elements that it had, and all rows hold.
+
+    Args:
+        value: a list, tuple or dict; None for nothing to compare.
+        keys: a dict's keys; None for others.
+        items: the elements, or a dict's values, expected in the value.
+        size: how many of `items` count.
+        chunks: tuples whose first is the six arguments of `intact`.
+    """
+    return (value is None or _consists_of(value, keys, items[:size])) and all(
+        portable_intact(*chunk[0]) for chunk in chunks
+    )
+
+
+def _consists_of(value: Any, keys: list[Any] | None, items: list[Any]) -> bool:
+    if isinstance(value, dict):
+        pairs = list(value.items())
+        return keys is not None and _all_same(
+            [x for pair in pairs for x in pair],
+            [x for pair in zip(keys, items, strict=True) for x in pair],
+        )
+    return isinstance(value, (list, tuple)) and _all_same(list(value), items)
+
+
 def portable_same_front(one: list[Any], other: list[Any]) -> int:
     """Count the items that both lists begin with."""
     same = zip(one, other, strict=False)
@@ -64,8 +91,9 @@ def portable_behind(old: list[Any], size: int, now: list[Any]) -> list[Any] | No
 
 
 try:
-    from threadkeep.engine._identity import behind, intact, same_front
+    from threadkeep.engine._identity import behind, intact, same_front, unchanged
 except ImportError:  # it could not be compiled
     behind, intact, same_front = portable_behind, portable_intact, portable_same_front
+    unchanged = portable_unchanged
 
-__all__ = ["behind", "intact", "same_front"]
+__all__ = ["behind", "intact", "same_front", "unchanged"]

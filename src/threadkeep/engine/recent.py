@@ -51,10 +51,10 @@ class Recent:
         found = self._placed.get(id(value))
         return found if found and found.value is value and found.shadow.holds() else None
 
-    def known(self, channel: str, given: Any, value: Any) -> Known | None:
-        """How the given value of the channel was stored, if `value`, a copy, is still that."""
-        found = self._known.get((channel, id(given)))
-        return found if found and found.value is given and found.holds(value) else None
+    def known(self, channel: str, value: Any) -> Known | None:
+        """How the value of the channel was stored, if it has not changed since."""
+        found = self._known.get((channel, id(value)))
+        return found if found and found.value is value and found.holds(value) else None
 
     def known_part(self, channel: str, item: Any) -> tuple[Known, int] | None:
         """A list, tuple or dict that was stored for the channel, and where `item` is in it."""

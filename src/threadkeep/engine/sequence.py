@@ -3,17 +3,18 @@
 Pure functions over what was last seen of the value (`Seen`). The result is a list of
 pieces in the new value's order: ranges kept from the old one and ranges that are new.
 Invariant: a range is kept only if each of its elements is the same value as before, by
-identity and an unchanged shadow, or by exact comparison.
+identity and an unchanged shadow, or by exact comparison of a copy.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from typing import Any, NamedTuple
 
 from threadkeep.engine import identity
 from threadkeep.engine.exact import same
-from threadkeep.engine.shadow import Shadow
+from threadkeep.engine.shadow import Shadow, Still, still
 
 
 class Piece(NamedTuple):
@@ -49,9 +50,13 @@ class Seen:
         """The element, or a dict's value, of this number, 0 to `size - 1`."""
         return self._items[number]
 
-    def is_all_of(self, items: list[Any]) -> bool:
-        """Whether the items are the very elements seen here, and no more."""
-        return len(items) == self.size == self.same_front(items)
+    def is_now(self, value: list[Any] | tuple[Any, ...] | dict[Any, Any], *others: Shadow) -> bool:
+        """Whether this is what the value is, and `others` hold, at this instant.
+
+        Parts that cannot be watched are passed over.
+        """
+        shadow = self.shadow.extended(*others) if others else self.shadow
+        return shadow.holds_in(value, self.keys, self._items, self.size)
 
     def same_front(self, items: list[Any]) -> int:
         """How many of the very elements seen here the items begin with."""
@@ -73,15 +78,21 @@ class Now(NamedTuple):
     """A sequence as it is now, beside its last version.
 
     `items` are its elements from number `first` on: all, or only what came behind the last
-    version's. `grows` tells whether the very objects of that are all there, unchanged, in
-    front of new ones.
+    version's. `still` are copies of those from number `start` on that are not known to be the
+    last version's own objects, unchanged; what is before and behind them is.
     """
 
     keys: list[Any] | None
     items: list[Any]
     pieces: list[Piece]
+    still: Still
+    start: int = 0
     first: int = 0
-    grows: bool = False
+
+    @property
+    def size(self) -> int:
+        """How many elements there are."""
+        return self.first + len(self.items)
 
 
 _CONSTANT = {str, int, bool, float, bytes, type(None)}
@@ -94,23 +105,36 @@ def watched(keys: list[Any] | None, items: list[Any]) -> list[Any]:
     return list(zip(keys, items, strict=True))
 
 
-def compare(value: list[Any] | tuple[Any, ...] | dict[Any, Any], old: Seen | None) -> Now:
-    """Look at a value, at once as it may go on changing, beside its last version."""
+def compare(
+    value: list[Any] | tuple[Any, ...] | dict[Any, Any], old: Seen | None, *, trust: bool = False
+) -> Now:
+    """Look at a value, at once as it may go on changing, beside its last version.
+
+    With `trust`, the last version's elements are taken to be unchanged: the caller asks their
+    shadow afterwards.
+    """
     if old is not None and old.keys is None and type(value) is list:
         new = old.behind(value)
-        if new is not None and old.shadow.holds():
+        if new is not None and (old.shadow.holds() if not trust else not old.shadow.is_opaque):
             kept = [Piece(0, 0, old.size)] if old.size else []
             added = [Piece(None, old.size, old.size + len(new))] if new else []
-            return Now(None, new, kept + added, old.size, grows=True)
+            return Now(None, new, kept + added, still(new), old.size, old.size)
     keys, items = _copied(value)
-    if old is None:
+    if old is None or (old.keys is None) != (keys is None) or _is_fragment(old, items):
         return whole(keys, items)
-    return _beside(old, keys, items)
+    changed = old.shadow.opaque if trust else old.shadow.changed()
+    return _Beside(old, keys, items, changed).cut()
 
 
 def whole(keys: list[Any] | None, items: list[Any]) -> Now:
     """A sequence of which nothing is stored."""
-    return Now(keys, items, [Piece(None, 0, len(items))])
+    return Now(keys, items, [Piece(None, 0, len(items))], _still(keys, items))
+
+
+def _still(keys: list[Any] | None, items: list[Any]) -> Still:
+    elements = watched(keys, items)
+    found = still(elements)
+    return found if elements is items else found._replace(copies=[v for _, v in found.copies])
 
 
 def _copied(
@@ -122,29 +146,6 @@ def _copied(
     return None, list(value)
 
 
-def _beside(old: Seen, keys: list[Any] | None, items: list[Any]) -> Now:
-    """Cut the new sequence into pieces that are kept from `old` and pieces that are new."""
-    if (old.keys is None) != (keys is None):
-        return whole(keys, items)
-    if _is_fragment(old, items):
-        return whole(keys, items)
-    least = min(old.size, len(items))
-    front = same = _same_front(old, keys, items)
-    while front < least and _same_at(old, front, keys, items, front):
-        front += 1
-    back = _back(old, keys, items, least - front)
-    pieces = [Piece(0, 0, front)] if front else []
-    pieces += _middle(old, keys, items, front, back)
-    if back:
-        pieces.append(Piece(old.size - back, len(items) - back, len(items)))
-    if all(piece.old is None for piece in pieces):
-        return Now(keys, items, pieces)
-    if not old.shadow.holds():
-        return Now(keys, items, _without_changed(pieces, old.shadow.changed()))
-    # (Equal objects in their place are not under the old shadow's watch.)
-    return Now(keys, items, pieces, grows=same == old.size)
-
-
 def _is_fragment(old: Seen, items: list[Any]) -> bool:
     """Whether these are a few elements of their own beside a long list, as a write is."""
     if not items or 4 * len(items) >= old.size:
@@ -152,59 +153,125 @@ def _is_fragment(old: Seen, items: list[Any]) -> bool:
     return items[0] is not old.item(0) and items[-1] is not old.item(old.size - 1)
 
 
-def _without_changed(pieces: list[Piece], changed: set[int]) -> list[Piece]:
-    """Cut what changed in place out of the kept ranges."""
-    out: list[Piece] = []
-    for piece in pieces:
-        if piece.old is None or not changed:
-            out.append(piece)
+def shadows(now: Now, old: Seen | None, found: Mapping[int, Shadow]) -> tuple[Shadow, list[Shadow]]:
+    """The shadow of a sequence, each element's as it is stored.
+
+    And those of the last version's elements that others, equal to them, have replaced: what
+    is stored is right as long as these hold too.
+
+    Args:
+        now: the sequence beside its last version.
+        old: that one.
+        found: shadows of elements, by number, that are stored elsewhere already.
+    """
+    stop = now.start + len(now.still.copies)
+    if old is None or now.first:
+        middle = _joined(now, found, stop)
+        return (old.shadow.extended(middle) if old else middle), []
+    parts, others = dict(found), []
+    for piece in now.pieces:
+        start, end = max(piece.start, now.start), min(piece.stop, stop)
+        if piece.old is None or start >= end:
             continue
-        places = range(piece.old, piece.old + piece.stop - piece.start)
-        out += _pieces([None if i in changed else i for i in places], piece.start)
-    return out
+        shift = piece.old - piece.start
+        same = [i for i in range(start, end) if old.item(i + shift) is now.items[i]]
+        parts |= {i: old.shadow.part(i + shift, i + shift + 1) for i in same}
+        if len(same) < end - start:
+            others.append(old.shadow.part(start + shift, end + shift))
+    before = old.shadow.part(0, now.start)
+    behind = old.shadow.part(old.size - (now.size - stop), old.size)
+    return before.extended(_joined(now, parts, stop), behind), others
 
 
-def _same_front(old: Seen, keys: list[Any] | None, items: list[Any]) -> int:
-    """How many elements both start with, by identity."""
-    at = old.same_front(items)
-    if keys is not None and old.keys is not None:
-        at = min(at, identity.same_front(old.keys, keys))
-    return at
+def _joined(now: Now, parts: Mapping[int, Shadow], stop: int) -> Shadow:
+    """The shadow of the elements that were copied, some of which are stored with another one."""
+    taken = now.still.shadow
+    if not parts:
+        return taken
+    numbers = [(i, i - now.start) for i in range(now.start, stop)]
+    return Shadow.joined([parts.get(i) or taken.part(n, n + 1) for i, n in numbers])
 
 
-def _back(old: Seen, keys: list[Any] | None, items: list[Any], most: int) -> int:
-    """How many elements both end with, at most `most`."""
-    count = 0
-    while count < most and _same_at(old, old.size - 1 - count, keys, items, len(items) - 1 - count):
-        count += 1
-    return count
+class _Beside:
+    """A sequence beside its last version, of which the elements `changed` have changed."""
 
+    def __init__(
+        self, old: Seen, keys: list[Any] | None, items: list[Any], changed: AbstractSet[int]
+    ) -> None:
+        self.old, self.keys, self.items, self.changed = old, keys, items, changed
+        self.start = self._same_front()
+        self.behind = self._same_back()
+        stop = len(items) - self.behind
+        middle = None if keys is None else keys[self.start : stop]
+        self.still = _still(middle, items[self.start : stop])
 
-def _same_at(old: Seen, i: int, keys: list[Any] | None, items: list[Any], j: int) -> bool:
-    if keys is not None and old.keys is not None and not _same_value(old.keys[i], keys[j]):
-        return False
-    return _same_value(old.item(i), items[j])
+    def cut(self) -> Now:
+        """Cut the sequence into pieces that are kept and pieces that are new."""
+        back, size = len(self.items) - self.behind, len(self.items)
+        pieces = [Piece(0, 0, self.start)] if self.start else []
+        pieces += _pieces(self._found(), self.start)
+        if self.behind:
+            pieces.append(Piece(self.old.size - self.behind, back, size))
+        return Now(self.keys, self.items, pieces, self.still, self.start)
 
+    def _same_front(self) -> int:
+        """How many elements both start with, by identity."""
+        at = self.old.same_front(self.items)
+        if self.keys is not None and self.old.keys is not None:
+            at = min(at, identity.same_front(self.old.keys, self.keys))
+        return min(at, min(self.changed, default=at))
 
-def _same_value(a: Any, b: Any) -> bool:
-    return a is b or same(a, b)
+    def _same_back(self) -> int:
+        """How many elements both end with, by identity."""
+        most = min(self.old.size, len(self.items)) - self.start
+        most = min(most, self.old.size - 1 - max(self.changed, default=-1))
+        if most <= 0:
+            return 0
+        at = identity.same_front(self.old.items[: -most - 1 : -1], self.items[: -most - 1 : -1])
+        if self.keys is not None and self.old.keys is not None:
+            keys = self.old.keys[: -most - 1 : -1], self.keys[: -most - 1 : -1]
+            at = min(at, identity.same_front(*keys))
+        return at
 
+    def _found(self) -> list[int | None]:
+        """Of each element in the middle, its number in the last version, if it is there."""
+        stop, old_stop = len(self.items) - self.behind, self.old.size - self.behind
+        front = 0
+        while self.start + front < min(stop, old_stop) and self._is(
+            self.start + front, self.start + front
+        ):
+            front += 1
+        back = 0
+        most = min(stop, old_stop) - self.start - front
+        while back < most and self._is(old_stop - 1 - back, stop - 1 - back):
+            back += 1
+        found: list[int | None] = [*range(self.start, self.start + front)]
+        found += self._anywhere(self.start + front, old_stop - back, stop - back)
+        return [*found, *range(old_stop - back, old_stop)]
 
-def _middle(
-    old: Seen, keys: list[Any] | None, items: list[Any], front: int, back: int
-) -> list[Piece]:
-    """The elements in between: those still there in the old middle, and new ones."""
-    start, stop = front, len(items) - back
-    old_stop = old.size - back
-    if front == old_stop:  # nothing left to find
-        return [Piece(None, start, stop)] if start < stop else []
-    names: Sequence[Any] = old.items if old.keys is None else old.keys
-    where = {_name(names[i], old): i for i in range(front, old_stop)}
-    found: list[int | None] = []
-    for j in range(start, stop):
-        i = where.pop(_name(items[j] if keys is None else keys[j], old), None)
-        found.append(i if i is not None and _same_at(old, i, keys, items, j) else None)
-    return _pieces(found, start)
+    def _anywhere(self, start: int, old_stop: int, stop: int) -> list[int | None]:
+        """The same of elements that may have moved."""
+        if start == old_stop:  # nothing left to find
+            return [None] * (stop - start)
+        names: Sequence[Any] = self.old.items if self.old.keys is None else self.old.keys
+        where = {_name(names[i], self.old): i for i in range(start, old_stop)}
+        found: list[int | None] = []
+        for j in range(start, stop):
+            name = _name(self.items[j] if self.keys is None else self.keys[j], self.old)
+            i = where.pop(name, None)
+            found.append(i if i is not None and self._is(i, j) else None)
+        return found
+
+    def _is(self, i: int, j: int) -> bool:
+        """Whether element `j` is what element `i` of the last version was."""
+        if i in self.changed:
+            return False
+        if self.keys is not None and self.old.keys is not None:
+            a, b = self.old.keys[i], self.keys[j]
+            if a is not b and not same(a, b):
+                return False
+        kept = self.old.item(i)
+        return kept is self.items[j] or same(kept, self.still.copies[j - self.start])
 
 
 def _name(value: Any, old: Seen) -> Any:

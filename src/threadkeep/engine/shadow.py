@@ -13,79 +13,15 @@ bytes. What cannot be watched (arrays, foreign objects) is `opaque` and never ho
 
 from __future__ import annotations
 
-import dataclasses
-import gc
-import types
-from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from enum import Enum
-from operator import add
-from pathlib import PurePath
+from operator import add, sub
 from typing import Any, NamedTuple
 
-from pydantic import BaseModel
+from threadkeep.engine.capture import KINDS, capture
+from threadkeep.engine.identity import intact, unchanged
 
-from threadkeep.engine.identity import intact
-
-_LEAF, _CONTAINER, _STATE, _SETTLED, _OPAQUE = range(5)  # (a leaf is the only falsy one)
-
-
-class _Kinds(dict[type, int]):
-    """What an instance of each class is to a shadow; found out when it is first met."""
-
-    def __missing__(self, cls: type) -> int:
-        kind = self[cls] = _classify(cls)
-        return kind
-
-
-_kinds = _Kinds()
-_kinds |= dict.fromkeys((str, bytes, int, float, bool, complex, type(None), range), _LEAF)
-_kinds |= dict.fromkeys((list, tuple, dict, set, frozenset, deque), _CONTAINER)
 _CHUNK = 256  # elements of a chunk: some thousand objects, which a processor's cache holds
 _REACH = 8  # a chunk is joined with one before that is up to so many times as long
-_LEAF_BASES = (type, Enum, PurePath, types.FunctionType, types.BuiltinFunctionType)
-_LEAF_MODULES = ("datetime", "decimal", "uuid", "ipaddress", "fractions", "re", "zoneinfo")
-
-
-def _classify(cls: type) -> int:
-    if issubclass(cls, _LEAF_BASES) or cls.__module__ in _LEAF_MODULES:
-        return _LEAF
-    if _solid_base(cls) is not object:
-        # A subclass of a C type may keep state that no reference shows.
-        return _CONTAINER if issubclass(cls, tuple) else _OPAQUE
-    if issubclass(cls, BaseModel):
-        return _SETTLED if _is_settled(cls) else _STATE
-    if dataclasses.is_dataclass(cls):
-        return _STATE
-    if hasattr(cls, "__attrs_attrs__") or cls.__module__.startswith("langgraph."):
-        return _STATE
-    return _OPAQUE
-
-
-def _is_settled(cls: type[BaseModel]) -> bool:
-    """Whether a model keeps the very dicts it was made with, and only adds to its fields set.
-
-    Then neither the instance need be watched beside them, nor more of the set than its size:
-    half as much to look at. Assignment with validation makes a new `__dict__`, the first
-    private value a new dict.
-    """
-    return not cls.__private_attributes__ and not cls.model_config.get("validate_assignment")
-
-
-def _solid_base(cls: type) -> type:
-    """The nearest base class that is not written in Python."""
-    heap_type = 1 << 9  # Py_TPFLAGS_HEAPTYPE, as copyreg uses it
-    return next(base for base in cls.__mro__ if not base.__flags__ & heap_type)
-
-
-def is_state(value: object) -> bool:
-    """Whether the value is an instance of a data class (message, model, dataclass, ...)."""
-    return _kinds[type(value)] in (_STATE, _SETTLED)
-
-
-def is_leaf(value: object) -> bool:
-    """Whether the value can never change."""
-    return _kinds[type(value)] == _LEAF
 
 
 class _Rows(NamedTuple):
@@ -129,15 +65,6 @@ class _Chunk(NamedTuple):
     ends: list[tuple[int, ...]]  # (the garbage collector leaves tuples of numbers alone)
     opaque: frozenset[int]
 
-    @classmethod
-    def of(cls, elements: Sequence[Any]) -> _Chunk:
-        walk, ends, opaque = _Walk(), [], []
-        for i, element in enumerate(elements):
-            if _kinds[type(element)] and not walk.below(element):
-                opaque.append(i)
-            ends.append(walk.lengths())
-        return cls(walk.rows(), ends, frozenset(opaque) if opaque else _NONE)
-
     @property
     def size(self) -> int:
         """How many elements there are."""
@@ -151,71 +78,20 @@ class _Chunk(NamedTuple):
             opaque |= _shift(other.opaque, self.size)
         return _Chunk(self.rows.joined(other.rows), self.ends + ends, opaque)
 
+    def part(self, start: int, stop: int) -> _Chunk:
+        """The shadow of some of the elements."""
+        if (start, stop) == (0, self.size):
+            return self
+        before = self.ends[start - 1] if start else (0,) * len(self.rows)
+        ends = [tuple(map(sub, end, before)) for end in self.ends[start:stop]]
+        opaque = frozenset([i - start for i in self.opaque if start <= i < stop])
+        return _Chunk(self.rows.part(before, self.ends[stop - 1]), ends, opaque)
+
     def changed(self) -> set[int]:
         """The indexes of the elements that changed."""
         starts = [(0,) * len(self.rows), *self.ends]
         pairs = zip(starts, self.ends, strict=False)
         return {i for i, pair in enumerate(pairs) if not self.rows.part(*pair).intact()}
-
-
-class _Walk:
-    """Puts elements under watch, one after the other."""
-
-    __slots__ = ("containers", "dicts", "keys", "refs", "sets")
-
-    def __init__(self) -> None:
-        self.containers: list[Any] = []
-        self.refs: list[Any] = []
-        self.dicts: list[Any] = []
-        self.keys: list[Any] = []
-        self.sets: list[Any] = []
-
-    def lengths(self) -> tuple[int, ...]:
-        """How long the rows are by now."""
-        sets = len(self.sets)
-        return (
-            len(self.containers),
-            len(self.refs),
-            len(self.dicts),
-            len(self.keys),
-            sets,
-            sets,
-        )
-
-    def rows(self) -> _Rows:
-        """What was met so far."""
-        sizes = list(map(len, self.sets))
-        return _Rows(tuple(self.containers), self.refs, self.dicts, self.keys, self.sets, sizes)
-
-    def below(self, element: Any) -> bool:
-        """Put all containers below an element under watch; False if one cannot be."""
-        met = {id(element)}
-        attributes: set[int] = set()
-        reached = [element]
-        for value in reached:  # (it grows as we go)
-            kind = _kinds[type(value)]
-            if kind == _OPAQUE:
-                return False
-            if kind != _CONTAINER:
-                # Asking for `__dict__` makes the interpreter settle on one dict object.
-                # Its keys are the class's fields: no need to watch those.
-                attributes.add(id(getattr(value, "__dict__", None)))
-            elif type(value) is dict and value and id(value) not in attributes:
-                # (An empty dict cannot change without referring to something.)
-                self.dicts.append(value)
-                self.keys += value
-            found = gc.get_referents(value)
-            if kind == _SETTLED:
-                self.sets.append(value.__pydantic_fields_set__)
-                met.add(id(value.__pydantic_fields_set__))
-            else:
-                self.containers.append(value)
-                self.refs += found
-            for below in found:
-                if _kinds[type(below)] and id(below) not in met:
-                    met.add(id(below))
-                    reached.append(below)
-        return True
 
 
 class Shadow:
@@ -245,12 +121,10 @@ class Shadow:
         return found
 
     @classmethod
-    def of(cls, elements: Sequence[Any]) -> Shadow:
-        """The shadow of the elements as they are now."""
-        if len(elements) == 1:
-            return cls((_Chunk.of(elements),)) if _kinds[type(elements[0])] else _ONE_LEAF
+    def of(cls, elements: list[Any]) -> Shadow:
+        """The shadow of the elements as they are now; nobody else changes them meanwhile."""
         parts = [elements[i : i + _CHUNK] for i in range(0, len(elements), _CHUNK)]
-        return cls(tuple([_Chunk.of(part) for part in parts]))
+        return cls(tuple([_look(part, copying=False)[0] for part in parts]))
 
     @classmethod
     def joined(cls, parts: Sequence[Shadow]) -> Shadow:
@@ -267,12 +141,44 @@ class Shadow:
                 chunks.append(chunk)
         return Shadow(tuple(chunks))
 
+    def part(self, start: int, stop: int) -> Shadow:
+        """The shadow of the elements `start <= i < stop`."""
+        if (start, stop) == (0, self.size):
+            return self
+        parts = []
+        for first, chunk in self._placed():
+            if first < stop and start < first + chunk.size:
+                parts.append(chunk.part(max(start - first, 0), min(stop - first, chunk.size)))
+        return Shadow(tuple(parts))
+
+    @property
+    def is_opaque(self) -> bool:
+        """Whether an element cannot be watched."""
+        for chunk in self._chunks:  # noqa: SIM110 - half the time of `any`, for every save
+            if chunk.opaque:
+                return True
+        return False
+
     def holds(self) -> bool:
-        """Whether every element is as it was; never true if one is opaque."""
-        for chunk in self._chunks:  # noqa: SIM110 - half the time of `all`, for every save
-            if chunk.opaque or not intact(*chunk.rows):
-                return False
-        return True
+        """Whether every element is as it was, at one instant; never true if one is opaque."""
+        return not self.is_opaque and self.holds_now()
+
+    def holds_now(self) -> bool:
+        """Whether all that can be watched is as it was, at one instant."""
+        return unchanged(None, None, [], 0, self._chunks)
+
+    def holds_in(self, value: object, keys: list[Any] | None, items: list[Any], size: int) -> bool:
+        """Whether a value has just these elements, and they are as they were, at one instant.
+
+        Parts that cannot be watched are passed over.
+
+        Args:
+            value: a list, tuple or dict.
+            keys: a dict's keys; None for others.
+            items: the elements, or a dict's values, and perhaps more behind them.
+            size: how many of them there are.
+        """
+        return unchanged(value, keys, items, size, self._chunks)
 
     def changed(self) -> set[int]:
         """The indexes of the elements that changed or cannot be watched."""
@@ -289,6 +195,35 @@ class Shadow:
             start += chunk.size
 
 
+class Still(NamedTuple):
+    """Elements as they were at one instant: copies, and the shadow of the elements themselves.
+
+    `originals` gives the instance that a copied one, named by its `id`, was made from.
+    """
+
+    copies: list[Any]
+    shadow: Shadow
+    originals: dict[int, Any]
+
+
+def still(elements: list[Any]) -> Still:
+    """Copy the elements, and put them under watch, at one instant."""
+    if len(elements) <= 1 and not any(map(KINDS.__getitem__, map(type, elements))):
+        return Still(elements, _ONE_LEAF if elements else _EMPTY, _NO_ORIGINALS)
+    chunk, copies, originals = _look(elements, copying=True)
+    if chunk.size <= _CHUNK:
+        return Still(copies, Shadow((chunk,)), originals)
+    starts = range(0, chunk.size, _CHUNK)
+    chunks = [chunk.part(start, min(start + _CHUNK, chunk.size)) for start in starts]
+    return Still(copies, Shadow(tuple(chunks)), originals)
+
+
+def _look(elements: list[Any], *, copying: bool) -> tuple[_Chunk, list[Any], dict[int, Any]]:
+    rows, ends, opaque, copies, originals = capture(elements, copying=copying)
+    chunk = _Chunk(_Rows(*rows), ends, frozenset(opaque) if opaque else _NONE)
+    return chunk, copies, originals
+
+
 def _belong_together(before: int, after: int) -> bool:
     """Whether chunks of these sizes are joined: large ones less often, so that growing is cheap."""
     return before <= _REACH * after and before + after <= _CHUNK
@@ -299,4 +234,6 @@ def _shift(indexes: Iterable[int], by: int) -> frozenset[int]:
 
 
 _NONE: frozenset[int] = frozenset()
-_ONE_LEAF = Shadow((_Chunk.of([None]),))
+_EMPTY = Shadow()
+_NO_ORIGINALS: dict[int, Any] = {}
+_ONE_LEAF = Shadow((_Chunk(_Rows((), [], [], [], [], []), [(0,) * 6], _NONE),))

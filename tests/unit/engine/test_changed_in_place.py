@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 from dataclasses import dataclass
 from typing import Annotated
 
 import pytest
-from engine_kit import Chain, CountedCodec, Steps, config, exactly, fresh, memory_saver, values_of
+from engine_kit import Chain, CountedCodec, config, exactly, fresh, memory_saver, values_of
 from langchain_core.messages import AIMessage
 from langgraph.graph import START, StateGraph
 from typing_extensions import TypedDict
@@ -151,15 +152,17 @@ def test_a_key_that_is_equal_but_of_another_type_inside_a_tuple(chain):
     )
 
 
-def test_aput_stores_its_values_as_they_were_when_it_was_called(chain):
+async def test_aput_stores_its_values_as_they_were_when_it_was_called(chain):
     at = chain.put(n=0)
     value = [LONG, {"k": LONG}]
     chain.saver.put_writes(at, [("x", value)], "task")
     value.append("in time")
     arguments = chain.arguments(x=value)
-    putting = chain.saver._put(*arguments, at_once=False)
+    putting = asyncio.ensure_future(chain.saver.aput(*arguments))
+    await asyncio.sleep(0)
     value.pop()
-    Steps(putting, chain.saver._backend).finish()
+    value[1]["k"] = "too late"
+    await putting
     chain.at = config(checkpoint_id=arguments[1]["id"])
     assert read_back(chain)["x"] == [LONG, {"k": LONG}, "in time"]
 
@@ -234,3 +237,40 @@ def test_what_a_reader_does_to_values_changes_nothing(chain):
 
 def exactly_items(values):
     return [(name, exactly(value)) for name, value in values.items()]
+
+
+class Meddling(CountedCodec):
+    """Changes a value while it is encoded, and back again if told to."""
+
+    def __init__(self, flags, back):
+        super().__init__()
+        self.flags, self.back, self.left = flags, back, 99
+
+    def encode(self, value, intern=None):
+        before = [part["flag"] for part in self.flags]
+        self.left -= 1
+        for part in self.flags if self.left >= 0 else ():
+            part["flag"] = f"busy {self.left}"
+        try:
+            return super().encode(value, intern)
+        finally:
+            for part, flag in zip(self.flags, before, strict=True):
+                part["flag"] = flag if self.back else part["flag"]
+
+
+@pytest.mark.parametrize("back", [True, False])
+@pytest.mark.parametrize(
+    "wrap", [list, tuple, lambda flags: {"in": flags}, lambda flags: {"__start__": flags}]
+)
+def test_changed_while_it_is_encoded(back, wrap):
+    flags = [{"flag": "idle", "text": LONG, "n": n} for n in range(50)]
+    saver, value = memory_saver(), wrap(flags)
+    chain, codec = Chain(saver), Meddling(flags, back)
+    saver._engine = dataclasses.replace(saver._engine, codec=codec)
+    chain.put(x=value, n=1)
+    first = read_back(chain)["x"]
+    codec.left = 0
+    chain.put(x=value, n=2)
+    assert read_back(chain)["x"] == value
+    parts = first.get("in", first.get("__start__")) if isinstance(first, dict) else first
+    assert len({part["flag"] for part in parts}) == 1, "of one instant"

@@ -191,7 +191,7 @@ def test_in_place_changes_are_cut_out():
 
 
 def followed(seen, *new):
-    return seen.followed(list(new), seen.shadow.extended(Shadow.of(new)))
+    return seen.followed(list(new), seen.shadow.extended(Shadow.of(list(new))))
 
 
 def test_a_version_that_grew_leaves_the_older_one_as_it_was():
@@ -224,7 +224,8 @@ def test_a_list_that_only_grows_is_not_copied():
     value = [Plain(n) for n in range(50)]
     seen = seen_of(value)
     now = compare([*value, "new"], seen)
-    assert (now.items, now.first, now.grows) == (["new"], 50, True)
+    assert (now.items, now.first, now.start) == (["new"], 50, 50)
     value[7].a = "changed in place"
     now = compare([*value, "new"], seen)
-    assert (len(now.items), now.first, now.grows) == (51, 0, False)
+    assert (len(now.items), now.first, now.start) == (51, 0, 7)
+    assert len(now.still.copies) == 44

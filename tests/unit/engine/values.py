@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import deque
+from collections import OrderedDict, defaultdict, deque
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from decimal import Decimal
@@ -80,6 +80,8 @@ def _containers(parts: Any) -> Any:
         st.lists(parts, max_size=3).map(tuple),
         st.dictionaries(KEYS, parts, max_size=4),
         st.lists(parts, max_size=3).map(deque),
+        st.dictionaries(KEYS, parts, max_size=3).map(OrderedDict),
+        st.dictionaries(KEYS, parts, max_size=3).map(lambda items: defaultdict(list, items)),
         st.builds(Plain, parts, parts),
         st.builds(Slotted, parts, parts),
         st.builds(Mixed, parts, parts, parts),

@@ -8,10 +8,8 @@ the value given, or none.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from contextlib import suppress
 from functools import partial
-from types import MappingProxyType
 from typing import Any, NamedTuple, cast
 
 from threadkeep.engine import checksum, registry
@@ -47,7 +45,6 @@ from threadkeep.errors import (
     ThreadkeepError,
 )
 
-_NOTHING: Mapping[str, Any] = MappingProxyType({})
 _KNOWN_KEYS = (
     "v",
     "id",
@@ -63,9 +60,8 @@ class Put(NamedTuple):
     """A `put` call: the checkpoint, its parent's id, its metadata merged.
 
     The channels that are `new` have the value given even where their version is not new.
-    Where the checkpoint's values are copies, `given` holds the values themselves: a
-    pending write may have brought one of them before. A `complete` checkpoint shows all that
-    it has: a channel that it leaves out is empty, whatever its version.
+    A `complete` checkpoint shows all that it has: a channel that it leaves out is empty,
+    whatever its version.
     """
 
     place: Place
@@ -73,7 +69,6 @@ class Put(NamedTuple):
     checkpoint: dict[str, Any]
     metadata: dict[str, Any]
     new: frozenset[str] = frozenset()
-    given: Mapping[str, Any] = _NOTHING
     complete: bool = False
 
     @property
@@ -293,9 +288,7 @@ def _manifest(
             if channel in known:
                 held[channel] = known[channel]
         elif channel in values:
-            value = values[channel]
-            given = call.given.get(channel, value)
-            ref, held[channel] = draft.value(channel, value, known.get(channel), given)
+            ref, held[channel] = draft.value(channel, values[channel], known.get(channel))
             entries[channel] = Entry(version, ref)
         else:
             entries[channel] = Entry(version, None)

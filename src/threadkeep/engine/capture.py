@@ -1,0 +1,280 @@
+"""Copies of values as they are at one instant, with what a shadow needs to watch them.
+
+A program may go on changing a value while it is saved. So a value is never encoded itself:
+`capture` copies all mutable containers below it, and notes the identity of everything that
+they refer to, without giving another thread a chance to run in between. The copies are
+encoded; the notes tell later whether the value was changed in place (`shadow`). Both are of
+the same instant, so that bytes and shadow never disagree.
+
+`capture` is compiled (`_identity.c`) where the installation could compile it. The portable
+one copies each container at once and then checks that all still hold; under changes that
+never pause, each container is of one instant of its own, and counts as not watchable.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import gc
+import types
+from collections import OrderedDict, defaultdict, deque
+from collections.abc import Callable
+from enum import Enum
+from pathlib import PurePath
+from types import MemberDescriptorType
+from typing import Any, NamedTuple, TypeAlias
+
+from pydantic import BaseModel
+
+from threadkeep.codec.state import layout
+from threadkeep.engine.identity import portable_intact
+
+LEAF, CONTAINER, STATE, SETTLED, OPAQUE = range(5)  # (a leaf is the only falsy one)
+
+_LEAF_BASES = (type, Enum, PurePath, types.FunctionType, types.BuiltinFunctionType)
+_LEAF_MODULES = ("datetime", "decimal", "uuid", "ipaddress", "fractions", "re", "zoneinfo")
+_COPIED = (list, dict, set, deque, OrderedDict, defaultdict, bytearray)  # by their `copy`
+_TRIES = 16
+
+Layout: TypeAlias = tuple[bool, tuple[MemberDescriptorType, ...], Any]
+"""Of an instance: it has a `__dict__`, its slots, and the slot of the fields a model was given."""
+
+
+class _Kinds(dict[type, int]):
+    """The kind of each class's instances; found out when one is first met."""
+
+    def __missing__(self, cls: type) -> int:
+        kind = self[cls] = _classify(cls)
+        # (A struct sequence, which has `n_fields`, has room that is not shown.)
+        if kind in (STATE, SETTLED) or (issubclass(cls, tuple) and not hasattr(cls, "n_fields")):
+            where = layout(cls)
+            slots = tuple(where.slots.values())
+            LAYOUTS[cls] = (where.has_dict, slots, where.slots.get("__pydantic_fields_set__"))
+        return kind
+
+
+_HEAP_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE, as copyreg uses it
+LAYOUTS: dict[type, Layout] = {OrderedDict: (True, (), None)}
+KINDS = _Kinds()
+KINDS |= dict.fromkeys((str, bytes, int, float, bool, complex, type(None), range), LEAF)
+KINDS |= dict.fromkeys((list, tuple, dict, set, frozenset, deque), CONTAINER)
+KINDS |= dict.fromkeys((OrderedDict, defaultdict), CONTAINER)
+
+
+def _classify(cls: type) -> int:
+    if issubclass(cls, _LEAF_BASES) or cls.__module__ in _LEAF_MODULES:
+        return LEAF
+    if _solid_base(cls) is not object:
+        # A subclass of a C type may keep state that no reference shows.
+        return CONTAINER if issubclass(cls, tuple) else OPAQUE
+    if issubclass(cls, BaseModel):
+        return SETTLED if _is_settled(cls) else STATE
+    if dataclasses.is_dataclass(cls):
+        return STATE
+    if hasattr(cls, "__attrs_attrs__") or cls.__module__.startswith("langgraph."):
+        return STATE
+    return OPAQUE
+
+
+def _is_settled(cls: type[BaseModel]) -> bool:
+    """Whether a model keeps the very dicts it was made with, and only adds to its fields set.
+
+    Then neither the instance need be watched beside them, nor more of the set than its size:
+    half as much to look at. Assignment with validation makes a new `__dict__`, the first
+    private value a new dict.
+    """
+    return not cls.__private_attributes__ and not cls.model_config.get("validate_assignment")
+
+
+def _solid_base(cls: type) -> type:
+    """The nearest base class that is not written in Python."""
+    return next(base for base in cls.__mro__ if not base.__flags__ & _HEAP_TYPE)
+
+
+def is_state(value: object) -> bool:
+    """Whether the value is an instance of a data class (message, model, dataclass, ...)."""
+    return KINDS[type(value)] in (STATE, SETTLED)
+
+
+def is_leaf(value: object) -> bool:
+    """Whether the value can never change."""
+    return KINDS[type(value)] == LEAF
+
+
+class Captured(NamedTuple):
+    """Elements as they were at one instant.
+
+    `rows` are what a shadow watches (see `shadow.Rows`), `ends` the length of each row behind
+    each element, and `opaque` the indexes of elements that cannot be watched. `copies` share
+    nothing mutable with the elements but parts that cannot be watched; `originals` gives the
+    instance that a copied one, named by its `id`, was made from.
+    """
+
+    rows: tuple[tuple[Any, ...], list[Any], list[Any], list[Any], list[Any], list[int]]
+    ends: list[tuple[int, ...]]
+    opaque: list[int]
+    copies: list[Any]
+    originals: dict[int, Any]
+
+
+def capture(elements: list[Any], *, copying: bool = True) -> Captured:
+    """Look at all that can be reached from the elements, at one instant.
+
+    Args:
+        elements: any values.
+        copying: False for values that nobody else holds yet: there are no copies then.
+    """
+    while True:
+        found = _capture(elements, KINDS, LAYOUTS, copying)
+        if isinstance(found, tuple):
+            return Captured._make(found)
+        _ = KINDS[found]  # a class that was not met before
+
+
+# -- in Python -----------------------------------------------------------------------
+
+
+class _Walk:
+    """Puts elements under watch, one after the other."""
+
+    def __init__(self) -> None:
+        self.containers: list[Any] = []
+        self.refs: list[Any] = []
+        self.dicts: list[Any] = []
+        self.keys: list[Any] = []
+        self.sets: list[Any] = []
+        self.met: dict[int, Any] = {}
+
+    def lengths(self) -> tuple[int, ...]:
+        """The lengths of the rows by now."""
+        sets = len(self.sets)
+        lengths = (len(self.containers), len(self.refs), len(self.dicts), len(self.keys))
+        return (*lengths, sets, sets)
+
+    def below(self, element: Any) -> bool:
+        """Put all containers below an element under watch; False if one cannot be."""
+        met = {id(element)}
+        attributes: set[int] = set()
+        reached = [element]
+        watched = True
+        for value in reached:  # (it grows as we go)
+            kind = KINDS[type(value)]
+            self.met[id(value)] = value
+            if kind == OPAQUE:
+                watched = False
+                continue
+            if type(value) in LAYOUTS:
+                # Asking for `__dict__` makes the interpreter settle on one dict object.
+                # Its keys are the class's fields: no need to watch those.
+                attributes.add(id(getattr(value, "__dict__", None)))
+            if isinstance(value, dict) and value and id(value) not in attributes:
+                # (An empty dict cannot change without referring to something.)
+                self.dicts.append(value)
+                self.keys += value
+            found = gc.get_referents(value)
+            if kind == SETTLED:
+                given = value.__pydantic_fields_set__
+                self.sets.append(given)
+                self.met[id(given)] = given
+                met.add(id(given))
+            else:
+                self.containers.append(value)
+                self.refs += found
+            for below in found:
+                if KINDS[type(below)] and id(below) not in met:
+                    met.add(id(below))
+                    reached.append(below)
+        return watched
+
+
+def portable_capture(
+    elements: list[Any],
+    kinds: dict[type, int],  # noqa: ARG001 - what the compiled one needs
+    layouts: dict[type, Layout],  # noqa: ARG001 - likewise
+    copying: bool,  # noqa: FBT001 - likewise
+) -> tuple[Any, ...]:
+    """Do as `capture`, as well as can be done in Python."""
+    for _ in range(_TRIES):
+        try:
+            walk, ends, opaque = _Walk(), list[tuple[int, ...]](), list[int]()
+            for i, element in enumerate(elements):
+                if KINDS[type(element)] and not walk.below(element):
+                    opaque.append(i)
+                ends.append(walk.lengths())
+            sizes = list(map(len, walk.sets))
+            made = _copied(walk.met) if copying else {}
+        except RuntimeError:  # it was changed at this very moment
+            continue
+        rows = (tuple(walk.containers), walk.refs, walk.dicts, walk.keys, walk.sets, sizes)
+        if not copying or portable_intact(*rows):
+            break
+    else:
+        opaque = list(range(len(elements)))
+    for copy, original in list(made.values()):
+        _rewire(copy, original, made)
+    copies = [_copy_of(element, made) for element in elements] if copying else []
+    originals = {id(copy): old for copy, old in made.values() if is_state(old)}
+    return rows, ends, opaque, copies, originals
+
+
+_Made: TypeAlias = dict[int, tuple[Any, Any]]  # an original's `id`: its copy, and itself
+
+
+def _copied(met: dict[int, Any]) -> _Made:
+    """Copy each container on its own."""
+    made: _Made = {}
+    for address, value in met.items():
+        cls: type = type(value)
+        if cls in _COPIED:
+            made[address] = (value.copy(), value)
+        elif is_state(value):
+            made[address] = (_instance(cls, value), value)
+        elif cls is tuple or (issubclass(cls, tuple) and cls in LAYOUTS):
+            made[address] = (None, value)  # made when what is in it has been copied
+    return made
+
+
+def _instance(cls: type, value: Any) -> Any:
+    copy: Any = object.__new__(cls)
+    for slot in LAYOUTS[cls][1]:
+        try:
+            slot.__set__(copy, slot.__get__(value))
+        except AttributeError:
+            continue
+    return copy
+
+
+def _copy_of(value: Any, made: _Made) -> Any:
+    if id(value) not in made:
+        return value
+    copy, original = made[id(value)]
+    if copy is None:  # a tuple
+        copy = tuple.__new__(type(original), [_copy_of(item, made) for item in original])
+        made[id(value)] = (copy, original)
+    return copy
+
+
+def _rewire(copy: Any, original: Any, made: _Made) -> None:
+    """Let a copy refer to copies. Keys and members of sets stay: what is hashed does not change."""
+    if copy is None or isinstance(copy, tuple):
+        copy = _copy_of(original, made)
+    elif isinstance(copy, dict):
+        for key, value in list(copy.items()):
+            copy[key] = _copy_of(value, made)
+    elif isinstance(copy, (list, deque)):
+        for i, value in enumerate(list(copy)):
+            copy[i] = _copy_of(value, made)
+    elif is_state(copy):
+        for slot in LAYOUTS[type(copy)][1]:
+            try:
+                slot.__set__(copy, _copy_of(slot.__get__(copy), made))
+            except AttributeError:
+                continue
+    if LAYOUTS.get(type(copy), (False,))[0]:
+        object.__setattr__(copy, "__dict__", _copy_of(original.__dict__, made))
+
+
+_capture: Callable[[list[Any], dict[type, int], dict[type, Layout], bool], tuple[Any, ...] | type]
+try:
+    from threadkeep.engine._identity import capture as _capture
+except ImportError:  # it could not be compiled
+    _capture = portable_capture
