@@ -61,6 +61,7 @@ from threadkeep.engine.operations.put import Put
 from threadkeep.engine.operations.retention import policy_of, thin
 from threadkeep.engine.policy import EVERYTHING, Retention, duration
 from threadkeep.open_store import RANDOM, OpenStore
+from threadkeep.relaxed import Relaxed
 from threadkeep.threads import Threads
 from threadkeep.tiers.tiering import Tiering
 
@@ -156,6 +157,7 @@ class Saver(OpenStore, BaseCheckpointSaver[Any]):
             token=RANDOM.getrandbits,
             now=_now,
             retention=retention or EVERYTHING,
+            holds_all=isinstance(self._backend, Relaxed),
         )
         self._clones: dict[frozenset[tuple[str, ...]], Saver] = {}
         self._clones_lock = threading.Lock()

@@ -50,7 +50,8 @@ class GroupCommit:
             stored soon: before its thread is read, by `flush()`, on close, at the program's end.
             A crash of the process loses what was not stored yet.
         flush_every: seconds after which relaxed saves are stored at the latest.
-        max_pending: bytes of relaxed saves that may wait; a save beyond waits itself.
+        max_pending: bytes of relaxed saves that may wait, and of the values they were made of; a
+            save beyond waits itself.
 
     Raises:
         InvalidArgumentError: one of them has no meaning.

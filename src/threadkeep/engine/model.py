@@ -401,7 +401,8 @@ class Batch(NamedTuple):
     stored positions in any other way is a `SegmentTakenError`. Checkpoint rows replace
     by (ns, id). Drops of what is absent are harmless. `bump` raises the generation, of all
     threads that share the segments.
-    `now` is the time in microseconds since 1970.
+    `now` is the time in microseconds since 1970. `made` is nothing that is stored: what the engine
+    made the batch of.
 
     Last comes the registry: of an `entry`, its state, labels, pin, ttl and origin are the
     thread's from now on (where there was none, so are its times and its `waits_at`; its size
@@ -424,6 +425,7 @@ class Batch(NamedTuple):
     bump: bool = False
     entry: Entry | None = None
     touch: Touch | None = None
+    made: object = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,8 @@
 Only what it takes to store batches that were answered lives here. Invariants:
 
 - All that waits in a thread goes in one change, where its parts may go together.
-- The engine never builds on what was lost: with each loss, and whenever something was
+- What others have removed meanwhile refuses no batch: it is rebased on what is there now.
+- The engine never builds on what was lost or rebased: then, and whenever something was
   removed, the thread's generation gets another name, so that what is built on the one before
   is refused while its values are still at hand. So is nothing else: the logs are this
   process's own (see `engine.open_logs`).
@@ -16,7 +17,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple, TypeAlias, TypeGuard
 
-from threadkeep import process_forks
+from threadkeep import drive, process_forks
 from threadkeep.backends.base import Backend, GroupingBackend
 from threadkeep.engine.model import (
     Batch,
@@ -28,16 +29,17 @@ from threadkeep.engine.model import (
     ReadSegments,
     ReadThread,
 )
+from threadkeep.engine.operations.committing import Made
+from threadkeep.engine.operations.rebasing import rebase
 from threadkeep.errors import (
     ClosedError,
-    ConflictError,
     SegmentTakenError,
     StaleThreadError,
     ThreadDeletedError,
     ThreadkeepError,
     UnreachableError,
 )
-from threadkeep.relaxed.merging import beside, merged, spans
+from threadkeep.relaxed.merging import joined, merged
 from threadkeep.relaxed.waiting import Outcome
 
 _APART = 2**70  # names of one life of a thread; no generation is as large
@@ -47,6 +49,8 @@ _GONE = 100_000  # checkpoints that are remembered as gone
 _OVERHEAD = 500  # bytes that a save takes beside its payload, about
 Key: TypeAlias = tuple[str, str, str | None]  # thread, namespace, checkpoint
 _FOR_ALL = (UnreachableError, ClosedError)  # failures that no single change has caused
+_OVERTAKEN = (StaleThreadError, SegmentTakenError)  # failures of what can be rebased
+_REFUSALS = (StaleThreadError, ThreadDeletedError)  # to do it again can never help
 
 
 class Names:
@@ -178,6 +182,7 @@ class Batches:
         size = sum([len(s.data) for s in batch.segments])
         size += sum([len(w.body) for w in batch.writes])
         size += sum([len(r.manifest) + len(r.metadata) for r in batch.checkpoints])
+        size += batch.made.size if isinstance(batch.made, Made) else 0
         return size + _OVERHEAD
 
     def store(self, waiting: Mapping[str, Sequence[Batch]]) -> Mapping[str, Outcome]:
@@ -186,11 +191,16 @@ class Batches:
         failed: dict[str, ThreadkeepError] = {}
         while todo:
             first = {thread: batches.pop(0) for thread, batches in todo.items()}
-            failed |= self._carried_out(list(first.values()))
-            todo = {t: batches for t, batches in todo.items() if batches and t not in failed}
+            for thread, error in self._carried_out(list(first.values())).items():
+                del todo[thread]
+                is_overtaken = isinstance(error, _OVERTAKEN)
+                again = self._rebased(thread, waiting[thread]) if is_overtaken else error
+                if again is not None:
+                    failed[thread] = again
+            todo = {thread: batches for thread, batches in todo.items() if batches}
         # (What is stored of a thread that failed may be stored once more.)
         return {
-            thread: Outcome(0, failed[thread], lost=_is_refusal(failed[thread]))
+            thread: Outcome(0, failed[thread], lost=isinstance(failed[thread], _REFUSALS))
             if thread in failed
             else Outcome(len(batches))
             for thread, batches in waiting.items()
@@ -206,6 +216,15 @@ class Batches:
                 return failed | {b.thread: down for b in batches[at + self._most :]}
         return failed
 
+    def _rebased(self, thread: str, batches: Sequence[Batch]) -> ThreadkeepError | None:
+        """Store what was made under a generation that has passed; what it fails with."""
+        self._names.begin(thread)
+        try:
+            drive.run(rebase(joined(batches), batches), self._backend)
+        except ThreadkeepError as error:
+            return error
+        return None
+
     def _group(self, batches: list[Batch]) -> dict[str, ThreadkeepError]:
         if not isinstance(self._backend, GroupingBackend) or len(batches) == 1:
             found = [(batch.thread, self._alone(batch)) for batch in batches]
@@ -216,22 +235,13 @@ class Batches:
             return {batch.thread: error for batch in batches}
         except ThreadkeepError:
             refusals = [self._alone(batch) for batch in batches]
-        failed: dict[str, ThreadkeepError] = {}
-        for batch, refusal in zip(batches, refusals, strict=True):
-            again = self._alone(batch) if isinstance(refusal, SegmentTakenError) else refusal
-            if again is not None:
-                failed[batch.thread] = again
-        return failed
+        refused = zip(batches, refusals, strict=True)
+        return {batch.thread: error for batch, error in refused if error is not None}
 
     def _alone(self, batch: Batch) -> ThreadkeepError | None:
         """Commit one batch; what it fails with."""
         try:
-            try:
-                self._backend.commit(batch)
-            except SegmentTakenError:
-                # In our own logs: what is there is the same, cut in another way.
-                (stored,) = self._backend.fetch([ReadSegments(batch.thread, spans(batch))])
-                self._backend.commit(beside(batch, stored))
+            self._backend.commit(batch)
         except ThreadkeepError as error:
             return error
         return None
@@ -266,11 +276,3 @@ class Batches:
         finally:  # (also where nobody knows whether it was done)
             for thread in threads:
                 self._names.begin(thread)
-
-
-_REFUSALS = (StaleThreadError, SegmentTakenError, ThreadDeletedError, ConflictError)
-
-
-def _is_refusal(error: ThreadkeepError) -> bool:
-    """Whether doing the same again can never succeed."""
-    return isinstance(error, _REFUSALS)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from threadkeep.engine import registry
-from threadkeep.engine.model import Batch, CheckpointRow, Segment, Span
+from threadkeep.engine.model import Batch, CheckpointRow, Segment
 
 _Place = tuple[int, int, int]  # log, start, count
 
@@ -38,10 +38,11 @@ def merged(batches: Sequence[Batch]) -> list[Batch]:
             together[-1].append(batch)
         else:
             together.append([batch])
-    return [_one(group) if len(group) > 1 else group[0] for group in together]
+    return [joined(group) if len(group) > 1 else group[0] for group in together]
 
 
-def _one(batches: Sequence[Batch]) -> Batch:
+def joined(batches: Sequence[Batch]) -> Batch:
+    """The same in one batch, under the first generation that is named."""
     borns = [batch.born for batch in batches if batch.born is not None]
     named = [batch.generation for batch in batches if batch.generation is not None]
     checkpoints: dict[tuple[str, str], CheckpointRow] = {}
@@ -64,28 +65,5 @@ def _one(batches: Sequence[Batch]) -> Batch:
         writes=tuple(row for batch in batches for row in batch.writes),
         drop_segments=tuple(drops),
         touch=registry.merged(tuple([b.touch for b in batches if b.touch is not None])),
+        made=None,
     )
-
-
-def spans(batch: Batch) -> tuple[Span, ...]:
-    """Where the batch's segments are to lie."""
-    return tuple(segment.span for segment in batch.segments)
-
-
-def beside(batch: Batch, stored: Sequence[Segment]) -> Batch:
-    """The batch beside segments that lie where its own are to lie.
-
-    As nobody else writes to these logs, the same elements are in both: what is there whole is
-    not added again, and what is there in parts is replaced.
-    """
-    added, drops = [], list(batch.drop_segments)
-    for segment in batch.segments:
-        over = [s for s in stored if s.log == segment.log and _overlap(s, segment)]
-        if not any(s.start <= segment.start and segment.stop <= s.stop for s in over):
-            added.append(segment)
-            drops += [(s.log, s.start, s.count) for s in over]
-    return batch._replace(segments=tuple(added), drop_segments=tuple(dict.fromkeys(drops)))
-
-
-def _overlap(one: Segment, other: Segment) -> bool:
-    return one.start < other.stop and other.start < one.stop

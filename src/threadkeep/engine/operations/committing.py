@@ -12,9 +12,10 @@ from typing import NamedTuple
 
 from threadkeep.engine.appender import Appender
 from threadkeep.engine.calls import Operation, Place, commit
-from threadkeep.engine.held import State
+from threadkeep.engine.held import Held, State
 from threadkeep.engine.model import Batch
 from threadkeep.engine.operations.context import ATTEMPTS, Engine
+from threadkeep.engine.refs import Ref
 from threadkeep.engine.registry import Told
 from threadkeep.errors import (
     BackendError,
@@ -26,12 +27,36 @@ from threadkeep.errors import (
 
 
 class Built(NamedTuple):
-    """A batch ready to commit, and what to remember once it is."""
+    """A batch ready to commit, and what to remember once it is.
+
+    `beside` is the checkpoint whose values it was compared with; `writes` are the values of its
+    pending writes: index, channel, where it is stored, and as it was seen.
+    """
 
     batch: Batch
     appender: Appender
     state: State | None = None
     told: Told | None = None
+    beside: str | None = None
+    writes: tuple[tuple[int, str, Ref, Held], ...] = ()
+
+
+class Made(NamedTuple):
+    """What a batch was made of, for whoever has to make it anew later; see `rebasing`.
+
+    The values are the program's own, watched by their shadows.
+    """
+
+    engine: Engine
+    ns: str
+    beside: str | None
+    state: State | None
+    writes: tuple[tuple[int, str, Ref, Held], ...]
+
+    @property
+    def size(self) -> int:
+        """About how many encoded bytes the values stand for that nothing else holds."""
+        return (self.state.fresh if self.state else 0) + sum([h.weight for *_, h in self.writes])
 
 
 def committed(
@@ -54,9 +79,10 @@ def committed(
     """
     for attempt in range(ATTEMPTS):
         built = yield from build(attempt)
+        made = Made(engine, place.ns, built.beside, built.state, built.writes)
         done = False
         try:
-            yield from commit(built.batch)
+            yield from commit(built.batch._replace(made=made))
             done = True
         except SegmentTakenError:
             engine.memory(place.thread).abandon()

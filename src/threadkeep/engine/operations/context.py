@@ -50,7 +50,8 @@ ATTEMPTS = 8  # times a change is built anew when others came in between
 class Engine:
     """The engine's parts. `token(bits)` gives a random number, `now()` microseconds since 1970.
 
-    `retention` is what is kept where nothing else is said.
+    `retention` is what is kept where nothing else is said. With `holds_all`, what is committed may
+    have to be made anew from what is remembered: saves return before they are stored.
     """
 
     codec: Codec
@@ -60,6 +61,7 @@ class Engine:
     token: Callable[[int], int]
     now: Callable[[], int]
     retention: Retention = EVERYTHING
+    holds_all: bool = False
 
     def memory(self, thread: str) -> ThreadMemory:
         """What is remembered of the thread."""
@@ -176,8 +178,9 @@ def hold(ref: Ref, found: Elements, value: Any) -> Held:
     weight = sum([found.size(span) for span in ref.spans])
     keys = list(value) if ref.kind == refs.DICT else None
     items = list(value) if keys is None else list(value.values())
-    seen = Seen(keys, items, Shadow.of(watched(keys, items)))
-    return HeldRun(ref.kind, ref.spans, seen, weight)
+    shadow = Shadow.of(watched(keys, items))
+    raws = {i: found.raw(*refs.cut(ref.spans, i, i + 1)[0][:2]) for i in shadow.opaque}
+    return HeldRun(ref.kind, ref.spans, Seen(keys, items, shadow), weight, raws)
 
 
 def resume_logs(

@@ -151,6 +151,7 @@ def _recall(
 ) -> Operation[dict[str, Held]]:
     """What the parent held of the channels that changed, read where it is not known.
 
+    Where the engine holds all, that is all that the parent has, so that it can be stored anew.
     Its logs are gone on with (`resume`) unless that has been tried: others may have done
     so before, from a later checkpoint.
     """
@@ -159,9 +160,12 @@ def _recall(
     lost: dict[str, Ref] = {}
     for channel, entry in parent.manifest.entries.items():
         ref = entry.ref
-        if ref is None or isinstance(ref, Inline) or channel in parent.held:
+        if ref is None or channel in parent.held or not ref.needs:
             continue
-        if channel in call.checkpoint["channel_values"] and not _unchanged(call, entry, channel):
+        is_kept = channel not in call.checkpoint["channel_values"] or _unchanged(
+            call, entry, channel
+        )
+        if engine.holds_all or not (is_kept or isinstance(ref, Inline)):
             lost[channel] = ref
     held = dict(parent.held)
     if lost:
@@ -171,7 +175,9 @@ def _recall(
             found, segments = yield from read_elements(engine, call.place.thread, spans, generation)
             if resume:
                 resume_logs(memory, parent.ns, parent.manifest, parent.keyframe, segments)
-            held |= {channel: hold(ref, found, found.value(ref)) for channel, ref in lost.items()}
+            for channel, ref in lost.items():
+                with suppress(CodecError):
+                    held[channel] = hold(ref, found, found.value(ref))
     return held
 
 
@@ -235,7 +241,8 @@ def _build(
     owner = watch(loaded) if loaded is not None else (parent.owner if parent else None)
     data, codec, fresh = row.manifest, engine.codec, draft.fresh
     state = State(place.ns, row.id, flags, written, key, held, data, codec, owner, fresh)
-    return Built(batch, appender, state, registry.told_more(told, touch, call.metadata))
+    told = registry.told_more(told, touch, call.metadata)
+    return Built(batch, appender, state, told, row.parent)
 
 
 def _row(

@@ -74,11 +74,11 @@ def _build(engine: Engine, memory: ThreadMemory, call: PutWrites, generation: in
     # A write may come before its checkpoint is stored: then the one before shows what is there.
     state = memory.state(place.ns, str(place.id)) or memory.newest(place.ns)
     held = state.held if state is not None else {}
-    packed = []
+    made = []
     try:
         for number, (channel, value) in enumerate(call.writes):
-            ref, _ = draft.value(channel, _storable(channel, value), held.get(channel))
-            packed.append((call.index_of(number, channel), channel, ref))
+            ref, seen = draft.value(channel, _storable(channel, value), held.get(channel))
+            made.append((call.index_of(number, channel), channel, ref, seen))
     except ThreadkeepError as exc:
         exc.at(**place.named())
         raise
@@ -94,8 +94,9 @@ def _build(engine: Engine, memory: ThreadMemory, call: PutWrites, generation: in
         task_path=call.task_path,
         body=b"",
     )
-    row = row._replace(body=checksum.seal(pack_writes(packed), checksum.of_writes(row)))
-    now, channels = engine.now(), tuple([channel for _, channel, _ in packed])
+    body = pack_writes([one[:3] for one in made])
+    row = row._replace(body=checksum.seal(body, checksum.of_writes(row)))
+    now, channels = engine.now(), tuple([channel for _, channel, *_ in made])
     latest = memory.newest("")
     is_latest = latest is None or str(latest.id) <= row.checkpoint_id
     batch = Batch(
@@ -108,7 +109,8 @@ def _build(engine: Engine, memory: ThreadMemory, call: PutWrites, generation: in
         writes=(row,),
         touch=registry.of_writes(row, channels, appender.stored, now, is_latest=is_latest),
     )
-    return Built(batch, appender)
+    beside = None if state is None else state.id
+    return Built(batch, appender, beside=beside, writes=tuple(made))
 
 
 def _storable(channel: str, value: Any) -> Any:
