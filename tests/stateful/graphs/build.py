@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -22,13 +21,7 @@ class BrokenError(Exception):
     """A node's own error."""
 
 
-RETRY = RetryPolicy(
-    initial_interval=0, jitter=False, max_attempts=ATTEMPTS, retry_on=BrokenError
-)
-
-
-def pause() -> None:
-    time.sleep(0)
+RETRY = RetryPolicy(initial_interval=0, jitter=False, max_attempts=ATTEMPTS, retry_on=BrokenError)
 
 
 class Doing:
@@ -82,18 +75,18 @@ def _copy_doc(do: Doing, state: Any, update: Any, number: int) -> None:
 
 def _edit_doc(do: Doing, state: Any, update: Any, number: int) -> None:
     doc = _doc(do, state, update, number)
-    steps(edit(doc, number), pause)
+    steps(edit(doc, number))
     update["doc"] = doc
 
 
 def _flip_doc(do: Doing, state: Any, update: Any, number: int) -> None:
     doc = _doc(do, state, update, number)
-    steps(flip(doc), pause)
+    steps(flip(doc))
     update["doc"] = doc
 
 
 def _edit_doc_quietly(do: Doing, state: Any, update: Any, number: int) -> None:
-    steps(edit(_doc(do, state, update, number), number), pause)
+    steps(edit(_doc(do, state, update, number), number))
 
 
 def _add_items(do: Doing, state: Any, update: Any, number: int) -> None:
@@ -108,7 +101,7 @@ def _edit_items(do: Doing, state: Any, update: Any, number: int) -> None:
 def _edit_items_quietly(do: Doing, state: Any, update: Any, number: int) -> None:
     items = read(state, "items") or []
     if items:
-        steps(edit(items[number % len(items)], number), pause)
+        steps(edit(items[number % len(items)], number))
 
 
 def _say(do: Doing, state: Any, update: Any, number: int) -> None:
@@ -133,7 +126,7 @@ def _mend(do: Doing, state: Any, update: Any, number: int) -> None:
     messages = read(state, "messages") or []
     written = {m.id for m in update.get("messages", [])}
     if messages and (m := messages[number % len(messages)]).id not in written:
-        steps(_mended(m, number), pause)
+        steps(_mended(m, number))
         update.setdefault("messages", []).append(m)
 
 
@@ -156,7 +149,7 @@ def _edit_files(do: Doing, state: Any, update: Any, number: int) -> None:
     files = read(state, "files") or {}
     if files and "files" not in update:
         name = sorted(files)[number % len(files)]
-        steps(edit(files[name], number), pause)
+        steps(edit(files[name], number))
         update["files"] = {name: files[name]}
 
 
@@ -276,7 +269,7 @@ class Builder:
             box = read(job, "doc")
             if work.node.also == "ask":
                 interrupt(f"about {box['i']}")
-            steps(edit(box, box["i"]), pause)
+            steps(edit(box, box["i"]))
             return {"log": [f"{name} {box['i']}"], "items": [box]}
 
         self.graph.add_node(name, worker)

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from engine_kit import exactly
+from engine_kit import difference, exactly
 from langgraph.checkpoint.base import BaseCheckpointSaver
 
 _UNSEEN = ("__error__", "__no_writes__", "__error_source_node__")
@@ -25,7 +25,7 @@ class Journal:
     def __init__(self) -> None:
         self._lock = threading.RLock()
         self._saving: list[Mapping[Any, Any]] = []
-        self._forms: dict[Any, set[str]] = {}
+        self._forms: dict[Any, dict[str, Any]] = {}
 
     @contextmanager
     def edit(self) -> Iterator[None]:
@@ -48,14 +48,15 @@ class Journal:
 
     def _note(self, parts: Mapping[Any, Any]) -> None:
         for key, value in parts.items():
-            self._forms.setdefault(key, set()).add(repr(exactly(value)))
+            form = exactly(value)
+            self._forms.setdefault(key, {})[repr(form)] = form
 
     def check(self, key: Any, value: Any) -> None:
         """Fail if the value is none that was there while it was saved under this key."""
-        forms = self._forms.get(key)
-        if forms is not None and (form := repr(exactly(value))) not in forms:
-            shown = "\n".join(f"  {f[:2000]}" for f in sorted(forms)[:5])
-            msg = f"{key} never was\n  {form[:2000]}\nbut\n{shown}"
+        forms, form = self._forms.get(key), exactly(value)
+        if forms is not None and repr(form) not in forms:
+            beside = "\n".join(difference(form, one) for one in forms.values())
+            msg = f"{key} never was like that:\n{beside}"
             raise AssertionError(msg)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 from hypothesis import strategies as st
 
@@ -31,6 +32,9 @@ MAKES = (
     "delta",
     "delta over",
 )
+_ALONE = (*QUIET, *EDITS, "new doc", "copy doc", "delta over", "scratch", "handle")
+_AT_ONCE = ("beside", "spread", "inners")
+_SEVERAL = (*_AT_ONCE, "inner")
 FORKS = ("fork", "fork with input", "fork with update")
 SHARED = ("doc", "items", "messages", "files", "whichever", "__pregel_tasks", "__start__")
 """Channels whose values may hold what nodes edit in place."""
@@ -82,6 +86,7 @@ class Plan:
     durability: str = "async"
     api: str = "sync"
     backend: str = "sqlite"
+    options: str = "default"  # of the saver
     frequency: int = 3  # of snapshots of the DeltaChannel
     accumulate: bool = True  # the Topic
     ids: bool = True  # messages bring an id
@@ -127,10 +132,13 @@ def sound(plan: Plan) -> Plan:
     """The plan without what LangGraph itself leaves to chance.
 
     In a step of several nodes only the first edits in place, and none fails: the user sends no
-    other node into such graphs either. With durability "async", what a node edits is written in
-    the same step; where one edits, none beside it or around it stops the run; and if a value was
-    edited at all, no run starts from an older checkpoint.
+    other node into such graphs either. With durability "exit" LangGraph's sync API, where a node
+    asks, may leave before it has saved what those beside it wrote. With durability "async", what
+    a node edits is written in the same step; where one edits, none beside it or around it stops
+    the run; and if a value was edited at all, no run starts from an older checkpoint.
     """
+    if plan.has("inner", "inners"):
+        plan = _doing_without(plan, "handle")  # what cannot be stored is an input there
     stages = tuple(_sound_stage(stage, plan) for stage in plan.stages)
     plan = replace(plan, stages=stages)
     if plan.edits or any(node.also == "fail" for s in stages for node in s.nodes):
@@ -148,28 +156,27 @@ def _without(plan: Plan, *kinds: str) -> Plan:
 def _sound_stage(stage: Stage, plan: Plan) -> Stage:
     first, *rest = stage.nodes
     if plan.durability == "async":
-        first = _loud(first)
-        rest = [_loud(node) for node in rest]
+        first, *rest = [_less(node, QUIET) for node in stage.nodes]
     if stage.kind == "beside":
-        rest = [_calm(node) for node in rest]
+        rest = [_less(node, _ALONE) for node in rest]
     nodes = [first, *rest]
-    if plan.durability == "async" and stage.kind in ("beside", "spread", "inner", "inners"):
-        if stage.kind == "spread" or any(node.edits for node in nodes):
-            nodes = [n if n.also == "retry" else replace(n, also="") for n in nodes]
+    if stage.kind in _AT_ONCE and (plan.durability, plan.api) == ("exit", "sync"):
+        nodes = [replace(n, also="") if "ask" in n.also else n for n in nodes]
+    edits = stage.kind == "spread" or any(node.edits for node in nodes)
+    if edits and plan.durability == "async" and stage.kind in _SEVERAL:
+        nodes = [n if n.also == "retry" else replace(n, also="") for n in nodes]
     return replace(stage, nodes=tuple(nodes))
 
 
-def _loud(node: Node) -> Node:
-    return replace(node, does=tuple(op for op in node.does if op not in QUIET))
+def _doing_without(plan: Plan, *ops: str) -> Plan:
+    stages = [replace(s, nodes=tuple(_less(n, ops) for n in s.nodes)) for s in plan.stages]
+    return replace(plan, stages=tuple(stages))
 
 
-def _calm(node: Node) -> Node:
-    taken = (*QUIET, *EDITS, "new doc", "copy doc", "delta over", "scratch", "handle")
-    return replace(node, does=tuple(op for op in node.does if op not in taken))
+def _less(node: Node, ops: tuple[str, ...]) -> Node:
+    return replace(node, does=tuple(op for op in node.does if op not in ops))
 
 
-_ANY_OP = st.sampled_from((*MAKES, *EDITS, *EDITS, *QUIET))
-_OPS = st.lists(_ANY_OP, max_size=4, unique=True).map(tuple)
 _ALSO = {
     "one": ["", "", "", "ask", "ask twice", "fail", "retry", "goto"],
     "beside": ["", "", "ask", "ask twice", "retry"],
@@ -189,30 +196,36 @@ _TURNS = [
 
 
 @st.composite
-def stages(draw: st.DrawFn) -> Stage:
+def _stages(draw: st.DrawFn, ops: tuple[str, ...]) -> Stage:
     kind = draw(st.sampled_from(_KINDS))
     least, most = _MANY.get(kind, (1, 1))
-    node = st.builds(Node, _OPS, st.sampled_from(_ALSO[kind]))
+    does = st.lists(st.sampled_from(ops), max_size=4, unique=True).map(tuple)
+    node = st.builds(Node, does, st.sampled_from(_ALSO[kind]))
     nodes = draw(st.lists(node, min_size=least, max_size=most).map(tuple))
     width = draw(st.integers(1, 3))
     return Stage(kind, nodes, width, draw(st.booleans()), draw(st.booleans()))
 
 
-PLANS = st.builds(
-    Plan,
-    stages=st.lists(stages(), min_size=1, max_size=4).map(tuple),
-    turns=st.lists(
-        st.builds(Turn, st.sampled_from(_TURNS), st.integers(0, 9)), min_size=1, max_size=6
-    ).map(tuple),
-    schema=st.sampled_from(["typed dict", "dataclass", "pydantic"]),
-    durability=st.sampled_from(["async", "sync", "exit"]),
-    api=st.sampled_from(["sync", "async"]),
-    backend=st.sampled_from(["sqlite", "memory"]),
-    frequency=st.sampled_from([1, 2, 3, 100]),
-    accumulate=st.booleans(),
-    ids=st.booleans(),
-    size=st.sampled_from([1, 3, 40, 300]),
-    stop=st.none()
-    | st.tuples(st.sampled_from(["interrupt_before", "interrupt_after"]), st.integers(0, 9)),
-    seed=st.none() | st.integers(0, 9),
-)
+def _plans(ops: tuple[str, ...], durabilities: list[str], sizes: list[int]) -> Any:
+    turn = st.builds(Turn, st.sampled_from(_TURNS), st.integers(0, 9))
+    stops = st.sampled_from(["interrupt_before", "interrupt_after"])
+    return st.builds(
+        Plan,
+        stages=st.lists(_stages(ops), min_size=1, max_size=4).map(tuple),
+        turns=st.lists(turn, min_size=1, max_size=6).map(tuple),
+        schema=st.sampled_from(["typed dict", "dataclass", "pydantic"]),
+        durability=st.sampled_from(durabilities),
+        api=st.sampled_from(["sync", "async"]),
+        backend=st.sampled_from(["sqlite", "memory"]),
+        options=st.sampled_from(["default", "default", "forgetful", "cached", "relaxed"]),
+        frequency=st.sampled_from([1, 2, 3, 100]),
+        accumulate=st.booleans(),
+        ids=st.booleans(),
+        size=st.sampled_from(sizes),
+        stop=st.none() | st.tuples(stops, st.integers(0, 9)),
+        seed=st.none() | st.integers(0, 9),
+    ).map(sound)
+
+
+PLANS = _plans((*MAKES, *EDITS, *QUIET), ["async", "sync", "exit"], [1, 3, 40, 300])
+EDITED = _plans(("new doc", "add items", "say", "file", *EDITS), ["async", "sync"], [40, 300])

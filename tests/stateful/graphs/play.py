@@ -6,8 +6,8 @@ one uninterrupted step each of the event loop, begun before the next nodes are; 
 durability "sync" for "async", which must show the same. Ours saves in other threads meanwhile, so
 that it may store such a value as it was a little later: those values are left out of the
 comparison (`Plan.loose_values`, `Plan.loose_writes`), and each must be one that existed while its
-call was under way (`journal`). The last checkpoint of a run is stored when no node runs any more, so
-that runs go on from equal states.
+call was under way (`journal`). The last checkpoint of a run is stored when no node runs any more,
+so that runs go on from equal states.
 """
 
 from __future__ import annotations
@@ -28,6 +28,8 @@ from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.errors import InvalidUpdateError
 from langgraph.types import Command, Send
 
+from threadkeep import Cache, GroupCommit
+
 from .build import built
 from .disturb import disturbed
 from .journal import Journal, Journaled
@@ -35,6 +37,12 @@ from .plan import Plan, Turn
 from .values import Told, edit, make
 
 LANGGRAPHS = (InvalidUpdateError, ValueError, KeyError, TypeError)  # as `get_state` raises
+OPTIONS: dict[str, Any] = {
+    "default": dict,
+    "forgetful": lambda: {"conflicts": "raise", "working_set_bytes": 1},
+    "cached": lambda: {"cache": Cache()},
+    "relaxed": lambda: {"group_commit": GroupCommit(ack="relaxed")},
+}
 LOOSE = "<edited meanwhile>"
 
 
@@ -42,11 +50,15 @@ class LooseCanon(Canon):
     """A canonical form without the values that may be edited while they are saved."""
 
     def __init__(self, plan: Plan) -> None:
-        super().__init__(raced_ids=not plan.ids)
+        super().__init__()
+        self._in_write = not plan.ids  # (a write may hold a message before it got an id)
         self._values, self._writes = plan.loose_values, plan.loose_writes
 
     def value(self, value: Any) -> Any:
         return super().value(bytes(value) if isinstance(value, bytearray) else value)
+
+    def written(self, value: Any) -> Any:
+        return self.value(value)
 
     def channels(self, values: Any) -> Any:
         return super().channels(self._without(values, self._values))
@@ -79,8 +91,12 @@ class Store:
     def __init__(self, plan: Plan, folder: Path) -> None:
         self._plan, self._folder = plan, folder
         self._journal = Journal()
-        self._inner = open_backend(plan.backend, folder)
+        self._inner = self._open()
         Told.edit = self._journal.edit
+
+    def _open(self) -> Any:
+        options = OPTIONS[self._plan.options]()
+        return open_backend(self._plan.backend, self._folder, **options)
 
     def saver(self) -> Journaled:
         unsure = {"join"} if self._plan.ids else {"join", "messages", "__start__"}
@@ -89,7 +105,7 @@ class Store:
     def reopen(self) -> Journaled:
         if self._plan.backend != "memory":
             self._inner.close()
-            self._inner = open_backend(self._plan.backend, self._folder)
+            self._inner = self._open()
         return self.saver()
 
     def verify(self) -> None:
@@ -200,9 +216,7 @@ class Player(Driver):
 
     async def _update_as(self, turn: Turn, number: int) -> None:
         nodes = sorted(self.builder.nodes)
-        await self.update(
-            self.given(number), self.here(), as_node=nodes[turn.pick % len(nodes)]
-        )
+        await self.update(self.given(number), self.here(), as_node=nodes[turn.pick % len(nodes)])
 
     async def _fork(self, turn: Turn, number: int) -> None:
         self.last = await self.invoke(None, await self._older(turn))

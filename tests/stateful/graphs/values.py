@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+import time
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, make_dataclass
@@ -19,6 +20,8 @@ from langgraph.channels import (
 )
 from langgraph.graph import add_messages
 from pydantic import BaseModel, create_model
+
+STEP = 0.0001  # seconds
 
 
 class Point(BaseModel):
@@ -191,11 +194,11 @@ def flip(value: Any) -> Iterator[None]:
         flag["state"] = "idle"
 
 
-def steps(edits: Iterable[None], pause: Callable[[], None]) -> None:
-    """Carry out an edit, each step of it as one in the journal."""
+def steps(edits: Iterable[None]) -> None:
+    """Carry out an edit, each step of it as one in the journal, with time for others between."""
     iterator = iter(edits)
     more = True
     while more:
         with Told.edit():
             more = next(iterator, iterator) is None
-        pause()
+        time.sleep(STEP)
