@@ -187,7 +187,7 @@ _ALSO = {
     "inners": ["", "ask"],
 }
 _MANY = {"beside": (2, 3), "either": (2, 2), "inner": (1, 3), "inners": (1, 2)}
-_KINDS = ["one", "one", "beside", "spread", "either", "again", "inner", "inners"]
+_KINDS = ("one", "one", "beside", "spread", "either", "again", "inner", "inners")
 _TURNS = [
     *("invoke", "invoke", "invoke", "resume", "resume", "continue", "update", "update as"),
     *("fork", "fork with input", "fork with update", "copy", "scribble", "reopen", "elsewhere"),
@@ -196,8 +196,8 @@ _TURNS = [
 
 
 @st.composite
-def _stages(draw: st.DrawFn, ops: tuple[str, ...]) -> Stage:
-    kind = draw(st.sampled_from(_KINDS))
+def _stages(draw: st.DrawFn, ops: tuple[str, ...], kinds: tuple[str, ...]) -> Stage:
+    kind = draw(st.sampled_from(kinds))
     least, most = _MANY.get(kind, (1, 1))
     does = st.lists(st.sampled_from(ops), max_size=4, unique=True).map(tuple)
     node = st.builds(Node, does, st.sampled_from(_ALSO[kind]))
@@ -206,12 +206,14 @@ def _stages(draw: st.DrawFn, ops: tuple[str, ...]) -> Stage:
     return Stage(kind, nodes, width, draw(st.booleans()), draw(st.booleans()))
 
 
-def _plans(ops: tuple[str, ...], durabilities: list[str], sizes: list[int]) -> Any:
+def _plans(
+    ops: tuple[str, ...], kinds: tuple[str, ...], durabilities: list[str], sizes: list[int]
+) -> Any:
     turn = st.builds(Turn, st.sampled_from(_TURNS), st.integers(0, 9))
     stops = st.sampled_from(["interrupt_before", "interrupt_after"])
     return st.builds(
         Plan,
-        stages=st.lists(_stages(ops), min_size=1, max_size=4).map(tuple),
+        stages=st.lists(_stages(ops, kinds), min_size=1, max_size=4).map(tuple),
         turns=st.lists(turn, min_size=1, max_size=6).map(tuple),
         schema=st.sampled_from(["typed dict", "dataclass", "pydantic"]),
         durability=st.sampled_from(durabilities),
@@ -227,5 +229,6 @@ def _plans(ops: tuple[str, ...], durabilities: list[str], sizes: list[int]) -> A
     ).map(sound)
 
 
-PLANS = _plans((*MAKES, *EDITS, *QUIET), ["async", "sync", "exit"], [1, 3, 40, 300])
-EDITED = _plans(("new doc", "add items", "say", "file", *EDITS), ["async", "sync"], [40, 300])
+_EDITS = (*EDITS, *EDITS, *EDITS, "new doc", "add items", "say", "file")
+PLANS = _plans((*MAKES, *EDITS, *QUIET), _KINDS, ["async", "sync", "exit"], [1, 3, 40, 300])
+EDITED = _plans(_EDITS, ("one", "again", "again", "inner"), ["async", "async", "sync"], [40, 300])
