@@ -131,9 +131,11 @@ def make(number: int, size: int) -> Any:
 def edit(value: Any, number: int) -> Iterator[None]:
     """Edit a value in place, wherever it can be; each step but the last ends with a yield.
 
-    What LangGraph's saver gives back (a dict for an OrderedDict) must be edited alike.
+    What LangGraph's saver gives back (a list for a tuple, bytes for a bytearray) is edited alike.
     """
     match value:
+        case ["tuple", *_]:
+            pass
         case list():
             yield from _edit_list(value, number)
         case dict():
