@@ -34,6 +34,7 @@ from threadkeep.engine.operations.registration import busy
 from threadkeep.engine.operations.shortening import Used, alive
 from threadkeep.engine.refs import Cell, Inline, Ref, Run, span_of
 from threadkeep.engine.rows import pack_writes
+from threadkeep.engine.shadow import Shadow, still
 from threadkeep.errors import (
     SegmentTakenError,
     StaleThreadError,
@@ -215,28 +216,30 @@ class _Rebase:
             data = held.raws.get(number)
             if data is None:
                 item, keys = held.seen.item(number), held.seen.keys
-                data = self._encoded(item if keys is None else [keys[number], item])
-                if number in held.seen.shadow.changed():  # (looked at last: it may change now)
-                    raise _gone(self._parts[0].thread)
+                element = item if keys is None else [keys[number], item]
+                data = self._encoded(element, held.seen.shadow.part(number, number + 1))
             self._moved[old[:2]] = self._append(data)
         return self._moved[old[:2]]
 
     def _single(self, ref: Ref, held: HeldCell) -> Inline | Cell:
         data = held.data
         if held.uses:  # (elements of others, or versions before)
-            data = self._encoded(held.value)
-            if not held.shadow.holds():
-                raise _gone(self._parts[0].thread)
+            data = self._encoded(held.value, held.shadow)
         if isinstance(ref, Inline):
             return Inline(data)
         log, pos, _ = self._append(data)
         return Cell(log, pos)
 
-    def _encoded(self, value: object) -> bytes:
+    def _encoded(self, value: object, shadow: Shadow) -> bytes:
+        """The bytes of a value, which is now what it was when its shadow was taken."""
+        copies, now, _ = still([value])
         try:
-            return self._engine.codec.encode(value)
-        except (ThreadkeepError, RuntimeError) as error:  # it changes while it is looked at
+            data = self._engine.codec.encode(copies[0])
+        except ThreadkeepError as error:  # parts that are not copied change at this moment
             raise _gone(self._parts[0].thread) from error
+        if not now.extended(shadow).holds():
+            raise _gone(self._parts[0].thread)
+        return data
 
     def _append(self, data: bytes) -> Span:
         log, pos = self._appender.append("", [data])
