@@ -27,7 +27,7 @@ _KEY = "TK_ADOPT_KEY"
 
 
 @command(Panel.MOVE, "threadkeep adopt langgraph.db sqlite:///threads.db --verify")
-def adopt(
+def adopt(  # noqa: PLR0913 - they are given by name
     source: Annotated[
         str,
         typer.Argument(
