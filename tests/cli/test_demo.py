@@ -7,8 +7,8 @@ import signal
 import sqlite3
 import subprocess
 import sys
-from importlib import metadata
 from contextlib import closing
+from importlib import metadata
 from pathlib import Path
 
 import pytest

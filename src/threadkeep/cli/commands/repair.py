@@ -35,8 +35,8 @@ def repair(
         typer.Option(
             "--quarantine",
             metavar="FILE",
-            help="where to what is taken out; default: quarantine-TIME.tkq beside a SQLite file, else"
-            " in this folder",
+            help="where to what is taken out; default: quarantine-TIME.tkq, beside a SQLite file,"
+            " else in this folder",
         ),
     ] = None,
     dry_run: Annotated[
