@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from threadkeep.cli.app import Panel, command
 from threadkeep.cli.drawing import size, table, text
-from threadkeep.cli.parameters import AsJson, DryRun, ThreadIds, Url, Yes
+from threadkeep.cli.parameters import AsJson, Cold, DryRun, ThreadIds, Url, Yes
 from threadkeep.cli.stores import url_of, writing
 from threadkeep.cli.terminal import Output, ask, clean
 from threadkeep.engine.lifecycle import State
@@ -21,12 +21,13 @@ def delete(
     *,
     yes: Yes = False,
     dry_run: DryRun = False,
+    cold: Cold = None,
     url: Url = None,
     as_json: AsJson = False,
 ) -> int:
     """Delete threads, with all their checkpoints. Nothing is, if one of them is not there."""
     output = Output(as_json=as_json)
-    with writing(url_of(url)) as saver:
+    with writing(url_of(url), cold) as saver:
         sizes = _sizes(saver, list(dict.fromkeys(threads)))
         if not dry_run and not yes:
             names = clean(", ".join(one.thread for one in sizes))
