@@ -25,6 +25,29 @@ from threadkeep.transfer.sources.payloads import KEY_SIZES
 
 _KEY = "TK_ADOPT_KEY"
 
+ReplaceHere = Annotated[
+    bool,
+    typer.Option(
+        "--replace", help="put FROM's threads in the place of those that went another way here"
+    ),
+]
+AsFork = Annotated[
+    bool,
+    typer.Option("--as-fork", help="bring FROM's into forks of those that did: THREAD-adopted"),
+]
+Verify = Annotated[
+    bool,
+    typer.Option("--verify", help="compare each checkpoint through LangGraph's saver and ours"),
+]
+KeyFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--key-file",
+        metavar="FILE",
+        help=f"holds the key of encrypted values (LANGGRAPH_AES_KEY); default: the key in {_KEY}",
+    ),
+]
+
 
 @command(Panel.MOVE, "threadkeep adopt langgraph.db sqlite:///threads.db --verify")
 def adopt(  # noqa: PLR0913 - they are given by name
@@ -44,29 +67,10 @@ def adopt(  # noqa: PLR0913 - they are given by name
         ),
     ] = None,
     *,
-    replace: Annotated[
-        bool,
-        typer.Option(
-            "--replace", help="put FROM's threads in the place of those that went another way here"
-        ),
-    ] = False,
-    as_fork: Annotated[
-        bool,
-        typer.Option("--as-fork", help="bring FROM's into forks of those that did: THREAD-adopted"),
-    ] = False,
-    verify: Annotated[
-        bool,
-        typer.Option("--verify", help="compare each checkpoint through LangGraph's saver and ours"),
-    ] = False,
-    key_file: Annotated[
-        Path | None,
-        typer.Option(
-            "--key-file",
-            metavar="FILE",
-            help="holds the key of encrypted values (LANGGRAPH_AES_KEY);"
-            f" default: the key in {_KEY}",
-        ),
-    ] = None,
+    replace: ReplaceHere = False,
+    as_fork: AsFork = False,
+    verify: Verify = False,
+    key_file: KeyFile = None,
     imports: Imports = None,
     url: Url = None,
     as_json: AsJson = False,
