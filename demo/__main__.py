@@ -69,8 +69,9 @@ def play(plan: Plan, screen: Screen) -> None:
         theirs = story.compare(plan, ours, step)
     screen.table(ours, theirs)
     file = plan.file(OURS)
-    screen.say(f"The database: {file}. Look into it: sqlite3 {file} .tables")
-    screen.say(f"Check it: {sys.executable} -m threadkeep check {file}")
+    screen.say(f"The database: {file}. Look into it:")
+    for command in (f"threads --url {file}", f"stats {file}", f"check {file}"):
+        screen.say(f"{sys.executable} -m threadkeep {command}")
 
 
 def after_kill(plan: Plan, ours: Run, screen: Screen) -> None:

@@ -1,5 +1,7 @@
 """threadkeep: a LangGraph checkpoint saver that stores what changed."""
 
+from importlib import metadata as _metadata
+
 from threadkeep.backends.caching import Cache, HotTier
 from threadkeep.backends.grouping import GroupCommit
 from threadkeep.codec import Compression, register, register_module
@@ -19,6 +21,8 @@ from threadkeep.tiers.tiering import ColdTier, Tiering, WarmTier
 from threadkeep.versions import compare_versions
 from threadkeep.wrapping import wrap
 
+__version__ = _metadata.version("threadkeep")
+
 __all__ = [
     "AsyncPostgresSaver",
     "AsyncRedisSaver",
@@ -36,6 +40,7 @@ __all__ = [
     "SqliteSaver",
     "Tiering",
     "WarmTier",
+    "__version__",
     "compare_versions",
     "open_saver",
     "register",

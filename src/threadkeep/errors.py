@@ -162,7 +162,7 @@ class OpenError(BackendError, ValueError):
 
 
 class NotOursError(OpenError):
-    """The file is not a threadkeep database."""
+    """This is no store of threadkeep."""
 
 
 class NotLangGraphError(OpenError):

@@ -40,6 +40,37 @@ def test_a_thread_goes_and_comes_back(told, cold):
     assert "active" in line
 
 
+READING = (
+    *("show order", "state order", "history order", "branches order", "versions order plan"),
+    *(
+        "diff order 00000001 00000001",
+        "export order out.tkb",
+        "copy order new",
+        "fork order --as new",
+    ),
+)
+
+
+@pytest.mark.parametrize("arguments", READING)
+def test_whatever_reads_a_thread_takes_the_cold_store(arguments, told, tmp_path):
+    cold = ("--cold", (tmp_path / "there").as_uri())
+    told("archive", "order", *cold)
+    assert told(*arguments.split(), *cold)
+    assert told("threads", "--state", "archived", "--json")["threads"] == []
+
+
+@pytest.mark.parametrize("file", ["backup.db", "backup.tkb"])
+def test_a_backup_tells_what_it_does_not_hold(file, told, cold):
+    told("archive", "order")
+    code, out, errors = threadkeep("backup", "threads.db", file)
+    assert (code, errors) == (1, [])
+    assert out[1] == "values of 1 thread lie in the cold store: order"
+    code, out, _ = threadkeep("backup", "threads.db", file, "--json")
+    assert (code, json.loads("".join(out))["away"]) == (1, ["order"])
+    told("restore", "--thread", "order")
+    assert told("backup", "threads.db", file)[0].startswith(f"{file}: 2 threads")
+
+
 def test_what_has_rested_goes(told, tmp_path):
     url = (tmp_path / "there").as_uri()
     document = told("archive", "--idle", "0.001s", "--cold", url, "--dry-run", "--json")

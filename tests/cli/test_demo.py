@@ -8,6 +8,7 @@ import sqlite3
 import subprocess
 import sys
 from contextlib import closing
+from importlib import metadata
 from pathlib import Path
 
 import pytest
@@ -60,6 +61,19 @@ def test_the_whole_story(folder, tmp_path):
         (stored,) = connection.execute("SELECT count(*) FROM checkpoints").fetchone()
     assert stored > int(rows["checkpoints"].replace(",", ""))  # the fork's come on top
     assert not list((tmp_path / "work").glob("langgraph.db*"))
+    commands = [line for line in done.stdout.splitlines() if " -m threadkeep " in line]
+    assert len(commands) == 3
+    for line in commands:
+        subprocess.run(line.split()[1:], check=True, cwd=ROOT)
+
+
+def test_the_demos_environment_has_what_it_names():
+    """The extra `cli`: the demo ends with commands of threadkeep."""
+    locked = (ROOT / "requirements" / "demo.txt").read_text()
+    for line in metadata.requires("threadkeep"):
+        name, _, condition = line.partition(";")
+        if "cli" in condition:
+            assert re.search(rf"^{re.split('[<>=]', name)[0]}==", locked, re.MULTILINE)
 
 
 @pytest.mark.parametrize(

@@ -265,10 +265,17 @@ def test_stats(store, told):
         one.thread: one.bytes for one in stats.by_thread
     }
     assert seen["by_channel"]["messages"] > 0
+    parts = seen["by_part"]
+    assert seen["bytes"] == sum(parts.values()) == sum(one["bytes"] for one in seen["by_thread"])
+    assert parts["channels"] == sum(seen["by_channel"].values())
+    listed = {one["id"]: one["bytes"] for one in told("threads", "--json")["threads"]}
+    deleted = told("delete", *listed, "--dry-run", "--json")["threads"]
+    assert listed == {one["thread"]: one["bytes"] for one in deleted}
     text = "\n".join(told("stats", "--top", "1"))
     assert "forked" in text
     assert "plain" not in text
     assert "... 2 more (--top)" in text
+    assert f"all{seen['bytes']:,}" in told("stats")[-1].replace(" ", "")
 
 
 def test_deleting_is_told_before_and_done_once(store, told, refused):

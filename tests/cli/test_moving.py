@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from cli_kit import SECONDS, threadkeep
 from engine_kit import Chain, everything
+from langgraph.checkpoint.base import empty_checkpoint
 from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
 from langgraph.checkpoint.sqlite import SqliteSaver as LangGraphSaver
 
@@ -261,7 +262,8 @@ def test_threads_of_langgraph_are_adopted(told):
     before = Path("langgraph.db").read_bytes()
     first = told("adopt", "langgraph.db", "sqlite:///new.db", "l", "--verify", "--json")
     counts = {"threads": 1, "checkpoints": 5, "known": 0, "writes": 5, "verified": 5, "deleted": []}
-    assert first == {"from": "langgraph.db", "to": "new.db", **counts}
+    apart = {"conflicts": {}, "replaced": [], "forks": {}}
+    assert first == {"from": "langgraph.db", "to": "new.db", **counts, **apart}
     line = "3 threads: 10 checkpoints adopted, 5 were there already, 15 verified"
     assert told("adopt", "langgraph.db", "--verify", "--url", "new.db") == [line]
     assert Path("langgraph.db").read_bytes() == before
@@ -278,6 +280,23 @@ def test_threads_that_were_deleted_stay_so_unless_they_are_named(told):
     assert told("adopt", "langgraph.db", "l", "--url", "threads.db") == [
         "1 thread: 5 checkpoints adopted"
     ]
+
+
+def test_threads_that_both_went_on_with_are_conflicts(told):
+    fill_langgraph()
+    told("adopt", "langgraph.db", "sqlite:///new.db")
+    with LangGraphSaver.from_conn_string("langgraph.db") as source, SqliteSaver("new.db") as ours:
+        head = ours.get_tuple({"configurable": {"thread_id": "l"}}).config
+        for saver in (source, ours):
+            saver.put(head, empty_checkpoint(), {}, {})
+    arguments = ("adopt", "langgraph.db", "new.db", "l")
+    code, said, wrong = threadkeep(*arguments)
+    assert (code, wrong) == (1, [])
+    assert said[1].split()[:2] == ["l", "conflict"]
+    assert said[2] == "0 threads: 0 checkpoints adopted, 1 conflict"
+    assert told(*arguments, "--as-fork")[1].split()[:2] == ["l", "forked"]
+    assert told(*arguments, "--replace")[1].split() == ["l", "replaced"]
+    assert told(*arguments) == ["1 thread: 0 checkpoints adopted, 6 were there already"]
 
 
 def test_an_absent_thread_cannot_be_adopted(refused):

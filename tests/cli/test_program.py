@@ -11,6 +11,7 @@ import signal
 import socket
 import subprocess
 import sys
+from importlib import metadata
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,7 @@ from cli_kit import SECONDS, command, threadkeep
 from engine_kit import Chain
 from langgraph.checkpoint.sqlite import SqliteSaver as LangGraphSaver
 
+import threadkeep as package
 from threadkeep import SqliteSaver
 from threadkeep.__main__ import main
 from threadkeep.cli.app import built
@@ -89,6 +91,12 @@ def folder(tmp_path, monkeypatch):
 
 
 # -- every command ---------------------------------------------------------------------
+
+
+def test_the_version_is_that_of_the_package(capsys):
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out == f"threadkeep {metadata.version('threadkeep')}\n"
+    assert package.__version__ == metadata.version("threadkeep")
 
 
 def test_the_table_has_every_command():

@@ -50,6 +50,14 @@ def test_a_dry_run_and_then_for_real(store):
         assert saver.get_tuple(config("a")).checkpoint["channel_values"]["n"] == 1
 
 
+def test_the_file_lies_beside_the_store(store, tmp_path_factory, monkeypatch):
+    elsewhere = tmp_path_factory.mktemp("elsewhere")
+    monkeypatch.chdir(elsewhere)
+    assert threadkeep("repair", "--url", str(store))[0] == 0
+    assert len(list(store.parent.glob("quarantine-*.tkq"))) == 1
+    assert list(elsewhere.iterdir()) == []
+
+
 def test_the_file_has_a_name_of_its_own(store):
     code, said, _ = threadkeep("repair", "a", "--url", "threads.db", "--json")
     document = json.loads("\n".join(said))

@@ -89,7 +89,7 @@ def test_orders_and_pages(told):
 
 def test_a_line_of_the_table_says_what_is_known(told):
     lines = told("threads", "--order", "thread")
-    assert lines[0].split() == ["thread", "state", "updated", "bytes", "tags", "metadata"]
+    assert lines[0].split() == ["thread", "state", "updated", "~bytes", "tags", "metadata"]
     assert lines[1].startswith("large   active pinned  ")
     assert lines[2].endswith("new, vip  seats=3, user=u1")
     assert " s ago " in lines[2]

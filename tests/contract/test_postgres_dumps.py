@@ -256,10 +256,10 @@ def test_an_archive_of_another_program(store, programs, tmp_path):
 
 def test_a_schema_of_another_program_is_left_alone(archive, programs):
     execute(f"DROP SCHEMA {SCHEMA} CASCADE; CREATE SCHEMA {SCHEMA};")
-    execute(f"CREATE TABLE {SCHEMA}.theirs (a int)")
+    execute(f"CREATE TABLE {SCHEMA}.migrations (version int)")
     with pytest.raises(NotOursError, match="of another program"):
         Dumps(f"{url()}?schema={SCHEMA}", programs).restore(archive, NOW, replace=True)
-    assert execute(f"SELECT count(*) FROM {SCHEMA}.theirs") == [(0,)]
+    assert execute(f"SELECT count(*) FROM {SCHEMA}.migrations") == [(0,)]
 
 
 def test_threads_are_replaced_only_if_that_is_asked_for(store, archive, programs):

@@ -1,19 +1,22 @@
 """How PostgreSQL's tables are made: by whom, how often, how many at once, and next to writers."""
 
 import asyncio
+import re
+import shlex
 import threading
 from urllib.parse import quote
 
 import psycopg
 import pytest
 from integration.rows import aput, place, put
+from langgraph.checkpoint.postgres import PostgresSaver as LangGraphSaver
 from postgres_databases import Writer, execute, migrate, set_up_at_once, works
 from postgres_server import SECONDS, free_port
 
 from threadkeep import AsyncPostgresSaver, PostgresSaver
 from threadkeep.__main__ import main
 from threadkeep.backends.postgres import migrations
-from threadkeep.errors import NewerDatabaseError, NotSetUpError, ReadOnlyError
+from threadkeep.errors import NewerDatabaseError, NotOursError, NotSetUpError, ReadOnlyError
 
 # -- once, twice, at once --------------------------------------------------------------
 
@@ -88,6 +91,40 @@ def test_tables_of_a_newer_release_are_left_alone(database):
         with pytest.raises(NewerDatabaseError, match=r"version 9999(.|\n)*Upgrade"):
             saver.setup()
     assert migrate(database)[0] == 2
+
+
+# -- tables of others ------------------------------------------------------------------
+
+
+def test_langgraphs_tables_are_named_and_left_alone(database):
+    with LangGraphSaver.from_conn_string(database) as theirs:
+        theirs.setup()
+        put(theirs, place(), {"value": 1})
+        with PostgresSaver(database, schema="public") as saver:
+            for call in (lambda: saver.get_tuple(place()), lambda: put(saver, place(), {})):
+                with pytest.raises(NotSetUpError):
+                    call()
+            with pytest.raises(NotOursError, match="LangGraph's own PostgresSaver") as raised:
+                saver.setup()
+        assert theirs.get_tuple(place()) is not None
+    (command,) = re.findall("threadkeep (adopt .*)", raised.value.hint)
+    joint = "&" if "?" in database else "?"
+    assert migrate(database)[0] == 0
+    assert main(shlex.split(command.replace("URL?", database + joint))) == 0
+    with PostgresSaver(database) as saver:
+        assert saver.get_tuple(place()) is not None
+
+
+@pytest.mark.parametrize(
+    "table", ["migrations (version int)", "threads (id int)", "checkpoints (id int)"]
+)
+def test_tables_of_another_program_are_named_and_left_alone(database, table):
+    execute(database, f"CREATE SCHEMA app; CREATE TABLE app.{table}")
+    named = pytest.raises(NotOursError, match=f"another program(.|\n)*{table.split()[0]}")
+    with PostgresSaver(database, schema="app") as saver, named:
+        saver.setup()
+    query = "SELECT count(*) FROM pg_class WHERE relnamespace = 'app'::regnamespace"
+    assert execute(database, query) == [(1,)]
 
 
 # -- rights ----------------------------------------------------------------------------

@@ -330,7 +330,7 @@ def test_what_a_new_table_would_not_have_is_not_left_behind(database, what):
         saver.setup()
         put_as(saver, "zzz", 1)
         execute(database, make)
-        with pytest.raises(BackendError, match=r"policies, triggers(.|\n)*Drop them"):
+        with pytest.raises(BackendError, match=r"policies, triggers(.|\n)*Leave partition_by out"):
             set_up(database)
         assert (partitions(database), value_at(saver, place())) == (set(), 1)
         execute(database, drop)

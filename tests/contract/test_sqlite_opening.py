@@ -70,7 +70,7 @@ def test_langgraphs_own_database_is_named_and_left_alone(path):
     before = path.read_bytes()
     with pytest.raises(NotOursError, match="LangGraph's own SQLite saver") as raised:
         SqliteBackend(path)
-    assert "a file of its own" in raised.value.hint
+    assert f"threadkeep adopt {path} sqlite:///" in raised.value.hint
     assert path.read_bytes() == before
 
 

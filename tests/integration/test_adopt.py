@@ -40,7 +40,6 @@ from threadkeep.errors import (
     InvalidArgumentError,
     NotLangGraphError,
     OpenError,
-    ThreadExistsError,
     ThreadNotFoundError,
     UnknownTypeError,
     WrongKeyError,
@@ -366,8 +365,7 @@ def test_deleted_here_and_used_again(tmp_path: Path) -> None:
         ours.threads.adopt(name)
         ours.delete_thread("t")
         story(ours).invoke({"log": ["b"]}, at("t"))
-        with pytest.raises(ThreadExistsError, match="was deleted here"):
-            ours.threads.adopt(name, "t")
+        assert ours.threads.adopt(name, "t").conflicts == {"t": APART}
         assert story(ours).get_state(at("t")).values["log"] == told("b")
 
 
@@ -423,9 +421,124 @@ def test_what_is_here_in_another_state_is_kept(tmp_path: Path) -> None:
         other = {**head.checkpoint, "channel_versions": {"log": 99}, "channel_values": {"log": []}}
         ours.put(at("t", checkpoint_ns=""), other, {}, {})
         before = everything(ours)
-        with pytest.raises(ThreadExistsError, match=head.checkpoint["id"]):
-            ours.threads.adopt(name)
+        why = f"Checkpoint {head.checkpoint['id']} is here already, in another state."
+        assert ours.threads.adopt(name).conflicts == {"t": why}
         assert all(everything(ours)[place] == one for place, one in before.items())
+        assert ours.threads.adopt(name, replace=True).replaced == ["t"]
+        assert_same(everything(ours), theirs(inner))
+
+
+# -- both went on --------------------------------------------------------------------------
+
+APART = "Both have gone on since they were the same, the thread here and the source."
+
+
+def gone_on(inner: Any, name: Any, saver: Any) -> None:
+    """Adopt a thread that both go on with afterwards, and one that nobody does."""
+    for thread in ("t", "u"):
+        story(inner).invoke({"log": ["a"]}, at(thread))
+    saver.threads.adopt(name)
+    story(saver).invoke({"log": ["here"]}, at("t"))
+    story(inner).invoke({"log": ["late"]}, at("t"))
+
+
+@pytest.mark.parametrize("source", SOURCES)
+def test_a_thread_that_both_went_on_with_is_left_alone(
+    source: str, tmp_path: Path, saver: Any
+) -> None:
+    with official(source, tmp_path) as (inner, name):
+        gone_on(inner, name, saver)
+        story(inner).invoke({"log": ["more"]}, at("u"))
+        before = everything(saver)
+        done = saver.threads.adopt(name, verify=True)
+        assert (done.conflicts, done.threads, done.checkpoints) == ({"t": APART}, 1, 4)
+        assert all(everything(saver)[place] == one for place, one in before.items())
+        assert story(saver).get_state(at("t")).values["log"] == told("a", "here")
+        assert story(saver).get_state(at("u")).values["log"] == told("a", "more")
+
+
+@pytest.mark.parametrize("source", SOURCES)
+def test_the_line_of_the_source_goes_into_a_fork(source: str, tmp_path: Path, saver: Any) -> None:
+    with official(source, tmp_path) as (inner, name):
+        gone_on(inner, name, saver)
+        for late in ("late", "later"):
+            done = saver.threads.adopt(name, as_fork=True, verify=True)
+            assert (done.forks, done.conflicts) == ({"t": "t-adopted"}, {})
+            expected = {p: o for p, o in theirs(inner).items() if p[0] == "t"}
+            fork = {("t", *p[1:]): o for p, o in everything(saver).items() if p[0] == "t-adopted"}
+            assert fork.keys() == expected.keys()
+            if late == "late":
+                story(inner).invoke({"log": ["later"]}, at("t"))
+        assert story(saver).get_state(at("t")).values["log"] == told("a", "here")
+        assert story(saver).get_state(at("t-adopted")).values["log"] == told("a", "late", "later")
+        assert saver.threads.get("t-adopted").forked_from[0] == "t"
+        saver.threads.merge_fork("t-adopted", "t", story(saver))
+        merged = story(saver).get_state(at("t")).values["log"]
+        assert set(told("late", "later", "here")) <= set(merged)
+        assert saver.check().ok
+
+
+def test_a_fork_that_went_on_too_is_a_conflict(tmp_path: Path) -> None:
+    with official("memory", tmp_path) as (inner, name), MemorySaver() as ours:
+        gone_on(inner, name, ours)
+        ours.threads.adopt(name, as_fork=True)
+        story(ours).invoke({"log": ["x"]}, at("t-adopted"))
+        story(inner).invoke({"log": ["later"]}, at("t"))
+        done = ours.threads.adopt(name, as_fork=True)
+        assert done.conflicts == {"t": APART.replace("the thread", "its fork")}
+
+
+def test_threads_with_nothing_in_common(tmp_path: Path) -> None:
+    with official("memory", tmp_path) as (inner, name), MemorySaver() as ours:
+        story(ours).invoke({"log": ["ours"]}, at("t"))
+        story(inner).invoke({"log": ["theirs"]}, at("t"))
+        assert ours.threads.adopt(name).conflicts == {"t": APART}
+        assert ours.threads.adopt(name, as_fork=True).forks == {"t": "t-adopted"}
+        assert story(ours).get_state(at("t")).values["log"] == told("ours")
+        assert story(ours).get_state(at("t-adopted")).values["log"] == told("theirs")
+
+
+@pytest.mark.parametrize("source", SOURCES)
+async def test_the_thread_of_the_source_replaces_the_one_here(
+    source: str, tmp_path: Path, saver: Any
+) -> None:
+    with official(source, tmp_path) as (inner, name):
+        gone_on(inner, name, saver)
+        done = await saver.threads.aadopt(name, replace=True, verify=True)
+        assert (done.replaced, done.conflicts) == (["t"], {})
+        assert_same(everything(saver), theirs(inner))
+        story(saver).invoke({"log": ["on"]}, at("t"))
+        assert story(saver).get_state(at("t")).values["log"] == told("a", "late", "on")
+        assert saver.check().ok
+    await saver.aclose()
+
+
+def test_nothing_is_replaced_by_what_cannot_be_read(tmp_path: Path) -> None:
+    with official("memory", tmp_path) as (inner, name), MemorySaver() as ours:
+        gone_on(inner, name, ours)
+        head = inner.get_tuple(at("t"))
+        place = ("t", "", "log", head.checkpoint["channel_versions"]["log"])
+        inner.blobs[place] = ("msgpack", b"\xc1")
+        with pytest.raises(CorruptionError):
+            ours.threads.adopt(name, replace=True)
+        assert story(ours).get_state(at("t")).values["log"] == told("a", "here")
+
+
+def test_a_thread_that_went_on_here_alone_is_no_conflict(tmp_path: Path, saver: Any) -> None:
+    with official("memory", tmp_path) as (inner, name):
+        play(SCENARIOS["subgraph_with_a_memory_that_asks"], inner, durability="sync", api="sync")
+        story(inner).invoke({"log": ["a"]}, at("t"))
+        saver.threads.adopt(name)
+        saver.prune(["t"])
+        story(saver).invoke({"log": ["b"]}, at("t"))
+        story(saver).invoke({"log": ["c"]}, at("t"))
+        assert not saver.threads.adopt(name).conflicts  # what was pruned comes back
+        assert story(saver).get_state(at("t")).values["log"] == told("a", "b", "c")
+
+
+def test_replace_and_as_fork_exclude_each_other() -> None:
+    with MemorySaver() as ours, pytest.raises(InvalidArgumentError, match="Give one of them"):
+        ours.threads.adopt(InMemorySaver(), replace=True, as_fork=True)
 
 
 def test_a_deleted_thread_comes_back_only_if_it_is_named(tmp_path: Path, saver: Any) -> None:

@@ -12,6 +12,7 @@ from langgraph.checkpoint.base import empty_checkpoint
 from langgraph.graph import END, START, StateGraph
 from langgraph.types import Command, Send, interrupt
 
+from threadkeep import MemorySaver
 from threadkeep.engine import registry
 from threadkeep.engine.calls import fetch
 from threadkeep.engine.model import ReadThread
@@ -237,6 +238,17 @@ def test_the_last_run_counts_whoever_says_it(another: Any) -> None:
 # -- finding -------------------------------------------------------------------------
 
 
+def test_a_page_is_a_sequence() -> None:
+    with MemorySaver() as saver:
+        for number in range(3):
+            saver.threads.create(f"t{number}")
+        page = saver.threads.search(order="thread")
+        assert [thread.id for thread in page] == ["t0", "t1", "t2"]
+        assert (len(page), page[-1].id, [one.id for one in page[:2]]) == (3, "t2", ["t0", "t1"])
+        assert bool(page)
+        assert not saver.threads.search(tags=["none"])
+
+
 def test_pages_by_cursor(saver: Any) -> None:
     for number in range(7):
         saver.threads.create(f"t{number}", metadata={"even": number % 2 == 0})
@@ -244,7 +256,7 @@ def test_pages_by_cursor(saver: Any) -> None:
         names, cursor = [], None
         while True:
             page = saver.threads.search(order=order, limit=3, cursor=cursor)
-            names += [thread.id for thread in page.threads]
+            names += [thread.id for thread in page]
             cursor = page.cursor
             if cursor is None:
                 break

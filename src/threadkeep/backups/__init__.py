@@ -10,7 +10,7 @@ import os
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Literal, NamedTuple
@@ -24,7 +24,7 @@ from threadkeep.backends.open import (
     postgres_dumps,
 )
 from threadkeep.backends.sqlite import SqliteBackend, copies
-from threadkeep.errors import CorruptionError, InvalidArgumentError, OpenError
+from threadkeep.errors import CorruptionError, InvalidArgumentError, NotSetUpError, OpenError
 from threadkeep.open_store import OpenStore
 from threadkeep.saver import Saver
 from threadkeep.transfer import portable
@@ -38,11 +38,20 @@ BUNDLE_SUFFIX = ".tkb"
 
 
 class Taken(NamedTuple):
-    """A backup: its kind, its bytes, and how many threads it holds where that is known."""
+    """A backup.
+
+    Attributes:
+        kind: what it is.
+        size: its bytes.
+        threads: how many threads it holds, where that is known.
+        away: the ids of threads whose values lie in the cold store, all or some: the backup
+            says where, and does not hold them.
+    """
 
     kind: Kind
     size: int
     threads: int | None
+    away: tuple[str, ...] = ()
 
 
 class Restored(NamedTuple):
@@ -80,8 +89,24 @@ def back_up(
     else:
         with replacing(file) as beside:
             threads = _copy(store, beside, progress, programs)
+    away = _away(store)
     with told(file):
-        return Taken(kind, file.stat().st_size, threads)
+        return Taken(kind, file.stat().st_size, threads, away)
+
+
+def _away(store: str) -> tuple[str, ...]:
+    """The threads that are archived, and those of which values were offloaded."""
+    path = file_of(store)
+    backend = open_backend(store) if path is None else SqliteBackend(path, read_only=True)
+    with Saver(backend) as saver, suppress(NotSetUpError):  # (files of a release without these)
+        return tuple(
+            [
+                one.id
+                for one in saver.threads.scan()
+                if one.archived_bytes is not None or one.offloaded_bytes
+            ]
+        )
+    return ()
 
 
 def _copy(store: str, file: Path, progress: Progress, programs: str) -> int | None:

@@ -8,10 +8,12 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from enum import Enum
-from typing import Any, NamedTuple, TypeVar
+from typing import Annotated, Any, NamedTuple, TypeVar
 
 import typer
 from typer.main import get_command
+
+from threadkeep import __version__
 
 F = TypeVar("F", bound=Callable[..., int])
 
@@ -53,15 +55,36 @@ def command(panel: Panel, example: str) -> Callable[[F], F]:
     return add
 
 
+def _tell_version(*, given: bool) -> None:
+    if given:
+        sys.stdout.write(f"threadkeep {__version__}\n")
+        raise typer.Exit
+
+
+def _options(
+    *,
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version",
+            help="Show the version and exit.",
+            is_eager=True,
+            callback=lambda given: _tell_version(given=given),
+        ),
+    ] = False,
+) -> None:
+    """Threads of LangGraph, as threadkeep stores them."""
+
+
 def built() -> Any:
     """The program of all commands, whose help is drawn only for a terminal."""
     drawn = "rich" if sys.stdout.isatty() else None
     app = typer.Typer(
-        help="Threads of LangGraph, as threadkeep stores them.",
         epilog="Each command has an example: threadkeep COMMAND --help",
         rich_markup_mode=drawn,  # type: ignore[arg-type] # mypy widens the two texts to `str`
         pretty_exceptions_enable=False,
     )
+    app.callback()(_options)
     panels = list(Panel)
     for one in sorted(_commands, key=lambda one: panels.index(one.panel)):
         name = one.run.__name__.removesuffix("_")  # (some are Python's own words)

@@ -58,7 +58,7 @@ def in_a_table(threads: Iterable[ThreadInfo]) -> Table:
         )
         for one in threads
     ]
-    return table(("thread", "state", "updated", "bytes>", "tags", "metadata"), rows)
+    return table(("thread", "state", "updated", "~bytes>", "tags", "metadata"), rows)
 
 
 def document(one: ThreadInfo) -> dict[str, Any]:

@@ -55,6 +55,21 @@ def reading(url: str, cold: str | None = None) -> Saver:
     return Saver(SqliteBackend(_there(path), read_only=True), cold=cold)
 
 
+def looking(url: str, cold: str | None) -> Saver:
+    """Open a store that is there, to look into one thread; use it under `with`.
+
+    With `cold`, an archived thread is brought back, which changes a SQLite file.
+
+    Args:
+        url: the store.
+        cold: the cold store, as it was given for this command.
+
+    Raises:
+        OpenError: there is no such store, or it cannot be opened.
+    """
+    return writing(url, cold) if cold else reading(url)
+
+
 def writing(url: str, cold: str | None = None) -> Saver:
     """Open a store that is there, to change it; use it under `with`.
 

@@ -6,10 +6,10 @@ values, which JSON can hold too (`as_json`).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, overload
 
 from threadkeep.engine import labels, policy
 from threadkeep.engine.entries import Entry
@@ -98,11 +98,23 @@ class ThreadInfo:
 
 
 @dataclass(frozen=True, slots=True)
-class ThreadPage:
-    """Some threads, and what `search` takes as `cursor` to go on; None at the end."""
+class ThreadPage(Sequence[ThreadInfo]):
+    """A sequence of threads, and the `cursor` with which `search` goes on; None at the end."""
 
     threads: tuple[ThreadInfo, ...]
     cursor: str | None
+
+    def __len__(self) -> int:
+        """How many threads are on this page."""
+        return len(self.threads)
+
+    @overload
+    def __getitem__(self, index: int) -> ThreadInfo: ...
+    @overload
+    def __getitem__(self, index: slice) -> tuple[ThreadInfo, ...]: ...
+    def __getitem__(self, index: int | slice) -> ThreadInfo | tuple[ThreadInfo, ...]:
+        """One of the threads, or several."""
+        return self.threads[index]
 
 
 def info(entry: Entry) -> ThreadInfo:

@@ -13,13 +13,13 @@ from contextlib import closing
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import groupby
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from threadkeep import checks
 from threadkeep.engine.calls import Operation, Place, commit
 from threadkeep.engine.loaded import created_at
 from threadkeep.engine.model import DropThread
-from threadkeep.engine.operations import adoption, listing, put, write
+from threadkeep.engine.operations import adoption, forking, listing, put, write
 from threadkeep.engine.operations.adoption import Present
 from threadkeep.engine.operations.context import Engine
 from threadkeep.engine.operations.listing import Listing
@@ -47,9 +47,16 @@ _MOST_BYTES = 8 << 20
 class Adopted:
     """What was done.
 
-    `threads` that were looked at; `checkpoints` put and `known` ones, which were there; `calls`
-    of pending writes put; `verified` checkpoints; `deleted` threads, which were left alone, as
-    they had been deleted here.
+    Attributes:
+        threads: how many were looked at, and are here as they are in the source, or more of them.
+        checkpoints: how many were put.
+        known: how many were here already.
+        writes: calls of pending writes that were put.
+        verified: how many checkpoints were compared.
+        deleted: threads that were left alone, as they had been deleted here.
+        conflicts: why others were left alone, by thread.
+        replaced: threads that were removed here for the source's, as `replace` was given.
+        forks: the thread that the source's line went into, by the thread, as `as_fork` was given.
     """
 
     threads: int = 0
@@ -58,6 +65,18 @@ class Adopted:
     writes: int = 0
     verified: int = 0
     deleted: list[str] = field(default_factory=list)
+    conflicts: dict[str, str] = field(default_factory=dict)
+    replaced: list[str] = field(default_factory=list)
+    forks: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Wishes:
+    """What was asked for beside bringing what is not there."""
+
+    verify: bool = False
+    replace: bool = False
+    as_fork: bool = False
 
 
 @dataclass(slots=True)
@@ -67,14 +86,22 @@ class _Adopting:
     store: Store
     engine: Engine
     source: Source
+    wishes: Wishes
     progress: Progress
     total: int = 0
     done: int = 0
     result: Adopted = field(default_factory=Adopted)
 
-    def tell(self, what: str, count: int) -> None:
-        self.done += count
-        self.progress(what, self.done, self.total)
+    def tell(self, count: int) -> None:
+        self.done = min(self.done + count, self.total)  # (some are read twice)
+        self.progress("checkpoints read", self.done, self.total)
+
+
+class _Thread(NamedTuple):
+    """A thread of the source, and the one that it goes into."""
+
+    name: str
+    target: str
 
 
 def adopt(
@@ -82,9 +109,8 @@ def adopt(
     engine: Engine,
     opening: Callable[[], Source],
     names: Sequence[str] | None,
+    wishes: Wishes,
     progress: Progress,
-    *,
-    verify: bool,
 ) -> Plan[Adopted]:
     """Bring a source's threads into a store.
 
@@ -93,12 +119,11 @@ def adopt(
         engine: what the store is used with.
         opening: opens the source.
         names: the threads' ids; None for all but those that were deleted here.
+        wishes: see `Wishes`.
         progress: see `Progress`.
-        verify: whether every checkpoint is compared through both savers.
 
     Raises:
         ThreadNotFoundError: the source has no such thread; nothing was changed.
-        ThreadExistsError: a checkpoint is there already in another state.
         CorruptionError: what is stored is not what the source gives.
         ThreadkeepError: a value cannot be read or stored; it names the checkpoint.
     """
@@ -108,9 +133,15 @@ def adopt(
         wanted = _wanted(names, counts)
         engine = replace(engine, conflicts="fork")  # what happened is stored, whoever was first
         total = sum([counts[name] for name in wanted])
-        call = _Adopting(store, engine, source, progress, total)
+        call = _Adopting(store, engine, source, wishes, progress, total)
         for name in wanted:
-            yield from _thread(call, name, counts[name], named=names is not None, verify=verify)
+            checks.text("The source's thread_id", name)
+            present = yield from _present(call, name, revive=names is not None)
+            if present.deleted_at and present.is_empty:
+                call.result.deleted.append(name)
+                call.tell(counts[name])
+            else:
+                yield from _thread(call, name, present)
     return call.result
 
 
@@ -123,40 +154,107 @@ def _wanted(names: Sequence[str] | None, counts: dict[str, int]) -> list[str]:
     return list(counts if names is None else names)
 
 
-def _thread(call: _Adopting, thread: str, count: int, *, named: bool, verify: bool) -> Plan[None]:
-    checks.text("The source's thread_id", thread)
+def _present(call: _Adopting, thread: str, *, revive: bool) -> Plan[Present]:
+    """What is here of a thread; it may be made anew if it was deleted, and `revive`."""
     present = yield from on(call.store, adoption.present(call.engine, thread))
-    if present.deleted_at and present.is_empty and not named:
-        call.result.deleted.append(thread)
-        call.tell("checkpoints read", count)
-        return
-    if present.deleted_at and present.is_empty:
+    if revive and present.deleted_at and present.is_empty:
         yield from on(call.store, commit(DropThread(thread, 0)))
         present = yield from on(call.store, adoption.present(call.engine, thread))
+    return present
+
+
+def _thread(call: _Adopting, name: str, present: Present) -> Plan[None]:
+    """Bring a thread, or list it as a conflict."""
+    known = call.result.known
     yield from aside(call.source.begin)
     try:
-        places = yield from _copied(call, thread, present)
-        if verify:
-            yield from _verified(call, thread, places)
+        yield from _settled(call, name, present)
+        call.result.threads += 1
+    except ThreadExistsError as error:
+        call.result.known = known
+        call.result.conflicts[name] = error.message
     finally:
         call.source.end()
-    call.result.threads += 1
+
+
+def _settled(call: _Adopting, name: str, present: Present) -> Plan[None]:
+    """Bring a thread, in the way that was asked for where it has gone another way here.
+
+    Raises:
+        ThreadExistsError: it has, and nothing was asked for, or its fork has too.
+    """
+    known = call.result.known
+    try:
+        yield from _brought(call, _Thread(name, name), present)
+    except ThreadExistsError:
+        if not (call.wishes.replace or call.wishes.as_fork):
+            raise
+        call.result.known = known
+        yield from (_replaced if call.wishes.replace else _forked)(call, name, present)
+
+
+def _brought(call: _Adopting, thread: _Thread, present: Present) -> Plan[None]:
+    """Store what is not there of a thread.
+
+    Raises:
+        ThreadExistsError: what is there has gone another way.
+    """
+    if not present.is_empty:
+        parents = yield from aside(partial(call.source.parents, thread.name))
+        if present.went_apart(parents):
+            call.tell(len(parents))
+            which = "its fork" if thread.name != thread.target else "the thread"
+            raise ThreadExistsError(
+                f"Both have gone on since they were the same, {which} here and the source.",
+                thread=thread.target,
+            )
+    places = yield from _copied(call, thread, present)
+    if call.wishes.verify:
+        yield from _verified(call, thread, places)
+
+
+def _replaced(call: _Adopting, name: str, present: Present) -> Plan[None]:
+    """Put the source's thread in the place of the one that is here."""
+    with closing(call.source.checkpoints(name)) as rest:
+        while (yield from aside(partial(_part, rest))):
+            pass  # what cannot be read ends this before anything is removed
+    yield from on(call.store, commit(DropThread(name, 0)))
+    call.result.replaced.append(name)
+    present = yield from _present(call, name, revive=True)
+    yield from _brought(call, _Thread(name, name), present)
+
+
+def _forked(call: _Adopting, name: str, present: Present) -> Plan[None]:
+    """Bring the source's thread into a fork of the one here, or go on there.
+
+    The fork begins with the newest checkpoint that both have, and shares its values.
+    """
+    target = f"{name}-adopted"
+    fork = yield from _present(call, target, revive=True)
+    if fork.is_empty:
+        parents = yield from aside(partial(call.source.parents, name))
+        shared = present.newest_shared(parents)
+        if shared is not None:
+            yield from on(call.store, forking.fork(call.engine, name, shared, target))
+            fork = yield from _present(call, target, revive=False)
+    yield from _brought(call, _Thread(name, target), fork)
+    call.result.forks[name] = target
 
 
 # -- copying ---------------------------------------------------------------------------
 
 
-def _copied(call: _Adopting, thread: str, present: Present) -> Plan[set[tuple[str, str]]]:
+def _copied(call: _Adopting, thread: _Thread, present: Present) -> Plan[set[tuple[str, str]]]:
     """Store what is not there; the namespaces and ids of what the source has and this one shows."""
     places: set[tuple[str, str]] = set()
     apart = call.engine.apart()
-    with closing(call.source.checkpoints(thread)) as rest:
+    with closing(call.source.checkpoints(thread.name)) as rest:
         while part := (yield from aside(partial(_part, rest))):
-            calls = [one for found in part for one in _calls(call, thread, found, present)]
+            calls = [one for found in part for one in _calls(call, thread.target, found, present)]
             apart = yield from _stored(call, calls, apart)
             both = {(found.ns, found.id) for found in part}
             places |= {place for place in both if not present.hides(*place)}
-            call.tell("checkpoints read", len(part))
+            call.tell(len(part))
     return places
 
 
@@ -207,28 +305,15 @@ def _calls(call: _Adopting, thread: str, found: Found, present: Present) -> Iter
     if present.has(found.ns, found.id):
         if not present.is_same(place, found.parent, found.checkpoint, found.metadata):
             raise ThreadExistsError(
-                "The store holds this checkpoint already, in another state.",
-                hint="Delete the thread here first, or adopt it into another store.",
-                **place.named(),
+                f"Checkpoint {found.id} is here already, in another state.",
+                thread=thread,
             )
         call.result.known += 1
     else:
         checks.checkpoint(found.checkpoint, place)
-        _check_is_younger(place, present)
         yield Put(place, found.parent, found.checkpoint, found.metadata, complete=True)
     lacking = present.lacks(found.ns, found.id, [(w.task_id, w.idx) for w in found.writes])
     yield from _writes(place, [w for w in found.writes if (w.task_id, w.idx) in lacking])
-
-
-def _check_is_younger(place: Place, present: Present) -> None:
-    """Refuse a checkpoint from before its thread was deleted here, and used again."""
-    made = created_at(place.id)
-    if made is not None and made <= present.deleted_at:
-        raise ThreadExistsError(
-            "The thread was deleted here since this checkpoint was made, and has others now.",
-            hint="Delete the thread here and name it in threads=, or adopt into another store.",
-            **place.named(),
-        )
 
 
 def _writes(place: Place, writes: Iterable[FoundWrite]) -> Iterator[PutWrites]:
@@ -243,24 +328,24 @@ def _writes(place: Place, writes: Iterable[FoundWrite]) -> Iterator[PutWrites]:
 # -- verifying -------------------------------------------------------------------------
 
 
-def _verified(call: _Adopting, thread: str, places: set[tuple[str, str]]) -> Plan[None]:
+def _verified(call: _Adopting, thread: _Thread, places: set[tuple[str, str]]) -> Plan[None]:
     """Compare all checkpoints as LangGraph's own saver and ours give them."""
     theirs = yield from aside(call.source.saver)
     rest = set(places)
-    at = listing.begin(Listing(thread))
+    at = listing.begin(Listing(thread.target))
     while at is not None:
         found, at = yield from on(call.store, listing.page(call.engine, at))
         for loaded in found:
             if (loaded.ns, str(loaded.id)) in rest:
-                yield from aside(partial(_compare, call, theirs, loaded))
+                yield from aside(partial(_compare, call, theirs, thread.name, loaded))
                 rest.remove((loaded.ns, str(loaded.id)))
     call.result.verified += len(places) - len(rest)
     for ns, checkpoint in sorted(rest):
-        raise _different(thread, ns, checkpoint, "it is not shown here")
+        raise _different(thread.target, ns, checkpoint, "it is not shown here")
 
 
-def _compare(call: _Adopting, saver: Any, ours: Loaded) -> None:
-    place = {"thread_id": ours.thread, "checkpoint_ns": ours.ns, "checkpoint_id": str(ours.id)}
+def _compare(call: _Adopting, saver: Any, thread: str, ours: Loaded) -> None:
+    place = {"thread_id": thread, "checkpoint_ns": ours.ns, "checkpoint_id": str(ours.id)}
     theirs = saver.get_tuple({"configurable": place})
     what = "it is not there any more"
     if theirs is not None:
@@ -272,8 +357,8 @@ def _compare(call: _Adopting, saver: Any, ours: Loaded) -> None:
 def _different(thread: str, ns: str, checkpoint: str, what: str) -> CorruptionError:
     return CorruptionError(
         f"A checkpoint is not what LangGraph's own saver gives: {what}.",
-        hint="If a run goes on with this thread here, this is as it should be. If not, delete it"
-        " here and adopt it again.",
+        hint="If a run goes on with this thread here, this is as it should be. If not, adopt it"
+        " into another store, and compare.",
         thread=thread,
         namespace=ns or None,
         checkpoint=checkpoint,

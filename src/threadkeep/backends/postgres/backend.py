@@ -122,6 +122,7 @@ class AsyncPostgresBackend:
 
         Raises:
             NewerDatabaseError: the tables are of a later release.
+            NotOursError: the schema holds another program's tables; they are left as they are.
             UnreachableError, BackendError: the server failed; do it again.
         """
         with self._named(migrating=True):

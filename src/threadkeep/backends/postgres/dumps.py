@@ -20,7 +20,7 @@ import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg.rows import tuple_row
 
-from threadkeep.backends.postgres import archives
+from threadkeep.backends.postgres import archives, migrations
 from threadkeep.backends.postgres.failures import DRIVER_ERRORS, mapped
 from threadkeep.backends.postgres.settings import settings_of
 from threadkeep.errors import (
@@ -145,8 +145,8 @@ class Dumps:
         )
 
     def _is_ours(self, db: psycopg.Connection[Any]) -> bool:
-        table = f"{self._settings.quoted_schema}.migrations"
-        return bool(self._rows(db, "SELECT to_regclass(%s) IS NOT NULL", table)[0][0])
+        asked = migrations.tables_in(self._settings.quoted_schema)
+        return migrations.are_ours(dict(self._rows(db, asked.sql)))
 
     def _before(self, db: psycopg.Connection[Any]) -> Before:
         schema = self._settings.quoted_schema

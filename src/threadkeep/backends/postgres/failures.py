@@ -36,6 +36,7 @@ _SET_UP = (
 _MEANINGS: dict[str, tuple[type[ThreadkeepError], str]] = {
     "42P01": (NotSetUpError, _SET_UP),
     "42883": (NotSetUpError, _SET_UP),
+    "42703": (NotSetUpError, _SET_UP),
     "3F000": (NotSetUpError, _SET_UP),
     "3D000": (UnreachableError, "Create the database, or name another one in the URL."),
     "28": (UnreachableError, "Check the user and the password in the URL."),
@@ -54,8 +55,14 @@ _MEANINGS: dict[str, tuple[type[ThreadkeepError], str]] = {
         BackendError,
         "ALTER ROLE ... SET default_transaction_isolation = 'read committed' for this user.",
     ),
-    "TK002": (BackendError, "Drop them, migrate, and make them again on the new table."),
-    "42P07": (BackendError, "Attach, rename or drop that table, then migrate again."),
+    "TK002": (
+        BackendError,
+        "Leave partition_by out, or keep their definitions, take them off, migrate, and make them.",
+    ),
+    "42P07": (
+        BackendError,
+        "Attach it again if it is a detached partition, else take another schema: ?schema=NAME.",
+    ),
     "40": (LockedError, "Others kept changing the same rows: do it again."),
     "55P03": (LockedError, "Another transaction keeps rows locked: end it."),
     "08": (UnreachableError, "Look whether the server runs, can be reached and lets this user in."),

@@ -11,6 +11,7 @@ keep what is put in, text or bytes. The views show the same rows to people.
 
 from __future__ import annotations
 
+import shlex
 from typing import TYPE_CHECKING
 
 from langgraph.checkpoint.serde.types import INTERRUPT, RESUME
@@ -303,10 +304,11 @@ def _not_ours(path: str, names: set[str]) -> NotOursError:
     if {"checkpoints", "writes"} <= names:
         return NotOursError(
             f"{path} is a database of LangGraph's own SQLite saver, not of threadkeep.",
-            hint="Give threadkeep a file of its own; the other one is left as it is.",
+            hint="It is left as it is. Give threadkeep a file of its own, and bring the threads"
+            f" there: threadkeep adopt {shlex.quote(path)} sqlite:///new.db",
         )
     some = ", ".join(sorted(names)[:3]) or "nothing"
     return NotOursError(
         f"{path} is a database of another program: it holds {some}.",
-        hint="Give threadkeep a file of its own; the other one is left as it is.",
+        hint="It is left as it is. Give threadkeep a file of its own.",
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated
 
@@ -9,9 +10,12 @@ import typer
 
 from threadkeep import backups
 from threadkeep.cli.app import Panel, command
+from threadkeep.cli.drawing import some
 from threadkeep.cli.parameters import STORE, AsJson, Programs, Url
 from threadkeep.cli.stores import url_of
 from threadkeep.cli.terminal import Output, clean
+
+_NAMES = 5  # that are told
 
 
 @command(Panel.STORE, "threadkeep backup sqlite:///threads.db backup.db")
@@ -37,7 +41,10 @@ def backup(
     url: Url = None,
     as_json: AsJson = False,
 ) -> int:
-    """Write all threads of a store to a file, while programs use it."""
+    """Write all threads of a store to a file, while programs use it.
+
+    Exit code 1: of some it holds only where they are, as their values lie in the cold store.
+    """
     *store, file = places
     if len(store) > 1:
         raise typer.BadParameter("at most a store and a file")
@@ -53,5 +60,15 @@ def backup(
     document = {"file": file, "kind": taken.kind.name.lower(), "bytes": taken.size}
     threads = "" if taken.threads is None else f"{taken.threads} threads, "
     line = clean(f"{file}: {threads}{taken.size} bytes, {taken.kind.value}")
-    output.tell({**document, "threads": taken.threads}, line)
-    return 0
+    output.tell({**document, "threads": taken.threads, "away": taken.away}, line, *_left_out(taken))
+    return 1 if taken.away else 0
+
+
+def _left_out(taken: backups.Taken) -> Iterator[str]:
+    """What lies elsewhere, and what to do about it."""
+    if not taken.away:
+        return
+    names = ", ".join(taken.away[:_NAMES]) + (", ..." if len(taken.away) > _NAMES else "")
+    yield clean(f"values of {some(len(taken.away), 'thread')} lie in the cold store: {names}")
+    yield "keep the cold store with this file; or bring them back first, and do it again:"
+    yield clean(f"threadkeep restore --thread {taken.away[0]} --cold URL")

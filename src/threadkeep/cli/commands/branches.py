@@ -10,8 +10,8 @@ from rich.text import Text
 from threadkeep.cli.app import Panel, command
 from threadkeep.cli.drawing import line, size, table, text
 from threadkeep.cli.looking import load, made_by, moment, naming_modules
-from threadkeep.cli.parameters import AsJson, Imports, Namespace, Thread, Url
-from threadkeep.cli.stores import reading, url_of
+from threadkeep.cli.parameters import AsJson, Cold, Imports, Namespace, Thread, Url
+from threadkeep.cli.stores import looking, url_of
 from threadkeep.cli.terminal import Output
 from threadkeep.engine.branches import BranchCheckpoint, Branches
 
@@ -22,12 +22,13 @@ def branches(
     *,
     namespace: Namespace = "",
     imports: Imports = None,
+    cold: Cold = None,
     url: Url = None,
     as_json: AsJson = False,
 ) -> int:
     """List the tips of a thread's branches, and where they part; `history` draws the tree."""
     load(imports)
-    with reading(url_of(url)) as saver, naming_modules():
+    with looking(url_of(url), cold) as saver, naming_modules():
         tree = saver.threads.branches(thread, namespace)
     document = {
         "thread": thread,

@@ -9,7 +9,7 @@ import typer
 from threadkeep.cli.app import Panel, command
 from threadkeep.cli.completion import thread_ids
 from threadkeep.cli.drawing import text
-from threadkeep.cli.parameters import AsJson, Url
+from threadkeep.cli.parameters import AsJson, Cold, Url
 from threadkeep.cli.stores import url_of, writing
 from threadkeep.cli.terminal import Output
 from threadkeep.engine.calls import Place, fetch_checkpoint
@@ -21,11 +21,12 @@ def copy(
     source: Annotated[str, typer.Argument(help="the thread's id", autocompletion=thread_ids)],
     target: Annotated[str, typer.Argument(help="the id of the copy")],
     *,
+    cold: Cold = None,
     url: Url = None,
     as_json: AsJson = False,
 ) -> int:
     """Copy a thread inside the store: all its checkpoints, tags and metadata."""
-    with writing(url_of(url)) as saver:
+    with writing(url_of(url), cold) as saver:
         if saver.run(fetch_checkpoint(source, "", None)).found is None:
             raise not_found(Place(source))
         saver.copy_thread(source, target)

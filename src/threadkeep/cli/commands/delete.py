@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 from threadkeep.cli.app import Panel, command
 from threadkeep.cli.drawing import size, table, text
-from threadkeep.cli.parameters import AsJson, DryRun, ThreadIds, Url, Yes
+from threadkeep.cli.parameters import AsJson, Cold, DryRun, ThreadIds, Url, Yes
 from threadkeep.cli.stores import url_of, writing
 from threadkeep.cli.terminal import Output, ask, clean
 from threadkeep.engine.lifecycle import State
-from threadkeep.engine.model import ThreadSize
 from threadkeep.engine.operations.inspection import all_sizes
 from threadkeep.errors import ThreadNotFoundError
 from threadkeep.saver import Saver
@@ -22,12 +21,13 @@ def delete(
     *,
     yes: Yes = False,
     dry_run: DryRun = False,
+    cold: Cold = None,
     url: Url = None,
     as_json: AsJson = False,
 ) -> int:
     """Delete threads, with all their checkpoints. Nothing is, if one of them is not there."""
     output = Output(as_json=as_json)
-    with writing(url_of(url)) as saver:
+    with writing(url_of(url), cold) as saver:
         sizes = _sizes(saver, list(dict.fromkeys(threads)))
         if not dry_run and not yes:
             names = clean(", ".join(one.thread for one in sizes))
@@ -43,34 +43,41 @@ def delete(
     return 0
 
 
-def _sizes(saver: Saver, threads: list[str]) -> list[ThreadSize]:
+class _Size(NamedTuple):
+    """How many rows a thread has, and its bytes as `threadkeep threads` tells them."""
+
+    thread: str
+    checkpoints: int
+    writes: int
+    bytes: int
+
+
+def _sizes(saver: Saver, threads: list[str]) -> list[_Size]:
     """How much each takes.
 
     Raises:
         ThreadNotFoundError: there is none of that name.
     """
-    found = {one.thread: one for one in saver.run(all_sizes()).threads}
+    rows = {one.thread: one for one in saver.run(all_sizes()).threads}
+    found = []
     for name in threads:
-        if name not in found:
-            known = saver.threads.get(name)
-            if known is None or known.state == State.DELETED:
-                raise ThreadNotFoundError(thread=name, hint="Nothing was deleted.")
-            found[name] = ThreadSize(name, 0, 0, 0, 0, 0)  # (created, and nothing saved yet)
-    return [found[name] for name in threads]
+        known, counted = saver.threads.get(name), rows.get(name)
+        if counted is None and (known is None or known.state == State.DELETED):
+            raise ThreadNotFoundError(thread=name, hint="Nothing was deleted.")
+        counts = (counted.checkpoints, counted.writes) if counted else (0, 0)
+        found.append(_Size(name, *counts, known.bytes if known else 0))
+    return found
 
 
-def _document(one: ThreadSize) -> dict[str, Any]:
+def _document(one: _Size) -> dict[str, Any]:
     return {
         "thread": one.thread,
         "checkpoints": one.checkpoints,
         "writes": one.writes,
-        "bytes": one.row_bytes + one.segment_bytes,
+        "bytes": one.bytes,
     }
 
 
-def _drawn(sizes: list[ThreadSize]) -> Any:
-    rows = [
-        (text(one.thread), size(one.checkpoints), size(one.row_bytes + one.segment_bytes))
-        for one in sizes
-    ]
-    return table(("thread", "checkpoints>", "bytes>"), rows)
+def _drawn(sizes: list[_Size]) -> Any:
+    rows = [(text(one.thread), size(one.checkpoints), size(one.bytes)) for one in sizes]
+    return table(("thread", "checkpoints>", "~bytes>"), rows)

@@ -12,8 +12,8 @@ from threadkeep.cli.app import Panel, command
 from threadkeep.cli.completion import thread_ids
 from threadkeep.cli.drawing import text
 from threadkeep.cli.looking import config, load, naming_modules
-from threadkeep.cli.parameters import AsJson, Full, Imports, Namespace, Thread, Url
-from threadkeep.cli.stores import reading, url_of
+from threadkeep.cli.parameters import AsJson, Cold, Full, Imports, Namespace, Thread, Url
+from threadkeep.cli.stores import looking, url_of
 from threadkeep.cli.terminal import Output, drawing_here
 from threadkeep.differences import StateDiff
 from threadkeep.errors import InvalidArgumentError
@@ -46,6 +46,7 @@ def diff(  # noqa: PLR0913 - most are given by name
     ] = False,
     full: Full = False,
     imports: Imports = None,
+    cold: Cold = None,
     url: Url = None,
     as_json: AsJson = False,
 ) -> int:
@@ -57,7 +58,7 @@ def diff(  # noqa: PLR0913 - most are given by name
         )
     load(imports)
     places = config(thread, namespace, before), config(other or thread, namespace, after)
-    with reading(url_of(url)) as saver, naming_modules():
+    with looking(url_of(url), cold) as saver, naming_modules():
         found = saver.threads.diff_places(*places)
     document = {"same": found.is_same, **found.as_data()}
     Output(as_json=as_json).tell(document, _drawn(found, internal=internal, full=full))

@@ -10,8 +10,8 @@ from threadkeep.cli import spelled
 from threadkeep.cli.app import Panel, command
 from threadkeep.cli.completion import thread_ids
 from threadkeep.cli.drawing import size, some, text
-from threadkeep.cli.parameters import AsJson, Url, WithMetadata, WithTags
-from threadkeep.cli.stores import reading, url_of
+from threadkeep.cli.parameters import AsJson, Cold, Url, WithMetadata, WithTags
+from threadkeep.cli.stores import looking, url_of
 from threadkeep.cli.terminal import Output
 from threadkeep.engine.lifecycle import State
 from threadkeep.errors import InvalidArgumentError, ThreadNotFoundError
@@ -36,6 +36,7 @@ def export(
     all_threads: Annotated[bool, typer.Option("--all", help="all threads")] = False,
     tag: WithTags = None,
     metadata: WithMetadata = None,
+    cold: Cold = None,
     url: Url = None,
     as_json: AsJson = False,
 ) -> int:
@@ -48,7 +49,7 @@ def export(
             hint="Give ids before the file, or --all, or --tag and --metadata.",
         )
     output = Output(as_json=as_json)
-    with reading(url_of(url)) as saver, output.progress() as told:
+    with looking(url_of(url), cold) as saver, output.progress() as told:
         found = _found(saver, filters) if filters else []
         archived = [one.id for one in found if one.state == State.ARCHIVED]
         wanted = threads or ([one.id for one in found if one.id not in archived] if found else None)

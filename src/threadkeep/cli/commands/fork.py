@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from threadkeep.cli.app import Panel, command
-from threadkeep.cli.parameters import AsJson, Thread, Url
+from threadkeep.cli.parameters import AsJson, Cold, Thread, Url
 from threadkeep.cli.registered import document, in_a_line
 from threadkeep.cli.stores import url_of, writing
 from threadkeep.cli.terminal import Output
@@ -27,11 +27,12 @@ def fork(
         str | None,
         typer.Option("--as", metavar="NAME", help="the id of the fork; default: a new UUID"),
     ] = None,
+    cold: Cold = None,
     url: Url = None,
     as_json: AsJson = False,
 ) -> int:
     """Begin a thread with a checkpoint of another, and with all that led there."""
-    with writing(url_of(url)) as saver:
+    with writing(url_of(url), cold) as saver:
         one = saver.threads.fork(thread, checkpoint, name)
     Output(as_json=as_json).tell(document(one), in_a_line(one))
     return 0

@@ -11,8 +11,8 @@ from rich.tree import Tree
 from threadkeep.cli.app import Panel, command
 from threadkeep.cli.drawing import line, text
 from threadkeep.cli.looking import load, made_by, moment, naming_modules
-from threadkeep.cli.parameters import AsJson, Imports, Thread, Url
-from threadkeep.cli.stores import reading, url_of
+from threadkeep.cli.parameters import AsJson, Cold, Imports, Thread, Url
+from threadkeep.cli.stores import looking, url_of
 from threadkeep.cli.terminal import Output
 from threadkeep.engine.branches import BranchCheckpoint, Branches
 from threadkeep.readable.ancestry import Branch, Spot, layout
@@ -28,12 +28,13 @@ def history(
         typer.Option("--ns", help='only this namespace; "" for the graph itself; default: all'),
     ] = None,
     imports: Imports = None,
+    cold: Cold = None,
     url: Url = None,
     as_json: AsJson = False,
 ) -> int:
     """Draw a thread's checkpoints: forks as branches, subgraphs where they ran."""
     load(imports)
-    trees = _read(url_of(url), thread, namespace)
+    trees = _read(url_of(url), cold, thread, namespace)
     seen = _newest(trees, limit)
     more = sum(len(tree.checkpoints) for tree in trees.values()) > limit
     document = {
@@ -47,9 +48,9 @@ def history(
     return 0
 
 
-def _read(url: str, thread: str, namespace: str | None) -> dict[str, Branches]:
+def _read(url: str, cold: str | None, thread: str, namespace: str | None) -> dict[str, Branches]:
     """The trees that are meant, by namespace."""
-    with reading(url) as saver, naming_modules():  # (metadata may hold anything)
+    with looking(url, cold) as saver, naming_modules():  # (metadata may hold anything)
         if namespace is None:
             return saver.threads.all_branches(thread)
         return {namespace: saver.threads.branches(thread, namespace)}

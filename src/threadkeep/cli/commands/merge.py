@@ -14,8 +14,8 @@ from threadkeep.cli.app import Panel, command
 from threadkeep.cli.completion import thread_ids
 from threadkeep.cli.drawing import table, text
 from threadkeep.cli.looking import load, naming_modules
-from threadkeep.cli.parameters import AsJson, Imports, Url
-from threadkeep.cli.stores import reading, url_of, writing
+from threadkeep.cli.parameters import AsJson, Cold, Imports, Url
+from threadkeep.cli.stores import looking, url_of, writing
 from threadkeep.cli.terminal import Output
 from threadkeep.errors import MergeConflictError
 from threadkeep.saver import Saver
@@ -43,13 +43,14 @@ def merge(
         bool, typer.Option("--dry-run", help="only tell what would be merged")
     ] = False,
     imports: Imports = None,
+    cold: Cold = None,
     url: Url = None,
     as_json: AsJson = False,
 ) -> int:
     """Merge a fork, channel by channel. Exit code 1: both have changed some, nothing is merged."""
     load(imports)
-    opened = reading if dry_run else writing
-    with opened(url_of(url)) as saver, naming_modules():
+    opened = looking if dry_run else writing
+    with opened(url_of(url), cold) as saver, naming_modules():
         found = _merged(saver, fork, into, strategy, dry_run=dry_run)
     stands = strategy is None and bool(found.conflicts)
     document = _document(found, resolved=not stands)

@@ -12,6 +12,7 @@ from typing import Annotated, Any
 
 import typer
 
+from threadkeep.backends.open import file_of
 from threadkeep.cli.app import Panel, command
 from threadkeep.cli.completion import thread_ids
 from threadkeep.cli.parameters import AsJson, Cold, Url
@@ -34,7 +35,8 @@ def repair(
         typer.Option(
             "--quarantine",
             metavar="FILE",
-            help="where to what is taken out; default: quarantine-TIME.tkq in this folder",
+            help="where to what is taken out; default: quarantine-TIME.tkq, beside a SQLite file,"
+            " else in this folder",
         ),
     ] = None,
     dry_run: Annotated[
@@ -46,7 +48,7 @@ def repair(
 ) -> int:
     """Take out what cannot be read, into a file. Exit code 0: all is sound, 1: not all."""
     place, output = url_of(url), Output(as_json=as_json)
-    file = quarantine or Path(f"quarantine-{datetime.now(UTC):%Y%m%d-%H%M%S-%f}.tkq")
+    file = quarantine or _beside(file_of(place))
     with writing(place, cold) as saver, output.progress() as told:
         report = saver.threads.repair(threads or None, file=file, dry_run=dry_run, progress=told)
     lines = [line for one in report.repaired for line in _lines(one, dry_run=dry_run)]
@@ -56,6 +58,12 @@ def repair(
     lines.append(_summary(shown(place), report, dry_run=dry_run))
     output.tell(_document(shown(place), report, dry_run=dry_run), *map(clean, lines))
     return 0 if report.ok else 1
+
+
+def _beside(store: str | None) -> Path:
+    """A new name in the folder of a SQLite file, or in this folder."""
+    folder = Path(store or "").parent
+    return folder / f"quarantine-{datetime.now(UTC):%Y%m%d-%H%M%S-%f}.tkq"
 
 
 def _lines(one: RepairedThread, *, dry_run: bool) -> list[str]:

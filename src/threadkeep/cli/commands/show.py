@@ -11,9 +11,18 @@ from rich.text import Text
 from threadkeep.cli.app import Panel, command
 from threadkeep.cli.drawing import cut, indented, line, size, table, text
 from threadkeep.cli.looking import found, head_line, load, place
-from threadkeep.cli.parameters import AsJson, Checkpoint, Full, Imports, Namespace, Thread, Url
+from threadkeep.cli.parameters import (
+    AsJson,
+    Checkpoint,
+    Cold,
+    Full,
+    Imports,
+    Namespace,
+    Thread,
+    Url,
+)
 from threadkeep.cli.registered import in_a_line
-from threadkeep.cli.stores import reading, url_of
+from threadkeep.cli.stores import looking, url_of
 from threadkeep.cli.terminal import Output, compact
 from threadkeep.engine.steps import own
 from threadkeep.errors import NotSetUpError
@@ -32,12 +41,13 @@ def show(
     namespace: Namespace = "",
     full: Full = False,
     imports: Imports = None,
+    cold: Cold = None,
     url: Url = None,
     as_json: AsJson = False,
 ) -> int:
     """Show a thread: its messages and tool calls, its other channels in short, what waits."""
     load(imports)
-    with reading(url_of(url)) as saver:
+    with looking(url_of(url), cold) as saver:
         one = found(saver, thread, namespace, checkpoint)
         info = _known(saver, thread)
     seen, values = view(one), one.checkpoint["channel_values"]

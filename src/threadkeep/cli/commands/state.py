@@ -10,8 +10,17 @@ from rich.text import Text
 from threadkeep.cli.app import Panel, command
 from threadkeep.cli.drawing import text, tree_of
 from threadkeep.cli.looking import found, head_line, load, place
-from threadkeep.cli.parameters import AsJson, Checkpoint, Full, Imports, Namespace, Thread, Url
-from threadkeep.cli.stores import reading, url_of
+from threadkeep.cli.parameters import (
+    AsJson,
+    Checkpoint,
+    Cold,
+    Full,
+    Imports,
+    Namespace,
+    Thread,
+    Url,
+)
+from threadkeep.cli.stores import looking, url_of
 from threadkeep.cli.terminal import Output
 from threadkeep.errors import NotFoundError
 from threadkeep.readable.checkpoints import view
@@ -19,7 +28,7 @@ from threadkeep.readable.values import kind, plain
 
 
 @command(Panel.LOOK, "threadkeep state 42 --channel plan --url threads.db")
-def state(
+def state(  # noqa: PLR0913 - they are given by name
     thread: Thread,
     *,
     channel: Annotated[
@@ -29,12 +38,13 @@ def state(
     namespace: Namespace = "",
     full: Full = False,
     imports: Imports = None,
+    cold: Cold = None,
     url: Url = None,
     as_json: AsJson = False,
 ) -> int:
     """Show the values of channels: as a tree, or with --json as JSON (types are lost in it)."""
     load(imports)
-    with reading(url_of(url)) as saver:
+    with looking(url_of(url), cold) as saver:
         one = found(saver, thread, namespace, checkpoint)
     seen, values = view(one), one.checkpoint["channel_values"]
     for name in channel or ():

@@ -139,14 +139,14 @@ def _all(saver: Saver, order: str, limit: int, cursor: str | None, filters: Filt
     found: list[ThreadInfo] = []
     while True:
         page = _page(saver, order, MOST, cursor, filters)
-        found += page.threads
+        found += page
         if page.cursor is None:
             return ThreadPage(tuple(found), None)
         cursor = page.cursor
 
 
 def _tell(output: Output, page: ThreadPage) -> None:
-    document = {"threads": [one.as_json() for one in page.threads], "cursor": page.cursor}
-    drawn = [in_a_table(page.threads)] if page.threads else ["no threads"]
+    document = {"threads": [one.as_json() for one in page], "cursor": page.cursor}
+    drawn = [in_a_table(page)] if page else ["no threads"]
     more = [f"... more: --cursor {page.cursor}, or --all"] if page.cursor else []
     output.tell(document, *drawn, *more)

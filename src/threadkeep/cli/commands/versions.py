@@ -11,8 +11,8 @@ from rich.table import Table
 from threadkeep.cli.app import Panel, command
 from threadkeep.cli.drawing import line, table, text
 from threadkeep.cli.looking import made_by, moment
-from threadkeep.cli.parameters import AsJson, Checkpoint, Namespace, Thread, Url
-from threadkeep.cli.stores import reading, url_of
+from threadkeep.cli.parameters import AsJson, Checkpoint, Cold, Namespace, Thread, Url
+from threadkeep.cli.stores import looking, url_of
 from threadkeep.cli.terminal import Output
 from threadkeep.errors import NotFoundError
 from threadkeep.threads import ChannelVersion
@@ -26,11 +26,12 @@ def versions(
     limit: Annotated[int, typer.Option("--limit", min=1, help="how many, newest first")] = 10,
     checkpoint: Checkpoint = None,
     namespace: Namespace = "",
+    cold: Cold = None,
     url: Url = None,
     as_json: AsJson = False,
 ) -> int:
     """List the versions of a channel on the way to the head, or to a checkpoint."""
-    with reading(url_of(url)) as saver:
+    with looking(url_of(url), cold) as saver:
         found = saver.threads.versions(thread, channel, namespace, limit + 1, checkpoint=checkpoint)
     if not found:
         raise NotFoundError("The thread never had this channel.", thread=thread, channel=channel)

@@ -7,8 +7,8 @@ Nothing is written.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Any, cast
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any, TypeAlias, cast
 
 from threadkeep.engine.alike import alike
 from threadkeep.engine.calls import Operation, Place, fetch
@@ -16,6 +16,8 @@ from threadkeep.engine.manifest import Manifest
 from threadkeep.engine.model import HIDDEN, ReadThread, StoredCheckpoint, ThreadRows
 from threadkeep.engine.operations.context import Engine, Keyframes, read_manifest
 from threadkeep.engine.rows import unpack_metadata, unpack_time, unpack_writes
+
+Key: TypeAlias = tuple[str, str]  # a namespace and a checkpoint's id
 
 
 class Present:
@@ -40,6 +42,33 @@ class Present:
         """Whether a checkpoint is there, but was pruned."""
         stored = self._stored.get((ns, checkpoint))
         return stored is not None and bool(stored.row.flags & HIDDEN)
+
+    def went_apart(self, theirs: Mapping[Key, str | None]) -> bool:
+        """Whether both went on: each has checkpoints that came after what they have in common.
+
+        Args:
+            theirs: the other one's checkpoints by namespace and id, and their parents.
+        """
+        if self._stored.keys() <= theirs.keys():
+            return False
+        newest = max([checkpoint for _, checkpoint in self._shared(theirs)], default="")
+        return any(checkpoint > newest for _, checkpoint in theirs.keys() - self._stored.keys())
+
+    def _shared(self, theirs: Mapping[Key, str | None]) -> set[Key]:
+        """Those of theirs that are here, or that led here and were pruned."""
+        found = set()
+        for (ns, checkpoint), stored in self._stored.items():
+            for start in (checkpoint, stored.row.parent):
+                step = start
+                while step is not None and (ns, step) in theirs and (ns, step) not in found:
+                    found.add((ns, step))
+                    step = theirs[ns, step]
+        return found
+
+    def newest_shared(self, theirs: Collection[Key]) -> str | None:
+        """The newest checkpoint of the root namespace that both show; None where there is none."""
+        both = [key for key in self._stored if key in theirs and not self.hides(*key)]
+        return max([checkpoint for ns, checkpoint in both if not ns], default=None)
 
     def is_same(
         self, place: Place, parent: str | None, checkpoint: Mapping[str, Any], metadata: Any

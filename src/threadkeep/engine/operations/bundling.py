@@ -322,7 +322,7 @@ def _refuse_loss(whole: WholeThread, there: WholeThread) -> None:
     if is_archived(there.entry) or _parts_of(there) - _parts_of(whole):
         raise ThreadExistsError(
             "The store holds this thread already, in another state.",
-            hint="Delete it first, or replace it: replace=True, or --replace in a shell.",
+            hint="It is left as it is. To put this one in its place: replace=True, or --replace.",
             thread=whole.thread,
         )
 

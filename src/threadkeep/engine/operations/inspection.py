@@ -7,11 +7,11 @@ thread, so that nothing large is held.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import accumulate
-from typing import cast
+from typing import TypeAlias, cast
 
 from threadkeep.codec.frame import unpack
 from threadkeep.codec.references import references
@@ -27,7 +27,6 @@ from threadkeep.engine.model import (
     Sizes,
     Span,
     ThreadRows,
-    ThreadSize,
 )
 from threadkeep.engine.offloaded import STUB, place_of
 from threadkeep.engine.operations.context import NO_CODEC, Keyframes, read_manifest
@@ -44,10 +43,23 @@ EVERYTHING = 2**62
 
 @dataclass(frozen=True, slots=True)
 class ThreadStats:
-    """One thread: its rows, its bytes, and what storing whole states would have taken.
+    """One thread: how many rows it has, what they and its segments take, and of what that is.
 
-    `channels` gives the bytes of values by channel, "" for the manifests' keyframes;
-    a segment that several channels share counts for each by its elements. All in bytes.
+    All in bytes of contents, as `ThreadInfo.bytes` counts them: without what the store adds
+    (ids, indexes, pages). What several parts share counts for
+    the first of them, and what several threads share (forks) for the first that refers to it.
+
+    Attributes:
+        thread: its id.
+        checkpoints: how many it has, without hidden ones.
+        writes: how many rows of pending writes.
+        bytes: the sum of all parts.
+        full_copy_bytes: what one whole, uncompressed copy of the state per checkpoint takes.
+        channels: stored values, by channel.
+        manifests: what checkpoints say of channels, with the small values among them.
+        pending_writes: pending writes, and the values that only they refer to.
+        metadata: the checkpoints' metadata.
+        unreferenced: what nothing refers to any more.
     """
 
     thread: str
@@ -56,6 +68,10 @@ class ThreadStats:
     bytes: int
     full_copy_bytes: int
     channels: dict[str, int] = field(default_factory=dict)
+    manifests: int = 0
+    pending_writes: int = 0
+    metadata: int = 0
+    unreferenced: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,8 +115,9 @@ def stats() -> Operation[Stats]:
     """What takes how much."""
     found = yield from all_sizes()
     threads: list[ThreadStats] = []
+    families: dict[frozenset[str], list[Span]] = {}
     for size in found.threads:
-        one = yield from _thread_stats(size)
+        one = yield from _thread_stats(size.thread, families)
         threads.append(one)
     return Stats(
         threads=len(threads),
@@ -111,34 +128,69 @@ def stats() -> Operation[Stats]:
     )
 
 
-def _thread_stats(size: ThreadSize) -> Operation[ThreadStats]:
-    reply = yield from fetch(ReadThread(size.thread))
+def _thread_stats(
+    thread: str, families: dict[frozenset[str], list[Span]]
+) -> Operation[ThreadStats]:
+    """One thread; `families` is told what it refers to of what it shares with others."""
+    reply = yield from fetch(ReadThread(thread))
     rows = cast("ThreadRows", reply)
     # (what was offloaded counts as the bytes that it takes in the cold store: nobody fetches all
     # of it to count)
-    segments = yield from _all_segments(size.thread, rows)
+    segments = yield from _all_segments(thread, rows)
     logs = _Logs(segments)
+    taken = families.setdefault(frozenset((thread, *rows.family)), []) if rows.family else []
+    logs.take(taken)
+    needs, copies = _needs(rows, logs)
+    parts = {name: logs.take(spans) for name, spans in needs.items()}
+    taken += covering([span for spans in needs.values() for span in spans])
+    is_last = all(thread > other for other in rows.family)
+    checkpoints = [stored.row for stored in rows.checkpoints]
+    writes = [*rows.orphans, *(row for stored in rows.checkpoints for row in stored.writes)]
+    sizes = {
+        "manifests": parts.pop(_KEYFRAMES) + sum([len(row.manifest) for row in checkpoints]),
+        "pending_writes": parts.pop(_WRITES) + sum([len(row.body) for row in writes]),
+        "metadata": sum([len(row.metadata) + len(row.exact or b"") for row in checkpoints]),
+        "unreferenced": logs.rest() if is_last else 0,
+    }
+    return ThreadStats(
+        thread=thread,
+        checkpoints=len(visible(rows.checkpoints)),
+        writes=len(writes),
+        bytes=sum([*parts.values(), *sizes.values()]),
+        full_copy_bytes=copies,
+        channels={name: size for (name,), size in parts.items() if size},
+        **sizes,
+    )
+
+
+_Part: TypeAlias = tuple[str, ...]  # of a channel its name
+_KEYFRAMES: _Part = ()
+_WRITES: _Part = ("", "")
+
+
+def _needs(rows: ThreadRows, logs: _Logs) -> tuple[dict[_Part, set[Span]], int]:
+    """The positions that each part of a thread refers to, and what whole copies take.
+
+    In the order in which they are counted: LangGraph's own channels after those of the graph.
+    """
     channels: dict[str, set[Span]] = {}
+    keyframes: set[Span] = set()
     known: Keyframes = {}
     copies = 0
     for stored in rows.checkpoints:
         read, key = read_manifest(stored, known)
-        channels.setdefault("", set()).add(Span(key.log, key.pos, key.pos + 1))
+        keyframes.add(Span(key.log, key.pos, key.pos + 1))
         for name, entry in read.entries.items():
             if entry.ref is not None:
                 copies += logs.full_size(entry.ref)
                 channels.setdefault(name, set()).update(entry.ref.needs)
-        for row in stored.writes:
-            for write in unpack_writes(row):
-                channels.setdefault(write.channel, set()).update(write.ref.needs)
-    return ThreadStats(
-        thread=size.thread,
-        checkpoints=len(visible(rows.checkpoints)),
-        writes=size.writes,
-        bytes=size.row_bytes + size.segment_bytes,
-        full_copy_bytes=copies,
-        channels={name: logs.stored_size(spans) for name, spans in channels.items() if spans},
-    )
+    writes = [*rows.orphans, *(row for stored in rows.checkpoints for row in stored.writes)]
+    ordered = sorted(channels, key=lambda name: (name.startswith("__"), name))
+    return {
+        _KEYFRAMES: keyframes,
+        **{(name,): channels[name] for name in ordered},
+        _WRITES: {span for row in writes for w in unpack_writes(row) for span in w.ref.needs},
+    }, copies
 
 
 def _all_segments(thread: str, rows: ThreadRows) -> Operation[list[Segment]]:
@@ -155,15 +207,14 @@ class _Logs:
 
     def __init__(self, segments: Sequence[Segment]) -> None:
         full: dict[int, dict[int, int]] = {}
-        stored: dict[int, dict[int, int]] = {}
+        self._left: dict[int, dict[int, int]] = {}
         for segment in segments:
-            share = len(segment.data) // segment.count
-            for pos, size in enumerate(_full_sizes(segment), segment.start):
-                full.setdefault(segment.log, {})[pos] = size
-                stored.setdefault(segment.log, {})[pos] = share
+            sizes = full.setdefault(segment.log, {})
+            sizes.update(enumerate(_full_sizes(segment), segment.start))
+            self._left.setdefault(segment.log, {}).update(_shares(segment))
+        self._places = {log: sorted(sizes) for log, sizes in self._left.items()}
         self._segments = [s for s in segments if not s.data.startswith(STUB)]
         self._full = {log: _Sums(sizes) for log, sizes in full.items()}
-        self._stored = {log: _Sums(sizes) for log, sizes in stored.items()}
         self._known: dict[Ref, int] = {}
 
     @cached_property
@@ -193,9 +244,25 @@ class _Logs:
                 size += _sum(self._full, (Span(log, pos, pos + 1),)) - length
         return size
 
-    def stored_size(self, spans: Iterable[Span]) -> int:
-        """About how many stored bytes these positions take, each counted once."""
-        return _sum(self._stored, covering(spans))
+    def take(self, spans: Iterable[Span]) -> int:
+        """About how many stored bytes these positions take, as far as they were not taken yet."""
+        taken = 0
+        for log, start, stop in covering(spans):
+            places, left = self._places.get(log, []), self._left.get(log, {})
+            for pos in places[bisect_left(places, start) : bisect_left(places, stop)]:
+                taken += left.pop(pos, 0)
+        return taken
+
+    def rest(self) -> int:
+        """How many bytes were not taken."""
+        return sum([sum(left.values()) for left in self._left.values()])
+
+
+def _shares(segment: Segment) -> Iterator[tuple[int, int]]:
+    """The stored bytes of a segment, in equal shares for its positions."""
+    size, count = len(segment.data), segment.count
+    for at in range(count):
+        yield segment.start + at, size * (at + 1) // count - size * at // count
 
 
 def _full_sizes(segment: Segment) -> list[int]:

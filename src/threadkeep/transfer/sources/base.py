@@ -7,9 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Generator
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 from langgraph.checkpoint.base import BaseCheckpointSaver
+
+Place: TypeAlias = tuple[str, str]
+"""The namespace and id of a checkpoint."""
 
 
 class FoundWrite(NamedTuple):
@@ -40,6 +43,9 @@ class Source(Protocol):
 
     def threads(self) -> dict[str, int]:
         """How many checkpoints each thread has, by its id, in order."""
+
+    def parents(self, thread: str) -> dict[Place, str | None]:
+        """The parent of each checkpoint of a thread, by namespace and id; reads no values."""
 
     def begin(self) -> None:
         """What is read from now on is one state."""

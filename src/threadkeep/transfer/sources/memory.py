@@ -12,7 +12,7 @@ from typing import Any
 from langgraph.checkpoint.base import BaseCheckpointSaver, writes_sort_key
 from langgraph.checkpoint.memory import InMemorySaver
 
-from threadkeep.transfer.sources.base import Found, FoundWrite
+from threadkeep.transfer.sources.base import Found, FoundWrite, Place
 from threadkeep.transfer.sources.payloads import Payloads, named
 
 _EMPTY = "empty"
@@ -34,6 +34,15 @@ class MemorySource:
 
     def _count(self, key: Any) -> int:
         return sum(map(len, list(self._saver.storage.get(key, {}).values())))
+
+    def parents(self, thread: str) -> dict[Place, str | None]:
+        """See `Source.parents`."""
+        found = dict(self._saver.storage[self._keys.get(thread, thread)])
+        return {
+            (ns, checkpoint): parent or None
+            for ns, rows in found.items()
+            for checkpoint, (_, _, parent) in list(rows.items())
+        }
 
     def begin(self) -> None:
         """See `Source.begin`: what is read of a checkpoint is never changed, only replaced."""

@@ -22,7 +22,7 @@ from threadkeep.backends.postgres.failures import DRIVER_ERRORS, mapped
 from threadkeep.backends.postgres.settings import settings_of
 from threadkeep.errors import NotLangGraphError, OpenError
 from threadkeep.langgraph_names import TASKS
-from threadkeep.transfer.sources.base import Found, FoundWrite
+from threadkeep.transfer.sources.base import Found, FoundWrite, Place
 from threadkeep.transfer.sources.payloads import Payloads, named
 
 _PAGE = 16  # checkpoints' rows that are read at a time
@@ -47,6 +47,9 @@ SELECT checkpoint_ns, checkpoint_id, parent_checkpoint_id, checkpoint, metadata,
         AS versions
 FROM checkpoints WHERE thread_id = %s
 ORDER BY checkpoint_ns COLLATE "C", checkpoint_id COLLATE "C"
+"""
+_PARENTS = """
+SELECT checkpoint_ns, checkpoint_id, parent_checkpoint_id FROM checkpoints WHERE thread_id = %s
 """
 _BLOBS = """
 SELECT b.channel, b.version, b.type, b.blob FROM checkpoint_blobs b
@@ -171,6 +174,13 @@ class PostgresSource:
         found = self._all(_THREADS)
         self.end()
         return {row["thread_id"]: row["count"] for row in found}
+
+    def parents(self, thread: str) -> dict[Place, str | None]:
+        """See `Source.parents`."""
+        return {
+            (row["checkpoint_ns"], row["checkpoint_id"]): row["parent_checkpoint_id"] or None
+            for row in self._all(_PARENTS, (thread,))
+        }
 
     def begin(self) -> None:
         """See `Source.begin`: the first statement begins a transaction."""

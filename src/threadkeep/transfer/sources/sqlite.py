@@ -23,13 +23,16 @@ from threadkeep.backends.sqlite.opening import MEMORY, Location
 from threadkeep.backends.sqlite.schema import APPLICATION_ID
 from threadkeep.errors import CorruptionError, NotLangGraphError, OpenError
 from threadkeep.langgraph_names import HAS_TASK_PATH
-from threadkeep.transfer.sources.base import Found, FoundWrite
+from threadkeep.transfer.sources.base import Found, FoundWrite, Place
 from threadkeep.transfer.sources.payloads import Payloads, named
 
 _BUSY_SECONDS = 30.0
 _CHECKPOINTS = (
     "SELECT checkpoint_ns, checkpoint_id, parent_checkpoint_id, type, checkpoint, metadata"
     " FROM checkpoints WHERE thread_id = ? ORDER BY checkpoint_ns, checkpoint_id"
+)
+_PARENTS = (
+    "SELECT checkpoint_ns, checkpoint_id, parent_checkpoint_id FROM checkpoints WHERE thread_id = ?"
 )
 _WRITES = (
     "SELECT task_id, {path}, idx, channel, type, value FROM writes"
@@ -133,6 +136,12 @@ class SqliteSource:
         with mapped(self._path):
             counted = "SELECT thread_id, count(*) FROM checkpoints GROUP BY thread_id ORDER BY 1"
             return {str(thread): count for thread, count in self._db.execute(counted)}
+
+    def parents(self, thread: str) -> dict[Place, str | None]:
+        """See `Source.parents`."""
+        with mapped(self._path):
+            rows = self._db.execute(_PARENTS, (thread,))
+            return {(ns, checkpoint): parent or None for ns, checkpoint, parent in rows}
 
     def begin(self) -> None:
         """See `Source.begin`."""

@@ -9,14 +9,15 @@ of processes may begin at once; a file whose name ends in `_live` is not run in 
 from __future__ import annotations
 
 import re
-from collections.abc import Generator, Iterator
+from collections.abc import Collection, Generator, Iterator, Mapping
 from importlib import resources
 from typing import NamedTuple, TypeAlias
+from urllib.parse import quote
 
 import psycopg
 
 from threadkeep.backends.postgres.statement import Rows, Statement
-from threadkeep.errors import NewerDatabaseError
+from threadkeep.errors import NewerDatabaseError, NotOursError
 
 Plan: TypeAlias = Generator[Statement, Rows, None]
 """Statements to be carried out one by one, each answered by its rows."""
@@ -28,7 +29,16 @@ KEY = "hashtextextended('threadkeep ' || {literal}, 0)"
 _LOCK = f"SELECT pg_try_advisory_lock({KEY})"
 _UNLOCK = f"SELECT pg_advisory_unlock({KEY})"
 _PAUSE = "SELECT pg_sleep(0.05)"
-_HAS_TABLE = "SELECT to_regclass({literal} || '.migrations') IS NOT NULL"
+# The tables in a schema that have names of ours, and their columns.
+_TABLES = """
+SELECT c.relname::text, ARRAY(
+    SELECT a.attname::text FROM pg_attribute a
+    WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped)
+FROM pg_class c
+WHERE c.relnamespace = to_regnamespace({literal}) AND c.relkind IN ('r', 'p', 'v', 'm', 'f')
+    AND c.relname IN (
+        'checkpoints', 'heaps', 'migrations', 'segments', 'thread_labels', 'threads', 'writes')
+"""
 _BUSY = "TK007"  # of our own: any other may be the database's
 # One statement, so that the lock, the look and the change are one transaction: also where a
 # program has opened a pipeline, and behind a pooler that gives each transaction another session.
@@ -89,6 +99,7 @@ def plan(schema: str) -> Plan:
 
     Raises:
         NewerDatabaseError: the tables are of a later version.
+        NotOursError: they are another program's.
     """
     done = yield from _done(schema)
     known = migrations()
@@ -106,9 +117,37 @@ def plan(schema: str) -> Plan:
 
 def _done(schema: str) -> Generator[Statement, Rows, set[int]]:
     """The versions that are there; to see that all are takes no lock, and no right but to read."""
-    if not (yield said(_HAS_TABLE, schema))[0][0]:
+    tables: dict[str, list[str]] = dict((yield tables_in(schema)))
+    if tables and not are_ours(tables):
+        raise _not_ours(schema, tables)
+    if not tables:
         return set()
     return {version for (version,) in (yield Statement("SELECT version FROM {schema}.migrations"))}
+
+
+def tables_in(schema: str) -> Statement:
+    """Asks for the tables in a schema that have names of ours, each with its columns."""
+    return said(_TABLES, schema)
+
+
+def are_ours(tables: Mapping[str, Collection[str]]) -> bool:
+    """Whether the tables are threadkeep's; they are made in one transaction."""
+    return "manifest" in tables.get("checkpoints", ()) and "version" in tables.get("migrations", ())
+
+
+def _not_ours(schema: str, tables: Mapping[str, Collection[str]]) -> NotOursError:
+    if {"checkpoint", "checkpoint_ns"} <= set(tables.get("checkpoints", ())):
+        name = quote(schema.strip('"'))
+        return NotOursError(
+            f"The tables in schema {schema} are those of LangGraph's own PostgresSaver.",
+            hint="They are left as they are. Give threadkeep a schema of its own, and bring the"
+            f" threads there: threadkeep adopt 'URL?schema={name}' 'URL?schema=threadkeep'",
+        )
+    names = ", ".join(sorted(tables))
+    return NotOursError(
+        f"Schema {schema} has tables of another program under names of ours: {names}.",
+        hint="They are left as they are. Give threadkeep a schema of its own: ?schema=NAME.",
+    )
 
 
 def _apply(schema: str, migration: Migration) -> Plan:
