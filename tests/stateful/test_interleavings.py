@@ -176,7 +176,7 @@ def delete(scene: Scene, saver: Saver, name: str) -> Any:
 
 
 def copy(scene: Scene, saver: Saver, name: str) -> Any:
-    steps = scene.steps(housekeeping.copy_thread(saver._engine, "t", f"copy {name}"))
+    steps = scene.steps(copying.copy_thread(saver._engine, "t", f"copy {name}"))
     return steps, lambda there: None
 
 
