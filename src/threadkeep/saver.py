@@ -45,8 +45,8 @@ from threadkeep.background import Collector, Gained, quietly
 from threadkeep.codec import Codec, Compression, NativeCodec, SerdeCodec
 from threadkeep.engine.calls import Operation
 from threadkeep.engine.operations import (
-    history,
     copying,
+    history,
     housekeeping,
     inspection,
     listing,

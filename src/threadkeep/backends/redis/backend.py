@@ -31,7 +31,7 @@ from threadkeep.backends.redis.clients import (
 )
 from threadkeep.backends.redis.entries import copy_arguments, generation_of, unpack_entry
 from threadkeep.backends.redis.failures import DAMAGED, DRIVER_ERRORS, lost, mapped, passes, refused
-from threadkeep.backends.redis.keys import beginning_of, index_of, keys_of
+from threadkeep.backends.redis.keys import beginning_of, identity_of, index_of, keys_of
 from threadkeep.backends.redis.lives import NEVER, Lives
 from threadkeep.backends.redis.reads import Inquiry, Question, inquiry, is_of_thread, words_of
 from threadkeep.backends.redis.registry import afterwards, beforehand
@@ -327,6 +327,14 @@ class AsyncRedisBackend:
                 if not cursor:
                     return
 
+    async def identity(self) -> str:
+        """Name the threads under this prefix. See `IdentifiedBackend.identity`."""
+        key = identity_of(self._settings.prefix)
+        with self._named():
+            made = Call(("SET", key, uuid.uuid4().hex, "NX"))
+            _, found = await self._sent([made, Call(("GET", key))])
+        return str(found.decode())
+
     async def scrub(self, *, rewrite: bool) -> Scrubbed:
         """Have the server's files written anew. See `ScrubbingBackend.scrub`."""
         del rewrite  # (nobody is kept out meanwhile)
@@ -406,6 +414,10 @@ class RedisBackend(BlockingFace[AsyncRedisBackend]):
         else:
             given = GivenClient(_checked(server, _BLOCKING))
             super().__init__(AsyncRedisBackend(given, Settings("", **options)), None, None)
+
+    def identity(self) -> str:
+        """See `AsyncRedisBackend.identity`."""
+        return finish(self._face.identity())
 
     def scrub(self, *, rewrite: bool) -> Scrubbed:
         """See `AsyncRedisBackend.scrub`."""

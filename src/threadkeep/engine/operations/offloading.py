@@ -306,10 +306,13 @@ def _is_stub(segment: Segment) -> bool:
         return False
 
 
-def objects_of(thread: str) -> Operation[tuple[ThreadRows, set[str]]]:
-    """A thread's rows, and the objects of the cold store that it needs."""
+def objects_of(thread: str) -> Operation[tuple[ThreadRows, dict[str, int]]]:
+    """A thread's rows, and the objects of the cold store that it needs: how many bytes of each."""
     rows, stubs = yield from stubs_of(thread)
-    return rows, {place.key for place in filter(None, map(offloaded.place_of, stubs))}
+    needed: dict[str, int] = {}
+    for place in filter(None, map(offloaded.place_of, stubs)):
+        needed[place.key] = needed.get(place.key, 0) + place.size
+    return rows, needed
 
 
 def bring_back(thread: str, now: int) -> Operation[int]:
