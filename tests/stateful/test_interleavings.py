@@ -33,7 +33,7 @@ from threadkeep import arguments, errors
 from threadkeep.backends.memory import MemoryBackend
 from threadkeep.engine import appender
 from threadkeep.engine.calls import Place
-from threadkeep.engine.operations import checking, housekeeping, inspection, listing, write
+from threadkeep.engine.operations import checking, copying, housekeeping, inspection, listing, write
 from threadkeep.engine.operations.history import delta_history
 from threadkeep.saver import Saver
 

@@ -330,10 +330,9 @@ class Sizes:
 
 @dataclass(frozen=True, slots=True)
 class ReadDamage:
-    """What the store finds wrong with its own files, apart from what they mean to us.
+    """What the store finds wrong with its own files. May read everything that is stored.
 
-    Reply: one line of text (`str`) for each finding; none where all is sound. Damage that
-    ends the search is a finding too, not an error. May read everything that is stored.
+    Reply: one line of text (`str`) for each finding, also for damage that ends the search.
     """
 
 
@@ -438,7 +437,8 @@ class DropThread:
     tombstone, and no entry: the thread was never deleted.
 
     `generation` and `fences` are checked first, as a `Batch`'s are. An `entry` is, with its
-    times and its `waits_at`, what the registry says of the thread from then on.
+    times and its `waits_at`, what the registry says of the thread from then on. Or `rows` take its
+    place: a batch that expects and drops nothing, and whose segments lie apart.
     """
 
     thread: str
@@ -446,6 +446,7 @@ class DropThread:
     generation: int | None = None
     fences: tuple[Fence, ...] = ()
     entry: Entry | None = None
+    rows: Batch | None = None
 
     @property
     def expected(self) -> Batch:

@@ -214,7 +214,8 @@ class AsyncTiered:
                     raise
                 continue
             archive = archive_of(entry)
-            if archive is not None:
+            left = None if change.rows is None else archive_of(change.rows.entry)
+            if archive is not None and (left is None or left.folder != archive.folder):
                 await self._remove(change.thread, archive)
             return
 

@@ -16,16 +16,16 @@ from threadkeep.engine import labels, registry
 from threadkeep.engine.calls import Operation, commit, fetch_checkpoint
 from threadkeep.engine.entries import Entry, EntryFence
 from threadkeep.engine.lifecycle import Cause, State, allows, is_archived
-from threadkeep.engine.model import Batch, DropThread, RowsFence, ThreadRows
+from threadkeep.engine.model import Batch, DropThread, RowsFence
 from threadkeep.engine.operations import registration
 from threadkeep.engine.operations.bundling import (
     WholeThread,
+    fence_of,
     parts_of,
     read_state,
     stored_of,
 )
 from threadkeep.engine.operations.context import ATTEMPTS, Engine
-from threadkeep.engine.operations.housekeeping import nothing_new, read_family
 from threadkeep.errors import (
     ConflictError,
     CorruptionError,
@@ -159,14 +159,11 @@ def take(thread: str) -> Operation[Taken]:
         CorruptionError: it is damaged.
     """
     state = yield from read_state(thread)
-    family: list[ThreadRows] = []
-    if state.rows.family:
-        _, family = yield from read_family(thread, stub=True)
+    fence = yield from fence_of(state)
     if is_archived(state.entry):
         raise StateError("Somebody else has archived this thread.", thread=thread)
     if state.entry is None or not state.whole.checkpoints:
         raise ThreadNotFoundError(thread=thread)
-    fence = nothing_new((state.rows, *family))
     return Taken(state.whole, state.entry, state.rows.generation, fence)
 
 

@@ -23,7 +23,7 @@ from threadkeep.engine.calls import (
     fetch,
     fetch_checkpoint,
 )
-from threadkeep.engine.entries import Entry, ReadEntry
+from threadkeep.engine.entries import Entry, EntryFence, ReadEntry
 from threadkeep.engine.lifecycle import State, is_archived
 from threadkeep.engine.model import (
     Batch,
@@ -42,7 +42,12 @@ from threadkeep.engine.model import (
 )
 from threadkeep.engine.offloaded import STUB
 from threadkeep.engine.operations.context import ATTEMPTS
-from threadkeep.engine.operations.housekeeping import referred, touches
+from threadkeep.engine.operations.housekeeping import (
+    nothing_new,
+    read_family,
+    referred,
+    touches,
+)
 from threadkeep.engine.operations.lineage import Lineage
 from threadkeep.engine.operations.shortening import Used, alive, parts
 from threadkeep.engine.refs import covering, span_of
@@ -334,7 +339,7 @@ def put_thread(
     """
     for _ in range(ATTEMPTS):
         state = yield from read_state(whole.thread, stubs=stubs)
-        there, generation = state.whole, state.rows.generation
+        there = state.whole
         if not replace:
             _refuse_loss(whole, state)
         if _is_there(there, whole):
@@ -342,7 +347,7 @@ def put_thread(
                 yield from commit(_registered(whole, now))
             return False
         try:
-            yield from _put(whole, there, generation, now)
+            yield from _put(whole, state, now)
         except (ConflictError, StaleThreadError, SegmentTakenError):
             continue  # somebody wrote meanwhile, or an answer was lost: look again
         return True
@@ -384,13 +389,28 @@ def _is_as_dead(there: WholeThread, whole: WholeThread) -> bool:
     return bool(whole.checkpoints) or there.deleted_at == whole.deleted_at
 
 
-def _put(whole: WholeThread, there: WholeThread, generation: int, now: int) -> Operation[None]:
-    if _parts_of(there) or there.deleted_at != whole.deleted_at or is_archived(there.entry):
-        yield from commit(DropThread(whole.thread, whole.deleted_at))
-        state = yield from fetch_checkpoint(whole.thread, "", None)
-        generation = state.generation
-    for batch in _batches(whole, generation, now):
-        yield from commit(batch)
+def _put(whole: WholeThread, there: Snapshot, now: int) -> Operation[None]:
+    """Put a thread: in the place of what stands there by one change, else part by part."""
+    is_empty = not (there.rows.segments or _parts_of(there.whole) or is_archived(there.entry))
+    if is_empty and there.whole.deleted_at == whole.deleted_at:
+        for batch in _batches(whole, there.rows.generation, now):
+            yield from commit(batch)
+        return
+    fence = yield from fence_of(there)
+    fences = (fence, EntryFence(there.entry.revision if there.entry else 0))
+    rows = _registered(whole, now)._replace(
+        segments=whole.segments, checkpoints=whole.checkpoints, writes=whole.writes, bump=True
+    )
+    generation = there.rows.generation
+    yield from commit(DropThread(whole.thread, whole.deleted_at, generation, fences, rows=rows))
+
+
+def fence_of(state: Snapshot) -> Operation[RowsFence]:
+    """What holds as long as nobody adds a row to a thread that was read, or to its family."""
+    family: list[ThreadRows] = []
+    if state.rows.family:
+        _, family = yield from read_family(state.whole.thread, stub=True)
+    return nothing_new((state.rows, *family))
 
 
 def _batches(whole: WholeThread, generation: int, now: int) -> Iterator[Batch]:
