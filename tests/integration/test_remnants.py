@@ -31,7 +31,7 @@ LATER = "later-3f6ab8d215"
 def store(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: Any) -> Any:
     """A saver on SQLite whose segments are sealed early, so that threads share large ones."""
     monkeypatch.setattr("threadkeep.engine.appender.SEAL_COUNT", 8)
-    level = Compression(level=request.param, over=64)
+    level = Compression(level=request.param, over=64, ratio=1)
     cold = (tmp_path / "cold").as_uri()
     with SqliteSaver(
         tmp_path / "threads.db", synchronous="normal", compression=level, cold=cold
@@ -39,24 +39,28 @@ def store(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: Any) -> A
         yield saver
 
 
-def said(who: str, number: int) -> str:
-    return f"{number} {who} " + random.Random(number).randbytes(3000).hex()
+def said(who: str, number: int, size: int = 30) -> str:
+    return f"{number} {who} " + random.Random(number).randbytes(size).hex()
 
 
 def talk(saver: Any, thread: str, who: str, turns: int, chain: Any = None) -> Any:
     """Go on with a list that grows, a value that is replaced, and a write that waits."""
     chain = chain or Chain(saver, thread, start={LATER: 100, "own": 1000}.get(who, 0)).follow()
     for number in range(turns):
-        chain.put(said=[*chain.values.get("said", []), said(who, number)], page=said(who, number))
+        chain.put(
+            said=[*chain.values.get("said", []), said(who, number)], page=said(who, number, 3000)
+        )
     saver.put_writes(chain.at, [("said", said(who, turns))], "task")
     return chain
 
 
 def family(saver: Any) -> dict[Any, Any]:
-    """An origin that went on after it was forked, as its fork did; gives what the fork shows."""
+    """An origin that said more than its fork took, as its fork did; gives what the fork shows."""
     chain = talk(saver, "origin", "before", 3)
-    saver.threads.fork("origin", new_thread_id="fork")
-    talk(saver, "origin", LATER, 9, chain)  # (its log goes on, and is sealed over what is shared)
+    at = chain.at["configurable"]["checkpoint_id"]
+    talk(saver, "origin", LATER, 9, chain)  # (sealed together with what the fork takes)
+    saver.threads.fork("origin", at, "fork")
+    talk(fresh(saver), "origin", LATER, 2)
     talk(fresh(saver), "fork", "own", 3)
     return of_fork(saver)
 
@@ -111,7 +115,7 @@ def test_where_forks_are_copies_a_fork_of_a_fork_holds_none_of_it(
     monkeypatch.setattr("threadkeep.engine.appender.SEAL_COUNT", 8)
     with open_backend("redis", tmp_path, compression=Compression(level=0)) as saver:
         chain = talk(saver, "origin", "before", 3)
-        at = saver.get_tuple({"configurable": {"thread_id": "origin"}}).checkpoint["id"]
+        at = chain.at["configurable"]["checkpoint_id"]
         talk(saver, "origin", LATER, 9, chain)
         saver.threads.fork("origin", at, "fork")
         saver.threads.fork("fork", new_thread_id="second")
