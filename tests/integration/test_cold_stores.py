@@ -11,7 +11,8 @@ import pytest
 
 from threadkeep import Retention, open_saver
 from threadkeep.backends.memory import MemoryBackend
-from threadkeep.errors import CorruptionError, InvalidArgumentError
+from threadkeep.backends.sqlite import SqliteBackend
+from threadkeep.errors import CorruptionError, InvalidArgumentError, ReadOnlyError
 from threadkeep.saver import Saver
 
 from .backends import BACKENDS, SHARED, open_backend, url_of
@@ -161,6 +162,15 @@ def test_a_file_that_is_moved_keeps_its_archives(tmp_path: Path, cold: Path) -> 
     with open_saver(f"sqlite:///{moved}", cold=cold.as_uri()) as saver:
         saver.delete_thread("t")
     assert archives(cold) == []
+
+
+def test_whoever_only_reads_needs_no_name(tmp_path: Path, cold: Path) -> None:
+    with open_backend("sqlite", tmp_path) as saver:
+        say(saver, "one")
+    with Saver(SqliteBackend(tmp_path / "threads.db", read_only=True), cold=cold.as_uri()) as saver:
+        assert saver.threads.erase("t", dry_run=True).threads
+        with pytest.raises(ReadOnlyError):
+            saver.threads.archive("t")
 
 
 @pytest.mark.parametrize("name", BACKENDS)
