@@ -330,10 +330,7 @@ class Sizes:
 
 @dataclass(frozen=True, slots=True)
 class ReadDamage:
-    """What the store finds wrong with its own files. May read everything that is stored.
-
-    Reply: one line of text (`str`) for each finding, also for damage that ends the search.
-    """
+    """What the store finds wrong with its own files: a line of text (`str`) for each finding."""
 
 
 Read: TypeAlias = (

@@ -21,7 +21,7 @@ import redis.cluster
 
 from threadkeep.backends.given import refuse, without
 from threadkeep.backends.redis import scrubbing
-from threadkeep.backends.redis.changes import batch_arguments, drop_arguments, fork_arguments
+from threadkeep.backends.redis.changes import fork_arguments, script
 from threadkeep.backends.redis.clients import (
     GivenAsyncClient,
     GivenClient,
@@ -225,7 +225,7 @@ class AsyncRedisBackend:
     async def _carried_out_together(
         self, changes: Sequence[Change]
     ) -> list[ThreadkeepError | None]:
-        written = [(*_script(self._expecting(c)), c.thread) for c in changes]
+        written = [(*script(self._expecting(c)), c.thread) for c in changes]
         told = [call for change in changes for call in self._beforehand(change)]
         calls = [self._writing(*each, in_index=False) for each in written]
         answers = await self._sent([*told, *calls, *told])
@@ -297,7 +297,7 @@ class AsyncRedisBackend:
             _check_source(change, found[0] if found else ())
             _check_target(change)
             return "fork", (uuid.uuid4().hex, *fork_arguments(change, found))
-        return _script(self._expecting(change))
+        return script(self._expecting(change))
 
     def _writing(
         self, name: str, arguments: Sequence[Word], thread: str, *, in_index: bool
@@ -445,14 +445,6 @@ def _check_source(change: CopyThread | ForkThread, row: Sequence[bytes]) -> None
 def _check_target(change: CopyThread | ForkThread) -> None:
     if change.source == change.target:
         raise ThreadExistsError(thread=change.target)
-
-
-def _script(change: Change) -> tuple[str, Sequence[Word]]:
-    """The script that carries out a batch or a drop, and what it is given."""
-    if isinstance(change, Batch):
-        return "commit", batch_arguments(change)
-    assert isinstance(change, DropThread)  # noqa: S101 - the others need to be read first
-    return "drop", drop_arguments(change)
 
 
 def _checked(client: Any, kinds: tuple[Any, ...]) -> Any:

@@ -25,6 +25,7 @@ from threadkeep.backends.redis.scripts import Word
 from threadkeep.engine.entries import EntryFence
 from threadkeep.engine.model import (
     Batch,
+    Change,
     DropThread,
     Fence,
     ForkThread,
@@ -33,6 +34,14 @@ from threadkeep.engine.model import (
     Segment,
     WritesFence,
 )
+
+
+def script(change: Change) -> tuple[str, Sequence[Word]]:
+    """The script that carries out a batch or a drop, and what it is given."""
+    if isinstance(change, Batch):
+        return "commit", batch_arguments(change)
+    assert isinstance(change, DropThread)  # noqa: S101 - the others need to be read first
+    return "drop", drop_arguments(change)
 
 
 def batch_arguments(batch: Batch) -> list[Word]:
