@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 from threadkeep.backends.scrubbed import Scrubbed
 from threadkeep.engine.operations import erasing, registration
-from threadkeep.engine.operations.archiving import archive_of, folder_of
+from threadkeep.engine.operations.archiving import archive_of
 from threadkeep.engine.operations.context import Engine
 from threadkeep.engine.operations.erasing import ErasedThread
 from threadkeep.errors import (
@@ -26,8 +26,9 @@ from threadkeep.errors import (
     ThreadNotFoundError,
     UnfinishedErasureError,
 )
-from threadkeep.open_store import OpenStore
+from threadkeep.open_store import OpenStore, own_cold
 from threadkeep.plans import Plan, Store, aside, either, on
+from threadkeep.tiers.cold import ColdStore
 from threadkeep.transfer.portable import Progress
 
 ALWAYS = (
@@ -79,11 +80,14 @@ class Asked(NamedTuple):
 
     `threads` are those that are erased, `near` also those that share with them; None for all that
     there are: no rows were found, and somebody may complete what was cut off, of other threads.
+    `elsewhere` are folders of the cold store that are another store's, of which this is a copy.
     """
 
     store: OpenStore
+    cold: ColdStore | None
     threads: Sequence[str]
     near: Sequence[str] | None
+    elsewhere: Sequence[str]
     rewrite: bool
 
 
@@ -108,16 +112,21 @@ def _files(asked: Asked) -> Plan[Scrubbed]:
 
 
 def _archives(asked: Asked) -> Plan[Scrubbed]:
-    """What is in the cold store, whoever has left it there."""
-    cold = asked.store.cold
+    """What this store has put into the cold store, whichever process left it there."""
+    cold = asked.cold
     if cold is None:
         return Scrubbed()
     for name in asked.threads:
-        yield from aside(partial(cold.clear, folder_of(name)))
-    return Scrubbed(("archives in the cold store",), (_VERSIONS,))
+        yield from aside(partial(cold.clear, cold.home(name)))
+    others = [_ELSEWHERE.format(folder) for folder in asked.elsewhere]
+    return Scrubbed(("archives in the cold store",), (_VERSIONS, *others))
 
 
 _VERSIONS = "Former versions of archives, if the cold store keeps such: remove them."
+_ELSEWHERE = (
+    "{} in the cold store, which another store has put there, and this one is a copy of: erase the"
+    " thread in that store; if there is none any more, remove the folder."
+)
 
 
 # A further place that may hold what threads hold is added here. It finds what is a thread's by
@@ -150,8 +159,8 @@ def erase(
     found = yield from on(beneath, erasing.forks_of(names))
     # Origins last: as long as they are there, it is known what was forked from them.
     all_names = [*reversed(found), *names] if forks else names
-    if store.cold is None:
-        yield from _refuse_archived(beneath, all_names)
+    cold = yield from own_cold(store)
+    elsewhere = yield from _elsewhere(beneath, cold, all_names)
     shared = set[str]()
     for name in all_names:
         shared |= yield from on(beneath, erasing.sharing_with(name))
@@ -160,7 +169,8 @@ def erase(
     done, failures = list[ErasedThread](), list[ThreadkeepError]()
     for number, name in enumerate(all_names, 1):
         try:
-            done.append((yield from on(beneath, erasing.erase(engine, name, rehearsal))))
+            gone = yield from on(beneath, erasing.erase(engine, name, rehearsal))
+            done.append(replace(gone, archived_bytes=0) if name in elsewhere else gone)
         except (ConflictError, CorruptionError) as error:  # (of this thread alone)
             failures.append(error)
         progress("threads erased", number, len(all_names))
@@ -172,7 +182,7 @@ def erase(
         return replace(report, unfinished=_lines(failures))
     is_new = any(one.checkpoints or one.writes or one.segments for one in done)
     near = sorted({*names, *found, *shared}) if is_new else None
-    asked = Asked(store, all_names, near, rewrite)
+    asked = Asked(store, cold, all_names, near, tuple(elsewhere.values()), rewrite)
     return (yield from _cleared(asked, report, failures, progress))
 
 
@@ -199,17 +209,21 @@ def _cleared(
     return report
 
 
-def _refuse_archived(store: Store, names: Sequence[str]) -> Plan[None]:
-    """Refuse threads with archives that nobody here can reach.
+def _elsewhere(store: Store, cold: ColdStore | None, names: Sequence[str]) -> Plan[dict[str, str]]:
+    """The folders that entries of threads name and that are another store's, by thread.
 
     Raises:
-        ThreadArchivedError: there is one.
+        ThreadArchivedError: there is one with archives, and no cold store.
     """
+    found: dict[str, str] = {}
     for name in names:
-        entry = yield from on(store, registration.read(name))
-        if archive_of(entry) is not None:
+        archive = archive_of((yield from on(store, registration.read(name))))
+        if archive is not None and cold is None:
             hint = "Open the store with cold=, the URL of the cold store. Nothing was erased."
             raise ThreadArchivedError(hint=hint, thread=name)
+        if archive and cold and not archive.folder.startswith(cold.home(name)):
+            found[name] = archive.folder
+    return found
 
 
 def _lines(failures: Sequence[ThreadkeepError]) -> tuple[str, ...]:

@@ -18,6 +18,8 @@ from threadkeep import bulk, drive, process_forks
 from threadkeep.backends.base import (
     AsyncBackend,
     Backend,
+    IdentifiedAsyncBackend,
+    IdentifiedBackend,
     MigratingAsyncBackend,
     MigratingBackend,
     ScrubbingAsyncBackend,
@@ -30,6 +32,7 @@ from threadkeep.backends.scrubbed import Scrubbed
 from threadkeep.drive import Hops
 from threadkeep.engine.calls import Operation
 from threadkeep.engine.working_set import WorkingSet
+from threadkeep.plans import Plan, either
 from threadkeep.relaxed import Relaxed, relaxed
 from threadkeep.tiers.cold import ColdStore
 from threadkeep.tiers.front import tiered
@@ -118,7 +121,7 @@ class OpenStore(Runs):
             )
         self.cold = None if cold is None else ColdStore(cold)
         self.tiering = tiering
-        backend = tiered(backend, self.cold)
+        backend = tiered(backend, self._innermost, self.cold)
         if group_commit is not None and is_relaxed:
             backend = relaxed(backend, group_commit)
         elif group_commit is not None:
@@ -232,6 +235,22 @@ class OpenStore(Runs):
         elif self._front is not None:
             await drive.in_thread(partial(self.clear_cache, thread))
 
+    # -- which store it is ---------------------------------------------------------------
+
+    def identity(self) -> str:
+        """Return the store's name. See `IdentifiedBackend.identity`."""
+        backend = drive.blocking(self._innermost)
+        assert isinstance(backend, IdentifiedBackend)  # noqa: S101 - else `cold` was refused
+        return backend.identity()
+
+    async def aidentity(self) -> str:
+        """See `identity`."""
+        native = drive.awaited(self._innermost)
+        if native is None:
+            return await drive.in_thread(self.identity)
+        assert isinstance(native, IdentifiedAsyncBackend)  # noqa: S101 - as above
+        return await native.identity()
+
     # -- what files hold of what was removed ---------------------------------------------
 
     def scrub(self, *, rewrite: bool) -> Scrubbed:
@@ -261,6 +280,13 @@ class OpenStore(Runs):
         """See `scrub_hot`."""
         front = self._front.asynchronous if isinstance(self._front, Cached) else self._front
         return Scrubbed() if front is None else await front.scrub_hot()
+
+
+def own_cold(store: OpenStore) -> Plan[ColdStore | None]:
+    """The cold store of a store, if it has one, as that one uses it."""
+    if store.cold is None:
+        return None
+    return store.cold.of((yield from either(store.identity, store.aidentity)))
 
 
 def _unknown(backend: object) -> Scrubbed:

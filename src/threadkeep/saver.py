@@ -45,6 +45,7 @@ from threadkeep.background import Collector, Gained, quietly
 from threadkeep.codec import Codec, Compression, NativeCodec, SerdeCodec
 from threadkeep.engine.calls import Operation
 from threadkeep.engine.operations import (
+    copying,
     history,
     housekeeping,
     inspection,
@@ -392,7 +393,7 @@ class Saver(OpenStore, BaseCheckpointSaver[Any]):
         await self.arun(self._copy(source_thread_id, target_thread_id))
 
     def _copy(self, source: str, target: str) -> Operation[None]:
-        return housekeeping.copy_thread(self._engine, str(source), str(target))
+        return copying.copy_thread(self._engine, str(source), str(target))
 
     def prune(self, thread_ids: Sequence[str], *, strategy: str = "keep_latest") -> None:
         """Keep the newest checkpoint of each namespace ("keep_latest"), or none ("delete").

@@ -50,6 +50,8 @@ class TestTiered(BackendContract):
 class Store(MemoryBackend):
     """Counts the reads of segments."""
 
+    counts_for_all = True
+
     def __init__(self):
         super().__init__()
         self.asked = 0
@@ -65,6 +67,8 @@ class Store(MemoryBackend):
 
 class Awaited(Straight):
     """The same store for awaiting calls."""
+
+    counts_for_all = True
 
     async def identity(self):
         return self.backend.identity()

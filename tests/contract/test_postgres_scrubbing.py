@@ -7,6 +7,7 @@ import pytest
 from engine_kit import Chain
 from postgres_server import server
 from psycopg_pool import AsyncConnectionPool
+from remnants import remnants
 
 from threadkeep import PostgresSaver, open_saver
 from threadkeep.backends.postgres import scrubbing
@@ -61,8 +62,7 @@ def found(own, marker):
 def files_with(own, marker):
     with psycopg.connect(own.url(), autocommit=True) as admin:
         admin.execute("CHECKPOINT")
-    files = [file for file in own.data.joinpath("base").rglob("*") if file.is_file()]
-    return [file.name for file in files if marker.encode() in file.read_bytes()]
+    return [*remnants(own.data / "base", marker)]
 
 
 def test_tables_that_are_written_anew_hold_nothing(own, store, found):

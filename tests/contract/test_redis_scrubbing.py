@@ -6,6 +6,7 @@ import pytest
 from engine_kit import Chain
 from postgres_kit import empty_schema, url
 from redis_servers import Server, cluster
+from remnants import remnants
 
 from threadkeep import open_saver
 from threadkeep.backends.redis import scrubbing
@@ -22,11 +23,6 @@ def fill(saver, thread="x", said=MARKER):
         chain.put(said=[f"{said} {n}" for n in range(number)], long=said * 100)
         saver.put_writes(chain.at, [("said", said)], f"task {number}")
     saver.threads.update(thread, metadata={"name": said})
-
-
-def remnants(server):
-    files = [file for file in server.folder.rglob("*") if file.is_file()]
-    return [file.name for file in files if MARKER.encode() in file.read_bytes()]
 
 
 FILES = ("--appendonly", "yes", "--rdbcompression", "no", "--auto-aof-rewrite-percentage", "0")
@@ -46,13 +42,13 @@ async def test_files_are_written_anew(which):
         for thread, said in (("x", MARKER), ("y", "else"), ("z", MARKER)):
             fill(saver, thread, said)
         server.admin.save()
-        assert len(remnants(server)) >= 2
+        assert len(remnants(server.folder, MARKER)) >= 2
         saver.threads.erase("x")
-        assert remnants(server)  # z is there
+        assert remnants(server.folder, MARKER)  # z is there
         report = await saver.threads.aerase(metadata={"name": MARKER})
         await saver.aclose()
         assert [one.thread for one in report.threads] == ["z"]
-        assert remnants(server) == []
+        assert remnants(server.folder, MARKER) == {}
         assert "Redis' append-only file, written anew" in report.cleared
         assert "Redis' snapshot, written anew" in report.cleared
 
@@ -63,7 +59,7 @@ def test_a_server_without_files_is_told_of():
         report = saver.threads.erase("x")
         assert report.cleared[-1] == "the server's memory"
         assert any("saved by hand" in line for line in report.remains)
-        assert remnants(server) == []
+        assert remnants(server.folder, MARKER) == {}
 
 
 def test_a_user_who_may_not_is_told_what_to_call():
@@ -81,7 +77,7 @@ def test_a_user_who_may_not_is_told_what_to_call():
             fill(saver)
             report = saver.threads.erase("x")
             assert any("BGREWRITEAOF" in line and "may not" in line for line in report.remains)
-            assert remnants(server)
+            assert remnants(server.folder, MARKER)
 
 
 def test_a_file_that_cannot_be_written_is_an_error(monkeypatch):
@@ -107,9 +103,9 @@ def test_a_hot_store_with_files():
         place = f"{url()}?schema={empty_schema()}"
         with open_saver(place, hot=server.url, compression=PLAIN, max_size=2) as saver:
             fill(saver)
-            assert remnants(server)
+            assert remnants(server.folder, MARKER)
             report = saver.threads.erase("x")
-            assert remnants(server) == []
+            assert remnants(server.folder, MARKER) == {}
             assert any(line.startswith("the hot store: ") for line in report.cleared)
             fill(saver, "z")
             server.kill()
@@ -118,7 +114,7 @@ def test_a_hot_store_with_files():
             assert len(caught.value.report.unfinished) == 1
             assert saver.threads.get("z").state == "deleted"
             server.start()
-            assert remnants(server)
+            assert remnants(server.folder, MARKER)
             # (who searches for what is deleted finds nothing, and yet it is cleared)
             assert saver.threads.erase(metadata={"name": MARKER}).threads == ()
-            assert remnants(server) == []
+            assert remnants(server.folder, MARKER) == {}

@@ -8,6 +8,7 @@ from contextlib import closing
 
 import pytest
 from engine_kit import Chain, everything
+from remnants import remnants
 
 from threadkeep import Cache, GroupCommit, Retention, SqliteSaver
 from threadkeep.codec.frame import Compression
@@ -39,27 +40,20 @@ def fill(saver, thread="x", said=MARKER, turns=40):
     return chain
 
 
-def remnants(path):
-    """How often the marker stands in each file beside the database, and in it."""
-    files = sorted(path.parent.iterdir())
-    counts = {file.name: file.read_bytes().count(MARKER.encode()) for file in files}
-    return {name: count for name, count in counts.items() if count}
-
-
 def test_nothing_is_left(path):
     with SqliteSaver(path, **OPTIONS) as saver:
         fill(saver, "y", "else")
         fill(saver)
         kept = {place: one for place, one in everything(saver).items() if place[0] == "y"}
-        assert remnants(path)
+        assert remnants(path.parent, MARKER)
         report = saver.threads.erase("x")
-        assert remnants(path) == {}
+        assert remnants(path.parent, MARKER) == {}
         assert (path.parent / "threads.db-wal").stat().st_size == 0
         assert report.threads[0].checkpoints == 40
         assert everything(saver) == kept
         assert saver.check().ok
         fill(saver, "y2", "else")
-    assert remnants(path) == {}
+    assert remnants(path.parent, MARKER) == {}
 
 
 def test_nothing_is_left_of_what_was_removed_before(path):
@@ -79,9 +73,9 @@ def test_nothing_is_left_of_what_was_removed_before(path):
                 saver.threads.gc(Retention(keep_last=1))
                 saver.threads.untag("x", MARKER)
                 saver.threads.update("x", metadata={"name": None})
-        assert remnants(path)
+        assert remnants(path.parent, MARKER)
         saver.threads.erase("x")
-        assert remnants(path) == {}
+        assert remnants(path.parent, MARKER) == {}
         assert saver.check().ok
 
 
@@ -90,9 +84,9 @@ def test_nothing_is_left_of_a_tombstone(path):
     with SqliteSaver(path, **OPTIONS) as saver:
         fill(saver)
         saver.delete_thread("x")
-        assert remnants(path)
+        assert remnants(path.parent, MARKER)
         report = saver.threads.erase("x")
-        assert remnants(path) == {}
+        assert remnants(path.parent, MARKER) == {}
         assert (report.threads[0].checkpoints, report.threads[0].bytes) == (0, 0)
 
 
@@ -107,7 +101,7 @@ async def test_in_front_of_it_nothing_is_held_back(path, options):
         report = await saver.threads.aerase(metadata={"name": MARKER})
         assert report.threads[0].checkpoints == 40
         await saver.aflush()
-        assert remnants(path) == {}
+        assert remnants(path.parent, MARKER) == {}
 
 
 def test_others_have_it_open(path):
@@ -118,7 +112,7 @@ def test_others_have_it_open(path):
         command = [sys.executable, "-c", ERASE, str(path), "x"]
         done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
         assert done.stdout == "True\n"
-        assert remnants(path) == {}
+        assert remnants(path.parent, MARKER) == {}
 
 
 def test_a_reader_of_an_older_state_is_an_error_that_says_so(path):
@@ -134,11 +128,11 @@ def test_a_reader_of_an_older_state_is_an_error_that_says_so(path):
         report = caught.value.report
         assert (report.ok, report.threads[0].checkpoints) == (False, 40)
         assert isinstance(caught.value.__cause__, LockedError)
-        assert remnants(path)
+        assert remnants(path.parent, MARKER)
         assert saver.threads.get("x").state == "deleted"
         other.execute("ROLLBACK")
         assert saver.threads.erase("x").ok
-        assert remnants(path) == {}
+        assert remnants(path.parent, MARKER) == {}
 
 
 def test_a_writer_in_the_way_is_an_error_too(path):
@@ -151,10 +145,10 @@ def test_a_writer_in_the_way_is_an_error_too(path):
         other.execute("BEGIN IMMEDIATE")
         with pytest.raises(UnfinishedErasureError, match="locked"):
             saver.threads.erase("x")
-        assert remnants(path)
+        assert remnants(path.parent, MARKER)
         other.execute("ROLLBACK")
         assert saver.threads.erase("x").ok
-        assert remnants(path) == {}
+        assert remnants(path.parent, MARKER) == {}
 
 
 def test_beside_others_that_write(path):
@@ -176,7 +170,7 @@ def test_beside_others_that_write(path):
         for one in others:
             one.start()
         saver.threads.erase("x")
-        assert remnants(path) == {}
+        assert remnants(path.parent, MARKER) == {}
         for one in others:
             one.join()
         assert failures == []

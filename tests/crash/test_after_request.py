@@ -64,6 +64,9 @@ class Failing:
     def commit(self, change: Any) -> None:
         self._ask(lambda: self.inner.commit(change))
 
+    def identity(self) -> str:
+        return str(self.inner.identity())
+
     def close(self) -> None:
         self.inner.close()
 

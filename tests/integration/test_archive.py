@@ -525,6 +525,9 @@ class Between:
         self._meet([change])
         self.inner.commit(change)
 
+    def identity(self) -> str:
+        return str(self.inner.identity())
+
     def close(self) -> None:
         self.inner.close()
 

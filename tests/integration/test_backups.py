@@ -34,8 +34,10 @@ def quiet(what: str, done: int, total: int) -> None:
     """No progress is shown."""
 
 
-def back_up(url: str, file: Path, progress: backups.Progress = quiet) -> backups.Taken:
-    return backups.back_up(url, file, progress, programs=PROGRAMS)
+def back_up(
+    url: str, file: Path, progress: backups.Progress = quiet, form: Any = None
+) -> backups.Taken:
+    return backups.back_up(url, file, progress, form=form, programs=PROGRAMS)
 
 
 def restore(file: Path, url: str, *, replace: bool = False) -> backups.Restored:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from threadkeep.engine.model import Batch, ReadThread
 from threadkeep.engine.operations import bundling
 from threadkeep.errors import (
     BackendError,
+    ConflictError,
     CorruptionError,
     InvalidArgumentError,
     ThreadNotFoundError,
@@ -24,6 +26,7 @@ from threadkeep.saver import Saver
 from .backends import BACKENDS, open_backend
 from .places import at
 from .runs import Delta, Plain, story, told
+from .test_archive import Between
 
 LONG = "x" * 90
 
@@ -316,3 +319,74 @@ async def test_stores_that_can_only_be_awaited(tmp_path: Path) -> None:
         one.threads.sync(other)
     for saver in (one, other):
         assert len([found async for found in saver.alist(at("t"))]) == 8
+
+
+# -- what another process does meanwhile -------------------------------------------------
+
+
+class Meeting(Between):
+    """Before each request of a thread's rows or of a change something happens, once."""
+
+    def __init__(self, inner: Any, number: int, what: Any) -> None:
+        super().__init__(inner)
+        self.left = number
+        self.what = what
+        self.when = self._is_due
+
+    def _is_due(self, _: Any) -> bool:
+        self.left -= 1
+        return self.left == -1
+
+
+OTHERS: dict[str, Any] = {
+    "archive": lambda saver: saver.threads.archive("t"),
+    "delete": lambda saver: saver.delete_thread("t"),
+    "erase": lambda saver: saver.threads.erase("t"),
+}
+
+
+@pytest.mark.parametrize("what", OTHERS)
+@pytest.mark.parametrize("named", [False, True])
+def test_the_target_is_never_left_without_content(
+    what: str, tmp_path: Path, *, named: bool
+) -> None:
+    """Another process takes the thread away here, at each request in turn."""
+    options = {"cold": (tmp_path / "cold").as_uri()}
+    for number in range(60):
+        inner = MemoryBackend()
+        with Saver(inner, **options) as process, MemorySaver() as target:
+            Chain(process, "t").put(said=["here", "longer " * 99], n=1)
+            Chain(target, "t", start=50).put(said=["there"], n=2)
+            before = everything(target)
+            meeting = Meeting(inner, number, lambda p=process: OTHERS[what](p))
+            source = everything(process)
+            with Saver(meeting, **options) as saver:
+                threads = ["t"] if named else None
+                with suppress(ConflictError, ThreadNotFoundError):
+                    saver.threads.sync(target, threads, replace=True)
+            assert everything(fresh(target)) in (before, source), number
+            assert target.check().ok
+        if meeting.left >= 0:
+            assert number > 5
+            return
+    pytest.fail("it does not end")
+
+
+def test_cut_off_while_it_is_replaced() -> None:
+    """A process that dies there leaves the former thread, or the new one."""
+    for left in range(10):
+        inner = MemoryBackend()
+        with MemorySaver() as source, Saver(inner) as there:
+            Chain(source, "t").put(said=["here", "longer " * 99], n=1)
+            Chain(there, "t", start=50).put(said=["there"], n=2)
+            states = everything(there), everything(source)
+            died = False
+            try:
+                source.threads.sync(Saver(Dying(inner, left)), replace=True)
+            except BackendError:
+                died = True
+            assert everything(fresh(there)) in states
+        if not died:
+            assert left > 0
+            return
+    pytest.fail("it does not end")

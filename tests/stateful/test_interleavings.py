@@ -33,7 +33,7 @@ from threadkeep import arguments, errors
 from threadkeep.backends.memory import MemoryBackend
 from threadkeep.engine import appender
 from threadkeep.engine.calls import Place
-from threadkeep.engine.operations import checking, housekeeping, inspection, listing, write
+from threadkeep.engine.operations import checking, copying, housekeeping, inspection, listing, write
 from threadkeep.engine.operations.history import delta_history
 from threadkeep.saver import Saver
 
@@ -176,7 +176,7 @@ def delete(scene: Scene, saver: Saver, name: str) -> Any:
 
 
 def copy(scene: Scene, saver: Saver, name: str) -> Any:
-    steps = scene.steps(housekeeping.copy_thread(saver._engine, "t", f"copy {name}"))
+    steps = scene.steps(copying.copy_thread(saver._engine, "t", f"copy {name}"))
     return steps, lambda there: None
 
 

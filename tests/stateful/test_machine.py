@@ -603,7 +603,7 @@ class OnRelaxed(OnMemory):
 
     def __init__(self) -> None:
         super().__init__()
-        stored: Any = tiered(self.backend, ColdStore(self.cold))
+        stored: Any = tiered(self.backend, self.backend, ColdStore(self.cold))
         self.waiting = Relaxed(stored, GroupCommit(ack="relaxed", flush_every=60))
 
     def open(self, number: int) -> Saver:

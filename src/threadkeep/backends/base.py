@@ -114,13 +114,15 @@ class MigratingAsyncBackend(AsyncBackend, Protocol):
 
 @runtime_checkable
 class IdentifiedBackend(Backend, Protocol):
-    """A store that can be told from all others, and whose generations mean the same to all."""
+    """A store that can be told from all others, as one that uses a cold store must be."""
 
     def identity(self) -> str:
-        """Names the store: letters, digits and "-". Another one after its tables were made anew.
+        """Name of the store: letters, digits and "-", the same for all who use it.
+
+        A copy of the store has another one, and so has the store after its tables were made anew.
 
         Raises:
-            UnreachableError, BackendError: the server failed.
+            UnreachableError, ReadOnlyError, BackendError: it has none yet, and the store failed.
         """
 
 
@@ -130,6 +132,23 @@ class IdentifiedAsyncBackend(AsyncBackend, Protocol):
 
     async def identity(self) -> str:
         """See `IdentifiedBackend.identity`."""
+
+
+@runtime_checkable
+class CountingBackend(IdentifiedBackend, Protocol):
+    """A store in front of which a hot one can stand, for all processes that use it.
+
+    `counts_for_all`: a thread's generation is the same number in all of them.
+    """
+
+    counts_for_all: bool
+
+
+@runtime_checkable
+class CountingAsyncBackend(IdentifiedAsyncBackend, Protocol):
+    """The same of a store with a native async driver."""
+
+    counts_for_all: bool
 
 
 @runtime_checkable

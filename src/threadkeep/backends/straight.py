@@ -7,7 +7,7 @@ such a coroutine runs in the calling thread, to its end.
 from __future__ import annotations
 
 import time
-from collections.abc import Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any, Generic, Protocol, TypeVar
 
 from threadkeep.backends.base import (
@@ -15,6 +15,7 @@ from threadkeep.backends.base import (
     Backend,
     GroupingAsyncBackend,
     GroupingBackend,
+    IdentifiedBackend,
     MigratingBackend,
 )
 from threadkeep.engine.model import Change, Read
@@ -113,6 +114,15 @@ class StraightGrouping(Straight[GroupingBackend]):
 def straight(backend: Backend) -> AsyncBackend:
     """A blocking backend behind the async protocol, of groups too where it can."""
     return StraightGrouping(backend) if isinstance(backend, GroupingBackend) else Straight(backend)
+
+
+def identity_of(backend: IdentifiedBackend) -> Callable[[], Awaitable[str]]:
+    """How to ask a blocking backend for its name."""
+
+    async def identity() -> str:
+        return backend.identity()
+
+    return identity
 
 
 class Front(Generic[F]):

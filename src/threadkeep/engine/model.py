@@ -330,11 +330,7 @@ class Sizes:
 
 @dataclass(frozen=True, slots=True)
 class ReadDamage:
-    """What the store finds wrong with its own files, apart from what they mean to us.
-
-    Reply: one line of text (`str`) for each finding; none where all is sound. Damage that
-    ends the search is a finding too, not an error. May read everything that is stored.
-    """
+    """What the store finds wrong with its own files: a line of text (`str`) for each finding."""
 
 
 Read: TypeAlias = (
@@ -438,7 +434,8 @@ class DropThread:
     tombstone, and no entry: the thread was never deleted.
 
     `generation` and `fences` are checked first, as a `Batch`'s are. An `entry` is, with its
-    times and its `waits_at`, what the registry says of the thread from then on.
+    times and its `waits_at`, what the registry says of the thread from then on. Or `rows` take its
+    place: a batch that expects and drops nothing, and whose segments lie apart.
     """
 
     thread: str
@@ -446,6 +443,7 @@ class DropThread:
     generation: int | None = None
     fences: tuple[Fence, ...] = ()
     entry: Entry | None = None
+    rows: Batch | None = None
 
     @property
     def expected(self) -> Batch:

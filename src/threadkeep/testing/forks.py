@@ -100,6 +100,19 @@ class ForkContract(Contract):
         assert self.one(FindThreads(None, 10)) == [FORK]
         assert self.one(ReadDamage()) == []
 
+    def test_rows_that_take_a_fork_s_place_leave_its_origin_alone(self) -> None:
+        """They lie at positions that the origin has too, and hold something else."""
+        self.origin()
+        self.backend.commit(self.fork())
+        everything = ((1, 0, 9), (2, 0, 9))
+        before = self.segments(*everything)
+        new = segment(0, 2, data=b"new")
+        put = Batch(FORK, NOW + 20, segments=(new,), checkpoints=(checkpoint(1),))
+        self.backend.commit(DropThread(FORK, 0, rows=put))
+        assert self.segments(*everything, thread=FORK) == [new]
+        assert self.segments(*everything) == before
+        assert self.rows(FORK).family == ()
+
     def test_a_fork_is_registered_as_told(self) -> None:
         """Its entry is its own, and the origin's as it was."""
         self.origin()

@@ -7,9 +7,17 @@ from dataclasses import replace
 
 import pytest
 
-from threadkeep.engine.entries import CountThreads, Entry, EntryFence, ReadEntry, ThreadQuery
+from threadkeep.engine.entries import (
+    CountThreads,
+    Entry,
+    EntryFence,
+    ReadEntry,
+    ThreadQuery,
+    Touch,
+)
 from threadkeep.engine.model import (
     HIDDEN,
+    Batch,
     CopyThread,
     DropThread,
     FindThreads,
@@ -88,6 +96,32 @@ class ThreadContract(Contract):
         assert self.one(CountThreads(query)) == 1
         self.backend.commit(DropThread(THREAD, now=NOW))
         assert self.one(CountThreads(query)) == 0
+
+    def test_rows_take_the_place_of_what_was_dropped(self) -> None:
+        """In the same change, at the same positions, with writes numbered from 1 on."""
+        self.fill()
+        entry = Entry(THREAD, "active", 3, 4, labels=('"tag"',))
+        new = Batch(
+            THREAD,
+            NOW + 1,
+            segments=(segment(0, 3, data=b"new"),),
+            checkpoints=(checkpoint(3),),
+            writes=(write(3),),
+            bump=True,
+            entry=entry,
+            touch=Touch(size=7, whole=True),
+        )
+        self.refuses(DropThread(THREAD, 0, 99, rows=new), StaleThreadError)
+        self.refuses(DropThread(THREAD, 0, fences=(RowsFence(4, 3),), rows=new), ConflictError)
+        self.backend.commit(DropThread(THREAD, 0, fences=(RowsFence(4, 4),), rows=new))
+        rows = self.rows()
+        assert (rows.generation, rows.deleted_at) == (2, 0)
+        assert [s.row for s in rows.checkpoints] == [checkpoint(3)]
+        assert [w.seq for w in rows.checkpoints[0].writes] == [1]
+        assert self.segments((1, 0, 10), (2, 0, 10)) == [segment(0, 3, data=b"new")]
+        found = self.one(ReadEntry(THREAD))
+        assert found == entry._replace(size=7, revision=found.revision)
+        assert self.one(CountThreads(ThreadQuery(states=("active",), labels=('"tag"',)))) == 1
 
     def test_a_drop_that_expects_something_else_is_refused(self) -> None:
         """`generation` and `fences` are checked as a batch's; what is refused changed nothing."""

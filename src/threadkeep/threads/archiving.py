@@ -52,7 +52,7 @@ class Archiving(Running):
         return await plans.arun(self._archive(thread))
 
     def _archive(self, thread: str) -> Plan[ThreadInfo]:
-        name, cold = asked.thread(thread), self._cold("archive a thread")
+        name, cold = asked.thread(thread), (yield from self._cold("archive a thread"))
         entry = yield from archiving.archive(self._store.beneath(), cold, self._engine, name)
         return info(entry)
 
@@ -131,7 +131,7 @@ class Archiving(Running):
     def _offload(
         self, thread: str, over: int, older_than: timedelta | float | None
     ) -> Plan[Offloaded]:
-        name, cold = asked.thread(thread), self._cold("offload values of a thread")
+        name, cold = asked.thread(thread), (yield from self._cold("offload values of a thread"))
         wish = Wish(check_over("over", over))
         if older_than is not None:
             rest = duration("older_than", older_than) // MICROSECOND

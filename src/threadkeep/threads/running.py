@@ -12,7 +12,8 @@ from threadkeep import checks
 from threadkeep.engine.calls import Operation, Place
 from threadkeep.engine.operations.context import Engine
 from threadkeep.errors import InvalidArgumentError
-from threadkeep.open_store import OpenStore
+from threadkeep.open_store import OpenStore, own_cold
+from threadkeep.plans import Plan
 from threadkeep.tiers.cold import ColdStore
 
 T = TypeVar("T")
@@ -45,18 +46,19 @@ class Running:
             checks.checkpoint_id(checkpoint),
         )
 
-    def _cold(self, what: str) -> ColdStore:
-        """The cold store.
+    def _cold(self, what: str) -> Plan[ColdStore]:
+        """The cold store, as this store uses it.
 
         Raises:
             InvalidArgumentError: the saver was opened without one.
         """
-        if self._store.cold is None:
+        cold = yield from own_cold(self._store)
+        if cold is None:
             raise InvalidArgumentError(
                 f"A cold store is needed to {what}.",
                 hint="Open the saver with cold=, such as cold='file:///folder'.",
             )
-        return self._store.cold
+        return cold
 
 
 def quiet(what: str, done: int, total: int) -> None:

@@ -71,6 +71,6 @@ class Placing(Running):
         if given is not None and not isinstance(given, Tiering):
             checks.refuse("tiering", given, "Give a threadkeep.Tiering, such as Tiering().")
         tiering = given or self._store.tiering or Tiering()
-        cold = None if dry_run else self._cold("move threads")
+        cold = None if dry_run else (yield from self._cold("move threads"))
         store = self._store.beneath()
         return (yield from moving.move(store, cold, self._engine, tiering, names, progress))

@@ -3,6 +3,7 @@
 Only their order lives here. Invariants: wherever it ends, the thread is whole in the store, or
 whole in an archive that its entry names. An archive that was the thread's only copy stays until
 the thread has been archived twice since: what a store calls durable may not be on its disk yet.
+What another store put there, of which this one is a copy, is never touched.
 """
 
 from __future__ import annotations
@@ -32,8 +33,8 @@ def archive(store: Store, cold: ColdStore, engine: Engine, thread: str) -> Plan[
         BackendError: the cold store refused, or failed; the thread is as it was.
     """
     for _ in range(ATTEMPTS):
-        token = secrets.token_hex(8)
-        announced = yield from on(store, archiving.announce(engine, thread, token))
+        home, token = cold.home(thread), secrets.token_hex(8)
+        announced = yield from on(store, archiving.announce(engine, thread, home, token))
         taken = yield from on(store, archiving.take(thread))
         state = taken.entry.state
         data, new = yield from aside(partial(packed, taken.whole, announced, state))

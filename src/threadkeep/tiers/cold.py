@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from copy import copy
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from threadkeep.backends.open import extra
+from threadkeep.engine.operations.archiving import home_of
 from threadkeep.errors import BackendError, CorruptionError, OpenError, UnreachableError
 from threadkeep.transfer.files import sync, sync_folder, told
 
@@ -26,7 +28,7 @@ _PATIENCE = timedelta(seconds=60)  # with a request that fails, all of its repet
 
 
 class ColdStore:
-    """A cold store that is open.
+    """A cold store that is open. Whose objects are removed is told by `of`.
 
     Args:
         url: `file:///folder`, `s3://bucket/path`, `gs://bucket/path` or `az://container/path`.
@@ -54,6 +56,18 @@ class ColdStore:
             ) from error
         folder = getattr(self._store, "prefix", None) if scheme == "file" else None
         self._folder = None if folder is None else Path(folder)
+        self._owner: str | None = None
+
+    def of(self, owner: str) -> ColdStore:
+        """The same one, for a store of this identity."""
+        mine = copy(self)
+        mine._owner = owner  # noqa: SLF001 - it is one of ours
+        return mine
+
+    def home(self, thread: str) -> str:
+        """Where all lies that this store has put there of threads of this name."""
+        assert self._owner is not None  # noqa: S101 - see `of`
+        return home_of(self._owner, thread)
 
     def put(self, key: str, data: bytes) -> None:
         """Store an object; durable on return.
@@ -136,7 +150,10 @@ class ColdStore:
         try:
             yield
         except FileNotFoundError as error:
-            hint = "Put it back from a backup of the cold store."
+            hint = (
+                "Put it back from a backup of the cold store. (Where this store is a copy of"
+                " another one, that one may have removed it.)"
+            )
             raise CorruptionError(f"{place} has no object {key}.", hint=hint) from error
         except (exceptions.PermissionDeniedError, exceptions.UnauthenticatedError) as error:
             hint = "Look at its rights, and at the keys in the environment."

@@ -22,9 +22,11 @@ from threadkeep.backends.base import (
     DualBackend,
     GroupingAsyncBackend,
     GroupingBackend,
+    IdentifiedAsyncBackend,
+    IdentifiedBackend,
     MigratingAsyncBackend,
 )
-from threadkeep.backends.straight import Front, finish, straight
+from threadkeep.backends.straight import Front, finish, identity_of, straight
 from threadkeep.engine.entries import Entry, EntryFence, ReadEntry
 from threadkeep.engine.lifecycle import is_archived
 from threadkeep.engine.model import (
@@ -54,6 +56,7 @@ from threadkeep.errors import (
     BackendError,
     ConflictError,
     CorruptionError,
+    InvalidArgumentError,
     ReadOnlyError,
     ThreadArchivedError,
     ThreadExistsError,
@@ -65,6 +68,7 @@ from threadkeep.tiers.stubs import WITH_COLD, stubbed, whole
 
 T = TypeVar("T")
 Aside: TypeAlias = Callable[[Callable[[], Any]], Awaitable[Any]]
+Identity: TypeAlias = Callable[[], Awaitable[str]]
 
 _log = logging.getLogger("threadkeep")
 
@@ -75,12 +79,16 @@ class AsyncTiered:
     Args:
         backend: the store.
         cold: the cold store, if there is one.
+        identity: how to ask for the store's name.
         aside: how this kind of caller does what blocks.
     """
 
-    def __init__(self, backend: AsyncBackend, cold: ColdStore | None, aside: Aside) -> None:
+    def __init__(
+        self, backend: AsyncBackend, cold: ColdStore | None, identity: Identity, aside: Aside
+    ) -> None:
         self._backend = backend
         self._cold = cold
+        self._identity = identity
         self._aside = aside
 
     async def fetch(self, reads: Sequence[Read]) -> list[Any]:
@@ -189,7 +197,7 @@ class AsyncTiered:
                 return known
 
     async def _drop(self, change: DropThread) -> None:
-        """Remove a thread, and then all that lies of it in the cold store.
+        """Remove a thread, and then all that this store has put of it into the cold store.
 
         Whoever takes something there names it in the entry. So the entry that goes must be the
         one that was read; but a deletion that expects nothing is not refused in the end.
@@ -206,7 +214,8 @@ class AsyncTiered:
                     raise
                 continue
             archive = archive_of(entry)
-            if archive is not None:
+            left = None if change.rows is None else archive_of(change.rows.entry)
+            if archive is not None and (left is None or left.folder != archive.folder):
                 await self._remove(change.thread, archive)
             return
 
@@ -215,6 +224,9 @@ class AsyncTiered:
         if self._cold is None:
             _log.warning("a thread went; its archives stay in %s", archive.folder)
             return
+        home = self._cold.of(await self._identity()).home(thread)
+        if not archive.folder.startswith(home):
+            return  # another store put it there, of which this one is a copy
         try:
             await self._aside(partial(self._cold.clear, archive.folder))
         except ThreadkeepError as error:
@@ -308,10 +320,14 @@ class AsyncTieredGroups(AsyncTiered):
 class Tiered(Front[AsyncTiered]):
     """A blocking backend in front of which archived threads come back by themselves."""
 
-    def __init__(self, backend: Backend, cold: ColdStore | None) -> None:
+    def __init__(self, backend: Backend, store: Backend, cold: ColdStore | None) -> None:
         native = backend.asynchronous if isinstance(backend, DualBackend) else None
-        awaiting = None if native is None else _face(native, cold, drive.in_thread)
-        super().__init__(backend, _face(straight(backend), cold, _at_once), awaiting)
+        own = store.asynchronous if isinstance(store, DualBackend) else None
+        awaiting = None
+        if native is not None and own is not None:
+            awaiting = _face(native, cold, _awaited_identity(own, cold), drive.in_thread)
+        face = _face(straight(backend), cold, _identity(store, cold), _at_once)
+        super().__init__(backend, face, awaiting)
 
 
 class TieredGroups(Tiered):
@@ -328,14 +344,56 @@ async def _at_once(call: Callable[[], T]) -> T:
     return call()
 
 
-def _face(backend: AsyncBackend, cold: ColdStore | None, aside: Aside) -> AsyncTiered:
+def _face(
+    backend: AsyncBackend, cold: ColdStore | None, identity: Identity, aside: Aside
+) -> AsyncTiered:
     kind = AsyncTieredGroups if isinstance(backend, GroupingAsyncBackend) else AsyncTiered
-    return kind(backend, cold, aside)
+    return kind(backend, cold, identity, aside)
 
 
-def tiered(backend: Backend | AsyncBackend, cold: ColdStore | None) -> Tiered | AsyncTiered:
-    """The backend, in front of which archived threads come back by themselves."""
-    if drive.is_async(backend):
-        return _face(backend, cold, drive.in_thread)
+def _identity(store: Backend, cold: ColdStore | None) -> Identity:
+    if isinstance(store, IdentifiedBackend):
+        return identity_of(store)
+    return _nameless(store, cold)
+
+
+def _awaited_identity(store: AsyncBackend, cold: ColdStore | None) -> Identity:
+    if isinstance(store, IdentifiedAsyncBackend):
+        return store.identity
+    return _nameless(store, cold)
+
+
+def _nameless(store: object, cold: ColdStore | None) -> Identity:
+    """Refuse a cold store to a backend without a name; without one it is never asked."""
+    if cold is not None:
+        raise InvalidArgumentError(
+            f"cold= cannot be used with {type(store).__name__}, which has no name of its own:"
+            " stores that share a cold store are told apart by that.",
+            hint="Let the backend have `identity` (threadkeep.backends.base.IdentifiedBackend).",
+        )
+
+    async def unknown() -> str:
+        return ""
+
+    return unknown
+
+
+def tiered(
+    backend: Backend | AsyncBackend, store: Backend | AsyncBackend, cold: ColdStore | None
+) -> Tiered | AsyncTiered:
+    """The backend, in front of which archived threads come back by themselves.
+
+    Args:
+        backend: the store, with whatever stands in front of it already.
+        store: the store itself.
+        cold: the cold store, if there is one.
+
+    Raises:
+        InvalidArgumentError: the store cannot be told from others that use the cold store.
+    """
+    if drive.is_async(backend) or drive.is_async(store):
+        innermost = cast("AsyncBackend", store)
+        identity = _awaited_identity(innermost, cold)
+        return _face(cast("AsyncBackend", backend), cold, identity, drive.in_thread)
     kind = TieredGroups if isinstance(backend, GroupingBackend) else Tiered
-    return kind(backend, cold)
+    return kind(backend, store, cold)

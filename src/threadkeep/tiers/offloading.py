@@ -75,10 +75,10 @@ def offload(
         found = yield from on(store, asked)
         if not found.pieces:
             return Offloaded(thread, segments, size, _SHARED if found.shared else None)
-        archive = archive_of(found.entry)
-        if archive is None or not archive.offloaded:
+        archive, home = archive_of(found.entry), cold.home(thread)
+        if archive is None or not archive.offloaded or not archive.folder.startswith(home):
             token = secrets.token_hex(8)
-            yield from on(store, archiving.announce(engine, thread, token, stubs=True))
+            yield from on(store, archiving.announce(engine, thread, home, token, stubs=True))
             continue
         some = next(offloading.in_parts(found.pieces))
         try:
@@ -138,7 +138,7 @@ def _moved(
 def tidy(store: Store, cold: ColdStore, engine: Engine, thread: str) -> Plan[None]:
     """Remove objects of a thread that no stub names, once that is known for an hour.
 
-    The entry says from then on how much is left.
+    The entry says from then on how much is left. What another store put there stays.
 
     Raises:
         CorruptionError: an object that a stub names is not there.
@@ -148,12 +148,15 @@ def tidy(store: Store, cold: ColdStore, engine: Engine, thread: str) -> Plan[Non
     if entry is None or archive is None or not archive.offloaded:
         return
     rows, needed = yield from on(store, offloading.objects_of(thread))
-    left = yield from aside(partial(_tidy, cold, archive.folder, needed))
-    missing = needed - left.keys()
+    home, left = cold.home(thread), dict[str, int]()
+    if archive.folder.startswith(home):
+        left = yield from aside(partial(_tidy, cold, archive.folder, needed))
+    elsewhere = {key: size for key, size in needed.items() if not key.startswith(home)}
+    missing = needed.keys() - left.keys() - elsewhere.keys()
     if missing:
         _log.error("The cold store has nothing where %s was put.", ", ".join(sorted(missing)))
         raise offloading.lacking(thread)
-    archive = archive._replace(offloaded=sum(left.values()))
+    archive = archive._replace(offloaded=sum((left | elsewhere).values()))
     yield from on(store, offloading.note(engine, entry, archive, rows))
 
 

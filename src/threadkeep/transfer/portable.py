@@ -327,4 +327,4 @@ def _refuse_losses(
 
 def _threads(file: Path) -> Generator[WholeThread, None, None]:
     with told(file), file.open("rb") as opened:
-        yield from read_bundle(opened)
+        yield from map(bundling.trimmed, read_bundle(opened))

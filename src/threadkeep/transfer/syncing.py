@@ -2,7 +2,8 @@
 
 Only the steps live here. Invariants: wherever it ends, the other store shows whole threads, in
 this or an earlier state, and doing it again goes on; what the other store alone has is kept,
-unless that was asked for.
+unless that was asked for. A thread that is archived or deleted here while it is compared is looked
+at anew: nothing there gives way to what is not here.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from threadkeep.engine.model import DropThread
 from threadkeep.engine.operations import bundling, completing, digest
 from threadkeep.engine.operations.bundling import WholeThread
 from threadkeep.engine.operations.completing import Standing
+from threadkeep.engine.operations.context import ATTEMPTS
 from threadkeep.errors import ConflictError, ThreadNotFoundError
 from threadkeep.plans import Plan, Store, aside, on
 from threadkeep.transfer.portable import Progress, compare
@@ -90,7 +92,25 @@ def sync(
     return result
 
 
+class _GoneError(Exception):
+    """The thread holds nothing here any more."""
+
+
 def _thread(
+    here: Store, there: Store, name: str, wishes: Wishes, result: Synced, *, is_named: bool
+) -> Plan[None]:
+    for _ in range(ATTEMPTS):
+        try:
+            yield from _looked_at(here, there, name, wishes, result, is_named=is_named)
+        except _GoneError:
+            continue
+        return
+    raise ConflictError(
+        "This thread is archived whenever it is read.", hint="Try again later.", thread=name
+    )
+
+
+def _looked_at(
     here: Store, there: Store, name: str, wishes: Wishes, result: Synced, *, is_named: bool
 ) -> Plan[None]:
     own = yield from on(here, completing.rows_of(name, stub=not is_named))
@@ -99,7 +119,7 @@ def _thread(
         return
     other = yield from on(there, completing.rows_of(name))
     found = completing.standing(own, other)
-    if found is Standing.APART and (yield from _are_equal(here, there, name)):
+    if found is Standing.APART and (yield from _are_equal(here, there, own)):
         found = Standing.SAME
     if found is Standing.SAME:
         result.same += 1
@@ -108,24 +128,35 @@ def _thread(
     elif found is Standing.GONE:
         yield from _gone(there, own, other, wishes, result)
     elif found in (Standing.ABSENT, Standing.BEHIND):
+        if not wishes.dry_run:
+            yield from _brought(here, there, own, replace=False)
         (result.put if found is Standing.ABSENT else result.completed).append(name)
-        if not wishes.dry_run:
-            yield from _brought(here, there, name, replace=False)
     elif wishes.replace:
-        result.replaced.append(name)
         if not wishes.dry_run:
-            yield from _brought(here, there, name, replace=True)
+            yield from _brought(here, there, own, replace=True)
+        result.replaced.append(name)
     else:
         result.conflicts[name] = f"It {found.value}."
 
 
-def _are_equal(here: Store, there: Store, name: str) -> Plan[bool]:
+def _content(here: Store, own: WholeThread) -> Plan[WholeThread]:
+    """All of a thread, as it is now.
+
+    Raises:
+        _GoneError: it was archived or deleted since its rows were read.
+    """
+    whole = yield from on(here, bundling.read_thread(own.thread))
+    if is_archived(whole.entry) or (own.checkpoints and not whole.checkpoints):
+        raise _GoneError
+    return whole
+
+
+def _are_equal(here: Store, there: Store, own: WholeThread) -> Plan[bool]:
     """Whether two threads whose rows differ are the same nevertheless."""
-    found = []
-    for store in (here, there):
-        whole = yield from on(store, bundling.read_thread(name))
-        found.append((yield from aside(partial(digest.of_checkpoints, whole))))
-    return found[0] == found[1]
+    whole = yield from _content(here, own)
+    other = yield from on(there, bundling.read_thread(own.thread, stub=False))
+    found = yield from aside(partial(digest.of_checkpoints, whole))
+    return found == (yield from aside(partial(digest.of_checkpoints, other)))
 
 
 def _gone(
@@ -143,17 +174,17 @@ def _gone(
             yield from on(there, commit(DropThread(own.thread, own.deleted_at)))
 
 
-def _brought(here: Store, there: Store, name: str, *, replace: bool) -> Plan[None]:
+def _brought(here: Store, there: Store, own: WholeThread, *, replace: bool) -> Plan[None]:
     """Bring a thread, as it is now: what is not there, or all of it; compare both sides."""
-    whole = yield from on(here, bundling.read_thread(name))
+    whole = yield from _content(here, own)
     wanted = yield from aside(partial(digest.of_checkpoints, whole))
     now = time.time_ns() // 1000
     if replace:
         yield from on(there, bundling.put_thread(whole, now, replace=True))
     else:
         yield from _completed(there, whole, now)
-    arrived = yield from on(there, bundling.read_thread(name))
-    compare(name, wanted, (yield from aside(partial(digest.of_checkpoints, arrived))))
+    arrived = yield from on(there, bundling.read_thread(own.thread, stub=False))
+    compare(own.thread, wanted, (yield from aside(partial(digest.of_checkpoints, arrived))))
 
 
 def _completed(there: Store, whole: WholeThread, now: int) -> Plan[None]:

@@ -22,6 +22,7 @@ from threadkeep import drive
 from threadkeep.backends.memory import MemoryBackend
 from threadkeep.codec.frame import Compression, pack
 from threadkeep.engine import checksum
+from threadkeep.engine.calls import Fetch
 from threadkeep.engine.model import (
     Batch,
     CopyThread,
@@ -293,14 +294,30 @@ def test_a_thread_of_another_state_is_refused_or_replaced(saver):
     assert rows(target).generation > generation
 
 
-def test_what_stands_there_is_removed_once(saver):
+def test_what_stands_there_gives_way_in_one_change(saver):
     backend = Counted()
     fill(Chain(Saver(backend)), 3)
     backend.asked()
     drive.run(bundling.put_thread(read(saver), NOW, replace=True), backend)
-    assert [type(change) for change in backend.commits[:2]] == [DropThread, Batch]
-    assert [type(change) for change in backend.commits].count(DropThread) == 1
-    assert len({change.fences for change in backend.commits[1:]}) > 5
+    (change,) = backend.commits
+    assert isinstance(change, DropThread)
+    assert change.rows.checkpoints == read(saver).checkpoints
+
+
+def test_what_came_while_it_was_looked_at_is_not_replaced_unseen(saver):
+    there = memory_saver()
+    chain = Chain(there)
+    chain.put(n=1)
+    steps = Steps(bundling.put_thread(read(saver), NOW, replace=True), there._backend)
+    while isinstance(steps.request, Fetch):
+        steps.step()
+    chain.put(n=2)
+    with pytest.raises(ConflictError):
+        steps.carry_out()
+    assert len(everything(there)) == 2
+    steps.fail(ConflictError())
+    assert steps.finish() is True
+    assert everything(there) == everything(saver)
 
 
 def test_rows_alone_do_not_make_the_same_thread(saver):

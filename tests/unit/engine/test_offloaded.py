@@ -53,7 +53,7 @@ def test_what_is_no_stub() -> None:
 @given(st.lists(st.tuples(st.integers(0, 40), st.integers(1, 9))), st.integers(0, 40))
 def test_what_is_idle_of_a_segment(given: list[tuple[int, int]], start: int) -> None:
     used = covering([Span(7, a, a + n) for a, n in given])
-    piece = _piece(SegmentInfo(7, start, 10, 1000), {7: used})
+    piece = _piece(SegmentInfo(7, start, 10, 1000), {7: used}, {7: [Span(7, 0, 100)]})
     idle = [p for span in piece.idle for p in range(span.start, span.stop)]
     busy = [p for span in piece.busy for p in range(span.start, span.stop)]
     assert sorted(idle + busy) == list(range(start, start + 10))

@@ -9,18 +9,18 @@ without a `HotTier` all threads are kept.
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, TypeAlias
 
 from threadkeep.backends.base import (
     AsyncBackend,
     Backend,
+    CountingAsyncBackend,
+    CountingBackend,
     DualBackend,
     GroupingAsyncBackend,
     GroupingBackend,
-    IdentifiedAsyncBackend,
-    IdentifiedBackend,
     MigratingAsyncBackend,
 )
 from threadkeep.backends.caching.admission import KEEP, Admission, HotTier, Verdict
@@ -29,7 +29,7 @@ from threadkeep.backends.caching.kept import Fresh, Kept
 from threadkeep.backends.caching.shelf import Cache
 from threadkeep.backends.logs import Log, add, between, missing
 from threadkeep.backends.scrubbed import Scrubbed
-from threadkeep.backends.straight import Front, finish, straight
+from threadkeep.backends.straight import Front, finish, identity_of, straight
 from threadkeep.engine.model import (
     Batch,
     Change,
@@ -222,7 +222,11 @@ class Cached(Front[AsyncCached]):
         admission: Admission | None = None,
     ) -> None:
         kept = None if cache is None else Kept(cache)
-        hot = None if hots is None else Hot(hots[0], _blocking_identity(backend))
+        hot = None
+        if hots is not None:
+            if not isinstance(backend, CountingBackend):
+                raise _unknown(backend)
+            hot = Hot(hots[0], identity_of(backend))
         native = backend.asynchronous if isinstance(backend, DualBackend) else None
         awaiting = None if native is None else _awaiting(native, kept, hots, admission)
         super().__init__(backend, _face(straight(backend), kept, hot, admission), awaiting)
@@ -246,20 +250,10 @@ class CachedGroups(Cached):
         return finish(self._face.commit_many(changes))
 
 
-def _blocking_identity(backend: Backend) -> Callable[[], Awaitable[str]]:
-    if not isinstance(backend, IdentifiedBackend):
-        raise _unknown(backend)
-
-    async def identity() -> str:
-        return backend.identity()
-
-    return identity
-
-
 def _unknown(backend: object) -> InvalidArgumentError:
     return InvalidArgumentError(
-        f"hot= cannot stand in front of {type(backend).__name__}, which has no name that all"
-        " processes know.",
+        f"hot= cannot stand in front of {type(backend).__name__}, which does not count for all"
+        " processes.",
         hint="Use it in front of PostgreSQL, or leave it out.",
     )
 
@@ -269,7 +263,7 @@ def _awaiting(
 ) -> AsyncCached:
     hot = None
     if hots is not None:
-        if not isinstance(backend, IdentifiedAsyncBackend):
+        if not isinstance(backend, CountingAsyncBackend):
             raise _unknown(backend)
         hot = Hot(hots[1], backend.identity)
     return _face(backend, kept, hot, admission)

@@ -7,6 +7,7 @@ happens under the lock, as a whole.
 from __future__ import annotations
 
 import threading
+import uuid
 from typing import TYPE_CHECKING, Any
 
 from threadkeep import process_forks
@@ -33,6 +34,7 @@ class MemoryBackend:
         self._lock = threading.Lock()
         self._threads: Threads = {}
         self._closed = False
+        self._identity = uuid.uuid4().hex
         process_forks.watch(self)
 
     def fetch(self, reads: Sequence[Read]) -> list[Any]:
@@ -60,6 +62,10 @@ class MemoryBackend:
             return error
         return None
 
+    def identity(self) -> str:
+        """Another one in each process. See `IdentifiedBackend.identity`."""
+        return self._identity
+
     def scrub(self, *, rewrite: bool) -> Scrubbed:
         """There are no files. See `ScrubbingBackend.scrub`."""
         del rewrite
@@ -75,8 +81,10 @@ class MemoryBackend:
         """See `Watched.before_fork`: no other thread is in the middle of a change then."""
         self._lock.acquire()
 
-    def after_fork(self, *, in_child: bool) -> None:  # noqa: ARG002 - the rows are whole in both
-        """See `Watched.after_fork`."""
+    def after_fork(self, *, in_child: bool) -> None:
+        """See `Watched.after_fork`: the rows are whole in both, and the child's are a copy."""
+        if in_child:
+            self._identity = uuid.uuid4().hex
         self._lock.release()
 
     def _check_open(self) -> None:

@@ -78,6 +78,8 @@ def _drop(threads: Threads, change: DropThread) -> None:
     if change.entry is not None:
         replace_entry(gone, change.entry)
     threads[change.thread] = gone
+    if change.rows is not None:
+        _apply(threads, change.rows)
 
 
 def _copy(threads: Threads, change: CopyThread) -> None:

@@ -63,6 +63,8 @@ class AsyncPostgresBackend:
         settings: how to speak to the server.
     """
 
+    counts_for_all = True
+
     def __init__(self, source: Source, settings: Settings) -> None:
         self._source = source
         self._schema = settings.quoted_schema
@@ -246,6 +248,8 @@ class PostgresBackend(BlockingFace[AsyncPostgresBackend]):
         OpenError: the URL cannot be read.
         InvalidArgumentError: an option has no meaning.
     """
+
+    counts_for_all = True
 
     def __init__(
         self, database: str | ConnectionPool[Any] | Connection[Any], **options: Any

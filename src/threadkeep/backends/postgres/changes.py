@@ -258,6 +258,8 @@ _ROWS: dict[str, Callable[[Any], _Row]] = {
 
 def _drop(change: DropThread) -> Statement:
     values = (pack_text(change.thread), Int8(change.now))
+    if change.rows is not None:
+        return _replaced(change, change.rows)
     if change.generation is None and not change.fences and change.entry is None:
         return Statement("SELECT {schema}.drop_thread(%s, %s)", values)
     checked = _batch(change.expected)
@@ -277,6 +279,29 @@ WITH checked AS MATERIALIZED ({checked}), dropped AS MATERIALIZED (
 SELECT refusal, at_namespace, at_checkpoint,
     CASE WHEN refusal IS NULL AND gone IS NOT NULL THEN {schema}.register({told})::text END
 FROM dropped
+"""
+
+
+def _replaced(change: DropThread, rows: Batch) -> Statement:
+    checked, put = _batch(change.expected), _batch(rows)
+    # (what the function is given says that it comes after the drop)
+    after = put.sql.replace("the_thread => %s", _AFTER, 1)
+    text = _REPLACE.replace("{checked}", checked.sql).replace("{put}", after)
+    dropped = (pack_text(change.thread), Int8(change.now))
+    return Statement(text, (*checked.values, *dropped, *put.values))
+
+
+_AFTER = "the_thread => CASE WHEN dropped.gone IS NOT NULL THEN %s::text END"
+_REPLACE = """
+WITH checked AS MATERIALIZED ({checked}), dropped AS MATERIALIZED (
+    SELECT checked.*,
+        CASE WHEN checked.refusal IS NULL THEN {schema}.drop_thread(%s, %s)::text END AS gone
+    FROM checked
+), put AS MATERIALIZED (
+    SELECT found.refusal FROM (SELECT d.gone FROM dropped d WHERE d.refusal IS NULL) dropped
+    CROSS JOIN LATERAL ({put}) found
+)
+SELECT coalesce(refusal, (SELECT put.refusal FROM put)), at_namespace, at_checkpoint FROM dropped
 """
 
 

@@ -21,7 +21,7 @@ import redis.cluster
 
 from threadkeep.backends.given import refuse, without
 from threadkeep.backends.redis import scrubbing
-from threadkeep.backends.redis.changes import batch_arguments, drop_arguments, fork_arguments
+from threadkeep.backends.redis.changes import fork_arguments, script
 from threadkeep.backends.redis.clients import (
     GivenAsyncClient,
     GivenClient,
@@ -31,7 +31,7 @@ from threadkeep.backends.redis.clients import (
 )
 from threadkeep.backends.redis.entries import copy_arguments, generation_of, unpack_entry
 from threadkeep.backends.redis.failures import DAMAGED, DRIVER_ERRORS, lost, mapped, passes, refused
-from threadkeep.backends.redis.keys import beginning_of, index_of, keys_of
+from threadkeep.backends.redis.keys import beginning_of, identity_of, index_of, keys_of
 from threadkeep.backends.redis.lives import NEVER, Lives
 from threadkeep.backends.redis.reads import Inquiry, Question, inquiry, is_of_thread, words_of
 from threadkeep.backends.redis.registry import afterwards, beforehand
@@ -225,7 +225,7 @@ class AsyncRedisBackend:
     async def _carried_out_together(
         self, changes: Sequence[Change]
     ) -> list[ThreadkeepError | None]:
-        written = [(*_script(self._expecting(c)), c.thread) for c in changes]
+        written = [(*script(self._expecting(c)), c.thread) for c in changes]
         told = [call for change in changes for call in self._beforehand(change)]
         calls = [self._writing(*each, in_index=False) for each in written]
         answers = await self._sent([*told, *calls, *told])
@@ -297,7 +297,7 @@ class AsyncRedisBackend:
             _check_source(change, found[0] if found else ())
             _check_target(change)
             return "fork", (uuid.uuid4().hex, *fork_arguments(change, found))
-        return _script(self._expecting(change))
+        return script(self._expecting(change))
 
     def _writing(
         self, name: str, arguments: Sequence[Word], thread: str, *, in_index: bool
@@ -326,6 +326,14 @@ class AsyncRedisBackend:
                     await self._sent([Call(("UNLINK", *keys))])
                 if not cursor:
                     return
+
+    async def identity(self) -> str:
+        """Name the threads under this prefix. See `IdentifiedBackend.identity`."""
+        key = identity_of(self._settings.prefix)
+        with self._named():
+            made = Call(("SET", key, uuid.uuid4().hex, "NX"))
+            _, found = await self._sent([made, Call(("GET", key))])
+        return str(found.decode())
 
     async def scrub(self, *, rewrite: bool) -> Scrubbed:
         """Have the server's files written anew. See `ScrubbingBackend.scrub`."""
@@ -407,6 +415,10 @@ class RedisBackend(BlockingFace[AsyncRedisBackend]):
             given = GivenClient(_checked(server, _BLOCKING))
             super().__init__(AsyncRedisBackend(given, Settings("", **options)), None, None)
 
+    def identity(self) -> str:
+        """See `AsyncRedisBackend.identity`."""
+        return finish(self._face.identity())
+
     def scrub(self, *, rewrite: bool) -> Scrubbed:
         """See `AsyncRedisBackend.scrub`."""
         return finish(self._face.scrub(rewrite=rewrite))
@@ -433,14 +445,6 @@ def _check_source(change: CopyThread | ForkThread, row: Sequence[bytes]) -> None
 def _check_target(change: CopyThread | ForkThread) -> None:
     if change.source == change.target:
         raise ThreadExistsError(thread=change.target)
-
-
-def _script(change: Change) -> tuple[str, Sequence[Word]]:
-    """The script that carries out a batch or a drop, and what it is given."""
-    if isinstance(change, Batch):
-        return "commit", batch_arguments(change)
-    assert isinstance(change, DropThread)  # noqa: S101 - the others need to be read first
-    return "drop", drop_arguments(change)
 
 
 def _checked(client: Any, kinds: tuple[Any, ...]) -> Any:

@@ -25,6 +25,7 @@ from threadkeep.backends.redis.scripts import Word
 from threadkeep.engine.entries import EntryFence
 from threadkeep.engine.model import (
     Batch,
+    Change,
     DropThread,
     Fence,
     ForkThread,
@@ -35,6 +36,14 @@ from threadkeep.engine.model import (
 )
 
 
+def script(change: Change) -> tuple[str, Sequence[Word]]:
+    """The script that carries out a batch or a drop, and what it is given."""
+    if isinstance(change, Batch):
+        return "commit", batch_arguments(change)
+    assert isinstance(change, DropThread)  # noqa: S101 - the others need to be read first
+    return "drop", drop_arguments(change)
+
+
 def batch_arguments(batch: Batch) -> list[Word]:
     """What `commit.lua` is given of a batch."""
     segments = sorted(set(batch.segments), key=_start)
@@ -42,11 +51,7 @@ def batch_arguments(batch: Batch) -> list[Word]:
         *_expected(batch),
         *_counted([(pack_place(*at),) for at in batch.drop_segments]),
         int(_overlap(segments)),
-        *_counted([(pack_place(s.log, s.start, s.count), s.data) for s in segments]),
-        *_counted(
-            [(place(r.ns, r.id), pack_checkpoint(r), pack_child(r)) for r in batch.checkpoints]
-        ),
-        *_counted([(place(w.ns, w.checkpoint_id), pack_write(w)) for w in batch.writes]),
+        *_rows(batch, segments),
         *_counted([(place(*key),) for key in batch.drop_checkpoints]),
         *_counted([(_row_place(*key),) for key in batch.drop_writes]),
         *_counted([(place(*key),) for key in batch.hide_checkpoints]),
@@ -59,7 +64,20 @@ def batch_arguments(batch: Batch) -> list[Word]:
 def drop_arguments(change: DropThread) -> list[Word]:
     """What `drop.lua` is given."""
     left = () if change.entry is None else entry_words(change.entry)
-    return [*_expected(change.expected), change.now, int(change.entry is not None), *left]
+    dropped = [*_expected(change.expected), change.now, int(change.entry is not None), *left]
+    if change.rows is None:
+        return [*dropped, 0]
+    rows = change.rows
+    return [*dropped, 1, *_rows(rows, rows.segments), int(rows.bump), *arguments(rows)]
+
+
+def _rows(batch: Batch, segments: Sequence[Segment]) -> Iterator[Word]:
+    """What a batch adds, its segments in order."""
+    yield from _counted([(pack_place(s.log, s.start, s.count), s.data) for s in segments])
+    yield from _counted(
+        [(place(r.ns, r.id), pack_checkpoint(r), pack_child(r)) for r in batch.checkpoints]
+    )
+    yield from _counted([(place(w.ns, w.checkpoint_id), pack_write(w)) for w in batch.writes])
 
 
 def _expected(batch: Batch) -> Iterator[Word]:

@@ -1,5 +1,6 @@
 -- Remove everything of a thread and leave a tombstone. Arguments: what is expected (checks.lua),
--- the tombstone's time, '1' and an entry (registry.lua), or '0'.
+-- the tombstone's time, '1' and an entry (registry.lua), or '0', '1' and the rows that take its
+-- place, or '0'.
 
 local refusal = check_thread() or check_fences()
 if refusal then
@@ -25,5 +26,20 @@ if kept[2] then
 end
 if take() == '1' then
     put_entry()
+end
+if take() == '1' then  -- what takes its place
+    for _ = 1, tonumber(take()) do
+        local segment, data = take(), take()
+        put_segment(segment, data)
+    end
+    put_checkpoints()
+    add_writes()
+    redis.call('HINCRBY', THREAD, 'generation', take())
+    if take() == '1' then
+        put_entry()
+    end
+    if take() == '1' then
+        touch()
+    end
 end
 return done(news(before))

@@ -37,6 +37,11 @@ def index_of(prefix: str) -> str:
     return f"{prefix}:threads"
 
 
+def identity_of(prefix: str) -> str:
+    """The text that names the store."""
+    return f"{prefix}:identity"
+
+
 def times_of(prefix: str, name: str) -> str:
     """The sorted set of the ids of registered threads by `created_at` or `updated_at`."""
     return f"{prefix}:{{threads}}:{name}"

@@ -42,9 +42,10 @@ def beforehand(change: Change, prefix: str) -> list[Call]:
     """What the index is told before a change is made."""
     if isinstance(change, CopyThread):
         return []
-    entry, thread = change.entry, change.thread
-    touch = (change.touch if isinstance(change, Batch) else None) or Touch()
-    calls = []
+    thread, calls = change.thread, []
+    put = change.rows if isinstance(change, DropThread) else change
+    touch = (put.touch if isinstance(put, Batch) else None) or Touch()
+    entry = change.entry if put is None or change.entry is not None else put.entry
     if isinstance(change, DropThread) and change.now:
         calls.append(_added(prefix, f"state:{State.DELETED}", thread))
     if entry is not None:

@@ -49,8 +49,8 @@ def writing(name: str) -> Script:
 
 
 _BEFORE = {  # what a script calls besides
-    "commit": ("checks",),
-    "drop": ("checks",),
+    "commit": ("checks", "rows"),
+    "drop": ("checks", "rows"),
     "copy": ("founding",),
     "fork": ("founding",),
 }

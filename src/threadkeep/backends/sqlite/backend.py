@@ -12,6 +12,7 @@ from threadkeep import process_forks
 from threadkeep.backends.sqlite.commits import CommitQueue
 from threadkeep.backends.sqlite.connections import Connections
 from threadkeep.backends.sqlite.failures import DRIVER_ERRORS, mapped
+from threadkeep.backends.sqlite.identity import identity
 from threadkeep.backends.sqlite.opening import Location
 from threadkeep.backends.sqlite.places import path_of
 from threadkeep.backends.sqlite.reads import reply
@@ -93,6 +94,10 @@ class SqliteBackend:
     def commit_many(self, changes: Sequence[Change]) -> list[ThreadkeepError | None]:
         """Carry out several changes in one transaction. See `GroupingBackend.commit_many`."""
         return self._queue.commit_many(changes)
+
+    def identity(self) -> str:
+        """Name the file; a copy of it has another one. See `IdentifiedBackend.identity`."""
+        return identity(self._connections)
 
     def scrub(self, *, rewrite: bool) -> Scrubbed:
         """Write the file anew, in either case. See `ScrubbingBackend.scrub`."""

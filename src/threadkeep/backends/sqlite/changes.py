@@ -224,6 +224,8 @@ def _drop(db: sqlite3.Connection, change: DropThread) -> None:
     registry.forget(db, number, change.now)
     if change.entry is not None:
         registry.replace_entry(db, number, change.entry)
+    if change.rows is not None:
+        _apply(db, change.rows)
 
 
 def _copy(db: sqlite3.Connection, change: CopyThread) -> None:

@@ -70,6 +70,11 @@ class Connections:
         return self._location.busy_timeout
 
     @property
+    def read_only(self) -> bool:
+        """Whether nothing can be written."""
+        return self._location.mode in ("ro", "immutable")
+
+    @property
     def in_memory(self) -> bool:
         """Whether the database lives in this process's memory."""
         return self._location.in_memory

@@ -16,16 +16,16 @@ from threadkeep.engine import labels, registry
 from threadkeep.engine.calls import Operation, commit, fetch_checkpoint
 from threadkeep.engine.entries import Entry, EntryFence
 from threadkeep.engine.lifecycle import Cause, State, allows, is_archived
-from threadkeep.engine.model import Batch, DropThread, RowsFence, ThreadRows
+from threadkeep.engine.model import Batch, DropThread, RowsFence
 from threadkeep.engine.operations import registration
 from threadkeep.engine.operations.bundling import (
     WholeThread,
+    fence_of,
     parts_of,
     read_state,
     stored_of,
 )
 from threadkeep.engine.operations.context import ATTEMPTS, Engine
-from threadkeep.engine.operations.housekeeping import nothing_new, read_family
 from threadkeep.errors import (
     ConflictError,
     CorruptionError,
@@ -40,12 +40,12 @@ RECORD = labels.ARCHIVE
 class Archive(NamedTuple):
     """What the entry says of a thread's archive.
 
-    `folder` is where all archives of this thread are that this store has made, `name` that of the
-    newest in it; `sha256` is the digest of its bytes in hex, `size` their number: of nothing before
-    the first. `state` is the thread's own, which it has again when it is back. `offloaded` is about
-    how many bytes of segments lie there beside archives: 0 where there is no stub, -1 where
-    there may soon be one. `back_at` is when the thread, or what was offloaded of it, came back
-    last, in microseconds since 1970.
+    `folder` is where all archives of this thread are that one store has made: this one, or one that
+    this is a copy of. `name` is that of the newest in it; `sha256` is the digest of its bytes in
+    hex, `size` their number: of nothing before the first. `state` is the thread's own, which it has
+    again when it is back. `offloaded` is about how many bytes of segments lie there beside
+    archives: 0 where there is no stub, -1 where there may soon be one. `back_at` is when the
+    thread, or what was offloaded of it, came back last, in microseconds since 1970.
     """
 
     folder: str
@@ -73,16 +73,24 @@ def archive_of(entry: Entry | None) -> Archive | None:
         return None
     try:
         archive = Archive(*found)
-        return archive if archive.folder.startswith(folder_of(entry.thread)) else None
+        return archive if _name(entry.thread) in archive.folder.split("/") else None
     except (TypeError, AttributeError) as error:
         raise CorruptionError(
             "Where a thread is archived cannot be read.", thread=entry.thread
         ) from error
 
 
-def folder_of(thread: str) -> str:
-    """Where archives of threads of this name are. It may be anything; a key may not."""
-    return f"threads/{hashlib.sha256(thread.encode()).hexdigest()[:40]}/"
+def home_of(store: str, thread: str) -> str:
+    """Where a store, by its identity, puts what it takes of threads of this name.
+
+    No other one puts anything there, or removes anything.
+    """
+    return f"threads/{store}/{_name(thread)}/"
+
+
+def _name(thread: str) -> str:
+    """A thread's name as a part of keys, which may not be anything."""
+    return hashlib.sha256(thread.encode()).hexdigest()[:40]
 
 
 def is_at(entry: Entry | None, key: str) -> TypeGuard[Entry]:
@@ -103,12 +111,13 @@ def naming(entry: Entry, archive: Archive) -> Entry:
 # -- into an archive -----------------------------------------------------------------
 
 
-def announce(engine: Engine, thread: str, token: str, *, stubs: bool = False) -> Operation[Archive]:
-    """What the entry says of the thread's archives; with this token, if it says nothing yet.
+def announce(
+    engine: Engine, thread: str, home: str, token: str, *, stubs: bool = False
+) -> Operation[Archive]:
+    """What the entry says of the thread's archives; with this token, if it names none at home.
 
     With `stubs` it says that there may be some. The entry names the folder before anything is in
-    it, as long as the thread lives, and this store alone uses it: another store's thread of the
-    same name has another token.
+    it, as long as the thread lives.
 
     Raises:
         ThreadNotFoundError: there is no such thread.
@@ -120,7 +129,9 @@ def announce(engine: Engine, thread: str, token: str, *, stubs: bool = False) ->
         if not allows(Cause.ARCHIVE, entry.state):
             raise StateError(f"A thread that is {entry.state} cannot be archived.", thread=thread)
         known = archive_of(entry)
-        archive = known or Archive(f"{folder_of(thread)}{token}/")
+        archive = known or Archive(home)
+        if not archive.folder.startswith(home) or known is None:
+            archive = archive._replace(folder=f"{home}{token}/", name="", sha256="", size=0)
         if stubs and not archive.offloaded:
             archive = archive._replace(offloaded=-1)
         return entry if archive == known else naming(entry, archive)
@@ -148,14 +159,11 @@ def take(thread: str) -> Operation[Taken]:
         CorruptionError: it is damaged.
     """
     state = yield from read_state(thread)
-    family: list[ThreadRows] = []
-    if state.rows.family:
-        _, family = yield from read_family(thread, stub=True)
+    fence = yield from fence_of(state)
     if is_archived(state.entry):
         raise StateError("Somebody else has archived this thread.", thread=thread)
     if state.entry is None or not state.whole.checkpoints:
         raise ThreadNotFoundError(thread=thread)
-    fence = nothing_new((state.rows, *family))
     return Taken(state.whole, state.entry, state.rows.generation, fence)
 
 

@@ -1,8 +1,9 @@
 """Taking whole threads out of a store, and putting them into another.
 
 Only that lives here; how a thread looks in a file is `bundles`' to say. Invariants: what is
-read of a thread is one state of it; what is put refers to nothing that is not there yet;
-a thread that is put loses none of the rows that stood in its place, unless that was asked for.
+read of a thread is one state of it, and holds no element that its own rows do not refer to; what
+is put refers to nothing that is not there yet; a thread that is put loses none of the rows that
+stood in its place, unless that was asked for.
 """
 
 from __future__ import annotations
@@ -10,8 +11,10 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from dataclasses import replace as replaced
 from typing import NamedTuple, TypeAlias, TypeVar, cast
 
+from threadkeep.codec.frame import Compression
 from threadkeep.engine import checksum, labels, registry
 from threadkeep.engine.calls import (
     Fetch,
@@ -20,7 +23,7 @@ from threadkeep.engine.calls import (
     fetch,
     fetch_checkpoint,
 )
-from threadkeep.engine.entries import Entry, ReadEntry
+from threadkeep.engine.entries import Entry, EntryFence, ReadEntry
 from threadkeep.engine.lifecycle import State, is_archived
 from threadkeep.engine.model import (
     Batch,
@@ -39,8 +42,14 @@ from threadkeep.engine.model import (
 )
 from threadkeep.engine.offloaded import STUB
 from threadkeep.engine.operations.context import ATTEMPTS
-from threadkeep.engine.operations.housekeeping import referred, touches
+from threadkeep.engine.operations.housekeeping import (
+    nothing_new,
+    read_family,
+    referred,
+    touches,
+)
 from threadkeep.engine.operations.lineage import Lineage
+from threadkeep.engine.operations.shortening import Used, alive, parts
 from threadkeep.engine.refs import covering, span_of
 from threadkeep.errors import (
     ConflictError,
@@ -115,26 +124,29 @@ def read_thread(thread: str, *, stub: bool = True, stubs: bool = False) -> Opera
 
 
 class Snapshot(NamedTuple):
-    """One state of a thread: as a whole, and what a change to it must expect."""
+    """One state of a thread: as a whole, what a change to it must expect, and uncut segments."""
 
     whole: WholeThread
     rows: ThreadRows
     entry: Entry | None
+    segments: tuple[Segment, ...] = ()
 
 
 def read_state(thread: str, *, stub: bool = True, stubs: bool = False) -> Operation[Snapshot]:
     """See `read_thread`."""
     for _ in range(ATTEMPTS):
         rows, entry = yield from read_rows(thread, stub=stub)
-        places = _own(rows)
+        used = _used(rows.checkpoints, rows.orphans)
+        places = [s for s in rows.segments if used is None or touches(used, span_of(s))]
         if not places:
             return Snapshot(whole_of(thread, rows, (), entry), rows, entry)
         segments = yield from _segments(thread, places, stubs=stubs)
         # Positions are given again only after a removal, and that raises the generation.
         after = yield from fetch_checkpoint(thread, "", None)
         if after.generation == rows.generation and _cover(segments, places):
-            whole = whole_of(thread, rows, segments, entry, stubs=stubs)
-            return Snapshot(whole, rows, entry)
+            own = _of_use(segments, used)
+            whole = whole_of(thread, rows, own, entry, stubs=stubs)
+            return Snapshot(whole, rows, entry, tuple(segments))
     raise ConflictError(
         "Segments of this thread were removed whenever it was read.",
         hint="Do it again when nobody prunes or deletes.",
@@ -148,15 +160,44 @@ def read_rows(thread: str, *, stub: bool = True) -> Operation[tuple[ThreadRows, 
     return rows, entry
 
 
-def _own(rows: ThreadRows) -> tuple[SegmentInfo, ...]:
-    """The segments that a thread takes along: of those that it shares what it refers to."""
-    if not rows.family:
-        return rows.segments
+def _used(
+    checkpoints: Iterable[StoredCheckpoint], orphans: Iterable[WriteRow]
+) -> dict[int, list[Span]] | None:
+    """The positions that a thread's rows refer to; None of damaged rows."""
     try:
-        used = referred(Lineage(rows.checkpoints), rows.orphans)
+        return referred(Lineage(checkpoints), orphans)
     except ThreadkeepError:
-        return rows.segments  # damaged rows are taken along as they are
-    return tuple([s for s in rows.segments if touches(used, span_of(s))])
+        return None  # they are taken along as they are, with all that may be theirs
+
+
+def _of_use(segments: Iterable[Segment], used: Used | None) -> Sequence[Segment]:
+    """Of each segment what is used of it: a shared one also holds what others have said."""
+    if used is None:
+        return tuple(segments)
+    return [part for segment in segments for part in _parts_used(segment, used)]
+
+
+def _parts_used(segment: Segment, used: Used) -> Sequence[Segment]:
+    spans = alive(segment.span, used)
+    if not spans or spans == [segment.span]:
+        return [segment] if spans else ()
+    try:
+        return parts(segment, spans, Compression())
+    except ThreadkeepError:
+        return [segment]  # (damaged, or a stub: whoever opens it is told)
+
+
+def trimmed(whole: WholeThread) -> WholeThread:
+    """The thread without elements that its rows do not refer to, as `read_thread` gives it."""
+    by_span = sorted(whole.segments, key=lambda segment: segment.span)
+
+    def key_of(row: CheckpointRow) -> Segment | None:
+        at = bisect_right(by_span, (row.key_log, row.key_pos), key=lambda s: (s.log, s.start))
+        return by_span[at - 1] if at else None
+
+    stored = [StoredCheckpoint(whole.thread, row, key_of(row), ()) for row in whole.checkpoints]
+    used = _used(stored, whole.writes)
+    return replaced(whole, segments=tuple(_of_use(whole.segments, used)))
 
 
 def _segments(
@@ -265,7 +306,7 @@ def refuse_loss(whole: WholeThread, *, stubs: bool = False) -> Operation[None]:
     Raises:
         ThreadExistsError: there is such a row or segment.
     """
-    there = yield from read_thread(whole.thread, stubs=stubs)
+    there = yield from read_state(whole.thread, stubs=stubs)
     _refuse_loss(whole, there)
 
 
@@ -274,9 +315,8 @@ def outlook(whole: WholeThread, *, stubs: bool = False) -> Operation[tuple[bool,
 
     `stubs` as in `refuse_loss`.
     """
-    there = yield from read_thread(whole.thread, stubs=stubs)
-    loses = is_archived(there.entry) or bool(_parts_of(there) - _parts_of(whole))
-    return not _is_there(there, whole), loses
+    there = yield from read_state(whole.thread, stubs=stubs)
+    return not _is_there(there.whole, whole), _loses(whole, there)
 
 
 def put_thread(
@@ -299,15 +339,15 @@ def put_thread(
     """
     for _ in range(ATTEMPTS):
         state = yield from read_state(whole.thread, stubs=stubs)
-        there, generation = state.whole, state.rows.generation
+        there = state.whole
         if not replace:
-            _refuse_loss(whole, there)
+            _refuse_loss(whole, state)
         if _is_there(there, whole):
             if there.entry is None and whole.entry is not None:
                 yield from commit(_registered(whole, now))
             return False
         try:
-            yield from _put(whole, there, generation, now)
+            yield from _put(whole, state, now)
         except (ConflictError, StaleThreadError, SegmentTakenError):
             continue  # somebody wrote meanwhile, or an answer was lost: look again
         return True
@@ -318,13 +358,21 @@ def put_thread(
     )
 
 
-def _refuse_loss(whole: WholeThread, there: WholeThread) -> None:
-    if is_archived(there.entry) or _parts_of(there) - _parts_of(whole):
+def _refuse_loss(whole: WholeThread, there: Snapshot) -> None:
+    if _loses(whole, there):
         raise ThreadExistsError(
             "The store holds this thread already, in another state.",
             hint="It is left as it is. To put this one in its place: replace=True, or --replace.",
             thread=whole.thread,
         )
+
+
+def _loses(whole: WholeThread, there: Snapshot) -> bool:
+    """Whether something is there, as it is stored or of use, that the thread does not have."""
+    parts = _parts_of(whole)
+    as_stored = _parts_of(replaced(there.whole, segments=there.segments))
+    has_all = as_stored <= parts or _parts_of(there.whole) <= parts
+    return is_archived(there.entry) or not has_all
 
 
 def _parts_of(whole: WholeThread) -> set[Row | Segment]:
@@ -341,13 +389,28 @@ def _is_as_dead(there: WholeThread, whole: WholeThread) -> bool:
     return bool(whole.checkpoints) or there.deleted_at == whole.deleted_at
 
 
-def _put(whole: WholeThread, there: WholeThread, generation: int, now: int) -> Operation[None]:
-    if _parts_of(there) or there.deleted_at != whole.deleted_at or is_archived(there.entry):
-        yield from commit(DropThread(whole.thread, whole.deleted_at))
-        state = yield from fetch_checkpoint(whole.thread, "", None)
-        generation = state.generation
-    for batch in _batches(whole, generation, now):
-        yield from commit(batch)
+def _put(whole: WholeThread, there: Snapshot, now: int) -> Operation[None]:
+    """Put a thread: in the place of what stands there by one change, else part by part."""
+    is_empty = not (there.rows.segments or _parts_of(there.whole) or is_archived(there.entry))
+    if is_empty and there.whole.deleted_at == whole.deleted_at:
+        for batch in _batches(whole, there.rows.generation, now):
+            yield from commit(batch)
+        return
+    fence = yield from fence_of(there)
+    fences = (fence, EntryFence(there.entry.revision if there.entry else 0))
+    rows = _registered(whole, now)._replace(
+        segments=whole.segments, checkpoints=whole.checkpoints, writes=whole.writes, bump=True
+    )
+    generation = there.rows.generation
+    yield from commit(DropThread(whole.thread, whole.deleted_at, generation, fences, rows=rows))
+
+
+def fence_of(state: Snapshot) -> Operation[RowsFence]:
+    """What holds as long as nobody adds a row to a thread that was read, or to its family."""
+    family: list[ThreadRows] = []
+    if state.rows.family:
+        _, family = yield from read_family(state.whole.thread, stub=True)
+    return nothing_new((state.rows, *family))
 
 
 def _batches(whole: WholeThread, generation: int, now: int) -> Iterator[Batch]:

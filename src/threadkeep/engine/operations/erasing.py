@@ -173,7 +173,7 @@ def erase(
     if is_there(entry) or not rows.deleted_at or _holds_rows(rows) or rows.family:
         yield from commit(DropThread(thread, engine.now()))
     # (Something may have been saved, or forked, between the two.)
-    yield from _sweep(engine, {*rows.family, *(yield from _forks(thread))})
+    yield from _sweep(engine, {*rows.family, *(yield from forks_of([thread]))})
     engine.working_set.forget(thread)
     return gone
 
@@ -200,7 +200,7 @@ def _emptied(engine: Engine, thread: str, rehearsal: Rehearsal | None) -> Operat
 
 def _whole_family(thread: str) -> Operation[tuple[ThreadRows, list[ThreadRows]]]:
     try:
-        return (yield from read_family(thread))
+        return (yield from read_family(thread, stub=True))
     except CorruptionError as exc:
         raise _damaged(thread, exc) from exc
 
@@ -242,14 +242,23 @@ def _sweep(engine: Engine, threads: Iterable[str]) -> Operation[None]:
     left = set(threads)
     while left:
         thread = min(left)
-        left -= {thread, *(yield from _swept(engine, thread))}
+        left -= {thread, *(yield from swept(engine, thread))}
         engine.working_set.forget(thread)
 
 
-def _swept(engine: Engine, thread: str) -> Operation[tuple[str, ...]]:
-    """Sweep what a thread shares; with whom it does."""
+def swept(engine: Engine, thread: str, *, alone: bool = False) -> Operation[tuple[str, ...]]:
+    """Take out of a thread's segments what nobody needs; with whom it shares them.
+
+    With `alone` nothing is done where it does. One that is archived holds no such thing.
+
+    Raises:
+        CorruptionError: what is needed cannot be told, as rows are damaged.
+        ConflictError: somebody of those who share them writes all the time.
+    """
     for _ in range(ATTEMPTS):
         rows, others = yield from _whole_family(thread)
+        if alone and others:
+            return rows.family
         lineage = Lineage(rows.checkpoints)
         keep = set(lineage.stored)
         try:

@@ -23,6 +23,7 @@ from threadkeep.engine.model import (
     ThreadRows,
     WriteRow,
 )
+from threadkeep.engine.operations import copying
 from threadkeep.engine.operations.context import ATTEMPTS, Engine
 from threadkeep.engine.operations.lineage import Key, Lineage
 from threadkeep.engine.rows import of_the_graph, unpack_metadata
@@ -74,7 +75,7 @@ def fork(engine: Engine, source: str, checkpoint: str | None, target: str) -> Op
             yield from commit(change)
         except StaleThreadError:
             continue  # something was removed meanwhile: look again
-        engine.working_set.forget(target)
+        yield from copying.trim(engine, target)
         return entry
     raise ConflictError(
         "Segments of this thread were removed whenever it was to be forked.",

@@ -1,4 +1,4 @@
-"""Removing and copying: whole threads, all but the newest checkpoints, single runs.
+"""Removing: whole threads, all but the newest checkpoints, single runs.
 
 A checkpoint that a DeltaChannel of a kept one is rebuilt through stays, hidden. Segments
 that nothing refers to go with what referred to them; the thread's generation is raised,
@@ -20,7 +20,6 @@ from threadkeep.engine.loaded import created_at
 from threadkeep.engine.model import (
     HIDDEN,
     Batch,
-    CopyThread,
     DropThread,
     FindThreads,
     ReadThread,
@@ -48,19 +47,6 @@ def delete_thread(engine: Engine, thread: str) -> Operation[None]:
     """Remove a thread and leave a tombstone, so that no late write brings it back."""
     yield from commit(DropThread(thread, engine.now()))
     engine.working_set.forget(thread)
-
-
-def copy_thread(engine: Engine, source: str, target: str) -> Operation[None]:
-    """Copy a thread inside the store; an absent source copies nothing.
-
-    Raises:
-        ThreadExistsError: the target holds checkpoints.
-        InvalidArgumentError: source and target are the same thread.
-    """
-    if source == target:
-        raise InvalidArgumentError("A thread cannot be copied onto itself.", thread=source)
-    yield from commit(CopyThread(source, target, engine.now()))
-    engine.working_set.forget(target)
 
 
 def prune(engine: Engine, threads: Sequence[str], strategy: str) -> Operation[None]:

@@ -35,7 +35,13 @@ from threadkeep.engine.operations.archiving import Archive, archive_of, naming
 from threadkeep.engine.operations.bundling import parts_of
 from threadkeep.engine.operations.context import ATTEMPTS, Engine
 from threadkeep.engine.operations.findings import SegmentKey
-from threadkeep.engine.operations.housekeeping import by_log, nothing_new, read_family, spans_of
+from threadkeep.engine.operations.housekeeping import (
+    by_log,
+    nothing_new,
+    read_family,
+    referred,
+    spans_of,
+)
 from threadkeep.engine.operations.lineage import Key, Lineage, Search, searches
 from threadkeep.engine.operations.shortening import ROW, Used, alive, parts
 from threadkeep.engine.refs import covering, span_of
@@ -106,10 +112,11 @@ def movable(
     stay = set(heads(rows.checkpoints).items()) | set(_young(rows.checkpoints, before))
     deltas = yield from searches(engine, thread, lineage, stay)
     used = by_log([*spans_of(lineage, stay, rows.orphans), *_rebuilding(lineage, deltas)])
+    known_to = referred(lineage, rows.orphans)
     keyframes = {stored.row.key_log for stored in rows.checkpoints}
     least = max(over, offloaded.LEAST)
     large = [p for p in rows.segments if p.size > least and p.log not in keyframes]
-    pieces = [piece for piece in (_piece(p, used) for p in large) if piece.idle]
+    pieces = [piece for piece in (_piece(p, used, known_to) for p in large) if piece.idle]
     return Movable(entry, rows, tuple([piece for piece in pieces if piece.key not in known]))
 
 
@@ -124,14 +131,22 @@ def _rebuilding(lineage: Lineage, deltas: Iterable[Search]) -> Iterator[Span]:
                     yield from write.ref.needs if write.channel == channel else ()
 
 
-def _piece(place: SegmentInfo, used: Used) -> Piece:
-    busy = alive(span_of(place), used)
-    idle, start = [], place.start
-    for span in busy:
-        idle.append(Span(place.log, start, span.start))
-        start = span.stop
-    idle.append(Span(place.log, start, place.start + place.count))
-    return Piece(place, tuple([span for span in idle if span.start < span.stop]), tuple(busy))
+def _piece(place: SegmentInfo, used: Used, known_to: Used) -> Piece:
+    """What nothing refers to stays: a former origin may have said it, and it is swept here."""
+    span = span_of(place)
+    busy = covering([*alive(span, used), *_between(span, alive(span, known_to))])
+    return Piece(place, tuple(_between(span, busy)), busy)
+
+
+def _between(span: Span, some: Iterable[Span]) -> Iterator[Span]:
+    """What these leave of a span."""
+    start = span.start
+    for one in some:
+        if start < one.start:
+            yield Span(span.log, start, one.start)
+        start = one.stop
+    if start < span.stop:
+        yield Span(span.log, start, span.stop)
 
 
 def _young(checkpoints: Iterable[StoredCheckpoint], before: int | None) -> Iterator[Key]:
@@ -291,10 +306,13 @@ def _is_stub(segment: Segment) -> bool:
         return False
 
 
-def objects_of(thread: str) -> Operation[tuple[ThreadRows, set[str]]]:
-    """A thread's rows, and the objects of the cold store that it needs."""
+def objects_of(thread: str) -> Operation[tuple[ThreadRows, dict[str, int]]]:
+    """A thread's rows, and the objects of the cold store that it needs: how many bytes of each."""
     rows, stubs = yield from stubs_of(thread)
-    return rows, {place.key for place in filter(None, map(offloaded.place_of, stubs))}
+    needed: dict[str, int] = {}
+    for place in filter(None, map(offloaded.place_of, stubs)):
+        needed[place.key] = needed.get(place.key, 0) + place.size
+    return rows, needed
 
 
 def bring_back(thread: str, now: int) -> Operation[int]:
