@@ -175,6 +175,7 @@ def test_what_is_stored_is_the_value_as_it_was_saved(pair: Pair) -> None:
 def test_what_is_nowhere_any_more_is_lost_and_told(pair: Pair) -> None:
     note = {"text": LONG}
     chain = Chain(pair.relaxed)
+    chain.put(n=0)
     chain.put(notes=[note])
     pair.relaxed.flush()
     chain.put(n=1)
@@ -182,7 +183,7 @@ def test_what_is_nowhere_any_more_is_lost_and_told(pair: Pair) -> None:
     note["text"] = "as nobody saved it"
     with pytest.raises(errors.LostSavesError, match="changed in place"):
         pair.relaxed.flush()
-    assert pair.values(2) is None
+    assert pair.values(3) is None
 
 
 def test_a_delta_channel_is_not_stored_without_what_it_is_rebuilt_through(pair: Pair) -> None:

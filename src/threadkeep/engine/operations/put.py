@@ -39,6 +39,7 @@ from threadkeep.engine.operations.context import (
 )
 from threadkeep.engine.refs import Inline, Ref
 from threadkeep.engine.rows import pack_metadata, pack_time
+from threadkeep.engine.shadow import still
 from threadkeep.engine.working_set import ThreadMemory
 from threadkeep.errors import (
     CodecError,
@@ -77,6 +78,12 @@ class Put(NamedTuple):
         forks = FREE if self.metadata.get("source") == "fork" else 0
         return forks | (self.parent.flags if isinstance(self.parent, LoadedId) else 0)
 
+    def still(self) -> Put:
+        """The call with copies of its values, as they are now."""
+        values = self.checkpoint["channel_values"]
+        copies = dict(zip(values, still([*values.values()]).copies, strict=True))
+        return self._replace(checkpoint={**self.checkpoint, "channel_values": copies})
+
 
 def put(engine: Engine, call: Put) -> Operation[None]:
     """Store the checkpoint.
@@ -92,6 +99,8 @@ def put(engine: Engine, call: Put) -> Operation[None]:
 
 def _built(engine: Engine, call: Put, attempt: int) -> Operation[Built]:
     memory = engine.memory(call.place.thread)
+    if _known_parent(memory, call) is None:
+        call = call.still()  # the program goes on while the store is asked
     generation, parent = yield from _parent(engine, memory, call)
     held = yield from _recall(engine, memory, parent, call, generation, resume=attempt == 0)
     with memory.encoding:
@@ -117,19 +126,26 @@ def _sweep(engine: Engine, call: Put) -> Operation[None]:
 # -- the parent ----------------------------------------------------------------------
 
 
+def _known_parent(memory: ThreadMemory, call: Put) -> tuple[int, State | None] | None:
+    """What `_parent` returns, if this process knows it; None if the store must be asked."""
+    generation = memory.generation
+    if generation is None:
+        return None
+    if call.parent is None:
+        return generation, None
+    state = memory.state(call.place.ns, call.parent)
+    return None if state is None else (generation, state)
+
+
 def _parent(engine: Engine, memory: ThreadMemory, call: Put) -> Operation[tuple[int, State | None]]:
     """The parent as this process knows it, read if it must be; None if there is none.
 
     With it goes the thread's generation: what is built on the parent holds only under
     that one, whatever another call of this process has met meanwhile.
     """
-    place, generation = call.place, memory.generation
-    if generation is not None:
-        if call.parent is None:
-            return generation, None
-        state = memory.state(place.ns, call.parent)
-        if state is not None:
-            return generation, state
+    place, known = call.place, _known_parent(memory, call)
+    if known is not None:
+        return known
     reply = yield from fetch_checkpoint(place.thread, place.ns, call.parent)
     memory.meet(reply.generation)
     if call.parent is None or reply.found is None:

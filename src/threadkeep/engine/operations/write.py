@@ -22,6 +22,7 @@ from threadkeep.engine.operations.committing import Built, committed
 from threadkeep.engine.operations.context import Engine
 from threadkeep.engine.operations.put import born
 from threadkeep.engine.rows import pack_writes
+from threadkeep.engine.shadow import still
 from threadkeep.engine.working_set import ThreadMemory
 from threadkeep.errors import ThreadkeepError
 
@@ -61,6 +62,9 @@ def _built(engine: Engine, call: PutWrites, attempt: int) -> Operation[Built]:
     memory = engine.memory(call.place.thread)
     generation = memory.generation
     if generation is None:  # nobody has looked whether the thread is there, and not archived
+        copies = still([value for _, value in call.writes]).copies  # the program goes on meanwhile
+        channels = [channel for channel, _ in call.writes]
+        call = call._replace(writes=list(zip(channels, copies, strict=True)))
         state = yield from fetch_checkpoint(*call.place)
         generation = state.generation
     with memory.encoding:
