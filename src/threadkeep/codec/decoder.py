@@ -12,7 +12,17 @@ from typing import Any, ClassVar, NoReturn
 
 import ormsgpack
 
-from threadkeep.codec import arrays, known, models, nesting, records, values
+from threadkeep.codec import (
+    arrays,
+    exceptions,
+    known,
+    models,
+    nesting,
+    records,
+    subclasses,
+    timestamps,
+    values,
+)
 from threadkeep.codec.failures import OWN, malformed, told
 from threadkeep.codec.finding import Finder
 from threadkeep.codec.format import MAX_DEPTH, OBJECT, Decode, Tag
@@ -212,9 +222,12 @@ Decoder.decoders = {
     Tag.NAMEDTUPLE: records.decode_namedtuple,
     Tag.ENUM: records.decode_enum,
     Tag.FLAG: records.decode_flag,
-    Tag.SUBCLASS: records.decode_subclass,
+    Tag.SUBCLASS: subclasses.decode_subclass,
+    Tag.EXCEPTION: exceptions.decode_exception,
     Tag.FOREIGN: _read_foreign,
+    Tag.LIKENESS: lambda data, decoder: decoder.unpack(data),
     Tag.PICKLE: lambda data, decoder: decoder.unpickle(data),
     Tag.NDARRAY: arrays.decode_array,
     Tag.NUMPY_SCALAR: arrays.decode_scalar,
+    **timestamps.DECODERS,
 }

@@ -1,7 +1,7 @@
 """Values to bytes: the worker behind each call of `NativeCodec.encode`.
 
-Only encoding lives here. Invariant: what is written comes back exactly, or a typed
-error says why not; nothing is ever replaced by something like it.
+Only encoding lives here. Invariant: what is written comes back exactly, or, where it has
+no exact form, as LangGraph's savers give it (`likeness`), or a typed error says why not.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from threadkeep.codec import nesting, values
 from threadkeep.codec.failures import FinalError, told
 from threadkeep.codec.format import MAX_DEPTH, OBJECT, Rule, Tag
 from threadkeep.codec.kinds import PLAIN_TEXT
+from threadkeep.codec.likeness import likeness
 from threadkeep.codec.protocol import Intern
 from threadkeep.codec.registry import Registry
 from threadkeep.errors import UnserializableError
@@ -148,10 +149,10 @@ class Encoder:
                 payload = rule.encode(value, self)
         except UnserializableError as error:
             # What is deep stays so, and an `encode=` that fails is not to be passed over.
-            if not self.pickle_fallback or isinstance(error, FinalError):
+            if isinstance(error, FinalError):
                 raise
-            self.failure = None
-            rule, payload = _PICKLE, _pickle(value, self)
+            self.failure, self.depth, self.levels = None, depth + 1, levels
+            rule, payload = self.second_best(value, error)
         except RecursionError:
             _refuse_depth()
         except Exception as error:
@@ -159,9 +160,18 @@ class Encoder:
         self.depth, self.levels = depth, levels
         return rule, payload or b""
 
+    def second_best(self, value: Any, error: UnserializableError) -> tuple[Rule, bytes]:
+        """Return a pickle, if that was asked for, else what LangGraph's savers give back."""
+        if self.pickle_fallback:
+            return _PICKLE, _pickle(value, self)
+        like = likeness(value)
+        if like is None:
+            raise error
+        return _LIKENESS, self.pack(like)
+
     def rule(self, kind: type) -> Rule:
         """Return how objects of this type are written."""
-        return self.registry.rule(kind) or (_PICKLE if self.pickle_fallback else _refuse(kind))
+        return self.registry.rule(kind) or _LIKENESS
 
     def raise_failure(self) -> None:
         """Raise what made ormsgpack give up, if it was not ormsgpack itself."""
@@ -196,7 +206,7 @@ def _spelled_out(value: Any, depth: int) -> Any:
         return values.Surrogates(value)
     if kind is bytearray:
         return _Ext(Tag.BYTEARRAY, bytes(value))
-    return _refuse(kind) if kind is memoryview else value
+    return _Ext(Tag.MEMORYVIEW, values.pack_view(value)) if kind is memoryview else value
 
 
 def _is_unicode(text: str) -> bool:
@@ -207,7 +217,8 @@ def _is_unicode(text: str) -> bool:
     return True
 
 
-def _refuse(cls: type) -> NoReturn:
+def _refuse(value: Any, _: object) -> NoReturn:
+    cls = type(value)
     raise UnserializableError(
         f"A value of type {cls.__module__}.{cls.__qualname__} cannot be stored exactly.",
         hint=f"Register it: threadkeep.register({cls.__qualname__}, encode=..., decode=...), "
@@ -242,3 +253,4 @@ def _pickle(value: Any, _: object) -> bytes:
 
 
 _PICKLE = Rule(Tag.PICKLE, _pickle)
+_LIKENESS = Rule(Tag.LIKENESS, _refuse)

@@ -5,21 +5,23 @@ imports, and never calls what the data names. A class is found only
 
 - by its code in the built-in table, or
 - because it was registered, or
-- because its module is imported, it is a data class, and either it is on the list of
-  allowed classes or LangGraph's strict mode (LANGGRAPH_STRICT_MSGPACK) is off.
+- because its module is imported, or this process has stored instances of it, it is a data
+  class, and either it is on the list of allowed classes or LangGraph's strict mode
+  (LANGGRAPH_STRICT_MSGPACK) is off.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass
+from typing import NoReturn
 
 from langgraph.checkpoint.serde import _msgpack as _langgraph
 
 from threadkeep.codec.format import Tag
 from threadkeep.codec.kinds import kind_of
 from threadkeep.codec.registry import Registry, imported
-from threadkeep.codec.wellknown import CODES, HOMES, PLAIN
+from threadkeep.codec.wellknown import CODES, HOMES
 from threadkeep.errors import NewerFormatError, UnknownTypeError
 
 
@@ -54,7 +56,7 @@ class Finder:
         code = reference if isinstance(reference, int) else CODES.get(reference)
         if code is not None:
             cls = _well_known(code)
-            return cls, kind_of(cls) or _plain(code, cls)
+            return cls, kind_of(cls) or _no_data_class(cls)
         name = str(reference)
         if (registered := self.registry.named(name)) is not None:
             return registered, kind_of(registered) or Tag.PLAIN
@@ -63,8 +65,10 @@ class Finder:
     def _imported(self, name: str) -> tuple[type, Tag]:
         if _langgraph.STRICT_MSGPACK_ENABLED and not self._is_listed(name):
             raise unknown(name, "is not registered, and LANGGRAPH_STRICT_MSGPACK is on")
-        cls = imported(name)
+        cls = imported(name) or self.registry.local.find(name)
         if cls is None:
+            if (plain := name.partition("#")[0]) != name:
+                return self.look_up(plain)
             raise unknown(name, "is not among the classes that this program has imported")
         kind = kind_of(cls)
         if kind is None:
@@ -73,13 +77,21 @@ class Finder:
 
     def _is_listed(self, name: str) -> bool:
         """LangGraph lists classes by `__name__`, data has the qualified name."""
-        module, _, qualname = name.partition(":")
+        module, _, qualname = name.partition("#")[0].partition(":")
+        if module == "builtins":  # where only exceptions are of a kind
+            return True
         return bool({(module, qualname), (module, qualname.rpartition(".")[2])} & self.allowed)
 
 
 def unknown(name: str, why: str) -> UnknownTypeError:
     """Return the error that says which class is missing and how to allow it."""
     module, _, qualname = name.partition(":")
+    if "<locals>" in qualname:
+        return UnknownTypeError(
+            f"The stored value is a {module}.{qualname}, which {why}.",
+            hint="It was defined inside a function: define it at the top level of its module, and "
+            f"allow that: threadkeep.register(TheClass, name={name!r})",
+        )
     outer = qualname.partition(".")[0]
     return UnknownTypeError(
         f"The stored value is a {module}.{qualname}, which {why}.",
@@ -104,7 +116,5 @@ def _well_known(code: int) -> type:
     )
 
 
-def _plain(code: int, cls: type) -> Tag:
-    if code in PLAIN:
-        return Tag.PLAIN
+def _no_data_class(cls: type) -> NoReturn:
     raise UnknownTypeError(f"{cls.__module__}.{cls.__qualname__} is not a data class any more.")

@@ -34,6 +34,8 @@ class Tag(IntEnum):
     PLAIN = 10  # a plain class that was registered, by its attributes
     FOREIGN = 11  # what a registered encode= gave
     PICKLE = 12
+    EXCEPTION = 13
+    LIKENESS = 14  # what LangGraph's savers give for a value that has no exact form
 
     TUPLE = 16
     SET = 17
@@ -49,6 +51,7 @@ class Tag(IntEnum):
     RANGE = 27
     FRACTION = 28
     DECIMAL = 29
+    MEMORYVIEW = 30
 
     DATETIME = 32
     DATE = 33
@@ -76,6 +79,9 @@ class Tag(IntEnum):
 
     NDARRAY = 60
     NUMPY_SCALAR = 61
+    PANDAS_TIMESTAMP = 62
+    PANDAS_TIMEDELTA = 63
+    PANDAS_NAT = 64
 
     PATCH = 126  # an element that is a change to another one: the engine's, never a value
     SERDE = 127  # written by a serializer that the user brought

@@ -1,21 +1,35 @@
 """Which kind of data class a class is, decided by looking, never by calling it.
 
 Only the classification lives here. Invariant: what is no data class has no kind, so no
-data can make it come to life: not a function, not an exception, not `subprocess.Popen`.
+data can make it come to life: not a function, not `subprocess.Popen`.
 """
 
 from __future__ import annotations
 
 import sys
-from collections import OrderedDict
+from collections import OrderedDict, defaultdict, deque
+from datetime import date, datetime, time, timedelta
+from decimal import Decimal
 from enum import Enum, Flag
 from functools import lru_cache
-from types import BuiltinFunctionType
+from ipaddress import (
+    IPv4Address,
+    IPv4Interface,
+    IPv4Network,
+    IPv6Address,
+    IPv6Interface,
+    IPv6Network,
+)
+from pathlib import Path, PosixPath, PurePath, PurePosixPath, PureWindowsPath, WindowsPath
+from types import BuiltinFunctionType, FunctionType
 from typing import Any, Generic, Protocol
+from uuid import UUID
+from zoneinfo import ZoneInfo
 
 from pydantic import BaseModel
 
 from threadkeep.codec.format import Tag
+from threadkeep.codec.wellknown import CODES, PLAIN
 
 _HEAP_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE: the class was made while the program ran
 _IMMUTABLE_TYPE = 1 << 8  # Py_TPFLAGS_IMMUTABLETYPE: but by C code, such as deque's since 3.12
@@ -33,15 +47,45 @@ BASES: tuple[type, ...] = (
     set,
     frozenset,
     OrderedDict,
+    datetime,
+    date,
+    time,
+    timedelta,
+    Decimal,
+    deque,
+    defaultdict,
+    ZoneInfo,
+    UUID,
+    IPv4Address,
+    IPv6Address,
+    IPv4Interface,
+    IPv6Interface,
+    IPv4Network,
+    IPv6Network,
+    PosixPath,
+    WindowsPath,
+    PurePosixPath,
+    PureWindowsPath,
+    Path,
+    PurePath,
 )
 """What a subclass may be built on; positions are part of the format."""
 
+PYTHON_BASES = frozenset(BASES[BASES.index(UUID) :])
+"""Those that are written in Python: their own state is attributes, too."""
 
-@lru_cache(maxsize=2048)
+_DUMPS = ("model_dump", "dict", "_asdict", "get_secret_value")
+"""Methods by which LangGraph knows that a class, whatever it is built on, is one of data."""
+
+MAX_CLASSES = 1024
+"""Classes that a cache remembers: some programs make classes as they go."""
+
+
+@lru_cache(maxsize=MAX_CLASSES)
 def kind_of(cls: type) -> Tag | None:
     """Return the tag that the instances of a data class are written with, else None."""
     if issubclass(cls, BaseException):
-        return None
+        return Tag.EXCEPTION if solid_base(cls).__module__ == "builtins" else None
     if issubclass(cls, Enum):
         return Tag.FLAG if issubclass(cls, Flag) else Tag.ENUM
     if issubclass(cls, BaseModel):
@@ -66,12 +110,23 @@ def _kind_by_base(cls: type) -> Tag | None:
         return None
     if _inherits(cls, "__dataclass_fields__"):
         return Tag.DATACLASS
-    return Tag.ATTRS if _inherits(cls, "__attrs_attrs__") else None
+    if _inherits(cls, "__attrs_attrs__"):
+        return Tag.ATTRS
+    return Tag.PLAIN if _is_plain(cls) else None
 
 
 def solid_base(cls: type) -> type:
-    """Return the nearest base that is not written in Python: it decides what an instance is."""
-    return next(base for base in cls.__mro__ if not _is_python(base))
+    """Return the nearest base that decides what an instance is: a built-in, or one in C."""
+    return next(base for base in cls.__mro__ if base in PYTHON_BASES or not _is_python(base))
+
+
+def _is_plain(cls: type) -> bool:
+    """Whether attributes are all there is to an instance, as the class itself lets know."""
+    return any(
+        CODES.get(f"{base.__module__}:{base.__qualname__}") in PLAIN
+        or any(isinstance(vars(base).get(name), FunctionType) for name in _DUMPS)
+        for base in cls.__mro__
+    )
 
 
 _TRANSPARENT: tuple[Any, ...] = (Generic, Protocol)  # in C or not, they add nothing

@@ -12,6 +12,7 @@ this is an `UnknownTypeError`.
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import sys
 from collections import deque
@@ -35,15 +36,16 @@ import ormsgpack
 from langgraph.checkpoint.serde.types import _DeltaSnapshot
 from pydantic import SecretBytes, SecretStr, ValidationError
 
-from threadkeep.codec import arrays, records
+from threadkeep.codec import arrays, exceptions, records, subclasses
 from threadkeep.codec import state as attributes
 from threadkeep.codec.decoder import Decoder
 from threadkeep.codec.failures import told
 from threadkeep.codec.finding import Finder, unknown
 from threadkeep.codec.format import Decode, Tag
+from threadkeep.codec.kinds import solid_base
 from threadkeep.codec.native import NativeCodec
 from threadkeep.codec.values import make_path, make_pattern, make_zone_info
-from threadkeep.codec.wellknown import MODELS
+from threadkeep.codec.wellknown import CODES, MODELS
 from threadkeep.errors import CorruptionError, ThreadkeepError, UnknownTypeError
 
 
@@ -177,7 +179,10 @@ def construct(finder: Finder, module: str, name: str, args: list[Any], fields: A
     secret = _v1_secret(module, name)
     if secret is not None:
         return secret(*args)
-    cls, kind = finder.look_up(f"{module}:{name}")
+    path = f"{module}:{name}"
+    cls, kind = finder.look_up(path)
+    if kind is Tag.PLAIN and path not in CODES and finder.registry.named(path) is None:
+        raise unknown(path, "is stored as a dump of which only the class knows how to read it")
     return _FILLERS[kind](cls, args, fields)
 
 
@@ -234,6 +239,23 @@ def _fill_enum(cls: Any, args: list[Any], _: Any) -> Any:
     raise unknown(f"{cls.__module__}:{cls.__qualname__}", f"has no member with value {value!r}")
 
 
+def _fill_subclass(cls: Any, args: list[Any], _: Any) -> Any:
+    """The value inside is built as one of the base itself is."""
+    base = solid_base(cls)
+    build = _CLOSED.get((base.__module__, base.__name__))
+    plain = args[0] if build is None else subclasses.plain_value(build(*args))
+    return subclasses.make_subclass(cls, plain)
+
+
+def _fill_exception(cls: Any, args: list[Any], fields: Any) -> Any:
+    """LangGraph writes those that are data classes, and the `repr` of others."""
+    if not dataclasses.is_dataclass(cls):
+        raise unknown(f"{cls.__module__}:{cls.__qualname__}", "is not a data class")
+    value = exceptions.make(cls, tuple(args))
+    attributes.fill(value, dict(fields))
+    return value
+
+
 def _fill_record(cls: type, args: list[Any], fields: Any) -> Any:
     """Set the fields; those that are missing get the class's own default."""
     own = _bound(cls, args, fields)
@@ -281,7 +303,8 @@ _FILLERS: dict[Tag, Callable[[Any, list[Any], Any], Any]] = {
     Tag.ENUM: _fill_enum,
     Tag.FLAG: _fill_enum,
     Tag.NAMEDTUPLE: lambda cls, _, fields: records.make_namedtuple(cls, fields),
-    Tag.SUBCLASS: lambda cls, args, _: records.make_subclass(cls, *args),
+    Tag.SUBCLASS: _fill_subclass,
+    Tag.EXCEPTION: _fill_exception,
     Tag.DATACLASS: _fill_record,
     Tag.ATTRS: _fill_record,
     Tag.PLAIN: _fill_record,

@@ -1,4 +1,4 @@
-"""Data classes that are not models: enums, named tuples, dataclasses, attrs, subclasses.
+"""Data classes that are not models: enums, named tuples, dataclasses, attrs, plain classes.
 
 Only their payloads live here. Invariant: an instance is rebuilt from its attributes by
 this module, never by a constructor; what a class gained since gets its own default, what
@@ -10,7 +10,6 @@ Payloads begin with the class: its code (see `wellknown`) or "module:qualified n
 from __future__ import annotations
 
 import dataclasses
-from collections import OrderedDict
 from collections.abc import Callable, Collection
 from copy import copy
 from enum import Flag
@@ -19,9 +18,9 @@ from typing import Any
 
 from threadkeep.codec import state as attributes
 from threadkeep.codec.format import Decode, Packer, Tag, Unpacker
-from threadkeep.codec.kinds import BASES, solid_base
+from threadkeep.codec.kinds import MAX_CLASSES
 from threadkeep.codec.wellknown import CODES, PLAIN
-from threadkeep.errors import CorruptionError, UnknownTypeError, UnserializableError
+from threadkeep.errors import UnknownTypeError, UnserializableError
 
 Encode = Callable[[Any, Packer], bytes]
 Reference = str | int
@@ -114,66 +113,6 @@ def make_namedtuple(cls: Any, fields: dict[str, Any]) -> Any:
     return tuple.__new__(cls, [known[name] for name in cls._fields])
 
 
-# -- subclasses of built-in types ------------------------------------------------------
-
-_EXACT: dict[type, Callable[[Any], Any]] = {
-    str: str.__str__,
-    int: int.__int__,
-    float: float.__float__,
-    complex: complex.__complex__,
-    bytes: lambda value: bytes.__getitem__(value, slice(None)),
-    bytearray: lambda value: bytearray.__getitem__(value, slice(None)),
-    tuple: lambda value: tuple.__getitem__(value, slice(None)),
-    list: lambda value: list.__getitem__(value, slice(None)),
-    dict: lambda value: dict(dict.items(value)),
-    set: lambda value: set(set.__iter__(value)),
-    frozenset: lambda value: frozenset(frozenset.__iter__(value)),
-    OrderedDict: lambda value: dict(OrderedDict.items(value)),
-}
-"""The plain value inside an instance, read by the base's own methods."""
-
-
-def encode_subclass(reference: Reference, cls: type) -> Encode:
-    """The plain value, and the attributes if there are any."""
-    base = solid_base(cls)
-    exact, code = _EXACT[base], BASES.index(base)
-
-    def encode(value: Any, packer: Packer) -> bytes:
-        own = attributes.read(value)
-        parts = [reference, code, exact(value)]
-        return packer.pack([*parts, own] if own else parts)
-
-    return encode
-
-
-def decode_subclass(data: bytes, unpacker: Unpacker) -> Any:
-    """Fill an instance with the base's own methods."""
-    reference, code, plain, *own = unpacker.unpack(data)
-    cls = unpacker.find(reference, Tag.SUBCLASS)
-    if solid_base(cls) is not BASES[code]:
-        raise UnknownTypeError(
-            f"{cls.__module__}.{cls.__qualname__} was stored as a {BASES[code].__name__} "
-            f"and is a {solid_base(cls).__name__} now.",
-            hint="Give the class its old base back.",
-        )
-    value = make_subclass(cls, plain)
-    attributes.fill(value, own[0] if own else {})
-    return value
-
-
-def make_subclass(cls: Any, plain: Any) -> Any:
-    """Return an instance that holds this plain value."""
-    base: Any = solid_base(cls)
-    if type(plain) is not (dict if base is OrderedDict else base):
-        raise CorruptionError(f"A stored {cls.__qualname__} does not hold a {base.__name__}.")
-    if base.__hash__ is not None:
-        return base.__new__(cls, plain)
-    value = base.__new__(cls)
-    base.__init__(value)
-    (base.extend if base in (list, bytearray) else base.update)(value, plain)
-    return value
-
-
 # -- dataclasses, attrs, plain registered classes --------------------------------------
 
 
@@ -211,7 +150,7 @@ def add_defaults(value: Any, names: Collection[str]) -> None:
         attributes.fill(value, added)
 
 
-@lru_cache(maxsize=2048)
+@lru_cache(maxsize=MAX_CLASSES)
 def _defaults(cls: type) -> dict[str, Callable[[], Any] | None]:
     """Field -> what makes its default, for fields that were added after a value was stored."""
     if dataclasses.is_dataclass(cls):

@@ -12,14 +12,13 @@ from collections.abc import Callable, Iterator, Mapping
 from types import ModuleType
 from typing import Any, NamedTuple, TypeVar, overload
 
-from threadkeep.codec import arrays, values
+from threadkeep.codec import arrays, timestamps, values
 from threadkeep.codec.format import Packer, Rule, Tag
-from threadkeep.codec.kinds import kind_of, solid_base
+from threadkeep.codec.kinds import MAX_CLASSES, kind_of, solid_base
+from threadkeep.codec.local_classes import LocalClasses
 from threadkeep.codec.rules import BUILT_IN, data_rule, encode_foreign
-from threadkeep.codec.wellknown import CODES, PLAIN
+from threadkeep.codec.wellknown import CODES
 from threadkeep.errors import InvalidArgumentError, UnserializableError
-
-_MAX_RULES = 4096  # classes; a program that makes classes as it goes must not grow us
 
 C = TypeVar("C", bound=type)
 
@@ -38,6 +37,7 @@ class Registry:
     def __init__(self) -> None:
         self._named: dict[str, type] = {}
         self._foreign: dict[str, Foreign] = {}
+        self.local = LocalClasses()
         self.rules: dict[type, Rule | None] = {}
         self._forget()
 
@@ -78,7 +78,7 @@ class Registry:
         try:
             return self.rules[cls]
         except KeyError:
-            if len(self.rules) > _MAX_RULES:
+            if len(self.rules) > MAX_CLASSES:
                 self._forget()
             rule = self.rules[cls] = self._make_rule(cls)
             return rule
@@ -91,21 +91,18 @@ class Registry:
         name = name_of(cls)
         if (foreign := self._foreign.get(name)) and foreign.cls is cls:
             return Rule(Tag.FOREIGN, encode_foreign(name, foreign.encode), shareable=True)
-        if rule := arrays.rule_for(cls) or values.rule_for(cls):
+        if rule := arrays.rule_for(cls) or timestamps.rule_for(cls) or values.rule_for(cls):
             return rule
-        tag = kind_of(cls) or self._plain(cls, name)
+        tag = kind_of(cls) or (Tag.PLAIN if self._named.get(name) is cls else None)
         if tag is None:
             return None
         found = self.named(name) or imported(name)
         if found is None:
-            raise _not_findable(cls)
+            return data_rule(cls, tag, self.local.name(cls, name))
         if found is not cls:
             raise _not_the_one(cls)
         rule = data_rule(cls, tag, CODES.get(name, name))
         return rule if name in self._named else _while_found(rule, cls)
-
-    def _plain(self, cls: type, name: str) -> Tag | None:
-        return Tag.PLAIN if CODES.get(name) in PLAIN or self._named.get(name) is cls else None
 
 
 DEFAULT_REGISTRY = Registry()
@@ -236,14 +233,6 @@ def _import(name: str) -> Any:
 
 
 # -- refusals --------------------------------------------------------------------------
-
-
-def _not_findable(cls: type) -> UnserializableError:
-    return UnserializableError(
-        f"{cls.__module__}.{cls.__qualname__} cannot be found by its name when it is loaded.",
-        hint="Define the class at the top level of its module, or register it: "
-        f"threadkeep.register({cls.__name__})",
-    )
 
 
 def _not_the_one(cls: type) -> UnserializableError:

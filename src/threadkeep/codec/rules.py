@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from threadkeep.codec import known, models, records, values
+from threadkeep.codec import exceptions, known, models, records, subclasses, values
 from threadkeep.codec.format import Packer, Rule, Tag
 
 
@@ -24,7 +24,9 @@ def data_rule(cls: type, tag: Tag, reference: str | int) -> Rule:
         case Tag.NAMEDTUPLE:
             return Rule(tag, records.encode_namedtuple(reference))
         case Tag.SUBCLASS:
-            return Rule(tag, records.encode_subclass(reference, cls))
+            return Rule(tag, subclasses.encode_subclass(reference, cls))
+        case Tag.EXCEPTION:
+            return Rule(tag, exceptions.encode_exception(reference))
         case Tag.PYDANTIC:
             models.check_slots(cls)
             return Rule(tag, models.encode_model(reference), shareable=True)

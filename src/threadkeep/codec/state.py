@@ -11,6 +11,8 @@ from functools import cached_property, lru_cache
 from types import MemberDescriptorType
 from typing import Any, NamedTuple
 
+from threadkeep.codec.kinds import MAX_CLASSES
+
 _new = object.__new__
 _NOT_STATE = frozenset({"__orig_class__", "_attrs_cached_hash"})
 """Typing's note of a type argument, and a hash that another process would not share."""
@@ -24,7 +26,7 @@ class Layout(NamedTuple):
     skipped: frozenset[str]
 
 
-@lru_cache(maxsize=2048)
+@lru_cache(maxsize=MAX_CLASSES)
 def layout(cls: type) -> Layout:
     """Work out a class's layout from its bases."""
     slots: dict[str, MemberDescriptorType] = {}

@@ -27,6 +27,7 @@ from typing import Any
 from uuid import UUID, SafeUUID
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
+import ormsgpack
 from pydantic import SecretBytes, SecretStr
 
 from threadkeep.codec.format import Decode, Packer, Rule, Tag, Unpacker
@@ -56,6 +57,29 @@ def _text(value: Any, _: Packer) -> bytes:
 
 def _big_int(value: int, _: Packer) -> bytes:
     return value.to_bytes(value.bit_length() // 8 + 1, "little", signed=True)
+
+
+def pack_view(value: memoryview, _: Packer | None = None) -> bytes:
+    """Format, shape, whether it may be written to, bytes; of a format that no cast makes, bytes."""
+    raw, shape = value.tobytes(), list(value.shape)
+    try:
+        _view(raw, value.format, shape)
+    except (TypeError, ValueError):
+        return ormsgpack.packb([raw])
+    return ormsgpack.packb([raw, value.format, shape, value.readonly])
+
+
+def _view(raw: bytes | bytearray, format: str, shape: list[int]) -> memoryview:  # noqa: A002 - as memoryview calls it
+    view = memoryview(raw)
+    return view.cast(format) if len(shape) == 1 else view.cast(format, shape)  # type: ignore[call-overload, no-any-return]
+
+
+def _read_view(data: bytes, unpacker: Unpacker) -> memoryview | bytes:
+    raw, *described = unpacker.unpack(data)
+    if not described:
+        return bytes(raw)
+    form, shape, readonly = described
+    return _view(raw if readonly else bytearray(raw), form, shape)
 
 
 def _complex(value: complex, _: Packer) -> bytes:
@@ -115,12 +139,26 @@ _FACTORIES: tuple[Any, ...] = (None, list, dict, set, int, float, str, tuple, bo
 """What a stored defaultdict may create; positions are part of the format."""
 
 
-def _default_dict(value: defaultdict[Any, Any], packer: Packer) -> bytes:
-    if value.default_factory not in _FACTORIES:
+def has_known_factory(value: defaultdict[Any, Any]) -> bool:
+    """Whether data can name the factory."""
+    return value.default_factory in _FACTORIES
+
+
+def check_factory(value: defaultdict[Any, Any]) -> None:
+    """Refuse a factory that data cannot name.
+
+    Raises:
+        UnserializableError: it is none of `_FACTORIES`.
+    """
+    if not has_known_factory(value):
         raise UnserializableError(
-            f"A defaultdict of {value.default_factory!r} cannot be stored.",
+            f"A defaultdict of {value.default_factory!r} cannot be stored exactly.",
             hint="Use list, dict, set, int, float, str, tuple, bool or frozenset, or a plain dict.",
         )
+
+
+def _default_dict(value: defaultdict[Any, Any], packer: Packer) -> bytes:
+    check_factory(value)
     flat = [part for pair in value.items() for part in pair]
     return packer.pack([_FACTORIES.index(value.default_factory), *flat])
 
@@ -311,6 +349,7 @@ _TYPES: tuple[tuple[type, Tag, Any, Decode], ...] = (
     (int, Tag.BIG_INT, _big_int, lambda data, _: int.from_bytes(data, "little", signed=True)),
     (Surrogates, Tag.SURROGATES, _text, _from_text(str)),
     (bytearray, Tag.BYTEARRAY, lambda value, _: bytes(value), lambda data, _: bytearray(data)),
+    (memoryview, Tag.MEMORYVIEW, pack_view, _read_view),
     (complex, Tag.COMPLEX, _complex, lambda data, _: complex(*struct.unpack(">dd", data))),
     (range, Tag.RANGE, _range, _from_parts(range)),
     (Fraction, Tag.FRACTION, _fraction, _from_parts(Fraction)),
