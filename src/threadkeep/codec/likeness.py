@@ -17,8 +17,8 @@ from threadkeep.codec.kinds import kind_of
 from threadkeep.codec.subclasses import plain_value
 from threadkeep.codec.values import has_known_factory
 
-_SIMPLE = (str, int, float)
-_NOT_TAKEN = (tuple, bytes, bytearray, complex)  # subclasses of them, by LangGraph
+_SIMPLE = (str, int)
+_NOT_TAKEN = (float, tuple, bytes, bytearray, complex)  # subclasses of them, by LangGraph
 
 
 def likeness(value: Any) -> Any:
@@ -27,8 +27,8 @@ def likeness(value: Any) -> Any:
     - an exception: its `repr`
     - a time in a zone of another library: with the offset that it has
     - a defaultdict with a function: a plain dict
-    - a subclass of a built-in type that is written in C, or of str, int or float with
-      attributes that cannot be stored: the plain value
+    - a subclass of a built-in type that is written in C, or of str or int with attributes
+      that cannot be stored: the plain value
     - a subclass of a NumPy array: a plain array
     """
     try:

@@ -13,6 +13,7 @@ from datetime import datetime
 from typing import Any
 
 import codec_models as m
+import numpy as np
 import ormsgpack
 import pandas as pd
 import pytest
@@ -404,7 +405,7 @@ def test_register_module_names_an_absent_module(default_registry, name) -> None:
         ({"cls": int}, "own form"),
         ({"cls": HumanMessage}, "own form"),
         ({"cls": ValueError}, "own form"),
-        ({"cls": subprocess.CalledProcessError}, "attributes alone"),
+        ({"cls": np.ma.MaskedArray}, "attributes alone"),
         ({"cls": pd.DataFrame, "name": "x"}, "Qualified.Name"),
     ],
 )
@@ -414,12 +415,11 @@ def test_what_cannot_be_registered_says_why(own, arguments, message) -> None:
 
 
 def test_a_program_that_makes_classes_as_it_goes_is_not_remembered_for_ever(own) -> None:
-    for i in range(6000):
-        with pytest.raises(UnserializableError):
-            own.rule(make_dataclass(f"Made{i}", ["a"]))
-    for i in range(5000):
+    for i in range(1500):
+        own.rule(make_dataclass(f"Made{i}", ["a"]))
+    for i in range(1500):
         own.rule(type(f"Odd{i}", (), {}))
-    assert len(own.rules) < 4500
+    assert len(own.rules) < 1100
 
 
 # -- pickle ----------------------------------------------------------------------------

@@ -7,10 +7,9 @@ import re
 import sys
 import threading
 import types
-from collections import ChainMap, defaultdict, deque
+from collections import ChainMap, defaultdict
 from dataclasses import dataclass
 from datetime import UTC, datetime, tzinfo
-from decimal import Decimal
 from typing import Any
 
 import codec_models as m
@@ -30,23 +29,6 @@ CODEC = NativeCodec()
 
 class OddZone(tzinfo):
     pass
-
-
-class Day(datetime):
-    pass
-
-
-class Line(deque[int]):
-    pass
-
-
-class Defaults(defaultdict[str, int]):
-    pass
-
-
-@dataclass
-class Sum(Decimal):
-    note: str = ""
 
 
 class Open(enum.Enum):
@@ -114,28 +96,19 @@ REFUSED = [
     threading.Lock(),
     (x for x in [1]),
     iter([]),
-    Line([1]),
-    Defaults(int),
-    Sum(1),
     Open(7),
-    memoryview(b"abc"),
-    ValueError("boom"),
+    defaultdict(lambda: 1, a=object()),
     type,
     int,
     NotImplemented,
     ...,
     {}.keys(),
     ChainMap(),
-    defaultdict(lambda: 1),
-    Day(2026, 1, 1),
     datetime(2026, 1, 1, tzinfo=OddZone()),
     np.array([object()]),
-    np.ma.array([1], mask=[True]),
     np.dtype("i4"),
     pd.DataFrame({"a": [1]}),
-    pd.Timestamp(0),
     m.Colour,
-    pydantic.Secret[int](1),
     pydantic.SecretStr(m.Tagged("t")),
     re.compile(m.Tagged("t")),
     recursive_list(),
@@ -164,19 +137,6 @@ def test_the_error_names_the_type_and_the_way_out() -> None:
         CODEC.encode({"a": [m.Plain(1)]})
     assert "threadkeep.register(Plain" in caught.value.hint
     assert "pickle_fallback" in caught.value.hint
-
-
-def test_a_class_that_cannot_be_found_again_is_refused() -> None:
-    @dataclass
-    class Local:
-        a: int
-
-    with pytest.raises(UnserializableError, match="cannot be found by its name") as caught:
-        CODEC.encode(Local(1))
-    assert "threadkeep.register(Local)" in caught.value.hint
-    dynamic = pydantic.create_model("Dynamic", a=(int, 1))
-    with pytest.raises(UnserializableError, match="Dynamic"):
-        CODEC.encode([dynamic()])
 
 
 class Slots(pydantic.BaseModel):
