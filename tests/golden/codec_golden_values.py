@@ -17,6 +17,7 @@ from zoneinfo import ZoneInfo
 
 import attrs
 import numpy as np
+import pandas as pd
 import pydantic
 import pydantic.v1
 from langchain_core.documents import Document
@@ -93,6 +94,42 @@ class Person(pydantic.BaseModel):
 class OldPerson(pydantic.v1.BaseModel):
     name: str
     age: int = 3
+
+
+class RefusedError(Exception):
+    def __init__(self, status: int) -> None:
+        super().__init__(f"status {status}")
+        self.status = status
+
+
+class Moment(dt.datetime):
+    pass
+
+
+class Money(Decimal):
+    pass
+
+
+class Line(deque[int]):
+    pass
+
+
+class Id(uuid.UUID):
+    pass
+
+
+class Address(ipaddress.IPv4Address):
+    pass
+
+
+class Network(ipaddress.IPv4Network):
+    pass
+
+
+def with_notes() -> KeyError:
+    error = KeyError("key")
+    error.add_note("a note")
+    return error
 
 
 def with_stack() -> Stack:
@@ -207,6 +244,32 @@ FILES: dict[str, list[Any]] = {
         np.float32(1.5),
         np.str_("text"),
         np.datetime64("2026-01-01"),
+    ],
+    "v1-exceptions": [
+        ValueError("boom", 1, (2,)),
+        with_notes(),
+        FileNotFoundError(2, "No such file", "a.txt"),
+        ImportError("no", name="mod", path="/x"),
+        UnicodeDecodeError("utf-8", b"\xff", 0, 1, "invalid start byte"),
+        ExceptionGroup("group", [ValueError("a"), KeyError(1)]),
+        RefusedError(503),
+    ],
+    "v1-likenesses": [ValueError(object), defaultdict(with_notes, a=1)],
+    "v1-views": [memoryview(b"abc"), memoryview(bytearray(b"abcdefgh")).cast("H", [2, 2])],
+    "v1-pandas": [
+        pd.Timestamp("2026-06-01T12:30:15.000000999"),
+        pd.Timestamp("2026-06-01T12:30", tz=PARIS),
+        pd.Timestamp("9999-01-01").as_unit("s"),
+        pd.Timedelta(-5, unit="ns").as_unit("ns"),
+        pd.NaT,
+    ],
+    "v1-subclasses": [
+        Moment(2026, 1, 2, 3, 4, 5, 6, dt.UTC),
+        Money("1.50"),
+        Line([1, 2], 3),
+        Id(int=7),
+        Address("1.2.3.4"),
+        Network("10.0.0.0/8"),
     ],
     "v1-compressed": [TEXT * 100, [HumanMessage(TEXT * 10)] * 5],
 }

@@ -21,10 +21,14 @@ def test_can_read_old(name) -> None:
         pytest.skip("such paths cannot exist on this system")
     stored = unpack((make_codec_golden.FOLDER / f"{name}.bin").read_bytes())
     values = CODEC.decode_many(stored)
-    assert [type(value) for value in values] == [type(value) for value in FILES[name]]
-    assert repr(values) == repr(FILES[name])
-    # The bytes say exactly what a value is: equal bytes are equal values, types included.
-    assert [CODEC.encode(value) for value in values] == stored
+    if name == "v1-likenesses":  # what was stored was like the value
+        assert values == [repr(FILES[name][0]), dict(FILES[name][1])]
+    else:
+        assert [type(value) for value in values] == [type(value) for value in FILES[name]]
+        if name != "v1-views":  # whose `repr` is an address
+            assert repr(values) == repr(FILES[name])
+        # The bytes say exactly what a value is: equal bytes are equal values, types included.
+        assert [CODEC.encode(value) for value in values] == stored
     assert [CODEC.encode(value) for value in FILES[name]] == stored
 
 

@@ -28,7 +28,7 @@ _ARGS: Any = vars(BaseException)["args"]
 def encode_exception(reference: str | int) -> Callable[[Any, Packer], bytes]:
     """Whatever the arguments do not give is found by comparing with an exception made of them."""
 
-    def encode(value: BaseException, packer: Packer) -> bytes:
+    def encode(value: Any, packer: Packer) -> bytes:
         cls, args = type(value), _ARGS.__get__(value)
         try:
             twin = make(cls, args)
@@ -57,9 +57,9 @@ def decode_exception(data: bytes, unpacker: Unpacker) -> Any:
     if type(value) is not cls:
         raise CorruptionError(f"A stored {cls.__qualname__} has arguments of another exception.")
     attributes.fill(value, own)
-    for name, part in fields.items():
-        if name in (known := _descriptors(cls)):
-            known[name].__set__(value, part)
+    known = _known(value)
+    for name in fields.keys() & known.keys():
+        known[name].__set__(value, fields[name])
     return value
 
 
@@ -86,8 +86,13 @@ def _descriptors(cls: type) -> dict[str, MemberDescriptorType]:
     }
 
 
-def _fields(value: BaseException) -> dict[str, Any]:
-    return {name: field.__get__(value) for name, field in _descriptors(type(value)).items()}
+def _known(value: Any) -> dict[str, MemberDescriptorType]:
+    cls: Any = type(value)
+    return _descriptors(cls)
+
+
+def _fields(value: Any) -> dict[str, Any]:
+    return {name: field.__get__(value) for name, field in _known(value).items()}
 
 
 def _whole(parts: list[Any]) -> list[Any]:

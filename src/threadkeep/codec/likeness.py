@@ -38,16 +38,17 @@ def likeness(value: Any) -> Any:
 
 
 def _likeness(value: Any) -> Any:
+    cls: Any = type(value)
     if isinstance(value, BaseException):
         return repr(value)
     if isinstance(value, defaultdict):
         return None if has_known_factory(value) else dict(dict.items(value))
     if isinstance(value, datetime) and value.tzinfo is not None:
         return _with_offset(value)
-    if isinstance(value, _SIMPLE) or kind_of(type(value)) is None:
+    if isinstance(value, _SIMPLE) or kind_of(cls) is None:
         numpy = sys.modules.get("numpy")
         if numpy is not None and isinstance(value, numpy.ndarray):
-            return None if type(value) is numpy.ndarray else value.view(numpy.ndarray)
+            return None if cls is numpy.ndarray else value.view(numpy.ndarray)
         return None if isinstance(value, _NOT_TAKEN) else plain_value(value)
     return None
 

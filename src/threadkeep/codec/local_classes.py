@@ -6,8 +6,9 @@ instances this process has stored, so that a name in the data finds nothing else
 
 from __future__ import annotations
 
-from threading import Lock
-from weakref import WeakValueDictionary
+from weakref import ref
+
+Table = dict[str, "ref[type]"]
 
 
 class LocalClasses:
@@ -20,22 +21,32 @@ class LocalClasses:
     """
 
     def __init__(self) -> None:
-        self._lock = Lock()
-        self._classes: WeakValueDictionary[str, type] = WeakValueDictionary()
-        self._latest: WeakValueDictionary[str, type] = WeakValueDictionary()
+        self._classes: Table = {}
+        self._latest: Table = {}
 
     def name(self, cls: type, name: str) -> str:
         """Return what data has for the class of this name, and remember both."""
-        with self._lock:
-            numbered, number = name, 1
-            while self._classes.setdefault(numbered, cls) is not cls:
-                number += 1
-                numbered = f"{name}#{number}"
-            self._latest[name] = cls
+        self._latest[name] = _held(self._latest, name, cls)
+        numbered, number = name, 1
+        # (A step of the interpreter: of two threads with a class each, one is first.)
+        while self._classes.setdefault(numbered, _held(self._classes, numbered, cls))() is not cls:
+            number += 1
+            numbered = f"{name}#{number}"
         return numbered
 
     def find(self, name: str) -> type | None:
         """Return the class that data names, or else the latest one of that name."""
-        with self._lock:
-            found = self._classes.get(name)
-            return self._latest.get(name.partition("#")[0]) if found is None else found
+        for table, key in ((self._classes, name), (self._latest, name.partition("#")[0])):
+            if (held := table.get(key)) is not None and (cls := held()) is not None:
+                return cls
+        return None
+
+
+def _held(table: Table, key: str, cls: type) -> ref[type]:
+    """A reference to the class that leaves the table with it."""
+
+    def drop(dead: ref[type]) -> None:
+        if table.get(key) is dead:
+            del table[key]
+
+    return ref(cls, drop)

@@ -91,11 +91,6 @@ def plain_value(value: Any) -> Any:
 # -- the bases -------------------------------------------------------------------------
 
 
-def _fixed(base: Any) -> Callable[[Any, Any], Any]:
-    """For a base that takes its value when it is created."""
-    return lambda cls, plain: base.__new__(cls, plain)
-
-
 def _filled(base: Any, fill: Any) -> Callable[[Any, Any], Any]:
     """For a base that is created empty."""
 
@@ -159,30 +154,30 @@ def _address(base: Any) -> Base:
 def _make_path(cls: Any, text: str) -> Any:
     value = PurePath.__new__(cls, text)
     if "__init__" in vars(PurePath):  # since Python 3.12
-        PurePath.__init__(value, text)
+        vars(PurePath)["__init__"](value, text)
     return value
 
 
 _PATH = Base(PurePath.__str__, str, _make_path)
 _BASES: dict[Any, Base] = {
-    str: Base(str.__str__, str, _fixed(str)),
-    int: Base(int.__int__, int, _fixed(int)),
-    float: Base(float.__float__, float, _fixed(float)),
-    complex: Base(complex.__complex__, complex, _fixed(complex)),
-    bytes: Base(_sliced(bytes), bytes, _fixed(bytes)),
+    str: Base(str.__str__, str, str.__new__),
+    int: Base(int.__int__, int, int.__new__),
+    float: Base(float.__float__, float, float.__new__),
+    complex: Base(complex.__complex__, complex, complex.__new__),
+    bytes: Base(_sliced(bytes), bytes, bytes.__new__),
     bytearray: Base(_sliced(bytearray), bytearray, _filled(bytearray, bytearray.extend)),
-    tuple: Base(_sliced(tuple), tuple, _fixed(tuple)),
+    tuple: Base(_sliced(tuple), tuple, tuple.__new__),
     list: Base(_sliced(list), list, _filled(list, list.extend)),
     dict: Base(lambda value: dict(dict.items(value)), dict, _filled(dict, dict.update)),
     set: Base(lambda value: set(set.__iter__(value)), set, _filled(set, set.update)),
     frozenset: Base(
-        lambda value: frozenset(frozenset.__iter__(value)), frozenset, _fixed(frozenset)
+        lambda value: frozenset(frozenset.__iter__(value)), frozenset, frozenset.__new__
     ),
     OrderedDict: Base(
         lambda value: dict(OrderedDict.items(value)), dict, _filled(OrderedDict, OrderedDict.update)
     ),
     datetime: Base(
-        lambda value: datetime(*_date(value), *_clock(value), fold=value.fold),
+        lambda value: datetime(*_date(value), *_clock(value), fold=value.fold),  # noqa: DTZ001 - `_clock` has the zone
         datetime,
         lambda cls, plain: datetime.__new__(cls, *_date(plain), *_clock(plain), fold=plain.fold),
     ),
@@ -199,10 +194,8 @@ _BASES: dict[Any, Base] = {
         timedelta,
         lambda cls, plain: timedelta.__new__(cls, *_span(plain)),
     ),
-    Decimal: Base(Decimal, Decimal, _fixed(Decimal)),
-    deque: Base(
-        lambda value: deque(deque.__iter__(value), value.maxlen), deque, _make_deque
-    ),
+    Decimal: Base(Decimal, Decimal, Decimal.__new__),
+    deque: Base(lambda value: deque(deque.__iter__(value), value.maxlen), deque, _make_deque),
     defaultdict: Base(_default_dict, defaultdict, _make_default_dict),
     UUID: Base(lambda value: UUID(int=value.int, is_safe=value.is_safe), UUID, _make_uuid),
     **{

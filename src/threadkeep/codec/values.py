@@ -61,7 +61,7 @@ def _big_int(value: int, _: Packer) -> bytes:
 
 def pack_view(value: memoryview, _: Packer | None = None) -> bytes:
     """Format, shape, whether it may be written to, bytes; of a format that no cast makes, bytes."""
-    raw, shape = value.tobytes(), list(value.shape)
+    raw, shape = value.tobytes(), list(value.shape or ())
     try:
         _view(raw, value.format, shape)
     except (TypeError, ValueError):
@@ -69,7 +69,7 @@ def pack_view(value: memoryview, _: Packer | None = None) -> bytes:
     return ormsgpack.packb([raw, value.format, shape, value.readonly])
 
 
-def _view(raw: bytes | bytearray, format: str, shape: list[int]) -> memoryview:  # noqa: A002 - as memoryview calls it
+def _view(raw: bytes | bytearray, format: str, shape: list[int]) -> memoryview:
     view = memoryview(raw)
     return view.cast(format) if len(shape) == 1 else view.cast(format, shape)  # type: ignore[call-overload, no-any-return]
 

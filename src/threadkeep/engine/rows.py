@@ -1,6 +1,6 @@
 """Rows to what LangGraph knows and back: metadata, times, what is visible, which writes count.
 
-Pure functions over rows. Invariant: metadata and times come back exactly.
+Pure functions over rows. Invariant: times come back exactly, metadata as JSON gives it.
 """
 
 from __future__ import annotations
@@ -15,14 +15,13 @@ from langgraph.checkpoint.base import writes_sort_key
 
 from threadkeep.codec import Codec
 from threadkeep.engine import checksum
-from threadkeep.engine.exact import same
 from threadkeep.engine.model import HIDDEN, CheckpointRow, Child, StoredCheckpoint, WriteRow
 from threadkeep.engine.refs import Ref, from_wire, to_wire
 from threadkeep.errors import CorruptionError
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
-_JSON = {str, int, bool, type(None)}
+_MAX_LEVELS = 300  # more than any codec takes
 _COMPACT = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False)
 
 
@@ -48,26 +47,30 @@ def heads(checkpoints: Iterable[StoredCheckpoint]) -> dict[str, str]:
 
 
 def pack_metadata(metadata: dict[str, Any], codec: Codec) -> tuple[str, bytes | None]:
-    """JSON text for queries, and the codec's bytes where JSON would not be exact."""
+    """JSON text, and the codec's bytes where JSON cannot hold it.
+
+    Metadata comes back as JSON gives it, as from LangGraph's savers: a tuple as a list. Where
+    those of SQLite and PostgreSQL refuse it (a UUID, NaN), it comes back as from its saver in
+    memory: such values as they were, the containers around them as JSON has them.
+    """
     try:
         text = _COMPACT.encode(metadata)
         text.encode()
-        if (type(metadata) is dict and _is_plain(metadata)) or same(json.loads(text), metadata):
-            return text, None
     except (TypeError, ValueError, RecursionError):
-        exact = codec.encode(metadata)  # first, as it refuses what cannot be shown either
+        exact = codec.encode(_with_json_containers(metadata))  # first: it refuses the same
         return _readable(metadata), exact
-    return text, codec.encode(metadata)
+    return text, None
 
 
-def _is_plain(value: dict[Any, Any]) -> bool:
-    """Whether JSON gives the dict back exactly, whatever is in it: most metadata is so."""
-    for key, part in value.items():
-        if type(key) is not str:
-            return False
-        if type(part) not in _JSON and not (type(part) is dict and _is_plain(part)):
-            return False
-    return True
+def _with_json_containers(value: Any, level: int = 0) -> Any:
+    """The value with plain lists and dicts in place of tuples and the like."""
+    if level > _MAX_LEVELS:
+        return value  # the codec refuses it
+    if isinstance(value, dict):
+        return {key: _with_json_containers(part, level + 1) for key, part in dict.items(value)}
+    if isinstance(value, (list, tuple)):
+        return [_with_json_containers(part, level + 1) for part in value]
+    return value
 
 
 def _readable(metadata: dict[str, Any]) -> str:

@@ -75,7 +75,7 @@ class AttrsError(Exception):
 def raised(function: Any) -> Any:
     try:
         function()
-    except Exception as error:
+    except Exception as error:  # noqa: BLE001 - whatever it raises
         return error
     raise AssertionError
 
@@ -111,8 +111,8 @@ EXCEPTIONS = [
     FileNotFoundError(2, "No such file", "a.txt"),
     OSError(18, "cross-device link", "a", None, "b"),
     raised(lambda: open("/no/such/file")),  # noqa: PTH123, SIM115
-    raised(lambda: b"\xff".decode()),
-    raised(lambda: "\ud800".encode()),
+    raised(b"\xff".decode),
+    raised("\ud800".encode),
     UnicodeTranslateError("text", 1, 2, "why"),
     ImportError("no", name="mod", path="/x"),
     raised(lambda: compile("a b", "file", "exec")),
@@ -188,7 +188,7 @@ def test_an_exception_without_an_exact_form_comes_back_as_its_repr() -> None:
 
 
 def test_what_has_no_repr_either_is_refused() -> None:
-    with pytest.raises(UnserializableError, match="BadlyShownError|object"):
+    with pytest.raises(UnserializableError, match="object"):
         CODEC.encode([BadlyShownError(object())])
 
 

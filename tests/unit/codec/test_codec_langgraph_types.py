@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import datetime as dt
-import enum
 import inspect
 import ipaddress
 import pathlib
