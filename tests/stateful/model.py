@@ -5,6 +5,7 @@ Values are kept in their exact form (`engine_kit.exactly`) as of the moment of t
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -15,6 +16,22 @@ from threadkeep.engine.loaded import LoadedId
 from threadkeep.engine.model import FREE, NESTED
 
 EMPTY = ("no value",)
+
+
+def as_json(metadata: dict[str, Any]) -> dict[str, Any]:
+    """As LangGraph's savers give it: JSON, or what JSON cannot hold, in lists and dicts."""
+    try:
+        text = json.dumps(metadata, ensure_ascii=False, allow_nan=False)
+        text.encode()
+    except (TypeError, ValueError):
+        return {key: _listed(part) for key, part in metadata.items()}
+    return dict(json.loads(text))
+
+
+def _listed(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _listed(part) for key, part in value.items()}
+    return [_listed(part) for part in value] if isinstance(value, (list, tuple)) else value
 
 
 @dataclass(frozen=True)
@@ -89,6 +106,7 @@ class Model:
                 self._sweep(space, parent, checkpoint["id"])
                 raise Conflict
         entries = self.entries(thread, ns, parent, checkpoint)
+        metadata = as_json(metadata)
         row = Row(
             None if parent is None else str(parent),
             run,
