@@ -19,7 +19,6 @@ import types
 from collections import OrderedDict, defaultdict, deque
 from collections.abc import Callable
 from enum import Enum
-from pathlib import PurePath
 from types import MemberDescriptorType
 from typing import Any, NamedTuple, TypeAlias
 
@@ -30,8 +29,13 @@ from threadkeep.engine.identity import portable_intact
 
 LEAF, CONTAINER, STATE, SETTLED, OPAQUE = range(5)  # (a leaf is the only falsy one)
 
-_LEAF_BASES = (type, Enum, PurePath, types.FunctionType, types.BuiltinFunctionType)
-_LEAF_MODULES = ("datetime", "decimal", "uuid", "ipaddress", "fractions", "re", "zoneinfo")
+_LEAF_BASES = (type, Enum, types.FunctionType, types.BuiltinFunctionType)
+_LEAF_MODULES = frozenset(
+    {
+        *("datetime", "decimal", "uuid", "ipaddress", "fractions", "re", "zoneinfo"),
+        *("pathlib", "pathlib._local"),  # (a program's own path may have attributes)
+    }
+)
 _COPIED = (list, dict, set, deque, OrderedDict, defaultdict, bytearray)  # by their `copy`
 _TRIES = 16
 

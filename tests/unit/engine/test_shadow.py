@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import threading
 from collections import Counter, deque
+from pathlib import Path, PureWindowsPath
 from types import SimpleNamespace
 
 import numpy as np
@@ -37,6 +38,18 @@ def test_no_change_holds(elements):
         exactly(element), repr(element), element == element  # noqa: PLR0124
     assert shadow.holds()
     assert shadow.changed() == set()
+
+
+class File(type(Path())):  # type: ignore[misc] - of this system
+    """A path with an attribute, which is none of a path's own."""
+
+
+def test_only_paths_themselves_never_change():
+    file = File("a")
+    file.tags = ["one"]
+    shadow = Shadow.of([Path("a"), file])
+    assert shadow.opaque == {1}
+    assert Shadow.of([Path("a"), PureWindowsPath("b")]).holds()
 
 
 @given(st.lists(VALUES, min_size=1, max_size=4), st.data())
