@@ -431,6 +431,11 @@ walk_below(Walk *walk, PyObject *element)
         if (may_have_layout(kind, object) && note_state(walk, number) < 0) {
             return -1;
         }
+        if (kind != CONTAINER && walk->nodes[number].slots == NULL) {
+            walk->nodes[number].kind = OPAQUE;  /* what is known of classes was just cleared */
+            watched = 0;
+            continue;
+        }
         if (kind == CONTAINER && PyDict_Check(object) && PyDict_GET_SIZE(object) &&
             !walk->nodes[number].is_attributes && note_keys(walk, object) < 0) {
             return -1;

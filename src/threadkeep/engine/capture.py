@@ -47,21 +47,37 @@ class _Kinds(dict[type, int]):
     """The kind of each class's instances; found out when one is first met."""
 
     def __missing__(self, cls: type) -> int:
-        kind = self[cls] = _classify(cls)
+        if len(self) >= _MOST:  # a program that defines classes in functions has ever more
+            _start()
+        kind = _classify(cls)
         # (A struct sequence, which has `n_fields`, has room that is not shown.)
         if kind in (STATE, SETTLED) or (issubclass(cls, tuple) and not hasattr(cls, "n_fields")):
             where = layout(cls)
             slots = tuple(where.slots.values())
             LAYOUTS[cls] = (where.has_dict, slots, where.slots.get("__pydantic_fields_set__"))
+        self[cls] = kind
         return kind
 
 
 _HEAP_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE, as copyreg uses it
-LAYOUTS: dict[type, Layout] = {OrderedDict: (True, (), None)}
+_MOST = 4096  # classes that are remembered
 KINDS = _Kinds()
-KINDS |= dict.fromkeys((str, bytes, int, float, bool, complex, type(None), range), LEAF)
-KINDS |= dict.fromkeys((list, tuple, dict, set, frozenset, deque), CONTAINER)
-KINDS |= dict.fromkeys((OrderedDict, defaultdict), CONTAINER)
+LAYOUTS: dict[type, Layout] = {}
+
+
+def _start() -> None:
+    """Remember the built-in classes alone."""
+    KINDS.clear()
+    LAYOUTS.clear()
+    LAYOUTS[OrderedDict] = (True, (), None)
+    KINDS.update(
+        dict.fromkeys((str, bytes, int, float, bool, complex, type(None), range), LEAF)
+        | dict.fromkeys((list, tuple, dict, set, frozenset, deque), CONTAINER)
+        | dict.fromkeys((OrderedDict, defaultdict), CONTAINER)
+    )
+
+
+_start()
 
 
 def _classify(cls: type) -> int:
@@ -163,8 +179,8 @@ class _Walk:
         for value in reached:  # (it grows as we go)
             kind = KINDS[type(value)]
             self.met[id(value)] = value
-            if kind == OPAQUE:
-                watched = False
+            if kind == OPAQUE or (kind != CONTAINER and type(value) not in LAYOUTS):
+                watched = False  # (the second: another thread has started anew)
                 continue
             if type(value) in LAYOUTS:
                 # Asking for `__dict__` makes the interpreter settle on one dict object.
@@ -230,7 +246,7 @@ def _copied(met: dict[int, Any]) -> _Made:
         cls: type = type(value)
         if cls in _COPIED:
             made[address] = (value.copy(), value)
-        elif is_state(value):
+        elif is_state(value) and cls in LAYOUTS:
             made[address] = (_instance(cls, value), value)
         elif cls is tuple or (issubclass(cls, tuple) and cls in LAYOUTS):
             made[address] = (None, value)  # made when what is in it has been copied

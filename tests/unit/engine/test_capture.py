@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import gc
 import sys
 import time
@@ -135,3 +136,20 @@ def test_nothing_is_leaked():
     gc.collect()
     assert [sys.getrefcount(part) for part in parts] == before[0]
     assert len(gc.get_objects()) - before[1] < 50
+
+
+def test_the_classes_that_are_remembered_are_bounded(monkeypatch):
+    monkeypatch.setattr(captures, "_MOST", len(captures.KINDS) + 10)
+    for n in range(50):
+        cls = dataclasses.make_dataclass(f"Class{n}", ["a"])
+        assert capture([cls([n])]).copies[0].a == [n]
+    assert len(captures.KINDS) <= captures._MOST
+    assert len(captures.LAYOUTS) <= captures._MOST
+
+
+def test_a_class_whose_layout_is_not_known_is_not_watched(monkeypatch):
+    part = Slotted([1])
+    assert is_state(part)
+    monkeypatch.delitem(captures.LAYOUTS, Slotted)
+    assert capture([[part]]).opaque == [0]
+    assert capture([[part]]).copies[0][0] is part
