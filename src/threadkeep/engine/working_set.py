@@ -76,7 +76,7 @@ class ThreadMemory:
 
     def state(self, ns: str, checkpoint_id: str) -> State | None:
         """The checkpoint's state, if it is remembered."""
-        return self._states.get((ns, str(checkpoint_id)))
+        return self._states.get((ns, checkpoint_id))
 
     def newest(self, ns: str) -> State | None:
         """The state that was remembered last in the namespace."""
@@ -89,7 +89,7 @@ class ThreadMemory:
         with self._lock:
             if generation != self.generation:
                 return
-            key = (state.ns, str(state.id))
+            key = (state.ns, state.id)
             self._states[key] = state
             self._states.move_to_end(key)
             self._keep_last()

@@ -17,8 +17,9 @@ from threadkeep.engine import manifest as manifests
 from threadkeep.engine.appender import KEYFRAMES, Appender
 from threadkeep.engine.calls import Operation, Place, commit, fetch, fetch_checkpoint
 from threadkeep.engine.draft import Draft
-from threadkeep.engine.held import Held, Keyframe, State, watch
-from threadkeep.engine.loaded import LoadedId, created_at
+from threadkeep.engine.held import Held, Keyframe, State
+from threadkeep.engine.ids import created_at
+from threadkeep.engine.loads import LOADS, LoadEntry, copied
 from threadkeep.engine.manifest import Entry, Manifest, Version
 from threadkeep.engine.model import (
     FREE,
@@ -76,7 +77,13 @@ class Put(NamedTuple):
     def flags(self) -> int:
         """How the parent was chosen, as far as this call itself shows."""
         forks = FREE if self.metadata.get("source") == "fork" else 0
-        return forks | (self.parent.flags if isinstance(self.parent, LoadedId) else 0)
+        loaded = self.loaded
+        return forks | (loaded.flags if loaded is not None else 0)
+
+    @property
+    def loaded(self) -> LoadEntry | None:
+        """The load that the run begins with; None for a run that goes on."""
+        return LOADS.of(self.parent)
 
     def still(self) -> Put:
         """The call with copies of its values, as they are now."""
@@ -109,15 +116,15 @@ def _built(engine: Engine, call: Put, attempt: int) -> Operation[Built]:
 
 def _sweep(engine: Engine, call: Put) -> Operation[None]:
     """Remove the pending writes of a run that has lost: nothing will ever read them."""
-    parent = call.parent
-    if not isinstance(parent, LoadedId):
+    loaded = call.loaded
+    if loaded is None:
         return
     reply = yield from fetch(ReadThread(call.place.thread))
     rows = cast("ThreadRows", reply)
     own = [r for r in rows.orphans if (r.ns, r.checkpoint_id) == (call.place.ns, call.place.id)]
     for stored in rows.checkpoints:
-        if (stored.row.ns, stored.row.id) == (call.place.ns, str(parent)):
-            own += [r for r in stored.writes if r.run == parent.run]
+        if (stored.row.ns, stored.row.id) == (call.place.ns, call.parent):
+            own += [r for r in stored.writes if r.run == loaded.run]
     drops = tuple((r.ns, r.checkpoint_id, r.seq) for r in own)
     if drops:
         yield from commit(Batch(call.place.thread, engine.now(), drop_writes=drops))
@@ -235,7 +242,7 @@ def _build(
     segments = appender.segments()
     draft.settle(generation)
     told = memory.told
-    loaded = call.parent if isinstance(call.parent, LoadedId) else None
+    loaded = call.loaded
     flags = call.flags
     if loaded is None and parent is not None:  # the run that chose its checkpoint goes on
         flags |= parent.flags & FREE
@@ -254,7 +261,7 @@ def _build(
         drop_segments=tuple(appender.dropped),
         touch=touch,
     )
-    owner = watch(loaded) if loaded is not None else (parent.owner if parent else None)
+    owner = loaded if loaded is not None else (parent.owner if parent else None)
     data, codec, fresh = row.manifest, engine.codec, draft.fresh
     state = State(place.ns, row.id, flags, written, key, held, data, codec, owner, fresh)
     told = registry.told_more(told, touch, call.metadata)
@@ -265,11 +272,11 @@ def _row(
     call: Put, flags: int, metadata: str, exact: bytes | None, key: Keyframe, data: bytes
 ) -> CheckpointRow:
     """The checkpoint's row, its manifest's bytes sealed together with the rest of it."""
-    loaded = call.parent if isinstance(call.parent, LoadedId) else None
+    loaded = call.loaded
     row = CheckpointRow(
         ns=call.place.ns,
-        id=str(call.place.id),
-        parent=None if call.parent is None else str(call.parent),
+        id=copied(str(call.place.id)),
+        parent=None if call.parent is None else copied(call.parent),
         run=loaded.run if loaded is not None else 0,
         seen=loaded.seen if loaded is not None else 0,
         flags=flags,
