@@ -34,7 +34,9 @@ def fetched() -> Path:
         there = Path(temporary)
         download(there)
         with tarfile.open(there / f"{name}.tar.gz") as archive:
-            wanted = [m for m in archive if m.name.split("/")[1:2] and m.name.split("/")[1] in PARTS]
+            wanted = [
+                m for m in archive if m.name.split("/")[1:2] and m.name.split("/")[1] in PARTS
+            ]
             archive.extractall(there, wanted, filter="data")
         (there / name).rename(folder)
     return folder
@@ -42,7 +44,8 @@ def fetched() -> Path:
 
 def download(there: Path) -> None:
     locked = re.search(r"^langgraph==(?:.*\\\n)*.*\n", LOCK.read_text(), re.MULTILINE)
-    assert locked is not None, f"{LOCK} names no langgraph"
+    if locked is None:
+        sys.exit(f"error: {LOCK} names no langgraph: run make lock")
     (there / "langgraph.txt").write_text(locked[0])
     pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--quiet", "download"]
     options = ["--no-deps", "--no-binary=langgraph", "--no-build-isolation", "--require-hashes"]

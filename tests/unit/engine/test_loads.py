@@ -37,7 +37,7 @@ def test_an_id_is_found_by_what_it_is_not_by_what_it_says(loads):
         lambda x: copy.deepcopy({"configurable": {"checkpoint_id": x}})["configurable"][
             "checkpoint_id"
         ],
-        lambda x: {**{"id": x}}["id"],
+        lambda x: ({"id": ""} | {"id": x})["id"],
     ],
 )
 def test_what_passes_it_on_as_langgraph_does_keeps_it(loads, passed_on):
