@@ -63,7 +63,7 @@ class Put(NamedTuple):
 
     The channels that are `new` have the value given even where their version is not new.
     A `complete` checkpoint shows all that it has: a channel that it leaves out is empty,
-    whatever its version.
+    whatever its version. `run`: of a graph's run.
     """
 
     place: Place
@@ -72,6 +72,7 @@ class Put(NamedTuple):
     metadata: dict[str, Any]
     new: frozenset[str] = frozenset()
     complete: bool = False
+    run: bool = False
 
     @property
     def flags(self) -> int:
@@ -79,6 +80,11 @@ class Put(NamedTuple):
         forks = FREE if self.metadata.get("source") == "fork" else 0
         loaded = self.loaded
         return forks | (loaded.flags if loaded is not None else 0)
+
+    @property
+    def is_of_a_run(self) -> bool:
+        """Whether a graph made it: a run, or an update of its state."""
+        return self.run or self.loaded is not None
 
     @property
     def loaded(self) -> LoadEntry | None:
@@ -249,23 +255,27 @@ def _build(
     row = _row(call, flags, metadata, exact, key, data)
     if loaded is not None:  # a run begins: others may have said something else meanwhile
         told = told._replace(metadata={})
+    fence = _fence(row)
     touch = registry.of_checkpoint(row, call.metadata, appender.stored, now, told)
     batch = Batch(
         thread=place.thread,
         now=now,
         generation=generation,
         born=born(place.id, call.parent),
-        fences=_fences(engine, row),
+        fences=(fence,) if fence is not None and engine.conflicts == "raise" else (),
         segments=segments,
         checkpoints=(row,),
         drop_segments=tuple(appender.dropped),
         touch=touch,
     )
-    owner = loaded if loaded is not None else (parent.owner if parent else None)
+    owner, behind = (None, False) if parent is None else (parent.owner, parent.behind)
+    if loaded is not None:
+        owner, behind = loaded, False
     data, codec, fresh = row.manifest, engine.codec, draft.fresh
-    state = State(place.ns, row.id, flags, written, key, held, data, codec, owner, fresh)
+    state = State(place.ns, row.id, flags, written, key, held, data, codec, owner, fresh, behind)
     told = registry.told_more(told, touch, call.metadata)
-    return Built(batch, appender, state, told, row.parent)
+    expected = fence if call.is_of_a_run and not behind else None
+    return Built(batch, appender, state, told, row.parent, fence=expected)
 
 
 def _row(
@@ -296,10 +306,9 @@ def born(*ids: str | None) -> int | None:
     return min(times) if times else None
 
 
-def _fences(engine: Engine, row: CheckpointRow) -> tuple[HeadFence, ...]:
-    if engine.conflicts != "raise" or row.ns or row.flags & FREE:
-        return ()
-    return (HeadFence(row.ns, row.parent),)
+def _fence(row: CheckpointRow) -> HeadFence | None:
+    """What a run that named no checkpoint expects: that it goes on from the head."""
+    return None if row.ns or row.flags & FREE else HeadFence(row.ns, row.parent)
 
 
 def _manifest(
