@@ -138,7 +138,8 @@ class OpenStore(Runs):
     def forked_runs(self) -> int:
         """Runs that left the head of another one behind, since this was opened, as far as known.
 
-        That is: both on this saver, or their saves met in the store. Each was logged.
+        That is: both used this saver, or a run of it had loaded what the other one put. Each was
+        logged as a warning.
         """
         return self._forked.count
 
