@@ -247,14 +247,12 @@ def _build(
         appender.seal()
     segments = appender.segments()
     draft.settle(generation)
-    told = memory.told
-    loaded = call.loaded
-    flags = call.flags
-    if loaded is None and parent is not None:  # the run that chose its checkpoint goes on
-        flags |= parent.flags & FREE
-    row = _row(call, flags, metadata, exact, key, data)
-    if loaded is not None:  # a run begins: others may have said something else meanwhile
+    told, flags, owner, behind = memory.told, call.flags, call.loaded, False
+    if owner is not None:  # a run begins: others may have said something else meanwhile
         told = told._replace(metadata={})
+    elif parent is not None:  # a run goes on, and if it chose its checkpoint, it still has
+        flags, owner, behind = flags | parent.flags & FREE, parent.owner, parent.behind
+    row = _row(call, flags, metadata, exact, key, data)
     fence = _fence(row)
     touch = registry.of_checkpoint(row, call.metadata, appender.stored, now, told)
     batch = Batch(
@@ -268,9 +266,6 @@ def _build(
         drop_segments=tuple(appender.dropped),
         touch=touch,
     )
-    owner, behind = (None, False) if parent is None else (parent.owner, parent.behind)
-    if loaded is not None:
-        owner, behind = loaded, False
     data, codec, fresh = row.manifest, engine.codec, draft.fresh
     state = State(place.ns, row.id, flags, written, key, held, data, codec, owner, fresh, behind)
     told = registry.told_more(told, touch, call.metadata)
