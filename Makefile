@@ -8,10 +8,10 @@ export VENV PYTHON
 python := $(VENV)/bin/python
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint format bench lock clean
+.PHONY: help demo test test-all lint format bench lock clean
 
 help: ## Say what can be made
-	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' Makefile | while IFS='	' read -r name text; do \
+	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | while IFS='	' read -r name text; do \
 		printf '  make %-8s %s\n' "$$name" "$$text"; done
 
 demo: ## Run an agent over a folder, kill it, resume it: DIR=path MODEL=provider:name TURNS=200
@@ -22,6 +22,9 @@ demo: ## Run an agent over a folder, kill it, resume it: DIR=path MODEL=provider
 test: ## Run every test: ARGS='-k name' passes options to pytest
 	@scripts/setup test
 	@scripts/services --quick $(python) -m pytest -n 2 --dist worksteal $(ARGS)
+
+test-all: test ## Run every test, and LangGraph's own tests of graphs on every store
+	@scripts/upstream
 
 lint: ## Check style (ruff) and types (mypy --strict)
 	@scripts/setup lint

@@ -20,7 +20,6 @@ from langgraph.checkpoint.base import (
 
 from threadkeep import checks
 from threadkeep.engine.calls import Place
-from threadkeep.engine.loaded import LoadedId
 from threadkeep.engine.operations.listing import Listing
 from threadkeep.engine.operations.load import Load, Loaded
 from threadkeep.engine.operations.put import Put
@@ -97,17 +96,8 @@ def put(
     checks.checkpoint(given, target)
     checks.mapping("metadata", metadata, target)
     new = frozenset(checks.mapping("new_versions", new_versions or {}, target))
-    return Put(target, parent.id, given, _metadata(config, metadata), new)
-
-
-def _metadata(config: RunnableConfig, metadata: CheckpointMetadata) -> dict[str, Any]:
-    """The metadata merged as LangGraph does; ids of parents as plain text."""
     merged = dict[str, Any](get_checkpoint_metadata(config, metadata))
-    parents = merged.get("parents")
-    if type(parents) is dict:
-        ids = {ns: str(i) if isinstance(i, LoadedId) else i for ns, i in parents.items()}
-        merged["parents"] = ids
-    return merged
+    return Put(target, parent.id, given, merged, new, run=RUNTIME in _configurable(config))
 
 
 def stored(call: Put) -> RunnableConfig:

@@ -39,7 +39,7 @@ def checkpoint_id(given: object) -> str | None:
         return str(given)
     if not isinstance(given, str) or not is_unicode(given):
         refuse("checkpoint_id", given, "Pass the id that put() or get_tuple() returned.")
-    return given
+    return given if type(given) is str else str.__str__(given)
 
 
 def text(what: str, given: object, at: Place | None = None) -> str:

@@ -32,6 +32,7 @@ from threadkeep.backends.scrubbed import Scrubbed
 from threadkeep.drive import Hops
 from threadkeep.engine.calls import Operation
 from threadkeep.engine.working_set import WorkingSet
+from threadkeep.forked_runs import ForkedRuns
 from threadkeep.plans import Plan, either
 from threadkeep.relaxed import Relaxed, relaxed
 from threadkeep.tiers.cold import ColdStore
@@ -131,6 +132,16 @@ class OpenStore(Runs):
             working_set_bytes, threading.Lock, RANDOM.getrandbits, exclusive=is_relaxed
         )
         process_forks.watch(self._working_set)
+        self._forked = ForkedRuns()
+
+    @property
+    def forked_runs(self) -> int:
+        """Runs that left the head of another one behind, since this was opened, as far as known.
+
+        That is: both used this saver, or a run of it had loaded what the other one put. Each was
+        logged as a warning.
+        """
+        return self._forked.count
 
     def setup(self) -> _Done:
         """Make the tables, or bring them to this release's version, where opening does not.

@@ -79,8 +79,8 @@ class Saver(OpenStore, BaseCheckpointSaver[Any]):
     Args:
         backend: where rows live. The saver closes it. On an async one only the async
             methods work.
-        conflicts: "fork" lets concurrent runs of a thread branch, as LangGraph does;
-            "raise" refuses the later one with `ConflictError`.
+        conflicts: "fork" lets concurrent runs of a thread branch, as LangGraph does, and logs
+            it (see `forked_runs`); "raise" refuses the later one with `ConflictError`.
         serde: a LangGraph serializer to use instead of threadkeep's own codec.
         compression: when and how segments are compressed.
         pickle_fallback: pickle what cannot be stored otherwise (and load pickles, which
@@ -157,6 +157,7 @@ class Saver(OpenStore, BaseCheckpointSaver[Any]):
             conflicts=conflicts,
             token=RANDOM.getrandbits,
             now=_now,
+            forked=self._forked.note,
             retention=retention or EVERYTHING,
             holds_all=isinstance(self._backend, Relaxed),
         )

@@ -12,7 +12,7 @@ from typing import Any
 from engine_kit import exactly, rest_of
 from langgraph.checkpoint.base import WRITES_IDX_MAP
 
-from threadkeep.engine.loaded import LoadedId
+from threadkeep.engine.loads import LOADS
 from threadkeep.engine.model import FREE, NESTED
 
 EMPTY = ("no value",)
@@ -75,9 +75,8 @@ class Conflict(Exception):  # noqa: N818 - what the saver must raise as Conflict
 
 def load_of(checkpoint_id: str | None) -> tuple[int, int, int]:
     """Run, seen and flags of the load that an id comes from; all 0 for plain text."""
-    if isinstance(checkpoint_id, LoadedId):
-        return checkpoint_id.run, checkpoint_id.seen, checkpoint_id.flags
-    return 0, 0, 0
+    load = LOADS.of(checkpoint_id)
+    return (0, 0, 0) if load is None else (load.run, load.seen, load.flags)
 
 
 class Model:

@@ -14,7 +14,6 @@ import ormsgpack
 from threadkeep.codec import nesting, values
 from threadkeep.codec.failures import FinalError, told
 from threadkeep.codec.format import MAX_DEPTH, OBJECT, Rule, Tag
-from threadkeep.codec.kinds import PLAIN_TEXT
 from threadkeep.codec.likeness import likeness
 from threadkeep.codec.protocol import Intern
 from threadkeep.codec.registry import Registry
@@ -80,8 +79,6 @@ class Encoder:
         if rule is None or kind is int:
             if kind in _NATIVE:
                 return self.pack(value)
-            if kind in PLAIN_TEXT:
-                return self.pack(str(value))
             rule = self.rule(kind)
         rule, payload = self.payload(value, rule)
         return _OBJECT[rule.tag] + payload
@@ -116,7 +113,7 @@ class Encoder:
         self.raise_failure()
         raise UnserializableError(f"The value cannot be stored: {refusal}.") from refusal
 
-    def inside(self, value: Any) -> ormsgpack.Ext | str:
+    def inside(self, value: Any) -> ormsgpack.Ext:
         """Called by ormsgpack for what it does not know."""
         try:
             return self.extension(value)
@@ -124,10 +121,8 @@ class Encoder:
             self.failure = error  # ormsgpack replaces it by one of its own
             raise
 
-    def extension(self, value: Any) -> ormsgpack.Ext | str:
+    def extension(self, value: Any) -> ormsgpack.Ext:
         """Return an object as an extension, or as a reference to where it is stored already."""
-        if type(value) in PLAIN_TEXT:
-            return str(value)
         rule = self.registry.rules.get(type(value)) or self.rule(type(value))
         if rule.shareable and self.intern is not None:
             address = self.intern(value)

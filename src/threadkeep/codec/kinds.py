@@ -95,11 +95,6 @@ def kind_of(cls: type) -> Tag | None:
     return _kind_by_base(cls)
 
 
-PLAIN_TEXT: set[type[str]] = set()
-"""Subclasses of `str` that only mean something to the process that made them: they are
-written as the text that they are. (Ids that remember the load they came from.)"""
-
-
 def _kind_by_base(cls: type) -> Tag | None:
     base = solid_base(cls)
     if base is tuple and _inherits(cls, "_fields") and _inherits(cls, "_field_defaults"):

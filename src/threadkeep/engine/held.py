@@ -6,12 +6,12 @@ holds a value together with its shadow, so that a change in place since then is 
 
 from __future__ import annotations
 
-import weakref
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple, TypeAlias
 
 from threadkeep.codec import Codec
+from threadkeep.engine.loads import LoadEntry
 from threadkeep.engine.manifest import Manifest
 from threadkeep.engine.model import Segment, Span
 from threadkeep.engine.refs import Ref
@@ -96,9 +96,10 @@ class State(NamedTuple):
 
     `data` is the manifest as stored, which tells a row that was replaced since. `codec`
     is the one that the values were decoded with: who may load other types gets others.
-    `owner` tells whether the run that these very objects were lent to is still alive;
-    None where that is not known, and then they are not lent again. `fresh` are the bytes
-    of what it does not share with the state before it.
+    `owner` is the load of the run that these very objects were lent to; None where that is
+    not known, and then they are not lent again. `fresh` are the bytes
+    of what it does not share with the state before it. `behind`: its run is known to have left
+    the head of another one behind.
     """
 
     ns: str
@@ -109,8 +110,9 @@ class State(NamedTuple):
     held: Mapping[str, Held]
     data: bytes
     codec: Codec
-    owner: Callable[[], object | None] | None = None
+    owner: LoadEntry | None = None
     fresh: int = 0
+    behind: bool = False
 
     @property
     def weight(self) -> int:
@@ -170,8 +172,3 @@ class Known(NamedTuple):
             return self.held.shadow.holds()
         seen = self.held.seen
         return not seen.shadow.is_opaque and seen.is_now(value)
-
-
-def watch(value: object) -> Callable[[], object | None]:
-    """Tells later whether `value` still lives, without keeping it alive."""
-    return weakref.ref(value)

@@ -11,7 +11,7 @@ from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias
 
-from threadkeep.engine.loaded import created_at
+from threadkeep.engine.ids import created_at
 from threadkeep.engine.model import HIDDEN, StoredCheckpoint
 from threadkeep.engine.policy import Ends, Retention
 from threadkeep.engine.registry import waits

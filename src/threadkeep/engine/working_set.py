@@ -15,6 +15,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 
 from threadkeep.engine.held import Known, Placed, State
+from threadkeep.engine.model import NESTED, HeadFence
 from threadkeep.engine.open_logs import Lock, OpenLogs
 from threadkeep.engine.recent import Recent
 from threadkeep.engine.registry import NOTHING, Told
@@ -41,6 +42,7 @@ class ThreadMemory:
         self.recent = Recent(self._lock, self.logs)
         self._states: OrderedDict[tuple[str, str], State] = OrderedDict()
         self._states_weight = 0
+        self._head: str | None = None  # the greatest checkpoint id that a `HeadFence` counts
         self.told = NOTHING
 
     def meet(self, generation: int) -> None:
@@ -51,6 +53,7 @@ class ThreadMemory:
                 self.recent.clear()
                 self._states.clear()
                 self._states_weight = 0
+                self._head = None
                 self.told = NOTHING
                 self.generation = generation
                 self.logs.met()
@@ -76,7 +79,7 @@ class ThreadMemory:
 
     def state(self, ns: str, checkpoint_id: str) -> State | None:
         """The checkpoint's state, if it is remembered."""
-        return self._states.get((ns, str(checkpoint_id)))
+        return self._states.get((ns, checkpoint_id))
 
     def newest(self, ns: str) -> State | None:
         """The state that was remembered last in the namespace."""
@@ -84,15 +87,32 @@ class ThreadMemory:
             states = reversed(self._states.values())
             return next((state for state in states if state.ns == ns), None)
 
-    def publish(self, state: State, generation: int | None) -> None:
-        """Remember a state whose commit has succeeded (or that was read) under `generation`."""
+    def publish(
+        self, state: State, generation: int | None, fence: HeadFence | None = None
+    ) -> str | None:
+        """Remember a state whose commit has succeeded (or that was read) under `generation`.
+
+        Returns:
+            The head that a fence does not hold against, as far as this process knows.
+        """
         with self._lock:
             if generation != self.generation:
-                return
-            key = (state.ns, str(state.id))
+                return None
+            left = self._newer(state, fence)
+            if left is not None:
+                state = state._replace(behind=True)
+            if not state.ns and not state.flags & NESTED:
+                self._head = max(self._head or "", state.id)
+            key = (state.ns, state.id)
             self._states[key] = state
             self._states.move_to_end(key)
             self._keep_last()
+            return left
+
+    def _newer(self, state: State, fence: HeadFence | None) -> str | None:
+        if fence is None or self._head is None or self._head == state.id:
+            return None
+        return self._head if fence.expected is None or self._head > fence.expected else None
 
     def tell(self, told: Told, generation: int | None) -> None:
         """Remember what the registry was told under `generation`."""

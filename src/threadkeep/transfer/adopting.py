@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 from threadkeep import checks
 from threadkeep.engine.calls import Operation, Place, commit
-from threadkeep.engine.loaded import created_at
+from threadkeep.engine.ids import created_at
 from threadkeep.engine.model import DropThread
 from threadkeep.engine.operations import adoption, forking, listing, put, write
 from threadkeep.engine.operations.adoption import Present
@@ -336,22 +336,22 @@ def _verified(call: _Adopting, thread: _Thread, places: set[tuple[str, str]]) ->
     while at is not None:
         found, at = yield from on(call.store, listing.page(call.engine, at))
         for loaded in found:
-            if (loaded.ns, str(loaded.id)) in rest:
+            if (loaded.ns, loaded.id) in rest:
                 yield from aside(partial(_compare, call, theirs, thread.name, loaded))
-                rest.remove((loaded.ns, str(loaded.id)))
+                rest.remove((loaded.ns, loaded.id))
     call.result.verified += len(places) - len(rest)
     for ns, checkpoint in sorted(rest):
         raise _different(thread.target, ns, checkpoint, "it is not shown here")
 
 
 def _compare(call: _Adopting, saver: Any, thread: str, ours: Loaded) -> None:
-    place = {"thread_id": thread, "checkpoint_ns": ours.ns, "checkpoint_id": str(ours.id)}
+    place = {"thread_id": thread, "checkpoint_ns": ours.ns, "checkpoint_id": ours.id}
     theirs = saver.get_tuple({"configurable": place})
     what = "it is not there any more"
     if theirs is not None:
         what = ", ".join(differences(call.engine.codec, ours, theirs))
     if what:
-        raise _different(ours.thread, ours.ns, str(ours.id), what)
+        raise _different(ours.thread, ours.ns, ours.id, what)
 
 
 def _different(thread: str, ns: str, checkpoint: str, what: str) -> CorruptionError:

@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from threadkeep.engine.calls import commit
+from threadkeep.engine.ids import created_at
 from threadkeep.engine.lifecycle import is_archived
-from threadkeep.engine.loaded import created_at
 from threadkeep.engine.model import DropThread
 from threadkeep.engine.operations import bundling, completing, digest
 from threadkeep.engine.operations.bundling import WholeThread

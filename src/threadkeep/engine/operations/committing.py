@@ -13,7 +13,7 @@ from typing import NamedTuple
 from threadkeep.engine.appender import Appender
 from threadkeep.engine.calls import Operation, Place, commit
 from threadkeep.engine.held import Held, State
-from threadkeep.engine.model import Batch
+from threadkeep.engine.model import Batch, HeadFence
 from threadkeep.engine.operations.context import ATTEMPTS, Engine
 from threadkeep.engine.refs import Ref
 from threadkeep.engine.registry import Told
@@ -30,7 +30,8 @@ class Built(NamedTuple):
     """A batch ready to commit, and what to remember once it is.
 
     `beside` is the checkpoint whose values it was compared with; `writes` are the values of its
-    pending writes: index, channel, where it is stored, and as it was seen.
+    pending writes: index, channel, where it is stored, and as it was seen. `fence` is
+    what the run expects of the head: where it does not hold, that is told.
     """
 
     batch: Batch
@@ -39,6 +40,7 @@ class Built(NamedTuple):
     told: Told | None = None
     beside: str | None = None
     writes: tuple[tuple[int, str, Ref, Held], ...] = ()
+    fence: HeadFence | None = None
 
 
 class Made(NamedTuple):
@@ -111,7 +113,9 @@ def _remember(engine: Engine, place: Place, built: Built) -> None:
     built.appender.committed()
     memory = engine.memory(place.thread)
     if built.state is not None:
-        memory.publish(built.state, built.batch.generation)
+        left = memory.publish(built.state, built.batch.generation, built.fence)
+        if left is not None:
+            engine.forked(place.thread, left, built.state.id)
     if built.told is not None:
         memory.tell(built.told, built.batch.generation)
     engine.working_set.settle(place.thread)

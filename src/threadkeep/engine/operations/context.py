@@ -52,6 +52,8 @@ class Engine:
 
     `retention` is what is kept where nothing else is said. With `holds_all`, what is committed may
     have to be made anew from what is remembered: saves return before they are stored.
+    `forked(thread, head, checkpoint)` is told of each run that has left the head of another one
+    behind.
     """
 
     codec: Codec
@@ -60,6 +62,7 @@ class Engine:
     conflicts: Literal["fork", "raise"]
     token: Callable[[int], int]
     now: Callable[[], int]
+    forked: Callable[[str, str, str], None]
     retention: Retention = EVERYTHING
     holds_all: bool = False
 

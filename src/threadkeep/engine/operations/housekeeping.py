@@ -16,7 +16,7 @@ from typing import TypeAlias, cast
 from threadkeep.codec import Codec
 from threadkeep.engine import registry
 from threadkeep.engine.calls import Fetch, Operation, commit, fetch
-from threadkeep.engine.loaded import created_at
+from threadkeep.engine.ids import created_at
 from threadkeep.engine.model import (
     HIDDEN,
     Batch,

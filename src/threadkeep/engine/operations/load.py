@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 from threadkeep.engine import collector, refs
 from threadkeep.engine.calls import Operation, Place, fetch_checkpoint
 from threadkeep.engine.elements import Elements
-from threadkeep.engine.held import Held, HeldCell, HeldRun, State, watch
-from threadkeep.engine.loaded import LoadedId
+from threadkeep.engine.held import Held, HeldCell, HeldRun, State
+from threadkeep.engine.loads import LOADS
 from threadkeep.engine.manifest import Manifest
 from threadkeep.engine.model import FREE, NESTED, Span, StoredCheckpoint
 from threadkeep.engine.operations.context import (
@@ -46,8 +46,8 @@ class Loaded(NamedTuple):
 
     thread: str
     ns: str
-    id: LoadedId
-    parent: LoadedId | None
+    id: str
+    parent: str | None
     checkpoint: dict[str, Any]
     metadata: dict[str, Any]
     writes: list[tuple[str, str, Any]]
@@ -100,7 +100,7 @@ def _read(
                 value = loaded.checkpoint["channel_values"][name]
                 known[name] = hold(entry.ref, found, value)
         resume_logs(memory, ns, read, key, segments)
-        owner = watch(loaded.id)
+        owner = LOADS.of(loaded.id)
         data, codec = row.manifest, engine.codec
         fresh = sum([held.weight for name, held in known.items() if name not in lent])
         new = State(ns, row.id, row.flags, read, key, known, data, codec, owner, fresh)
@@ -123,7 +123,7 @@ def _needed(read: Manifest, lent: Mapping[str, Held], writes: list[Write]) -> li
 
 def _lendable(engine: Engine, state: State) -> dict[str, Held]:
     """The values that may be lent: the run they were lent to before has ended."""
-    if state.owner is None or state.owner() is not None or state.codec != engine.codec:
+    if state.owner is None or not state.owner.ended or state.codec != engine.codec:
         return {}
     lent: dict[str, Held] = {}
     logs: set[int] = set()
@@ -172,7 +172,7 @@ def assemble(
             found.reader = name
             channel_values[name] = _decoded(found, entry.ref, name)
     seen = max([write.seq for write in stored.writes], default=0)
-    loaded_id = LoadedId(row.id, engine.new_token(), seen, flags)
+    loaded_id = LOADS.add(row.id, engine.new_token(), seen, flags)
     checkpoint = {
         "v": read.v,
         "ts": unpack_time(row.ts),
@@ -192,7 +192,7 @@ def assemble(
     parent = None
     if row.parent is not None:
         # Whoever puts a sibling (a copy) descends from what this checkpoint descends from.
-        parent = LoadedId(row.parent, row.run, row.seen, FREE)
+        parent = LOADS.add(row.parent, row.run, row.seen, FREE)
     return Loaded(
         thread=stored.thread,
         ns=row.ns,

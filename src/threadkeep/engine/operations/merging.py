@@ -339,7 +339,7 @@ def _checkpoint(
         "step": int(ours.metadata.get("step", 0)) + 1,
         "parents": {},
         "merged_from": theirs.thread,
-        "merged_checkpoint": str(theirs.id),
+        "merged_checkpoint": theirs.id,
     }
     place = Place(into, "", made.id)
     return put.Put(place, ours.id, checkpoint, metadata, frozenset(values))

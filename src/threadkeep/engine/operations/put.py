@@ -17,8 +17,9 @@ from threadkeep.engine import manifest as manifests
 from threadkeep.engine.appender import KEYFRAMES, Appender
 from threadkeep.engine.calls import Operation, Place, commit, fetch, fetch_checkpoint
 from threadkeep.engine.draft import Draft
-from threadkeep.engine.held import Held, Keyframe, State, watch
-from threadkeep.engine.loaded import LoadedId, created_at
+from threadkeep.engine.held import Held, Keyframe, State
+from threadkeep.engine.ids import created_at
+from threadkeep.engine.loads import LOADS, LoadEntry, copied
 from threadkeep.engine.manifest import Entry, Manifest, Version
 from threadkeep.engine.model import (
     FREE,
@@ -62,7 +63,7 @@ class Put(NamedTuple):
 
     The channels that are `new` have the value given even where their version is not new.
     A `complete` checkpoint shows all that it has: a channel that it leaves out is empty,
-    whatever its version.
+    whatever its version. `run`: of a graph's run.
     """
 
     place: Place
@@ -71,12 +72,24 @@ class Put(NamedTuple):
     metadata: dict[str, Any]
     new: frozenset[str] = frozenset()
     complete: bool = False
+    run: bool = False
 
     @property
     def flags(self) -> int:
         """How the parent was chosen, as far as this call itself shows."""
         forks = FREE if self.metadata.get("source") == "fork" else 0
-        return forks | (self.parent.flags if isinstance(self.parent, LoadedId) else 0)
+        loaded = self.loaded
+        return forks | (loaded.flags if loaded is not None else 0)
+
+    @property
+    def is_of_a_run(self) -> bool:
+        """Whether a graph made it: a run, or an update of its state."""
+        return self.run or self.loaded is not None
+
+    @property
+    def loaded(self) -> LoadEntry | None:
+        """The load that the run begins with; None for a run that goes on."""
+        return LOADS.of(self.parent)
 
     def still(self) -> Put:
         """The call with copies of its values, as they are now."""
@@ -109,15 +122,15 @@ def _built(engine: Engine, call: Put, attempt: int) -> Operation[Built]:
 
 def _sweep(engine: Engine, call: Put) -> Operation[None]:
     """Remove the pending writes of a run that has lost: nothing will ever read them."""
-    parent = call.parent
-    if not isinstance(parent, LoadedId):
+    loaded = call.loaded
+    if loaded is None:
         return
     reply = yield from fetch(ReadThread(call.place.thread))
     rows = cast("ThreadRows", reply)
     own = [r for r in rows.orphans if (r.ns, r.checkpoint_id) == (call.place.ns, call.place.id)]
     for stored in rows.checkpoints:
-        if (stored.row.ns, stored.row.id) == (call.place.ns, str(parent)):
-            own += [r for r in stored.writes if r.run == parent.run]
+        if (stored.row.ns, stored.row.id) == (call.place.ns, call.parent):
+            own += [r for r in stored.writes if r.run == loaded.run]
     drops = tuple((r.ns, r.checkpoint_id, r.seq) for r in own)
     if drops:
         yield from commit(Batch(call.place.thread, engine.now(), drop_writes=drops))
@@ -234,42 +247,41 @@ def _build(
         appender.seal()
     segments = appender.segments()
     draft.settle(generation)
-    told = memory.told
-    loaded = call.parent if isinstance(call.parent, LoadedId) else None
-    flags = call.flags
-    if loaded is None and parent is not None:  # the run that chose its checkpoint goes on
-        flags |= parent.flags & FREE
-    row = _row(call, flags, metadata, exact, key, data)
-    if loaded is not None:  # a run begins: others may have said something else meanwhile
+    told, flags, owner, behind = memory.told, call.flags, call.loaded, False
+    if owner is not None:  # a run begins: others may have said something else meanwhile
         told = told._replace(metadata={})
+    elif parent is not None:  # a run goes on, and if it chose its checkpoint, it still has
+        flags, owner, behind = flags | parent.flags & FREE, parent.owner, parent.behind
+    row = _row(call, flags, metadata, exact, key, data)
+    fence = _fence(row)
     touch = registry.of_checkpoint(row, call.metadata, appender.stored, now, told)
     batch = Batch(
         thread=place.thread,
         now=now,
         generation=generation,
         born=born(place.id, call.parent),
-        fences=_fences(engine, row),
+        fences=(fence,) if fence is not None and engine.conflicts == "raise" else (),
         segments=segments,
         checkpoints=(row,),
         drop_segments=tuple(appender.dropped),
         touch=touch,
     )
-    owner = watch(loaded) if loaded is not None else (parent.owner if parent else None)
     data, codec, fresh = row.manifest, engine.codec, draft.fresh
-    state = State(place.ns, row.id, flags, written, key, held, data, codec, owner, fresh)
+    state = State(place.ns, row.id, flags, written, key, held, data, codec, owner, fresh, behind)
     told = registry.told_more(told, touch, call.metadata)
-    return Built(batch, appender, state, told, row.parent)
+    expected = fence if call.is_of_a_run and not behind else None
+    return Built(batch, appender, state, told, row.parent, fence=expected)
 
 
 def _row(
     call: Put, flags: int, metadata: str, exact: bytes | None, key: Keyframe, data: bytes
 ) -> CheckpointRow:
     """The checkpoint's row, its manifest's bytes sealed together with the rest of it."""
-    loaded = call.parent if isinstance(call.parent, LoadedId) else None
+    loaded = call.loaded
     row = CheckpointRow(
         ns=call.place.ns,
-        id=str(call.place.id),
-        parent=None if call.parent is None else str(call.parent),
+        id=copied(str(call.place.id)),
+        parent=None if call.parent is None else copied(call.parent),
         run=loaded.run if loaded is not None else 0,
         seen=loaded.seen if loaded is not None else 0,
         flags=flags,
@@ -289,10 +301,9 @@ def born(*ids: str | None) -> int | None:
     return min(times) if times else None
 
 
-def _fences(engine: Engine, row: CheckpointRow) -> tuple[HeadFence, ...]:
-    if engine.conflicts != "raise" or row.ns or row.flags & FREE:
-        return ()
-    return (HeadFence(row.ns, row.parent),)
+def _fence(row: CheckpointRow) -> HeadFence | None:
+    """What a run that named no checkpoint expects: that it goes on from the head."""
+    return None if row.ns or row.flags & FREE else HeadFence(row.ns, row.parent)
 
 
 def _manifest(

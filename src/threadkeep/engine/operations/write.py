@@ -16,7 +16,7 @@ from threadkeep.engine import checksum, registry
 from threadkeep.engine.appender import Appender
 from threadkeep.engine.calls import Operation, Place, fetch_checkpoint
 from threadkeep.engine.draft import Draft
-from threadkeep.engine.loaded import LoadedId
+from threadkeep.engine.loads import LOADS, LoadEntry, copied
 from threadkeep.engine.model import FREE, NESTED, Batch, WriteRow, WritesFence
 from threadkeep.engine.operations.committing import Built, committed
 from threadkeep.engine.operations.context import Engine
@@ -28,7 +28,7 @@ from threadkeep.errors import ThreadkeepError
 
 
 class PutWrites(NamedTuple):
-    """A `put_writes` call. `place.id` is a `LoadedId` if the run loaded that checkpoint.
+    """A `put_writes` call. `place.id` is in the table of loads if the run loaded that checkpoint.
 
     `indexes` are the writes' own, where another saver has given them.
     """
@@ -88,10 +88,10 @@ def _build(engine: Engine, memory: ThreadMemory, call: PutWrites, generation: in
         raise
     segments = appender.segments()
     draft.settle(generation)
-    loaded = place.id if isinstance(place.id, LoadedId) else None
+    loaded = LOADS.of(place.id)
     row = WriteRow(
         ns=place.ns,
-        checkpoint_id=str(place.id),
+        checkpoint_id=copied(str(place.id)),
         run=loaded.run if loaded is not None else 0,
         seen=loaded.seen if loaded is not None else 0,
         task_id=call.task_id,
@@ -102,7 +102,7 @@ def _build(engine: Engine, memory: ThreadMemory, call: PutWrites, generation: in
     row = row._replace(body=checksum.seal(body, checksum.of_writes(row)))
     now, channels = engine.now(), tuple([channel for _, channel, *_ in made])
     latest = memory.newest("")
-    is_latest = latest is None or str(latest.id) <= row.checkpoint_id
+    is_latest = latest is None or latest.id <= row.checkpoint_id
     batch = Batch(
         thread=place.thread,
         now=now,
@@ -125,7 +125,7 @@ def _storable(channel: str, value: Any) -> Any:
     return repr(value) if channel == ERROR and isinstance(value, BaseException) else value
 
 
-def _fences(engine: Engine, loaded: LoadedId | None, row: WriteRow) -> tuple[WritesFence, ...]:
+def _fences(engine: Engine, loaded: LoadEntry | None, row: WriteRow) -> tuple[WritesFence, ...]:
     """A run that meets another live run's writes on the checkpoint it loaded loses here."""
     if engine.conflicts != "raise" or row.ns or loaded is None or loaded.flags & (FREE | NESTED):
         return ()

@@ -1,0 +1,169 @@
+"""With `conflicts="fork"`, runs that leave the head of another one behind are told of."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from langgraph.graph import START, StateGraph
+
+from threadkeep import GroupCommit
+from threadkeep.errors import ConflictError
+
+from .backends import open_backend
+from .places import at
+from .rows import checkpoint, metadata, place, put
+from .runs import Gate, HeldBack, Plain, Run, story, told
+
+LOSES = "left a head of thread 'thread' behind"
+
+
+@pytest.fixture(params=({}, {"group_commit": GroupCommit(ack="relaxed")}), ids=("", "relaxed"))
+def saver_options(request: Any) -> Any:
+    return request.param
+
+
+@pytest.fixture
+def warnings(caplog: Any) -> Iterator[Any]:
+    """The warnings so far, as text."""
+    with caplog.at_level(logging.WARNING, logger="threadkeep"):
+        yield lambda: [r.getMessage() for r in caplog.records if r.name == "threadkeep"]
+
+
+def invoke(graph: Any, who: str, config: Any = None, durability: str = "sync") -> Any:
+    return graph.invoke({"log": [who]}, config or at(), durability=durability)["log"]
+
+
+def head(saver: Any) -> str:
+    return str(saver.get_tuple(place()).config["configurable"]["checkpoint_id"])
+
+
+@pytest.mark.parametrize("durability", ["sync", "exit"])
+@pytest.mark.parametrize("base", [[], ["base"]], ids=("fresh thread", "on a head"))
+def test_a_run_that_is_overtaken_is_told_of_once(
+    ours: Any, warnings: Any, base: list[str], durability: str
+) -> None:
+    for who in base:
+        invoke(story(ours), who)
+    gate = Gate()
+    slow = Run(invoke, story(HeldBack(ours, gate)), "slow", None, durability)
+    gate.wait_until_reached()
+    invoke(story(ours), "fast", None, durability)
+    left = head(ours)
+    assert (ours.forked_runs, warnings()) == (0, [])
+    gate.open()
+    assert slow.finish() == told(*base, "slow")
+    assert ours.forked_runs == 1
+    (said,) = warnings()
+    assert LOSES in said
+    assert left in said
+    assert 'conflicts="raise"' in said
+    ids = [c.config["configurable"]["checkpoint_id"] for c in ours.list(at()) if c.metadata]
+    assert sum(i in said for i in ids) == 2
+    invoke(story(ours), "next")
+    assert ours.forked_runs == 1
+
+
+def test_a_run_that_is_overtaken_in_the_middle_is_told_of_once(ours: Any, warnings: Any) -> None:
+    gate = Gate()
+    slow = Run(invoke, story(ours, gates={"slow-first": gate}), "slow")
+    gate.wait_until_reached()
+    invoke(story(ours), "fast")
+    gate.open()
+    slow.finish()
+    assert ours.forked_runs == len(warnings()) == 1
+
+
+def test_an_update_that_is_overtaken_is_told_of(ours: Any, warnings: Any) -> None:
+    invoke(story(ours), "base")
+    gate = Gate()
+    slow = story(HeldBack(ours, gate))
+    late = Run(slow.update_state, at(), {"log": ["updated"]}, as_node="second")
+    gate.wait_until_reached()
+    invoke(story(ours), "fast")
+    gate.open()
+    late.finish()
+    assert ours.forked_runs == len(warnings()) == 1
+
+
+def test_a_run_that_is_refused_is_not_counted(tmp_path: Any, warnings: Any) -> None:
+    with open_backend("sqlite", tmp_path, conflicts="raise") as saver:
+        gate = Gate()
+        slow = Run(invoke, story(HeldBack(saver, gate)), "slow")
+        gate.wait_until_reached()
+        invoke(story(saver), "fast")
+        gate.open()
+        assert isinstance(slow.finish(), ConflictError)
+        assert (saver.forked_runs, warnings()) == (0, [])
+
+
+def test_savers_with_another_allowlist_count_together(ours: Any) -> None:
+    clone = ours.with_allowlist([("some", "Class")])
+    loaded = [saver.get_tuple(place()) for saver in (ours, clone)]
+    assert loaded == [None, None]
+    put(ours, place(), log=1)
+    first, second = ours.get_tuple(place()), clone.get_tuple(place())
+    put(clone, second.config, log=2)
+    put(ours, first.config, log=2)
+    assert ours.forked_runs == clone.forked_runs == 1
+
+
+# -- what is a branch because somebody wanted one ------------------------------------
+
+
+def test_whoever_chooses_a_checkpoint_branches_silently(ours: Any, warnings: Any) -> None:
+    graph = story(ours)
+    for who in ("base", "more"):
+        invoke(graph, who)
+    old = next(s.config for s in graph.get_state_history(at()) if s.next == ("second",))
+    graph.invoke(None, old)
+    invoke(graph, "instead", old)
+    graph.update_state(old, {"log": ["changed"]})
+    graph.update_state(old, None, as_node="__copy__")
+    graph.update_state(at(), None, as_node="__copy__")
+    invoke(graph, "after")
+    assert (ours.forked_runs, warnings()) == (0, [])
+
+
+def test_a_node_may_update_its_own_thread(ours: Any, warnings: Any) -> None:
+    graphs: list[Any] = []
+
+    def meddle(_: Any) -> Any:
+        graphs[0].update_state(at(), {"log": ["by the node"]}, as_node="after")
+        return {"log": ["seen"]}
+
+    builder = StateGraph(Plain)
+    builder.add_node("meddle", meddle)
+    builder.add_node("after", lambda _: {"log": ["after"]})
+    builder.add_edge(START, "meddle")
+    builder.add_edge("meddle", "after")
+    graphs.append(builder.compile(checkpointer=ours))
+    for _ in range(2):
+        invoke(graphs[0], "in")
+    assert (ours.forked_runs, warnings()) == (0, [])
+
+
+def test_checkpoints_that_a_program_puts_by_itself_are_its_own_affair(
+    ours: Any, warnings: Any
+) -> None:
+    base = put(ours, place(), {"log": ["base"]})
+    for _ in range(2):
+        put(ours, base, {"log": ["branch"]})
+    branch = checkpoint({"log": ["at once"]})
+    ours.put_many([(base, branch, metadata(), branch["channel_versions"])])
+    assert (ours.forked_runs, warnings()) == (0, [])
+
+
+def test_a_head_that_another_process_removed_is_left_behind_by_nobody(
+    ours: Any, tmp_path: Any, warnings: Any
+) -> None:
+    invoke(story(ours), "base")
+    story(ours).invoke({"log": ["gone"]}, at() | {"metadata": {"run_id": "gone"}})
+    removed = head(ours)
+    with open_backend("sqlite", tmp_path) as another:
+        another.delete_for_runs(["gone"])
+    assert head(ours) < removed
+    put(ours, ours.get_tuple(place()).config, log=9)
+    assert (ours.forked_runs, warnings()) == (0, [])
