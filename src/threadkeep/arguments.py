@@ -97,7 +97,7 @@ def put(
     checks.mapping("metadata", metadata, target)
     new = frozenset(checks.mapping("new_versions", new_versions or {}, target))
     merged = dict[str, Any](get_checkpoint_metadata(config, metadata))
-    return Put(target, parent.id, given, merged, new, run=RUNTIME in _configurable(config))
+    return Put(target, parent.id, given, merged, new, run=RUNTIME in config["configurable"])
 
 
 def stored(call: Put) -> RunnableConfig:

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from sys import getrefcount
 
-_LEAST = 1024  # entries before the first sweep
+_LEAST = 128  # entries before the first sweep
 
 
 class LoadEntry:
@@ -53,7 +53,7 @@ _UNHELD = _references(LoadEntry(copied("id"), 1, 0, 0))
 class Loads:
     """The loads whose ids the program holds, and some whose ids it holds no more.
 
-    These are at most as many again, or 1,024.
+    These are at most as many again, or 128.
     """
 
     def __init__(self) -> None:

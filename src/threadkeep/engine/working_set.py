@@ -101,8 +101,9 @@ class ThreadMemory:
             left = self._newer(state, fence)
             if left is not None:
                 state = state._replace(behind=True)
-            if not state.ns and not state.flags & NESTED:
-                self._head = max(self._head or "", state.id)
+            is_counted = not state.ns and not state.flags & NESTED
+            if is_counted and (self._head is None or self._head < state.id):
+                self._head = state.id
             key = (state.ns, state.id)
             self._states[key] = state
             self._states.move_to_end(key)

@@ -6,8 +6,8 @@ happens under the lock, as a whole.
 
 from __future__ import annotations
 
+import secrets
 import threading
-import uuid
 from typing import TYPE_CHECKING, Any
 
 from threadkeep import process_forks
@@ -34,7 +34,7 @@ class MemoryBackend:
         self._lock = threading.Lock()
         self._threads: Threads = {}
         self._closed = False
-        self._identity = uuid.uuid4().hex
+        self._identity = secrets.token_hex(16)
         process_forks.watch(self)
 
     def fetch(self, reads: Sequence[Read]) -> list[Any]:
@@ -84,7 +84,7 @@ class MemoryBackend:
     def after_fork(self, *, in_child: bool) -> None:
         """See `Watched.after_fork`: the rows are whole in both, and the child's are a copy."""
         if in_child:
-            self._identity = uuid.uuid4().hex
+            self._identity = secrets.token_hex(16)
         self._lock.release()
 
     def _check_open(self) -> None:

@@ -9,7 +9,7 @@ clients, where they never suspend.
 
 from __future__ import annotations
 
-import uuid
+import secrets
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -288,7 +288,7 @@ class AsyncRedisBackend:
             dumps, row = found
             _check_source(change, row)
             _check_target(change)
-            return "copy", (uuid.uuid4().hex, *dumps, *copy_arguments(change, row))
+            return "copy", (secrets.token_hex(16), *dumps, *copy_arguments(change, row))
         if isinstance(change, ForkThread):
             (found,) = await self.ask([(change.source, Question("whole"))])
             stored = generation_of(found[0]) if found else 0
@@ -296,7 +296,7 @@ class AsyncRedisBackend:
                 raise StaleThreadError(thread=change.source)
             _check_source(change, found[0] if found else ())
             _check_target(change)
-            return "fork", (uuid.uuid4().hex, *fork_arguments(change, found))
+            return "fork", (secrets.token_hex(16), *fork_arguments(change, found))
         return script(self._expecting(change))
 
     def _writing(
@@ -331,7 +331,7 @@ class AsyncRedisBackend:
         """Name the threads under this prefix. See `IdentifiedBackend.identity`."""
         key = identity_of(self._settings.prefix)
         with self._named():
-            made = Call(("SET", key, uuid.uuid4().hex, "NX"))
+            made = Call(("SET", key, secrets.token_hex(16), "NX"))
             _, found = await self._sent([made, Call(("GET", key))])
         return str(found.decode())
 

@@ -11,8 +11,8 @@ within one keeps the name.
 from __future__ import annotations
 
 import os
+import secrets
 import sqlite3
-import uuid
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -35,13 +35,13 @@ def identity(connections: Connections) -> str:
             if found := db.execute(_READ, (place,)).fetchone():
                 return str(found[0])
         if connections.read_only:
-            return uuid.uuid4().hex  # nothing lies under it, and nothing will
+            return secrets.token_hex(16)  # nothing lies under it, and nothing will
         db.execute("BEGIN IMMEDIATE")
         try:
             db.execute(_TABLE)
             found = db.execute(_READ, (place,)).fetchone()  # another process may have been faster
             if not found:
-                found = (uuid.uuid4().hex,)
+                found = (secrets.token_hex(16),)
                 db.execute("DELETE FROM tk_identity")
                 db.execute(_NAME, (*found, place))
             db.execute("COMMIT")

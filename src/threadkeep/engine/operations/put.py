@@ -75,18 +75,6 @@ class Put(NamedTuple):
     run: bool = False
 
     @property
-    def flags(self) -> int:
-        """How the parent was chosen, as far as this call itself shows."""
-        forks = FREE if self.metadata.get("source") == "fork" else 0
-        loaded = self.loaded
-        return forks | (loaded.flags if loaded is not None else 0)
-
-    @property
-    def is_of_a_run(self) -> bool:
-        """Whether a graph made it: a run, or an update of its state."""
-        return self.run or self.loaded is not None
-
-    @property
     def loaded(self) -> LoadEntry | None:
         """The load that the run begins with; None for a run that goes on."""
         return LOADS.of(self.parent)
@@ -247,12 +235,13 @@ def _build(
         appender.seal()
     segments = appender.segments()
     draft.settle(generation)
-    told, flags, owner, behind = memory.told, call.flags, call.loaded, False
-    if owner is not None:  # a run begins: others may have said something else meanwhile
-        told = told._replace(metadata={})
+    told, loaded, owner, behind = memory.told, call.loaded, None, False
+    flags = FREE if call.metadata.get("source") == "fork" else 0
+    if loaded is not None:  # a run begins: others may have said something else meanwhile
+        told, flags, owner = told._replace(metadata={}), flags | loaded.flags, loaded
     elif parent is not None:  # a run goes on, and if it chose its checkpoint, it still has
         flags, owner, behind = flags | parent.flags & FREE, parent.owner, parent.behind
-    row = _row(call, flags, metadata, exact, key, data)
+    row = _row(call, loaded, flags, metadata, exact, key, data)
     fence = _fence(row)
     touch = registry.of_checkpoint(row, call.metadata, appender.stored, now, told)
     batch = Batch(
@@ -269,15 +258,20 @@ def _build(
     data, codec, fresh = row.manifest, engine.codec, draft.fresh
     state = State(place.ns, row.id, flags, written, key, held, data, codec, owner, fresh, behind)
     told = registry.told_more(told, touch, call.metadata)
-    expected = fence if call.is_of_a_run and not behind else None
+    expected = fence if (call.run or loaded is not None) and not behind else None
     return Built(batch, appender, state, told, row.parent, fence=expected)
 
 
 def _row(
-    call: Put, flags: int, metadata: str, exact: bytes | None, key: Keyframe, data: bytes
+    call: Put,
+    loaded: LoadEntry | None,
+    flags: int,
+    metadata: str,
+    exact: bytes | None,
+    key: Keyframe,
+    data: bytes,
 ) -> CheckpointRow:
     """The checkpoint's row, its manifest's bytes sealed together with the rest of it."""
-    loaded = call.loaded
     row = CheckpointRow(
         ns=call.place.ns,
         id=copied(str(call.place.id)),
