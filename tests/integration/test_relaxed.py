@@ -273,6 +273,7 @@ def test_nothing_is_built_on_what_was_lost() -> None:
     store = Store()
     saver = Saver(store, group_commit=SELDOM)
     chain, note = Chain(saver), {"text": LONG}
+    chain.put(n=0)
     chain.put(notes=[note])
     saver.flush()
     same = [HumanMessage("the same object " * 30, id="1")]
