@@ -53,7 +53,7 @@ class Before:
 class Watched:
     """A backend whose requests are announced, one at a time."""
 
-    def __init__(self, inner: Backend, before: Before) -> None:
+    def __init__(self, inner: Any, before: Before) -> None:
         self.inner = inner
         self.before = before
 
@@ -67,6 +67,10 @@ class Watched:
             self.before.request()
             self.inner.commit(change)
             self.before.put += [row.id for row in getattr(change, "checkpoints", ())]
+
+    def identity(self) -> str:
+        name: str = self.inner.identity()
+        return name
 
     def close(self) -> None:
         self.inner.close()
