@@ -1,8 +1,9 @@
 /* Identity of objects, and copies of values as they are at one instant (identity.py and
  * capture.py have the same in Python).
  *
- * Invariants: while a function here looks at objects, no Python code runs and the collector is
- * off, so that no other thread can change them meanwhile; every answer is that of the Python.
+ * Invariants: while a function here looks at objects, no Python code runs (but for the hash of a
+ * dict's unusual keys) and the collector is off, so that no other thread can change them
+ * meanwhile; every answer is that of the Python.
  */
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
@@ -215,7 +216,7 @@ behind(PyObject *module, PyObject *arguments)
 /* -- capturing ------------------------------------------------------------------------ */
 
 /* What an instance of a class is to a shadow; as in capture.py. */
-enum { LEAF, CONTAINER, STATE, SETTLED, OPAQUE };
+enum { LEAF, CONTAINER, STATE, SETTLED, OPAQUE, DERIVED };
 
 /* A container that was met. The original is borrowed: what refers to it cannot change yet. */
 typedef struct {
@@ -387,8 +388,14 @@ note_state(Walk *walk, Py_ssize_t number)
         PyObject *descriptor = PyTuple_GET_ITEM(layout, 2);
         PyObject *given = Py_TYPE(descriptor)->tp_descr_get(descriptor, object,
                                                             (PyObject *)Py_TYPE(object));
-        if (given == NULL || PyList_Append(walk->sets, given) < 0) {
+        if (given == NULL || !PyAnySet_CheckExact(given)) {
+            PyErr_Clear();  /* it was put together by hand: the instance itself is watched */
             Py_XDECREF(given);
+            walk->nodes[number].kind = STATE;
+            return 0;
+        }
+        if (PyList_Append(walk->sets, given) < 0) {
+            Py_DECREF(given);
             return -1;
         }
         Py_ssize_t queued = walk->queued;
@@ -406,7 +413,7 @@ note_state(Walk *walk, Py_ssize_t number)
 static int
 may_have_layout(int kind, PyObject *object)
 {
-    return kind != CONTAINER || PyODict_CheckExact(object) ||
+    return kind > CONTAINER || PyODict_CheckExact(object) ||
            (PyTuple_Check(object) && !PyTuple_CheckExact(object));
 }
 
@@ -431,12 +438,16 @@ walk_below(Walk *walk, PyObject *element)
         if (may_have_layout(kind, object) && note_state(walk, number) < 0) {
             return -1;
         }
+        kind = walk->nodes[number].kind;
+        if (kind == DERIVED) {
+            watched = 0;  /* it may keep what no reference shows, but has parts to copy */
+        }
         if (kind != CONTAINER && walk->nodes[number].slots == NULL) {
             walk->nodes[number].kind = OPAQUE;  /* what is known of classes was just cleared */
             watched = 0;
             continue;
         }
-        if (kind == CONTAINER && PyDict_Check(object) && PyDict_GET_SIZE(object) &&
+        if ((kind == CONTAINER || kind == DERIVED) && PyDict_Check(object) && PyDict_GET_SIZE(object) &&
             !walk->nodes[number].is_attributes && note_keys(walk, object) < 0) {
             return -1;
         }
@@ -452,12 +463,52 @@ walk_below(Walk *walk, PyObject *element)
     return watched;
 }
 
+/* A new instance of a class derived from dict, list or set, with its items. */
+static PyObject *
+copy_of_derived(PyObject *original)
+{
+    PyTypeObject *type = Py_TYPE(original), *base;
+    PyObject *key, *value, *nothing = PyTuple_New(0), *copy = NULL, *members = NULL;
+    Py_ssize_t position = 0;
+    int failed = nothing == NULL;
+    base = PyDict_Check(original) ? &PyDict_Type : PyList_Check(original) ? &PyList_Type : &PySet_Type;
+    copy = failed ? NULL : base->tp_new(type, nothing, NULL);
+    Py_XDECREF(nothing);
+    if (copy == NULL) {
+        return NULL;
+    }
+    if (base == &PyDict_Type) {
+        while (!failed && PyDict_Next(original, &position, &key, &value)) {
+            failed = PyDict_SetItem(copy, key, value) < 0;
+        }
+    }
+    else if (base == &PyList_Type) {
+        for (; !failed && position < PyList_GET_SIZE(original); position++) {
+            failed = PyList_Append(copy, PyList_GET_ITEM(original, position)) < 0;
+        }
+    }
+    else {
+        members = PySet_Type.tp_iter(original);
+        failed = members == NULL;
+        while (!failed && (key = PyIter_Next(members)) != NULL) {
+            failed = PySet_Add(copy, key) < 0;
+            Py_DECREF(key);
+        }
+        Py_XDECREF(members);
+    }
+    if (failed || PyErr_Occurred()) {
+        Py_CLEAR(copy);
+    }
+    return copy;
+}
+
 /* A new instance of the class, with nothing in it but what the slots hold. */
 static PyObject *
 copy_of_state(Node *node)
 {
     PyTypeObject *type = Py_TYPE(node->original);
-    PyObject *copy = type->tp_alloc(type, 0);
+    PyObject *copy = node->kind == DERIVED ? copy_of_derived(node->original)
+                                           : type->tp_alloc(type, 0);
     for (Py_ssize_t i = 0; copy != NULL && i < PyTuple_GET_SIZE(node->slots); i++) {
         PyObject *slot = PyTuple_GET_ITEM(node->slots, i);
         PyObject *value = Py_TYPE(slot)->tp_descr_get(slot, node->original, (PyObject *)type);
@@ -492,7 +543,7 @@ static int
 copy_one(Walk *walk, Node *node)
 {
     PyObject *original = node->original;
-    if (node->kind == STATE || node->kind == SETTLED) {
+    if (node->kind == STATE || node->kind == SETTLED || node->kind == DERIVED) {
         node->copy = copy_of_state(node);
     }
     else if (PyTuple_CheckExact(original) || (PyTuple_Check(original) && node->slots != NULL)) {
@@ -530,8 +581,8 @@ rewire_dict(Walk *walk, PyObject *dict)
     Py_ssize_t position = 0;
     while (PyDict_Next(dict, &position, &key, &value)) {
         PyObject *other = copy_for(walk, value);
-        int failed = other != value && (PyDict_CheckExact(dict) ? PyDict_SetItem(dict, key, other)
-                                                                : PyObject_SetItem(dict, key, other)) < 0;
+        int failed = other != value && (PyODict_CheckExact(dict) ? PyObject_SetItem(dict, key, other)
+                                                                 : PyDict_SetItem(dict, key, other)) < 0;
         Py_DECREF(other);
         if (failed) {
             return -1;
@@ -592,25 +643,31 @@ rewire_attributes(Walk *walk, Node *node)
     return failed ? -1 : 0;
 }
 
-/* Let a copy refer to copies. Keys and members of sets stay: what can be hashed does not change. */
+/* Let a copy refer to copies. Keys and members of sets stay: they are seldom more than text. */
 static int
 rewire(Walk *walk, Node *node)
 {
     PyObject *copy = node->copy;
+    if (node->slots != NULL && rewire_state(walk, node) < 0) {
+        return -1;
+    }
     if (node->kind == STATE || node->kind == SETTLED) {
-        return rewire_state(walk, node) < 0 ? -1 : rewire_attributes(walk, node);
+        return rewire_attributes(walk, node);
     }
     if (PyDict_Check(copy)) {
         return rewire_dict(walk, copy) < 0 ? -1 : rewire_attributes(walk, node);
     }
-    if (PyList_CheckExact(copy) || PyTuple_Check(copy)) {
+    if (PyList_Check(copy) || PyTuple_Check(copy)) {
         PyObject **items = PySequence_Fast_ITEMS(copy);
         for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(copy); i++) {
             Py_SETREF(items[i], copy_for(walk, items[i]));
         }
         return rewire_attributes(walk, node);
     }
-    return PyAnySet_Check(copy) || PyByteArray_Check(copy) ? 0 : rewire_deque(walk, copy);
+    if (PyAnySet_Check(copy) || PyByteArray_Check(copy)) {
+        return rewire_attributes(walk, node);
+    }
+    return rewire_deque(walk, copy);
 }
 
 static int

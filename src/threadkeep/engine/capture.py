@@ -27,7 +27,8 @@ from pydantic import BaseModel
 from threadkeep.codec.state import layout
 from threadkeep.engine.identity import portable_intact
 
-LEAF, CONTAINER, STATE, SETTLED, OPAQUE = range(5)  # (a leaf is the only falsy one)
+LEAF, CONTAINER, STATE, SETTLED, OPAQUE, DERIVED = range(6)  # (a leaf is the only falsy one)
+"""`DERIVED` classes add to dict, list or set: copied, but not to be watched."""
 
 _LEAF_BASES = (type, Enum, types.FunctionType, types.BuiltinFunctionType)
 _LEAF_MODULES = frozenset(
@@ -47,11 +48,11 @@ class _Kinds(dict[type, int]):
     """The kind of each class's instances; found out when one is first met."""
 
     def __missing__(self, cls: type) -> int:
-        if len(self) >= _MOST:  # a program that defines classes in functions has ever more
-            _start()
         kind = _classify(cls)
         # (A struct sequence, which has `n_fields`, has room that is not shown.)
-        if kind in (STATE, SETTLED) or (issubclass(cls, tuple) and not hasattr(cls, "n_fields")):
+        if kind in (STATE, SETTLED, DERIVED) or (
+            issubclass(cls, tuple) and not hasattr(cls, "n_fields")
+        ):
             where = layout(cls)
             slots = tuple(where.slots.values())
             LAYOUTS[cls] = (where.has_dict, slots, where.slots.get("__pydantic_fields_set__"))
@@ -60,7 +61,7 @@ class _Kinds(dict[type, int]):
 
 
 _HEAP_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE, as copyreg uses it
-_MOST = 4096  # classes that are remembered
+_MOST = 4096  # classes that are remembered from one value to the next
 KINDS = _Kinds()
 LAYOUTS: dict[type, Layout] = {}
 
@@ -83,6 +84,10 @@ _start()
 def _classify(cls: type) -> int:
     if issubclass(cls, _LEAF_BASES) or cls.__module__ in _LEAF_MODULES:
         return LEAF
+    if hasattr(cls, "__del__"):
+        return OPAQUE  # a copy would run it
+    if _solid_base(cls) in (dict, list, set):
+        return DERIVED
     if _solid_base(cls) is not object:
         # A subclass of a C type may keep state that no reference shows.
         return CONTAINER if issubclass(cls, tuple) else OPAQUE
@@ -143,6 +148,8 @@ def capture(elements: list[Any], *, copying: bool = True) -> Captured:
         elements: any values.
         copying: False for values that nobody else holds yet: there are no copies then.
     """
+    if len(KINDS) > _MOST:  # a program that defines classes in functions has ever more
+        _start()
     while True:
         found = _capture(elements, KINDS, LAYOUTS, copying)
         if isinstance(found, tuple):
@@ -182,6 +189,10 @@ class _Walk:
             if kind == OPAQUE or (kind != CONTAINER and type(value) not in LAYOUTS):
                 watched = False  # (the second: another thread has started anew)
                 continue
+            given = getattr(value, "__pydantic_fields_set__", None) if kind == SETTLED else None
+            if kind == SETTLED and not isinstance(given, (set, frozenset)):
+                kind = STATE  # it was put together by hand: the instance itself is watched
+            watched = watched and kind != DERIVED
             if type(value) in LAYOUTS:
                 # Asking for `__dict__` makes the interpreter settle on one dict object.
                 # Its keys are the class's fields: no need to watch those.
@@ -192,7 +203,6 @@ class _Walk:
                 self.keys += value
             found = gc.get_referents(value)
             if kind == SETTLED:
-                given = value.__pydantic_fields_set__
                 self.sets.append(given)
                 self.met[id(given)] = given
                 met.add(id(given))
@@ -246,7 +256,7 @@ def _copied(met: dict[int, Any]) -> _Made:
         cls: type = type(value)
         if cls in _COPIED:
             made[address] = (value.copy(), value)
-        elif is_state(value) and cls in LAYOUTS:
+        elif KINDS[cls] in (STATE, SETTLED, DERIVED) and cls in LAYOUTS:
             made[address] = (_instance(cls, value), value)
         elif cls is tuple or (issubclass(cls, tuple) and cls in LAYOUTS):
             made[address] = (None, value)  # made when what is in it has been copied
@@ -254,7 +264,10 @@ def _copied(met: dict[int, Any]) -> _Made:
 
 
 def _instance(cls: type, value: Any) -> Any:
-    copy: Any = object.__new__(cls)
+    base = next(base for base in (dict, list, set, object) if issubclass(cls, base))
+    copy: Any = base.__new__(cls)
+    if base is not object:
+        vars(base)["extend" if base is list else "update"](copy, value)
     for slot in LAYOUTS[cls][1]:
         try:
             slot.__set__(copy, slot.__get__(value))
@@ -274,16 +287,18 @@ def _copy_of(value: Any, made: _Made) -> Any:
 
 
 def _rewire(copy: Any, original: Any, made: _Made) -> None:
-    """Let a copy refer to copies. Keys and members of sets stay: what is hashed does not change."""
+    """Let a copy refer to copies. Keys and members of sets stay: they are seldom more than text."""
     if copy is None or isinstance(copy, tuple):
         copy = _copy_of(original, made)
     elif isinstance(copy, dict):
-        for key, value in list(copy.items()):
-            copy[key] = _copy_of(value, made)
+        put: Any = OrderedDict.__setitem__ if isinstance(copy, OrderedDict) else dict.__setitem__
+        for key, value in list(dict.items(copy)):
+            put(copy, key, _copy_of(value, made))
     elif isinstance(copy, (list, deque)):
+        put = list.__setitem__ if isinstance(copy, list) else deque.__setitem__
         for i, value in enumerate(list(copy)):
-            copy[i] = _copy_of(value, made)
-    elif is_state(copy):
+            put(copy, i, _copy_of(value, made))
+    if KINDS[type(copy)] in (STATE, SETTLED, DERIVED):
         for slot in LAYOUTS[type(copy)][1]:
             try:
                 slot.__set__(copy, _copy_of(slot.__get__(copy), made))

@@ -91,6 +91,7 @@ class Draft:
     writes: bool = False  # the values are pending writes
     encodings: int = 0  # values encoded so far: work that tests count
     fresh: int = 0  # bytes of what the values do not share with those before them
+    _settles: bool = False  # the value is a copy, and stored as it is
     _placed: list[Placed] = field(default_factory=list)
     _known: list[tuple[str, Known]] = field(default_factory=list)
 
@@ -109,10 +110,13 @@ class Draft:
                 except UnserializableError as exc:
                     if not _was_changed(exc):
                         raise
+            self._settles = True
             return self._value(channel, still([value]).copies[0], None)
         except ThreadkeepError as exc:
             exc.at(channel=channel)
             raise
+        finally:
+            self._settles = False
 
     def _value(
         self, channel: str, value: Any, old: Held | None, *, trust: bool = False
@@ -129,6 +133,11 @@ class Draft:
         self.fresh += size
         self._known.append((channel, Known(value, ref, held, self.appender.home, size)))
         return ref, held
+
+    def _moved(self) -> None:
+        """Look at the value again, unless this is a copy: keys and members of sets are shared."""
+        if not self._settles:
+            raise _MovedError
 
     def settle(self, generation: int | None) -> None:
         """Remember where values were put. Called when the segments are packed."""
@@ -182,7 +191,8 @@ class Draft:
         shadow, others = shadows(now, old.seen if old else None, found)
         seen = _seen(now, old, shadow)
         if not seen.is_now(value, *others):
-            raise _MovedError
+            self._moved()
+            seen = Seen(seen.keys, seen.items, Shadow.of_unwatched(seen.size))
         self._append(channel, fresh)
         weight = sum([e.size for e in fresh])
         if old is not None and old.seen.size:
@@ -336,7 +346,8 @@ class Draft:
         uses: list[Placed] = []
         data = self._bytes(copies[0], originals, uses)
         if uses and not Shadow.joined([shadow, *[use.shadow for use in uses]]).holds_now():
-            raise _MovedError
+            self._moved()
+            shadow = Shadow.of_unwatched(1)
         for use in uses:
             self.appender.borrow(use.home, use.span)
         needs = refs.covering([use.span for use in uses])

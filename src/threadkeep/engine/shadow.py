@@ -127,6 +127,12 @@ class Shadow:
         return cls(tuple([_look(part, copying=False)[0] for part in parts]))
 
     @classmethod
+    def of_unwatched(cls, size: int) -> Shadow:
+        """A shadow that never holds, of so many elements."""
+        rows = _Rows((), [], [], [], [], [])
+        return cls((_Chunk(rows, [(0,) * len(rows)] * size, frozenset(range(size))),))
+
+    @classmethod
     def joined(cls, parts: Sequence[Shadow]) -> Shadow:
         """The shadow of the parts' elements in a row."""
         return parts[0] if len(parts) == 1 else cls().extended(*parts)

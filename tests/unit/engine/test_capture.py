@@ -6,13 +6,14 @@ import dataclasses
 import gc
 import sys
 import time
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 
 import pytest
 from engine_kit import exactly
 from hypothesis import given
 from hypothesis import strategies as st
 from langchain_core.messages import HumanMessage
+from pydantic import BaseModel
 
 from threadkeep.engine import capture as captures
 from threadkeep.engine.capture import capture, is_state, portable_capture
@@ -143,8 +144,75 @@ def test_the_classes_that_are_remembered_are_bounded(monkeypatch):
     for n in range(50):
         cls = dataclasses.make_dataclass(f"Class{n}", ["a"])
         assert capture([cls([n])]).copies[0].a == [n]
-    assert len(captures.KINDS) <= captures._MOST
-    assert len(captures.LAYOUTS) <= captures._MOST
+    assert len(captures.KINDS) <= captures._MOST + 1
+    assert len(captures.LAYOUTS) <= captures._MOST + 1
+
+
+def test_a_value_of_more_classes_than_are_remembered(monkeypatch):
+    monkeypatch.setattr(captures, "_MOST", len(captures.KINDS) + 10)
+    parts = [dataclasses.make_dataclass(f"Class{n}", ["a"])([n]) for n in range(50)]
+    assert [copy.a for copy in capture([parts]).copies[0]] == [[n] for n in range(50)]
+
+
+class Space(dict):
+    """A dict with attributes and a slot for each of its parts."""
+
+    def __setitem__(self, key, value):
+        raise AssertionError("a copy runs no code of the class")
+
+
+class Words(list):
+    __slots__ = ("more",)
+
+
+class Names(set):
+    """A set with attributes."""
+
+
+def test_what_derives_from_a_container_is_copied_and_not_watched():
+    space, words, names, counted = Space(a=[1]), Words([[2]]), Names({3}), Counter("aab")
+    space.own, words.more, names.own = [4], [5], [6]
+    found = capture([[space, words, names, counted]])
+    copies = found.copies[0]
+    assert found.opaque == [0]
+    assert [type(copy) for copy in copies] == [Space, Words, Names, Counter]
+    assert copies == [{"a": [1]}, [[2]], {3}, Counter("aab")]
+    assert [copies[0].own, copies[1].more, copies[2].own] == [[4], [5], [6]]
+    originals = [space["a"], words[0], space.own, words.more, names.own]
+    made = [copies[0]["a"], copies[1][0], copies[0].own, copies[1].more, copies[2].own]
+    assert not any(a is b for a, b in zip(originals, made, strict=True))
+
+
+@dataclasses.dataclass
+class Closing:
+    path: str
+    closed: list
+
+    def __del__(self):
+        self.closed.append(self.path)
+
+
+def test_no_copy_is_closed():
+    closed = []
+    part = Closing("p", closed)
+    found = capture([[part]])
+    assert found.opaque == [0]
+    del found
+    gc.collect()
+    assert closed == []
+
+
+@pytest.mark.parametrize("given", [None, 5, ["a"]])
+def test_a_model_put_together_by_hand(given):
+    model = Model(a=[1])
+    object.__setattr__(model, "__pydantic_fields_set__", given)
+    copy = capture([model]).copies[0]
+    assert (copy.a, copy.__pydantic_fields_set__) == ([1], given)
+    assert capture([Plainer.__new__(Plainer)]).ends
+
+
+class Plainer(BaseModel):
+    a: int = 1
 
 
 def test_a_class_whose_layout_is_not_known_is_not_watched(monkeypatch):

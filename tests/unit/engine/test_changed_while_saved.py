@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections import OrderedDict, defaultdict, deque
+from collections import Counter, OrderedDict, defaultdict, deque
 from contextlib import contextmanager
+from dataclasses import dataclass
 from itertools import cycle, pairwise
 from typing import Any, NamedTuple
 
@@ -128,6 +129,19 @@ def of_bytes():
     return value, switches + [item(lambda v: v["two"][0], value, n) for n in range(0, 90, 20)]
 
 
+class Derived(dict):
+    """A dict of a program's own, as attribute dicts are."""
+
+
+def of_derived():
+    value = [Derived(flag=0, members={1}), Counter("aab")]
+    return value, [
+        item(lambda v: v[0], value, "flag"),
+        *[member(lambda v: v[0]["members"], value, f"member {n}") for n in range(5)],
+        *[key(lambda v: v[1], value, f"key {n}") for n in range(5)],
+    ]
+
+
 KINDS = {
     "set": lambda: of_set(20),
     "big set": lambda: of_set(3000),
@@ -139,6 +153,7 @@ KINDS = {
     "everything": of_everything,
     "instances": of_instances,
     "bytearray": of_bytes,
+    "derived": of_derived,
 }
 
 
@@ -195,3 +210,21 @@ def test_in_python_no_save_fails_and_nothing_wrong_stays(kind, monkeypatch):
             chain.put(x=value, n=n)
     chain.put(x=value)
     assert exactly(values_of(fresh(chain.saver), chain.at)["x"]) == exactly(value)
+
+
+@dataclass(eq=False)
+class Key:
+    name: str
+
+
+def test_keys_that_change_end_no_save():
+    """They are not copied: a dict would have to be hashed anew."""
+    value = {Key(f"{n}"): LONG for n in range(20)}
+    keys = list(value)
+    chain = Chain(memory_saver())
+    with turning([attribute(lambda _, n=n: keys[n], value, "name") for n in range(20)]):
+        for n in range(PUTS):
+            chain.put(x=value, n=n)
+    chain.put(x=value)
+    stored = values_of(fresh(chain.saver), chain.at)["x"]
+    assert [key.name for key in stored] == [key.name for key in keys]
