@@ -288,13 +288,6 @@ def test_a_nodes_own_error_is_not_masked(saver: Any, durability: str) -> None:
     assert "UnstorableError" in str(task.error)
 
 
-def test_an_exception_anywhere_else_is_not_stored_as_something_else(saver: Any) -> None:
-    config = put(saver, place(), {"value": 0})
-    with pytest.raises(UnserializableError):
-        saver.put_writes(config, [("value", UnstorableError())], "task")
-    assert saver.get_tuple(config).pending_writes == []
-
-
 def test_tasks_that_write_at_once_from_many_threads(saver: Any) -> None:
     """Those that fail leave nothing, the others everything, in the order of their paths."""
     config = put(saver, place(), {"value": []})

@@ -259,6 +259,8 @@ class _Beside:
         for j in range(start, stop):
             name = _name(self.items[j] if self.keys is None else self.keys[j], self.old)
             i = where.pop(name, None)
+            if i is None and self.keys is None and j < old_stop:
+                i = j  # other objects, as after an edit of a list that is built anew each time
             found.append(i if i is not None and self._is(i, j) else None)
         return found
 

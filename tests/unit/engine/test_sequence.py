@@ -229,3 +229,16 @@ def test_a_list_that_only_grows_is_not_copied():
     now = compare([*value, "new"], seen)
     assert (len(now.items), now.first, now.start) == (51, 0, 7)
     assert len(now.still.copies) == 44
+
+
+def test_an_edit_of_a_list_of_other_objects_keeps_what_follows():
+    seen = seen_of([{"n": n} for n in range(50)])
+    value = [{"n": n} for n in range(51)]
+    value[20]["n"] = "edited"
+    now = compare(value, seen)
+    assert [(p.old, p.start, p.stop) for p in now.pieces] == [
+        (0, 0, 20),
+        (None, 20, 21),
+        (21, 21, 50),
+        (None, 50, 51),
+    ]
