@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
+from itertools import zip_longest
 from typing import Any
 
 import pytest
-from langgraph.graph import START, StateGraph
+from langgraph.graph import END, START, StateGraph
 
 from threadkeep import GroupCommit
 from threadkeep.errors import ConflictError
@@ -72,6 +73,50 @@ def test_a_run_that_is_overtaken_in_the_middle_is_told_of_once(ours: Any, warnin
     gate.wait_until_reached()
     invoke(story(ours), "fast")
     gate.open()
+    slow.finish()
+    assert ours.forked_runs == len(warnings()) == 1
+
+
+def looping(saver: Any) -> Any:
+    """A graph that runs its subgraph, of two nodes, again and again."""
+
+    def again(state: Any) -> str:
+        return "inner" if len(state["log"]) < 20 else END
+
+    inner = StateGraph(Plain)
+    inner.add_sequence([(name, lambda _: {"log": ["x"]}) for name in ("one", "two")])
+    inner.add_edge(START, "one")
+    outer = StateGraph(Plain)
+    outer.add_node("inner", inner.compile())
+    outer.add_node("after", lambda _: {"log": ["after"]})
+    outer.add_edge(START, "inner")
+    outer.add_edge("inner", "after")
+    outer.add_conditional_edges("after", again)
+    return outer.compile(checkpointer=saver)
+
+
+@pytest.mark.parametrize("runs", [2, 4])
+def test_runs_with_subgraphs_are_told_of_once_each(ours: Any, warnings: Any, runs: int) -> None:
+    graph = looping(ours)
+    options = {"durability": "sync", "subgraphs": True, "stream_mode": "values"}
+    streams = [graph.stream({"log": [f"run {i}"]}, at(), **options) for i in range(runs)]
+    steps = list(zip_longest(*streams))  # a step of each, in turn
+    assert len(steps) > 10
+    assert ours.forked_runs == len(warnings()) == runs
+
+
+def test_a_run_that_is_loaded_meanwhile_is_told_of_once(ours: Any, warnings: Any) -> None:
+    gates = [Gate(), Gate()]
+    slow = Run(
+        invoke, story(HeldBack(ours, gates[0]), gates={"slow-second": gates[1]}), "slow", None
+    )
+    gates[0].wait_until_reached()
+    invoke(story(ours), "fast")
+    gates[0].open()
+    gates[1].wait_until_reached()
+    assert ours.forked_runs == 1
+    invoke(story(ours), "next")
+    gates[1].open()
     slow.finish()
     assert ours.forked_runs == len(warnings()) == 1
 

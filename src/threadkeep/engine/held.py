@@ -98,8 +98,7 @@ class State(NamedTuple):
     is the one that the values were decoded with: who may load other types gets others.
     `owner` is the load of the run that these very objects were lent to; None where that is
     not known, and then they are not lent again. `fresh` are the bytes
-    of what it does not share with the state before it. `behind`: its run is known to have left
-    the head of another one behind.
+    of what it does not share with the state before it.
     """
 
     ns: str
@@ -112,7 +111,6 @@ class State(NamedTuple):
     codec: Codec
     owner: LoadEntry | None = None
     fresh: int = 0
-    behind: bool = False
 
     @property
     def weight(self) -> int:

@@ -23,6 +23,7 @@ from threadkeep.engine.registry import NOTHING, Told
 _STATES = 6  # checkpoints remembered per thread: a run's last ones and a fork's
 _STATE_BYTES = 4 * 1024 * 1024  # what those before the newest two may add to them
 _STATES_LEAST = 2
+_FORKED = 64  # runs per thread that are remembered to have left a head behind
 _BASE_WEIGHT = 4096  # bytes that a thread takes before its values
 _OBJECT_FACTOR = 6  # a decoded value with its shadow takes about this many times its bytes
 
@@ -43,6 +44,9 @@ class ThreadMemory:
         self._states: OrderedDict[tuple[str, str], State] = OrderedDict()
         self._states_weight = 0
         self._head: str | None = None  # the greatest checkpoint id that a `HeadFence` counts
+        # The last checkpoints of the runs that left a head behind, the oldest first. They outlive
+        # the states and the generation: a run is told of once.
+        self._forked: dict[str, None] = {}
         self.told = NOTHING
 
     def meet(self, generation: int) -> None:
@@ -88,19 +92,29 @@ class ThreadMemory:
             return next((state for state in states if state.ns == ns), None)
 
     def publish(
-        self, state: State, generation: int | None, fence: HeadFence | None = None
+        self,
+        state: State,
+        generation: int | None,
+        fence: HeadFence | None = None,
+        *,
+        begins: bool = False,
     ) -> str | None:
         """Remember a state whose commit has succeeded (or that was read) under `generation`.
 
+        Args:
+            state: the checkpoint.
+            generation: the thread's, when it was committed or read.
+            fence: what its run expects of the head.
+            begins: the checkpoint is its run's first.
+
         Returns:
-            The head that a fence does not hold against, as far as this process knows.
+            The head that the run leaves behind, as far as this process knows; None if it is
+            known to have left one behind before.
         """
         with self._lock:
             if generation != self.generation:
                 return None
-            left = self._newer(state, fence)
-            if left is not None:
-                state = state._replace(behind=True)
+            left = None if fence is None else self._left(state, fence, begins=begins)
             is_counted = not state.ns and not state.flags & NESTED
             if is_counted and (self._head is None or self._head < state.id):
                 self._head = state.id
@@ -110,10 +124,19 @@ class ThreadMemory:
             self._keep_last()
             return left
 
-    def _newer(self, state: State, fence: HeadFence | None) -> str | None:
-        if fence is None or self._head is None or self._head == state.id:
+    def _left(self, state: State, fence: HeadFence, *, begins: bool) -> str | None:
+        """The head that this checkpoint's run leaves behind; None if it did so before."""
+        head, expected = self._head, fence.expected
+        is_known = state.id in self._forked or (not begins and expected in self._forked)
+        is_newer = head is not None and (expected is None or head > expected)
+        if not is_known and (not is_newer or head == state.id):
             return None
-        return self._head if fence.expected is None or self._head > fence.expected else None
+        if expected is not None and not begins:
+            self._forked.pop(expected, None)
+        self._forked[state.id] = None
+        if len(self._forked) > _FORKED:
+            del self._forked[next(iter(self._forked))]
+        return None if is_known else head
 
     def tell(self, told: Told, generation: int | None) -> None:
         """Remember what the registry was told under `generation`."""

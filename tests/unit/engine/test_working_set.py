@@ -11,7 +11,9 @@ from engine_kit import Chain, config, counted_saver, exactly, fresh, run_config,
 from langchain_core.messages import HumanMessage
 
 from threadkeep import MemorySaver
-from threadkeep.engine.working_set import WorkingSet
+from threadkeep.engine.held import State
+from threadkeep.engine.model import HeadFence
+from threadkeep.engine.working_set import ThreadMemory, WorkingSet
 
 LONG = "x" * 90
 
@@ -26,6 +28,26 @@ def made():
 
 
 # -- bounds ----------------------------------------------------------------------------
+
+
+def test_the_last_64_runs_that_left_a_head_behind_are_remembered():
+    memory = ThreadMemory(threading.Lock, lambda _: 0)
+    memory.meet(0)
+
+    def publish(name, parent, *, begins):
+        state = State("", name, 0, None, None, {}, b"", None)
+        return memory.publish(state, 0, HeadFence("", parent), begins=begins)
+
+    publish("base", None, begins=True)
+    publish("head", "base", begins=True)
+    for i in range(65):
+        assert publish(f"first {i:02}", "base", begins=True) == "head"
+    memory.meet(1)  # (segments were removed)
+    memory.meet(0)
+    publish("head", None, begins=True)
+    for i in range(64, 0, -1):  # a run that goes on takes up no more room
+        assert publish(f"first {i:02}-next", f"first {i:02}", begins=False) is None
+    assert publish("first 00-next", "first 00", begins=False) == "head"
 
 
 def test_threads_are_forgotten_when_room_is_needed():

@@ -31,7 +31,8 @@ class Built(NamedTuple):
 
     `beside` is the checkpoint whose values it was compared with; `writes` are the values of its
     pending writes: index, channel, where it is stored, and as it was seen. `fence` is
-    what the run expects of the head: where it does not hold, that is told.
+    what the run expects of the head: where it does not hold, that is told, once a run.
+    `begins`: the checkpoint is its run's first.
     """
 
     batch: Batch
@@ -41,6 +42,7 @@ class Built(NamedTuple):
     beside: str | None = None
     writes: tuple[tuple[int, str, Ref, Held], ...] = ()
     fence: HeadFence | None = None
+    begins: bool = False
 
 
 class Made(NamedTuple):
@@ -113,7 +115,7 @@ def _remember(engine: Engine, place: Place, built: Built) -> None:
     built.appender.committed()
     memory = engine.memory(place.thread)
     if built.state is not None:
-        left = memory.publish(built.state, built.batch.generation, built.fence)
+        left = memory.publish(built.state, built.batch.generation, built.fence, begins=built.begins)
         if left is not None:
             engine.forked(place.thread, left, built.state.id)
     if built.told is not None:

@@ -235,12 +235,12 @@ def _build(
         appender.seal()
     segments = appender.segments()
     draft.settle(generation)
-    told, loaded, owner, behind = memory.told, call.loaded, None, False
+    told, loaded, owner = memory.told, call.loaded, None
     flags = FREE if call.metadata.get("source") == "fork" else 0
     if loaded is not None:  # a run begins: others may have said something else meanwhile
         told, flags, owner = told._replace(metadata={}), flags | loaded.flags, loaded
     elif parent is not None:  # a run goes on, and if it chose its checkpoint, it still has
-        flags, owner, behind = flags | parent.flags & FREE, parent.owner, parent.behind
+        flags, owner = flags | parent.flags & FREE, parent.owner
     row = _row(call, loaded, flags, metadata, exact, key, data)
     fence = _fence(row)
     touch = registry.of_checkpoint(row, call.metadata, appender.stored, now, told)
@@ -256,10 +256,11 @@ def _build(
         touch=touch,
     )
     data, codec, fresh = row.manifest, engine.codec, draft.fresh
-    state = State(place.ns, row.id, flags, written, key, held, data, codec, owner, fresh, behind)
+    state = State(place.ns, row.id, flags, written, key, held, data, codec, owner, fresh)
     told = registry.told_more(told, touch, call.metadata)
-    expected = fence if (call.run or loaded is not None) and not behind else None
-    return Built(batch, appender, state, told, row.parent, fence=expected)
+    begins = loaded is not None
+    expected = fence if call.run or begins else None
+    return Built(batch, appender, state, told, row.parent, fence=expected, begins=begins)
 
 
 def _row(
