@@ -86,6 +86,14 @@ def hammer(path, worker, threads, rounds, pipe):
     pipe.send(failures)
 
 
+def come_and_go(path, number, pipe):
+    """Open, commit once and close: the last to close a database removes its WAL."""
+    backend = SqliteBackend(path)
+    put(backend, number)
+    backend.close()
+    pipe.send(number)
+
+
 # -- sudden ends ---------------------------------------------------------------------
 
 

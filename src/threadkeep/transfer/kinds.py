@@ -1,6 +1,7 @@
 """What kind of a backup a file is.
 
-Only looking at the beginnings of files lives here. Invariant: nothing is written.
+Only looking at the beginnings of files lives here. Invariants: nothing is written; a database
+in use is not opened (see `backends.sqlite.opening`).
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 from enum import Enum
 from pathlib import Path
 
+from threadkeep.backends.sqlite.opening import wal_of
 from threadkeep.bundles import MAGIC
 from threadkeep.errors import InvalidArgumentError, NotOursError, OpenError
 from threadkeep.transfer.files import told
@@ -16,6 +18,7 @@ _SQLITE = b"SQLite format 3\0"
 _POSTGRES = b"PGDMP"
 _WAL_AT = 18  # the byte of SQLite's file that tells how it is written: 2 with a WAL
 _ENOUGH = 32
+_IN_USE = _SQLITE.ljust(_WAL_AT, b"\0") + b"\2"  # how each that has a WAL begins
 
 
 class Kind(Enum):
@@ -76,8 +79,11 @@ def _beginning(file: Path) -> bytes:
         raise OpenError(f"There is no file {file}.")
     if not file.is_file():
         raise OpenError(f"{file} is not a file.", hint="Give the path of a file.")
-    with told(file), file.open("rb") as opened:
-        return opened.read(_ENOUGH)
+    with told(file):
+        if wal_of(file).exists():
+            return _IN_USE  # not read: that would drop this process's locks on it
+        with file.open("rb") as opened:
+            return opened.read(_ENOUGH)
 
 
 def _kind(start: bytes) -> Kind | None:

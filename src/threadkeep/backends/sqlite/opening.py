@@ -1,7 +1,9 @@
 """Opening a database: what is there, is it ours, may we write, and the connection's settings.
 
-Everything that happens before the first row is read lives here. Invariant: whatever
-keeps a database from being opened ends in one typed error that says what to do.
+Everything that happens before the first row is read lives here. Invariants: whatever
+keeps a database from being opened ends in one typed error that says what to do; only SQLite
+opens the file, for closing any other descriptor of it drops all locks that this process
+holds on it (POSIX), and other processes then remove the WAL under its connections.
 """
 
 from __future__ import annotations
@@ -9,7 +11,6 @@ from __future__ import annotations
 import os
 import sqlite3
 import time
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from urllib.parse import quote_from_bytes
@@ -19,7 +20,6 @@ from threadkeep.backends.sqlite.failures import DRIVER_ERRORS, mapped
 from threadkeep.errors import NotOursError, OpenError
 
 MEMORY = ":memory:"
-_MAGIC = b"SQLite format 3\0"
 _RETRY_SECONDS = 0.005  # between tries to switch a new file to WAL
 _CHECKPOINT_PAGES = 1000  # the WAL is copied into the file when it holds this many
 _WAL_BYTES = 8 << 20  # and its own file is cut back to this size then
@@ -87,7 +87,7 @@ def _as_found(location: Location) -> Location:
     _check_place(path)
     if location.mode == "ro" and path.exists() and not path.stat().st_size:
         raise _no_tables(location.path)  # SQLite removes a WAL that lies beside such a file
-    if not _wal_of(path).exists() and (location.mode == "ro" or _is_frozen(path)):
+    if not wal_of(path).exists() and (location.mode == "ro" or _is_frozen(path)):
         return replace(location, mode="immutable")
     return location
 
@@ -174,9 +174,8 @@ def _check_place(path: Path) -> None:
         )
     if path.exists() and not path.is_file():
         raise OpenError(f"{path} is not a file.", hint="Give the path of a database file.")
-    with suppress(OSError), path.open("rb") as file:
-        if not _MAGIC.startswith(file.read(len(_MAGIC))):
-            raise _no_database(path)
+    if path.exists() and path.stat().st_size == 1:
+        raise _no_database(path)  # SQLite takes a file of one byte for an empty one
 
 
 def _is_frozen(path: Path) -> bool:
@@ -184,8 +183,9 @@ def _is_frozen(path: Path) -> bool:
     return os.access(path, os.R_OK) and not os.access(path.parent, os.W_OK)
 
 
-def _wal_of(path: Path) -> Path:
-    return path.with_name(path.name + "-wal")
+def wal_of(path: Path) -> Path:
+    """The WAL of a database: it lies beside the file itself, not beside a link to it."""
+    return Path(os.path.realpath(path) + "-wal")
 
 
 def _no_tables(path: str) -> NotOursError:
