@@ -132,7 +132,8 @@ def sound(plan: Plan) -> Plan:
     """The plan without what LangGraph itself leaves to chance.
 
     In a step of several nodes only the first edits in place, and none fails: the user sends no
-    other node into such graphs either. With durability "exit" LangGraph's sync API, where a node
+    other node into such graphs either, nor into one with a node that is tried again, which could
+    then run twice in a step and counts its calls. With durability "exit" LangGraph's sync API, where a node
     asks, may leave before it has saved what those beside it wrote. With durability "async", what
     a node edits is written in the same step; where one edits, none beside it or around it stops
     the run; and if a value was edited at all, no run starts from an older checkpoint.
@@ -143,7 +144,8 @@ def sound(plan: Plan) -> Plan:
     plan = replace(plan, stages=stages)
     if plan.edits or any(node.also == "fail" for s in stages for node in s.nodes):
         plan = _without(plan, "send", "update as")
-    if plan.has("inner", "inners", "spread"):
+    tried = any(node.also == "retry" for s in stages for node in s.nodes)
+    if tried or plan.has("inner", "inners", "spread"):
         plan = _without(plan, "send")
     return _without(plan, *FORKS) if plan.loose_values else plan
 
