@@ -25,7 +25,7 @@ from typing import Any, NamedTuple, TypeAlias
 from pydantic import BaseModel
 
 from threadkeep.codec.state import layout
-from threadkeep.engine.identity import portable_intact
+from threadkeep.engine.identity import can_change, portable_intact
 
 LEAF, CONTAINER, STATE, SETTLED, OPAQUE = range(5)  # (a leaf is the only falsy one)
 
@@ -173,10 +173,14 @@ class _Walk:
     def below(self, element: Any) -> bool:
         """Put all containers below an element under watch; False if one cannot be."""
         met = {id(element)}
-        attributes: set[int] = set()
+        own: set[int] = set()  # of instances: each one's `__dict__` and set of fields
         reached = [element]
+        again: set[int] = set()  # numbers of those that were reached before
         watched = True
-        for value in reached:  # (it grows as we go)
+        for number, value in enumerate(reached):  # (it grows as we go)
+            if number in again:
+                self._once_more(value)
+                continue
             kind = KINDS[type(value)]
             self.met[id(value)] = value
             if kind == OPAQUE or (kind != CONTAINER and type(value) not in LAYOUTS):
@@ -185,8 +189,8 @@ class _Walk:
             if type(value) in LAYOUTS:
                 # Asking for `__dict__` makes the interpreter settle on one dict object.
                 # Its keys are the class's fields: no need to watch those.
-                attributes.add(id(getattr(value, "__dict__", None)))
-            if isinstance(value, dict) and value and id(value) not in attributes:
+                own.add(id(getattr(value, "__dict__", None)))
+            if isinstance(value, dict) and value and id(value) not in own:
                 # (An empty dict cannot change without referring to something.)
                 self.dicts.append(value)
                 self.keys += value
@@ -196,14 +200,26 @@ class _Walk:
                 self.sets.append(given)
                 self.met[id(given)] = given
                 met.add(id(given))
+                own.add(id(given))
             else:
                 self.containers.append(value)
                 self.refs += found
             for below in found:
-                if KINDS[type(below)] and id(below) not in met:
+                kind = KINDS[type(below)]
+                if kind and id(below) not in met:
                     met.add(id(below))
                     reached.append(below)
+                elif kind not in (LEAF, OPAQUE) and id(below) not in own and can_change(below):
+                    again.add(len(reached))
+                    reached.append(below)
         return watched
+
+    def _once_more(self, value: Any) -> None:
+        """Note what is in several places of an element; of an instance, its `__dict__`."""
+        has_dict = LAYOUTS.get(type(value), (False,))[0]
+        value = value.__dict__ if has_dict else value
+        self.containers.append(value)
+        self.refs += gc.get_referents(value)
 
 
 def portable_capture(
