@@ -1,6 +1,6 @@
-"""One object in several places of a state: for the next run each place has its own, as on LangGraph.
+"""One object in several places of a state is several objects for the next run.
 
-LangGraph's savers store it once for each place, so that it comes back as several objects.
+LangGraph's savers store it once for each place.
 """
 
 from __future__ import annotations

@@ -17,8 +17,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from operator import add, sub
 from typing import Any, NamedTuple
 
-from threadkeep.engine.capture import KINDS, capture
 from threadkeep.engine import identity
+from threadkeep.engine.capture import KINDS, capture
 from threadkeep.engine.identity import intact, unchanged
 
 _CHUNK = 256  # elements of a chunk: some thousand objects, which a processor's cache holds
@@ -29,9 +29,9 @@ class _Rows(NamedTuple):
     """What is under watch, in rows, and what it was like.
 
     `containers` are all that can be reached, one that is met again in an element once more;
-    `refs` all that those referred to (held here, so that no identity is used again). `dicts` are the ones whose keys are watched too, and
-    `keys` those. `sets` hold the names of the fields that models were given, and are
-    watched by their sizes alone.
+    `refs` all that those referred to (held here, so that no identity is used again). `dicts`
+    are the ones whose keys are watched too, and `keys` those. `sets` hold the names of the
+    fields that models were given, and are watched by their sizes alone.
     """
 
     containers: tuple[Any, ...]

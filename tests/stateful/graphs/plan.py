@@ -132,12 +132,13 @@ def sound(plan: Plan) -> Plan:
     """The plan without what LangGraph itself leaves to chance.
 
     In a step of several nodes only the first edits in place, and none fails: the user sends no
-    other node into such graphs either, nor into one with a node that is tried again, which could
-    then run twice in a step and counts its calls. With durability "exit" LangGraph's sync API, where a node
-    asks, may leave before it has saved what those beside it wrote. With durability "async", what
-    a node edits is written in the same step (which a subgraph's nodes cannot do with the items,
-    that it does not hand back); where one edits, none beside it or around it stops
-    the run; and if a value was edited at all, no run starts from an older checkpoint.
+    other node into such graphs either, nor into one with a node that is tried again, which
+    could then run twice in a step and counts its calls. With durability "exit" LangGraph's
+    sync API, where a node asks, may leave before it has saved what those beside it wrote. With
+    durability "async", what a node edits is written in the same step (which a subgraph's nodes
+    cannot do with the items, that it does not hand back); where one edits, none beside it or
+    around it stops the run; and if a value was edited at all, no run starts from an older
+    checkpoint.
     """
     if plan.has("inner", "inners"):
         plan = _doing_without(plan, "handle")  # what cannot be stored is an input there

@@ -2,8 +2,8 @@
 
 A run may be lent the very objects that the thread's last run left in the working set,
 in fresh containers, if they have not changed and that run has ended. Every other reader
-gets fresh objects, so that whatever it does to them changes nothing stored; so does each
-channel, where two hold the same message.
+gets fresh objects, so that whatever it does to them changes nothing stored. No object is in
+two places of what a load gives: LangGraph's savers store it for each.
 """
 
 from __future__ import annotations
