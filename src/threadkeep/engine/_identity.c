@@ -213,6 +213,85 @@ behind(PyObject *module, PyObject *arguments)
     return PyList_GetSlice(now, size, PyList_GET_SIZE(now));
 }
 
+/* Objects that were met, by address: open addressing, NULL where there is none. */
+typedef struct {
+    PyObject **places;
+    size_t mask;
+} Met;
+
+/* Whether an object is met for the first time. */
+static int
+is_new(Met *met, PyObject *object)
+{
+    size_t at = ((size_t)object >> 4) * (size_t)0x9E3779B97F4A7C15ULL >> 16;
+    for (;; at++) {
+        PyObject **place = &met->places[at & met->mask];
+        if (*place == NULL) {
+            *place = object;
+            return 1;
+        }
+        if (*place == object) {
+            return 0;
+        }
+    }
+}
+
+/* Whether it can change by itself, not only by what it refers to. */
+static int
+can_change(PyObject *object)
+{
+    return !PyTuple_Check(object) && !PyFrozenSet_CheckExact(object);
+}
+
+static PyObject *
+containers_of(PyObject *chunks, Py_ssize_t number)
+{
+    return PyTuple_GET_ITEM(PyTuple_GET_ITEM(PyTuple_GET_ITEM(chunks, number), 0), 0);
+}
+
+static PyObject *
+apart(PyObject *module, PyObject *arguments)
+{
+    PyObject *groups, *result = NULL;
+    Py_ssize_t count = 0;
+    if (!PyArg_ParseTuple(arguments, "O!:apart", &PyList_Type, &groups)) {
+        return NULL;
+    }
+    for (Py_ssize_t i = 0; i < PyList_GET_SIZE(groups); i++) {
+        PyObject *chunks = PyList_GET_ITEM(groups, i);
+        for (Py_ssize_t j = 0; j < PyTuple_GET_SIZE(chunks); j++) {
+            count += PyTuple_GET_SIZE(containers_of(chunks, j));
+        }
+    }
+    Met met = {NULL, 63};
+    while (met.mask < 2 * (size_t)count) {
+        met.mask = 2 * met.mask + 1;
+    }
+    met.places = PyMem_Calloc(met.mask + 1, sizeof(PyObject *));
+    if (met.places == NULL) {
+        return PyErr_NoMemory();
+    }
+    result = PyList_New(0);
+    for (Py_ssize_t i = 0; result != NULL && i < PyList_GET_SIZE(groups); i++) {
+        PyObject *chunks = PyList_GET_ITEM(groups, i);
+        int all_new = 1;
+        for (Py_ssize_t j = 0; j < PyTuple_GET_SIZE(chunks); j++) {
+            PyObject *containers = containers_of(chunks, j);
+            for (Py_ssize_t k = 0; k < PyTuple_GET_SIZE(containers); k++) {
+                PyObject *object = PyTuple_GET_ITEM(containers, k);
+                if (can_change(object) && !is_new(&met, object)) {
+                    all_new = 0;
+                }
+            }
+        }
+        if (PyList_Append(result, all_new ? Py_True : Py_False) < 0) {
+            Py_CLEAR(result);
+        }
+    }
+    PyMem_Free(met.places);
+    return result;
+}
+
 /* -- capturing ------------------------------------------------------------------------ */
 
 /* What an instance of a class is to a shadow; as in capture.py. */
@@ -226,14 +305,14 @@ typedef struct {
     PyObject *attributes;  /* the `__dict__` of an instance, owned */
     Py_ssize_t element;  /* the element that it was met under last */
     int kind;
-    int is_attributes;   /* it is an instance's `__dict__` */
+    int is_own;          /* an instance's `__dict__`, or the set of fields it was given */
 } Node;
 
 typedef struct {
     PyObject *kinds, *layouts, *unknown;  /* `unknown`: a class that `kinds` lacks */
     Node *nodes;
     Py_ssize_t count, room, element;
-    Py_ssize_t *queue;  /* the nodes met under the element, by number */
+    Py_ssize_t *queue;  /* the nodes met under the element, by number; -1 - number: once more */
     Py_ssize_t queued, queue_room;
     Py_ssize_t *places;  /* open addressing: an object's node, -1 where there is none */
     size_t mask;
@@ -310,7 +389,8 @@ kind_of(Walk *walk, PyObject *object)
     return (int)PyLong_AsLong(kind);
 }
 
-/* Queue an object under the element that is walked, once, if it is no leaf. */
+/* Queue an object under the element that is walked if it is no leaf, and each time that it is met
+ * again there, as what can change. */
 static int
 reach(Walk *walk, PyObject *object)
 {
@@ -331,6 +411,9 @@ reach(Walk *walk, PyObject *object)
         node->element = walk->element;
         walk->queue[walk->queued++] = *place;
     }
+    else if (!node->is_own && kind != OPAQUE && can_change(object)) {
+        walk->queue[walk->queued++] = -1 - *place;
+    }
     return 0;
 }
 
@@ -343,6 +426,25 @@ note(PyObject *object, void *argument)
         return -1;
     }
     return reach(walk, object);
+}
+
+/* A `visitproc`: note what is referred to. */
+static int
+note_only(PyObject *object, void *argument)
+{
+    return PyList_Append(((Walk *)argument)->referents, object);
+}
+
+/* Note an object that was met under the element before; of an instance, its `__dict__`. */
+static int
+note_again(Walk *walk, Node *node)
+{
+    PyObject *object = node->attributes != NULL ? node->attributes : node->original;
+    traverseproc traverse = Py_TYPE(object)->tp_traverse;
+    if (PyList_Append(walk->containers, object) < 0) {
+        return -1;
+    }
+    return traverse != NULL && is_gc(object) ? traverse(object, note_only, walk) : 0;
 }
 
 static int
@@ -382,7 +484,7 @@ note_state(Walk *walk, Py_ssize_t number)
         if (reach(walk, attributes) < 0) {
             return -1;
         }
-        walk->nodes[*place_of(walk, attributes)].is_attributes = 1;
+        walk->nodes[*place_of(walk, attributes)].is_own = 1;
     }
     if (walk->nodes[number].kind == SETTLED) {
         PyObject *descriptor = PyTuple_GET_ITEM(layout, 2);
@@ -404,6 +506,7 @@ note_state(Walk *walk, Py_ssize_t number)
         if (reached < 0) {
             return -1;
         }
+        walk->nodes[*place_of(walk, given)].is_own = 1;
         walk->queued = queued;  /* (watched by its size alone) */
     }
     return 0;
@@ -429,6 +532,12 @@ walk_below(Walk *walk, PyObject *element)
     }
     for (Py_ssize_t i = 0; i < walk->queued; i++) {
         Py_ssize_t number = walk->queue[i];
+        if (number < 0) {
+            if (note_again(walk, &walk->nodes[-1 - number]) < 0) {
+                return -1;
+            }
+            continue;
+        }
         PyObject *object = walk->nodes[number].original;
         int kind = walk->nodes[number].kind;
         if (kind == OPAQUE) {
@@ -447,8 +556,8 @@ walk_below(Walk *walk, PyObject *element)
             watched = 0;
             continue;
         }
-        if ((kind == CONTAINER || kind == DERIVED) && PyDict_Check(object) && PyDict_GET_SIZE(object) &&
-            !walk->nodes[number].is_attributes && note_keys(walk, object) < 0) {
+        if (kind != STATE && kind != SETTLED && PyDict_Check(object) && PyDict_GET_SIZE(object) &&
+            !walk->nodes[number].is_own && note_keys(walk, object) < 0) {
             return -1;
         }
         walk->found = kind == SETTLED ? NULL : walk->referents;
@@ -817,6 +926,7 @@ static PyMethodDef methods[] = {
     {"same_front", same_front, METH_VARARGS, PyDoc_STR("See identity.portable_same_front.")},
     {"behind", behind, METH_VARARGS, PyDoc_STR("See identity.portable_behind.")},
     {"unchanged", unchanged, METH_VARARGS, PyDoc_STR("See identity.portable_unchanged.")},
+    {"apart", apart, METH_VARARGS, PyDoc_STR("See identity.portable_apart.")},
     {"capture", capture, METH_VARARGS, PyDoc_STR("See capture.portable_capture.")},
     {NULL, NULL, 0, NULL},
 };

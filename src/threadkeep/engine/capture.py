@@ -25,7 +25,7 @@ from typing import Any, NamedTuple, TypeAlias
 from pydantic import BaseModel
 
 from threadkeep.codec.state import layout
-from threadkeep.engine.identity import portable_intact
+from threadkeep.engine.identity import can_change, portable_intact
 
 LEAF, CONTAINER, STATE, SETTLED, OPAQUE, DERIVED = range(6)  # (a leaf is the only falsy one)
 """`DERIVED` classes add to dict, list or set: copied, but not to be watched."""
@@ -71,11 +71,12 @@ def _start() -> None:
     KINDS.clear()
     LAYOUTS.clear()
     LAYOUTS[OrderedDict] = (True, (), None)
-    KINDS.update(
-        dict.fromkeys((str, bytes, int, float, bool, complex, type(None), range), LEAF)
-        | dict.fromkeys((list, tuple, dict, set, frozenset, deque), CONTAINER)
-        | dict.fromkeys((OrderedDict, defaultdict), CONTAINER)
-    )
+    leaves: tuple[type, ...] = (str, bytes, int, float, bool, complex, type(None), range)
+    containers: tuple[type, ...] = (list, tuple, dict, set, frozenset, deque)
+    for cls in leaves:
+        KINDS[cls] = LEAF
+    for cls in (*containers, OrderedDict, defaultdict):
+        KINDS[cls] = CONTAINER
 
 
 _start()
@@ -160,6 +161,17 @@ def capture(elements: list[Any], *, copying: bool = True) -> Captured:
 # -- in Python -----------------------------------------------------------------------
 
 
+def _kind_of(value: Any) -> tuple[int, Any]:
+    """The kind of a value, and the set of fields that a settled model was given."""
+    kind = KINDS[type(value)]
+    if kind not in (CONTAINER, OPAQUE) and type(value) not in LAYOUTS:
+        return OPAQUE, None  # another thread has started anew
+    given = getattr(value, "__pydantic_fields_set__", None) if kind == SETTLED else None
+    if kind == SETTLED and not isinstance(given, (set, frozenset)):
+        kind = STATE  # it was put together by hand: the instance itself is watched
+    return kind, given
+
+
 class _Walk:
     """Puts elements under watch, one after the other."""
 
@@ -180,24 +192,24 @@ class _Walk:
     def below(self, element: Any) -> bool:
         """Put all containers below an element under watch; False if one cannot be."""
         met = {id(element)}
-        attributes: set[int] = set()
+        own: set[int] = set()  # of instances: each one's `__dict__` and set of fields
         reached = [element]
+        again: set[int] = set()  # numbers of those that were reached before
         watched = True
-        for value in reached:  # (it grows as we go)
-            kind = KINDS[type(value)]
-            self.met[id(value)] = value
-            if kind == OPAQUE or (kind != CONTAINER and type(value) not in LAYOUTS):
-                watched = False  # (the second: another thread has started anew)
+        for number, value in enumerate(reached):  # (it grows as we go)
+            if number in again:
+                self._once_more(value)
                 continue
-            given = getattr(value, "__pydantic_fields_set__", None) if kind == SETTLED else None
-            if kind == SETTLED and not isinstance(given, (set, frozenset)):
-                kind = STATE  # it was put together by hand: the instance itself is watched
-            watched = watched and kind != DERIVED
+            kind, given = _kind_of(value)
+            self.met[id(value)] = value
+            watched = watched and kind not in (OPAQUE, DERIVED)
+            if kind == OPAQUE:
+                continue
             if type(value) in LAYOUTS:
                 # Asking for `__dict__` makes the interpreter settle on one dict object.
                 # Its keys are the class's fields: no need to watch those.
-                attributes.add(id(getattr(value, "__dict__", None)))
-            if isinstance(value, dict) and value and id(value) not in attributes:
+                own.add(id(getattr(value, "__dict__", None)))
+            if isinstance(value, dict) and value and id(value) not in own:
                 # (An empty dict cannot change without referring to something.)
                 self.dicts.append(value)
                 self.keys += value
@@ -206,14 +218,26 @@ class _Walk:
                 self.sets.append(given)
                 self.met[id(given)] = given
                 met.add(id(given))
+                own.add(id(given))
             else:
                 self.containers.append(value)
                 self.refs += found
             for below in found:
-                if KINDS[type(below)] and id(below) not in met:
+                kind = KINDS[type(below)]
+                if kind and id(below) not in met:
                     met.add(id(below))
                     reached.append(below)
+                elif kind not in (LEAF, OPAQUE) and id(below) not in own and can_change(below):
+                    again.add(len(reached))
+                    reached.append(below)
         return watched
+
+    def _once_more(self, value: Any) -> None:
+        """Note what is in several places of an element; of an instance, its `__dict__`."""
+        has_dict = LAYOUTS.get(type(value), (False,))[0]
+        value = value.__dict__ if has_dict else value
+        self.containers.append(value)
+        self.refs += gc.get_referents(value)
 
 
 def portable_capture(

@@ -4,13 +4,14 @@ An element is the codec's bytes, or a patch against another element: two bytes t
 codec begins with, the base's log and position, the patch.
 
 Invariant: a value is a fresh one each time, but the elements of lists, tuples and dicts are
-decoded once for each reader and shared by all that it reads.
+decoded once for each reader and shared by all that it reads; but no value holds the same
+element twice.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Any
 
 from threadkeep.codec import Codec, varint
@@ -175,9 +176,9 @@ class Elements:
             UnknownTypeError: the value has a type that is not allowed here.
         """
         if isinstance(ref, Inline):
-            return self._codec.decode(ref.data, self.element)
+            return self._codec.decode(ref.data, self._each_once())
         if isinstance(ref, Cell):
-            return self._codec.decode(self.raw(ref.log, ref.pos), self.element)
+            return self._codec.decode(self.raw(ref.log, ref.pos), self._each_once())
         return self.container(ref, self.items(ref))
 
     @staticmethod
@@ -200,8 +201,24 @@ class Elements:
                 read = min(len(part.raws), stop - part.start)
                 items += self._decoded(log, part, first, read)
                 at = part.start + read
+        if refs.length(refs.covering(run.spans)) < len(items):
+            element = self._each_once()
+            places = ((log, pos) for log, start, stop in run.spans for pos in range(start, stop))
+            items = [element(*place) for place in places]
         self._last[self.reader] = run.spans, items.copy()
         return items
+
+    def _each_once(self) -> Callable[[int, int], Any]:
+        """Reads the elements of one value: one that it holds in two places is decoded for each."""
+        met: set[_Place] = set()
+
+        def element(log: int, pos: int) -> Any:
+            if (log, pos) in met:
+                return self._codec.decode(self.raw(log, pos), self.element)
+            met.add((log, pos))
+            return self.element(log, pos)
+
+        return element
 
     def _decoded(self, log: int, part: _Part, first: int, last: int) -> list[Any]:
         read = part.read_by(self.reader)

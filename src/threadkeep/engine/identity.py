@@ -90,10 +90,35 @@ def portable_behind(old: list[Any], size: int, now: list[Any]) -> list[Any] | No
     return now[size:]
 
 
+def can_change(value: object) -> bool:
+    """Whether a container can change by itself, not only by what it refers to."""
+    return not isinstance(value, tuple) and type(value) is not frozenset
+
+
+def portable_apart(groups: list[tuple[Any, ...]]) -> list[bool]:
+    """Tell of each group of rows whether its containers are met once, and in no group before.
+
+    Those that cannot change (tuples, frozen sets) do not count.
+
+    Args:
+        groups: tuples of tuples whose first is the six arguments of `intact`.
+    """
+    met: set[int] = set()
+    answers = []
+    for chunks in groups:
+        found = chain.from_iterable([chunk[0][0] for chunk in chunks])
+        names = [id(x) for x in found if can_change(x)]
+        before = len(met)
+        met.update(names)
+        answers.append(len(met) - before == len(names))
+    return answers
+
+
 try:
-    from threadkeep.engine._identity import behind, intact, same_front, unchanged
+    from threadkeep.engine._identity import apart, behind, intact, same_front, unchanged
 except ImportError:  # it could not be compiled
-    behind, intact, same_front = portable_behind, portable_intact, portable_same_front
+    apart, behind = portable_apart, portable_behind
+    intact, same_front = portable_intact, portable_same_front
     unchanged = portable_unchanged
 
-__all__ = ["behind", "intact", "same_front", "unchanged"]
+__all__ = ["apart", "behind", "intact", "same_front", "unchanged"]

@@ -17,6 +17,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from operator import add, sub
 from typing import Any, NamedTuple
 
+from threadkeep.engine import identity
 from threadkeep.engine.capture import KINDS, capture
 from threadkeep.engine.identity import intact, unchanged
 
@@ -27,10 +28,10 @@ _REACH = 8  # a chunk is joined with one before that is up to so many times as l
 class _Rows(NamedTuple):
     """What is under watch, in rows, and what it was like.
 
-    `containers` are all that can be reached, `refs` all that those referred to (held here,
-    so that no identity is used again). `dicts` are the ones whose keys are watched too, and
-    `keys` those. `sets` hold the names of the fields that models were given, and are
-    watched by their sizes alone.
+    `containers` are all that can be reached, one that is met again in an element once more;
+    `refs` all that those referred to (held here, so that no identity is used again). `dicts`
+    are the ones whose keys are watched too, and `keys` those. `sets` hold the names of the
+    fields that models were given, and are watched by their sizes alone.
     """
 
     containers: tuple[Any, ...]
@@ -222,6 +223,11 @@ def still(elements: list[Any]) -> Still:
     starts = range(0, chunk.size, _CHUNK)
     chunks = [chunk.part(start, min(start + _CHUNK, chunk.size)) for start in starts]
     return Still(copies, Shadow(tuple(chunks)), originals)
+
+
+def apart(shadows: Sequence[Shadow]) -> list[bool]:
+    """Tell of each shadow whether all that it watches is met once, and in none before it."""
+    return identity.apart([shadow._chunks for shadow in shadows])  # noqa: SLF001 - our own
 
 
 def _look(elements: list[Any], *, copying: bool) -> tuple[_Chunk, list[Any], dict[int, Any]]:

@@ -138,6 +138,8 @@ def _mended(message: Any, number: int) -> Any:
     yield
     message.additional_kwargs[f"seen {number}"] = [number]
     yield
+    message.model_fields_set.add("name")
+    yield
     message.name = f"name {number}"
 
 

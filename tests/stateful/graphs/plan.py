@@ -132,10 +132,13 @@ def sound(plan: Plan) -> Plan:
     """The plan without what LangGraph itself leaves to chance.
 
     In a step of several nodes only the first edits in place, and none fails: the user sends no
-    other node into such graphs either. With durability "exit" LangGraph's sync API, where a node
-    asks, may leave before it has saved what those beside it wrote. With durability "async", what
-    a node edits is written in the same step; where one edits, none beside it or around it stops
-    the run; and if a value was edited at all, no run starts from an older checkpoint.
+    other node into such graphs either, nor into one with a node that is tried again, which
+    could then run twice in a step and counts its calls. With durability "exit" LangGraph's
+    sync API, where a node asks, may leave before it has saved what those beside it wrote. With
+    durability "async", what a node edits is written in the same step (which a subgraph's nodes
+    cannot do with the items, that it does not hand back); where one edits, none beside it or
+    around it stops the run; and if a value was edited at all, no run starts from an older
+    checkpoint.
     """
     if plan.has("inner", "inners"):
         plan = _doing_without(plan, "handle")  # what cannot be stored is an input there
@@ -143,7 +146,8 @@ def sound(plan: Plan) -> Plan:
     plan = replace(plan, stages=stages)
     if plan.edits or any(node.also == "fail" for s in stages for node in s.nodes):
         plan = _without(plan, "send", "update as")
-    if plan.has("inner", "inners", "spread"):
+    tried = any(node.also == "retry" for s in stages for node in s.nodes)
+    if tried or plan.has("inner", "inners", "spread"):
         plan = _without(plan, "send")
     return _without(plan, *FORKS) if plan.loose_values else plan
 
@@ -156,7 +160,8 @@ def _without(plan: Plan, *kinds: str) -> Plan:
 def _sound_stage(stage: Stage, plan: Plan) -> Stage:
     first, *rest = stage.nodes
     if plan.durability == "async":
-        first, *rest = [_less(node, QUIET) for node in stage.nodes]
+        quiet = (*QUIET, "edit items") if stage.kind == "inner" else QUIET
+        first, *rest = [_less(node, quiet) for node in stage.nodes]
     if stage.kind == "beside":
         rest = [_less(node, _ALONE) for node in rest]
     nodes = [first, *rest]

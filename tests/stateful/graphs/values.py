@@ -8,6 +8,7 @@ from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, make_dataclass
 from functools import cache, reduce
+from operator import methodcaller
 from typing import Annotated, Any, TypedDict
 
 from langgraph.channels import (
@@ -131,6 +132,9 @@ def make(number: int, size: int) -> Any:
 def edit(value: Any, number: int) -> Iterator[None]:
     """Edit a value in place, wherever it can be; each step but the last ends with a yield.
 
+    A step is one call in C, in which no other thread runs: a save would be right to store what
+    it sees in the middle of several, and the journal would not know of that.
+
     What LangGraph's saver gives back (a list for a tuple, bytes for a bytearray) is edited alike.
     """
     match value:
@@ -176,7 +180,9 @@ def _edit_dict(value: dict[Any, Any], number: int) -> Iterator[None]:
     value[f"new {number}"] = [number]
     yield
     first = next(iter(value))
-    value[first] = value.pop(first)
+    kept = value.pop(first)
+    yield
+    value[first] = kept
     yield
     yield from edit(next(iter(value.values())), number)
     if number % 3 == 0 and len(value) > 2:
@@ -188,12 +194,10 @@ def flip(value: Any) -> Iterator[None]:
     """Change many places and change them back: only what is in between differs."""
     parts = value if isinstance(value, list) else [value]
     flags = [part for part in parts if isinstance(part, dict)]
-    for flag in flags:
-        flag["state"] = "busy"
-    yield
-    yield
-    for flag in flags:
-        flag["state"] = "idle"
+    for state in ("busy", "idle"):
+        deque(map(methodcaller("update", state=state), flags), maxlen=0)
+        yield
+        yield
 
 
 def steps(edits: Iterable[None]) -> None:

@@ -86,6 +86,21 @@ def test_shared_parts_stay_shared():
     assert other == [[1]]
 
 
+def twice(element):
+    met = Counter(map(id, capture([element]).rows[0]))
+    return [name for name, count in met.items() if count > 1]
+
+
+def test_what_is_in_two_places_of_an_element_is_noted_twice():
+    part, message, model = [1], HumanMessage("text"), Model(a=1)
+    assert twice({"a": part, "b": (part,)}) == [id(part)]
+    assert twice({"a": message, "b": [message]}) == [id(vars(message))]
+    assert twice([model, (model, 1)]) == [id(vars(model))]
+    assert twice([message, model, {"a": [1], "b": [1]}, Mixed([1], {})]) == []
+    fixed = (1, 2)
+    assert twice([fixed, fixed, frozenset(), frozenset()]) == []
+
+
 def test_without_copies():
     found = capture([[1], {"a": 2}], copying=False)
     assert (found.copies, found.originals) == ([], {})

@@ -7,6 +7,7 @@ import random
 import numpy as np
 import pytest
 from engine_kit import Chain, CountedCodec, config, exactly, fresh, memory_saver, values_of
+from langchain_core.messages import AIMessage
 
 from threadkeep.codec import Compression, NativeCodec, pack, varint
 from threadkeep.engine import elements, patch, refs
@@ -50,6 +51,18 @@ def test_containers_at_the_top_are_fresh(found):
     run = Run(refs.LIST, (Span(1, 0, 2),))
     found.value(run).clear()
     assert found.value(run) == ["a", "b"]
+
+
+def test_a_value_does_not_hold_an_element_twice(found):
+    one, other = found.value(Run(refs.LIST, (Span(1, 6, 7), Span(1, 6, 7))))
+    assert one == other == ["g"]
+    assert one is not other
+    data = NativeCodec().encode({"a": AIMessage(""), "b": [AIMessage("")]}, lambda part: (1, 6))
+    found.add([raw_segment(3, 0, [data])])
+    for ref in (Inline(data), Cell(3, 0)):
+        value = found.value(ref)
+        assert value == {"a": ["g"], "b": [["g"]]}
+        assert value["a"] is not value["b"][0]
 
 
 def test_each_element_is_decoded_once():

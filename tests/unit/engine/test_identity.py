@@ -12,8 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from threadkeep.engine.identity import (
+    apart,
     behind,
     intact,
+    portable_apart,
     portable_behind,
     portable_intact,
     portable_same_front,
@@ -23,6 +25,7 @@ from threadkeep.engine.identity import (
 from .values import VALUES, changes
 
 BOTH = list(dict.fromkeys([portable_intact, intact]))
+BOTH_APART = list(dict.fromkeys([portable_apart, apart]))
 BOTH_FRONTS = list(dict.fromkeys([portable_same_front, same_front]))
 BOTH_BEHIND = list(dict.fromkeys([portable_behind, behind]))
 THINGS = [None, True, 1, 1.0, 1000, 1000.0, "text", [], (), {}]
@@ -93,6 +96,20 @@ def test_nothing_at_all_is_intact(compare):
     assert compare((1, "text"), [], [], [], [], [])  # neither refers to anything
 
 
+@pytest.mark.parametrize("tell", BOTH_APART)
+def test_what_is_met_once(tell):
+    def group(*chunks):
+        return tuple([(rows(chunk),) for chunk in chunks])
+
+    a, b, c, fixed = [1], {"b": 1}, {3}, (1, 2)
+    assert tell([]) == []
+    assert tell([group(), group([]), group([a, b], [c])]) == [True, True, True]
+    assert tell([group([a, b]), group([c], [b]), group([{}])]) == [True, False, True]
+    assert tell([group([a], [a])]) == [False]
+    assert tell([group([fixed, a]), group([fixed], [fixed, frozenset()])]) == [True, True]
+    assert tell([group([[] for _ in range(3000)])]) == [True]
+
+
 # -- lists ---------------------------------------------------------------------------
 
 
@@ -137,3 +154,5 @@ def test_what_is_no_list_is_refused():
         intact((), (), [], [], [], [])
     with pytest.raises(TypeError):
         intact((), [])
+    with pytest.raises(TypeError):
+        apart(())

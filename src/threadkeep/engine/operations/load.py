@@ -2,8 +2,8 @@
 
 A run may be lent the very objects that the thread's last run left in the working set,
 in fresh containers, if they have not changed and that run has ended. Every other reader
-gets fresh objects, so that whatever it does to them changes nothing stored; so does each
-channel, where two hold the same message.
+gets fresh objects, so that whatever it does to them changes nothing stored. No object is in
+two places of what a load gives: LangGraph's savers store it for each.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from threadkeep.engine.operations.context import (
     visible,
 )
 from threadkeep.engine.rows import Write, counting, unpack_metadata, unpack_time
+from threadkeep.engine.shadow import Shadow, apart
 from threadkeep.errors import CorruptionError, ThreadkeepError
 
 
@@ -125,20 +126,14 @@ def _lendable(engine: Engine, state: State) -> dict[str, Held]:
     """The values that may be lent: the run they were lent to before has ended."""
     if state.owner is None or not state.owner.ended or state.codec != engine.codec:
         return {}
-    lent: dict[str, Held] = {}
-    logs: set[int] = set()
-    for name, held in state.held.items():
-        mine = {span.log for span in held.needs}
-        # What two channels share is lent to one of them: a change must not show in both.
-        if logs.isdisjoint(mine) and _intact(held):
-            lent[name] = held
-            logs |= mine
-    return lent
+    intact = {name: held for name, held in state.held.items() if _shadow(held).holds()}
+    # What is met twice is stored twice: a change to it must not show in both places.
+    once = apart([_shadow(held) for held in intact.values()])
+    return {name: held for (name, held), alone in zip(intact.items(), once, strict=True) if alone}
 
 
-def _intact(held: Held) -> bool:
-    shadow = held.seen.shadow if isinstance(held, HeldRun) else held.shadow
-    return shadow.holds()
+def _shadow(held: Held) -> Shadow:
+    return held.seen.shadow if isinstance(held, HeldRun) else held.shadow
 
 
 def _lend(held: Held) -> Any:
