@@ -124,8 +124,8 @@ def _archives(asked: Asked) -> Plan[Scrubbed]:
 
 _VERSIONS = "Former versions of archives, if the cold store keeps such: remove them."
 _ELSEWHERE = (
-    "{} in the cold store, which another store has put there, and this one is a copy of: erase the"
-    " thread in that store; if there is none any more, remove the folder."
+    "{} in the cold store belongs to another store, from which this one was copied or moved: erase"
+    " the thread in that store. If that store is gone, remove the folder."
 )
 
 

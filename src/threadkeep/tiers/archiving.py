@@ -66,7 +66,7 @@ def put(cold: ColdStore, key: str, data: bytes) -> None:
     if cold.get(key) != data:
         raise CorruptionError(
             f"The cold store does not give back what was put there: {key}.",
-            hint="Look after it. The thread is still in the store.",
+            hint="Check the cold store, and try again. The thread is still in the store.",
         )
 
 

@@ -28,7 +28,7 @@ _PATIENCE = timedelta(seconds=60)  # with a request that fails, all of its repet
 
 
 class ColdStore:
-    """A cold store that is open. Whose objects are removed is told by `of`.
+    """An open cold store. `of` names the store whose objects it may remove.
 
     Args:
         url: `file:///folder`, `s3://bucket/path`, `gs://bucket/path` or `az://container/path`.
@@ -160,7 +160,10 @@ class ColdStore:
             raise OpenError(f"{place} refused.", hint=hint) from error
         except (exceptions.BaseError, ValueError, OSError) as error:
             kind = BackendError if self._scheme == "file" else UnreachableError
-            raise kind(f"{place} failed: {_first_line(error)}", hint="Look after it.") from error
+            raise kind(
+                f"{place} failed: {_first_line(error)}",
+                hint="Check that it runs and can be reached, and try again.",
+            ) from error
 
 
 def _first_line(error: Exception) -> str:

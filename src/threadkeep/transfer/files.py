@@ -54,7 +54,9 @@ def told(file: Path) -> Iterator[None]:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             raise DiskFullError(hint=f"Free some space where {file} lies.") from error
         if error.errno == errno.EIO:
-            raise BackendError(f"{file}: {error.strerror}.", hint="Look after its disk.") from error
+            raise BackendError(
+                f"{file}: {error.strerror}.", hint="Check its folder and its disk, and try again."
+            ) from error
         raise OpenError(
             f"{file} cannot be opened: {error.strerror}.",
             hint="Give a path that this system allows and this process may use.",

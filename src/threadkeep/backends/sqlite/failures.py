@@ -47,7 +47,7 @@ _MEANINGS: dict[int, tuple[type[ThreadkeepError], str]] = {
     ),
     sqlite3.SQLITE_IOERR: (
         BackendError,
-        "Reading or writing {path} failed: look after its disk; was the file removed?",
+        "Check the disk of {path}, and that no other program removed the file.",
     ),
     sqlite3.SQLITE_CORRUPT: (CorruptionError, DAMAGED),
     # Our statements are constant: what SQLite cannot compile are tables that are not ours.
