@@ -102,6 +102,14 @@ same_sizes(PyObject *sets, PyObject *sizes)
     return 1;
 }
 
+static int
+same_rows(PyObject *containers, PyObject *referents, PyObject *dicts, PyObject *keys,
+          PyObject *sets, PyObject *sizes)
+{
+    return same_referents(containers, referents) && same_keys(dicts, keys) &&
+           same_sizes(sets, sizes);
+}
+
 static PyObject *
 intact(PyObject *module, PyObject *arguments)
 {
@@ -111,8 +119,7 @@ intact(PyObject *module, PyObject *arguments)
                           &PyList_Type, &sets, &PyList_Type, &sizes)) {
         return NULL;
     }
-    int same = same_referents(containers, referents) && same_keys(dicts, keys) &&
-               same_sizes(sets, sizes);
+    int same = same_rows(containers, referents, dicts, keys, sets, sizes);
     return PyErr_Occurred() ? NULL : PyBool_FromLong(same);
 }
 
@@ -173,9 +180,8 @@ unchanged(PyObject *module, PyObject *arguments)
     }
     for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(chunks); i++) {
         PyObject *rows = PyTuple_GET_ITEM(PyTuple_GET_ITEM(chunks, i), 0);
-        int same = same_referents(PyTuple_GET_ITEM(rows, 0), PyTuple_GET_ITEM(rows, 1)) &&
-                   same_keys(PyTuple_GET_ITEM(rows, 2), PyTuple_GET_ITEM(rows, 3)) &&
-                   same_sizes(PyTuple_GET_ITEM(rows, 4), PyTuple_GET_ITEM(rows, 5));
+        PyObject **row = PySequence_Fast_ITEMS(rows);
+        int same = same_rows(row[0], row[1], row[2], row[3], row[4], row[5]);
         if (PyErr_Occurred()) {
             return NULL;
         }
