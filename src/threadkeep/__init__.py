@@ -3,7 +3,7 @@
 from importlib import metadata as _metadata
 
 from threadkeep.backends.caching import Cache, HotTier
-from threadkeep.backends.grouping import GroupCommit
+from threadkeep.backends.writer import GroupCommit
 from threadkeep.codec import Compression, register, register_module
 from threadkeep.engine.policy import Retention
 from threadkeep.savers import (

@@ -26,9 +26,10 @@ from threadkeep.backends.base import (
     ScrubbingBackend,
 )
 from threadkeep.backends.caching import AsyncCached, Cache, Cached, cached
-from threadkeep.backends.grouping import GroupCommit, grouped
+from threadkeep.backends.grouping import grouped
 from threadkeep.backends.open import open_hot
 from threadkeep.backends.scrubbed import Scrubbed
+from threadkeep.backends.writer import GroupCommit
 from threadkeep.drive import Hops
 from threadkeep.engine.calls import Operation
 from threadkeep.engine.working_set import WorkingSet

@@ -12,7 +12,7 @@ from typing import Any
 
 from threadkeep.backends.caching import Cache
 from threadkeep.backends.given import refuse
-from threadkeep.backends.grouping import GroupCommit
+from threadkeep.backends.writer import GroupCommit
 from threadkeep.codec import Compression, SerdeCodec
 from threadkeep.engine.policy import Retention, duration
 from threadkeep.errors import InvalidArgumentError

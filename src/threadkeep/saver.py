@@ -40,7 +40,7 @@ from threadkeep.backends.base import (
     Backend,
 )
 from threadkeep.backends.caching import Cache
-from threadkeep.backends.grouping import GroupCommit
+from threadkeep.backends.writer import GroupCommit
 from threadkeep.background import Collector, Gained, quietly
 from threadkeep.codec import Codec, Compression, NativeCodec, SerdeCodec
 from threadkeep.engine.calls import Operation

@@ -18,7 +18,7 @@ from threadkeep.backends.base import (
     MigratingAsyncBackend,
     MigratingBackend,
 )
-from threadkeep.backends.grouping import GroupCommit
+from threadkeep.backends.writer import GroupCommit
 from threadkeep.engine.model import (
     Batch,
     Change,

@@ -23,8 +23,8 @@ from functools import partial
 from typing import Any, Generic, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from threadkeep import drive, process_forks
-from threadkeep.backends.grouping import GroupCommit
 from threadkeep.backends.loops import PerLoop
+from threadkeep.backends.writer import GroupCommit
 from threadkeep.errors import (
     BackendError,
     ClosedError,

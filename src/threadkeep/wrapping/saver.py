@@ -25,7 +25,7 @@ from langgraph.checkpoint.base import (
 
 from threadkeep import options
 from threadkeep.backends.caching import Cache
-from threadkeep.backends.grouping import GroupCommit
+from threadkeep.backends.writer import GroupCommit
 from threadkeep.errors import InvalidArgumentError, ThreadkeepError
 from threadkeep.relaxed.waiting import Threads, Waiting
 from threadkeep.saver import Saver

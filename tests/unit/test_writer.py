@@ -1,0 +1,220 @@
+"""Writers: changes that wait together are committed together, and each caller hears of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from threadkeep.backends.memory import MemoryBackend
+from threadkeep.backends.writer import AT_ONCE, GroupCommit, LoopWriter, Writer
+from threadkeep.engine.model import Batch, FindThreads, HeadFence
+from threadkeep.errors import BackendError, ConflictError, UnreachableError
+from threadkeep.testing.records import checkpoint, write
+
+NOWHERE = (HeadFence("", "nowhere"),)
+
+
+class Gate(MemoryBackend):
+    """Notes the threads of each group; the first group waits until the gate is opened."""
+
+    def __init__(self):
+        super().__init__()
+        self.groups = []
+        self.begun, self.opened = threading.Event(), threading.Event()
+        self.fails = lambda names: None
+
+    def commit_many(self, changes):
+        names = [change.thread for change in changes]
+        self.groups.append(names)
+        if len(self.groups) == 1:
+            self.begun.set()
+            assert self.opened.wait(10)
+        self.fails(names)
+        return super().commit_many(changes)
+
+    def threads(self):
+        return self.fetch([FindThreads(None, 99, empty=True)])[0]
+
+
+class AwaitedGate(Gate):
+    """The same store, awaited."""
+
+    async def commit_many(self, changes):
+        await asyncio.sleep(0)
+        return super().commit_many(changes)
+
+
+def batch(number, fences=()):
+    return Batch(f"t{number}", 1, writes=(write(number),), fences=fences)
+
+
+def together(store, changes, how=AT_ONCE):
+    """Commit the first change, and the others while that is under way; the error of each."""
+    writer = Writer(store, how)
+
+    def commit(change):
+        try:
+            writer.commit(change)
+        except BackendError as error:
+            return error
+        except ConflictError as error:
+            return error
+
+    with ThreadPoolExecutor(len(changes)) as pool:
+        first = pool.submit(commit, changes[0])
+        assert store.begun.wait(10)
+        rest = [pool.submit(commit, change) for change in changes[1:]]
+        while len(writer._queue) < len(changes):
+            pass
+        store.opened.set()
+        return [found.result(10) for found in (first, *rest)]
+
+
+def awaited_together(store, changes, make=Writer, how=AT_ONCE):
+    """The same of awaiting callers."""
+
+    async def run():
+        writer = make(store, how)
+        futures = [writer.submit(change) for change in changes]
+        while not store.begun.is_set():
+            await asyncio.sleep(0)
+        store.opened.set()
+        found = await asyncio.gather(*futures, return_exceptions=True)
+        closed = writer.close()
+        if closed is not None:
+            await closed
+        return found
+
+    return asyncio.run(run())
+
+
+def test_changes_that_wait_are_committed_together_in_their_order():
+    store = Gate()
+    assert together(store, [batch(n) for n in range(12)]) == [None] * 12
+    assert [len(group) for group in store.groups] == [1, 11]
+    assert len(store.threads()) == 12
+
+
+def test_a_group_holds_no_more_than_it_may():
+    store = Gate()
+    together(store, [batch(n) for n in range(12)], GroupCommit(max_batch=4, max_wait=0))
+    assert [len(group) for group in store.groups] == [1, 4, 4, 3]
+
+
+@pytest.mark.parametrize("make", [Writer, LoopWriter])
+def test_awaiting_callers_share_a_group(make):
+    store = AwaitedGate() if make is LoopWriter else Gate()
+    store.opened.set()
+    found = awaited_together(store, [batch(n) for n in range(12)], make)
+    assert found == [None] * 12
+    names = [name for group in store.groups for name in group]
+    assert names == [f"t{n}" for n in range(12)]
+    assert len(store.groups) <= 3
+
+
+@pytest.mark.parametrize("run", [together, awaited_together])
+def test_each_caller_hears_of_its_own_change(run):
+    store = Gate()
+    for number in (1, 4):
+        store.commit(Batch(f"t{number}", 1, checkpoints=(checkpoint(9),)))
+    if run is awaited_together:
+        store.opened.set()
+    found = run(store, [batch(n, NOWHERE) for n in range(6)])
+    refused = [type(error) for error in found]
+    assert refused == [ConflictError if n in (1, 4) else type(None) for n in range(6)]
+
+
+def test_a_group_that_the_store_fails_is_committed_change_by_change():
+    store = Gate()
+
+    def fails(names):
+        if "t3" in names:
+            raise BackendError("bad value")
+
+    store.fails = fails
+    found = together(store, [batch(n) for n in range(6)])
+    assert [type(error) for error in found] == [
+        BackendError if n == 3 else type(None) for n in range(6)
+    ]
+    assert store.groups[2:] == [["t1"], ["t2"], ["t3"], ["t4"], ["t5"]]
+
+
+def test_a_store_that_cannot_be_reached_is_asked_once():
+    store = Gate()
+
+    def fails(names):
+        if len(store.groups) == 2:
+            raise UnreachableError("down")
+
+    store.fails = fails
+    found = together(store, [batch(n) for n in range(6)])
+    assert [type(error) for error in found] == [type(None), *[UnreachableError] * 5]
+    assert len(store.groups) == 2
+
+
+@pytest.mark.parametrize("make", [Writer, LoopWriter])
+def test_a_store_that_raises_anything_leaves_no_caller_waiting(make):
+    store = AwaitedGate() if make is LoopWriter else Gate()
+    store.opened.set()
+
+    def fails(names):
+        if "t2" in names:
+            raise ZeroDivisionError
+
+    store.fails = fails
+    found = awaited_together(store, [batch(n) for n in range(4)], make)
+    assert [type(error) for error in found] == [
+        BackendError if n == 2 else type(None) for n in range(4)
+    ]
+
+
+def test_a_cancelled_caller_takes_no_neighbor_along():
+    async def run():
+        store = Gate()
+        writer = Writer(store)
+        first = asyncio.ensure_future(writer.acommit(batch(0)))
+        while not store.begun.is_set():
+            await asyncio.sleep(0)
+        second, third = [asyncio.ensure_future(writer.acommit(batch(n))) for n in (1, 2)]
+        await asyncio.sleep(0)
+        second.cancel()
+        store.opened.set()
+        await asyncio.gather(first, third)
+        writer.close()
+        return store.threads(), second.cancelled()
+
+    assert asyncio.run(run()) == (["t0", "t1", "t2"], True)
+
+
+def test_several_event_loops_meet_in_one_queue():
+    store = Gate()
+    writer = Writer(store)
+
+    def one_loop(number):
+        asyncio.run(writer.acommit(batch(number)))
+
+    with ThreadPoolExecutor(4) as pool:
+        done = [pool.submit(one_loop, number) for number in range(4)]
+        assert store.begun.wait(10)
+        while len(writer._queue) < 4:
+            pass
+        store.opened.set()
+        for found in done:
+            found.result(10)
+    assert [len(group) for group in store.groups] == [1, 3]
+
+
+def test_the_thread_ends_with_the_writer():
+    store = Gate()
+    store.opened.set()
+    writer = Writer(store)
+    asyncio.run(writer.acommit(batch(0)))
+    thread = writer._thread
+    writer.close()
+    thread.join(10)
+    assert not thread.is_alive()
+    asyncio.run(writer.acommit(batch(1)))  # (whether it is open is the store's to say)
+    assert store.threads() == ["t0", "t1"]
