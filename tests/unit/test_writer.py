@@ -14,7 +14,7 @@ from threadkeep.engine.model import Batch, FindThreads, HeadFence
 from threadkeep.errors import BackendError, ConflictError, UnreachableError
 from threadkeep.testing.records import checkpoint, write
 
-NOWHERE = (HeadFence("", "nowhere"),)
+EMPTY = (HeadFence("", None),)  # holds where there is no checkpoint
 
 
 class Gate(MemoryBackend):
@@ -79,8 +79,7 @@ def awaited_together(store, changes, make=Writer, how=AT_ONCE):
     async def run():
         writer = make(store, how)
         futures = [writer.submit(change) for change in changes]
-        while not store.begun.is_set():
-            await asyncio.sleep(0)
+        assert await asyncio.to_thread(store.begun.wait, 10)
         store.opened.set()
         found = await asyncio.gather(*futures, return_exceptions=True)
         closed = writer.close()
@@ -122,7 +121,7 @@ def test_each_caller_hears_of_its_own_change(run):
         store.commit(Batch(f"t{number}", 1, checkpoints=(checkpoint(9),)))
     if run is awaited_together:
         store.opened.set()
-    found = run(store, [batch(n, NOWHERE) for n in range(6)])
+    found = run(store, [batch(n, EMPTY) for n in range(6)])
     refused = [type(error) for error in found]
     assert refused == [ConflictError if n in (1, 4) else type(None) for n in range(6)]
 
@@ -176,8 +175,7 @@ def test_a_cancelled_caller_takes_no_neighbor_along():
         store = Gate()
         writer = Writer(store)
         first = asyncio.ensure_future(writer.acommit(batch(0)))
-        while not store.begun.is_set():
-            await asyncio.sleep(0)
+        assert await asyncio.to_thread(store.begun.wait, 10)
         second, third = [asyncio.ensure_future(writer.acommit(batch(n))) for n in (1, 2)]
         await asyncio.sleep(0)
         second.cancel()
