@@ -24,7 +24,7 @@ and at last is copied as a whole.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
@@ -43,8 +43,8 @@ from threadkeep.engine.held import (
 )
 from threadkeep.engine.model import Span
 from threadkeep.engine.refs import Cell, Inline, Ref, Run
-from threadkeep.engine.sequence import Now, Piece, Seen, compare, shadows, whole
-from threadkeep.engine.shadow import Shadow, still
+from threadkeep.engine.sequence import Now, Piece, Seen, compare, is_fragment, shadows, whole
+from threadkeep.engine.shadow import ONE_LEAF, Shadow, still
 from threadkeep.engine.working_set import ThreadMemory
 from threadkeep.errors import ThreadkeepError, UnserializableError
 from threadkeep.langgraph_names import START
@@ -58,6 +58,7 @@ _SPANS_FREE = 32  # spans that a value may have before a rewrite is thought of
 _TRIES = 3  # times a value that changes is looked at before it is copied as a whole
 
 _KINDS: dict[type, int] = {list: refs.LIST, tuple: refs.TUPLE, dict: refs.DICT}
+_SCALARS = frozenset({str, int, float, bool, type(None)})
 
 
 class _MovedError(Exception):
@@ -81,19 +82,29 @@ class _Element:
     shadow: Shadow | None = None
 
 
-@dataclass(slots=True)
 class Draft:
-    """The values of one call on their way into the store."""
+    """The values of one call on their way into the store.
 
-    memory: ThreadMemory
-    codec: Codec
-    appender: Appender
-    writes: bool = False  # the values are pending writes
-    encodings: int = 0  # values encoded so far: work that tests count
-    fresh: int = 0  # bytes of what the values do not share with those before them
-    _settles: bool = False  # the value is a copy, and stored as it is
-    _placed: list[Placed] = field(default_factory=list)
-    _known: list[tuple[str, Known]] = field(default_factory=list)
+    Args:
+        memory: what is remembered of the thread.
+        codec: encodes values.
+        appender: collects elements.
+        writes: the values are pending writes.
+    """
+
+    __slots__ = ("_known", "_placed", "_settles", "appender", "codec", "fresh", "memory", "writes")
+
+    def __init__(
+        self, memory: ThreadMemory, codec: Codec, appender: Appender, *, writes: bool = False
+    ) -> None:
+        self.memory = memory
+        self.codec = codec
+        self.appender = appender
+        self.writes = writes
+        self.fresh = 0  # bytes of what the values do not share with those before them
+        self._settles = False  # the value is a copy, and stored as it is
+        self._placed: list[Placed] = []
+        self._known: list[tuple[str, Known]] = []
 
     def value(self, channel: str, value: Any, old: Held | None = None) -> tuple[Ref, Held]:
         """Store a channel's value, as it is at one instant, beside what was last seen of it.
@@ -101,6 +112,87 @@ class Draft:
         Raises:
             UnserializableError: names the channel.
         """
+        try:
+            # The values that most calls bring, looked at in one go.
+            kind = type(value)
+            if kind in _SCALARS:
+                done = self._scalar(value)
+            elif kind is not list:
+                done = None
+            elif self.writes:
+                done = self._written(channel, value, old)
+            else:
+                done = self._grown(channel, value, old)
+            return done or self._any(channel, value, old)
+        except ThreadkeepError as exc:
+            exc.at(channel=channel)
+            raise
+
+    # -- the usual cases ---------------------------------------------------------------
+
+    def _scalar(self, value: Any) -> tuple[Ref, Held] | None:
+        """A scalar that is small enough to be stored inline."""
+        data = self.codec.encode(value)
+        if len(data) > INLINE_MAX:
+            return None
+        self.fresh += len(data)
+        return Inline(data), HeldCell(value, ONE_LEAF, data, (), None)
+
+    def _grown(self, channel: str, value: list[Any], old: Held | None) -> tuple[Ref, Held] | None:
+        """A list whose new elements, behind its last version's, were stored a moment ago."""
+        recent = self.memory.recent
+        if type(old) is not HeldRun or old.kind != refs.LIST or not self.codec.divides(value):
+            return None
+        before = old.seen
+        new = before.behind(value)
+        if not new or recent.is_known(channel, value):
+            return None
+        placed = recent.all_placed(new)
+        if placed is None:
+            return None
+        seen = before.followed(new, before.shadow.extended(*[found.shadow for found in placed]))
+        spans = refs.merged((*old.spans, *[found.span for found in placed]))
+        if seen.shadow.is_opaque or len(spans) > _SPANS_FREE or not seen.is_now(value):
+            return None
+        weight = old.weight
+        for found in placed:
+            self.appender.borrow(found.home, found.span)
+            weight += found.size
+        return Run(refs.LIST, spans), HeldRun(refs.LIST, spans, seen, weight)
+
+    def _written(self, channel: str, value: list[Any], old: Held | None) -> tuple[Ref, Held] | None:
+        """A short list of new objects, as a task writes it for a channel that collects them."""
+        recent, items = self.memory.recent, value.copy()
+        if not 0 < len(items) <= _SHARE_MOST or not all(map(is_state, items)):
+            return None
+        if type(old) is HeldRun and not is_fragment(old.seen, items):
+            return None
+        if recent.is_known(channel, value) or recent.has_any(items) or not self.codec.divides(value):
+            return None
+        copies, shadow, _ = still(items)
+        elements = [self.codec.encode(copy) for copy in copies]
+        seen = Seen(None, items, shadow)
+        if shadow.is_opaque or not seen.is_now(value):
+            return None
+        if any(map(_passing, copies)):
+            for item in items:
+                recent.reserve_for(self.appender.ns, channel, item)
+            channel = f"{channel} {_PASSING}"
+        log, start = self.appender.append(channel, elements)
+        home, weight = self.appender.home, 0
+        for number, item in enumerate(items):
+            size, at = len(elements[number]), start + number
+            own = shadow if len(items) == 1 else shadow.part(number, number + 1)
+            self._placed.append(Placed(item, own, Span(log, at, at + 1), size, home))
+            weight += size
+        self.fresh += weight
+        spans = (Span(log, start, start + len(items)),)
+        return Run(refs.LIST, spans), HeldRun(refs.LIST, spans, seen, weight)
+
+    # -- all cases ---------------------------------------------------------------------
+
+    def _any(self, channel: str, value: Any, old: Held | None) -> tuple[Ref, Held]:
+        """Store a value of any kind."""
         try:
             for attempt in range(_TRIES):
                 try:
@@ -112,9 +204,6 @@ class Draft:
                         raise
             self._settles = True
             return self._value(channel, still([value]).copies[0], None)
-        except ThreadkeepError as exc:
-            exc.at(channel=channel)
-            raise
         finally:
             self._settles = False
 
@@ -373,7 +462,6 @@ class Draft:
 
         `originals` tells of the value's instances, which are copies, where they come from.
         """
-        self.encodings += 1
         if not originals or uses is None:
             return self.codec.encode(value)
 

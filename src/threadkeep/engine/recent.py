@@ -51,6 +51,30 @@ class Recent:
         found = self._placed.get(id(value))
         return found if found and found.value is value and found.shadow.holds() else None
 
+    def all_placed(self, values: list[Any]) -> list[Placed] | None:
+        """Where these very objects are stored, unchanged or not; None if one of them is not."""
+        found = []
+        for value in values:
+            one = self._placed.get(id(value))
+            if one is None or one.value is not value:
+                return None
+            found.append(one)
+        return found
+
+    def has_any(self, values: list[Any]) -> bool:
+        """Whether one of these objects was stored, or has a position kept for it."""
+        placed, parts = self._placed, self._kept
+        for value in values:
+            name = id(value)
+            if name in placed or name in parts:
+                return True
+        return False
+
+    def is_known(self, channel: str, value: Any) -> bool:
+        """Whether this very value of the channel was stored, unchanged or not."""
+        found = self._known.get((channel, id(value)))
+        return found is not None and found.value is value
+
     def known(self, channel: str, value: Any) -> Known | None:
         """How the value of the channel was stored, if it has not changed since."""
         found = self._known.get((channel, id(value)))

@@ -120,7 +120,7 @@ def compare(
             added = [Piece(None, old.size, old.size + len(new))] if new else []
             return Now(None, new, kept + added, still(new), old.size, old.size)
     keys, items = _copied(value)
-    if old is None or (old.keys is None) != (keys is None) or _is_fragment(old, items):
+    if old is None or (old.keys is None) != (keys is None) or is_fragment(old, items):
         return whole(keys, items)
     changed = old.shadow.opaque if trust else old.shadow.changed()
     return _Beside(old, keys, items, changed).cut()
@@ -146,7 +146,7 @@ def _copied(
     return None, list(value)
 
 
-def _is_fragment(old: Seen, items: list[Any]) -> bool:
+def is_fragment(old: Seen, items: list[Any]) -> bool:
     """Whether these are a few elements of their own beside a long list, as a write is."""
     if not items or 4 * len(items) >= old.size:
         return False

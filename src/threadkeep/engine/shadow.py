@@ -216,7 +216,7 @@ class Still(NamedTuple):
 def still(elements: list[Any]) -> Still:
     """Copy the elements, and put them under watch, at one instant."""
     if len(elements) <= 1 and not any(map(KINDS.__getitem__, map(type, elements))):
-        return Still(elements, _ONE_LEAF if elements else _EMPTY, _NO_ORIGINALS)
+        return Still(elements, ONE_LEAF if elements else _EMPTY, _NO_ORIGINALS)
     chunk, copies, originals = _look(elements, copying=True)
     if chunk.size <= _CHUNK:
         return Still(copies, Shadow((chunk,)), originals)
@@ -248,4 +248,5 @@ def _shift(indexes: Iterable[int], by: int) -> frozenset[int]:
 _NONE: frozenset[int] = frozenset()
 _EMPTY = Shadow()
 _NO_ORIGINALS: dict[int, Any] = {}
-_ONE_LEAF = Shadow((_Chunk(_Rows((), [], [], [], [], []), [(0,) * 6], _NONE),))
+ONE_LEAF = Shadow((_Chunk(_Rows((), [], [], [], [], []), [(0,) * 6], _NONE),))
+"""The shadow of one element that can never change."""
