@@ -7,7 +7,6 @@ borrowed position's segment too, as long as its own batch is not known to be com
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 
 from threadkeep.codec.frame import Compression, pack
 from threadkeep.engine.held import Home
@@ -24,22 +23,31 @@ FULL_BYTES = 64 * 1024
 KEYFRAMES = ""  # the channel whose log holds the keyframes
 
 
-@dataclass(slots=True)
 class Appender:
-    """Collects new elements for `memory`'s logs of one namespace."""
+    """Collects new elements for `memory`'s logs of one namespace.
 
-    memory: ThreadMemory
-    ns: str
-    compression: Compression
-    home: Home = field(default_factory=Home)
-    size: int = 0  # bytes of the elements added so far
-    stored: int = 0  # bytes that segments take more, once the batch is there, or less
-    dropped: list[tuple[int, int, int]] = field(default_factory=list)
-    _runs: list[tuple[int, int, list[bytes]]] = field(default_factory=list)
-    _borrowed: dict[tuple[int, int], Segment] = field(default_factory=dict)
-    _sealed: list[Segment] = field(default_factory=list)
-    _own: dict[tuple[int, int], int] = field(default_factory=dict)  # bytes of each new segment
-    _seals: list[tuple[OpenLog, Tail, Tail]] = field(default_factory=list)
+    `size` are the bytes of the elements added so far, `stored` those that segments take more once
+    the batch is there, or less; `dropped` are the segments that a seal replaces, as log, start
+    and count.
+    """
+
+    __slots__ = (
+        *("memory", "ns", "compression", "home", "size", "stored", "dropped"),
+        *("_borrowed", "_own", "_runs", "_sealed", "_seals"),
+    )
+
+    def __init__(self, memory: ThreadMemory, ns: str, compression: Compression) -> None:
+        self.memory = memory
+        self.ns = ns
+        self.compression = compression
+        self.home = Home()
+        self.size = self.stored = 0
+        self.dropped: list[tuple[int, int, int]] = []
+        self._runs: list[tuple[int, int, list[bytes]]] = []
+        self._borrowed: dict[tuple[int, int], Segment] = {}
+        self._sealed: list[Segment] = []
+        self._own: dict[tuple[int, int], int] = {}  # bytes of each new segment
+        self._seals: list[tuple[OpenLog, Tail, Tail]] = []
 
     def append(self, channel: str, data: Sequence[bytes]) -> tuple[int, int]:
         """Add elements to the channel's log: the log and the first position."""
@@ -63,13 +71,19 @@ class Appender:
         """All segments that the batch must add. Called once, when all is appended."""
         if len(self._runs) > 1:
             self._runs = _joined(self._runs)
-        own = [s for run in self._runs for s in self._cut(*run)]
-        self.home.segments = (*self._borrowed.values(), *own)
-        self._own = {(s.log, s.start): len(s.data) for s in own}
-        self.stored += sum(self._own.values())
-        return (*self._sealed, *self.home.segments)
+        own: list[Segment] = []
+        for run in self._runs:
+            own += self._cut(*run)
+        for segment in own:
+            size = len(segment.data)
+            self._own[segment.log, segment.start] = size
+            self.stored += size
+        self.home.segments = (*self._borrowed.values(), *own) if self._borrowed else tuple(own)
+        return (*self._sealed, *self.home.segments) if self._sealed else self.home.segments
 
     def _cut(self, log: int, start: int, data: list[bytes]) -> list[Segment]:
+        if len(data) == 1:
+            return [self._segment(log, start, data)]
         found, part, size = [], list[bytes](), 0
         for element in data:
             part.append(element)

@@ -167,7 +167,9 @@ class Draft:
             return None
         if type(old) is HeldRun and not is_fragment(old.seen, items):
             return None
-        if recent.is_known(channel, value) or recent.has_any(items) or not self.codec.divides(value):
+        if recent.is_known(channel, value) or recent.has_any(items):
+            return None
+        if not self.codec.divides(value):
             return None
         copies, shadow, _ = still(items)
         elements = [self.codec.encode(copy) for copy in copies]

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 from threadkeep.codec import Codec
 from threadkeep.engine.loads import LoadEntry
-from threadkeep.engine.manifest import Manifest
+from threadkeep.engine.manifest import Manifest, Numbers
 from threadkeep.engine.model import Segment, Span
 from threadkeep.engine.refs import Ref
 from threadkeep.engine.sequence import Seen
@@ -83,12 +83,16 @@ Held: TypeAlias = HeldRun | HeldCell
 
 
 class Keyframe(NamedTuple):
-    """A whole manifest and where it is stored; `used` counts the checkpoints against it."""
+    """A whole manifest and where it is stored; `used` counts the checkpoints against it.
+
+    `numbers` are those that its channels and nodes go by.
+    """
 
     manifest: Manifest
     log: int
     pos: int
     used: int
+    numbers: Numbers
 
 
 class State(NamedTuple):

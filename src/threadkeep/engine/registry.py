@@ -72,7 +72,7 @@ def of_checkpoint(
 
 
 def of_writes(
-    row: WriteRow, channels: tuple[str, ...], size: int, now: int, *, is_latest: bool
+    row: WriteRow, channels: Sequence[str], size: int, now: int, *, is_latest: bool
 ) -> Touch:
     """What pending writes mean: of the head's (`is_latest`), an interrupt begins a wait.
 

@@ -232,7 +232,7 @@ def apart(shadows: Sequence[Shadow]) -> list[bool]:
 
 def _look(elements: list[Any], *, copying: bool) -> tuple[_Chunk, list[Any], dict[int, Any]]:
     rows, ends, opaque, copies, originals = capture(elements, copying=copying)
-    chunk = _Chunk(_Rows(*rows), ends, frozenset(opaque) if opaque else _NONE)
+    chunk = _Chunk(_Rows._make(rows), ends, frozenset(opaque) if opaque else _NONE)
     return chunk, copies, originals
 
 

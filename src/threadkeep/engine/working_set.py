@@ -96,6 +96,7 @@ class ThreadMemory:
         state: State,
         generation: int | None,
         fence: HeadFence | None = None,
+        told: Told | None = None,
         *,
         begins: bool = False,
     ) -> str | None:
@@ -105,6 +106,7 @@ class ThreadMemory:
             state: the checkpoint.
             generation: the thread's, when it was committed or read.
             fence: what its run expects of the head.
+            told: what the registry was told with it, if anything was.
             begins: the checkpoint is its run's first.
 
         Returns:
@@ -114,6 +116,8 @@ class ThreadMemory:
         with self._lock:
             if generation != self.generation:
                 return None
+            if told is not None:
+                self.told = told
             left = None if fence is None else self._left(state, fence, begins=begins)
             is_counted = not state.ns and not state.flags & NESTED
             if is_counted and (self._head is None or self._head < state.id):
@@ -138,16 +142,12 @@ class ThreadMemory:
             del self._forked[next(iter(self._forked))]
         return None if is_known else head
 
-    def tell(self, told: Told, generation: int | None) -> None:
-        """Remember what the registry was told under `generation`."""
-        with self._lock:
-            if generation == self.generation:
-                self.told = told
-
     def _keep_last(self) -> None:
         """Forget the states that are too many, the oldest first, and weigh the others."""
         states = [*self._states.values()]
-        gone, added = 0, sum([state.fresh for state in states[1:]])
+        gone, added = 0, -states[0].fresh
+        for state in states:
+            added += state.fresh
         while len(states) - gone > _STATES or (
             added > _STATE_BYTES and len(states) - gone > _STATES_LEAST
         ):
@@ -224,13 +224,14 @@ class WorkingSet:
             for name in [*self._threads] if thread is None else [thread]:
                 self._drop(name)
 
-    def settle(self, thread: str) -> None:
+    def settle(self, thread: str, memory: ThreadMemory) -> None:
         """Weigh the thread again and make room for it."""
+        weight = memory.weight
         with self._lock:
-            memory = self._threads.get(thread)
-            if memory is not None:
-                self._weigh(thread, memory.weight)
-            self._make_room()
+            if self._threads.get(thread) is memory:
+                self._weigh(thread, weight)
+            if self._total > self._limit:
+                self._make_room()
 
     def _make_room(self) -> None:
         """Forget the threads that were not used for longest; the newest stays."""

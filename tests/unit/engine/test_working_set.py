@@ -220,7 +220,7 @@ def test_a_limit_smaller_than_one_thread():
     working_set = WorkingSet(1, threading.RLock, lambda bits: 5)
     for name in "abc":
         working_set.thread(name)
-        working_set.settle(name)
+        working_set.settle(name, working_set.thread(name))
     assert len(working_set) == 1
     working_set.forget("c")
     working_set.forget("c")

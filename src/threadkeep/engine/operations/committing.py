@@ -17,6 +17,7 @@ from threadkeep.engine.model import Batch, HeadFence
 from threadkeep.engine.operations.context import ATTEMPTS, Engine
 from threadkeep.engine.refs import Ref
 from threadkeep.engine.registry import Told
+from threadkeep.engine.working_set import ThreadMemory
 from threadkeep.errors import (
     BackendError,
     ConflictError,
@@ -27,7 +28,7 @@ from threadkeep.errors import (
 
 
 class Built(NamedTuple):
-    """A batch ready to commit, and what to remember once it is.
+    """A batch ready to commit, and what to remember once it is, in the thread's `memory`.
 
     `beside` is the checkpoint whose values it was compared with; `writes` are the values of its
     pending writes: index, channel, where it is stored, and as it was seen. `fence` is
@@ -35,6 +36,7 @@ class Built(NamedTuple):
     `begins`: the checkpoint is its run's first.
     """
 
+    memory: ThreadMemory
     batch: Batch
     appender: Appender
     state: State | None = None
@@ -83,10 +85,9 @@ def committed(
     """
     for attempt in range(ATTEMPTS):
         built = yield from build(attempt)
-        made = Made(engine, place.ns, built.beside, built.state, built.writes)
         done = False
         try:
-            yield from commit(built.batch._replace(made=made))
+            yield from commit(to_commit(engine, place, built))
             done = True
         except SegmentTakenError:
             engine.memory(place.thread).abandon()
@@ -102,7 +103,7 @@ def committed(
             if not done:
                 built.appender.failed()
         if done:
-            _remember(engine, place, built)
+            remember(engine, place, built)
             return
     raise ConflictError(
         "Others keep taking the log positions of this thread.",
@@ -111,13 +112,22 @@ def committed(
     )
 
 
-def _remember(engine: Engine, place: Place, built: Built) -> None:
+def to_commit(engine: Engine, place: Place, built: Built) -> Batch:
+    """The batch to commit; with what it was made of, where it may have to be made anew."""
+    if not engine.holds_all:
+        return built.batch
+    made = Made(engine, place.ns, built.beside, built.state, built.writes)
+    return built.batch._replace(made=made)
+
+
+def remember(engine: Engine, place: Place, built: Built) -> None:
+    """Remember what is committed."""
     built.appender.committed()
-    memory = engine.memory(place.thread)
-    if built.state is not None:
-        left = memory.publish(built.state, built.batch.generation, built.fence, begins=built.begins)
+    memory, state = built.memory, built.state
+    if state is not None:
+        left = memory.publish(
+            state, built.batch.generation, built.fence, built.told, begins=built.begins
+        )
         if left is not None:
-            engine.forked(place.thread, left, built.state.id)
-    if built.told is not None:
-        memory.tell(built.told, built.batch.generation)
-    engine.working_set.settle(place.thread)
+            engine.forked(place.thread, left, state.id)
+    engine.working_set.settle(place.thread, memory)

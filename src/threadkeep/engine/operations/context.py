@@ -102,7 +102,9 @@ def read_manifest(
     data = checksum.unseal(row.manifest, checksum.of_checkpoint(row))
     # A process that comes and goes cannot count: large differences tell as much.
     used = KEYFRAME_EVERY if 2 * len(data) > size + _KEYFRAME_ROW else 1
-    return manifest.decode(data, key), Keyframe(key, row.key_log, row.key_pos, used)
+    return manifest.decode(data, key), Keyframe(
+        key, row.key_log, row.key_pos, used, manifest.numbers(key)
+    )
 
 
 class _NoCodec:

@@ -106,7 +106,7 @@ def _read(
         fresh = sum([held.weight for name, held in known.items() if name not in lent])
         new = State(ns, row.id, row.flags, read, key, known, data, codec, owner, fresh)
         memory.publish(new, generation)
-        engine.working_set.settle(stored.thread)
+        engine.working_set.settle(stored.thread, memory)
     return loaded
 
 

@@ -8,10 +8,12 @@ the value given, or none.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import suppress
 from functools import partial
 from typing import Any, NamedTuple, cast
 
+from threadkeep.codec import Codec
 from threadkeep.engine import checksum, registry
 from threadkeep.engine import manifest as manifests
 from threadkeep.engine.appender import KEYFRAMES, Appender
@@ -47,14 +49,11 @@ from threadkeep.errors import (
     ThreadkeepError,
 )
 
-_KNOWN_KEYS = (
-    "v",
-    "id",
-    "ts",
-    "channel_values",
-    "channel_versions",
-    "versions_seen",
-    "updated_channels",
+_KNOWN_KEYS = frozenset(
+    {
+        *("v", "id", "ts", "channel_values", "channel_versions", "versions_seen"),
+        "updated_channels",
+    }
 )
 
 
@@ -179,8 +178,9 @@ def _recall(
         ref = entry.ref
         if ref is None or channel in parent.held or not ref.needs:
             continue
-        is_kept = channel not in call.checkpoint["channel_values"] or _unchanged(
-            call, entry, channel
+        version = call.checkpoint["channel_versions"].get(channel)
+        is_kept = channel not in call.checkpoint["channel_values"] or _is_kept(
+            call, entry, channel, version
         )
         if engine.holds_all or not (is_kept or isinstance(ref, Inline)):
             lost[channel] = ref
@@ -198,13 +198,12 @@ def _recall(
     return held
 
 
-def _unchanged(call: Put, entry: Entry, channel: str) -> bool:
-    if call.complete:
+def _is_kept(call: Put, entry: Entry, channel: str, version: Version) -> bool:
+    """Whether a channel has the value that its parent has."""
+    before = entry.version
+    if version is None or version != before or type(version) is not type(before) or call.complete:
         return False
-    if channel in call.new and channel in call.checkpoint["channel_values"]:
-        return False
-    version = call.checkpoint["channel_versions"].get(channel)
-    return version is not None and version == entry.version and type(version) is type(entry.version)
+    return channel not in call.new or channel not in call.checkpoint["channel_values"]
 
 
 # -- the new checkpoint --------------------------------------------------------------
@@ -216,78 +215,61 @@ def _build(
     call: Put,
     generation: int,
     parent: State | None,
-    known: dict[str, Held],
+    known: Mapping[str, Held],
     *,
     seal: bool,
 ) -> Built:
-    place, now = call.place, engine.now()
-    appender = Appender(memory, place.ns, engine.compression)
-    draft = Draft(memory, engine.codec, appender)
+    """Make the batch of a put, and what is to be remembered of it."""
+    place, now, codec = call.place, engine.now(), engine.codec
+    thread, ns, own_id = place
+    appender = Appender(memory, ns, engine.compression)
+    draft = Draft(memory, codec, appender)
     try:
-        written, held = _manifest(engine, draft, call, parent, known)
-        metadata, exact = pack_metadata(call.metadata, engine.codec)
+        written, held = _manifest(codec, draft, call, parent, known)
+        metadata, exact = pack_metadata(call.metadata, codec)
     except ThreadkeepError as exc:
         exc.at(**place.named())
         raise
     key = _keyframe(parent, written, appender)
-    data = manifests.encode(written, key.manifest)
+    data = manifests.encode(written, key.manifest, key.numbers)
     if seal:
         appender.seal()
     segments = appender.segments()
     draft.settle(generation)
-    told, loaded, owner = memory.told, call.loaded, None
+    told, loaded, owner = memory.told, LOADS.of(call.parent), None
     flags = FREE if call.metadata.get("source") == "fork" else 0
+    run = seen = 0
     if loaded is not None:  # a run begins: others may have said something else meanwhile
         told, flags, owner = told._replace(metadata={}), flags | loaded.flags, loaded
+        run, seen = loaded.run, loaded.seen
     elif parent is not None:  # a run goes on, and if it chose its checkpoint, it still has
         flags, owner = flags | parent.flags & FREE, parent.owner
-    row = _row(call, loaded, flags, metadata, exact, key, data)
-    fence = _fence(row)
+    above = None if call.parent is None else copied(call.parent)
+    ts = pack_time(call.checkpoint.get("ts", ""))
+    # (what the checksum covers, and the columns of the row, in their order)
+    own = copied(str(own_id))
+    told_of = (ns, own, above, run, seen, flags, ts, metadata, exact, key.log, key.pos)
+    data = checksum.seal(data, told_of)
+    row = CheckpointRow(*told_of, data)
+    # What a run that named no checkpoint expects: that it goes on from the head.
+    fence = None if ns or flags & FREE else HeadFence(ns, above)
     touch = registry.of_checkpoint(row, call.metadata, appender.stored, now, told)
     batch = Batch(
-        thread=place.thread,
+        thread=thread,
         now=now,
         generation=generation,
-        born=born(place.id, call.parent),
+        born=born(own_id, call.parent),
         fences=(fence,) if fence is not None and engine.conflicts == "raise" else (),
         segments=segments,
         checkpoints=(row,),
         drop_segments=tuple(appender.dropped),
         touch=touch,
     )
-    data, codec, fresh = row.manifest, engine.codec, draft.fresh
-    state = State(place.ns, row.id, flags, written, key, held, data, codec, owner, fresh)
+    state = State(ns, row.id, flags, written, key, held, data, codec, owner, draft.fresh)
     told = registry.told_more(told, touch, call.metadata)
     begins = loaded is not None
     expected = fence if call.run or begins else None
-    return Built(batch, appender, state, told, row.parent, fence=expected, begins=begins)
-
-
-def _row(
-    call: Put,
-    loaded: LoadEntry | None,
-    flags: int,
-    metadata: str,
-    exact: bytes | None,
-    key: Keyframe,
-    data: bytes,
-) -> CheckpointRow:
-    """The checkpoint's row, its manifest's bytes sealed together with the rest of it."""
-    row = CheckpointRow(
-        ns=call.place.ns,
-        id=copied(str(call.place.id)),
-        parent=None if call.parent is None else copied(call.parent),
-        run=loaded.run if loaded is not None else 0,
-        seen=loaded.seen if loaded is not None else 0,
-        flags=flags,
-        ts=pack_time(call.checkpoint.get("ts", "")),
-        metadata=metadata,
-        exact=exact,
-        key_log=key.log,
-        key_pos=key.pos,
-        manifest=b"",
-    )
-    return CheckpointRow(*row[:-1], checksum.seal(data, checksum.of_checkpoint(row)))
+    return Built(memory, batch, appender, state, told, above, (), expected, begins)
 
 
 def born(*ids: str | None) -> int | None:
@@ -296,23 +278,19 @@ def born(*ids: str | None) -> int | None:
     return min(times) if times else None
 
 
-def _fence(row: CheckpointRow) -> HeadFence | None:
-    """What a run that named no checkpoint expects: that it goes on from the head."""
-    return None if row.ns or row.flags & FREE else HeadFence(row.ns, row.parent)
-
-
 def _manifest(
-    engine: Engine, draft: Draft, call: Put, parent: State | None, known: dict[str, Held]
+    codec: Codec, draft: Draft, call: Put, parent: State | None, known: Mapping[str, Held]
 ) -> tuple[Manifest, dict[str, Held]]:
     """Store the changed values; the manifest, and what is held of each channel now."""
     checkpoint = call.checkpoint
-    values = checkpoint["channel_values"]
-    before = parent.manifest.entries if parent is not None else {}
+    values, versions = checkpoint["channel_values"], checkpoint["channel_versions"]
+    before = parent.manifest if parent is not None else manifests.EMPTY
+    old_entries = before.entries
     entries: dict[str, Entry] = {}
     held: dict[str, Held] = {}
-    for channel, version in _versions(checkpoint).items():
-        old = before.get(channel)
-        if old is not None and _unchanged(call, old, channel):
+    for channel, version in versions.items():
+        old = old_entries.get(channel)
+        if old is not None and _is_kept(call, old, channel, version):
             entries[channel] = old
             if channel in known:
                 held[channel] = known[channel]
@@ -321,34 +299,25 @@ def _manifest(
             entries[channel] = Entry(version, ref)
         else:
             entries[channel] = Entry(version, None)
-    extra = {k: v for k, v in checkpoint.items() if k not in _KNOWN_KEYS}
-    written = Manifest(
-        v=checkpoint.get("v", 1),
-        entries=entries,
-        seen={node: dict(seen) for node, seen in checkpoint.get("versions_seen", {}).items()},
-        updated=_updated(checkpoint),
-        extra=engine.codec.encode(extra) if extra else None,
-    )
-    return written, held
-
-
-def _versions(checkpoint: dict[str, Any]) -> dict[str, Version]:
-    """Each channel's version; None for a value that was given without one."""
-    unversioned = [
-        k for k in checkpoint["channel_values"] if k not in checkpoint["channel_versions"]
-    ]
-    return {**checkpoint["channel_versions"], **dict.fromkeys(unversioned)}
-
-
-def _updated(checkpoint: dict[str, Any]) -> list[str] | bool | None:
+    if not values.keys() <= versions.keys():
+        for channel, value in values.items():  # (given without a version)
+            if channel not in versions:
+                ref, held[channel] = draft.value(channel, value, known.get(channel))
+                entries[channel] = Entry(None, ref)
+    extra = None
+    if not checkpoint.keys() <= _KNOWN_KEYS:
+        extra = codec.encode({k: v for k, v in checkpoint.items() if k not in _KNOWN_KEYS})
     updated = checkpoint.get("updated_channels", False)
-    return updated if updated is None or updated is False else list(updated)
+    if updated is not None and updated is not False:
+        updated = list(updated)
+    seen = manifests.sharing(checkpoint.get("versions_seen", {}), before.seen)
+    return Manifest(checkpoint.get("v", 1), entries, seen, updated, extra), held
 
 
 def _keyframe(parent: State | None, written: Manifest, appender: Appender) -> Keyframe:
     """The keyframe to write against: the parent's, or a new one when that has served."""
     key = parent.keyframe if parent is not None else None
     if key is not None and key.used < KEYFRAME_EVERY:
-        return Keyframe(key.manifest, key.log, key.pos, key.used + 1)
+        return Keyframe(key.manifest, key.log, key.pos, key.used + 1, key.numbers)
     log, pos = appender.append(KEYFRAMES, [manifests.encode(written)])
-    return Keyframe(written, log, pos, 1)
+    return Keyframe(written, log, pos, 1, manifests.numbers(written))

@@ -72,57 +72,53 @@ def _built(engine: Engine, call: PutWrites, attempt: int) -> Operation[Built]:
 
 
 def _build(engine: Engine, memory: ThreadMemory, call: PutWrites, generation: int) -> Built:
-    place = call.place
-    appender = Appender(memory, place.ns, engine.compression)
+    place, now = call.place, engine.now()
+    thread, ns, own_id = place
+    appender = Appender(memory, ns, engine.compression)
     draft = Draft(memory, engine.codec, appender, writes=True)
     # A write may come before its checkpoint is stored: then the one before shows what is there.
-    state = memory.state(place.ns, str(place.id)) or memory.newest(place.ns)
+    state = memory.state(ns, str(own_id)) or memory.newest(ns)
     held = state.held if state is not None else {}
     made = []
     try:
         for number, (channel, value) in enumerate(call.writes):
-            ref, seen = draft.value(channel, _storable(channel, value), held.get(channel))
+            stored = repr(value) if _is_error(channel, value) else value
+            ref, seen = draft.value(channel, stored, held.get(channel))
             made.append((call.index_of(number, channel), channel, ref, seen))
     except ThreadkeepError as exc:
         exc.at(**place.named())
         raise
     segments = appender.segments()
     draft.settle(generation)
-    loaded = LOADS.of(place.id)
-    row = WriteRow(
-        ns=place.ns,
-        checkpoint_id=copied(str(place.id)),
-        run=loaded.run if loaded is not None else 0,
-        seen=loaded.seen if loaded is not None else 0,
-        task_id=call.task_id,
-        task_path=call.task_path,
-        body=b"",
-    )
-    body = pack_writes([one[:3] for one in made])
-    row = row._replace(body=checksum.seal(body, checksum.of_writes(row)))
-    now, channels = engine.now(), tuple([channel for _, channel, *_ in made])
+    loaded = LOADS.of(own_id)
+    run, since = (0, 0) if loaded is None else (loaded.run, loaded.seen)
+    # (what the checksum covers, and the columns of the row, in their order)
+    told_of = (ns, copied(str(own_id)), run, since, call.task_id, call.task_path)
+    body = checksum.seal(pack_writes([one[:3] for one in made]), told_of)
+    row = WriteRow(*told_of, body)
     latest = memory.newest("")
     is_latest = latest is None or latest.id <= row.checkpoint_id
+    channels = [channel for channel, _ in call.writes]
     batch = Batch(
-        thread=place.thread,
+        thread=thread,
         now=now,
         generation=generation,
-        born=born(place.id),
+        born=born(own_id),
         fences=_fences(engine, loaded, row),
         segments=segments,
         writes=(row,),
         touch=registry.of_writes(row, channels, appender.stored, now, is_latest=is_latest),
     )
     beside = None if state is None else state.id
-    return Built(batch, appender, beside=beside, writes=tuple(made))
+    return Built(memory, batch, appender, beside=beside, writes=tuple(made))
 
 
-def _storable(channel: str, value: Any) -> Any:
-    """A failed task's exception as its repr, as LangGraph's own savers keep it.
+def _is_error(channel: str, value: Any) -> bool:
+    """Whether this is a failed task's exception: its repr is stored, as LangGraph's savers do.
 
     The one exemption from exactness: else a node's own error would be masked.
     """
-    return repr(value) if channel == ERROR and isinstance(value, BaseException) else value
+    return channel == ERROR and isinstance(value, BaseException)
 
 
 def _fences(engine: Engine, loaded: LoadEntry | None, row: WriteRow) -> tuple[WritesFence, ...]:
