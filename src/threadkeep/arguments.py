@@ -36,7 +36,10 @@ def place(config: RunnableConfig) -> Place:
         InvalidArgumentError: the checkpoint's id is no text, or a part no valid Unicode.
     """
     configurable = _configurable(config)
-    thread = configurable.get("thread_id")
+    get = configurable.get
+    thread, ns, own_id = get("thread_id"), get("checkpoint_ns", ""), get("checkpoint_id")
+    if type(thread) is type(ns) is str and thread.isascii() and ns.isascii():  # as most are
+        return Place(thread, ns, checks.checkpoint_id(own_id))
     if thread is None:
         raise InvalidConfigError(
             "The config has no thread_id.",
@@ -44,8 +47,8 @@ def place(config: RunnableConfig) -> Place:
         )
     return Place(
         checks.text("thread_id", str(thread)),
-        checks.text("checkpoint_ns", str(configurable.get("checkpoint_ns") or "")),
-        checks.checkpoint_id(configurable.get("checkpoint_id")),
+        checks.text("checkpoint_ns", str(ns or "")),
+        checks.checkpoint_id(own_id),
     )
 
 
@@ -91,12 +94,18 @@ def put(
         )
     own_id = checks.text("checkpoint['id']", given["id"], parent)
     target = Place(parent.thread, parent.ns, own_id)
-    for key in ("channel_values", "channel_versions"):
-        given[key] = dict(checks.mapping(f"checkpoint[{key!r}]", given.get(key) or {}, target))
+    values = checks.mapping(
+        "checkpoint['channel_values']", given.get("channel_values") or {}, target
+    )
+    given["channel_values"] = dict(values)
+    versions = given.get("channel_versions") or {}
+    given["channel_versions"] = dict(
+        checks.mapping("checkpoint['channel_versions']", versions, target)
+    )
     checks.checkpoint(given, target)
     checks.mapping("metadata", metadata, target)
     new = frozenset(checks.mapping("new_versions", new_versions or {}, target))
-    merged = dict[str, Any](get_checkpoint_metadata(config, metadata))
+    merged: Any = get_checkpoint_metadata(config, metadata)
     return Put(target, parent.id, given, merged, new, run=RUNTIME in config["configurable"])
 
 

@@ -8,7 +8,6 @@ that says which part is meant.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from itertools import chain
 from typing import TYPE_CHECKING, Any, NoReturn
 from uuid import UUID
 
@@ -33,6 +32,8 @@ def checkpoint_id(given: object) -> str | None:
     Raises:
         InvalidArgumentError: it is neither text nor a UUID.
     """
+    if type(given) is str and given.isascii():  # (asked for the quick way first)
+        return given or None
     if given is None or given == "":
         return None
     if isinstance(given, UUID):
@@ -124,8 +125,9 @@ def checkpoint(given: Mapping[str, Any], at: Place) -> None:
     if updated is not None:
         if not isinstance(updated, list | tuple | set | frozenset):
             refuse("checkpoint['updated_channels']", updated, "It is a list of names.", at)
-        for name in updated:
-            _name("checkpoint['updated_channels']", name, at)
+        if not _are_ascii(updated):
+            for name in updated:
+                _name("checkpoint['updated_channels']", name, at)
 
 
 def _is_usual(given: Mapping[str, Any]) -> bool:
@@ -133,20 +135,28 @@ def _is_usual(given: Mapping[str, Any]) -> bool:
     seen = given.get("versions_seen", {})
     versions = [given.get("v", 1), *given["channel_versions"].values()]
     try:
-        versions += chain.from_iterable([each.values() for each in seen.values()])
-        names = (given["channel_values"], given["channel_versions"], seen, *seen.values())
-        if not "".join(chain.from_iterable(names)).isascii():
-            return False
+        names = [*given["channel_values"], *given["channel_versions"], *seen]
+        for each in seen.values():
+            names += each
+            versions += each.values()
     except (AttributeError, TypeError):
         return False
-    texts = [version for version in versions if type(version) is str]
+    if not _are_ascii(names):
+        return False
     numbers = [version for version in versions if type(version) is int]
-    return (
-        len(texts) + len(numbers) == len(versions)
-        and "".join(texts).isascii()
-        and min(numbers, default=0) >= _LEAST
-        and max(numbers, default=0) <= _MOST
+    if numbers and not (min(numbers) >= _LEAST and max(numbers) <= _MOST):
+        return False
+    return len(numbers) == len(versions) or _are_ascii(
+        [version for version in versions if type(version) is not int]
     )
+
+
+def _are_ascii(texts: Iterable[Any]) -> bool:
+    """Whether these are texts, all of them ASCII."""
+    try:
+        return "".join(texts).isascii()
+    except TypeError:
+        return False
 
 
 def _check_each(given: Mapping[str, Any], at: Place) -> None:

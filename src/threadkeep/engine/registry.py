@@ -64,11 +64,11 @@ def of_checkpoint(
         told: what was told before.
     """
     at = now if now - told.at >= LAG or now < told.at else None
+    size += row_size(row)
     if row.ns:
-        inside = (move(Cause.SAVE_INSIDE, row.id),)
-        return Touch(size + row_size(row), at=at, moves=inside)
+        return Touch(size, at=at, moves=(move(Cause.SAVE_INSIDE, row.id),))
     said = _said(metadata, told.metadata)
-    return Touch(size + row_size(row), at=at, labels=said, moves=(move(Cause.SAVE, row.id),))
+    return Touch(size, at=at, labels=said, moves=(move(Cause.SAVE, row.id),))
 
 
 def of_writes(
@@ -95,7 +95,9 @@ def told_more(told: Told, touch: Touch, metadata: Mapping[str, Any]) -> Told:
 def _said(metadata: Mapping[str, Any], told: Mapping[str, Any]) -> tuple[str, ...]:
     """Labels for what the run says of itself and was not told yet."""
     found = []
-    for key, value in of_run(metadata).items():
+    for key, value in metadata.items():
+        if key in _OWN_KEYS or not _is_of_run(key, value):
+            continue
         if key not in told or told[key] != value or type(told[key]) is not type(value):
             try:
                 found.append(labels.of_metadata(key, value))
@@ -109,11 +111,12 @@ def of_run(metadata: Mapping[str, Any]) -> dict[str, Any]:
     return {
         key: value
         for key, value in metadata.items()
-        if type(value) in _SCALARS
-        and key not in _OWN_KEYS
-        and type(key) is str
-        and not key.startswith(_OWN_BEGINNINGS)
+        if key not in _OWN_KEYS and _is_of_run(key, value)
     }
+
+
+def _is_of_run(key: Any, value: Any) -> bool:
+    return type(value) in _SCALARS and type(key) is str and not key.startswith(_OWN_BEGINNINGS)
 
 
 def of_rows(
