@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 # Microseconds between 1582-10-15 (the epoch of UUID version 6) and 1970-01-01.
 UUID6_OFFSET = 0x01B21DD213814000 // 10
 _VERSION_AT = 14
 _UUID_LENGTH = 36
 
 
+@lru_cache(maxsize=4096)  # (asked for each checkpoint, and again for its first child)
 def created_at(checkpoint_id: str | None) -> int | None:
     """When the id was made, in microseconds since 1970; None if it does not tell.
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from threadkeep.engine.appender import Appender
 from threadkeep.engine.calls import Operation, Place, commit
@@ -47,6 +47,10 @@ class Built(NamedTuple):
     begins: bool = False
 
 
+Failed: TypeAlias = tuple[Built, ThreadkeepError]
+"""A batch whose commit failed, and the failure."""
+
+
 class Made(NamedTuple):
     """What a batch was made of, for whoever has to make it anew later; see `rebasing`.
 
@@ -70,6 +74,7 @@ def committed(
     place: Place,
     build: Callable[[int], Operation[Built]],
     lost: Callable[[], Operation[None]] | None = None,
+    failed: Failed | None = None,
 ) -> Operation[None]:
     """Build a batch and commit it, again where its log positions were taken.
 
@@ -78,15 +83,18 @@ def committed(
         place: what the call is about; errors name it.
         build: makes the batch; is given the number of the try, from 0 on.
         lost: carried out where the commit is refused for good.
+        failed: the first try, where that has been made.
 
     Raises:
         ConflictError: the commit was refused, or others kept taking the positions.
         ThreadkeepError: whatever building or committing raises.
     """
     for attempt in range(ATTEMPTS):
-        built = yield from build(attempt)
-        done = False
+        built, failure = failed or ((yield from build(attempt)), None)
+        failed, done = None, False
         try:
+            if failure is not None:
+                raise failure
             yield from commit(to_commit(engine, place, built))
             done = True
         except SegmentTakenError:

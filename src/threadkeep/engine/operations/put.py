@@ -31,7 +31,7 @@ from threadkeep.engine.model import (
     ReadThread,
     ThreadRows,
 )
-from threadkeep.engine.operations.committing import Built, committed
+from threadkeep.engine.operations.committing import Built, Failed, committed
 from threadkeep.engine.operations.context import (
     KEYFRAME_EVERY,
     Engine,
@@ -85,8 +85,31 @@ class Put(NamedTuple):
         return self._replace(checkpoint={**self.checkpoint, "channel_values": copies})
 
 
-def put(engine: Engine, call: Put) -> Operation[None]:
+def built(engine: Engine, call: Put) -> Built | None:
+    """Build the batch of a put at once; None where the store must be asked first.
+
+    Raises:
+        UnserializableError: a value cannot be stored.
+    """
+    memory = engine.memory(call.place.thread)
+    known = _known_parent(memory, call)
+    if known is None:
+        return None
+    generation, parent = known
+    if parent is None:
+        return _locked(engine, memory, call, generation, None, {})
+    if _lost(engine, parent, call):
+        return None
+    return _locked(engine, memory, call, generation, parent, parent.held)
+
+
+def put(engine: Engine, call: Put, failed: Failed | None = None) -> Operation[None]:
     """Store the checkpoint.
+
+    Args:
+        engine: the engine's parts.
+        call: the arguments.
+        failed: a batch that was built of them, and what its commit ended with.
 
     Raises:
         UnserializableError: a value cannot be stored; nothing was.
@@ -94,7 +117,7 @@ def put(engine: Engine, call: Put) -> Operation[None]:
         ThreadDeletedError: the run is older than the thread's deletion.
     """
     build, lost = partial(_built, engine, call), partial(_sweep, engine, call)
-    yield from committed(engine, call.place, build, lost)
+    yield from committed(engine, call.place, build, lost, failed)
 
 
 def _built(engine: Engine, call: Put, attempt: int) -> Operation[Built]:
@@ -103,8 +126,7 @@ def _built(engine: Engine, call: Put, attempt: int) -> Operation[Built]:
         call = call.still()  # the program goes on while the store is asked
     generation, parent = yield from _parent(engine, memory, call)
     held = yield from _recall(engine, memory, parent, call, generation, resume=attempt == 0)
-    with memory.encoding:
-        return _build(engine, memory, call, generation, parent, held, seal=attempt == 0)
+    return _locked(engine, memory, call, generation, parent, held, seal=attempt == 0)
 
 
 def _sweep(engine: Engine, call: Put) -> Operation[None]:
@@ -164,7 +186,7 @@ def _recall(
     generation: int,
     *,
     resume: bool,
-) -> Operation[dict[str, Held]]:
+) -> Operation[Mapping[str, Held]]:
     """What the parent held of the channels that changed, read where it is not known.
 
     Where the engine holds all, that is all that the parent has, so that it can be stored anew.
@@ -173,29 +195,35 @@ def _recall(
     """
     if parent is None:
         return {}
+    lost = _lost(engine, parent, call)
+    if not lost:
+        return parent.held
+    held = dict(parent.held)
+    spans = [span for ref in lost.values() for span in ref.needs]
+    # An old value that cannot be read is no base: the new one is stored whole then.
+    with suppress(CodecError):
+        found, segments = yield from read_elements(engine, call.place.thread, spans, generation)
+        if resume:
+            resume_logs(memory, parent.ns, parent.manifest, parent.keyframe, segments)
+        for channel, ref in lost.items():
+            with suppress(CodecError):
+                held[channel] = hold(ref, found, found.value(ref))
+    return held
+
+
+def _lost(engine: Engine, parent: State, call: Put) -> dict[str, Ref]:
+    """The channels whose value at the parent is needed and not known."""
+    held, values = parent.held, call.checkpoint["channel_values"]
+    versions = call.checkpoint["channel_versions"]
     lost: dict[str, Ref] = {}
     for channel, entry in parent.manifest.entries.items():
         ref = entry.ref
-        if ref is None or channel in parent.held or not ref.needs:
+        if ref is None or channel in held or not ref.needs:
             continue
-        version = call.checkpoint["channel_versions"].get(channel)
-        is_kept = channel not in call.checkpoint["channel_values"] or _is_kept(
-            call, entry, channel, version
-        )
+        is_kept = channel not in values or _is_kept(call, entry, channel, versions.get(channel))
         if engine.holds_all or not (is_kept or isinstance(ref, Inline)):
             lost[channel] = ref
-    held = dict(parent.held)
-    if lost:
-        spans = [span for ref in lost.values() for span in ref.needs]
-        # An old value that cannot be read is no base: the new one is stored whole then.
-        with suppress(CodecError):
-            found, segments = yield from read_elements(engine, call.place.thread, spans, generation)
-            if resume:
-                resume_logs(memory, parent.ns, parent.manifest, parent.keyframe, segments)
-            for channel, ref in lost.items():
-                with suppress(CodecError):
-                    held[channel] = hold(ref, found, found.value(ref))
-    return held
+    return lost
 
 
 def _is_kept(call: Put, entry: Entry, channel: str, version: Version) -> bool:
@@ -207,6 +235,21 @@ def _is_kept(call: Put, entry: Entry, channel: str, version: Version) -> bool:
 
 
 # -- the new checkpoint --------------------------------------------------------------
+
+
+def _locked(
+    engine: Engine,
+    memory: ThreadMemory,
+    call: Put,
+    generation: int,
+    parent: State | None,
+    known: Mapping[str, Held],
+    *,
+    seal: bool = True,
+) -> Built:
+    """Build, while no other call of the thread does."""
+    with memory.encoding:
+        return _build(engine, memory, call, generation, parent, known, seal=seal)
 
 
 def _build(

@@ -18,7 +18,7 @@ from threadkeep.engine.calls import Operation, Place, fetch_checkpoint
 from threadkeep.engine.draft import Draft
 from threadkeep.engine.loads import LOADS, LoadEntry, copied
 from threadkeep.engine.model import FREE, NESTED, Batch, WriteRow, WritesFence
-from threadkeep.engine.operations.committing import Built, committed
+from threadkeep.engine.operations.committing import Built, Failed, committed
 from threadkeep.engine.operations.context import Engine
 from threadkeep.engine.operations.put import born
 from threadkeep.engine.rows import pack_writes
@@ -46,15 +46,35 @@ class PutWrites(NamedTuple):
         return WRITES_IDX_MAP.get(channel, number)
 
 
-def put_writes(engine: Engine, call: PutWrites) -> Operation[None]:
+def built(engine: Engine, call: PutWrites) -> Built | None:
+    """Build the batch of the writes at once; None where the store must be asked first.
+
+    Raises:
+        UnserializableError: a value cannot be stored.
+    """
+    memory = engine.memory(call.place.thread)
+    generation = memory.generation
+    if generation is None:
+        return None
+    with memory.encoding:
+        return _build(engine, memory, call, generation)
+
+
+def put_writes(engine: Engine, call: PutWrites, failed: Failed | None = None) -> Operation[None]:
     """Store the writes.
+
+    Args:
+        engine: the engine's parts.
+        call: the arguments.
+        failed: a batch that was built of them, and what its commit ended with.
 
     Raises:
         UnserializableError: a value cannot be stored; nothing was.
         ConflictError: with `conflicts="raise"`, another live run has written here.
         ThreadDeletedError: the run is older than the thread's deletion.
     """
-    yield from committed(engine, call.place, partial(_built, engine, call))
+    build = partial(_built, engine, call)
+    yield from committed(engine, call.place, build, failed=failed)
 
 
 def _built(engine: Engine, call: PutWrites, attempt: int) -> Operation[Built]:
