@@ -22,6 +22,7 @@ from bench.profiling import profile
 from bench.results import Results, write
 from bench.savers import KINDS, OURS
 from bench.servers import Server
+from bench.short import suite
 from bench.sizes import QUICK, SMOKE, Sizes
 
 BACKENDS = {
@@ -47,10 +48,16 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     add("--data", type=Path, help="recorded conversations, .jsonl or .jsonl.gz (else made-up ones)")
     add("--quick", action="store_true", help="a shorter run of everything: minutes, not exact")
     add("--smoke", action="store_true", help="the shortest run that shows that all of it works")
-    add("--backend", choices=BACKENDS, default="sqlite", help="what is compared (default: sqlite)")
-    add("--suite", choices=("savers", "threads"), default="savers", help="what is measured")
+    add("--backend", choices=suite.BACKENDS, default="sqlite", help="on what (default: sqlite)")
+    add(
+        "--suite", choices=("savers", "threads", "short"), default="savers", help="what is measured"
+    )
     add("--threads", type=int, default=100_000, help="how many, with --suite threads")
-    add("--only", help=f"some parts of {','.join(PARTS)}")
+    add("--rounds", type=int, help="how many, with --suite short (default: 5)")
+    add("--before", type=Path, help="another checkout of threadkeep, with --suite short")
+    add(
+        "--only", help=f"some parts of {','.join(PARTS)}; of --suite short: {','.join(suite.PARTS)}"
+    )
     add("--savers", help=f"some of {','.join(KINDS)}")
     add("--out", type=Path, default=Path("bench/results"), help="where JSON and plots go")
     add("--profile", action="store_true", help="profile our part of a turn instead")
@@ -70,7 +77,19 @@ def run(setting: Setting, parts: Sequence[str], results: Results, console: Conso
             )
 
 
+def short(options: argparse.Namespace, console: Console) -> None:
+    usual_kinds, usual_parts = suite.BACKENDS[options.backend]
+    kinds = names(list(KINDS), "saver", options.savers or ",".join(usual_kinds))
+    parts = names(list(suite.PARTS), "part", options.only or ",".join(usual_parts))
+    suite.run(options, parts, kinds, console)
+
+
 def bench(options: argparse.Namespace, console: Console) -> None:
+    if options.suite == "short":
+        short(options, console)
+        return
+    if options.backend not in BACKENDS:
+        raise BenchError(f"--backend {options.backend} goes with --suite short only")
     if options.suite == "threads":
         many.run(options.backend, options.threads, options.out, console)
         return

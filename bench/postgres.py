@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any, LiteralString
 
+import psutil
 import psycopg
 from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.checkpoint.postgres import PostgresSaver
@@ -57,6 +58,17 @@ def database(path: Path) -> str:
     return make_conninfo(url("postgres"), dbname=name)
 
 
+def cpu(path: Path) -> float | None:
+    """CPU seconds of all processes of the server so far; None where it is elsewhere."""
+    with connect(database(path)) as connection:
+        try:
+            server = psutil.Process(connection.info.backend_pid).parent()
+            processes = [server, *server.children()] if server else []
+            return sum(sum(process.cpu_times()[:4]) for process in processes) or None
+        except psutil.Error:
+            return None
+
+
 def size(path: Path) -> int:
     """All tables and indexes of a path's database, in bytes."""
     with connect(database(path)) as connection:
@@ -86,6 +98,22 @@ def ours_async(path: Path, **options: Any) -> OpenedAsync:
 OFFICIAL = {"autocommit": True, "prepare_threshold": 0, "row_factory": dict_row}
 
 
+@asynccontextmanager
+async def ours_pooled(path: Path) -> AsyncIterator[BaseCheckpointSaver[Any]]:
+    """Ours on a pool of the program's, which is LangGraph's kind of pool."""
+    async with (
+        official_pool(path) as pool,
+        ready_async(threadkeep.AsyncPostgresSaver(pool)) as saver,
+    ):
+        yield saver
+
+
+def official_pool(path: Path) -> AsyncConnectionPool[Any]:
+    return AsyncConnectionPool(
+        database(path), min_size=CONNECTIONS, max_size=CONNECTIONS, kwargs=OFFICIAL, open=False
+    )
+
+
 @contextmanager
 def official(path: Path) -> Iterator[BaseCheckpointSaver[Any]]:
     with ConnectionPool(database(path), max_size=CONNECTIONS, kwargs=OFFICIAL) as pool:
@@ -96,10 +124,7 @@ def official(path: Path) -> Iterator[BaseCheckpointSaver[Any]]:
 
 @asynccontextmanager
 async def official_async(path: Path) -> AsyncIterator[BaseCheckpointSaver[Any]]:
-    pool = AsyncConnectionPool(
-        database(path), min_size=CONNECTIONS, max_size=CONNECTIONS, kwargs=OFFICIAL, open=False
-    )
-    async with pool:
-        saver = AsyncPostgresSaver(pool)  # type: ignore[arg-type] # the same
+    async with official_pool(path) as pool:
+        saver = AsyncPostgresSaver(pool)
         await saver.setup()
         yield saver

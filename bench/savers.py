@@ -8,8 +8,14 @@ which leaves SQLite at `synchronous=FULL`. A path stands for a store, whatever k
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import (
+    AbstractContextManager,
+    asynccontextmanager,
+    closing,
+    contextmanager,
+    nullcontext,
+)
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -17,11 +23,12 @@ from typing import Any, NamedTuple
 
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.checkpoint.sqlite import SqliteSaver
+from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
 
 import threadkeep
 from bench import postgres, redis
 from bench.floor import ReferenceSaver
-from bench.opening import Opened, OpenedAsync, ready
+from bench.opening import Opened, OpenedAsync, ready, ready_async
 from bench.servers import Server
 
 
@@ -77,6 +84,10 @@ class Kind:
     open_async: Callable[[Path], OpenedAsync] | None = None
 
     @property
+    def on_postgres(self) -> bool:
+        return self.store is DATABASE
+
+    @property
     def lasts(self) -> bool:
         return self.store is not None
 
@@ -98,7 +109,15 @@ def threadkeep_sqlite(path: Path, **options: Any) -> Opened:
     return ready(threadkeep.SqliteSaver(path, **options))
 
 
+def threadkeep_sqlite_async(path: Path, **options: Any) -> OpenedAsync:
+    return ready_async(threadkeep.SqliteSaver(path, **options))
+
+
 def threadkeep_memory(_path: Path) -> Opened:
+    return threadkeep.MemorySaver()
+
+
+def threadkeep_memory_async(_path: Path) -> OpenedAsync:
     return threadkeep.MemorySaver()
 
 
@@ -111,6 +130,13 @@ def langgraph_sqlite(path: Path, synchronous: str) -> Iterator[SqliteSaver]:
         yield saver
 
 
+@asynccontextmanager
+async def langgraph_sqlite_async(path: Path) -> AsyncIterator[AsyncSqliteSaver]:
+    async with AsyncSqliteSaver.from_conn_string(str(path)) as saver:
+        await saver.setup()
+        yield saver
+
+
 def floor(_path: Path) -> Opened:
     return nullcontext(ReferenceSaver())
 
@@ -120,6 +146,10 @@ def floor_async(_path: Path) -> OpenedAsync:
 
 
 def langgraph_memory(_path: Path) -> Opened:
+    return InMemorySaver()
+
+
+def langgraph_memory_async(_path: Path) -> OpenedAsync:
     return InMemorySaver()
 
 
@@ -139,18 +169,45 @@ KINDS = {
             quick=True,
             open_async=floor_async,
         ),
-        Kind("memory", "threadkeep memory", threadkeep_memory, store=None, quick=True),
+        Kind(
+            "memory",
+            "threadkeep memory",
+            threadkeep_memory,
+            store=None,
+            quick=True,
+            open_async=threadkeep_memory_async,
+        ),
         Kind(
             "normal",
             "threadkeep SQLite, normal",
             partial(threadkeep_sqlite, synchronous="normal"),
             store=FILE,
             quick=True,
+            open_async=partial(threadkeep_sqlite_async, synchronous="normal"),
         ),
-        Kind("full", "threadkeep SQLite, full", threadkeep_sqlite, store=FILE, quick=True),
-        Kind("lg-memory", "LangGraph InMemorySaver", langgraph_memory, store=None),
+        Kind(
+            "full",
+            "threadkeep SQLite, full",
+            threadkeep_sqlite,
+            store=FILE,
+            quick=True,
+            open_async=threadkeep_sqlite_async,
+        ),
+        Kind(
+            "lg-memory",
+            "LangGraph InMemorySaver",
+            langgraph_memory,
+            store=None,
+            open_async=langgraph_memory_async,
+        ),
         Kind("lg-normal", "LangGraph SqliteSaver, normal", NORMAL, store=FILE),
-        Kind("lg-full", "LangGraph SqliteSaver, full", FULL, store=FILE),
+        Kind(
+            "lg-full",
+            "LangGraph SqliteSaver, full",
+            FULL,
+            store=FILE,
+            open_async=langgraph_sqlite_async,
+        ),
         Kind(
             "lg-delta-normal",
             "LangGraph SqliteSaver + DeltaChannel, normal",
@@ -172,6 +229,13 @@ KINDS = {
             store=DATABASE,
             quick=True,
             open_async=postgres.ours_async,
+        ),
+        Kind(
+            "pg-pool",
+            "threadkeep PostgreSQL, a pool given",
+            postgres.ours,
+            store=DATABASE,
+            open_async=postgres.ours_pooled,
         ),
         Kind(
             "pg-relaxed",
@@ -200,7 +264,7 @@ KINDS = {
 }
 
 
-OURS = ("memory", "normal", "full", "pg", "pg-relaxed", "redis")
+OURS = ("memory", "normal", "full", "pg", "pg-pool", "pg-relaxed", "redis")
 ON_SQLITE = tuple(key for key, kind in KINDS.items() if kind.store in {None, FILE})
 ON_POSTGRES = ("floor", "pg", "pg-relaxed", "lg-pg")
 # LangGraph's saver for Redis needs modules; beside ours goes its own saver for many machines.

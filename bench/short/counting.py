@@ -1,0 +1,82 @@
+"""Machine instructions, counted by valgrind: exact where times are not.
+
+A worker runs under callgrind and asks it, by a small library that is compiled here, to
+count the instructions of one call after the other, those of all threads together.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import shutil
+import subprocess
+from collections import defaultdict
+from collections.abc import Callable
+from pathlib import Path
+from statistics import mean
+from typing import Any
+
+REQUESTS = """
+#include <valgrind/callgrind.h>
+void start(void) { CALLGRIND_START_INSTRUMENTATION; }
+void zero(void) { CALLGRIND_ZERO_STATS; }
+void dump(const char *name) { CALLGRIND_DUMP_STATS_AT(name); }
+"""
+EMPTY = "nothing"  # a call that does nothing: what counting itself costs
+SUMMARY, TRIGGER = "totals: ", "desc: Trigger: Client Request: "
+
+
+def library(folder: Path) -> Path | None:
+    """Compile the library; None where there is no valgrind or no C compiler."""
+    compiler = shutil.which("cc")
+    if compiler is None or shutil.which("valgrind") is None:
+        return None
+    source, made = folder / "requests.c", folder / "requests.so"
+    source.write_text(REQUESTS)
+    command = [compiler, "-shared", "-fPIC", "-o", str(made), str(source)]
+    done = subprocess.run(command, check=False, capture_output=True)
+    return None if done.returncode else made
+
+
+def command(folder: Path) -> list[str]:
+    """The command that a worker runs under; its counts go into the folder."""
+    return [
+        "valgrind",
+        "--tool=callgrind",
+        "--instr-atstart=no",
+        f"--callgrind-out-file={folder}/counts",
+        f"--log-file={folder}/valgrind.log",
+    ]
+
+
+class Counter:
+    """Counts calls, inside a worker that runs under valgrind."""
+
+    def __init__(self, path: str) -> None:
+        requests = ctypes.PyDLL(path)  # keeps the interpreter's lock: nothing comes between
+        self.start = requests.start
+        self.zero = requests.zero
+        self.dump = requests.dump
+
+    def count(self, name: str, make: Callable[[], Any]) -> None:
+        """Count one call under this name."""
+        for label, work in ((EMPTY, type(None)), (name, make)):
+            argument = label.encode()
+            self.zero()
+            work()
+            self.dump(argument)
+
+
+def read(folder: Path) -> dict[str, float]:
+    """The mean number of instructions of each call, without what counting costs."""
+    counts: dict[str, list[int]] = defaultdict(list)
+    for path in folder.glob("counts.*"):
+        name, total = "", 0
+        for line in path.read_text().splitlines():
+            if line.startswith(TRIGGER):
+                name = line.removeprefix(TRIGGER)
+            elif line.startswith(SUMMARY):
+                total = int(line.removeprefix(SUMMARY))
+        if name:
+            counts[name].append(total)
+    cost = mean(counts.pop(EMPTY, [0]))
+    return {name: mean(found) - cost for name, found in counts.items()}

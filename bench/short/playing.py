@@ -1,0 +1,130 @@
+"""Conversations played over a saver, inside a worker: many at once, or one by one."""
+
+from __future__ import annotations
+
+import asyncio
+import resource
+from collections.abc import Sequence
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+from langgraph.checkpoint.base import BaseCheckpointSaver
+
+from bench import postgres
+from bench.conversations import Conversation, joined, load, made_up
+from bench.errors import BenchError
+from bench.lanes import config_of, milliseconds
+from bench.savers import KINDS
+from bench.workloads import Replay
+
+WARM = 4  # conversations that do not count
+
+
+def conversations(data: str | None, count: int | None) -> list[Conversation]:
+    """So many conversations, from the first again where there are fewer; None: as they are."""
+    found = load(Path(data)) if data else made_up(count or 100)
+    return found if count is None else [found[n % len(found)] for n in range(count)]
+
+
+def cpu() -> float:
+    """CPU seconds of this process so far, user and system."""
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    return used.ru_utime + used.ru_stime
+
+
+def together(
+    kind: str, file: str, data: str | None, runs: int, turns: int | None
+) -> dict[str, Any]:
+    """Play conversations at once, each on its own thread."""
+    chosen = conversations(data, runs)
+    return asyncio.run(_together(kind, Path(file), chosen, turns))
+
+
+async def _together(
+    kind: str, file: Path, chosen: Sequence[Conversation], turns: int | None
+) -> dict[str, Any]:
+    opener = KINDS[kind].open_async
+    if opener is None:
+        raise BenchError(f"{KINDS[kind].label} cannot be awaited")
+    async with opener(file) as saver:
+        await _all(saver, chosen[:WARM], turns, "warm", [])
+        of_server = postgres.cpu(file) if KINDS[kind].on_postgres else None
+        times: list[float] = []
+        start, used = perf_counter(), cpu()
+        supersteps = await _all(saver, chosen, turns, "run", times)
+        seconds, used = perf_counter() - start, cpu() - used
+        if of_server is not None:
+            of_server = (postgres.cpu(file) or of_server) - of_server
+    return {
+        "supersteps": supersteps,
+        "seconds": seconds,
+        "cpu": used,
+        "times": times,
+        "server_cpu": of_server,
+    }
+
+
+async def _all(
+    saver: BaseCheckpointSaver[Any],
+    chosen: Sequence[Conversation],
+    turns: int | None,
+    name: str,
+    times: list[float],
+) -> int:
+    runs = [_run(saver, one, turns, f"{name} {n}", times) for n, one in enumerate(chosen)]
+    return sum(await asyncio.gather(*runs))
+
+
+async def _run(
+    saver: BaseCheckpointSaver[Any],
+    conversation: Conversation,
+    turns: int | None,
+    thread: str,
+    times: list[float],
+) -> int:
+    replay = Replay("", [conversation], limit=turns, awaits=True)
+    graph = replay.graph(saver, delta=False)
+    for call in replay.turns():
+        start = perf_counter()
+        await graph.ainvoke(call.input, config_of(thread))
+        times.append((perf_counter() - start) * 1_000)
+    return replay.supersteps
+
+
+def one_by_one(
+    kind: str, file: str, data: str | None, count: int | None, *, warm: bool, join: bool = False
+) -> dict[str, Any]:
+    """Play conversations one after the other; with `join`, as one long one."""
+    chosen = conversations(data, count)
+    with KINDS[kind].open(Path(file)) as saver:
+        if warm:
+            _play(saver, chosen[:WARM], "warm")
+        start, used = perf_counter(), cpu()
+        supersteps = _play(saver, [joined(chosen)] if join else chosen, "run")
+        return {
+            "supersteps": supersteps,
+            "seconds": perf_counter() - start,
+            "cpu": cpu() - used,
+        }
+
+
+def _play(saver: BaseCheckpointSaver[Any], chosen: Sequence[Conversation], name: str) -> int:
+    supersteps = 0
+    for number, conversation in enumerate(chosen):
+        replay = Replay("", [conversation])
+        graph = replay.graph(saver, delta=False)
+        for call in replay.turns():
+            graph.invoke(call.input, config_of(f"{name} {number}"))
+        supersteps += replay.supersteps
+    return supersteps
+
+
+def cold(kind: str, file: str, threads: int, reads: int) -> list[float]:
+    """Milliseconds of `get_tuple` by a new saver object for each read, after one to warm up."""
+    times = []
+    for number in range(reads + 1):
+        with KINDS[kind].open(Path(file)) as saver:
+            config = config_of(f"run {number % threads}")
+            times.append(milliseconds(lambda: saver.get_tuple(config)))  # noqa: B023 - called here
+    return times[1:]

@@ -1,0 +1,110 @@
+"""Worker processes: each holds one saver, of this checkout or of another one."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from bench.errors import BenchError
+from bench.savers import KINDS
+
+ROOT = Path(__file__).parents[2]
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A saver that is measured; `before`: the checkout whose threadkeep it is of."""
+
+    kind: str
+    before: Path | None = None
+
+    @property
+    def name(self) -> str:
+        return f"{self.kind} before" if self.before else self.kind
+
+    @property
+    def label(self) -> str:
+        return KINDS[self.kind].label + (", before" if self.before else "")
+
+    def environment(self) -> dict[str, str]:
+        """The environment of its processes."""
+        if self.before is None:
+            return dict(os.environ)
+        return {**os.environ, "PYTHONPATH": str(self.before / "src")}
+
+
+class Worker:
+    """A process of `bench.short.worker` that answers one order after the other.
+
+    Args:
+        subject: the saver.
+        under: a command that runs the process, such as valgrind.
+
+    Raises:
+        BenchError: from `ask`, if the process failed; its error was printed.
+    """
+
+    def __init__(self, subject: Subject, under: Sequence[str] = ()) -> None:
+        self.subject = subject
+        self.process = subprocess.Popen(
+            [*under, sys.executable, "-m", "bench.short.worker"],
+            cwd=ROOT,
+            env=subject.environment(),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    def ask(self, order: str, **given: Any) -> Any:
+        """Run an order in the process and return its result."""
+        self.send(order, **given)
+        return self.answer()
+
+    def send(self, order: str, **given: Any) -> None:
+        if self.process.stdin is None:
+            raise AssertionError("stdin is a pipe")
+        try:
+            self.process.stdin.write(json.dumps([order, given], default=str) + "\n")
+            self.process.stdin.flush()
+        except BrokenPipeError:
+            pass  # `answer` says that it failed
+
+    def answer(self) -> Any:
+        if self.process.stdout is None:
+            raise AssertionError("stdout is a pipe")
+        line = self.process.stdout.readline()
+        if not line:
+            self.process.wait()
+            raise BenchError(f"{self.subject.label} failed: its error is above")
+        return json.loads(line)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if kind is not None:
+            self.process.kill()
+        self.process.communicate()
+
+
+def source(checkout: Path) -> Path:
+    """The checkout, whose threadkeep can be run.
+
+    Raises:
+        BenchError: there is no threadkeep in it.
+    """
+    if not (checkout / "src" / "threadkeep").is_dir():
+        raise BenchError(f"no threadkeep in {checkout}: name the folder of a checkout")
+    return checkout.resolve()

@@ -1,0 +1,58 @@
+"""Sizes of the suite: the full run, a quick one, a smoke test. Only numbers live here."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+
+class Load(NamedTuple):
+    """So many runs at once, each of the first `turns` turns of a conversation."""
+
+    runs: int
+    turns: int | None
+
+
+@dataclass(frozen=True)
+class ShortSizes:
+    """The full run. `None` means all that the data holds."""
+
+    name: str = "full"
+    rounds: int = 5
+    loads: tuple[Load, ...] = (Load(8, None), Load(64, None), Load(512, 2))
+    conversations: int | None = 100  # one after the other
+    replays: int = 20  # threads on which the recorded calls are replayed
+    counted: int = 3  # of them while instructions are counted
+    lanes: int = 3  # long threads of each saver
+    reads: int = 20  # cold reads a round
+    openings: int = 3  # fresh processes a round
+
+
+SIZES = {
+    sizes.name: sizes
+    for sizes in (
+        ShortSizes(),
+        ShortSizes(
+            name="quick",
+            rounds=3,
+            loads=(Load(8, 4), Load(64, 1), Load(512, 1)),
+            conversations=8,
+            replays=6,
+            counted=2,
+            lanes=1,
+            reads=10,
+            openings=1,
+        ),
+        ShortSizes(
+            name="smoke",
+            rounds=1,
+            loads=(Load(2, 1),),
+            conversations=2,
+            replays=2,
+            counted=1,
+            lanes=1,
+            reads=2,
+            openings=1,
+        ),
+    )
+}

@@ -1,0 +1,74 @@
+"""The inside of a worker process: `python -m bench.short.worker`.
+
+Orders come as lines of JSON on stdin, results go as lines of JSON to stdout. Modules that
+an order needs are loaded before the clock starts.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+from signal import SIG_IGN, SIGINT, signal
+from typing import Any, TextIO
+
+from bench import lanes
+from bench.savers import KINDS
+from bench.short import playing, replaying
+from bench.sizes import QUICK, SMOKE, Sizes
+
+MAIN_SIZES = {sizes.name: sizes for sizes in (Sizes(), QUICK, SMOKE)}
+
+
+class Long:
+    """The endless thread of the main suite, some turns at a time."""
+
+    def __init__(self, stack: ExitStack) -> None:
+        self.stack = stack
+        self.worker: lanes.Worker | None = None
+
+    def open(self, kind: str, file: str, data: str | None, sizes: str) -> int:
+        """Open the saver and return the number of turns."""
+        task = lanes.Task(
+            "endless", kind, MAIN_SIZES[sizes], Path(data) if data else None, Path(file)
+        )
+        self.worker = lanes.Worker(task, self.stack.enter_context(KINDS[kind].open(Path(file))))
+        return len(self.worker.workload)
+
+    def turns(self, count: int) -> list[float]:
+        """Run so many turns and return the milliseconds of each."""
+        if self.worker is None:
+            raise AssertionError("opened first")
+        return self.worker.turns(count)
+
+
+def serve() -> None:
+    """Carry out orders until there are no more."""
+    signal(SIGINT, SIG_IGN)  # the parent ends us
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # whatever is printed goes where errors go
+    with ExitStack() as stack:
+        answer(Long(stack), answers)
+
+
+def answer(long: Long, answers: TextIO) -> None:
+    orders: dict[str, Callable[..., Any]] = {
+        "together": playing.together,
+        "one_by_one": playing.one_by_one,
+        "cold": playing.cold,
+        "microseconds": replaying.microseconds,
+        "counted": replaying.counted,
+        "open_long": long.open,
+        "turns": long.turns,
+    }
+    for line in sys.stdin:
+        order, given = json.loads(line)
+        answers.write(json.dumps(orders[order](**given)) + "\n")
+        answers.flush()
+
+
+if __name__ == "__main__":
+    serve()
