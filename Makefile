@@ -40,7 +40,7 @@ format: ## Put the code into the house style
 servers_postgres := postgres
 servers_redis := redis,postgres
 
-bench: ## Measure against LangGraph's own savers: DATA=conversations.jsonl.gz BACKEND=postgres|redis SUITE=threads ARGS='--quick'
+bench: ## Measure against LangGraph's own savers: DATA=conversations.jsonl.gz BACKEND=postgres|redis SUITE=threads|short ARGS='--quick'
 	@scripts/setup bench
 	@$(if $(servers_$(BACKEND)),scripts/services --only $(servers_$(BACKEND))) $(python) -m bench \
 		$(if $(BACKEND),--backend '$(BACKEND)') $(if $(SUITE),--suite '$(SUITE)') $(if $(DATA),--data '$(DATA)') $(ARGS)

@@ -23,6 +23,7 @@ from bench.results import Results, write
 from bench.savers import KINDS, OURS
 from bench.servers import Server
 from bench.short import suite
+from bench.short.parts import PARTS as SHORT_PARTS
 from bench.sizes import QUICK, SMOKE, Sizes
 
 BACKENDS = {
@@ -56,7 +57,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     add("--rounds", type=int, help="how many, with --suite short (default: 5)")
     add("--before", type=Path, help="another checkout of threadkeep, with --suite short")
     add(
-        "--only", help=f"some parts of {','.join(PARTS)}; of --suite short: {','.join(suite.PARTS)}"
+        "--only", help=f"some parts of {','.join(PARTS)}; of --suite short: {','.join(SHORT_PARTS)}"
     )
     add("--savers", help=f"some of {','.join(KINDS)}")
     add("--out", type=Path, default=Path("bench/results"), help="where JSON and plots go")
@@ -80,7 +81,7 @@ def run(setting: Setting, parts: Sequence[str], results: Results, console: Conso
 def short(options: argparse.Namespace, console: Console) -> None:
     usual_kinds, usual_parts = suite.BACKENDS[options.backend]
     kinds = names(list(KINDS), "saver", options.savers or ",".join(usual_kinds))
-    parts = names(list(suite.PARTS), "part", options.only or ",".join(usual_parts))
+    parts = names(list(SHORT_PARTS), "part", options.only or ",".join(usual_parts))
     suite.run(options, parts, kinds, console)
 
 

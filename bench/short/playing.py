@@ -120,11 +120,15 @@ def _play(saver: BaseCheckpointSaver[Any], chosen: Sequence[Conversation], name:
     return supersteps
 
 
-def cold(kind: str, file: str, threads: int, reads: int) -> list[float]:
-    """Milliseconds of `get_tuple` by a new saver object for each read, after one to warm up."""
-    times = []
+def cold(kind: str, file: str, threads: int, reads: int) -> dict[str, list[float]]:
+    """Milliseconds of the first `get_tuple` of a new saver, and of that of the next thread.
+
+    A saver object for each; the first one, for which modules are loaded, does not count.
+    """
+    first, following = [], []
     for number in range(reads + 1):
+        one, other = (config_of(f"run {n % threads}") for n in (number, number + 1))
         with KINDS[kind].open(Path(file)) as saver:
-            config = config_of(f"run {number % threads}")
-            times.append(milliseconds(lambda: saver.get_tuple(config)))  # noqa: B023 - called here
-    return times[1:]
+            first.append(milliseconds(lambda: saver.get_tuple(one)))  # noqa: B023 - called here
+            following.append(milliseconds(lambda: saver.get_tuple(other)))  # noqa: B023 - the same
+    return {"ms": first[1:], "next thread ms": following[1:]}

@@ -145,7 +145,7 @@ def replay(
         elif call.name == "put":
             checkpoint, metadata, new = call.given
             values = {k: loaded.value(v) for k, v in checkpoint["channel_values"].items()}
-            given = ({**checkpoint, "channel_values": values}, metadata, new)
+            given: Any = ({**checkpoint, "channel_values": values}, metadata, new)
             yield name, lambda: saver.put(config, *given)  # noqa: B023 - called at once
         else:
             yield name, lambda: saver.put_writes(config, *call.given)  # noqa: B023 - called at once

@@ -35,8 +35,8 @@ SIZES = {
         ShortSizes(
             name="quick",
             rounds=3,
-            loads=(Load(8, 4), Load(64, 1), Load(512, 1)),
-            conversations=8,
+            loads=(Load(8, None), Load(64, 3), Load(512, 1)),
+            conversations=10,
             replays=6,
             counted=2,
             lanes=1,

@@ -6,12 +6,14 @@ import gzip
 import json
 import subprocess
 import sys
+from copy import deepcopy
 from pathlib import Path
 
 import pytest
 from langgraph.checkpoint.memory import InMemorySaver
 from redis_servers import Server
 
+import threadkeep
 from bench import redis
 from bench.__main__ import main
 from bench.conversations import load, made_up, split
@@ -19,6 +21,9 @@ from bench.errors import BenchError
 from bench.floor import ReferenceSaver
 from bench.lanes import config_of
 from bench.report import verdict
+from bench.short import replaying
+from bench.short.figures import Aim, Group
+from bench.short.processes import Subject
 from bench.sizes import SMOKE
 from bench.targets import Line
 from bench.workloads import build
@@ -161,6 +166,10 @@ def test_a_profile_names_our_functions(data, tmp_path):
     [
         (("--only", "chat,nonsense"), "no such part: nonsense"),
         (("--savers", "oracle"), "no such saver: oracle"),
+        (("--suite", "short", "--only", "chat"), "no such part: chat"),
+        (("--suite", "short", "--rounds", "0"), "--rounds 0: 1 or more"),
+        (("--suite", "short", "--before", "nowhere"), "no threadkeep in nowhere"),
+        (("--backend", "memory"), "--backend memory goes with --suite short only"),
         (("--data", "no/such/file.jsonl", "--only", "endless"), "cannot read no/such/file.jsonl"),
     ],
 )
@@ -226,3 +235,86 @@ def test_a_ratio_without_a_target_neither_holds_nor_fails():
     line = Line("only to know", 1.0)
     assert line.holds is None
     assert verdict(line) == ("-", "-")
+
+
+def test_the_short_suite_measures_every_part_beside_another_checkout(data, tmp_path):
+    parts = "runs,sync,calls,turns,cold,opening,bytes"
+    given = ("--suite", "short", "--smoke", "--data", data, "--before", ROOT, "--out", tmp_path)
+    done = run(*given, "--only", parts, "--savers", "floor,lg-full,full")
+    assert done.returncode == 0, done.stderr + done.stdout
+    results = json.loads((tmp_path / "short.json").read_text())
+    groups = {group["title"]: group["savers"] for group in results["groups"]}
+    assert len(groups) == 9 - ("No instructions counted" in done.stdout)
+    for title, savers in groups.items():
+        assert {"full", "full before"} <= savers.keys(), title
+        assert all(
+            value > 0 for rounds in savers.values() for one in rounds for value in one.values()
+        )
+    assert [line["target"] for line in results["targets"]].count(0.5) == 1
+    assert [path.name for path in tmp_path.iterdir() if path.name != data.name] == ["short.json"]
+
+
+def test_the_short_suite_runs_on_a_server(data, tmp_path):
+    given = ("--suite", "short", "--smoke", "--data", data, "--out", tmp_path, "--only", "runs")
+    done = run(*given, "--backend", "postgres")
+    assert done.returncode == 0, done.stderr + done.stdout
+    (group,) = json.loads((tmp_path / "short.json").read_text())["groups"]
+    assert list(group["savers"]) == ["floor", "lg-pg", "pg", "pg-pool"]
+    assert all("server CPU s" in group["savers"][kind][0] for kind in ("lg-pg", "pg", "pg-pool"))
+
+
+@pytest.mark.parametrize("opened", [ReferenceSaver, InMemorySaver, threadkeep.MemorySaver])
+def test_replayed_calls_leave_the_thread_that_the_run_left(opened, data):
+    calls = replaying.record(str(data))
+    put = [one for one in calls if one.name == "put"][-1]
+    saver = opened()
+    for thread in ("one", "other"):
+        replaying.played(saver, deepcopy(calls), thread)
+        found = saver.get_tuple(config_of(thread))
+        assert found.checkpoint["id"] == put.given[0]["id"]
+        assert found.checkpoint["channel_values"] == put.given[0]["channel_values"]
+
+
+def test_replayed_values_are_those_that_the_saver_loaded():
+    old, new, more = [1.5], [2.5], [3.5]
+    recorded = [old]
+    loaded = replaying.Loaded()
+    loaded.learn(recorded, [new])
+    grown = [old, more]
+    assert loaded.value(grown) == [new, more]
+    assert loaded.value(grown)[0] is new
+    assert loaded.value(grown) is loaded.value(grown)
+
+
+def group_of(*aims):
+    group = Group("many", ("s",), "s", aims)
+    for round_ in (
+        {"floor": 1.0, "lg-full": 3.0, "full": 2.0},
+        {"floor": 2, "lg-full": 6, "full": 4},
+    ):
+        for kind, seconds in round_.items():
+            group.add(Subject(kind), {"s": seconds})
+    return group
+
+
+def test_a_ratio_compares_figures_of_the_same_round():
+    aims = (Aim("s", 0.5, above_floor=True), Aim("s", 2.0, beside="floor"), Aim("s", beside=""))
+    lines = list(group_of(*aims).lines())
+    assert [line.measured for line in lines] == [0.5, 2.0, 3.0]
+    assert [line.holds for line in lines] == [True, True, None]
+    assert lines[0].what == "many: s, full, above the floor beside lg-full"
+
+
+def test_no_ratio_without_the_other_saver():
+    group = group_of(Aim("s"), Aim("other"))
+    del group.rounds[Subject("lg-full")]
+    assert list(group.lines()) == []
+
+
+def test_another_checkout_has_no_targets(tmp_path):
+    group = group_of(Aim("s", 0.5))
+    group.add(Subject("full", tmp_path), {"s": 1.0})
+    assert [(line.measured, line.target) for line in group.lines()][1] == (
+        pytest.approx(1 / 3),
+        None,
+    )
