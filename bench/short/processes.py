@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -64,22 +65,13 @@ class Worker:
 
     def ask(self, order: str, **given: Any) -> Any:
         """Run an order in the process and return its result."""
-        self.send(order, **given)
-        return self.answer()
-
-    def send(self, order: str, **given: Any) -> None:
-        if self.process.stdin is None:
-            raise AssertionError("stdin is a pipe")
-        try:
-            self.process.stdin.write(json.dumps([order, given], default=str) + "\n")
-            self.process.stdin.flush()
-        except BrokenPipeError:
-            pass  # `answer` says that it failed
-
-    def answer(self) -> Any:
-        if self.process.stdout is None:
-            raise AssertionError("stdout is a pipe")
-        line = self.process.stdout.readline()
+        orders, answers = self.process.stdin, self.process.stdout
+        if orders is None or answers is None:
+            raise AssertionError("both are pipes")
+        with suppress(BrokenPipeError):  # there is no answer then
+            orders.write(json.dumps([order, given], default=str) + "\n")
+            orders.flush()
+        line = answers.readline()
         if not line:
             self.process.wait()
             raise BenchError(f"{self.subject.label} failed: its error is above")

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 from signal import SIG_IGN, SIGINT, signal
-from typing import Any, TextIO
+from typing import Any
 
 from bench import lanes
 from bench.savers import KINDS
@@ -45,17 +45,10 @@ class Long:
         return self.worker.turns(count)
 
 
-def serve() -> None:
-    """Carry out orders until there are no more."""
-    signal(SIGINT, SIG_IGN)  # the parent ends us
-    answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # whatever is printed goes where errors go
-    with ExitStack() as stack:
-        answer(Long(stack), answers)
-
-
-def answer(long: Long, answers: TextIO) -> None:
-    orders: dict[str, Callable[..., Any]] = {
+def orders(stack: ExitStack) -> dict[str, Callable[..., Any]]:
+    """What can be asked, by name; what stays open is closed with the stack."""
+    long = Long(stack)
+    return {
         "together": playing.together,
         "one_by_one": playing.one_by_one,
         "cold": playing.cold,
@@ -64,10 +57,19 @@ def answer(long: Long, answers: TextIO) -> None:
         "open_long": long.open,
         "turns": long.turns,
     }
-    for line in sys.stdin:
-        order, given = json.loads(line)
-        answers.write(json.dumps(orders[order](**given)) + "\n")
-        answers.flush()
+
+
+def serve() -> None:
+    """Carry out orders until there are no more."""
+    signal(SIGINT, SIG_IGN)  # the parent ends us
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # whatever is printed goes where errors go
+    with ExitStack() as stack:
+        known = orders(stack)
+        for line in sys.stdin:
+            order, given = json.loads(line)
+            answers.write(json.dumps(known[order](**given)) + "\n")
+            answers.flush()
 
 
 if __name__ == "__main__":

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import gzip
 import json
+import shutil
 import subprocess
 import sys
+from contextlib import ExitStack
 from copy import deepcopy
 from pathlib import Path
 
@@ -14,16 +16,17 @@ from langgraph.checkpoint.memory import InMemorySaver
 from redis_servers import Server
 
 import threadkeep
-from bench import redis
+from bench import postgres, redis
 from bench.__main__ import main
 from bench.conversations import load, made_up, split
 from bench.errors import BenchError
 from bench.floor import ReferenceSaver
 from bench.lanes import config_of
 from bench.report import verdict
-from bench.short import replaying
+from bench.short import counting, replaying, worker
+from bench.short import parts as short_parts
 from bench.short.figures import Aim, Group
-from bench.short.processes import Subject
+from bench.short.processes import Subject, Worker
 from bench.sizes import SMOKE
 from bench.targets import Line
 from bench.workloads import build
@@ -237,30 +240,101 @@ def test_a_ratio_without_a_target_neither_holds_nor_fails():
     assert verdict(line) == ("-", "-")
 
 
-def test_the_short_suite_measures_every_part_beside_another_checkout(data, tmp_path):
-    parts = "runs,sync,calls,turns,cold,opening,bytes"
-    given = ("--suite", "short", "--smoke", "--data", data, "--before", ROOT, "--out", tmp_path)
-    done = run(*given, "--only", parts, "--savers", "floor,lg-full,full")
-    assert done.returncode == 0, done.stderr + done.stdout
-    results = json.loads((tmp_path / "short.json").read_text())
-    groups = {group["title"]: group["savers"] for group in results["groups"]}
-    assert len(groups) == 9 - ("No instructions counted" in done.stdout)
+class Here:
+    """A worker in this process: starting one takes longer than all that it does here."""
+
+    def __init__(self, subject, under=()):
+        self.stack = ExitStack()
+        self.orders = worker.orders(self.stack)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *error):
+        self.stack.close()
+
+    def ask(self, order, **given):
+        given = json.loads(json.dumps(given, default=str))
+        return json.loads(json.dumps(self.orders[order](**given)))
+
+
+def short(monkeypatch, data, out, *arguments):
+    """The groups and targets of a smallest run of the suite."""
+    monkeypatch.setattr(short_parts, "Worker", Here)
+    given = ("--suite", "short", "--smoke", "--data", data, "--out", out, *arguments)
+    assert main([str(one) for one in given]) == 0
+    written = json.loads((out / "short.json").read_text())
+    groups = {group["title"]: group["savers"] for group in written["groups"]}
     for title, savers in groups.items():
-        assert {"full", "full before"} <= savers.keys(), title
-        assert all(
-            value > 0 for rounds in savers.values() for one in rounds for value in one.values()
-        )
-    assert [line["target"] for line in results["targets"]].count(0.5) == 1
-    assert [path.name for path in tmp_path.iterdir() if path.name != data.name] == ["short.json"]
+        for one in (one for rounds in savers.values() for one in rounds):
+            assert one.pop("server CPU s", 0) >= 0, title  # counted in hundredths
+            assert min(one.values(), default=1) > 0, title
+    return groups, written["targets"]
 
 
-def test_the_short_suite_runs_on_a_server(data, tmp_path):
-    given = ("--suite", "short", "--smoke", "--data", data, "--out", tmp_path, "--only", "runs")
-    done = run(*given, "--backend", "postgres")
+def test_the_short_suite_measures_every_part(data, tmp_path, monkeypatch, capsys):
+    out = tmp_path / "out"
+    parts = "runs,sync,calls,turns,cold,bytes"
+    groups, lines = short(monkeypatch, data, out, "--before", ROOT, "--only", parts)
+    assert len(groups) == 8 - ("No instructions counted" in capsys.readouterr().out)
+    assert all({"full", "full before"} <= savers.keys() for savers in groups.values())
+    assert [line["target"] for line in lines].count(0.5) == 2
+    assert [path.name for path in out.iterdir()] == ["short.json"]
+
+
+@pytest.mark.parametrize(
+    ("backend", "kinds"),
+    [
+        ("memory", ["floor", "lg-memory", "memory"]),
+        ("postgres", ["floor", "lg-pg", "pg", "pg-pool"]),
+        ("redis", ["floor", "lg-pg", "redis"]),
+    ],
+)
+def test_the_short_suite_runs_on_every_store(backend, kinds, data, tmp_path, monkeypatch):
+    given = ("--backend", backend, "--only", "runs,sync")
+    groups, _ = short(monkeypatch, data, tmp_path, *given)
+    at_once, one_by_one = groups.values()
+    assert list(at_once) == kinds
+    assert list(one_by_one) == [kind for kind in kinds if kind != "pg-pool"]
+
+
+def test_the_cpu_seconds_of_a_postgres_server_are_its_processes_own(tmp_path):
+    before = postgres.cpu(tmp_path)
+    try:
+        with postgres.connect(postgres.database(tmp_path)) as connection:
+            connection.execute("SELECT sum(n) FROM generate_series(1, 1000000) n")
+        assert postgres.cpu(tmp_path) - before > 0.02
+    finally:
+        postgres.drop(tmp_path)
+
+
+def test_short_workers_are_processes_of_either_checkout(data, tmp_path):
+    given = ("--suite", "short", "--smoke", "--data", data, "--before", ROOT, "--out", tmp_path)
+    done = run(*given, "--only", "runs,opening", "--savers", "full")
     assert done.returncode == 0, done.stderr + done.stdout
-    (group,) = json.loads((tmp_path / "short.json").read_text())["groups"]
-    assert list(group["savers"]) == ["floor", "lg-pg", "pg", "pg-pool"]
-    assert all("server CPU s" in group["savers"][kind][0] for kind in ("lg-pg", "pg", "pg-pool"))
+    groups = json.loads((tmp_path / "short.json").read_text())["groups"]
+    assert [list(group["savers"]) for group in groups] == [["full", "full before"]] * 2
+
+
+def test_a_worker_that_fails_is_one_clear_line(capfd):
+    with Worker(Subject("full")) as failing, pytest.raises(BenchError, match="full failed: its"):
+        failing.ask("nonsense")
+    assert "KeyError: 'nonsense'" in capfd.readouterr().err
+
+
+@pytest.mark.skipif(shutil.which("valgrind") is None, reason="needs valgrind")
+def test_instructions_are_counted_alike_each_time(tmp_path):
+    library = counting.library(tmp_path)
+    script = (
+        "import sys; from bench.short.counting import Counter; counter = Counter(sys.argv[1])\n"
+        "counter.start()\n"
+        "for count in (10_000, 20_000) * 3: counter.count(str(count), lambda: sum(range(count)))"
+    )
+    command = [*counting.command(tmp_path), sys.executable, "-c", script, str(library)]
+    subprocess.run(command, check=True, cwd=ROOT)
+    found = counting.read(tmp_path)
+    assert found.keys() == {"10000", "20000"}
+    assert found["20000"] == pytest.approx(2 * found["10000"], rel=0.05)
 
 
 @pytest.mark.parametrize("opened", [ReferenceSaver, InMemorySaver, threadkeep.MemorySaver])
