@@ -33,6 +33,13 @@ def amount(count: float) -> str:
     return f"{count:,.2f} GB" if count < KILO else f"{count:,.0f} GB"
 
 
+def number(value: float | None) -> str:
+    """Three digits, or all of those before the point; "-" for None."""
+    if value is None:
+        return "-"
+    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"  # noqa: PLR2004 - three digits
+
+
 def ms(times: Sequence[float]) -> str:
     return f"{median(times):.3g}" if times else "-"
 
@@ -156,7 +163,7 @@ def targets(lines: Sequence[Line]) -> Table:
     """Every ratio; beside those that have a target, whether it is met."""
     found = table("Ratios and targets", ("what", "measured", "target", "holds"))
     for line in lines:
-        found.add_row(line.what, f"{line.measured:.3g}", *verdict(line))
+        found.add_row(line.what, number(line.measured), *verdict(line))
     return found
 
 
@@ -164,7 +171,7 @@ def verdict(line: Line) -> tuple[str, str]:
     if line.target is None:
         return "-", "-"
     bound = "at least" if line.at_least else "at most"
-    return f"{bound} {line.target:.3g}", "[green]yes" if line.holds else "[red]NO"
+    return f"{bound} {number(line.target)}", "[green]yes" if line.holds else "[red]NO"
 
 
 def tables(results: Results, lines: Sequence[Line]) -> Iterator[Table]:

@@ -238,42 +238,47 @@ LONG = {"normal": 1.5, "full": 1.7}
 def turns(setting: Setting) -> Iterator[Group]:
     """Turns of the conversations joined into one thread."""
     chosen = [one for one in setting.some("pg-pool") if not one.kind.startswith("lg-")]
+    columns = ("ms", "CPU ms")
     group = Group(
         "a turn of the long thread",
-        ("ms",),
+        columns,
         "ms",
-        [Aim("ms", target, beside="floor", of=(kind,)) for kind, target in LONG.items()]
-        + [Aim("ms", None, beside="floor", of=("memory", "pg", "redis"))],
+        [
+            *(Aim("ms", target, beside="floor", of=(kind,)) for kind, target in LONG.items()),
+            Aim("ms", beside="floor", of=("memory", "pg", "redis")),
+            Aim("CPU ms", beside="floor"),
+        ],
     )
     for lane in range(setting.sizes.lanes):
-        for subject, times in long_lane(setting, chosen, lane).items():
-            group.add(subject, {"ms": median(times)})
+        for subject, blocks in long_lane(setting, chosen, lane).items():
+            figures = {name: [one for block in blocks for one in block[name]] for name in columns}
+            group.add(subject, {name: median(found) for name, found in figures.items()})
     yield group
 
 
-def long_lane(setting: Setting, chosen: Sequence[Subject], lane: int) -> dict[Subject, list[float]]:
-    """Let every saver have a long thread; milliseconds of its last turns, which take turns."""
+def long_lane(
+    setting: Setting, chosen: Sequence[Subject], lane: int
+) -> dict[Subject, list[dict[str, list[float]]]]:
+    """Let every saver have a long thread; figures of its last turns, in blocks that take turns."""
     sizes = MAIN_SIZES[setting.sizes.name]
     files = {one: setting.file(one, "turns") for one in chosen}
-    times: dict[Subject, list[float]] = {one: [] for one in chosen}
+    blocks: dict[Subject, list[dict[str, list[float]]]] = {one: [] for one in chosen}
     with ExitStack() as stack:
-        workers = [stack.enter_context(Worker(subject)) for subject in chosen]
-        for subject, worker in zip(chosen, workers, strict=True):
-            stack.callback(KINDS[subject.kind].remove, files[subject])
-            total = worker.ask(
-                "open_long",
-                kind=subject.kind,
-                file=files[subject],
-                data=setting.data,
-                sizes=sizes.name,
-            )
-        done = 0
-        for stop in [max(0, total - sizes.last), *last_blocks(total, sizes)]:
-            for subject, worker in zip(chosen, workers, strict=True):
-                times[subject] += worker.ask("turns", count=stop - done)
+        total, workers = 0, {}
+        for subject, file in files.items():
+            stack.callback(KINDS[subject.kind].remove, file)
+            workers[subject] = worker = stack.enter_context(Worker(subject))
+            given = {"file": file, "data": setting.data, "sizes": sizes.name}
+            total = worker.ask("open_long", kind=subject.kind, **given)
+        done = max(0, total - sizes.last)
+        for worker in workers.values() if done else ():
+            worker.ask("turns", count=done)
+        for stop in last_blocks(total, sizes):
+            for subject, worker in workers.items():
+                blocks[subject].append(worker.ask("turns", count=stop - done))
             done = stop
             setting.step(total * lane + done, total * setting.sizes.lanes)
-    return {one: found[-sizes.last :] for one, found in times.items()}
+    return blocks
 
 
 # -- opening and first reads -----------------------------------------------------------

@@ -74,7 +74,7 @@ class Worker:
         line = answers.readline()
         if not line:
             self.process.wait()
-            raise BenchError(f"{self.subject.label} failed: its error is above")
+            raise self.failed()
         return json.loads(line)
 
     def __enter__(self) -> Self:
@@ -89,14 +89,25 @@ class Worker:
         if kind is not None:
             self.process.kill()
         self.process.communicate()
+        if kind is None and self.process.returncode:
+            raise self.failed()
+
+    def failed(self) -> BenchError:
+        return BenchError(f"{self.subject.label} failed: its error is above")
 
 
 def source(checkout: Path) -> Path:
-    """The checkout, whose threadkeep can be run.
+    """The checkout, whose threadkeep can be run as fast as this one's.
 
     Raises:
-        BenchError: there is no threadkeep in it.
+        BenchError: there is no threadkeep in it, or what is compiled here is not there.
     """
     if not (checkout / "src" / "threadkeep").is_dir():
         raise BenchError(f"no threadkeep in {checkout}: name the folder of a checkout")
+    if compiled(ROOT) and not compiled(checkout):
+        raise BenchError(f"{checkout} is not compiled: run scripts/setup bench in it")
     return checkout.resolve()
+
+
+def compiled(checkout: Path) -> bool:
+    return any((checkout / "src" / "threadkeep").rglob("*.so"))

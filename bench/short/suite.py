@@ -125,14 +125,7 @@ def table(group: Group) -> Table:
     extra = (f"{group.shown}, every round",) if several else ()
     found = report.table(group.title, ("saver", *columns, *extra))
     for subject in group.rounds:
-        medians = [number(group.medians(subject, name)) for name in columns]
-        rounds = " ".join(number(one) for one in group.all(subject, group.shown))
+        medians = [report.number(group.medians(subject, name)) for name in columns]
+        rounds = " ".join(report.number(one) for one in group.all(subject, group.shown))
         found.add_row(subject.label, *medians, *([rounds] if several else []))
     return found
-
-
-def number(value: float | None) -> str:
-    """Three digits, or all of those before the point."""
-    if value is None:
-        return "-"
-    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"  # noqa: PLR2004 - three digits

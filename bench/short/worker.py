@@ -38,11 +38,14 @@ class Long:
         self.worker = lanes.Worker(task, self.stack.enter_context(KINDS[kind].open(Path(file))))
         return len(self.worker.workload)
 
-    def turns(self, count: int) -> list[float]:
-        """Run so many turns and return the milliseconds of each."""
+    def turns(self, count: int) -> dict[str, list[float]]:
+        """Run so many turns: the milliseconds of each, and the CPU's, which are alike for all."""
         if self.worker is None:
             raise AssertionError("opened first")
-        return self.worker.turns(count)
+        used = playing.cpu()
+        times = self.worker.turns(count)
+        used = playing.cpu() - used
+        return {"ms": times, "CPU ms": [used / count * 1_000] * count}
 
 
 def orders(stack: ExitStack) -> dict[str, Callable[..., Any]]:

@@ -23,10 +23,10 @@ from bench.errors import BenchError
 from bench.floor import ReferenceSaver
 from bench.lanes import config_of
 from bench.report import verdict
-from bench.short import counting, replaying, worker
+from bench.short import counting, processes, replaying, worker
 from bench.short import parts as short_parts
 from bench.short.figures import Aim, Group
-from bench.short.processes import Subject, Worker
+from bench.short.processes import Subject, Worker, source
 from bench.sizes import SMOKE
 from bench.targets import Line
 from bench.workloads import build
@@ -308,18 +308,30 @@ def test_the_cpu_seconds_of_a_postgres_server_are_its_processes_own(tmp_path):
         postgres.drop(tmp_path)
 
 
-def test_short_workers_are_processes_of_either_checkout(data, tmp_path):
-    given = ("--suite", "short", "--smoke", "--data", data, "--before", ROOT, "--out", tmp_path)
+def test_short_workers_are_processes_of_their_own(data, tmp_path):
+    given = ("--suite", "short", "--smoke", "--data", data, "--out", tmp_path)
     done = run(*given, "--only", "runs,opening", "--savers", "full")
     assert done.returncode == 0, done.stderr + done.stdout
     groups = json.loads((tmp_path / "short.json").read_text())["groups"]
-    assert [list(group["savers"]) for group in groups] == [["full", "full before"]] * 2
+    assert [list(group["savers"]) for group in groups] == [["full"]] * 2
 
 
-def test_a_worker_that_fails_is_one_clear_line(capfd):
-    with Worker(Subject("full")) as failing, pytest.raises(BenchError, match="full failed: its"):
-        failing.ask("nonsense")
-    assert "KeyError: 'nonsense'" in capfd.readouterr().err
+def test_the_other_checkout_is_what_runs(tmp_path, capfd):
+    package = tmp_path / "src" / "threadkeep"
+    package.mkdir(parents=True)
+    (package / "_identity.so").touch()
+    (package / "__init__.py").write_text("raise ImportError('the other one')")
+    failed = pytest.raises(BenchError, match="full, before failed: its error is above")
+    with failed, Worker(Subject("full", source(tmp_path))) as other:
+        other.ask("cold")
+    assert "ImportError: the other one" in capfd.readouterr().err
+
+
+def test_a_checkout_that_is_not_compiled_is_not_compared(tmp_path, monkeypatch):
+    (tmp_path / "src" / "threadkeep").mkdir(parents=True)
+    monkeypatch.setattr(processes, "compiled", ROOT.__eq__)
+    with pytest.raises(BenchError, match="is not compiled: run scripts/setup bench in it"):
+        source(tmp_path)
 
 
 @pytest.mark.skipif(shutil.which("valgrind") is None, reason="needs valgrind")
