@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from statistics import median
 from typing import TypeAlias
 
@@ -63,6 +63,17 @@ class Group:
                     what = f"{self.title}: {aim.figure}, {subject.name}{self.words(aim)}"
                     target = None if subject.before else aim.target
                     yield Line(what, ratio, target, at_least=aim.at_least)
+        yield from self.beside_before(ours)
+
+    def beside_before(self, ours: Sequence[Subject]) -> Iterator[Line]:
+        """Every figure of ours beside that of the other checkout."""
+        pairs = [(a, b) for a in ours for b in ours if b.before and replace(b, before=None) == a]
+        for now, before in pairs:
+            for figure in self.columns:
+                found = zip(self.all(now, figure), self.all(before, figure), strict=False)
+                if ratios := [a / b for a, b in found if b]:
+                    what = f"{self.title}: {figure}, {now.name} beside {before.name}"
+                    yield Line(what, median(ratios))
 
     def words(self, aim: Aim) -> str:
         other = self.of(PEERS) if aim.beside == "peer" else self.of({FLOOR})

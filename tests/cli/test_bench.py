@@ -397,10 +397,10 @@ def test_no_ratio_without_the_other_saver():
     assert list(group.lines()) == []
 
 
-def test_another_checkout_has_no_targets(tmp_path):
+def test_another_checkout_has_no_targets_and_is_compared_with_ours(tmp_path):
     group = group_of(Aim("s", 0.5))
     group.add(Subject("full", tmp_path), {"s": 1.0})
-    assert [(line.measured, line.target) for line in group.lines()][1] == (
-        pytest.approx(1 / 3),
-        None,
-    )
+    _, before, beside = group.lines()
+    assert (before.measured, before.target) == (pytest.approx(1 / 3), None)
+    assert (beside.measured, beside.target) == (2.0, None)
+    assert beside.what == "many: s, full beside full before"
