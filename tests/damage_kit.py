@@ -31,7 +31,7 @@ def flipped(data: bytes) -> bytes:
 
 def rows_of(saver: Any, thread: str) -> Any:
     """All that the store holds of a thread."""
-    (rows,) = saver._backend.fetch([ReadThread(thread)])
+    (rows,) = saver._store.backend.fetch([ReadThread(thread)])
     return rows
 
 

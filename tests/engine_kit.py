@@ -17,9 +17,11 @@ from pydantic import BaseModel
 from threadkeep import MemorySaver
 from threadkeep.backends.memory import MemoryBackend
 from threadkeep.codec import NativeCodec
-from threadkeep.engine.calls import Fetch, Operation
+from threadkeep.drive import Stack, Store
+from threadkeep.engine.calls import Fetch, Operation, Requests
 from threadkeep.engine.model import Batch, Change, Read, ReadThread
 from threadkeep.errors import BackendError, ThreadkeepError
+from threadkeep.layers import OneByOne
 from threadkeep.saver import Saver
 
 # -- backends --------------------------------------------------------------------------
@@ -114,6 +116,24 @@ class CountedCodec:
 
     def with_allowlist(self, extra: Any) -> Any:
         return self.inner.with_allowlist(extra)
+
+
+def run_on(operation: Requests[Any], backend: Any) -> Any:
+    """Run an operation on a backend with nothing in front of it."""
+    return Stack(Store(backend)).run(operation)
+
+
+def use_backend(saver: Saver, backend: Any) -> Any:
+    """Let an open saver use this backend from now on; returns it."""
+    saver._store.__init__(backend)  # type: ignore[misc] # (its layers and stacks hold it)
+    if not saver._store.has("commit_many"):
+        use_layers(saver, [*saver._layers, OneByOne()])
+    return backend
+
+
+def use_layers(saver: Saver, layers: Sequence[Any]) -> None:
+    """Let an open saver have these layers from now on."""
+    Stack.__init__(saver, saver._store, layers)
 
 
 def counted_saver(inner: Any = None, **options: Any) -> tuple[Saver, Counted, CountedCodec]:
@@ -296,13 +316,13 @@ def elements_stored(backend: Any, thread: str = "t") -> int:
 
 def rows_in_memory(saver: Saver) -> Any:
     """All threads of a saver in memory, as they are stored."""
-    backend: Any = saver._innermost
+    backend: Any = saver._store.backend
     return backend._threads
 
 
 def fresh(saver: Saver) -> Saver:
     """Another saver on the same backend, which remembers nothing."""
-    return Saver(saver._innermost, conflicts=saver._engine.conflicts)
+    return Saver(saver._store.backend, conflicts=saver._engine.conflicts)
 
 
 def memory_saver(**options: Any) -> Saver:

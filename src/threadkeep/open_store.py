@@ -1,46 +1,36 @@
 """A store that is open: what stands in front of it, running operations on it, its end.
 
-Nothing here knows LangGraph. Invariant: each request passes what was asked for, from the
-outside in: the list of relaxed saves or the queue of group commits, what brings back archived
-threads, what is kept at hand, the backend.
+Nothing here knows LangGraph. Invariant: each request passes the layers that were asked for, from
+the outside in: relaxed saves, tiering, the cache; then the store.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from random import SystemRandom
 from types import TracebackType
-from typing import Self, TypeVar
+from typing import Self
 
-from threadkeep import bulk, drive, process_forks
-from threadkeep.backends.base import (
-    AsyncBackend,
-    Backend,
-    IdentifiedAsyncBackend,
-    IdentifiedBackend,
-    MigratingAsyncBackend,
-    MigratingBackend,
-    ScrubbingAsyncBackend,
-    ScrubbingBackend,
-)
-from threadkeep.backends.caching import AsyncCached, Cache, Cached, cached
-from threadkeep.backends.grouping import grouped
+from threadkeep import plans, process_forks
+from threadkeep.backends.base import AsyncBackend, Backend
+from threadkeep.backends.caching import Cache, CacheLayer
+from threadkeep.backends.caching.hot import Hot
 from threadkeep.backends.open import open_hot
 from threadkeep.backends.scrubbed import Scrubbed
-from threadkeep.backends.writer import GroupCommit
-from threadkeep.drive import Hops
-from threadkeep.engine.calls import Operation
+from threadkeep.backends.writer import AT_ONCE, GroupCommit
+from threadkeep.drive import Faces, Stack, Store
+from threadkeep.engine.calls import Requests, call
 from threadkeep.engine.working_set import WorkingSet
+from threadkeep.errors import InvalidArgumentError, ThreadkeepError
 from threadkeep.forked_runs import ForkedRuns
-from threadkeep.plans import Plan, either
-from threadkeep.relaxed import Relaxed, relaxed
+from threadkeep.layers import Layer, OneByOne
+from threadkeep.plans import Plan, either, on
+from threadkeep.relaxed import RelaxedLayer
 from threadkeep.tiers.cold import ColdStore
-from threadkeep.tiers.front import tiered
+from threadkeep.tiers.front import TierLayer
 from threadkeep.tiers.tiering import Tiering
-
-T = TypeVar("T")
 
 RANDOM = SystemRandom()  # tokens must differ even where a program seeds its random numbers
 
@@ -52,45 +42,7 @@ class _Done:
         return iter(())
 
 
-class Runs:
-    """A backend that operations run on, waiting or awaited."""
-
-    def __init__(self, backend: Backend | AsyncBackend) -> None:
-        self._backend = backend
-        self._awaited = drive.awaited(backend)
-
-    def run(self, operation: Operation[T]) -> T:
-        """Run an operation of the engine on this store."""
-        return drive.run(operation, drive.blocking(self._backend))
-
-    async def arun(self, operation: Operation[T]) -> T:
-        """See `run`."""
-        if self._awaited is not None:
-            return await drive.arun(operation, self._awaited)
-        return await drive.in_thread(partial(self.run, operation))
-
-    async def arun_here(self, operation: Operation[T]) -> T:
-        """Run an operation in the event loop, and only its requests elsewhere.
-
-        Values are looked at before this first suspends, as the program goes on then.
-        """
-        return await drive.arun(operation, self._awaited or Hops(drive.blocking(self._backend)))
-
-    def run_together(self, operations: Iterable[Operation[T]]) -> list[T] | None:
-        """The result of each operation, in order, their commits in few transactions.
-
-        None where the store cannot do that, or has refused some of it: see `bulk`.
-        """
-        return bulk.run(operations, drive.blocking(self._backend))
-
-    async def arun_together(self, operations: Iterable[Operation[T]]) -> list[T] | None:
-        """See `run_together`."""
-        if self._awaited is not None:
-            return await bulk.arun(operations, self._awaited)
-        return await drive.in_thread(partial(self.run_together, operations))
-
-
-class OpenStore(Runs):
+class OpenStore(Stack):
     """A backend, what stands in front of it, and what is remembered of its threads.
 
     Args:
@@ -111,24 +63,26 @@ class OpenStore(Runs):
         tiering: Tiering | None,
         working_set_bytes: int,
     ) -> None:
-        is_async = drive.is_async(backend)
         is_relaxed = group_commit is not None and group_commit.ack == "relaxed"
-        self._innermost = backend
-        self._front: Cached | AsyncCached | None = None
-        if cache is not None or hot is not None:
-            hots = None if hot is None else open_hot(hot)
-            hot_tier = None if tiering is None else tiering.hot
-            backend = self._front = cached(
-                backend, cache, hots, is_async=is_async, hot_tier=hot_tier
-            )
+        store = Store(backend, AT_ONCE if group_commit is None or is_relaxed else group_commit)
         self.cold = None if cold is None else ColdStore(cold)
         self.tiering = tiering
-        backend = tiered(backend, self._innermost, self.cold)
+        self._hot = None if hot is None else Faces(open_hot(hot))
+        _check(store, group_commit, self._hot, self.cold)
+        hot_tier = None if tiering is None else tiering.hot
+        self._cache: CacheLayer | None = None
+        self._relaxed: RelaxedLayer | None = None
+        layers: list[Layer] = [] if store.has("commit_many") else [OneByOne()]
+        if cache is not None or self._hot is not None:
+            kept_for_all = None if self._hot is None else Hot(self._hot)
+            self._cache = CacheLayer(cache, kept_for_all, hot_tier)
+            layers.insert(0, self._cache)
+        layers.insert(0, TierLayer(self.cold))
+        self._beneath = Stack(store, layers)
         if group_commit is not None and is_relaxed:
-            backend = relaxed(backend, group_commit)
-        elif group_commit is not None:
-            backend = grouped(backend, group_commit, is_async=is_async)
-        super().__init__(backend)
+            self._relaxed = RelaxedLayer(self._beneath, group_commit)
+            layers.insert(0, self._relaxed)
+        super().__init__(store, layers)
         self._working_set = WorkingSet(
             working_set_bytes, threading.Lock, RANDOM.getrandbits, exclusive=is_relaxed
         )
@@ -153,18 +107,16 @@ class OpenStore(Runs):
             NewerDatabaseError: the tables are of a later release.
             UnreachableError, BackendError: the server failed, or may not do that.
         """
-        backend = drive.blocking(self._backend)
-        if isinstance(backend, MigratingBackend):
-            backend.migrate()
+        self.run(self._migrate())
         return _Done()
 
     async def asetup(self) -> None:
         """See `setup`."""
-        native = self._awaited
-        if isinstance(native, MigratingAsyncBackend):
-            await native.migrate()
-        elif native is None:
-            await drive.in_thread(self.setup)
+        await self.arun(self._migrate())
+
+    def _migrate(self) -> Requests[None]:
+        if self._store.has("migrate"):
+            yield from call("migrate")
 
     def flush(self) -> None:
         """Store whatever was saved with `GroupCommit(ack="relaxed")`; durable on return.
@@ -173,24 +125,38 @@ class OpenStore(Runs):
             LostSavesError: some of it was refused, as it says, and is lost.
             BackendError: the store failed; what it did not store is kept, and tried again.
         """
-        if isinstance(self._backend, Relaxed):
-            self._backend.unstored.flush()
+        if self._relaxed is not None:
+            self._relaxed.unstored.flush()
 
     async def aflush(self) -> None:
         """See `flush`."""
-        if isinstance(self._backend, Relaxed):
-            await self._backend.unstored.aflush()
+        if self._relaxed is not None:
+            await self._relaxed.unstored.aflush()
 
     def close(self) -> None:
         """Release everything. Idempotent; later calls raise `ClosedError`."""
-        drive.blocking(self._backend).close()
+        self._store.blocking  # noqa: B018 - raises
+        plans.run(self._close())
 
     async def aclose(self) -> None:
         """See `close`."""
-        if self._awaited is not None:
-            await self._awaited.close()
-        if not drive.is_async(self._backend):
-            await drive.in_thread(self.close)
+        await plans.arun(self._close())
+
+    def _close(self) -> Plan[None]:
+        failure = None
+        if self._relaxed is not None:
+            unstored = self._relaxed.unstored
+            try:
+                yield from either(unstored.close, partial(unstored.alone, unstored.close))
+            except ThreadkeepError as error:
+                failure = error
+            # (Where it was interrupted, nothing is closed: what waits is stored at the program's
+            # end.)
+        for faces in (self._store, self._hot):
+            if faces is not None:
+                yield from either(faces.close, faces.aclose)
+        if failure is not None:
+            raise failure
 
     def __enter__(self) -> Self:
         return self
@@ -214,13 +180,15 @@ class OpenStore(Runs):
     ) -> None:
         await self.aclose()
 
-    def beneath(self) -> Runs:
+    def beneath(self) -> Stack:
         """The store for what must be durable on return, whatever `ack` says."""
-        return Runs(self._backend.beneath()) if isinstance(self._backend, Relaxed) else self
+        if self._relaxed is None:
+            return self
+        return self._beneath.under(self._relaxed.durable())
 
     def is_same_store(self, other: OpenStore) -> bool:
         """Whether both use the same backend object."""
-        return self._backend is other._backend
+        return self._store.backend is other._store.backend
 
     # -- what is kept at hand ----------------------------------------------------------
 
@@ -232,75 +200,84 @@ class OpenStore(Runs):
         Raises:
             ThreadkeepError: the hot store could not be reached, and has it still.
         """
-        self._working_set.forget(thread)
-        if isinstance(self._front, Cached):
-            self._front.clear(thread)
-        elif self._front is not None:
-            drive.blocking(self._front)  # raises: only awaiting calls can use it
+        self.run(self._clear_cache(thread))
 
     async def aclear_cache(self, thread: str | None = None) -> None:
         """See `clear_cache`."""
+        await self.arun_here(self._clear_cache(thread))
+
+    def _clear_cache(self, thread: str | None) -> Requests[None]:
         self._working_set.forget(thread)
-        front = self._front.asynchronous if isinstance(self._front, Cached) else self._front
-        if front is not None:
-            await front.clear(thread)
-        elif self._front is not None:
-            await drive.in_thread(partial(self.clear_cache, thread))
-
-    # -- which store it is ---------------------------------------------------------------
-
-    def identity(self) -> str:
-        """Return the store's name. See `IdentifiedBackend.identity`."""
-        backend = drive.blocking(self._innermost)
-        assert isinstance(backend, IdentifiedBackend)  # noqa: S101 - else `cold` was refused
-        return backend.identity()
-
-    async def aidentity(self) -> str:
-        """See `identity`."""
-        native = drive.awaited(self._innermost)
-        if native is None:
-            return await drive.in_thread(self.identity)
-        assert isinstance(native, IdentifiedAsyncBackend)  # noqa: S101 - as above
-        return await native.identity()
+        if self._cache is not None:
+            yield from self._cache.clear(thread)
 
     # -- what files hold of what was removed ---------------------------------------------
 
     def scrub(self, *, rewrite: bool) -> Scrubbed:
         """Leave nothing of removed rows in the store's files. See `ScrubbingBackend.scrub`."""
-        # (no layer in front holds anything that files are made of: it is the store's alone)
-        backend = drive.blocking(self._innermost)
-        if isinstance(backend, ScrubbingBackend):
-            return backend.scrub(rewrite=rewrite)
-        return _unknown(backend)
+        return self.run(self._scrub(rewrite=rewrite))
 
     async def ascrub(self, *, rewrite: bool) -> Scrubbed:
         """See `scrub`."""
-        native = drive.awaited(self._innermost)
-        if native is None:
-            return await drive.in_thread(partial(self.scrub, rewrite=rewrite))
-        if isinstance(native, ScrubbingAsyncBackend):
-            return await native.scrub(rewrite=rewrite)
-        return _unknown(native)
+        return await self.arun_here(self._scrub(rewrite=rewrite))
+
+    def _scrub(self, *, rewrite: bool) -> Requests[Scrubbed]:
+        # (no layer in front holds anything that files are made of: it is the store's alone)
+        if self._store.has("scrub"):
+            scrubbed: Scrubbed = yield from call("scrub", rewrite=rewrite)
+            return scrubbed
+        name = type(self._store.backend).__name__
+        return Scrubbed(remains=(f"{name} does not say what its files hold of removed rows.",))
 
     def scrub_hot(self) -> Scrubbed:
         """The same of the files of the `hot` store, if there is one."""
-        if isinstance(self._front, Cached):
-            return self._front.scrub_hot()
-        return Scrubbed()
+        return self.run(self._scrub_hot())
 
     async def ascrub_hot(self) -> Scrubbed:
         """See `scrub_hot`."""
-        front = self._front.asynchronous if isinstance(self._front, Cached) else self._front
-        return Scrubbed() if front is None else await front.scrub_hot()
+        return await self.arun_here(self._scrub_hot())
+
+    def _scrub_hot(self) -> Requests[Scrubbed]:
+        return Scrubbed() if self._cache is None else (yield from self._cache.scrub_hot())
 
 
 def own_cold(store: OpenStore) -> Plan[ColdStore | None]:
     """The cold store of a store, if it has one, as that one uses it."""
     if store.cold is None:
         return None
-    return store.cold.of((yield from either(store.identity, store.aidentity)))
+    return store.cold.of((yield from on(store, call("identity"))))
 
 
-def _unknown(backend: object) -> Scrubbed:
-    name = type(backend).__name__
-    return Scrubbed(remains=(f"{name} does not say what its files hold of removed rows.",))
+def _check(
+    store: Store, group_commit: GroupCommit | None, hot: Faces | None, cold: ColdStore | None
+) -> None:
+    """Refuse what the store cannot do.
+
+    Raises:
+        InvalidArgumentError: as it says.
+    """
+    name = type(store.backend).__name__
+    if hot is not None and not store.has("counts_for_all"):
+        raise InvalidArgumentError(
+            f"hot= cannot stand in front of {name}, which does not count for all processes.",
+            hint="Use it in front of PostgreSQL, or leave it out.",
+        )
+    if cold is not None and not store.has("identity"):
+        raise InvalidArgumentError(
+            f"cold= cannot be used with {name}, which has no name of its own: stores that share a"
+            " cold store are told apart by that.",
+            hint="Let the backend have `identity` (threadkeep.backends.base.IdentifiedBackend).",
+        )
+    if group_commit is None:
+        return
+    if group_commit.ack == "relaxed":
+        if store.backend is store.awaited:
+            raise InvalidArgumentError(
+                'ack="relaxed" needs connections of its own, to store what waits at any time.',
+                hint="Give a URL instead of an async pool, connection or client.",
+            )
+    elif not store.has("commit_many"):
+        raise InvalidArgumentError(
+            f"{name} cannot commit in groups.",
+            hint="Leave group_commit out, or give the backend a method commit_many.",
+        )

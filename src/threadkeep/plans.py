@@ -9,13 +9,13 @@ what it had open is not.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Generator, Iterable
+from collections.abc import Awaitable, Callable, Generator
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias, TypeVar
 
 from threadkeep import drive
 from threadkeep.backends.straight import finish
-from threadkeep.engine.calls import Operation
+from threadkeep.engine.calls import Requests
 
 T = TypeVar("T")
 
@@ -23,17 +23,11 @@ T = TypeVar("T")
 class Store(Protocol):
     """Where operations run."""
 
-    def run(self, operation: Operation[T]) -> T:
+    def run(self, operation: Requests[T]) -> T:
         """Run one, waiting for it."""
 
-    async def arun(self, operation: Operation[T]) -> T:
+    async def arun(self, operation: Requests[T]) -> T:
         """See `run`."""
-
-    def run_together(self, operations: Iterable[Operation[T]]) -> list[T] | None:
-        """Run many in few transactions; None where that cannot be done, or some was refused."""
-
-    async def arun_together(self, operations: Iterable[Operation[T]]) -> list[T] | None:
-        """See `run_together`."""
 
 
 class Step(Protocol):
@@ -52,25 +46,13 @@ Plan: TypeAlias = Generator[Step, Any, T]
 @dataclass(frozen=True, slots=True)
 class _On:
     store: Store
-    operation: Operation[Any]
+    operation: Requests[Any]
 
     def run(self) -> Any:
         return self.store.run(self.operation)
 
     async def arun(self) -> Any:
         return await self.store.arun(self.operation)
-
-
-@dataclass(frozen=True, slots=True)
-class _Together:
-    store: Store
-    operations: Iterable[Operation[Any]]
-
-    def run(self) -> Any:
-        return self.store.run_together(self.operations)
-
-    async def arun(self) -> Any:
-        return await self.store.arun_together(self.operations)
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,16 +89,10 @@ async def _to_its_end(work: Awaitable[T]) -> T:
         raise
 
 
-def on(store: Store, operation: Operation[T]) -> Plan[T]:
+def on(store: Store, operation: Requests[T]) -> Plan[T]:
     """Run an operation on a store."""
     result: T = yield _On(store, operation)
     return result
-
-
-def together(store: Store, operations: Iterable[Operation[T]]) -> Plan[list[T] | None]:
-    """Run many operations on a store in few transactions; see `Store.run_together`."""
-    results: list[T] | None = yield _Together(store, operations)
-    return results
 
 
 def aside(call: Callable[[], T]) -> Plan[T]:
@@ -133,32 +109,13 @@ def either(waiting: Callable[[], T], awaiting: Callable[[], Awaitable[T]]) -> Pl
 
 def run(plan: Plan[T]) -> T:
     """Carry out a plan, waiting for each step."""
-    return finish(_driven(plan, _waiting))
+    return finish(drive.driven(plan, _waiting))
 
 
 async def arun(plan: Plan[T]) -> T:
     """See `run`."""
-    return await _driven(plan, lambda step: step.arun())
+    return await drive.driven(plan, lambda step: step.arun())
 
 
 async def _waiting(step: Step) -> Any:
     return step.run()
-
-
-async def _driven(plan: Plan[T], do: Callable[[Step], Awaitable[Any]]) -> T:
-    answer: Any = None
-    error: Exception | None = None
-    try:
-        while True:
-            try:
-                step = plan.send(answer) if error is None else plan.throw(error)
-            except StopIteration as stop:
-                result: T = stop.value
-                return result
-            answer = error = None
-            try:
-                answer = await do(step)
-            except Exception as exc:  # noqa: BLE001 - the plan decides what it means
-                error = exc
-    finally:
-        plan.close()

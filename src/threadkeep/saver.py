@@ -34,7 +34,7 @@ from langgraph.checkpoint.base import (
 )
 from langgraph.checkpoint.serde.base import SerializerProtocol
 
-from threadkeep import arguments, checks, drive, options, plans, repairs, versions
+from threadkeep import arguments, bulk, checks, drive, options, plans, repairs, versions
 from threadkeep.backends.base import (
     AsyncBackend,
     Backend,
@@ -62,7 +62,6 @@ from threadkeep.engine.operations.put import Put
 from threadkeep.engine.operations.retention import policy_of, thin
 from threadkeep.engine.policy import EVERYTHING, Retention, duration
 from threadkeep.open_store import RANDOM, OpenStore
-from threadkeep.relaxed import Relaxed
 from threadkeep.threads import Threads
 from threadkeep.tiers.tiering import Tiering
 
@@ -159,7 +158,7 @@ class Saver(OpenStore, BaseCheckpointSaver[Any]):
             now=_now,
             forked=self._forked.note,
             retention=retention or EVERYTHING,
-            holds_all=isinstance(self._backend, Relaxed),
+            holds_all=self._relaxed is not None,
         )
         self._clones: dict[frozenset[tuple[str, ...]], Saver] = {}
         self._clones_lock = threading.Lock()
@@ -313,15 +312,13 @@ class Saver(OpenStore, BaseCheckpointSaver[Any]):
             ThreadkeepError: as `put`.
         """
         calls = [arguments.put(*one) for one in puts]
-        done = self.run_together(self._apart(calls))
+        done = self.run(bulk.together(self._apart(calls)))
         return done or [self.run(self._stored(call)) for call in calls]
 
     async def aput_many(self, puts: Sequence[PutArguments]) -> Sequence[RunnableConfig]:
         """See `put_many`."""
-        if self._awaited is None:
-            return await drive.in_thread(partial(self.put_many, puts))
         calls = [arguments.put(*one) for one in puts]
-        done = await self.arun_together(self._apart(calls))
+        done = await self.arun(bulk.together(self._apart(calls)))
         return done or [await self.arun(self._stored(call)) for call in calls]
 
     def _apart(self, calls: Iterable[Put]) -> Iterator[Operation[RunnableConfig]]:

@@ -6,18 +6,18 @@ import asyncio
 import operator
 import random
 import socket
-import uuid
 from typing import Annotated, TypedDict
 
 import pytest
 import redis
 from langgraph.checkpoint.base import empty_checkpoint
 from langgraph.graph import START, StateGraph
+from layer_kit import Layered, ThroughCache, awaiting, stack_of
 from postgres_kit import url_for
 from redis_kit import url as redis_url
 
 from threadkeep import AsyncPostgresSaver, Cache, PostgresSaver, RedisSaver, SqliteSaver, open_saver
-from threadkeep.backends.caching import AsyncCached, Cached, cached
+from threadkeep.backends.caching import CacheLayer
 from threadkeep.backends.caching import hot as hot_module
 from threadkeep.backends.caching.hot import Hot
 from threadkeep.backends.caching.kept import Fresh, Kept
@@ -25,59 +25,37 @@ from threadkeep.backends.memory import MemoryBackend
 from threadkeep.backends.open import open_hot
 from threadkeep.backends.postgres import PostgresBackend
 from threadkeep.backends.postgres import backend as postgres_backend
-from threadkeep.backends.sqlite import SqliteBackend
+from threadkeep.drive import Faces
 from threadkeep.engine.model import Batch, ReadSegments, Segment, Span
 from threadkeep.errors import InvalidArgumentError, OpenError, UnreachableError
 from threadkeep.saver import Saver
-from threadkeep.testing import BackendContract, Blocking
 from threadkeep.testing.records import NOW, THREAD, segment
 
 SMALL = Cache(threads=2, bytes=100_000)
 
 
-class ThroughCache(BackendContract):
-    """Segments are asked for as the engine does: under the generation that was read."""
-
-    def segments(self, *spans, thread=THREAD):
-        asked = tuple(Span(*span) for span in spans)
-        generation = self.rows(thread).generation
-        first = self.one(ReadSegments(thread, asked, generation))
-        again = self.one(ReadSegments(thread, asked, generation))
-        assert first == again == self.one(ReadSegments(thread, asked))
-        return first
-
-
-class TestCachedMemory(ThroughCache):
-    def new_backend(self, folder):
-        return cached(MemoryBackend(), SMALL, None, is_async=False)
-
-
-class TestCachedSqlite(ThroughCache):
-    def new_backend(self, folder):
-        backend = SqliteBackend(folder / "t.db", synchronous="normal")
-        return cached(backend, Cache(), None, is_async=False)
-
-    def reopen(self, folder):
-        return self.new_backend(folder)
-
-
 class TestHotPostgres(ThroughCache):
     def new_backend(self, folder):
         backend = PostgresBackend(url_for(folder), max_size=4)
-        opened = cached(backend, None, open_hot(redis_url()), is_async=False)
-        opened.clear()  # (the database was emptied behind its back)
-        return opened
+        return opened(Layered, backend, open_hot(redis_url()))
 
 
 class TestAsyncHotPostgres(ThroughCache):
     def new_backend(self, folder):
-        async def make():
-            backend = PostgresBackend(url_for(folder), max_size=4).asynchronous
-            opened = cached(backend, SMALL, open_hot(redis_url()), is_async=True)
-            await opened.clear()
-            return opened
+        backend = PostgresBackend(url_for(folder), max_size=4).asynchronous
+        return opened(awaiting, backend, open_hot(redis_url()), SMALL)
 
-        return Blocking(make)
+
+def opened(face, backend, hot, cache=None):
+    faces = Faces(hot)
+    layer = CacheLayer(cache, Hot(faces))
+    stack = stack_of(backend, layer)
+    found = face(stack, faces)  # (the database was emptied behind its back)
+    if face is Layered:
+        stack.run(layer.clear())
+    else:
+        found._run(stack.arun_here(layer.clear()))
+    return found
 
 
 # -- in memory ---------------------------------------------------------------------------
@@ -349,15 +327,15 @@ class Spy:
     """Counts what is asked of the database."""
 
     def __init__(self, saver):
-        front = saver._front._face
+        backend = saver._store.backend
         self.segments = 0
-        inner = front._backend.fetch
+        inner = backend.fetch
 
-        async def fetch(reads):
+        def fetch(reads):
             self.segments += sum(isinstance(read, ReadSegments) for read in reads)
-            return await inner(reads)
+            return inner(reads)
 
-        front._backend.fetch = fetch
+        backend.fetch = fetch
 
 
 def test_a_head_that_another_process_wrote_comes_from_the_hot_store(tmp_path, saver):
@@ -489,7 +467,6 @@ def test_awaiting_calls_have_it_too(tmp_path, saver):
         async with AsyncPostgresSaver(
             url_for(tmp_path), max_size=2, hot=redis_url(), cache=Cache(), working_set_bytes=0
         ) as other:
-            assert isinstance(other._front.asynchronous, AsyncCached)
             await graph(other).ainvoke({"said": [{"text": "question " * 40}]}, config())
             found = await other.aget_tuple(config())
             assert len(found.checkpoint["channel_values"]["said"]) == 4
@@ -522,7 +499,7 @@ class Failing:
     def __init__(self):
         self.asked = 0
 
-    async def fetch(self, reads):
+    def fetch(self, reads):
         self.asked += 1
         raise OpenError("It cannot be reached.")
 
@@ -531,26 +508,18 @@ class Failing:
 
 def test_what_failed_is_left_alone_for_a_while():
     now, store = 0.0, Failing()
-
-    async def identity():
-        return uuid.uuid4().hex
-
-    hot = Hot(store, identity, lambda: now)
-
-    async def main():
-        nonlocal now
-        for at in (0.0, 1.0, 4.9, 5.1, 6.0):
-            now = at
-            assert await hot.find(everything("t")) == []
-            await hot.keep(Fresh("t", 0, [seg()]))
-            await hot.let_go("t")
-
-    asyncio.run(main())
+    hot = Hot(Faces(store), lambda: now)
+    stack = stack_of(MemoryBackend())
+    for at in (0.0, 1.0, 4.9, 5.1, 6.0):
+        now = at
+        assert stack.run(hot.find(everything("t"))) == []
+        stack.run(hot.keep(Fresh("t", 0, [seg()])))
+        stack.run(hot.let_go("t"))
     assert store.asked == 2
 
 
 def test_a_commit_that_fails_is_not_kept():
-    backend = Cached(MemoryBackend(), Cache(), None)
+    backend = Layered(stack_of(MemoryBackend(), CacheLayer(Cache())))
     backend.commit(Batch(THREAD, NOW, generation=0, segments=(segment(0),)))
     with pytest.raises(Exception, match="Log 1 holds"):
         backend.commit(

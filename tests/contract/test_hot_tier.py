@@ -8,13 +8,15 @@ from contextlib import contextmanager
 
 import pytest
 import redis
+from layer_kit import Awaited, Layered, awaiting, stack_of
 from redis_kit import url as redis_url
 
 from threadkeep import Cache
-from threadkeep.backends.caching import HotTier, cached
+from threadkeep.backends.caching import CacheLayer, HotTier
+from threadkeep.backends.caching.hot import Hot
 from threadkeep.backends.memory import MemoryBackend
 from threadkeep.backends.open import open_hot
-from threadkeep.backends.straight import Straight
+from threadkeep.drive import Faces
 from threadkeep.engine.model import Batch, DropThread, ReadCheckpoint, ReadSegments, Segment, Span
 from threadkeep.open_store import OpenStore
 from threadkeep.testing import BackendContract, Blocking
@@ -30,10 +32,8 @@ class TestTiered(BackendContract):
 
     def new_backend(self, folder):
         tier = HotTier(max_bytes=20, max_age=60, min_reads=1)
-        backend = MemoryBackend()
-        return cached(
-            backend, Cache(), None, is_async=False, hot_tier=tier, clock=lambda: NOW / SECOND
-        )
+        cache = CacheLayer(Cache(), None, tier, lambda: NOW / SECOND)
+        return Layered(stack_of(MemoryBackend(), cache))
 
     def segments(self, *spans, thread=THREAD):
         asked = tuple(Span(*span) for span in spans)
@@ -65,39 +65,21 @@ class Store(MemoryBackend):
         return super().fetch(reads)
 
 
-class Awaited(Straight):
-    """The same store for awaiting calls."""
-
-    counts_for_all = True
-
-    async def identity(self):
-        return self.backend.identity()
-
-
-class Loop(Blocking):
-    """Calls of an awaiting front, waited for."""
-
-    def __init__(self, front):
-        async def made():
-            return front
-
-        super().__init__(made)
-
-    def clear(self, thread):
-        self._run(self._backend.clear(thread))
-
-
 class Process:
     """What one process does with a store, by its own clock."""
 
-    def __init__(self, store, kind, cache, hots, tier):
+    def __init__(self, store, kind, cache, hot, tier):
         self.store = store
         self.now = NOW / SECOND
-        options = {"hot_tier": tier, "clock": lambda: self.now}
+        self.hot = None if hot is None else Faces(hot)
+        kept = None if self.hot is None else Hot(self.hot)
+        self.cache = CacheLayer(cache, kept, tier, lambda: self.now)
         if kind == "blocking":
-            self.front = cached(store, cache, hots, is_async=False, **options)
+            self.stack = stack_of(store, self.cache)
+            self.front = Layered(self.stack, self.hot)
         else:
-            self.front = Loop(cached(Awaited(store), cache, hots, is_async=True, **options))
+            self.stack = stack_of(Awaited(store), self.cache)
+            self.front = awaiting(self.stack, self.hot)
 
     def save(self, number=1, size=100, thread=THREAD, age=0, **rows):
         """A checkpoint, and a segment with its values."""
@@ -118,8 +100,13 @@ class Process:
 
     def near(self):
         """How many bytes are kept in memory, about."""
-        face = self.front._backend if isinstance(self.front, Loop) else self.front._face
-        return face._kept.size if face._kept is not None else 0
+        return self.cache._kept.size if self.cache._kept is not None else 0
+
+    def clear(self, thread):
+        if isinstance(self.front, Layered):
+            self.stack.run(self.cache.clear(thread))
+        else:
+            self.front._run(self.stack.arun_here(self.cache.clear(thread)))
 
     def close(self):
         self.front.close()
@@ -130,8 +117,8 @@ class Process:
 @contextmanager
 def opened(store, kind, level, tier=SMALL):
     cache = None if level == "hot" else Cache()
-    hots = None if level == "memory" else open_hot(redis_url())
-    process = Process(store, kind, cache, hots, tier)
+    hot = None if level == "memory" else open_hot(redis_url())
+    process = Process(store, kind, cache, hot, tier)
     try:
         yield process
     finally:
@@ -291,7 +278,7 @@ def test_both_faces_of_a_store_count_together():
         blocking = process.front
         process.save()
         assert process.load()[1] == 1
-        process.front = Loop(blocking.asynchronous)
+        process.front = awaiting(process.stack)
         assert [process.load()[1] for _ in range(2)] == [1, 0]
         process.front.stop()
         process.front = blocking
@@ -302,7 +289,7 @@ def test_clearing_forgets_how_often_a_thread_was_read(process):
     process.save()
     for _ in range(3):
         process.load()
-    process.front.clear(THREAD)
+    process.clear(THREAD)
     assert [process.load()[1] for _ in range(3)] == [1, 1, 0]
 
 
@@ -313,7 +300,7 @@ def test_an_open_store_passes_it_on():
     for tier, expected in ((None, 0), (HotTier(max_bytes=1, max_age=None, min_reads=None), 1)):
         store = Store()
         with OpenStore(store, None, Cache(), None, None, Tiering(hot=tier), 0) as found:
-            front = found._front
+            front = Layered(found)
             front.commit(Batch(THREAD, NOW, 0, segments=(Segment(1, 0, 1, b"12"),)))
             front.fetch([ReadSegments(THREAD, (Span(1, 0, 1),), 0)])
         assert store.asked == expected

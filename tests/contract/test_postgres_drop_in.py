@@ -379,7 +379,7 @@ async def test_64_runs_use_all_connections_of_the_pool():
     async with AsyncPostgresSaver(url(), **options) as saver:
         await a_turn(saver, "first")
         loop = asyncio.get_running_loop()
-        pool = (await saver._innermost.asynchronous._source._loops[loop]).pool
+        pool = (await saver._store.backend.asynchronous._source._loops[loop]).pool
         busy = []
 
         async def run(number):

@@ -26,6 +26,7 @@ from engine_kit import (
     everything,
     fresh,
     run_config,
+    use_backend,
 )
 from langchain_core.messages import AIMessage, HumanMessage
 from postgres_kit import empty_schema, url
@@ -465,7 +466,7 @@ def test_sealing_goes_on_after_an_operation_was_closed(stores):
             steps.close()
         chain.put(m=[*chain.values.get("m", []), f"{i} {LONG}"])
     seals = 0
-    scene.saver._backend = counted
+    use_backend(scene.saver, counted)
     for i in range(20):
         chain.put(m=[*chain.values["m"], f"more {i} {LONG}"])
         seals += bool(counted.commits[-1].drop_segments)

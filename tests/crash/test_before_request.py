@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Annotated, Any, TypedDict
 
 import pytest
-from engine_kit import config, exactly
+from engine_kit import config, exactly, use_layers
 from langchain_core.messages import AIMessage, HumanMessage
 from langgraph.graph import START, StateGraph
 from langgraph.graph.message import add_messages
@@ -25,7 +25,9 @@ from threadkeep import ColdTier, GroupCommit, Retention, Tiering, WarmTier
 from threadkeep.backends.base import Backend
 from threadkeep.backends.postgres import PostgresBackend
 from threadkeep.backends.sqlite import SqliteBackend
+from threadkeep.engine.calls import Commit, Fetch
 from threadkeep.engine.offloaded import LEAST
+from threadkeep.layers import CHANGES
 from threadkeep.saver import Saver
 
 LONG = "x" * 1200
@@ -74,6 +76,23 @@ class Watched:
 
     def close(self) -> None:
         self.inner.close()
+
+
+class Announcing:
+    """A layer that does the same above all others."""
+
+    handles = CHANGES | {Fetch}
+
+    def __init__(self, before: Before) -> None:
+        self.before = before
+
+    def answer(self, request: Any) -> Any:
+        with self.before.lock:
+            self.before.request()
+            reply = yield request
+            if isinstance(request, Commit):
+                self.before.put += [row.id for row in getattr(request.change, "checkpoints", ())]
+        return reply
 
 
 # -- the run -----------------------------------------------------------------------------
@@ -153,13 +172,13 @@ class Place:
 
     def run(self, thread: str, at: int | None = None, do: Callable[[], object] = int) -> list[str]:
         """Another run, something done before one of its requests; its checkpoints."""
-        engine_side: Any = self.saver._backend
+        layers = self.saver._layers
         if self.saver._engine.holds_all:  # a save is a request then, and so is its being stored
-            self.saver._backend = Watched(engine_side, self.before)  # type: ignore[assignment]
+            use_layers(self.saver, [Announcing(self.before), *layers])
         self.before.put.clear()
         self.before.arm(at, do)
         turn(self.graph, thread, 2)
-        self.saver._backend = engine_side
+        use_layers(self.saver, layers)
         self.saver.flush()
         self.before.at = None
         return sorted({*self.before.put})

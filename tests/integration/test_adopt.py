@@ -16,7 +16,7 @@ from uuid import uuid4
 import ormsgpack
 import psycopg
 import pytest
-from engine_kit import Dying, difference, everything, shown
+from engine_kit import Dying, difference, everything, shown, use_backend
 from langchain_core.messages import AIMessage, HumanMessage
 from langgraph.checkpoint.base import empty_checkpoint
 from langgraph.checkpoint.memory import InMemorySaver
@@ -375,12 +375,12 @@ def test_cut_off_anywhere_it_goes_on(commits: int, tmp_path: Path) -> None:
         for who in ("a", "b"):
             story(inner, Delta).invoke({"log": [who]}, at("delta"))
             story(inner).invoke({"log": [who]}, at("plain"))
-        backend = ours._backend
-        ours._backend = Dying(backend, commits)
+        backend = ours._store.backend
+        use_backend(ours, Dying(backend, commits))
         with pytest.raises(BackendError, match="killed"):
             ours.threads.adopt(name)
         assert ours.check().ok
-        ours._backend = backend
+        use_backend(ours, backend)
         expected = theirs(inner)
         before = len(everything(ours))
         done = ours.threads.adopt(name, verify=True)
@@ -841,5 +841,5 @@ def test_nothing_is_left_of_an_earlier_thread(filled: Any) -> None:
     with MemorySaver() as ours:
         ours.threads.adopt(filled("sqlite").name)
         for thread in {place[0] for place in everything(ours)}:
-            (rows,) = drive.blocking(ours._backend).fetch([ReadThread(thread)])
+            (rows,) = drive.blocking(ours._store.backend).fetch([ReadThread(thread)])
             assert not rows.orphans

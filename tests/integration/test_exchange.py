@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from engine_kit import Chain, everything
+from engine_kit import Chain, everything, run_on
 
 from threadkeep import MemorySaver, drive
 from threadkeep.bundles import BundleWriter, read_bundle
@@ -60,7 +60,7 @@ def moved(shown: dict[Any, Any], thread: str) -> dict[Any, Any]:
 
 
 def digests(saver: Any, thread: str) -> Any:
-    whole = drive.run(bundling.read_thread(thread), drive.blocking(saver._backend))
+    whole = run_on(bundling.read_thread(thread), drive.blocking(saver._store.backend))
     return digest.of_checkpoints(whole)
 
 
@@ -192,14 +192,14 @@ _ROWS = ("thread", "deleted_at", "segments", "checkpoints", "writes")
 def test_a_store_that_loses_something_is_found_out(source: Any, tmp_path: Path) -> None:
     source.threads.export("plain", tmp_path / "one.tkb")
     with MemorySaver() as target:
-        commit = target._backend.commit
+        commit = target._store.backend.commit
 
         def forgetful(change: Any) -> None:
             if isinstance(change, Batch) and change.writes:
                 change = change._replace(writes=change.writes[1:])
             commit(change)
 
-        target._backend.commit = forgetful
+        target._store.backend.commit = forgetful
         with pytest.raises(CorruptionError, match="digest"):
             target.threads.import_(tmp_path / "one.tkb")
 
@@ -207,19 +207,19 @@ def test_a_store_that_loses_something_is_found_out(source: Any, tmp_path: Path) 
 def test_a_store_that_fails_says_what_is_there(source: Any, tmp_path: Path) -> None:
     source.threads.export(["delta", "plain"], tmp_path / "two.tkb")
     with MemorySaver() as target:
-        commit = target._backend.commit
+        commit = target._store.backend.commit
 
         def failing(change: Any) -> None:
             if change.thread == "plain":
                 raise BackendError("full")
             commit(change)
 
-        target._backend.commit = failing
+        target._store.backend.commit = failing
         with pytest.raises(BackendError, match="full") as caught:
             target.threads.import_(tmp_path / "two.tkb")
         assert "of 2 threads: 'delta'" in caught.value.__notes__[0]
         assert everything(target) == of(source, "delta")
-        target._backend.commit = commit
+        target._store.backend.commit = commit
         filled = target.threads.import_(tmp_path / "two.tkb")
         assert (filled.put, filled.known) == (("plain",), ("delta",))
 

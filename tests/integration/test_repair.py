@@ -63,7 +63,7 @@ class Place(NamedTuple):
 
     def again(self) -> Any:
         """A saver that remembers nothing."""
-        return Saver(self.saver._backend)
+        return Saver(self.saver._store.backend)
 
     def repaired(self, *threads: str) -> Any:
         return self.again().threads.repair(threads or None, file=self.folder / "out.tkq")

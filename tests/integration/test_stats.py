@@ -91,5 +91,5 @@ def test_what_nothing_refers_to_is_told(saver: Any) -> None:
         Chain(saver, "t", start=number).follow().put(log=[f"{number}" * 3000])
     rows = saver.run(bundling.read_rows("t"))[0]
     gone = tuple([(one.row.ns, one.row.id) for one in rows.checkpoints[5:]])
-    saver._backend.commit(Batch("t", 0, rows.generation, drop_checkpoints=gone))
+    saver._store.backend.commit(Batch("t", 0, rows.generation, drop_checkpoints=gone))
     assert measured(saver)["t"].unreferenced > 0

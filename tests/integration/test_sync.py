@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from engine_kit import Chain, Dying, config, everything, fresh
+from engine_kit import Chain, Dying, config, everything, fresh, run_on, use_backend
 from langgraph.checkpoint.memory import InMemorySaver
 
 from threadkeep import MemorySaver, drive
@@ -114,7 +114,7 @@ def test_only_what_came_since_is_written(saver: Any) -> None:
         chain = Chain(saver, "long", "child", start=40).follow()
         chain.put(m=[*chain.values["m"], (40, LONG)])
         saver.put_writes(chain.at, [("n", 40)], "task")
-        counting = other._backend = Counting(other._backend)
+        counting = use_backend(other, Counting(other._store.backend))
         assert saver.threads.sync(other).completed == ["long"]
         assert counting.rows == 2
         assert everything(fresh(other)) == everything(saver)
@@ -135,7 +135,7 @@ def test_sealed_in_between(saver: Any) -> None:
     """Small segments there, and here one that took their place."""
     chain = Chain(saver, "t")
     with MemorySaver() as other:
-        counting = other._backend = Counting(other._backend)
+        counting = use_backend(other, Counting(other._store.backend))
         for i in range(90):
             chain.put(m=[*chain.values.get("m", []), f"{i} {LONG}"])
             if i % 7 == 0:
@@ -144,7 +144,7 @@ def test_sealed_in_between(saver: Any) -> None:
         saver.threads.sync(other)
         assert everything(other) == everything(saver)
         assert other.check().ok
-        (here,) = drive.blocking(saver._backend).fetch([ReadThread("t")])
+        (here,) = drive.blocking(saver._store.backend).fetch([ReadThread("t")])
         assert len(here.segments) < 60
         assert counting.rows == 90
 
@@ -154,15 +154,15 @@ def test_cut_off_anywhere_it_goes_on(first: int, monkeypatch: Any) -> None:
     monkeypatch.setattr(bundling, "_MOST_ROWS", 9)
     with MemorySaver() as saver, MemorySaver() as other:
         fill(saver)
-        backend = other._backend
+        backend = other._store.backend
         if first == 0:
             saver.threads.sync(other)
             grow(saver, "plain", "c", "d")
             first = 1
-        other._backend = Counting(backend, first)
+        use_backend(other, Counting(backend, first))
         with pytest.raises(BackendError, match="killed"):
             saver.threads.sync(other)
-        other._backend = backend
+        use_backend(other, backend)
         assert other.check().ok
         assert values(other).items() <= values(saver).items()
         saver.threads.sync(other)
@@ -237,7 +237,7 @@ def test_the_same_thread_stored_in_another_way() -> None:
             grow(source, "t", f"{number}{LONG}")
             other.threads.adopt(source)
         saver.threads.adopt(source)
-        wholes = [drive.run(bundling.read_thread("t"), s._backend) for s in (saver, other)]
+        wholes = [run_on(bundling.read_thread("t"), s._store.backend) for s in (saver, other)]
         assert set(wholes[0].checkpoints) != set(wholes[1].checkpoints)
         assert saver.threads.sync(other).same == 1
 
@@ -252,7 +252,7 @@ def test_a_store_whose_numbers_have_gaps_gets_the_whole_thread() -> None:
         saver.threads.sync(other)
         for store in (saver, other):  # the first of three writes is dropped in both
             drop = ("", chain.at["configurable"]["checkpoint_id"], 1)
-            store._backend.commit(Batch("t", 1, drop_writes=(drop,)))
+            store._store.backend.commit(Batch("t", 1, drop_writes=(drop,)))
         assert saver.threads.sync(other).same == 1
         # A run that has seen both of the others goes on: it counts by number what it has seen.
         chain.at = fresh(saver).get_tuple(config()).config
@@ -269,14 +269,14 @@ def values(saver: Any) -> dict[Any, Any]:
 def test_a_store_that_loses_something_is_found_out() -> None:
     with MemorySaver() as saver, MemorySaver() as other:
         fill(saver)
-        commit = other._backend.commit
+        commit = other._store.backend.commit
 
         def forgetful(change: Any) -> None:
             if isinstance(change, Batch) and change.writes:
                 change = change._replace(writes=change.writes[:-1])
             commit(change)
 
-        other._backend.commit = forgetful
+        other._store.backend.commit = forgetful
         with pytest.raises(CorruptionError, match="digest"):
             saver.threads.sync(other, "plain")
 

@@ -39,15 +39,15 @@ from unit.engine.values import VALUES, Plain, changes
 
 from threadkeep import GroupCommit, PostgresSaver, RedisSaver, Retention, SqliteSaver, errors, plans
 from threadkeep.backends.memory import MemoryBackend
+from threadkeep.drive import Stack, Store
 from threadkeep.engine import keeping
 from threadkeep.engine.model import HIDDEN, ReadThread
 from threadkeep.engine.working_set import WorkingSet
-from threadkeep.open_store import Runs
-from threadkeep.relaxed import Relaxed
+from threadkeep.relaxed import RelaxedLayer
 from threadkeep.saver import Saver
 from threadkeep.tiers import offloading
 from threadkeep.tiers.cold import ColdStore
-from threadkeep.tiers.front import tiered
+from threadkeep.tiers.front import TierLayer
 
 from .model import EMPTY, Conflict, Model, load_of
 
@@ -402,7 +402,7 @@ class Machine(RuleBasedStateMachine):
 
     def kept(self, thread: str, policy: Retention) -> dict[str, set[str]]:
         """What stays; the newest do, whatever else does."""
-        (rows,) = self.savers[0]._backend.fetch([ReadThread(thread)])
+        (rows,) = self.savers[0]._store.backend.fetch([ReadThread(thread)])
         found = keeping.kept(rows.checkpoints, policy, (), time.time_ns() // 1000).keys
         spaces = self.model.newest(thread)
         assert {(ns, id) for ns, ids in spaces.items() for id in ids} <= found
@@ -427,7 +427,7 @@ class Machine(RuleBasedStateMachine):
         before = [self.model.history(*place, "delta") for place in counted]
         remove()
         for thread, spaces in kept.items():
-            (rows,) = self.savers[0]._backend.fetch([ReadThread(thread)])
+            (rows,) = self.savers[0]._store.backend.fetch([ReadThread(thread)])
             hidden = {(s.row.ns, s.row.id) for s in rows.checkpoints if s.row.flags & HIDDEN}
             for ns, ids in spaces.items():
                 self.model.keep(thread, ns, ids, {i for n, i in hidden if n == ns})
@@ -603,13 +603,14 @@ class OnRelaxed(OnMemory):
 
     def __init__(self) -> None:
         super().__init__()
-        stored: Any = tiered(self.backend, self.backend, ColdStore(self.cold))
-        self.waiting = Relaxed(stored, GroupCommit(ack="relaxed", flush_every=60))
+        self.stored = Stack(Store(self.backend), [TierLayer(ColdStore(self.cold))])
+        self.waiting = RelaxedLayer(self.stored, GroupCommit(ack="relaxed", flush_every=60))
 
     def open(self, number: int) -> Saver:
         del number
         saver = Saver(self.backend, cold=self.cold)
-        Runs.__init__(saver, self.waiting)
+        saver._beneath, saver._relaxed = self.stored, self.waiting
+        Stack.__init__(saver, self.stored._store, [self.waiting, *self.stored._layers])
         own = WorkingSet(2**20, threading.Lock, random.getrandbits, exclusive=True)
         saver._engine = dataclasses.replace(saver._engine, working_set=own)
         return saver
@@ -622,7 +623,7 @@ class OnRelaxed(OnMemory):
         try:
             super().teardown()
         finally:
-            self.waiting.close()
+            self.waiting.unstored.close()
 
 
 class OnSqlite(Machine):

@@ -9,16 +9,16 @@ from typing import Any
 import pytest
 from engine_kit import memory_saver
 
-from threadkeep import plans
+from threadkeep import bulk, plans
 from threadkeep.engine.operations import bundling
 from threadkeep.errors import BackendError
-from threadkeep.plans import aside, either, on, together
+from threadkeep.plans import aside, either, on
 
 
 def names(saver: Any, where: list[Any]) -> Any:
     where.append((yield from aside(threading.current_thread)))
     found = yield from on(saver, bundling.all_threads())
-    both = yield from together(saver, [bundling.all_threads(), bundling.all_threads()])
+    both = yield from on(saver, bulk.together([bundling.all_threads(), bundling.all_threads()]))
     return found, both
 
 

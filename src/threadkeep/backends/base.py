@@ -68,9 +68,12 @@ class DualBackend(Backend, Protocol):
         """The other face, over the same store; None where it was given one connection only."""
 
 
-@runtime_checkable
-class GroupingBackend(Backend, Protocol):
-    """A store that can carry out several changes in one transaction, for `GroupCommit`."""
+# Capabilities: what a store may have besides. A store that is awaited has the same method as a
+# coroutine. Whether a store has one is asked by its name (`drive.Faces.has`).
+
+
+class GroupingBackend(Protocol):
+    """A store that can carry out several changes in one transaction. Awaited: a coroutine."""
 
     def commit_many(self, changes: Sequence[Change]) -> list[ThreadkeepError | None]:
         """Carry out each change, in order, as `commit` would; durable on return.
@@ -84,17 +87,18 @@ class GroupingBackend(Backend, Protocol):
         """
 
 
+class InstantBackend(Protocol):
+    """A store whose calls never wait, if `instant` is true: no disk, no server, no other process.
+
+    It has no writer in front of it, and awaiting callers use it directly in the event loop.
+    """
+
+    instant: bool
+
+
 @runtime_checkable
-class GroupingAsyncBackend(AsyncBackend, Protocol):
-    """The same of a store with a native async driver."""
-
-    async def commit_many(self, changes: Sequence[Change]) -> list[ThreadkeepError | None]:
-        """See `GroupingBackend.commit_many`."""
-
-
-@runtime_checkable
-class MigratingBackend(Backend, Protocol):
-    """A store whose tables are not made by opening it, but when somebody says so."""
+class MigratingBackend(Protocol):
+    """A store whose tables are not made by opening it, but on demand. Awaited: a coroutine."""
 
     def migrate(self) -> None:
         """Make the tables, or bring them to this release's version. Idempotent.
@@ -104,17 +108,8 @@ class MigratingBackend(Backend, Protocol):
         """
 
 
-@runtime_checkable
-class MigratingAsyncBackend(AsyncBackend, Protocol):
-    """The same of a store with a native async driver."""
-
-    async def migrate(self) -> None:
-        """See `MigratingBackend.migrate`."""
-
-
-@runtime_checkable
-class IdentifiedBackend(Backend, Protocol):
-    """A store that can be told from all others, as one that uses a cold store must be."""
+class IdentifiedBackend(Protocol):
+    """A store with a name of its own, needed for a cold store. Awaited: a coroutine."""
 
     def identity(self) -> str:
         """Name of the store: letters, digits and "-", the same for all who use it.
@@ -126,15 +121,6 @@ class IdentifiedBackend(Backend, Protocol):
         """
 
 
-@runtime_checkable
-class IdentifiedAsyncBackend(AsyncBackend, Protocol):
-    """The same of a store with a native async driver."""
-
-    async def identity(self) -> str:
-        """See `IdentifiedBackend.identity`."""
-
-
-@runtime_checkable
 class CountingBackend(IdentifiedBackend, Protocol):
     """A store in front of which a hot one can stand, for all processes that use it.
 
@@ -144,16 +130,8 @@ class CountingBackend(IdentifiedBackend, Protocol):
     counts_for_all: bool
 
 
-@runtime_checkable
-class CountingAsyncBackend(IdentifiedAsyncBackend, Protocol):
-    """The same of a store with a native async driver."""
-
-    counts_for_all: bool
-
-
-@runtime_checkable
-class ScrubbingBackend(Backend, Protocol):
-    """A store that can see to it that its files hold no bytes of what was removed."""
+class ScrubbingBackend(Protocol):
+    """A store that can remove from its files what was deleted. Awaited: a coroutine."""
 
     def scrub(self, *, rewrite: bool) -> Scrubbed:
         """Leave nothing of removed rows in the store's files, whenever they were removed.
@@ -167,11 +145,3 @@ class ScrubbingBackend(Backend, Protocol):
             LockedError: what others are doing keeps it from that: the hint says what.
             ReadOnlyError, DiskFullError, BackendError: it could not be done.
         """
-
-
-@runtime_checkable
-class ScrubbingAsyncBackend(AsyncBackend, Protocol):
-    """The same of a store with a native async driver."""
-
-    async def scrub(self, *, rewrite: bool) -> Scrubbed:
-        """See `ScrubbingBackend.scrub`."""

@@ -13,26 +13,14 @@ import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 from threadkeep import process_forks
-from threadkeep.backends.base import (
-    AsyncBackend,
-    Backend,
-    DualBackend,
-    GroupingAsyncBackend,
-    GroupingBackend,
-    MigratingAsyncBackend,
-    MigratingBackend,
-)
-from threadkeep.backends.loops import PerLoop
-from threadkeep.backends.straight import StraightGrouping, finish, sleep
 from threadkeep.backends.tickets import Line, Ticket
 from threadkeep.backends.writer import GroupCommit
-from threadkeep.engine.model import Change, Read
+from threadkeep.engine.model import Change
 from threadkeep.errors import (
     ClosedError,
-    InvalidArgumentError,
     ThreadkeepError,
     UnreachableError,
 )
@@ -165,9 +153,6 @@ async def _no_pause(_seconds: float) -> None:
     """Never called: nobody is waited for."""
 
 
-# -- in front of blocking stores -------------------------------------------------------
-
-
 def threads_turn() -> Turn:
     """A lock of threads, as an async one that never suspends."""
     lock = threading.Lock()
@@ -185,110 +170,3 @@ def tasks_turn() -> Turn:
     """A lock of tasks."""
     lock = asyncio.Lock()
     return lambda: lock
-
-
-class Grouped:
-    """A blocking backend whose concurrent commits share a transaction."""
-
-    def __init__(self, backend: GroupingBackend, how: GroupCommit) -> None:
-        self._backend = backend
-        self._how = how
-        self._queue = self._new_queue()
-        native = backend.asynchronous if isinstance(backend, DualBackend) else None
-        self.asynchronous = _grouped_async(native, how) if native is not None else None
-        process_forks.watch(self)
-
-    def _new_queue(self) -> _Queue:
-        commit_many = StraightGrouping(self._backend).commit_many
-        return _Queue(self._how, commit_many, threads_turn(), sleep)
-
-    def fetch(self, reads: Sequence[Read]) -> list[Any]:
-        """See `Backend.fetch`."""
-        return self._backend.fetch(reads)
-
-    def commit(self, change: Change) -> None:
-        """See `Backend.commit`."""
-        finish(self._queue.commit(change))
-
-    def commit_many(self, changes: Sequence[Change]) -> list[ThreadkeepError | None]:
-        """See `GroupingBackend.commit_many`: these are a group already."""
-        return self._backend.commit_many(changes)
-
-    def close(self) -> None:
-        """See `Backend.close`."""
-        self._backend.close()
-
-    def migrate(self) -> None:
-        """See `MigratingBackend.migrate`."""
-        if isinstance(self._backend, MigratingBackend):
-            self._backend.migrate()
-
-    def before_fork(self) -> None:
-        """See `Watched.before_fork`."""
-
-    def after_fork(self, *, in_child: bool) -> None:
-        """See `Watched.after_fork`: a child has no threads but the one that forked."""
-        if in_child:
-            self._queue = self._new_queue()
-
-
-# -- in front of awaited stores --------------------------------------------------------
-
-
-class AsyncGrouped:
-    """An async backend whose concurrent commits share a transaction, in each event loop."""
-
-    def __init__(self, backend: GroupingAsyncBackend, how: GroupCommit) -> None:
-        self._backend = backend
-        self._queues = PerLoop(
-            lambda: _Queue(how, backend.commit_many, tasks_turn(), asyncio.sleep)
-        )
-
-    async def fetch(self, reads: Sequence[Read]) -> list[Any]:
-        """See `AsyncBackend.fetch`."""
-        return await self._backend.fetch(reads)
-
-    async def commit(self, change: Change) -> None:
-        """See `AsyncBackend.commit`."""
-        await self._queues.here().commit(change)
-
-    async def commit_many(self, changes: Sequence[Change]) -> list[ThreadkeepError | None]:
-        """See `GroupingAsyncBackend.commit_many`: these are a group already."""
-        return await self._backend.commit_many(changes)
-
-    async def close(self) -> None:
-        """See `AsyncBackend.close`."""
-        await self._backend.close()
-
-    async def migrate(self) -> None:
-        """See `MigratingAsyncBackend.migrate`."""
-        if isinstance(self._backend, MigratingAsyncBackend):
-            await self._backend.migrate()
-
-
-def _grouped_async(backend: AsyncBackend, how: GroupCommit) -> AsyncGrouped:
-    if not isinstance(backend, GroupingAsyncBackend):
-        raise _cannot(backend)
-    return AsyncGrouped(backend, how)
-
-
-def grouped(
-    backend: Backend | AsyncBackend, how: GroupCommit, *, is_async: bool
-) -> Grouped | AsyncGrouped:
-    """The backend with concurrent commits that share a transaction.
-
-    Raises:
-        InvalidArgumentError: it cannot do that.
-    """
-    if is_async:
-        return _grouped_async(backend, how)  # type: ignore[arg-type] # as is said
-    if not isinstance(backend, GroupingBackend):
-        raise _cannot(backend)
-    return Grouped(backend, how)
-
-
-def _cannot(backend: object) -> InvalidArgumentError:
-    return InvalidArgumentError(
-        f"{type(backend).__name__} cannot commit in groups.",
-        hint="Leave group_commit out, or give the backend a method commit_many.",
-    )

@@ -240,8 +240,8 @@ def open_redis(server: Any, **options: Any) -> Backend | AsyncBackend:
     return redis.opened(server, **options)
 
 
-def open_hot(url: Any) -> tuple[HotStore, HotStore]:
-    """Open the Redis that keeps at hand what a store holds: for blocking and awaiting calls.
+def open_hot(url: Any) -> HotStore:
+    """Open the Redis that keeps at hand what a store holds.
 
     Raises:
         OpenError: the URL cannot be read, or redis-py is not installed.
@@ -249,7 +249,7 @@ def open_hot(url: Any) -> tuple[HotStore, HotStore]:
     """
     with extra("A hot store", "redis"):
         from threadkeep.backends import redis  # noqa: PLC0415 - an extra, only where it is used
-    return redis.hot_stores(url)
+    return redis.hot_store(url)
 
 
 def _check_options(scheme: str, options: dict[str, Any], known: tuple[str, ...]) -> None:

@@ -1,16 +1,20 @@
-"""What one operation asks of whoever drives it, and the calls it is made from.
+"""Requests of an operation to whoever drives it, and the calls it is made from.
 
-An operation is a generator: it yields a `Fetch` and is sent the replies, or a `Commit`
-and is sent None; errors are thrown in at the yield. `yield` is typed `Any`, so
-operations use only the helpers here.
+An operation is a generator: it yields requests and is sent their replies; errors are thrown in
+at the yield. Those of the engine yield a `Fetch` or a `Commit`; the other requests are for what
+stands in front of a store (see `threadkeep.layers`). `yield` is typed `Any`, so operations use
+only the helpers here.
 """
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
+from functools import partial
+from types import MappingProxyType
 from typing import Any, NamedTuple, TypeAlias, TypeVar, cast
 
 from threadkeep.engine.model import (
+    Batch,
     Change,
     Read,
     ReadCheckpoint,
@@ -19,23 +23,58 @@ from threadkeep.engine.model import (
     Span,
     ThreadState,
 )
+from threadkeep.errors import ThreadkeepError
 
 T = TypeVar("T")
 
 
 class Fetch(NamedTuple):
-    """Answer these reads in one round trip."""
+    """Answer these reads in one round trip. Reply: a list, in order."""
 
     reads: Sequence[Read]
 
 
 class Commit(NamedTuple):
-    """Carry out this change."""
+    """Carry out this change. Reply: None."""
 
     change: Change
 
 
+class CommitMany(NamedTuple):
+    """Carry out these batches together, in order.
+
+    Reply: for each None, or the error that it was refused with, which leaves the others alone.
+    """
+
+    changes: Sequence[Batch]
+
+
+class Call(NamedTuple):
+    """Call a method of a store: the blocking one, or the one to await, as the caller does.
+
+    `of` is a pair of faces (`drive.Faces`), or None for the store that the operation runs on.
+    Reply: its result.
+    """
+
+    of: Any
+    method: str
+    args: tuple[Any, ...] = ()
+    options: Mapping[str, Any] = MappingProxyType({})
+
+
+class Aside(NamedTuple):
+    """Do what blocks: at once, or for an awaiting caller in a worker thread. Reply: its result.
+
+    `by`: how an awaiting caller does it, where any worker thread will not do.
+    """
+
+    call: Callable[[], Any]
+    by: Callable[[Callable[[], Any]], Awaitable[Any]] | None = None
+
+
+Request: TypeAlias = Fetch | Commit | CommitMany | Call | Aside
 Operation: TypeAlias = Generator[Fetch | Commit, Any, T]
+Requests: TypeAlias = Generator[Request, Any, T]
 
 
 def fetch(read: Read) -> Operation[Any]:
@@ -66,6 +105,25 @@ def fetch_segments(
 def commit(change: Change) -> Operation[None]:
     """Carry out a change."""
     yield Commit(change)
+
+
+def commit_many(changes: Sequence[Batch]) -> Requests[Sequence[ThreadkeepError | None]]:
+    """Carry out batches together; the reply as `CommitMany` says. No request for none."""
+    if not changes:
+        return ()
+    refusals: Sequence[ThreadkeepError | None] = yield CommitMany(changes)
+    return refusals
+
+
+def call(method: str, *args: Any, of: Any = None, **options: Any) -> Requests[Any]:
+    """Call a method of a store; see `Call`."""
+    return (yield Call(of, method, args, options))
+
+
+def aside(function: Callable[..., T], *args: Any, by: Any = None) -> Requests[T]:
+    """Do what blocks; see `Aside`."""
+    result: T = yield Aside(partial(function, *args), by)
+    return result
 
 
 class Place(NamedTuple):

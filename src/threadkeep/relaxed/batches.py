@@ -17,8 +17,9 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple, TypeAlias, TypeGuard
 
-from threadkeep import drive, process_forks
-from threadkeep.backends.base import Backend, GroupingBackend
+from threadkeep import process_forks
+from threadkeep.drive import Stack
+from threadkeep.engine.calls import commit_many
 from threadkeep.engine.model import (
     Batch,
     Change,
@@ -114,17 +115,17 @@ def _tells(read: Read) -> TypeGuard[ReadCheckpoint | ReadThread]:
 
 
 class Batches:
-    """Stores batches in a backend; see `Storing`.
+    """Stores batches in a store; see `Storing`.
 
     Args:
-        backend: the store.
+        beneath: the store, and the layers in front of it that the batches pass.
         most: batches in one transaction at most.
     """
 
     together = True
 
-    def __init__(self, backend: Backend, most: int) -> None:
-        self._backend = backend
+    def __init__(self, beneath: Stack, most: int) -> None:
+        self._beneath = beneath
         self._most = most
         self._names = Names()
         self._gone: dict[Key, None] = {}  # checkpoints that were lost with a deleted thread
@@ -220,17 +221,14 @@ class Batches:
         """Store what was made under a generation that has passed; what it fails with."""
         self._names.begin(thread)
         try:
-            drive.run(rebase(joined(batches), batches), self._backend)
+            self._beneath.run(rebase(joined(batches), batches))
         except ThreadkeepError as error:
             return error
         return None
 
     def _group(self, batches: list[Batch]) -> dict[str, ThreadkeepError]:
-        if not isinstance(self._backend, GroupingBackend) or len(batches) == 1:
-            found = [(batch.thread, self._alone(batch)) for batch in batches]
-            return {thread: error for thread, error in found if error is not None}
         try:
-            refusals = self._backend.commit_many(batches)
+            refusals = self._together(batches)
         except _FOR_ALL as error:
             return {batch.thread: error for batch in batches}
         except ThreadkeepError:
@@ -238,10 +236,15 @@ class Batches:
         refused = zip(batches, refusals, strict=True)
         return {batch.thread: error for batch, error in refused if error is not None}
 
+    def _together(self, batches: list[Batch]) -> Sequence[ThreadkeepError | None]:
+        if len(batches) == 1:
+            return [self._alone(batches[0])]
+        return self._beneath.run(commit_many(batches))
+
     def _alone(self, batch: Batch) -> ThreadkeepError | None:
         """Commit one batch; what it fails with."""
         try:
-            self._backend.commit(batch)
+            self._beneath.commit(batch)
         except ThreadkeepError as error:
             return error
         return None
@@ -272,7 +275,7 @@ class Batches:
     def directly(self, change: Change, threads: Collection[str]) -> None:
         """The same of a change that names the store's own generations."""
         try:
-            self._backend.commit(change)
+            self._beneath.commit(change)
         finally:  # (also where nobody knows whether it was done)
             for thread in threads:
                 self._names.begin(thread)

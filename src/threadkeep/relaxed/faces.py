@@ -1,24 +1,17 @@
-"""What stands in front of a store whose saves return before they are durable.
+"""Layers in front of a store whose saves return before they are durable.
 
-Only the backends that the engine sees live here. Invariant: a read of a thread sees everything
+Only what the layers do with a request lives here. Invariant: a read of a thread sees everything
 that was saved in it before, and a change that removes anything comes behind it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from functools import partial
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
-from threadkeep import drive
-from threadkeep.backends.base import (
-    AsyncBackend,
-    Backend,
-    DualBackend,
-    MigratingAsyncBackend,
-    MigratingBackend,
-)
 from threadkeep.backends.writer import GroupCommit
+from threadkeep.drive import Stack
+from threadkeep.engine.calls import Commit, CommitMany, Fetch, Operation, Requests, aside, fetch
 from threadkeep.engine.model import (
     Batch,
     Change,
@@ -30,168 +23,102 @@ from threadkeep.engine.model import (
     ReadThread,
     ThreadRows,
 )
-from threadkeep.errors import InvalidArgumentError, ThreadkeepError
+from threadkeep.layers import CHANGES
 from threadkeep.relaxed.batches import Batches
 from threadkeep.relaxed.merging import only_adds
 from threadkeep.relaxed.waiting import Threads, Waiting
 
 
-class Relaxed:
-    """A blocking backend whose saves return before they are durable."""
+class DurableLayer:
+    """The layer for what must be durable on return, with the store's own generations.
 
-    def __init__(self, backend: Backend, how: GroupCommit) -> None:
-        self._backend = backend
-        self.batches = Batches(backend, how.max_batch)
-        self.unstored = Waiting(how, self.batches)
-        self._is_reached = False
-        native = backend.asynchronous if isinstance(backend, DualBackend) else None
-        self.asynchronous = None if native is None else AsyncRelaxed(native, self)
+    Several changes in a row may expect one generation here: above `RelaxedLayer`, each change
+    that does not wait gives the generation another name.
 
-    def fetch(self, reads: Sequence[Read]) -> list[Any]:
-        """See `Backend.fetch`."""
-        threads = _threads_read(reads)
-        if not self.unstored.clean(threads):
-            self.unstored.flush(threads)
-        asked = self.batches.asked(reads)
-        return asked.named(self._backend.fetch(asked.reads))
-
-    def commit(self, change: Change) -> None:
-        """Note the change to be stored soon; one that removes anything is carried out."""
-        if isinstance(change, Batch) and only_adds(change):
-            self.unstored.add(change.thread, change)
-            return
-        threads = _concerned(self._backend, change)
-        with self.unstored.holding(threads, forget=_dropped(change)):
-            self.batches.change(change, threads)
-
-    def commit_many(self, changes: Sequence[Change]) -> list[ThreadkeepError | None]:
-        """See `GroupingBackend.commit_many`: they go together when they are stored."""
-        for change in changes:
-            self.commit(change)
-        return [None] * len(changes)
-
-    def close(self) -> None:
-        """See `Backend.close`: what waits is stored first."""
-        try:
-            self.unstored.close()
-        except ThreadkeepError:
-            self._backend.close()
-            raise
-        # (Not where it was interrupted: what waits is stored at the program's end.)
-        self._backend.close()
-
-    def beneath(self) -> Beneath:
-        """See `Beneath`."""
-        return Beneath(self, self._backend)
-
-    def reach(self) -> None:
-        """Ask the store for nothing in particular."""
-        if not self._is_reached:
-            self._backend.fetch([ReadCheckpoint("", "")])
-            self._is_reached = True
-
-    def migrate(self) -> None:
-        """See `MigratingBackend.migrate`."""
-        if isinstance(self._backend, MigratingBackend):
-            self._backend.migrate()
-
-
-class Beneath:
-    """The same store for what must be durable on return, with the store's own generations.
-
-    Several changes in a row may expect one generation here: above, each change that does not
-    wait gives the generation another name.
+    Args:
+        beneath: the store, and the layers beneath: what waits is stored there, by a thread of
+            its own, which blocks.
+        unstored: what waits.
+        batches: how it is stored.
     """
 
-    def __init__(self, above: Relaxed, backend: Backend) -> None:
-        self._above = above
-        self._backend = backend
+    handles = CHANGES | {Fetch}
 
-    def fetch(self, reads: Sequence[Read]) -> list[Any]:
-        """See `Backend.fetch`."""
+    def __init__(self, beneath: Stack, unstored: Waiting[Batch], batches: Batches) -> None:
+        self._beneath = beneath
+        self.unstored = unstored
+        self.batches = batches
+
+    def answer(self, request: Fetch | Commit) -> Requests[Any]:
+        """Answer reads, and carry out changes, behind everything that waits in their threads."""
+        if isinstance(request, Fetch):
+            yield from self._flushed(request.reads)
+            return (yield request)
+        yield from self._alone(self._carry_out, request.change, self.batches.directly)
+        return None
+
+    def _flushed(self, reads: Sequence[Read]) -> Requests[None]:
         threads = _threads_read(reads)
-        if not self._above.unstored.clean(threads):
-            self._above.unstored.flush(threads)
-        return self._backend.fetch(reads)
+        if not self.unstored.clean(threads):
+            yield from self._alone(self.unstored.flush, threads)
 
-    def commit(self, change: Change) -> None:
-        """Carry out the change, behind everything that waits in its threads."""
-        threads = _concerned(self._backend, change)
-        with self._above.unstored.holding(threads, forget=_dropped(change)):
-            self._above.batches.directly(change, threads)
+    def _alone(self, *call: Any) -> Requests[None]:
+        yield from aside(*call, by=self.unstored.alone)
 
-    def close(self) -> None:
-        """Nothing of its own is open."""
+    def _carry_out(self, change: Change, do: Callable[[Change, Collection[str]], None]) -> None:
+        threads = self._beneath.run(_concerned(change))
+        with self.unstored.holding(threads, forget=_dropped(change)):
+            do(change, threads)
 
 
-class AsyncRelaxed:
-    """The same for awaiting calls: where something has to be stored, a thread waits for it."""
+class RelaxedLayer(DurableLayer):
+    """The layer that notes saves, to be stored soon, and returns.
 
-    def __init__(self, backend: AsyncBackend, blocking: Relaxed) -> None:
-        self._backend = backend
-        self._blocking = blocking
-        self._batches = blocking.batches
-        self._unstored = blocking.unstored
-        self._is_ready = False
+    Args:
+        beneath: see `DurableLayer`.
+        how: when what waits is stored, and how much may wait.
+    """
 
-    async def fetch(self, reads: Sequence[Read]) -> list[Any]:
-        """See `AsyncBackend.fetch`."""
-        await self._ready()
-        await self._unstored.aflush(_threads_read(reads))
-        asked = self._batches.asked(reads)
-        return asked.named(await self._backend.fetch(asked.reads))
+    handles = CHANGES | {Fetch, CommitMany}
 
-    async def commit(self, change: Change) -> None:
-        """See `Relaxed.commit`."""
-        await self._ready()
-        if isinstance(change, Batch) and only_adds(change):
-            await self._unstored.aadd(change.thread, change)
-        else:
-            await self._unstored.alone(partial(self._blocking.commit, change))
+    def __init__(self, beneath: Stack, how: GroupCommit) -> None:
+        batches = Batches(beneath, how.max_batch)
+        super().__init__(beneath, Waiting(how, batches), batches)
+        self._is_reached = not beneath.has_awaited
 
-    async def _ready(self) -> None:
-        """Reach the store once as the flusher will.
+    def durable(self) -> DurableLayer:
+        """See `DurableLayer`."""
+        return DurableLayer(self._beneath, self.unstored, self.batches)
+
+    def answer(self, request: Fetch | Commit | CommitMany) -> Requests[Any]:
+        """Note batches that only add; anything else comes behind what waits in its threads."""
+        if not self._is_reached:
+            yield from self._alone(self._reach)
+        if isinstance(request, Fetch):
+            yield from self._flushed(request.reads)
+            asked = self.batches.asked(request.reads)
+            return asked.named((yield Fetch(asked.reads)))
+        if isinstance(request, Commit):
+            yield from self._commit(request.change)
+            return None
+        for change in request.changes:  # (they go together when they are stored)
+            yield from self._commit(change)
+        return [None] * len(request.changes)
+
+    def _commit(self, change: Change) -> Requests[None]:
+        if not (isinstance(change, Batch) and only_adds(change)):
+            yield from self._alone(self._carry_out, change, self.batches.change)
+        elif not self.unstored.added(change.thread, change):
+            yield from self._alone(self.unstored.add, change.thread, change)
+
+    def _reach(self) -> None:
+        """Reach the store once as the thread will that stores what waits.
 
         At the program's end it may be too late: threads, which a pool of connections has,
         cannot be started any more from Python 3.12 on.
         """
-        if not self._is_ready:
-            await self._unstored.alone(self._blocking.reach)
-            self._is_ready = True
-
-    async def commit_many(self, changes: Sequence[Change]) -> list[ThreadkeepError | None]:
-        """See `Relaxed.commit_many`."""
-        for change in changes:
-            await self.commit(change)
-        return [None] * len(changes)
-
-    async def close(self) -> None:
-        """See `Relaxed.close`."""
-        try:
-            await self._unstored.alone(self._unstored.close)
-        except ThreadkeepError:
-            await self._backend.close()
-            raise
-        await self._backend.close()
-
-    async def migrate(self) -> None:
-        """See `MigratingAsyncBackend.migrate`."""
-        if isinstance(self._backend, MigratingAsyncBackend):
-            await self._backend.migrate()
-
-
-def relaxed(backend: Backend | AsyncBackend, how: GroupCommit) -> Relaxed:
-    """The backend with saves that return before they are durable.
-
-    Raises:
-        InvalidArgumentError: it can only be awaited.
-    """
-    if drive.is_async(backend):
-        raise InvalidArgumentError(
-            'ack="relaxed" needs connections of its own, to store what waits at any time.',
-            hint="Give a URL instead of an async pool, connection or client.",
-        )
-    return Relaxed(backend, how)
+        self._beneath.run(fetch(ReadCheckpoint("", "")))
+        self._is_reached = True
 
 
 def _dropped(change: Change) -> list[str]:
@@ -200,10 +127,10 @@ def _dropped(change: Change) -> list[str]:
     return [change.thread] if is_free else []
 
 
-def _concerned(backend: Backend, change: Change) -> set[str]:
+def _concerned(change: Change) -> Operation[set[str]]:
     """The threads of a change, and those that share segments with them."""
     own = _threads_of(change)
-    found: list[ThreadRows] = backend.fetch([ReadThread(name, stub=True) for name in sorted(own)])
+    found: list[ThreadRows] = yield Fetch([ReadThread(name, stub=True) for name in sorted(own)])
     return own.union(*[rows.family for rows in found])
 
 

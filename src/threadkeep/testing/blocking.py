@@ -12,8 +12,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import pytest
 
-from threadkeep.backends.base import GroupingAsyncBackend, ScrubbingAsyncBackend
-
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine, Sequence
 
@@ -48,15 +46,19 @@ class Blocking:
 
     def commit_many(self, changes: Sequence[Change]) -> list[ThreadkeepError | None]:
         """See `GroupingBackend.commit_many`, where the backend has it."""
-        if not isinstance(self._backend, GroupingAsyncBackend):
-            pytest.skip("this backend has no commit_many")
-        return self._run(self._backend.commit_many(changes))
+        results: list[ThreadkeepError | None] = self._run(self._method("commit_many")(changes))
+        return results
 
     def scrub(self, *, rewrite: bool) -> Scrubbed:
         """See `ScrubbingBackend.scrub`, where the backend has it."""
-        if not isinstance(self._backend, ScrubbingAsyncBackend):
-            pytest.skip("this backend has no scrub")
-        return self._run(self._backend.scrub(rewrite=rewrite))
+        scrubbed: Scrubbed = self._run(self._method("scrub")(rewrite=rewrite))
+        return scrubbed
+
+    def _method(self, name: str) -> Any:
+        method = getattr(self._backend, name, None)
+        if method is None:
+            pytest.skip(f"this backend has no {name}")
+        return method
 
     def close(self) -> None:
         """See `Backend.close`. The loop goes on, so that later calls can be refused."""

@@ -15,7 +15,7 @@ from functools import partial
 from itertools import groupby
 from typing import Any, NamedTuple, TypeAlias
 
-from threadkeep import checks
+from threadkeep import bulk, checks
 from threadkeep.engine.calls import Operation, Place, commit
 from threadkeep.engine.ids import created_at
 from threadkeep.engine.model import DropThread
@@ -32,7 +32,7 @@ from threadkeep.errors import (
     ThreadExistsError,
     ThreadNotFoundError,
 )
-from threadkeep.plans import Plan, Store, aside, on, together
+from threadkeep.plans import Plan, Store, aside, on
 from threadkeep.transfer.comparing import differences
 from threadkeep.transfer.portable import Progress
 from threadkeep.transfer.sources import Found, FoundWrite, Source
@@ -272,8 +272,8 @@ def _part(rest: Iterator[Found]) -> list[Found]:
 
 def _stored(call: _Adopting, calls: list[Call], apart: Engine) -> Plan[Engine]:
     """Carry out the calls; the engine that remembers what was stored last."""
-    done = yield from together(call.store, (_operation(apart, one) for one in calls))
-    if done is None:  # the store cannot do that, or somebody else writes to this thread
+    done = yield from on(call.store, bulk.together(_operation(apart, one) for one in calls))
+    if done is None:  # somebody else writes to this thread
         apart = call.engine.apart()
         for one in calls:
             yield from on(call.store, _operation(apart, one))

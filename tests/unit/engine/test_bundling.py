@@ -15,10 +15,10 @@ from engine_kit import (
     memory_saver,
     rows_in_memory,
     run_config,
+    run_on,
     until_commit,
 )
 
-from threadkeep import drive
 from threadkeep.backends.memory import MemoryBackend
 from threadkeep.codec.frame import Compression, pack
 from threadkeep.engine import checksum
@@ -67,11 +67,11 @@ def fill(chain, count=30):
 
 
 def read(saver, thread="t"):
-    return drive.run(bundling.read_thread(thread), saver._backend)
+    return run_on(bundling.read_thread(thread), saver._store.backend)
 
 
 def put(saver, whole, *, replace=False):
-    return drive.run(bundling.put_thread(whole, NOW, replace=replace), saver._backend)
+    return run_on(bundling.put_thread(whole, NOW, replace=replace), saver._store.backend)
 
 
 def sound(saver):
@@ -81,7 +81,7 @@ def sound(saver):
 
 
 def rows(saver, thread="t"):
-    (found,) = saver._backend.fetch([ReadThread(thread)])
+    (found,) = saver._store.backend.fetch([ReadThread(thread)])
     return found
 
 
@@ -103,7 +103,7 @@ def test_a_thread_that_nobody_knows_is_nothing():
 @pytest.mark.parametrize("number", range(1, 14))
 def test_a_thread_that_is_pruned_while_it_is_read(saver, number):
     """At any request: what was read refers to nothing that is not there."""
-    steps = Steps(bundling.read_thread("t"), saver._backend)
+    steps = Steps(bundling.read_thread("t"), saver._store.backend)
     for _ in range(number):
         if steps.request is not None:
             steps.step()
@@ -118,7 +118,7 @@ def test_a_thread_that_grows_and_is_sealed_while_it_is_read():
     saver = memory_saver()
     chain = fill(Chain(saver), 20)
     before = everything(saver)
-    steps = Steps(bundling.read_thread("t"), saver._backend)
+    steps = Steps(bundling.read_thread("t"), saver._store.backend)
     steps.step()
     while steps.request is not None:
         fill(chain, 12)
@@ -136,18 +136,18 @@ class Restless(Counted):
 
 
 def test_a_thread_that_is_pruned_all_the_time_is_an_error(saver):
-    backend = Restless(saver._backend)
+    backend = Restless(saver._store.backend)
     with pytest.raises(ConflictError, match="removed whenever"):
-        drive.run(bundling.read_thread("t"), backend)
+        run_on(bundling.read_thread("t"), backend)
 
 
 def test_positions_that_were_given_again_are_not_taken_for_the_old_ones(saver):
     """The thread is removed, and another of the same segments' places is put there."""
-    steps = Steps(bundling.read_thread("t"), saver._backend)
+    steps = Steps(bundling.read_thread("t"), saver._store.backend)
     until_segments(steps)
     other = memory_saver()
     fill(Chain(other, "u"), 3)
-    other._backend.commit(CopyThread("u", "t", NOW))
+    other._store.backend.commit(CopyThread("u", "t", NOW))
     moved = read(other)
     saver.delete_thread("t")
     put(saver, moved)
@@ -162,7 +162,7 @@ def until_segments(steps):
 
 def test_a_thread_that_expires_while_it_is_read(saver):
     """As on Redis: all of it goes at once, its generation too."""
-    steps = until_segments(Steps(bundling.read_thread("t"), saver._backend))
+    steps = until_segments(Steps(bundling.read_thread("t"), saver._store.backend))
     rows_in_memory(saver).clear()
     assert steps.finish().is_nothing
 
@@ -196,7 +196,7 @@ def test_writes_are_counted_anew_where_some_are_gone():
     chain.put(n=1)
     child = rows(saver).checkpoints[1].row
     assert child.seen == 3
-    saver._backend.commit(Batch("t", NOW, drop_writes=(("", child.parent, 1),)))
+    saver._store.backend.commit(Batch("t", NOW, drop_writes=(("", child.parent, 1),)))
     want = everything(fresh(saver))
 
     target = memory_saver()
@@ -218,7 +218,7 @@ def test_nothing_refers_to_what_is_not_there_yet_and_a_cut_off_put_is_completed(
     number = 0
     while True:
         target = memory_saver()
-        steps = Steps(bundling.put_thread(whole, NOW), target._backend)
+        steps = Steps(bundling.put_thread(whole, NOW), target._store.backend)
         for _ in range(number):
             if steps.request is not None:
                 steps.step()
@@ -248,14 +248,14 @@ def test_an_answer_that_was_lost(saver):
     """Whichever it was: writes are not there twice, and nothing else is missing."""
     whole = read(saver)
     backend = Twice()
-    drive.run(bundling.put_thread(whole, NOW), backend)
+    run_on(bundling.put_thread(whole, NOW), backend)
     needed = len(backend.commits)
     assert needed > 20
     for number in range(1, needed + 1):
         backend = Twice()
         backend.at = number
-        drive.run(bundling.put_thread(whole, NOW), backend)
-        assert drive.run(bundling.read_thread("t"), backend) == whole
+        run_on(bundling.put_thread(whole, NOW), backend)
+        assert run_on(bundling.read_thread("t"), backend) == whole
 
 
 def test_what_somebody_else_has_put_between_two_batches_is_not_lost(saver):
@@ -264,14 +264,14 @@ def test_what_somebody_else_has_put_between_two_batches_is_not_lost(saver):
     number, ended = 0, False
     while not ended:
         target = memory_saver()
-        steps = Steps(bundling.put_thread(whole, NOW), target._backend)
+        steps = Steps(bundling.put_thread(whole, NOW), target._store.backend)
         for _ in range(number):
             steps.step()
         number += 1
         if steps.request is None:
             break
         mine = WriteRow("", "mine", 0, 0, "task", "", b"body")
-        target._backend.commit(Batch("t", NOW, writes=(mine,)))
+        target._store.backend.commit(Batch("t", NOW, writes=(mine,)))
         with pytest.raises(ThreadExistsError):
             steps.finish()
         assert mine._replace(seq=1) in rows(target).orphans
@@ -298,7 +298,7 @@ def test_what_stands_there_gives_way_in_one_change(saver):
     backend = Counted()
     fill(Chain(Saver(backend)), 3)
     backend.asked()
-    drive.run(bundling.put_thread(read(saver), NOW, replace=True), backend)
+    run_on(bundling.put_thread(read(saver), NOW, replace=True), backend)
     (change,) = backend.commits
     assert isinstance(change, DropThread)
     assert change.rows.checkpoints == read(saver).checkpoints
@@ -308,7 +308,7 @@ def test_what_came_while_it_was_looked_at_is_not_replaced_unseen(saver):
     there = memory_saver()
     chain = Chain(there)
     chain.put(n=1)
-    steps = Steps(bundling.put_thread(read(saver), NOW, replace=True), there._backend)
+    steps = Steps(bundling.put_thread(read(saver), NOW, replace=True), there._store.backend)
     while isinstance(steps.request, Fetch):
         steps.step()
     chain.put(n=2)
@@ -333,9 +333,9 @@ def test_rows_alone_do_not_make_the_same_thread(saver):
 def test_a_thread_that_is_there_already_is_only_read(saver):
     whole = read(saver)
     backend = Counted()
-    drive.run(bundling.put_thread(whole, NOW), backend)
+    run_on(bundling.put_thread(whole, NOW), backend)
     backend.asked()
-    assert drive.run(bundling.put_thread(whole, NOW), backend) is False
+    assert run_on(bundling.put_thread(whole, NOW), backend) is False
     assert backend.asked()[1] == 0
 
 
@@ -404,15 +404,15 @@ def test_a_saver_that_knew_a_thread_that_has_expired_does_not_rely_on_it():
 def test_deleting_while_it_is_put(saver):
     whole = read(saver)
     target = memory_saver()
-    steps = until_commit(Steps(bundling.put_thread(whole, NOW), target._backend))
+    steps = until_commit(Steps(bundling.put_thread(whole, NOW), target._store.backend))
     steps.step()
-    drive.run(housekeeping.delete_thread(target._engine, "t"), target._backend)
+    run_on(housekeeping.delete_thread(target._engine, "t"), target._store.backend)
     steps.finish()
     assert everything(target) == everything(saver)
     assert sound(target)
 
 
 def test_the_tombstone_of_another_drop_is_kept(saver):
-    saver._backend.commit(DropThread("u", NOW))
-    assert drive.run(bundling.all_threads(), saver._backend) == ["t", "u"]
-    assert drive.run(bundling.all_threads(empty=False), saver._backend) == ["t"]
+    saver._store.backend.commit(DropThread("u", NOW))
+    assert run_on(bundling.all_threads(), saver._store.backend) == ["t", "u"]
+    assert run_on(bundling.all_threads(empty=False), saver._store.backend) == ["t"]

@@ -5,10 +5,9 @@ from __future__ import annotations
 import dataclasses
 
 import pytest
-from engine_kit import Chain, config, fresh, memory_saver
+from engine_kit import Chain, config, fresh, memory_saver, run_on
 from langchain_core.messages import HumanMessage
 
-from threadkeep import drive
 from threadkeep.codec.frame import Compression, pack, unpack
 from threadkeep.engine.model import CopyThread, Segment
 from threadkeep.engine.operations import bundling, digest
@@ -18,7 +17,7 @@ LONG = "x" * 90
 
 
 def whole(saver, thread="t"):
-    return drive.run(bundling.read_thread(thread), saver._backend)
+    return run_on(bundling.read_thread(thread), saver._store.backend)
 
 
 def digests(saver, thread="t"):
@@ -75,7 +74,7 @@ def test_it_does_not_depend_on_segments():
 def test_a_copy_of_the_thread_has_the_same():
     saver = memory_saver()
     fill(saver)
-    saver._backend.commit(CopyThread("t", "u", 1))
+    saver._store.backend.commit(CopyThread("t", "u", 1))
     assert digests(saver, "u") == digests(saver)
     assert digest.of_thread(digests(saver, "u")) == digest.of_thread(digests(saver))
 

@@ -111,7 +111,7 @@ def put_uncounted(saver, values, *, write):
 
 def left(saver):
     """How many checkpoints are stored, shown or not."""
-    (rows,) = saver._backend.fetch([ReadThread("t")])
+    (rows,) = saver._store.backend.fetch([ReadThread("t")])
     return len(rows.checkpoints)
 
 
@@ -139,7 +139,7 @@ def test_an_uncounted_snapshot_stays(serde, write, size, call):
 
 
 def fresh_history(saver, at, serde):
-    other = Saver(saver._backend, serde=serde)
+    other = Saver(saver._store.backend, serde=serde)
     return other.get_delta_channel_history(config=at, channels=["d"])
 
 

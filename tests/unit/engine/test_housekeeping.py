@@ -5,7 +5,17 @@ from __future__ import annotations
 import random
 
 import pytest
-from engine_kit import Chain, Counted, checkpoint, config, exactly, fresh, memory_saver, values_of
+from engine_kit import (
+    Chain,
+    Counted,
+    checkpoint,
+    config,
+    exactly,
+    fresh,
+    memory_saver,
+    use_backend,
+    values_of,
+)
 from langgraph.checkpoint.base import empty_checkpoint
 
 from threadkeep.engine.model import ReadSizes, ReadThread
@@ -21,7 +31,7 @@ def ids(saver, thread="t"):
 
 
 def segment_bytes(saver):
-    (sizes,) = saver._backend.fetch([ReadSizes(None, 10)])
+    (sizes,) = saver._store.backend.fetch([ReadSizes(None, 10)])
     return sum(size.segment_bytes for size in sizes.threads)
 
 
@@ -98,7 +108,7 @@ def test_writes_of_checkpoints_that_never_came_go_in_time():
     for checkpoint_id in (old, new, "no time"):
         saver.put_writes(config(checkpoint_id=checkpoint_id), [("m", [LONG])], "task")
     saver.prune(["t"])
-    (rows,) = saver._backend.fetch([ReadThread("t")])
+    (rows,) = saver._store.backend.fetch([ReadThread("t")])
     assert sorted(row.checkpoint_id for row in rows.orphans) == sorted([new, "no time"])
     assert fresh(saver).check().ok
 
@@ -139,7 +149,7 @@ def test_pruning_a_thread_that_is_written_all_the_time_gives_up():
 
     def late():
         other = fresh(saver)
-        other._backend = recorder = Recorder(backend.inner)
+        recorder = use_backend(other, Recorder(backend.inner))
         other.put_writes(chain.at, [("n", 1)], f"task {next(names)}")
         return recorder.change
 

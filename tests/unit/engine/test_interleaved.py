@@ -33,17 +33,18 @@ def saver():
 def putting(saver, at, number, values, versions=None):
     versions = versions or dict.fromkeys(values, number)
     return Steps(
-        saver._put(at, checkpoint(number, values, versions), {"step": number}, {}), saver._backend
+        saver._put(at, checkpoint(number, values, versions), {"step": number}, {}),
+        saver._store.backend,
     )
 
 
 def writing(saver, at, writes, task="task"):
     call = arguments.put_writes(at, writes, task, "")
-    return Steps(write.put_writes(saver._engine, call), saver._backend)
+    return Steps(write.put_writes(saver._engine, call), saver._store.backend)
 
 
 def pruning(saver, thread="t"):
-    return Steps(housekeeping.prune(saver._engine, [thread], "keep_latest"), saver._backend)
+    return Steps(housekeeping.prune(saver._engine, [thread], "keep_latest"), saver._store.backend)
 
 
 def sound(saver):
@@ -218,7 +219,7 @@ def test_prune_while_a_put_waits_for_its_commit(saver):
 def test_prune_between_the_reads_of_a_load(saver):
     _, last = pruned_chain(saver)
     mine = fresh(saver)
-    load = Steps(mine._get_tuple(run_config()), mine._backend)
+    load = Steps(mine._get_tuple(run_config()), mine._store.backend)
     load.step()
     chain = Chain(saver, start=2)
     chain.at = last
@@ -236,7 +237,7 @@ def test_a_load_that_was_overtaken_is_not_remembered_as_new(saver):
     mine = fresh(saver)
     load = Steps(
         mine._get_tuple({"configurable": {**first["configurable"], "__pregel_runtime": 1}}),
-        mine._backend,
+        mine._store.backend,
     )
     load.step()  # the row
     answer = load.carry_out()  # the segments, read in time
@@ -275,7 +276,7 @@ def test_prune_gives_way_to_writers(saver):
 def test_delete_while_a_put_waits(saver):
     _, last = pruned_chain(saver)
     put = until_commit(putting(saver, last, 3, {"m": texts(4)}))
-    saver._backend.commit(DropThread("t", 1))
+    saver._store.backend.commit(DropThread("t", 1))
     put.finish()
     assert sound(saver)
 

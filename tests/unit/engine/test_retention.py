@@ -15,6 +15,7 @@ from engine_kit import (
     exactly,
     fresh,
     memory_saver,
+    use_backend,
     values_of,
 )
 from hypothesis import given, settings
@@ -46,7 +47,7 @@ def test_a_segment_of_which_little_is_needed_is_written_anew() -> None:
     (one,) = saver.threads.gc(LAST).threads
     assert one.shortened == 1
     assert one.bytes > 90 * 120
-    assert elements_stored(saver._backend) < 80
+    assert elements_stored(saver._store.backend) < 80
     assert exactly(values_of(fresh(saver), chain.at)) == exactly(chain.values)
     assert saver.check().ok
     for writer in (saver, fresh(saver)):
@@ -207,7 +208,7 @@ class Interrupting:
 
 def interrupted(saver: Any, what: Any, count: int = 1) -> Any:
     other = fresh(saver)
-    other._backend = Interrupting(saver._backend, what, count)
+    use_backend(other, Interrupting(saver._store.backend, what, count))
     return other
 
 
@@ -261,10 +262,10 @@ def test_a_run_that_begins_while_its_thread_is_deleted_goes_on() -> None:
             new.put(m=["new"])
         inner(change)
 
-    inner = saver._backend.commit
+    inner = saver._store.backend.commit
     other = fresh(saver)
-    other._backend = Interrupting(saver._backend, None, 0)
-    other._backend.commit = between  # type: ignore[method-assign]
+    use_backend(other, Interrupting(saver._store.backend, None, 0))
+    other._store.backend.commit = between  # type: ignore[method-assign]
     report = other.threads.gc(Retention(ttl=0.000001))
     assert report.deleted == ()
     assert [one.skipped for one in report.threads] == ["it is being written all the time"]
@@ -278,13 +279,13 @@ def test_damaged_threads_are_told_and_the_others_collected() -> None:
         chain = Chain(saver, name)
         chain.put(m=noise(3))
         chain.put(m=noise(3))
-    rows = saver._backend.fetch([ReadThread("bad")])[0]
+    rows = saver._store.backend.fetch([ReadThread("bad")])[0]
     broken = rows.checkpoints[0].row._replace(manifest=b"broken")
-    saver._backend.commit(Batch("bad", 1, checkpoints=(broken,)))
+    saver._store.backend.commit(Batch("bad", 1, checkpoints=(broken,)))
     entry = saver.threads.get("newer")
     assert entry is not None
     touch = labels.of_record("retention", {"v": 99})
-    saver._backend.commit(Batch("newer", 1, touch=retention.Touch(labels=(touch,))))
+    saver._store.backend.commit(Batch("newer", 1, touch=retention.Touch(labels=(touch,))))
     found = saver.threads.gc(Retention(keep_last=1, channels={"m": "latest"}))
     assert {one.thread for one in found.skipped} == {"bad", "newer"}
     (newer,) = [one for one in saver.threads.search().threads if one.id == "newer"]

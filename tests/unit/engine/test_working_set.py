@@ -99,7 +99,7 @@ def test_a_window_over_a_long_history_does_not_grow_heavy():
 def test_the_limit_bounds_what_is_really_taken():
     limit = 8_000_000
     saver = MemorySaver(working_set_bytes=limit)
-    backend = saver._backend
+    backend = saver._store.backend
     tracemalloc.start()
     try:
         for thread in range(8):

@@ -5,7 +5,7 @@ whoever asks for them has just read from the store which ones, and under which g
 """
 
 from threadkeep.backends.caching.admission import HotTier
-from threadkeep.backends.caching.front import AsyncCached, Cached, cached
+from threadkeep.backends.caching.front import CacheLayer
 from threadkeep.backends.caching.shelf import Cache
 
-__all__ = ["AsyncCached", "Cache", "Cached", "HotTier", "cached"]
+__all__ = ["Cache", "CacheLayer", "HotTier"]

@@ -10,14 +10,15 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Protocol
 from zlib import crc32
 
-from threadkeep.backends.base import ScrubbingAsyncBackend
+from threadkeep.backends.base import Backend, ScrubbingBackend
 from threadkeep.backends.caching.kept import Fresh
 from threadkeep.backends.scrubbed import Scrubbed
+from threadkeep.engine.calls import Requests, call
 from threadkeep.engine.model import Batch, DropThread, ReadSegments, Segment, Span
 from threadkeep.errors import SegmentTakenError, ThreadkeepError
 
@@ -28,10 +29,10 @@ _MARK = Span(_MARK_LOG, 0, 1)
 _log = logging.getLogger("threadkeep")
 
 
-class HotStore(ScrubbingAsyncBackend, Protocol):
+class HotStore(Backend, ScrubbingBackend, Protocol):
     """A store that can be emptied."""
 
-    async def clear(self, beginning: str) -> None:
+    def clear(self, beginning: str) -> None:
         """Remove all threads whose id begins so."""
 
 
@@ -41,99 +42,88 @@ class Hot:
     The mark is a segment too, stored together with others: where one of another generation
     is there, the store refuses them all. A thread's id begins with the name of the store that
     it is of, as others may use the same server.
+
+    Args:
+        store: the faces of a `HotStore`.
+        clock: gives seconds.
     """
 
-    def __init__(
-        self,
-        store: HotStore,
-        identity: Callable[[], Awaitable[str]],
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
+    def __init__(self, store: Any, clock: Callable[[], float] = time.monotonic) -> None:
         self._store = store
-        self._identity = identity
         self._clock = clock
         self._again_at = 0.0
         self._known = ""
 
-    async def _name(self, thread: str = "") -> str:
-        """What the thread is called here."""
-        self._known = self._known or await self._identity()
+    def _name(self, thread: str = "") -> Requests[str]:
+        """Name of the thread here."""
+        self._known = self._known or (yield from call("identity"))
         return f"{self._known}/{thread}"
 
-    async def find(self, read: ReadSegments) -> list[Segment]:
+    def find(self, read: ReadSegments) -> Requests[list[Segment]]:
         """Those kept that overlap the spans; nothing where anything of them is damaged."""
-
-        async def ask() -> list[Segment]:
-            asked = ReadSegments(await self._name(read.thread), (_MARK, *read.spans))
-            (found,) = await self._store.fetch([asked])
-            return list(found)
-
-        found = await self._said(ask) or []
+        found = (yield from self._said(self._asked(read))) or []
         # (A server that is short of memory may have dropped the bytes and not the place.)
         opened = [_opened(s) for s in found if s.data]
         if None in opened:
-            await self.let_go(read.thread)
+            yield from self.let_go(read.thread)
             return []
         segments = [s for s in opened if s is not None]
         if _mark(read.generation) not in segments:
             return []
         return [s for s in segments if s.log != _MARK_LOG]
 
-    async def keep(self, fresh: Fresh) -> None:
+    def _asked(self, read: ReadSegments) -> Requests[list[Segment]]:
+        asked = ReadSegments((yield from self._name(read.thread)), (_MARK, *read.spans))
+        (found,) = yield from call("fetch", [asked], of=self._store)
+        return list(found)
+
+    def keep(self, fresh: Fresh) -> Requests[None]:
         """Keep segments, and let go of those that are gone."""
-        thread, generation, segments, drops = fresh
-        marked = tuple(map(_sealed, (_mark(generation), *segments)))
+        if (yield from self._said(self._stored(fresh))) is False:
+            yield from self.let_go(fresh.thread)
+            yield from self._said(self._stored(fresh))
 
-        async def store() -> bool:
-            name = await self._name(thread)
-            return await self._stored(Batch(name, 0, segments=marked, drop_segments=tuple(drops)))
-
-        if await self._said(store) is False:
-            await self.let_go(thread)
-            await self._said(store)
-
-    async def _stored(self, batch: Batch) -> bool:
+    def _stored(self, fresh: Fresh) -> Requests[bool]:
         """Whether it was; not where something else is in its place."""
+        marked = tuple(map(_sealed, (_mark(fresh.generation), *fresh.segments)))
+        name = yield from self._name(fresh.thread)
+        batch = Batch(name, 0, segments=marked, drop_segments=tuple(fresh.drops))
         try:
-            await self._store.commit(batch)
+            yield from call("commit", batch, of=self._store)
         except SegmentTakenError:
             return False
         return True
 
-    async def let_go(self, thread: str) -> None:
+    def let_go(self, thread: str) -> Requests[None]:
         """Let go of a thread, if the server can be reached: what it has is stale by its mark."""
-        await self._said(lambda: self.clear(thread))
+        yield from self._said(self.clear(thread))
 
-    async def clear(self, thread: str | None = None) -> None:
+    def clear(self, thread: str | None = None) -> Requests[None]:
         """Let go of a thread, or of all of them.
 
         Raises:
             ThreadkeepError: the server, or the store that it stands in front of, failed.
         """
-        name = await self._name(thread or "")
+        name = yield from self._name(thread or "")
         if thread is None:
-            await self._store.clear(name)
+            yield from call("clear", name, of=self._store)
         else:
-            await self._store.commit(DropThread(name, 0))
+            yield from call("commit", DropThread(name, 0), of=self._store)
 
-    async def scrub(self) -> Scrubbed:
+    def scrub(self) -> Requests[Scrubbed]:
         """Leave nothing in its files of what it has let go. Raises as it does."""
-        found = await self._store.scrub(rewrite=False)
+        found = yield from call("scrub", of=self._store, rewrite=False)
         return Scrubbed(
             tuple([f"the hot store: {one}" for one in found.cleared]),
             tuple([f"The hot store: {one}" for one in found.remains]),
         )
 
-    async def close(self) -> None:
-        """Close its connections."""
-        await self._store.close()
-
-    async def _said(self, ask: Callable[[], Awaitable[Any]]) -> Any:
-        """What the server says; None where it does not."""
+    def _said(self, asked: Requests[Any]) -> Requests[Any]:
+        """The server's reply; None where it has none."""
         if self._clock() < self._again_at:
             return None
         try:
-            return await ask()
+            return (yield from asked)
         except ThreadkeepError as error:
             is_first = self._clock() >= self._again_at  # of those that were under way
             self._again_at = self._clock() + _PAUSE  # (before it is logged, which takes time)

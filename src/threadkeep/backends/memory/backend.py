@@ -30,6 +30,8 @@ class MemoryBackend:
     engine, as the contract allows.
     """
 
+    instant = True
+
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._threads: Threads = {}

@@ -3,6 +3,6 @@
 Needs the extra `threadkeep[redis]`.
 """
 
-from threadkeep.backends.redis.backend import AsyncRedisBackend, RedisBackend, hot_stores, opened
+from threadkeep.backends.redis.backend import AsyncRedisBackend, RedisBackend, hot_store, opened
 
-__all__ = ["AsyncRedisBackend", "RedisBackend", "hot_stores", "opened"]
+__all__ = ["AsyncRedisBackend", "RedisBackend", "hot_store", "opened"]

@@ -473,8 +473,20 @@ _HOT_TTL = 3600.0  # seconds that a thread stays without being written or read
 _HOT_TIMEOUT = 1.0
 
 
-def hot_stores(url: Any) -> tuple[AsyncRedisBackend, AsyncRedisBackend]:
-    """A server that keeps at hand what another store holds: for blocking and awaiting calls.
+class HotRedis(BlockingFace[AsyncRedisBackend]):
+    """A server that keeps at hand what another store holds."""
+
+    def clear(self, beginning: str) -> None:
+        """See `AsyncRedisBackend.clear`."""
+        finish(self._face.clear(beginning))
+
+    def scrub(self, *, rewrite: bool) -> Scrubbed:
+        """See `AsyncRedisBackend.scrub`."""
+        return finish(self._face.scrub(rewrite=rewrite))
+
+
+def hot_store(url: Any) -> HotRedis:
+    """Open a server that keeps at hand what another store holds.
 
     It is not waited for: what fails is asked of the other store.
 
@@ -495,4 +507,5 @@ def hot_stores(url: Any) -> tuple[AsyncRedisBackend, AsyncRedisBackend]:
         # (the rest of it could show a password)
         scheme = url.partition("://")[0]
         refuse("hot", f"{scheme}://", "Give the URL of a single server, redis://host:6379/0.")
-    return _faces(OwnClient(settings), OwnAsyncClients(settings), settings)
+    loops = OwnAsyncClients(settings)
+    return HotRedis(*_faces(OwnClient(settings), loops, settings), loops)

@@ -1,0 +1,461 @@
+"""Layers and the driver: the contract through each of them, and how requests pass them."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import threading
+from contextlib import suppress
+
+import pytest
+from layer_kit import Awaited, Layered, ThroughCache, awaiting, one, stack_of
+from postgres_kit import url_for
+
+from threadkeep import Cache, GroupCommit, bulk
+from threadkeep.backends.caching import CacheLayer
+from threadkeep.backends.memory import MemoryBackend
+from threadkeep.backends.postgres import PostgresBackend
+from threadkeep.backends.sqlite import SqliteBackend
+from threadkeep.drive import Stack, Store
+from threadkeep.engine.calls import (
+    Aside,
+    Call,
+    Commit,
+    CommitMany,
+    Fetch,
+    aside,
+    call,
+    commit,
+    fetch,
+)
+from threadkeep.engine.model import (
+    Batch,
+    CopyThread,
+    DropThread,
+    ReadCheckpoint,
+    ReadThread,
+)
+from threadkeep.errors import InvalidArgumentError, StaleThreadError, ThreadkeepError
+from threadkeep.layers import CHANGES, OneByOne
+from threadkeep.open_store import OpenStore
+from threadkeep.relaxed import RelaxedLayer
+from threadkeep.saver import Saver
+from threadkeep.testing import BackendContract
+from threadkeep.testing.records import NOW, checkpoint, write
+from threadkeep.tiers.cold import ColdStore
+from threadkeep.tiers.front import TierLayer
+
+# -- the contract ------------------------------------------------------------------------
+
+
+def tiering(folder):
+    return TierLayer(ColdStore((folder / "cold").as_uri()))
+
+
+def all_layers(backend, folder):
+    """Every layer, but that relaxed saves are stored at once."""
+    beneath = stack_of(backend, tiering(folder), CacheLayer(Cache()))
+    relaxed = RelaxedLayer(beneath, GroupCommit(ack="relaxed"))
+    return beneath.under(relaxed.durable())
+
+
+class TestCache(ThroughCache):
+    def new_backend(self, folder):
+        return Layered(stack_of(MemoryBackend(), CacheLayer(Cache(threads=2, bytes=100_000))))
+
+
+class WithTiering(ThroughCache):
+    """The layer sets the revisions that a source's entry must have, whatever they are above."""
+
+    test_a_fork_needs_its_origins_entry_as_it_was_read = None
+    test_a_source_whose_entry_has_changed_is_refused = None
+
+
+class TestTiering(WithTiering):
+    def new_backend(self, folder):
+        return Layered(stack_of(MemoryBackend(), tiering(folder)))
+
+
+class TestAllLayers(WithTiering):
+    def new_backend(self, folder):
+        return Layered(all_layers(MemoryBackend(), folder))
+
+
+class TestAllLayersInTheLoop(WithTiering):
+    """A store that is instant is used in the event loop."""
+
+    def new_backend(self, folder):
+        return awaiting(all_layers(MemoryBackend(), folder))
+
+
+class TestAwaitedStore(WithTiering):
+    """Of a store that can only be awaited, commits go through a task."""
+
+    def new_backend(self, folder):
+        return awaiting(stack_of(Awaited(MemoryBackend()), tiering(folder), CacheLayer(Cache())))
+
+
+class TestSqlite(BackendContract):
+    """Commits of blocking callers go through the writer."""
+
+    def new_backend(self, folder):
+        return Layered(stack_of(SqliteBackend(folder / "t.db", synchronous="normal")))
+
+    def reopen(self, folder):
+        return self.new_backend(folder)
+
+
+class TestSqliteAwaited(BackendContract):
+    """Commits of awaiting callers go through the writer, reads through worker threads."""
+
+    def new_backend(self, folder):
+        backend = SqliteBackend(folder / "t.db", synchronous="normal")
+        return awaiting(stack_of(backend, CacheLayer(Cache())))
+
+
+class TestPostgresAwaited(BackendContract):
+    def new_backend(self, folder):
+        return awaiting(stack_of(PostgresBackend(url_for(folder), max_size=4)))
+
+
+# -- the way of a request ----------------------------------------------------------------
+
+
+class Noting:
+    """A layer that notes what passes it."""
+
+    handles = CHANGES | {Fetch}
+
+    def __init__(self, name, seen, asks=()):
+        self.name = name
+        self.seen = seen
+        self.asks = asks
+
+    def answer(self, request):
+        self.seen.append(f"{self.name} gets {type(request).__name__}")
+        for own in self.asks:  # noqa: UP028 - a list cannot be sent the reply
+            yield own
+        try:
+            reply = yield request
+        except ThreadkeepError as error:
+            self.seen.append(f"{self.name} gets {type(error).__name__}")
+            raise
+        self.seen.append(f"{self.name} is done")
+        return reply
+
+
+READ = ReadCheckpoint("t", "")
+BATCH = Batch("t", NOW, checkpoints=(checkpoint(1),))
+REFUSED = Batch("t", NOW, generation=7, checkpoints=(checkpoint(2),))
+
+
+def test_a_request_passes_the_layers_from_the_outside_in():
+    seen = []
+    stack = stack_of(MemoryBackend(), Noting("outer", seen), Noting("inner", seen))
+    assert stack.run(fetch(READ)).found is None
+    order = ["outer gets Fetch", "inner gets Fetch", "inner is done", "outer is done"]
+    assert seen == order
+    seen.clear()
+    asyncio.run(stack.arun_here(fetch(READ)))
+    assert seen == order
+
+
+def test_what_a_layer_asks_for_itself_passes_those_beneath_alone():
+    seen = []
+    outer = Noting("outer", seen, asks=[Fetch([READ])])
+    stack_of(MemoryBackend(), outer, Noting("inner", seen)).commit(BATCH)
+    assert seen == [
+        *("outer gets Commit", "inner gets Fetch", "inner is done"),
+        *("inner gets Commit", "inner is done", "outer is done"),
+    ]
+
+
+def test_what_is_beneath_does_not_change_when_a_layer_is_put_in_front():
+    seen = []
+    beneath = stack_of(MemoryBackend(), Noting("inner", seen))
+    stack = beneath.under(Noting("outer", seen))
+    beneath.run(fetch(READ))
+    assert seen == ["inner gets Fetch", "inner is done"]
+    seen.clear()
+    stack.run(fetch(READ))
+    assert len(seen) == 4
+
+
+def test_a_refusal_is_thrown_in_at_each_layer_and_then_in_the_operation():
+    seen = []
+
+    def operation():
+        with suppress(StaleThreadError):
+            yield Commit(REFUSED)
+        seen.append("the operation goes on")
+        (reply,) = yield Fetch([READ])
+        return reply
+
+    stack = stack_of(MemoryBackend(), Noting("outer", seen), Noting("inner", seen))
+    assert stack.run(operation()).found is None
+    assert seen[:5] == [
+        *("outer gets Commit", "inner gets Commit"),
+        *("inner gets StaleThreadError", "outer gets StaleThreadError", "the operation goes on"),
+    ]
+    with pytest.raises(StaleThreadError):
+        stack.commit(REFUSED)
+
+
+def test_what_a_layer_raises_is_thrown_in_where_the_request_came_from():
+    class Refusing(Noting):
+        def answer(self, request):
+            raise StaleThreadError(f"{self.name} refuses")
+            yield
+
+    seen = []
+    stack = stack_of(MemoryBackend(), Noting("outer", seen), Refusing("inner", seen))
+    with pytest.raises(StaleThreadError, match="inner refuses"):
+        stack.run(fetch(READ))
+    assert seen == ["outer gets Fetch", "outer gets StaleThreadError"]
+
+
+def test_a_layer_that_recovers_answers():
+    class Patient(Noting):
+        def answer(self, request):
+            with suppress(StaleThreadError):
+                return (yield request)
+            return (yield Commit(BATCH))
+
+    stack = stack_of(MemoryBackend(), Patient("", []))
+    stack.commit(REFUSED)
+    assert stack.run(fetch(READ)).found is not None
+
+
+def callers():
+    """Names of the functions that run the operation which asks."""
+    frame, names = sys._getframe(2), []
+    while frame is not None and frame.f_code.co_name != "run":
+        names.append(frame.f_code.co_name)
+        frame = frame.f_back
+    return names
+
+
+def asking():
+    names = callers()
+    yield Fetch([READ])
+    return names
+
+
+def test_an_operation_without_layers_is_not_wrapped():
+    assert "through" not in stack_of(MemoryBackend()).run(asking())
+    assert stack_of(MemoryBackend(), Noting("", [])).run(asking())[:2] == ["through", "driven"]
+
+
+class OfDeletions(Noting):
+    handles = frozenset({DropThread})
+
+
+def test_a_layer_meets_the_kinds_that_it_handles_alone(monkeypatch):
+    seen = []
+    stack = stack_of(MemoryBackend(), OfDeletions("layer", seen))
+    stack.run(commit(BATCH))
+    stack.run(fetch(READ))
+    stack.commit(CopyThread("t", "u", NOW))
+    assert seen == []
+    stack.commit(DropThread("t", NOW))
+    assert seen == ["layer gets Commit", "layer is done"]
+
+
+async def test_a_change_that_no_layer_handles_goes_to_the_store_directly(monkeypatch):
+    stack = stack_of(MemoryBackend(), OfDeletions("layer", []))
+
+    def never(*_):
+        raise AssertionError
+
+    monkeypatch.setattr(stack, "run", never)
+    monkeypatch.setattr(stack, "arun_here", never)
+    stack.commit(BATCH)
+    await stack.acommit(Batch("u", NOW, checkpoints=(checkpoint(1),)))
+    for thread in "tu":
+        (found,) = stack._store.backend.fetch([ReadCheckpoint(thread, "")])
+        assert found.found is not None
+    for commits in (stack.commit, stack.acommit):
+        with pytest.raises(AssertionError):
+            await commits(DropThread("t", NOW))
+
+
+def test_an_operation_that_is_cut_off_is_closed_with_its_layers():
+    closed = []
+
+    def interrupted():
+        raise KeyboardInterrupt
+
+    class Holding(Noting):
+        def answer(self, request):
+            try:
+                return (yield Aside(interrupted))
+            finally:
+                closed.append("the layer")
+
+    def operation():
+        try:
+            yield Fetch([READ])
+        finally:
+            closed.append("the operation")
+
+    with pytest.raises(KeyboardInterrupt):
+        stack_of(MemoryBackend(), Holding("", [])).run(operation())
+    assert closed == ["the layer", "the operation"]
+
+
+# -- an open store -----------------------------------------------------------------------
+
+
+def test_an_open_store_has_the_layers_that_were_asked_for(tmp_path):
+    def layers(**options):
+        with Saver(MemoryBackend(), **options) as saver:
+            return [type(layer).__name__ for layer in saver._layers]
+
+    relaxed = GroupCommit(ack="relaxed")
+    assert layers() == ["TierLayer"]
+    assert layers(group_commit=GroupCommit()) == ["TierLayer"]
+    assert layers(cache=Cache()) == ["TierLayer", "CacheLayer"]
+    assert layers(cache=Cache(), group_commit=relaxed) == [
+        *("RelaxedLayer", "TierLayer", "CacheLayer")
+    ]
+
+
+def test_a_batch_meets_no_layer_where_there_is_no_cache():
+    with Saver(MemoryBackend()) as saver:
+        assert Batch not in saver._handled
+
+
+class Plain:
+    """A backend with the methods that are needed, and no others."""
+
+    def __init__(self):
+        self.inner = MemoryBackend()
+        self.fetch, self.commit, self.close = self.inner.fetch, self.inner.commit, self.inner.close
+
+
+def test_a_store_that_cannot_commit_in_groups():
+    with pytest.raises(InvalidArgumentError, match="Plain cannot commit in groups"):
+        OpenStore(Plain(), GroupCommit(), None, None, None, None, 0)
+    batches = [BATCH, REFUSED, Batch("u", NOW, writes=(write(1),))]
+    with OpenStore(Plain(), None, None, None, None, None, 0) as store:
+        refusals = store.run(one(CommitMany(batches)))
+        assert [type(error) for error in refusals] == [type(None), StaleThreadError, type(None)]
+        assert store.run(fetch(ReadThread("u"))).orphans
+
+
+def test_many_operations_share_a_transaction():
+    class Counting(MemoryBackend):
+        groups = ()
+
+        def commit_many(self, changes):
+            self.groups += (len(changes),)
+            return super().commit_many(changes)
+
+    backend = Counting()
+    stack = stack_of(backend)
+    batches = [Batch(f"t{n}", NOW, checkpoints=(checkpoint(1),)) for n in range(150)]
+    assert stack.run(bulk.together(map(commit, batches))) == [None] * 150
+    assert backend.groups == (100, 50)
+    refused = [*batches[:3], REFUSED._replace(thread="t9")]
+    assert stack.run(bulk.together(map(commit, refused))) is None
+
+
+def test_a_deletion_comes_behind_what_was_collected():
+    stack = stack_of(MemoryBackend())
+    done = bulk.together([commit(BATCH), commit(DropThread("t", NOW)), fetch(READ)])
+    state = stack.run(done)[-1]
+    assert state.found is None
+    assert state.generation == 1
+
+
+# -- where requests are carried out ------------------------------------------------------
+
+
+class Where(MemoryBackend):
+    """Notes which threads use it."""
+
+    instant = False
+
+    def __init__(self):
+        super().__init__()
+        self.used = {}
+
+    def note(self, what):
+        self.used[what] = threading.current_thread()
+
+    def fetch(self, reads):
+        self.note("fetch")
+        return super().fetch(reads)
+
+    def commit(self, change):
+        self.note("commit")
+        super().commit(change)
+
+    def commit_many(self, changes):
+        self.note("commit_many")
+        return super().commit_many(changes)
+
+    def identity(self):
+        self.note("identity")
+        return super().identity()
+
+
+class Instant(Where):
+    instant = True
+
+
+def everything():
+    yield Fetch([READ])
+    yield Commit(BATCH)
+    yield CommitMany([BATCH])
+    yield Call(None, "identity")
+    return (yield from aside(threading.current_thread))
+
+
+def test_blocking_calls_are_made_in_the_callers_thread():
+    for backend in (Where(), Instant()):
+        stack_of(backend).run(everything())
+        assert set(backend.used.values()) == {threading.current_thread()}
+
+
+async def test_an_instant_store_is_used_in_the_event_loop():
+    backend = Instant()
+    there = await stack_of(backend).arun_here(everything())
+    assert set(backend.used.values()) == {threading.current_thread()}
+    assert set(backend.used) == {"fetch", "commit", "commit_many", "identity"}
+    assert there is not threading.current_thread()
+
+
+async def test_a_store_that_blocks_is_used_in_worker_threads():
+    backend = Where()
+    stack = stack_of(backend)
+    await stack.arun_here(everything())
+    assert threading.current_thread() not in backend.used.values()
+    assert backend.used["fetch"].name.startswith("threadkeep-read")
+    assert "commit" not in backend.used, "the writer commits in groups"
+    await stack.acommit(BATCH)
+    assert backend.used["commit_many"].name == "threadkeep-writer"
+    await stack._store.aclose()
+
+
+async def test_a_store_of_both_kinds_is_awaited_where_the_caller_awaits():
+    class Both(Where):
+        def __init__(self):
+            super().__init__()
+            self.native = MemoryBackend()
+            self.asynchronous = Awaited(self.native)
+
+    backend = Both()
+    stack = stack_of(backend)
+    assert await stack.arun(call("identity")) == backend.native.identity()
+    await stack.acommit(BATCH)
+    assert backend.used == {}
+    assert (await stack.arun(fetch(READ))).found is not None
+    assert stack.run(fetch(READ)).found is None
+
+
+def test_a_store_that_can_only_be_awaited_says_so():
+    stack = Stack(Store(Awaited(MemoryBackend())), [OneByOne()])
+    for refused in (stack.run, lambda _: stack.commit(BATCH)):
+        with pytest.raises(InvalidArgumentError, match="Awaited is an async backend"):
+            refused(fetch(READ))
