@@ -370,7 +370,7 @@ def test_a_saver_that_nobody_closes_makes_no_noise():
     gc.collect()
 
 
-async def test_64_runs_use_all_connections_of_the_pool():
+async def test_64_runs_share_a_connection_to_save_and_use_all_of_the_pool_to_load():
     options = {
         "schema": empty_schema(),
         "max_size": 8,
@@ -390,6 +390,15 @@ async def test_64_runs_use_all_connections_of_the_pool():
                 busy.append(stats["pool_size"] - stats["pool_available"])
 
         await asyncio.gather(*(run(number) for number in range(64)))
+        assert max(busy) < 8
+
+        async def load(number):
+            saver.clear_cache(str(number))
+            await saver.aget_tuple(place(str(number)))
+            stats = pool.get_stats()
+            busy.append(stats["pool_size"] - stats["pool_available"])
+
+        await asyncio.gather(*(load(number) for number in range(64)))
         assert max(busy) == 8
         with psycopg.connect(url()) as db:
             query = "SELECT count(*) FROM pg_stat_activity WHERE application_name = %s"
