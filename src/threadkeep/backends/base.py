@@ -59,7 +59,6 @@ class AsyncBackend(Protocol):
         """See `Backend.close`."""
 
 
-@runtime_checkable
 class DualBackend(Backend, Protocol):
     """A store with a driver of each kind: blocking calls go here, awaiting ones to the other."""
 

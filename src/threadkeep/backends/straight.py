@@ -11,6 +11,7 @@ from collections.abc import Coroutine, Sequence
 from typing import Any, Generic, Protocol, TypeVar
 
 from threadkeep.backends.base import AsyncBackend
+from threadkeep.backends.writer import CommitsManyAwaited
 from threadkeep.engine.model import Change, Read
 from threadkeep.errors import ThreadkeepError
 
@@ -35,11 +36,8 @@ async def sleep(seconds: float) -> None:
     time.sleep(seconds)  # noqa: ASYNC251 - it runs straight: nothing else waits for it
 
 
-class GroupingFace(AsyncBackend, Protocol):
+class GroupingFace(AsyncBackend, CommitsManyAwaited, Protocol):
     """An awaited store that commits in groups."""
-
-    async def commit_many(self, changes: Sequence[Change]) -> list[ThreadkeepError | None]:
-        """See `GroupingBackend.commit_many`."""
 
 
 class Loops(Protocol):
