@@ -527,3 +527,12 @@ def test_a_commit_that_fails_is_not_kept():
         )
     (found,) = backend.fetch([ReadSegments(THREAD, (Span(1, 0, 1),), 0)])
     assert found == [segment(0)]
+
+
+def test_what_was_dropped_under_no_generation_is_not_kept():
+    backend = Layered(stack_of(MemoryBackend(), CacheLayer(Cache())))
+    asked = ReadSegments(THREAD, (Span(1, 0, 1),), 0)
+    backend.commit(Batch(THREAD, NOW, generation=0, segments=(segment(0),)))
+    other = Segment(1, 0, 1, b"other bytes")
+    backend.commit(Batch(THREAD, NOW, drop_segments=((1, 0, 1),), segments=(other,)))
+    assert backend.fetch([asked]) == [[other]]

@@ -125,7 +125,7 @@ class CacheLayer:
 
     def _note(self, change: Change) -> Requests[None]:
         """Keep what was just stored; let go of what is there no more."""
-        if not isinstance(change, Batch) or change.bump:
+        if not isinstance(change, Batch) or change.bump or _drops_unnamed(change):
             if self._admission is not None and isinstance(change, DropThread):
                 self._admission.forget(change.thread)
             yield from self._let_go(change.thread)
@@ -170,6 +170,11 @@ class CacheLayer:
     def scrub_hot(self) -> Requests[Scrubbed]:
         """Leave nothing in the files of the hot store, if there is one. Raises as it does."""
         return Scrubbed() if self._hot is None else (yield from self._hot.scrub())
+
+
+def _drops_unnamed(batch: Batch) -> bool:
+    """Whether it drops segments under no generation: then it is not known which are kept."""
+    return bool(batch.drop_segments) and batch.generation is None
 
 
 def _without_stubs(segments: Sequence[Segment]) -> Sequence[Segment]:
