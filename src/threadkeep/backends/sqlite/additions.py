@@ -8,6 +8,7 @@ Invariants: the caller has begun a transaction that nobody else can write beside
 finds what those before it left; one that is refused has added nothing, and leaves the others
 alone; values reach SQL as bound parameters only.
 """
+# ruff: noqa: S608 - texts are put together from constants of this module only
 
 from __future__ import annotations
 
@@ -120,9 +121,7 @@ _NOTHING, _SIZE, _TIME, _ENTRY = range(4)  # what of a thread changes: each incl
 _THREADS = {
     _SIZE: _of_threads("size"),
     _TIME: _of_threads("size", "updated_at"),
-    _ENTRY: _of_threads(
-        "size", "updated_at", "state", "created_at", "waits_at", "revision"
-    ),
+    _ENTRY: _of_threads("size", "updated_at", "state", "created_at", "waits_at", "revision"),
 }
 
 
@@ -186,6 +185,7 @@ def _questions(batch: Batch) -> list[tuple[Any, ...]]:
 # `seq` on the write's checkpoint, and the thread's own columns, which are None where it is new.
 _OVERLAPS, _LAST_SEQ, _COLUMNS = 1, 2, 3
 _NUMBER_OR_NONE = frozenset((int, type(None)))
+_ID_OR_NONE = frozenset((bytes, str, type(None)))
 
 
 @dataclass(slots=True)
@@ -214,7 +214,7 @@ class _Thread:
         """Apply a touch, but for its labels. See `Touch`."""
         if touch.size or touch.whole:
             self.size = touch.size + (0 if touch.whole else self.size)
-            self.changed = max(self.changed, _SIZE)
+            self.changed = self.changed or _SIZE
         for move in touch.moves:
             if (self.state or "") in move.sources and self._is_past(move):
                 self._move(move, now if touch.at is None else touch.at)
@@ -268,11 +268,14 @@ class _Run:
             return ThreadDeletedError(thread=name)
         if batch.generation is not None and batch.generation != thread.generation:
             return StaleThreadError(thread=name)
-        if not self._segments.take(thread.heap, batch, answers):
+        if (batch.segments or batch.drop_segments) and not self._segments.take(
+            thread.heap, batch, answers
+        ):
             return SegmentTakenError(thread=name)
         self._threads[name] = thread
         self._last_number = max(self._last_number, thread.number)
-        self._checkpoints += [_checkpoint(thread.number, row) for row in batch.checkpoints]
+        for new in batch.checkpoints:
+            self._checkpoints.append(_checkpoint(thread.number, new))
         for row, answer in zip(batch.writes, answers, strict=False):
             seq = self._next_seq(thread.number, row, answer[_LAST_SEQ] or 0)
             self._writes.append(_write(thread.number, row, seq))
@@ -282,15 +285,25 @@ class _Run:
 
     def _found(self, name: str, answer: tuple[Any, ...]) -> _Thread:
         """Return the thread as it is stored, or a new one."""
-        number, heap, generation, deleted_at, *times, size, revision = answer[_COLUMNS:-2]
-        state, waits_at = answer[-2:]
+        number, heap, generation, *rest = answer[_COLUMNS:]
+        deleted_at, created_at, updated_at, size, revision, state, waits_at = rest
         changed = _NOTHING
         if number is None:
             number = heap = max(self._last_number, answer[0] or 0) + 1
             changed = _SIZE
         return _Thread(
-            *(name, number, heap, generation or 0, deleted_at, *times, size or 0, revision or 0),
-            *(state, waits_at, changed),
+            thread=name,
+            number=number,
+            heap=heap,
+            generation=generation or 0,
+            deleted_at=deleted_at,
+            created_at=created_at,
+            updated_at=updated_at,
+            size=size or 0,
+            revision=revision or 0,
+            state=state,
+            waits_at=waits_at,
+            changed=changed,
         )
 
     def _next_seq(self, number: int, row: WriteRow, stored: int) -> int:
@@ -311,7 +324,9 @@ class _Run:
         db = self._db
         self._segments.store()
         for changed, (statement, row) in _THREADS.items():
-            statement.run(db, [row(one) for one in self._threads.values() if one.changed == changed])
+            statement.run(
+                db, [row(one) for one in self._threads.values() if one.changed == changed]
+            )
         _CHECKPOINTS.run(db, self._checkpoints)
         _WRITES.run(db, self._writes)
         _LABELS.run(db, [(*key, label) for key, label in self._labels.items()])
@@ -320,7 +335,7 @@ class _Run:
 def _is_sound(answer: tuple[Any, ...]) -> bool:
     """Tell whether the thread's columns have the types that they are to have."""
     numbers = _NUMBER_OR_NONE.issuperset(map(type, answer[_COLUMNS:-2]))
-    return numbers and isinstance(answer[-1], bytes | str | None)
+    return numbers and type(answer[-1]) in _ID_OR_NONE
 
 
 def _damaged(thread: str) -> CorruptionError:
@@ -355,7 +370,8 @@ class _Segments:
             else:
                 dropped.add((heap, log, start, count))
         for one, answer in zip(batch.segments, answers, strict=False):
-            stored = self._overlapped(heap, one.log, answer[_OVERLAPS], dropped)
+            overlaps = answer[_OVERLAPS]
+            stored = overlaps and self._overlapped(heap, one.log, overlaps, dropped)
             if not stored:
                 if not _insert(self._line(added, (heap, one.log)), one):
                     return False
@@ -374,11 +390,9 @@ class _Segments:
         return added[key]
 
     def _overlapped(
-        self, heap: int, log: int, places: str | None, dropped: set[_Place]
+        self, heap: int, log: int, places: str, dropped: set[_Place]
     ) -> list[tuple[int, int]]:
         """Return the stored places, as a question tells them, that nobody has dropped."""
-        if places is None:
-            return []
         pairs = [place.split("+") for place in places.split(",")]
         found = [(int(start), int(count)) for start, count in pairs]
         gone = self._dropped | dropped
@@ -401,6 +415,9 @@ class _Segments:
 
 def _insert(line: list[Segment], one: Segment) -> bool:
     """Insert a segment in its place; False if it overlaps another one than its equal."""
+    if not line or line[-1].stop <= one.start:
+        line.append(one)
+        return True
     place = bisect_left(line, one.stop, key=attrgetter("start"))
     if place and line[place - 1].stop > one.start:
         return line[place - 1] == one
