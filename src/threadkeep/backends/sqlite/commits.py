@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from threadkeep.backends.sqlite.connections import Connections
 
 _SPARE_PAGES = 16  # free pages that are kept for what comes next
-_STEP_PAGES = 64  # pages given back at a time, while others may commit in between
-_STEPS = 16  # at most, for one commit
+_STEP_PAGES = 256  # pages given back at a time, while other processes may commit in between
+_STEPS = 4  # at most, for one commit
 
 
 def commit_many(
