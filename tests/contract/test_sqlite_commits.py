@@ -1,20 +1,24 @@
-"""Group commit: who shares a transaction, and who gets which result."""
+"""Commits: what shares a transaction, how many statements it takes, and which result is whose."""
 
 import sqlite3
-import threading
-from collections import deque
-from concurrent.futures import ThreadPoolExecutor
-from itertools import groupby
 
 import pytest
-import sqlite_children as children
 
 from threadkeep.backends.sqlite import SqliteBackend, commits
-from threadkeep.engine.model import Batch, DropThread, HeadFence, ReadSizes, ReadThread, WritesFence
+from threadkeep.engine.entries import ReadEntry, Touch
+from threadkeep.engine.lifecycle import Cause, move
+from threadkeep.engine.model import (
+    Batch,
+    DropThread,
+    HeadFence,
+    ReadSizes,
+    ReadThread,
+)
 from threadkeep.errors import (
     BackendError,
     ClosedError,
     ConflictError,
+    CorruptionError,
     DiskFullError,
     LockedError,
     SegmentTakenError,
@@ -37,28 +41,9 @@ def statements(backend):
     return told
 
 
-class Announced(deque):
-    """A queue that says when so many wait in it."""
-
-    def __init__(self, count):
-        super().__init__()
-        self.count = count
-        self.full = threading.Event()
-
-    def extend(self, tickets):
-        super().extend(tickets)
-        if len(self) == self.count:
-            self.full.set()
-
-
 def together(backend, changes):
-    """Commit all changes, each from its own thread, all waiting before the first begins."""
-    waiting = backend._queue._waiting.tickets = Announced(len(changes))
-    with ThreadPoolExecutor(len(changes)) as pool:
-        with backend._connections.write_lock:
-            results = [pool.submit(backend.commit, change) for change in changes]
-            assert waiting.full.wait(children.SECONDS)
-        return [result.exception(children.SECONDS) for result in results]
+    """Commit the changes as a group: what became of each."""
+    return backend.commit_many(changes)
 
 
 def batch(number, **fields):
@@ -69,21 +54,54 @@ def stored(backend):
     return len(backend.fetch([ReadThread("t")])[0].checkpoints)
 
 
-def told_from_outside(statements):
-    """Each statement once: the driver tells a statement's text again for all its triggers do."""
-    return [text for text, _ in groupby(statements)]
+def kinds(statements):
+    """The first words of each statement, and its table where it writes."""
+    found = [text.split() for text in statements]
+    places = {"INSERT": "INTO", "DELETE": "FROM"}
+    return [
+        " ".join((words[0], *words[words.index(places[words[0]]) + 1 :][:1]))
+        if words[0] in places
+        else words[0]
+        for words in found
+    ]
 
 
-def test_what_only_adds_rows_is_one_statement(backend, statements):
+def test_what_only_adds_rows_is_a_statement_for_each_table(backend, statements):
     segments = (segment(1), segment(2))
-    backend.commit(batch(1, born=1, generation=0, segments=segments, writes=(write(1),)))
-    (statement,) = told_from_outside(statements)
-    assert statement.startswith("INSERT INTO tk_added")
+    writes = (write(1), write(2), write(1))
+    touch = Touch(9, at=5, moves=(move(Cause.SAVE, uid(1)),))
+    backend.commit(batch(1, born=1, generation=0, segments=segments, writes=writes, touch=touch))
+    assert kinds(statements) == [
+        *("BEGIN", "SELECT", "INSERT tk_heap_segments", "INSERT tk_threads"),
+        *("INSERT tk_checkpoints", "INSERT tk_writes", "COMMIT"),
+    ]
+    statements.clear()
+    backend.commit(Batch("t", 1, writes=(write(1),)))
+    assert kinds(statements) == ["BEGIN", "SELECT", "INSERT tk_writes", "COMMIT"]
+
+
+def test_a_group_that_only_adds_rows_takes_no_more(backend, statements):
+    """Of many threads, new and known, with a seal among them."""
+    pieces = tuple(segment(n) for n in range(8))
+    backend.commit(Batch("t0", 1, segments=pieces))
+    statements.clear()
+    group = [
+        Batch(f"t{n}", 1, segments=(segment(10 + n),), checkpoints=(checkpoint(n),))
+        for n in range(16)
+    ]
+    drops = tuple((1, n, 1) for n in range(8))
+    group.append(Batch("t0", 1, segments=(segment(0, 8, data=b"all"),), drop_segments=drops))
+    assert together(backend, group) == [None] * 17
+    told = [text for text in kinds(statements) if text != "PRAGMA"]
+    assert told == [
+        *("BEGIN", "SELECT", "SELECT", "DELETE tk_heap_segments", "INSERT tk_heap_segments"),
+        *("INSERT tk_heap_segments", "INSERT tk_threads", "INSERT tk_checkpoints", "COMMIT"),
+    ]
 
 
 def test_what_does_more_is_one_transaction(backend, statements):
     backend.commit(batch(1, fences=(HeadFence("", None),)))
-    first, *between, last = told_from_outside(statements)
+    first, *between, last = statements
     assert (first, last) == ("BEGIN IMMEDIATE", "COMMIT")
     assert not [text for text in between if "SAVEPOINT" in text]
 
@@ -91,8 +109,8 @@ def test_what_does_more_is_one_transaction(backend, statements):
 def test_many_rows_are_added_a_part_at_a_time(backend, statements):
     segments = tuple(segment(n) for n in range(200))
     backend.commit(batch(1, segments=segments))
-    parts = [text for text in told_from_outside(statements) if text.startswith("INSERT")]
-    assert len(parts) == 5  # the thread alone, and 202 rows by 64
+    parts = [text for text in statements if text.startswith("INSERT INTO tk_heap_segments")]
+    assert [text.count("x'") for text in parts] == [64, 64, 64, 8]
     statements.clear()
     taken = segment(199, data=b"other bytes")
     with pytest.raises(SegmentTakenError):
@@ -102,16 +120,17 @@ def test_many_rows_are_added_a_part_at_a_time(backend, statements):
     assert (len(rows.checkpoints), len(rows.segments)) == (1, 200)
 
 
-def test_changes_that_wait_together_share_a_commit(backend, statements):
+def test_few_texts_do_for_groups_of_any_size(backend, statements):
+    for size in range(1, 101):
+        group = [Batch(f"t{n}", 1, writes=(write(size),)) for n in range(size)]
+        assert together(backend, group) == [None] * size
+    texts = {text.count("(") for text in statements if text.startswith("INSERT INTO tk_writes")}
+    assert len(texts) <= 18
+
+
+def test_a_group_is_one_commit(backend, statements):
     assert together(backend, [batch(n) for n in range(20)]) == [None] * 20
     assert statements.count("COMMIT") == statements.count("BEGIN IMMEDIATE") == 1
-    assert stored(backend) == 20
-
-
-def test_a_transaction_is_bounded(backend, statements, monkeypatch):
-    monkeypatch.setattr(commits, "_MOST", 8)
-    assert together(backend, [batch(n) for n in range(20)]) == [None] * 20
-    assert statements.count("COMMIT") == 3
     assert stored(backend) == 20
 
 
@@ -153,7 +172,7 @@ def test_a_change_that_the_driver_refuses_fails_alone(backend):
     assert stored(backend) == 3
 
 
-def test_a_lock_that_stays_fails_all_that_wait(backend, tmp_path):
+def test_a_lock_that_stays_fails_all(backend, tmp_path):
     other = sqlite3.connect(tmp_path / "threads.db", isolation_level=None)
     other.execute("BEGIN IMMEDIATE")
     results = together(backend, [batch(n) for n in range(4)])
@@ -170,8 +189,7 @@ def test_a_commit_that_fails_fails_all(backend):
 
     writer = backend._connections.writer()
     writer.set_authorizer(no_commit)
-    holds = (WritesFence("", uid(99), 1, 0),)  # more than one statement: each needs a COMMIT
-    results = together(backend, [batch(n, fences=holds) for n in range(3)])
+    results = together(backend, [batch(n) for n in range(3)])
     assert [type(result) for result in results] == [BackendError] * 3
     assert "not authorized" in str(results[0])
     writer.set_authorizer(None)
@@ -179,7 +197,7 @@ def test_a_commit_that_fails_fails_all(backend):
     assert stored(backend) == 1
 
 
-def test_closing_fails_all_that_wait(backend):
+def test_closing_fails_all(backend):
     backend.close()
     results = together(backend, [batch(n) for n in range(3)])
     assert [type(result) for result in results] == [ClosedError] * 3
@@ -188,68 +206,26 @@ def test_closing_fails_all_that_wait(backend):
 # -- interruptions -------------------------------------------------------------------
 
 
-def test_an_interrupted_leader_leaves_the_others_their_turn(backend, monkeypatch):
-    carry_out = commits.carry_out
-    left = [1]
-
-    def interrupted_once(db, change):
-        carry_out(db, change)
-        if left:
-            left.pop()
-            raise KeyboardInterrupt
-
-    monkeypatch.setattr(commits, "carry_out", interrupted_once)
-    results = together(backend, [batch(n) for n in range(5)])
-    kinds = sorted(type(result).__name__ for result in results)
-    assert kinds == ["KeyboardInterrupt", *["NoneType"] * 4]
-    assert stored(backend) == 4
-
-
-def test_the_queue_is_only_gone_over_while_nobody_adds_to_it(backend):
-    """A garbage collection may let another thread run in the midst of it."""
-    line = backend._queue._waiting
-
-    class Guarded(deque):
-        def __iter__(self):
-            assert line._lock.locked()
-            return super().__iter__()
-
-        def extend(self, tickets):
-            assert line._lock.locked()
-            super().extend(tickets)
-
-    line.tickets = Guarded()
-    backend.commit(batch(1))
-    backend.commit(DropThread("t", 2))
-    backend.commit(batch(2))
-    assert stored(backend) == 1
-
-
-def test_an_interruption_before_anything_is_done_loses_no_ticket(backend, monkeypatch):
-    settle = backend._queue._settle
-    left = [1]
-
-    def interrupted_once(tickets):
-        if left:
-            left.pop()
-            raise KeyboardInterrupt
-        settle(tickets)
-
-    monkeypatch.setattr(backend._queue, "_settle", interrupted_once)
-    results = together(backend, [batch(n) for n in range(5)])
-    kinds = sorted(type(result).__name__ for result in results)
-    assert kinds == ["KeyboardInterrupt", *["NoneType"] * 4]
-    assert stored(backend) == 4
-    assert not backend._queue._waiting
+def test_a_damaged_row_of_a_thread_refuses_its_own_changes_alone(backend):
+    told = Touch(1, at=7, moves=(move(Cause.SAVE, uid(1)),))
+    for thread in ("t", "damaged"):
+        backend.commit(Batch(thread, 1, touch=told))
+    writer = backend._connections.writer()
+    writer.execute("UPDATE tk_threads SET updated_at = 'late' WHERE thread = 'damaged'")
+    change = Batch("damaged", 1, touch=told)
+    results = together(backend, [batch(1), change, batch(2)])
+    assert [type(result) for result in results] == [type(None), CorruptionError, type(None)]
+    assert stored(backend) == 2
+    assert backend.fetch([ReadEntry("t")])[0].state == "active"
 
 
 @pytest.mark.parametrize("change", [DropThread("t", 2), batch(2), batch(2, bump=True)])
 def test_an_interruption_leaves_no_transaction_open(backend, monkeypatch, change):
-    def interrupted(db, change):
+    def interrupted(db, *changes):
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr(commits, "carry_out", interrupted)
+        patched.setattr(commits, "_carry_out", interrupted)
         with pytest.raises(KeyboardInterrupt):
             backend.commit(change)
     assert not backend._connections._writer.in_transaction
@@ -270,23 +246,6 @@ def test_a_transaction_left_open_takes_no_commit_with_it(backend, place, more):
     assert stored(backend) == 1
     threads = backend._connections.writer().execute("SELECT thread FROM tk_threads")
     assert threads.fetchall() == [("t",)]
-
-
-def test_an_interrupted_waiter_withdraws(backend):
-    class Interrupting:
-        def __enter__(self):
-            raise KeyboardInterrupt
-
-        def __exit__(self, *_):
-            raise AssertionError
-
-    lock = backend._connections.write_lock
-    backend._connections.write_lock = Interrupting()
-    with pytest.raises(KeyboardInterrupt):
-        backend.commit(batch(1))
-    backend._connections.write_lock = lock
-    backend.commit(batch(2))
-    assert stored(backend) == 1
 
 
 # -- space ---------------------------------------------------------------------------
@@ -319,7 +278,7 @@ def test_dropped_segments_give_their_pages_back(backend):
     assert size(backend) < full / 2
 
 
-def test_giving_back_steps_aside_for_others(backend, monkeypatch):
+def test_little_is_given_back_at_a_time(backend, monkeypatch):
     monkeypatch.setattr(commits, "_STEPS", 2)
     monkeypatch.setattr(commits, "_STEP_PAGES", 4)
     fill(backend, "drop")

@@ -7,8 +7,24 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from threadkeep.engine.model import Batch, CopyThread, DropThread, HeadFence
-from threadkeep.errors import ConflictError, StaleThreadError, ThreadExistsError
+from threadkeep.engine.entries import ReadEntry, Touch
+from threadkeep.engine.labels import of_metadata
+from threadkeep.engine.lifecycle import Cause, move
+from threadkeep.engine.model import (
+    Batch,
+    CopyThread,
+    DropThread,
+    FindThreads,
+    HeadFence,
+    Segment,
+)
+from threadkeep.errors import (
+    ConflictError,
+    SegmentTakenError,
+    StaleThreadError,
+    ThreadDeletedError,
+    ThreadExistsError,
+)
 from threadkeep.testing.records import NOW, THREAD, Contract, checkpoint, segment, uid, write
 
 if TYPE_CHECKING:
@@ -76,3 +92,110 @@ class GroupContract(Contract):
         changes = [Batch(f"t{n % 7}", NOW, writes=(write(n),)) for n in range(250)]
         assert self.group(*changes) == [None] * 250
         assert sum(len(self.rows(f"t{n}").orphans) for n in range(7)) == 250
+
+    # -- batches that only add ---------------------------------------------------------
+
+    def test_refused_additions_leave_their_neighbours_alone(self) -> None:
+        """Of the same thread and of others; nothing of a refused batch is there."""
+        self.put(segments=(segment(0, 4),))
+        self.backend.commit(DropThread("gone", NOW))
+        results = self.group(
+            Batch(THREAD, NOW, segments=(segment(4),), checkpoints=(checkpoint(1),)),
+            Batch(THREAD, NOW, generation=7, segments=(segment(5),), writes=(write(1),)),
+            Batch("gone", NOW, born=NOW, segments=(segment(0),)),
+            Batch("new", NOW, generation=3, checkpoints=(checkpoint(1),)),
+            Batch(THREAD, NOW, segments=(segment(6), segment(3, 2)), writes=(write(1),)),
+            Batch("other", NOW, segments=(segment(3, 2),), checkpoints=(checkpoint(2),)),
+            Batch("gone", NOW, born=NOW + 1, segments=(segment(9),)),
+            Batch(THREAD, NOW, segments=(segment(5, data=b"mine"),), writes=(write(1, body=b"w"),)),
+        )
+        assert results == [
+            *(None, StaleThreadError, ThreadDeletedError, StaleThreadError, SegmentTakenError),
+            *(None, None, None),
+        ]
+        mine = [segment(0, 4), segment(4), segment(5, data=b"mine")]
+        assert self.segments((1, 0, 99)) == mine
+        assert [row.body for row in self.stored(1).writes] == [b"w"]
+        assert self.segments((1, 0, 99), thread="other") == [segment(3, 2)]
+        assert self.segments((1, 0, 99), thread="gone") == [segment(9)]
+        assert "new" not in self.one(FindThreads(None, 10, empty=True))
+
+    def test_a_batch_builds_on_the_one_before_it(self) -> None:
+        """On its segments, on its writes, and on what it told the registry."""
+        user = of_metadata("user_id", "u1")
+        told = Touch(5, at=NOW, labels=(user,), moves=(move(Cause.SAVE, uid(1)),))
+        waits = Touch(7, at=NOW + 9, moves=(move(Cause.INTERRUPT, uid(1)),))
+        first = Batch(
+            *("new", NOW, 0, NOW - 1),
+            segments=(segment(0),),
+            checkpoints=(checkpoint(1),),
+            writes=(write(1, body=b"1"), write(1, body=b"2")),
+            touch=told,
+        )
+        second = Batch("new", NOW, 0, segments=(segment(1),), writes=(write(1),), touch=waits)
+        third = Batch("new", NOW, 0, checkpoints=(checkpoint(1, manifest=b"again"),))
+        assert self.group(first, second, Batch("between", NOW), third) == [None] * 4
+        assert self.segments((1, 0, 9), thread="new") == [segment(0), segment(1)]
+        found = self.stored(1, thread="new")
+        assert [row.body for row in found.writes] == [b"1", b"2", b"body 1"]
+        assert len({row.seq for row in found.writes}) == 3
+        assert found.row.manifest == b"again"
+        entry = self.one(ReadEntry("new"))
+        assert entry[1:6] == ("suspended", NOW, NOW + 9, 12, (user,))
+        assert entry.waits_at == uid(1)
+        over = (move(Cause.SAVE, uid(1)), move(Cause.SAVE, uid(2)))
+        last = Batch("new", NOW, touch=Touch(1, whole=True, moves=over))
+        assert self.group(last) == [None]
+        entry = self.one(ReadEntry("new"))
+        assert (entry.state, entry.size, entry.waits_at) == ("active", 1, None)
+
+    def test_segments_of_one_group_may_not_overlap(self) -> None:
+        """The same one twice is one; any other overlap refuses the batch that comes later."""
+        same = Batch(THREAD, NOW, segments=(segment(4, 2),))
+        over = [segment(5), segment(3, 2), segment(0, 9), segment(4, 2, data=b"other bytes")]
+        late = [Batch(THREAD, NOW, segments=(segment(20 + n), one)) for n, one in enumerate(over)]
+        apart = Batch(THREAD, NOW, segments=(segment(6), segment(2, 2), segment(5, log=2)))
+        results = self.group(same, same, *late, apart, same)
+        assert results == [None, None, *[SegmentTakenError] * 4, None, None]
+        found = [segment(2, 2), segment(4, 2), segment(6), segment(5, log=2)]
+        assert self.segments((1, 0, 99), (2, 0, 99)) == found
+
+    def test_a_seal_within_a_group(self) -> None:
+        """Its drops come before its own segments, and after all that came before it."""
+        self.put(segments=tuple(segment(n) for n in range(4)))
+        more = [Batch(THREAD, NOW, segments=(segment(n),)) for n in (4, 5)]
+        seal = self.sealing(6, b"sealed")
+        late = self.sealing(3, b"too late")
+        again = self.sealing(6, b"again", pieces=((1, 0, 6),))
+        behind = Batch(THREAD, NOW, segments=(segment(6),))
+        assert self.group(*more, seal, late, behind) == [*[None] * 3, SegmentTakenError, None]
+        assert self.segments((1, 0, 9)) == [segment(0, 6, data=b"sealed"), segment(6)]
+        assert self.group(again, seal) == [None, SegmentTakenError]
+        assert self.segments((1, 0, 6)) == [segment(0, 6, data=b"again")]
+
+    def test_a_refused_seal_drops_nothing(self) -> None:
+        """Neither what was stored nor what its group brought."""
+        self.put(segments=(segment(0), segment(1, 2)))
+        seal = self.sealing(4, b"sealed", pieces=((1, 0, 1), (1, 3, 1), (1, 1, 1)))
+        piece = Batch(THREAD, NOW, segments=(segment(3),))
+        assert self.group(piece, seal) == [None, SegmentTakenError]
+        assert self.segments((1, 0, 9)) == [segment(0), segment(1, 2), segment(3)]
+
+    def sealing(
+        self, count: int, data: bytes, pieces: tuple[tuple[int, int, int], ...] = ()
+    ) -> Batch:
+        """A batch that puts one segment in the place of pieces, by default of one element each."""
+        drops = pieces or tuple((1, n, 1) for n in range(count))
+        return Batch(THREAD, NOW, drop_segments=drops, segments=(Segment(1, 0, count, data),))
+
+    def test_additions_keep_their_place_among_others(self) -> None:
+        """What is added before a thread is dropped is gone, what is added after stays."""
+        added = [Batch(THREAD, NOW, segments=(segment(n),), writes=(write(1),)) for n in range(3)]
+        old = Batch(THREAD, NOW, born=NOW, segments=(segment(5),))
+        fenced = Batch(THREAD, NOW, fences=(HeadFence("", uid(1)),), checkpoints=(checkpoint(2),))
+        drop = DropThread(THREAD, NOW)
+        results = self.group(added[0], added[1], drop, old, added[2], fenced, added[0])
+        assert results == [None, None, None, ThreadDeletedError, None, None, None]
+        assert self.segments((1, 0, 9)) == [segment(0), segment(2)]
+        assert len(self.rows().orphans) == 2
+        assert self.head() == uid(2)

@@ -1,273 +1,447 @@
-"""What a batch adds to its thread: all rows, and the checks on them, in one statement.
+"""Batches that add rows and drop segments: checked together, stored by few statements.
 
 The driver lets go of the interpreter's lock around every statement, and a busy program
-may be slow to give it back. So a commit is one statement where it can be: it waits for the
-interpreter once, and SQLite's write lock is held for as long as SQLite works and no longer.
+may be slow to give it back. So a run of batches is one question about all of their threads,
+checks in Python, and one statement for each table that gets rows.
 
-The rows are inserted into a view of the connection's own, whose triggers check each row and
-put it where it belongs. Invariants: a statement that is refused has changed nothing; a
-thread's own row comes before all others of it; values reach SQL as bound parameters only.
+Invariants: the caller has begun a transaction that nobody else can write beside; each batch
+finds what those before it left; one that is refused has added nothing, and leaves the others
+alone; values reach SQL as bound parameters only.
 """
 # ruff: noqa: S608 - texts are put together from constants of this module only
 
 from __future__ import annotations
 
-import sqlite3
-from functools import lru_cache
+from bisect import bisect_left
+from dataclasses import dataclass
+from itertools import zip_longest
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from threadkeep.backends.sqlite import metadata
-from threadkeep.backends.sqlite.ids import pack_id
-from threadkeep.engine.entries import Touch
+from threadkeep.backends.sqlite.failures import DAMAGED
+from threadkeep.backends.sqlite.ids import pack_id, unpack_id
+from threadkeep.backends.sqlite.statements import ManyRows
 from threadkeep.engine.labels import beginning_of
 from threadkeep.engine.lifecycle import State
-from threadkeep.errors import SegmentTakenError, StaleThreadError, ThreadDeletedError
+from threadkeep.engine.model import Batch
+from threadkeep.errors import (
+    CorruptionError,
+    SegmentTakenError,
+    StaleThreadError,
+    ThreadDeletedError,
+    ThreadkeepError,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    import sqlite3
+    from collections.abc import Callable, Sequence
 
-    from threadkeep.engine.entries import Move
-    from threadkeep.engine.model import Batch, CheckpointRow, Segment, WriteRow
+    from threadkeep.engine.entries import Move, Touch
+    from threadkeep.engine.model import Change, CheckpointRow, Segment, WriteRow
 
-_Part: TypeAlias = tuple[str, tuple[Any, ...]]  # its name, and the values of its columns
-_Row: TypeAlias = tuple[_Part, ...]
+_Place: TypeAlias = tuple[int, int, int, int]  # heap, log, start, count
 
-_MOST_ROWS = 64  # rows of one statement: each number of them is a text that SQLite compiles
+# -- statements ------------------------------------------------------------------------
+# A bound None takes the driver longer than a number: 0 and '' are made NULL by SQLite.
 
-# What a row may hold, and the columns that it fills. No value is None or a bool where that can be
-# helped: the driver looks for an adapter of each, which takes longer than all else about it.
-_PARTS = {
-    "thread": (
-        *("born", "generation", "moved", "sources", "target", "waits", "same", "at", "time"),
-        *("size", "whole"),
-    ),
-    "segment": ("log", "start", "count", "data"),
-    "checkpoint": (
-        *("ns", "id", "run", "seen", "parent", "flags", "ts"),
-        *("source", "step", "metadata", "exact", "key_log", "key_pos", "manifest"),
-    ),
-    "write": ("ns", "id", "run", "seen", "task", "path", "body"),
-    "label": ("beginning", "label"),
-}
-_COLUMNS = tuple(dict.fromkeys([name for names in _PARTS.values() for name in names]))
-# Each kind of row, and the parts that it may hold: of its kind is the last one. Most batches are
-# one row: a trigger that is skipped costs as much as a step.
-_KINDS = {
-    "thread": ("thread",),
-    "segment": ("segment",),
-    "checkpoint": ("thread", "segment", "checkpoint"),
-    "write": ("thread", "segment", "write"),
-    "label": ("label",),
-}
-
-_NUMBER = "(SELECT number FROM tk_threads WHERE thread = new.thread)"
-_HEAP = "(SELECT coalesce(heap, number) FROM tk_threads WHERE thread = new.thread)"
-# Stored segments never overlap: only the last one that starts before our end can reach us.
-_NEIGHBOUR = f"""
-    SELECT start, count FROM tk_heap_segments
-    WHERE thread = {_HEAP} AND log = new.log AND start < new.start + new.count
-    ORDER BY start DESC LIMIT 1
+# Stored segments never overlap: the last that starts at or before ours is the first to look at.
+_QUESTIONS = ManyRows(
+    """
+    SELECT
+        (SELECT max(number) FROM tk_threads),
+        (SELECT group_concat(CAST(s.start AS INTEGER) || '+' || CAST(s.count AS INTEGER))
+            FROM tk_heap_segments s
+            WHERE s.thread = coalesce(t.heap, t.number) AND s.log = q.column2
+                AND s.start < q.column4 AND s.start + s.count > q.column3
+                AND s.start >= coalesce(
+                    (SELECT max(p.start) FROM tk_heap_segments p
+                        WHERE p.thread = coalesce(t.heap, t.number) AND p.log = q.column2
+                            AND p.start <= q.column3),
+                    0)),
+        (SELECT max(w.seq) FROM tk_writes w
+            WHERE w.thread = t.number AND w.ns = q.column5 AND w.checkpoint = q.column6),
+        t.number, coalesce(t.heap, t.number), t.generation, t.deleted_at,
+        t.created_at, t.updated_at, t.size, t.revision, t.state, t.waits_at
+    FROM (VALUES {rows}) q LEFT JOIN tk_threads t ON t.thread = q.column1
+    """,
+    "(?, ?, ?, ?, ?, ?)",
+)
+_SAME_DATA = """
+SELECT 1 FROM tk_heap_segments WHERE thread = ? AND log = ? AND start = ? AND count = ? AND data = ?
 """
-_SAME = f"""
-    SELECT 1 FROM tk_heap_segments WHERE thread = {_HEAP} AND log = new.log
-        AND start = new.start AND count = new.count AND data = new.data
-"""
-_LAST_SEQ = f"""
-    SELECT seq FROM tk_writes
-    WHERE thread = {_NUMBER} AND ns = new.ns AND checkpoint = new.id ORDER BY seq DESC LIMIT 1
-"""
-_HAS_ENTRY = f"coalesce(state, '{State.DELETED}') <> '{State.DELETED}'"
-_STEPS = {
-    "thread": (
-        "INSERT OR IGNORE INTO tk_threads (thread) VALUES (new.thread)",
-        """SELECT CASE
-                WHEN deleted_at >= new.born THEN RAISE(ABORT, 'deleted')
-                WHEN coalesce(generation, 0) <> new.generation THEN RAISE(ABORT, 'stale')
-            END FROM tk_threads WHERE thread = new.thread""",
-        # (apart from the size: an index is written whenever its columns are set, changed or not)
-        f"""UPDATE tk_threads SET
-                created_at = iif({_HAS_ENTRY}, created_at, new.at),
-                updated_at = iif({_HAS_ENTRY}, updated_at, new.at),
-                state = new.target, waits_at = iif(new.waits, new.moved, NULL),
-                revision = coalesce(revision, 0) + 1
-            WHERE thread = new.thread AND instr(new.sources, '|' || coalesce(state, '') || '|')
-                AND (waits_at IS NULL OR waits_at < new.moved
-                    OR (new.same AND waits_at = new.moved))""",
-        f"""UPDATE tk_threads SET updated_at = new.time
-            WHERE new.time AND thread = new.thread AND updated_at < new.time AND {_HAS_ENTRY}""",
-        """UPDATE tk_threads SET size = iif(new.whole, 0, coalesce(size, 0)) + new.size
-            WHERE thread = new.thread AND (new.size OR new.whole)""",
-    ),
-    "segment": (
-        f"""SELECT RAISE(ABORT, 'taken') FROM ({_NEIGHBOUR})
-            WHERE start + count > new.start AND NOT EXISTS ({_SAME})""",
-        # (where the row has no segment: its log may not be NULL, so it is ignored)
-        f"""INSERT OR IGNORE INTO tk_heap_segments (thread, log, start, count, data)
-            VALUES ({_HEAP}, new.log, new.start, new.count, new.data)""",
-    ),
-    "checkpoint": (
-        f"""INSERT OR REPLACE INTO tk_checkpoints (thread, ns, id, parent, run, seen, flags, ts,
-                source, step, metadata, exact, key_log, key_pos, manifest)
-            VALUES ({_NUMBER}, new.ns, new.id, new.parent, nullif(new.run, 0),
-                nullif(new.seen, 0), nullif(new.flags, 0), new.ts, nullif(new.source, ''),
-                iif(new.source = '', NULL, new.step), iif(new.source = '', new.metadata, NULL),
-                nullif(new.exact, ''), nullif(new.key_log, 0), nullif(new.key_pos, 0),
-                new.manifest)""",
-    ),
-    "write": (
-        f"""INSERT INTO tk_writes (thread, ns, checkpoint, run, seen, task, path, body, seq)
-            VALUES ({_NUMBER}, new.ns, new.id, nullif(new.run, 0), nullif(new.seen, 0), new.task,
-                nullif(new.path, ''), new.body, coalesce(({_LAST_SEQ}), 0) + 1)""",
-    ),
-    "label": (
-        f"""INSERT OR REPLACE INTO tk_labels (thread, beginning, label)
-            SELECT number, new.beginning, new.label FROM tk_threads
-            WHERE thread = new.thread AND {_HAS_ENTRY}""",
-        f"""UPDATE tk_threads SET revision = coalesce(revision, 0) + 1
-            WHERE thread = new.thread AND {_HAS_ENTRY}""",
-    ),
-}
-_REFUSALS = {
-    "deleted": ThreadDeletedError,
-    "stale": StaleThreadError,
-    "taken": SegmentTakenError,
-}
+_DROP_SEGMENTS = ManyRows(
+    "DELETE FROM tk_heap_segments WHERE {rows}",
+    "(thread = ? AND log = ? AND start = ? AND count = ?)",
+    " OR ",
+)
+_SEGMENTS = ManyRows(
+    "INSERT INTO tk_heap_segments (thread, log, start, count, data) VALUES {rows}",
+    "(?, ?, ?, ?, ?)",
+)
+_NO_STEP = -(2**63)  # (no step has so many digits: see `metadata`)
+_CHECKPOINTS = ManyRows(
+    """
+    INSERT OR REPLACE INTO tk_checkpoints (thread, ns, id, parent, run, seen, flags, ts,
+        source, step, metadata, exact, key_log, key_pos, manifest) VALUES {rows}
+    """,
+    "(?, ?, ?, ?, nullif(?, 0), nullif(?, 0), nullif(?, 0), ?,"
+    f" nullif(?, ''), nullif(?, {_NO_STEP}), nullif(?, ''), nullif(?, ''),"
+    " nullif(?, 0), nullif(?, 0), ?)",
+)
+_WRITES = ManyRows(
+    """
+    INSERT INTO tk_writes (thread, ns, checkpoint, seq, run, seen, task, path, body)
+    VALUES {rows}
+    """,
+    "(?, ?, ?, ?, nullif(?, 0), nullif(?, 0), ?, nullif(?, ''), ?)",
+)
+_LABELS = ManyRows(
+    "INSERT OR REPLACE INTO tk_labels (thread, beginning, label) VALUES {rows}", "(?, ?, ?)"
+)
 
 
-def _settings() -> Iterable[str]:
-    yield "PRAGMA temp_store = MEMORY"
-    columns = ", ".join([f"NULL AS {name}" for name in ("kind", "thread", *_COLUMNS)])
-    yield f"CREATE TEMP VIEW tk_added AS SELECT {columns}"
-    for kind, parts in _KINDS.items():
-        steps = [step for part in parts for step in _STEPS[part]]
-        yield (
-            f"CREATE TEMP TRIGGER tk_add_{kind} INSTEAD OF INSERT ON tk_added"
-            f" WHEN new.kind = '{kind}' BEGIN {'; '.join(steps)}; END"
-        )
+def _of_threads(*columns: str) -> tuple[ManyRows, Callable[[_Thread], tuple[Any, ...]]]:
+    """Return the statement that sets columns of threads, and its row for a thread.
 
-
-SETTINGS = tuple(_settings())
-"""What a connection that writes is told once."""
-
-
-def suffice(batch: Batch) -> bool:
-    """Whether the batch only adds rows, in a single statement."""
-    more: object = (
-        batch.fences or batch.drop_segments or batch.drop_checkpoints or batch.drop_writes
+    It adds the threads that are new. An index is written whenever one of its columns is set,
+    changed or not: so there is a statement for each few columns that change together.
+    """
+    names = ("number", "thread", *columns)
+    new = ", ".join([f"{name} = excluded.{name}" for name in columns])
+    statement = ManyRows(
+        f"INSERT INTO tk_threads ({', '.join(names)}) VALUES {{rows}}"
+        f" ON CONFLICT (number) DO UPDATE SET {new}",
+        f"({', '.join('?' * len(names))})",
     )
-    rows = len(batch.segments) + len(batch.checkpoints) + len(batch.writes)
-    rows += 0 if batch.touch is None else len(batch.touch.moves) + len(batch.touch.labels)
-    more = more or batch.hide_checkpoints or batch.entry or batch.bump
-    return rows < _MOST_ROWS and not more
+    return statement, attrgetter(*names)
 
 
-def check_and_add(db: sqlite3.Connection, batch: Batch) -> None:
-    """Check the batch's thread and add its rows, which `suffice` for one statement.
+_NOTHING, _SIZE, _TIME, _ENTRY = range(4)  # what of a thread changes: each includes those before
+_THREADS = {
+    _SIZE: _of_threads("size"),
+    _TIME: _of_threads("size", "updated_at"),
+    _ENTRY: _of_threads("size", "updated_at", "state", "created_at", "waits_at", "revision"),
+}
+
+
+# -- a run of batches ------------------------------------------------------------------
+
+
+def suffice(change: Change) -> bool:
+    """Tell whether the change is a batch of rows to add and segments to drop, and no more."""
+    return type(change) is Batch and not (
+        change.fences
+        or change.drop_checkpoints
+        or change.drop_writes
+        or change.hide_checkpoints
+        or change.drop_unreadable
+        or change.entry
+        or change.bump
+    )
+
+
+def add(db: sqlite3.Connection, batches: Sequence[Batch]) -> list[ThreadkeepError | None]:
+    """Carry out batches that `suffice`, in order.
+
+    Returns:
+        For each batch None, or the `ThreadDeletedError`, `StaleThreadError` or
+        `SegmentTakenError` that it was refused with.
 
     Raises:
-        ThreadDeletedError, StaleThreadError, SegmentTakenError: the statement changed nothing.
-        DRIVER_ERRORS: the same, if the transaction still lives.
+        CorruptionError, DRIVER_ERRORS: roll back to where this began.
     """
-    _insert(db, batch.thread, _rows(batch, batch.touch or _NO_TOUCH))
+    asked = [_questions(batch) for batch in batches]
+    answers = _QUESTIONS.run(db, [question for questions in asked for question in questions])
+    run = _Run(db)
+    refusals = []
+    start = 0
+    for batch, questions in zip(batches, asked, strict=True):
+        stop = start + len(questions)
+        refusals.append(run.take(batch, answers[start:stop]))
+        start = stop
+    run.store()
+    return refusals
 
 
-def check(db: sqlite3.Connection, batch: Batch) -> None:
-    """Check the batch's thread alone, and give it its row. Raises as `check_and_add`."""
-    _insert(db, batch.thread, [(_thread(batch, _NO_TOUCH),)])
+_ASKS_NO_SEGMENT = (0, 0, 0)
+_ASKS_NO_WRITE = ("", 0)
 
 
-def add(db: sqlite3.Connection, batch: Batch) -> None:
-    """Add the rows of a batch whose thread was checked. Raises as `check_and_add`."""
-    rows = _rows(batch._replace(born=None, generation=None), batch.touch or _NO_TOUCH)
-    for start in range(0, len(rows), _MOST_ROWS):
-        _insert(db, batch.thread, rows[start : start + _MOST_ROWS])
+def _questions(batch: Batch) -> list[tuple[Any, ...]]:
+    """What is to be known, for each segment and each write: at least one of the thread."""
+    thread = batch.thread
+    return [
+        (
+            thread,
+            *(_ASKS_NO_SEGMENT if one is None else (one.log, one.start, one.start + one.count)),
+            *(_ASKS_NO_WRITE if row is None else (row.ns, pack_id(row.checkpoint_id))),
+        )
+        for one, row in zip_longest(batch.segments, batch.writes)
+    ] or [(thread, *_ASKS_NO_SEGMENT, *_ASKS_NO_WRITE)]
 
 
-def _insert(db: sqlite3.Connection, thread: str, rows: Sequence[_Row]) -> None:
-    statement = _statement(tuple([tuple([name for name, _ in row]) for row in rows]))
-    values: list[Any] = []
-    for row in rows:
-        values.append(thread)
-        for _, part in row:
-            values += part
-    try:
-        db.execute(statement, values)
-    except sqlite3.IntegrityError as error:
-        refusal = _REFUSALS.get(str(error))
-        if refusal is None:
-            raise
-        raise refusal(thread=thread) from None
+# An answer: the greatest number of all threads, what is stored in the segment's way, the last
+# `seq` on the write's checkpoint, and the thread's own columns, which are None where it is new.
+_OVERLAPS, _LAST_SEQ, _COLUMNS = 1, 2, 3
+_NUMBER_OR_NONE = frozenset((int, type(None)))
+_ID_OR_NONE = frozenset((bytes, str, type(None)))
 
 
-@lru_cache(maxsize=256)
-def _statement(rows: tuple[tuple[str, ...], ...]) -> str:
-    return "INSERT INTO tk_added VALUES " + ", ".join(map(_values, rows))
+@dataclass(slots=True)
+class _Thread:
+    """A thread's row, as the run leaves it."""
+
+    thread: str
+    number: int
+    heap: int
+    generation: int
+    deleted_at: int | None
+    created_at: int | None
+    updated_at: int | None
+    size: int
+    revision: int
+    state: str | None
+    waits_at: bytes | str | None
+    changed: int
+
+    @property
+    def has_entry(self) -> bool:
+        """Whether the registry knows the thread, and not as deleted."""
+        return self.state is not None and self.state != State.DELETED
+
+    def tell(self, touch: Touch, now: int) -> None:
+        """Apply a touch, but for its labels. See `Touch`."""
+        if touch.size or touch.whole:
+            self.size = touch.size + (0 if touch.whole else self.size)
+            self.changed = self.changed or _SIZE
+        for move in touch.moves:
+            if (self.state or "") in move.sources and self._is_past(move):
+                self._move(move, now if touch.at is None else touch.at)
+        late = self.updated_at is not None and touch.at and self.updated_at < touch.at
+        if late and self.has_entry:
+            self.updated_at = touch.at
+            self.changed = max(self.changed, _TIME)
+
+    def _is_past(self, move: Move) -> bool:
+        """Whether nothing waits that the move does not end."""
+        if self.waits_at is None:
+            return True
+        waits_at = unpack_id(self.waits_at)
+        return waits_at < move.checkpoint or (move.same and waits_at == move.checkpoint)
+
+    def _move(self, move: Move, at: int) -> None:
+        if not self.has_entry:
+            self.created_at = self.updated_at = at
+        self.state = move.target
+        self.waits_at = pack_id(move.checkpoint) if move.waits else None
+        self.edited()
+
+    def edited(self) -> None:
+        """Note a change that a fence notices."""
+        self.revision += 1
+        self.changed = _ENTRY
 
 
-def _values(parts: tuple[str, ...]) -> str:
-    filled = {name for part in parts for name in _PARTS[part]}
-    places = ["?" if name in filled else "NULL" for name in _COLUMNS]
-    return f"('{parts[-1]}', ?, {', '.join(places)})"
+class _Run:
+    """The rows that a run of batches adds."""
+
+    def __init__(self, db: sqlite3.Connection) -> None:
+        self._db = db
+        self._threads: dict[str, _Thread] = {}
+        self._last_number = 0
+        self._segments = _Segments(db)
+        self._checkpoints: list[tuple[Any, ...]] = []
+        self._writes: list[tuple[Any, ...]] = []
+        self._last_seqs: dict[tuple[int, str, str], int] = {}
+        self._labels: dict[tuple[int, str], str] = {}
+
+    def take(self, batch: Batch, answers: Sequence[tuple[Any, ...]]) -> ThreadkeepError | None:
+        """Check a batch and take its rows, or return its refusal."""
+        name = batch.thread
+        thread = self._threads.get(name)
+        if thread is None:
+            if not _is_sound(answers[0]):
+                return _damaged(name)
+            thread = self._found(name, answers[0])
+        if batch.born is not None and is_deleted(thread.deleted_at, batch.born):
+            return ThreadDeletedError(thread=name)
+        if batch.generation is not None and batch.generation != thread.generation:
+            return StaleThreadError(thread=name)
+        if (batch.segments or batch.drop_segments) and not self._segments.take(
+            thread.heap, batch, answers
+        ):
+            return SegmentTakenError(thread=name)
+        self._threads[name] = thread
+        self._last_number = max(self._last_number, thread.number)
+        for new in batch.checkpoints:
+            self._checkpoints.append(_checkpoint(thread.number, new))
+        for row, answer in zip(batch.writes, answers, strict=False):
+            seq = self._next_seq(thread.number, row, answer[_LAST_SEQ] or 0)
+            self._writes.append(_write(thread.number, row, seq))
+        if batch.touch is not None:
+            self._tell(thread, batch.touch, batch.now)
+        return None
+
+    def _found(self, name: str, answer: tuple[Any, ...]) -> _Thread:
+        """Return the thread as it is stored, or a new one."""
+        number, heap, generation, *rest = answer[_COLUMNS:]
+        deleted_at, created_at, updated_at, size, revision, state, waits_at = rest
+        changed = _NOTHING
+        if number is None:
+            number = heap = max(self._last_number, answer[0] or 0) + 1
+            changed = _SIZE
+        return _Thread(
+            thread=name,
+            number=number,
+            heap=heap,
+            generation=generation or 0,
+            deleted_at=deleted_at,
+            created_at=created_at,
+            updated_at=updated_at,
+            size=size or 0,
+            revision=revision or 0,
+            state=state,
+            waits_at=waits_at,
+            changed=changed,
+        )
+
+    def _next_seq(self, number: int, row: WriteRow, stored: int) -> int:
+        """Return the `seq` of a write that comes now, behind the `stored` ones."""
+        key = (number, row.ns, row.checkpoint_id)
+        seq = self._last_seqs[key] = self._last_seqs.get(key, stored) + 1
+        return seq
+
+    def _tell(self, thread: _Thread, touch: Touch, now: int) -> None:
+        thread.tell(touch, now)
+        if thread.has_entry:
+            for label in touch.labels:
+                self._labels[thread.number, beginning_of(label)] = label
+                thread.edited()
+
+    def store(self) -> None:
+        """Execute what was taken."""
+        db = self._db
+        self._segments.store()
+        for changed, (statement, row) in _THREADS.items():
+            statement.run(
+                db, [row(one) for one in self._threads.values() if one.changed == changed]
+            )
+        _CHECKPOINTS.run(db, self._checkpoints)
+        _WRITES.run(db, self._writes)
+        _LABELS.run(db, [(*key, label) for key, label in self._labels.items()])
 
 
-# -- rows ----------------------------------------------------------------------------
+def _is_sound(answer: tuple[Any, ...]) -> bool:
+    """Tell whether the thread's columns have the types that they are to have."""
+    numbers = _NUMBER_OR_NONE.issuperset(map(type, answer[_COLUMNS:-2]))
+    return numbers and type(answer[-1]) in _ID_OR_NONE
 
 
-_NO_TOUCH = Touch()
-_NO_MOVE = ("", "", "", 0, 0, 0)  # (from no state)
+def _damaged(thread: str) -> CorruptionError:
+    return CorruptionError(
+        "A row of tk_threads holds values of the wrong types.", hint=DAMAGED, thread=thread
+    )
 
 
-def _rows(batch: Batch, touch: Touch) -> list[_Row]:
-    """The batch as rows: the first is all there is to most, and comes before the others."""
-    thread = _thread(batch, touch)
-    segments = [_segment(segment) for segment in batch.segments]
-    own = [_checkpoint(row) for row in batch.checkpoints] + [_write(row) for row in batch.writes]
-    first: _Row = (thread,)
-    if own:
-        first = (thread, *segments[:1], own.pop(0))
-        del segments[:1]
-    return [first, *[(part,) for part in (*segments, *own, *_rest(batch, touch))]]
+def is_deleted(deleted_at: int | None, born: int) -> bool:
+    """Tell whether a thread was deleted after something of it was born."""
+    return deleted_at is not None and deleted_at >= born
 
 
-def _thread(batch: Batch, touch: Touch) -> _Part:
-    """The thread's own part: what is checked, and most of what the registry is told."""
-    move = _move(touch.moves[0], batch, touch) if touch.moves else _NO_MOVE
-    told = (touch.at or 0, touch.size, int(touch.whole))
-    return "thread", (batch.born, batch.generation, *move, *told)
+class _Segments:
+    """The segments that a run drops and adds, over those that are stored."""
+
+    def __init__(self, db: sqlite3.Connection) -> None:
+        self._db = db
+        self._dropped: set[_Place] = set()
+        # By heap and log: in order, and apart from each other.
+        self._added: dict[tuple[int, int], list[Segment]] = {}
+
+    def take(self, heap: int, batch: Batch, answers: Sequence[tuple[Any, ...]]) -> bool:
+        """Take a batch's drops and segments; False, and nothing is taken, if one overlaps."""
+        dropped: set[_Place] = set()
+        added: dict[tuple[int, int], list[Segment]] = {}
+        for log, start, count in batch.drop_segments:
+            line = self._line(added, (heap, log))
+            same = [one for one in line if (one.start, one.count) == (start, count)]
+            if same:
+                line.remove(same[0])
+            else:
+                dropped.add((heap, log, start, count))
+        for one, answer in zip(batch.segments, answers, strict=False):
+            overlaps = answer[_OVERLAPS]
+            stored = overlaps and self._overlapped(heap, one.log, overlaps, dropped)
+            if not stored:
+                if not _insert(self._line(added, (heap, one.log)), one):
+                    return False
+            elif stored != [(one.start, one.count)] or not self._is_stored(heap, one):
+                return False
+        self._dropped |= dropped
+        self._added |= added
+        return True
+
+    def _line(
+        self, added: dict[tuple[int, int], list[Segment]], key: tuple[int, int]
+    ) -> list[Segment]:
+        """Return what the run adds to a log, as a list of the batch's own."""
+        if key not in added:
+            added[key] = [*self._added.get(key, ())]
+        return added[key]
+
+    def _overlapped(
+        self, heap: int, log: int, places: str, dropped: set[_Place]
+    ) -> list[tuple[int, int]]:
+        """Return the stored places, as a question tells them, that nobody has dropped."""
+        pairs = [place.split("+") for place in places.split(",")]
+        found = [(int(start), int(count)) for start, count in pairs]
+        gone = self._dropped | dropped
+        return [place for place in found if (heap, log, *place) not in gone]
+
+    def _is_stored(self, heap: int, one: Segment) -> bool:
+        place = (heap, one.log, one.start, one.count, one.data)
+        return self._db.execute(_SAME_DATA, place).fetchone() is not None
+
+    def store(self) -> None:
+        """Execute what was taken."""
+        _DROP_SEGMENTS.run(self._db, sorted(self._dropped))
+        rows = [
+            (*key, one.start, one.count, one.data)
+            for key, line in self._added.items()
+            for one in line
+        ]
+        _SEGMENTS.run(self._db, rows)
 
 
-def _move(move: Move, batch: Batch, touch: Touch) -> tuple[Any, ...]:
-    sources, target, checkpoint, waits, same = move
-    at = batch.now if touch.at is None else touch.at
-    return pack_id(checkpoint), _listed(sources), target, int(waits), int(same), at
+def _insert(line: list[Segment], one: Segment) -> bool:
+    """Insert a segment in its place; False if it overlaps another one than its equal."""
+    if not line or line[-1].stop <= one.start:
+        line.append(one)
+        return True
+    place = bisect_left(line, one.stop, key=attrgetter("start"))
+    if place and line[place - 1].stop > one.start:
+        return line[place - 1] == one
+    line.insert(place, one)
+    return True
 
 
-@lru_cache(maxsize=64)
-def _listed(sources: tuple[str, ...]) -> str:
-    return f"|{'|'.join(sources)}|"
+# -- rows ------------------------------------------------------------------------------
 
 
-def _rest(batch: Batch, touch: Touch) -> list[_Part]:
-    """What of the touch does not go into that part."""
-    moves = [_move(move, batch, touch) for move in touch.moves[1:]]
-    labels = [("label", (beginning_of(label), label)) for label in touch.labels]
-    return [("thread", (None, None, *move, 0, 0, 0)) for move in moves] + labels
-
-
-def _segment(segment: Segment) -> _Part:
-    return "segment", (segment.log, segment.start, segment.count, segment.data)
-
-
-def _checkpoint(row: CheckpointRow) -> _Part:
-    return "checkpoint", (
+def _checkpoint(number: int, row: CheckpointRow) -> tuple[Any, ...]:
+    source, step, text = metadata.split(row.metadata)
+    return (
+        number,
         row.ns,
         pack_id(row.id),
+        None if row.parent is None else pack_id(row.parent),
         row.run,
         row.seen,
-        None if row.parent is None else pack_id(row.parent),
         row.flags,
         row.ts,
-        *metadata.split(row.metadata),
+        source,
+        step if source else _NO_STEP,
+        text,
         "" if row.exact is None else row.exact,
         row.key_log,
         row.key_pos,
@@ -275,10 +449,12 @@ def _checkpoint(row: CheckpointRow) -> _Part:
     )
 
 
-def _write(row: WriteRow) -> _Part:
-    return "write", (
+def _write(number: int, row: WriteRow, seq: int) -> tuple[Any, ...]:
+    return (
+        number,
         row.ns,
         pack_id(row.checkpoint_id),
+        seq,
         row.run,
         row.seen,
         pack_id(row.task_id),

@@ -1,4 +1,4 @@
-"""The SQLite backend itself: a location, its connections and the queue of commits.
+"""The SQLite backend itself: a location and its connections.
 
 Only the protocols' methods and what the constructor accepts live here.
 Invariant: nothing of the driver, neither rows nor errors, leaves this package.
@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Literal
 
 from threadkeep import process_forks
-from threadkeep.backends.sqlite.commits import CommitQueue
+from threadkeep.backends.sqlite.commits import commit_many
 from threadkeep.backends.sqlite.connections import Connections
 from threadkeep.backends.sqlite.failures import DRIVER_ERRORS, mapped
 from threadkeep.backends.sqlite.identity import identity
@@ -30,8 +30,7 @@ if TYPE_CHECKING:
 class SqliteBackend:
     """Rows in one SQLite file, for any number of threads and processes at once.
 
-    Readers are never blocked (WAL), and there is one writer at a time; changes that
-    wait for it together share one transaction.
+    Readers are never blocked (WAL), and there is one writer at a time.
 
     Args:
         database: the path of the file (made where there is none), `:memory:` for a
@@ -70,7 +69,6 @@ class SqliteBackend:
         mode = "ro" if read_only else "rwc"
         location = Location(path_of(database), synchronous, busy_timeout, mode)
         self._connections = Connections(location)
-        self._queue = CommitQueue(self._connections)
         process_forks.watch(self)
 
     def fetch(self, reads: Sequence[Read]) -> list[Any]:
@@ -89,11 +87,16 @@ class SqliteBackend:
 
     def commit(self, change: Change) -> None:
         """Carry out the change, all or nothing. See `Backend.commit`."""
-        self._queue.commit(change)
+        (failure,) = commit_many(self._connections, [change])
+        if failure is not None:
+            try:
+                raise failure
+            finally:
+                del failure  # its traceback holds this frame: no cycle
 
     def commit_many(self, changes: Sequence[Change]) -> list[ThreadkeepError | None]:
         """Carry out several changes in one transaction. See `GroupingBackend.commit_many`."""
-        return self._queue.commit_many(changes)
+        return commit_many(self._connections, changes)
 
     def identity(self) -> str:
         """Name the file; a copy of it has another one. See `IdentifiedBackend.identity`."""
@@ -116,6 +119,5 @@ class SqliteBackend:
         """See `Watched.after_fork`."""
         if in_child:
             self._connections.after_fork_in_child()
-            self._queue = CommitQueue(self._connections)
         else:
             self._connections.after_fork_in_parent()

@@ -1,9 +1,8 @@
 """Changes as SQL.
 
-Only what writes lives here. Invariants: the caller has begun a transaction and ends it,
-and undoes everything where one of these raises, but for a change that is a single
-statement (`in_one`), which is a transaction of its own where none was begun; values reach
-SQL as bound parameters only; each text is constant, so that SQLite compiles it once.
+Only what writes lives here, but for plain additions (`additions.py`). Invariants: the caller
+has begun a transaction and ends it, and undoes everything where one of these raises; values
+reach SQL as bound parameters only; each text is constant, so that SQLite compiles it once.
 """
 # ruff: noqa: S608 - texts are put together from constants of this package only
 
@@ -28,16 +27,16 @@ from threadkeep.engine.model import (
     RowsFence,
     WritesFence,
 )
-from threadkeep.errors import ConflictError, StaleThreadError, ThreadExistsError
+from threadkeep.errors import (
+    ConflictError,
+    StaleThreadError,
+    ThreadDeletedError,
+    ThreadExistsError,
+)
 
 if TYPE_CHECKING:
     import sqlite3
     from collections.abc import Callable
-
-
-def in_one(change: Change) -> bool:
-    """Whether the change is a single statement: all or nothing, in a transaction or without."""
-    return isinstance(change, Batch) and additions.suffice(change)
 
 
 def carry_out(db: sqlite3.Connection, change: Change) -> None:
@@ -55,28 +54,29 @@ def carry_out(db: sqlite3.Connection, change: Change) -> None:
 
 
 def _apply(db: sqlite3.Connection, batch: Batch) -> None:
-    if additions.suffice(batch):
-        additions.check_and_add(db, batch)
-        return
     number = _checked(db, batch)
-    heap = read_thread_head(db, batch.thread).heap
-    if batch.drop_segments:
-        places = [(heap, *place) for place in batch.drop_segments]
-        db.executemany(_DROP_SEGMENT, places)
     if batch.entry is not None:
         registry.replace_entry(db, number, batch.entry)
-    additions.add(db, batch)
+    (refusal,) = additions.add(db, [batch._replace(born=None, generation=None)])
+    if refusal is not None:
+        raise refusal
     _drop_rows(db, number, batch)
-    for row in batch.drop_unreadable:
-        careful.drop(db, number, heap, row)
+    if batch.drop_unreadable:
+        heap = read_thread_head(db, batch.thread).heap
+        for row in batch.drop_unreadable:
+            careful.drop(db, number, heap, row)
     if batch.bump:
         db.execute(_BUMP, (number, number))
 
 
 def _checked(db: sqlite3.Connection, batch: Batch) -> int:
-    """The number of a batch's thread, if all that the batch expects holds."""
-    additions.check(db, batch)
-    number = _number(db, batch.thread)
+    """Return the number of a batch's thread, if all that the batch expects holds."""
+    head = read_thread_head(db, batch.thread)
+    if batch.born is not None and additions.is_deleted(head.deleted_at, batch.born):
+        raise ThreadDeletedError(thread=batch.thread)
+    if batch.generation is not None and head.generation != batch.generation:
+        raise StaleThreadError(thread=batch.thread)
+    number = head.number or _number(db, batch.thread)
     for fence in batch.fences:
         _FENCES[type(fence)](db, batch, number, fence)
     return number
@@ -147,9 +147,6 @@ def _check_entry(db: sqlite3.Connection, batch: Batch, number: int, fence: Entry
 
 # -- rows of a batch -----------------------------------------------------------------
 
-_DROP_SEGMENT = (
-    "DELETE FROM tk_heap_segments WHERE thread = ? AND log = ? AND start = ? AND count = ?"
-)
 _DROP_CHECKPOINT = "DELETE FROM tk_checkpoints WHERE thread = ? AND ns = ? AND id = ?"
 _DROP_WRITE = "DELETE FROM tk_writes WHERE thread = ? AND ns = ? AND checkpoint = ? AND seq = ?"
 _HIDE = f"""

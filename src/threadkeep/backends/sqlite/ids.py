@@ -37,13 +37,14 @@ def unpack_id(packed: bytes | str) -> str:
 
 def _uuid_bytes(text: str) -> bytes | None:
     """The bytes of a canonical lower-case UUID; None for any other text."""
-    if len(text) != len(_SHAPE):
+    if len(text) != len(_SHAPE) or not text[8] == text[13] == text[18] == text[23] == "-":
         return None
+    digits = text.replace("-", "")
     try:
-        packed = bytes.fromhex(text.replace("-", ""))
+        packed = bytes.fromhex(digits)
     except ValueError:
         return None
-    return packed if _uuid_text(packed.hex()) == text else None
+    return packed if len(packed) == _UUID_BYTES and packed.hex() == digits else None
 
 
 def _uuid_text(digits: str) -> str:

@@ -15,8 +15,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from urllib.parse import quote_from_bytes
 
-from threadkeep.backends.sqlite import additions, schema
+from threadkeep.backends.sqlite import schema
 from threadkeep.backends.sqlite.failures import DRIVER_ERRORS, mapped
+from threadkeep.backends.sqlite.statements import CACHED
 from threadkeep.errors import NotOursError, OpenError
 
 MEMORY = ":memory:"
@@ -55,7 +56,7 @@ class Location:
             f"PRAGMA synchronous = {self.synchronous}",
             f"PRAGMA wal_autocheckpoint = {_CHECKPOINT_PAGES}",
             f"PRAGMA journal_size_limit = {_WAL_BYTES}",
-            *additions.SETTINGS,
+            "PRAGMA temp_store = MEMORY",
         )
 
     def _connect(self, *settings: str) -> sqlite3.Connection:
@@ -65,6 +66,7 @@ class Location:
             isolation_level=None,  # transactions are begun and ended by hand
             check_same_thread=False,  # `Connections` lends to one thread at a time
             uri=not self.in_memory,
+            cached_statements=CACHED,
         )
         try:
             for setting in (*schema.AS_IF_NEW, *settings) if self.is_old else settings:

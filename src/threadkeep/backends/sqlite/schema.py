@@ -277,8 +277,6 @@ _RENAME = "ALTER TABLE tk_segments RENAME TO tk_heap_segments"
 
 def upgrade(db: sqlite3.Connection) -> None:
     """Bring tables of version 1 to this one, unless another process has just done so."""
-    # (else SQLite would look for the new name in triggers of this connection's own)
-    db.execute("PRAGMA legacy_alter_table = ON")
     db.execute("BEGIN IMMEDIATE")
     try:
         if is_old(db):
