@@ -19,8 +19,7 @@ from psycopg import AsyncConnection, Connection
 from psycopg.errors import Diagnostic
 from psycopg_pool import AsyncConnectionPool, ConnectionPool
 
-from threadkeep.backends.grouping import Lanes
-from threadkeep.backends.postgres import changes, migrations, partitions, reads, scrubbing
+from threadkeep.backends.postgres import changes, groups, migrations, partitions, reads, scrubbing
 from threadkeep.backends.postgres.exchange import NEWEST_STATE, ONE_STATE, Message
 from threadkeep.backends.postgres.failures import (
     DRIVER_ERRORS,
@@ -44,9 +43,16 @@ from threadkeep.backends.scrubbed import Scrubbed
 from threadkeep.backends.straight import BlockingFace, finish
 from threadkeep.backends.trying import again
 from threadkeep.engine.model import Change, CopyThread, Read, ReadThread
-from threadkeep.errors import InvalidArgumentError, ThreadExistsError, ThreadkeepError
+from threadkeep.errors import (
+    ClosedError,
+    InvalidArgumentError,
+    ThreadExistsError,
+    ThreadkeepError,
+    UnreachableError,
+)
 
 T = TypeVar("T")
+_OF_ALL = (UnreachableError, ClosedError)  # failures that no single change has caused
 
 # (A replica that takes over has the same; a copy by pg_dump has not.)
 _IDENTITY = """
@@ -70,7 +76,6 @@ class AsyncPostgresBackend:
         self._schema = settings.quoted_schema
         self._server = settings.server
         self._partition_by = settings.partition_by
-        self._lanes = Lanes(self.commit_many, source.turn)
         limit = settings.statement_timeout
         # (0 would be no limit at all)
         text = f"SET LOCAL statement_timeout = {max(1, round(1000 * limit))}" if limit else ""
@@ -86,13 +91,42 @@ class AsyncPostgresBackend:
 
     async def commit(self, change: Change) -> None:
         """Carry out the change, all or nothing. See `Backend.commit`."""
-        # Commits of one thread wait for its row: those that do go together.
-        await self._lanes.commit(change, (self._source.where(), changes.locked(change)[0]))
+        (refused,) = await self._each([change])
+        if refused is not None:
+            raise refused
 
     async def commit_many(self, given: Sequence[Change]) -> list[ThreadkeepError | None]:
         """Carry out several changes in one transaction. See `GroupingBackend.commit_many`."""
-        if not given:
-            return []
+        if len(given) <= 1:
+            return await self._each(given) if given else []
+        try:
+            if await self._together(given):
+                return [None] * len(given)
+            return await self._each(given)
+        except _OF_ALL:
+            raise
+        except ThreadkeepError:  # of one of them: its neighbours are to be stored
+            return [await self._alone(change) for change in given]
+
+    async def _together(self, given: Sequence[Change]) -> bool:
+        """Carry out all changes in one call, if that can be done and none would be refused."""
+        statement = groups.together(given)
+        if statement is None:
+            return False
+        with self._named():
+            ((row,),) = await self._answered([self._ready(statement)], NEWEST_STATE)
+        return bool(row[0])
+
+    async def _alone(self, change: Change) -> ThreadkeepError | None:
+        """Carry out a change of a group that failed as a whole."""
+        try:
+            await self.commit(change)
+        except ThreadkeepError as error:
+            return error
+        return None
+
+    async def _each(self, given: Sequence[Change]) -> list[ThreadkeepError | None]:
+        """Carry out the changes one after the other, in one transaction."""
         statements = [self._ready(changes.statement(change)) for change in given]
         threads = {thread for change in given for thread in changes.locked(change)}
         if len(threads) > 1 and len(given) > 1:
