@@ -126,13 +126,18 @@ def _batch(batch: Batch) -> Statement:
     return Statement(_call(tuple(present), arguments), tuple(values))
 
 
+def size(batch: Batch) -> int:
+    """Bytes of the values that a batch stores."""
+    return sum([len(segment.data) for segment in batch.segments]) + sum(
+        [len(row.body) for row in batch.writes]
+    )
+
+
 def _check_size(batch: Batch) -> None:
     """Refuse what the server cannot take: it would just end the connection."""
-    size = sum([len(segment.data) for segment in batch.segments])
-    size += sum([len(row.body) for row in batch.writes])
-    if size > _MOST_BYTES:
+    if size(batch) > _MOST_BYTES:
         raise InvalidArgumentError(
-            f"What is to be stored at once takes {size:,} bytes; PostgreSQL takes 1 GB.",
+            f"What is to be stored at once takes {size(batch):,} bytes; PostgreSQL takes 1 GB.",
             hint="Keep larger values outside the state.",
             thread=batch.thread,
         )

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any
 
 from threadkeep.backends.postgres.arrays import Array, array
-from threadkeep.backends.postgres.changes import ARRAYS, ROWS
+from threadkeep.backends.postgres.changes import ARRAYS, ROWS, size
 from threadkeep.backends.postgres.statement import Statement
 from threadkeep.backends.postgres.text import pack_text
 from threadkeep.engine.entries import Touch
@@ -20,6 +21,7 @@ from threadkeep.engine.model import Batch, Change
 
 _MOST_BYTES = 64 * 1024 * 1024  # of payloads in one call
 
+_OF_BATCHES = ("segments", "drop_segments", "checkpoints", "writes")
 # The columns of each kind of row, in the order of the function's parameters; all but the first
 # kind, the batches themselves, begin with the number of their batch.
 _KINDS: dict[str, tuple[str, ...]] = {
@@ -28,7 +30,7 @@ _KINDS: dict[str, tuple[str, ...]] = {
     "moves": ("bigint", "text", "text", "text", "boolean", "boolean"),
     **{
         kind: ("bigint", *[column for _, column in ARRAYS[kind]])
-        for kind in ("segments", "drop_segments", "checkpoints", "writes")
+        for kind in _OF_BATCHES
     },
 }
 _PARAMETERS = ", ".join([f"%s::{kind}[]" for kinds in _KINDS.values() for kind in kinds])
@@ -38,14 +40,12 @@ _TEXT = f"SELECT {{schema}}.commit_batches({_PARAMETERS})"  # noqa: S608 - names
 def together(changes: Sequence[Change]) -> Statement | None:
     """The statement that carries out all changes, or none of them.
 
-    None where one of them is not only rows to add, or they do not fit into one call.
+    None where one of them does more than add rows, two meet, or they are too much for one call.
     """
-    batches = [change for change in changes if _only_adds(change)]
-    if len(batches) < len(changes):
+    batches = [change for change in changes if isinstance(change, Batch) and _only_adds(change)]
+    if len(batches) < len(changes) or _meet(batches) or sum(map(size, batches)) > _MOST_BYTES:
         return None
     rows = _rows(batches)
-    if rows is None:
-        return None
     values: list[Array] = []
     try:
         for kind, columns in _KINDS.items():
@@ -57,9 +57,9 @@ def together(changes: Sequence[Change]) -> Statement | None:
     return Statement(_TEXT, tuple(values))
 
 
-def _only_adds(change: Change) -> bool:
-    """Whether a change adds rows, and removes none but segments that it puts others for."""
-    return isinstance(change, Batch) and not (
+def _only_adds(change: Batch) -> bool:
+    """Whether a batch adds rows, and removes none but segments that it puts others for."""
+    return not (
         change.fences
         or change.bump
         or change.entry is not None
@@ -72,27 +72,42 @@ def _only_adds(change: Change) -> bool:
     )
 
 
-def _rows(batches: Sequence[Any]) -> dict[str, list[tuple[Any, ...]]] | None:
-    """The rows of each kind; None where they are too large, or a checkpoint comes twice."""
+def _meet(batches: Sequence[Batch]) -> bool:
+    """Whether two batches put the same checkpoint, or reach the same place of a log."""
+    checkpoints = [(batch.thread, row.ns, row.id) for batch in batches for row in batch.checkpoints]
+    if len(set(checkpoints)) < len(checkpoints):
+        return True
+    put = sorted(
+        [
+            (batch.thread, one.log, one.start, one.start + one.count, number)
+            for number, batch in enumerate(batches)
+            for one in batch.segments
+        ]
+    )
+    for (thread, log, _, stop, _), (other, its_log, start, *_) in pairwise(put):
+        if start < stop and thread == other and log == its_log:
+            return True
+    owners = {(thread, log, start): number for thread, log, start, _, number in put}
+    return any(
+        owners.get((batch.thread, log, start), number) != number
+        for number, batch in enumerate(batches)
+        for log, start, _ in batch.drop_segments
+    )
+
+
+def _rows(batches: Sequence[Batch]) -> dict[str, list[tuple[Any, ...]]]:
+    """The rows of each kind."""
     rows: dict[str, list[tuple[Any, ...]]] = {kind: [] for kind in _KINDS}
-    segment, checkpoint, write = ROWS["segments"], ROWS["checkpoints"], ROWS["writes"]
-    size, seen = 0, set[tuple[str, str, str]]()
     for number, batch in enumerate(batches, 1):
-        for one in batch.segments:
-            size += len(one.data)
-            rows["segments"].append((number, *segment(one)))
-        for one in batch.checkpoints:
-            seen.add((batch.thread, one.ns, one.id))
-            rows["checkpoints"].append((number, *checkpoint(one)))
-        for one in batch.writes:
-            size += len(one.body)
-            rows["writes"].append((number, *write(one)))
-        for place in batch.drop_segments:
-            rows["drop_segments"].append((number, *place))
         rows["batches"].append(_batch(batch))
+        for kind in _OF_BATCHES:
+            given = getattr(batch, kind)
+            if given:
+                row_of = ROWS[kind]
+                rows[kind] += [(number, *row_of(one)) for one in given]
         if batch.touch is not None:
             _tell(number, batch.touch, rows)
-    return rows if size <= _MOST_BYTES and len(seen) == len(rows["checkpoints"]) else None
+    return rows
 
 
 def _batch(batch: Batch) -> tuple[Any, ...]:

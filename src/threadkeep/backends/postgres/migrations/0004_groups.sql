@@ -2,9 +2,10 @@
 -- for each table.
 --
 -- It takes batches that only add: no fences, no entry, no bump, and segments dropped only beside
--- others that are added. A row names its batch by number, from 1 on. The answer is whether all of
--- them were stored. Where any would be refused, or two of them meet in one place, nothing is: each
--- has to be committed by itself then, by `commit_batch`, which says why.
+-- others that are added; no two of a thread put the same checkpoint, or the same place of a log
+-- (see groups.py). A row names its batch by number, from 1 on. The answer is whether all of them were
+-- stored. Where any would be refused, nothing is: each has to be committed by itself then, by
+-- `commit_batch`, which says why.
 
 CREATE FUNCTION {schema}.commit_batches(
     the_threads text[],
@@ -54,7 +55,9 @@ CREATE FUNCTION {schema}.commit_batches(
     write_tasks text[],
     write_paths text[],
     write_bodies bytea[])
-RETURNS boolean LANGUAGE plpgsql AS $$
+RETURNS boolean LANGUAGE plpgsql
+-- (planned anew for the arrays of each call, a small group would cost twice as much)
+SET plan_cache_mode = force_generic_plan AS $$
 DECLARE
     made text[];
     its_heaps text[];  -- of each batch
@@ -88,45 +91,32 @@ BEGIN
         ORDER BY t.thread_id FOR NO KEY UPDATE OF t) l;
     IF shared IS NOT NULL THEN
         PERFORM FROM {schema}.heaps h WHERE h.heap = ANY (shared) ORDER BY h.heap FOR NO KEY UPDATE;
-        SELECT fits AND bool_and(
+        -- (what a group adds to one heap is apart only if it is of one thread)
+        SELECT fits AND count(DISTINCT t.heap) = count(DISTINCT t.thread_id) AND bool_and(
             coalesce(b.generation = {schema}.generation_of(t.generation, t.heap), true))
         INTO fits
         FROM unnest(the_threads, generations) b (thread_id, generation)
-        JOIN {schema}.threads t ON t.thread_id = b.thread_id;
+        JOIN {schema}.threads t ON t.thread_id = b.thread_id
+        WHERE t.heap IS NOT NULL;
     END IF;
     -- Stored segments never overlap: only the last one that starts before our end can reach us.
-    fits := fits
-        AND NOT EXISTS (
-            SELECT FROM (
-                SELECT o.start < lag(o.start + o.count) OVER (
-                    PARTITION BY its_heaps[o.batch], o.log ORDER BY o.start) AS overlaps
-                FROM unnest(segment_batches, segment_logs, segment_starts, segment_counts)
-                    o (batch, log, start, count)) own
-            WHERE own.overlaps)
-        AND NOT EXISTS (
-            SELECT FROM unnest(
-                segment_batches, segment_logs, segment_starts, segment_counts, segment_datas)
-                own (batch, log, start, count, data)
-            CROSS JOIN LATERAL (
-                SELECT s.start, s.count, s.data FROM {schema}.segments s
-                WHERE s.thread_id = its_heaps[own.batch] AND s.log = own.log
-                    AND s.start < own.start + own.count
-                    AND NOT EXISTS (
-                        SELECT FROM unnest(drop_batches, drop_logs, drop_starts, drop_counts)
-                            gone (batch, log, start, count)
-                        WHERE gone.batch = own.batch AND gone.log = s.log
-                            AND gone.start = s.start AND gone.count = s.count)
-                ORDER BY s.start DESC LIMIT 1) neighbour
-            WHERE neighbour.start + neighbour.count > own.start
-                AND NOT (neighbour.start = own.start AND neighbour.count = own.count
-                    AND neighbour.data = own.data));
-    IF fits AND cardinality(drop_batches) > 0 THEN
-        fits := NOT EXISTS (
-            SELECT FROM unnest(drop_batches, drop_logs, drop_starts) gone (batch, log, start)
-            JOIN unnest(segment_batches, segment_logs, segment_starts) own (batch, log, start)
-                ON own.log = gone.log AND own.start = gone.start AND own.batch <> gone.batch
-                AND its_heaps[own.batch] = its_heaps[gone.batch]);
-    END IF;
+    fits := fits AND NOT EXISTS (
+        SELECT FROM unnest(
+            segment_batches, segment_logs, segment_starts, segment_counts, segment_datas)
+            own (batch, log, start, count, data)
+        CROSS JOIN LATERAL (
+            SELECT s.start, s.count, s.data FROM {schema}.segments s
+            WHERE s.thread_id = its_heaps[own.batch] AND s.log = own.log
+                AND s.start < own.start + own.count
+                AND NOT (cardinality(drop_batches) > 0 AND EXISTS (
+                    SELECT FROM unnest(drop_batches, drop_logs, drop_starts, drop_counts)
+                        gone (batch, log, start, count)
+                    WHERE gone.batch = own.batch AND gone.log = s.log
+                        AND gone.start = s.start AND gone.count = s.count))
+            ORDER BY s.start DESC LIMIT 1) neighbour
+        WHERE neighbour.start + neighbour.count > own.start
+            AND NOT (neighbour.start = own.start AND neighbour.count = own.count
+                AND neighbour.data = own.data));
     IF NOT fits THEN
         DELETE FROM {schema}.threads t WHERE t.thread_id = ANY (made);
         RETURN false;
@@ -144,36 +134,40 @@ BEGIN
     FROM unnest(segment_batches, segment_logs, segment_starts, segment_counts, segment_datas)
         s (batch, log, start, count, data)
     ON CONFLICT (thread_id, log, start) DO NOTHING;
-    INSERT INTO {schema}.checkpoints AS c (
-        thread_id, checkpoint_ns, checkpoint_id, parent_checkpoint_id, run, seen, flags,
-        ts, ts_text, metadata, metadata_text, exact, key_log, key_pos, manifest)
-    SELECT the_threads[o.batch], o.ns, o.id, o.parent, o.run, o.seen, o.flags,
-        {schema}.time_of(o.ts), o.ts_text, o.metadata::jsonb, o.metadata_text, o.exact,
-        o.key_log, o.key_pos, o.manifest
-    FROM unnest(checkpoint_batches, checkpoint_namespaces, checkpoint_ids, checkpoint_parents,
-        checkpoint_runs, checkpoint_seens, checkpoint_flags, checkpoint_times,
-        checkpoint_time_texts, checkpoint_metadatas, checkpoint_metadata_texts, checkpoint_exacts,
-        checkpoint_key_logs, checkpoint_key_places, checkpoint_manifests)
-        o (batch, ns, id, parent, run, seen, flags, ts, ts_text, metadata, metadata_text, exact,
-            key_log, key_pos, manifest)
-    ON CONFLICT (thread_id, checkpoint_ns, checkpoint_id) DO UPDATE SET
-        parent_checkpoint_id = excluded.parent_checkpoint_id, run = excluded.run,
-        seen = excluded.seen, flags = excluded.flags, ts = excluded.ts,
-        ts_text = excluded.ts_text, metadata = excluded.metadata,
-        metadata_text = excluded.metadata_text, exact = excluded.exact,
-        key_log = excluded.key_log, key_pos = excluded.key_pos, manifest = excluded.manifest;
-    INSERT INTO {schema}.writes (
-        thread_id, checkpoint_ns, checkpoint_id, seq, run, seen, task_id, task_path, body)
-    SELECT the_threads[o.batch], o.ns, o.id,
-        row_number() OVER (PARTITION BY the_threads[o.batch], o.ns, o.id ORDER BY o.n)
-            + coalesce((
-                SELECT max(w.seq) FROM {schema}.writes w
-                WHERE w.thread_id = the_threads[o.batch] AND w.checkpoint_ns = o.ns
-                    AND w.checkpoint_id = o.id), 0),
-        o.run, o.seen, o.task, o.path, o.body
-    FROM unnest(write_batches, write_namespaces, write_ids, write_runs, write_seens, write_tasks,
-        write_paths, write_bodies) WITH ORDINALITY
-        o (batch, ns, id, run, seen, task, path, body, n);
+    IF cardinality(checkpoint_batches) > 0 THEN
+        INSERT INTO {schema}.checkpoints AS c (
+            thread_id, checkpoint_ns, checkpoint_id, parent_checkpoint_id, run, seen, flags,
+            ts, ts_text, metadata, metadata_text, exact, key_log, key_pos, manifest)
+        SELECT the_threads[o.batch], o.ns, o.id, o.parent, o.run, o.seen, o.flags,
+            {schema}.time_of(o.ts), o.ts_text, o.metadata::jsonb, o.metadata_text, o.exact,
+            o.key_log, o.key_pos, o.manifest
+        FROM unnest(checkpoint_batches, checkpoint_namespaces, checkpoint_ids, checkpoint_parents,
+            checkpoint_runs, checkpoint_seens, checkpoint_flags, checkpoint_times,
+            checkpoint_time_texts, checkpoint_metadatas, checkpoint_metadata_texts, checkpoint_exacts,
+            checkpoint_key_logs, checkpoint_key_places, checkpoint_manifests)
+            o (batch, ns, id, parent, run, seen, flags, ts, ts_text, metadata, metadata_text, exact,
+                key_log, key_pos, manifest)
+        ON CONFLICT (thread_id, checkpoint_ns, checkpoint_id) DO UPDATE SET
+            parent_checkpoint_id = excluded.parent_checkpoint_id, run = excluded.run,
+            seen = excluded.seen, flags = excluded.flags, ts = excluded.ts,
+            ts_text = excluded.ts_text, metadata = excluded.metadata,
+            metadata_text = excluded.metadata_text, exact = excluded.exact,
+            key_log = excluded.key_log, key_pos = excluded.key_pos, manifest = excluded.manifest;
+    END IF;
+    IF cardinality(write_batches) > 0 THEN
+        INSERT INTO {schema}.writes (
+            thread_id, checkpoint_ns, checkpoint_id, seq, run, seen, task_id, task_path, body)
+        SELECT the_threads[o.batch], o.ns, o.id,
+            row_number() OVER (PARTITION BY the_threads[o.batch], o.ns, o.id ORDER BY o.n)
+                + coalesce((
+                    SELECT max(w.seq) FROM {schema}.writes w
+                    WHERE w.thread_id = the_threads[o.batch] AND w.checkpoint_ns = o.ns
+                        AND w.checkpoint_id = o.id), 0),
+            o.run, o.seen, o.task, o.path, o.body
+        FROM unnest(write_batches, write_namespaces, write_ids, write_runs, write_seens, write_tasks,
+            write_paths, write_bodies) WITH ORDINALITY
+            o (batch, ns, id, run, seen, task, path, body, n);
+    END IF;
 
     -- Of nearly all threads only times and sizes change; the others are told one by one.
     SELECT array_agg(DISTINCT the_threads[m.batch]) INTO moving
