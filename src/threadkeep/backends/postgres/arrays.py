@@ -47,7 +47,6 @@ def array(kind: str, column: Sequence[Any]) -> Array:
         column: what is in it: int, str, bytes or bool.
 
     Raises:
-        struct.error: a number does not fit in 64 bits.
         UnicodeError: a text is no valid Unicode.
     """
     oid, encode, empty = _KINDS[kind]

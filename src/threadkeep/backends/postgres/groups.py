@@ -6,7 +6,6 @@ once. Whatever it cannot carry is committed change by change (see `changes`).
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
@@ -28,13 +27,10 @@ _KINDS: dict[str, tuple[str, ...]] = {
     "batches": ("text", *["bigint"] * 5),
     "labels": ("bigint", "text", "text"),
     "moves": ("bigint", "text", "text", "text", "boolean", "boolean"),
-    **{
-        kind: ("bigint", *[column for _, column in ARRAYS[kind]])
-        for kind in _OF_BATCHES
-    },
+    **{kind: ("bigint", *[column for _, column in ARRAYS[kind]]) for kind in _OF_BATCHES},
 }
 _PARAMETERS = ", ".join([f"%s::{kind}[]" for kinds in _KINDS.values() for kind in kinds])
-_TEXT = f"SELECT {{schema}}.commit_batches({_PARAMETERS})"  # noqa: S608 - names of ours only
+_TEXT = f"SELECT {{schema}}.commit_batches({_PARAMETERS})"
 
 
 def together(changes: Sequence[Change]) -> Statement | None:
@@ -52,7 +48,7 @@ def together(changes: Sequence[Change]) -> Statement | None:
             found = rows[kind]
             given = zip(*found, strict=True) if found else [()] * len(columns)
             values += map(array, columns, given)
-    except (struct.error, UnicodeError):  # to be refused by name, each change by itself
+    except UnicodeError:  # only one of them is to be refused for it
         return None
     return Statement(_TEXT, tuple(values))
 
