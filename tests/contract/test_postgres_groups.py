@@ -1,5 +1,6 @@
 """A group of batches is one call of a function: it stores what the batches do one by one."""
 
+import asyncio
 import random
 from concurrent.futures import ThreadPoolExecutor
 
@@ -9,6 +10,7 @@ from postgres_kit import empty_schema, hashed, monthly, plain, url
 from postgres_proxy import proxy
 
 from threadkeep.backends.postgres import AsyncPostgresBackend, PostgresBackend, groups
+from threadkeep.backends.writer import LoopWriter
 from threadkeep.engine.entries import Entry, Touch
 from threadkeep.engine.labels import of_metadata
 from threadkeep.engine.lifecycle import Cause, State, move
@@ -208,11 +210,21 @@ LONG = "".join(map(chr, random.Random(1).choices(range(0x4E00, 0x9000), k=5000))
     ids=["text", "JSON", "JSON text", "length"],
 )
 def test_what_the_server_cannot_take_leaves_its_neighbours_alone(backend, bad):
+    """Nothing of its group is stored by the call that fails, so each can be committed alone."""
     first, *others = batches(4)
-    results = backend.commit_many([first, bad, *others])
-    assert [type(error) for error in results] == [
-        *(type(None), InvalidArgumentError, type(None), type(None), type(None))
-    ]
+    group = [first, bad, *others]
+    with pytest.raises(InvalidArgumentError):
+        backend.commit_many(group)
+    assert backend.fetch([FindThreads(None, 9, empty=True)]) == [[]]
+
+    async def saved():
+        writer = LoopWriter(backend.asynchronous)
+        results = await asyncio.gather(*map(writer.commit, group), return_exceptions=True)
+        await backend.asynchronous.close()
+        return [type(result) for result in results]
+
+    none = type(None)
+    assert asyncio.run(saved()) == [none, InvalidArgumentError, none, none, none]
     assert backend.fetch([FindThreads(None, 9, empty=True)]) == [["t0", "t1", "t2", "t3"]]
 
 

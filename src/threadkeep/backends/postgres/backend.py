@@ -43,16 +43,9 @@ from threadkeep.backends.scrubbed import Scrubbed
 from threadkeep.backends.straight import BlockingFace, finish
 from threadkeep.backends.trying import again
 from threadkeep.engine.model import Change, CopyThread, Read, ReadThread
-from threadkeep.errors import (
-    ClosedError,
-    InvalidArgumentError,
-    ThreadExistsError,
-    ThreadkeepError,
-    UnreachableError,
-)
+from threadkeep.errors import InvalidArgumentError, ThreadExistsError, ThreadkeepError
 
 T = TypeVar("T")
-_OF_ALL = (UnreachableError, ClosedError)  # failures that no single change has caused
 
 # (A replica that takes over has the same; a copy by pg_dump has not.)
 _IDENTITY = """
@@ -97,16 +90,9 @@ class AsyncPostgresBackend:
 
     async def commit_many(self, given: Sequence[Change]) -> list[ThreadkeepError | None]:
         """Carry out several changes in one transaction. See `GroupingBackend.commit_many`."""
-        if len(given) <= 1:
-            return await self._each(given) if given else []
-        try:
-            if await self._together(given):
-                return [None] * len(given)
-            return await self._each(given)
-        except _OF_ALL:
-            raise
-        except ThreadkeepError:  # of one of them: its neighbours are to be stored
-            return [await self._alone(change) for change in given]
+        if len(given) > 1 and await self._together(given):
+            return [None] * len(given)
+        return await self._each(given) if given else []
 
     async def _together(self, given: Sequence[Change]) -> bool:
         """Carry out all changes in one call, if that can be done and none would be refused."""
@@ -116,14 +102,6 @@ class AsyncPostgresBackend:
         with self._named():
             ((row,),) = await self._answered([self._ready(statement)], NEWEST_STATE)
         return bool(row[0])
-
-    async def _alone(self, change: Change) -> ThreadkeepError | None:
-        """Carry out a change of a group that failed as a whole."""
-        try:
-            await self.commit(change)
-        except ThreadkeepError as error:
-            return error
-        return None
 
     async def _each(self, given: Sequence[Change]) -> list[ThreadkeepError | None]:
         """Carry out the changes one after the other, in one transaction."""
