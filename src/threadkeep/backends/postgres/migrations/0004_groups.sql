@@ -56,7 +56,8 @@ CREATE FUNCTION {schema}.commit_batches(
     write_paths text[],
     write_bodies bytea[])
 RETURNS boolean LANGUAGE plpgsql
--- (planned anew for the arrays of each call, a small group would cost twice as much)
+-- (Planned anew for the arrays of each call, a small group would cost twice as much. Statements are
+-- written so that threads are looked up one by one, whatever the planner thinks of them.)
 SET plan_cache_mode = force_generic_plan AS $$
 DECLARE
     made text[];
@@ -74,7 +75,7 @@ BEGIN
     WITH missing AS (
         INSERT INTO {schema}.threads (thread_id)
         SELECT DISTINCT b.thread_id COLLATE "C" FROM unnest(the_threads) b (thread_id)
-        WHERE NOT EXISTS (SELECT FROM {schema}.threads t WHERE t.thread_id = b.thread_id)
+        WHERE (SELECT true FROM {schema}.threads t WHERE t.thread_id = b.thread_id) IS NULL
         ORDER BY 1
         ON CONFLICT DO NOTHING RETURNING thread_id)
     SELECT array_agg(m.thread_id) INTO made FROM missing m;
@@ -85,10 +86,13 @@ BEGIN
         SELECT b.n, t.thread_id, t.heap,
             coalesce(b.generation = t.generation OR t.heap IS NOT NULL, true)
             AND coalesce(t.deleted_at < {schema}.time_of(b.born), true) AS fits
-        FROM unnest(the_threads, borns, generations) WITH ORDINALITY
-            b (thread_id, born, generation, n)
-        JOIN {schema}.threads t ON t.thread_id = b.thread_id
-        ORDER BY t.thread_id FOR NO KEY UPDATE OF t) l;
+        FROM (
+            SELECT * FROM unnest(the_threads, borns, generations) WITH ORDINALITY
+                o (thread_id, born, generation, n)
+            ORDER BY o.thread_id COLLATE "C") b
+        CROSS JOIN LATERAL (
+            SELECT * FROM {schema}.threads t WHERE t.thread_id = b.thread_id
+            FOR NO KEY UPDATE) t) l;
     IF shared IS NOT NULL THEN
         PERFORM FROM {schema}.heaps h WHERE h.heap = ANY (shared) ORDER BY h.heap FOR NO KEY UPDATE;
         -- (what a group adds to one heap is apart only if it is of one thread)
@@ -173,19 +177,19 @@ BEGIN
     SELECT array_agg(DISTINCT the_threads[m.batch]) INTO moving
     FROM (
         SELECT o.batch FROM unnest(move_batches, move_sources) o (batch, sources)
-        JOIN {schema}.threads t ON t.thread_id = the_threads[o.batch]
-        WHERE strpos(o.sources, '|' || coalesce(t.state, '') || '|') > 0
+        WHERE strpos(o.sources, '|' || coalesce((
+            SELECT t.state FROM {schema}.threads t WHERE t.thread_id = the_threads[o.batch]
+            ), '') || '|') > 0
         UNION ALL SELECT unnest(label_batches)) m (batch);
-    UPDATE {schema}.threads t SET
-        size = t.size + told.size,
+    INSERT INTO {schema}.threads AS t (thread_id, size, updated_at)
+    SELECT b.thread_id, sum(b.size), {schema}.time_of(max(b.at))
+    FROM unnest(the_threads, touch_sizes, touch_times) b (thread_id, size, at)
+    WHERE b.size IS NOT NULL AND (b.thread_id = ANY (moving)) IS NOT true
+    GROUP BY b.thread_id
+    ON CONFLICT (thread_id) DO UPDATE SET
+        size = t.size + excluded.size,
         updated_at = CASE WHEN coalesce(t.state, 'deleted') = 'deleted' THEN t.updated_at
-            ELSE greatest(t.updated_at, {schema}.time_of(told.at)) END
-    FROM (
-        SELECT b.thread_id, sum(b.size)::bigint AS size, max(b.at) AS at
-        FROM unnest(the_threads, touch_sizes, touch_times) b (thread_id, size, at)
-        WHERE b.size IS NOT NULL AND (b.thread_id = ANY (moving)) IS NOT true
-        GROUP BY b.thread_id) told
-    WHERE t.thread_id = told.thread_id;
+            ELSE greatest(t.updated_at, excluded.updated_at) END;
     FOR i IN 1 .. cardinality(the_threads) LOOP
         EXIT WHEN moving IS NULL;
         CONTINUE WHEN touch_sizes[i] IS NULL OR the_threads[i] <> ALL (moving);
