@@ -7,8 +7,11 @@ import psycopg
 import pytest
 from postgres_kit import empty_schema, hashed, monthly, plain, url
 
-from threadkeep.backends.postgres import PostgresBackend, reads
+from threadkeep.backends.postgres import PostgresBackend, groups, reads
+from threadkeep.backends.postgres.arrays import teach
 from threadkeep.backends.postgres.months import ahead
+from threadkeep.engine.entries import Touch
+from threadkeep.engine.lifecycle import Cause, move
 from threadkeep.engine.model import (
     Batch,
     FindThreads,
@@ -163,6 +166,41 @@ def test_reads_use_indexes(db, asked, mode):
         assert touched(plan) < MOST, shown(plan)
 
 
+ROWS_READ = """
+SELECT coalesce(sum(seq_tup_read), 0)::bigint, coalesce(sum(idx_tup_fetch), 0)::bigint
+FROM pg_stat_xact_user_tables WHERE schemaname = %s
+"""
+
+
+def rows_read(db):
+    """Rows that this session has read from tables: from end to end, and by an index."""
+    return db.execute(ROWS_READ, (db.schema_of_test,)).fetchone()
+
+
+def groups_batch(thread, number):
+    rows = {"segments": (segment(number),), "checkpoints": (checkpoint(50_000 + number),)}
+    writes = (write(50_000 + number), write(50_000 + number))
+    touch = Touch(9, moves=(move(Cause.SAVE, uid(50_000 + number)),))
+    return Batch(thread, NOW, 0, NOW, **rows, writes=writes, touch=touch)
+
+
+def test_a_group_uses_indexes(db):
+    """Of known threads and new ones, and also when its plans were made before."""
+    known = [f"1{n:04}" for n in range(1, 20)]
+    with psycopg.Cursor(db) as cursor:
+        teach(cursor.adapters)
+        for number in range(10, 13):
+            group = [groups_batch(thread, number) for thread in (*known, f"new {number}")]
+            statement = groups.together(group)
+            text = statement.sql.replace("{schema}", db.schema_of_test)
+            with db.transaction():
+                before = rows_read(db)
+                assert cursor.execute(text, statement.values).fetchone() == (True,)
+                sequential, by_index = map(int.__sub__, rows_read(db), before)
+            assert sequential < MOST
+            assert 20 <= by_index < MOST
+
+
 # Threads that go on all through the months.
 SPREAD = """
 INSERT INTO checkpoints (thread_id, checkpoint_ns, checkpoint_id, run, seen, flags, metadata,
@@ -208,7 +246,7 @@ def partitions_read(plan):
         (scan(), 20),
     ],
 )
-def test_months_are_read_in_order_and_not_sorted(months, asked, rows, mode):
+def test_months_are_rows_read_and_not_sorted(months, asked, rows, mode):
     for plan in plans(months, asked, mode):
         merged = [n for n in nodes(plan) if n["Node Type"] == "Merge Append"]
         assert merged, shown(plan)

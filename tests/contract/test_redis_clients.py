@@ -25,7 +25,7 @@ from threadkeep.engine.model import (
     Segment,
     Span,
 )
-from threadkeep.errors import InvalidArgumentError, OpenError
+from threadkeep.errors import InvalidArgumentError, OpenError, StaleThreadError
 from threadkeep.testing.records import NOW, THREAD, checkpoint, segment, uid, write
 
 
@@ -93,9 +93,21 @@ def test_a_group_is_one_round_trip(backend):
         group = [batch(2), *(batch(1)._replace(thread=thread) for thread in "abc")]
         assert backend.commit_many(group) == [None] * 4
         assert trips.count == 1
-        # (the second of a thread builds on the first)
-        assert backend.commit_many([batch(3), batch(4)]) == [None, None]
-        assert trips.count == 3
+        group = [batch(3), batch(1)._replace(thread="d"), batch(4), batch(2)._replace(thread="d")]
+        assert backend.commit_many(group) == [None] * 4
+        assert trips.count == 2
+
+
+def test_batches_of_a_thread_in_one_run_know_their_own_words(backend):
+    """One that is refused takes none of the next one's."""
+    backend.commit(batch(1))
+    third = batch(3)._replace(fences=())
+    stale = batch(2)._replace(generation=7, segments=(segment(5), segment(6)))
+    assert [type(error) for error in backend.commit_many([stale, third, stale, batch(4)])] == [
+        *(StaleThreadError, type(None), StaleThreadError, type(None))
+    ]
+    (thread,) = backend.fetch([ReadThread(batch(1).thread)])
+    assert [stored.row.id for stored in thread.checkpoints] == [uid(1), uid(3), uid(4)]
 
 
 async def test_an_awaited_call_is_one_round_trip(backend):

@@ -19,8 +19,7 @@ from psycopg import AsyncConnection, Connection
 from psycopg.errors import Diagnostic
 from psycopg_pool import AsyncConnectionPool, ConnectionPool
 
-from threadkeep.backends.grouping import Lanes
-from threadkeep.backends.postgres import changes, migrations, partitions, reads, scrubbing
+from threadkeep.backends.postgres import changes, groups, migrations, partitions, reads, scrubbing
 from threadkeep.backends.postgres.exchange import NEWEST_STATE, ONE_STATE, Message
 from threadkeep.backends.postgres.failures import (
     DRIVER_ERRORS,
@@ -70,7 +69,6 @@ class AsyncPostgresBackend:
         self._schema = settings.quoted_schema
         self._server = settings.server
         self._partition_by = settings.partition_by
-        self._lanes = Lanes(self.commit_many, source.turn)
         limit = settings.statement_timeout
         # (0 would be no limit at all)
         text = f"SET LOCAL statement_timeout = {max(1, round(1000 * limit))}" if limit else ""
@@ -86,13 +84,27 @@ class AsyncPostgresBackend:
 
     async def commit(self, change: Change) -> None:
         """Carry out the change, all or nothing. See `Backend.commit`."""
-        # Commits of one thread wait for its row: those that do go together.
-        await self._lanes.commit(change, (self._source.where(), changes.locked(change)[0]))
+        (refused,) = await self._each([change])
+        if refused is not None:
+            raise refused
 
     async def commit_many(self, given: Sequence[Change]) -> list[ThreadkeepError | None]:
         """Carry out several changes in one transaction. See `GroupingBackend.commit_many`."""
-        if not given:
-            return []
+        if len(given) > 1 and await self._together(given):
+            return [None] * len(given)
+        return await self._each(given) if given else []
+
+    async def _together(self, given: Sequence[Change]) -> bool:
+        """Carry out all changes in one call, if that can be done and none would be refused."""
+        statement = groups.together(given)
+        if statement is None:
+            return False
+        with self._named():
+            ((row,),) = await self._answered([self._ready(statement)], NEWEST_STATE)
+        return bool(row[0])
+
+    async def _each(self, given: Sequence[Change]) -> list[ThreadkeepError | None]:
+        """Carry out the changes one after the other, in one transaction."""
         statements = [self._ready(changes.statement(change)) for change in given]
         threads = {thread for change in given for thread in changes.locked(change)}
         if len(threads) > 1 and len(given) > 1:

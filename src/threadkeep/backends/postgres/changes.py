@@ -39,7 +39,7 @@ _MOST_BYTES = 1_000_000_000  # of one message to the server, with room for the r
 _FEW = 3  # rows of a kind that are given value by value: each number is another statement
 
 # The parameters of `commit_batch` that come as arrays, by the kind of row they describe.
-_ARRAYS: dict[str, tuple[tuple[str, str], ...]] = {
+ARRAYS: dict[str, tuple[tuple[str, str], ...]] = {
     "fences": (
         *(("fence_kinds", "text"), ("fence_namespaces", "text"), ("fence_ids", "text")),
         *(("fence_a", "bigint"), ("fence_b", "bigint")),
@@ -112,12 +112,12 @@ def _batch(batch: Batch) -> Statement:
     values: list[Any] = [thread, _number(born), _number(generation), batch.bump]
     _check_size(batch)
     present = []
-    for kind, row_of in _ROWS.items():
+    for kind, row_of in ROWS.items():
         rows: Sequence[Any] = getattr(batch, kind)
         if rows:
             few = len(rows) if len(rows) <= _FEW else 0
             present.append((kind, few))
-            for column in _columns(map(row_of, rows), _ARRAYS[kind]):
+            for column in _columns(map(row_of, rows), ARRAYS[kind]):
                 values += column if few else (column,)
     told = registry.arguments(batch)
     if told:
@@ -126,13 +126,18 @@ def _batch(batch: Batch) -> Statement:
     return Statement(_call(tuple(present), arguments), tuple(values))
 
 
+def size(batch: Batch) -> int:
+    """Bytes of the values that a batch stores."""
+    return sum([len(segment.data) for segment in batch.segments]) + sum(
+        [len(row.body) for row in batch.writes]
+    )
+
+
 def _check_size(batch: Batch) -> None:
     """Refuse what the server cannot take: it would just end the connection."""
-    size = sum([len(segment.data) for segment in batch.segments])
-    size += sum([len(row.body) for row in batch.writes])
-    if size > _MOST_BYTES:
+    if size(batch) > _MOST_BYTES:
         raise InvalidArgumentError(
-            f"What is to be stored at once takes {size:,} bytes; PostgreSQL takes 1 GB.",
+            f"What is to be stored at once takes {size(batch):,} bytes; PostgreSQL takes 1 GB.",
             hint="Keep larger values outside the state.",
             thread=batch.thread,
         )
@@ -151,7 +156,7 @@ def _call(present: tuple[tuple[str, int], ...], told: tuple[str, ...]) -> str:
     `told` are the arguments that tell the registry of them.
     """
     arrays = [
-        f"{name} => {_array(few)}::{kind}[]" for row, few in present for name, kind in _ARRAYS[row]
+        f"{name} => {_array(few)}::{kind}[]" for row, few in present for name, kind in ARRAYS[row]
     ]
     given = ", ".join(["the_thread => %s", "born => %s::bigint", *_ALWAYS, *arrays])
     committed = f"SELECT * FROM {{schema}}.commit_batch({given})"  # noqa: S608 - names of ours only
@@ -241,7 +246,7 @@ def _key(key: tuple[str, ...]) -> _Row:
     return pack_text(ns), pack_text(checkpoint), *seq
 
 
-_ROWS: dict[str, Callable[[Any], _Row]] = {
+ROWS: dict[str, Callable[[Any], _Row]] = {
     "fences": _fence,
     "segments": _segment,
     "checkpoints": _checkpoint,

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 from psycopg import AsyncConnection, AsyncCursor, Connection, Cursor, pq
 from psycopg.rows import tuple_row
 
+from threadkeep.backends.postgres.arrays import Array, teach
 from threadkeep.backends.postgres.statement import Rows, Statement
 from threadkeep.errors import InvalidArgumentError
 
@@ -119,7 +120,14 @@ def send(conn: Connection[Any], message: Message) -> list[Rows]:
 def _execute(conn: Connection[Any], statement: Statement) -> Any:
     # (not `conn.cursor()`: a given connection may make cursors of another kind)
     cursor = Cursor(conn, row_factory=tuple_row)
+    _teach(cursor, statement)
     return cursor.execute(statement.sql, statement.values, **_how(statement))
+
+
+def _teach(cursor: Cursor[Any] | AsyncCursor[Any], statement: Statement) -> None:
+    """Let it send arrays: the cursor alone, as the connection may be the program's own."""
+    if any(type(value) is Array for value in statement.values[:1]):
+        teach(cursor.adapters)
 
 
 def _how(statement: Statement) -> dict[str, bool | None]:
@@ -160,6 +168,7 @@ async def asend(conn: AsyncConnection[Any], message: Message) -> list[Rows]:
 
 async def _aexecute(conn: AsyncConnection[Any], statement: Statement) -> Any:
     cursor = AsyncCursor(conn, row_factory=tuple_row)
+    _teach(cursor, statement)
     return await cursor.execute(statement.sql, statement.values, **_how(statement))
 
 

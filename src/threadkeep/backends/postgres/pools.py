@@ -10,9 +10,8 @@ it was opened in; on a blocking source no coroutine suspends.
 from __future__ import annotations
 
 import asyncio
-import os
 import threading
-from collections.abc import AsyncIterator, Hashable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from functools import partial
 from typing import Any, Protocol, TypeAlias
@@ -23,7 +22,6 @@ from psycopg_pool import AsyncConnectionPool, ConnectionPool
 
 from threadkeep import process_forks
 from threadkeep.backends import straight
-from threadkeep.backends.grouping import Turn, tasks_turn, threads_turn
 from threadkeep.backends.per_process import PerProcess
 from threadkeep.backends.postgres.exchange import Message, asend, send
 from threadkeep.backends.postgres.failures import mapped
@@ -50,12 +48,6 @@ class Source(Protocol):
     async def pause(self, seconds: float) -> None:
         """Wait before the same is tried again."""
 
-    def turn(self) -> Turn:
-        """A new lock for the callers of this source, who all wait `where` it was made."""
-
-    def where(self) -> Hashable:
-        """The event loop that the caller runs in; the same for all blocking callers."""
-
     async def close(self) -> None:
         """Close what is ours. Idempotent."""
 
@@ -69,12 +61,6 @@ class _Blocking:
     async def pause(self, seconds: float) -> None:
         await straight.sleep(seconds)
 
-    def turn(self) -> Turn:
-        return threads_turn()
-
-    def where(self) -> Hashable:
-        return os.getpid()  # after a fork nobody is left whom a caller could wait for
-
 
 class _Awaiting:
     """What all awaiting sources have in common."""
@@ -84,12 +70,6 @@ class _Awaiting:
 
     async def pause(self, seconds: float) -> None:
         await asyncio.sleep(seconds)
-
-    def turn(self) -> Turn:
-        return tasks_turn()
-
-    def where(self) -> Hashable:
-        return asyncio.get_running_loop()
 
 
 @contextmanager

@@ -21,7 +21,7 @@ import redis.cluster
 
 from threadkeep.backends.given import refuse, without
 from threadkeep.backends.redis import scrubbing
-from threadkeep.backends.redis.changes import fork_arguments, script
+from threadkeep.backends.redis.changes import fork_arguments, script, waves
 from threadkeep.backends.redis.clients import (
     GivenAsyncClient,
     GivenClient,
@@ -187,37 +187,21 @@ class AsyncRedisBackend:
             raise refusal
 
     async def commit_many(self, changes: Sequence[Change]) -> list[ThreadkeepError | None]:
-        """Carry out several changes; those of different threads in one round trip.
+        """Carry out several changes in one round trip, or as few as can be.
 
         Each is a transaction of its own. A change may build on one before it of its thread
-        (see `bulk.py`), so that nothing more is sent once the server has failed one; to do all
-        of them again is harmless. See `GroupingBackend.commit_many`.
+        (see `bulk.py`), so that it is not carried out once the server has failed that one: batches
+        of a thread go in one run of the script. To do all of them again is harmless. See
+        `GroupingBackend.commit_many`.
         """
         results: list[ThreadkeepError | None] = []
         with self._named():
-            for wave in self._waves(changes):
+            for wave in waves(changes, self._goes_alone):
                 if self._goes_alone(wave[0]):
                     results.append(await self._carried_out(wave[0]))
                 else:
                     results += await self._carried_out_together(wave)
         return results
-
-    def _waves(self, changes: Sequence[Change]) -> Iterator[list[Change]]:
-        """The changes in order, those together that may be sent without waiting for others."""
-        wave: list[Change] = []
-        threads: set[str] = set()
-        for change in changes:
-            alone = self._goes_alone(change)
-            if wave and (alone or change.thread in threads):
-                yield wave
-                wave, threads = [], set()
-            if alone:
-                yield [change]
-            else:
-                wave.append(change)
-                threads.add(change.thread)
-        if wave:
-            yield wave
 
     def _goes_alone(self, change: Change) -> bool:
         return self._source.is_cluster or isinstance(change, CopyThread | ForkThread)
@@ -225,13 +209,22 @@ class AsyncRedisBackend:
     async def _carried_out_together(
         self, changes: Sequence[Change]
     ) -> list[ThreadkeepError | None]:
-        written = [(*script(self._expecting(c)), c.thread) for c in changes]
+        by_thread: dict[str, list[Change]] = {}
+        for change in changes:
+            by_thread.setdefault(change.thread, []).append(change)
         told = [call for change in changes for call in self._beforehand(change)]
-        calls = [self._writing(*each, in_index=False) for each in written]
+        calls = [
+            self._writing(*script([*map(self._expecting, own)]), thread, in_index=False)
+            for thread, own in by_thread.items()
+        ]
         answers = await self._sent([*told, *calls, *told])
-        answers = answers[len(told) : len(told) + len(calls)]
-        await self._tell_index(zip(changes, answers, strict=True))
-        return [self._told(*each) for each in zip(answers, changes, strict=True)]
+        found = {
+            thread: iter(answer if isinstance(own[0], Batch) else [answer])
+            for (thread, own), answer in zip(by_thread.items(), answers[len(told) :], strict=False)
+        }
+        done = [(change, next(found[change.thread])) for change in changes]
+        await self._tell_index(done)
+        return [self._told(answer, change) for change, answer in done]
 
     def _beforehand(self, change: Change) -> list[Call]:
         return beforehand(change, self.prefix) if self._settings.indexed else []
@@ -265,10 +258,10 @@ class AsyncRedisBackend:
         name, arguments = script
         thread, told = change.thread, self._beforehand(change)
         await self._sent(told)
-        (done,) = await self._sent([self._writing(name, arguments, thread, in_index=False)])
+        done = await self._written(name, arguments, thread, in_index=False)
         if done[0] == b"unknown":
             await self._sent([self._listing(thread)])
-            (done,) = await self._sent([self._writing(name, arguments, thread, in_index=True)])
+            done = await self._written(name, arguments, thread, in_index=True)
             if done[0] == b"created":
                 await self._sent([self._listing(thread)])  # it may have been swept meanwhile
         await self._sent(told)
@@ -297,7 +290,15 @@ class AsyncRedisBackend:
             _check_source(change, found[0] if found else ())
             _check_target(change)
             return "fork", (secrets.token_hex(16), *fork_arguments(change, found))
-        return script(self._expecting(change))
+        return script([self._expecting(change)])
+
+    async def _written(
+        self, name: str, arguments: Sequence[Word], thread: str, *, in_index: bool
+    ) -> Sequence[bytes]:
+        """What a script says of a single change."""
+        (answer,) = await self._sent([self._writing(name, arguments, thread, in_index=in_index)])
+        found: Sequence[bytes] = answer[0] if name == "commit" else answer
+        return found
 
     def _writing(
         self, name: str, arguments: Sequence[Word], thread: str, *, in_index: bool

@@ -7,7 +7,7 @@ scripts need not know how.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -36,16 +36,49 @@ from threadkeep.engine.model import (
 )
 
 
-def script(change: Change) -> tuple[str, Sequence[Word]]:
-    """The script that carries out a batch or a drop, and what it is given."""
-    if isinstance(change, Batch):
-        return "commit", batch_arguments(change)
-    assert isinstance(change, DropThread)  # noqa: S101 - the others need to be read first
-    return "drop", drop_arguments(change)
+def waves(
+    changes: Sequence[Change], goes_alone: Callable[[Change], bool]
+) -> Iterator[list[Change]]:
+    """The changes in order, those together that may be sent without waiting for others."""
+    wave: list[Change] = []
+    last: dict[str, Change] = {}  # of each thread
+    for change in changes:
+        alone = goes_alone(change)
+        waits = change.thread in last and not (
+            isinstance(change, Batch) and isinstance(last[change.thread], Batch)
+        )
+        if wave and (alone or waits):
+            yield wave
+            wave, last = [], {}
+        if alone:
+            yield [change]
+        else:
+            wave.append(change)
+            last[change.thread] = change
+    if wave:
+        yield wave
+
+
+def script(changes: Sequence[Change]) -> tuple[str, Sequence[Word]]:
+    """The script that carries out a drop, or batches of one thread, and what it is given."""
+    first = changes[0]
+    if isinstance(first, Batch):
+        return "commit", batches_arguments(changes)
+    assert isinstance(first, DropThread)  # noqa: S101 - the others need to be read first
+    return "drop", drop_arguments(first)
+
+
+def batches_arguments(batches: Sequence[Any]) -> list[Word]:
+    """What `commit.lua` is given."""
+    words: list[Word] = [len(batches)]
+    for batch in batches:
+        of_batch = batch_arguments(batch)
+        words += (len(of_batch), *of_batch)
+    return words
 
 
 def batch_arguments(batch: Batch) -> list[Word]:
-    """What `commit.lua` is given of a batch."""
+    """What `commit.lua` is given of one batch."""
     segments = sorted(set(batch.segments), key=_start)
     return [
         *_expected(batch),

@@ -1,5 +1,6 @@
--- One batch, all or nothing: everything is checked before anything is written, as a script
--- cannot be undone. See `changes.py` for the arguments, `model.Batch` for the rules.
+-- Batches of one thread, in order, each all or nothing: everything of one is checked before any of
+-- it is written, as a script cannot be undone. See `changes.py` for the arguments, `model.Batch` for
+-- the rules. The answer has one for each.
 
 local function read_drops()
     local drops, is_dropped = {}, {}
@@ -88,42 +89,54 @@ local function drop_unreadable()
     end
 end
 
-local refusal = check_thread() or check_fences()
-if refusal then
-    return refusal
-end
-local drops, is_dropped = read_drops()
-local segments, clash = read_segments(is_dropped)
-if clash then
-    return {'taken'}
-end
-if lacks_index() then
-    return {'unknown'}
+local function commit()
+    local refusal = check_thread() or check_fences()
+    if refusal then
+        return refusal
+    end
+    local drops, is_dropped = read_drops()
+    local segments, clash = read_segments(is_dropped)
+    if clash then
+        return {'taken'}
+    end
+    if lacks_index() then
+        return {'unknown'}
+    end
+
+    begin()
+    -- What frees memory comes first: a full server lets a script go on that has begun.
+    for _, segment in ipairs(drops) do
+        redis.call('ZREM', PLACES, segment)
+        redis.call('HDEL', DATA, string.sub(segment, 1, 16))
+    end
+    for _, each in ipairs(segments) do
+        put_segment(each[1], each[2])
+    end
+    put_checkpoints()
+    add_writes()
+    for _ = 1, tonumber(take()) do
+        drop_checkpoint(take())
+    end
+    drop_writes()
+    hide_checkpoints()
+    drop_unreadable()
+    redis.call('HINCRBY', THREAD, 'generation', take())
+    local before = state_now()
+    if take() == '1' then
+        put_entry()
+    end
+    if take() == '1' then
+        touch()
+    end
+    return done(news(before))
 end
 
-begin()
--- What frees memory comes first: a full server lets a script go on that has begun.
-for _, segment in ipairs(drops) do
-    redis.call('ZREM', PLACES, segment)
-    redis.call('HDEL', DATA, string.sub(segment, 1, 16))
+-- Arguments: how many batches, then of each how many words it takes, and these.
+local answers = {}
+for number = 1, tonumber(take()) do
+    local last = tonumber(take()) + cursor
+    CREATED, BIRTH, GONE = redis.call('EXISTS', THREAD) == 0, nil, {}
+    answers[number] = commit()
+    cursor = last  -- (what was refused has not taken all)
 end
-for _, each in ipairs(segments) do
-    put_segment(each[1], each[2])
-end
-put_checkpoints()
-add_writes()
-for _ = 1, tonumber(take()) do
-    drop_checkpoint(take())
-end
-drop_writes()
-hide_checkpoints()
-drop_unreadable()
-redis.call('HINCRBY', THREAD, 'generation', take())
-local before = state_now()
-if take() == '1' then
-    put_entry()
-end
-if take() == '1' then
-    touch()
-end
-return done(news(before))
+return answers
