@@ -43,7 +43,7 @@ from threadkeep.backends.caching import Cache
 from threadkeep.backends.writer import GroupCommit
 from threadkeep.background import Collector, Gained, quietly
 from threadkeep.codec import Codec, Compression, NativeCodec, SerdeCodec
-from threadkeep.engine.calls import Operation
+from threadkeep.engine.calls import Operation, Place
 from threadkeep.engine.operations import (
     copying,
     history,
@@ -55,12 +55,14 @@ from threadkeep.engine.operations import (
     write,
 )
 from threadkeep.engine.operations.collecting import Progress
+from threadkeep.engine.operations.committing import Built, Failed, remember, to_commit
 from threadkeep.engine.operations.context import Engine
 from threadkeep.engine.operations.findings import CheckReport
 from threadkeep.engine.operations.inspection import Stats
 from threadkeep.engine.operations.put import Put
 from threadkeep.engine.operations.retention import policy_of, thin
 from threadkeep.engine.policy import EVERYTHING, Retention, duration
+from threadkeep.errors import ThreadkeepError
 from threadkeep.open_store import RANDOM, OpenStore
 from threadkeep.threads import Threads
 from threadkeep.tiers.tiering import Tiering
@@ -258,7 +260,12 @@ class Saver(OpenStore, BaseCheckpointSaver[Any]):
             ConflictError: with `conflicts="raise"`: another run moved the thread.
             ThreadDeletedError: the thread was deleted while this run was under way.
         """
-        return self.run(self._put(config, checkpoint, metadata, new_versions))
+        call = arguments.put(config, checkpoint, metadata, new_versions)
+        built = put.built(self._engine, call)
+        self._save(call.place, built, partial(put.put, self._engine, call))
+        if self._gained is not None and self._gained.is_enough(call.place.thread):
+            self.run(self._thinned(call.place.thread))
+        return arguments.stored(call)
 
     async def aput(
         self,
@@ -268,28 +275,51 @@ class Saver(OpenStore, BaseCheckpointSaver[Any]):
         new_versions: ChannelVersions,
     ) -> RunnableConfig:
         """See `put`."""
-        return await self.arun_here(self._put(config, checkpoint, metadata, new_versions))
-
-    def _put(
-        self,
-        config: RunnableConfig,
-        checkpoint: Checkpoint,
-        metadata: CheckpointMetadata,
-        new_versions: ChannelVersions,
-    ) -> Operation[RunnableConfig]:
         call = arguments.put(config, checkpoint, metadata, new_versions)
-        stored = self._stored(call)
-        return stored if self._gained is None else self._collected(stored, call, self._gained)
+        built = put.built(self._engine, call)
+        await self._asave(call.place, built, partial(put.put, self._engine, call))
+        if self._gained is not None and self._gained.is_enough(call.place.thread):
+            await self.arun(self._thinned(call.place.thread))
+        return arguments.stored(call)
 
-    def _collected(
-        self, stored: Operation[RunnableConfig], call: Put, gained: Gained
-    ) -> Operation[RunnableConfig]:
-        """Store, and then look at what the thread need not keep, if it has gained enough."""
-        config = yield from stored
-        thread, ours = call.place.thread, partial(policy_of, store=self._engine.retention)
-        if gained.is_enough(thread):
-            yield from quietly(thread, partial(thin, self._engine, thread, ours))
-        return config
+    def _save(
+        self, place: Place, built: Built | None, save: Callable[[Failed | None], Operation[None]]
+    ) -> None:
+        """Commit a batch that could be built at once; run the whole operation where that fails."""
+        if built is None:
+            self.run(save(None))
+            return
+        try:
+            self.commit(to_commit(self._engine, place, built))
+        except ThreadkeepError as error:
+            self.run(save((built, error)))
+        except BaseException:
+            built.appender.failed()
+            raise
+        else:
+            remember(self._engine, place, built)
+
+    async def _asave(
+        self, place: Place, built: Built | None, save: Callable[[Failed | None], Operation[None]]
+    ) -> None:
+        """See `_save`. What is saved is looked at in the event loop, before this first suspends."""
+        if built is None:
+            await self.arun_here(save(None))
+            return
+        try:
+            await self.acommit(to_commit(self._engine, place, built))
+        except ThreadkeepError as error:
+            await self.arun_here(save((built, error)))
+        except BaseException:
+            built.appender.failed()
+            raise
+        else:
+            remember(self._engine, place, built)
+
+    def _thinned(self, thread: str) -> Operation[None]:
+        """Remove what the thread need not keep. Failures are logged."""
+        ours = partial(policy_of, store=self._engine.retention)
+        return quietly(thread, partial(thin, self._engine, thread, ours))
 
     def _stored(self, call: Put, engine: Engine | None = None) -> Operation[RunnableConfig]:
         yield from put.put(engine or self._engine, call)
@@ -341,7 +371,8 @@ class Saver(OpenStore, BaseCheckpointSaver[Any]):
             UnserializableError, ConflictError, ThreadDeletedError: as `put`.
         """
         call = arguments.put_writes(config, writes, task_id, task_path)
-        self.run(write.put_writes(self._engine, call))
+        built = write.built(self._engine, call)
+        self._save(call.place, built, partial(write.put_writes, self._engine, call))
 
     async def aput_writes(
         self,
@@ -352,7 +383,8 @@ class Saver(OpenStore, BaseCheckpointSaver[Any]):
     ) -> None:
         """See `put_writes`."""
         call = arguments.put_writes(config, writes, task_id, task_path)
-        await self.arun_here(write.put_writes(self._engine, call))
+        built = write.built(self._engine, call)
+        await self._asave(call.place, built, partial(write.put_writes, self._engine, call))
 
     # -- housekeeping ----------------------------------------------------------------
 
