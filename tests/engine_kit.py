@@ -14,12 +14,13 @@ from typing import Any
 import attrs
 from pydantic import BaseModel
 
-from threadkeep import MemorySaver
+from threadkeep import MemorySaver, arguments
 from threadkeep.backends.memory import MemoryBackend
 from threadkeep.codec import NativeCodec
 from threadkeep.drive import Stack, Store
 from threadkeep.engine.calls import Fetch, Operation, Requests
 from threadkeep.engine.model import Batch, Change, Read, ReadThread
+from threadkeep.engine.operations import put
 from threadkeep.errors import BackendError, ThreadkeepError
 from threadkeep.layers import OneByOne
 from threadkeep.saver import Saver
@@ -69,6 +70,13 @@ class Counted:
             size += len(segment.data) - self._sizes.get(place, 0)
             self._sizes[place] = len(segment.data)
         return size
+
+
+def put_operation(saver: Saver, *given: Any) -> Operation[Any]:
+    """The operation of a put with these arguments; its result is the config."""
+    call = arguments.put(*given)
+    yield from put.put(saver._engine, call)
+    return arguments.stored(call)
 
 
 class Dying:

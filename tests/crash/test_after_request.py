@@ -25,6 +25,7 @@ from engine_kit import (
     config,
     everything,
     fresh,
+    put_operation,
     run_config,
     use_backend,
 )
@@ -442,7 +443,7 @@ def objects(cold):
 def test_an_operation_that_is_closed_leaves_the_saver_usable(stores, closed_at, after):
     scene = Scene(stores(), "fork", put)
     end, _ = uninterrupted(stores, "fork", put)
-    steps = Steps(fresh(scene.saver)._put(*next_put(scene)), scene.backend)
+    steps = Steps(put_operation(fresh(scene.saver), *next_put(scene)), scene.backend)
     for _ in range(closed_at):
         steps.step()
     assert steps.request is not None
@@ -461,7 +462,9 @@ def test_sealing_goes_on_after_an_operation_was_closed(stores):
     counted = Counted(scene.backend)
     for i in range(20):
         if i % 3 == 1:
-            steps = Steps(scene.saver._put(*chain.arguments(m=[f"{i} {LONG}"])), scene.backend)
+            steps = Steps(
+                scene.put_operation(saver, *chain.arguments(m=[f"{i} {LONG}"])), scene.backend
+            )
             steps.carry_out()
             steps.close()
         chain.put(m=[*chain.values.get("m", []), f"{i} {LONG}"])

@@ -24,6 +24,7 @@ from engine_kit import (
     everything,
     exactly,
     fresh,
+    put_operation,
     run_config,
     shown,
 )
@@ -75,7 +76,7 @@ def put(scene: Scene, saver: Saver, name: str) -> Any:
     """The next checkpoint of a run on the head, with one more message."""
     value = [*old_messages(), AIMessage(f"{name} {LONG}", id=name)]
     made = checkpoint(f"00000009 {name}", {"m": value, "n": name}, {"m": 9, "n": 9, "doc": 4})
-    steps = scene.steps(saver._put(scene.head, made, {"run_id": "r1"}, {}))
+    steps = scene.steps(put_operation(saver, scene.head, made, {"run_id": "r1"}, {}))
     wanted = {"m": exactly(value), "n": exactly(name)}
     return steps, lambda there: stored(there, made["id"], wanted)
 
@@ -84,7 +85,7 @@ def put_on_old(scene: Scene, saver: Saver, name: str) -> Any:
     """A fork of the first checkpoint, which keeps one of its values unread."""
     value = [*old_messages(5), f"{name} {LONG}"]
     made = checkpoint(f"00000001 {name}", {"m": value}, {"m": 60, "doc": 1})
-    steps = scene.steps(saver._put(scene.places[0], made, {"source": "fork"}, {}))
+    steps = scene.steps(put_operation(saver, scene.places[0], made, {"source": "fork"}, {}))
     return steps, lambda there: stored(there, made["id"], {"m": exactly(value)})
 
 

@@ -11,6 +11,7 @@ from engine_kit import (
     exactly,
     fresh,
     memory_saver,
+    put_operation,
     run_config,
     until_commit,
     values_of,
@@ -33,7 +34,7 @@ def saver():
 def putting(saver, at, number, values, versions=None):
     versions = versions or dict.fromkeys(values, number)
     return Steps(
-        saver._put(at, checkpoint(number, values, versions), {"step": number}, {}),
+        put_operation(saver, at, checkpoint(number, values, versions), {"step": number}, {}),
         saver._store.backend,
     )
 

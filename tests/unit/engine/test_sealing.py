@@ -5,7 +5,17 @@ from __future__ import annotations
 import random
 
 import pytest
-from engine_kit import Chain, Counted, Steps, config, exactly, fresh, until_commit, values_of
+from engine_kit import (
+    Chain,
+    Counted,
+    Steps,
+    config,
+    exactly,
+    fresh,
+    put_operation,
+    until_commit,
+    values_of,
+)
 from langchain_core.messages import AIMessage
 
 from threadkeep.engine import appender
@@ -88,7 +98,10 @@ def test_positions_that_were_never_written_stay_holes(made):
     chain.put(m=[LONG])
     for i in range(120):
         lost = until_commit(
-            Steps(saver._put(*chain.arguments(m=[*chain.values["m"], "lost" + LONG])), backend)
+            Steps(
+                put_operation(saver, *chain.arguments(m=[*chain.values["m"], "lost" + LONG])),
+                backend,
+            )
         )
         lost.close()
         chain.values["m"].pop()
@@ -142,7 +155,10 @@ def test_two_threads_of_one_process_seal_the_same_log(made):
         chain.put(m=[*chain.values.get("m", []), f"{i} {LONG}"])
     waiting = [
         until_commit(
-            Steps(saver._put(*chain.arguments(m=[*chain.values["m"], f"{i} {LONG}"])), backend)
+            Steps(
+                put_operation(saver, *chain.arguments(m=[*chain.values["m"], f"{i} {LONG}"])),
+                backend,
+            )
         )
         for i in range(40)
     ]
