@@ -463,7 +463,7 @@ def test_sealing_goes_on_after_an_operation_was_closed(stores):
     for i in range(20):
         if i % 3 == 1:
             steps = Steps(
-                scene.put_operation(saver, *chain.arguments(m=[f"{i} {LONG}"])), scene.backend
+                put_operation(scene.saver, *chain.arguments(m=[f"{i} {LONG}"])), scene.backend
             )
             steps.carry_out()
             steps.close()
