@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from functools import partial
 from random import SystemRandom
 from types import TracebackType
-from typing import Self, TypeVar
+from typing import TYPE_CHECKING, Self, TypeVar
 
 from threadkeep import bulk, drive, process_forks
 from threadkeep.backends.base import (
@@ -34,11 +34,13 @@ from threadkeep.drive import Hops
 from threadkeep.engine.calls import Operation
 from threadkeep.engine.working_set import WorkingSet
 from threadkeep.forked_runs import ForkedRuns
-from threadkeep.plans import Plan, either
 from threadkeep.relaxed import Relaxed, relaxed
-from threadkeep.tiers.cold import ColdStore
 from threadkeep.tiers.front import tiered
 from threadkeep.tiers.tiering import Tiering
+
+if TYPE_CHECKING:
+    from threadkeep.plans import Plan
+    from threadkeep.tiers.cold import ColdStore
 
 T = TypeVar("T")
 
@@ -121,7 +123,7 @@ class OpenStore(Runs):
             backend = self._front = cached(
                 backend, cache, hots, is_async=is_async, hot_tier=hot_tier
             )
-        self.cold = None if cold is None else ColdStore(cold)
+        self.cold = None if cold is None else _opened(cold)
         self.tiering = tiering
         backend = tiered(backend, self._innermost, self.cold)
         if group_commit is not None and is_relaxed:
@@ -294,8 +296,16 @@ class OpenStore(Runs):
         return Scrubbed() if front is None else await front.scrub_hot()
 
 
+def _opened(cold: str) -> ColdStore:
+    from threadkeep.tiers.cold import ColdStore  # noqa: PLC0415 - much, and seldom needed
+
+    return ColdStore(cold)
+
+
 def own_cold(store: OpenStore) -> Plan[ColdStore | None]:
     """The cold store of a store, if it has one, as that one uses it."""
+    from threadkeep.plans import either  # noqa: PLC0415 - whoever calls this has it
+
     if store.cold is None:
         return None
     return store.cold.of((yield from either(store.identity, store.aidentity)))

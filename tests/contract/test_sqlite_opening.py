@@ -122,6 +122,12 @@ def test_a_locked_file_is_waited_for(path):
     filled(path)
 
 
+def test_a_new_file_is_made_by_one_transaction_and_switched_to_wal_by_another(path):
+    SqliteBackend(path).close()
+    changes = int.from_bytes(path.read_bytes()[24:28], "big")  # the file's own count of commits
+    assert changes == 2
+
+
 def test_a_rollback_journal_is_switched_to_wal(path):
     other = sqlite3.connect(filled(path))
     other.execute("PRAGMA journal_mode = DELETE")

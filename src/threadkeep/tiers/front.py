@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from typing import Any, TypeAlias, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, cast
 
 from threadkeep import drive
 from threadkeep.backends.base import (
@@ -27,6 +27,7 @@ from threadkeep.backends.base import (
     MigratingAsyncBackend,
 )
 from threadkeep.backends.straight import Front, finish, identity_of, straight
+from threadkeep.engine import operations
 from threadkeep.engine.entries import Entry, EntryFence, ReadEntry
 from threadkeep.engine.lifecycle import is_archived
 from threadkeep.engine.model import (
@@ -42,16 +43,7 @@ from threadkeep.engine.model import (
     ScanCheckpoints,
     ThreadState,
 )
-from threadkeep.engine.operations import registration
-from threadkeep.engine.operations.archiving import (
-    Archive,
-    archive_of,
-    is_at,
-    reopen,
-)
-from threadkeep.engine.operations.bundling import WholeThread
 from threadkeep.engine.operations.context import ATTEMPTS
-from threadkeep.engine.operations.offloading import bring_back
 from threadkeep.errors import (
     BackendError,
     ConflictError,
@@ -62,9 +54,12 @@ from threadkeep.errors import (
     ThreadExistsError,
     ThreadkeepError,
 )
-from threadkeep.tiers.archives import unpacked
-from threadkeep.tiers.cold import ColdStore
 from threadkeep.tiers.stubs import WITH_COLD, stubbed, whole
+
+if TYPE_CHECKING:
+    from threadkeep.engine.operations.archiving import Archive
+    from threadkeep.engine.operations.bundling import WholeThread
+    from threadkeep.tiers.cold import ColdStore
 
 T = TypeVar("T")
 Aside: TypeAlias = Callable[[Callable[[], Any]], Awaitable[Any]]
@@ -124,18 +119,18 @@ class AsyncTiered:
 
     async def _bring_back(self, entry: Entry) -> None:
         """Bring a thread back, if nobody else has done so meanwhile."""
-        archive, thread = archive_of(entry), entry.thread
+        archive, thread = operations.archiving.archive_of(entry), entry.thread
         if self._cold is None or archive is None:
             raise ThreadArchivedError(hint=WITH_COLD, thread=thread)
         try:
             found = await self._aside(partial(_read, self._cold, thread, archive))
         except CorruptionError:
             (now,) = await self._backend.fetch([ReadEntry(thread)])
-            if is_at(now, archive.key):
+            if operations.archiving.is_at(now, archive.key):
                 raise
             return
         try:
-            await drive.arun(reopen(found, archive, _now()), self._backend)
+            await drive.arun(operations.archiving.reopen(found, archive, _now()), self._backend)
         except ReadOnlyError as error:
             raise ThreadArchivedError(
                 "The thread is archived, and the store is open for reading only.",
@@ -177,7 +172,7 @@ class AsyncTiered:
             with suppress(ConflictError):
                 await self._backend.commit(replace(change, revision=_revision(known)))
                 return
-        raise registration.busy(change.source)
+        raise operations.registration.busy(change.source)
 
     async def _ready(self, source: str, target: str) -> Entry | None:
         """The source's entry, once it has no stubs: what brings one changes the entry.
@@ -190,10 +185,10 @@ class AsyncTiered:
             known, at = cast("list[Entry | None]", replies)
             if is_archived(at):
                 raise ThreadExistsError("The target is archived.", thread=target)
-            archive = archive_of(known)
+            archive = operations.archiving.archive_of(known)
             if archive is None or not archive.offloaded or is_archived(known):
                 return known
-            if not await drive.arun(bring_back(source, _now()), self):
+            if not await drive.arun(operations.offloading.bring_back(source, _now()), self):
                 return known
 
     async def _drop(self, change: DropThread) -> None:
@@ -213,8 +208,10 @@ class AsyncTiered:
                 if expecting is change:
                     raise
                 continue
-            archive = archive_of(entry)
-            left = None if change.rows is None else archive_of(change.rows.entry)
+            archive = operations.archiving.archive_of(entry)
+            left = (
+                None if change.rows is None else operations.archiving.archive_of(change.rows.entry)
+            )
             if archive is not None and (left is None or left.folder != archive.folder):
                 await self._remove(change.thread, archive)
             return
@@ -247,6 +244,8 @@ class AsyncTiered:
 
 
 def _read(cold: ColdStore, thread: str, archive: Archive) -> WholeThread:
+    from threadkeep.tiers.archives import unpacked  # noqa: PLC0415 - much, and seldom needed
+
     return unpacked(thread, cold.get(archive.key), archive)
 
 
