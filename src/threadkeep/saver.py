@@ -35,10 +35,7 @@ from langgraph.checkpoint.base import (
 from langgraph.checkpoint.serde.base import SerializerProtocol
 
 from threadkeep import arguments, checks, drive, options, versions
-from threadkeep.backends.base import (
-    AsyncBackend,
-    Backend,
-)
+from threadkeep.backends.base import AsyncBackend, Backend
 from threadkeep.backends.caching import Cache
 from threadkeep.backends.writer import GroupCommit
 from threadkeep.background import Collector, Gained, quietly
