@@ -1,6 +1,7 @@
 """threadkeep: a LangGraph checkpoint saver that stores what changed."""
 
-from importlib import metadata as _metadata
+from typing import TYPE_CHECKING as _CHECKING
+from typing import Any as _Any
 
 from threadkeep.backends.caching import Cache, HotTier
 from threadkeep.backends.writer import GroupCommit
@@ -19,9 +20,11 @@ from threadkeep.savers import (
 )
 from threadkeep.tiers.tiering import ColdTier, Tiering, WarmTier
 from threadkeep.versions import compare_versions
-from threadkeep.wrapping import wrap
 
-__version__ = _metadata.version("threadkeep")
+if _CHECKING:
+    from threadkeep.wrapping import wrap
+
+    __version__: str
 
 __all__ = [
     "AsyncPostgresSaver",
@@ -47,3 +50,21 @@ __all__ = [
     "register_module",
     "wrap",
 ]
+
+
+def __getattr__(name: str) -> _Any:  # what is seldom needed is imported when it is
+    value: _Any
+    if name == "wrap":
+        from threadkeep.wrapping import wrap as value  # noqa: PLC0415 - see above
+    elif name == "__version__":
+        from importlib.metadata import version  # noqa: PLC0415 - see above
+
+        value = version("threadkeep")
+    else:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

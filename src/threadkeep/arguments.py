@@ -7,7 +7,7 @@ nowhere else, and containers that the caller owns are copied here.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import (
@@ -19,13 +19,16 @@ from langgraph.checkpoint.base import (
 )
 
 from threadkeep import checks
+from threadkeep.engine import operations
 from threadkeep.engine.calls import Place
-from threadkeep.engine.operations.listing import Listing
 from threadkeep.engine.operations.load import Load, Loaded
 from threadkeep.engine.operations.put import Put
 from threadkeep.engine.operations.write import PutWrites
 from threadkeep.errors import InvalidConfigError
 from threadkeep.langgraph_names import RUNTIME, TASK_ID, TASK_NS
+
+if TYPE_CHECKING:
+    from threadkeep.engine.operations.listing import Listing
 
 
 def place(config: RunnableConfig) -> Place:
@@ -154,9 +157,11 @@ def listing(
     asked = Place("") if config is None else place(config)
     wanted = dict(checks.mapping("filter", filter or {}, asked))
     if config is None:
-        return Listing(None, before=older, filter=wanted, limit=limit)
+        return operations.listing.Listing(None, before=older, filter=wanted, limit=limit)
     ns = _configurable(config).get("checkpoint_ns")
-    return Listing(asked.thread, None if ns is None else str(ns), asked.id, older, wanted, limit)
+    return operations.listing.Listing(
+        asked.thread, None if ns is None else str(ns), asked.id, older, wanted, limit
+    )
 
 
 def checkpoint_tuple(loaded: Loaded, config: RunnableConfig | None = None) -> CheckpointTuple:

@@ -13,11 +13,14 @@ import weakref
 from collections import OrderedDict
 from collections.abc import Callable
 from contextlib import suppress
+from typing import TYPE_CHECKING
 
 from threadkeep import process_forks
 from threadkeep.engine.calls import Operation
-from threadkeep.engine.operations.collecting import Progress
 from threadkeep.errors import ThreadkeepError
+
+if TYPE_CHECKING:
+    from threadkeep.engine.operations.collecting import Progress
 
 _MOST_COUNTED = 10_000  # threads whose checkpoints are counted; of others the count begins anew
 _log = logging.getLogger("threadkeep")

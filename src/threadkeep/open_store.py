@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from functools import partial
 from random import SystemRandom
 from types import TracebackType
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 from threadkeep import plans, process_forks
 from threadkeep.backends.base import AsyncBackend, Backend
@@ -28,9 +28,11 @@ from threadkeep.forked_runs import ForkedRuns
 from threadkeep.layers import Layer, OneByOne
 from threadkeep.plans import Plan, either, on
 from threadkeep.relaxed import RelaxedLayer
-from threadkeep.tiers.cold import ColdStore
 from threadkeep.tiers.front import TierLayer
 from threadkeep.tiers.tiering import Tiering
+
+if TYPE_CHECKING:
+    from threadkeep.tiers.cold import ColdStore
 
 RANDOM = SystemRandom()  # tokens must differ even where a program seeds its random numbers
 
@@ -65,7 +67,7 @@ class OpenStore(Stack):
     ) -> None:
         is_relaxed = group_commit is not None and group_commit.ack == "relaxed"
         store = Store(backend, AT_ONCE if group_commit is None or is_relaxed else group_commit)
-        self.cold = None if cold is None else ColdStore(cold)
+        self.cold = None if cold is None else _opened(cold)
         self.tiering = tiering
         self._hot = None if hot is None else Faces(open_hot(hot))
         _check(store, group_commit, self._hot, self.cold)
@@ -239,6 +241,12 @@ class OpenStore(Stack):
 
     def _scrub_hot(self) -> Requests[Scrubbed]:
         return Scrubbed() if self._cache is None else (yield from self._cache.scrub_hot())
+
+
+def _opened(cold: str) -> ColdStore:
+    from threadkeep.tiers.cold import ColdStore  # noqa: PLC0415 - much, and seldom needed
+
+    return ColdStore(cold)
 
 
 def own_cold(store: OpenStore) -> Plan[ColdStore | None]:

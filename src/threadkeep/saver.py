@@ -21,7 +21,7 @@ from collections.abc import (
 )
 from datetime import timedelta
 from functools import partial
-from typing import Any, Literal, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
 
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import (
@@ -34,38 +34,28 @@ from langgraph.checkpoint.base import (
 )
 from langgraph.checkpoint.serde.base import SerializerProtocol
 
-from threadkeep import arguments, bulk, checks, drive, options, plans, repairs, versions
-from threadkeep.backends.base import (
-    AsyncBackend,
-    Backend,
-)
+from threadkeep import arguments, bulk, checks, drive, options, versions
+from threadkeep.backends.base import AsyncBackend, Backend
 from threadkeep.backends.caching import Cache
 from threadkeep.backends.writer import GroupCommit
 from threadkeep.background import Collector, Gained, quietly
 from threadkeep.codec import Codec, Compression, NativeCodec, SerdeCodec
+from threadkeep.engine import operations
 from threadkeep.engine.calls import Operation, Place
-from threadkeep.engine.operations import (
-    copying,
-    history,
-    housekeeping,
-    inspection,
-    listing,
-    load,
-    put,
-    write,
-)
-from threadkeep.engine.operations.collecting import Progress
+from threadkeep.engine.operations import load, put, write
 from threadkeep.engine.operations.committing import Built, Failed, remember, to_commit
 from threadkeep.engine.operations.context import Engine
-from threadkeep.engine.operations.findings import CheckReport
-from threadkeep.engine.operations.inspection import Stats
 from threadkeep.engine.operations.put import Put
-from threadkeep.engine.operations.retention import policy_of, thin
 from threadkeep.engine.policy import EVERYTHING, Retention, duration
 from threadkeep.errors import ThreadkeepError
 from threadkeep.open_store import RANDOM, OpenStore
-from threadkeep.threads import Threads
 from threadkeep.tiers.tiering import Tiering
+
+if TYPE_CHECKING:
+    from threadkeep.engine.operations.collecting import Progress
+    from threadkeep.engine.operations.findings import CheckReport
+    from threadkeep.engine.operations.inspection import Stats
+    from threadkeep.threads import Threads
 
 T = TypeVar("T")
 PutArguments: TypeAlias = tuple[RunnableConfig, Checkpoint, CheckpointMetadata, ChannelVersions]
@@ -205,9 +195,9 @@ class Saver(OpenStore, BaseCheckpointSaver[Any]):
         Raises:
             InvalidArgumentError: the limit is negative or no number, or an id no text.
         """
-        at = listing.begin(arguments.listing(config, filter, before, limit))
+        at = operations.listing.begin(arguments.listing(config, filter, before, limit))
         while at is not None:
-            found, at = self.run(listing.page(self._engine, at))
+            found, at = self.run(operations.listing.page(self._engine, at))
             yield from map(arguments.checkpoint_tuple, found)
 
     async def alist(
@@ -219,9 +209,9 @@ class Saver(OpenStore, BaseCheckpointSaver[Any]):
         limit: int | None = None,
     ) -> AsyncIterator[CheckpointTuple]:
         """See `list`."""
-        at = listing.begin(arguments.listing(config, filter, before, limit))
+        at = operations.listing.begin(arguments.listing(config, filter, before, limit))
         while at is not None:
-            found, at = await self.arun(listing.page(self._engine, at))
+            found, at = await self.arun(operations.listing.page(self._engine, at))
             for loaded in found:
                 yield arguments.checkpoint_tuple(loaded)
 
@@ -240,7 +230,9 @@ class Saver(OpenStore, BaseCheckpointSaver[Any]):
     def _history(
         self, config: RunnableConfig, channels: Sequence[str]
     ) -> Operation[Mapping[str, Any]]:
-        return history.delta_history(self._engine, arguments.place(config), list(channels))
+        return operations.history.delta_history(
+            self._engine, arguments.place(config), list(channels)
+        )
 
     # -- writing ---------------------------------------------------------------------
 
@@ -318,8 +310,9 @@ class Saver(OpenStore, BaseCheckpointSaver[Any]):
 
     def _thinned(self, thread: str) -> Operation[None]:
         """Remove what the thread need not keep. Failures are logged."""
-        ours = partial(policy_of, store=self._engine.retention)
-        return quietly(thread, partial(thin, self._engine, thread, ours))
+        retention = operations.retention
+        ours = partial(retention.policy_of, store=self._engine.retention)
+        return quietly(thread, partial(retention.thin, self._engine, thread, ours))
 
     def _stored(self, call: Put, engine: Engine | None = None) -> Operation[RunnableConfig]:
         yield from put.put(engine or self._engine, call)
@@ -390,11 +383,11 @@ class Saver(OpenStore, BaseCheckpointSaver[Any]):
 
     def delete_thread(self, thread_id: str) -> None:
         """Remove a thread. Late writes of runs under way are refused, not resurrected."""
-        self.run(housekeeping.delete_thread(self._engine, str(thread_id)))
+        self.run(operations.housekeeping.delete_thread(self._engine, str(thread_id)))
 
     async def adelete_thread(self, thread_id: str) -> None:
         """See `delete_thread`."""
-        await self.arun(housekeeping.delete_thread(self._engine, str(thread_id)))
+        await self.arun(operations.housekeeping.delete_thread(self._engine, str(thread_id)))
 
     def delete_for_runs(self, run_ids: Sequence[str]) -> None:
         """Remove the checkpoints of these runs (metadata `run_id`), in every thread.
@@ -404,11 +397,15 @@ class Saver(OpenStore, BaseCheckpointSaver[Any]):
         Raises:
             InvalidArgumentError: the ids are no list.
         """
-        self.run(housekeeping.delete_for_runs(self._engine, checks.ids("run_ids", run_ids)))
+        self.run(
+            operations.housekeeping.delete_for_runs(self._engine, checks.ids("run_ids", run_ids))
+        )
 
     async def adelete_for_runs(self, run_ids: Sequence[str]) -> None:
         """See `delete_for_runs`."""
-        await self.arun(housekeeping.delete_for_runs(self._engine, checks.ids("run_ids", run_ids)))
+        await self.arun(
+            operations.housekeeping.delete_for_runs(self._engine, checks.ids("run_ids", run_ids))
+        )
 
     def copy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
         """Copy a whole thread inside the store.
@@ -423,7 +420,7 @@ class Saver(OpenStore, BaseCheckpointSaver[Any]):
         await self.arun(self._copy(source_thread_id, target_thread_id))
 
     def _copy(self, source: str, target: str) -> Operation[None]:
-        return copying.copy_thread(self._engine, str(source), str(target))
+        return operations.copying.copy_thread(self._engine, str(source), str(target))
 
     def prune(self, thread_ids: Sequence[str], *, strategy: str = "keep_latest") -> None:
         """Keep the newest checkpoint of each namespace ("keep_latest"), or none ("delete").
@@ -439,17 +436,17 @@ class Saver(OpenStore, BaseCheckpointSaver[Any]):
 
     def _prune(self, threads: Sequence[str], strategy: str) -> Operation[None]:
         ids = checks.ids("thread_ids", threads)
-        return housekeeping.prune(self._engine, ids, strategy)
+        return operations.housekeeping.prune(self._engine, ids, strategy)
 
     # -- looking into the store ------------------------------------------------------
 
     def stats(self) -> Stats:
         """What takes how much, by thread and by channel, beside whole copies. Reads all."""
-        return self.run(inspection.stats())
+        return self.run(operations.inspection.stats())
 
     async def astats(self) -> Stats:
         """See `stats`."""
-        return await self.arun(inspection.stats())
+        return await self.arun(operations.inspection.stats())
 
     def check(self, progress: Callable[[int, int], None] | None = None) -> CheckReport:
         """Verify every checksum, reference and span of every thread. Changes nothing.
@@ -457,10 +454,14 @@ class Saver(OpenStore, BaseCheckpointSaver[Any]):
         Args:
             progress: called with how many threads are done, and how many there are.
         """
+        from threadkeep import plans, repairs  # noqa: PLC0415 - much, and seldom needed
+
         return plans.run(repairs.check(self, self._engine, progress))
 
     async def acheck(self, progress: Callable[[int, int], None] | None = None) -> CheckReport:
         """See `check`."""
+        from threadkeep import plans, repairs  # noqa: PLC0415 - much, and seldom needed
+
         return await plans.arun(repairs.check(self, self._engine, progress))
 
     def _collect(self, progress: Progress) -> None:
@@ -483,6 +484,8 @@ class Saver(OpenStore, BaseCheckpointSaver[Any]):
     @property
     def threads(self) -> Threads:
         """What can be done with threads beside running them."""
+        from threadkeep.threads import Threads  # noqa: PLC0415 - much, and seldom needed
+
         return Threads(self, self._engine)
 
     # -- the rest of the contract ----------------------------------------------------

@@ -7,7 +7,6 @@ from typing import Any, Literal, Self
 from langgraph.checkpoint.serde.base import SerializerProtocol
 
 from threadkeep import options as own_options
-from threadkeep.backends.memory import MemoryBackend
 from threadkeep.backends.open import open_backend, open_postgres, open_redis
 from threadkeep.backends.sqlite import Database, SqliteBackend
 from threadkeep.saver import Saver
@@ -25,7 +24,7 @@ class MemorySaver(Saver):
 
     def __init__(self, **options: Any) -> None:
         own_options.check(options)
-        super().__init__(MemoryBackend(), **options)
+        super().__init__(open_backend("memory://"), **options)
 
 
 class SqliteSaver(Saver):

@@ -122,6 +122,12 @@ def test_a_locked_file_is_waited_for(path):
     filled(path)
 
 
+def test_a_new_file_is_made_by_one_transaction_and_switched_to_wal_by_another(path):
+    SqliteBackend(path).close()
+    changes = int.from_bytes(path.read_bytes()[24:28], "big")  # the file's own count of commits
+    assert changes == 2
+
+
 def test_a_rollback_journal_is_switched_to_wal(path):
     other = sqlite3.connect(filled(path))
     other.execute("PRAGMA journal_mode = DELETE")
@@ -248,7 +254,8 @@ def is_open(connection):
 def test_any_number_may_read_at_once_and_a_few_connections_stay(path):
     backend = SqliteBackend(filled(path))
     pool = backend._connections
-    lent = [pool.take() for _ in range(20)]
+    with pool.write_lock:  # somebody is writing
+        lent = [pool.take() for _ in range(20)]
     assert len(set(map(id, lent))) == 20
     for connection in lent:
         pool.give(connection)
@@ -260,9 +267,27 @@ def test_any_number_may_read_at_once_and_a_few_connections_stay(path):
     assert not is_open(still_lent)
 
 
+def test_a_program_of_one_thread_has_one_connection(path):
+    backend = SqliteBackend(filled(path))
+    children.put(backend, 2)
+    pool = backend._connections
+    connection = pool.take()
+    assert connection is pool._writer
+    assert pool.write_lock.locked()  # who commits waits for this read; who reads does not
+    reader = pool.take()
+    assert reader is not connection
+    pool.give(reader)
+    pool.give(connection)
+    assert not pool.write_lock.locked()
+    assert pool.take() is reader  # so that nobody who writes waits for it
+    pool.give(reader)
+    backend.close()
+
+
 def test_a_read_may_end_after_close(path):
     backend = SqliteBackend(filled(path))
-    connection = backend._connections.take()
+    with backend._connections.write_lock:
+        connection = backend._connections.take()
     backend.close()
     assert connection.execute("SELECT count(*) FROM tk_checkpoints").fetchone() == (1,)
     backend._connections.give(connection)

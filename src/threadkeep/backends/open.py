@@ -13,7 +13,6 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote_to_bytes
 
-from threadkeep.backends.memory import MemoryBackend
 from threadkeep.backends.sqlite import SqliteBackend
 from threadkeep.errors import InvalidArgumentError, OpenError
 
@@ -149,6 +148,8 @@ def _open_memory(url: str, rest: str, options: dict[str, Any]) -> Backend:
             f"{_shown(url)} names a place, but memory has none.", hint="Write memory://."
         )
     _check_options("memory://", options, ())
+    from threadkeep.backends.memory import MemoryBackend  # noqa: PLC0415 - only where it is used
+
     return MemoryBackend()
 
 

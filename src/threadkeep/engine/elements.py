@@ -11,7 +11,7 @@ element twice.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from threadkeep.codec import Codec, varint
@@ -67,11 +67,10 @@ class _Values:
         self.left = count
         self.values: list[Any] = [_UNREAD] * count
 
-    def put(self, indexes: list[int], values: list[Any]) -> None:
-        """Note values; reading one of them may have read another already."""
-        self.left -= sum([self.values[i] is _UNREAD for i in indexes])
-        for i, value in zip(indexes, values, strict=True):
-            self.values[i] = value
+    def put(self, index: int, value: Any) -> None:
+        """Note a value; reading another one may have read it already."""
+        self.left -= self.values[index] is _UNREAD
+        self.values[index] = value
 
 
 class _Part:
@@ -85,14 +84,17 @@ class _Part:
     def __init__(self, segment: Segment) -> None:
         self.start = segment.start
         self.raws = unpack(segment.data)
-        self.patched = any(raw.startswith(_PATCH) for raw in self.raws)
+        self.patched = _PATCH in [raw[:2] for raw in self.raws]
         self.values: dict[Hashable, _Values] = {}
         if len(self.raws) != segment.count:
             raise CorruptionError("A stored segment holds another number of elements than told.")
 
     def read_by(self, reader: Hashable) -> _Values:
         """The values as far as `reader` has read them."""
-        return self.values.get(reader) or self.values.setdefault(reader, _Values(len(self.raws)))
+        found = self.values.get(reader)
+        if found is None:
+            found = self.values[reader] = _Values(len(self.raws))
+        return found
 
 
 class _Whole:
@@ -193,14 +195,7 @@ class Elements:
         last = self._last.get(self.reader)
         if last is not None and last[0] == run.spans:  # often so of neighbouring checkpoints
             return last[1].copy()
-        items: list[Any] = []
-        for log, start, stop in run.spans:
-            at = start
-            while at < stop:
-                part, first = self._at(log, at)
-                read = min(len(part.raws), stop - part.start)
-                items += self._decoded(log, part, first, read)
-                at = part.start + read
+        items = self._decoded(self._places(run.spans))
         if refs.length(refs.covering(run.spans)) < len(items):
             element = self._each_once()
             places = ((log, pos) for log, start, stop in run.spans for pos in range(start, stop))
@@ -220,25 +215,46 @@ class Elements:
 
         return element
 
-    def _decoded(self, log: int, part: _Part, first: int, last: int) -> list[Any]:
-        read = part.read_by(self.reader)
-        values = read.values
-        if read.left:
-            # By identity alone: values such as arrays have an `==` of their own.
-            wanted = [i for i in range(first, last) if values[i] is _UNREAD]
-            raws = [part.raws[i] for i in wanted]
-            if part.patched:
-                raws = [self.raw(log, part.start + i) for i in wanted]
-            read.put(wanted, self._codec.decode_many(raws, self.element))
-        return values[first:last]
+    def _places(self, spans: Iterable[Span]) -> Iterator[tuple[int, _Part, int, int]]:
+        """Which of the elements of which parts the spans are: log, part, first, last."""
+        for log, start, stop in spans:
+            at = start
+            while at < stop:
+                part, first = self._at(log, at)
+                last = min(len(part.raws), stop - part.start)
+                yield log, part, first, last
+                at = part.start + last
+
+    def _decoded(self, places: Iterable[tuple[int, _Part, int, int]]) -> list[Any]:
+        """The values at these places, those that are not read yet decoded in one go."""
+        found: list[tuple[_Values, int, int]] = []
+        wanted: list[tuple[_Values, int]] = []
+        raws: list[bytes] = []
+        for log, part, first, last in places:
+            read = part.read_by(self.reader)
+            found.append((read, first, last))
+            if read.left:
+                for i in range(first, last):
+                    # By identity alone: values such as arrays have an `==` of their own.
+                    if read.values[i] is _UNREAD:
+                        wanted.append((read, i))
+                        raws.append(self.raw(log, part.start + i) if part.patched else part.raws[i])
+        values = self._codec.decode_many(raws, self.element) if raws else []
+        for (read, i), value in zip(wanted, values, strict=True):
+            read.put(i, value)
+        return [value for read, first, last in found for value in read.values[first:last]]
 
     def element(self, log: int, pos: int) -> Any:
         """The value of one element."""
         part, i = self._at(log, pos)
         read = part.read_by(self.reader)
         if read.values[i] is _UNREAD:
-            read.put([i], [self._codec.decode(self.raw(log, pos), self.element)])
+            read.put(i, self._codec.decode(self.raw(log, pos), self.element))
         return read.values[i]
+
+    def opened(self, segment: Segment) -> list[bytes]:
+        """One of the segments' elements as stored."""
+        return self._at(segment.log, segment.start)[0].raws
 
     def size(self, span: Span) -> int:
         """About how many bytes the span's elements take."""

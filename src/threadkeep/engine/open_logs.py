@@ -160,6 +160,9 @@ class OpenLogs:
 
 
 def _overlaps(tail: Tail, start: int, stop: int) -> bool:
+    last = max(tail, default=-1)
+    if start > last:  # most come in their order, and those that are there do not overlap
+        return last >= 0 and start < last + len(tail[last].elements)
     return start in tail or any(
         at < stop and start < at + len(part.elements) for at, part in tail.items()
     )

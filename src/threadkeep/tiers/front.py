@@ -12,8 +12,9 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
+from threadkeep.engine import operations
 from threadkeep.engine.calls import Commit, Fetch, Requests, aside, call, commit, fetch
 from threadkeep.engine.entries import Entry, EntryFence, ReadEntry
 from threadkeep.engine.lifecycle import is_archived
@@ -28,16 +29,7 @@ from threadkeep.engine.model import (
     ScanCheckpoints,
     ThreadState,
 )
-from threadkeep.engine.operations import registration
-from threadkeep.engine.operations.archiving import (
-    Archive,
-    archive_of,
-    is_at,
-    reopen,
-)
-from threadkeep.engine.operations.bundling import WholeThread
 from threadkeep.engine.operations.context import ATTEMPTS
-from threadkeep.engine.operations.offloading import bring_back
 from threadkeep.errors import (
     BackendError,
     ConflictError,
@@ -48,9 +40,12 @@ from threadkeep.errors import (
     ThreadkeepError,
 )
 from threadkeep.layers import through
-from threadkeep.tiers.archives import unpacked
-from threadkeep.tiers.cold import ColdStore
 from threadkeep.tiers.stubs import WITH_COLD, stubbed, whole
+
+if TYPE_CHECKING:
+    from threadkeep.engine.operations.archiving import Archive
+    from threadkeep.engine.operations.bundling import WholeThread
+    from threadkeep.tiers.cold import ColdStore
 
 _log = logging.getLogger("threadkeep")
 
@@ -112,18 +107,18 @@ class TierLayer:
 
     def _bring_back(self, entry: Entry) -> Requests[None]:
         """Bring a thread back, if nobody else has done so meanwhile."""
-        archive, thread = archive_of(entry), entry.thread
+        archive, thread = operations.archiving.archive_of(entry), entry.thread
         if self._cold is None or archive is None:
             raise ThreadArchivedError(hint=WITH_COLD, thread=thread)
         try:
             found = yield from aside(_read, self._cold, thread, archive)
         except CorruptionError:
             now = yield from fetch(ReadEntry(thread))
-            if is_at(now, archive.key):
+            if operations.archiving.is_at(now, archive.key):
                 raise
             return
         try:
-            yield from reopen(found, archive, _now())
+            yield from operations.archiving.reopen(found, archive, _now())
         except ReadOnlyError as error:
             raise ThreadArchivedError(
                 "The thread is archived, and the store is open for reading only.",
@@ -154,7 +149,7 @@ class TierLayer:
             with suppress(ConflictError):
                 yield from commit(replace(change, revision=_revision(known)))
                 return
-        raise registration.busy(change.source)
+        raise operations.registration.busy(change.source)
 
     def _ready(self, source: str, target: str) -> Requests[Entry | None]:
         """The source's entry, once it has no stubs: what brings one changes the entry.
@@ -167,10 +162,10 @@ class TierLayer:
             known, at = cast("list[Entry | None]", replies)
             if is_archived(at):
                 raise ThreadExistsError("The target is archived.", thread=target)
-            archive = archive_of(known)
+            archive = operations.archiving.archive_of(known)
             if archive is None or not archive.offloaded or is_archived(known):
                 return known
-            if not (yield from through(self, bring_back(source, _now()))):
+            if not (yield from through(self, operations.offloading.bring_back(source, _now()))):
                 return known
 
     def _drop(self, change: DropThread) -> Requests[None]:
@@ -190,8 +185,10 @@ class TierLayer:
                 if expecting is change:
                     raise
                 continue
-            archive = archive_of(entry)
-            left = None if change.rows is None else archive_of(change.rows.entry)
+            archive = operations.archiving.archive_of(entry)
+            left = (
+                None if change.rows is None else operations.archiving.archive_of(change.rows.entry)
+            )
             if archive is not None and (left is None or left.folder != archive.folder):
                 yield from self._remove(change.thread, archive)
             return
@@ -215,6 +212,8 @@ class TierLayer:
 
 
 def _read(cold: ColdStore, thread: str, archive: Archive) -> WholeThread:
+    from threadkeep.tiers.archives import unpacked  # noqa: PLC0415 - much, and seldom needed
+
     return unpacked(thread, cold.get(archive.key), archive)
 
 

@@ -10,12 +10,14 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from threadkeep.engine.model import Read, ReadSegments, Segment
 from threadkeep.engine.offloaded import STUB, Place, place_of
 from threadkeep.errors import BackendError, CorruptionError, ThreadArchivedError
-from threadkeep.tiers.cold import ColdStore
+
+if TYPE_CHECKING:
+    from threadkeep.tiers.cold import ColdStore
 
 WITH_COLD = "Open the store with cold=, the URL of the cold store (in the shell: TK_COLD)."
 _log = logging.getLogger("threadkeep")

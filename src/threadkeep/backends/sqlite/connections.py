@@ -39,7 +39,8 @@ class Connections:
     """The connections of one backend.
 
     `write_lock` must be held while `writer()` is used. `take` lends a connection for
-    reading until `give`. A database in memory has one connection for everything.
+    reading until `give`: one that reads, else the writer where nobody writes, so that a program
+    of one thread has one connection. A database in memory has no other.
     """
 
     def __init__(self, location: Location) -> None:
@@ -104,6 +105,8 @@ class Connections:
             if self._idle:
                 return self._idle.pop()
         try:
+            if self.write_lock.acquire(blocking=False):
+                return self._locked_writer()
             return self._open(self._location.connect_reader)
         except BaseException:
             with self._lock:
@@ -112,6 +115,9 @@ class Connections:
 
     def _take_only(self) -> sqlite3.Connection:
         self.write_lock.acquire()
+        return self._locked_writer()
+
+    def _locked_writer(self) -> sqlite3.Connection:
         try:
             return self.writer()
         except BaseException:
@@ -120,16 +126,22 @@ class Connections:
 
     def give(self, db: sqlite3.Connection) -> None:
         """Take back what `take` lent."""
-        usable = _at_rest(db)
-        if self.in_memory:
+        if db is self._writer:
+            self.rest_writer()
             self.write_lock.release()
-            return
+            if self.in_memory:
+                return
+        else:
+            self._keep(db, usable=_at_rest(db))
+        with self._lock:
+            self._give_back()
+
+    def _keep(self, db: sqlite3.Connection, *, usable: bool) -> None:
         with self._lock:
             if not usable or self._closed or len(self._idle) >= _IDLE_READERS:
                 db.close()
             else:
                 self._idle.append(db)
-            self._give_back()
 
     def _give_back(self) -> None:
         self._lent -= 1

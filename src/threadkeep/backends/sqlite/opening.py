@@ -141,7 +141,6 @@ def _prepare(db: sqlite3.Connection, location: Location, *, make: bool) -> None:
     if not ours and not make:
         raise _no_tables(location.path)
     if not ours:
-        db.execute("PRAGMA auto_vacuum = INCREMENTAL")
         schema.create(db, location.path)
     elif location.mode in ("rwc", "rw") and schema.is_old(db):
         schema.upgrade(db)

@@ -91,7 +91,7 @@ def reply(db: sqlite3.Connection, read: Read) -> Any:
 _NOTHING = type(None)
 _ID = (bytes, str)
 _COUNT = (int, _NOTHING)
-_SEGMENT_KINDS = ((int,), (int,), (bytes,))
+_SEGMENT_TYPES = (int, int, bytes)
 _PLACE_KINDS = ((int,), (int,), (int,), (int,))
 _WRITE_KINDS = ((str,), _ID, (int,), _COUNT, _COUNT, _ID, (str, _NOTHING), (bytes,))
 _CHECKPOINT_KINDS = (
@@ -104,7 +104,11 @@ def _checked(row: _Row, kinds: tuple[tuple[type, ...], ...], table: str) -> _Row
     """The row, if its columns are of these types: SQLite does not notice every flipped bit."""
     if _are(tuple(map(type, row)), kinds):
         return row
-    raise CorruptionError(f"A row of {table} holds values of the wrong types.", hint=DAMAGED)
+    raise _wrong_types(table)
+
+
+def _wrong_types(table: str) -> CorruptionError:
+    return CorruptionError(f"A row of {table} holds values of the wrong types.", hint=DAMAGED)
 
 
 @lru_cache(maxsize=256)  # rows come in few shapes
@@ -147,7 +151,9 @@ def _write_row(row: _Row) -> WriteRow:
 
 
 def _segment(log: int, row: _Row) -> Segment:
-    return Segment(log, *_checked(row, _SEGMENT_KINDS, "tk_heap_segments"))
+    if tuple(map(type, row)) != _SEGMENT_TYPES:
+        raise _wrong_types("tk_heap_segments")
+    return Segment(log, *row)
 
 
 def _place(row: _Row) -> SegmentInfo:

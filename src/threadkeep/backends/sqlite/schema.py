@@ -27,12 +27,21 @@ if TYPE_CHECKING:
 APPLICATION_ID = 0x74686B70  # "thkp", as `file` and `PRAGMA application_id` show it
 VERSION = 2
 
-TABLES = """
+# What version 2 added to tk_threads. NULL as `state`: the thread is not in the registry.
+_REGISTRY_COLUMNS = (
+    *("state TEXT", "created_at INTEGER", "updated_at INTEGER", "size INTEGER", "waits_at"),
+    *("revision INTEGER", "pinned INTEGER", "ttl INTEGER", "origin TEXT", "origin_checkpoint"),
+    "heap INTEGER",  # what tk_heap_segments.thread is for it; NULL: its own number
+)
+
+# (ALTER TABLE takes longer than everything else about a new file)
+TABLES = f"""
 CREATE TABLE tk_threads (
     number INTEGER PRIMARY KEY,
     thread TEXT NOT NULL UNIQUE,
     generation INTEGER,
-    deleted_at INTEGER             -- microseconds since 1970; NULL: never
+    deleted_at INTEGER,            -- microseconds since 1970; NULL: never
+    {", ".join(_REGISTRY_COLUMNS)}
 );
 CREATE TABLE tk_checkpoints (
     thread INTEGER NOT NULL,       -- tk_threads.number, here and below
@@ -74,16 +83,7 @@ CREATE TABLE tk_heap_segments (
 ) WITHOUT ROWID;
 """
 
-# What version 2 added. NULL as `state`: the thread is not in the registry.
-_REGISTRY_COLUMNS = (
-    *("state TEXT", "created_at INTEGER", "updated_at INTEGER", "size INTEGER", "waits_at"),
-    *("revision INTEGER", "pinned INTEGER", "ttl INTEGER", "origin TEXT", "origin_checkpoint"),
-    "heap INTEGER",  # what tk_heap_segments.thread is for it; NULL: its own number
-)
-_ADD_COLUMNS = "".join(
-    [f"ALTER TABLE tk_threads ADD COLUMN {column};\n" for column in _REGISTRY_COLUMNS]
-)
-REGISTRY = f"""{_ADD_COLUMNS}
+REGISTRY = f"""
 CREATE TABLE tk_labels (
     thread INTEGER NOT NULL,
     beginning TEXT NOT NULL,       -- see engine/labels.py
@@ -244,8 +244,10 @@ def is_ours(db: sqlite3.Connection, path: str) -> bool:
 
 def create(db: sqlite3.Connection, path: str) -> None:
     """Make the tables, unless another process has just made them."""
-    db.execute("BEGIN IMMEDIATE")
+    db.execute("BEGIN")
     try:
+        # In an empty file this takes the write lock, and is written with the tables.
+        db.execute("PRAGMA auto_vacuum = INCREMENTAL")
         if not is_ours(db, path):
             _carry_out(db, TABLES + REGISTRY + VIEWS)
             db.execute(f"PRAGMA application_id = {APPLICATION_ID}")
@@ -283,6 +285,8 @@ def upgrade(db: sqlite3.Connection) -> None:
             db.execute(_RENAME)
             for view in ("threads", "checkpoints", "writes", "segments"):
                 db.execute(f"DROP VIEW IF EXISTS {view}")
+            for column in _REGISTRY_COLUMNS:
+                db.execute(f"ALTER TABLE tk_threads ADD COLUMN {column}")
             _carry_out(db, REGISTRY + VIEWS)
             for statement in REGISTER:
                 db.execute(statement)

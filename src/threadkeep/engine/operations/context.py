@@ -189,7 +189,12 @@ def hold(ref: Ref, found: Elements, value: Any) -> Held:
 
 
 def resume_logs(
-    memory: ThreadMemory, ns: str, read: Manifest, key: Keyframe, segments: list[Segment]
+    memory: ThreadMemory,
+    ns: str,
+    read: Manifest,
+    key: Keyframe,
+    segments: list[Segment],
+    found: Elements,
 ) -> None:
     """Let this process go on with the logs that a read checkpoint ends in."""
     ends = elements.stops(segments)
@@ -200,7 +205,7 @@ def resume_logs(
     memory.logs.resume(ns, KEYFRAMES, key.log, key.pos + 1)
     for segment in segments:
         if segment.count < FULL_COUNT:
-            tail = Stored(elements.opened(segment), len(segment.data))
+            tail = Stored(found.opened(segment), len(segment.data))
             memory.logs.note_tail(segment.log, segment.start, tail)
 
 

@@ -204,7 +204,7 @@ def _recall(
     with suppress(CodecError):
         found, segments = yield from read_elements(engine, call.place.thread, spans, generation)
         if resume:
-            resume_logs(memory, parent.ns, parent.manifest, parent.keyframe, segments)
+            resume_logs(memory, parent.ns, parent.manifest, parent.keyframe, segments, found)
         for channel, ref in lost.items():
             with suppress(CodecError):
                 held[channel] = hold(ref, found, found.value(ref))

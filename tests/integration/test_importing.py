@@ -1,0 +1,55 @@
+"""What a program loads that opens a file, saves and reads: not what only others need."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import threadkeep
+
+PROGRAM = """
+import json, sys
+from langgraph.checkpoint.base import empty_checkpoint
+import threadkeep
+
+config = {"configurable": {"thread_id": "1", "checkpoint_ns": ""}}
+with threadkeep.open_saver(f"sqlite:///{sys.argv[1]}") as saver:
+    stored = saver.put(config, empty_checkpoint(), {"source": "input", "step": -1}, {})
+    saver.put_writes(stored, [("messages", "hi")], "task")
+    assert saver.get_tuple(config).pending_writes
+print(json.dumps(list(sys.modules)))
+"""
+SELDOM = (
+    *("threads", "transfer", "differences", "wrapping", "readable", "cli", "backups", "bundles"),
+    *("repairs", "erasures", "quarantine", "plans", "tiers.cold", "tiers.archives", "testing"),
+    *("backends.memory", "backends.postgres", "backends.redis"),
+    *("engine.operations.checking", "engine.operations.merging", "engine.operations.bundling"),
+)
+EXTRAS = ("psycopg", "psycopg_pool", "redis", "obstore", "rich", "typer", "aiosqlite", "numpy")
+
+
+def is_of(module: str, names: tuple[str, ...]) -> bool:
+    return any(module == name or module.startswith(f"{name}.") for name in names)
+
+
+def test_saving_to_sqlite_loads_nothing_that_only_others_need(tmp_path: Path):
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM, str(tmp_path / "new.db")], capture_output=True, check=True
+    )
+
+    loaded = json.loads(done.stdout)
+    seldom = tuple(f"threadkeep.{name}" for name in SELDOM)
+    assert [name for name in loaded if is_of(name, (*seldom, *EXTRAS))] == []
+
+
+def test_what_is_imported_when_it_is_used_has_its_name():
+    assert set(threadkeep.__all__) <= set(dir(threadkeep))
+    everything: dict[str, object] = {}
+    exec("from threadkeep import *", everything)
+    assert set(threadkeep.__all__) <= set(everything)
+    with pytest.raises(AttributeError, match="has no attribute 'wrapped'"):
+        _ = threadkeep.wrapped
