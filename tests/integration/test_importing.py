@@ -25,7 +25,7 @@ print(json.dumps(list(sys.modules)))
 """
 SELDOM = (
     *("threads", "transfer", "differences", "wrapping", "readable", "cli", "backups", "bundles"),
-    *("repairs", "erasures", "quarantine", "plans", "tiers.cold", "tiers.archives", "testing"),
+    *("repairs", "erasures", "quarantine", "tiers.cold", "tiers.archives", "testing"),
     *("backends.memory", "backends.postgres", "backends.redis"),
     *("engine.operations.checking", "engine.operations.merging", "engine.operations.bundling"),
 )
