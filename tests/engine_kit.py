@@ -72,6 +72,11 @@ class Counted:
         return size
 
 
+def get_operation(saver: Saver, at: Any) -> Operation[Any]:
+    """The operation of a get_tuple."""
+    return saver._get_tuple(arguments.load(at), at)
+
+
 def put_operation(saver: Saver, *given: Any) -> Operation[Any]:
     """The operation of a put with these arguments; its result is the config."""
     call = arguments.put(*given)

@@ -189,6 +189,7 @@ class Store(Faces):
 
     def __init__(self, backend: Backend | AsyncBackend, how: GroupCommit = AT_ONCE) -> None:
         super().__init__(backend)
+        self._reads_in_memory = bool(getattr(backend, "reads_hot_in_memory", False))
         is_grouping = self.has("commit_many") and not self.instant
         self._writer: Writer | None = None
         self._loop_writer: LoopWriter | None = None
@@ -225,7 +226,7 @@ class Store(Faces):
         if self.awaited is not None:
             replies: Sequence[Any] = await self.awaited.fetch(request.reads)
             return replies
-        if self.instant:
+        if self.instant or (request.hot and self._reads_in_memory):
             return self.backend.fetch(request.reads)  # type: ignore[no-any-return] # any backend
         return await in_thread(partial(self.backend.fetch, request.reads), _readers)
 

@@ -166,14 +166,19 @@ class Saver(OpenStore, BaseCheckpointSaver[Any]):
             InvalidConfigError: the config has no thread_id.
             CorruptionError, UnknownTypeError: it cannot be read back as it was.
         """
-        return self.run(self._get_tuple(config))
+        return self.run(self._get_tuple(arguments.load(config), config))
 
     async def aget_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
         """See `get_tuple`."""
-        return await self.arun(self._get_tuple(config))
+        call = arguments.load(config)
+        # (a load that decodes much would hold up the event loop)
+        run = self.arun_here if load.is_hot(self._engine, call) else self.arun
+        return await run(self._get_tuple(call, config))
 
-    def _get_tuple(self, config: RunnableConfig) -> Operation[CheckpointTuple | None]:
-        loaded = yield from load.load(self._engine, arguments.load(config))
+    def _get_tuple(
+        self, call: load.Load, config: RunnableConfig
+    ) -> Operation[CheckpointTuple | None]:
+        loaded = yield from load.load(self._engine, call)
         return None if loaded is None else arguments.checkpoint_tuple(loaded, config)
 
     def list(

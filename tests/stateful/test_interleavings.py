@@ -24,6 +24,7 @@ from engine_kit import (
     everything,
     exactly,
     fresh,
+    get_operation,
     put_operation,
     run_config,
     shown,
@@ -111,7 +112,7 @@ def write_cold(scene: Scene, saver: Saver, name: str) -> Any:
 
 
 def load(scene: Scene, saver: Saver, name: str) -> Any:
-    steps = scene.steps(saver._get_tuple(run_config()))
+    steps = scene.steps(get_operation(saver, run_config()))
     return steps, lambda _: whole(steps.result)
 
 
@@ -120,7 +121,7 @@ def load_cold(scene: Scene, saver: Saver, name: str) -> Any:
 
 
 def load_old(scene: Scene, saver: Saver, name: str) -> Any:
-    steps = scene.steps(fresh(saver)._get_tuple(scene.places[1]))
+    steps = scene.steps(get_operation(fresh(saver), scene.places[1]))
     return steps, lambda _: whole(steps.result)
 
 

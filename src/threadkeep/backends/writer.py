@@ -24,11 +24,13 @@ from typing import Literal, Protocol, TypeAlias
 from threadkeep import process_forks
 from threadkeep.backends.given import is_count, is_time, refuse
 from threadkeep.backends.loops import PerLoop
-from threadkeep.engine.model import Change
+from threadkeep.engine.model import Batch, Change
 from threadkeep.errors import BackendError, ClosedError, ThreadkeepError, UnreachableError
 
 _LONGEST_WAIT = 60
 _IDLE_SECONDS = 10.0  # after which the thread ends; the next change starts another
+_COMPANY_SECONDS = 0.004  # that pending writes wait for the checkpoint that they lead to
+_IN_VAIN = 16  # such waits that are left out after one that was in vain
 _OF_THE_STORE = (UnreachableError, ClosedError)  # failures that no single change has caused
 
 
@@ -94,20 +96,34 @@ class CommitsManyAwaited(Protocol):
 class _Ticket:
     """A change that waits, and the result of its commit.
 
-    `future` is that of an awaiting caller.
+    `future` is that of an awaiting caller; `company` is set when it is done, for a blocking
+    caller who waits for company.
     """
 
-    __slots__ = ("change", "done", "error", "future")
+    __slots__ = ("change", "company", "done", "error", "future")
 
     def __init__(self, change: Change, future: asyncio.Future[None] | None = None) -> None:
         self.change = change
         self.future = future
+        self.company: threading.Event | None = None
         self.done = False
         self.error: ThreadkeepError | None = None
+
+    @property
+    def is_patient(self) -> bool:
+        """Whether the change is likely to be followed by another of its thread soon.
+
+        A graph saves what its tasks write, and then the checkpoint that this leads to, and does
+        not wait for the one before the other.
+        """
+        change = self.change
+        return type(change) is Batch and bool(change.writes) and not change.checkpoints
 
     def settle(self, error: ThreadkeepError | None) -> None:
         self.error = error
         self.done = True
+        if self.company is not None:
+            self.company.set()
 
 
 _Settling: TypeAlias = Generator[
@@ -178,6 +194,12 @@ class _Queue:
             # (settled ones in between: a group was interrupted)
             return [ticket for ticket in islice(tickets, most) if not ticket.done]
 
+    @property
+    def is_patient(self) -> bool:
+        """Whether all that waits is likely to be followed by more."""
+        with self._lock:
+            return all(ticket.done or ticket.is_patient for ticket in self._tickets)
+
 
 class Writer:
     """Commits of a blocking store, for blocking and for awaiting callers.
@@ -201,6 +223,7 @@ class Writer:
         self._queue = _Queue()
         self._turn = threading.Lock()  # held by whoever commits
         self._alone = True  # the last transaction held one change
+        self._skips = 0  # waits for company to leave out, as one was in vain
         self._wakes: SimpleQueue[None] = SimpleQueue()
         self._awake = False  # the thread is about to look at the queue
         self._thread: threading.Thread | None = None
@@ -219,6 +242,11 @@ class Writer:
         """Commit the change, with others that wait; return when it is durable."""
         ticket = _Ticket(change)
         self._queue.add(ticket)
+        if self._skips == 0 and ticket.is_patient:
+            ticket.company = threading.Event()
+            self._note(in_vain=not ticket.company.wait(_COMPANY_SECONDS))
+        elif self._skips:
+            self._skips -= 1
         try:
             with self._turn:
                 while not ticket.done:
@@ -231,6 +259,9 @@ class Writer:
                 raise ticket.error
             finally:
                 del ticket  # its error's traceback holds this frame: no cycle
+
+    def _note(self, *, in_vain: bool) -> None:
+        self._skips = _IN_VAIN if in_vain else 0
 
     def submit(self, change: Change) -> asyncio.Future[None]:
         """Queue the change; the future of the running event loop is done when it is durable."""
@@ -312,11 +343,29 @@ class Writer:
             except Empty:
                 is_idle = True
             self._awake = False  # (before it looks: what comes from now on wakes it again)
+            self._wait_for_company()
             with self._turn:
                 while self._queue.first(1):
                     self._commit_waiting()
             if (is_idle or self._closing) and self._ended():
                 return
+
+    def _wait_for_company(self) -> None:
+        """Wait a little while all that waits is patient, if that has been worth it."""
+        if not self._queue or not self._queue.is_patient:
+            return
+        if self._skips:
+            self._skips -= 1
+            return
+        end = time.monotonic() + _COMPANY_SECONDS
+        while self._queue.is_patient:
+            left = end - time.monotonic()
+            try:
+                self._wakes.get(timeout=max(left, 0))
+            except Empty:
+                self._note(in_vain=True)
+                return
+            self._awake = False
 
     def _ended(self) -> bool:
         """Whether the thread is to end, as it is idle."""

@@ -29,9 +29,14 @@ T = TypeVar("T")
 
 
 class Fetch(NamedTuple):
-    """Answer these reads in one round trip. Reply: a list, in order."""
+    """Answer these reads in one round trip. Reply: a list, in order.
+
+    `hot`: this process has just used the rows, so that a store on a local disk finds them in
+    memory.
+    """
 
     reads: Sequence[Read]
+    hot: bool = False
 
 
 class Commit(NamedTuple):
@@ -77,15 +82,17 @@ Operation: TypeAlias = Generator[Fetch | Commit, Any, T]
 Requests: TypeAlias = Generator[Request, Any, T]
 
 
-def fetch(read: Read) -> Operation[Any]:
+def fetch(read: Read, *, hot: bool = False) -> Operation[Any]:
     """One read's reply."""
-    replies = yield Fetch((read,))
+    replies = yield Fetch((read,), hot)
     return replies[0]
 
 
-def fetch_checkpoint(thread: str, ns: str, checkpoint_id: str | None) -> Operation[ThreadState]:
+def fetch_checkpoint(
+    thread: str, ns: str, checkpoint_id: str | None, *, hot: bool = False
+) -> Operation[ThreadState]:
     """The thread's generation and one of its checkpoints, or its head."""
-    reply = yield from fetch(ReadCheckpoint(thread, ns, checkpoint_id))
+    reply = yield from fetch(ReadCheckpoint(thread, ns, checkpoint_id), hot=hot)
     return cast("ThreadState", reply)
 
 

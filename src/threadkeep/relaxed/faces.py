@@ -97,7 +97,7 @@ class RelaxedLayer(DurableLayer):
         if isinstance(request, Fetch):
             yield from self._flushed(request.reads)
             asked = self.batches.asked(request.reads)
-            return asked.named((yield Fetch(asked.reads)))
+            return asked.named((yield request._replace(reads=asked.reads)))
         if isinstance(request, Commit):
             yield from self._commit(request.change)
             return None

@@ -10,6 +10,7 @@ from engine_kit import (
     config,
     exactly,
     fresh,
+    get_operation,
     memory_saver,
     put_operation,
     run_config,
@@ -220,7 +221,7 @@ def test_prune_while_a_put_waits_for_its_commit(saver):
 def test_prune_between_the_reads_of_a_load(saver):
     _, last = pruned_chain(saver)
     mine = fresh(saver)
-    load = Steps(mine._get_tuple(run_config()), mine._store.backend)
+    load = Steps(get_operation(mine, run_config()), mine._store.backend)
     load.step()
     chain = Chain(saver, start=2)
     chain.at = last
@@ -237,7 +238,7 @@ def test_a_load_that_was_overtaken_is_not_remembered_as_new(saver):
     first, _ = pruned_chain(saver)
     mine = fresh(saver)
     load = Steps(
-        mine._get_tuple({"configurable": {**first["configurable"], "__pregel_runtime": 1}}),
+        get_operation(mine, {"configurable": {**first["configurable"], "__pregel_runtime": 1}}),
         mine._store.backend,
     )
     load.step()  # the row

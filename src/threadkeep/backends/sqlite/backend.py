@@ -49,6 +49,8 @@ class SqliteBackend:
         InvalidArgumentError: for arguments of no meaning.
     """
 
+    reads_hot_in_memory = True
+
     def __init__(
         self,
         database: Database,

@@ -54,6 +54,12 @@ class Loaded(NamedTuple):
     writes: list[tuple[str, str, Any]]
 
 
+def is_hot(engine: Engine, call: Load) -> bool:
+    """Whether a run loads the head of a thread that this process has just used."""
+    place = call.place
+    return call.run and engine.memory(place.thread).newest(place.ns) is not None
+
+
 def load(engine: Engine, call: Load) -> Operation[Loaded | None]:
     """The checkpoint, or None if it is not there.
 
@@ -63,7 +69,8 @@ def load(engine: Engine, call: Load) -> Operation[Loaded | None]:
     """
     place, generation = call.place, -1
     while True:
-        reply = yield from fetch_checkpoint(place.thread, place.ns, place.id)
+        hot = is_hot(engine, call)
+        reply = yield from fetch_checkpoint(place.thread, place.ns, place.id, hot=hot)
         engine.memory(place.thread).meet(reply.generation)
         stored = visible(reply.found)
         if stored is None:
