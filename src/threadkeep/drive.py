@@ -237,14 +237,25 @@ class Store(Faces):
         else:
             self.blocking.commit(change)
 
+    def submit(self, change: Change) -> Awaitable[None] | None:
+        """Begin to commit a change for an awaiting caller, who awaits the result.
+
+        None where nothing is left to wait for.
+        """
+        if self._loop_writer is not None:
+            return self._loop_writer.submit(change)
+        if self._writer is not None and self.awaited is None:
+            return self._writer.submit(change)
+        if self.instant and self.awaited is None:
+            self.backend.commit(change)
+            return None
+        return self.acall(Call(None, "commit", (change,)))
+
     async def acommit(self, change: Change) -> None:
         """See `commit`."""
-        if self._loop_writer is not None:
-            await self._loop_writer.submit(change)
-        elif self._writer is not None and self.awaited is None:
-            await self._writer.submit(change)
-        else:
-            await self.acall(Call(None, "commit", (change,)))
+        waiting = self.submit(change)
+        if waiting is not None:
+            await waiting
 
     def close(self) -> None:
         """Close the store; what waits is committed first. Idempotent."""
@@ -318,12 +329,17 @@ class Stack:
         else:
             self._store.commit(change)
 
+    def submit(self, change: Change) -> Awaitable[None] | None:
+        """Begin to commit a change for an awaiting caller. See `commit` and `Store.submit`."""
+        if type(change) in self._handled:
+            return self.arun_here(committing(change))
+        return self._store.submit(change)
+
     async def acommit(self, change: Change) -> None:
         """See `commit`."""
-        if type(change) in self._handled:
-            await self.arun_here(committing(change))
-        else:
-            await self._store.acommit(change)
+        waiting = self.submit(change)
+        if waiting is not None:
+            await waiting
 
     def _through(self, operation: Requests[T]) -> Requests[T]:
         for layer in self._layers:

@@ -304,7 +304,9 @@ class Saver(OpenStore, BaseCheckpointSaver[Any]):
             await self.arun_here(save(None))
             return
         try:
-            await self.acommit(to_commit(self._engine, place, built))
+            waiting = self.submit(to_commit(self._engine, place, built))
+            if waiting is not None:
+                await waiting
         except ThreadkeepError as error:
             await self.arun_here(save((built, error)))
         except BaseException:

@@ -151,10 +151,20 @@ class Draft:
         if placed is None:
             return None
         seen = before.followed(new, before.shadow.extended(*[found.shadow for found in placed]))
-        spans = refs.merged((*old.spans, *[found.span for found in placed]))
+        return self._found(value, seen, old.spans, placed, old.weight)
+
+    def _found(
+        self,
+        value: list[Any],
+        seen: Seen,
+        before: tuple[Span, ...],
+        placed: list[Placed],
+        weight: int,
+    ) -> tuple[Ref, Held] | None:
+        """A list of what is stored in spans, and of objects behind that; None if it has changed."""
+        spans = refs.merged((*before, *[found.span for found in placed]))
         if seen.shadow.is_opaque or len(spans) > _SPANS_FREE or not seen.is_now(value):
             return None
-        weight = old.weight
         for found in placed:
             self.appender.borrow(found.home, found.span)
             weight += found.size
@@ -167,9 +177,13 @@ class Draft:
             return None
         if type(old) is HeldRun and not is_fragment(old.seen, items):
             return None
-        if recent.is_known(channel, value) or recent.has_any(items):
+        if recent.is_known(channel, value) or not self.codec.divides(value):
             return None
-        if not self.codec.divides(value):
+        placed = recent.all_placed(items)
+        if placed is not None:
+            shadow = Shadow.joined([found.shadow for found in placed])
+            return self._found(value, Seen(None, items, shadow), (), placed, 0)
+        if recent.has_any(items):
             return None
         copies, shadow, _ = still(items)
         elements = [self.codec.encode(copy) for copy in copies]
