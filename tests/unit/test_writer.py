@@ -48,7 +48,11 @@ class AwaitedGate(Gate):
 
 
 def batch(number, fences=()):
-    return Batch(f"t{number}", 1, writes=(write(number),), fences=fences)
+    return Batch(f"t{number}", 1, checkpoints=(checkpoint(number),), fences=fences)
+
+
+def writes(number):
+    return Batch(f"t{number}", 1, writes=(write(number),))
 
 
 def together(store, changes, how=AT_ONCE):
@@ -195,14 +199,56 @@ def test_several_event_loops_meet_in_one_queue():
         asyncio.run(writer.acommit(batch(number)))
 
     with ThreadPoolExecutor(4) as pool:
-        done = [pool.submit(one_loop, number) for number in range(4)]
+        done = [pool.submit(one_loop, 0)]
         assert store.begun.wait(10)
+        done += [pool.submit(one_loop, number) for number in range(1, 4)]
         while len(writer._queue) < 4:
             pass
         store.opened.set()
         for found in done:
             found.result(10)
     assert [len(group) for group in store.groups] == [1, 3]
+
+
+def test_pending_writes_wait_for_the_checkpoint_that_follows(monkeypatch):
+    monkeypatch.setattr("threadkeep.backends.writer._COMPANY_SECONDS", 10)
+    store = Gate()
+    store.opened.set()
+    writer = Writer(store)
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(writer.commit, writes(1))
+        while not writer._queue:
+            pass
+        writer.commit(batch(1))
+        waiting.result(1)
+    assert store.groups == [["t1", "t1"]]
+
+
+def test_awaited_pending_writes_wait_for_the_checkpoint_that_follows(monkeypatch):
+    monkeypatch.setattr("threadkeep.backends.writer._COMPANY_SECONDS", 10)
+    store = Gate()
+    store.opened.set()
+
+    async def run():
+        writer = Writer(store)
+        waiting = [writer.submit(writes(n)) for n in (1, 2)]
+        await asyncio.sleep(0.01)
+        await asyncio.gather(*waiting, writer.submit(batch(1)))
+
+    asyncio.run(run())
+    assert store.groups == [["t1", "t2", "t1"]]
+
+
+def test_waits_in_vain_are_left_out_for_a_while(monkeypatch):
+    monkeypatch.setattr("threadkeep.backends.writer._COMPANY_SECONDS", 0)
+    store = Gate()
+    store.opened.set()
+    writer = Writer(store)
+    writer.commit(writes(1))  # in vain
+    monkeypatch.setattr("threadkeep.backends.writer._COMPANY_SECONDS", 1000)
+    for number in range(10):
+        writer.commit(writes(number))
+    assert len(store.groups) == 11
 
 
 def test_the_thread_ends_with_the_writer():
