@@ -96,6 +96,17 @@ class InstantBackend(Protocol):
 
 
 @runtime_checkable
+class LocalBackend(Backend, Protocol):
+    """A blocking store on a local disk, if `reads_hot_in_memory` is true.
+
+    Awaiting callers read rows that this process has just used in the event loop: they come from
+    the system's cache, sooner than a worker thread would have begun.
+    """
+
+    reads_hot_in_memory: bool
+
+
+@runtime_checkable
 class MigratingBackend(Protocol):
     """A store whose tables are not made by opening it, but on demand. Awaited: a coroutine."""
 
