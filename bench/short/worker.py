@@ -49,7 +49,7 @@ class Long:
 
 
 def orders(stack: ExitStack) -> dict[str, Callable[..., Any]]:
-    """What can be asked, by name; what stays open is closed with the stack."""
+    """Savers by name; those that stay open are closed with the stack."""
     long = Long(stack)
     return {
         "together": playing.together,

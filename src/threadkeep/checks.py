@@ -131,7 +131,7 @@ def checkpoint(given: Mapping[str, Any], at: Place) -> None:
 
 
 def _is_usual(given: Mapping[str, Any]) -> bool:
-    """Whether all names are ASCII, and all versions either small numbers or ASCII."""
+    """Return True if all names are ASCII, and all versions either small numbers or ASCII."""
     seen = given.get("versions_seen", {})
     versions = [given.get("v", 1), *given["channel_versions"].values()]
     try:
@@ -152,7 +152,7 @@ def _is_usual(given: Mapping[str, Any]) -> bool:
 
 
 def _are_ascii(texts: Iterable[Any]) -> bool:
-    """Whether these are texts, all of them ASCII."""
+    """Return True if these are texts, all of them ASCII."""
     try:
         return "".join(texts).isascii()
     except TypeError:

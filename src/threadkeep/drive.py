@@ -107,7 +107,7 @@ async def in_thread(call: Callable[[], T], workers: _Workers = _workers) -> T:
 
 
 def is_async(backend: Backend | AsyncBackend) -> TypeIs[AsyncBackend]:
-    """Whether the backend is driven by awaiting it."""
+    """Return True if the backend is driven by awaiting it."""
     return iscoroutinefunction(backend.fetch)
 
 
@@ -151,7 +151,7 @@ class Faces:
         return self.backend
 
     def has(self, name: str) -> bool:
-        """Whether the store has a capability: a method or an attribute of this name."""
+        """Return True if the store has a capability: a method or an attribute of this name."""
         return hasattr(self.backend, name)
 
     def call(self, request: Call) -> Any:
@@ -291,7 +291,7 @@ class Stack:
 
     @property
     def has_awaited(self) -> bool:
-        """Whether awaiting callers use a face of the store that is their own."""
+        """True if awaiting callers use a face of the store that is their own."""
         return self._store.awaited is not None
 
     def run(self, operation: Requests[T]) -> T:

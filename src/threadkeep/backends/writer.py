@@ -36,7 +36,7 @@ _OF_THE_STORE = (UnreachableError, ClosedError)  # failures that no single chang
 
 @dataclass(frozen=True)
 class GroupCommit:
-    """How concurrent commits share a transaction.
+    """Tuning of group commit: concurrent commits share a transaction.
 
     Args:
         max_batch: changes in one transaction at most.
@@ -111,7 +111,7 @@ class _Ticket:
 
     @property
     def is_patient(self) -> bool:
-        """Whether the change is likely to be followed by another of its thread soon.
+        """True if another change of the thread is likely to follow soon.
 
         A graph saves what its tasks write, and then the checkpoint that this leads to, and does
         not wait for the one before the other.
@@ -196,7 +196,7 @@ class _Queue:
 
     @property
     def is_patient(self) -> bool:
-        """Whether all that waits is likely to be followed by more."""
+        """True if more is likely to follow all that waits."""
         with self._lock:
             return all(ticket.done or ticket.is_patient for ticket in self._tickets)
 
@@ -368,7 +368,7 @@ class Writer:
             self._awake = False
 
     def _ended(self) -> bool:
-        """Whether the thread is to end, as it is idle."""
+        """Return True if the thread may end, as nothing woke it."""
         with self._starting:
             if self._wakes.empty():
                 self._thread = None

@@ -92,7 +92,7 @@ def allows(cause: Cause, state: str) -> bool:
 
 
 def is_there(entry: Entry | None) -> TypeGuard[Entry]:
-    """Whether the registry knows the thread, and not as deleted."""
+    """True if the registry knows the thread, and not as deleted."""
     return entry is not None and entry.state != State.DELETED
 
 

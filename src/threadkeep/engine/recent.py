@@ -52,7 +52,7 @@ class Recent:
         return found if found and found.value is value and found.shadow.holds() else None
 
     def all_placed(self, values: list[Any]) -> list[Placed] | None:
-        """Where these very objects are stored, unchanged or not; None if one of them is not."""
+        """Return the places of these very objects, unchanged or not; None if one is not stored."""
         found = []
         for value in values:
             one = self._placed.get(id(value))
@@ -62,7 +62,7 @@ class Recent:
         return found
 
     def has_any(self, values: list[Any]) -> bool:
-        """Whether one of these objects was stored, or has a position kept for it."""
+        """Return True if one of these objects was stored, or has a position kept for it."""
         placed, parts = self._placed, self._kept
         for value in values:
             name = id(value)
@@ -71,7 +71,7 @@ class Recent:
         return False
 
     def is_known(self, channel: str, value: Any) -> bool:
-        """Whether this very value of the channel was stored, unchanged or not."""
+        """Return True if this very value of the channel was stored, unchanged or not."""
         found = self._known.get((channel, id(value)))
         return found is not None and found.value is value
 

@@ -189,7 +189,7 @@ class GroupContract(Contract):
         return Batch(THREAD, NOW, drop_segments=drops, segments=(Segment(1, 0, count, data),))
 
     def test_additions_keep_their_place_among_others(self) -> None:
-        """What is added before a thread is dropped is gone, what is added after stays."""
+        """Rows added before a thread is dropped are gone, those added after stay."""
         added = [Batch(THREAD, NOW, segments=(segment(n),), writes=(write(1),)) for n in range(3)]
         old = Batch(THREAD, NOW, born=NOW, segments=(segment(5),))
         fenced = Batch(THREAD, NOW, fences=(HeadFence("", uid(1)),), checkpoints=(checkpoint(2),))

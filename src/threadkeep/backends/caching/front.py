@@ -173,7 +173,7 @@ class CacheLayer:
 
 
 def _drops_unnamed(batch: Batch) -> bool:
-    """Whether it drops segments under no generation: then it is not known which are kept."""
+    """Return True if it drops segments under no generation: nobody knows which are kept then."""
     return bool(batch.drop_segments) and batch.generation is None
 
 

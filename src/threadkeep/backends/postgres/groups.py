@@ -54,7 +54,7 @@ def together(changes: Sequence[Change]) -> Statement | None:
 
 
 def _only_adds(change: Batch) -> bool:
-    """Whether a batch adds rows, and removes none but segments that it puts others for."""
+    """Return True if a batch only adds rows, and drops segments that it puts others for."""
     return not (
         change.fences
         or change.bump
@@ -69,7 +69,7 @@ def _only_adds(change: Batch) -> bool:
 
 
 def _meet(batches: Sequence[Batch]) -> bool:
-    """Whether two batches put the same checkpoint, or reach the same place of a log."""
+    """Return True if two batches put the same checkpoint, or reach the same place of a log."""
     checkpoints = [(batch.thread, row.ns, row.id) for batch in batches for row in batch.checkpoints]
     if len(set(checkpoints)) < len(checkpoints):
         return True

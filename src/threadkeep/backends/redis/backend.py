@@ -295,7 +295,7 @@ class AsyncRedisBackend:
     async def _written(
         self, name: str, arguments: Sequence[Word], thread: str, *, in_index: bool
     ) -> Sequence[bytes]:
-        """What a script says of a single change."""
+        """Answer of a script to a single change."""
         (answer,) = await self._sent([self._writing(name, arguments, thread, in_index=in_index)])
         found: Sequence[bytes] = answer[0] if name == "commit" else answer
         return found

@@ -69,7 +69,7 @@ def script(changes: Sequence[Change]) -> tuple[str, Sequence[Word]]:
 
 
 def batches_arguments(batches: Sequence[Any]) -> list[Word]:
-    """What `commit.lua` is given."""
+    """Arguments of `commit.lua`."""
     words: list[Word] = [len(batches)]
     for batch in batches:
         of_batch = batch_arguments(batch)
@@ -78,7 +78,7 @@ def batches_arguments(batches: Sequence[Any]) -> list[Word]:
 
 
 def batch_arguments(batch: Batch) -> list[Word]:
-    """What `commit.lua` is given of one batch."""
+    """Arguments of `commit.lua` for one batch."""
     segments = sorted(set(batch.segments), key=_start)
     return [
         *_expected(batch),

@@ -169,7 +169,7 @@ _ASKS_NO_WRITE = ("", 0)
 
 
 def _questions(batch: Batch) -> list[tuple[Any, ...]]:
-    """What is to be known, for each segment and each write: at least one of the thread."""
+    """Return a question for each segment and each write, at least one of the thread."""
     thread = batch.thread
     return [
         (
@@ -207,7 +207,7 @@ class _Thread:
 
     @property
     def has_entry(self) -> bool:
-        """Whether the registry knows the thread, and not as deleted."""
+        """True if the registry knows the thread, and not as deleted."""
         return self.state is not None and self.state != State.DELETED
 
     def tell(self, touch: Touch, now: int) -> None:
@@ -224,7 +224,7 @@ class _Thread:
             self.changed = max(self.changed, _TIME)
 
     def _is_past(self, move: Move) -> bool:
-        """Whether nothing waits that the move does not end."""
+        """Return True if nothing waits that the move does not end."""
         if self.waits_at is None:
             return True
         waits_at = unpack_id(self.waits_at)

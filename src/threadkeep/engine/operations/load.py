@@ -55,7 +55,7 @@ class Loaded(NamedTuple):
 
 
 def is_hot(engine: Engine, call: Load) -> bool:
-    """Whether a run loads the head of a thread that this process has just used."""
+    """Return True if a run loads the head of a thread that this process has just used."""
     place = call.place
     return call.run and engine.memory(place.thread).newest(place.ns) is not None
 

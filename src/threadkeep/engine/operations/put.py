@@ -227,7 +227,7 @@ def _lost(engine: Engine, parent: State, call: Put) -> dict[str, Ref]:
 
 
 def _is_kept(call: Put, entry: Entry, channel: str, version: Version) -> bool:
-    """Whether a channel has the value that its parent has."""
+    """Return True if a channel has the value that its parent has."""
     before = entry.version
     if version is None or version != before or type(version) is not type(before) or call.complete:
         return False

@@ -134,7 +134,7 @@ def _build(engine: Engine, memory: ThreadMemory, call: PutWrites, generation: in
 
 
 def _is_error(channel: str, value: Any) -> bool:
-    """Whether this is a failed task's exception: its repr is stored, as LangGraph's savers do.
+    """Return True for a failed task's exception: its repr is stored, as by LangGraph's savers.
 
     The one exemption from exactness: else a node's own error would be masked.
     """
