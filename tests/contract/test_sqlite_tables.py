@@ -223,5 +223,5 @@ def test_a_segment_that_holds_many_spans_is_read_once():
     spans = (Span(2, 3, 4), *(Span(1, n, n + 2) for n in range(90, 0, -4)), Span(2, 5, 9))
     assert backend.fetch([ReadSegments("t", spans)]) == [list(segments)]
     db.set_trace_callback(None)
-    assert len([text for text in told if "tk_heap_segments" in text]) == 3
+    assert len(told) == 1
     backend.close()
