@@ -10,18 +10,15 @@ from __future__ import annotations
 
 import json
 import math
-from functools import lru_cache
 from itertools import groupby
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar
 
 from threadkeep.backends.children import first_children
 from threadkeep.backends.sqlite import careful, damage, metadata, records, registry, single
-from threadkeep.backends.sqlite.failures import DAMAGED
-from threadkeep.backends.sqlite.ids import pack_id, unpack_id
+from threadkeep.backends.sqlite.ids import pack_id
 from threadkeep.engine.entries import CountThreads, ReadEntry, SearchThreads
 from threadkeep.engine.model import (
-    HIDDEN,
     CheckpointRow,
     Child,
     FindThreads,
@@ -34,12 +31,10 @@ from threadkeep.engine.model import (
     ReadThread,
     ScanCheckpoints,
     Segment,
-    SegmentInfo,
     Sizes,
     StoredCheckpoint,
     ThreadRows,
     ThreadSize,
-    ThreadState,
     UnreadableRow,
     WriteRow,
 )
@@ -236,7 +231,9 @@ def _fits(value: float) -> bool:
 
 # -- housekeeping --------------------------------------------------------------------
 
-_ALL_ROWS = f"SELECT {{key}}, {records.COLUMNS} FROM tk_checkpoints c WHERE thread = ? ORDER BY ns, id"
+_ALL_ROWS = f"""
+SELECT {{key}}, {records.COLUMNS} FROM tk_checkpoints c WHERE thread = ? ORDER BY ns, id
+"""
 _ALL_WRITES = """
 SELECT {key}, ns, checkpoint, seq, run, seen, task, path, body FROM tk_writes
 WHERE thread = ? ORDER BY ns, checkpoint, seq
