@@ -46,6 +46,7 @@ def is_one(read: Read) -> bool:
 
 # -- a checkpoint --------------------------------------------------------------------
 
+
 # The first row is the thread's own, with the checkpoint (of id NULL where there is none), its
 # keyframe and its first child; one row for each write follows. Ids grow with time: the first
 # child is nearly always the next row or soon after.
