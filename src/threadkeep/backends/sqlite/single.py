@@ -1,14 +1,12 @@
 """Reads of one statement: a checkpoint with all that belongs to it, and segments.
 
-The driver lets go of the interpreter's lock around every statement and every row, and a busy
-program may be slow to give it back. So one statement of few rows is worth more than its work.
-It sees one state by itself, and needs no transaction.
+The driver lets go of the interpreter's lock around every statement, and a busy program may be
+slow to give it back. One statement sees one state by itself, and needs no transaction.
 """
 # ruff: noqa: S608 - texts are put together from constants of this package only
 
 from __future__ import annotations
 
-import json
 from itertools import chain
 from operator import attrgetter, itemgetter
 from typing import TYPE_CHECKING, TypeAlias
@@ -33,8 +31,6 @@ if TYPE_CHECKING:
 _Asked: TypeAlias = tuple[int, int, int, int]  # log, start, stop, and where its segments begin
 
 _MOST_SPANS = 64  # of one statement
-_FEW = 2048  # positions that are read as one row
-_SMALL = 1 << 17  # bytes of a segment that may be part of it
 
 
 def is_one(read: Read) -> bool:
@@ -120,9 +116,10 @@ _seq = attrgetter("seq")
 # -- segments ------------------------------------------------------------------------
 
 # Stored segments never overlap: the last that starts at or before ours is the first to look at.
-_SEGMENTS = """
+_SEGMENTS = ManyRows(
+    """
 WITH q (log, start, stop, least) AS (VALUES {rows})
-SELECT {columns} FROM tk_threads t CROSS JOIN q CROSS JOIN tk_heap_segments s
+SELECT s.log, s.start, s.count, s.data FROM tk_threads t CROSS JOIN q CROSS JOIN tk_heap_segments s
 WHERE t.thread = ? AND coalesce(t.generation, 0) = coalesce(?, t.generation, 0)
     AND s.thread = coalesce(t.heap, t.number) AND s.log = q.log
     AND s.start < q.stop AND s.start + s.count > q.start
@@ -131,81 +128,41 @@ WHERE t.thread = ? AND coalesce(t.generation, 0) = coalesce(?, t.generation, 0)
             WHERE thread = coalesce(t.heap, t.number) AND log = q.log AND start <= q.start
             ORDER BY start DESC LIMIT 1),
         0))
-"""
-_ROWS = ManyRows(_SEGMENTS.replace("{columns}", "s.log, s.start, s.count, s.data"), "(?, ?, ?, ?)")
-# All in one row: what the segments are as JSON, and their bytes one after another, but for those
-# that are large or no bytes.
-_AT_ONCE = ManyRows(
-    _SEGMENTS.replace(
-        "{columns}",
-        f"""
-    '[' || json_group_array(s.log) || ',' || json_group_array(s.start) || ','
-        || json_group_array(s.count) || ',' || json_group_array(length(s.data)) || ']',
-    CAST(group_concat(CASE WHEN length(s.data) <= {_SMALL} AND s.data >= x'' THEN s.data END, '')
-        AS BLOB)
 """,
-    ),
     "(?, ?, ?, ?)",
 )
 
 
 def segments(db: sqlite3.Connection, read: ReadSegments) -> list[Segment]:
     """The reply to a `ReadSegments`."""
-    asked, positions = _asked(read.spans)
-    if positions <= _FEW and 0 < len(asked) <= _MOST_SPANS:
-        found = _at_once(db, read, asked)
-        if found is not None:
-            return found
-    found = []
+    asked = _asked(read.spans)
+    found: list[Segment] = []
     for first in range(0, len(asked), _MOST_SPANS):
-        text, values = _statement(_ROWS, read, asked[first : first + _MOST_SPANS])
+        text, values = _statement(read, asked[first : first + _MOST_SPANS])
         rows = db.execute(text, values).fetchall()
         found += [records.segment(row[0], row[1:]) for row in rows]
     return sorted(found)
 
 
-def _asked(spans: Iterable[Span]) -> tuple[list[_Asked], int]:
-    """The spans in order, each from behind the one before on, and how many positions they are.
+def _asked(spans: Iterable[Span]) -> list[_Asked]:
+    """The spans in order, each from behind the one before on.
 
     A segment that holds several of them is found for the first alone.
     """
     asked: list[_Asked] = []
-    log, least, positions = -1, 0, 0
+    log, least = -1, 0
     for span in sorted(spans):
         if span.log != log:
             log, least = span.log, 0
         if span.start < span.stop and span.stop > least:
             asked.append((log, span.start, span.stop, least))
-            positions += span.stop - span.start
             least = span.stop
-    return asked, positions
+    return asked
 
 
-def _statement(
-    many: ManyRows, read: ReadSegments, asked: Sequence[_Asked]
-) -> tuple[str, tuple[object, ...]]:
+def _statement(read: ReadSegments, asked: Sequence[_Asked]) -> tuple[str, tuple[object, ...]]:
     """The text for so many spans or a few more, which find nothing, and its values."""
     size = 1 << (len(asked) - 1).bit_length()
     log, start, stop, _ = asked[-1]
     spans = [*asked, *[(log, start, stop, stop)] * (size - len(asked))]
-    return many.text(size), (*chain.from_iterable(spans), read.thread, read.generation)
-
-
-def _at_once(
-    db: sqlite3.Connection, read: ReadSegments, asked: Sequence[_Asked]
-) -> list[Segment] | None:
-    """The segments; None where one is large."""
-    text, values = _statement(_AT_ONCE, read, asked)
-    ((told, data),) = db.execute(text, values).fetchall()
-    logs, starts, counts, sizes = json.loads(told)
-    if not set(map(type, chain(logs, starts, counts, sizes))) <= {int}:
-        raise records.wrong_types("tk_heap_segments")
-    if max(sizes, default=0) > _SMALL:
-        return None
-    if sum(sizes) != len(data or b""):
-        raise records.wrong_types("tk_heap_segments")
-    found, at = [], 0
-    for log, start, count, size in zip(logs, starts, counts, sizes, strict=True):
-        found.append(Segment(log, start, count, data[at : at + size]))
-        at += size
-    return sorted(found)
+    return _SEGMENTS.text(size), (*chain.from_iterable(spans), read.thread, read.generation)
