@@ -7,7 +7,6 @@ segment of a thread in place, as a failing disk or a hand would, and leaves all 
 from __future__ import annotations
 
 import sqlite3
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -59,7 +58,7 @@ class InMemory:
 
     def segment(self, thread: str, log: int, start: int) -> None:
         segments = self._threads[thread].logs[log].segments
-        segments[start] = replace(segments[start], data=flipped(segments[start].data))
+        segments[start] = segments[start]._replace(data=flipped(segments[start].data))
 
     def no_segment(self, thread: str, log: int, start: int) -> None:
         found = self._threads[thread].logs[log]

@@ -167,6 +167,8 @@ HOT = [
     ReadCheckpoint("t", ""),
     ReadCheckpoint("t", "", uid(30)),
     ReadSegments("t", (Span(1, 3, 5), Span(1, 30, 50))),
+    ReadSegments("t", tuple(Span(1, n, n + 1) for n in range(0, 49, 2)), generation=0),
+    ReadSegments("t", (Span(1, 0, 100_000),)),
     ReadPath("t", "", uid(30), 5),
     ScanCheckpoints("t", "", None, None, {"step": 3}, None, 5),
     ScanCheckpoints("t", "", None, uid(30), {}, (uid(20), "t", ""), 5),
@@ -210,18 +212,4 @@ def test_hot_statements_search_by_key(work):
         # At most one row, or the few of a path: sorting those costs nothing.
         few = "c.id = " in statement or "path" in statement
         assert few or not [step for step in plan if "TEMP B-TREE" in step], statement
-    backend.close()
-
-
-def test_a_segment_that_holds_many_spans_is_read_once():
-    backend = SqliteBackend(":memory:")
-    segments = (segment(0, 50), segment(50, 50), segment(0, 10, log=2))
-    backend.commit(Batch("t", 1, segments=segments))
-    told = []
-    db = backend._connections.writer()
-    db.set_trace_callback(told.append)
-    spans = (Span(2, 3, 4), *(Span(1, n, n + 2) for n in range(90, 0, -4)), Span(2, 5, 9))
-    assert backend.fetch([ReadSegments("t", spans)]) == [list(segments)]
-    db.set_trace_callback(None)
-    assert len([text for text in told if "tk_heap_segments" in text]) == 3
     backend.close()

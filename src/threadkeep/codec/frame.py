@@ -137,7 +137,7 @@ def unpack(data: bytes) -> list[bytes]:
         and body
         and crc32(body, _PLAIN_CRC) == int.from_bytes(data[2:6], "little")
     ):
-        return _split(body)  # most frames
+        return [body[1:]] if body[0] == 1 else _split(body)  # most frames
     flags = _check(data)
     if flags & ELSEWHERE:
         raise CorruptionError(

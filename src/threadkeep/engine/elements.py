@@ -11,7 +11,7 @@ element twice.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Any
 
 from threadkeep.codec import Codec, varint
@@ -28,7 +28,6 @@ _PATCH_OVER = 1024  # bytes from which a value is worth a patch
 _LONGEST = 16  # patches on patches, before going back to the anchor
 _OLDEST = 15  # anchors on anchors, before the value is stored whole again
 _KEPT = 32 << 20  # bytes of values put together from patches that one reading keeps
-_UNREAD: Any = object()
 
 _Place = tuple[int, int]  # a log and a position
 
@@ -56,45 +55,6 @@ def against(base: Raw | None, data: bytes) -> tuple[bytes, int, tuple[Span, ...]
     if to is base:
         return element, base.depth + 1, uses, anchor
     return element, (anchors + 1) * _LONGEST, uses, None
-
-
-class _Values:
-    """A segment's values as far as one reader has read them; `left` tells how many are not."""
-
-    __slots__ = ("left", "values")
-
-    def __init__(self, count: int) -> None:
-        self.left = count
-        self.values: list[Any] = [_UNREAD] * count
-
-    def put(self, index: int, value: Any) -> None:
-        """Note a value; reading another one may have read it already."""
-        self.left -= self.values[index] is _UNREAD
-        self.values[index] = value
-
-
-class _Part:
-    """A segment opened: its elements' bytes, and their values as far as each reader read them.
-
-    `patched` tells whether some element is a patch.
-    """
-
-    __slots__ = ("patched", "raws", "start", "values")
-
-    def __init__(self, segment: Segment) -> None:
-        self.start = segment.start
-        self.raws = unpack(segment.data)
-        self.patched = _PATCH in [raw[:2] for raw in self.raws]
-        self.values: dict[Hashable, _Values] = {}
-        if len(self.raws) != segment.count:
-            raise CorruptionError("A stored segment holds another number of elements than told.")
-
-    def read_by(self, reader: Hashable) -> _Values:
-        """The values as far as `reader` has read them."""
-        found = self.values.get(reader)
-        if found is None:
-            found = self.values[reader] = _Values(len(self.raws))
-        return found
 
 
 class _Whole:
@@ -125,21 +85,28 @@ class Elements:
     def __init__(self, codec: Codec, segments: Iterable[Segment] = ()) -> None:
         self.reader: Hashable = None
         self._codec = codec
-        self._parts: dict[int, list[_Part]] = {}
+        # Of each log where its segments start, in order, and their elements' bytes.
         self._starts: dict[int, list[int]] = {}
+        self._parts: dict[int, list[list[bytes]]] = {}
+        self._read: dict[Hashable, dict[int, dict[int, Any]]] = {}  # by reader, log and position
         self._whole = _Whole()
         self._last: dict[Hashable, tuple[tuple[Span, ...], list[Any]]] = {}  # the run read last
         self.add(segments)
 
     def add(self, segments: Iterable[Segment]) -> None:
         """Make more segments readable; one that is there already is skipped."""
-        for segment in segments:
-            starts = self._starts.setdefault(segment.log, [])
-            at = bisect_right(starts, segment.start)
-            if at and starts[at - 1] == segment.start:
+        for log, start, count, data in segments:
+            starts = self._starts.setdefault(log, [])
+            at = bisect_right(starts, start)
+            if at and starts[at - 1] == start:
                 continue
-            starts.insert(at, segment.start)
-            self._parts.setdefault(segment.log, []).insert(at, _Part(segment))
+            raws = unpack(data)
+            if len(raws) != count:
+                raise CorruptionError(
+                    "A stored segment holds another number of elements than told."
+                )
+            starts.insert(at, start)
+            self._parts.setdefault(log, []).insert(at, raws)
 
     def missing(self, spans: Iterable[Span]) -> tuple[Span, ...]:
         """Which of the spans lie in segments that are not here yet."""
@@ -151,22 +118,33 @@ class Elements:
             part = self._find(span.log, at)
             if part is None:
                 return False
-            at = part.start + len(part.raws)
+            at = part[0] + len(part[1])
         return True
 
-    def _find(self, log: int, pos: int) -> _Part | None:
+    def _find(self, log: int, pos: int) -> tuple[int, list[bytes]] | None:
+        """Where the segment starts that holds the position, and its elements."""
         starts = self._starts.get(log)
         at = bisect_right(starts, pos) - 1 if starts else -1
-        if at < 0:
+        if at < 0 or starts is None:
             return None
-        part = self._parts[log][at]
-        return part if pos < part.start + len(part.raws) else None
+        start, raws = starts[at], self._parts[log][at]
+        return (start, raws) if pos < start + len(raws) else None
 
-    def _at(self, log: int, pos: int) -> tuple[_Part, int]:
+    def _at(self, log: int, pos: int) -> tuple[int, list[bytes]]:
         part = self._find(log, pos)
         if part is None:
             raise CorruptionError(f"Element {pos} of log {log} is missing.")
-        return part, pos - part.start
+        return part
+
+    def _raws(self, span: Span) -> list[bytes]:
+        """The span's elements, as they are stored."""
+        log, at, stop = span
+        found: list[bytes] = []
+        while at < stop:
+            start, raws = self._at(log, at)
+            found += raws[at - start : stop - start]
+            at = start + len(raws)
+        return found
 
     # -- values ----------------------------------------------------------------------
 
@@ -195,7 +173,7 @@ class Elements:
         last = self._last.get(self.reader)
         if last is not None and last[0] == run.spans:  # often so of neighbouring checkpoints
             return last[1].copy()
-        items = self._decoded(self._places(run.spans))
+        items = self._decoded(run.spans)
         if refs.length(refs.covering(run.spans)) < len(items):
             element = self._each_once()
             places = ((log, pos) for log, start, stop in run.spans for pos in range(start, stop))
@@ -215,51 +193,46 @@ class Elements:
 
         return element
 
-    def _places(self, spans: Iterable[Span]) -> Iterator[tuple[int, _Part, int, int]]:
-        """Which of the elements of which parts the spans are: log, part, first, last."""
-        for log, start, stop in spans:
-            at = start
-            while at < stop:
-                part, first = self._at(log, at)
-                last = min(len(part.raws), stop - part.start)
-                yield log, part, first, last
-                at = part.start + last
-
-    def _decoded(self, places: Iterable[tuple[int, _Part, int, int]]) -> list[Any]:
-        """The values at these places, those that are not read yet decoded in one go."""
-        found: list[tuple[_Values, int, int]] = []
-        wanted: list[tuple[_Values, int]] = []
+    def _decoded(self, spans: Sequence[Span]) -> list[Any]:
+        """The values of the spans, those that are not read yet decoded in one go."""
+        read = self._read.setdefault(self.reader, {})
+        wanted: list[tuple[int, Sequence[int]]] = []
         raws: list[bytes] = []
-        for log, part, first, last in places:
-            read = part.read_by(self.reader)
-            found.append((read, first, last))
-            if read.left:
-                for i in range(first, last):
-                    # By identity alone: values such as arrays have an `==` of their own.
-                    if read.values[i] is _UNREAD:
-                        wanted.append((read, i))
-                        raws.append(self.raw(log, part.start + i) if part.patched else part.raws[i])
+        for span in spans:
+            log, start, stop = span
+            known = read.setdefault(log, {})
+            positions: Sequence[int] = range(start, stop)
+            stored = self._raws(span)
+            if known:
+                positions = [pos for pos in positions if pos not in known]
+                stored = [stored[pos - start] for pos in positions]
+            if _PATCH in [raw[:2] for raw in stored]:
+                stored = [self.raw(log, pos) for pos in positions]
+            wanted.append((log, positions))
+            raws += stored
         values = self._codec.decode_many(raws, self.element) if raws else []
-        for (read, i), value in zip(wanted, values, strict=True):
-            read.put(i, value)
-        return [value for read, first, last in found for value in read.values[first:last]]
+        new = iter(values)
+        for log, positions in wanted:
+            read[log].update(zip(positions, new))  # noqa: B905 - the values are of all spans
+        if len(spans) == 1 and len(values) == spans[0].stop - spans[0].start:
+            return values
+        return [value for log, *ends in spans for value in map(read[log].get, range(*ends))]
 
     def element(self, log: int, pos: int) -> Any:
         """The value of one element."""
-        part, i = self._at(log, pos)
-        read = part.read_by(self.reader)
-        if read.values[i] is _UNREAD:
-            read.put(i, self._codec.decode(self.raw(log, pos), self.element))
-        return read.values[i]
+        known = self._read.setdefault(self.reader, {}).setdefault(log, {})
+        if pos not in known:
+            known[pos] = self._codec.decode(self.raw(log, pos), self.element)
+        return known[pos]
 
     def opened(self, segment: Segment) -> list[bytes]:
         """One of the segments' elements as stored."""
-        return self._at(segment.log, segment.start)[0].raws
+        return self._at(segment.log, segment.start)[1]
 
     def size(self, span: Span) -> int:
         """About how many bytes the span's elements take."""
-        part, _ = self._at(span.log, span.start)
-        return sum(map(len, part.raws)) * (span.stop - span.start) // len(part.raws)
+        _, raws = self._at(span.log, span.start)
+        return sum(map(len, raws)) * (span.stop - span.start) // len(raws)
 
     def depth(self, log: int, pos: int) -> int:
         """How deep the element lies in patches, as `against` counts."""
@@ -284,8 +257,8 @@ class Elements:
         """
         patches: list[tuple[_Place, bytes]] = []
         while True:
-            part, i = self._at(*place)
-            data = known.get(place) or part.raws[i]
+            start, raws = self._at(*place)
+            data = known.get(place) or raws[place[1] - start]
             if data[:2] != _PATCH:
                 return data, patches
             if len(patches) > _LONGEST * 4:

@@ -14,7 +14,7 @@ on together.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -162,32 +162,34 @@ def decode(data: bytes, keyframe: Manifest = EMPTY) -> Manifest:
 
 def _decoded(parts: list[Any], keyframe: Manifest) -> Manifest:
     v, updated, extra, gone, entries_wire, gone_nodes, seen_wire, newest = parts
-    name = _namer(list(keyframe.entries))
-    node_name = _namer(list(keyframe.seen))
+    names, nodes = list(keyframe.entries), list(keyframe.seen)
     entries = _without(keyframe.entries, gone)
-    for key, version, wire in _groups(entries_wire, 3):
-        known = keyframe.entries.get(name(key))
+    flat = iter(entries_wire)
+    for key, version, wire in zip(flat, flat, flat, strict=True):
+        name = names[key] if isinstance(key, int) else key
+        known = keyframe.entries.get(name)
         is_removed = wire is False
-        ref = from_wire(None if is_removed else wire, known.ref if known is not None else None)
-        entries[name(key)] = Entry(_distance(version, newest), ref, is_removed)
+        ref = None if is_removed else from_wire(wire, None if known is None else known.ref)
+        entries[name] = Entry(_distance(version, newest), ref, is_removed)
     seen = _without(keyframe.seen, gone_nodes)
-    for key, wire in _groups(seen_wire, 2):
-        node = node_name(key)
-        seen[node] = _seen(wire, keyframe.seen.get(node, {}), name, newest)
+    flat = iter(seen_wire)
+    for key, wire in zip(flat, flat, strict=True):
+        node = nodes[key] if isinstance(key, int) else key
+        versions = {} if wire[0] else dict(keyframe.seen.get(node, _NONE))
+        told = iter(wire)
+        next(told)
+        for channel, version in zip(told, told, strict=True):
+            name = names[channel] if isinstance(channel, int) else channel
+            versions[name] = _distance(version, newest)
+        seen[node] = versions
     if isinstance(updated, list):
-        updated = [name(key) for key in updated]
+        updated = [names[key] if isinstance(key, int) else key for key in updated]
     return Manifest(v, entries, seen, updated, extra)
 
 
-def _namer(names: list[str]) -> Callable[[int | str], str]:
-    return lambda key: names[key] if isinstance(key, int) else key
-
-
-def _groups(flat: list[Any], size: int) -> Iterable[tuple[Any, ...]]:
-    return zip(*[iter(flat)] * size, strict=True)
-
-
-def _without(old: Mapping[str, Any], gone: Iterable[int]) -> dict[str, Any]:
+def _without(old: Mapping[str, Any], gone: Sequence[int]) -> dict[str, Any]:
+    if not gone:
+        return dict(old)
     names = list(old)
     dropped = {names[number] for number in gone}
     return {name: value for name, value in old.items() if name not in dropped}
@@ -222,12 +224,3 @@ def _seen_wire(
 def same_version(a: Version, b: Version) -> bool:
     """Whether both are one version: 1 and 1.0 are two."""
     return a == b and type(a) is type(b)
-
-
-def _seen(
-    wire: list[Any], old: Versions, name: Callable[[int | str], str], newest: int
-) -> Versions:
-    versions = {} if wire[0] else dict(old)
-    for key, version in _groups(wire[1:], 2):
-        versions[name(key)] = _distance(version, newest)
-    return versions

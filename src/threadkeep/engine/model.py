@@ -35,8 +35,7 @@ class Span(NamedTuple):
     stop: int
 
 
-@dataclass(frozen=True, slots=True)
-class Segment:
+class Segment(NamedTuple):
     """An immutable stored run of a log: `count` (at least 1) elements from `start` on.
 
     `data` is a frame (see `codec.frame`): the backend never looks inside.
@@ -44,7 +43,7 @@ class Segment:
 
     log: int
     start: int
-    count: int
+    count: int  # type: ignore[assignment]  # (nobody asks a segment how often it holds a value)
     data: bytes
 
     @property

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable
-from dataclasses import replace
 from typing import NamedTuple
 
 import ormsgpack
@@ -54,7 +53,7 @@ def stubs_for(segments: Iterable[Segment], key: str) -> tuple[bytes, tuple[Segme
     for segment in segments:
         size = len(segment.data)
         place = Place(key, start, size, hashlib.sha256(segment.data).digest())
-        found.append(replace(segment, data=pack_elsewhere(ormsgpack.packb(list(place)))))
+        found.append(segment._replace(data=pack_elsewhere(ormsgpack.packb(list(place)))))
         start += size
     return b"".join(data), tuple(found)
 

@@ -145,6 +145,9 @@ def _flat(spans: Iterable[Span]) -> list[int]:
 
 
 def _spans(flat: Sequence[int]) -> tuple[Span, ...]:
+    if len(flat) == 3:  # noqa: PLR2004 - one span, as most have
+        log, start, length = flat
+        return (Span(log, start, start + length),)
     triples = zip(flat[::3], flat[1::3], flat[2::3], strict=True)
     return tuple([Span(log, start, start + length) for log, start, length in triples])
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from threadkeep.engine.model import Read, ReadSegments, Segment
@@ -51,7 +50,7 @@ def whole(cold: ColdStore | None, thread: str, segments: Iterable[Segment]) -> l
         parts = _parts(cold, key, [place for _, place in stubs])
         for (number, place), data in zip(stubs, parts, strict=True):
             if place.holds(data):
-                found[number] = replace(found[number], data=data)
+                found[number] = found[number]._replace(data=data)
             else:
                 _log.error("The cold store has something else, or nothing, where %s was put.", key)
     return found

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 from contextlib import suppress
-from dataclasses import replace
 
 import pytest
 from engine_kit import (
@@ -170,7 +169,7 @@ def test_what_a_newer_release_wrote_is_left_alone(tmp_path):
     data = log.segments[start].data
     head = bytes((data[0], 15 << 4))
     newer = head + crc32(data[6:], crc32(head)).to_bytes(4, "little") + data[6:]
-    log.segments[start] = replace(log.segments[start], data=newer)
+    log.segments[start] = log.segments[start]._replace(data=newer)
     before = dict(rows_in_memory(saver)["t"].namespaces[""].rows)
     report = fresh(saver).threads.repair(file=tmp_path / "out.tkq")
     assert report.repaired == ()

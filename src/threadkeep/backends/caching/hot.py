@@ -11,7 +11,6 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any, Protocol
 from zlib import crc32
 
@@ -138,13 +137,13 @@ def _mark(generation: int | None) -> Segment:
 
 def _sealed(segment: Segment) -> Segment:
     """As it is kept: with a checksum, as nobody else looks at what a cache has made of it."""
-    return replace(segment, data=segment.data + _checksum(segment, segment.data))
+    return segment._replace(data=segment.data + _checksum(segment, segment.data))
 
 
 def _opened(kept: Segment) -> Segment | None:
     """The segment that was kept; None where it is damaged."""
     data, checksum = kept.data[:-_CHECKSUM], kept.data[-_CHECKSUM:]
-    return replace(kept, data=data) if checksum == _checksum(kept, data) else None
+    return kept._replace(data=data) if checksum == _checksum(kept, data) else None
 
 
 def _checksum(segment: Segment, data: bytes) -> bytes:

@@ -15,7 +15,7 @@ from threadkeep.backends.sqlite.failures import DRIVER_ERRORS, mapped
 from threadkeep.backends.sqlite.identity import identity
 from threadkeep.backends.sqlite.opening import Location
 from threadkeep.backends.sqlite.places import path_of
-from threadkeep.backends.sqlite.reads import reply
+from threadkeep.backends.sqlite.reads import needs_transaction, reply
 from threadkeep.backends.sqlite.scrubbing import scrub
 from threadkeep.errors import InvalidArgumentError, ThreadkeepError
 
@@ -77,9 +77,11 @@ class SqliteBackend:
         """Answer each read, in order, all from one state. See `Backend.fetch`."""
         db = self._connections.take()
         try:
-            db.execute("BEGIN")
+            if needs_transaction(reads):
+                db.execute("BEGIN")
             replies = [reply(db, read) for read in reads]
-            db.execute("COMMIT")
+            if db.in_transaction:
+                db.execute("COMMIT")
         except DRIVER_ERRORS as error:
             raise mapped(error, self._connections.path) from error
         else:

@@ -10,18 +10,15 @@ from __future__ import annotations
 
 import json
 import math
-from functools import lru_cache
 from itertools import groupby
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar
 
 from threadkeep.backends.children import first_children
-from threadkeep.backends.sqlite import careful, damage, metadata, registry
-from threadkeep.backends.sqlite.failures import DAMAGED
-from threadkeep.backends.sqlite.ids import pack_id, unpack_id
+from threadkeep.backends.sqlite import careful, damage, metadata, records, registry, single
+from threadkeep.backends.sqlite.ids import pack_id
 from threadkeep.engine.entries import CountThreads, ReadEntry, SearchThreads
 from threadkeep.engine.model import (
-    HIDDEN,
     CheckpointRow,
     Child,
     FindThreads,
@@ -34,12 +31,10 @@ from threadkeep.engine.model import (
     ReadThread,
     ScanCheckpoints,
     Segment,
-    SegmentInfo,
     Sizes,
     StoredCheckpoint,
     ThreadRows,
     ThreadSize,
-    ThreadState,
     UnreadableRow,
     WriteRow,
 )
@@ -47,16 +42,11 @@ from threadkeep.errors import CorruptionError
 
 if TYPE_CHECKING:
     import sqlite3
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
 T = TypeVar("T")
 _Row: TypeAlias = tuple[Any, ...]
 
-_COLUMNS = (
-    f"c.ns, c.id, c.parent, c.run, c.seen, c.flags, c.ts, {metadata.TEXT}, c.exact,"
-    " c.key_log, c.key_pos, c.manifest"
-)
-_VISIBLE = f"(c.flags & {HIDDEN}) IS NOT {HIDDEN}"  # flags are NULL for 0
 _THREAD = """
 SELECT number, generation, deleted_at, coalesce(heap, number) FROM tk_threads WHERE thread = ?
 """
@@ -80,84 +70,14 @@ def read_thread_head(db: sqlite3.Connection, thread: str) -> ThreadHead:
     return ThreadHead(row[0], row[1] or 0, row[2] or 0, row[3]) if row else _NO_HEAD
 
 
+def needs_transaction(reads: Sequence[Read]) -> bool:
+    """Whether these reads are more than one statement, which sees one state by itself."""
+    return len(reads) != 1 or not single.is_one(reads[0])
+
+
 def reply(db: sqlite3.Connection, read: Read) -> Any:
     """Answer one read as its docstring says. Raises the driver's errors."""
     return _REPLIES[type(read)](db, read)
-
-
-# -- rows as records -----------------------------------------------------------------
-
-
-_NOTHING = type(None)
-_ID = (bytes, str)
-_COUNT = (int, _NOTHING)
-_SEGMENT_TYPES = (int, int, bytes)
-_PLACE_KINDS = ((int,), (int,), (int,), (int,))
-_WRITE_KINDS = ((str,), _ID, (int,), _COUNT, _COUNT, _ID, (str, _NOTHING), (bytes,))
-_CHECKPOINT_KINDS = (
-    *((str,), _ID, (bytes, str, _NOTHING), _COUNT, _COUNT, _COUNT, (int, str)),
-    *((str,), (bytes, _NOTHING), _COUNT, _COUNT, (bytes,)),
-)
-
-
-def _checked(row: _Row, kinds: tuple[tuple[type, ...], ...], table: str) -> _Row:
-    """The row, if its columns are of these types: SQLite does not notice every flipped bit."""
-    if _are(tuple(map(type, row)), kinds):
-        return row
-    raise _wrong_types(table)
-
-
-def _wrong_types(table: str) -> CorruptionError:
-    return CorruptionError(f"A row of {table} holds values of the wrong types.", hint=DAMAGED)
-
-
-@lru_cache(maxsize=256)  # rows come in few shapes
-def _are(found: tuple[type, ...], kinds: tuple[tuple[type, ...], ...]) -> bool:
-    return all(kind in allowed for kind, allowed in zip(found, kinds, strict=True))
-
-
-def _checkpoint_row(row: _Row) -> CheckpointRow:
-    _checked(row, _CHECKPOINT_KINDS, "tk_checkpoints")
-    ns, key, parent, run, seen, flags, ts, text, exact, key_log, key_pos, manifest = row
-    return CheckpointRow(
-        ns=ns,
-        id=unpack_id(key),
-        parent=None if parent is None else unpack_id(parent),
-        run=run or 0,
-        seen=seen or 0,
-        flags=flags or 0,
-        ts=ts,
-        metadata=text,
-        exact=exact,
-        key_log=key_log or 0,
-        key_pos=key_pos or 0,
-        manifest=manifest,
-    )
-
-
-def _write_row(row: _Row) -> WriteRow:
-    _checked(row, _WRITE_KINDS, "tk_writes")
-    ns, checkpoint, seq, run, seen, task, path, body = row
-    return WriteRow(
-        ns=ns,
-        checkpoint_id=unpack_id(checkpoint),
-        run=run or 0,
-        seen=seen or 0,
-        task_id=unpack_id(task),
-        task_path=path or "",
-        body=body,
-        seq=seq,
-    )
-
-
-def _segment(log: int, row: _Row) -> Segment:
-    if tuple(map(type, row)) != _SEGMENT_TYPES:
-        raise _wrong_types("tk_heap_segments")
-    return Segment(log, *row)
-
-
-def _place(row: _Row) -> SegmentInfo:
-    return SegmentInfo(*_checked(row, _PLACE_KINDS, "tk_heap_segments"))
 
 
 class _Finder:
@@ -175,7 +95,7 @@ class _Finder:
 
     def stored(self, row: CheckpointRow) -> StoredCheckpoint:
         key = (self._number, row.ns, pack_id(row.id))
-        writes = tuple(map(_write_row, self._db.execute(_WRITES, key)))
+        writes = tuple(map(records.write_row, self._db.execute(_WRITES, key)))
         return self.completed(row, writes, self._child(key))
 
     def completed(
@@ -185,14 +105,13 @@ class _Finder:
 
     def _child(self, key: _Row) -> Child | None:
         row = self._db.execute(_CHILD, (*key, key[-1])).fetchone()
-        return Child(unpack_id(row[0]), row[1] or 0, row[2] or 0) if row else None
+        return records.child(row) if row else None
 
     def _keyframe(self, row: CheckpointRow) -> Segment | None:
         place = (row.key_log, row.key_pos)
         if place not in self._keyframes:
             found = self._db.execute(_SEGMENT_AT, (self._heap, *place)).fetchone()
-            segment = _segment(row.key_log, found) if found else None
-            self._keyframes[place] = segment if segment and segment.stop > row.key_pos else None
+            self._keyframes[place] = records.keyframe(row, found)
         return self._keyframes[place]
 
 
@@ -221,52 +140,7 @@ WHERE thread = ? AND log = ? AND start <= ? ORDER BY start DESC LIMIT 1
 """
 
 
-# -- single checkpoints and segments -------------------------------------------------
-
-_BY_ID = f"SELECT {_COLUMNS} FROM tk_checkpoints c WHERE thread = ? AND ns = ? AND id = ?"
-_HEAD = f"""
-SELECT {_COLUMNS} FROM tk_checkpoints c
-WHERE thread = ? AND ns = ? AND {_VISIBLE} ORDER BY id DESC LIMIT 1
-"""
-
-
-def _checkpoint(db: sqlite3.Connection, read: ReadCheckpoint) -> ThreadState:
-    number, generation, deleted_at, heap = read_thread_head(db, read.thread)
-    if number is None:
-        return ThreadState(generation, deleted_at)
-    if read.id is None:
-        row = db.execute(_HEAD, (number, read.ns)).fetchone()
-    else:
-        row = db.execute(_BY_ID, (number, read.ns, pack_id(read.id))).fetchone()
-    found = _Finder(db, read.thread, number, heap).stored(_checkpoint_row(row)) if row else None
-    return ThreadState(generation, deleted_at, found)
-
-
-# Stored segments never overlap: the last that starts at or before ours is the first to look at.
-_OVERLAPPING = """
-SELECT start, count, data FROM tk_heap_segments
-WHERE thread = ? AND log = ? AND start < ? AND start + count > ?
-    AND start >= coalesce(
-        (SELECT start FROM tk_heap_segments
-            WHERE thread = ? AND log = ? AND start <= ? ORDER BY start DESC LIMIT 1),
-        0)
-ORDER BY start
-"""
-
-
-def _segments(db: sqlite3.Connection, read: ReadSegments) -> list[Segment]:
-    _, generation, _, heap = read_thread_head(db, read.thread)
-    if read.generation not in (None, generation):
-        return []
-    found: dict[tuple[int, int], Segment] = {}
-    last = Segment(-1, 0, 0, b"")
-    for log, start, stop in sorted(read.spans):
-        if start >= stop or (log == last.log and stop <= last.stop):
-            continue  # (a sealed segment holds many spans: its bytes are read once)
-        for row in db.execute(_OVERLAPPING, (heap, log, stop, start, heap, log, start)):
-            last = found[log, row[0]] = _segment(log, row)
-    return [found[key] for key in sorted(found)]
-
+# -- paths ---------------------------------------------------------------------------
 
 _PATH = f"""
 WITH RECURSIVE path (thread, ns, id, parent, step) AS (
@@ -276,7 +150,7 @@ WITH RECURSIVE path (thread, ns, id, parent, step) AS (
         ON c.thread = path.thread AND c.ns = path.ns AND c.id = path.parent
     LIMIT ?
 )
-SELECT {_COLUMNS} FROM path JOIN tk_checkpoints c
+SELECT {records.COLUMNS} FROM path JOIN tk_checkpoints c
     ON c.thread = path.thread AND c.ns = path.ns AND c.id = path.id
 ORDER BY path.step
 """
@@ -288,13 +162,13 @@ def _path(db: sqlite3.Connection, read: ReadPath) -> list[StoredCheckpoint]:
         return []
     finder = _Finder(db, read.thread, number, heap)
     rows = db.execute(_PATH, (number, read.ns, pack_id(read.id), read.limit)).fetchall()
-    return [finder.stored(_checkpoint_row(row)) for row in rows]
+    return [finder.stored(records.checkpoint_row(row)) for row in rows]
 
 
 # -- scans ---------------------------------------------------------------------------
 
 _SCAN = f"""
-SELECT t.thread, t.number, coalesce(t.heap, t.number), {_COLUMNS}
+SELECT t.thread, t.number, coalesce(t.heap, t.number), {records.COLUMNS}
 FROM tk_threads t CROSS JOIN tk_checkpoints c
 """
 _AFTER = "c.id <= ? AND (c.id < ? OR t.thread > ? OR (t.thread = ? AND c.ns > ?))"
@@ -314,13 +188,13 @@ def _scan(db: sqlite3.Connection, read: ScanCheckpoints) -> list[StoredCheckpoin
     page = []
     for thread, number, heap, *row in db.execute(sql, (*values, read.limit)).fetchall():
         finder = finders.setdefault(number, _Finder(db, thread, number, heap))
-        page.append(finder.stored(_checkpoint_row(tuple(row))))
+        page.append(finder.stored(records.checkpoint_row(tuple(row))))
     return page
 
 
 def _scan_conditions(read: ScanCheckpoints) -> tuple[list[str], list[Any]]:
     """The WHERE clause's terms, and the values for their parameters."""
-    conditions, values = ["c.thread = t.number", _VISIBLE], []
+    conditions, values = ["c.thread = t.number", records.VISIBLE], []
     for term, value in (
         ("t.thread = ?", read.thread),
         ("c.ns = ?", read.ns),
@@ -357,7 +231,9 @@ def _fits(value: float) -> bool:
 
 # -- housekeeping --------------------------------------------------------------------
 
-_ALL_ROWS = f"SELECT {{key}}, {_COLUMNS} FROM tk_checkpoints c WHERE thread = ? ORDER BY ns, id"
+_ALL_ROWS = f"""
+SELECT {{key}}, {records.COLUMNS} FROM tk_checkpoints c WHERE thread = ? ORDER BY ns, id
+"""
 _ALL_WRITES = """
 SELECT {key}, ns, checkpoint, seq, run, seen, task, path, body FROM tk_writes
 WHERE thread = ? ORDER BY ns, checkpoint, seq
@@ -373,9 +249,9 @@ _FAMILY = "SELECT thread FROM tk_threads WHERE heap = ? AND number <> ? ORDER BY
 
 def _thread(db: sqlite3.Connection, read: ReadThread) -> ThreadRows:
     number, generation, deleted_at, heap = read_thread_head(db, read.thread)
-    rows, broken = _rows(db, read, "checkpoints", (_ALL_ROWS, number), _checkpoint_row)
-    all_writes, more = _rows(db, read, "writes", (_ALL_WRITES, number), _write_row)
-    places, others = _rows(db, read, "segments", (_ALL_SEGMENTS, heap), _place)
+    rows, broken = _rows(db, read, "checkpoints", (_ALL_ROWS, number), records.checkpoint_row)
+    all_writes, more = _rows(db, read, "writes", (_ALL_WRITES, number), records.write_row)
+    places, others = _rows(db, read, "segments", (_ALL_SEGMENTS, heap), records.place)
     children = first_children(rows)
     writes = {
         key: tuple(group)
@@ -482,8 +358,8 @@ def _sizes(db: sqlite3.Connection, read: ReadSizes) -> Sizes:
 
 
 _REPLIES: dict[type[Read], Callable[[sqlite3.Connection, Any], Any]] = {
-    ReadCheckpoint: _checkpoint,
-    ReadSegments: _segments,
+    ReadCheckpoint: single.checkpoint,
+    ReadSegments: single.segments,
     ReadPath: _path,
     ScanCheckpoints: _scan,
     ReadThread: _thread,
