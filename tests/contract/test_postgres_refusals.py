@@ -3,7 +3,7 @@
 import asyncio
 import time
 import traceback
-from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from itertools import count
 
@@ -300,12 +300,12 @@ def test_a_pool_without_a_free_connection_is_an_error_in_time():
             put(saver, place(thread), {"value": 1})
         rival.execute(f"SELECT FROM {schema}.threads FOR UPDATE")
         with ThreadPoolExecutor(2) as pool:
-            puts = [pool.submit(put, saver, place(t), {"value": 2}, value=2) for t in "ab"]
-            wait_until_one_fails(puts, rival)
-        errors = [one.exception() for one in puts]
-        (error,) = [error for error in errors if error]
-        assert isinstance(error, UnreachableError)
-        assert "Raise max_size" in str(error)
+            saved = pool.submit(put, saver, place("a"), {"value": 2}, value=2)
+            wait_until_waiting(schema)
+            with pytest.raises(UnreachableError, match="Raise max_size"):
+                pool.submit(saver.get_tuple, place("b")).result(SECONDS)
+            rival.rollback()
+            saved.result(SECONDS)
         assert len(list(saver.list(None))) == 3
 
 
@@ -317,15 +317,20 @@ async def test_an_async_pool_without_a_free_connection_is_an_error_in_time():
             await aput(saver, place(thread), {"value": 1})
         with psycopg.connect(url()) as rival:
             rival.execute(f"SELECT FROM {schema}.threads FOR UPDATE")
-            puts = [aput(saver, place(thread), {"value": 2}, value=2) for thread in "ab"]
-            tasks = [asyncio.ensure_future(one) for one in puts]
-            done, waiting = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            saved = asyncio.ensure_future(aput(saver, place("a"), {"value": 2}, value=2))
+            await asyncio.to_thread(wait_until_waiting, schema)
             with pytest.raises(UnreachableError, match="Raise max_size"):
-                done.pop().result()
-        await waiting.pop()
+                await saver.aget_tuple(place("b"))
+        await saved
 
 
-def wait_until_one_fails(puts, rival):
-    done, _ = wait(puts, SECONDS, return_when=FIRST_COMPLETED)
-    rival.rollback()
-    assert len(done) == 1
+def wait_until_waiting(schema):
+    """Wait until a commit waits for a row of the schema."""
+    waits = """
+        SELECT count(*) FROM pg_stat_activity
+        WHERE wait_event_type = 'Lock' AND query LIKE %s
+    """
+    deadline = time.monotonic() + SECONDS
+    with psycopg.connect(url(), autocommit=True) as watcher:
+        while not watcher.execute(waits, (f"%{schema}%",)).fetchone()[0]:
+            assert time.monotonic() < deadline

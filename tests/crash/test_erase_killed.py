@@ -43,8 +43,13 @@ if sys.argv[2] == "between rows and files":
 elif sys.argv[2] == "between a family's rows and its tombstone":
     erasing.DropThread = die
 else:
-    inner = connections.Connections.writer
-    connections.Connections.writer = lambda self: Dying(inner(self))
+    inner = scrubbing.scrub
+    def scrub(owner):
+        plain = owner.writer
+        owner.writer = lambda: Dying(plain())
+        return inner(owner)
+    from threadkeep.backends.sqlite import backend
+    backend.scrub = scrub
 
 with SqliteSaver(sys.argv[1]) as saver:
     saver.threads.erase("fork")
