@@ -258,7 +258,11 @@ class Store(Faces):
             await waiting
 
     def close(self) -> None:
-        """Close the store; what waits is committed first. Idempotent."""
+        """Close the store. Idempotent.
+
+        What waits in front of the blocking face is committed first; what event loops still commit
+        over the awaited one is refused.
+        """
         if self._writer is not None:
             self._writer.close()
         super().close()

@@ -77,8 +77,8 @@ class Saver(OpenStore, BaseCheckpointSaver[Any]):
         pickle_fallback: pickle what cannot be stored otherwise (and load pickles, which
             runs the code they name: only for data that is trusted).
         working_set_bytes: about how much memory to use for remembering threads.
-        group_commit: let concurrent commits share a transaction, and how; SQLite does so
-            without, but does not wait for others. With `ack="relaxed"` saves return before
+        group_commit: how concurrent commits share a transaction; without, those that wait at
+            the same time do, and none waits for others. With `ack="relaxed"` saves return before
             they are durable.
         cache: how much of the store to keep in memory, as bytes; None for nothing.
         hot: the URL of a Redis that keeps at hand, for all processes, what a PostgreSQL
@@ -299,7 +299,7 @@ class Saver(OpenStore, BaseCheckpointSaver[Any]):
     async def _asave(
         self, place: Place, built: Built | None, save: Callable[[Failed | None], Operation[None]]
     ) -> None:
-        """See `_save`. What is saved is looked at in the event loop, before this first suspends."""
+        """See `_save`. A batch that is built at once has the values of when this was called."""
         if built is None:
             await self.arun_here(save(None))
             return

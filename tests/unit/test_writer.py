@@ -10,6 +10,8 @@ import pytest
 
 from threadkeep.backends.memory import MemoryBackend
 from threadkeep.backends.writer import AT_ONCE, GroupCommit, LoopWriter, Writer
+from threadkeep.engine.entries import Touch
+from threadkeep.engine.lifecycle import Cause, move
 from threadkeep.engine.model import Batch, FindThreads, HeadFence
 from threadkeep.errors import BackendError, ConflictError, UnreachableError
 from threadkeep.testing.records import checkpoint, write
@@ -77,13 +79,13 @@ def together(store, changes, how=AT_ONCE):
         return [found.result(10) for found in (first, *rest)]
 
 
-def awaited_together(store, changes, make=Writer, how=AT_ONCE):
+def awaited_together(store, changes, make=Writer, how=AT_ONCE, *, wait=True):
     """The same of awaiting callers."""
 
     async def run():
         writer = make(store, how)
         futures = [writer.submit(change) for change in changes]
-        assert await asyncio.to_thread(store.begun.wait, 10)
+        assert not wait or await asyncio.to_thread(store.begun.wait, 10)
         store.opened.set()
         found = await asyncio.gather(*futures, return_exceptions=True)
         closed = writer.close()
@@ -249,6 +251,121 @@ def test_waits_in_vain_are_left_out_for_a_while(monkeypatch):
     for number in range(10):
         writer.commit(writes(number))
     assert len(store.groups) == 11
+
+
+def test_waits_in_vain_become_ever_rarer(monkeypatch):
+    monkeypatch.setattr("threadkeep.backends.writer._COMPANY_SECONDS", 0)
+    store = Gate()
+    store.opened.set()
+    writer, waits = Writer(store), []
+    note = writer._note
+    writer._note = lambda **known: waits.append(known) or note(**known)
+    for _ in range(1000):
+        writer.commit(writes(1))
+    assert 4 <= len(waits) <= 8
+
+
+def test_interrupts_wait_for_nobody(monkeypatch):
+    monkeypatch.setattr("threadkeep.backends.writer._COMPANY_SECONDS", 1000)
+    store = Gate()
+    store.opened.set()
+    waits = Touch(moves=(move(Cause.INTERRUPT, "1"),))
+    Writer(store).commit(writes(1)._replace(touch=waits))
+    assert store.groups == [["t1"]]
+
+
+def test_without_a_thread_awaited_changes_are_committed_all_the_same(monkeypatch):
+    def refuse(thread):
+        raise RuntimeError("can't start new thread")
+
+    store = Gate()
+    store.opened.set()
+    writer = Writer(store)
+
+    async def run():
+        with monkeypatch.context() as patched:
+            patched.setattr(threading.Thread, "start", refuse)
+            await writer.acommit(batch(1))
+        await writer.acommit(batch(2))  # (by a thread again)
+
+    asyncio.run(run())
+    assert store.threads() == ["t1", "t2"]
+
+
+@pytest.mark.parametrize("make", [Writer, LoopWriter])
+@pytest.mark.parametrize("found", [None, [], [None] * 5])
+def test_results_of_the_wrong_number_are_errors(make, found):
+    store = AwaitedGate() if make is LoopWriter else Gate()
+    store.opened.set()
+
+    async def answer(changes):
+        return found
+
+    store.commit_many = answer if make is LoopWriter else lambda changes: found
+    for error in awaited_together(store, [batch(n) for n in range(3)], make, wait=False):
+        assert isinstance(error, BackendError)
+        assert "commit_many" in str(error)
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_thread_that_dies_leaves_no_caller_waiting():
+    store = Gate()
+    store.opened.set()
+
+    def fails(names):
+        if "t1" in names:
+            raise SystemExit
+
+    store.fails = fails
+    writer = Writer(store)
+
+    async def run():
+        with pytest.raises(BackendError, match="SystemExit"):
+            await writer.acommit(batch(1))
+        await writer.acommit(batch(2))
+
+    asyncio.run(run())
+    assert store.threads() == ["t2"]
+
+
+def test_an_interrupted_wait_leaves_the_change_to_the_next(monkeypatch):
+    store = Gate()
+    store.opened.set()
+    writer = Writer(store)
+
+    def interrupted(event, seconds):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Event, "wait", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            writer.commit(writes(1))
+    writer.commit(batch(1))
+    assert store.groups == [["t1", "t1"]]
+
+
+def test_a_loop_that_shuts_down_commits_what_waits():
+    store = AwaitedGate()
+    store.opened.set()
+    writer = LoopWriter(store)
+    done = []
+
+    async def save(number):
+        try:
+            await asyncio.sleep(1000)
+        finally:
+            await writer.commit(batch(number))
+            done.append(number)
+
+    async def run():
+        tasks = [asyncio.ensure_future(save(number)) for number in range(3)]
+        await asyncio.sleep(0)
+        writer.submit(batch(3))
+        return tasks
+
+    asyncio.run(run())
+    assert sorted(done) == [0, 1, 2]
+    assert sorted(store.threads()) == ["t0", "t1", "t2", "t3"]
 
 
 def test_the_thread_ends_with_the_writer():

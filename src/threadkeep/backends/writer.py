@@ -30,7 +30,8 @@ from threadkeep.errors import BackendError, ClosedError, ThreadkeepError, Unreac
 _LONGEST_WAIT = 60
 _IDLE_SECONDS = 10.0  # after which the thread ends; the next change starts another
 _COMPANY_SECONDS = 0.004  # that pending writes wait for the checkpoint that they lead to
-_IN_VAIN = 16  # such waits that are left out after one that was in vain
+_LEAST_SKIPS, _MOST_SKIPS = 16, 4096  # such waits that are left out after some were in vain
+_LAST_SECONDS = 5.0  # that what waits is given in an event loop that shuts down
 _OF_THE_STORE = (UnreachableError, ClosedError)  # failures that no single change has caused
 
 
@@ -114,10 +115,13 @@ class _Ticket:
         """True if another change of the thread is likely to follow soon.
 
         A graph saves what its tasks write, and then the checkpoint that this leads to, and does
-        not wait for the one before the other.
+        not wait for the one before the other. An interrupt, which moves its thread to another
+        state, leads to none.
         """
         change = self.change
-        return type(change) is Batch and bool(change.writes) and not change.checkpoints
+        if type(change) is not Batch or change.checkpoints or not change.writes:
+            return False
+        return change.touch is None or not change.touch.moves
 
     def settle(self, error: ThreadkeepError | None) -> None:
         self.error = error
@@ -150,7 +154,17 @@ def _settling(tickets: Sequence[_Ticket]) -> _Settling:
             yield from _settling([ticket])
 
 
-def _named(error: Exception) -> ThreadkeepError:
+def _checked(results: object, count: int) -> list[ThreadkeepError | None]:
+    """The results of `commit_many`, if they are what it is to return."""
+    if not isinstance(results, list) or len(results) != count:
+        raise BackendError(
+            f"commit_many() of the store returned {results!r:.100} for {count} changes.",
+            hint="It returns a list: None or an error for each change.",
+        )
+    return results
+
+
+def _named(error: BaseException) -> ThreadkeepError:
     """The error, as one of ours."""
     if isinstance(error, ThreadkeepError):
         return error
@@ -195,6 +209,12 @@ class _Queue:
             return [ticket for ticket in islice(tickets, most) if not ticket.done]
 
     @property
+    def is_awaited(self) -> bool:
+        """True if an awaiting caller waits: nobody commits for it but the thread."""
+        with self._lock:
+            return any(not ticket.done and ticket.future for ticket in self._tickets)
+
+    @property
     def is_patient(self) -> bool:
         """True if more is likely to follow all that waits."""
         with self._lock:
@@ -223,7 +243,8 @@ class Writer:
         self._queue = _Queue()
         self._turn = threading.Lock()  # held by whoever commits
         self._alone = True  # the last transaction held one change
-        self._skips = 0  # waits for company to leave out, as one was in vain
+        self._skips = 0  # waits for company to leave out
+        self._skipped = 0  # those that were left out after the last one in vain
         self._wakes: SimpleQueue[None] = SimpleQueue()
         self._awake = False  # the thread is about to look at the queue
         self._thread: threading.Thread | None = None
@@ -242,33 +263,28 @@ class Writer:
         """Commit the change, with others that wait; return when it is durable."""
         ticket = _Ticket(change)
         self._queue.add(ticket)
-        if self._skips == 0 and ticket.is_patient:
-            ticket.company = threading.Event()
-            self._note(in_vain=not ticket.company.wait(_COMPANY_SECONDS))
-        elif self._skips:
-            self._skips -= 1
         try:
+            if ticket.is_patient and self._may_wait():
+                ticket.company = threading.Event()
+                self._note(in_vain=not ticket.company.wait(_COMPANY_SECONDS))
             with self._turn:
                 while not ticket.done:
                     self._commit_waiting()
         finally:
-            if self._queue.first(1):  # who brought it meanwhile may be awaiting it
-                self._wake()
+            if self._queue.is_awaited:
+                self._hand_over()
         if ticket.error is not None:
             try:
                 raise ticket.error
             finally:
                 del ticket  # its error's traceback holds this frame: no cycle
 
-    def _note(self, *, in_vain: bool) -> None:
-        self._skips = _IN_VAIN if in_vain else 0
-
     def submit(self, change: Change) -> asyncio.Future[None]:
         """Queue the change; the future of the running event loop is done when it is durable."""
         future = asyncio.get_running_loop().create_future()
         self._queue.add(_Ticket(change, future))
         if not self._awake:
-            self._wake()
+            self._hand_over()
         return future
 
     async def acommit(self, change: Change) -> None:
@@ -277,14 +293,26 @@ class Writer:
 
     def close(self) -> None:
         """Commit what waits, and end the thread. Idempotent."""
-        with self._turn:
-            while self._queue.first(1):
-                self._commit_waiting()
+        self._commit_all()
         self._closing = True
         if self._thread is not None:
             self._wakes.put(None)
 
     # -- committing --------------------------------------------------------------------
+
+    def _commit_all(self) -> None:
+        """Commit until nothing waits."""
+        with self._turn:
+            while self._queue.first(1):
+                self._commit_waiting()
+
+    def _fail(self, error: BaseException) -> None:
+        """Fail whatever waits."""
+        with self._turn:
+            group = self._queue.first(len(self._queue))
+            for ticket in group:
+                ticket.settle(_named(error).anew())
+            self._tell(group)
 
     def _commit_waiting(self) -> None:
         """Commit the first changes of the queue. The caller holds the turn."""
@@ -307,7 +335,7 @@ class Writer:
             while True:
                 results: Sequence[ThreadkeepError | None] | ThreadkeepError
                 try:
-                    results = self._backend.commit_many(changes)
+                    results = _checked(self._backend.commit_many(changes), len(changes))
                 except Exception as error:  # noqa: BLE001 - every caller must hear of its change
                     results = _named(error)
                 changes = settling.send(results)
@@ -324,16 +352,27 @@ class Writer:
 
     # -- the thread --------------------------------------------------------------------
 
+    def _hand_over(self) -> None:
+        """Let the thread commit what waits; where none can be started, do it here."""
+        try:
+            self._wake()
+        except RuntimeError:  # the program ends, or the system has no more threads
+            self._commit_all()
+
     def _wake(self) -> None:
         """Let the thread look at the queue."""
-        self._awake = True
         with self._starting:
+            self._awake = True  # (before it is woken: it says when it looks)
             self._wakes.put(None)
-            if self._thread is None or not self._thread.is_alive():
-                self._thread = threading.Thread(
-                    target=self._run, name="threadkeep-writer", daemon=True
-                )
-                self._thread.start()
+            if self._thread is not None and self._thread.is_alive():
+                return
+            thread = threading.Thread(target=self._run, name="threadkeep-writer", daemon=True)
+            try:
+                thread.start()
+            except RuntimeError:
+                self._awake = False
+                raise
+            self._thread = thread
 
     def _run(self) -> None:
         while True:
@@ -344,18 +383,19 @@ class Writer:
                 is_idle = True
             self._awake = False  # (before it looks: what comes from now on wakes it again)
             self._wait_for_company()
-            with self._turn:
-                while self._queue.first(1):
-                    self._commit_waiting()
+            try:
+                self._commit_all()
+            except BaseException as error:  # no caller may wait for ever
+                with self._starting:
+                    self._thread = None  # (whoever comes now needs another)
+                self._fail(error)
+                raise
             if (is_idle or self._closing) and self._ended():
                 return
 
     def _wait_for_company(self) -> None:
         """Wait a little while all that waits is patient, if that has been worth it."""
-        if not self._queue or not self._queue.is_patient:
-            return
-        if self._skips:
-            self._skips -= 1
+        if not self._queue or not self._queue.is_patient or not self._may_wait():
             return
         end = time.monotonic() + _COMPANY_SECONDS
         while self._queue.is_patient:
@@ -366,6 +406,21 @@ class Writer:
                 self._note(in_vain=True)
                 return
             self._awake = False
+        self._note(in_vain=False)
+
+    def _may_wait(self) -> bool:
+        """Return True if it is worth it to wait for company."""
+        if self._skips:
+            self._skips -= 1
+        return not self._skips
+
+    def _note(self, *, in_vain: bool) -> None:
+        """Note what came of a wait: those in vain become ever rarer."""
+        if in_vain:
+            self._skipped = min(max(2 * self._skipped, _LEAST_SKIPS), _MOST_SKIPS)
+            self._skips = self._skipped
+        else:
+            self._skipped //= 2
 
     def _ended(self) -> bool:
         """Return True if the thread may end, as nothing woke it."""
@@ -422,19 +477,32 @@ class _LoopQueue:
             await asyncio.wait([self._task])
 
     async def _run(self) -> None:
-        how = self._how
         try:
             while self._queue.first(1):
-                if how.max_wait and not self._alone and len(self._queue) < how.max_batch:
-                    await asyncio.sleep(how.max_wait)
-                group = self._queue.first(how.max_batch)
-                self._alone = len(group) == 1
-                await self._settle(group)
-                _resolve(group)
-        finally:  # (also where the loop shuts down: no caller may wait for ever)
+                await self._commit_waiting()
+        except asyncio.CancelledError:
+            # The loop shuts down. Callers may still wait; to do a group again is harmless.
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_LAST_SECONDS):
+                    while self._queue.first(1):
+                        await self._commit_waiting()
+        finally:  # no caller may wait for ever
+            failure = ClosedError("The event loop was shut down: nobody knows if this is stored.")
             for ticket in self._queue.first(len(self._queue)):
-                ticket.settle(ClosedError("The event loop was shut down before this was stored."))
+                ticket.settle(failure.anew())
                 _resolve([ticket])
+
+    async def _commit_waiting(self) -> None:
+        """Commit the first changes of the queue."""
+        how = self._how
+        if how.max_wait and not self._alone and len(self._queue) < how.max_batch:
+            await asyncio.sleep(how.max_wait)
+        group = self._queue.first(how.max_batch)
+        self._alone = len(group) == 1
+        try:
+            await self._settle(group)
+        finally:
+            _resolve([ticket for ticket in group if ticket.done])
 
     async def _settle(self, group: Sequence[_Ticket]) -> None:
         settling = _settling(group)
@@ -443,7 +511,7 @@ class _LoopQueue:
             while True:
                 results: Sequence[ThreadkeepError | None] | ThreadkeepError
                 try:
-                    results = await self._backend.commit_many(changes)
+                    results = _checked(await self._backend.commit_many(changes), len(changes))
                 except Exception as error:  # noqa: BLE001 - every caller must hear of its change
                     results = _named(error)
                 changes = settling.send(results)

@@ -24,15 +24,13 @@ and at last is copied as a whole.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from itertools import islice
 from typing import Any
 
 from threadkeep.codec import Codec
 from threadkeep.codec.state import layout
 from threadkeep.engine import elements, refs
 from threadkeep.engine.appender import Appender
-from threadkeep.engine.capture import is_leaf, is_state
+from threadkeep.engine.capture import is_state
 from threadkeep.engine.held import (
     Held,
     HeldCell,
@@ -42,19 +40,28 @@ from threadkeep.engine.held import (
     Raw,
 )
 from threadkeep.engine.model import Span
+from threadkeep.engine.pieces import (
+    NO_KEY,
+    SPANS_FREE,
+    Element,
+    in_common,
+    new_elements,
+    seen_of,
+    spans_of,
+    still_there,
+    too_scattered,
+)
 from threadkeep.engine.refs import Cell, Inline, Ref, Run
-from threadkeep.engine.sequence import Now, Piece, Seen, compare, is_fragment, shadows, whole
+from threadkeep.engine.sequence import Now, Seen, compare, is_fragment, shadows, whole
 from threadkeep.engine.shadow import ONE_LEAF, Shadow, still
 from threadkeep.engine.working_set import ThreadMemory
 from threadkeep.errors import ThreadkeepError, UnserializableError
 from threadkeep.langgraph_names import START
 
-NO_KEY: Any = object()
 _PASSING = "passing"  # the log of values that no channel will hold as they are
 INLINE_MAX = 64  # bytes up to which a value is kept in the manifest itself
 INLINE_USING = 512  # the same for a value that refers to elements: it is a graph's input
 _SHARE_MOST = 64  # elements of one value that are remembered one by one
-_SPANS_FREE = 32  # spans that a value may have before a rewrite is thought of
 _TRIES = 3  # times a value that changes is looked at before it is copied as a whole
 
 _KINDS: dict[type, int] = {list: refs.LIST, tuple: refs.TUPLE, dict: refs.DICT}
@@ -63,23 +70,6 @@ _SCALARS = frozenset({str, int, float, bool, type(None)})
 
 class _MovedError(Exception):
     """A value was changed while it was looked at."""
-
-
-@dataclass(slots=True)
-class _Element:
-    """One element on its way into a log: where it is, or the bytes to put there.
-
-    `still` is a copy of the item; `shadow` that of the item as it is stored.
-    """
-
-    index: int
-    item: Any
-    still: Any
-    key: Any
-    span: Span | None = None
-    data: bytes = b""
-    size: int = 0
-    shadow: Shadow | None = None
 
 
 class Draft:
@@ -151,9 +141,9 @@ class Draft:
         if placed is None:
             return None
         seen = before.followed(new, before.shadow.extended(*[found.shadow for found in placed]))
-        return self._found(value, seen, old.spans, placed, old.weight)
+        return self._behind(value, seen, old.spans, placed, old.weight)
 
-    def _found(
+    def _behind(
         self,
         value: list[Any],
         seen: Seen,
@@ -163,7 +153,7 @@ class Draft:
     ) -> tuple[Ref, Held] | None:
         """A list of what is stored in spans, and of objects behind that; None if it has changed."""
         spans = refs.merged((*before, *[found.span for found in placed]))
-        if seen.shadow.is_opaque or len(spans) > _SPANS_FREE or not seen.is_now(value):
+        if seen.shadow.is_opaque or len(spans) > SPANS_FREE or not seen.is_now(value):
             return None
         for found in placed:
             self.appender.borrow(found.home, found.span)
@@ -171,7 +161,7 @@ class Draft:
         return Run(refs.LIST, spans), HeldRun(refs.LIST, spans, seen, weight)
 
     def _written(self, channel: str, value: list[Any], old: Held | None) -> tuple[Ref, Held] | None:
-        """A short list of new objects, as a task writes it for a channel that collects them."""
+        """A short list of objects, as a task writes it for a channel that collects them."""
         recent, items = self.memory.recent, value.copy()
         if not 0 < len(items) <= _SHARE_MOST or not all(map(is_state, items)):
             return None
@@ -182,17 +172,24 @@ class Draft:
         placed = recent.all_placed(items)
         if placed is not None:
             shadow = Shadow.joined([found.shadow for found in placed])
-            return self._found(value, Seen(None, items, shadow), (), placed, 0)
-        if recent.has_any(items):
-            return None
+            return self._behind(value, Seen(None, items, shadow), (), placed, 0)
+        return None if recent.has_any(items) else self._new(channel, value, items)
+
+    def _new(self, channel: str, value: list[Any], items: list[Any]) -> tuple[Ref, Held] | None:
+        """A list of objects none of which is stored; None if it changes meanwhile."""
         copies, shadow, _ = still(items)
-        elements = [self.codec.encode(copy) for copy in copies]
+        try:
+            elements = [self.codec.encode(copy) for copy in copies]
+        except UnserializableError as exc:
+            if not _was_changed(exc):
+                raise
+            return None
         seen = Seen(None, items, shadow)
         if shadow.is_opaque or not seen.is_now(value):
             return None
         if any(map(_passing, copies)):
             for item in items:
-                recent.reserve_for(self.appender.ns, channel, item)
+                self.memory.recent.reserve_for(self.appender.ns, channel, item)
             channel = f"{channel} {_PASSING}"
         log, start = self.appender.append(channel, elements)
         home, weight = self.appender.home, 0
@@ -288,13 +285,13 @@ class Draft:
         *,
         afresh: bool = False,
     ) -> tuple[Ref, Held]:
-        fresh = _fresh(now)
+        fresh = new_elements(now)
         if not afresh:
             self._find_placed(fresh)
         raws = self._find_or_encode(channel, fresh, now, old, afresh=afresh)
         found = {e.index: e.shadow for e in fresh if e.shadow is not None and not e.data}
         shadow, others = shadows(now, old.seen if old else None, found)
-        seen = _seen(now, old, shadow)
+        seen = seen_of(now, old, shadow)
         if not seen.is_now(value, *others):
             self._moved()
             seen = Seen(seen.keys, seen.items, Shadow.of_unwatched(seen.size))
@@ -302,16 +299,16 @@ class Draft:
         weight = sum([e.size for e in fresh])
         if old is not None and old.seen.size:
             weight += old.weight * (now.size - len(fresh)) // old.seen.size
-        run = Run(kind, refs.merged(_spans(now.pieces, fresh, old)))
+        run = Run(kind, refs.merged(spans_of(now.pieces, fresh, old)))
         if old is not None and len(fresh) < now.size:
             self._know_part(channel, kind, fresh)
-        if old is not None and _too_scattered(run.spans, weight):
+        if old is not None and too_scattered(run.spans, weight):
             self.memory.logs.start(self.appender.ns, channel)
             again = whole(seen.keys, seen.items)
             return self._run(channel, kind, value, again, None, afresh=True)
         return run, HeldRun(kind, run.spans, seen, weight, raws)
 
-    def _know_part(self, channel: str, kind: int, fresh: list[_Element]) -> None:
+    def _know_part(self, channel: str, kind: int, fresh: list[Element]) -> None:
         """Let the write that brought these elements find them, if it comes later."""
         new = [e for e in fresh if e.data and e.shadow is not None]
         if not new:
@@ -330,7 +327,7 @@ class Draft:
     def _find_or_encode(
         self,
         channel: str,
-        fresh: list[_Element],
+        fresh: list[Element],
         now: Now,
         old: HeldRun | None,
         *,
@@ -349,7 +346,7 @@ class Draft:
                 self._encode_element(e)
                 if e.index - now.start in opaque:
                     raws[e.index] = e.data
-                    e.span = _still_there(old, e)
+                    e.span = still_there(old, e)
             at += found or 1
         if len(fresh) <= _SHARE_MOST:
             for e in fresh:
@@ -358,7 +355,7 @@ class Draft:
                     e.shadow = now.still.shadow.part(number, number + 1)
         return raws
 
-    def _find_placed(self, fresh: list[_Element]) -> None:
+    def _find_placed(self, fresh: list[Element]) -> None:
         """Note the places of objects that were stored a moment ago, as a write say."""
         for e in fresh:
             if e.key is NO_KEY and is_state(e.item):
@@ -367,13 +364,13 @@ class Draft:
                     self.appender.borrow(placed.home, placed.span)
                     e.span, e.size, e.shadow = placed.span, placed.size, placed.shadow
 
-    def _found_known(self, channel: str, fresh: list[_Element], at: int) -> int:
+    def _found_known(self, channel: str, fresh: list[Element], at: int) -> int:
         """How many elements from `at` on came with a list or dict that was stored already."""
         known, offset = self.memory.recent.known_part(channel, fresh[at].item) or (None, 0)
         held = known.held if known is not None else None
         if known is None or not isinstance(held, HeldRun) or not held.seen.shadow.holds():
             return 0
-        count = _in_common(held.seen, offset, fresh, at)
+        count = in_common(held.seen, offset, fresh, at)
         if not count:
             return 0
         for span in refs.cut(held.spans, offset, offset + count):
@@ -385,12 +382,12 @@ class Draft:
                 at, offset = at + 1, offset + 1
         return count
 
-    def _encode_element(self, element: _Element) -> None:
+    def _encode_element(self, element: Element) -> None:
         keyed = element.key is not NO_KEY
         element.data = self._bytes([element.key, element.still] if keyed else element.still)
         element.size = len(element.data)
 
-    def _append(self, channel: str, fresh: list[_Element]) -> None:
+    def _append(self, channel: str, fresh: list[Element]) -> None:
         """Append the elements to the channel's log, and remember objects by identity."""
         fresh = [e for e in fresh if e.span is None]
         if not fresh:
@@ -410,7 +407,7 @@ class Draft:
                 placed = Placed(e.item, e.shadow, e.span, len(e.data), self.appender.home)
                 self._placed.append(placed)
 
-    def _aside(self, channel: str, fresh: list[_Element]) -> str:
+    def _aside(self, channel: str, fresh: list[Element]) -> str:
         """The log for objects that LangGraph will give an id before their channel holds them.
 
         As pending writes they are other values then: the channel's log keeps a position
@@ -420,7 +417,7 @@ class Draft:
             self.memory.recent.reserve_for(self.appender.ns, channel, e.item)
         return f"{channel} {_PASSING}"
 
-    def _fill_kept(self, element: _Element) -> None:
+    def _fill_kept(self, element: Element) -> None:
         """Put the element where a position was kept for it, if one was."""
         place = self.memory.recent.kept_for(element.item) if is_state(element.item) else None
         if place is not None:
@@ -440,7 +437,7 @@ class Draft:
             new = [x for x in items if not _passing(x) and self._placed_at(x) is None]
             if isinstance(channel, str) and len(new) <= _SHARE_MOST:
                 now = whole(None, new)
-                fresh = _fresh(now)
+                fresh = new_elements(now)
                 self._find_or_encode(channel, fresh, now, None)
                 self._append(channel, fresh)
 
@@ -504,36 +501,6 @@ def _was_changed(exc: UnserializableError) -> bool:
     return isinstance(cause, RuntimeError) and not isinstance(cause, RecursionError)
 
 
-def _fresh(now: Now) -> list[_Element]:
-    """The elements that are new."""
-    return [
-        _Element(
-            i,
-            now.items[i - now.first],
-            now.still.copies[i - now.start],
-            NO_KEY if now.keys is None else now.keys[i],
-        )
-        for piece in now.pieces
-        if piece.old is None
-        for i in range(piece.start, piece.stop)
-    ]
-
-
-def _in_common(seen: Seen, offset: int, fresh: list[_Element], at: int) -> int:
-    """How many of the fresh elements from `at` on are those seen from `offset` on."""
-    keys = [NO_KEY] * seen.size if seen.keys is None else seen.keys
-    count = 0
-    for element, item, key in zip(fresh[at:], seen.items[offset:], keys[offset:], strict=False):
-        if element.item is not item or not _same_key(element.key, key):
-            break
-        count += 1
-    return count
-
-
-def _same_key(a: Any, b: Any) -> bool:
-    return a is b or (type(a) is type(b) and is_leaf(a) and bool(a == b))
-
-
 def _passing(value: Any) -> bool:
     """Whether this is an object that LangGraph is about to give an id: a message has a field.
 
@@ -544,41 +511,3 @@ def _passing(value: Any) -> bool:
         return False
     fields = object.__getattribute__(value, "__dict__")
     return fields.get("id", value) is None
-
-
-def _seen(now: Now, old: HeldRun | None, shadow: Shadow) -> Seen:
-    """What is remembered of the sequence."""
-    if old is not None and now.first:
-        return old.seen.followed(now.items, shadow)
-    return Seen(now.keys, now.items, shadow)
-
-
-def _spans(pieces: list[Piece], fresh: list[_Element], old: HeldRun | None) -> list[Span]:
-    """Where the pieces lie, in order."""
-    spans: list[Span] = []
-    rest = iter(fresh)
-    for piece in pieces:
-        count = piece.stop - piece.start
-        if piece.old is not None and old is not None:
-            every = piece.old == 0 and count == old.seen.size
-            spans += old.spans if every else refs.cut(old.spans, piece.old, piece.old + count)
-        else:
-            spans += [e.span for e in islice(rest, count) if e.span is not None]
-    return spans
-
-
-def _still_there(old: HeldRun | None, element: _Element) -> Span | None:
-    """The place of an element that cannot be watched, if its bytes are what they were."""
-    if old is None or old.raws.get(element.index) != element.data:
-        return None
-    return refs.cut(old.spans, element.index, element.index + 1)[0]
-
-
-def _too_scattered(spans: tuple[Span, ...], weight: int) -> bool:
-    """Whether writing the value afresh costs less than carrying on with its spans.
-
-    Each span costs about 6 bytes in every manifest that follows. After n changes that
-    split one more span each, n * n * 3 bytes went into spans: rewrite when that is what
-    the value itself takes, which keeps both within a constant of the best.
-    """
-    return len(spans) > _SPANS_FREE and 3 * len(spans) ** 2 > weight

@@ -63,10 +63,10 @@ class Recent:
 
     def has_any(self, values: list[Any]) -> bool:
         """Return True if one of these objects was stored, or has a position kept for it."""
-        placed, parts = self._placed, self._kept
+        placed, kept = self._placed, self._kept
         for value in values:
             name = id(value)
-            if name in placed or name in parts:
+            if name in placed or name in kept:
                 return True
         return False
 

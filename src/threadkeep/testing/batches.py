@@ -117,8 +117,10 @@ class BatchContract(Contract):
 
     def test_born_must_be_after_the_tombstone(self) -> None:
         """`born` must be greater than `deleted_at`, else `ThreadDeletedError`."""
+        fence = HeadFence("", uid(1))
         for born in (1, 0, -5):  # never deleted: any time will do
             self.put(born=born, checkpoints=(checkpoint(1),))
+            self.put(born=born, checkpoints=(checkpoint(1),), fences=(fence,))
         self.backend.commit(DropThread(THREAD, now=NOW))
         for born in (1, NOW):
             batch = Batch(THREAD, NOW + 5, born=born, checkpoints=(checkpoint(2),))

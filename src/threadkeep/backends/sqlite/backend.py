@@ -49,8 +49,6 @@ class SqliteBackend:
         InvalidArgumentError: for arguments of no meaning.
     """
 
-    reads_hot_in_memory = True
-
     def __init__(
         self,
         database: Database,
@@ -72,6 +70,11 @@ class SqliteBackend:
         location = Location(path_of(database), synchronous, busy_timeout, mode)
         self._connections = Connections(location)
         process_forks.watch(self)
+
+    @property
+    def reads_hot_in_memory(self) -> bool:
+        """See `LocalBackend`. A database in memory has one connection, which may be in use."""
+        return not self._connections.in_memory
 
     def fetch(self, reads: Sequence[Read]) -> list[Any]:
         """Answer each read, in order, all from one state. See `Backend.fetch`."""

@@ -72,7 +72,7 @@ def _apply(db: sqlite3.Connection, batch: Batch) -> None:
 def _checked(db: sqlite3.Connection, batch: Batch) -> int:
     """Return the number of a batch's thread, if all that the batch expects holds."""
     head = read_thread_head(db, batch.thread)
-    if batch.born is not None and additions.is_deleted(head.deleted_at, batch.born):
+    if batch.born is not None and additions.is_deleted(head.deleted_at or None, batch.born):
         raise ThreadDeletedError(thread=batch.thread)
     if batch.generation is not None and head.generation != batch.generation:
         raise StaleThreadError(thread=batch.thread)

@@ -281,19 +281,12 @@ def _build(
     draft.settle(generation)
     told, loaded, owner = memory.told, LOADS.of(call.parent), None
     flags = FREE if call.metadata.get("source") == "fork" else 0
-    run = seen = 0
     if loaded is not None:  # a run begins: others may have said something else meanwhile
         told, flags, owner = told._replace(metadata={}), flags | loaded.flags, loaded
-        run, seen = loaded.run, loaded.seen
     elif parent is not None:  # a run goes on, and if it chose its checkpoint, it still has
         flags, owner = flags | parent.flags & FREE, parent.owner
-    above = None if call.parent is None else copied(call.parent)
-    ts = pack_time(call.checkpoint.get("ts", ""))
-    # (what the checksum covers, and the columns of the row, in their order)
-    own = copied(str(own_id))
-    told_of = (ns, own, above, run, seen, flags, ts, metadata, exact, key.log, key.pos)
-    data = checksum.seal(data, told_of)
-    row = CheckpointRow(*told_of, data)
+    row = _row(call, loaded, flags, (metadata, exact, key.log, key.pos), data)
+    above = row.parent
     # What a run that named no checkpoint expects: that it goes on from the head.
     fence = None if ns or flags & FREE else HeadFence(ns, above)
     touch = registry.of_checkpoint(row, call.metadata, appender.stored, now, told)
@@ -308,11 +301,28 @@ def _build(
         drop_segments=tuple(appender.dropped),
         touch=touch,
     )
-    state = State(ns, row.id, flags, written, key, held, data, codec, owner, draft.fresh)
+    data, fresh = row.manifest, draft.fresh
+    state = State(ns, row.id, flags, written, key, held, data, codec, owner, fresh)
     told = registry.told_more(told, touch, call.metadata)
     begins = loaded is not None
     expected = fence if call.run or begins else None
     return Built(memory, batch, appender, state, told, above, (), expected, begins)
+
+
+def _row(
+    call: Put,
+    loaded: LoadEntry | None,
+    flags: int,
+    rest: tuple[str, bytes | None, int, int],
+    manifest: bytes,
+) -> CheckpointRow:
+    """The checkpoint's row; `rest` are its last columns but for the manifest."""
+    parent = None if call.parent is None else copied(call.parent)
+    run, seen = (0, 0) if loaded is None else (loaded.run, loaded.seen)
+    ts = pack_time(call.checkpoint.get("ts", ""))
+    # (what the checksum covers, and the columns of the row, in their order)
+    told = (call.place.ns, copied(str(call.place.id)), parent, run, seen, flags, ts, *rest)
+    return CheckpointRow(*told, checksum.seal(manifest, told))
 
 
 def born(*ids: str | None) -> int | None:
