@@ -271,6 +271,7 @@ class Writer:
                 while not ticket.done:
                     self._commit_waiting()
         finally:
+            ticket.done = True  # (one that was interrupted while it waited is left out)
             if self._queue.is_awaited:
                 self._hand_over()
         if ticket.error is not None:
@@ -385,11 +386,11 @@ class Writer:
             self._wait_for_company()
             try:
                 self._commit_all()
-            except BaseException as error:  # no caller may wait for ever
+            except BaseException as error:  # noqa: BLE001 - no caller may wait for ever
                 with self._starting:
                     self._thread = None  # (whoever comes now needs another)
                 self._fail(error)
-                raise
+                return
             if (is_idle or self._closing) and self._ended():
                 return
 
