@@ -177,7 +177,7 @@ def calls(setting: Setting) -> Iterator[Group]:
     """Recorded calls replayed: CPU time, and instructions where they can be counted."""
     names = ("put", "put_writes", "get_tuple")
     group = Group("CPU us a call, 20 messages", names, "put", [Aim(name) for name in names])
-    chosen = [*setting.some("pg-pool"), *in_memory(setting)]
+    chosen = [*dict.fromkeys((*setting.some("pg-pool"), *in_memory(setting)))]
 
     def measure(subject: Subject) -> Figures:
         count = setting.sizes.replays

@@ -122,7 +122,7 @@ class Elements:
         return True
 
     def _find(self, log: int, pos: int) -> tuple[int, list[bytes]] | None:
-        """Where the segment starts that holds the position, and its elements."""
+        """Start of the segment that holds the position, and its elements."""
         starts = self._starts.get(log)
         at = bisect_right(starts, pos) - 1 if starts else -1
         if at < 0 or starts is None:

@@ -71,7 +71,7 @@ def read_thread_head(db: sqlite3.Connection, thread: str) -> ThreadHead:
 
 
 def needs_transaction(reads: Sequence[Read]) -> bool:
-    """Whether these reads are more than one statement, which sees one state by itself."""
+    """Return True if these reads are several statements: one alone sees one state by itself."""
     return len(reads) != 1 or not single.is_one(reads[0])
 
 

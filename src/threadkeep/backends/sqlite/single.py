@@ -34,7 +34,7 @@ _MOST_SPANS = 64  # of one statement
 
 
 def is_one(read: Read) -> bool:
-    """Whether the reply to this read comes of one statement."""
+    """Return True if one statement answers the read."""
     if isinstance(read, ReadSegments):
         return len(read.spans) <= _MOST_SPANS
     return isinstance(read, ReadCheckpoint)
