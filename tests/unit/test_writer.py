@@ -49,6 +49,13 @@ class AwaitedGate(Gate):
         return super().commit_many(changes)
 
 
+def until(holds):
+    """Wait until it holds, without keeping the interpreter from those who see to that."""
+    pause = threading.Event()
+    while not holds():
+        pause.wait(0.001)
+
+
 def batch(number, fences=()):
     return Batch(f"t{number}", 1, checkpoints=(checkpoint(number),), fences=fences)
 
@@ -73,8 +80,7 @@ def together(store, changes, how=AT_ONCE):
         first = pool.submit(commit, changes[0])
         assert store.begun.wait(10)
         rest = [pool.submit(commit, change) for change in changes[1:]]
-        while len(writer._queue) < len(changes):
-            pass
+        until(lambda: len(writer._queue) == len(changes))
         store.opened.set()
         return [found.result(10) for found in (first, *rest)]
 
@@ -204,8 +210,7 @@ def test_several_event_loops_meet_in_one_queue():
         done = [pool.submit(one_loop, 0)]
         assert store.begun.wait(10)
         done += [pool.submit(one_loop, number) for number in range(1, 4)]
-        while len(writer._queue) < 4:
-            pass
+        until(lambda: len(writer._queue) == 4)
         store.opened.set()
         for found in done:
             found.result(10)
@@ -219,8 +224,7 @@ def test_pending_writes_wait_for_the_checkpoint_that_follows(monkeypatch):
     writer = Writer(store)
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(writer.commit, writes(1))
-        while not writer._queue:
-            pass
+        until(lambda: len(writer._queue) == 1)
         writer.commit(batch(1))
         waiting.result(1)
     assert store.groups == [["t1", "t1"]]
