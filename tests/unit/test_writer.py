@@ -109,6 +109,16 @@ def test_changes_that_wait_are_committed_together_in_their_order():
     assert len(store.threads()) == 12
 
 
+def test_what_is_committed_is_let_go_of():
+    store = Gate()
+    store.opened.set()
+    writer = Writer(store)
+    writer.commit(batch(1))
+    asyncio.run(writer.acommit(batch(2)))
+    writer.close()
+    assert not writer._queue
+
+
 def test_a_group_holds_no_more_than_it_may():
     store = Gate()
     together(store, [batch(n) for n in range(12)], GroupCommit(max_batch=4, max_wait=0))

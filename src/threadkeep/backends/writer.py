@@ -200,11 +200,9 @@ class _Queue:
             self._tickets.append(ticket)
 
     def first(self, most: int) -> list[_Ticket]:
-        """The first tickets, those that are settled taken away."""
+        """The first tickets that are not settled; those before them are taken away."""
         with self._lock:
-            tickets = self._tickets
-            while tickets and tickets[0].done:
-                tickets.popleft()
+            tickets = self._swept()
             # (settled ones in between: a group was interrupted)
             return [ticket for ticket in islice(tickets, most) if not ticket.done]
 
@@ -212,13 +210,21 @@ class _Queue:
     def is_awaited(self) -> bool:
         """True if an awaiting caller waits: nobody commits for it but the thread."""
         with self._lock:
-            return any(not ticket.done and ticket.future for ticket in self._tickets)
+            return any(not ticket.done and ticket.future for ticket in self._swept())
 
     @property
     def is_patient(self) -> bool:
-        """True if more is likely to follow all that waits."""
+        """True if something waits, and more is likely to follow all of it."""
         with self._lock:
-            return all(ticket.done or ticket.is_patient for ticket in self._tickets)
+            waiting = [ticket for ticket in self._swept() if not ticket.done]
+            return bool(waiting) and all(ticket.is_patient for ticket in waiting)
+
+    def _swept(self) -> deque[_Ticket]:
+        """The tickets, without those in front that are settled. The caller holds the lock."""
+        tickets = self._tickets
+        while tickets and tickets[0].done:
+            tickets.popleft()
+        return tickets
 
 
 class Writer:
@@ -396,7 +402,7 @@ class Writer:
 
     def _wait_for_company(self) -> None:
         """Wait a little while all that waits is patient, if that has been worth it."""
-        if not self._queue or not self._queue.is_patient or not self._may_wait():
+        if not self._queue.is_patient or not self._may_wait():
             return
         end = time.monotonic() + _COMPANY_SECONDS
         while self._queue.is_patient:
