@@ -11,7 +11,6 @@ from collections.abc import Coroutine, Sequence
 from typing import Any, Generic, Protocol, TypeVar
 
 from threadkeep.backends.base import AsyncBackend
-from threadkeep.backends.writer import CommitsManyAwaited
 from threadkeep.engine.model import Change, Read
 from threadkeep.errors import ThreadkeepError
 
@@ -34,6 +33,13 @@ def finish(coroutine: Coroutine[Any, Any, T]) -> T:
 async def sleep(seconds: float) -> None:
     """Wait in the calling thread."""
     time.sleep(seconds)  # noqa: ASYNC251 - it runs straight: nothing else waits for it
+
+
+class CommitsManyAwaited(Protocol):
+    """An awaited store that commits several changes at once."""
+
+    async def commit_many(self, changes: Sequence[Change]) -> list[ThreadkeepError | None]:
+        """See `GroupingBackend.commit_many`."""
 
 
 class GroupingFace(AsyncBackend, CommitsManyAwaited, Protocol):

@@ -13,17 +13,19 @@ import asyncio
 import threading
 import time
 from collections import deque
-from collections.abc import Generator, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 from queue import Empty, SimpleQueue
-from typing import Literal, Protocol, TypeAlias
+from typing import Literal, TypeAlias
 
 from threadkeep import process_forks
+from threadkeep.backends.base import GroupingBackend
 from threadkeep.backends.given import is_count, is_time, refuse
 from threadkeep.backends.loops import PerLoop
+from threadkeep.backends.straight import CommitsManyAwaited, finish
 from threadkeep.engine.model import Batch, Change
 from threadkeep.errors import BackendError, ClosedError, ThreadkeepError, UnreachableError
 
@@ -80,20 +82,6 @@ AT_ONCE = GroupCommit(max_wait=0)
 """The default: nothing is waited for."""
 
 
-class CommitsMany(Protocol):
-    """A blocking store that commits several changes at once. See `GroupingBackend`."""
-
-    def commit_many(self, changes: Sequence[Change]) -> list[ThreadkeepError | None]:
-        """See `GroupingBackend.commit_many`."""
-
-
-class CommitsManyAwaited(Protocol):
-    """The same of a store that is awaited."""
-
-    async def commit_many(self, changes: Sequence[Change]) -> list[ThreadkeepError | None]:
-        """See `GroupingBackend.commit_many`."""
-
-
 class _Ticket:
     """A change that waits, and the result of its commit.
 
@@ -130,28 +118,31 @@ class _Ticket:
             self.company.set()
 
 
-_Settling: TypeAlias = Generator[
-    Sequence[Change], "Sequence[ThreadkeepError | None] | ThreadkeepError", None
-]
+_CommitMany: TypeAlias = Callable[[Sequence[Change]], Awaitable[object]]
 
 
-def _settling(tickets: Sequence[_Ticket]) -> _Settling:
-    """Yield changes to commit together, and settle their tickets by what is sent in.
+async def _settle(tickets: Sequence[_Ticket], commit_many: _CommitMany) -> None:
+    """Commit the changes together and settle their tickets.
 
     Where the store fails a group, each change is committed alone.
     """
-    results = yield [ticket.change for ticket in tickets]
-    if not isinstance(results, ThreadkeepError):
+    try:
+        found = await commit_many([ticket.change for ticket in tickets])
+        results = _checked(found, len(tickets))
+    except Exception as error:  # noqa: BLE001 - every caller must hear of its change
+        failure = _named(error)
+    else:
         for ticket, result in zip(tickets, results, strict=True):
             ticket.settle(result)
-    elif len(tickets) == 1:
-        tickets[0].settle(results)
-    elif isinstance(results, _OF_THE_STORE):
+        return
+    if len(tickets) == 1:
+        tickets[0].settle(failure)
+    elif isinstance(failure, _OF_THE_STORE):
         for ticket in tickets:
-            ticket.settle(results.anew())
+            ticket.settle(failure.anew())
     else:
         for ticket in tickets:
-            yield from _settling([ticket])
+            await _settle([ticket], commit_many)
 
 
 def _checked(results: object, count: int) -> list[ThreadkeepError | None]:
@@ -239,7 +230,7 @@ class Writer:
         how: `max_batch` and `max_wait`.
     """
 
-    def __init__(self, backend: CommitsMany, how: GroupCommit = AT_ONCE) -> None:
+    def __init__(self, backend: GroupingBackend, how: GroupCommit = AT_ONCE) -> None:
         self._backend = backend
         self._how = how
         self._start()
@@ -331,21 +322,12 @@ class Writer:
             return
         self._alone = len(group) == 1
         try:
-            self._settle(group)
+            finish(_settle(group, self._commit_many))
         finally:
             self._tell([ticket for ticket in group if ticket.done and ticket.future is not None])
 
-    def _settle(self, group: Sequence[_Ticket]) -> None:
-        settling = _settling(group)
-        changes = next(settling)
-        with suppress(StopIteration):
-            while True:
-                results: Sequence[ThreadkeepError | None] | ThreadkeepError
-                try:
-                    results = _checked(self._backend.commit_many(changes), len(changes))
-                except Exception as error:  # noqa: BLE001 - every caller must hear of its change
-                    results = _named(error)
-                changes = settling.send(results)
+    async def _commit_many(self, changes: Sequence[Change]) -> object:
+        return self._backend.commit_many(changes)
 
     @staticmethod
     def _tell(tickets: Sequence[_Ticket]) -> None:
@@ -507,18 +489,6 @@ class _LoopQueue:
         group = self._queue.first(how.max_batch)
         self._alone = len(group) == 1
         try:
-            await self._settle(group)
+            await _settle(group, self._backend.commit_many)
         finally:
             _resolve([ticket for ticket in group if ticket.done])
-
-    async def _settle(self, group: Sequence[_Ticket]) -> None:
-        settling = _settling(group)
-        changes = next(settling)
-        with suppress(StopIteration):
-            while True:
-                results: Sequence[ThreadkeepError | None] | ThreadkeepError
-                try:
-                    results = _checked(await self._backend.commit_many(changes), len(changes))
-                except Exception as error:  # noqa: BLE001 - every caller must hear of its change
-                    results = _named(error)
-                changes = settling.send(results)

@@ -96,11 +96,11 @@ def built(engine: Engine, call: Put) -> Built | None:
     if known is None:
         return None
     generation, parent = known
-    if parent is None:
-        return _locked(engine, memory, call, generation, None, {})
-    if _lost(engine, parent, call):
+    if parent is not None and _lost(engine, parent, call):
         return None
-    return _locked(engine, memory, call, generation, parent, parent.held)
+    held = {} if parent is None else parent.held
+    with memory.encoding:
+        return _build(engine, memory, call, generation, parent, held, seal=True)
 
 
 def put(engine: Engine, call: Put, failed: Failed | None = None) -> Operation[None]:
@@ -126,7 +126,8 @@ def _built(engine: Engine, call: Put, attempt: int) -> Operation[Built]:
         call = call.still()  # the program goes on while the store is asked
     generation, parent = yield from _parent(engine, memory, call)
     held = yield from _recall(engine, memory, parent, call, generation, resume=attempt == 0)
-    return _locked(engine, memory, call, generation, parent, held, seal=attempt == 0)
+    with memory.encoding:
+        return _build(engine, memory, call, generation, parent, held, seal=attempt == 0)
 
 
 def _sweep(engine: Engine, call: Put) -> Operation[None]:
@@ -237,21 +238,6 @@ def _is_kept(call: Put, entry: Entry, channel: str, version: Version) -> bool:
 # -- the new checkpoint --------------------------------------------------------------
 
 
-def _locked(
-    engine: Engine,
-    memory: ThreadMemory,
-    call: Put,
-    generation: int,
-    parent: State | None,
-    known: Mapping[str, Held],
-    *,
-    seal: bool = True,
-) -> Built:
-    """Build, while no other call of the thread does."""
-    with memory.encoding:
-        return _build(engine, memory, call, generation, parent, known, seal=seal)
-
-
 def _build(
     engine: Engine,
     memory: ThreadMemory,
@@ -279,7 +265,7 @@ def _build(
         appender.seal()
     segments = appender.segments()
     draft.settle(generation)
-    told, loaded, owner = memory.told, LOADS.of(call.parent), None
+    told, loaded, owner = memory.told, call.loaded, None
     flags = FREE if call.metadata.get("source") == "fork" else 0
     if loaded is not None:  # a run begins: others may have said something else meanwhile
         told, flags, owner = told._replace(metadata={}), flags | loaded.flags, loaded
