@@ -32,8 +32,8 @@ from psycopg.types.json import Jsonb
 from psycopg_pool import ConnectionPool
 
 from threadkeep import Cache, GroupCommit, MemorySaver, drive
-from threadkeep.engine.appender import SEAL_BYTES
 from threadkeep.engine.model import ReadThread
+from threadkeep.engine.open_logs import SEAL_BYTES
 from threadkeep.errors import (
     BackendError,
     CorruptionError,

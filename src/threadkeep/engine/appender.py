@@ -15,12 +15,8 @@ from threadkeep.engine.open_logs import OpenLog, Stored, Tail
 from threadkeep.engine.working_set import ThreadMemory
 
 SEGMENT_BYTES = 256 * 1024  # a run of new elements is cut into segments of about this size
-SEAL_COUNT = 32  # so many new elements, or so many new bytes, are sealed
-SEAL_BYTES = 32 * 1024
-SEAL_KEYFRAMES = 16  # keyframes are much alike: a few of them compress well
 FULL_COUNT = 256  # a sealed segment takes more until it holds so many elements or bytes
 FULL_BYTES = 64 * 1024
-KEYFRAMES = ""  # the channel whose log holds the keyframes
 
 
 class Appender:
@@ -33,7 +29,7 @@ class Appender:
 
     __slots__ = (
         *("memory", "ns", "compression", "home", "size", "stored", "dropped"),
-        *("_borrowed", "_own", "_runs", "_sealed", "_seals"),
+        *("_borrowed", "_runs", "_sealed", "_seals", "_tails"),
     )
 
     def __init__(self, memory: ThreadMemory, ns: str, compression: Compression) -> None:
@@ -42,17 +38,18 @@ class Appender:
         self.compression = compression
         self.home = Home()
         self.size = self.stored = 0
-        self.dropped: list[tuple[int, int, int]] = []
         self._runs: list[tuple[int, int, list[bytes]]] = []
-        self._borrowed: dict[tuple[int, int], Segment] = {}
-        self._sealed: list[Segment] = []
-        self._own: dict[tuple[int, int], int] = {}  # bytes of each new segment
-        self._seals: list[tuple[OpenLog, Tail, Tail]] = []
+        # Most batches have none of these.
+        self.dropped: tuple[tuple[int, int, int], ...] = ()
+        self._borrowed: dict[tuple[int, int], Segment] | None = None
+        self._sealed: tuple[Segment, ...] = ()
+        self._seals: tuple[tuple[OpenLog, Tail, Tail], ...] = ()
+        self._tails: list[tuple[int, int, Stored]] = []
 
-    def append(self, channel: str, data: Sequence[bytes]) -> tuple[int, int]:
-        """Add elements to the channel's log: the log and the first position."""
+    def append(self, channel: str, data: list[bytes]) -> tuple[int, int]:
+        """Add elements to the channel's log, in a list that is given up; the log and the first."""
         log, start = self.memory.logs.reserve(self.ns, channel, len(data))
-        self._runs.append((log, start, list(data)))
+        self._runs.append((log, start, data))
         self.size += sum(map(len, data))
         return log, start
 
@@ -63,37 +60,47 @@ class Appender:
 
     def borrow(self, home: Home, span: Span) -> None:
         """Refer to elements of another batch; carry their segments if those may not be there."""
-        if home is not self.home and not home.committed:
-            for segment in home.holding(span):
-                self._borrowed[segment.log, segment.start] = segment
+        if home.committed or home is self.home:
+            return
+        if self._borrowed is None:
+            self._borrowed = {}
+        for segment in home.holding(span):
+            self._borrowed[segment.log, segment.start] = segment
 
     def segments(self) -> tuple[Segment, ...]:
         """All segments that the batch must add. Called once, when all is appended."""
-        if len(self._runs) > 1:
-            self._runs = _joined(self._runs)
-        own: list[Segment] = []
-        for run in self._runs:
-            own += self._cut(*run)
-        for segment in own:
-            size = len(segment.data)
-            self._own[segment.log, segment.start] = size
-            self.stored += size
-        self.home.segments = (*self._borrowed.values(), *own) if self._borrowed else tuple(own)
-        return (*self._sealed, *self.home.segments) if self._sealed else self.home.segments
+        runs = self._runs
+        if not runs and self._borrowed is None:
+            return self._sealed
+        if len(runs) > 1:
+            runs = _joined(runs)
+        own = [segment for run in runs for segment in self._cut(*run)]
+        borrowed = () if self._borrowed is None else self._borrowed.values()
+        self.home.segments = (*borrowed, *own)
+        return (*self._sealed, *self.home.segments)
 
     def _cut(self, log: int, start: int, data: list[bytes]) -> list[Segment]:
+        """The elements in segments, which will be tails of their log if they are small."""
         if len(data) == 1:
-            return [self._segment(log, start, data)]
+            return [self._own(log, start, data)]
         found, part, size = [], list[bytes](), 0
         for element in data:
             part.append(element)
             size += len(element)
             if size >= SEGMENT_BYTES:
-                found.append(self._segment(log, start, part))
+                found.append(self._own(log, start, part))
                 start, part, size = start + len(part), [], 0
         if part:
-            found.append(self._segment(log, start, part))
+            found.append(self._own(log, start, part))
         return found
+
+    def _own(self, log: int, start: int, data: list[bytes]) -> Segment:
+        segment = self._segment(log, start, data)
+        size = len(segment.data)
+        self.stored += size
+        if sum(map(len, data)) < FULL_BYTES:
+            self._tails.append((log, start, Stored(data, size)))
+        return segment
 
     def _segment(self, log: int, start: int, data: list[bytes]) -> Segment:
         return Segment(log, start, len(data), pack(data, self.compression))
@@ -106,20 +113,20 @@ class Appender:
         The joined segment takes the next ones in too, until it is full: a few rewrites
         of some kilobytes for a history that compresses well.
         """
-        for log, tail in self.memory.logs.begin_seals(_has_enough):
+        for log, tail in self.memory.logs.begin_seals():
             grows: Tail = {}
             for run in _contiguous(tail):
                 joined = tail[run[0]] if len(run) == 1 else self._join(log.log, run, tail)
                 elements = joined.elements
                 full = len(elements) >= FULL_COUNT or sum(map(len, elements)) >= FULL_BYTES
                 grows = {} if full else {run[0]: joined}
-            self._seals.append((log, tail, grows))
+            self._seals += ((log, tail, grows),)
 
     def _join(self, log: int, run: list[int], tail: Tail) -> Stored:
         elements = [e for start in run for e in tail[start].elements]
         segment = self._segment(log, run[0], elements)
-        self._sealed.append(segment)
-        self.dropped += [(log, start, len(tail[start].elements)) for start in run]
+        self._sealed += (segment,)
+        self.dropped += tuple([(log, start, len(tail[start].elements)) for start in run])
         self.stored += len(segment.data) - sum([tail[start].size for start in run])
         return Stored(elements, len(segment.data))
 
@@ -131,21 +138,13 @@ class Appender:
         self.home.segments = ()  # nobody will have to carry them
         for log, tail, grows in self._seals:
             self.memory.logs.end_seal(log, tail, grows)
-        for log_number, start, data in self._runs:
-            if sum(map(len, data)) < FULL_BYTES:
-                stored = Stored(data, self._own[log_number, start])
-                self.memory.logs.note_tail(log_number, start, stored)
+        if self._tails:
+            self.memory.logs.note_tails(self._tails)
 
     def failed(self) -> None:
         """Let others seal what this batch could not."""
         for log, _, _ in self._seals:
             self.memory.logs.end_seal(log, {}, {})
-
-
-def _has_enough(channel: str, log: OpenLog) -> bool:
-    """Whether the log's tail is worth sealing."""
-    count = SEAL_KEYFRAMES if channel == KEYFRAMES else SEAL_COUNT
-    return log.new_count >= count or (log.new_bytes >= SEAL_BYTES and len(log.tail) > 1)
 
 
 def _joined(runs: list[tuple[int, int, list[bytes]]]) -> list[tuple[int, int, list[bytes]]]:

@@ -38,6 +38,7 @@ from threadkeep.engine.held import (
     Known,
     Placed,
     Raw,
+    cell,
 )
 from threadkeep.engine.model import Span
 from threadkeep.engine.pieces import (
@@ -126,7 +127,7 @@ class Draft:
         if len(data) > INLINE_MAX:
             return None
         self.fresh += len(data)
-        return Inline(data), HeldCell(value, ONE_LEAF, data, (), None)
+        return Inline(data), HeldCell(value, ONE_LEAF, data, (), None, len(data))
 
     def _grown(self, channel: str, value: list[Any], old: Held | None) -> tuple[Ref, Held] | None:
         """A list whose new elements, behind its last version's, were stored a moment ago."""
@@ -273,7 +274,7 @@ class Draft:
         data = self._bytes(copy)
         if len(data) > INLINE_MAX:
             return None
-        return Inline(data), HeldCell(value, shadow, data, (), None)
+        return Inline(data), cell(value, shadow, data)
 
     def _run(
         self,
@@ -458,12 +459,12 @@ class Draft:
                 value=value, shadow=shadow
             )
         if len(data) <= (INLINE_USING if needs else INLINE_MAX):
-            return Inline(data, needs), HeldCell(value, shadow, data, needs, None)
+            return Inline(data, needs), cell(value, shadow, data, needs)
         element, depth, bases, anchor = elements.against(old.raw if old else None, data)
         log, pos = self.appender.append(channel, [element])
         needs = refs.covering((*bases, *needs))
         raw = Raw(data, log, pos, depth, needs, anchor)
-        return Cell(log, pos, needs), HeldCell(value, shadow, data, needs, raw)
+        return Cell(log, pos, needs), cell(value, shadow, data, needs, raw)
 
     def _bytes(
         self,

@@ -59,24 +59,31 @@ class Raw(NamedTuple):
 
 
 class HeldCell(NamedTuple):
-    """A single value as last seen. `raw` is None for a value stored inline."""
+    """A single value as last seen. `raw` is None for a value stored inline.
+
+    `weight` is about how many bytes this stands for.
+    """
 
     value: Any
     shadow: Shadow
     data: bytes
     uses: tuple[Span, ...]
     raw: Raw | None
+    weight: int
 
     @property
     def needs(self) -> tuple[Span, ...]:
         """Where the value, and what it refers to, is stored."""
         return (*self.uses, self.raw.span) if self.raw is not None else self.uses
 
-    @property
-    def weight(self) -> int:
-        """About how many bytes this stands for."""
-        anchor = self.raw.anchor if self.raw is not None else None
-        return len(self.data) + (len(anchor.data) if anchor is not None else 0)
+
+def cell(
+    value: Any, shadow: Shadow, data: bytes, uses: tuple[Span, ...] = (), raw: Raw | None = None
+) -> HeldCell:
+    """Return the record of a single value, with its weight."""
+    anchor = None if raw is None else raw.anchor
+    weight = len(data) if anchor is None else len(data) + len(anchor.data)
+    return HeldCell(value, shadow, data, uses, raw, weight)
 
 
 Held: TypeAlias = HeldRun | HeldCell

@@ -21,7 +21,7 @@ from threadkeep.engine.recent import Recent
 from threadkeep.engine.registry import NOTHING, Told
 
 _STATES = 6  # checkpoints remembered per thread: a run's last ones and a fork's
-_STATE_BYTES = 4 * 1024 * 1024  # what those before the newest two may add to them
+_STATE_BYTES = 4 * 1024 * 1024  # what they may hold that the one before did not
 _STATES_LEAST = 2
 _FORKED = 64  # runs per thread that are remembered to have left a head behind
 _BASE_WEIGHT = 4096  # bytes that a thread takes before its values
@@ -42,7 +42,8 @@ class ThreadMemory:
         self.logs = OpenLogs(self._lock, token, exclusive=exclusive)
         self.recent = Recent(self._lock, self.logs)
         self._states: OrderedDict[tuple[str, str], State] = OrderedDict()
-        self._states_weight = 0
+        self._states_bytes = 0  # what each holds that the one before did not
+        self._newest_bytes = 0  # the values of the one that was remembered last
         self._head: str | None = None  # the greatest checkpoint id that a `HeadFence` counts
         # The last checkpoints of the runs that left a head behind, the oldest first. They outlive
         # the states and the generation: a run is told of once.
@@ -56,7 +57,7 @@ class ThreadMemory:
                 self.logs.clear()
                 self.recent.clear()
                 self._states.clear()
-                self._states_weight = 0
+                self._states_bytes = self._newest_bytes = 0
                 self._head = None
                 self.told = NOTHING
                 self.generation = generation
@@ -123,8 +124,10 @@ class ThreadMemory:
             if is_counted and (self._head is None or self._head < state.id):
                 self._head = state.id
             key = (state.ns, state.id)
+            before = self._states.pop(key, None)
             self._states[key] = state
-            self._states.move_to_end(key)
+            self._states_bytes += state.fresh - (before.fresh if before is not None else 0)
+            self._newest_bytes = state.weight
             self._keep_last()
             return left
 
@@ -143,24 +146,18 @@ class ThreadMemory:
         return None if is_known else head
 
     def _keep_last(self) -> None:
-        """Forget the states that are too many, the oldest first, and weigh the others."""
-        states = [*self._states.values()]
-        gone, added = 0, -states[0].fresh
-        for state in states:
-            added += state.fresh
-        while len(states) - gone > _STATES or (
-            added > _STATE_BYTES and len(states) - gone > _STATES_LEAST
+        """Forget the states that are too many, the oldest first."""
+        states = self._states
+        while len(states) > _STATES or (
+            self._states_bytes > _STATE_BYTES and len(states) > _STATES_LEAST
         ):
-            gone += 1
-            added -= states[gone].fresh
-            self._states.popitem(last=False)
-        self._states_weight = states[gone].weight + added
+            _, gone = states.popitem(last=False)
+            self._states_bytes -= gone.fresh
 
     @property
     def weight(self) -> int:
         """About how many bytes this takes."""
-        with self._lock:
-            values = self._states_weight + self.recent.weight
+        values = self._newest_bytes + self._states_bytes + self.recent.weight
         return _BASE_WEIGHT + values * _OBJECT_FACTOR + self.logs.tails
 
 

@@ -22,11 +22,11 @@ def test_parts_of_what_is_remembered_are_not_noted() -> None:
     """Somebody has cut a segment of the tail in two, and this process reads the parts."""
     open_logs = logs()
     log, start = open_logs.reserve("", "m", 5)
-    open_logs.note_tail(log, start, stored(3))
+    open_logs.note_tails([(log, start, stored(3))])
     for at, count in ((start, 1), (start + 1, 2), (start + 1, 1), (start, 5), (start + 2, 2)):
-        open_logs.note_tail(log, at, stored(count))
-    open_logs.note_tail(log, start + 3, stored(2))
-    ((_, tail),) = open_logs.begin_seals(lambda *_: True)
+        open_logs.note_tails([(log, at, stored(count))])
+    open_logs.note_tails([(log, start + 3, stored(2))])
+    tail = open_logs._logs["", "m"].tail
     assert {at: len(part.elements) for at, part in tail.items()} == {start: 3, start + 3: 2}
 
 
@@ -35,7 +35,8 @@ def test_a_tail_holds_each_position_once(given: list[tuple[int, int]]) -> None:
     open_logs = logs()
     log, _ = open_logs.reserve("", "m", 1)
     for start, count in given:
-        open_logs.note_tail(log, start, stored(count))
-    ((open_log, tail),) = open_logs.begin_seals(lambda *_: True)
+        open_logs.note_tails([(log, start, stored(count))])
+    open_log = open_logs._logs["", "m"]
+    tail = open_log.tail
     places = [p for at, part in tail.items() for p in range(at, at + len(part.elements))]
     assert len(places) == len(set(places)) == open_log.new_count

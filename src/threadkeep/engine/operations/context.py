@@ -13,20 +13,20 @@ from typing import Any, Literal, TypeAlias
 from threadkeep.codec import Codec
 from threadkeep.codec.frame import Compression
 from threadkeep.engine import checksum, elements, manifest, refs
-from threadkeep.engine.appender import FULL_COUNT, KEYFRAMES
+from threadkeep.engine.appender import FULL_COUNT
 from threadkeep.engine.calls import Operation, Place, fetch_segments
 from threadkeep.engine.elements import Elements
 from threadkeep.engine.held import (
     Held,
-    HeldCell,
     HeldRun,
     Keyframe,
     Raw,
     State,
+    cell,
 )
 from threadkeep.engine.manifest import Manifest
 from threadkeep.engine.model import HIDDEN, Segment, Span, StoredCheckpoint
-from threadkeep.engine.open_logs import Stored
+from threadkeep.engine.open_logs import KEYFRAMES, Stored
 from threadkeep.engine.policy import EVERYTHING, Retention
 from threadkeep.engine.refs import Cell, Inline, Ref
 from threadkeep.engine.sequence import Seen, watched
@@ -175,11 +175,11 @@ def read_elements(
 def hold(ref: Ref, found: Elements, value: Any) -> Held:
     """A value that was read from its reference, watched from now on."""
     if isinstance(ref, Inline):
-        return HeldCell(value, Shadow.of([value]), ref.data, ref.uses, None)
+        return cell(value, Shadow.of([value]), ref.data, ref.uses)
     if isinstance(ref, Cell):
         data, depth = found.raw(ref.log, ref.pos), found.depth(ref.log, ref.pos)
         raw = Raw(data, ref.log, ref.pos, depth, ref.uses)
-        return HeldCell(value, Shadow.of([value]), data, ref.uses, raw)
+        return cell(value, Shadow.of([value]), data, ref.uses, raw)
     weight = sum([found.size(span) for span in ref.spans])
     keys = list(value) if ref.kind == refs.DICT else None
     items = list(value) if keys is None else list(value.values())
@@ -203,10 +203,13 @@ def resume_logs(
         if last is not None and last.log in ends:
             memory.logs.resume(ns, channel, last.log, ends[last.log])
     memory.logs.resume(ns, KEYFRAMES, key.log, key.pos + 1)
-    for segment in segments:
-        if segment.count < FULL_COUNT:
-            tail = Stored(found.opened(segment), len(segment.data))
-            memory.logs.note_tail(segment.log, segment.start, tail)
+    memory.logs.note_tails(
+        [
+            (segment.log, segment.start, Stored(found.opened(segment), len(segment.data)))
+            for segment in segments
+            if segment.count < FULL_COUNT
+        ]
+    )
 
 
 def _last_span(ref: Ref | None) -> Span | None:

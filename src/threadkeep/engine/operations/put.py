@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, cast
 from threadkeep.codec import Codec
 from threadkeep.engine import checksum, registry
 from threadkeep.engine import manifest as manifests
-from threadkeep.engine.appender import KEYFRAMES, Appender
+from threadkeep.engine.appender import Appender
 from threadkeep.engine.calls import Operation, Place, commit, fetch, fetch_checkpoint
 from threadkeep.engine.draft import Draft
 from threadkeep.engine.held import Held, Keyframe, State
@@ -31,6 +31,7 @@ from threadkeep.engine.model import (
     ReadThread,
     ThreadRows,
 )
+from threadkeep.engine.open_logs import KEYFRAMES
 from threadkeep.engine.operations.committing import Built, Failed, committed
 from threadkeep.engine.operations.context import (
     KEYFRAME_EVERY,
@@ -284,7 +285,7 @@ def _build(
         fences=(fence,) if fence is not None and engine.conflicts == "raise" else (),
         segments=segments,
         checkpoints=(row,),
-        drop_segments=tuple(appender.dropped),
+        drop_segments=appender.dropped,
         touch=touch,
     )
     data, fresh = row.manifest, draft.fresh

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 
 from threadkeep.engine import checksum, refs, registry
 from threadkeep.engine import manifest as manifests
-from threadkeep.engine.appender import KEYFRAMES, Appender
+from threadkeep.engine.appender import Appender
 from threadkeep.engine.calls import Operation, commit, fetch
 from threadkeep.engine.elements import opened
 from threadkeep.engine.held import Held, HeldCell, HeldRun
@@ -25,7 +25,7 @@ from threadkeep.engine.model import (
     ThreadRows,
     WriteRow,
 )
-from threadkeep.engine.open_logs import EXCLUSIVE
+from threadkeep.engine.open_logs import EXCLUSIVE, KEYFRAMES
 from threadkeep.engine.operations.committing import Made
 from threadkeep.engine.operations.context import ATTEMPTS
 from threadkeep.engine.operations.housekeeping import by_log, spans_of, touches
