@@ -54,7 +54,7 @@ from threadkeep.engine.pieces import (
 )
 from threadkeep.engine.refs import Cell, Inline, Ref, Run
 from threadkeep.engine.sequence import Now, Seen, compare, is_fragment, shadows, whole
-from threadkeep.engine.shadow import ONE_LEAF, Shadow, still
+from threadkeep.engine.shadow import ONE_LEAF, Shadow, Still, still
 from threadkeep.engine.working_set import ThreadMemory
 from threadkeep.errors import ThreadkeepError, UnserializableError
 from threadkeep.langgraph_names import START
@@ -63,6 +63,7 @@ _PASSING = "passing"  # the log of values that no channel will hold as they are
 INLINE_MAX = 64  # bytes up to which a value is kept in the manifest itself
 INLINE_USING = 512  # the same for a value that refers to elements: it is a graph's input
 _SHARE_MOST = 64  # elements of one value that are remembered one by one
+_LARGE = 256 * 1024  # bytes from which a list is remembered as such
 _TRIES = 3  # times a value that changes is looked at before it is copied as a whole
 
 _KINDS: dict[type, int] = {list: refs.LIST, tuple: refs.TUPLE, dict: refs.DICT}
@@ -166,7 +167,7 @@ class Draft:
         recent, items = self.memory.recent, value.copy()
         if not 0 < len(items) <= _SHARE_MOST or not all(map(is_state, items)):
             return None
-        if type(old) is HeldRun and not is_fragment(old.seen, items):
+        if type(old) is HeldRun and not (is_fragment(old.seen, items) or _is_added(old.seen, items)):
             return None
         if recent.is_known(channel, value) or not self.codec.divides(value):
             return None
@@ -188,11 +189,12 @@ class Draft:
         seen = Seen(None, items, shadow)
         if shadow.is_opaque or not seen.is_now(value):
             return None
+        own_log = channel
         if any(map(_passing, copies)):
             for item in items:
                 self.memory.recent.reserve_for(self.appender.ns, channel, item)
-            channel = f"{channel} {_PASSING}"
-        log, start = self.appender.append(channel, elements)
+            own_log = f"{channel} {_PASSING}"
+        log, start = self.appender.append(own_log, elements)
         home, weight = self.appender.home, 0
         for number, item in enumerate(items):
             size, at = len(elements[number]), start + number
@@ -201,7 +203,10 @@ class Draft:
             weight += size
         self.fresh += weight
         spans = (Span(log, start, start + len(items)),)
-        return Run(refs.LIST, spans), HeldRun(refs.LIST, spans, seen, weight)
+        run, held = Run(refs.LIST, spans), HeldRun(refs.LIST, spans, seen, weight)
+        if weight > _LARGE:  # (more than is remembered one by one)
+            self._known.append((channel, Known(value, run, held, home, weight)))
+        return run, held
 
     # -- all cases ---------------------------------------------------------------------
 
@@ -250,8 +255,7 @@ class Draft:
         self, channel: str, value: Any, old: Held | None, *, trust: bool
     ) -> tuple[Ref, Held]:
         if channel == START and isinstance(value, dict):
-            self._share_input(value)
-            return self._single(channel, value, None)
+            return self._input(channel, value)
         kind = _KINDS.get(type(value))
         if kind is None or not self.codec.divides(value):
             return self._single(channel, value, old if isinstance(old, HeldCell) else None)
@@ -426,26 +430,48 @@ class Draft:
             self.appender.fill(log, pos, element.data)
             element.span = Span(log, pos, pos + 1)
 
-    def _share_input(self, value: dict[Any, Any]) -> None:
-        """Put the objects inside a graph's input where its channels will look for them.
+    def _input(self, channel: str, value: dict[Any, Any]) -> tuple[Ref, Held]:
+        """A graph's input: a dict of channel updates.
 
-        The input is a dict of channel updates: each human message in it will be met
-        again, as a pending write and in its channel, and is to be stored once. (One
-        without an id is given one in between: it is another value then.)
+        Each object in it will be met again, as a pending write and in its channel, and is to be
+        stored once, where its channel will look for it. (A message without an id is given one in
+        between: it is another value then.)
         """
-        for channel, part in value.copy().items():
-            items = [x for x in (part.copy() if type(part) is list else [part]) if is_state(x)]
-            new = [x for x in items if not _passing(x) and self._placed_at(x) is None]
-            if isinstance(channel, str) and len(new) <= _SHARE_MOST:
-                now = whole(None, new)
-                fresh = new_elements(now)
-                self._find_or_encode(channel, fresh, now, None)
-                self._append(channel, fresh)
+        new = [
+            (name, item)
+            for name, part in value.copy().items()
+            for item in (part.copy() if type(part) is list else (part,))
+            if isinstance(name, str) and is_state(item)
+            if not _passing(item) and self._placed_at(item) is None
+        ]
+        del new[_SHARE_MOST:]
+        copies, shadow, originals = still([*[item for _, item in new], value])
+        for number, (name, item) in enumerate(new):
+            own = shadow.part(number, number + 1)
+            if not own.is_opaque:
+                self._share(name, item, copies[number], own)
+        if new:
+            shadow = shadow.part(len(new), len(new) + 1)
+        return self._single(channel, value, None, Still(copies[-1:], shadow, originals))
+
+    def _share(self, channel: str, item: Any, copy: Any, shadow: Shadow) -> None:
+        """Store an object where its channel will look for it."""
+        data = self.codec.encode(copy)
+        place = self.memory.recent.kept_for(item)
+        if place is None:
+            place = self.appender.append(channel, [data])
+        else:
+            self.appender.fill(*place, data)
+        span = Span(place[0], place[1], place[1] + 1)
+        self._placed.append(Placed(item, shadow, span, len(data), self.appender.home))
 
     # -- single values ---------------------------------------------------------------
 
-    def _single(self, channel: str, value: Any, old: HeldCell | None) -> tuple[Ref, Held]:
-        copies, shadow, originals = still([value])
+    def _single(
+        self, channel: str, value: Any, old: HeldCell | None, taken: Still | None = None
+    ) -> tuple[Ref, Held]:
+        """Store a value as one element, or inline; `taken` is what was copied of it already."""
+        copies, shadow, originals = taken or still([value])
         uses: list[Placed] = []
         data = self._bytes(copies[0], originals, uses)
         if uses and not Shadow.joined([shadow, *[use.shadow for use in uses]]).holds_now():
@@ -494,6 +520,11 @@ class Draft:
             return None
         own = (p for p in self._placed if p.value is part and p.shadow.holds())
         return self.memory.recent.placed(part) or next(own, None)
+
+
+def _is_added(old: Seen, items: list[Any]) -> bool:
+    """Return True if this is one object, written beside a few others."""
+    return len(items) == 1 < old.size and all(item is not items[0] for item in old.items)
 
 
 def _was_changed(exc: UnserializableError) -> bool:

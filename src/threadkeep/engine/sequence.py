@@ -147,7 +147,7 @@ def _copied(
 
 
 def is_fragment(old: Seen, items: list[Any]) -> bool:
-    """Whether these are a few elements of their own beside a long list, as a write is."""
+    """Return True if these are a few elements of their own beside a long list, as a write is."""
     if not items or 4 * len(items) >= old.size:
         return False
     return items[0] is not old.item(0) and items[-1] is not old.item(old.size - 1)

@@ -22,7 +22,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from threadkeep import Retention
-from threadkeep.engine import appender, labels
+from threadkeep.engine import labels, open_logs
 from threadkeep.engine.model import Batch, DropThread, ReadThread, SegmentInfo, Span
 from threadkeep.engine.operations import collecting, registration, retention, shortening
 from threadkeep.errors import NewerFormatError
@@ -315,5 +315,5 @@ def test_writes_of_several_runs_stay_as_they_are() -> None:
 @pytest.fixture(autouse=True)
 def small_seals(monkeypatch: pytest.MonkeyPatch) -> None:
     """Segments are sealed early here, so that there are some of which little is left."""
-    monkeypatch.setattr(appender, "SEAL_COUNT", 4)
-    monkeypatch.setattr(appender, "SEAL_KEYFRAMES", 2)
+    monkeypatch.setattr(open_logs, "SEAL_COUNT", 4)
+    monkeypatch.setattr(open_logs, "SEAL_KEYFRAMES", 2)
