@@ -325,12 +325,19 @@ def _manifest(
     checkpoint = call.checkpoint
     values, versions = checkpoint["channel_values"], checkpoint["channel_versions"]
     before = parent.manifest if parent is not None else manifests.EMPTY
-    old_entries = before.entries
+    old_entries, new, complete = before.entries, call.new, call.complete
     entries: dict[str, Entry] = {}
     held: dict[str, Held] = {}
     for channel, version in versions.items():
         old = old_entries.get(channel)
-        if old is not None and _is_kept(call, old, channel, version):
+        if (  # as `_is_kept`, for all channels of every save
+            old is not None
+            and version == old.version
+            and type(version) is type(old.version)
+            and version is not None
+            and not complete
+            and (channel not in new or channel not in values)
+        ):
             entries[channel] = old
             if channel in known:
                 held[channel] = known[channel]
