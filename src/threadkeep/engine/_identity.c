@@ -76,7 +76,8 @@ typedef union {
  * watches follow.
  *
  * A watch is an object, a number, four times, with how it is watched, and the objects that
- * number counts: what it refers to, or the keys of a dict. Of a set the number is the size.
+ * number counts: what it refers to, or a dict's keys and values, as the interpreter does not
+ * report the keys if all are text. Of a set the number is the size.
  *
  * The collector has to know of shadows: a value may refer to a class, and this, by a method,
  * to the saver. (As with tuples no `tp_clear` is needed: something else in a cycle has one.)
@@ -89,7 +90,7 @@ struct Shadow {
     Word words[1];
 };
 
-enum { REFERENTS, KEYS, SIZE };
+enum { REFERENTS, ITEMS, SIZE };
 
 static PyTypeObject ShadowType;
 
@@ -187,17 +188,20 @@ is_gc(PyObject *container)
     return PyType_IS_GC(type) && (type->tp_is_gc == NULL || type->tp_is_gc(container));
 }
 
+/* Visit a dict's keys and values. */
 static int
-meet_keys(PyObject *dict, Expected *expected)
+ask_items(PyObject *dict, visitproc visit, void *argument)
 {
-    PyObject *key;
+    PyObject *key, *value;
     Py_ssize_t position = 0;
-    while (PyDict_Next(dict, &position, &key, NULL)) {
-        if (meet(key, expected) != 0) {
-            return 1;
+    int result = 0;
+    while (result == 0 && PyDict_Next(dict, &position, &key, &value)) {
+        result = visit(key, argument);
+        if (result == 0) {
+            result = visit(value, argument);
         }
     }
-    return 0;
+    return result;
 }
 
 /* Ask a container for what it refers to, as `gc.get_referents` does. */
@@ -205,28 +209,31 @@ static int
 ask(PyObject *container, visitproc visit, void *argument)
 {
     traverseproc traverse = Py_TYPE(container)->tp_traverse;
-    if (is_empty(container) || traverse == NULL || !is_gc(container)) {
-        return 0;
-    }
-    return traverse(container, visit, argument);
+    return traverse != NULL && is_gc(container) ? traverse(container, visit, argument) : 0;
 }
 
 /* Whether all that is watched is as it was. */
 static int
 hold(const Word *at, const Word *end)
 {
-    for (const Word *next; at < end; at = next) {
-        next = behind_watch(at);
-        if (how_of(at) == SIZE) {
-            if (PySet_GET_SIZE(at->object) != at[1].number >> 2) {
+    while (at < end) {
+        PyObject *object = at[0].object;
+        Py_ssize_t number = at[1].number >> 2;
+        int how = how_of(at), differ;
+        at += 2;
+        if (how == SIZE) {
+            if (PySet_GET_SIZE(object) != number) {
                 return 0;
             }
             continue;
         }
-        Expected expected = {at + 2, next};
-        if ((how_of(at) == KEYS ? meet_keys(at->object, &expected)
-                                : ask(at->object, meet, &expected)) != 0 ||
-            expected.next != next) {
+        if (number == 0 && is_empty(object)) {
+            continue;
+        }
+        Expected expected = {at, at + number};
+        differ = (how == ITEMS ? ask_items : ask)(object, meet, &expected);
+        at += number;
+        if (differ || expected.next != at) {
             return 0;
         }
     }
@@ -661,7 +668,8 @@ containers(Shadow *shadow, Met *met)
     for (Py_ssize_t i = 0; i < leaves(shadow); i++) {
         Shadow *leaf = leaf_at(shadow, i);
         for (const Word *at = watches_of(leaf); at < end_of(leaf); at = behind_watch(at)) {
-            count += how_of(at) == REFERENTS &&
+            count += (how_of(at) == REFERENTS ||
+                      (how_of(at) == ITEMS && PyDict_CheckExact(at->object))) &&
                      (met == NULL || (can_change(at->object) && !is_new(met, at->object)));
         }
     }
@@ -728,9 +736,8 @@ typedef struct {
     Py_ssize_t queued, queue_room;
     Py_ssize_t *places;  /* open addressing: an object's node, -1 where there is none */
     size_t mask;
-    Word *watches, *ends;  /* as a shadow has them; the objects are borrowed */
+    Word *watches;  /* as a shadow has them; the objects are borrowed */
     Py_ssize_t used, watches_room;
-    int noting;  /* what is referred to is watched */
 } Walk;
 
 static Py_ssize_t *
@@ -808,13 +815,6 @@ watch(Walk *walk, PyObject *object, int how, Py_ssize_t number)
     return put(walk, first) < 0 ? -1 : put(walk, second);
 }
 
-/* End a watch that begins at word `start`. */
-static void
-ended(Walk *walk, Py_ssize_t start)
-{
-    walk->watches[start + 1].number += 4 * (walk->used - start - 2);
-}
-
 /* The kind of an object; -1 where its class is not known (`unknown`), or for an error. */
 static int
 kind_of(Walk *walk, PyObject *object)
@@ -834,11 +834,12 @@ kind_of(Walk *walk, PyObject *object)
     return (int)PyLong_AsLong(kind);
 }
 
-/* Queue an object under the element that is walked if it is no leaf, and each time that it is met
- * again there, as what can change. */
+/* A `visitproc`: queue an object under the element that is walked if it is no leaf, and each time
+ * that it is met again there, as what can change. */
 static int
-reach(Walk *walk, PyObject *object)
+reach(PyObject *object, void *argument)
 {
+    Walk *walk = argument;
     int kind = kind_of(walk, object);
     if (kind <= LEAF) {
         return kind;
@@ -873,11 +874,20 @@ note_only(PyObject *object, void *argument)
 static int
 note(PyObject *object, void *argument)
 {
-    Walk *walk = argument;
-    if (walk->noting && note_only(object, walk) < 0) {
+    return note_only(object, argument) < 0 ? -1 : reach(object, argument);
+}
+
+/* Watch a container. */
+static int
+note_by(Walk *walk, PyObject *object, int how, visitproc visit)
+{
+    Py_ssize_t start = walk->used;
+    if (watch(walk, object, how, 0) < 0 ||
+        (how == ITEMS ? ask_items : ask)(object, visit, walk) != 0) {
         return -1;
     }
-    return reach(walk, object);
+    walk->watches[start + 1].number += 4 * (walk->used - start - 2);
+    return 0;
 }
 
 /* Watch an object that was met under the element before; of an instance, its `__dict__`. */
@@ -885,29 +895,7 @@ static int
 note_again(Walk *walk, Node *node)
 {
     PyObject *object = node->attributes != NULL ? node->attributes : node->original;
-    Py_ssize_t start = walk->used;
-    if (watch(walk, object, REFERENTS, 0) < 0 || ask(object, note_only, walk) != 0) {
-        return -1;
-    }
-    ended(walk, start);
-    return 0;
-}
-
-static int
-note_keys(Walk *walk, PyObject *dict)
-{
-    PyObject *key;
-    Py_ssize_t position = 0, start = walk->used;
-    if (watch(walk, dict, KEYS, 0) < 0) {
-        return -1;
-    }
-    while (PyDict_Next(dict, &position, &key, NULL)) {
-        if (note_only(key, walk) < 0) {
-            return -1;
-        }
-    }
-    ended(walk, start);
-    return 0;
+    return note_by(walk, object, REFERENTS, note_only);
 }
 
 /* Of an instance: its `__dict__`, and the set of fields that a model was given. */
@@ -928,7 +916,7 @@ note_state(Walk *walk, Py_ssize_t number)
     }
     attributes = walk->nodes[number].attributes;
     if (attributes != NULL) {
-        if (reach(walk, attributes) < 0) {
+        if (reach(attributes, walk) < 0) {
             return -1;
         }
         walk->nodes[*place_of(walk, attributes)].is_own = 1;
@@ -944,7 +932,7 @@ note_state(Walk *walk, Py_ssize_t number)
             return 0;
         }
         Py_ssize_t queued = walk->queued;
-        int failed = watch(walk, given, SIZE, PySet_GET_SIZE(given)) < 0 || reach(walk, given) < 0;
+        int failed = watch(walk, given, SIZE, PySet_GET_SIZE(given)) < 0 || reach(given, walk) < 0;
         Py_DECREF(given);  /* (the instance has it) */
         if (failed) {
             return -1;
@@ -953,6 +941,24 @@ note_state(Walk *walk, Py_ssize_t number)
         walk->queued = queued;  /* (watched by its size alone) */
     }
     return 0;
+}
+
+/* Watch a container that is met for the first time under the element. */
+static int
+note_first(Walk *walk, Node *node)
+{
+    PyObject *object = node->original;
+    if (node->kind == SETTLED) {
+        return ask(object, reach, walk);
+    }
+    if (!PyDict_Check(object) || PyDict_GET_SIZE(object) == 0 || node->is_own) {
+        return note_by(walk, object, REFERENTS, note);
+    }
+    if (PyDict_CheckExact(object)) {
+        return note_by(walk, object, ITEMS, note);
+    }
+    return note_by(walk, object, ITEMS, note_only) < 0 ? -1
+                                                       : note_by(walk, object, REFERENTS, note);
 }
 
 /* Whether `layouts` may have the class: it has attributes of its own. */
@@ -970,7 +976,7 @@ walk_below(Walk *walk, PyObject *element)
     int watched = 1;
     walk->element++;
     walk->queued = 0;
-    if (reach(walk, element) < 0) {
+    if (reach(element, walk) < 0) {
         return -1;
     }
     for (Py_ssize_t i = 0; i < walk->queued; i++) {
@@ -999,18 +1005,8 @@ walk_below(Walk *walk, PyObject *element)
             watched = 0;
             continue;
         }
-        if (kind != STATE && kind != SETTLED && PyDict_Check(object) && PyDict_GET_SIZE(object) &&
-            !walk->nodes[number].is_own && note_keys(walk, object) < 0) {
+        if (note_first(walk, &walk->nodes[number]) < 0) {
             return -1;
-        }
-        Py_ssize_t start = walk->used;
-        walk->noting = kind != SETTLED;
-        if ((walk->noting && watch(walk, object, REFERENTS, 0) < 0) ||
-            ask(object, note, walk) != 0) {
-            return -1;
-        }
-        if (walk->noting) {
-            ended(walk, start);
         }
     }
     return watched;
@@ -1245,32 +1241,57 @@ rewire_all(Walk *walk)
     return 0;
 }
 
-/* Put all elements under watch. */
-static Shadow *
-look(Walk *walk, PyObject *elements)
+/* Forget what was met. */
+static void
+forget(Walk *walk)
 {
-    Py_ssize_t count = PyList_GET_SIZE(elements);
+    for (Py_ssize_t i = 0; i < walk->count; i++) {
+        Py_XDECREF(walk->nodes[i].copy);
+        Py_XDECREF(walk->nodes[i].attributes);
+    }
+    walk->count = 0;
+}
+
+/* Put some elements under watch. */
+static Shadow *
+look_at(Walk *walk, PyObject **elements, Py_ssize_t count)
+{
+    Word ends[MOST_OF_A_PART];
+    walk->used = 0;
     for (Py_ssize_t i = 0; i < count; i++) {
-        int watched = walk_below(walk, PyList_GET_ITEM(elements, i));
+        int watched = walk_below(walk, elements[i]);
         if (watched < 0) {
             return NULL;
         }
-        walk->ends[i].number = 2 * walk->used + !watched;
+        ends[i].number = 2 * walk->used + !watched;
     }
-    Py_ssize_t parts = (count + MOST_OF_A_PART - 1) / MOST_OF_A_PART;
-    Shadow **row = PyMem_Malloc(parts * sizeof(Shadow *));
+    return cut(ends, walk->watches, 0, count);
+}
+
+/* Put all elements under watch; what is met is kept for copies, if there are to be any. */
+static Shadow *
+look(Walk *walk, PyObject *elements, int copying)
+{
+    Py_ssize_t count = PyList_GET_SIZE(elements), used = 0;
+    Shadow **row = PyMem_Malloc((count / MOST_OF_A_PART + 1) * sizeof(Shadow *));
     if (row == NULL) {
         return (Shadow *)PyErr_NoMemory();
     }
-    for (Py_ssize_t i = 0, start = 0; i < parts; i++, start += MOST_OF_A_PART) {
-        row[i] = cut(walk->ends, walk->watches, start, Py_MIN(start + MOST_OF_A_PART, count));
-        if (row[i] == NULL) {
-            let_all_go(row, i);
+    for (Py_ssize_t i = 0; i < count; i += MOST_OF_A_PART) {
+        if (i > 0 && !copying) {
+            forget(walk);  /* (fewer are found faster) */
+            memset(walk->places, -1, (walk->mask + 1) * sizeof(Py_ssize_t));
+        }
+        row[used] = look_at(walk, PySequence_Fast_ITEMS(elements) + i,
+                            Py_MIN(MOST_OF_A_PART, count - i));
+        if (row[used] == NULL) {
+            let_all_go(row, used);
             PyMem_Free(row);
             return NULL;
         }
+        used++;
     }
-    PyObject *shadow = row_of(row, parts);
+    PyObject *shadow = row_of(row, used);
     PyMem_Free(row);
     return (Shadow *)shadow;
 }
@@ -1321,15 +1342,11 @@ static PyObject *
 look_once(Walk *walk, PyObject *elements, int copying)
 {
     PyObject *result = NULL;
-    walk->ends = PyMem_Malloc(PyList_GET_SIZE(elements) * sizeof(Word));
-    if (walk->ends == NULL) {
-        return PyErr_NoMemory();
-    }
     if (make_room(walk) < 0) {
         return NULL;
     }
     int collects = PyGC_Disable();  /* (what it finalizes may be Python code) */
-    Shadow *shadow = look(walk, elements);
+    Shadow *shadow = look(walk, elements, copying);
     int failed = shadow == NULL || (copying && copy_all(walk) < 0);
     if (collects) {
         PyGC_Enable();
@@ -1344,15 +1361,11 @@ look_once(Walk *walk, PyObject *elements, int copying)
 static void
 end_walk(Walk *walk)
 {
-    for (Py_ssize_t i = 0; i < walk->count; i++) {
-        Py_XDECREF(walk->nodes[i].copy);
-        Py_XDECREF(walk->nodes[i].attributes);
-    }
+    forget(walk);
     PyMem_Free(walk->nodes);
     PyMem_Free(walk->queue);
     PyMem_Free(walk->places);
     PyMem_Free(walk->watches);
-    PyMem_Free(walk->ends);
 }
 
 static PyObject *
