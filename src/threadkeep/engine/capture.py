@@ -68,7 +68,7 @@ _BUILT_IN: dict[type, int] = {
     **dict.fromkeys((list, tuple, dict, set, frozenset, deque), CONTAINER),
     **dict.fromkeys((OrderedDict, defaultdict), CONTAINER),
 }
-KINDS = _Kinds()
+KINDS: _Kinds = _Kinds()
 LAYOUTS: dict[type, Layout] = {}
 
 

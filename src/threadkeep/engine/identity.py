@@ -14,7 +14,6 @@ from itertools import chain, islice
 from operator import is_
 from typing import Any, NamedTuple
 
-
 FENCE = (object(),)
 """Stands behind each container that is watched, so that nothing moves to its neighbour unseen."""
 
@@ -75,9 +74,13 @@ def portable_consists_of(
     items = items[:size]
     if isinstance(value, dict):
         pairs = list(value.items())
-        return keys is not None and len(keys) == size and _all_same(
-            [x for pair in pairs for x in pair],
-            [x for pair in zip(keys, items, strict=True) for x in pair],
+        return (
+            keys is not None
+            and len(keys) == size
+            and _all_same(
+                [x for pair in pairs for x in pair],
+                [x for pair in zip(keys, items, strict=True) for x in pair],
+            )
         )
     return isinstance(value, (list, tuple)) and _all_same(list(value), items)
 
@@ -108,3 +111,13 @@ try:
     from threadkeep.engine._identity import behind, same_front
 except ImportError:  # it could not be compiled
     behind, same_front = portable_behind, portable_same_front
+
+__all__ = [
+    "FENCE",
+    "Watched",
+    "behind",
+    "can_change",
+    "portable_consists_of",
+    "portable_intact",
+    "same_front",
+]

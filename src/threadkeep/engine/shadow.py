@@ -41,7 +41,7 @@ class PortableShadow:
     @classmethod
     def _of(cls, elements: Sequence[Watched]) -> PortableShadow:
         shadow = cls()
-        shadow._elements = tuple(elements)  # noqa: SLF001 - our own
+        shadow._elements = tuple(elements)
         return shadow
 
     @classmethod
@@ -61,8 +61,8 @@ class PortableShadow:
 
     def extended(self, *others: PortableShadow) -> PortableShadow:
         """The shadow of this one's elements followed by those of the others."""
-        rows = [self._elements, *[other._elements for other in others]]
-        return self._of(tuple(chain.from_iterable(rows)))
+        rows = [shadow._elements for shadow in (self, *others)]  # noqa: SLF001 - our own
+        return self._of(list(chain.from_iterable(rows)))
 
     def part(self, start: int, stop: int) -> PortableShadow:
         """The shadow of the elements `start <= i < stop`."""
@@ -81,7 +81,7 @@ class PortableShadow:
     @property
     def is_opaque(self) -> bool:
         """Whether an element cannot be watched."""
-        return any([element.is_opaque for element in self._elements])
+        return any(element.is_opaque for element in self._elements)
 
     def holds(self) -> bool:
         """Whether every element is as it was, at one instant; never true if one is opaque."""
@@ -131,7 +131,8 @@ class Still(NamedTuple):
 def portable_still(elements: list[Any]) -> Still:
     """Copy the elements, and put them under watch, at one instant."""
     watched, copies, originals = capture(elements, copying=True)
-    return Still(copies, PortableShadow._of(watched), originals)  # noqa: SLF001 - our own
+    shadow: Any = PortableShadow._of(watched)  # noqa: SLF001 - our own
+    return Still(copies, shadow, originals)
 
 
 def portable_apart(shadows: list[PortableShadow]) -> list[bool]:
@@ -155,3 +156,5 @@ else:
 
 ONE_LEAF = Shadow.of([None])
 """The shadow of one element that can never change."""
+
+__all__ = ["ONE_LEAF", "Shadow", "Still", "apart", "still"]

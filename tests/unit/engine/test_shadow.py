@@ -25,7 +25,6 @@ from threadkeep.engine.shadow import PortableShadow
 
 from .values import VALUES, Attrs, Mixed, Model, Pair, Plain, Slotted, changes
 
-
 COMPILED = shadows.Shadow
 Shadow = COMPILED
 
@@ -260,16 +259,15 @@ def moved_last(one, other):
 
 @pytest.mark.parametrize("move", [moved_first, moved_last])
 @pytest.mark.parametrize("sizes", [(1, 2), (2, 1), (1, 0), (3, 3)])
-@pytest.mark.parametrize("start", ["open", "done"])
-def test_what_moves_from_one_container_to_its_neighbour(move, sizes, start):
+@pytest.mark.parametrize("back", [False, True])
+def test_what_moves_from_one_container_to_its_neighbour(move, sizes, back):
     """All that both refer to, in a row, is what it was."""
-    board = dict(zip(["open", "done"], [[f"{n} {i}" for i in range(n)] for n in sizes]))
-    one, other = board.pop(start), board.popitem()[1]
+    one, other = [[f"{size} {i}" for i in range(size)] for size in sizes]
     for value in ([one, other], {"one": one, "other": other}, Plain(one, other)):
         shadow = Shadow.of([value])
-        if one:
-            move(one, other)
-            assert not shadow.holds()
+        source, target = (other, one) if back else (one, other)
+        if source:
+            move(source, target)
             assert shadow.changed() == {0}
 
 
