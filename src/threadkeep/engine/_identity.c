@@ -1,5 +1,5 @@
-/* Identity of objects, and copies of values as they are at one instant (identity.py and
- * capture.py have the same in Python).
+/* Identity of objects, copies of values as they are at one instant, and shadows of values
+ * (identity.py, capture.py and shadow.py have the same in Python).
  *
  * Invariants: while a function here looks at objects, no Python code runs (but for the hash of a
  * dict's unusual keys) and the collector is off, so that no other thread can change them
@@ -7,26 +7,165 @@
  */
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
+#include <stddef.h>
+
+static PyObject *kinds, *layouts, *still_class;  /* see `prepare` */
+
+/* -- lists ---------------------------------------------------------------------------- */
+
+static Py_ssize_t
+common(PyObject *one, PyObject *other, Py_ssize_t most)
+{
+    PyObject **a = PySequence_Fast_ITEMS(one), **b = PySequence_Fast_ITEMS(other);
+    Py_ssize_t i = 0;
+    while (i < most && a[i] == b[i]) {
+        i++;
+    }
+    return i;
+}
+
+static PyObject *
+same_front(PyObject *module, PyObject *const *arguments, Py_ssize_t given)
+{
+    if (given != 2 || !PyList_Check(arguments[0]) || !PyList_Check(arguments[1])) {
+        PyErr_BadArgument();
+        return NULL;
+    }
+    PyObject *one = arguments[0], *other = arguments[1];
+    Py_ssize_t most = Py_MIN(PyList_GET_SIZE(one), PyList_GET_SIZE(other));
+    return PyLong_FromSsize_t(common(one, other, most));
+}
+
+static PyObject *
+behind(PyObject *module, PyObject *const *arguments, Py_ssize_t given)
+{
+    if (given != 3 || !PyList_Check(arguments[0]) || !PyLong_Check(arguments[1]) ||
+        !PyList_Check(arguments[2])) {
+        PyErr_BadArgument();
+        return NULL;
+    }
+    PyObject *old = arguments[0], *now = arguments[2];
+    Py_ssize_t size = PyLong_AsSsize_t(arguments[1]);
+    if (size == -1 && PyErr_Occurred()) {
+        return NULL;
+    }
+    if (size < 0 || size > PyList_GET_SIZE(old) || size > PyList_GET_SIZE(now) ||
+        common(old, now, size) != size) {
+        Py_RETURN_NONE;
+    }
+    return PyList_GetSlice(now, size, PyList_GET_SIZE(now));
+}
+
+/* -- shadows -------------------------------------------------------------------------- */
+
+enum { MOST_OF_A_PART = 256, REACH = 8 };  /* elements; see `sink` */
+
+typedef struct Shadow Shadow;
+
+typedef union {
+    PyObject *object;
+    Py_ssize_t number;
+    Shadow *part;
+} Word;
+
+/* What is remembered of elements. Immutable.
+ *
+ * It is made of parts, so that a long one that grows shares them with the one that it grew from;
+ * or it has its elements itself. Then the first words tell for each element how many words of
+ * watches there are with it and all before it, twice, and one more if it cannot be watched. The
+ * watches follow.
+ *
+ * A watch is an object, a number, four times, with how it is watched, and the objects that
+ * number counts: what it refers to, or a dict's keys and values, as the interpreter does not
+ * report the keys if all are text. Of a set the number is the size.
+ *
+ * The collector has to know of shadows: a value may refer to a class, and this, by a method,
+ * to the saver. (As with tuples no `tp_clear` is needed: something else in a cycle has one.)
+ */
+struct Shadow {
+    PyObject_VAR_HEAD
+    Py_ssize_t count;  /* elements */
+    Py_ssize_t parts;
+    int is_opaque;     /* an element cannot be watched */
+    Word words[1];
+};
+
+enum { REFERENTS, ITEMS, SIZE };
+
+static PyTypeObject ShadowType;
+
+static inline int
+how_of(const Word *watch)
+{
+    return watch[1].number & 3;
+}
+
+static inline const Word *
+behind_watch(const Word *watch)
+{
+    return watch + 2 + (how_of(watch) == SIZE ? 0 : watch[1].number >> 2);
+}
+
+/* How many words the watches of the first elements take. */
+static inline Py_ssize_t
+words_of(const Word *ends, Py_ssize_t elements)
+{
+    return elements > 0 ? ends[elements - 1].number >> 1 : 0;
+}
+
+static inline Py_ssize_t
+leaves(Shadow *shadow)
+{
+    return shadow->parts > 0 ? shadow->parts : shadow->count > 0;
+}
+
+/* A part of it that has its elements itself. */
+static inline Shadow *
+leaf_at(Shadow *shadow, Py_ssize_t number)
+{
+    return shadow->parts > 0 ? shadow->words[number].part : shadow;
+}
+
+static inline const Word *
+watches_of(Shadow *leaf)
+{
+    return leaf->words + leaf->count;
+}
+
+static inline const Word *
+end_of(Shadow *leaf)
+{
+    return leaf->words + Py_SIZE(leaf);
+}
+
+static int
+visit_watches(const Word *at, const Word *end, visitproc visit, void *argument)
+{
+    while (at < end) {
+        const Word *next = behind_watch(at);
+        int result = visit(at->object, argument);
+        for (at += 2; result == 0 && at < next; at++) {
+            result = visit(at->object, argument);
+        }
+        if (result != 0) {
+            return result;
+        }
+    }
+    return 0;
+}
 
 /* The objects that are expected next. */
 typedef struct {
-    PyObject **next;
-    PyObject **end;
+    const Word *next;
+    const Word *end;
 } Expected;
-
-static Expected
-all_of(PyObject *list)
-{
-    PyObject **items = PySequence_Fast_ITEMS(list);
-    return (Expected){items, items + PyList_GET_SIZE(list)};
-}
 
 /* A `visitproc`: 0 to go on, 1 where another object is met than expected. */
 static int
 meet(PyObject *object, void *argument)
 {
     Expected *expected = argument;
-    if (expected->next == expected->end || *expected->next != object) {
+    if (expected->next == expected->end || expected->next->object != object) {
         return 1;
     }
     expected->next++;
@@ -49,53 +188,52 @@ is_gc(PyObject *container)
     return PyType_IS_GC(type) && (type->tp_is_gc == NULL || type->tp_is_gc(container));
 }
 
-/* As `gc.get_referents(*containers)` would list them, which asks in the same way. */
+/* Visit a dict's keys and values. */
 static int
-same_referents(PyObject *containers, PyObject *referents)
+ask_items(PyObject *dict, visitproc visit, void *argument)
 {
-    Expected expected = all_of(referents);
-    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(containers); i++) {
-        PyObject *container = PyTuple_GET_ITEM(containers, i);
-        traverseproc traverse = Py_TYPE(container)->tp_traverse;
-        if (is_empty(container) || traverse == NULL || !is_gc(container)) {
-            continue;
-        }
-        if (traverse(container, meet, &expected) != 0) {
-            return 0;
+    PyObject *key, *value;
+    Py_ssize_t position = 0;
+    int result = 0;
+    while (result == 0 && PyDict_Next(dict, &position, &key, &value)) {
+        result = visit(key, argument);
+        if (result == 0) {
+            result = visit(value, argument);
         }
     }
-    return expected.next == expected.end;
+    return result;
 }
 
+/* Ask a container for what it refers to, as `gc.get_referents` does. */
 static int
-same_keys(PyObject *dicts, PyObject *keys)
+ask(PyObject *container, visitproc visit, void *argument)
 {
-    Expected expected = all_of(keys);
-    for (Py_ssize_t i = 0; i < PyList_GET_SIZE(dicts); i++) {
-        PyObject *dict = PyList_GET_ITEM(dicts, i), *key;
-        Py_ssize_t position = 0;
-        if (!PyDict_Check(dict)) {
-            return 0;
-        }
-        while (PyDict_Next(dict, &position, &key, NULL)) {
-            if (meet(key, &expected) != 0) {
+    traverseproc traverse = Py_TYPE(container)->tp_traverse;
+    return traverse != NULL && is_gc(container) ? traverse(container, visit, argument) : 0;
+}
+
+/* Whether all that is watched is as it was. */
+static int
+hold(const Word *at, const Word *end)
+{
+    while (at < end) {
+        PyObject *object = at[0].object;
+        Py_ssize_t number = at[1].number >> 2;
+        int how = how_of(at), differ;
+        at += 2;
+        if (how == SIZE) {
+            if (PySet_GET_SIZE(object) != number) {
                 return 0;
             }
+            continue;
         }
-    }
-    return expected.next == expected.end;
-}
-
-static int
-same_sizes(PyObject *sets, PyObject *sizes)
-{
-    if (PyList_GET_SIZE(sets) != PyList_GET_SIZE(sizes)) {
-        return 0;
-    }
-    for (Py_ssize_t i = 0; i < PyList_GET_SIZE(sets); i++) {
-        PyObject *set = PyList_GET_ITEM(sets, i);
-        if (!PyAnySet_Check(set) ||
-            PySet_GET_SIZE(set) != PyLong_AsSsize_t(PyList_GET_ITEM(sizes, i))) {
+        if (number == 0 && is_empty(object)) {
+            continue;
+        }
+        Expected expected = {at, at + number};
+        differ = (how == ITEMS ? ask_items : ask)(object, meet, &expected);
+        at += number;
+        if (differ || expected.next != at) {
             return 0;
         }
     }
@@ -103,35 +241,294 @@ same_sizes(PyObject *sets, PyObject *sizes)
 }
 
 static int
-same_rows(PyObject *containers, PyObject *referents, PyObject *dicts, PyObject *keys,
-          PyObject *sets, PyObject *sizes)
+own(PyObject *object, void *nothing)
 {
-    return same_referents(containers, referents) && same_keys(dicts, keys) &&
-           same_sizes(sets, sizes);
+    Py_INCREF(object);
+    return 0;
+}
+
+static int
+let_go(PyObject *object, void *nothing)
+{
+    Py_DECREF(object);
+    return 0;
+}
+
+static Shadow *
+new_shadow(Py_ssize_t count, Py_ssize_t words)
+{
+    Shadow *shadow = PyObject_GC_NewVar(Shadow, &ShadowType, words);
+    if (shadow != NULL) {
+        shadow->count = count;
+        shadow->parts = 0;
+        shadow->is_opaque = 0;
+    }
+    return shadow;
+}
+
+/* Write the ends of elements that stand `before` words further ahead or behind than they did. */
+static void
+put_ends(Shadow *leaf, Py_ssize_t at, const Word *ends, Py_ssize_t count, Py_ssize_t before)
+{
+    for (Py_ssize_t i = 0; i < count; i++) {
+        leaf->words[at + i].number = ends[i].number + 2 * before;
+        leaf->is_opaque |= ends[i].number & 1;
+    }
+}
+
+/* Take hold of all that is watched. */
+static Shadow *
+completed(Shadow *leaf)
+{
+    visit_watches(watches_of(leaf), end_of(leaf), own, NULL);
+    if (watches_of(leaf) < end_of(leaf)) {
+        PyObject_GC_Track(leaf);
+    }
+    return leaf;
+}
+
+/* The shadow of the elements `start <= i < stop`, at least one. */
+static Shadow *
+cut(const Word *ends, const Word *watches, Py_ssize_t start, Py_ssize_t stop)
+{
+    Py_ssize_t before = words_of(ends, start), words = words_of(ends, stop) - before;
+    Shadow *leaf = new_shadow(stop - start, stop - start + words);
+    if (leaf == NULL) {
+        return NULL;
+    }
+    put_ends(leaf, 0, ends + start, stop - start, -before);
+    memcpy(leaf->words + leaf->count, watches + before, words * sizeof(Word));
+    return completed(leaf);
+}
+
+/* The shadow of the elements of both. */
+static Shadow *
+both(Shadow *one, Shadow *other)
+{
+    Py_ssize_t first = Py_SIZE(one) - one->count, second = Py_SIZE(other) - other->count;
+    Shadow *leaf = new_shadow(one->count + other->count, Py_SIZE(one) + Py_SIZE(other));
+    if (leaf == NULL) {
+        return NULL;
+    }
+    put_ends(leaf, 0, one->words, one->count, 0);
+    put_ends(leaf, one->count, other->words, other->count, first);
+    Word *watches = leaf->words + leaf->count;
+    memcpy(watches, watches_of(one), first * sizeof(Word));
+    memcpy(watches + first, watches_of(other), second * sizeof(Word));
+    return completed(leaf);
+}
+
+static void
+let_all_go(Shadow **row, Py_ssize_t count)
+{
+    for (Py_ssize_t i = 0; i < count; i++) {
+        Py_DECREF(row[i]);
+    }
+}
+
+/* The shadow of leaves in a row, which it takes over, also if it fails. */
+static PyObject *
+row_of(Shadow **row, Py_ssize_t count)
+{
+    if (count == 1) {
+        return (PyObject *)row[0];
+    }
+    Shadow *shadow = new_shadow(0, count);
+    if (shadow == NULL) {
+        let_all_go(row, count);
+        return NULL;
+    }
+    shadow->parts = count;
+    for (Py_ssize_t i = 0; i < count; i++) {
+        shadow->words[i].part = row[i];
+        shadow->count += row[i]->count;
+        shadow->is_opaque |= row[i]->is_opaque;
+    }
+    if (count > 0) {
+        PyObject_GC_Track(shadow);
+    }
+    return (PyObject *)shadow;
+}
+
+/* Put a leaf, which it takes over, behind others, joined with what it belongs together with: large
+ * ones less often, so that growing is cheap. How many there are then; -1 for an error. */
+static Py_ssize_t
+sink(Shadow **row, Py_ssize_t count, Shadow *leaf)
+{
+    while (count > 0 && row[count - 1]->count <= REACH * leaf->count &&
+           row[count - 1]->count + leaf->count <= MOST_OF_A_PART) {
+        Shadow *before = row[--count], *joined = both(before, leaf);
+        Py_DECREF(before);
+        Py_DECREF(leaf);
+        leaf = joined;
+        if (leaf == NULL) {
+            let_all_go(row, count);
+            return -1;
+        }
+    }
+    row[count] = leaf;
+    return count + 1;
+}
+
+/* The shadow of the first's elements followed by those of the others. */
+static PyObject *
+join(PyObject *first, PyObject *const *others, Py_ssize_t given)
+{
+    Py_ssize_t room = 0, count = 0;
+    for (Py_ssize_t i = -1; i < given; i++) {
+        PyObject *shadow = i < 0 ? first : others[i];
+        if (!Py_IS_TYPE(shadow, &ShadowType)) {
+            PyErr_BadArgument();
+            return NULL;
+        }
+        room += leaves((Shadow *)shadow);
+    }
+    Shadow **row = PyMem_Malloc(room * sizeof(Shadow *));
+    if (row == NULL) {
+        return PyErr_NoMemory();
+    }
+    for (Py_ssize_t i = -1; i < given && count >= 0; i++) {
+        Shadow *shadow = (Shadow *)(i < 0 ? first : others[i]);
+        for (Py_ssize_t j = 0; j < leaves(shadow) && count >= 0; j++) {
+            Shadow *leaf = (Shadow *)Py_NewRef((PyObject *)leaf_at(shadow, j));
+            count = sink(row, count, leaf);
+        }
+    }
+    PyObject *result = count < 0 ? NULL : row_of(row, count);
+    PyMem_Free(row);
+    return result;
 }
 
 static PyObject *
-intact(PyObject *module, PyObject *arguments)
+Shadow_new(PyTypeObject *type, PyObject *arguments, PyObject *names)
 {
-    PyObject *containers, *referents, *dicts, *keys, *sets, *sizes;
-    if (!PyArg_ParseTuple(arguments, "O!O!O!O!O!O!:intact", &PyTuple_Type, &containers,
-                          &PyList_Type, &referents, &PyList_Type, &dicts, &PyList_Type, &keys,
-                          &PyList_Type, &sets, &PyList_Type, &sizes)) {
+    if (PyTuple_GET_SIZE(arguments) > 0 || names != NULL) {
+        PyErr_BadArgument();
         return NULL;
     }
-    int same = same_rows(containers, referents, dicts, keys, sets, sizes);
-    return PyErr_Occurred() ? NULL : PyBool_FromLong(same);
+    return row_of(NULL, 0);
 }
 
-static Py_ssize_t
-common(PyObject *one, PyObject *other, Py_ssize_t most)
+static int
+Shadow_traverse(PyObject *self, visitproc visit, void *arg)
 {
-    PyObject **a = PySequence_Fast_ITEMS(one), **b = PySequence_Fast_ITEMS(other);
-    Py_ssize_t i = 0;
-    while (i < most && a[i] == b[i]) {
-        i++;
+    Shadow *shadow = (Shadow *)self;
+    if (shadow->parts == 0) {
+        return visit_watches(watches_of(shadow), end_of(shadow), visit, arg);
     }
-    return i;
+    for (Py_ssize_t i = 0; i < shadow->parts; i++) {
+        Py_VISIT(shadow->words[i].part);
+    }
+    return 0;
+}
+
+static void
+Shadow_dealloc(PyObject *self)
+{
+    Shadow *shadow = (Shadow *)self;
+    PyObject_GC_UnTrack(self);
+    if (shadow->parts > 0) {
+        let_all_go((Shadow **)shadow->words, shadow->parts);
+    }
+    else {
+        visit_watches(watches_of(shadow), end_of(shadow), let_go, NULL);
+    }
+    PyObject_GC_Del(self);
+}
+
+static PyObject *
+Shadow_of_unwatched(PyObject *nothing, PyObject *argument)
+{
+    Py_ssize_t size = PyLong_AsSsize_t(argument);
+    if (size < 0) {
+        return PyErr_Occurred() ? NULL : PyErr_Format(PyExc_ValueError, "Invalid size: %zd.", size);
+    }
+    Shadow *shadow = new_shadow(size, size);
+    for (Py_ssize_t i = 0; shadow != NULL && i < size; i++) {
+        shadow->words[i].number = 1;
+        shadow->is_opaque = 1;
+    }
+    return (PyObject *)shadow;
+}
+
+static PyObject *
+Shadow_joined(PyObject *nothing, PyObject *argument)
+{
+    PyObject *parts = PySequence_Fast(argument, "shadows are expected");
+    if (parts == NULL) {
+        return NULL;
+    }
+    PyObject **items = PySequence_Fast_ITEMS(parts);
+    Py_ssize_t count = PySequence_Fast_GET_SIZE(parts);
+    PyObject *result = count == 0   ? row_of(NULL, 0)
+                       : count == 1 ? Py_NewRef(items[0])
+                                    : join(items[0], items + 1, count - 1);
+    Py_DECREF(parts);
+    return result;
+}
+
+static PyObject *
+Shadow_part(PyObject *self, PyObject *const *arguments, Py_ssize_t given)
+{
+    Shadow *shadow = (Shadow *)self;
+    if (given != 2 || !PyLong_Check(arguments[0]) || !PyLong_Check(arguments[1])) {
+        PyErr_BadArgument();
+        return NULL;
+    }
+    Py_ssize_t start = PyLong_AsSsize_t(arguments[0]), stop = PyLong_AsSsize_t(arguments[1]);
+    if (PyErr_Occurred()) {
+        return NULL;
+    }
+    if (start == 0 && stop == shadow->count) {
+        return Py_NewRef(self);
+    }
+    Shadow **row = PyMem_Malloc(leaves(shadow) * sizeof(Shadow *));
+    if (row == NULL) {
+        return PyErr_NoMemory();
+    }
+    Py_ssize_t count = 0;
+    for (Py_ssize_t i = 0, first = 0; i < leaves(shadow); i++) {
+        Shadow *leaf = leaf_at(shadow, i);
+        Py_ssize_t from = Py_MAX(start - first, 0), to = Py_MIN(stop - first, leaf->count);
+        first += leaf->count;
+        if (from >= to) {
+            continue;
+        }
+        row[count] = to - from == leaf->count ? (Shadow *)Py_NewRef((PyObject *)leaf)
+                                              : cut(leaf->words, watches_of(leaf), from, to);
+        if (row[count++] == NULL) {
+            let_all_go(row, count - 1);
+            PyMem_Free(row);
+            return NULL;
+        }
+    }
+    PyObject *result = row_of(row, count);
+    PyMem_Free(row);
+    return result;
+}
+
+static int
+hold_all(Shadow *shadow)
+{
+    for (Py_ssize_t i = 0; i < leaves(shadow); i++) {
+        Shadow *leaf = leaf_at(shadow, i);
+        if (!hold(watches_of(leaf), end_of(leaf))) {
+            return 0;
+        }
+    }
+    return 1;
+}
+
+static PyObject *
+Shadow_holds(PyObject *self, PyObject *nothing)
+{
+    return PyBool_FromLong(!((Shadow *)self)->is_opaque && hold_all((Shadow *)self));
+}
+
+static PyObject *
+Shadow_holds_now(PyObject *self, PyObject *nothing)
+{
+    return PyBool_FromLong(hold_all((Shadow *)self));
 }
 
 /* Whether a list, tuple or dict has the first `size` of `items` and no more, in this order. */
@@ -167,56 +564,69 @@ consists_of(PyObject *value, PyObject *keys, PyObject *items, Py_ssize_t size)
 }
 
 static PyObject *
-unchanged(PyObject *module, PyObject *arguments)
+Shadow_holds_in(PyObject *self, PyObject *const *arguments, Py_ssize_t given)
 {
-    PyObject *value, *keys, *items, *chunks;
-    Py_ssize_t size;
-    if (!PyArg_ParseTuple(arguments, "OOO!nO!:unchanged", &value, &keys, &PyList_Type, &items,
-                          &size, &PyTuple_Type, &chunks)) {
+    if (given != 4 || !PyList_Check(arguments[2]) || !PyLong_Check(arguments[3])) {
+        PyErr_BadArgument();
         return NULL;
     }
-    if (value != Py_None && !consists_of(value, keys, items, size)) {
-        Py_RETURN_FALSE;
+    Py_ssize_t size = PyLong_AsSsize_t(arguments[3]);
+    if (size == -1 && PyErr_Occurred()) {
+        return NULL;
     }
-    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(chunks); i++) {
-        PyObject *rows = PyTuple_GET_ITEM(PyTuple_GET_ITEM(chunks, i), 0);
-        PyObject **row = PySequence_Fast_ITEMS(rows);
-        int same = same_rows(row[0], row[1], row[2], row[3], row[4], row[5]);
-        if (PyErr_Occurred()) {
-            return NULL;
+    return PyBool_FromLong(consists_of(arguments[0], arguments[1], arguments[2], size) &&
+                           hold_all((Shadow *)self));
+}
+
+/* The numbers of the elements that cannot be watched, and of those that changed. */
+static PyObject *
+numbers(Shadow *shadow, int changed)
+{
+    PyObject *found = PyFrozenSet_New(NULL);
+    for (Py_ssize_t i = 0, first = 0; found != NULL && i < leaves(shadow); i++) {
+        Shadow *leaf = leaf_at(shadow, i);
+        const Word *watches = watches_of(leaf);
+        int holds = !changed || hold(watches, end_of(leaf));
+        for (Py_ssize_t j = 0; j < leaf->count && (leaf->is_opaque || !holds); j++) {
+            if ((leaf->words[j].number & 1) ||
+                (!holds && !hold(watches + words_of(leaf->words, j),
+                                 watches + words_of(leaf->words, j + 1)))) {
+                PyObject *number = PyLong_FromSsize_t(first + j);
+                int failed = number == NULL || PySet_Add(found, number) < 0;
+                Py_XDECREF(number);
+                if (failed) {
+                    Py_DECREF(found);
+                    return NULL;
+                }
+            }
         }
-        if (!same) {
-            Py_RETURN_FALSE;
-        }
+        first += leaf->count;
     }
-    Py_RETURN_TRUE;
+    return found;
 }
 
 static PyObject *
-same_front(PyObject *module, PyObject *arguments)
+Shadow_changed(PyObject *self, PyObject *nothing)
 {
-    PyObject *one, *other;
-    if (!PyArg_ParseTuple(arguments, "O!O!:same_front", &PyList_Type, &one, &PyList_Type, &other)) {
-        return NULL;
-    }
-    Py_ssize_t most = Py_MIN(PyList_GET_SIZE(one), PyList_GET_SIZE(other));
-    return PyLong_FromSsize_t(common(one, other, most));
+    return numbers((Shadow *)self, 1);
 }
 
 static PyObject *
-behind(PyObject *module, PyObject *arguments)
+Shadow_opaque(PyObject *self, void *nothing)
 {
-    PyObject *old, *now;
-    Py_ssize_t size;
-    if (!PyArg_ParseTuple(arguments, "O!nO!:behind", &PyList_Type, &old, &size, &PyList_Type,
-                          &now)) {
-        return NULL;
-    }
-    if (size < 0 || size > PyList_GET_SIZE(old) || size > PyList_GET_SIZE(now) ||
-        common(old, now, size) != size) {
-        Py_RETURN_NONE;
-    }
-    return PyList_GetSlice(now, size, PyList_GET_SIZE(now));
+    return numbers((Shadow *)self, 0);
+}
+
+static PyObject *
+Shadow_size(PyObject *self, void *nothing)
+{
+    return PyLong_FromSsize_t(((Shadow *)self)->count);
+}
+
+static PyObject *
+Shadow_is_opaque(PyObject *self, void *nothing)
+{
+    return PyBool_FromLong(((Shadow *)self)->is_opaque);
 }
 
 /* Objects that were met, by address: open addressing, NULL where there is none. */
@@ -249,56 +659,60 @@ can_change(PyObject *object)
     return !PyTuple_Check(object) && !PyFrozenSet_CheckExact(object);
 }
 
-static PyObject *
-containers_of(PyObject *chunks, Py_ssize_t number)
+/* How many containers are watched for what they refer to; with `met`, how many of those that can
+ * change were met before. */
+static Py_ssize_t
+containers(Shadow *shadow, Met *met)
 {
-    return PyTuple_GET_ITEM(PyTuple_GET_ITEM(PyTuple_GET_ITEM(chunks, number), 0), 0);
+    Py_ssize_t count = 0;
+    for (Py_ssize_t i = 0; i < leaves(shadow); i++) {
+        Shadow *leaf = leaf_at(shadow, i);
+        for (const Word *at = watches_of(leaf); at < end_of(leaf); at = behind_watch(at)) {
+            count += (how_of(at) == REFERENTS ||
+                      (how_of(at) == ITEMS && PyDict_CheckExact(at->object))) &&
+                     (met == NULL || (can_change(at->object) && !is_new(met, at->object)));
+        }
+    }
+    return count;
 }
 
 static PyObject *
-apart(PyObject *module, PyObject *arguments)
+apart(PyObject *module, PyObject *shadows)
 {
-    PyObject *groups, *result = NULL;
     Py_ssize_t count = 0;
-    if (!PyArg_ParseTuple(arguments, "O!:apart", &PyList_Type, &groups)) {
+    if (!PyList_Check(shadows)) {
+        PyErr_BadArgument();
         return NULL;
     }
-    for (Py_ssize_t i = 0; i < PyList_GET_SIZE(groups); i++) {
-        PyObject *chunks = PyList_GET_ITEM(groups, i);
-        for (Py_ssize_t j = 0; j < PyTuple_GET_SIZE(chunks); j++) {
-            count += PyTuple_GET_SIZE(containers_of(chunks, j));
+    for (Py_ssize_t i = 0; i < PyList_GET_SIZE(shadows); i++) {
+        if (!Py_IS_TYPE(PyList_GET_ITEM(shadows, i), &ShadowType)) {
+            PyErr_BadArgument();
+            return NULL;
         }
+        count += containers((Shadow *)PyList_GET_ITEM(shadows, i), NULL);
     }
     Met met = {NULL, 63};
     while (met.mask < 2 * (size_t)count) {
         met.mask = 2 * met.mask + 1;
     }
     met.places = PyMem_Calloc(met.mask + 1, sizeof(PyObject *));
-    if (met.places == NULL) {
+    PyObject *result = PyList_New(PyList_GET_SIZE(shadows));
+    if (met.places == NULL || result == NULL) {
+        PyMem_Free(met.places);
+        Py_XDECREF(result);
         return PyErr_NoMemory();
     }
-    result = PyList_New(0);
-    for (Py_ssize_t i = 0; result != NULL && i < PyList_GET_SIZE(groups); i++) {
-        PyObject *chunks = PyList_GET_ITEM(groups, i);
-        int all_new = 1;
-        for (Py_ssize_t j = 0; j < PyTuple_GET_SIZE(chunks); j++) {
-            PyObject *containers = containers_of(chunks, j);
-            for (Py_ssize_t k = 0; k < PyTuple_GET_SIZE(containers); k++) {
-                PyObject *object = PyTuple_GET_ITEM(containers, k);
-                if (can_change(object) && !is_new(&met, object)) {
-                    all_new = 0;
-                }
-            }
-        }
-        if (PyList_Append(result, all_new ? Py_True : Py_False) < 0) {
-            Py_CLEAR(result);
-        }
+    for (Py_ssize_t i = 0; i < PyList_GET_SIZE(shadows); i++) {
+        Py_ssize_t again = containers((Shadow *)PyList_GET_ITEM(shadows, i), &met);
+        PyList_SET_ITEM(result, i, PyBool_FromLong(again == 0));
     }
     PyMem_Free(met.places);
     return result;
 }
 
 /* -- capturing ------------------------------------------------------------------------ */
+
+enum { MOST_KINDS = 4096 };  /* classes that are remembered from one value to the next */
 
 /* What an instance of a class is to a shadow; as in capture.py. */
 enum { LEAF, CONTAINER, STATE, SETTLED, OPAQUE, DERIVED };
@@ -315,16 +729,15 @@ typedef struct {
 } Node;
 
 typedef struct {
-    PyObject *kinds, *layouts, *unknown;  /* `unknown`: a class that `kinds` lacks */
+    PyObject *unknown;  /* a class that `kinds` lacks, owned */
     Node *nodes;
     Py_ssize_t count, room, element;
     Py_ssize_t *queue;  /* the nodes met under the element, by number; -1 - number: once more */
     Py_ssize_t queued, queue_room;
     Py_ssize_t *places;  /* open addressing: an object's node, -1 where there is none */
     size_t mask;
-    PyObject *found;  /* the row of references that is being written, or NULL */
-    PyObject *containers, *referents, *dicts, *keys, *sets;
-    int copying;
+    Word *watches;  /* as a shadow has them; the objects are borrowed */
+    Py_ssize_t used, watches_room;
 } Walk;
 
 static Py_ssize_t *
@@ -376,6 +789,32 @@ make_room(Walk *walk)
     return 0;
 }
 
+/* Append a word to the watches. */
+static int
+put(Walk *walk, Word word)
+{
+    if (walk->used == walk->watches_room) {
+        Py_ssize_t room = walk->watches_room ? 4 * walk->watches_room : 256;
+        Word *watches = PyMem_Realloc(walk->watches, room * sizeof(Word));
+        if (watches == NULL) {
+            PyErr_NoMemory();
+            return -1;
+        }
+        walk->watches = watches;
+        walk->watches_room = room;
+    }
+    walk->watches[walk->used++] = word;
+    return 0;
+}
+
+/* Begin a watch. */
+static int
+watch(Walk *walk, PyObject *object, int how, Py_ssize_t number)
+{
+    Word first = {.object = object}, second = {.number = 4 * number + how};
+    return put(walk, first) < 0 ? -1 : put(walk, second);
+}
+
 /* The kind of an object; -1 where its class is not known (`unknown`), or for an error. */
 static int
 kind_of(Walk *walk, PyObject *object)
@@ -385,21 +824,22 @@ kind_of(Walk *walk, PyObject *object)
         type == &PyFloat_Type || type == Py_TYPE(Py_None)) {
         return LEAF;
     }
-    PyObject *kind = PyDict_GetItemWithError(walk->kinds, (PyObject *)type);
+    PyObject *kind = PyDict_GetItemWithError(kinds, (PyObject *)type);
     if (kind == NULL) {
         if (!PyErr_Occurred()) {
-            walk->unknown = (PyObject *)type;
+            walk->unknown = Py_NewRef((PyObject *)type);
         }
         return -1;
     }
     return (int)PyLong_AsLong(kind);
 }
 
-/* Queue an object under the element that is walked if it is no leaf, and each time that it is met
- * again there, as what can change. */
+/* A `visitproc`: queue an object under the element that is walked if it is no leaf, and each time
+ * that it is met again there, as what can change. */
 static int
-reach(Walk *walk, PyObject *object)
+reach(PyObject *object, void *argument)
 {
+    Walk *walk = argument;
     int kind = kind_of(walk, object);
     if (kind <= LEAF) {
         return kind;
@@ -423,50 +863,39 @@ reach(Walk *walk, PyObject *object)
     return 0;
 }
 
-/* A `visitproc`: note what is referred to, and queue it. */
-static int
-note(PyObject *object, void *argument)
-{
-    Walk *walk = argument;
-    if (walk->found != NULL && PyList_Append(walk->found, object) < 0) {
-        return -1;
-    }
-    return reach(walk, object);
-}
-
-/* A `visitproc`: note what is referred to. */
+/* A `visitproc`: watch what is referred to. */
 static int
 note_only(PyObject *object, void *argument)
 {
-    return PyList_Append(((Walk *)argument)->referents, object);
+    return put(argument, (Word){.object = object});
 }
 
-/* Note an object that was met under the element before; of an instance, its `__dict__`. */
+/* A `visitproc`: watch what is referred to, and queue it. */
+static int
+note(PyObject *object, void *argument)
+{
+    return note_only(object, argument) < 0 ? -1 : reach(object, argument);
+}
+
+/* Watch a container. */
+static int
+note_by(Walk *walk, PyObject *object, int how, visitproc visit)
+{
+    Py_ssize_t start = walk->used;
+    if (watch(walk, object, how, 0) < 0 ||
+        (how == ITEMS ? ask_items : ask)(object, visit, walk) != 0) {
+        return -1;
+    }
+    walk->watches[start + 1].number += 4 * (walk->used - start - 2);
+    return 0;
+}
+
+/* Watch an object that was met under the element before; of an instance, its `__dict__`. */
 static int
 note_again(Walk *walk, Node *node)
 {
     PyObject *object = node->attributes != NULL ? node->attributes : node->original;
-    traverseproc traverse = Py_TYPE(object)->tp_traverse;
-    if (PyList_Append(walk->containers, object) < 0) {
-        return -1;
-    }
-    return traverse != NULL && is_gc(object) ? traverse(object, note_only, walk) : 0;
-}
-
-static int
-note_keys(Walk *walk, PyObject *dict)
-{
-    PyObject *key;
-    Py_ssize_t position = 0;
-    if (PyList_Append(walk->dicts, dict) < 0) {
-        return -1;
-    }
-    while (PyDict_Next(dict, &position, &key, NULL)) {
-        if (PyList_Append(walk->keys, key) < 0) {
-            return -1;
-        }
-    }
-    return 0;
+    return note_by(walk, object, REFERENTS, note_only);
 }
 
 /* Of an instance: its `__dict__`, and the set of fields that a model was given. */
@@ -474,7 +903,7 @@ static int
 note_state(Walk *walk, Py_ssize_t number)
 {
     PyObject *object = walk->nodes[number].original, *attributes;
-    PyObject *layout = PyDict_GetItemWithError(walk->layouts, (PyObject *)Py_TYPE(object));
+    PyObject *layout = PyDict_GetItemWithError(layouts, (PyObject *)Py_TYPE(object));
     if (layout == NULL) {
         return PyErr_Occurred() ? -1 : 0;
     }
@@ -487,7 +916,7 @@ note_state(Walk *walk, Py_ssize_t number)
     }
     attributes = walk->nodes[number].attributes;
     if (attributes != NULL) {
-        if (reach(walk, attributes) < 0) {
+        if (reach(attributes, walk) < 0) {
             return -1;
         }
         walk->nodes[*place_of(walk, attributes)].is_own = 1;
@@ -502,20 +931,34 @@ note_state(Walk *walk, Py_ssize_t number)
             walk->nodes[number].kind = STATE;
             return 0;
         }
-        if (PyList_Append(walk->sets, given) < 0) {
-            Py_DECREF(given);
-            return -1;
-        }
         Py_ssize_t queued = walk->queued;
-        int reached = reach(walk, given);
-        Py_DECREF(given);
-        if (reached < 0) {
+        int failed = watch(walk, given, SIZE, PySet_GET_SIZE(given)) < 0 || reach(given, walk) < 0;
+        Py_DECREF(given);  /* (the instance has it) */
+        if (failed) {
             return -1;
         }
         walk->nodes[*place_of(walk, given)].is_own = 1;
         walk->queued = queued;  /* (watched by its size alone) */
     }
     return 0;
+}
+
+/* Watch a container that is met for the first time under the element. */
+static int
+note_first(Walk *walk, Node *node)
+{
+    PyObject *object = node->original;
+    if (node->kind == SETTLED) {
+        return ask(object, reach, walk);
+    }
+    if (!PyDict_Check(object) || PyDict_GET_SIZE(object) == 0 || node->is_own) {
+        return note_by(walk, object, REFERENTS, note);
+    }
+    if (PyDict_CheckExact(object)) {
+        return note_by(walk, object, ITEMS, note);
+    }
+    return note_by(walk, object, ITEMS, note_only) < 0 ? -1
+                                                       : note_by(walk, object, REFERENTS, note);
 }
 
 /* Whether `layouts` may have the class: it has attributes of its own. */
@@ -533,7 +976,7 @@ walk_below(Walk *walk, PyObject *element)
     int watched = 1;
     walk->element++;
     walk->queued = 0;
-    if (reach(walk, element) < 0) {
+    if (reach(element, walk) < 0) {
         return -1;
     }
     for (Py_ssize_t i = 0; i < walk->queued; i++) {
@@ -562,16 +1005,7 @@ walk_below(Walk *walk, PyObject *element)
             watched = 0;
             continue;
         }
-        if (kind != STATE && kind != SETTLED && PyDict_Check(object) && PyDict_GET_SIZE(object) &&
-            !walk->nodes[number].is_own && note_keys(walk, object) < 0) {
-            return -1;
-        }
-        walk->found = kind == SETTLED ? NULL : walk->referents;
-        if (walk->found != NULL && PyList_Append(walk->containers, object) < 0) {
-            return -1;
-        }
-        traverseproc traverse = Py_TYPE(object)->tp_traverse;
-        if (traverse != NULL && is_gc(object) && traverse(object, note, walk) != 0) {
+        if (note_first(walk, &walk->nodes[number]) < 0) {
             return -1;
         }
     }
@@ -807,138 +1241,265 @@ rewire_all(Walk *walk)
     return 0;
 }
 
-/* What was met so far, as the six numbers of `_Walk.lengths` in capture.py. */
-static PyObject *
-lengths(Walk *walk)
+/* Forget what was met. */
+static void
+forget(Walk *walk)
 {
-    Py_ssize_t sets = PyList_GET_SIZE(walk->sets);
-    return Py_BuildValue("(nnnnnn)", PyList_GET_SIZE(walk->containers),
-                         PyList_GET_SIZE(walk->referents), PyList_GET_SIZE(walk->dicts),
-                         PyList_GET_SIZE(walk->keys), sets, sets);
-}
-
-/* Append a new reference, and let go of it. */
-static int
-push(PyObject *list, PyObject *item)
-{
-    int failed = item == NULL || PyList_Append(list, item) < 0;
-    Py_XDECREF(item);
-    return failed ? -1 : 0;
-}
-
-/* Watch all elements and copy what is below them, at one instant. */
-static int
-look(Walk *walk, PyObject *elements, PyObject *ends, PyObject *opaque)
-{
-    for (Py_ssize_t i = 0; i < PyList_GET_SIZE(elements); i++) {
-        int watched = walk_below(walk, PyList_GET_ITEM(elements, i));
-        if (watched < 0 || (!watched && push(opaque, PyLong_FromSsize_t(i)) < 0) ||
-            push(ends, lengths(walk)) < 0) {
-            return -1;
-        }
-    }
-    return walk->copying ? copy_all(walk) : 0;
-}
-
-/* The copy of each element, and the original of each copied instance by the copy's address. */
-static int
-list_copies(Walk *walk, PyObject *elements, PyObject *copies, PyObject *originals)
-{
-    for (Py_ssize_t i = 0; i < PyList_GET_SIZE(elements); i++) {
-        if (push(copies, copy_for(walk, PyList_GET_ITEM(elements, i))) < 0) {
-            return -1;
-        }
-    }
     for (Py_ssize_t i = 0; i < walk->count; i++) {
+        Py_XDECREF(walk->nodes[i].copy);
+        Py_XDECREF(walk->nodes[i].attributes);
+    }
+    walk->count = 0;
+}
+
+/* Put some elements under watch. */
+static Shadow *
+look_at(Walk *walk, PyObject **elements, Py_ssize_t count)
+{
+    Word ends[MOST_OF_A_PART];
+    walk->used = 0;
+    for (Py_ssize_t i = 0; i < count; i++) {
+        int watched = walk_below(walk, elements[i]);
+        if (watched < 0) {
+            return NULL;
+        }
+        ends[i].number = 2 * walk->used + !watched;
+    }
+    return cut(ends, walk->watches, 0, count);
+}
+
+/* Put all elements under watch; what is met is kept for copies, if there are to be any. */
+static Shadow *
+look(Walk *walk, PyObject *elements, int copying)
+{
+    Py_ssize_t count = PyList_GET_SIZE(elements), used = 0;
+    Shadow **row = PyMem_Malloc((count / MOST_OF_A_PART + 1) * sizeof(Shadow *));
+    if (row == NULL) {
+        return (Shadow *)PyErr_NoMemory();
+    }
+    for (Py_ssize_t i = 0; i < count; i += MOST_OF_A_PART) {
+        if (i > 0 && !copying) {
+            forget(walk);  /* (fewer are found faster) */
+            memset(walk->places, -1, (walk->mask + 1) * sizeof(Py_ssize_t));
+        }
+        row[used] = look_at(walk, PySequence_Fast_ITEMS(elements) + i,
+                            Py_MIN(MOST_OF_A_PART, count - i));
+        if (row[used] == NULL) {
+            let_all_go(row, used);
+            PyMem_Free(row);
+            return NULL;
+        }
+        used++;
+    }
+    PyObject *shadow = row_of(row, used);
+    PyMem_Free(row);
+    return (Shadow *)shadow;
+}
+
+/* The original of each copied instance, by the copy's address. */
+static PyObject *
+list_originals(Walk *walk)
+{
+    PyObject *originals = PyDict_New();
+    for (Py_ssize_t i = 0; originals != NULL && i < walk->count; i++) {
         Node *node = &walk->nodes[i];
         if (node->copy != NULL && (node->kind == STATE || node->kind == SETTLED)) {
             PyObject *address = PyLong_FromVoidPtr(node->copy);
-            int failed = address == NULL || PyDict_SetItem(originals, address, node->original) < 0;
-            Py_XDECREF(address);
-            if (failed) {
-                return -1;
+            if (address == NULL || PyDict_SetItem(originals, address, node->original) < 0) {
+                Py_CLEAR(originals);
             }
+            Py_XDECREF(address);
         }
     }
-    return 0;
+    return originals;
 }
 
+/* A `Still` of the elements, which become copies. */
 static PyObject *
-sizes_of(PyObject *sets)
+still_of(Walk *walk, PyObject *elements, Shadow *shadow)
 {
-    PyObject *sizes = PyList_New(0);
-    for (Py_ssize_t i = 0; sizes != NULL && i < PyList_GET_SIZE(sets); i++) {
-        if (push(sizes, PyLong_FromSsize_t(PyObject_Size(PyList_GET_ITEM(sets, i)))) < 0) {
-            Py_CLEAR(sizes);
-        }
-    }
-    return sizes;
-}
-
-static PyObject *
-capture(PyObject *module, PyObject *arguments)
-{
-    PyObject *elements, *result = NULL;
-    Walk walk = {.element = -1};
-    if (!PyArg_ParseTuple(arguments, "O!O!O!p:capture", &PyList_Type, &elements, &PyDict_Type,
-                          &walk.kinds, &PyDict_Type, &walk.layouts, &walk.copying)) {
+    PyTypeObject *type = (PyTypeObject *)still_class;
+    PyObject *originals = rewire_all(walk) < 0 ? NULL : list_originals(walk);
+    PyObject *result = originals == NULL ? NULL : type->tp_alloc(type, 3);
+    if (result == NULL) {
+        Py_XDECREF(originals);
         return NULL;
     }
-    walk.containers = PyList_New(0);
-    walk.referents = PyList_New(0);
-    walk.dicts = PyList_New(0);
-    walk.keys = PyList_New(0);
-    walk.sets = PyList_New(0);
-    PyObject *ends = PyList_New(0), *opaque = PyList_New(0), *copies = PyList_New(0);
-    PyObject *originals = PyDict_New(), *sizes = NULL, *containers = NULL;
-    if (walk.containers != NULL && walk.referents != NULL && walk.dicts != NULL &&
-        walk.keys != NULL && walk.sets != NULL && ends != NULL && opaque != NULL &&
-        copies != NULL && originals != NULL && make_room(&walk) == 0) {
-        int collects = PyGC_Disable();  /* (what it finalizes may be Python code) */
-        int failed = look(&walk, elements, ends, opaque) < 0;
-        sizes = failed ? NULL : sizes_of(walk.sets);
-        if (collects) {
-            PyGC_Enable();
-        }
-        if (!failed && walk.copying) {
-            failed = rewire_all(&walk) < 0 || list_copies(&walk, elements, copies, originals) < 0;
-        }
-        containers = failed ? NULL : PyList_AsTuple(walk.containers);
-        if (walk.unknown != NULL && !PyErr_Occurred()) {
-            result = Py_NewRef(walk.unknown);
-        }
-        else if (sizes != NULL && containers != NULL) {
-            result = Py_BuildValue("((OOOOOO)OOOO)", containers, walk.referents, walk.dicts,
-                                   walk.keys, walk.sets, sizes, ends, opaque, copies, originals);
-        }
+    for (Py_ssize_t i = 0; i < PyList_GET_SIZE(elements); i++) {
+        PyObject *original = PyList_GET_ITEM(elements, i);
+        PyList_SET_ITEM(elements, i, copy_for(walk, original));
+        Py_DECREF(original);
     }
-    for (Py_ssize_t i = 0; i < walk.count; i++) {
-        Py_XDECREF(walk.nodes[i].copy);
-        Py_XDECREF(walk.nodes[i].attributes);
-    }
-    PyMem_Free(walk.nodes);
-    PyMem_Free(walk.queue);
-    PyMem_Free(walk.places);
-    PyObject *owned[] = {walk.containers, walk.referents, walk.dicts, walk.keys, walk.sets, ends,
-                         opaque, copies, originals, sizes, containers};
-    for (size_t i = 0; i < sizeof(owned) / sizeof(*owned); i++) {
-        Py_XDECREF(owned[i]);
-    }
+    PyTuple_SET_ITEM(result, 0, Py_NewRef(elements));
+    PyTuple_SET_ITEM(result, 1, Py_NewRef((PyObject *)shadow));
+    PyTuple_SET_ITEM(result, 2, originals);
     return result;
 }
 
-static PyMethodDef methods[] = {
-    {"intact", intact, METH_VARARGS, PyDoc_STR("See identity.portable_intact.")},
-    {"same_front", same_front, METH_VARARGS, PyDoc_STR("See identity.portable_same_front.")},
-    {"behind", behind, METH_VARARGS, PyDoc_STR("See identity.portable_behind.")},
-    {"unchanged", unchanged, METH_VARARGS, PyDoc_STR("See identity.portable_unchanged.")},
-    {"apart", apart, METH_VARARGS, PyDoc_STR("See identity.portable_apart.")},
-    {"capture", capture, METH_VARARGS, PyDoc_STR("See capture.portable_capture.")},
+/* Look at all that can be reached from the elements, at one instant: their `Still`, for which the
+ * list is taken over, or with `copying` 0 their shadow. */
+static PyObject *
+look_once(Walk *walk, PyObject *elements, int copying)
+{
+    PyObject *result = NULL;
+    if (make_room(walk) < 0) {
+        return NULL;
+    }
+    int collects = PyGC_Disable();  /* (what it finalizes may be Python code) */
+    Shadow *shadow = look(walk, elements, copying);
+    int failed = shadow == NULL || (copying && copy_all(walk) < 0);
+    if (collects) {
+        PyGC_Enable();
+    }
+    if (!failed) {
+        result = copying ? still_of(walk, elements, shadow) : Py_NewRef((PyObject *)shadow);
+    }
+    Py_XDECREF(shadow);
+    return result;
+}
+
+static void
+end_walk(Walk *walk)
+{
+    forget(walk);
+    PyMem_Free(walk->nodes);
+    PyMem_Free(walk->queue);
+    PyMem_Free(walk->places);
+    PyMem_Free(walk->watches);
+}
+
+static PyObject *
+capture(PyObject *elements, int copying)
+{
+    PyObject *result = NULL, *unknown = NULL;
+    if (!PyList_Check(elements) || still_class == NULL) {
+        PyErr_BadArgument();
+        return NULL;
+    }
+    if (PyDict_GET_SIZE(kinds) > MOST_KINDS) {
+        PyDict_Clear(kinds);
+        PyDict_Clear(layouts);
+    }
+    do {
+        PyObject *taken = PyList_GetSlice(elements, 0, PyList_GET_SIZE(elements));
+        if (taken == NULL) {
+            return NULL;
+        }
+        Walk walk = {.element = -1};
+        result = look_once(&walk, taken, copying);
+        Py_DECREF(taken);
+        end_walk(&walk);
+        unknown = result == NULL && !PyErr_Occurred() ? walk.unknown : NULL;
+        if (unknown != NULL) {  /* Python code finds out: then all has to be looked at again */
+            PyObject *kind = PyObject_GetItem(kinds, unknown);
+            Py_XDECREF(kind);
+            Py_DECREF(unknown);
+            if (kind == NULL) {
+                return NULL;
+            }
+        }
+    } while (unknown != NULL);
+    return result;
+}
+
+static PyObject *
+still(PyObject *module, PyObject *elements)
+{
+    return capture(elements, 1);
+}
+
+static PyObject *
+Shadow_of(PyObject *nothing, PyObject *elements)
+{
+    return capture(elements, 0);
+}
+
+#define FAST(function) ((PyCFunction)(void (*)(void))(function))
+
+/* -- module --------------------------------------------------------------------------- */
+
+static PyObject *
+Shadow_extended(PyObject *self, PyObject *const *others, Py_ssize_t given)
+{
+    return given == 0 ? Py_NewRef(self) : join(self, others, given);
+}
+
+static PyMethodDef Shadow_methods[] = {
+    {"of", Shadow_of, METH_O | METH_STATIC, NULL},
+    {"of_unwatched", Shadow_of_unwatched, METH_O | METH_STATIC, NULL},
+    {"joined", Shadow_joined, METH_O | METH_STATIC, NULL},
+    {"extended", FAST(Shadow_extended), METH_FASTCALL, NULL},
+    {"part", FAST(Shadow_part), METH_FASTCALL, NULL},
+    {"holds", Shadow_holds, METH_NOARGS, NULL},
+    {"holds_now", Shadow_holds_now, METH_NOARGS, NULL},
+    {"holds_in", FAST(Shadow_holds_in), METH_FASTCALL, NULL},
+    {"changed", Shadow_changed, METH_NOARGS, NULL},
     {NULL, NULL, 0, NULL},
 };
 
+static PyGetSetDef Shadow_attributes[] = {
+    {"size", Shadow_size, NULL, NULL, NULL},
+    {"opaque", Shadow_opaque, NULL, NULL, NULL},
+    {"is_opaque", Shadow_is_opaque, NULL, NULL, NULL},
+    {NULL, NULL, NULL, NULL, NULL},
+};
+
+static PyTypeObject ShadowType = {
+    PyVarObject_HEAD_INIT(NULL, 0)
+    .tp_name = "threadkeep.engine._identity.Shadow",
+    .tp_doc = PyDoc_STR("See shadow.PortableShadow."),
+    .tp_basicsize = offsetof(Shadow, words),
+    .tp_itemsize = sizeof(Word),
+    .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC,
+    .tp_new = Shadow_new,
+    .tp_traverse = Shadow_traverse,
+    .tp_dealloc = Shadow_dealloc,
+    .tp_free = PyObject_GC_Del,
+    .tp_methods = Shadow_methods,
+    .tp_getset = Shadow_attributes,
+};
+
+static PyObject *
+prepare(PyObject *module, PyObject *arguments)
+{
+    PyObject *of_classes, *of_instances, *still_type;
+    if (!PyArg_ParseTuple(arguments, "O!O!O!:prepare", &PyDict_Type, &of_classes, &PyDict_Type,
+                          &of_instances, &PyType_Type, &still_type)) {
+        return NULL;
+    }
+    Py_XSETREF(kinds, Py_NewRef(of_classes));
+    Py_XSETREF(layouts, Py_NewRef(of_instances));
+    Py_XSETREF(still_class, Py_NewRef(still_type));
+    Py_RETURN_NONE;
+}
+
+static PyMethodDef methods[] = {
+    {"same_front", FAST(same_front), METH_FASTCALL,
+     PyDoc_STR("See identity.portable_same_front.")},
+    {"behind", FAST(behind), METH_FASTCALL, PyDoc_STR("See identity.portable_behind.")},
+    {"apart", apart, METH_O, PyDoc_STR("See shadow.portable_apart.")},
+    {"still", still, METH_O, PyDoc_STR("See shadow.portable_still.")},
+    {"prepare", prepare, METH_VARARGS,
+     PyDoc_STR("Give what `capture.KINDS`, `capture.LAYOUTS` and `shadow.Still` are.")},
+    {NULL, NULL, 0, NULL},
+};
+
+static int
+execute(PyObject *module)
+{
+    return PyModule_AddType(module, &ShadowType);
+}
+
+static PyModuleDef_Slot slots[] = {
+    {Py_mod_exec, execute},
+#if PY_VERSION_HEX >= 0x030C0000
+    {Py_mod_multiple_interpreters, Py_MOD_MULTIPLE_INTERPRETERS_NOT_SUPPORTED},
+#endif
+    {0, NULL},
+};
+
 static struct PyModuleDef definition = {
-    PyModuleDef_HEAD_INIT, "threadkeep.engine._identity", NULL, 0, methods, NULL, NULL, NULL, NULL,
+    PyModuleDef_HEAD_INIT, "threadkeep.engine._identity", NULL, 0, methods, slots, NULL, NULL, NULL,
 };
 
 PyMODINIT_FUNC

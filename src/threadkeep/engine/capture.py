@@ -1,14 +1,14 @@
 """Copies of values as they are at one instant, with what a shadow needs to watch them.
 
 A program may go on changing a value while it is saved. So a value is never encoded itself:
-`capture` copies all mutable containers below it, and notes the identity of everything that
-they refer to, without giving another thread a chance to run in between. The copies are
+`shadow.still` copies all mutable containers below it, and notes the identity of everything
+that they refer to, without giving another thread a chance to run in between. The copies are
 encoded; the notes tell later whether the value was changed in place (`shadow`). Both are of
 the same instant, so that bytes and shadow never disagree.
 
-`capture` is compiled (`_identity.c`) where the installation could compile it. The portable
-one copies each container at once and then checks that all still hold; under changes that
-never pause, each container is of one instant of its own, and counts as not watchable.
+That is compiled (`_identity.c`) where the installation could compile it. `capture`, in Python,
+copies each container at once and then checks that all still hold; under changes that never
+pause, each container is of one instant of its own, and counts as not watchable.
 """
 
 from __future__ import annotations
@@ -17,15 +17,14 @@ import dataclasses
 import gc
 import types
 from collections import OrderedDict, defaultdict, deque
-from collections.abc import Callable
 from enum import Enum
 from types import MemberDescriptorType
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
 from pydantic import BaseModel
 
 from threadkeep.codec.state import layout
-from threadkeep.engine.identity import can_change, portable_intact
+from threadkeep.engine.identity import FENCE, Watched, can_change, portable_intact
 
 LEAF, CONTAINER, STATE, SETTLED, OPAQUE, DERIVED = range(6)  # (a leaf is the only falsy one)
 """`DERIVED` classes add to dict, list or set: copied, but not to be watched."""
@@ -56,33 +55,26 @@ class _Kinds(dict[type, int]):
             where = layout(cls)
             slots = tuple(where.slots.values())
             LAYOUTS[cls] = (where.has_dict, slots, where.slots.get("__pydantic_fields_set__"))
+        elif cls is OrderedDict:
+            LAYOUTS[cls] = (True, (), None)
         self[cls] = kind
         return kind
 
 
 _HEAP_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE, as copyreg uses it
 _MOST = 4096  # classes that are remembered from one value to the next
-KINDS = _Kinds()
+_BUILT_IN: dict[type, int] = {
+    **dict.fromkeys((str, bytes, int, float, bool, complex, type(None), range), LEAF),
+    **dict.fromkeys((list, tuple, dict, set, frozenset, deque), CONTAINER),
+    **dict.fromkeys((OrderedDict, defaultdict), CONTAINER),
+}
+KINDS: _Kinds = _Kinds()
 LAYOUTS: dict[type, Layout] = {}
 
 
-def _start() -> None:
-    """Remember the built-in classes alone."""
-    KINDS.clear()
-    LAYOUTS.clear()
-    LAYOUTS[OrderedDict] = (True, (), None)
-    leaves: tuple[type, ...] = (str, bytes, int, float, bool, complex, type(None), range)
-    containers: tuple[type, ...] = (list, tuple, dict, set, frozenset, deque)
-    for cls in leaves:
-        KINDS[cls] = LEAF
-    for cls in (*containers, OrderedDict, defaultdict):
-        KINDS[cls] = CONTAINER
-
-
-_start()
-
-
 def _classify(cls: type) -> int:
+    if cls in _BUILT_IN:
+        return _BUILT_IN[cls]
     if issubclass(cls, _LEAF_BASES) or cls.__module__ in _LEAF_MODULES:
         return LEAF
     if hasattr(cls, "__del__"):
@@ -126,39 +118,7 @@ def is_leaf(value: object) -> bool:
     return KINDS[type(value)] == LEAF
 
 
-class Captured(NamedTuple):
-    """Elements as they were at one instant.
-
-    `rows` are what a shadow watches (see `shadow.Rows`), `ends` the length of each row behind
-    each element, and `opaque` the indexes of elements that cannot be watched. `copies` share
-    nothing mutable with the elements but parts that cannot be watched; `originals` gives the
-    instance that a copied one, named by its `id`, was made from.
-    """
-
-    rows: tuple[tuple[Any, ...], list[Any], list[Any], list[Any], list[Any], list[int]]
-    ends: list[tuple[int, ...]]
-    opaque: list[int]
-    copies: list[Any]
-    originals: dict[int, Any]
-
-
-def capture(elements: list[Any], *, copying: bool = True) -> Captured:
-    """Look at all that can be reached from the elements, at one instant.
-
-    Args:
-        elements: any values.
-        copying: False for values that nobody else holds yet: there are no copies then.
-    """
-    if len(KINDS) > _MOST:  # a program that defines classes in functions has ever more
-        _start()
-    while True:
-        found = _capture(elements, KINDS, LAYOUTS, copying)
-        if isinstance(found, tuple):
-            return Captured._make(found)
-        _ = KINDS[found]  # a class that was not met before
-
-
-# -- in Python -----------------------------------------------------------------------
+# -- looking, in Python --------------------------------------------------------------
 
 
 def _kind_of(value: Any) -> tuple[int, Any]:
@@ -176,18 +136,22 @@ class _Walk:
     """Puts elements under watch, one after the other."""
 
     def __init__(self) -> None:
+        self.met: dict[int, Any] = {}
+
+    def element(self, element: Any) -> Watched:
+        """Put an element under watch."""
+        if not KINDS[type(element)]:
+            return _LEAF
         self.containers: list[Any] = []
         self.refs: list[Any] = []
         self.dicts: list[Any] = []
         self.keys: list[Any] = []
         self.sets: list[Any] = []
-        self.met: dict[int, Any] = {}
-
-    def lengths(self) -> tuple[int, ...]:
-        """The lengths of the rows by now."""
-        sets = len(self.sets)
-        lengths = (len(self.containers), len(self.refs), len(self.dicts), len(self.keys))
-        return (*lengths, sets, sets)
+        watched = self.below(element)
+        sizes = list(map(len, self.sets))
+        return Watched(
+            self.containers, self.refs, self.dicts, self.keys, self.sets, sizes, not watched
+        )
 
     def below(self, element: Any) -> bool:
         """Put all containers below an element under watch; False if one cannot be."""
@@ -211,8 +175,8 @@ class _Walk:
                 own.add(id(getattr(value, "__dict__", None)))
             if isinstance(value, dict) and value and id(value) not in own:
                 # (An empty dict cannot change without referring to something.)
-                self.dicts.append(value)
-                self.keys += value
+                self.dicts += (value, FENCE)
+                self.keys += (*value, *FENCE)
             found = gc.get_referents(value)
             if kind == SETTLED:
                 self.sets.append(given)
@@ -220,8 +184,7 @@ class _Walk:
                 met.add(id(given))
                 own.add(id(given))
             else:
-                self.containers.append(value)
-                self.refs += found
+                self._note(value, found)
             for below in found:
                 kind = KINDS[type(below)]
                 if kind and id(below) not in met:
@@ -236,38 +199,45 @@ class _Walk:
         """Note what is in several places of an element; of an instance, its `__dict__`."""
         has_dict = LAYOUTS.get(type(value), (False,))[0]
         value = value.__dict__ if has_dict else value
-        self.containers.append(value)
-        self.refs += gc.get_referents(value)
+        self._note(value, gc.get_referents(value))
+
+    def _note(self, container: Any, found: list[Any]) -> None:
+        self.containers += (container, FENCE)
+        self.refs += (*found, *FENCE)
 
 
-def portable_capture(
-    elements: list[Any],
-    kinds: dict[type, int],  # noqa: ARG001 - what the compiled one needs
-    layouts: dict[type, Layout],  # noqa: ARG001 - likewise
-    copying: bool,  # noqa: FBT001 - likewise
-) -> tuple[Any, ...]:
-    """Do as `capture`, as well as can be done in Python."""
+_LEAF = Watched()
+
+
+def capture(
+    elements: list[Any], *, copying: bool
+) -> tuple[list[Watched], list[Any], dict[int, Any]]:
+    """Look at all that can be reached from the elements, at one instant if nothing changes.
+
+    Returns:
+        What is watched of each element; copies of them, which share nothing mutable with the
+        elements but parts that cannot be watched; the instance that each copied one, named by
+        its `id`, was made from. No copies without `copying`, for values that nobody else has.
+    """
+    if len(KINDS) > _MOST:  # a program that defines classes in functions has ever more
+        KINDS.clear()
+        LAYOUTS.clear()
     for _ in range(_TRIES):
         try:
-            walk, ends, opaque = _Walk(), list[tuple[int, ...]](), list[int]()
-            for i, element in enumerate(elements):
-                if KINDS[type(element)] and not walk.below(element):
-                    opaque.append(i)
-                ends.append(walk.lengths())
-            sizes = list(map(len, walk.sets))
+            walk = _Walk()
+            watched = [walk.element(element) for element in elements]
             made = _copied(walk.met) if copying else {}
         except RuntimeError:  # it was changed at this very moment
             continue
-        rows = (tuple(walk.containers), walk.refs, walk.dicts, walk.keys, walk.sets, sizes)
-        if not copying or portable_intact(*rows):
+        if not copying or portable_intact(watched):
             break
     else:
-        opaque = list(range(len(elements)))
+        watched = [element._replace(is_opaque=True) for element in watched]
     for copy, original in list(made.values()):
         _rewire(copy, original, made)
     copies = [_copy_of(element, made) for element in elements] if copying else []
     originals = {id(copy): old for copy, old in made.values() if is_state(old)}
-    return rows, ends, opaque, copies, originals
+    return watched, copies, originals
 
 
 _Made: TypeAlias = dict[int, tuple[Any, Any]]  # an original's `id`: its copy, and itself
@@ -330,10 +300,3 @@ def _rewire(copy: Any, original: Any, made: _Made) -> None:
                 continue
     if LAYOUTS.get(type(copy), (False,))[0]:
         object.__setattr__(copy, "__dict__", _copy_of(original.__dict__, made))
-
-
-_capture: Callable[[list[Any], dict[type, int], dict[type, Layout], bool], tuple[Any, ...] | type]
-try:
-    from threadkeep.engine._identity import capture as _capture
-except ImportError:  # it could not be compiled
-    _capture = portable_capture

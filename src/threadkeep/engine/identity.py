@@ -1,37 +1,49 @@
 """Telling at C speed whether things are the very same objects.
 
 Equality (`==`) would not do: `1 == True == 1.0`, and a change of type must not be lost.
-All are compiled (`_identity.c`) where the installation could compile them, else done in
-Python, which takes up to ten times as long. Invariant: for arguments of the types given
-here both ways have the same answers.
+What a save asks for is compiled (`_identity.c`) where the installation could compile it, else
+done in Python, which takes up to ten times as long. Invariant: for arguments of the types
+given here both ways have the same answers.
 """
 
 from __future__ import annotations
 
 import gc
+from collections.abc import Iterable, Sequence
 from itertools import chain, islice
 from operator import is_
-from typing import Any
+from typing import Any, NamedTuple
+
+FENCE = (object(),)
+"""Stands behind each container that is watched, so that nothing moves to its neighbour unseen."""
 
 
-def portable_intact(
-    containers: tuple[Any, ...],
-    referents: list[Any],
-    dicts: list[Any],
-    keys: list[Any],
-    sets: list[Any],
-    sizes: list[int],
-) -> bool:
-    """Tell whether the containers refer to the very objects that they referred to.
+class Watched(NamedTuple):
+    """All that is watched of an element, in rows, and what it was like.
 
-    Args:
-        containers: any objects; what they refer to is compared.
-        referents: what `gc.get_referents(*containers)` listed before.
-        dicts: dicts whose keys are compared: the interpreter lists them for some dicts only.
-        keys: the keys of all of them, in order.
-        sets: sets whose sizes are compared.
-        sizes: the size of each.
+    `containers` are all that can be reached, one that is met again once more, and `referents`
+    what those referred to (held here, so that no identity is used again). `dicts` are the ones
+    whose keys are watched too, as the interpreter lists those of some dicts only, and `keys`
+    these. `sets` hold the names of the fields that models were given, and are watched by their
+    sizes alone. Behind each container and dict there is a fence. `is_opaque` if a part cannot
+    be watched.
     """
+
+    containers: Sequence[Any] = ()
+    referents: Sequence[Any] = ()
+    dicts: Sequence[Any] = ()
+    keys: Sequence[Any] = ()
+    sets: Sequence[Any] = ()
+    sizes: Sequence[int] = ()
+    is_opaque: bool = False
+
+
+def portable_intact(elements: Iterable[Watched]) -> bool:
+    """Tell whether all that is watched of the elements is as it was."""
+    rows = [list(chain.from_iterable(row)) for row in zip(*[e[:-1] for e in elements], strict=True)]
+    if not rows:
+        return True
+    containers, referents, dicts, keys, sets, sizes = rows
     try:
         return (
             _all_same(gc.get_referents(*containers), referents)
@@ -46,29 +58,29 @@ def _all_same(one: list[Any], other: list[Any]) -> bool:
     return len(one) == len(other) and all(map(is_, one, other))
 
 
-def portable_unchanged(
-    value: object, keys: list[Any] | None, items: list[Any], size: int, chunks: tuple[Any, ...]
+def portable_consists_of(
+    value: object, keys: list[Any] | None, items: list[Any], size: int
 ) -> bool:
-    """Tell whether a value has the very elements that it had, and all rows hold.
+    """Tell whether a list, tuple or dict has the first `size` of the items, and no more.
 
     Args:
-        value: a list, tuple or dict; None for nothing to compare.
+        value: a list, tuple or dict.
         keys: a dict's keys; None for others.
         items: the elements, or a dict's values, expected in the value.
         size: how many of `items` count.
-        chunks: tuples whose first is the six arguments of `intact`.
     """
-    return (value is None or _consists_of(value, keys, items[:size])) and all(
-        portable_intact(*chunk[0]) for chunk in chunks
-    )
-
-
-def _consists_of(value: Any, keys: list[Any] | None, items: list[Any]) -> bool:
+    if size > len(items):
+        return False
+    items = items[:size]
     if isinstance(value, dict):
         pairs = list(value.items())
-        return keys is not None and _all_same(
-            [x for pair in pairs for x in pair],
-            [x for pair in zip(keys, items, strict=True) for x in pair],
+        return (
+            keys is not None
+            and len(keys) == size
+            and _all_same(
+                [x for pair in pairs for x in pair],
+                [x for pair in zip(keys, items, strict=True) for x in pair],
+            )
         )
     return isinstance(value, (list, tuple)) and _all_same(list(value), items)
 
@@ -95,30 +107,17 @@ def can_change(value: object) -> bool:
     return not isinstance(value, tuple) and type(value) is not frozenset
 
 
-def portable_apart(groups: list[tuple[Any, ...]]) -> list[bool]:
-    """Tell of each group of rows whether its containers are met once, and in no group before.
-
-    Those that cannot change (tuples, frozen sets) do not count.
-
-    Args:
-        groups: tuples of tuples whose first is the six arguments of `intact`.
-    """
-    met: set[int] = set()
-    answers = []
-    for chunks in groups:
-        found = chain.from_iterable([chunk[0][0] for chunk in chunks])
-        names = [id(x) for x in found if can_change(x)]
-        before = len(met)
-        met.update(names)
-        answers.append(len(met) - before == len(names))
-    return answers
-
-
 try:
-    from threadkeep.engine._identity import apart, behind, intact, same_front, unchanged
+    from threadkeep.engine._identity import behind, same_front
 except ImportError:  # it could not be compiled
-    apart, behind = portable_apart, portable_behind
-    intact, same_front = portable_intact, portable_same_front
-    unchanged = portable_unchanged
+    behind, same_front = portable_behind, portable_same_front
 
-__all__ = ["apart", "behind", "intact", "same_front", "unchanged"]
+__all__ = [
+    "FENCE",
+    "Watched",
+    "behind",
+    "can_change",
+    "portable_consists_of",
+    "portable_intact",
+    "same_front",
+]

@@ -19,12 +19,12 @@ import pytest
 from engine_kit import Chain, exactly, fresh, memory_saver, values_of
 from langchain_core.messages import AIMessage
 
-from threadkeep.engine import capture as captures
-from threadkeep.engine.capture import portable_capture
+from threadkeep.engine import shadow as shadows
 
 from .values import Attrs, Mixed, Model, Plain, Slotted
 
 LONG = "x" * 70
+ENGINE = "threadkeep.engine."
 PUTS = 200
 
 
@@ -200,9 +200,22 @@ def test_what_is_stored_has_existed(kind):
     assert exactly(values_of(fresh(chain.saver), chain.at)["x"]) == exactly(value)
 
 
+@pytest.fixture
+def _in_python(monkeypatch):
+    """All of the engine with what is in Python alone."""
+    names = {"Shadow": shadows.PortableShadow, "still": shadows.portable_still}
+    names |= {"apart": shadows.portable_apart, "ONE_LEAF": shadows.PortableShadow.of([None])}
+    engine = [module for name, module in sys.modules.items() if name.startswith(ENGINE)]
+    for name, portable in names.items():
+        compiled = getattr(shadows, name)
+        for module in engine:
+            if getattr(module, name, None) is compiled:
+                monkeypatch.setattr(module, name, portable)
+
+
+@pytest.mark.usefixtures("_in_python")
 @pytest.mark.parametrize("kind", KINDS)
-def test_in_python_no_save_fails_and_nothing_wrong_stays(kind, monkeypatch):
-    monkeypatch.setattr(captures, "_capture", portable_capture)
+def test_in_python_no_save_fails_and_nothing_wrong_stays(kind):
     value, switches = KINDS[kind]()
     chain = Chain(memory_saver())
     with turning(switches):
