@@ -6,6 +6,7 @@ Pure functions over rows. Invariant: times come back exactly, metadata as JSON g
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
@@ -20,6 +21,7 @@ from threadkeep.engine.refs import Ref, from_wire, to_wire
 from threadkeep.errors import CorruptionError
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_AS_LANGGRAPH = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}\+00:00", re.ASCII).fullmatch
 _MICROSECOND = timedelta(microseconds=1)
 _MAX_LEVELS = 300  # more than any codec takes
 _COMPACT = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False)
@@ -113,11 +115,14 @@ def pack_time(text: str) -> int | str:
     """Microseconds since 1970 for an ISO time as LangGraph writes it, else the text."""
     try:
         time = datetime.fromisoformat(text)
-        if time.tzinfo is not UTC or time.isoformat() != text:
-            return text
-        return (time - _EPOCH) // _MICROSECOND
-    except (TypeError, ValueError, OverflowError):
+    except (TypeError, ValueError):
         return text
+    # (LangGraph's form is known by its looks, which is much quicker than to write it out again)
+    if not (time.microsecond and _AS_LANGGRAPH(text)) and (
+        time.tzinfo is not UTC or time.isoformat() != text
+    ):
+        return text
+    return (time - _EPOCH) // _MICROSECOND
 
 
 def unpack_time(packed: int | str) -> str:

@@ -180,6 +180,25 @@ def test_times(text):
     assert rows.unpack_time(rows.pack_time(text)) == text
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "2024-05-01T10:20:30.000000+00:00",
+        "2024-05-01T10:20:30.123+00:00",
+        "2024-05-01T10:20:30,123456+00:00",
+        "2024-05-01 10:20:30.123456+00:00",
+        "2024-05-01T10:20:30.123456-00:00",
+        "2024-W18-3T10:20:30.123456+00:00",
+        "2024-05-01T10:20:30.123456+00:00\n",
+        "\uff12\uff10\uff12\uff14-05-01T10:20:30.123456+00:00",
+        "2024-02-30T10:20:30.123456+00:00",
+        "2024-05-01T24:00:00.000001+00:00",
+    ],
+)
+def test_other_forms_are_stored_as_text(text):
+    assert rows.pack_time(text) is text
+
+
 def test_langgraphs_times_are_stored_as_numbers():
     now = empty_checkpoint()["ts"]
     assert rows.unpack_time(rows.pack_time(now)) == now
