@@ -82,6 +82,17 @@ def test_what_json_can_hold_is_stored_as_json_alone(metadata):
     assert (exact is None) == (not surrogates)
 
 
+WORDS = st.sampled_from(["source", "loop", "step", "ü", "a b", 'a"b', "a\\", "", "\n", "\ud800"])
+SAID = st.one_of(WORDS, st.integers(), st.booleans(), st.sampled_from([None, {}, [], {"": "id"}]))
+
+
+@given(st.dictionaries(WORDS, SAID, max_size=4))
+def test_short_metadata_is_stored_as_json_has_it(metadata):
+    text, exact = rows.pack_metadata(metadata, CODEC)
+    if exact is None:
+        assert text == json.dumps(metadata, ensure_ascii=False, separators=(",", ":"))
+
+
 @pytest.mark.parametrize(
     "value",
     [
