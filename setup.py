@@ -1,15 +1,17 @@
-"""The one part that is compiled; all else is in pyproject.toml.
+"""The two parts that are compiled; all else is in pyproject.toml.
 
-Where it cannot be compiled (no compiler, an interpreter without a global lock), the
-installation goes on without it: the same is there in Python (`threadkeep/engine/identity.py`).
+Where they cannot be compiled (no compiler, an interpreter without a global lock), the
+installation goes on without them: the same is there in Python (`threadkeep/engine/identity.py`,
+`capture.py`, `manifest.py`, `threadkeep/checks.py`).
 """
 
 import sysconfig
 
 from setuptools import Extension, setup
 
-IDENTITY = Extension(
-    "threadkeep.engine._identity", ["src/threadkeep/engine/_identity.c"], optional=True
-)
+PARTS = [
+    Extension(f"threadkeep.engine.{name}", [f"src/threadkeep/engine/{name}.c"], optional=True)
+    for name in ("_identity", "_wire")
+]
 
-setup(ext_modules=[] if sysconfig.get_config_var("Py_GIL_DISABLED") else [IDENTITY])
+setup(ext_modules=[] if sysconfig.get_config_var("Py_GIL_DISABLED") else PARTS)

@@ -6,6 +6,7 @@ nowhere else, and containers that the caller owns are copied here.
 
 from __future__ import annotations
 
+from collections import ChainMap
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -108,8 +109,20 @@ def put(
     checks.checkpoint(given, target)
     checks.mapping("metadata", metadata, target)
     new = frozenset(checks.mapping("new_versions", new_versions or {}, target))
-    merged: Any = get_checkpoint_metadata(config, metadata)
-    return Put(target, parent.id, given, merged, new, run=RUNTIME in config["configurable"])
+    merged: Any = get_checkpoint_metadata(_with_plain_metadata(config), metadata)
+    run = RUNTIME in config["configurable"]
+    return Put(target, parent.id, given, merged, new, False, run)  # noqa: FBT003 - `complete`
+
+
+def _with_plain_metadata(config: RunnableConfig) -> RunnableConfig:
+    """The config with a dict in place of LangGraph's `ChainMap`, which is slow to go through."""
+    found: object = config.get("metadata")
+    if type(found) is not ChainMap:
+        return config
+    plain: dict[str, Any] = {}
+    for each in reversed(found.maps):
+        plain.update(each)
+    return {**config, "metadata": plain}
 
 
 def stored(call: Put) -> RunnableConfig:

@@ -118,8 +118,11 @@ def checkpoint(given: Mapping[str, Any], at: Place) -> None:
         InvalidArgumentError: a name, a version or the time cannot be stored.
     """
     # All at once where all is as usual, which costs a microsecond; else one by one.
-    if not _is_usual(given):
-        _check_each(given, at)
+    values, versions = given["channel_values"], given["channel_versions"]
+    seen = given.get("versions_seen", {})
+    _version("checkpoint['v']", given.get("v", 1), at)
+    if not is_usual(values, versions, seen):
+        _check_each(values, versions, seen, at)
     text("checkpoint['ts']", given.get("ts", ""), at)
     updated = given.get("updated_channels")
     if updated is not None:
@@ -130,24 +133,29 @@ def checkpoint(given: Mapping[str, Any], at: Place) -> None:
                 _name("checkpoint['updated_channels']", name, at)
 
 
-def _is_usual(given: Mapping[str, Any]) -> bool:
-    """Return True if all names are ASCII, and all versions either small numbers or ASCII."""
-    seen = given.get("versions_seen", {})
-    versions = [given.get("v", 1), *given["channel_versions"].values()]
+def portable_is_usual(values: Any, versions: Any, seen: Any) -> bool:
+    """Return True if all names are ASCII, and all versions either small numbers or ASCII.
+
+    Args:
+        values: the checkpoint's `channel_values`, a dict.
+        versions: its `channel_versions`, a dict.
+        seen: its `versions_seen`, whatever it is. The compiled one knows dicts alone.
+    """
+    every = [*versions.values()]
     try:
-        names = [*given["channel_values"], *given["channel_versions"], *seen]
+        names = [*values, *versions, *seen]
         for each in seen.values():
             names += each
-            versions += each.values()
+            every += each.values()
     except (AttributeError, TypeError):
         return False
     if not _are_ascii(names):
         return False
-    numbers = [version for version in versions if type(version) is int]
+    numbers = [version for version in every if type(version) is int]
     if numbers and not (min(numbers) >= _LEAST and max(numbers) <= _MOST):
         return False
-    return len(numbers) == len(versions) or _are_ascii(
-        [version for version in versions if type(version) is not int]
+    return len(numbers) == len(every) or _are_ascii(
+        [version for version in every if type(version) is not int]
     )
 
 
@@ -159,15 +167,15 @@ def _are_ascii(texts: Iterable[Any]) -> bool:
         return False
 
 
-def _check_each(given: Mapping[str, Any], at: Place) -> None:
-    _version("checkpoint['v']", given.get("v", 1), at)
-    for name in given["channel_values"]:
+def _check_each(
+    values: Mapping[Any, Any], versions: Mapping[Any, Any], seen: object, at: Place
+) -> None:
+    for name in values:
         _name("checkpoint['channel_values']", name, at)
-    _check_versions("checkpoint['channel_versions']", given["channel_versions"], at)
-    seen = mapping("checkpoint['versions_seen']", given.get("versions_seen", {}), at)
-    for node, versions in seen.items():
+    _check_versions("checkpoint['channel_versions']", versions, at)
+    for node, each in mapping("checkpoint['versions_seen']", seen, at).items():
         _name("checkpoint['versions_seen']", node, at)
-        _check_versions(f"checkpoint['versions_seen'][{node!r}]", versions, at)
+        _check_versions(f"checkpoint['versions_seen'][{node!r}]", each, at)
 
 
 def _check_versions(what: str, given: object, at: Place) -> None:
@@ -202,7 +210,8 @@ def writes(given: Iterable[tuple[str, Any]], at: Place) -> list[tuple[str, Any]]
     except (TypeError, ValueError):
         refuse("writes", given, "Pass a list of pairs: a channel's name and a value.", at)
     for channel, _ in pairs:
-        _name("writes", channel, at)
+        if type(channel) is not str or not channel.isascii():  # (as most are)
+            _name("writes", channel, at)
     return pairs
 
 
@@ -235,3 +244,9 @@ def _shown(given: object) -> str:
         bits = given.bit_length()
         return str(given) if bits <= _SHOWN else f"a whole number of {bits} bits"
     return "None" if given is None else f"a value of type {type(given).__name__}"
+
+
+try:
+    from threadkeep.engine._wire import is_usual
+except ImportError:  # it could not be compiled
+    is_usual = portable_is_usual

@@ -19,6 +19,7 @@ from threadkeep.codec.registry import DEFAULT_REGISTRY, Registry
 _KNOWN = Tag.KNOWN
 _KNOWN_OBJECT = bytes((OBJECT, _KNOWN))
 _AT_ONCE = AtOnce()
+_SCALARS = frozenset({type(None), bool, int, float, str})
 
 
 class NativeCodec:
@@ -43,15 +44,18 @@ class NativeCodec:
         self.pickle_fallback = pickle_fallback
 
     def encode(self, value: Any, intern: Intern | None = None) -> bytes:
-        """See `Codec.encode`. Messages of plain values, which are most, are done at once."""
-        rule = self.registry.rules.get(type(value))
-        if rule is not None and rule.tag is _KNOWN:
-            try:
+        """See `Codec.encode`. Scalars and messages of plain values, which are most, go at once."""
+        kind = type(value)
+        rule = self.registry.rules.get(kind)
+        try:
+            if kind in _SCALARS and (rule is None or kind is int):
+                return _AT_ONCE.pack(value)
+            if rule is not None and rule.tag is _KNOWN:
                 payload = rule.encode(value, _AT_ONCE)
-            except TypeError:
-                payload = None
-            if payload is not None:
-                return _KNOWN_OBJECT + payload
+                if payload is not None:
+                    return _KNOWN_OBJECT + payload
+        except TypeError:  # (`suppress` would take as long as a scalar)
+            pass
         return Encoder(self.registry, self.pickle_fallback, intern).whole(value)
 
     def decode(self, data: bytes, resolve: Resolve | None = None) -> Any:

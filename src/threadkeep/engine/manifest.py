@@ -14,7 +14,7 @@ on together.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -63,7 +63,7 @@ class Manifest(NamedTuple):
         return (span for entry in self.entries.values() if entry.ref for span in entry.ref.needs)
 
 
-EMPTY = Manifest(0)
+EMPTY = Manifest(0, {}, {})
 
 
 class Numbers(NamedTuple):
@@ -84,15 +84,45 @@ def numbers(keyframe: Manifest) -> Numbers:
 def encode(manifest: Manifest, keyframe: Manifest = EMPTY, known: Numbers | None = None) -> bytes:
     """The manifest's bytes, as a difference to `keyframe`, whose numbers may be known."""
     v, entries, seen, updated, extra = manifest
-    channels, nodes = named = numbers(keyframe) if known is None else known
-    whole = [entry.version for entry in entries.values() if type(entry.version) is int]
-    newest = max(whole) if whole and min(whole) >= 0 else 0
+    channels, nodes = numbers(keyframe) if known is None else known
     if isinstance(updated, list):
         updated = [channels.get(name, name) for name in updated]  # type: ignore[misc]  # wire form
-    gone, gone_nodes = _gone(channels, entries), _gone(nodes, seen)
-    changed = _entries_wire(entries, keyframe.entries, channels, newest)
-    seen_now = _all_seen_wire(seen, keyframe.seen, named, newest)
-    return ormsgpack.packb([v, updated, extra, gone, changed, gone_nodes, seen_now, newest])
+    parts = (entries, seen, keyframe.entries, keyframe.seen, channels, nodes, to_wire)
+    changed = difference(*parts) or portable_difference(*parts)
+    return ormsgpack.packb([v, updated, extra, *changed])
+
+
+def portable_difference(
+    entries: Mapping[str, Entry],
+    seen: Mapping[str, Versions],
+    known: Mapping[str, Entry],
+    known_seen: Mapping[str, Versions],
+    channels: Mapping[str, int],
+    nodes: Mapping[str, int],
+    to_wire: Callable[[Ref | None, Ref | None], Any],
+) -> list[Any]:
+    """The last five parts of the list that is packed, by a keyframe's parts and their numbers.
+
+    The compiled one gives None where there is anything unusual: names or versions of a
+    subclass, fractions, other mappings than dicts.
+    """
+    whole = [entry.version for entry in entries.values() if type(entry.version) is int]
+    newest = max(whole) if whole and min(whole) >= 0 else 0
+    changed: list[Any] = []
+    for name, entry in entries.items():
+        old = known.get(name)
+        if entry is old or _same_entry(entry, old):
+            continue
+        version, ref, removed = entry
+        to = False if removed else to_wire(ref, None if old is None else old.ref)
+        changed += (channels.get(name, name), _distance(version, newest), to)
+    seen_now: list[Any] = []
+    for node, versions in seen.items():
+        before = known_seen.get(node)
+        if before is versions or (before is not None and _same(versions, before)):
+            continue
+        seen_now += (nodes.get(node, node), _seen_wire(versions, before, channels, newest))
+    return [_gone(channels, entries), changed, _gone(nodes, seen), seen_now, newest]
 
 
 def _gone(numbers: Mapping[str, int], now: Mapping[str, Any]) -> list[int]:
@@ -105,36 +135,6 @@ def _gone(numbers: Mapping[str, int], now: Mapping[str, Any]) -> list[int]:
 def _distance(version: Version, newest: int) -> Version:
     """A whole-number version as its distance to the newest, and back; others as they are."""
     return newest - version if type(version) is int else version
-
-
-def _entries_wire(
-    entries: Mapping[str, Entry],
-    keyframe: Mapping[str, Entry],
-    channels: Mapping[str, int],
-    newest: int,
-) -> list[Any]:
-    wire: list[Any] = []
-    for name, entry in entries.items():
-        known = keyframe.get(name)
-        if entry is known or _same_entry(entry, known):
-            continue
-        version, ref, removed = entry
-        to = False if removed else to_wire(ref, None if known is None else known.ref)
-        wire += (channels.get(name, name), _distance(version, newest), to)
-    return wire
-
-
-def _all_seen_wire(
-    seen: Mapping[str, Versions], keyframe: Mapping[str, Versions], numbers: Numbers, newest: int
-) -> list[Any]:
-    channels, nodes = numbers
-    wire: list[Any] = []
-    for node, versions in seen.items():
-        known = keyframe.get(node)
-        if known is versions or (known is not None and _same(versions, known)):
-            continue
-        wire += (nodes.get(node, node), _seen_wire(versions, known, channels, newest))
-    return wire
 
 
 def sharing(
@@ -224,3 +224,10 @@ def _seen_wire(
 def same_version(a: Version, b: Version) -> bool:
     """Whether both are one version: 1 and 1.0 are two."""
     return a == b and type(a) is type(b)
+
+
+difference: Callable[..., list[Any] | None]
+try:
+    from threadkeep.engine._wire import difference
+except ImportError:  # it could not be compiled
+    difference = portable_difference

@@ -69,13 +69,13 @@ def to_wire(ref: Ref | None, old: Ref | None = None) -> Any:
     """What to put into a MessagePack document for the reference, beside an older one."""
     if ref is None:
         return None
+    if isinstance(ref, Inline):  # (first, as most are)
+        return [_INLINE, ref.data, *_flat(ref.uses)] if ref.uses else ref.data
     if isinstance(ref, Run):
         if isinstance(old, Run) and len(old.spans) >= _MANY_SPANS:
             return [_CHANGED, ref.kind, *_changes(ref.spans, old.spans)]
         return [ref.kind, *_flat(ref.spans)]
-    if isinstance(ref, Cell):
-        return [_CELL, ref.log, ref.pos, *_flat(ref.uses)]
-    return [_INLINE, ref.data, *_flat(ref.uses)] if ref.uses else ref.data
+    return [_CELL, ref.log, ref.pos, *_flat(ref.uses)]
 
 
 def from_wire(wire: Any, old: Ref | None = None) -> Ref | None:

@@ -6,6 +6,7 @@ Pure functions over rows. Invariant: times come back exactly, metadata as JSON g
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
@@ -20,6 +21,7 @@ from threadkeep.engine.refs import Ref, from_wire, to_wire
 from threadkeep.errors import CorruptionError
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_AS_LANGGRAPH = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}\+00:00", re.ASCII).fullmatch
 _MICROSECOND = timedelta(microseconds=1)
 _MAX_LEVELS = 300  # more than any codec takes
 _COMPACT = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False)
@@ -54,12 +56,31 @@ def pack_metadata(metadata: dict[str, Any], codec: Codec) -> tuple[str, bytes | 
     memory: such values as they were, the containers around them as JSON has them.
     """
     try:
-        text = _COMPACT.encode(metadata)
-        text.encode()
+        text = _plain_text(metadata)
+        if text is None:
+            text = _COMPACT.encode(metadata)
+            text.encode()
     except (TypeError, ValueError, RecursionError):
         exact = codec.encode(_with_json_containers(metadata))  # first: it refuses the same
         return _readable(metadata), exact
     return text, None
+
+
+def _plain_text(metadata: dict[str, Any]) -> str | None:
+    """The JSON of words and numbers, as most metadata is, in half the time; None for other."""
+    parts = []
+    for key, value in metadata.items():
+        if type(key) is not str or not key.isidentifier():
+            return None
+        if type(value) is int:
+            parts.append(f'"{key}":{value}')
+        elif type(value) is str and value.isidentifier():
+            parts.append(f'"{key}":"{value}"')
+        elif type(value) is dict and not value:
+            parts.append(f'"{key}":{{}}')
+        else:
+            return None
+    return "{" + ",".join(parts) + "}"
 
 
 def _with_json_containers(value: Any, level: int = 0) -> Any:
@@ -113,11 +134,14 @@ def pack_time(text: str) -> int | str:
     """Microseconds since 1970 for an ISO time as LangGraph writes it, else the text."""
     try:
         time = datetime.fromisoformat(text)
-        if time.tzinfo is not UTC or time.isoformat() != text:
-            return text
-        return (time - _EPOCH) // _MICROSECOND
-    except (TypeError, ValueError, OverflowError):
+    except (TypeError, ValueError):
         return text
+    # (LangGraph's form is known by its looks, which is much quicker than to write it out again)
+    if not (time.microsecond and _AS_LANGGRAPH(text)) and (
+        time.tzinfo is not UTC or time.isoformat() != text
+    ):
+        return text
+    return (time - _EPOCH) // _MICROSECOND
 
 
 def unpack_time(packed: int | str) -> str:

@@ -82,6 +82,17 @@ def test_what_json_can_hold_is_stored_as_json_alone(metadata):
     assert (exact is None) == (not surrogates)
 
 
+WORDS = st.sampled_from(["source", "loop", "step", "ü", "a b", 'a"b', "a\\", "", "\n", "\ud800"])
+SAID = st.one_of(WORDS, st.integers(), st.booleans(), st.sampled_from([None, {}, [], {"": "id"}]))
+
+
+@given(st.dictionaries(WORDS, SAID, max_size=4))
+def test_short_metadata_is_stored_as_json_has_it(metadata):
+    text, exact = rows.pack_metadata(metadata, CODEC)
+    if exact is None:
+        assert text == json.dumps(metadata, ensure_ascii=False, separators=(",", ":"))
+
+
 @pytest.mark.parametrize(
     "value",
     [
@@ -178,6 +189,25 @@ def test_any_iso_time(when):
 )
 def test_times(text):
     assert rows.unpack_time(rows.pack_time(text)) == text
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "2024-05-01T10:20:30.000000+00:00",
+        "2024-05-01T10:20:30.123+00:00",
+        "2024-05-01T10:20:30,123456+00:00",
+        "2024-05-01 10:20:30.123456+00:00",
+        "2024-05-01T10:20:30.123456-00:00",
+        "2024-W18-3T10:20:30.123456+00:00",
+        "2024-05-01T10:20:30.123456+00:00\n",
+        "\uff12\uff10\uff12\uff14-05-01T10:20:30.123456+00:00",
+        "2024-02-30T10:20:30.123456+00:00",
+        "2024-05-01T24:00:00.000001+00:00",
+    ],
+)
+def test_other_forms_are_stored_as_text(text):
+    assert rows.pack_time(text) is text
 
 
 def test_langgraphs_times_are_stored_as_numbers():

@@ -187,6 +187,8 @@ def _check_entry(batch: Batch, fence: EntryFence, thread: Thread, _: Threads) ->
 
 def _move_segments(batch: Batch, thread: Thread) -> None:
     """Drop and add segments; where one is taken, put everything back as it was."""
+    if not (batch.segments or batch.drop_segments):
+        return
     logs = thread.logs
     dropped = [logs[n].drop(start, count) for n, start, count in batch.drop_segments if n in logs]
     added: list[Segment] = []

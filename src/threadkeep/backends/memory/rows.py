@@ -38,12 +38,13 @@ class Namespace:
 
     def put(self, row: CheckpointRow) -> None:
         """Add the row, or replace the one of the same id."""
-        if row.id in self.rows:
-            self.drop(row.id)
-        self.rows[row.id] = row
-        insort(self.ids, row.id)
-        if row.parent is not None:
-            insort(self.children.setdefault(row.parent, []), row.id)
+        key, parent = row.id, row.parent
+        if key in self.rows:
+            self.drop(key)
+        self.rows[key] = row
+        insort(self.ids, key)
+        if parent is not None:
+            insort(self.children.setdefault(parent, []), key)
 
     def drop(self, key: str) -> None:
         """Take the checkpoint out, if it is there; its writes stay."""
@@ -66,7 +67,7 @@ class Namespace:
     def add_write(self, row: WriteRow) -> None:
         """Add the row with the next `seq` of its checkpoint."""
         rows = self.writes.setdefault(row.checkpoint_id, [])
-        rows.append(row._replace(seq=rows[-1].seq + 1 if rows else 1))
+        rows.append(WriteRow(*row[:-1], seq=rows[-1].seq + 1 if rows else 1))
 
     def drop_write(self, key: str, seq: int) -> None:
         """Take one write of checkpoint `key` out, if it is there."""

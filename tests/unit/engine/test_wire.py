@@ -1,0 +1,197 @@
+"""Manifests' differences and the look at names and versions: compiled and in Python, the same."""
+
+from __future__ import annotations
+
+import sys
+from types import MappingProxyType
+
+import pytest
+from engine_kit import exactly
+from hypothesis import given
+from hypothesis import strategies as st
+
+from threadkeep import checks
+from threadkeep.engine import manifest
+from threadkeep.engine.identity import intact, portable_intact
+from threadkeep.engine.manifest import Entry, Manifest, numbers, portable_difference
+from threadkeep.engine.model import Span
+from threadkeep.engine.refs import Cell, Inline, Run, to_wire
+
+from .test_manifest import ENTRY, MANIFESTS, NAMES, SEEN, VERSIONS
+
+compiled = pytest.mark.skipif(
+    manifest.difference is portable_difference, reason="it could not be compiled"
+)
+USUAL = Manifest(
+    4,
+    {"a": Entry(3, Run(2, (Span(1, 0, 4),))), "b": Entry(1, None), "c": Entry("1.5", Cell(1, 2))},
+    {"node": {"a": 2, "b": 1}, "other": {"a": 1}, "none": {}},
+)
+
+
+class Text(str):
+    """A text with code of its own."""
+
+    __slots__ = ()
+    __hash__ = str.__hash__
+
+    def __eq__(self, other: object) -> bool:
+        raise AssertionError(other)
+
+
+class Name(str):
+    """A text of a class of its own."""
+
+    __slots__ = ()
+
+
+class Number(int):
+    """A number with code of its own."""
+
+    __hash__ = int.__hash__
+
+    def __eq__(self, other: object) -> bool:
+        raise AssertionError(other)
+
+
+def parts(written, key):
+    return written.entries, written.seen, key.entries, key.seen, *numbers(key), to_wire
+
+
+def assert_same(written, key):
+    """Whatever the compiled one answers is what the Python does."""
+    answer = manifest.difference(*parts(written, key))
+    if answer is not None:
+        assert exactly(answer) == exactly(portable_difference(*parts(written, key)))
+    return answer
+
+
+@st.composite
+def changed(draw, key):
+    """A manifest that has most of its parts from another one, as the very same or as copies."""
+    entries = {n: e for n, e in key.entries.items() if draw(st.integers(0, 5))}
+    entries |= draw(st.dictionaries(NAMES, ENTRY, max_size=2))
+    seen = {n: draw(st.sampled_from([s, dict(s)])) for n, s in key.seen.items()}
+    for name in list(seen):
+        if draw(st.booleans()):
+            seen[name] = draw(st.dictionaries(NAMES, VERSIONS, max_size=2))
+        elif draw(st.booleans()):
+            seen[name] = seen[name] | draw(st.dictionaries(NAMES, VERSIONS, max_size=2))
+    return Manifest(4, entries, seen | draw(SEEN))
+
+
+@compiled
+def test_it_is_compiled_with_the_rest():
+    assert intact is not portable_intact
+    assert checks.is_usual is not checks.portable_is_usual
+
+
+@given(MANIFESTS, MANIFESTS)
+def test_any_difference(written, key):
+    assert_same(written, key)
+
+
+@given(MANIFESTS, st.data())
+def test_a_difference_to_what_it_came_from(key, data):
+    assert_same(data.draw(changed(key)), key)
+
+
+@pytest.mark.parametrize(
+    "written",
+    [
+        USUAL,
+        Manifest(4, {}, {}),
+        Manifest(4, dict(list(USUAL.entries.items())[1:]), {"other": {"a": 1}}),
+        Manifest(4, {**USUAL.entries, "a": Entry(4, Inline(b"\x01"))}, {"node": {"b": 1}}),
+        Manifest(4, {"a": Entry(2**80, None), "b": Entry(-(2**80), None)}, {"x": {"a": 2**90}}),
+        Manifest(4, {"a": Entry(3, None, removed=True), "ü": Entry(None, Run(3, ()))}, {"ü": {}}),
+        Manifest(4, {"a": Entry(-1, Inline(b"", (Span(1, 2, 3),)))}, {"node": {"a": None}}),
+        Manifest(4, {"c": Entry("2", Run(2, (Span(1, 0, 1), Span(3, 0, 1))))}, {}),
+    ],
+)
+@pytest.mark.parametrize("key", [USUAL, manifest.EMPTY])
+@compiled
+def test_usual_manifests_are_left_to_the_compiled_one(written, key):
+    assert assert_same(written, key) is not None
+
+
+def test_several_spans_are_a_difference_to_the_older_ones():
+    key = Manifest(4, {"a": Entry(1, Run(2, (Span(1, 0, 2), Span(3, 0, 2))))}, {})
+    more = Run(2, (Span(1, 0, 2), Span(3, 0, 2), Span(1, 5, 6)))
+    for ref in (more, Run(2, (Span(1, 0, 2),)), Inline(b"\x01"), Cell(1, 1), None):
+        assert_same(Manifest(4, {"a": Entry(2, ref)}, {}), key)
+
+
+@compiled
+@pytest.mark.parametrize("other", [True, 1.0, Number(1), Text("1"), float("nan")])
+def test_unusual_versions_are_left_to_the_python(other):
+    ref = Inline(b"\x01")
+    for written in (
+        Manifest(4, {"a": Entry(other, ref)}, {}),
+        Manifest(4, {}, {"node": {"a": other}}),
+    ):
+        for version in (1, "1"):
+            key = Manifest(4, {"a": Entry(version, ref)}, {"node": {"a": version}})
+            assert manifest.difference(*parts(written, key)) is None
+
+
+@compiled
+def test_unusual_names_and_mappings_are_left_to_the_python():
+    odd = {Text("a"): Entry(1, None)}
+    for written in (
+        Manifest(4, odd, {}),
+        Manifest(4, {}, {Text("node"): {}}),
+        Manifest(4, {}, {"node": {Text("a"): 1}}),
+        Manifest(4, MappingProxyType({}), {}),
+        Manifest(4, {}, {"node": MappingProxyType({})}),
+    ):
+        assert manifest.difference(*parts(written, Manifest(4, {}, {}))) is None
+    assert manifest.difference(*parts(Manifest(4, {}, {}), Manifest(4, odd, {}))) is None
+
+
+def test_what_fails_fails_in_both():
+    def refuse(ref: object, old: object) -> None:
+        raise LookupError(ref, old)
+
+    several = Run(2, (Span(1, 0, 1), Span(3, 0, 1)))
+    given = [{"a": Entry(1, several)}, {}, {}, {}, {}, {}, refuse]
+    for ways in (manifest.difference, portable_difference):
+        with pytest.raises(LookupError):
+            ways(*given)
+
+
+def test_nothing_is_kept_or_lost():
+    names, long = ["a name", "a node"], Run(2, (Span(10**6, 0, 10**7), Span(10**6, 0, 10**7)))
+    entries = {names[0]: Entry("a version", long)}
+    odd = {**entries, "odd": Entry(1.5, None)}
+    seen, numbered = {names[1]: {names[0]: 10**9}}, {"gone": 10**9}
+    held = [*names, long, entries, odd, seen, numbered, *entries.values(), *numbered.values()]
+    keys = [{}, {names[0]: Entry("another", Cell(1, 2))}]
+
+    def counts():
+        return [sys.getrefcount(each) for each in held]
+
+    before = counts()
+    for _ in range(100):
+        for key in keys:
+            manifest.difference(entries, seen, key, {}, numbered, numbered, to_wire)
+            manifest.difference(odd, seen, key, {}, numbered, numbered, to_wire)
+    assert counts() == before
+
+
+NAMED = st.one_of(NAMES, st.sampled_from([1, None, "half \ud800", Name("a"), b"a"]))
+LIMITS = [2**63 - 1, 2**63, -(2**63), -(2**63) - 1]
+SAID = st.one_of(VERSIONS, st.sampled_from([*LIMITS, [], Name("1"), Number(1)]))
+SAID_OF = st.dictionaries(NAMED, SAID, max_size=3)
+
+
+@given(SAID_OF, SAID_OF, st.dictionaries(NAMED, SAID_OF, max_size=3))
+def test_what_is_usual(values, versions, seen):
+    usual = checks.is_usual(values, versions, seen)
+    assert usual == checks.portable_is_usual(values, versions, seen)
+
+
+@pytest.mark.parametrize("seen", [None, 1, [], "node", {"node": None}, {"node": ["a"]}, {"n": "a"}])
+def test_what_no_node_can_have_seen_is_not_usual(seen):
+    assert not checks.is_usual({}, {}, seen)
+    assert not checks.portable_is_usual({}, {}, seen)
