@@ -232,8 +232,9 @@ def _learn(db: sqlite3.Connection, known: Known, questions: Sequence[_Question])
                 continue
             thread = known.threads[name] = Thread(_thread_row(name, answer[_COLUMNS:]))
         if segments is not None and thread.row.number:
-            log, start = segments
-            known.heap_of(thread.row).lines[log] = Line(start, _places(answer[1]))
+            lines, (log, start) = known.heap_of(thread.row).lines, segments
+            if log not in lines or start < lines[log].since:
+                lines[log] = Line(start, _places(answer[1]))
         if key is not None:
             ns, checkpoint = key
             if ns not in thread.spaces:
@@ -358,7 +359,7 @@ class _Run:
             space, checkpoint = thread.space(write.ns), write.checkpoint_id
             seq = space.written[checkpoint] = (space.last_seq(checkpoint) or 0) + 1
             self._writes.append(_write(row.number, write, seq))
-            knowing.add_write(heap, row.thread, write, seq)
+            knowing.add_write(heap, row.thread, space, write, seq)
 
     def _tell(self, thread: ThreadRow, touch: Touch, now: int) -> None:
         thread.tell(touch, now)

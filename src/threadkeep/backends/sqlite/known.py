@@ -70,8 +70,11 @@ class Head:
         """True if it is worth remembering."""
         row = self.row
         size = len(self.keyframe.data) + len(row.manifest) + len(row.metadata)
-        size += len(row.exact or b"") + sum([len(write.body) for write in self.writes])
-        return size <= _MOST_BYTES
+        return size + len(row.exact or b"") <= _MOST_BYTES and _are_small(self.writes)
+
+
+def _are_small(writes: list[WriteRow]) -> bool:
+    return sum([len(write.body) for write in writes]) <= _MOST_BYTES
 
 
 class Heap:
@@ -123,14 +126,16 @@ class Heap:
 class Space:
     """The checkpoints of a namespace: the greatest id, and the last `seq` of writes on some.
 
-    Those with an id above `below` that are not `written` have no writes.
+    Those with an id above `below` that are not `written` have no writes. `early` are the last
+    writes of the root namespace that came before their checkpoint.
     """
 
-    __slots__ = ("below", "top", "written")
+    __slots__ = ("below", "early", "top", "written")
 
     def __init__(self, top: str = "", below: str = "") -> None:
         self.top, self.below = top, below
         self.written: dict[str, int] = {}
+        self.early: list[WriteRow] = []
 
     def last_seq(self, checkpoint: str) -> int | None:
         """Return the last `seq` of a checkpoint's writes; None if that is not known."""
@@ -277,19 +282,28 @@ def add_row(heap: Heap, name: str, space: Space, row: CheckpointRow, batch: Batc
     keyframe = _holder(batch.segments, row)
     if keyframe is None and old is not None:
         keyframe = _holder((old.keyframe,), row)
-    if keyframe is not None and not row.flags & HIDDEN and space.last_seq(row.id) == 0:
-        head = Head(row, keyframe, [])
+    early, space.early = space.early, []
+    writes = [write for write in early if write.checkpoint_id == row.id]
+    if keyframe is not None and not row.flags & HIDDEN and space.last_seq(row.id) == len(writes):
+        head = Head(row, keyframe, writes)
         if head.is_small:
             heap.heads[name] = head
 
 
-def add_write(heap: Heap, name: str, row: WriteRow, seq: int) -> None:
+def add_write(heap: Heap, name: str, space: Space, row: WriteRow, seq: int) -> None:
     """Note a write that a thread gets, as its last `seq`."""
-    head = None if row.ns else heap.heads.get(name)
+    if row.ns:
+        return
+    head = heap.heads.get(name)
     if head is not None and head.row.id == row.checkpoint_id:
         head.writes.append(row._replace(seq=seq))
         if not head.is_small:
             del heap.heads[name]
+    elif row.checkpoint_id > space.top:
+        space.early = [one for one in space.early if one.checkpoint_id == row.checkpoint_id]
+        space.early.append(row._replace(seq=seq))
+        if not _are_small(space.early):
+            space.early = []
 
 
 def _holder(segments: Iterable[Segment], row: CheckpointRow) -> Segment | None:
