@@ -12,18 +12,18 @@ alone; values reach SQL as bound parameters only.
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from dataclasses import dataclass
 from itertools import zip_longest
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from threadkeep.backends.sqlite import metadata
+from threadkeep.backends.sqlite import known as knowing
+from threadkeep.backends.sqlite import metadata, thread_row
 from threadkeep.backends.sqlite.failures import DAMAGED
 from threadkeep.backends.sqlite.ids import pack_id, unpack_id
+from threadkeep.backends.sqlite.known import Heap, Known, Line, Place, Space, Thread
 from threadkeep.backends.sqlite.statements import ManyRows
+from threadkeep.backends.sqlite.thread_row import ThreadRow
 from threadkeep.engine.labels import beginning_of
-from threadkeep.engine.lifecycle import State
 from threadkeep.engine.model import Batch
 from threadkeep.errors import (
     CorruptionError,
@@ -37,10 +37,10 @@ if TYPE_CHECKING:
     import sqlite3
     from collections.abc import Callable, Sequence
 
-    from threadkeep.engine.entries import Move, Touch
+    from threadkeep.engine.entries import Touch
     from threadkeep.engine.model import Change, CheckpointRow, Segment, WriteRow
 
-_Place: TypeAlias = tuple[int, int, int, int]  # heap, log, start, count
+_Stored: TypeAlias = tuple[int, int, int]  # log, start, stop
 
 # -- statements ------------------------------------------------------------------------
 # A bound None takes the driver longer than a number: 0 and '' are made NULL by SQLite.
@@ -53,24 +53,29 @@ _QUESTIONS = ManyRows(
         (SELECT group_concat(CAST(s.start AS INTEGER) || '+' || CAST(s.count AS INTEGER))
             FROM tk_heap_segments s
             WHERE s.thread = coalesce(t.heap, t.number) AND s.log = q.column2
-                AND s.start < q.column4 AND s.start + s.count > q.column3
                 AND s.start >= coalesce(
                     (SELECT max(p.start) FROM tk_heap_segments p
                         WHERE p.thread = coalesce(t.heap, t.number) AND p.log = q.column2
                             AND p.start <= q.column3),
                     0)),
+        (SELECT max(c.id) FROM tk_checkpoints c WHERE c.thread = t.number AND c.ns = q.column4),
+        (SELECT max(w.checkpoint) FROM tk_writes w
+            WHERE w.thread = t.number AND w.ns = q.column4),
         (SELECT max(w.seq) FROM tk_writes w
-            WHERE w.thread = t.number AND w.ns = q.column5 AND w.checkpoint = q.column6),
+            WHERE w.thread = t.number AND w.ns = q.column4 AND w.checkpoint = q.column5),
         t.number, coalesce(t.heap, t.number), t.generation, t.deleted_at,
         t.created_at, t.updated_at, t.size, t.revision, t.state, t.waits_at
     FROM (VALUES {rows}) q LEFT JOIN tk_threads t ON t.thread = q.column1
     """,
-    "(?, ?, ?, ?, ?, ?)",
+    "(?, ?, ?, ?, ?)",
 )
 _SAME_DATA = """
 SELECT 1 FROM tk_heap_segments WHERE thread = ? AND log = ? AND start = ? AND count = ? AND data = ?
 """
-_DROP_SEGMENTS = ManyRows(
+_DROP_SEGMENTS = (
+    "DELETE FROM tk_heap_segments WHERE thread = ? AND log = ? AND start BETWEEN ? AND ?"
+)
+_SEGMENTS = ManyRows(
     "DELETE FROM tk_heap_segments WHERE {rows}",
     "(thread = ? AND log = ? AND start = ? AND count = ?)",
     " OR ",
@@ -101,7 +106,7 @@ _LABELS = ManyRows(
 )
 
 
-def _of_threads(*columns: str) -> tuple[ManyRows, Callable[[_Thread], tuple[Any, ...]]]:
+def _of_threads(*columns: str) -> tuple[ManyRows, Callable[[ThreadRow], tuple[Any, ...]]]:
     """Return the statement that sets columns of threads, and its row for a thread.
 
     It adds the threads that are new. An index is written whenever one of its columns is set,
@@ -117,11 +122,12 @@ def _of_threads(*columns: str) -> tuple[ManyRows, Callable[[_Thread], tuple[Any,
     return statement, attrgetter(*names)
 
 
-_NOTHING, _SIZE, _TIME, _ENTRY = range(4)  # what of a thread changes: each includes those before
 _THREADS = {
-    _SIZE: _of_threads("size"),
-    _TIME: _of_threads("size", "updated_at"),
-    _ENTRY: _of_threads("size", "updated_at", "state", "created_at", "waits_at", "revision"),
+    thread_row.SIZE: _of_threads("size"),
+    thread_row.TIME: _of_threads("size", "updated_at"),
+    thread_row.ENTRY: _of_threads(
+        "size", "updated_at", "state", "created_at", "waits_at", "revision"
+    ),
 }
 
 
@@ -141,8 +147,15 @@ def suffice(change: Change) -> bool:
     )
 
 
-def add(db: sqlite3.Connection, batches: Sequence[Batch]) -> list[ThreadkeepError | None]:
+def add(
+    db: sqlite3.Connection, batches: Sequence[Batch], known: Known
+) -> list[ThreadkeepError | None]:
     """Carry out batches that `suffice`, in order.
+
+    Args:
+        db: the connection.
+        batches: the batches.
+        known: what the connection knows. It is brought up to date: right if this is committed.
 
     Returns:
         For each batch None, or the `ThreadDeletedError`, `StaleThreadError` or
@@ -151,185 +164,105 @@ def add(db: sqlite3.Connection, batches: Sequence[Batch]) -> list[ThreadkeepErro
     Raises:
         CorruptionError, DRIVER_ERRORS: roll back to where this began.
     """
-    asked = [_questions(batch) for batch in batches]
-    answers = _QUESTIONS.run(db, [question for questions in asked for question in questions])
-    run = _Run(db)
-    refusals = []
-    start = 0
-    for batch, questions in zip(batches, asked, strict=True):
-        stop = start + len(questions)
-        refusals.append(run.take(batch, answers[start:stop]))
-        start = stop
+    questions = [question for batch in batches for question in _questions(known, batch)]
+    damaged = _learn(db, known, questions) if questions else ()
+    run = _Run(db, known)
+    refusals = [
+        _damaged(batch.thread) if batch.thread in damaged else run.take(batch) for batch in batches
+    ]
     run.store()
     return refusals
 
 
-_ASKS_NO_SEGMENT = (0, 0, 0)
-_ASKS_NO_WRITE = ("", 0)
+# -- questions -------------------------------------------------------------------------
+
+# Of a thread: the segments of a log from a position on, and the writes on a checkpoint (of a
+# namespace); either may be left out.
+_Question: TypeAlias = tuple[str, tuple[int, int] | None, tuple[str, str] | None]
 
 
-def _questions(batch: Batch) -> list[tuple[Any, ...]]:
-    """Return a question for each segment and each write, at least one of the thread."""
-    thread = batch.thread
-    return [
-        (
-            thread,
-            *(_ASKS_NO_SEGMENT if one is None else (one.log, one.start, one.start + one.count)),
-            *(_ASKS_NO_WRITE if row is None else (row.ns, pack_id(row.checkpoint_id))),
-        )
-        for one, row in zip_longest(batch.segments, batch.writes)
-    ] or [(thread, *_ASKS_NO_SEGMENT, *_ASKS_NO_WRITE)]
+def _questions(known: Known, batch: Batch) -> list[_Question]:
+    """Return what must be asked before the batch is taken."""
+    name = batch.thread
+    thread, heap = known.thread(name)
+    starts: dict[int, int] = {}
+    wanted = [(one.log, one.start) for one in batch.segments]
+    if batch.drop_segments:
+        wanted += [(log, start) for log, start, _ in batch.drop_segments]
+    for log, start in wanted:
+        if (heap is None or not heap.knows(log, start)) and start <= starts.get(log, start):
+            starts[log] = start
+    keys = [(row.ns, row.checkpoint_id) for row in batch.writes]
+    keys += [(row.ns, row.id) for row in batch.checkpoints]
+    if thread is not None:
+        keys = [key for key in keys if not thread.knows(*key)]
+    if thread is not None and not starts and not keys:
+        return []
+    return [(name, *pair) for pair in zip_longest(starts.items(), keys)] or [(name, None, None)]
 
 
-# An answer: the greatest number of all threads, what is stored in the segment's way, the last
-# `seq` on the write's checkpoint, and the thread's own columns, which are None where it is new.
-_OVERLAPS, _LAST_SEQ, _COLUMNS = 1, 2, 3
+# An answer: the greatest number of all threads, the segments, the namespace's greatest
+# checkpoint, and greatest with writes, the last `seq` on the checkpoint that was asked for, and
+# the thread's own columns, which are None where it is new.
+_COLUMNS = 5
+_NO_SEGMENT = (-1, 0)
+_NO_KEY = ("", 0)
 _NUMBER_OR_NONE = frozenset((int, type(None)))
 _ID_OR_NONE = frozenset((bytes, str, type(None)))
+_ABOVE_ALL = "\U0010ffff"  # in place of an id that cannot be read: nothing is above it
 
 
-@dataclass(slots=True)
-class _Thread:
-    """A thread's row, as the run leaves it."""
-
-    thread: str
-    number: int
-    heap: int
-    generation: int
-    deleted_at: int | None
-    created_at: int | None
-    updated_at: int | None
-    size: int
-    revision: int
-    state: str | None
-    waits_at: bytes | str | None
-    changed: int
-
-    @property
-    def has_entry(self) -> bool:
-        """True if the registry knows the thread, and not as deleted."""
-        return self.state is not None and self.state != State.DELETED
-
-    def tell(self, touch: Touch, now: int) -> None:
-        """Apply a touch, but for its labels. See `Touch`."""
-        if touch.size or touch.whole:
-            self.size = touch.size + (0 if touch.whole else self.size)
-            self.changed = self.changed or _SIZE
-        for move in touch.moves:
-            if (self.state or "") in move.sources and self._is_past(move):
-                self._move(move, now if touch.at is None else touch.at)
-        late = self.updated_at is not None and touch.at and self.updated_at < touch.at
-        if late and self.has_entry:
-            self.updated_at = touch.at
-            self.changed = max(self.changed, _TIME)
-
-    def _is_past(self, move: Move) -> bool:
-        """Return True if nothing waits that the move does not end."""
-        if self.waits_at is None:
-            return True
-        waits_at = unpack_id(self.waits_at)
-        return waits_at < move.checkpoint or (move.same and waits_at == move.checkpoint)
-
-    def _move(self, move: Move, at: int) -> None:
-        if not self.has_entry:
-            self.created_at = self.updated_at = at
-        self.state = move.target
-        self.waits_at = pack_id(move.checkpoint) if move.waits else None
-        self.edited()
-
-    def edited(self) -> None:
-        """Note a change that a fence notices."""
-        self.revision += 1
-        self.changed = _ENTRY
-
-
-class _Run:
-    """The rows that a run of batches adds."""
-
-    def __init__(self, db: sqlite3.Connection) -> None:
-        self._db = db
-        self._threads: dict[str, _Thread] = {}
-        self._last_number = 0
-        self._segments = _Segments(db)
-        self._checkpoints: list[tuple[Any, ...]] = []
-        self._writes: list[tuple[Any, ...]] = []
-        self._last_seqs: dict[tuple[int, str, str], int] = {}
-        self._labels: dict[tuple[int, str], str] = {}
-
-    def take(self, batch: Batch, answers: Sequence[tuple[Any, ...]]) -> ThreadkeepError | None:
-        """Check a batch and take its rows, or return its refusal."""
-        name = batch.thread
-        thread = self._threads.get(name)
-        if thread is None:
-            if not _is_sound(answers[0]):
-                return _damaged(name)
-            thread = self._found(name, answers[0])
-        if batch.born is not None and is_deleted(thread.deleted_at, batch.born):
-            return ThreadDeletedError(thread=name)
-        if batch.generation is not None and batch.generation != thread.generation:
-            return StaleThreadError(thread=name)
-        if (batch.segments or batch.drop_segments) and not self._segments.take(
-            thread.heap, batch, answers
-        ):
-            return SegmentTakenError(thread=name)
-        self._threads[name] = thread
-        self._last_number = max(self._last_number, thread.number)
-        for new in batch.checkpoints:
-            self._checkpoints.append(_checkpoint(thread.number, new))
-        for row, answer in zip(batch.writes, answers, strict=False):
-            seq = self._next_seq(thread.number, row, answer[_LAST_SEQ] or 0)
-            self._writes.append(_write(thread.number, row, seq))
-        if batch.touch is not None:
-            self._tell(thread, batch.touch, batch.now)
-        return None
-
-    def _found(self, name: str, answer: tuple[Any, ...]) -> _Thread:
-        """Return the thread as it is stored, or a new one."""
-        number, heap, generation, *rest = answer[_COLUMNS:]
-        deleted_at, created_at, updated_at, size, revision, state, waits_at = rest
-        changed = _NOTHING
-        if number is None:
-            number = heap = max(self._last_number, answer[0] or 0) + 1
-            changed = _SIZE
-        return _Thread(
-            thread=name,
-            number=number,
-            heap=heap,
-            generation=generation or 0,
-            deleted_at=deleted_at,
-            created_at=created_at,
-            updated_at=updated_at,
-            size=size or 0,
-            revision=revision or 0,
-            state=state,
-            waits_at=waits_at,
-            changed=changed,
+def _learn(db: sqlite3.Connection, known: Known, questions: Sequence[_Question]) -> set[str]:
+    """Ask, and bring what is known up to date; return the threads whose rows are damaged."""
+    rows = [
+        (
+            name,
+            *(segments or _NO_SEGMENT),
+            *(_NO_KEY if key is None else (key[0], pack_id(key[1]))),
         )
+        for name, segments, key in questions
+    ]
+    damaged: set[str] = set()
+    for (name, segments, key), answer in zip(questions, _QUESTIONS.ask(db, rows), strict=True):
+        known.last_number = max(known.last_number, answer[0] or 0)
+        thread = known.threads.get(name)
+        if thread is None:
+            if not _is_sound(answer):
+                damaged.add(name)
+                continue
+            thread = known.threads[name] = Thread(_thread_row(name, answer[_COLUMNS:]))
+        if segments is not None and thread.row.number:
+            lines, (log, start) = known.heap_of(thread.row).lines, segments
+            if log not in lines or start < lines[log].since:
+                lines[log] = Line(start, _places(answer[1]))
+        if key is not None:
+            ns, checkpoint = key
+            if ns not in thread.spaces:
+                thread.spaces[ns] = Space(_id(answer[2]), _id(answer[3]))
+            space = thread.spaces[ns]
+            space.written[checkpoint] = answer[4] or 0
+    return damaged
 
-    def _next_seq(self, number: int, row: WriteRow, stored: int) -> int:
-        """Return the `seq` of a write that comes now, behind the `stored` ones."""
-        key = (number, row.ns, row.checkpoint_id)
-        seq = self._last_seqs[key] = self._last_seqs.get(key, stored) + 1
-        return seq
 
-    def _tell(self, thread: _Thread, touch: Touch, now: int) -> None:
-        thread.tell(touch, now)
-        if thread.has_entry:
-            for label in touch.labels:
-                self._labels[thread.number, beginning_of(label)] = label
-                thread.edited()
+def _thread_row(name: str, columns: tuple[Any, ...]) -> ThreadRow:
+    number, heap, generation, deleted_at, created_at, updated_at, size, revision, *rest = columns
+    if number is None:
+        return ThreadRow(name)
+    times = (deleted_at, created_at, updated_at)
+    return ThreadRow(name, number, heap, generation or 0, *times, size or 0, revision or 0, *rest)
 
-    def store(self) -> None:
-        """Execute what was taken."""
-        db = self._db
-        self._segments.store()
-        for changed, (statement, row) in _THREADS.items():
-            statement.run(
-                db, [row(one) for one in self._threads.values() if one.changed == changed]
-            )
-        _CHECKPOINTS.run(db, self._checkpoints)
-        _WRITES.run(db, self._writes)
-        _LABELS.run(db, [(*key, label) for key, label in self._labels.items()])
+
+def _places(text: str | None) -> list[Place]:
+    """Return the places of segments, as an answer tells them."""
+    pairs = [place.split("+") for place in text.split(",")] if text else []
+    return sorted([(int(start), int(start) + int(count)) for start, count in pairs])
+
+
+def _id(packed: bytes | str | None) -> str:
+    try:
+        return "" if packed is None else unpack_id(packed)
+    except (TypeError, ValueError):
+        return _ABOVE_ALL
 
 
 def _is_sound(answer: tuple[Any, ...]) -> bool:
@@ -344,85 +277,152 @@ def _damaged(thread: str) -> CorruptionError:
     )
 
 
-def is_deleted(deleted_at: int | None, born: int) -> bool:
-    """Tell whether a thread was deleted after something of it was born."""
-    return deleted_at is not None and deleted_at >= born
+# -- a run of batches ------------------------------------------------------------------
 
 
-class _Segments:
-    """The segments that a run drops and adds, over those that are stored."""
+class _Run:
+    """The rows that a run of batches adds; all that they need is known."""
 
-    def __init__(self, db: sqlite3.Connection) -> None:
+    def __init__(self, db: sqlite3.Connection, known: Known) -> None:
         self._db = db
-        self._dropped: set[_Place] = set()
-        # By heap and log: in order, and apart from each other.
-        self._added: dict[tuple[int, int], list[Segment]] = {}
+        self._known = known
+        self._threads: dict[str, ThreadRow] = {}
+        self._dropped: list[tuple[int, int, int, int]] = []  # heap, log, start, stop
+        self._added: dict[tuple[int, int, int], Segment] = {}  # by heap, log, start
+        self._checkpoints: list[tuple[Any, ...]] = []
+        self._writes: list[tuple[Any, ...]] = []
+        self._labels: dict[tuple[int, str], str] = {}
 
-    def take(self, heap: int, batch: Batch, answers: Sequence[tuple[Any, ...]]) -> bool:
+    def take(self, batch: Batch) -> ThreadkeepError | None:
+        """Check a batch and take its rows, or return its refusal."""
+        name, known = batch.thread, self._known
+        thread = known.threads[name]
+        row = thread.row
+        if batch.born is not None and row.was_deleted(batch.born):
+            return ThreadDeletedError(thread=name)
+        if batch.generation is not None and batch.generation != row.generation:
+            return StaleThreadError(thread=name)
+        heap = known.heap_of(row)
+        if (batch.segments or batch.drop_segments) and not self._take_segments(row, heap, batch):
+            return SegmentTakenError(thread=name)
+        if not row.number:
+            known.last_number += 1
+            row.number = row.heap = known.last_number
+            row.changed = thread_row.SIZE
+            known.heaps[row.heap] = heap
+        self._threads[name] = row
+        self._take_rows(thread, heap, batch)
+        if batch.touch is not None:
+            self._tell(row, batch.touch, batch.now)
+        return None
+
+    def _take_segments(self, row: ThreadRow, heap: Heap, batch: Batch) -> bool:
         """Take a batch's drops and segments; False, and nothing is taken, if one overlaps."""
-        dropped: set[_Place] = set()
-        added: dict[tuple[int, int], list[Segment]] = {}
-        for log, start, count in batch.drop_segments:
-            line = self._line(added, (heap, log))
-            same = [one for one in line if (one.start, one.count) == (start, count)]
-            if same:
-                line.remove(same[0])
-            else:
-                dropped.add((heap, log, start, count))
-        for one, answer in zip(batch.segments, answers, strict=False):
-            overlaps = answer[_OVERLAPS]
-            stored = overlaps and self._overlapped(heap, one.log, overlaps, dropped)
-            if not stored:
-                if not _insert(self._line(added, (heap, one.log)), one):
-                    return False
-            elif stored != [(one.start, one.count)] or not self._is_stored(heap, one):
+        places = {one.log: [*heap.line(one.log).places] for one in batch.segments}
+        dropped = _drop(places, heap, batch) if batch.drop_segments else ()
+        added: list[Segment] = []
+        for one in batch.segments:
+            place = (one.start, one.start + one.count)
+            there = knowing.insert(places[one.log], place)
+            if there is None:
+                added.append(one)
+            elif there != place or not self._is_same(row.heap, one, added):
                 return False
-        self._dropped |= dropped
-        self._added |= added
+        for log, line in places.items():
+            heap.line(log).places = line
+        number = row.heap or self._known.last_number + 1
+        for log, start, stop in dropped:
+            if self._added.pop((number, log, start), None) is None:
+                self._dropped.append((number, log, start, stop))
+        for one in added:
+            self._added[number, one.log, one.start] = one
+        if dropped:
+            heap.move_keyframes(batch)
         return True
 
-    def _line(
-        self, added: dict[tuple[int, int], list[Segment]], key: tuple[int, int]
-    ) -> list[Segment]:
-        """Return what the run adds to a log, as a list of the batch's own."""
-        if key not in added:
-            added[key] = [*self._added.get(key, ())]
-        return added[key]
-
-    def _overlapped(
-        self, heap: int, log: int, places: str, dropped: set[_Place]
-    ) -> list[tuple[int, int]]:
-        """Return the stored places, as a question tells them, that nobody has dropped."""
-        pairs = [place.split("+") for place in places.split(",")]
-        found = [(int(start), int(count)) for start, count in pairs]
-        gone = self._dropped | dropped
-        return [place for place in found if (heap, log, *place) not in gone]
-
-    def _is_stored(self, heap: int, one: Segment) -> bool:
+    def _is_same(self, heap: int, one: Segment, added: Sequence[Segment]) -> bool:
+        """Tell whether the segment that is stored in a place, or will be, is the same."""
+        if one in added:
+            return True
+        mine = self._added.get((heap, one.log, one.start))
+        if mine is not None:
+            return mine == one
         place = (heap, one.log, one.start, one.count, one.data)
         return self._db.execute(_SAME_DATA, place).fetchone() is not None
 
+    def _take_rows(self, thread: Thread, heap: Heap, batch: Batch) -> None:
+        row = thread.row
+        for new in batch.checkpoints:
+            self._checkpoints.append(_checkpoint(row.number, new))
+            knowing.add_row(heap, row.thread, thread.space(new.ns), new, batch)
+        for write in batch.writes:
+            space, checkpoint = thread.space(write.ns), write.checkpoint_id
+            seq = space.written[checkpoint] = (space.last_seq(checkpoint) or 0) + 1
+            self._writes.append(_write(row.number, write, seq))
+            knowing.add_write(heap, row.thread, space, write, seq)
+
+    def _tell(self, thread: ThreadRow, touch: Touch, now: int) -> None:
+        thread.tell(touch, now)
+        if thread.has_entry:
+            for label in touch.labels:
+                self._labels[thread.number, beginning_of(label)] = label
+                thread.edited()
+
     def store(self) -> None:
         """Execute what was taken."""
-        _DROP_SEGMENTS.run(self._db, sorted(self._dropped))
-        rows = [
-            (*key, one.start, one.count, one.data)
-            for key, line in self._added.items()
-            for one in line
-        ]
-        _SEGMENTS.run(self._db, rows)
+        db = self._db
+        for place in _joined(self._dropped):
+            db.execute(_DROP_SEGMENTS, place)
+        if self._added:
+            _SEGMENTS.run(
+                db,
+                [(heap, log, *one[1:]) for (heap, log, _), one in sorted(self._added.items())],
+            )
+        changed: dict[int, list[ThreadRow]] = {}
+        for thread in self._threads.values():
+            if thread.changed:
+                changed.setdefault(thread.changed, []).append(thread)
+                thread.changed = thread_row.NOTHING
+        for kind, threads in changed.items():
+            statement, row = _THREADS[kind]
+            statement.run(db, [row(one) for one in threads])
+        if self._checkpoints:
+            _CHECKPOINTS.run(db, self._checkpoints)
+        if self._writes:
+            _WRITES.run(db, self._writes)
+        if self._labels:
+            _LABELS.run(db, [(*key, label) for key, label in self._labels.items()])
 
 
-def _insert(line: list[Segment], one: Segment) -> bool:
-    """Insert a segment in its place; False if it overlaps another one than its equal."""
-    if not line or line[-1].stop <= one.start:
-        line.append(one)
-        return True
-    place = bisect_left(line, one.stop, key=attrgetter("start"))
-    if place and line[place - 1].stop > one.start:
-        return line[place - 1] == one
-    line.insert(place, one)
-    return True
+def _drop(places: dict[int, list[Place]], heap: Heap, batch: Batch) -> list[_Stored]:
+    """Remove what a batch drops from the places of the heap's logs; return what was there."""
+    dropped = []
+    for log, start, count in batch.drop_segments:
+        line = places.get(log)
+        if line is None:
+            line = places[log] = [*heap.line(log).places]
+        place = (start, start + count)
+        if place in line:
+            line.remove(place)
+            dropped.append((log, *place))
+    return dropped
+
+
+def _joined(dropped: list[tuple[int, int, int, int]]) -> list[list[int]]:
+    """Join neighbors: where there is no gap, no other segment lies in between.
+
+    Returns:
+        For each run of them the heap, the log, the first start and the last one.
+    """
+    runs: list[list[int]] = []
+    end = (0, 0, 0)
+    for heap, log, start, stop in sorted(dropped):
+        if runs and end == (heap, log, start):
+            runs[-1][3] = start
+        else:
+            runs.append([heap, log, start, start])
+        end = (heap, log, stop)
+    return runs
 
 
 # -- rows ------------------------------------------------------------------------------

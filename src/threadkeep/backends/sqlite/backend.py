@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Literal
 
 from threadkeep import process_forks
+from threadkeep.backends.sqlite import single
 from threadkeep.backends.sqlite.commits import commit_many
 from threadkeep.backends.sqlite.connections import Connections
 from threadkeep.backends.sqlite.failures import DRIVER_ERRORS, mapped
@@ -17,6 +18,7 @@ from threadkeep.backends.sqlite.opening import Location
 from threadkeep.backends.sqlite.places import path_of
 from threadkeep.backends.sqlite.reads import needs_transaction, reply
 from threadkeep.backends.sqlite.scrubbing import scrub
+from threadkeep.engine.model import ReadCheckpoint
 from threadkeep.errors import InvalidArgumentError, ThreadkeepError
 
 if TYPE_CHECKING:
@@ -24,7 +26,7 @@ if TYPE_CHECKING:
 
     from threadkeep.backends.scrubbed import Scrubbed
     from threadkeep.backends.sqlite.places import Database
-    from threadkeep.engine.model import Change, Read
+    from threadkeep.engine.model import Change, Read, ThreadState
 
 
 class SqliteBackend:
@@ -78,6 +80,10 @@ class SqliteBackend:
 
     def fetch(self, reads: Sequence[Read]) -> list[Any]:
         """Answer each read, in order, all from one state. See `Backend.fetch`."""
+        if len(reads) == 1 and isinstance(reads[0], ReadCheckpoint):
+            state = self._warm(reads[0])
+            if state is not None:
+                return [state]
         db = self._connections.take()
         try:
             if needs_transaction(reads):
@@ -91,6 +97,31 @@ class SqliteBackend:
             return replies
         finally:
             self._connections.give(db)
+
+    def _warm(self, read: ReadCheckpoint) -> ThreadState | None:
+        """Read a checkpoint of a thread that was lately written; None where somebody writes.
+
+        The connection that writes knows it, or reads it: the others look at the file anew after
+        each commit.
+        """
+        connections = self._connections
+        if read.thread not in connections.known.threads:
+            return None
+        if not connections.write_lock.acquire(blocking=False):
+            return None
+        try:
+            db = connections.writer()
+            known = connections.known
+            state = known.head(read) if known.holds(db) else None
+            if state is None:
+                state = single.checkpoint(db, read)
+                known.remember(read, state, db)
+        except DRIVER_ERRORS as error:
+            raise mapped(error, connections.path) from error
+        else:
+            return state
+        finally:
+            connections.write_lock.release()
 
     def commit(self, change: Change) -> None:
         """Carry out the change, all or nothing. See `Backend.commit`."""

@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 from threadkeep.backends.sqlite import additions, careful, registry
 from threadkeep.backends.sqlite.ids import pack_id, unpack_id
+from threadkeep.backends.sqlite.known import Known
 from threadkeep.backends.sqlite.reads import read_thread_head
+from threadkeep.backends.sqlite.thread_row import is_deleted
 from threadkeep.engine.entries import EntryFence
 from threadkeep.engine.model import (
     HIDDEN,
@@ -57,7 +59,7 @@ def _apply(db: sqlite3.Connection, batch: Batch) -> None:
     number = _checked(db, batch)
     if batch.entry is not None:
         registry.replace_entry(db, number, batch.entry)
-    (refusal,) = additions.add(db, [batch._replace(born=None, generation=None)])
+    (refusal,) = additions.add(db, [batch._replace(born=None, generation=None)], Known())
     if refusal is not None:
         raise refusal
     _drop_rows(db, number, batch)
@@ -72,7 +74,7 @@ def _apply(db: sqlite3.Connection, batch: Batch) -> None:
 def _checked(db: sqlite3.Connection, batch: Batch) -> int:
     """Return the number of a batch's thread, if all that the batch expects holds."""
     head = read_thread_head(db, batch.thread)
-    if batch.born is not None and additions.is_deleted(head.deleted_at or None, batch.born):
+    if batch.born is not None and is_deleted(head.deleted_at or None, batch.born):
         raise ThreadDeletedError(thread=batch.thread)
     if batch.generation is not None and head.generation != batch.generation:
         raise StaleThreadError(thread=batch.thread)

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from threadkeep.backends.sqlite.connections import Connections
+    from threadkeep.backends.sqlite.known import Known
 
 _SPARE_PAGES = 16  # free pages that are kept for what comes next
 _STEP_PAGES = 256  # pages given back at a time, while other processes may commit in between
@@ -45,14 +46,20 @@ def commit_many(
 def _commit(connections: Connections, changes: Sequence[Change]) -> list[ThreadkeepError | None]:
     try:
         db = connections.writer()
+        known = connections.known
         db.execute("BEGIN IMMEDIATE")
     except DRIVER_ERRORS as error:
         return [_mapped(error, connections) for _ in changes]
     except ThreadkeepError as error:
         return [error.anew() for _ in changes]
     try:
-        refusals = _carry_out(db, changes)
-        db.execute("ROLLBACK" if all(refusals) else "COMMIT")
+        known.begin(db)
+        refusals = _carry_out(db, changes, known)
+        if all(refusals):
+            db.execute("ROLLBACK")
+        else:
+            db.execute("COMMIT")
+            known.keep(db)
     except DRIVER_ERRORS as error:
         connections.rest_writer()
         if len(changes) == 1:
@@ -69,13 +76,17 @@ def _mapped(error: Exception, connections: Connections) -> ThreadkeepError:
     return failure
 
 
-def _carry_out(db: sqlite3.Connection, changes: Sequence[Change]) -> list[ThreadkeepError | None]:
+def _carry_out(
+    db: sqlite3.Connection, changes: Sequence[Change], known: Known
+) -> list[ThreadkeepError | None]:
     """Carry out the changes, those that only add rows together with their neighbours."""
     refusals: list[ThreadkeepError | None] = []
     for only_adds, run in groupby(changes, additions.suffice):
         if only_adds:
-            refusals += additions.add(db, [change for change in run if isinstance(change, Batch)])
+            batches = [change for change in run if isinstance(change, Batch)]
+            refusals += additions.add(db, batches, known)
         else:
+            known.forget()
             refusals += [_attempt(db, change, guarded=len(changes) > 1) for change in run]
     return refusals
 

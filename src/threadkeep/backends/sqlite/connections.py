@@ -17,6 +17,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from threadkeep.backends.sqlite.failures import named
+from threadkeep.backends.sqlite.known import Known
 from threadkeep.backends.sqlite.opening import Location, open_first
 from threadkeep.errors import ClosedError
 
@@ -38,9 +39,9 @@ def _at_rest(db: sqlite3.Connection) -> bool:
 class Connections:
     """The connections of one backend.
 
-    `write_lock` must be held while `writer()` is used. `take` lends a connection for
-    reading until `give`: one that reads, else the writer where nobody writes, so that a program
-    of one thread has one connection. A database in memory has no other.
+    `write_lock` must be held while `writer()` is used, and `known`: what that connection knows.
+    `take` lends a connection for reading until `give`: one that reads, else the writer where nobody
+    writes, so that a program of one thread has one connection. A database in memory has no other.
     """
 
     def __init__(self, location: Location) -> None:
@@ -51,6 +52,7 @@ class Connections:
         self._idle: list[sqlite3.Connection] = []
         self._inherited: list[sqlite3.Connection] = []
         self._closed_because = ""
+        self.known = Known()
         self._make_locks()
 
     def _make_locks(self) -> None:
@@ -87,6 +89,7 @@ class Connections:
             self.rest_writer()  # an interrupted call left one open
         if self._writer is None:
             self._writer = self._open(self._location.connect_writer)
+            self.known = Known()
         return self._writer
 
     def rest_writer(self) -> None:

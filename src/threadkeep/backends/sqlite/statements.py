@@ -34,10 +34,16 @@ class ManyRows:
         self._between = between
         self._texts: dict[int, str] = {}
 
-    def run(self, db: sqlite3.Connection, rows: Sequence[Sequence[Any]]) -> list[Any]:
-        """Execute it for the rows, some at a time; return all that it found."""
+    def run(self, db: sqlite3.Connection, rows: Sequence[Sequence[Any]]) -> None:
+        """Execute it for the rows, some at a time."""
         if len(rows) == 1:
-            return db.execute(self.text(1), rows[0]).fetchall()
+            db.execute(self.text(1), rows[0])
+            return
+        for part in _parts(rows):
+            db.execute(self.text(len(part)), tuple(chain.from_iterable(part)))
+
+    def ask(self, db: sqlite3.Connection, rows: Sequence[Sequence[Any]]) -> list[Any]:
+        """Execute it for the rows, some at a time; return all that it found."""
         found: list[Any] = []
         for part in _parts(rows):
             values = tuple(chain.from_iterable(part))

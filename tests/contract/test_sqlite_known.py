@@ -1,0 +1,334 @@
+"""What the writing connection of SQLite knows: the same as the file says, and no more questions."""
+
+import random
+from contextlib import closing
+
+import pytest
+
+from threadkeep.backends.memory import MemoryBackend
+from threadkeep.backends.sqlite import SqliteBackend, additions, known, single
+from threadkeep.engine.entries import Entry, Touch
+from threadkeep.engine.lifecycle import Cause, move
+from threadkeep.engine.model import (
+    HIDDEN,
+    Batch,
+    CopyThread,
+    DropThread,
+    ForkThread,
+    ReadCheckpoint,
+    ReadThread,
+)
+from threadkeep.errors import SegmentTakenError, ThreadDeletedError
+from threadkeep.testing.records import checkpoint, segment, uid, write
+
+HEAD = ReadCheckpoint("t", "")
+
+
+@pytest.fixture
+def backend(tmp_path):
+    with closing(SqliteBackend(tmp_path / "threads.db", synchronous="normal")) as backend:
+        yield backend
+
+
+@pytest.fixture
+def other(backend, tmp_path):
+    """Another saver on the same file."""
+    with closing(SqliteBackend(tmp_path / "threads.db", synchronous="normal")) as other:
+        yield other
+
+
+def told(backend, call):
+    """The statements of a call on the connection that writes, but for looks at the file."""
+    found = []
+    db = backend._connections.writer()
+    db.set_trace_callback(found.append)
+    try:
+        call()
+    finally:
+        db.set_trace_callback(None)
+    words = [text.split()[0] for text in found]
+    return [word for word in words if word != "PRAGMA"]
+
+
+def turn(number, **fields):
+    """A superstep of thread "t": a checkpoint, its keyframe in a segment at position 0."""
+    fields = {"segments": (segment(0),) if number == 1 else (), **fields}
+    return Batch("t", 1, checkpoints=(checkpoint(number, number - 1),), **fields)
+
+
+def head(backend):
+    """The head's id and its writes."""
+    (state,) = backend.fetch([HEAD])
+    return state.found.row.id, [row.body for row in state.found.writes]
+
+
+# -- few questions -------------------------------------------------------------------
+
+
+def test_a_thread_lately_written_is_not_asked_for(backend):
+    backend.commit(turn(1))
+    pieces = (segment(1), segment(2), segment(0, log=7))
+    drops = ((1, 1, 1), (1, 2, 1))
+    for batch, expected in (
+        (turn(2, segments=pieces), ["INSERT", "INSERT"]),
+        (Batch("t", 1, writes=(write(2),)), ["INSERT"]),
+        (turn(3, segments=(segment(1, 2),), drop_segments=drops), ["DELETE", "INSERT", "INSERT"]),
+    ):
+        commit = told(backend, lambda batch=batch: backend.commit(batch))
+        assert commit == ["BEGIN", *expected, "COMMIT"]
+
+
+def test_a_thread_of_before_is_asked_for_once(backend, other):
+    other.commit(turn(1))
+    assert told(backend, lambda: backend.commit(turn(2)))[:2] == ["BEGIN", "SELECT"]
+    assert told(backend, lambda: backend.commit(turn(3)))[:2] == ["BEGIN", "INSERT"]
+
+
+def test_a_head_lately_written_is_read_from_memory(backend):
+    backend.commit(turn(1))
+    backend.commit(Batch("t", 1, writes=(write(2, body=b"early"),)))
+    backend.commit(turn(2))
+    backend.commit(Batch("t", 1, writes=(write(2, body=b"late"),)))
+    found = []
+    assert told(backend, lambda: found.append(head(backend))) == []
+    assert found == [(uid(2), [b"early", b"late"])]
+
+
+def test_a_head_that_was_read_is_read_once(backend, other):
+    other.commit(turn(1))
+    backend.commit(Batch("t", 1, writes=(write(1),)))
+    assert told(backend, lambda: head(backend)) == ["SELECT"]
+    assert told(backend, lambda: head(backend)) == []
+
+
+# -- others --------------------------------------------------------------------------
+
+
+def test_what_others_commit_is_seen_at_the_next_load(backend, other):
+    for number in range(1, 6):
+        (backend, other)[number % 2].commit(turn(number))
+        assert head(backend) == head(other) == (uid(number), [])
+
+
+def test_what_others_commit_refuses_the_next_commit(backend, other):
+    backend.commit(turn(1))
+    other.commit(Batch("t", 1, segments=(segment(1),)))
+    with pytest.raises(SegmentTakenError):
+        backend.commit(turn(2, segments=(segment(1, data=b"mine"),)))
+    other.commit(DropThread("t", 5))
+    with pytest.raises(ThreadDeletedError):
+        backend.commit(turn(2, born=4))
+    assert backend.fetch([HEAD])[0].found is None
+
+
+def test_writes_beside_those_of_others_go_on_counting(backend, other):
+    backend.commit(turn(1))
+    for number in range(6):
+        (backend, other)[number % 2].commit(Batch("t", 1, writes=(write(1),)))
+    assert [row.seq for row in backend.fetch([HEAD])[0].found.writes] == [1, 2, 3, 4, 5, 6]
+
+
+def test_a_load_does_not_wait_for_a_commit(backend):
+    backend.commit(turn(1))
+    with backend._connections.write_lock:
+        assert head(backend) == (uid(1), [])
+
+
+# -- what does not last --------------------------------------------------------------
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, OverflowError])
+def test_what_was_rolled_back_is_forgotten(backend, monkeypatch, error):
+    def fails(run):
+        raise error
+
+    backend.commit(turn(1))
+    with monkeypatch.context() as patched:
+        patched.setattr(additions._Run, "store", fails)
+        with pytest.raises((KeyboardInterrupt, Exception)):
+            backend.commit(turn(2, segments=(segment(1),), writes=(write(1),)))
+    assert head(backend) == (uid(1), [])
+    backend.commit(turn(2, segments=(segment(1, data=b"other"),), writes=(write(1),)))
+    assert head(backend) == (uid(2), [])
+    backend._connections.rest_writer()
+    assert [len(one.writes) for one in backend.fetch([ReadThread("t")])[0].checkpoints] == [1, 0]
+
+
+def test_what_was_refused_leaves_nothing(backend):
+    backend.commit(turn(1))
+    taken = segment(0, data=b"other")
+    refused = turn(2, segments=(segment(1), taken), writes=(write(1),))
+    kept, failure = backend.commit_many([turn(3), refused])
+    assert (kept, type(failure)) == (None, SegmentTakenError)
+    assert head(backend) == (uid(3), [])
+    backend.commit(Batch("t", 1, segments=(segment(1, data=b"mine"),), writes=(write(1),)))
+    assert is_right(backend, ["t"])
+
+
+@pytest.mark.parametrize("most", [0, 1, 3])
+def test_what_is_known_is_bounded(backend, monkeypatch, most):
+    for name in ("_MOST", "_MOST_PARTS", "_MOST_HEADS", "_MOST_WRITTEN"):
+        monkeypatch.setattr(known, name, most)
+    threads = [f"t{n}" for n in range(5)]
+    for number in range(1, 6):
+        group = [
+            Batch(
+                thread,
+                1,
+                segments=(segment(number), segment(0, log=number + 1)),
+                checkpoints=(checkpoint(number), checkpoint(number, ns=f"sub:{number}")),
+                writes=(write(number), write(1), write(number, ns=f"sub:{number}")),
+            )
+            for thread in threads
+            for _ in range(2)
+        ]
+        assert backend.commit_many(group) == [None] * 10
+        assert is_right(backend, threads)
+    held = backend._connections.known
+    assert len(held.threads) <= most
+    assert len(held.heaps) <= most
+
+
+def test_a_large_head_is_not_remembered(backend):
+    backend.commit(turn(1, segments=(segment(0, data=bytes(20_000)),)))
+    assert told(backend, lambda: head(backend)) == ["SELECT"]
+    backend.commit(turn(2, segments=(segment(1, data=bytes(20_000)),)))
+    assert backend._connections.known.heaps[1].heads == {}
+
+
+# -- stories -------------------------------------------------------------------------
+
+THREADS = ("t", "u", "v")
+
+
+def is_right(backend, threads=THREADS):
+    """Compare all that is known with what the file says."""
+    held = backend._connections.known
+    db = backend._connections.writer()
+    if not held.holds(db):
+        return True
+    for thread in threads:
+        for key in (None, *[uid(number) for number in range(1, 9)]):
+            read = ReadCheckpoint(thread, "", key)
+            state = held.head(read)
+            assert state is None or state == single.checkpoint(db, read)
+    for name, thread in held.threads.items():
+        for ns, space in thread.spaces.items():
+            of = (thread.row.number, ns)
+            ids = column(db, "SELECT id FROM tk_checkpoints WHERE thread = ? AND ns = ?", of)
+            assert space.top == max(map(known_id, ids), default=""), name
+            written = column(db, "SELECT checkpoint FROM tk_writes WHERE thread = ? AND ns = ?", of)
+            for number in range(1, 9):
+                seq = space.last_seq(uid(number))
+                assert seq in (None, last_seq(db, of, number))
+            assert all(known_id(one) in space.written or known_id(one) <= space.below for one in written)
+    for heap, known_heap in held.heaps.items():
+        stored = db.execute("SELECT log, start, count FROM tk_heap_segments WHERE thread = ?", (heap,))
+        places = sorted((log, start, start + count) for log, start, count in stored)
+        for log, line in known_heap.lines.items():
+            assert line.places[-1:] == [place[1:] for place in places if place[0] == log][-1:]
+            behind = [place[1:] for place in places if place[0] == log and place[2] > line.since]
+            assert [place for place in line.places if place[1] > line.since] == behind
+        assert not known_heap.is_whole or {place[0] for place in places} <= known_heap.lines.keys()
+    return True
+
+
+def column(db, sql, values):
+    return [value for (value,) in db.execute(sql, values)]
+
+
+def known_id(packed):
+    return additions.unpack_id(packed)
+
+
+def last_seq(db, of, number):
+    (seq,) = db.execute(
+        "SELECT max(seq) FROM tk_writes WHERE thread = ? AND ns = ? AND checkpoint = ?",
+        (*of, additions.pack_id(uid(number))),
+    ).fetchone()
+    return seq or 0
+
+
+def a_batch(dice):
+    """A batch of what graphs, seals, deletions and repairs do, sense or none."""
+    number = dice.randint(1, 8)
+    start, log = dice.randint(0, 9), dice.randint(1, 2)
+    ns = dice.choice(["", "", "", "sub"])
+    pieces = [segment(start, dice.choice([1, 1, 3]), log=log) for _ in range(dice.randint(0, 2))]
+    fields = {
+        "segments": tuple(dict.fromkeys(pieces)),
+        "checkpoints": tuple(
+            checkpoint(
+                number,
+                dice.choice([None, number - 1]),
+                ns=ns,
+                flags=dice.choice([0, 0, 0, HIDDEN]),
+                key_log=log,
+                key_pos=dice.randint(0, start),
+            )
+            for _ in range(dice.randint(0, 1))
+        ),
+        "writes": tuple(write(dice.randint(1, 8), ns=ns) for _ in range(dice.randint(0, 2))),
+    }
+    if dice.random() < 0.3:
+        fields["drop_segments"] = tuple((log, n, dice.choice([1, 3])) for n in range(start))
+    if dice.random() < 0.3:
+        fields["touch"] = Touch(5, at=number, moves=(move(Cause.SAVE, uid(number)),))
+    if dice.random() < 0.1:
+        fields["generation"] = dice.randint(0, 2)
+    if dice.random() < 0.2:
+        odd = {
+            "drop_checkpoints": ((ns, uid(number)),),
+            "hide_checkpoints": ((ns, uid(number)),),
+            "drop_writes": ((ns, uid(number), 1),),
+            "bump": True,
+        }
+        name = dice.choice([*odd])
+        fields[name] = odd[name]
+    return Batch(dice.choice(THREADS), number, **fields)
+
+
+def a_change(dice, *, shares):
+    if dice.random() < 0.9:
+        return a_batch(dice)
+    source, target = dice.sample(THREADS, 2)
+    entry = Entry(target, "active", 1, 1)
+    ids = tuple(("", uid(number)) for number in range(1, 9))
+    changes = [DropThread(source, dice.randint(1, 9)), CopyThread(source, target, 9)]
+    if shares:
+        changes += [ForkThread(source, target, 9, n, ids, (), entry) for n in range(3)]
+    return dice.choice(changes)
+
+
+class Forgetful(SqliteBackend):
+    """A backend that asks each time."""
+
+    def commit_many(self, changes):
+        self._connections.known = known.Known()
+        return super().commit_many(changes)
+
+    def fetch(self, reads):
+        self._connections.known = known.Known()
+        return super().fetch(reads)
+
+
+@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("shares", [True, False])
+def test_a_story_of_two_savers_is_that_of_one_that_asks(backend, other, seed, shares):
+    dice = random.Random(seed)
+    plain = Forgetful(":memory:") if shares else MemoryBackend()
+    for _ in range(40):
+        group = [a_change(dice, shares=shares) for _ in range(dice.choice([1, 1, 1, 3]))]
+        acting = dice.choice([backend, backend, backend, other])
+        found, expected = acting.commit_many(group), plain.commit_many(group)
+        assert [type(one) for one in found] == [type(one) for one in expected]
+        for one in (backend, other):
+            assert is_right(one)
+            for thread in THREADS:
+                for read in (ReadCheckpoint(thread, ""), ReadCheckpoint(thread, "sub")):
+                    assert one.fetch([read]) == plain.fetch([read])
+    for thread in THREADS:
+        rows, same = (one.fetch([ReadThread(thread)])[0] for one in (backend, plain))
+        assert (rows.checkpoints, rows.orphans) == (same.checkpoints, same.orphans)
+        assert rows.segments == same.segments
+    plain.close()
