@@ -6,8 +6,6 @@ borrowed position's segment too, as long as its own batch is not known to be com
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from threadkeep.codec.frame import Compression, pack
 from threadkeep.engine.held import Home
 from threadkeep.engine.model import Segment, Span

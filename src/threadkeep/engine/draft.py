@@ -167,7 +167,7 @@ class Draft:
         recent, items = self.memory.recent, value.copy()
         if not 0 < len(items) <= _SHARE_MOST or not all(map(is_state, items)):
             return None
-        if type(old) is HeldRun and not (is_fragment(old.seen, items) or _is_added(old.seen, items)):
+        if type(old) is HeldRun and not _is_apart(old.seen, items):
             return None
         if recent.is_known(channel, value) or not self.codec.divides(value):
             return None
@@ -522,9 +522,11 @@ class Draft:
         return self.memory.recent.placed(part) or next(own, None)
 
 
-def _is_added(old: Seen, items: list[Any]) -> bool:
-    """Return True if this is one object, written beside a few others."""
-    return len(items) == 1 < old.size and all(item is not items[0] for item in old.items)
+def _is_apart(old: Seen, items: list[Any]) -> bool:
+    """Return True if these are objects of their own, not the last version in another form."""
+    if len(items) == 1 < old.size:
+        return all(item is not items[0] for item in old.items)
+    return is_fragment(old, items)
 
 
 def _was_changed(exc: UnserializableError) -> bool:

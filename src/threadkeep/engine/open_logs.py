@@ -92,9 +92,7 @@ class OpenLogs:
         Concurrent tasks share the log; positions that are never written stay holes.
         """
         with self._lock:
-            log = self._logs.get((ns, channel)) or self._open(
-                ns, channel, self._new_number(ns)
-            )
+            log = self._logs.get((ns, channel)) or self._open(ns, channel, self._new_number(ns))
             start = log.next
             log.next += count
             return log.log, start

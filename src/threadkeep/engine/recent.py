@@ -89,23 +89,30 @@ class Recent:
     def remember(self, placed: list[Placed], known: list[tuple[str, Known]]) -> None:
         """Remember where values were put, the last few of them. The caller holds the lock."""
         for item in placed:
-            self._forget_placed(self._placed.pop(id(item.value), None))
-            self._placed[id(item.value)] = item
-            self._placed_bytes += item.size
-        while _too_much(len(self._placed), _PLACED, self._placed_bytes):
-            self._forget_placed(self._placed.popitem(last=False)[1])
+            name = id(item.value)
+            before = self._placed.pop(name, None)
+            self._placed[name] = item
+            self._placed_bytes += item.size - (before.size if before is not None else 0)
         for channel, value in known:
             self._forget_known(channel, self._known.pop((channel, id(value.value)), None))
             self._known[channel, id(value.value)] = value
             self._known_bytes += value.size
             for offset, item in value.parts():
                 self._parts[channel, id(item)] = (value, offset)
+        if len(self._placed) > _PLACED or self._placed_bytes > _BYTES:
+            self._drop_placed()
+        if len(self._known) > _KNOWN or self._known_bytes > _BYTES:
+            self._drop_known()
+
+    def _drop_placed(self) -> None:
+        while _too_much(len(self._placed), _PLACED, self._placed_bytes):
+            _, gone = self._placed.popitem(last=False)
+            self._placed_bytes -= gone.size
+
+    def _drop_known(self) -> None:
         while _too_much(len(self._known), _KNOWN, self._known_bytes):
             (channel, _), gone = self._known.popitem(last=False)
             self._forget_known(channel, gone)
-
-    def _forget_placed(self, item: Placed | None) -> None:
-        self._placed_bytes -= item.size if item is not None else 0
 
     def _forget_known(self, channel: str, value: Known | None) -> None:
         if value is None:

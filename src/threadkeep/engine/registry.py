@@ -10,8 +10,6 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from langgraph.checkpoint.serde.types import INTERRUPT
-
 from threadkeep.engine import labels
 from threadkeep.engine.entries import Entry, Move, Touch
 from threadkeep.engine.lifecycle import Cause, State, move
@@ -65,23 +63,26 @@ def of_checkpoint(
     """
     at = now if now - told.at >= LAG or now < told.at else None
     size += row_size(row)
-    if row.ns:
-        return Touch(size, at=at, moves=(move(Cause.SAVE_INSIDE, row.id),))
-    said = _said(metadata, told.metadata)
-    return Touch(size, at=at, labels=said, moves=(move(Cause.SAVE, row.id),))
+    said = () if row.ns else _said(metadata, told.metadata)
+    moves = (move(Cause.SAVE_INSIDE if row.ns else Cause.SAVE, row.id),)
+    return Touch(size, at=at, labels=said, moves=moves)
 
 
-def of_writes(
-    row: WriteRow, channels: Sequence[str], size: int, now: int, *, is_latest: bool
-) -> Touch:
-    """What pending writes mean: of the head's (`is_latest`), an interrupt begins a wait.
+def of_writes(row: WriteRow, size: int, now: int, *, waits: bool) -> Touch:
+    """What pending writes mean: an interrupt of a task of the head begins a wait.
 
-    None ends one, as other tasks may wait at the same checkpoint: the next checkpoint does.
+    Others end none, as other tasks may wait at the same checkpoint: the next checkpoint does.
+
+    Args:
+        row: the writes.
+        size: bytes that segments took more or less.
+        now: microseconds since 1970.
+        waits: they interrupt a task of the head.
     """
-    moves: tuple[Move, ...] = ()
-    if not row.ns and is_latest and INTERRUPT in channels:
-        moves = (move(Cause.INTERRUPT, row.checkpoint_id),)
-    return Touch(size + row_size(row), at=now if moves else None, moves=moves)
+    size += len(row.body)
+    if not waits:
+        return Touch(size)
+    return Touch(size, at=now, moves=(move(Cause.INTERRUPT, row.checkpoint_id),))
 
 
 def told_more(told: Told, touch: Touch, metadata: Mapping[str, Any]) -> Told:

@@ -76,8 +76,10 @@ class ThreadMemory:
 
         Under an unknown one nothing is: nobody would notice that it has passed.
         """
+        if generation is None or not (placed or known):
+            return
         with self._lock:
-            if generation is not None and generation == self.generation:
+            if generation == self.generation:
                 self.recent.remember(placed, known)
 
     # -- states ----------------------------------------------------------------------
@@ -89,8 +91,10 @@ class ThreadMemory:
     def newest(self, ns: str) -> State | None:
         """The state that was remembered last in the namespace."""
         with self._lock:
-            states = reversed(self._states.values())
-            return next((state for state in states if state.ns == ns), None)
+            for state in reversed(self._states.values()):
+                if state.ns == ns:
+                    return state
+            return None
 
     def publish(
         self,

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 from langgraph.checkpoint.base import WRITES_IDX_MAP
-from langgraph.checkpoint.serde.types import ERROR
+from langgraph.checkpoint.serde.types import ERROR, INTERRUPT
 
 from threadkeep.engine import checksum, registry
 from threadkeep.engine.appender import Appender
@@ -26,6 +26,8 @@ from threadkeep.engine.shadow import still
 from threadkeep.engine.working_set import ThreadMemory
 from threadkeep.errors import ThreadkeepError
 
+Writes: TypeAlias = Sequence[tuple[str, Any]]  # channel and value
+
 
 class PutWrites(NamedTuple):
     """A `put_writes` call. `place.id` is in the table of loads if the run loaded that checkpoint.
@@ -34,7 +36,7 @@ class PutWrites(NamedTuple):
     """
 
     place: Place
-    writes: Sequence[tuple[str, Any]]
+    writes: Writes
     task_id: str
     task_path: str
     indexes: Sequence[int] | None = None
@@ -116,9 +118,7 @@ def _build(engine: Engine, memory: ThreadMemory, call: PutWrites, generation: in
     told_of = (ns, copied(str(own_id)), run, since, call.task_id, call.task_path)
     body = checksum.seal(pack_writes([one[:3] for one in made]), told_of)
     row = WriteRow(*told_of, body)
-    latest = memory.newest("")
-    is_latest = latest is None or latest.id <= row.checkpoint_id
-    channels = [channel for channel, _ in call.writes]
+    waits = _begins_to_wait(memory, row, call.writes)
     batch = Batch(
         thread=thread,
         now=now,
@@ -127,10 +127,18 @@ def _build(engine: Engine, memory: ThreadMemory, call: PutWrites, generation: in
         fences=_fences(engine, loaded, row),
         segments=segments,
         writes=(row,),
-        touch=registry.of_writes(row, channels, appender.stored, now, is_latest=is_latest),
+        touch=registry.of_writes(row, appender.stored, now, waits=waits),
     )
     beside = None if state is None else state.id
     return Built(memory, batch, appender, beside=beside, writes=tuple(made))
+
+
+def _begins_to_wait(memory: ThreadMemory, row: WriteRow, writes: Writes) -> bool:
+    """Return True if these interrupt a task of the thread's head."""
+    if row.ns or INTERRUPT not in [channel for channel, _ in writes]:
+        return False
+    latest = memory.newest("")
+    return latest is None or latest.id <= row.checkpoint_id
 
 
 def _is_error(channel: str, value: Any) -> bool:
