@@ -2,10 +2,10 @@
 
 A shadow remembers, for a run of elements, every mutable container reachable from them
 and the identity of all that each container referred to. The check asks the interpreter
-for those references again and compares identities: about 0.04 us a message, exact (`1`,
-`True` and `1.0` are different objects), blind to nothing a data value is made of. Dict keys
-are compared too, as the interpreter does not report the keys of a dict whose keys are all
-text.
+for those references again, container by container, and compares identities: about 0.04 us
+a message, exact (`1`, `True` and `1.0` are different objects), blind to nothing a data value
+is made of. Dict keys are compared too, as the interpreter does not report the keys of a dict
+whose keys are all text.
 
 Invariant: a shadow that holds says that encoding the elements again would give the same
 bytes. What cannot be watched (arrays, foreign objects) is `opaque` and never holds.

@@ -287,7 +287,9 @@ def test_keys_that_move_to_the_dict_behind():
 def pairs(draw):
     """Shadows of the same elements, put together in the same way, compiled and in Python."""
     elements, found = [], [(COMPILED(), PortableShadow())]
-    for values in draw(st.lists(st.lists(VALUES, max_size=4), min_size=1, max_size=5)):
+    opaque = st.sampled_from([object, lambda: bytearray(b"abc"), lambda: Counter("aab")])
+    parts = st.one_of(VALUES, VALUES, opaque.map(lambda make: [make(), [1]]))
+    for values in draw(st.lists(st.lists(parts, max_size=4), min_size=1, max_size=5)):
         elements += values
         new = [cls.of(values) for cls in (COMPILED, PortableShadow)]
         way = draw(st.sampled_from(["extended", "joined", "part", "unwatched"]))
