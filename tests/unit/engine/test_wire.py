@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from threadkeep import checks
 from threadkeep.engine import manifest
-from threadkeep.engine.identity import intact, portable_intact
+from threadkeep.engine.identity import behind, portable_behind
 from threadkeep.engine.manifest import Entry, Manifest, numbers, portable_difference
 from threadkeep.engine.model import Span
 from threadkeep.engine.refs import Cell, Inline, Run, to_wire
@@ -82,7 +82,7 @@ def changed(draw, key):
 
 @compiled
 def test_it_is_compiled_with_the_rest():
-    assert intact is not portable_intact
+    assert behind is not portable_behind
     assert checks.is_usual is not checks.portable_is_usual
 
 
