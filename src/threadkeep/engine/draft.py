@@ -63,6 +63,7 @@ _PASSING = "passing"  # the log of values that no channel will hold as they are
 INLINE_MAX = 64  # bytes up to which a value is kept in the manifest itself
 INLINE_USING = 512  # the same for a value that refers to elements: it is a graph's input
 _SHARE_MOST = 64  # elements of one value that are remembered one by one
+_FEW = 4  # elements of a list that is not long
 _LARGE = 256 * 1024  # bytes from which a list is remembered as such
 _TRIES = 3  # times a value that changes is looked at before it is copied as a whole
 
@@ -524,8 +525,8 @@ class Draft:
 
 def _is_apart(old: Seen, items: list[Any]) -> bool:
     """Return True if these are objects of their own, not the last version in another form."""
-    if len(items) == 1 < old.size:
-        return all(item is not items[0] for item in old.items)
+    if len(items) == 1 < old.size <= _FEW:  # (too few for `is_fragment`)
+        return id(items[0]) not in map(id, old.items)
     return is_fragment(old, items)
 
 
