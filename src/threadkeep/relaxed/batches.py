@@ -142,7 +142,7 @@ class Batches:
     def _meant(self, read: Read) -> Read:
         if isinstance(read, ReadSegments) and read.generation is not None:
             known = self._names.meant(read.thread, read.generation)
-            return replace(read, generation=_NO_GENERATION if known is None else known)
+            return read._replace(generation=_NO_GENERATION if known is None else known)
         return read
 
     def admitted(self, batch: Batch) -> Batch:
@@ -256,9 +256,9 @@ class Batches:
         if isinstance(change, Batch):
             change = self.admitted(change)
         elif isinstance(change, ForkThread):
-            change = replace(change, generation=self._known(change.source, change.generation))
+            change = change._replace(generation=self._known(change.source, change.generation))
         elif isinstance(change, DropThread) and change.generation is not None:
-            change = replace(change, generation=self._known(change.thread, change.generation))
+            change = change._replace(generation=self._known(change.thread, change.generation))
         self.directly(change, threads)
 
     def _known(self, thread: str, name: int) -> int:

@@ -104,7 +104,7 @@ class AsyncRedisBackend:
         """A read, with the generation as it is stored."""
         if isinstance(read, ReadSegments) and read.generation is not None:
             stored = self._lives.stored(read.thread, read.generation)
-            return replace(read, generation=NEVER if stored is None else stored)
+            return read._replace(generation=NEVER if stored is None else stored)
         return read
 
     def _expecting(self, change: Change) -> Change:
@@ -114,7 +114,7 @@ class AsyncRedisBackend:
         stored = self._lives.stored(change.thread, change.generation)
         if isinstance(change, Batch):
             return change._replace(generation=stored)
-        return replace(change, generation=stored)
+        return change._replace(generation=stored)
 
     async def _answered(self, inquiries: dict[int, Inquiry]) -> dict[int, Any]:
         """The reply to each; one run of the script for each thread."""
