@@ -123,7 +123,7 @@ def _open(location: Location) -> tuple[Location, sqlite3.Connection]:
     db = location.connect_writer()
     try:
         _prepare(db, location, make=location.mode == "rwc")
-        if schema.is_old(db):
+        if not location.mode.startswith("rw") and schema.is_old(db):
             location = location._replace(is_old=True)
             for view in schema.AS_IF_NEW:
                 db.execute(view)
