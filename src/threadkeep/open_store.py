@@ -14,7 +14,6 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from threadkeep import plans, process_forks
-from threadkeep.backends.base import AsyncBackend, Backend
 from threadkeep.backends.open import open_hot
 from threadkeep.backends.writer import AT_ONCE, GroupCommit
 from threadkeep.drive import Faces, Stack, Store
@@ -27,6 +26,7 @@ from threadkeep.plans import Plan, either, on
 from threadkeep.tiers.front import TierLayer
 
 if TYPE_CHECKING:
+    from threadkeep.backends.base import AsyncBackend, Backend
     from threadkeep.backends.caching import Cache, CacheLayer, HotTier
     from threadkeep.backends.scrubbed import Scrubbed
     from threadkeep.relaxed import RelaxedLayer

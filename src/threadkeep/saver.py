@@ -34,7 +34,6 @@ from langgraph.checkpoint.base import (
 from langgraph.checkpoint.serde.base import SerializerProtocol
 
 from threadkeep import arguments, bulk, checks, drive, options, versions
-from threadkeep.backends.base import AsyncBackend, Backend
 from threadkeep.backends.writer import GroupCommit
 from threadkeep.background import Collector, Gained, quietly
 from threadkeep.codec import Codec, Compression, NativeCodec, SerdeCodec
@@ -48,6 +47,7 @@ from threadkeep.errors import ThreadkeepError
 from threadkeep.open_store import RANDOM, OpenStore
 
 if TYPE_CHECKING:
+    from threadkeep.backends.base import AsyncBackend, Backend
     from threadkeep.backends.caching import Cache
     from threadkeep.engine.operations.collecting import Progress
     from threadkeep.engine.operations.findings import CheckReport

@@ -19,6 +19,7 @@ from typing import Any
 import redis.asyncio.cluster
 import redis.cluster
 
+from threadkeep.backends.blocking import BlockingFace
 from threadkeep.backends.given import refuse, without
 from threadkeep.backends.redis import scrubbing
 from threadkeep.backends.redis.changes import fork_arguments, script, waves
@@ -39,7 +40,7 @@ from threadkeep.backends.redis.scripts import Call, Word, call, reading, writing
 from threadkeep.backends.redis.settings import Settings, refuse_decoding
 from threadkeep.backends.redis.spanning import answer
 from threadkeep.backends.scrubbed import Scrubbed
-from threadkeep.backends.straight import BlockingFace, finish
+from threadkeep.backends.straight import finish
 from threadkeep.backends.trying import again
 from threadkeep.engine.model import (
     Batch,
