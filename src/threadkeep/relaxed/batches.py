@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any, NamedTuple, TypeAlias, TypeGuard
 
 from threadkeep import process_forks
@@ -104,7 +103,7 @@ class Asked(NamedTuple):
     def named(self, replies: Sequence[Any]) -> list[Any]:
         """The replies, with generations as the engine is to know them."""
         return [
-            replace(reply, generation=reply.generation + offset) if offset else reply
+            reply._replace(generation=reply.generation + offset) if offset else reply
             for reply, offset in zip(replies, self.offsets, strict=True)
         ]
 

@@ -12,7 +12,6 @@ from __future__ import annotations
 import secrets
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -99,7 +98,7 @@ class AsyncRedisBackend:
         if not isinstance(read, ReadCheckpoint | ReadThread):
             return reply
         name = self._lives.name(read.thread, reply.generation)
-        return reply if name == reply.generation else replace(reply, generation=name)
+        return reply if name == reply.generation else reply._replace(generation=name)
 
     def _as_stored(self, read: Read) -> Read:
         """A read, with the generation as it is stored."""
