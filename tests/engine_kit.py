@@ -153,7 +153,7 @@ def counted_saver(inner: Any = None, **options: Any) -> tuple[Saver, Counted, Co
     """A saver, its backend and its codec, which count."""
     backend, codec = Counted(inner), CountedCodec()
     saver = Saver(backend, **options)
-    saver._engine = dataclasses.replace(saver._engine, codec=codec)
+    saver._engine = saver._engine._replace(codec=codec)
     return saver, backend, codec
 
 

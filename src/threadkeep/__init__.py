@@ -1,12 +1,11 @@
 """threadkeep: a LangGraph checkpoint saver that stores what changed."""
 
+from importlib import import_module as _import
 from typing import TYPE_CHECKING as _CHECKING
 from typing import Any as _Any
 
-from threadkeep.backends.caching import Cache, HotTier
 from threadkeep.backends.writer import GroupCommit
 from threadkeep.codec import Compression, register, register_module
-from threadkeep.engine.policy import Retention
 from threadkeep.savers import (
     AsyncPostgresSaver,
     AsyncRedisSaver,
@@ -18,10 +17,12 @@ from threadkeep.savers import (
     SqliteSaver,
     open_saver,
 )
-from threadkeep.tiers.tiering import ColdTier, Tiering, WarmTier
 from threadkeep.versions import compare_versions
 
 if _CHECKING:
+    from threadkeep.backends.caching import Cache, HotTier
+    from threadkeep.engine.policy import Retention
+    from threadkeep.tiers.tiering import ColdTier, Tiering, WarmTier
     from threadkeep.wrapping import wrap
 
     __version__: str
@@ -51,15 +52,23 @@ __all__ = [
     "wrap",
 ]
 
+_SELDOM = {  # what is imported when it is needed, and where it is
+    "Cache": "threadkeep.backends.caching",
+    "ColdTier": "threadkeep.tiers.tiering",
+    "HotTier": "threadkeep.backends.caching",
+    "Retention": "threadkeep.engine.policy",
+    "Tiering": "threadkeep.tiers.tiering",
+    "WarmTier": "threadkeep.tiers.tiering",
+    "wrap": "threadkeep.wrapping",
+}
 
-def __getattr__(name: str) -> _Any:  # what is seldom needed is imported when it is
+
+def __getattr__(name: str) -> _Any:
     value: _Any
-    if name == "wrap":
-        from threadkeep.wrapping import wrap as value  # noqa: PLC0415 - see above
+    if name in _SELDOM:
+        value = getattr(_import(_SELDOM[name]), name)
     elif name == "__version__":
-        from importlib.metadata import version  # noqa: PLC0415 - see above
-
-        value = version("threadkeep")
+        value = _import("importlib.metadata").version("threadkeep")
     else:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     globals()[name] = value

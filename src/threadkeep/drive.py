@@ -16,7 +16,6 @@ from inspect import iscoroutinefunction
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from threadkeep import process_forks
-from threadkeep.backends.base import AsyncBackend, Backend
 from threadkeep.backends.straight import finish
 from threadkeep.backends.writer import AT_ONCE, GroupCommit, LoopWriter, Writer
 from threadkeep.engine.calls import Call, Commit, CommitMany, Fetch, Request, Requests
@@ -27,6 +26,8 @@ from threadkeep.layers import Layer, through
 
 if TYPE_CHECKING:
     from typing_extensions import TypeIs
+
+    from threadkeep.backends.base import AsyncBackend, Backend
 
 S = TypeVar("S")
 T = TypeVar("T")

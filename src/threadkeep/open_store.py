@@ -14,11 +14,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from threadkeep import plans, process_forks
-from threadkeep.backends.base import AsyncBackend, Backend
-from threadkeep.backends.caching import Cache, CacheLayer
-from threadkeep.backends.caching.hot import Hot
 from threadkeep.backends.open import open_hot
-from threadkeep.backends.scrubbed import Scrubbed
 from threadkeep.backends.writer import AT_ONCE, GroupCommit
 from threadkeep.drive import Faces, Stack, Store
 from threadkeep.engine.calls import Requests, call
@@ -27,12 +23,15 @@ from threadkeep.errors import InvalidArgumentError, ThreadkeepError
 from threadkeep.forked_runs import ForkedRuns
 from threadkeep.layers import Layer, OneByOne
 from threadkeep.plans import Plan, either, on
-from threadkeep.relaxed import RelaxedLayer
 from threadkeep.tiers.front import TierLayer
-from threadkeep.tiers.tiering import Tiering
 
 if TYPE_CHECKING:
+    from threadkeep.backends.base import AsyncBackend, Backend
+    from threadkeep.backends.caching import Cache, CacheLayer, HotTier
+    from threadkeep.backends.scrubbed import Scrubbed
+    from threadkeep.relaxed import RelaxedLayer
     from threadkeep.tiers.cold import ColdStore
+    from threadkeep.tiers.tiering import Tiering
 
 RANDOM = SystemRandom()  # tokens must differ even where a program seeds its random numbers
 
@@ -76,12 +75,13 @@ class OpenStore(Stack):
         self._relaxed: RelaxedLayer | None = None
         layers: list[Layer] = [] if store.has("commit_many") else [OneByOne()]
         if cache is not None or self._hot is not None:
-            kept_for_all = None if self._hot is None else Hot(self._hot)
-            self._cache = CacheLayer(cache, kept_for_all, hot_tier)
+            self._cache = _cache_layer(cache, self._hot, hot_tier)
             layers.insert(0, self._cache)
         layers.insert(0, TierLayer(self.cold))
         self._beneath = Stack(store, layers)
         if group_commit is not None and is_relaxed:
+            from threadkeep.relaxed import RelaxedLayer  # noqa: PLC0415 - much, and seldom needed
+
             self._relaxed = RelaxedLayer(self._beneath, group_commit)
             layers.insert(0, self._relaxed)
         super().__init__(store, layers)
@@ -229,7 +229,7 @@ class OpenStore(Stack):
             scrubbed: Scrubbed = yield from call("scrub", rewrite=rewrite)
             return scrubbed
         name = type(self._store.backend).__name__
-        return Scrubbed(remains=(f"{name} does not say what its files hold of removed rows.",))
+        return _scrubbed(f"{name} does not say what its files hold of removed rows.")
 
     def scrub_hot(self) -> Scrubbed:
         """The same of the files of the `hot` store, if there is one."""
@@ -240,7 +240,20 @@ class OpenStore(Stack):
         return await self.arun_here(self._scrub_hot())
 
     def _scrub_hot(self) -> Requests[Scrubbed]:
-        return Scrubbed() if self._cache is None else (yield from self._cache.scrub_hot())
+        return _scrubbed() if self._cache is None else (yield from self._cache.scrub_hot())
+
+
+def _cache_layer(cache: Cache | None, hot: Faces | None, tier: HotTier | None) -> CacheLayer:
+    from threadkeep.backends.caching import CacheLayer  # noqa: PLC0415 - much, and seldom needed
+    from threadkeep.backends.caching.hot import Hot  # noqa: PLC0415 - see above
+
+    return CacheLayer(cache, None if hot is None else Hot(hot), tier)
+
+
+def _scrubbed(*remains: str) -> Scrubbed:
+    from threadkeep.backends.scrubbed import Scrubbed  # noqa: PLC0415 - seldom needed
+
+    return Scrubbed(remains=remains)
 
 
 def _opened(cold: str) -> ColdStore:

@@ -10,13 +10,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from threadkeep.backends.caching import Cache
+import threadkeep
 from threadkeep.backends.given import refuse
-from threadkeep.backends.writer import GroupCommit
-from threadkeep.codec import Compression, SerdeCodec
-from threadkeep.engine.policy import Retention, duration
+from threadkeep.codec import SerdeCodec
 from threadkeep.errors import InvalidArgumentError
-from threadkeep.tiers.tiering import Tiering
 
 NAMES = (
     "conflicts",
@@ -34,14 +31,16 @@ NAMES = (
     "gc_on_put",
 )
 
-_KINDS: dict[str, tuple[type, str]] = {
-    "compression": (Compression, "Give a threadkeep.Compression, such as Compression(level=3)."),
-    "group_commit": (GroupCommit, "Give a threadkeep.GroupCommit, such as GroupCommit()."),
-    "cache": (Cache, "Give a threadkeep.Cache, such as Cache(threads=1000)."),
-    "hot": (str, "Give the URL of a Redis server."),
-    "cold": (str, "Give the URL of a cold store, such as file:///folder or s3://bucket/path."),
-    "tiering": (Tiering, "Give a threadkeep.Tiering, such as Tiering()."),
-    "retention": (Retention, "Give a threadkeep.Retention, such as Retention(keep_last=10)."),
+_TEXTS = {
+    "hot": "Give the URL of a Redis server.",
+    "cold": "Give the URL of a cold store, such as file:///folder or s3://bucket/path.",
+}
+_CLASSES = {  # by their public names: most are imported by the program that gives one
+    "compression": ("Compression", "Compression(level=3)"),
+    "group_commit": ("GroupCommit", "GroupCommit()"),
+    "cache": ("Cache", "Cache(threads=1000)"),
+    "tiering": ("Tiering", "Tiering()"),
+    "retention": ("Retention", "Retention(keep_last=10)"),
 }
 
 
@@ -71,9 +70,7 @@ def check(given: Mapping[str, Any]) -> None:
         _refuse("conflicts", given, 'Use "fork" or "raise".')
     if given.get("serde") is not None:
         SerdeCodec(given["serde"])
-    for name, (kind, hint) in _KINDS.items():
-        if not isinstance(given.get(name), kind | None):
-            _refuse(name, given, hint)
+    _check_kinds(given)
     if not isinstance(given.get("pickle_fallback", False), bool):
         _refuse("pickle_fallback", given, "Give True or False.")
     group_commit = given.get("group_commit")
@@ -89,8 +86,20 @@ def check(given: Mapping[str, Any]) -> None:
         _refuse("working_set_bytes", given, "Give a whole number of bytes, 0 or more.")
 
 
+def _check_kinds(given: Mapping[str, Any]) -> None:
+    for name, hint in _TEXTS.items():
+        if not isinstance(given.get(name), str | None):
+            _refuse(name, given, hint)
+    for name, (kind, example) in _CLASSES.items():
+        value = given.get(name)
+        if value is not None and not isinstance(value, getattr(threadkeep, kind)):
+            _refuse(name, given, f"Give a threadkeep.{kind}, such as {example}.")
+
+
 def _check_gc(given: Mapping[str, Any]) -> None:
     if given.get("gc_every") is not None:
+        from threadkeep.engine.policy import duration  # noqa: PLC0415 - seldom needed
+
         duration("gc_every", given["gc_every"])
     enough = given.get("gc_on_put")
     if enough is not None and (type(enough) is not int or enough < 1):

@@ -10,8 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Generator
-from dataclasses import dataclass
-from typing import Any, Protocol, TypeAlias, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from threadkeep import drive
 from threadkeep.backends.straight import finish
@@ -43,8 +42,7 @@ class Step(Protocol):
 Plan: TypeAlias = Generator[Step, Any, T]
 
 
-@dataclass(frozen=True, slots=True)
-class _On:
+class _On(NamedTuple):
     store: Store
     operation: Requests[Any]
 
@@ -55,8 +53,7 @@ class _On:
         return await self.store.arun(self.operation)
 
 
-@dataclass(frozen=True, slots=True)
-class _Aside:
+class _Aside(NamedTuple):
     call: Callable[[], Any]
 
     def run(self) -> Any:
@@ -67,8 +64,7 @@ class _Aside:
         return await _to_its_end(drive.in_thread(self.call))
 
 
-@dataclass(frozen=True, slots=True)
-class _Either:
+class _Either(NamedTuple):
     waiting: Callable[[], Any]
     awaiting: Callable[[], Awaitable[Any]]
 

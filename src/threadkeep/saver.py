@@ -7,7 +7,6 @@ has both APIs; nothing here decides anything.
 from __future__ import annotations
 
 import copy
-import dataclasses
 import threading
 import time
 from collections.abc import (
@@ -35,8 +34,6 @@ from langgraph.checkpoint.base import (
 from langgraph.checkpoint.serde.base import SerializerProtocol
 
 from threadkeep import arguments, bulk, checks, drive, options, versions
-from threadkeep.backends.base import AsyncBackend, Backend
-from threadkeep.backends.caching import Cache
 from threadkeep.backends.writer import GroupCommit
 from threadkeep.background import Collector, Gained, quietly
 from threadkeep.codec import Codec, Compression, NativeCodec, SerdeCodec
@@ -46,16 +43,18 @@ from threadkeep.engine.operations import load, put, write
 from threadkeep.engine.operations.committing import Built, Failed, remember, to_commit
 from threadkeep.engine.operations.context import Engine
 from threadkeep.engine.operations.put import Put
-from threadkeep.engine.policy import EVERYTHING, Retention, duration
 from threadkeep.errors import ThreadkeepError
 from threadkeep.open_store import RANDOM, OpenStore
-from threadkeep.tiers.tiering import Tiering
 
 if TYPE_CHECKING:
+    from threadkeep.backends.base import AsyncBackend, Backend
+    from threadkeep.backends.caching import Cache
     from threadkeep.engine.operations.collecting import Progress
     from threadkeep.engine.operations.findings import CheckReport
     from threadkeep.engine.operations.inspection import Stats
+    from threadkeep.engine.policy import Retention
     from threadkeep.threads import Threads
+    from threadkeep.tiers.tiering import Tiering
 
 T = TypeVar("T")
 PutArguments: TypeAlias = tuple[RunnableConfig, Checkpoint, CheckpointMetadata, ChannelVersions]
@@ -149,7 +148,7 @@ class Saver(OpenStore, BaseCheckpointSaver[Any]):
             token=RANDOM.getrandbits,
             now=_now,
             forked=self._forked.note,
-            retention=retention or EVERYTHING,
+            retention=retention,
             holds_all=self._relaxed is not None,
         )
         self._clones: dict[frozenset[tuple[str, ...]], Saver] = {}
@@ -516,7 +515,7 @@ class Saver(OpenStore, BaseCheckpointSaver[Any]):
     def _cloned(self, allowed: frozenset[tuple[str, ...]]) -> Saver:
         clone = copy.copy(self)
         codec = self._engine.codec.with_allowlist(allowed)
-        clone._engine = dataclasses.replace(self._engine, codec=codec)  # noqa: SLF001 - a clone
+        clone._engine = self._engine._replace(codec=codec)  # noqa: SLF001 - a clone
         clone._clones, clone._clones_lock = {}, threading.Lock()  # noqa: SLF001 - a clone
         return clone
 
@@ -526,6 +525,8 @@ def _codec(serde: SerializerProtocol | None, *, pickle_fallback: bool) -> Codec:
 
 
 def _seconds(gc_every: timedelta | float) -> float:
+    from threadkeep.engine.policy import duration  # noqa: PLC0415 - seldom needed
+
     return duration("gc_every", gc_every).total_seconds()
 
 

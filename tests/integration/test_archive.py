@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import operator
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, TypedDict
 
@@ -612,7 +611,7 @@ def test_it_is_in_use_again_when_its_time_is_over(rivals: Any) -> None:
     other.threads.archive("t")
     later = one._engine.now() + 7200 * 1_000_000
     for saver in (one, other):
-        saver._engine = replace(saver._engine, now=lambda: later)
+        saver._engine = saver._engine._replace(now=lambda: later)
     between.when = lambda asked: isinstance(asked, DropThread)
     between.what = lambda: say(other, "two")
     assert one.threads.gc(Retention(ttl=3600)).deleted == ()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -172,7 +171,7 @@ def _logs(saver: Any, thread: str) -> set[int]:
 @pytest.fixture
 def plain(saver: Any) -> Any:
     """The saver, which compresses nothing: so what is stored can be looked through."""
-    saver._engine = replace(saver._engine, compression=PLAIN)
+    saver._engine = saver._engine._replace(compression=PLAIN)
     return saver
 
 

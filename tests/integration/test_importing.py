@@ -26,8 +26,11 @@ print(json.dumps(list(sys.modules)))
 SELDOM = (
     *("threads", "transfer", "differences", "wrapping", "readable", "cli", "backups", "bundles"),
     *("repairs", "erasures", "quarantine", "tiers.cold", "tiers.archives", "testing"),
-    *("backends.memory", "backends.postgres", "backends.redis"),
-    *("engine.operations.checking", "engine.operations.merging", "engine.operations.bundling"),
+    *("relaxed", "tiers.tiering", "engine.policy", "backends.scrubbed", "backends.blocking"),
+    *("backends.base", "backends.caching", "backends.memory", "backends.postgres"),
+    *("backends.redis", "backends.sqlite.scrubbing", "engine.operations.checking"),
+    *("engine.operations.merging", "engine.operations.bundling", "engine.operations.rebasing"),
+    *("engine.operations.housekeeping", "engine.operations.retention"),
 )
 EXTRAS = ("psycopg", "psycopg_pool", "redis", "obstore", "rich", "typer", "aiosqlite", "numpy")
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -34,7 +33,7 @@ def saver_options(cold: Path) -> dict[str, Any]:
 
 def at(saver: Any, micros: int) -> None:
     """Let it be this time for the saver."""
-    saver._engine = replace(saver._engine, now=lambda: micros)
+    saver._engine = saver._engine._replace(now=lambda: micros)
 
 
 def updated_at(saver: Any, thread: str = "t") -> int:

@@ -5,7 +5,6 @@ Quick by default; `THREADKEEP_STATEFUL=20000` plays about that many random seque
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import random
 import shutil
@@ -612,7 +611,7 @@ class OnRelaxed(OnMemory):
         saver._beneath, saver._relaxed = self.stored, self.waiting
         Stack.__init__(saver, self.stored._store, [self.waiting, *self.stored._layers])
         own = WorkingSet(2**20, threading.Lock, random.getrandbits, exclusive=True)
-        saver._engine = dataclasses.replace(saver._engine, working_set=own)
+        saver._engine = saver._engine._replace(working_set=own)
         return saver
 
     @rule()

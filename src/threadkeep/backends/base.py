@@ -16,11 +16,13 @@ contract, tested for every backend by `threadkeep.testing`:
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
-from threadkeep.backends.scrubbed import Scrubbed
 from threadkeep.engine.model import Change, Read
 from threadkeep.errors import ThreadkeepError
+
+if TYPE_CHECKING:
+    from threadkeep.backends.scrubbed import Scrubbed
 
 
 class Backend(Protocol):

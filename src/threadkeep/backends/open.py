@@ -68,7 +68,7 @@ def check_is_path(text: str) -> None:
     Raises:
         OpenError: it is a conninfo of libpq.
     """
-    if _CONNINFO.search(text) and not os.path.exists(text):  # noqa: PTH110 - any text is answered
+    if re.search(_CONNINFO, text) and not os.path.exists(text):  # noqa: PTH110 - any text is answered
         raise OpenError(
             "This is a connection string of libpq, neither a URL nor the path of a file.",
             hint="Write postgresql://user:password@host:5432/database;"
@@ -76,16 +76,16 @@ def check_is_path(text: str) -> None:
         )
 
 
-_CONNINFO = re.compile(
+_CONNINFO = (  # (compiled where it is needed: seldom)
     r"(?:^|\s)(?:host|hostaddr|port|dbname|user|password|passfile|service|options|sslmode"
-    r"|application_name|connect_timeout|target_session_attrs)\s*=",
+    r"|application_name|connect_timeout|target_session_attrs)\s*="
 )
-_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
+_SCHEME = r"([A-Za-z][A-Za-z0-9+.-]*)://"
 
 
 def _unknown(url: str) -> OpenError:
     """What to say of a text that names no store of ours."""
-    found = _SCHEME.match(url)
+    found = re.match(_SCHEME, url)
     if found is not None:
         driver = found[1].lower().startswith(("postgresql+", "postgres+"))
         hint = "Write postgresql://, without a driver." if driver else _FORMS

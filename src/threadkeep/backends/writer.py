@@ -19,15 +19,18 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 from queue import Empty, SimpleQueue
-from typing import Literal, TypeAlias
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from threadkeep import process_forks
-from threadkeep.backends.base import GroupingBackend
 from threadkeep.backends.given import is_count, is_time, refuse
 from threadkeep.backends.loops import PerLoop
-from threadkeep.backends.straight import CommitsManyAwaited, finish
+from threadkeep.backends.straight import finish
 from threadkeep.engine.model import Batch, Change
 from threadkeep.errors import BackendError, ClosedError, ThreadkeepError, UnreachableError
+
+if TYPE_CHECKING:
+    from threadkeep.backends.base import GroupingBackend
+    from threadkeep.backends.blocking import CommitsManyAwaited
 
 _LONGEST_WAIT = 60
 _IDLE_SECONDS = 10.0  # after which the thread ends; the next change starts another

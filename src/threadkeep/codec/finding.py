@@ -13,8 +13,7 @@ imports, and never calls what the data names. A class is found only
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass
-from typing import NoReturn
+from typing import NamedTuple, NoReturn
 
 from langgraph.checkpoint.serde import _msgpack as _langgraph
 
@@ -25,8 +24,7 @@ from threadkeep.codec.wellknown import CODES, HOMES
 from threadkeep.errors import NewerFormatError, UnknownTypeError
 
 
-@dataclass(frozen=True, slots=True)
-class Finder:
+class Finder(NamedTuple):
     """Finds classes for one codec: `allowed` holds (module, name) pairs."""
 
     registry: Registry

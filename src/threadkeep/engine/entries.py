@@ -3,9 +3,6 @@
 Like `model`, whose closed sets these belong to: frozen, plain records, no behaviour.
 """
 
-from __future__ import annotations
-
-from dataclasses import dataclass
 from typing import Literal, NamedTuple, TypeAlias
 
 
@@ -68,15 +65,13 @@ class Touch(NamedTuple):
 # -- reads and a fence ------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class ReadEntry:
+class ReadEntry(NamedTuple):
     """What the registry says of a thread. Reply: one `Entry`, or None without one."""
 
     thread: str
 
 
-@dataclass(frozen=True, slots=True)
-class ThreadQuery:
+class ThreadQuery(NamedTuple):
     """Which entries are meant: those that are as each given part says.
 
     `states`: one of these; none given: all but "deleted". `labels`: each of these. Times are
@@ -99,8 +94,7 @@ class ThreadQuery:
 Order: TypeAlias = Literal["updated_at", "created_at", "size", "thread"]
 
 
-@dataclass(frozen=True, slots=True)
-class SearchThreads:
+class SearchThreads(NamedTuple):
     """A page of the registry: entries by `order`, then by thread id, both in one direction.
 
     `after` continues behind an entry: its value of `order`, and its thread id. Reply: at most
@@ -114,15 +108,13 @@ class SearchThreads:
     limit: int
 
 
-@dataclass(frozen=True, slots=True)
-class CountThreads:
+class CountThreads(NamedTuple):
     """How many entries there are. Reply: one `int`."""
 
     query: ThreadQuery
 
 
-@dataclass(frozen=True, slots=True)
-class EntryFence:
+class EntryFence(NamedTuple):
     """Holds if the thread's entry has this revision (0: there is none)."""
 
     revision: int

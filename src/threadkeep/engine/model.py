@@ -11,10 +11,7 @@ Ids (of threads, namespaces, checkpoints, tasks) are any text that UTF-8 can hol
 code point, as Python orders `str`. Numbers fit in 64 bits, signed.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias
 
 from threadkeep.engine.entries import (
@@ -119,8 +116,7 @@ class Child(NamedTuple):
     seen: int
 
 
-@dataclass(frozen=True, slots=True)
-class StoredCheckpoint:
+class StoredCheckpoint(NamedTuple):
     """A checkpoint as read: its row, its keyframe, all its write rows in `seq` order.
 
     `keyframe` is the whole segment that holds the keyframe, or None where it is
@@ -135,8 +131,7 @@ class StoredCheckpoint:
     child: Child | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class ThreadState:
+class ThreadState(NamedTuple):
     """What a read of one thread always tells.
 
     `generation` grows whenever segments of the thread are removed (delete, prune):
@@ -155,8 +150,7 @@ class ThreadState:
 # -- reads: a closed set -------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class ReadCheckpoint:
+class ReadCheckpoint(NamedTuple):
     """One checkpoint, or the head: the greatest id that is not hidden.
 
     Reply: one `ThreadState`. An explicit id finds hidden checkpoints too.
@@ -167,8 +161,7 @@ class ReadCheckpoint:
     id: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class ReadSegments:
+class ReadSegments(NamedTuple):
     """The segments that overlap the spans. Reply: `Segment`s, each once, in (log, start) order.
 
     With `generation`, none where that is not the thread's own any more: then other bytes may
@@ -181,8 +174,7 @@ class ReadSegments:
     stub: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class ReadPath:
+class ReadPath(NamedTuple):
     """The checkpoint `id` and its ancestors, nearest first, at most `limit`, hidden ones too.
 
     Reply: `StoredCheckpoint`s with their writes; stops where a parent is absent.
@@ -194,8 +186,7 @@ class ReadPath:
     limit: int
 
 
-@dataclass(frozen=True, slots=True)
-class ScanCheckpoints:
+class ScanCheckpoints(NamedTuple):
     """A page of visible checkpoints, newest id first, over one thread or all of them.
 
     `id` asks for exactly this id, `before` for smaller ids. `filter` maps metadata keys
@@ -216,8 +207,7 @@ class ScanCheckpoints:
     limit: int
 
 
-@dataclass(frozen=True, slots=True)
-class ReadThread:
+class ReadThread(NamedTuple):
     """Everything but the segments' data of one thread, for housekeeping.
 
     Reply: one `ThreadRows`. A row that cannot be made a record is a `CorruptionError`; with
@@ -243,8 +233,16 @@ class UnreadableRow(NamedTuple):
     data: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class ThreadRows:
+class SegmentInfo(NamedTuple):
+    """Where a segment lies, and how many bytes it takes as stored."""
+
+    log: int
+    start: int
+    count: int  # type: ignore[assignment]  # (see `Segment`)
+    size: int
+
+
+class ThreadRows(NamedTuple):
     """All rows of a thread, and where its segments are.
 
     Checkpoints (hidden too) by ns, then id ascending, each with its own writes; orphans
@@ -262,18 +260,7 @@ class ThreadRows:
     unreadable: tuple[UnreadableRow, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class SegmentInfo:
-    """Where a segment lies, and how many bytes it takes as stored."""
-
-    log: int
-    start: int
-    count: int
-    size: int
-
-
-@dataclass(frozen=True, slots=True)
-class FindThreads:
+class FindThreads(NamedTuple):
     """Ids of the threads that hold checkpoints (hidden ones count), in ascending order.
 
     With `run_ids`, only those with a checkpoint whose metadata has one of them as
@@ -288,8 +275,7 @@ class FindThreads:
     empty: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class ReadSizes:
+class ReadSizes(NamedTuple):
     """How much is stored, thread by thread.
 
     Reply: one `Sizes` with at most `limit` threads, of those that hold any row at all
@@ -300,8 +286,7 @@ class ReadSizes:
     limit: int
 
 
-@dataclass(frozen=True, slots=True)
-class ThreadSize:
+class ThreadSize(NamedTuple):
     """How many rows a thread has (hidden checkpoints count), and their contents in bytes.
 
     `segment_bytes` are those of segments' data; what several threads share counts for the first.
@@ -315,8 +300,7 @@ class ThreadSize:
     segment_bytes: int
 
 
-@dataclass(frozen=True, slots=True)
-class Sizes:
+class Sizes(NamedTuple):
     """The sizes of some threads, and of the store.
 
     `total` is the number of bytes that the whole store takes where it lives (on disk,
@@ -327,8 +311,7 @@ class Sizes:
     threads: tuple[ThreadSize, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class ReadDamage:
+class ReadDamage(NamedTuple):
     """What the store finds wrong with its own files: a line of text (`str`) for each finding."""
 
 
@@ -370,8 +353,7 @@ class WritesFence(NamedTuple):
     seen: int
 
 
-@dataclass(frozen=True, slots=True)
-class RowsFence:
+class RowsFence(NamedTuple):
     """Holds if the thread has exactly this many checkpoint rows and write rows.
 
     Then nobody has added one since they were read, and what looked unused still is. The rows of
@@ -423,8 +405,7 @@ class Batch(NamedTuple):
     made: object = None
 
 
-@dataclass(frozen=True, slots=True)
-class DropThread:
+class DropThread(NamedTuple):
     """Remove everything of a thread and leave a tombstone.
 
     Segments that others share go with the last of these, whose generation is raised too.
@@ -450,8 +431,7 @@ class DropThread:
         return Batch(self.thread, self.now, self.generation, fences=self.fences)
 
 
-@dataclass(frozen=True, slots=True)
-class CopyThread:
+class CopyThread(NamedTuple):
     """Copy all rows of `source` (hidden ones, writes and segments too) to `target`.
 
     `ThreadExistsError` if `target` holds checkpoints; orphans of an earlier life of it are removed
@@ -470,8 +450,7 @@ class CopyThread:
         return self.target
 
 
-@dataclass(frozen=True, slots=True)
-class ForkThread:
+class ForkThread(NamedTuple):
     """Let `target` begin with some rows of `source`, sharing its segments where the store can.
 
     Elsewhere they are copied. `checkpoints` (ns, id) and `writes` (ns, checkpoint id, seq) are

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any, NamedTuple, TypeAlias, TypeGuard
 
 from threadkeep import process_forks
@@ -104,7 +103,7 @@ class Asked(NamedTuple):
     def named(self, replies: Sequence[Any]) -> list[Any]:
         """The replies, with generations as the engine is to know them."""
         return [
-            replace(reply, generation=reply.generation + offset) if offset else reply
+            reply._replace(generation=reply.generation + offset) if offset else reply
             for reply, offset in zip(replies, self.offsets, strict=True)
         ]
 
@@ -142,7 +141,7 @@ class Batches:
     def _meant(self, read: Read) -> Read:
         if isinstance(read, ReadSegments) and read.generation is not None:
             known = self._names.meant(read.thread, read.generation)
-            return replace(read, generation=_NO_GENERATION if known is None else known)
+            return read._replace(generation=_NO_GENERATION if known is None else known)
         return read
 
     def admitted(self, batch: Batch) -> Batch:
@@ -256,9 +255,9 @@ class Batches:
         if isinstance(change, Batch):
             change = self.admitted(change)
         elif isinstance(change, ForkThread):
-            change = replace(change, generation=self._known(change.source, change.generation))
+            change = change._replace(generation=self._known(change.source, change.generation))
         elif isinstance(change, DropThread) and change.generation is not None:
-            change = replace(change, generation=self._known(change.thread, change.generation))
+            change = change._replace(generation=self._known(change.thread, change.generation))
         self.directly(change, threads)
 
     def _known(self, thread: str, name: int) -> int:

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from threadkeep.engine.entries import Entry, ReadEntry
@@ -240,8 +239,8 @@ class ForkContract(Contract):
         change = self.fork()
         self.put(bump=True)
         self.refuses(change, StaleThreadError, thread=FORK)
-        absent = replace(change, source="nobody")
-        self.refuses(replace(absent, generation=5), StaleThreadError, thread=FORK)
+        absent = change._replace(source="nobody")
+        self.refuses(absent._replace(generation=5), StaleThreadError, thread=FORK)
         assert self.one(ReadEntry(FORK)) is None
 
     def test_a_fork_needs_its_origins_entry_as_it_was_read(self) -> None:
@@ -251,11 +250,11 @@ class ForkContract(Contract):
         self.put(entry=entry)
         known = self.one(ReadEntry(THREAD))
         self.put(entry=entry._replace(pinned=True))
-        change = replace(self.fork(), revision=known.revision)
+        change = self.fork()._replace(revision=known.revision)
         self.refuses(change, ConflictError, thread=FORK)
         assert self.one(ReadEntry(FORK)) is None
         now = self.one(ReadEntry(THREAD))
-        self.backend.commit(replace(change, revision=now.revision))
+        self.backend.commit(change._replace(revision=now.revision))
         assert self.one(ReadEntry(FORK)) is not None
 
     def test_a_fork_takes_nobodys_place(self) -> None:

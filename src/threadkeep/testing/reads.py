@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -55,8 +54,8 @@ MIXED_IDS = (
 
 
 def _without_keyframes(rows: ThreadRows) -> ThreadRows:
-    checkpoints = tuple([replace(stored, keyframe=None) for stored in rows.checkpoints])
-    return replace(rows, checkpoints=checkpoints)
+    checkpoints = tuple([stored._replace(keyframe=None) for stored in rows.checkpoints])
+    return rows._replace(checkpoints=checkpoints)
 
 
 class ReadContract(Contract):
@@ -362,7 +361,7 @@ class ReadContract(Contract):
             pytest.skip("what this backend stores dies with it")
         self.backend = again
         after = self.rows()  # (a generation's number means something to one backend only)
-        assert replace(after, generation=before.generation) == before
+        assert after._replace(generation=before.generation) == before
         assert after.generation == self.state().generation != self.state(thread="new").generation
         assert self.segments((1, 0, 1)) == [segment(0)]
         assert self.state().found is not None

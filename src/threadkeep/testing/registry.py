@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -86,7 +85,7 @@ class RegistryContract(Contract):
     ) -> list[str]:
         """The ids of the entries that are meant, latest first."""
         read = SearchThreads(query, order, descending=True, after=None, limit=100)
-        return [entry.thread for entry in self.one(replace(read, **fields))]
+        return [entry.thread for entry in self.one(read._replace(**fields))]
 
     # -- moves -----------------------------------------------------------------------
 

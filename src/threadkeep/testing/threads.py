@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from threadkeep.engine.entries import (
@@ -225,7 +223,7 @@ class ThreadContract(Contract):
             assert self.state(thread="copy") == ThreadState(0, 0)
         self.backend.commit(CopyThread("nobody", "copy", now=NOW, revision=7))
         (entry,) = self.backend.fetch([ReadEntry(THREAD)])
-        self.backend.commit(replace(stale, revision=entry.revision))
+        self.backend.commit(stale._replace(revision=entry.revision))
         assert len(self.rows("copy").checkpoints) == len(self.rows().checkpoints)
 
     def entry_revision(self, entry: Entry) -> int:

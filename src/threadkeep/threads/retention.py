@@ -73,7 +73,8 @@ class Retaining(Running):
         *,
         dry_run: bool,
     ) -> Operation[GcReport]:
-        store = self._engine.retention if given is None else _checked("policy", given)
+        ours = self._engine.retention or policy.EVERYTHING
+        store = ours if given is None else _checked("policy", given)
         names = None if threads is None else checks.ids("threads", threads)
         return collecting.collect(self._engine, store, names, dry_run=dry_run, progress=progress)
 

@@ -11,7 +11,6 @@ import logging
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 
 from threadkeep.engine import operations
@@ -133,7 +132,7 @@ class TierLayer:
         for _ in range(ATTEMPTS):
             known = yield from self._ready(change.source, change.target)
             with suppress(ConflictError):
-                yield from commit(replace(change, revision=_revision(known)))
+                yield from commit(change._replace(revision=_revision(known)))
                 known, copy = yield Fetch(
                     [ReadEntry(change.source), ReadThread(change.target, stub=True)]
                 )
@@ -147,7 +146,7 @@ class TierLayer:
         for _ in range(ATTEMPTS):
             known = yield from self._ready(change.source, change.target)
             with suppress(ConflictError):
-                yield from commit(replace(change, revision=_revision(known)))
+                yield from commit(change._replace(revision=_revision(known)))
                 return
         raise operations.registration.busy(change.source)
 
@@ -178,7 +177,7 @@ class TierLayer:
             entry = yield from fetch(ReadEntry(change.thread))
             expecting = change
             if attempt < ATTEMPTS - 1 and not change.fences:
-                expecting = replace(change, fences=(EntryFence(_revision(entry)),))
+                expecting = change._replace(fences=(EntryFence(_revision(entry)),))
             try:
                 yield from commit(expecting)
             except ConflictError:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import groupby
 from typing import Any, NamedTuple, TypeAlias
@@ -131,7 +131,7 @@ def adopt(
     with closing(source):
         counts = yield from aside(source.threads)
         wanted = _wanted(names, counts)
-        engine = replace(engine, conflicts="fork")  # what happened is stored, whoever was first
+        engine = engine._replace(conflicts="fork")  # what happened is stored, whoever was first
         total = sum([counts[name] for name in wanted])
         call = _Adopting(store, engine, source, wishes, progress, total)
         for name in wanted:
@@ -287,7 +287,7 @@ def _operation(engine: Engine, call: Call) -> Operation[None]:
     at = pack_time(call.checkpoint.get("ts", "")) if isinstance(call, Put) else None
     made = at if isinstance(at, int) else created_at(call.place.id)
     if made is not None:
-        engine = replace(engine, now=lambda: made)
+        engine = engine._replace(now=lambda: made)
     return put.put(engine, call) if isinstance(call, Put) else write.put_writes(engine, call)
 
 

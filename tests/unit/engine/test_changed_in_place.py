@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -119,7 +118,7 @@ def test_an_object_that_changes_while_it_is_encoded(chain, make, first):
     message = AIMessage(LONG, id=None)
     saver, at = chain.saver, chain.put(n=0)
     codec = Interrupting(lambda: setattr(message, "id", "given late"))
-    saver._engine = dataclasses.replace(saver._engine, codec=codec)
+    saver._engine = saver._engine._replace(codec=codec)
     value = make(message)
     if first == "write":
         saver.put_writes(at, [("x", value)], "task")
@@ -266,7 +265,7 @@ def test_changed_while_it_is_encoded(back, wrap):
     flags = [{"flag": "idle", "text": LONG, "n": n} for n in range(50)]
     saver, value = memory_saver(), wrap(flags)
     chain, codec = Chain(saver), Meddling(flags, back)
-    saver._engine = dataclasses.replace(saver._engine, codec=codec)
+    saver._engine = saver._engine._replace(codec=codec)
     chain.put(x=value, n=1)
     first = read_back(chain)["x"]
     codec.left = 0

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-from dataclasses import replace
 from operator import add
 from typing import Annotated, Any
 
@@ -127,7 +126,7 @@ def stored_by(calls, *, flat: bool) -> list[Any]:
 def _fixed(engine, tokens):
     """The engine with numbers and times that are the same each time."""
     engine.working_set._token = lambda bits: next(tokens)
-    return replace(engine, token=lambda bits: next(tokens), now=lambda: next(tokens))
+    return engine._replace(token=lambda bits: next(tokens), now=lambda: next(tokens))
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Any
 
 from threadkeep.backends.caching.admission import KEEP, Admission, HotTier, Verdict
@@ -99,11 +98,11 @@ class CacheLayer:
         add(logs, self._kept.find(read) if self._kept is not None else ())
         rest = missing(logs, read.spans)
         if rest and self._hot is not None and self._may_be_shared(read.thread):
-            taken = yield from self._hot.find(replace(read, spans=rest))
+            taken = yield from self._hot.find(read._replace(spans=rest))
             add(logs, taken)
             rest = missing(logs, read.spans)
         if rest:
-            fetched = yield from fetch(replace(read, spans=rest))
+            fetched = yield from fetch(read._replace(spans=rest))
             add(logs, fetched)
         whole = between(logs, read.spans)
         if missing(logs, read.spans):

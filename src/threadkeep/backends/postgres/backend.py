@@ -19,6 +19,7 @@ from psycopg import AsyncConnection, Connection
 from psycopg.errors import Diagnostic
 from psycopg_pool import AsyncConnectionPool, ConnectionPool
 
+from threadkeep.backends.blocking import BlockingFace
 from threadkeep.backends.postgres import changes, groups, migrations, partitions, reads, scrubbing
 from threadkeep.backends.postgres.exchange import NEWEST_STATE, ONE_STATE, Message
 from threadkeep.backends.postgres.failures import (
@@ -40,7 +41,7 @@ from threadkeep.backends.postgres.refusals import refusal
 from threadkeep.backends.postgres.settings import Settings, settings_of
 from threadkeep.backends.postgres.statement import Rows, Statement
 from threadkeep.backends.scrubbed import Scrubbed
-from threadkeep.backends.straight import BlockingFace, finish
+from threadkeep.backends.straight import finish
 from threadkeep.backends.trying import again
 from threadkeep.engine.model import Change, CopyThread, Read, ReadThread
 from threadkeep.errors import InvalidArgumentError, ThreadExistsError, ThreadkeepError

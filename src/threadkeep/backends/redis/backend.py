@@ -12,13 +12,13 @@ from __future__ import annotations
 import secrets
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import redis.asyncio.cluster
 import redis.cluster
 
+from threadkeep.backends.blocking import BlockingFace
 from threadkeep.backends.given import refuse, without
 from threadkeep.backends.redis import scrubbing
 from threadkeep.backends.redis.changes import fork_arguments, script, waves
@@ -39,7 +39,7 @@ from threadkeep.backends.redis.scripts import Call, Word, call, reading, writing
 from threadkeep.backends.redis.settings import Settings, refuse_decoding
 from threadkeep.backends.redis.spanning import answer
 from threadkeep.backends.scrubbed import Scrubbed
-from threadkeep.backends.straight import BlockingFace, finish
+from threadkeep.backends.straight import finish
 from threadkeep.backends.trying import again
 from threadkeep.engine.model import (
     Batch,
@@ -98,13 +98,13 @@ class AsyncRedisBackend:
         if not isinstance(read, ReadCheckpoint | ReadThread):
             return reply
         name = self._lives.name(read.thread, reply.generation)
-        return reply if name == reply.generation else replace(reply, generation=name)
+        return reply if name == reply.generation else reply._replace(generation=name)
 
     def _as_stored(self, read: Read) -> Read:
         """A read, with the generation as it is stored."""
         if isinstance(read, ReadSegments) and read.generation is not None:
             stored = self._lives.stored(read.thread, read.generation)
-            return replace(read, generation=NEVER if stored is None else stored)
+            return read._replace(generation=NEVER if stored is None else stored)
         return read
 
     def _expecting(self, change: Change) -> Change:
@@ -114,7 +114,7 @@ class AsyncRedisBackend:
         stored = self._lives.stored(change.thread, change.generation)
         if isinstance(change, Batch):
             return change._replace(generation=stored)
-        return replace(change, generation=stored)
+        return change._replace(generation=stored)
 
     async def _answered(self, inquiries: dict[int, Inquiry]) -> dict[int, Any]:
         """The reply to each; one run of the script for each thread."""

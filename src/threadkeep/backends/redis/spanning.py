@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator, Callable, Sequence
-from dataclasses import replace
 from operator import itemgetter
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
@@ -162,7 +161,7 @@ async def _newest(
     read: ScanCheckpoints, after: _Place | None, limit: int, store: Store
 ) -> list[_Place]:
     """The places of the first rows behind `after`: ids alone, merged thread by thread."""
-    upper, lower = bounds(replace(read, after=after))
+    upper, lower = bounds(read._replace(after=after))
     which = b"" if read.ns is None else b"=" + pack_text(read.ns)
     best: list[_Place] = []
     last: str | None = None

@@ -17,7 +17,6 @@ from threadkeep.backends.sqlite.identity import identity
 from threadkeep.backends.sqlite.opening import Location
 from threadkeep.backends.sqlite.places import path_of
 from threadkeep.backends.sqlite.reads import needs_transaction, reply
-from threadkeep.backends.sqlite.scrubbing import scrub
 from threadkeep.engine.model import ReadCheckpoint
 from threadkeep.errors import InvalidArgumentError, ThreadkeepError
 
@@ -143,6 +142,8 @@ class SqliteBackend:
     def scrub(self, *, rewrite: bool) -> Scrubbed:
         """Write the file anew, in either case. See `ScrubbingBackend.scrub`."""
         del rewrite  # (readers go on meanwhile, and writers wait: nobody is kept out)
+        from threadkeep.backends.sqlite.scrubbing import scrub  # noqa: PLC0415 - seldom needed
+
         return scrub(self._connections)
 
     def close(self) -> None:

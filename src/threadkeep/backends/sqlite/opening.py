@@ -11,8 +11,8 @@ from __future__ import annotations
 import os
 import sqlite3
 import time
-from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import NamedTuple
 from urllib.parse import quote_from_bytes
 
 from threadkeep.backends.sqlite import schema
@@ -26,8 +26,7 @@ _CHECKPOINT_PAGES = 1000  # the WAL is copied into the file when it holds this m
 _WAL_BYTES = 8 << 20  # and its own file is cut back to this size then
 
 
-@dataclass(frozen=True, slots=True)
-class Location:
+class Location(NamedTuple):
     """Where a database is and how to connect to it.
 
     `mode` is SQLite's: `rwc` makes the file where there is none; `rw` does not; `ro` reads
@@ -90,7 +89,7 @@ def _as_found(location: Location) -> Location:
     if location.mode == "ro" and path.exists() and not path.stat().st_size:
         raise _no_tables(location.path)  # SQLite removes a WAL that lies beside such a file
     if not wal_of(path).exists() and (location.mode == "ro" or _is_frozen(path)):
-        return replace(location, mode="immutable")
+        return location._replace(mode="immutable")
     return location
 
 
@@ -117,15 +116,15 @@ def open_first(location: Location) -> tuple[Location, sqlite3.Connection]:
             f"{location.path} cannot be opened: {error.strerror}.",
             hint="Give a path that this system allows and this process may use.",
         ) from error
-    return (replace(location, mode="rw") if location.mode == "rwc" else location), db
+    return (location._replace(mode="rw") if location.mode == "rwc" else location), db
 
 
 def _open(location: Location) -> tuple[Location, sqlite3.Connection]:
     db = location.connect_writer()
     try:
         _prepare(db, location, make=location.mode == "rwc")
-        if schema.is_old(db):
-            location = replace(location, is_old=True)
+        if not location.mode.startswith("rw") and schema.is_old(db):
+            location = location._replace(is_old=True)
             for view in schema.AS_IF_NEW:
                 db.execute(view)
     except BaseException:

@@ -11,7 +11,6 @@ keep what is put in, text or bytes. The views show the same rows to people.
 
 from __future__ import annotations
 
-import shlex
 from typing import TYPE_CHECKING
 
 from langgraph.checkpoint.serde.types import INTERRUPT, RESUME
@@ -303,6 +302,8 @@ def _carry_out(db: sqlite3.Connection, statements: str) -> None:
 
 
 def _not_ours(path: str, names: set[str]) -> NotOursError:
+    import shlex  # noqa: PLC0415 - seldom needed
+
     if {"checkpoints", "writes"} <= names:
         return NotOursError(
             f"{path} is a database of LangGraph's own SQLite saver, not of threadkeep.",

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from itertools import pairwise
 from typing import cast
 
@@ -261,7 +260,7 @@ def _with_keyframes(rows: ThreadRows, found: Examined) -> list[StoredCheckpoint]
         if stored.keyframe is None:
             log, pos = stored.row.key_log, stored.row.key_pos
             over = [s for s in by_log.get(log, ()) if s.start <= pos < s.stop]
-            stored = replace(stored, keyframe=over[0] if over else None)  # noqa: PLW2901
+            stored = stored._replace(keyframe=over[0] if over else None)  # noqa: PLW2901
         whole.append(stored)
     return whole
 
@@ -278,7 +277,7 @@ def _readable(found: Examined, checkpoints: Iterable[StoredCheckpoint]) -> Linea
             del lineage.stored[key]
         else:
             sound = tuple([row for row in stored.writes if not _write_problem(row)])
-            lineage.stored[key] = replace(stored, writes=sound)
+            lineage.stored[key] = stored._replace(writes=sound)
     return lineage
 
 

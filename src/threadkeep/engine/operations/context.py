@@ -7,8 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from typing import Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
 from threadkeep.codec import Codec
 from threadkeep.codec.frame import Compression
@@ -27,7 +26,6 @@ from threadkeep.engine.held import (
 from threadkeep.engine.manifest import Manifest
 from threadkeep.engine.model import HIDDEN, Segment, Span, StoredCheckpoint
 from threadkeep.engine.open_logs import KEYFRAMES, Stored
-from threadkeep.engine.policy import EVERYTHING, Retention
 from threadkeep.engine.refs import Cell, Inline, Ref
 from threadkeep.engine.sequence import Seen, watched
 from threadkeep.engine.shadow import Shadow
@@ -39,6 +37,9 @@ from threadkeep.errors import (
     ThreadNotFoundError,
 )
 
+if TYPE_CHECKING:
+    from threadkeep.engine.policy import Retention
+
 TOKEN_BITS = 31
 _KEYFRAME_ROW = 64  # bytes that a keyframe takes as a row of its own, about
 KEYFRAME_EVERY = 16  # checkpoints written against one keyframe
@@ -46,12 +47,12 @@ Keyframes: TypeAlias = dict[tuple[int, int], tuple[Manifest, int]]  # each with 
 ATTEMPTS = 8  # times a change is built anew when others came in between
 
 
-@dataclass(frozen=True, slots=True)
-class Engine:
+class Engine(NamedTuple):
     """The engine's parts. `token(bits)` gives a random number, `now()` microseconds since 1970.
 
-    `retention` is what is kept where nothing else is said. With `holds_all`, what is committed may
-    have to be made anew from what is remembered: saves return before they are stored.
+    `retention` is what is kept where nothing else is said, None for everything. With `holds_all`,
+    what is committed may have to be made anew from what is remembered: saves return before they
+    are stored.
     `forked(thread, head, checkpoint)` is told of each run that has left the head of another one
     behind.
     """
@@ -63,7 +64,7 @@ class Engine:
     token: Callable[[int], int]
     now: Callable[[], int]
     forked: Callable[[str, str, str], None]
-    retention: Retention = EVERYTHING
+    retention: Retention | None = None
     holds_all: bool = False
 
     def memory(self, thread: str) -> ThreadMemory:
@@ -72,7 +73,7 @@ class Engine:
 
     def apart(self) -> Engine:
         """The same engine, which remembers for itself: what others must not build on yet."""
-        return replace(self, working_set=self.working_set.apart())
+        return self._replace(working_set=self.working_set.apart())
 
     def new_token(self) -> int:
         """A token for a load; never 0."""

@@ -7,7 +7,6 @@ version of the channel included; what a DeltaChannel is rebuilt through is never
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import replace
 from typing import NamedTuple
 
 from threadkeep.engine import checksum
@@ -108,7 +107,7 @@ def _with_manifest(
     removed = {name: read.entries[name]._replace(ref=None, removed=True) for name in taken}
     data = manifests.encode(read._replace(entries={**read.entries, **removed}), keyframe.manifest)
     row = stored.row._replace(manifest=checksum.seal(data, checksum.of_checkpoint(stored.row)))
-    return replace(stored, row=row), len(taken)
+    return stored._replace(row=row), len(taken)
 
 
 # -- its writes ----------------------------------------------------------------------
@@ -126,7 +125,7 @@ def _with_writes(
     if len(runs) > 1 or len(children) > 1:
         return stored
     writes = tuple([_bare_row(row, bare) for row in stored.writes])
-    return stored if writes == stored.writes else replace(stored, writes=writes)
+    return stored if writes == stored.writes else stored._replace(writes=writes)
 
 
 def _bare_row(row: WriteRow, bare: frozenset[str]) -> WriteRow:

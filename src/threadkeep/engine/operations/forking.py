@@ -7,7 +7,6 @@ its newest checkpoint left it: what later runs made of that checkpoint is not in
 from __future__ import annotations
 
 from collections.abc import Container, Iterator, Sequence
-from dataclasses import replace
 from enum import Enum
 from typing import NamedTuple
 
@@ -127,7 +126,7 @@ def _taken(engine: Engine, source: str, rows: ThreadRows, checkpoint: str | None
         for key, stored in lineage.stored.items()
         if key in found
     }
-    begin = replace(lineage.stored[at], writes=tuple(writes[at]))
+    begin = lineage.stored[at]._replace(writes=tuple(writes[at]))
     return _Taken(begin, taken, [write for some in writes.values() for write in some])
 
 

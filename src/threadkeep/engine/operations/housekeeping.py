@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import TypeAlias, cast
 
@@ -151,7 +150,7 @@ def thinning(
 def _as_left(left: Iterable[StoredCheckpoint], hidden: set[Key]) -> list[StoredCheckpoint]:
     """The checkpoints that stay, hidden ones flagged so."""
     return [
-        replace(s, row=s.row._replace(flags=s.row.flags | HIDDEN))
+        s._replace(row=s.row._replace(flags=s.row.flags | HIDDEN))
         if (s.row.ns, s.row.id) in hidden
         else s
         for s in left

@@ -131,7 +131,7 @@ def merge(
         made = making(int(ours.metadata.get("step", 0)) + 1, known)
         try:
             # (whatever else is promised of this saver: nobody may have moved on meanwhile)
-            fenced = replace(engine, conflicts="raise")
+            fenced = engine._replace(conflicts="raise")
             yield from put.put(fenced, _checkpoint(into, ours, theirs, values, made))
         except ConflictError:
             continue

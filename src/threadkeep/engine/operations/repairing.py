@@ -8,7 +8,7 @@ its bytes as they were; a thread in which nothing is wrong is not written to.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import cast
 
 from threadkeep.engine import checksum, manifest, registry
@@ -205,9 +205,9 @@ class _Surgery:
             key = stored.row.ns, stored.row.id
             writes = tuple([row for row in stored.writes if not self._is_broken(row)])
             if key in self.stripped:
-                left.append(replace(stored, row=self.stripped[key], writes=writes))
+                left.append(stored._replace(row=self.stripped[key], writes=writes))
             elif key not in self.found.broken:
-                left.append(replace(stored, writes=writes))
+                left.append(stored._replace(writes=writes))
         return left
 
     def _is_broken(self, row: WriteRow) -> bool:
@@ -309,7 +309,7 @@ def _with_their_keyframes(
 ) -> list[StoredCheckpoint]:
     """The rows with the keyframes that they were examined with."""
     known = found.lineage.stored
-    return [replace(s, keyframe=known[s.row.ns, s.row.id].keyframe) for s in left]
+    return [s._replace(keyframe=known[s.row.ns, s.row.id].keyframe) for s in left]
 
 
 def _span(key: SegmentKey) -> Span:

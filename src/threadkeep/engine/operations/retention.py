@@ -306,11 +306,11 @@ def _state_of(entry: Entry, own: Retention, size: int) -> list[object]:
     return [digest, size, entry.updated_at]
 
 
-def policy_of(entry: Entry, store: Retention) -> Retention:
-    """What is kept of a thread: as was said of it, or else of the store.
+def policy_of(entry: Entry, store: Retention | None) -> Retention:
+    """What is kept of a thread: as was said of it, or else of the store, or else everything.
 
     Raises:
         NewerFormatError, CorruptionError: what was said cannot be read.
     """
     said = labels.record(entry.labels, policy.RECORD)
-    return store if said is None else policy.read(said)
+    return (store or policy.EVERYTHING) if said is None else policy.read(said)
