@@ -10,6 +10,7 @@
 #include <stddef.h>
 
 static PyObject *kinds, *layouts, *still_class;  /* see `prepare` */
+static PyObject *dict_name;                      /* "__dict__" */
 
 /* -- lists ---------------------------------------------------------------------------- */
 
@@ -1187,7 +1188,8 @@ rewire_attributes(Walk *walk, Node *node)
         return 0;
     }
     PyObject *other = copy_for(walk, node->attributes);
-    int failed = PyObject_GenericSetDict(node->copy, other, NULL) < 0;
+    /* (`PyObject_GenericSetDict` leaves the values that 3.13 keeps in the instance itself.) */
+    int failed = PyObject_GenericSetAttr(node->copy, dict_name, other) < 0;
     Py_DECREF(other);
     return failed ? -1 : 0;
 }
@@ -1487,6 +1489,9 @@ static PyMethodDef methods[] = {
 static int
 execute(PyObject *module)
 {
+    if (dict_name == NULL && (dict_name = PyUnicode_InternFromString("__dict__")) == NULL) {
+        return -1;
+    }
     return PyModule_AddType(module, &ShadowType);
 }
 
