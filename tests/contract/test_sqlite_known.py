@@ -221,9 +221,13 @@ def is_right(backend, threads=THREADS):
             for number in range(1, 9):
                 seq = space.last_seq(uid(number))
                 assert seq in (None, last_seq(db, of, number))
-            assert all(known_id(one) in space.written or known_id(one) <= space.below for one in written)
+            assert all(
+                known_id(one) in space.written or known_id(one) <= space.below for one in written
+            )
     for heap, known_heap in held.heaps.items():
-        stored = db.execute("SELECT log, start, count FROM tk_heap_segments WHERE thread = ?", (heap,))
+        stored = db.execute(
+            "SELECT log, start, count FROM tk_heap_segments WHERE thread = ?", (heap,)
+        )
         places = sorted((log, start, start + count) for log, start, count in stored)
         for log, line in known_heap.lines.items():
             assert line.places[-1:] == [place[1:] for place in places if place[0] == log][-1:]
