@@ -413,15 +413,14 @@ class _Run:
 
 def _drop(places: dict[int, list[Place]], heap: Heap, batch: Batch) -> list[_Stored]:
     """Remove what a batch drops from the places of the heap's logs; return what was there."""
-    dropped = []
+    wanted: dict[int, set[Place]] = {}
     for log, start, count in batch.drop_segments:
-        line = places.get(log)
-        if line is None:
-            line = places[log] = [*heap.line(log).places]
-        place = (start, start + count)
-        if place in line:
-            line.remove(place)
-            dropped.append((log, *place))
+        wanted.setdefault(log, set()).add((start, start + count))
+    dropped: list[_Stored] = []
+    for log, gone in wanted.items():
+        line = places[log] if log in places else heap.line(log).places
+        dropped += [(log, *place) for place in line if place in gone]
+        places[log] = [place for place in line if place not in gone]
     return dropped
 
 
