@@ -189,6 +189,15 @@ def test_what_is_known_is_bounded(backend, monkeypatch, most):
     assert len(held.heaps) <= most
 
 
+def test_a_new_connection_knows_nothing(backend):
+    backend.commit(turn(1))
+    connections = backend._connections
+    connections._writer.close()
+    connections._writer = None
+    assert told(backend, lambda: backend.commit(turn(2)))[:2] == ["BEGIN", "SELECT"]
+    assert head(backend) == (uid(2), [])
+
+
 def test_a_large_head_is_not_remembered(backend):
     backend.commit(turn(1, segments=(segment(0, data=bytes(20_000)),)))
     assert told(backend, lambda: head(backend)) == ["SELECT"]

@@ -35,7 +35,7 @@ from threadkeep.errors import (
 
 if TYPE_CHECKING:
     import sqlite3
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from threadkeep.engine.entries import Touch
     from threadkeep.engine.model import Change, CheckpointRow, Segment, WriteRow
@@ -43,7 +43,8 @@ if TYPE_CHECKING:
 _Stored: TypeAlias = tuple[int, int, int]  # log, start, stop
 
 # -- statements ------------------------------------------------------------------------
-# A bound None takes the driver longer than a number: 0 and '' are made NULL by SQLite.
+# A bound None or bytes takes the driver longer than a number or a bytearray, for it looks for an
+# adapter: 0 and '' are made NULL by SQLite.
 
 # Stored segments never overlap: the last that starts at or before ours is the first to look at.
 _QUESTIONS = ManyRows(
@@ -106,28 +107,41 @@ _LABELS = ManyRows(
 )
 
 
-def _of_threads(*columns: str) -> tuple[ManyRows, Callable[[ThreadRow], tuple[Any, ...]]]:
-    """Return the statement that sets columns of threads, and its row for a thread.
+class _Columns:
+    """Statements that set columns of threads.
 
-    It adds the threads that are new. An index is written whenever one of its columns is set,
-    changed or not: so there is a statement for each few columns that change together.
+    An index is written whenever one of its columns is set, changed or not: so there are statements
+    for each few columns that change together.
     """
-    names = ("number", "thread", *columns)
-    new = ", ".join([f"{name} = excluded.{name}" for name in columns])
-    statement = ManyRows(
-        f"INSERT INTO tk_threads ({', '.join(names)}) VALUES {{rows}}"
-        f" ON CONFLICT (number) DO UPDATE SET {new}",
-        f"({', '.join('?' * len(names))})",
-    )
-    return statement, attrgetter(*names)
+
+    def __init__(self, *columns: str) -> None:
+        of_one = ", ".join([f"{name} = ?" for name in columns])
+        self._one = f"UPDATE tk_threads SET {of_one} WHERE number = ?"
+        self._of_one = attrgetter(*columns, "number")
+        names = ("number", "thread", *columns)
+        new = ", ".join([f"{name} = excluded.{name}" for name in columns])
+        self._many = ManyRows(
+            f"INSERT INTO tk_threads ({', '.join(names)}) VALUES {{rows}}"
+            f" ON CONFLICT (number) DO UPDATE SET {new}",
+            f"({', '.join('?' * len(names))})",
+        )
+        self._of_many = attrgetter(*names)
+
+    def set(self, db: sqlite3.Connection, threads: Sequence[ThreadRow]) -> None:
+        """Set them as these threads have them, and add those that are new."""
+        if len(threads) == 1 and threads[0].changed != thread_row.NEW:
+            db.execute(self._one, self._of_one(threads[0]))
+        else:
+            self._many.run(db, [self._of_many(one) for one in threads])
 
 
+_TIME = ("size", "updated_at")
+_ENTRY = _Columns(*_TIME, "state", "created_at", "waits_at", "revision")
 _THREADS = {
-    thread_row.SIZE: _of_threads("size"),
-    thread_row.TIME: _of_threads("size", "updated_at"),
-    thread_row.ENTRY: _of_threads(
-        "size", "updated_at", "state", "created_at", "waits_at", "revision"
-    ),
+    thread_row.SIZE: _Columns("size"),
+    thread_row.TIME: _Columns(*_TIME),
+    thread_row.ENTRY: _ENTRY,
+    thread_row.NEW: _ENTRY,
 }
 
 
@@ -308,7 +322,7 @@ class _Run:
         if not row.number:
             known.last_number += 1
             row.number = row.heap = known.last_number
-            row.changed = thread_row.SIZE
+            row.changed = thread_row.NEW
             known.heaps[row.heap] = heap
         self._threads[name] = row
         self._take_rows(thread, heap, batch)
@@ -376,16 +390,19 @@ class _Run:
         if self._added:
             _SEGMENTS.run(
                 db,
-                [(heap, log, *one[1:]) for (heap, log, _), one in sorted(self._added.items())],
+                [
+                    (heap, log, start, one.count, _blob(one.data))
+                    for (heap, log, start), one in sorted(self._added.items())
+                ],
             )
         changed: dict[int, list[ThreadRow]] = {}
         for thread in self._threads.values():
             if thread.changed:
                 changed.setdefault(thread.changed, []).append(thread)
-                thread.changed = thread_row.NOTHING
         for kind, threads in changed.items():
-            statement, row = _THREADS[kind]
-            statement.run(db, [row(one) for one in threads])
+            _THREADS[kind].set(db, threads)
+            for thread in threads:
+                thread.changed = thread_row.NOTHING
         if self._checkpoints:
             _CHECKPOINTS.run(db, self._checkpoints)
         if self._writes:
@@ -396,15 +413,14 @@ class _Run:
 
 def _drop(places: dict[int, list[Place]], heap: Heap, batch: Batch) -> list[_Stored]:
     """Remove what a batch drops from the places of the heap's logs; return what was there."""
-    dropped = []
+    wanted: dict[int, set[Place]] = {}
     for log, start, count in batch.drop_segments:
-        line = places.get(log)
-        if line is None:
-            line = places[log] = [*heap.line(log).places]
-        place = (start, start + count)
-        if place in line:
-            line.remove(place)
-            dropped.append((log, *place))
+        wanted.setdefault(log, set()).add((start, start + count))
+    dropped: list[_Stored] = []
+    for log, gone in wanted.items():
+        line = places[log] if log in places else heap.line(log).places
+        dropped += [(log, *place) for place in line if place in gone]
+        places[log] = [place for place in line if place not in gone]
     return dropped
 
 
@@ -428,13 +444,17 @@ def _joined(dropped: list[tuple[int, int, int, int]]) -> list[list[int]]:
 # -- rows ------------------------------------------------------------------------------
 
 
+def _blob(value: bytes | str) -> bytes | bytearray | str:
+    return bytearray(value) if type(value) is bytes else value
+
+
 def _checkpoint(number: int, row: CheckpointRow) -> tuple[Any, ...]:
     source, step, text = metadata.split(row.metadata)
     return (
         number,
         row.ns,
-        pack_id(row.id),
-        None if row.parent is None else pack_id(row.parent),
+        _blob(pack_id(row.id)),
+        None if row.parent is None else _blob(pack_id(row.parent)),
         row.run,
         row.seen,
         row.flags,
@@ -445,7 +465,7 @@ def _checkpoint(number: int, row: CheckpointRow) -> tuple[Any, ...]:
         "" if row.exact is None else row.exact,
         row.key_log,
         row.key_pos,
-        row.manifest,
+        _blob(row.manifest),
     )
 
 
@@ -453,11 +473,11 @@ def _write(number: int, row: WriteRow, seq: int) -> tuple[Any, ...]:
     return (
         number,
         row.ns,
-        pack_id(row.checkpoint_id),
+        _blob(pack_id(row.checkpoint_id)),
         seq,
         row.run,
         row.seen,
-        pack_id(row.task_id),
+        _blob(pack_id(row.task_id)),
         row.task_path,
-        row.body,
+        _blob(row.body),
     )

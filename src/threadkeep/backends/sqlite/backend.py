@@ -114,7 +114,7 @@ class SqliteBackend:
             state = known.head(read) if known.holds(db) else None
             if state is None:
                 state = single.checkpoint(db, read)
-                known.remember(read, state, db)
+                known.remember(read, state)
         except DRIVER_ERRORS as error:
             raise mapped(error, connections.path) from error
         else:

@@ -85,7 +85,7 @@ def _carry_out(
         if only_adds:
             batches = [change for change in run if isinstance(change, Batch)]
             refusals += additions.add(db, batches, known)
-        else:
+        else:  # rarer: what it leaves is not followed
             known.forget()
             refusals += [_attempt(db, change, guarded=len(changes) > 1) for change in run]
     return refusals

@@ -257,13 +257,16 @@ class Known:
         found = StoredCheckpoint(read.thread, head.row, head.keyframe, tuple(head.writes))
         return ThreadState(thread.row.generation, thread.row.deleted_at or 0, found)
 
-    def remember(self, read: ReadCheckpoint, reply: ThreadState, db: sqlite3.Connection) -> None:
-        """Remember the head that was just read, if the thread is known."""
+    def remember(self, read: ReadCheckpoint, reply: ThreadState) -> None:
+        """Remember the head that the connection has read, if the thread is known.
+
+        Where others have written since `keep`, all is forgotten before it is used.
+        """
         thread, found = self.threads.get(read.thread), reply.found
         heap = None if thread is None else self.heaps.get(thread.row.heap)
         if heap is None or found is None or read.ns or read.id is not None:
             return
-        if found.keyframe is not None and found.child is None and self.holds(db):
+        if found.keyframe is not None and found.child is None:
             head = Head(found.row, found.keyframe, [*found.writes])
             if head.is_small:
                 heap.heads[read.thread] = head

@@ -22,7 +22,7 @@ from threadkeep.errors import NotOursError, OpenError
 
 MEMORY = ":memory:"
 _RETRY_SECONDS = 0.005  # between tries to switch a new file to WAL
-_CHECKPOINT_PAGES = 1000  # the WAL is copied into the file when it holds this many
+_CHECKPOINT_PAGES = 2000  # the WAL is copied into the file when it holds this many
 _WAL_BYTES = 8 << 20  # and its own file is cut back to this size then
 
 

@@ -14,7 +14,7 @@ from threadkeep.engine.lifecycle import State
 if TYPE_CHECKING:
     from threadkeep.engine.entries import Move, Touch
 
-NOTHING, SIZE, TIME, ENTRY = range(4)
+NOTHING, SIZE, TIME, ENTRY, NEW = range(5)
 """Changes of a thread's row: each includes those before it."""
 
 
@@ -77,7 +77,7 @@ class ThreadRow:
     def edited(self) -> None:
         """Note a change that a fence notices."""
         self.revision += 1
-        self.changed = ENTRY
+        self.changed = max(self.changed, ENTRY)
 
 
 def is_deleted(deleted_at: int | None, born: int) -> bool:
