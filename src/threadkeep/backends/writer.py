@@ -206,13 +206,6 @@ class _Queue:
         with self._lock:
             return any(not ticket.done and ticket.future for ticket in self._swept())
 
-    @property
-    def is_patient(self) -> bool:
-        """True if something waits, and more is likely to follow all of it."""
-        with self._lock:
-            waiting = [ticket for ticket in self._swept() if not ticket.done]
-            return bool(waiting) and all(ticket.is_patient for ticket in waiting)
-
     def _swept(self) -> deque[_Ticket]:
         """The tickets, without those in front that are settled. The caller holds the lock."""
         tickets = self._tickets
@@ -243,6 +236,7 @@ class Writer:
         self._queue = _Queue()
         self._turn = threading.Lock()  # held by whoever commits
         self._alone = True  # the last transaction held one change
+        self._waiting: _Ticket | None = None  # waits for company; its time runs
         self._skips = 0  # waits for company to leave out
         self._skipped = 0  # those that were left out after the last one in vain
         self._wakes: SimpleQueue[None] = SimpleQueue()
@@ -282,9 +276,11 @@ class Writer:
 
     def submit(self, change: Change) -> asyncio.Future[None]:
         """Queue the change; the future of the running event loop is done when it is durable."""
-        future = asyncio.get_running_loop().create_future()
-        self._queue.add(_Ticket(change, future))
-        if not self._awake:
+        loop = asyncio.get_running_loop()
+        future = loop.create_future()
+        ticket = _Ticket(change, future)
+        self._queue.add(ticket)
+        if not self._awake and not (ticket.is_patient and self._is_worth_a_wait(ticket, loop)):
             self._hand_over()
         return future
 
@@ -324,6 +320,9 @@ class Writer:
         if not group:
             return
         self._alone = len(group) == 1
+        if self._waiting in group:
+            self._waiting = None
+            self._note(in_vain=all([one.is_patient for one in group]))
         try:
             finish(_settle(group, self._commit_many))
         finally:
@@ -374,7 +373,6 @@ class Writer:
             except Empty:
                 is_idle = True
             self._awake = False  # (before it looks: what comes from now on wakes it again)
-            self._wait_for_company()
             try:
                 self._commit_all()
             except BaseException as error:  # noqa: BLE001 - no caller may wait for ever
@@ -385,20 +383,22 @@ class Writer:
             if (is_idle or self._closing) and self._ended():
                 return
 
-    def _wait_for_company(self) -> None:
-        """Wait a little while all that waits is patient, if that has been worth it."""
-        if not self._queue.is_patient or not self._may_wait():
-            return
-        end = time.monotonic() + _COMPANY_SECONDS
-        while self._queue.is_patient:
-            left = end - time.monotonic()
-            try:
-                self._wakes.get(timeout=max(left, 0))
-            except Empty:
-                self._note(in_vain=True)
-                return
-            self._awake = False
-        self._note(in_vain=False)
+    # -- waiting for company -----------------------------------------------------------
+
+    def _is_worth_a_wait(self, ticket: _Ticket, loop: asyncio.AbstractEventLoop) -> bool:
+        """Let a patient change wait a little while for what follows, if that has been worth it."""
+        if self._waiting is None:
+            if not self._may_wait():
+                return False
+            self._waiting = ticket
+            loop.call_later(_COMPANY_SECONDS, self._end_wait, ticket)
+        # (Else it may be that what waited is being committed: then the thread looks once more.)
+        return True
+
+    def _end_wait(self, ticket: _Ticket) -> None:
+        """Commit a change that nothing has followed."""
+        if self._waiting is ticket:
+            self._hand_over()
 
     def _may_wait(self) -> bool:
         """Return True if it is worth it to wait for company."""
