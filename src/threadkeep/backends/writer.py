@@ -322,7 +322,7 @@ class Writer:
         self._alone = len(group) == 1
         if self._waiting in group:
             self._waiting = None
-            self._note(in_vain=all([one.is_patient for one in group]))
+            self._note(in_vain=all(one.is_patient for one in group))
         try:
             finish(_settle(group, self._commit_many))
         finally:
