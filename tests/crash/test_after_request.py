@@ -37,7 +37,7 @@ from threadkeep.backends.memory import MemoryBackend
 from threadkeep.backends.postgres import PostgresBackend
 from threadkeep.backends.redis import RedisBackend
 from threadkeep.backends.sqlite import SqliteBackend
-from threadkeep.engine import appender, offloaded
+from threadkeep.engine import offloaded, open_logs
 from threadkeep.saver import Saver
 
 LONG = "x" * 90
@@ -254,8 +254,8 @@ def stores(request, tmp_path):
 @pytest.fixture(autouse=True)
 def small_seals(monkeypatch):
     """Segments are sealed early here, so that the operations do it."""
-    monkeypatch.setattr(appender, "SEAL_COUNT", 4)
-    monkeypatch.setattr(appender, "SEAL_KEYFRAMES", 2)
+    monkeypatch.setattr(open_logs, "SEAL_COUNT", 4)
+    monkeypatch.setattr(open_logs, "SEAL_KEYFRAMES", 2)
 
 
 def uninterrupted(stores, conflicts, operation):

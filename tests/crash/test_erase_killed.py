@@ -38,8 +38,6 @@ class Dying:
 
 if sys.argv[2] == "between rows and files":
     scrubbing.scrub = die
-    from threadkeep.backends.sqlite import backend
-    backend.scrub = die
 elif sys.argv[2] == "between a family's rows and its tombstone":
     erasing.DropThread = die
 else:
@@ -48,8 +46,7 @@ else:
         plain = owner.writer
         owner.writer = lambda: Dying(plain())
         return inner(owner)
-    from threadkeep.backends.sqlite import backend
-    backend.scrub = scrub
+    scrubbing.scrub = scrub
 
 with SqliteSaver(sys.argv[1]) as saver:
     saver.threads.erase("fork")

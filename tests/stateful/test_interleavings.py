@@ -33,7 +33,7 @@ from langchain_core.messages import AIMessage, HumanMessage
 
 from threadkeep import arguments, errors
 from threadkeep.backends.memory import MemoryBackend
-from threadkeep.engine import appender
+from threadkeep.engine import open_logs
 from threadkeep.engine.calls import Place
 from threadkeep.engine.operations import checking, copying, housekeeping, inspection, listing, write
 from threadkeep.engine.operations.history import delta_history
@@ -284,8 +284,8 @@ PAIRS = [(a, b) for i, a in enumerate(OPERATIONS) for b in OPERATIONS[i:]]
 @pytest.fixture(autouse=True)
 def small_seals(monkeypatch):
     """Segments are sealed early here, so that the operations do it."""
-    monkeypatch.setattr(appender, "SEAL_COUNT", 3)
-    monkeypatch.setattr(appender, "SEAL_KEYFRAMES", 2)
+    monkeypatch.setattr(open_logs, "SEAL_COUNT", 3)
+    monkeypatch.setattr(open_logs, "SEAL_KEYFRAMES", 2)
 
 
 @pytest.mark.parametrize(
