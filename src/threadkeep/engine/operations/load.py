@@ -107,7 +107,8 @@ def _read(
             if entry.ref is not None and name not in lent:
                 value = loaded.checkpoint["channel_values"][name]
                 known[name] = hold(entry.ref, found, value)
-        resume_logs(memory, ns, read, key, segments, found)
+        if not current:  # (else they are open already)
+            resume_logs(memory, ns, read, key, segments, found)
         owner = LOADS.of(loaded.id)
         data, codec = row.manifest, engine.codec
         fresh = sum([held.weight for name, held in known.items() if name not in lent])
