@@ -255,6 +255,59 @@ def test_awaited_pending_writes_wait_for_the_checkpoint_that_follows(monkeypatch
     assert store.groups == [["t1", "t2", "t1"]]
 
 
+def test_a_pending_write_outlives_the_loop_of_its_caller():
+    store = Gate()
+    store.opened.set()
+    writer = Writer(store)
+
+    async def leave():
+        writer.submit(writes(1))  # and nobody waits for it
+
+    async def save():
+        await asyncio.wait_for(writer.acommit(writes(2)), 10)
+
+    asyncio.run(leave())
+    until(lambda: store.groups)
+    for _ in range(3):
+        asyncio.run(save())
+    writer.close()
+    assert [name for names in store.groups for name in names] == ["t1", "t2", "t2", "t2"]
+
+
+def test_a_loop_that_is_busy_holds_up_no_pending_write():
+    store = Gate()
+    store.opened.set()
+    writer = Writer(store)
+
+    async def compute():
+        waiting = writer.submit(writes(1))
+        until(lambda: store.groups)  # without giving way to the loop
+        await waiting
+
+    asyncio.run(compute())
+    assert store.groups == [["t1"]]
+
+
+def test_a_thread_that_ends_by_an_interrupt_is_followed_by_another():
+    store = Gate()
+    store.opened.set()
+    writer = Writer(store)
+
+    def interrupt(names):
+        writer._hand_over()  # somebody else wakes the thread meanwhile
+        raise KeyboardInterrupt
+
+    async def save(number):
+        await asyncio.wait_for(writer.acommit(batch(number)), 10)
+
+    store.fails = interrupt
+    with pytest.raises(BackendError):
+        asyncio.run(save(1))
+    store.fails = lambda names: None
+    asyncio.run(save(2))
+    assert store.groups[-1] == ["t2"]
+
+
 def test_waits_in_vain_are_left_out_for_a_while(monkeypatch):
     monkeypatch.setattr("threadkeep.backends.writer._COMPANY_SECONDS", 0)
     store = Gate()

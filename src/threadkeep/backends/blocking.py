@@ -29,7 +29,7 @@ class GroupingFace(AsyncBackend, CommitsManyAwaited, Protocol):
 
 
 class Loops(Protocol):
-    """What an awaiting face keeps for each event loop."""
+    """Connections of an awaiting face, for each event loop."""
 
     def close_elsewhere(self) -> None:
         """Close it in all event loops but the one that runs here, if one does."""

@@ -206,6 +206,13 @@ class _Queue:
         with self._lock:
             return any(not ticket.done and ticket.future for ticket in self._swept())
 
+    @property
+    def is_patient(self) -> bool:
+        """True if something waits, and more is likely to follow all of it."""
+        with self._lock:
+            waiting = [ticket for ticket in self._swept() if not ticket.done]
+            return bool(waiting) and all(ticket.is_patient for ticket in waiting)
+
     def _swept(self) -> deque[_Ticket]:
         """The tickets, without those in front that are settled. The caller holds the lock."""
         tickets = self._tickets
@@ -236,7 +243,7 @@ class Writer:
         self._queue = _Queue()
         self._turn = threading.Lock()  # held by whoever commits
         self._alone = True  # the last transaction held one change
-        self._waiting: _Ticket | None = None  # waits for company; its time runs
+        self._patient = False  # the thread waits for company, and wakes by itself
         self._skips = 0  # waits for company to leave out
         self._skipped = 0  # those that were left out after the last one in vain
         self._wakes: SimpleQueue[None] = SimpleQueue()
@@ -256,10 +263,11 @@ class Writer:
     def commit(self, change: Change) -> None:
         """Commit the change, with others that wait; return when it is durable."""
         ticket = _Ticket(change)
+        if ticket.is_patient and self._may_wait():
+            ticket.company = threading.Event()
         self._queue.add(ticket)
         try:
-            if ticket.is_patient and self._may_wait():
-                ticket.company = threading.Event()
+            if ticket.company is not None:
                 self._note(in_vain=not ticket.company.wait(_COMPANY_SECONDS))
             with self._turn:
                 while not ticket.done:
@@ -276,11 +284,10 @@ class Writer:
 
     def submit(self, change: Change) -> asyncio.Future[None]:
         """Queue the change; the future of the running event loop is done when it is durable."""
-        loop = asyncio.get_running_loop()
-        future = loop.create_future()
+        future = asyncio.get_running_loop().create_future()
         ticket = _Ticket(change, future)
-        self._queue.add(ticket)
-        if not self._awake and not (ticket.is_patient and self._is_worth_a_wait(ticket, loop)):
+        self._queue.add(ticket)  # (first: the thread looks after it has changed either flag)
+        if not self._awake and not (self._patient and ticket.is_patient):
             self._hand_over()
         return future
 
@@ -320,9 +327,6 @@ class Writer:
         if not group:
             return
         self._alone = len(group) == 1
-        if self._waiting in group:
-            self._waiting = None
-            self._note(in_vain=all(one.is_patient for one in group))
         try:
             finish(_settle(group, self._commit_many))
         finally:
@@ -360,7 +364,7 @@ class Writer:
             thread = threading.Thread(target=self._run, name="threadkeep-writer", daemon=True)
             try:
                 thread.start()
-            except RuntimeError:
+            except BaseException:
                 self._awake = False
                 raise
             self._thread = thread
@@ -373,11 +377,12 @@ class Writer:
             except Empty:
                 is_idle = True
             self._awake = False  # (before it looks: what comes from now on wakes it again)
+            self._wait_for_company()
             try:
                 self._commit_all()
             except BaseException as error:  # noqa: BLE001 - no caller may wait for ever
                 with self._starting:
-                    self._thread = None  # (whoever comes now needs another)
+                    self._thread, self._awake = None, False  # (whoever comes now needs another)
                 self._fail(error)
                 return
             if (is_idle or self._closing) and self._ended():
@@ -385,20 +390,18 @@ class Writer:
 
     # -- waiting for company -----------------------------------------------------------
 
-    def _is_worth_a_wait(self, ticket: _Ticket, loop: asyncio.AbstractEventLoop) -> bool:
-        """Let a patient change wait a little while for what follows, if that has been worth it."""
-        if self._waiting is None:
-            if not self._may_wait():
-                return False
-            self._waiting = ticket
-            loop.call_later(_COMPANY_SECONDS, self._end_wait, ticket)
-        # (Else it may be that what waited is being committed: then the thread looks once more.)
-        return True
-
-    def _end_wait(self, ticket: _Ticket) -> None:
-        """Commit a change that nothing has followed."""
-        if self._waiting is ticket:
-            self._hand_over()
+    def _wait_for_company(self) -> None:
+        """Wait a little while all that waits is patient, if that has been worth it."""
+        if not self._queue.is_patient or not self._may_wait():
+            return
+        self._patient = True
+        try:
+            self._wakes.get(timeout=_COMPANY_SECONDS)
+            in_vain = False
+        except Empty:
+            in_vain = True
+        self._patient = self._awake = False
+        self._note(in_vain=in_vain)
 
     def _may_wait(self) -> bool:
         """Return True if it is worth it to wait for company."""

@@ -69,7 +69,7 @@ typedef union {
     Shadow *part;
 } Word;
 
-/* What is remembered of elements. Immutable.
+/* Record of elements, which tells if one has changed. Immutable.
  *
  * It is made of parts, so that a long one that grows shares them with the one that it grew from;
  * or it has its elements itself. Then the first words tell for each element how many words of
@@ -107,7 +107,7 @@ behind_watch(const Word *watch)
     return watch + 2 + (how_of(watch) == SIZE ? 0 : watch[1].number >> 2);
 }
 
-/* How many words the watches of the first elements take. */
+/* Number of words that the watches of the first elements take. */
 static inline Py_ssize_t
 words_of(const Word *ends, Py_ssize_t elements)
 {
@@ -213,7 +213,7 @@ ask(PyObject *container, visitproc visit, void *argument)
     return traverse != NULL && is_gc(container) ? traverse(container, visit, argument) : 0;
 }
 
-/* Whether all that is watched is as it was. */
+/* True if all that is watched is as it was. */
 static int
 hold(const Word *at, const Word *end)
 {
@@ -660,7 +660,7 @@ can_change(PyObject *object)
     return !PyTuple_Check(object) && !PyFrozenSet_CheckExact(object);
 }
 
-/* How many containers are watched for what they refer to; with `met`, how many of those that can
+/* Number of containers that are watched for what they refer to; with `met`, how many of those that can
  * change were met before. */
 static Py_ssize_t
 containers(Shadow *shadow, Met *met)
@@ -824,6 +824,11 @@ kind_of(Walk *walk, PyObject *object)
     if (type == &PyUnicode_Type || type == &PyLong_Type || type == &PyBool_Type ||
         type == &PyFloat_Type || type == Py_TYPE(Py_None)) {
         return LEAF;
+    }
+    PyTypeObject *meta = Py_TYPE(type);
+    if (meta->tp_hash != PyType_Type.tp_hash ||
+        meta->tp_richcompare != PyType_Type.tp_richcompare) {
+        return OPAQUE;  /* looking the class up would run the program's code */
     }
     PyObject *kind = PyDict_GetItemWithError(kinds, (PyObject *)type);
     if (kind == NULL) {

@@ -10,7 +10,7 @@
 
 #define PART PyTuple_GET_ITEM
 
-/* What a manifest is written with; all borrowed. Below, -1 or NULL without an exception means
+/* Parts that a manifest is written with; all borrowed. Below, -1 or NULL without an exception means
  * that something is unusual. */
 typedef struct {
     PyObject *channels, *nodes;  /* the numbers of the keyframe's names */
@@ -43,7 +43,7 @@ push_name(PyObject *wire, PyObject *numbers, PyObject *name)
     return failed ? failed : PyList_Append(wire, number == NULL ? name : number);
 }
 
-/* How many names of a dict are not in the other; what the dict has for them goes to `wire`. */
+/* Number of names of a dict that are not in the other; what the dict has for them goes to `wire`. */
 static int
 count_gone(PyObject *dict, PyObject *other, PyObject *wire)
 {
@@ -122,7 +122,7 @@ is_same_entry(PyObject *entry, PyObject *known)
     return same;
 }
 
-/* How many spans a reference has, which are its last part; -1 for none. */
+/* Number of spans that a reference has, which are its last part; -1 for none. */
 static Py_ssize_t
 count_spans(PyObject *ref)
 {
@@ -279,7 +279,7 @@ is_ascii(PyObject *object)
     return PyUnicode_Check(object) && PyUnicode_IS_ASCII(object);
 }
 
-/* Whether it is a dict of usual names; and, where it is one of versions, of usual ones. */
+/* True if it is a dict of usual names; and, where it is one of versions, of usual ones. */
 static int
 has_usual(PyObject *dict, int versions)
 {

@@ -75,6 +75,8 @@ LAYOUTS: dict[type, Layout] = {}
 def _classify(cls: type) -> int:
     if cls in _BUILT_IN:
         return _BUILT_IN[cls]
+    if type(cls).__hash__ is not type.__hash__ or type(cls).__eq__ is not type.__eq__:
+        return OPAQUE  # (looking the class up runs the program's code)
     if issubclass(cls, _LEAF_BASES) or cls.__module__ in _LEAF_MODULES:
         return LEAF
     if hasattr(cls, "__del__"):

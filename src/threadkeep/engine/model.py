@@ -234,7 +234,7 @@ class UnreadableRow(NamedTuple):
 
 
 class SegmentInfo(NamedTuple):
-    """Where a segment lies, and how many bytes it takes as stored."""
+    """Place of a segment, and how many bytes it takes as stored."""
 
     log: int
     start: int

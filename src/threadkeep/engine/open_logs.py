@@ -120,7 +120,7 @@ class OpenLogs:
         """Let the channel go on in a fresh log."""
         with self._lock:
             log = self._logs.pop((ns, channel), None)
-            if log is not None:
+            if log is not None and all(log is not other for other in self._logs.values()):
                 self._by_number.pop(log.log, None)
                 self._ripe.pop(log.log, None)
                 self.tails -= log.new_bytes + log.old_bytes

@@ -69,7 +69,7 @@ def of_checkpoint(
 
 
 def of_writes(row: WriteRow, size: int, now: int, *, waits: bool) -> Touch:
-    """What pending writes mean: an interrupt of a task of the head begins a wait.
+    """Touch of pending writes: an interrupt of a task of the head begins a wait.
 
     Others end none, as other tasks may wait at the same checkpoint: the next checkpoint does.
 

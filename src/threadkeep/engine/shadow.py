@@ -31,7 +31,7 @@ from threadkeep.engine.identity import (
 
 
 class PortableShadow:
-    """What is remembered of a sequence of elements. Immutable."""
+    """Record of a sequence of elements, which tells if one has changed. Immutable."""
 
     __slots__ = ("_elements",)
 
@@ -70,7 +70,7 @@ class PortableShadow:
 
     @property
     def size(self) -> int:
-        """How many elements there are."""
+        """Number of elements."""
         return len(self._elements)
 
     @property
@@ -80,19 +80,19 @@ class PortableShadow:
 
     @property
     def is_opaque(self) -> bool:
-        """Whether an element cannot be watched."""
+        """True if an element cannot be watched."""
         return any(element.is_opaque for element in self._elements)
 
     def holds(self) -> bool:
-        """Whether every element is as it was, at one instant; never true if one is opaque."""
+        """Return True if every element is as it was, at one instant; never if one is opaque."""
         return not self.is_opaque and self.holds_now()
 
     def holds_now(self) -> bool:
-        """Whether all that can be watched is as it was, at one instant."""
+        """Return True if all that can be watched is as it was, at one instant."""
         return portable_intact(self._elements)
 
     def holds_in(self, value: object, keys: list[Any] | None, items: list[Any], size: int) -> bool:
-        """Whether a value has just these elements, and they are as they were, at one instant.
+        """Return True if a value has just these elements, as they were, at one instant.
 
         Parts that cannot be watched are passed over.
 

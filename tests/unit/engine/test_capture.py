@@ -209,6 +209,28 @@ def test_what_derives_from_a_container_is_copied_and_not_watched():
     assert not any(a is b for a, b in zip(originals, made, strict=True))
 
 
+class Hashing(type):
+    """Classes that note when they are hashed: that is the program's code."""
+
+    hashed = 0
+
+    def __hash__(cls):
+        Hashing.hashed += 1
+        return id(cls)
+
+
+class Hashed(metaclass=Hashing):
+    pass
+
+
+def test_no_code_of_a_metaclass_is_run():
+    if still is shadows.portable_still:
+        pytest.skip("in Python nothing is in the way of it")
+    before = Hashing.hashed
+    assert still([Hashed()]).shadow.is_opaque
+    assert Hashing.hashed == before
+
+
 @dataclasses.dataclass
 class Closing:
     path: str

@@ -40,3 +40,15 @@ def test_a_tail_holds_each_position_once(given: list[tuple[int, int]]) -> None:
     tail = open_log.tail
     places = [p for at, part in tail.items() for p in range(at, at + len(part.elements))]
     assert len(places) == len(set(places)) == open_log.new_count
+
+
+def test_a_log_of_two_channels_is_weighed_once() -> None:
+    open_logs = logs()
+    for channel in ("a", "b"):
+        open_logs.resume("", channel, 7, 0)
+    open_logs.note_tails([(7, 0, stored(3))])
+    assert open_logs.tails == 21
+    open_logs.start("", "a")
+    assert open_logs.tails == 21
+    open_logs.start("", "b")
+    assert open_logs.tails == 0

@@ -77,11 +77,6 @@ _DROP_SEGMENTS = (
     "DELETE FROM tk_heap_segments WHERE thread = ? AND log = ? AND start BETWEEN ? AND ?"
 )
 _SEGMENTS = ManyRows(
-    "DELETE FROM tk_heap_segments WHERE {rows}",
-    "(thread = ? AND log = ? AND start = ? AND count = ?)",
-    " OR ",
-)
-_SEGMENTS = ManyRows(
     "INSERT INTO tk_heap_segments (thread, log, start, count, data) VALUES {rows}",
     "(?, ?, ?, ?, ?)",
 )

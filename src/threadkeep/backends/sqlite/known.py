@@ -78,7 +78,10 @@ def _are_small(writes: list[WriteRow]) -> bool:
 
 
 class Heap:
-    """The segments that a thread, or several, have; `is_whole`: a log without a line is empty."""
+    """The segments of a thread, or of several that share them.
+
+    With `is_whole`, a log that has no line here is known to be empty.
+    """
 
     __slots__ = ("heads", "is_whole", "lines")
 
@@ -183,7 +186,7 @@ class Thread:
 
 
 class Known:
-    """What one connection knows."""
+    """Threads and segments that one connection has read or written."""
 
     def __init__(self) -> None:
         self.last_number = 0  # the greatest of all threads; 0: not known

@@ -25,13 +25,11 @@ class ManyRows:
     Args:
         text: with `{rows}` where the rows stand.
         row: the part for one row.
-        between: what separates two rows.
     """
 
-    def __init__(self, text: str, row: str, between: str = ", ") -> None:
+    def __init__(self, text: str, row: str) -> None:
         self._text = text
         self._row = row
-        self._between = between
         self._texts: dict[int, str] = {}
 
     def run(self, db: sqlite3.Connection, rows: Sequence[Sequence[Any]]) -> None:
@@ -54,7 +52,7 @@ class ManyRows:
         """Return the SQL for so many rows."""
         text = self._texts.get(count)
         if text is None:
-            rows = self._between.join([self._row] * count)
+            rows = ", ".join([self._row] * count)
             text = self._texts[count] = self._text.replace("{rows}", rows)
         return text
 

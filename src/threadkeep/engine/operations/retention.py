@@ -307,7 +307,7 @@ def _state_of(entry: Entry, own: Retention, size: int) -> list[object]:
 
 
 def policy_of(entry: Entry, store: Retention | None) -> Retention:
-    """What is kept of a thread: as was said of it, or else of the store, or else everything.
+    """Return the retention of a thread: its own, or else the store's, or else everything.
 
     Raises:
         NewerFormatError, CorruptionError: what was said cannot be read.
