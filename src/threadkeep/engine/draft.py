@@ -190,11 +190,7 @@ class Draft:
         seen = Seen(None, items, shadow)
         if shadow.is_opaque or not seen.is_now(value):
             return None
-        own_log = channel
-        if any(map(_passing, copies)):
-            for item in items:
-                self.memory.recent.reserve_for(self.appender.ns, channel, item)
-            own_log = f"{channel} {_PASSING}"
+        own_log = self._aside(channel, items) if any(map(_passing, copies)) else channel
         log, start = self.appender.append(own_log, elements)
         home, weight = self.appender.home, 0
         for number, item in enumerate(items):
@@ -399,10 +395,10 @@ class Draft:
         if not fresh:
             return
         if self.writes and any(_passing(e.still) for e in fresh):
-            channel = self._aside(channel, fresh)
+            channel = self._aside(channel, [e.item for e in fresh])
         if not self.writes:
             for e in fresh:
-                self._fill_kept(e)
+                e.span = self._fill_kept(e.item, e.data)
         rest = [e for e in fresh if e.span is None]
         if rest:
             log, start = self.appender.append(channel, [e.data for e in rest])
@@ -413,23 +409,24 @@ class Draft:
                 placed = Placed(e.item, e.shadow, e.span, len(e.data), self.appender.home)
                 self._placed.append(placed)
 
-    def _aside(self, channel: str, fresh: list[Element]) -> str:
+    def _aside(self, channel: str, items: list[Any]) -> str:
         """The log for objects that LangGraph will give an id before their channel holds them.
 
         As pending writes they are other values then: the channel's log keeps a position
         for each, so that its elements stay in order.
         """
-        for e in fresh:
-            self.memory.recent.reserve_for(self.appender.ns, channel, e.item)
+        for item in items:
+            self.memory.recent.reserve_for(self.appender.ns, channel, item)
         return f"{channel} {_PASSING}"
 
-    def _fill_kept(self, element: Element) -> None:
-        """Put the element where a position was kept for it, if one was."""
-        place = self.memory.recent.kept_for(element.item) if is_state(element.item) else None
-        if place is not None:
-            log, pos = place
-            self.appender.fill(log, pos, element.data)
-            element.span = Span(log, pos, pos + 1)
+    def _fill_kept(self, item: Any, data: bytes) -> Span | None:
+        """Put an element where a position was kept for it; None if none was."""
+        place = self.memory.recent.kept_for(item) if is_state(item) else None
+        if place is None:
+            return None
+        log, pos = place
+        self.appender.fill(log, pos, data)
+        return Span(log, pos, pos + 1)
 
     def _input(self, channel: str, value: dict[Any, Any]) -> tuple[Ref, Held]:
         """A graph's input: a dict of channel updates.
@@ -458,12 +455,10 @@ class Draft:
     def _share(self, channel: str, item: Any, copy: Any, shadow: Shadow) -> None:
         """Store an object where its channel will look for it."""
         data = self.codec.encode(copy)
-        place = self.memory.recent.kept_for(item)
-        if place is None:
-            place = self.appender.append(channel, [data])
-        else:
-            self.appender.fill(*place, data)
-        span = Span(place[0], place[1], place[1] + 1)
+        span = self._fill_kept(item, data)
+        if span is None:
+            log, pos = self.appender.append(channel, [data])
+            span = Span(log, pos, pos + 1)
         self._placed.append(Placed(item, shadow, span, len(data), self.appender.home))
 
     # -- single values ---------------------------------------------------------------
