@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from engine_kit import config, memory_saver
 
-from threadkeep.bundles import read_bundle
 from threadkeep.engine.model import CheckpointRow, Segment, WriteRow
-from threadkeep.engine.operations.bundling import WholeThread
+from threadkeep.transfer.bundle_format import read_bundle
+from threadkeep.transfer.bundling import WholeThread
 
 FOLDER = Path(__file__).parent / "bundles"
 ROWS = [
