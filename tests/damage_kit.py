@@ -16,9 +16,7 @@ import redis_kit
 from engine_kit import rows_in_memory
 from postgres_kit import url_for
 
-from threadkeep.backends.redis.keys import keys_of
-from threadkeep.backends.redis.packing import place
-from threadkeep.backends.redis.rows import pack_place
+from threadkeep.backends.redis.rows import keys_of, pack_place, place
 from threadkeep.backends.sqlite.ids import pack_id
 from threadkeep.engine.model import ReadThread
 

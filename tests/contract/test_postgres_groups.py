@@ -10,7 +10,11 @@ from postgres_kit import empty_schema, hashed, monthly, plain, url
 from postgres_proxy import proxy
 
 from threadkeep.backends.group_commit import LoopWriter
-from threadkeep.backends.postgres import AsyncPostgresBackend, PostgresBackend, groups
+from threadkeep.backends.postgres import (
+    AsyncPostgresBackend,
+    PostgresBackend,
+    changes,
+)
 from threadkeep.engine.entries import Entry, Touch
 from threadkeep.engine.labels import of_metadata
 from threadkeep.engine.lifecycle import Cause, State, move
@@ -229,7 +233,7 @@ def test_what_the_server_cannot_take_leaves_its_neighbours_alone(backend, bad):
 
 
 def test_large_groups_go_change_by_change(backend, answers, monkeypatch):
-    monkeypatch.setattr(groups, "_MOST_BYTES", 100)
+    monkeypatch.setattr(changes, "_MOST_BYTES_TOGETHER", 100)
     large = [Batch(f"t{n}", NOW, writes=(write(1, body=b"x" * 60),)) for n in range(2)]
     assert backend.commit_many(large) == [None, None]
     assert answers == [False]

@@ -22,7 +22,10 @@ from psycopg_pool import AsyncConnectionPool, ConnectionPool
 from threadkeep import AsyncPostgresSaver, PostgresSaver, open_saver
 from threadkeep.__main__ import main
 from threadkeep.backends.postgres import backend as backends
-from threadkeep.backends.postgres.months import Month, ahead
+from threadkeep.backends.postgres.partitions import (
+    Month,
+    ahead,
+)
 from threadkeep.errors import BackendError, InvalidArgumentError, ReadOnlyError
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)

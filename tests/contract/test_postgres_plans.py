@@ -7,9 +7,13 @@ import psycopg
 import pytest
 from postgres_kit import empty_schema, hashed, monthly, plain, url
 
-from threadkeep.backends.postgres import PostgresBackend, groups, reads
-from threadkeep.backends.postgres.arrays import teach
-from threadkeep.backends.postgres.months import ahead
+from threadkeep.backends.postgres import (
+    PostgresBackend,
+    changes,
+    reads,
+)
+from threadkeep.backends.postgres.partitions import ahead
+from threadkeep.backends.postgres.statement import register_arrays
 from threadkeep.engine.entries import Touch
 from threadkeep.engine.lifecycle import Cause, move
 from threadkeep.engine.model import (
@@ -188,10 +192,10 @@ def test_a_group_uses_indexes(db):
     """Of known threads and new ones, and also when its plans were made before."""
     known = [f"1{n:04}" for n in range(1, 20)]
     with psycopg.Cursor(db) as cursor:
-        teach(cursor.adapters)
+        register_arrays(cursor.adapters)
         for number in range(10, 13):
             group = [groups_batch(thread, number) for thread in (*known, f"new {number}")]
-            statement = groups.together(group)
+            statement = changes.together(group)
             text = statement.sql.replace("{schema}", db.schema_of_test)
             with db.transaction():
                 before = rows_read(db)

@@ -15,7 +15,10 @@ from redis_servers import cluster
 
 import threadkeep
 from threadkeep.backends.redis import RedisBackend, opened
-from threadkeep.backends.redis.keys import index_of, keys_of
+from threadkeep.backends.redis.rows import (
+    index_of,
+    keys_of,
+)
 from threadkeep.backends.redis.scripts import Call
 from threadkeep.backends.sync_bridge import finish
 from threadkeep.engine.model import Batch, FindThreads, HeadFence, ReadCheckpoint, ReadThread

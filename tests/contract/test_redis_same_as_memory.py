@@ -10,7 +10,7 @@ from redis_kit import empty_prefix, url
 
 from threadkeep.backends.memory import MemoryBackend
 from threadkeep.backends.redis import RedisBackend
-from threadkeep.backends.redis.packing import (
+from threadkeep.backends.redis.rows import (
     pack_number,
     pack_text,
     place,

@@ -5,7 +5,10 @@ import redis
 from redis_kit import empty_prefix, url
 
 from threadkeep.backends.redis import RedisBackend
-from threadkeep.backends.redis.keys import index_of, keys_of
+from threadkeep.backends.redis.rows import (
+    index_of,
+    keys_of,
+)
 from threadkeep.engine.model import (
     Batch,
     CopyThread,

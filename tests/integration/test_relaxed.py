@@ -570,7 +570,7 @@ def test_the_end_of_the_program_stores_it(backend: str, tmp_path: Path) -> None:
     ],
 )
 def test_what_has_no_meaning_is_refused(options: Any) -> None:
-    with pytest.raises(InvalidArgumentError, match="no meaning"):
+    with pytest.raises(InvalidArgumentError, match="Invalid"):
         GroupCommit(**options)
 
 

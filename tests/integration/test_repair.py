@@ -15,7 +15,7 @@ from langgraph.graph import END, START, StateGraph
 from langgraph.types import Command, interrupt
 from typing_extensions import TypedDict
 
-from threadkeep.backends.redis.keys import keys_of
+from threadkeep.backends.redis.rows import keys_of
 from threadkeep.backends.sqlite.ids import unpack_id
 from threadkeep.engine.context import read_manifest
 from threadkeep.repair.findings import Kind

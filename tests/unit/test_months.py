@@ -6,7 +6,11 @@ from uuid import UUID
 import pytest
 from langgraph.checkpoint.base import empty_checkpoint
 
-from threadkeep.backends.postgres.months import Month, ahead, named
+from threadkeep.backends.postgres.partitions import (
+    Month,
+    ahead,
+    months_of,
+)
 from threadkeep.engine.ids import created_at
 
 EPOCH_OF_UUIDS = datetime(1582, 10, 15, tzinfo=UTC)
@@ -61,7 +65,7 @@ def test_months_ahead():
 
 def test_prefixes_name_the_months_of_all_ids_that_have_them():
     start = Month(2026, 11).start
-    assert named([start[:6]]) == {Month(2026, 10), Month(2026, 11)}
-    assert named([uuid6(ticks_at(datetime(2026, 11, 15, tzinfo=UTC)))[:6]]) == {Month(2026, 11)}
-    assert named(["000000", "ffffff"]) == {Month(1582, 10), Month(5236, 3)}
-    assert named([]) == set()
+    assert months_of([start[:6]]) == {Month(2026, 10), Month(2026, 11)}
+    assert months_of([uuid6(ticks_at(datetime(2026, 11, 15, tzinfo=UTC)))[:6]]) == {Month(2026, 11)}
+    assert months_of(["000000", "ffffff"]) == {Month(1582, 10), Month(5236, 3)}
+    assert months_of([]) == set()

@@ -1,8 +1,4 @@
-"""Blocking face of a backend that is written to be awaited.
-
-Only that face lives here, and the protocols of what it is made of. Invariant: what it awaits runs
-over connections that never suspend (see `straight`).
-"""
+"""Blocking face of a backend that is written to be awaited."""
 
 from __future__ import annotations
 
@@ -10,11 +6,13 @@ from collections.abc import Sequence
 from typing import Any, Generic, Protocol, TypeVar
 
 from threadkeep.backends.base import AsyncBackend
+from threadkeep.backends.loops import LoopConnections
+from threadkeep.backends.scrubbed import Scrubbed
 from threadkeep.backends.sync_bridge import finish
 from threadkeep.engine.model import Change, Read
 from threadkeep.errors import ThreadkeepError
 
-A = TypeVar("A", bound="GroupingFace")
+A = TypeVar("A", bound="ServerFace")
 
 
 class CommitsManyAwaited(Protocol):
@@ -24,15 +22,14 @@ class CommitsManyAwaited(Protocol):
         """See `GroupingBackend.commit_many`."""
 
 
-class GroupingFace(AsyncBackend, CommitsManyAwaited, Protocol):
-    """An awaited store that commits in groups."""
+class ServerFace(AsyncBackend, CommitsManyAwaited, Protocol):
+    """An awaited backend of a database server."""
 
+    async def identity(self) -> str:
+        """See `IdentifiedBackend.identity`."""
 
-class Loops(Protocol):
-    """Connections of an awaiting face, for each event loop."""
-
-    def close_elsewhere(self) -> None:
-        """Close it in all event loops but the one that runs here, if one does."""
+    async def scrub(self, *, rewrite: bool) -> Scrubbed:
+        """See `ScrubbingBackend.scrub`."""
 
 
 class BlockingFace(Generic[A]):
@@ -40,11 +37,13 @@ class BlockingFace(Generic[A]):
 
     Args:
         face: that one.
-        asynchronous: the same store for awaiting calls, where there is one.
-        loops: what that one keeps.
+        asynchronous: the same store for awaiting calls, if there is one.
+        loops: the connections of `asynchronous`.
     """
 
-    def __init__(self, face: A, asynchronous: A | None, loops: Loops | None) -> None:
+    def __init__(
+        self, face: A, asynchronous: A | None = None, loops: LoopConnections[Any] | None = None
+    ) -> None:
         self._face = face
         self._loops = loops
         self.asynchronous = asynchronous
@@ -60,6 +59,14 @@ class BlockingFace(Generic[A]):
     def commit_many(self, changes: Sequence[Change]) -> list[ThreadkeepError | None]:
         """See `GroupingBackend.commit_many`."""
         return finish(self._face.commit_many(changes))
+
+    def identity(self) -> str:
+        """See `IdentifiedBackend.identity`."""
+        return finish(self._face.identity())
+
+    def scrub(self, *, rewrite: bool) -> Scrubbed:
+        """See `ScrubbingBackend.scrub`."""
+        return finish(self._face.scrub(rewrite=rewrite))
 
     def close(self) -> None:
         """Close all connections of ours; later calls raise `ClosedError`. Idempotent."""

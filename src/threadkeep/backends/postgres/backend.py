@@ -1,10 +1,7 @@
-"""The PostgreSQL backend itself: what is said to the server, tried again, and understood.
-
-Only the protocol's methods live here, and what the constructors accept. Invariant: nothing
-of the driver, neither rows nor errors, leaves this package.
+"""PostgreSQL backend: statements sent to the server, retried, and their answers understood.
 
 The logic is that of `AsyncPostgresBackend`. `PostgresBackend` runs the same coroutines on
-blocking connections, where they never suspend.
+blocking connections. Neither rows nor errors of the driver leave this package.
 """
 
 from __future__ import annotations
@@ -20,24 +17,25 @@ from psycopg.errors import Diagnostic
 from psycopg_pool import AsyncConnectionPool, ConnectionPool
 
 from threadkeep.backends.blocking import BlockingFace
-from threadkeep.backends.postgres import changes, groups, migrations, partitions, reads, scrubbing
-from threadkeep.backends.postgres.exchange import NEWEST_STATE, ONE_STATE, Message
+from threadkeep.backends.postgres import changes, migrations, partitions, reads, scrubbing
+from threadkeep.backends.postgres.connections import (
+    NEWEST_STATE,
+    ONE_STATE,
+    GivenConnection,
+    GivenPool,
+    Message,
+    OwnAsyncPools,
+    OwnPool,
+    Source,
+    send,
+)
 from threadkeep.backends.postgres.failures import (
     DRIVER_ERRORS,
     lost_connection,
     mapped,
     passes,
+    refusal,
 )
-from threadkeep.backends.postgres.pools import (
-    GivenAsyncConnection,
-    GivenAsyncPool,
-    GivenConnection,
-    GivenPool,
-    OwnAsyncPools,
-    OwnPool,
-    Source,
-)
-from threadkeep.backends.postgres.refusals import refusal
 from threadkeep.backends.postgres.settings import Settings, settings_of
 from threadkeep.backends.postgres.statement import Rows, Statement
 from threadkeep.backends.retry import again
@@ -56,12 +54,7 @@ WHERE d.datname = current_database()
 
 
 class AsyncPostgresBackend:
-    """Rows in a PostgreSQL database, over connections that are awaited.
-
-    Args:
-        source: where connections come from.
-        settings: how to speak to the server.
-    """
+    """Rows in a PostgreSQL database, over connections that are awaited."""
 
     counts_for_all = True
 
@@ -79,51 +72,51 @@ class AsyncPostgresBackend:
         """Answer each read, in order, all from one state. See `Backend.fetch`."""
         queries = [reads.query(read) for read in reads_]
         statements = [self._ready(s) for query in queries for s in query.statements]
-        with self._named():
+        with self._mapped_errors():
             rows = iter(await self._answered(statements, ONE_STATE) if statements else ())
         return [query.reply([next(rows) for _ in query.statements]) for query in queries]
 
     async def commit(self, change: Change) -> None:
-        """Carry out the change, all or nothing. See `Backend.commit`."""
+        """Make the change, all or nothing. See `Backend.commit`."""
         (refused,) = await self._each([change])
         if refused is not None:
             raise refused
 
-    async def commit_many(self, given: Sequence[Change]) -> list[ThreadkeepError | None]:
-        """Carry out several changes in one transaction. See `GroupingBackend.commit_many`."""
-        if len(given) > 1 and await self._together(given):
-            return [None] * len(given)
-        return await self._each(given) if given else []
+    async def commit_many(self, many: Sequence[Change]) -> list[ThreadkeepError | None]:
+        """Make several changes in one transaction. See `GroupingBackend.commit_many`."""
+        if len(many) > 1 and await self._together(many):
+            return [None] * len(many)
+        return await self._each(many) if many else []
 
-    async def _together(self, given: Sequence[Change]) -> bool:
-        """Carry out all changes in one call, if that can be done and none would be refused."""
-        statement = groups.together(given)
+    async def _together(self, many: Sequence[Change]) -> bool:
+        """Make all changes in one call, if that can be done and none would be refused."""
+        statement = changes.together(many)
         if statement is None:
             return False
-        with self._named():
+        with self._mapped_errors():
             ((row,),) = await self._answered([self._ready(statement)], NEWEST_STATE)
         return bool(row[0])
 
-    async def _each(self, given: Sequence[Change]) -> list[ThreadkeepError | None]:
-        """Carry out the changes one after the other, in one transaction."""
-        statements = [self._ready(changes.statement(change)) for change in given]
-        threads = {thread for change in given for thread in changes.locked(change)}
-        if len(threads) > 1 and len(given) > 1:
-            # All are locked first, in one order: so no two groups wait for each other.
-            locks = changes.locking(threads)
-            statements = [*map(self._ready, locks), *statements]
+    async def _each(self, many: Sequence[Change]) -> list[ThreadkeepError | None]:
+        """Make the changes one after the other, in one transaction."""
+        statements = [self._ready(changes.statement(change)) for change in many]
+        if len(many) > 1:
+            threads = {thread for change in many for thread in changes.locked(change)}
+            if len(threads) > 1:
+                # All are locked first, in one order: so no two groups wait for each other.
+                statements = [*map(self._ready, changes.locking(threads)), *statements]
         losses: list[Exception] = []
-        with self._named():
+        with self._mapped_errors():
             answers = await self._answered(statements, NEWEST_STATE, losses)
         results: list[ThreadkeepError | None] = []
-        for change, rows in zip(given, answers[-len(given) :], strict=True):
+        for change, rows in zip(many, answers[-len(many) :], strict=True):
             refused = refusal(rows, change)
             done = losses and isinstance(refused, ThreadExistsError)
             results.append(None if done and await self._is_copied(change) else refused)
         return results
 
     async def _is_copied(self, change: Change) -> bool:
-        """Whether the target of a copy, whose answer was lost, is that copy."""
+        """Return True if the target of a copy, whose answer was lost, is that copy."""
         if not isinstance(change, CopyThread):
             return False
         source, target = await self.fetch([ReadThread(change.source), ReadThread(change.target)])
@@ -131,20 +124,20 @@ class AsyncPostgresBackend:
         return found <= {stored.row for stored in source.checkpoints}
 
     async def migrate(self) -> None:
-        """Make the tables, or bring them to this release's version, and see to partitions.
+        """Migrate the tables to this release's version, and make and drop partitions.
 
         Any number of processes may do so at once. Needs the right to create tables.
 
         Raises:
             NewerDatabaseError: the tables are of a later release.
             NotOursError: the schema holds another program's tables; they are left as they are.
-            UnreachableError, BackendError: the server failed; do it again.
+            UnreachableError, BackendError: the server failed; retry.
         """
-        with self._named(migrating=True):
-            await self._tried(self._migrate)
+        with self._mapped_errors(migrating=True):
+            await self._retried(self._migrate)
 
     async def _migrate(self) -> None:
-        plan = self._plan()
+        plan = self._migration()
         answer: Any = None
         error: Exception | None = None
         async with self._source.lend() as conn:
@@ -155,45 +148,43 @@ class AsyncPostgresBackend:
                     return
                 answer = error = None
                 try:
-                    message = Message([self._ready(step)], NEWEST_STATE)
-                    (answer,) = await self._source.send(conn, message)
+                    (answer,) = await send(conn, Message([self._ready(step)], NEWEST_STATE))
                 except DRIVER_ERRORS as failure:
                     error = failure
 
-    def _plan(self) -> migrations.Plan:
+    def _migration(self) -> migrations.Plan:
         yield from migrations.plan(self._schema)
         if self._partition_by == "month":
             yield from partitions.plan(self._schema, now())
 
     async def identity(self) -> str:
         """Name the schema among those of all servers. See `IdentifiedBackend.identity`."""
-        asked = self._ready(Statement(_IDENTITY, (self._schema,)))
-        with self._named():
-            ((row,),) = await self._answered([asked], ONE_STATE)
+        statement = self._ready(Statement(_IDENTITY, (self._schema,)))
+        with self._mapped_errors():
+            ((row,),) = await self._answered([statement], ONE_STATE)
         return "-".join(map(str, row))
 
     async def scrub(self, *, rewrite: bool) -> Scrubbed:
-        """VACUUM the schema's tables, or write them anew. See `ScrubbingBackend.scrub`.
+        """VACUUM the schema's tables, or rewrite them. See `ScrubbingBackend.scrub`.
 
-        Needs the rights of the tables' owner; a connection that was given must be in autocommit.
+        Needs the rights of the tables' owner; a given connection must be in autocommit.
         """
-        server = scrubbing.Server(self._said, self._source.pause)
-        with self._named():
-            return await self._tried(lambda: scrubbing.scrub(server, rewrite=rewrite))
+        server = scrubbing.Server(self._send_alone, self._source.pause)
+        with self._mapped_errors():
+            return await self._retried(lambda: scrubbing.scrub(server, rewrite=rewrite))
 
-    async def _said(self, statement: Statement) -> tuple[Rows, Sequence[str]]:
-        """The rows of a statement that is sent by itself, and what the server warned of."""
+    async def _send_alone(self, statement: Statement) -> tuple[Rows, Sequence[str]]:
+        """Return the rows of a statement that is sent by itself, and the server's warnings."""
         warnings: list[str] = []
 
-        def note(told: Diagnostic) -> None:
-            if told.severity_nonlocalized == "WARNING":
-                warnings.append(str(told.message_primary))
+        def note(notice: Diagnostic) -> None:
+            if notice.severity_nonlocalized == "WARNING":
+                warnings.append(str(notice.message_primary))
 
         async with self._source.lend() as conn:
             conn.add_notice_handler(note)
             try:
-                message = Message([self._ready(statement)], NEWEST_STATE)
-                (rows,) = await self._source.send(conn, message)
+                (rows,) = await send(conn, Message([self._ready(statement)], NEWEST_STATE))
             finally:
                 conn.remove_notice_handler(note)
         return rows, warnings
@@ -203,7 +194,7 @@ class AsyncPostgresBackend:
         await self._source.close()
 
     def _ready(self, statement: Statement) -> Statement:
-        """The statement with the schema's name in it."""
+        """Return the statement with the schema's name in it."""
         return statement._replace(sql=statement.sql.replace("{schema}", self._schema))
 
     async def _answered(
@@ -212,17 +203,17 @@ class AsyncPostgresBackend:
         isolation: str,
         losses: list[Exception] | None = None,
     ) -> list[Rows]:
-        """The rows of each statement; tried again where a failure passes.
+        """Return the rows of each statement, after retries where a failure passes.
 
         Lost connections are added to `losses`: what was sent over them may have been done.
         """
         message = Message(statements, isolation, self._before)
-        return await self._tried(partial(self._send, message), losses)
+        return await self._retried(partial(self._send, message), losses)
 
-    async def _tried(
+    async def _retried(
         self, call: Callable[[], Awaitable[T]], losses: list[Exception] | None = None
     ) -> T:
-        """What the call returns; made again where a failure passes. See `_answered`."""
+        """Return the result of a call, after retries where a failure passes. See `_answered`."""
         try:
             return await call()
         except DRIVER_ERRORS as error:
@@ -237,11 +228,10 @@ class AsyncPostgresBackend:
 
     async def _send(self, message: Message) -> list[Rows]:
         async with self._source.lend() as conn:
-            return await self._source.send(conn, message)
+            return await send(conn, message)
 
     @contextmanager
-    def _named(self, *, migrating: bool = False) -> Iterator[None]:
-        """Raise the driver's errors as ours."""
+    def _mapped_errors(self, *, migrating: bool = False) -> Iterator[None]:
         try:
             yield
         except DRIVER_ERRORS as error:
@@ -254,12 +244,11 @@ class PostgresBackend(BlockingFace[AsyncPostgresBackend]):
     Args:
         database: a URL (which may have the parameters `schema` and `partition_by`) or another
             conninfo of libpq, or a pool or connection of psycopg, which stays the program's own.
-        schema, min_size, max_size, timeout, prepare_threshold, statement_timeout,
-        application_name, partition_by: see `Settings`.
+        options: see `Settings`.
 
     Raises:
         OpenError: the URL cannot be read.
-        InvalidArgumentError: an option has no meaning.
+        InvalidArgumentError: an option is invalid.
     """
 
     counts_for_all = True
@@ -269,47 +258,26 @@ class PostgresBackend(BlockingFace[AsyncPostgresBackend]):
     ) -> None:
         if isinstance(database, str):
             settings = settings_of(database, **options)
-            source, loops = OwnPool(settings), OwnAsyncPools(settings)
+            loops = OwnAsyncPools(settings)
             native = AsyncPostgresBackend(loops, settings)
-            super().__init__(AsyncPostgresBackend(source, settings), native, loops)
+            super().__init__(AsyncPostgresBackend(OwnPool(settings), settings), native, loops)
         else:
-            settings = Settings(_conninfo_of(database), **options)
-            face = AsyncPostgresBackend(_given(database), settings)
-            super().__init__(face, None, None)
+            super().__init__(_backend_over(database, ConnectionPool, Connection, options))
 
     def migrate(self) -> None:
         """See `AsyncPostgresBackend.migrate`."""
         finish(self._face.migrate())
 
-    def scrub(self, *, rewrite: bool) -> Scrubbed:
-        """See `AsyncPostgresBackend.scrub`."""
-        return finish(self._face.scrub(rewrite=rewrite))
-
-    def identity(self) -> str:
-        """See `AsyncPostgresBackend.identity`."""
-        return finish(self._face.identity())
-
 
 def now() -> datetime:
-    """The time by which partitions are made ahead."""
+    """Return the time by which partitions are made ahead."""
     return datetime.now(UTC)
-
-
-def _given(database: object) -> Source:
-    if isinstance(database, ConnectionPool):
-        return GivenPool(database)
-    if isinstance(database, Connection):
-        return GivenConnection(database)
-    raise InvalidArgumentError(
-        f"{type(database).__name__} is no PostgreSQL database.",
-        hint="Give a URL, or a ConnectionPool or a Connection of psycopg.",
-    )
 
 
 def opened(
     database: Any, pipe: Any = None, **options: Any
 ) -> PostgresBackend | AsyncPostgresBackend:
-    """The backend for whatever a program gives: see `PostgresBackend`.
+    """Open the backend of a database: see `PostgresBackend`.
 
     An async pool or connection of psycopg gives a backend that only awaiting calls can use.
     A pipeline (`pipe`) may be open on a connection: what is committed is synced there.
@@ -321,17 +289,22 @@ def opened(
         raise InvalidArgumentError(
             "A pipeline belongs to one connection.", hint="Give that connection, or no pipe."
         )
-    if isinstance(database, AsyncConnectionPool):
-        settings = Settings(_conninfo_of(database), **options)
-        return AsyncPostgresBackend(GivenAsyncPool(database), settings)
-    if isinstance(database, AsyncConnection):
-        settings = Settings(_conninfo_of(database), **options)
-        return AsyncPostgresBackend(GivenAsyncConnection(database), settings)
+    if isinstance(database, AsyncConnectionPool | AsyncConnection):
+        return _backend_over(database, AsyncConnectionPool, AsyncConnection, options)
     return PostgresBackend(database, **options)
 
 
-def _conninfo_of(database: Any) -> str:
-    """Where it is connected to, for errors; "" where it cannot tell."""
-    info = getattr(database, "info", None)
-    found = getattr(info, "dsn", None) or getattr(database, "conninfo", "")
-    return found if isinstance(found, str) else ""
+def _backend_over(
+    given: Any, pool: type, connection: type, options: dict[str, Any]
+) -> AsyncPostgresBackend:
+    """Make a backend over a program's own pool or connection of these types."""
+    if not isinstance(given, (pool, connection)):
+        raise InvalidArgumentError(
+            f"{type(given).__name__} is no PostgreSQL database.",
+            hint="Give a URL, or a ConnectionPool or a Connection of psycopg.",
+        )
+    info = getattr(given, "info", None)
+    conninfo = getattr(info, "dsn", None) or getattr(given, "conninfo", "")  # (for errors)
+    settings = Settings(conninfo if isinstance(conninfo, str) else "", **options)
+    source = GivenPool(given) if isinstance(given, pool) else GivenConnection(given)
+    return AsyncPostgresBackend(source, settings)

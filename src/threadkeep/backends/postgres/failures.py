@@ -1,9 +1,8 @@
-"""What the driver's errors mean to a user of threadkeep, and which of them pass.
+"""Errors of the driver and refusals of the schema's functions, as errors of threadkeep.
 
-The only place that looks at PostgreSQL's error codes. Invariant: every driver error that
-leaves this package went through `mapped`. Codes: appendix A of PostgreSQL's manual; TK001 is
-raised by a function of ours (`migrations/`), TK002 by `partitions`, TK007 by a migration, which
-sees to it.
+Every driver error that leaves this package went through `mapped`. Codes: appendix A of
+PostgreSQL's manual; TK001 is raised by a function of ours (`migrations/`), TK002 by `partitions`,
+TK007 by a migration, which handles it.
 """
 
 from __future__ import annotations
@@ -11,43 +10,49 @@ from __future__ import annotations
 import psycopg
 from psycopg_pool import PoolClosed, PoolTimeout
 
+from threadkeep.backends.postgres.statement import Rows, unpack_text
+from threadkeep.engine.model import Change
 from threadkeep.errors import (
     BackendError,
     ClosedError,
+    ConflictError,
     CorruptionError,
     DiskFullError,
     InvalidArgumentError,
     LockedError,
     NotSetUpError,
     ReadOnlyError,
+    SegmentTakenError,
+    StaleThreadError,
     StatementTimeoutError,
+    ThreadDeletedError,
+    ThreadExistsError,
     ThreadkeepError,
     UnreachableError,
 )
 
 DRIVER_ERRORS = (psycopg.Error, UnicodeError)
+NO_RIGHT = "42501"
+"""The error code of a right that the role lacks."""
 
-_NO_RIGHT = "42501"
 _OWNER = "Migrate as a user who owns the schema, or who may CREATE one in this database."
 _SET_UP = (
     "Call setup() once, or run `threadkeep migrate URL`, as a user who may create tables;"
     " schema= says where they lie."
 )
+# By error code, or its first three or two characters.
 _MEANINGS: dict[str, tuple[type[ThreadkeepError], str]] = {
-    "42P01": (NotSetUpError, _SET_UP),
-    "42883": (NotSetUpError, _SET_UP),
-    "42703": (NotSetUpError, _SET_UP),
-    "3F000": (NotSetUpError, _SET_UP),
+    **dict.fromkeys(("42P01", "42883", "42703", "3F000"), (NotSetUpError, _SET_UP)),
     "3D000": (UnreachableError, "Create the database, or name another one in the URL."),
     "28": (UnreachableError, "Check the user and the password in the URL."),
     "57014": (StatementTimeoutError, "Raise statement_timeout, or look for what holds locks."),
-    "53100": (DiskFullError, "Free some space on the server and do it again: nothing changed."),
+    "53100": (DiskFullError, "Free some space on the server and retry: nothing changed."),
     "53": (BackendError, "The server lacks resources: look into its log."),
     "25006": (
         ReadOnlyError,
         "Add target_session_attrs=read-write to the URL, so that a server that writes is chosen.",
     ),
-    _NO_RIGHT: (
+    NO_RIGHT: (
         ReadOnlyError,
         "Grant this user USAGE on the schema, and SELECT, INSERT, UPDATE, DELETE on its tables.",
     ),
@@ -63,21 +68,21 @@ _MEANINGS: dict[str, tuple[type[ThreadkeepError], str]] = {
         BackendError,
         "Attach it again if it is a detached partition, else take another schema: ?schema=NAME.",
     ),
-    "40": (LockedError, "Others kept changing the same rows: do it again."),
+    "40": (LockedError, "Others kept changing the same rows: retry."),
     "55P03": (LockedError, "Another transaction keeps rows locked: end it."),
     "08": (UnreachableError, "Look whether the server runs, can be reached and lets this user in."),
-    "57": (UnreachableError, "The server is going down or coming up: do it again later."),
+    "57": (UnreachableError, "The server is shutting down or starting: retry later."),
     "22": (InvalidArgumentError, "Ids must be valid Unicode, numbers must fit in 64 bits."),
     "54": (InvalidArgumentError, "PostgreSQL takes ids of 2,000 bytes together, values of 1 GB."),
     "XX001": (CorruptionError, "Restore a backup: the server finds its files damaged."),
     "XX002": (CorruptionError, "Rebuild the index that the message names: REINDEX."),
 }
-# Failures that pass, after which a commit may be done again: it is idempotent.
+# After these a commit may be retried: it is idempotent.
 _PASSING = ("08", "40", "57P")
 
 
 def passes(error: BaseException) -> bool:
-    """Whether the same may succeed when it is done again: connections lost, rivals met."""
+    """Return True if a retry may succeed: a lost connection, a conflict with others."""
     if not isinstance(error, psycopg.Error) or isinstance(error, PoolTimeout | PoolClosed):
         return False
     code = error.sqlstate
@@ -87,18 +92,18 @@ def passes(error: BaseException) -> bool:
 
 
 def lost_connection(error: BaseException) -> bool:
-    """Whether the connection is gone with it, and others perhaps too."""
+    """Return True if the connection is lost, and others may be too."""
     code = getattr(error, "sqlstate", None) or "08"
     return passes(error) and not code.startswith("40")
 
 
 def mapped(error: Exception, server: str, *, migrating: bool = False) -> ThreadkeepError:
-    """Say what the driver's error means.
+    """Map a driver's error.
 
     Args:
         error: one of `DRIVER_ERRORS`.
-        server: shown in the message: which one it was.
-        migrating: whether tables were being made, which needs other rights.
+        server: the server's name, for the message.
+        migrating: True while tables are made, which needs other rights.
     """
     if isinstance(error, PoolClosed):
         return ClosedError(hint="Open a new saver.")
@@ -114,11 +119,11 @@ def mapped(error: Exception, server: str, *, migrating: bool = False) -> Threadk
         )
     code = error.sqlstate or ""
     kind, hint = _meaning(error, code)
-    if migrating and code == _NO_RIGHT:
+    if migrating and code == NO_RIGHT:
         hint = _OWNER
     text = (kind.__doc__ or "").strip().splitlines()[0].rstrip(".")
-    said = error.diag.message_primary or " ".join(str(error).split())
-    return kind(f"{text}: {server} says {said!r}.", hint=hint)
+    message = error.diag.message_primary or " ".join(str(error).split())
+    return kind(f"{text}: {server} says {message!r}.", hint=hint)
 
 
 def _meaning(error: psycopg.Error, code: str) -> tuple[type[ThreadkeepError], str]:
@@ -131,3 +136,21 @@ def _meaning(error: psycopg.Error, code: str) -> tuple[type[ThreadkeepError], st
         if prefix in _MEANINGS:
             return _MEANINGS[prefix]
     return BackendError, "Look into the server's log."
+
+
+_REFUSALS: dict[str, type[ThreadkeepError]] = {
+    "deleted": ThreadDeletedError,
+    "stale": StaleThreadError,
+    "conflict": ConflictError,
+    "taken": SegmentTakenError,
+    "exists": ThreadExistsError,
+}
+
+
+def refusal(rows: Rows, change: Change) -> ThreadkeepError | None:
+    """Return the error that a function of the schema answered with; None if it made the change."""
+    kind, *place = rows[0][:3]
+    if not kind:
+        return None
+    ns, checkpoint = (unpack_text(text) if text else None for text in place or (None, None))
+    return _REFUSALS[kind](thread=change.thread, namespace=ns, checkpoint=checkpoint)

@@ -1,22 +1,81 @@
-"""The option `partition_by="month"`: checkpoints in a partition for each month.
+"""Partitions of the checkpoints by month: the option `partition_by="month"`.
 
-Only what makes `checkpoints` partitioned, makes partitions ahead, and drops those of the past that
-hold nothing any more, lives here. Invariants: no row is ever in the default partition and in a
-month's; a month's rows are moved there in the transaction that makes its partition; no row goes
-with a month; where nothing is to be done there is no lock but a reader's, and no DDL.
+No row is ever in the default partition and in a month's, and none is dropped with a month. Where
+nothing is to be done, there is no lock but a reader's, and no DDL. This is no version of the
+tables: all statements say `checkpoints`, partitioned or not.
 
-It is no version of the tables: all releases' statements say `checkpoints`, partitioned or not.
+An id of UUID version 6 (RFC 9562, section 5.6) begins with its time, most significant digit first:
+as text it sorts by time.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
+from typing import NamedTuple
 
 from threadkeep.backends.postgres.migrations import KEY, Plan, locked, said
-from threadkeep.backends.postgres.months import Month, ahead, named
+from threadkeep.engine.ids import UUID6_OFFSET
 from threadkeep.errors import InvalidArgumentError
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_DIGITS = 15  # of an id's time, the version's digit not counted
+_TICKS = 10  # in a microsecond
+
+
+class Month(NamedTuple):
+    """A month of the calendar; `number` is 1 to 12."""
+
+    year: int
+    number: int
+
+    @classmethod
+    def of(cls, moment: datetime) -> Month:
+        """Return the month in UTC of a moment with a time zone."""
+        utc = moment.astimezone(UTC)
+        return cls(utc.year, utc.month)
+
+    @property
+    def next(self) -> Month:
+        """The month after it."""
+        return Month(self.year + self.number // 12, self.number % 12 + 1)
+
+    @property
+    def name(self) -> str:
+        """The month in names of tables: 2026_11."""
+        return f"{self.year:04}_{self.number:02}"
+
+    @property
+    def start(self) -> str:
+        """The prefix that all ids of version 6 made from then on have, or sort behind."""
+        first = datetime(self.year, self.number, 1, tzinfo=UTC)
+        micros = (first - _EPOCH) // timedelta(microseconds=1)
+        digits = f"{(micros + UUID6_OFFSET) * _TICKS:0{_DIGITS}x}"
+        return f"{digits[:8]}-{digits[8:12]}-6{digits[12:]}"
+
+
+def ahead(now: datetime, count: int) -> Iterator[Month]:
+    """Yield the month of a moment, and as many after it."""
+    month = Month.of(now)
+    yield month
+    for _ in range(count):
+        month = month.next
+        yield month
+
+
+def months_of(prefixes: Iterable[str]) -> set[Month]:
+    """Return the months of the first and the last id of each prefix (up to 8 hex digits)."""
+    return {
+        Month.of(_moment(int(prefix.ljust(_DIGITS, digit), 16)))
+        for prefix in prefixes
+        for digit in "0f"
+    }
+
+
+def _moment(ticks: int) -> datetime:
+    return _EPOCH + timedelta(microseconds=ticks // _TICKS - UUID6_OFFSET)
+
 
 _AHEAD = 3  # months
 _PAST = timedelta(days=3653)  # how old rows may be to get a partition of their month
@@ -192,14 +251,14 @@ $threadkeep$
 
 
 def plan(schema: str, now: datetime) -> Plan:
-    """Part `checkpoints` by month if it is not, and make the partitions that are needed soon.
+    """Partition `checkpoints` by month, and make the partitions that are needed soon.
 
-    Those of past months that hold no row any more are dropped, unless somebody is in the way.
-    A role that does not own the table leaves one that is parted as it is.
+    Empty ones of past months are dropped, unless others hold locks. A role that does not own
+    the table leaves a partitioned one as it is.
 
     Args:
-        schema: its name, quoted.
-        now: partitions are made of its month and the next three.
+        schema: the quoted name of the schema.
+        now: the time; partitions are made for its month and the next three.
 
     Raises:
         InvalidArgumentError: the table is partitioned in another way.
@@ -214,7 +273,7 @@ def plan(schema: str, now: datetime) -> Plan:
         return
     months = set(ahead(now, _AHEAD))
     if not key:
-        found = named(prefix for (prefix,) in (yield said(_PREFIXES, schema)))
+        found = months_of(prefix for (prefix,) in (yield said(_PREFIXES, schema)))
         months |= {month for month in found if Month.of(now - _PAST) <= month <= max(months)}
     missing = [month for month in sorted(months) if _table(month) not in names]
     if missing or _DEFAULT not in names:
@@ -229,12 +288,12 @@ def _table(month: Month) -> str:
 
 
 def _described(month: Month) -> str:
-    """The name and the bounds of its partition, as the server says them."""
+    """Return the name and the bounds of a month's partition as the server writes them."""
     return f"{_table(month)} FOR VALUES FROM ('{month.start}') TO ('{month.next.start}')"
 
 
 def _past(described: Iterable[str], now: datetime) -> Iterator[str]:
-    """Those that are of a month before that moment's, and as they were made here."""
+    """Yield those of past months that are as they were made here."""
     for text in described:
         found = _NAME.match(text)
         month = Month(int(found[1]), int(found[2])) if found else Month.of(now)
@@ -243,16 +302,17 @@ def _past(described: Iterable[str], now: datetime) -> Iterator[str]:
 
 
 def _dropping(described: Sequence[str]) -> str:
-    """The block that drops these partitions where they hold nothing."""
+    """Return the block that drops these partitions where they are empty."""
     months = ", ".join(["'" + text.replace("'", "''") + "'" for text in described])
     return _DROP.replace("{patience}", _PATIENCE).replace("{months}", months)
 
 
 def _body(months: Iterable[Month]) -> str:
-    """The block that makes partitions of these months, where they are not there."""
-    return _IS_NEWEST + _PART + "".join(map(_made, months)) + _REST
-
-
-def _made(month: Month) -> str:
-    text = _MONTH.replace("{table}", _table(month))
-    return text.replace("{start}", month.start).replace("{stop}", month.next.start)
+    """Return the block that makes partitions of these months, where they are missing."""
+    made = [
+        _MONTH.replace("{table}", _table(month))
+        .replace("{start}", month.start)
+        .replace("{stop}", month.next.start)
+        for month in months
+    ]
+    return "".join([_IS_NEWEST, _PART, *made, _REST])

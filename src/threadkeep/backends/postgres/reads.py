@@ -1,9 +1,6 @@
-"""Reads as SQL, and rows as records.
+"""Reads of threads as SQL, and rows as records.
 
-Only SELECTs live here, and what makes records of their rows. Invariants: values reach SQL
-as bound parameters only; each text is constant but for the terms of a scan's filter; what
-several statements answer together sees one state (see `exchange.py`). Those that span threads
-are in `spanning.py`.
+Values reach SQL as bound parameters only. Several statements of a query see one state.
 """
 # ruff: noqa: S608 - texts are put together from constants of this module only
 
@@ -18,9 +15,18 @@ from typing import Any
 from psycopg.types.numeric import Int8
 
 from threadkeep.backends.children import first_children
-from threadkeep.backends.postgres import metadata, registry, spanning
-from threadkeep.backends.postgres.statement import Query, Rows, Statement
-from threadkeep.backends.postgres.text import pack_json, pack_text, unpack_text
+from threadkeep.backends.postgres import threads
+from threadkeep.backends.postgres.statement import (
+    Query,
+    Rows,
+    Statement,
+    pack_json,
+    pack_text,
+    unpack_metadata,
+    unpack_optional,
+    unpack_text,
+)
+from threadkeep.backends.postgres.threads import MICROSECONDS
 from threadkeep.engine.entries import CountThreads, ReadEntry, SearchThreads
 from threadkeep.engine.model import (
     HIDDEN,
@@ -47,16 +53,15 @@ _LARGEST_EXACT = 2**53  # floats and integers up to here are equal in SQL where 
 
 
 def query(read: Read) -> Query:
-    """What answers one read as its docstring says."""
+    """Return the query that answers a read."""
     return _QUERIES[type(read)](read)
 
 
 # -- rows as records -----------------------------------------------------------------
 
-_MICROSECONDS = "(extract(epoch from {}) * 1000000)::bigint"
 _ROW = f"""
     c.checkpoint_ns, c.checkpoint_id, c.parent_checkpoint_id, c.run, c.seen, c.flags::bigint,
-    {_MICROSECONDS.format("c.ts")}, c.ts_text, c.metadata::text, c.metadata_text, c.exact,
+    {MICROSECONDS.format("c.ts")}, c.ts_text, c.metadata::text, c.metadata_text, c.exact,
     c.key_log, c.key_pos, c.manifest
 """
 _ROW_COLUMNS = 14
@@ -104,28 +109,24 @@ def _checkpoint_row(row: Sequence[Any]) -> CheckpointRow:
     return CheckpointRow(
         unpack_text(ns),
         unpack_text(key),
-        _text(parent),
+        unpack_optional(parent),
         run,
         seen,
         flags,
         unpack_text(time) if micros is None else micros,
-        metadata.joined(stored, text),
+        unpack_metadata(stored, text),
         *rest,
     )
 
 
-def _text(stored: str | None) -> str | None:
-    return None if stored is None else unpack_text(stored)
-
-
 class _Keyframes:
-    """The keyframes of one reply, whose bytes come once."""
+    """Keyframes of one reply, whose bytes come once."""
 
     def __init__(self) -> None:
         self._known: dict[tuple[str, int, int], Segment] = {}
 
     def of(self, thread: str, log: int, found: Sequence[Any]) -> Segment | None:
-        """The segment of these columns: start, count, and its bytes if it is the first."""
+        """Return the segment of these columns: start, count, and its bytes if it is the first."""
         start, count, data = found
         if start is None:
             return None
@@ -135,7 +136,7 @@ class _Keyframes:
 
 
 def _stored(thread: str, row: Sequence[Any], keyframes: _Keyframes) -> StoredCheckpoint:
-    """A checkpoint of the columns `_WHOLE`."""
+    """Make a checkpoint of the columns `_WHOLE`."""
     found = _checkpoint_row(row[:_ROW_COLUMNS])
     start, count, data, child, run, seen, *writes = row[_ROW_COLUMNS:]
     return StoredCheckpoint(
@@ -154,7 +155,7 @@ def _writes(row: CheckpointRow, columns: Sequence[list[Any] | None]) -> Iterator
 
 
 def _page(rows: Rows) -> list[StoredCheckpoint]:
-    """Rows of a thread's id and the columns `_WHOLE`."""
+    """Make checkpoints of rows of a thread's id and the columns `_WHOLE`."""
     keyframes = _Keyframes()
     return [_stored(unpack_text(thread), row, keyframes) for thread, *row in rows]
 
@@ -170,7 +171,7 @@ _GENERATION = """
 _HEAP = """
     (SELECT coalesce((SELECT t.heap FROM {schema}.threads t WHERE t.thread_id = %s), %s))
 """
-_STATE = f"{_GENERATION}, coalesce({_MICROSECONDS.format('t.deleted_at')}, 0)"
+_STATE = f"{_GENERATION}, coalesce({MICROSECONDS.format('t.deleted_at')}, 0)"
 _ONE = f"""
 SELECT {_STATE}, {_WHOLE.replace("{order}", "c.checkpoint_id")}
 FROM (SELECT %s::text COLLATE "C" AS thread_id) q
@@ -285,7 +286,7 @@ def _scan(read: ScanCheckpoints) -> Query:
 
 
 def _scan_conditions(read: ScanCheckpoints) -> tuple[list[str], list[Any]]:
-    """The WHERE clause's terms, and the values for their parameters."""
+    """Return the WHERE clause's terms, and the values for their parameters."""
     conditions, values = [_VISIBLE], []
     for term, value in (
         ("c.thread_id = %s", read.thread),
@@ -307,7 +308,7 @@ def _scan_conditions(read: ScanCheckpoints) -> tuple[list[str], list[Any]]:
 
 
 def _filter_conditions(wanted: Mapping[str, Any]) -> Iterator[tuple[str, list[str]]]:
-    """A term for each metadata key whose value PostgreSQL compares as Python does."""
+    """Yield a term for each metadata key whose value PostgreSQL compares as Python does."""
     for key, value in wanted.items():
         if not _is_unicode(key) or not _is_unicode(value):
             # What UTF-8 cannot hold is in no jsonb: at most in a row that has `exact`.
@@ -330,7 +331,7 @@ def _is_unicode(value: object) -> bool:
 
 
 def _alike(value: object) -> Iterator[object]:
-    """What equals the value in Python and not in SQL, itself included; nothing if unsure."""
+    """Yield the values that equal this one in Python and not in SQL; none if unsure."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, (bool, int, float)) and abs(value) < _LARGEST_EXACT:
@@ -379,7 +380,7 @@ def _thread(read: ReadThread) -> Query:
 def _with_writes(
     thread: str, rows: Rows, writes: Rows
 ) -> tuple[tuple[StoredCheckpoint, ...], tuple[WriteRow, ...]]:
-    """A thread's checkpoints, and the writes on none of them."""
+    """Return a thread's checkpoints, and the writes on none of them."""
     keyframes = _Keyframes()
     found = [(_checkpoint_row(row[:_ROW_COLUMNS]), row[_ROW_COLUMNS:]) for row in rows]
     first = first_children([row for row, _ in found])
@@ -402,8 +403,7 @@ def _with_writes(
 
 def _write_row(row: Sequence[Any]) -> WriteRow:
     ns, checkpoint, run, seen, task, path, body, seq = row
-    texts = map(unpack_text, (ns, checkpoint, task, path))
-    ns, checkpoint, task, path = texts
+    ns, checkpoint, task, path = map(unpack_text, (ns, checkpoint, task, path))
     return WriteRow(ns, checkpoint, run, seen, task, path, body, seq)
 
 
@@ -413,10 +413,10 @@ _QUERIES: dict[type[Read], Callable[[Any], Query]] = {
     ReadPath: _path,
     ScanCheckpoints: _scan,
     ReadThread: _thread,
-    FindThreads: spanning.find,
-    ReadSizes: spanning.sizes,
-    ReadEntry: registry.entry,
-    SearchThreads: registry.search,
-    CountThreads: registry.count,
-    ReadDamage: spanning.damage,
+    FindThreads: threads.find,
+    ReadSizes: threads.sizes,
+    ReadEntry: threads.entry,
+    SearchThreads: threads.search,
+    CountThreads: threads.count,
+    ReadDamage: threads.damage,
 }

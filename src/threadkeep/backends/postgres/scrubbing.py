@@ -1,9 +1,8 @@
-"""Leaving nothing of removed rows in the files of a schema's tables.
+"""Removal of deleted rows from the files of a schema's tables.
 
-Only that lives here. A row that is removed stays in its page until VACUUM has found it, and its
-bytes stay there until something is written over them. VACUUM FULL writes each table and its
-indexes into new files, but takes along what an older transaction may still see. Invariant: tables
-are said to be clean only if they were written anew when no such transaction was left.
+A deleted row stays in its page until VACUUM has found it, and its bytes until something is written
+over them. VACUUM FULL writes each table and its indexes into new files, but takes along what an
+older transaction may still see: tables are reported clean only if none was left.
 """
 
 from __future__ import annotations
@@ -13,6 +12,7 @@ from typing import NamedTuple
 
 import psycopg.errors
 
+from threadkeep.backends.postgres.failures import NO_RIGHT
 from threadkeep.backends.postgres.statement import Rows, Statement
 from threadkeep.backends.scrubbed import Scrubbed
 from threadkeep.errors import InvalidArgumentError, LockedError, ReadOnlyError
@@ -24,7 +24,6 @@ _VACUUM = Statement(f"VACUUM (ANALYZE) {_NAMES}", keep=False)
 _REWRITE = Statement(f"VACUUM (FULL, ANALYZE) {_NAMES}", keep=False)
 _STATISTICS = Statement("VACUUM (FULL) pg_catalog.pg_statistic", keep=False)
 _CHECKPOINT = Statement("CHECKPOINT", keep=False)
-_NO_RIGHT = "42501"
 _PAUSE = 0.1  # seconds between two looks
 _PATIENCE = 10.0  # seconds for others' transactions to end
 
@@ -56,21 +55,21 @@ _LOG = (
     " CHECKPOINT hasten that. Archived WAL, base backups and replicas: let them expire."
 )
 _PAGES = (
-    "PostgreSQL's table files, in space that is free and not used anew yet: erase with rewrite=True"
+    "PostgreSQL's table files, in free space that was not used anew yet: erase with rewrite=True"
     " (--rewrite), or VACUUM FULL the schema's tables in a quiet hour."
 )
 _NOT_VACUUMED = "(VACUUM could not be run, and is left to autovacuum: {})"
 _NOT_WRITTEN = "PostgreSQL's old table files are removed by its next checkpoint, in some minutes."
 _NOTES = (
-    "What PostgreSQL's planner once noted of columns: VACUUM (FULL) pg_catalog.pg_statistic, as the"
+    "The PostgreSQL planner's statistics of columns: VACUUM (FULL) pg_catalog.pg_statistic, as the"
     " database's owner."
 )
 
 
 class Server(NamedTuple):
-    """How the server is asked: a statement, by itself, with its rows and its warnings."""
+    """Functions that send a statement by itself, for its rows and warnings, and that wait."""
 
-    said: Callable[[Statement], Awaitable[tuple[Rows, Sequence[str]]]]
+    send: Callable[[Statement], Awaitable[tuple[Rows, Sequence[str]]]]
     pause: Callable[[float], Awaitable[None]]
 
 
@@ -80,63 +79,60 @@ async def scrub(server: Server, *, rewrite: bool) -> Scrubbed:
     Raises:
         LockedError: an older transaction is open.
         ReadOnlyError: the role may not do it.
-        InvalidArgumentError: a connection that was given is not in autocommit.
+        InvalidArgumentError: a given connection is not in autocommit.
         DRIVER_ERRORS: the server failed.
     """
     if rewrite:
-        return await _rewritten(server)
+        return await _rewrite(server)
     try:
-        _, warnings = await server.said(_VACUUM)
+        _, warnings = await server.send(_VACUUM)
     except psycopg.Error as error:
         warnings = (str(error.diag.message_primary or error),)
-    told = (_NOT_VACUUMED.format(warnings[0]),) if warnings else ()
-    return Scrubbed((), (" ".join((_PAGES, *told)), _NOTES, _LOG))
+    reason = (_NOT_VACUUMED.format(warnings[0]),) if warnings else ()
+    return Scrubbed((), (" ".join((_PAGES, *reason)), _NOTES, _LOG))
 
 
-async def _rewritten(server: Server) -> Scrubbed:
-    await _older_ones_to_end(server)
+async def _rewrite(server: Server) -> Scrubbed:
+    await _wait_for_older_transactions(server)
     try:
-        _, warnings = await server.said(_REWRITE)
+        _, warnings = await server.send(_REWRITE)
     except psycopg.errors.ActiveSqlTransaction as error:
         raise InvalidArgumentError(
-            "The connection that the saver was given begins transactions by itself, and VACUUM"
-            " must not be in one.",
-            hint="Give it a URL, or connections with autocommit=True.",
+            "The given connection begins transactions by itself, and VACUUM must not be in one.",
+            hint="Give a URL, or connections with autocommit=True.",
         ) from error
     if warnings:
         raise ReadOnlyError(
-            f"PostgreSQL has not written all tables anew: {warnings[0]}.",
+            f"PostgreSQL has not rewritten all tables: {warnings[0]}.",
             hint="Erase as the role that owns the schema's tables.",
         )
-    notes = () if await _may(server, _STATISTICS) else (_NOTES,)
-    written = () if await _may(server, _CHECKPOINT) else (_NOT_WRITTEN,)
+    notes = () if await _is_allowed(server, _STATISTICS) else (_NOTES,)
+    written = () if await _is_allowed(server, _CHECKPOINT) else (_NOT_WRITTEN,)
     return Scrubbed(("PostgreSQL's tables and indexes, written anew",), (_LOG, *written, *notes))
 
 
-async def _may(server: Server, statement: Statement) -> bool:
-    """Whether that could be done: the role may lack the right."""
+async def _is_allowed(server: Server, statement: Statement) -> bool:
+    """Run a statement; return False if the role lacks the right."""
     try:
-        _, warnings = await server.said(statement)
+        _, warnings = await server.send(statement)
     except psycopg.Error as error:
-        if error.sqlstate != _NO_RIGHT:
+        if error.sqlstate != NO_RIGHT:
             raise
         return False
     return not warnings
 
 
-async def _older_ones_to_end(server: Server) -> None:
-    """Wait for the transactions that may see what was there before."""
-    ((now,),), _ = await server.said(_NOW)
+async def _wait_for_older_transactions(server: Server) -> None:
+    ((now,),), _ = await server.send(_NOW)
     behind = Statement(_BEHIND, (now, now), keep=False)
-    older: dict[str, str] = dict((await server.said(_RUNNING))[0])
+    older: dict[str, str] = dict((await server.send(_RUNNING))[0])
     for _ in range(round(_PATIENCE / _PAUSE)):
-        still: dict[str, str] = dict((await server.said(_RUNNING))[0])
+        still: dict[str, str] = dict((await server.send(_RUNNING))[0])
         names = [name for key, name in older.items() if key in still]
-        names += [name for (name,) in (await server.said(behind))[0]]
+        names += [name for (name,) in (await server.send(behind))[0]]
         if not names:
             return
         await server.pause(_PAUSE)
     raise LockedError(
-        f"Rows that were removed may still be seen by an older transaction: {', '.join(names)}.",
-        hint="End it.",
+        f"An older transaction may still see removed rows: {', '.join(names)}.", hint="End it."
     )

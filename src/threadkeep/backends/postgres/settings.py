@@ -1,8 +1,4 @@
-"""How a PostgreSQL store is reached: everything that a URL and the options say.
-
-Only the checks of these values live here. Invariant: settings that were made have been
-checked, and hold nothing that is read from the network.
-"""
+"""Settings of a PostgreSQL store, from a URL and options."""
 
 from __future__ import annotations
 
@@ -19,28 +15,30 @@ from threadkeep.errors import OpenError
 _QUOTED = re.compile(r'".*"', re.DOTALL)  # what libpq quotes of a conninfo may be its password
 _LONGEST_TIMEOUT = 2**31 - 1  # milliseconds, as the server counts
 _LONGEST_NAME = 63  # bytes of an identifier, as PostgreSQL is built
+_OF_URLS = ("schema", "partition_by")  # parameters that are ours and not libpq's
+_SCHEMES = ("postgresql", "postgres")
 
 
 @dataclass(frozen=True)
 class Settings:
-    """How to reach the server, and how to speak to it.
+    """Checked settings of a store.
 
     Args:
-        conninfo: what libpq takes, without the application's name; "" where connections
-            are given.
-        schema: where the tables lie.
-        min_size: connections that a pool keeps open, even while they are idle.
-        max_size: connections that a pool opens at most.
+        conninfo: what libpq takes, without the application's name; "" for the program's own
+            connections.
+        schema: the schema of the tables.
+        min_size: connections that a pool keeps open while idle.
+        max_size: most connections of a pool.
         timeout: seconds to wait for a free connection.
-        prepare_threshold: after how many times a statement is prepared; None for never.
+        prepare_threshold: uses of a statement before it is prepared; None for never.
         statement_timeout: seconds that the server gives a statement; None for its own default.
-        application_name: as which the server lists the connections.
-        partition_by: "month": a migration parts the checkpoints by the month of their ids, and
-            makes partitions ahead, and drops empty ones of the past; None: it leaves the table
+        application_name: the name of the connections in the server's list.
+        partition_by: "month": a migration partitions the checkpoints by the month of their ids,
+            makes partitions ahead, and drops empty ones of past months; None: it leaves the table
             as it is.
 
     Raises:
-        InvalidArgumentError: one of them has no meaning.
+        InvalidArgumentError: a value is invalid.
         OpenError: the conninfo cannot be read.
     """
 
@@ -56,24 +54,29 @@ class Settings:
 
     def __post_init__(self) -> None:
         size = len(self.schema.encode()) if isinstance(self.schema, str) else 0
-        if not 0 < size <= _LONGEST_NAME or set(self.schema) & set("\0%$"):
-            refuse("schema", self.schema, "Give a name of 1 to 63 bytes, without % and $.")
-        if not is_count(self.min_size, 0):
-            refuse("min_size", self.min_size, "Give a number of connections, 0 or more.")
+        valid_schema = 0 < size <= _LONGEST_NAME and not set(self.schema) & set("\0%$")
+        for name, valid, hint in (
+            ("schema", valid_schema, "Use a name of 1 to 63 bytes, without % and $."),
+            ("min_size", is_count(self.min_size, 0), "Use a number of connections, 0 or more."),
+            ("timeout", is_time(self.timeout), "Use seconds, more than 0."),
+            ("prepare_threshold", self._is_threshold, "Use 0 or more, or None."),
+            ("statement_timeout", self._is_limit, "Use seconds, at most 2,147,483, or None."),
+            ("application_name", isinstance(self.application_name, str), "Use a text."),
+            ("partition_by", self.partition_by in (None, "month"), "Use 'month', or None."),
+        ):
+            if not valid:
+                refuse(name, getattr(self, name), hint)
         if not is_count(self.max_size, max(1, self.min_size)):
-            refuse("max_size", self.max_size, "Give at least 1, and no less than min_size.")
-        if not is_time(self.timeout):
-            refuse("timeout", self.timeout, "Give seconds, more than 0.")
-        if self.prepare_threshold is not None and not is_count(self.prepare_threshold, 0):
-            refuse("prepare_threshold", self.prepare_threshold, "Give 0 or more, or None.")
-        if self.statement_timeout is not None and not is_time(self.statement_timeout):
-            refuse("statement_timeout", self.statement_timeout, "Give seconds, or None.")
-        if (self.statement_timeout or 0) * 1000 > _LONGEST_TIMEOUT:
-            refuse("statement_timeout", self.statement_timeout, "Give 2,147,483 at most.")
-        if not isinstance(self.application_name, str):
-            refuse("application_name", self.application_name, "Give a text.")
-        if self.partition_by not in (None, "month"):
-            refuse("partition_by", self.partition_by, "Give 'month', or None.")
+            refuse("max_size", self.max_size, "Use at least 1, and no less than min_size.")
+
+    @property
+    def _is_threshold(self) -> bool:
+        return self.prepare_threshold is None or is_count(self.prepare_threshold, 0)
+
+    @property
+    def _is_limit(self) -> bool:
+        limit = self.statement_timeout
+        return limit is None or (is_time(limit) and limit * 1000 <= _LONGEST_TIMEOUT)
 
     @property
     def quoted_schema(self) -> str:
@@ -82,7 +85,7 @@ class Settings:
 
     @property
     def server(self) -> str:
-        """The server as errors name it: without a password."""
+        """The server's name in errors, without a password."""
         try:
             parts = conninfo_to_dict(self.conninfo)
         except psycopg.Error:
@@ -95,7 +98,7 @@ class Settings:
 
     @property
     def arguments(self) -> dict[str, Any]:
-        """What each connection is opened with, beside the conninfo."""
+        """Arguments of a connection, beside the conninfo."""
         return {
             "autocommit": True,
             "prepare_threshold": self.prepare_threshold,
@@ -104,7 +107,7 @@ class Settings:
 
     @property
     def pool_arguments(self) -> dict[str, Any]:
-        """What a pool of our own is made with, beside the conninfo."""
+        """Arguments of a pool of our own, beside the conninfo."""
         return {
             "kwargs": self.arguments,
             "min_size": self.min_size,
@@ -114,38 +117,26 @@ class Settings:
         }
 
 
-_OF_URLS = ("schema", "partition_by")  # parameters that are ours and not libpq's
-_SCHEMES = ("postgresql", "postgres")
-
-
 def settings_of(database: str, **options: Any) -> Settings:
-    """What a URL, or another conninfo of libpq, and options say; an option before the URL.
+    """Read the settings from a URL, or another conninfo of libpq, and options, which come first.
 
     Raises:
         OpenError: the URL cannot be read.
-        InvalidArgumentError: an option, or a parameter of ours, has no meaning.
+        InvalidArgumentError: an option, or a parameter of ours, is invalid.
     """
     for name in _OF_URLS:
         database, value = without(name, database)
         if value is not None:
             options.setdefault(name, value)
-    return Settings(_checked_conninfo(database), **options)
-
-
-def _checked_conninfo(text: str) -> str:
-    """The text, if libpq can read it.
-
-    Raises:
-        OpenError: it cannot.
-    """
-    scheme, separator, rest = text.partition("://")
+    scheme, separator, rest = database.partition("://")
     if separator and scheme.lower() in _SCHEMES:  # libpq knows them in lower case only
-        text = f"{scheme.lower()}://{rest}"
+        database = f"{scheme.lower()}://{rest}"
     try:
-        return make_conninfo(text)
+        conninfo = make_conninfo(database)
     except (psycopg.Error, UnicodeError) as error:
-        said = _QUOTED.sub('"..."', " ".join(str(error).split()))
+        cause = _QUOTED.sub('"..."', " ".join(str(error).split()))
         raise OpenError(
-            f"This is not how a PostgreSQL database is named: {said}",
-            hint="Write postgresql://user:password@host:5432/database.",
+            f"Invalid PostgreSQL URL: {cause}",
+            hint="Use postgresql://user:password@host:5432/database.",
         ) from None  # the cause could show the password
+    return Settings(conninfo, **options)

@@ -1,34 +1,134 @@
-"""Where clients come from: our own, or what a program gave; and how calls go over them.
+"""Settings of a Redis store, its clients, and the calls that go over them.
 
-Only the life of clients and the two ways to send, blocking and awaited, live here. Invariants:
-calls that are sent together (their order does not matter: of writes, each is another thread's)
-are sent in one round trip, but for a cluster, where each may be another node's; a script that a
-server does not know is sent to it whole; what was given is never closed; a client belongs to the
-process, and an async one to the event loop, that it was made in; on a blocking source no
-coroutine suspends.
+Calls that are sent together (of writes, each is another thread's, so that their order does not
+matter) take one round trip, but for a cluster, where each may be another node's. What the program
+gave is never closed. A client belongs to the process, and an async one to the event loop, that it
+was made in.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Sequence
+from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
+from urllib.parse import urlsplit
 
 import redis.asyncio.cluster
 import redis.asyncio.retry
 import redis.cluster
 from redis.backoff import NoBackoff
+from redis.connection import parse_url
 from redis.exceptions import NoScriptError
 from redis.retry import Retry
 
-from threadkeep.backends import process_forks, sync_bridge
+from threadkeep.backends import sync_bridge
+from threadkeep.backends.given import is_count, is_time, refuse
+from threadkeep.backends.loops import LoopConnections
 from threadkeep.backends.per_process import PerProcess
-from threadkeep.backends.redis.failures import closed
 from threadkeep.backends.redis.scripts import Call
-from threadkeep.backends.redis.settings import Settings
+from threadkeep.backends.sync_bridge import entered, result
+from threadkeep.errors import ClosedError, InvalidArgumentError, OpenError
 
-CLUSTERS = (redis.cluster.RedisCluster, redis.asyncio.cluster.RedisCluster)
+CLUSTER_SCHEMES = {"redis+cluster": "redis", "rediss+cluster": "rediss"}
+BLOCKING = (redis.Redis, redis.cluster.RedisCluster)
+AWAITED = (redis.asyncio.Redis, redis.asyncio.cluster.RedisCluster)
+_CLUSTERS = (redis.cluster.RedisCluster, redis.asyncio.cluster.RedisCluster)
+_FORM = "Use redis://user:password@host:6379/0, rediss://... or redis+cluster://host:6379."
+_LONGEST_TTL = 10**9  # seconds: some thirty years
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Checked settings of a store.
+
+    Args:
+        url: as redis-py takes it, or with the scheme `redis+cluster` (`rediss+cluster`);
+            "" for the program's own client.
+        prefix: the beginning of all keys.
+        ttl: seconds until a thread expires after each write; None for never.
+        ttl_refresh_on_read: a read puts this off as well (but not one that looks after all
+            threads: sizes, checks, searches for runs).
+        max_connections: most connections of a pool (on a cluster: of each node).
+        timeout: seconds to wait for a free connection, for a new one, and for each answer.
+        indexed: keep a list of all threads; without it, none can be searched for.
+        patient: retry for a while where a failure passes.
+
+    Raises:
+        InvalidArgumentError: a value is invalid.
+        OpenError: the URL cannot be read.
+    """
+
+    url: str = field(repr=False)  # it may have a password
+    prefix: str = "tk"
+    ttl: float | None = None
+    ttl_refresh_on_read: bool = False
+    max_connections: int = 16
+    timeout: float = 30.0
+    indexed: bool = True
+    patient: bool = True
+
+    def __post_init__(self) -> None:
+        prefix, ttl = self.prefix, self.ttl
+        valid_prefix = isinstance(prefix, str) and prefix != "" and not set(prefix) & set("{}")
+        valid_ttl = ttl is None or (is_time(ttl) and ttl <= _LONGEST_TTL)
+        is_flag = type(self.ttl_refresh_on_read) is bool
+        for name, valid, hint in (
+            ("prefix", valid_prefix, "Use a text, without { and }."),
+            ("ttl", valid_ttl, f"Use seconds, more than 0, at most {_LONGEST_TTL}, or None."),
+            ("ttl_refresh_on_read", is_flag, "Use True or False."),
+            ("max_connections", is_count(self.max_connections, 1), "Use a number of 1 or more."),
+            ("timeout", is_time(self.timeout), "Use seconds, more than 0."),
+        ):
+            if not valid:
+                refuse(name, getattr(self, name), hint)
+        if self.url:
+            _check_url(self.redis_url)
+
+    @property
+    def is_cluster(self) -> bool:
+        """True if the URL names a cluster."""
+        return self.url.partition("://")[0].lower() in CLUSTER_SCHEMES
+
+    @property
+    def redis_url(self) -> str:
+        """The URL as redis-py takes it."""
+        scheme, _, rest = self.url.partition("://")
+        return f"{CLUSTER_SCHEMES.get(scheme.lower(), scheme.lower())}://{rest}"
+
+    @property
+    def server(self) -> str:
+        """The server's name in errors, without a password."""
+        if not self.url:
+            return "Redis"
+        parts = urlsplit(self.redis_url)
+        if parts.scheme == "unix":
+            return f"Redis at {parts.path}"
+        return f"Redis at {parts.hostname or 'localhost'}:{parts.port or 6379}"
+
+    @property
+    def ttl_milliseconds(self) -> int | str:
+        """The ttl as the scripts take it."""
+        return "" if self.ttl is None else max(round(1000 * self.ttl), 1)
+
+
+def _check_url(url: str) -> None:
+    try:
+        found = parse_url(url)  # type: ignore[no-untyped-call]
+        _ = urlsplit(url).port
+    except (ValueError, TypeError) as error:
+        # (the cause could show the password)
+        raise OpenError("Invalid Redis URL.", hint=_FORM) from (None if "@" in url else error)
+    if found.get("decode_responses"):
+        _refuse_decoding()
+
+
+def _refuse_decoding() -> None:
+    raise InvalidArgumentError(
+        "decode_responses=True turns bytes into text, and stored rows are bytes.",
+        hint="Give a client without decode_responses, or a URL.",
+    )
 
 
 class Source(Protocol):
@@ -36,61 +136,85 @@ class Source(Protocol):
 
     @property
     def is_cluster(self) -> bool:
-        """Whether a call may name keys of one slot only."""
+        """True if a call may name keys of one slot only."""
 
     async def send(self, calls: Sequence[Call]) -> list[Any]:
-        """The server's answers; of several, each may be an error. `ClosedError` once closed."""
+        """Return the server's answers; of several, each may be an error.
+
+        Raises:
+            ClosedError: this was closed.
+        """
 
     async def pause(self, seconds: float) -> None:
-        """Wait before the same is tried again."""
+        """Wait before a retry."""
 
     async def close(self) -> None:
-        """Close what is ours. Idempotent."""
+        """Close connections of our own. Idempotent."""
 
 
-# -- blocking ----------------------------------------------------------------------------
-
-
-class _Blocking:
-    """What all blocking sources have in common."""
+class _Client:
+    """Calls over a client, blocking or async."""
 
     is_cluster: bool
+    awaited: bool
 
     def _client(self) -> Any:
         raise NotImplementedError
 
     async def send(self, calls: Sequence[Call]) -> list[Any]:
+        """See `Source.send`."""
         client = self._client()
         if len(calls) == 1 or self.is_cluster:
-            return [_said(client, call) for call in calls]
-        pipeline = client.pipeline(transaction=False)
-        for call in calls:
-            pipeline.execute_command(*call.words)
-        answers = pipeline.execute(raise_on_error=False)
-        for at, found in enumerate(answers):
-            if isinstance(found, NoScriptError):
-                answers[at] = _said(client, calls[at])
-        return list(answers)
+            return [await _answer(client, call) for call in calls]
+        async with entered(client.pipeline(transaction=False)) as pipeline:
+            for call in calls:
+                pipeline.execute_command(*call.words)
+            answers = list(await result(pipeline.execute(raise_on_error=False)))
+        for at, answer in enumerate(answers):
+            if isinstance(answer, NoScriptError):
+                answers[at] = await _answer(client, calls[at])
+        return answers
 
     async def pause(self, seconds: float) -> None:
-        await sync_bridge.sleep(seconds)
+        """See `Source.pause`."""
+        await (asyncio.sleep if self.awaited else sync_bridge.sleep)(seconds)
 
 
-def _said(client: Any, call: Call) -> Any:
+async def _answer(client: Any, call: Call) -> Any:
     try:
-        return client.execute_command(*call.words)
+        return await result(client.execute_command(*call.words))
     except NoScriptError:
         if call.anew is None:
             raise
-        return client.execute_command(*call.anew)
+        return await result(client.execute_command(*call.anew))
 
 
-class OwnClient(_Blocking):
+def _new(settings: Settings, module: Any) -> Any:
+    """Make a client of `redis` or `redis.asyncio`."""
+    arguments = {
+        "max_connections": settings.max_connections,
+        "socket_timeout": settings.timeout,
+        "socket_connect_timeout": settings.timeout,
+        "decode_responses": False,
+        "protocol": 2,
+    }
+    if settings.is_cluster:
+        return module.cluster.RedisCluster.from_url(settings.redis_url, **arguments)
+    retry = (Retry if module is redis else redis.asyncio.retry.Retry)(NoBackoff(), 0)
+    pool = module.BlockingConnectionPool.from_url(
+        settings.redis_url, timeout=settings.timeout, retry=retry, **arguments
+    )
+    return module.Redis.from_pool(pool)
+
+
+class OwnClient(_Client):
     """A client that is made when it is first needed, anew after a fork."""
+
+    awaited = False
 
     def __init__(self, settings: Settings) -> None:
         self.is_cluster = settings.is_cluster
-        self._own = PerProcess[Any](partial(_new, settings))
+        self._own = PerProcess[Any](partial(_new, settings, redis))
 
     def _client(self) -> Any:
         return self._own.get()
@@ -100,179 +224,67 @@ class OwnClient(_Blocking):
         self._own.close()
 
 
-def _new(settings: Settings) -> Any:
-    if settings.is_cluster:
-        return redis.cluster.RedisCluster.from_url(
-            settings.redis_url, max_connections=settings.max_connections, **settings.arguments
-        )
-    pool = redis.BlockingConnectionPool.from_url(
-        settings.redis_url,
-        max_connections=settings.max_connections,
-        timeout=settings.timeout,
-        retry=Retry(NoBackoff(), 0),
-        **settings.arguments,
-    )
-    return redis.Redis.from_pool(pool)
+class _LoopClient(NamedTuple):
+    """A client, and the async generator that closes it.
+
+    An event loop that ends in an orderly way closes generators that began in it.
+    """
+
+    client: Any
+    keeper: AsyncGenerator[None, None]
 
 
-class GivenClient(_Blocking):
-    """A program's own client."""
+class OwnAsyncClients(LoopConnections[_LoopClient], _Client):
+    """A client for each event loop, made when the loop first needs it."""
 
-    def __init__(self, client: Any) -> None:
-        self.is_cluster = isinstance(client, CLUSTERS)
+    awaited = True
+
+    def __init__(self, settings: Settings) -> None:
+        super().__init__()
+        self.is_cluster = settings.is_cluster
+        self._settings = settings
+
+    def _client(self) -> Any:
+        return self.here().client
+
+    def _begin(self) -> _LoopClient:
+        client = _new(self._settings, redis.asyncio)
+        keeper = _keep(client)
+        sync_bridge.finish(anext(keeper))  # (it awaits nothing before its `yield`)
+        return _LoopClient(client, keeper)
+
+    async def _end(self, made: _LoopClient) -> None:
+        await made.keeper.aclose()
+
+
+async def _keep(client: Any) -> AsyncGenerator[None, None]:
+    try:
+        yield
+    finally:
+        await client.aclose()
+
+
+class GivenClient(_Client):
+    """A program's own client, blocking or async."""
+
+    def __init__(self, client: Any, kinds: tuple[Any, ...]) -> None:
+        if not isinstance(client, kinds):
+            raise InvalidArgumentError(
+                f"{type(client).__name__} is no Redis server.",
+                hint="Give a URL, or a Redis or RedisCluster of redis-py.",
+            )
+        if client.get_encoder().decode_responses:
+            _refuse_decoding()
+        self.is_cluster = isinstance(client, _CLUSTERS)
+        self.awaited = kinds is AWAITED
         self._given = client
         self._open = True
 
     def _client(self) -> Any:
         if not self._open:
-            raise closed()
+            raise ClosedError(hint="Open a new saver.")
         return self._given
 
     async def close(self) -> None:
-        """Use it no more; closing it is its owner's affair."""
-        self._open = False
-
-
-# -- awaited -----------------------------------------------------------------------------
-
-
-class _Awaiting:
-    """What all awaiting sources have in common."""
-
-    is_cluster: bool
-
-    async def _client(self) -> Any:
-        raise NotImplementedError
-
-    async def send(self, calls: Sequence[Call]) -> list[Any]:
-        client = await self._client()
-        if len(calls) == 1 or self.is_cluster:
-            return [await _asaid(client, call) for call in calls]
-        async with client.pipeline(transaction=False) as pipeline:
-            for call in calls:
-                pipeline.execute_command(*call.words)
-            answers = await pipeline.execute(raise_on_error=False)
-        for at, found in enumerate(answers):
-            if isinstance(found, NoScriptError):
-                answers[at] = await _asaid(client, calls[at])
-        return list(answers)
-
-    async def pause(self, seconds: float) -> None:
-        await asyncio.sleep(seconds)
-
-
-async def _asaid(client: Any, call: Call) -> Any:
-    try:
-        return await client.execute_command(*call.words)
-    except NoScriptError:
-        if call.anew is None:
-            raise
-        return await client.execute_command(*call.anew)
-
-
-class OwnAsyncClients(_Awaiting):
-    """A client for each event loop, made when the loop first needs it.
-
-    It is kept in an async generator: an event loop that ends in an orderly way closes those
-    that began in it, and the client with them.
-    """
-
-    def __init__(self, settings: Settings) -> None:
-        self.is_cluster = settings.is_cluster
-        self._settings = settings
-        self._open = True
-        self._loops: dict[asyncio.AbstractEventLoop, tuple[Any, AsyncGenerator[Any, None]]] = {}
-        self._parents: list[Any] = []
-        process_forks.watch(self)
-
-    async def _client(self) -> Any:
-        if not self._open:
-            raise closed()
-        loop = asyncio.get_running_loop()
-        known = self._loops.get(loop)
-        if known is None:
-            for ended in [known for known in self._loops if known.is_closed()]:
-                del self._loops[ended]
-            client = self._new()
-            keeper = _kept(client)
-            # Nothing is awaited before the first `yield`: no other call comes in between.
-            self._loops[loop] = known = (client, keeper)
-            await anext(keeper)
-        return known[0]
-
-    def _new(self) -> Any:
-        settings = self._settings
-        if settings.is_cluster:
-            return redis.asyncio.cluster.RedisCluster.from_url(
-                settings.redis_url, max_connections=settings.max_connections, **settings.arguments
-            )
-        pool = redis.asyncio.BlockingConnectionPool.from_url(
-            settings.redis_url,
-            max_connections=settings.max_connections,
-            timeout=settings.timeout,
-            retry=redis.asyncio.retry.Retry(NoBackoff(), 0),
-            **settings.arguments,
-        )
-        return redis.asyncio.Redis.from_pool(pool)
-
-    async def close(self) -> None:
-        """See `Source.close`."""
-        here = asyncio.get_running_loop()
-        self.close_elsewhere(here)
-        known = self._loops.pop(here, None)
-        if known is not None:
-            await known[1].aclose()
-
-    def close_elsewhere(self, here: asyncio.AbstractEventLoop | None = None) -> None:
-        """Close the clients of all event loops but the one that runs here."""
-        self._open = False
-        for loop in [loop for loop in self._loops if loop is not here]:
-            _, keeper = self._loops.pop(loop)
-            if not loop.is_closed():
-                loop.call_soon_threadsafe(_begin_to_close, keeper)
-
-    def before_fork(self) -> None:
-        """See `Watched.before_fork`."""
-
-    def after_fork(self, *, in_child: bool) -> None:
-        """See `Watched.after_fork`."""
-        if in_child:
-            self._parents.append(self._loops)
-            self._loops = {}
-
-
-async def _kept(client: Any) -> AsyncGenerator[Any, None]:
-    try:
-        yield client
-    finally:
-        await client.aclose()
-
-
-_closing: set[asyncio.Task[None]] = set()  # an event loop holds its tasks weakly
-
-
-def _begin_to_close(keeper: AsyncGenerator[Any, None]) -> None:
-    async def close() -> None:
-        await keeper.aclose()
-
-    task = asyncio.get_running_loop().create_task(close())
-    _closing.add(task)
-    task.add_done_callback(_closing.discard)
-
-
-class GivenAsyncClient(_Awaiting):
-    """A program's own async client."""
-
-    def __init__(self, client: Any) -> None:
-        self.is_cluster = isinstance(client, CLUSTERS)
-        self._given = client
-        self._open = True
-
-    async def _client(self) -> Any:
-        if not self._open:
-            raise closed()
-        return self._given
-
-    async def close(self) -> None:
-        """Use it no more; closing it is its owner's affair."""
+        """Use it no more; its owner closes it."""
         self._open = False

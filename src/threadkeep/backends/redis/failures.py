@@ -1,7 +1,6 @@
-"""What the driver's errors mean to a user of threadkeep, and which of them pass.
+"""Errors of the driver and refusals of the scripts, as errors of threadkeep.
 
-The only place that looks at Redis' error codes, and at what our scripts refuse with. Invariant:
-every driver error that leaves this package went through `mapped`.
+Every driver error that leaves this package went through `mapped`.
 """
 
 from __future__ import annotations
@@ -11,10 +10,9 @@ from collections.abc import Sequence
 
 from redis import exceptions
 
-from threadkeep.backends.redis.packing import unpack_text
+from threadkeep.backends.redis.rows import unpack_text
 from threadkeep.errors import (
     BackendError,
-    ClosedError,
     ConflictError,
     CorruptionError,
     DiskFullError,
@@ -34,15 +32,11 @@ DRIVER_ERRORS = (
     OSError,
     UnicodeError,
 )
+DAMAGED = "`threadkeep check URL` says what is damaged, `threadkeep repair` takes it out."
+"""Hint for a thread with rows that cannot be read."""
 
-_REFUSALS: dict[bytes, type[ThreadkeepError]] = {
-    b"deleted": ThreadDeletedError,
-    b"stale": StaleThreadError,
-    b"taken": SegmentTakenError,
-    b"exists": ThreadExistsError,
-}
-_REACH = "Look whether the server runs and can be reached."
-_LET_IN = "Check the user and the password in the URL."
+_LET_IN = (UnreachableError, "Check the user and the password in the URL.")
+_IS_CLUSTER = (InvalidArgumentError, "This is a cluster: use redis+cluster://host:port.")
 _MEANINGS: dict[str, tuple[type[ThreadkeepError], str]] = {
     "OOM": (
         DiskFullError,
@@ -58,21 +52,20 @@ _MEANINGS: dict[str, tuple[type[ThreadkeepError], str]] = {
         BackendError,
         "Grant this user ~tk:* (or another prefix) +@all -@dangerous +restore.",
     ),
-    "NOAUTH": (UnreachableError, _LET_IN),
-    "WRONGPASS": (UnreachableError, _LET_IN),
-    "LOADING": (UnreachableError, "The server is starting: do it again later."),
-    "MASTERDOWN": (UnreachableError, "The replica has lost its server: do it again later."),
+    "NOAUTH": _LET_IN,
+    "WRONGPASS": _LET_IN,
+    "LOADING": (UnreachableError, "The server is starting: retry later."),
+    "MASTERDOWN": (UnreachableError, "The replica has lost its server: retry later."),
     "CLUSTERDOWN": (UnreachableError, "Some of the cluster's nodes are missing: see CLUSTER INFO."),
-    "TRYAGAIN": (UnreachableError, "The thread's slot is being moved: do it again later."),
+    "TRYAGAIN": (UnreachableError, "The thread's slot is being moved: retry later."),
     "BUSY": (UnreachableError, "A script of another program runs for too long."),
-    "MOVED": (InvalidArgumentError, "This is a cluster: write redis+cluster://host:port."),
-    "CROSSSLOT": (InvalidArgumentError, "This is a cluster: write redis+cluster://host:port."),
+    "MOVED": _IS_CLUSTER,
+    "CROSSSLOT": _IS_CLUSTER,
     "WRONGTYPE": (BackendError, "Another program uses keys of these names: give another prefix."),
 }
-DAMAGED = "`threadkeep check URL` says what is damaged, `threadkeep repair` takes it out."
 _TORN = ": attempt to "  # what Lua says where a member lacks what every member has
 _CODE = re.compile(rf"(?:^|[\s-])({'|'.join(_MEANINGS)})\b")
-_NAMED: tuple[tuple[type[Exception], str], ...] = (
+_CODES: tuple[tuple[type[Exception], str], ...] = (
     (exceptions.MasterDownError, "MASTERDOWN"),
     (exceptions.ClusterDownError, "CLUSTERDOWN"),
     (exceptions.TryAgainError, "TRYAGAIN"),
@@ -96,8 +89,8 @@ _LOST = (
 
 
 def _code(error: BaseException) -> str:
-    """The error's code; it stands before the text, or inside where a script was running."""
-    for kind, code in _NAMED:
+    """Return the error's code; it stands before the text, or inside where a script was running."""
+    for kind, code in _CODES:
         if isinstance(error, kind):
             return code
     found = _CODE.search(str(error)) if isinstance(error, exceptions.ResponseError) else None
@@ -105,40 +98,29 @@ def _code(error: BaseException) -> str:
 
 
 def passes(error: BaseException) -> bool:
-    """Whether the same may succeed when it is done again: connections lost, nodes missing."""
+    """Return True if a retry may succeed: a lost connection, a missing node."""
     return _code(error) in _PASSING_CODES or lost(error)
 
 
 def lost(error: BaseException) -> bool:
-    """Whether there was no connection, or it broke."""
+    """Return True if there was no connection, or it broke."""
     return isinstance(error, _LOST) and not _code(error) and not _is_crowded(error)
 
 
 def _is_crowded(error: BaseException) -> bool:
-    """Whether a pool has no free connection; it has been waited for already."""
+    """Return True if a pool has no free connection, after waiting for one."""
     text = str(error)
     return isinstance(error, exceptions.ConnectionError) and (
         "No connection available" in text or "Too many connections" in text
     )
 
 
-def refused(answer: Sequence[bytes], thread: str) -> ThreadkeepError | None:
-    """What a script refused to do; None where it has done it."""
-    kind, *where = answer
-    if kind == b"conflict":
-        if not where:
-            return ConflictError(thread=thread)
-        namespace, checkpoint = map(unpack_text, where[0].split(b"\x00"))
-        return ConflictError(thread=thread, namespace=namespace, checkpoint=checkpoint)
-    return _REFUSALS[kind](thread=thread) if kind in _REFUSALS else None
-
-
 def mapped(error: Exception, server: str) -> ThreadkeepError:
-    """Say what the driver's error means.
+    """Map a driver's error.
 
     Args:
         error: one of `DRIVER_ERRORS`.
-        server: shown in the message: which one it was.
+        server: the server's name, for the message.
     """
     if isinstance(error, UnicodeError):
         return InvalidArgumentError(
@@ -160,10 +142,23 @@ def _meaning(error: Exception) -> tuple[type[ThreadkeepError], str]:
     if _is_crowded(error):
         return UnreachableError, "Raise max_connections, or look for what keeps them busy."
     if isinstance(error, _LOST):
-        return UnreachableError, _REACH
+        return UnreachableError, "Look whether the server runs and can be reached."
     return BackendError, "Look into the server's log."
 
 
-def closed() -> ClosedError:
-    """What a backend says once it was closed."""
-    return ClosedError(hint="Open a new saver.")
+_REFUSALS: dict[bytes, type[ThreadkeepError]] = {
+    b"deleted": ThreadDeletedError,
+    b"stale": StaleThreadError,
+    b"conflict": ConflictError,
+    b"taken": SegmentTakenError,
+    b"exists": ThreadExistsError,
+}
+
+
+def refusal(answer: Sequence[bytes], thread: str) -> ThreadkeepError | None:
+    """Return the error that a script answered with; None if it made the change."""
+    kind, *rest = answer
+    if kind not in _REFUSALS:
+        return None
+    ns, checkpoint = map(unpack_text, rest[0].split(b"\x00")) if rest else (None, None)
+    return _REFUSALS[kind](thread=thread, namespace=ns, checkpoint=checkpoint)

@@ -1,15 +1,14 @@
-"""What this process calls the generations of threads that may vanish.
+"""Generations of threads that may vanish, under names of this process.
 
 A thread of Redis can be gone without anybody having deleted it: it expired, or the server came
 back empty. If its next life had the same generations, a process that remembers the first would
-build on rows that are not there. So a thread's generation begins at the moment of its birth, in
-microseconds since 1970, which the script that makes it takes from the server.
+build on missing rows. So a thread's generation begins at the moment of its birth, in microseconds
+since 1970, which the script that makes it takes from the server.
 
-Who found that the thread is not there, and then wrote to it, goes on to count from the
-generation that such threads have; others know it as it is stored. What is written under that
-one is built on nothing, so that it does not matter who brings the thread into being first.
-Only these names live here. Invariant: no name means two lives of one thread, also where a life
-had to be forgotten: what is not there has another name from then on.
+Who found a thread missing, and then wrote to it, goes on to count from the generation of missing
+threads; others know it as it is stored. What is written under that one is built on nothing, so
+that it does not matter who makes the thread first. No name means two lives of one thread: once a
+life was forgotten, missing threads have another name.
 """
 
 from __future__ import annotations
@@ -18,7 +17,8 @@ from typing import NamedTuple
 
 _MOST = 10_000  # threads whose lives are remembered
 _APART = 2**32  # names of one life: a thread is not pruned more often than that
-NEVER = -1  # no thread has this generation
+NEVER = -1
+"""A generation that no thread has."""
 
 
 class _Life(NamedTuple):
@@ -43,7 +43,7 @@ class Lives:
         self._remember(thread, stored)
 
     def joined(self, thread: str, name: int | None, stored: int) -> None:
-        """Remember the life of a thread that somebody else made since it was not there."""
+        """Remember the life of a thread that somebody else made while it was missing here."""
         if name == self._absent and thread not in self._lives:
             self._remember(thread, stored)
 
@@ -53,7 +53,7 @@ class Lives:
             self._forget(next(iter(self._lives)))
 
     def stored(self, thread: str, name: int) -> int | None:
-        """What the server knows the generation by; None where any will do."""
+        """Return the generation as the server knows it; None where any will do."""
         life = self._lives.get(thread)
         if life is not None and 0 <= name - life.name < _APART:
             return life.stored + name - life.name
@@ -62,7 +62,7 @@ class Lives:
         return name
 
     def name(self, thread: str, stored: int) -> int:
-        """What this process calls the generation that was read; 0 is stored of no thread."""
+        """Return this process's name of a stored generation; 0 is stored of no thread."""
         life = self._lives.get(thread)
         if life is not None:
             if 0 <= stored - life.stored < _APART:

@@ -1,32 +1,37 @@
-"""Reads of one thread as what `read.lua` is given, and its answers as records.
+"""Reads of one thread: the questions to `read.lua`, and its answers as records.
 
-Only this pair for each read lives here. Invariant: a read is answered by one run of the
-script, and so from one state.
+A read is answered by one run of the script, and so from one state.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import groupby
 from operator import attrgetter
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from threadkeep.backends.children import first_children
-from threadkeep.backends.redis import salvage
-from threadkeep.backends.redis.entries import unpack_entry
-from threadkeep.backends.redis.packing import pack_number, pack_text, place
 from threadkeep.backends.redis.rows import (
     Keyframes,
+    Word,
+    pack_checkpoint,
+    pack_child,
+    pack_number,
+    pack_text,
+    pack_write,
+    pairs,
+    place,
+    stored_rows,
     unpack_checkpoint,
+    unpack_entry,
     unpack_info,
     unpack_place,
-    unpack_stored,
     unpack_write,
 )
-from threadkeep.backends.redis.scripts import Word
 from threadkeep.engine.entries import ReadEntry
 from threadkeep.engine.model import (
+    CheckpointRow,
     Read,
     ReadCheckpoint,
     ReadPath,
@@ -34,14 +39,17 @@ from threadkeep.engine.model import (
     ReadThread,
     ScanCheckpoints,
     Segment,
+    SegmentInfo,
     StoredCheckpoint,
     ThreadRows,
     ThreadState,
+    UnreadableRow,
+    WriteRow,
 )
 
-_MOST_WORDS = 3_000  # of one question: Lua's stack has room for some 8,000
+T = TypeVar("T")
 
-
+_MOST_SPANS = 1_000  # of one question: Lua's stack has room for some 8,000 words
 _USES = {"head", "one", "path", "segments", "page", "rows"}
 
 
@@ -53,12 +61,12 @@ class Question(NamedTuple):
 
     @property
     def is_use(self) -> bool:
-        """Whether the thread is read to be used, not merely looked after."""
+        """True if the thread is read to be used, not merely looked after."""
         return self.name in _USES
 
 
 class Inquiry(NamedTuple):
-    """The questions that answer a read of a thread, and what makes its reply of the answers."""
+    """The questions that answer a read of a thread, and the function from answers to its reply."""
 
     thread: str
     questions: tuple[Question, ...]
@@ -66,19 +74,14 @@ class Inquiry(NamedTuple):
 
 
 def is_of_thread(read: Read) -> bool:
-    """Whether the read is of one thread, and can be answered by one question or a few."""
+    """Return True if the read is of one thread, and answered by a few questions."""
     if isinstance(read, ScanCheckpoints):
         return read.thread is not None and read.ns is not None
     return type(read) in _INQUIRIES
 
 
-def words_of(questions: Sequence[Question]) -> list[Word]:
-    """What `read.lua` is given."""
-    return [word for q in questions for word in (q.name, len(q.words), *q.words)]
-
-
 def inquiry(read: Read) -> Inquiry:
-    """What answers one read as its docstring says."""
+    """Return the questions that answer a read."""
     return _INQUIRIES[type(read)](read)
 
 
@@ -89,86 +92,39 @@ def _checkpoint(read: ReadCheckpoint) -> Inquiry:
         question = Question("one", (place(read.ns, read.id),))
 
     def reply(answers: Sequence[Any]) -> ThreadState:
-        ((generation, deleted_at, found, keyframes),) = answers
-        rows = stored_rows(read.thread, found, keyframes)
+        ((generation, deleted_at, *found),) = answers
+        rows = stored_rows(read.thread, *found)
         return ThreadState(int(generation), int(deleted_at), rows[0] if rows else None)
 
     return Inquiry(read.thread, (question,), reply)
 
 
-def stored_rows(thread: str, found: Any, keyframes: Any) -> list[StoredCheckpoint]:
-    """The checkpoints of an answer."""
-    known = Keyframes(keyframes)
-    return [unpack_stored(thread, known, row) for row in found]
-
-
 def _path(read: ReadPath) -> Inquiry:
-    words = (pack_text(read.ns), pack_text(read.id), read.limit)
-    return Inquiry(
-        read.thread,
-        (Question("path", words),),
-        lambda answers: stored_rows(read.thread, *answers[0]),
-    )
+    return _rows(read.thread, "path", pack_text(read.ns), pack_text(read.id), read.limit)
+
+
+def _rows(thread: str, name: str, *words: Word) -> Inquiry:
+    """Return the inquiry of a question that is answered by checkpoints."""
+    question = Question(name, words)
+    return Inquiry(thread, (question,), lambda answers: stored_rows(thread, *answers[0]))
 
 
 def _segments(read: ReadSegments) -> Inquiry:
-    spans = [
-        (pack_number(log), pack_number(start), pack_number(stop))
-        for log, start, stop in read.spans
-        if start < stop
-    ]
+    spans = [tuple(map(pack_number, span)) for span in read.spans if span[1] < span[2]]
     generation = "" if read.generation is None else read.generation
     questions = tuple(
-        Question("segments", (generation, *(word for span in some for word in span)))
-        for some in _parts(spans, _MOST_WORDS // 3)
+        Question(
+            "segments",
+            (generation, *(word for span in spans[at : at + _MOST_SPANS] for word in span)),
+        )
+        for at in range(0, len(spans), _MOST_SPANS)
     )
 
     def reply(answers: Sequence[Any]) -> list[Segment]:
-        found = {at: data for flat in answers for at, data in _pairs(flat)}
+        found = {at: data for flat in answers for at, data in pairs(flat)}
         return [Segment(*unpack_place(at), found[at]) for at in sorted(found)]
 
     return Inquiry(read.thread, questions, reply)
-
-
-def _parts(spans: Sequence[tuple[bytes, ...]], size: int) -> Iterator[Sequence[tuple[bytes, ...]]]:
-    return (spans[at : at + size] for at in range(0, len(spans), size))
-
-
-def _pairs(flat: Sequence[bytes]) -> Iterator[tuple[bytes, bytes]]:
-    return zip(flat[::2], flat[1::2], strict=True)
-
-
-def _thread(read: ReadThread) -> Inquiry:
-    if read.skip:
-        return Inquiry(
-            read.thread,
-            (Question("bare"),),
-            lambda answers: salvage.thread_rows(read.thread, answers[0]),
-        )
-
-    def reply(answers: Sequence[Any]) -> ThreadRows:
-        ((generation, deleted_at, members, keys, flat, writes, places, sizes),) = answers
-        rows = [unpack_checkpoint(member) for member in members]
-        first, keyframes = first_children(rows), Keyframes(flat)
-        by_place = {
-            at: tuple(group)
-            for at, group in groupby(map(unpack_write, writes), attrgetter("ns", "checkpoint_id"))
-        }
-        checkpoints = tuple(
-            StoredCheckpoint(
-                read.thread,
-                row,
-                keyframes.at(key),
-                by_place.pop((row.ns, row.id), ()),
-                first.get((row.ns, row.id)),
-            )
-            for row, key in zip(rows, keys, strict=True)
-        )
-        orphans = tuple(row for group in by_place.values() for row in group)
-        infos = tuple(map(unpack_info, places, sizes))
-        return ThreadRows(int(generation), int(deleted_at), checkpoints, orphans, infos)
-
-    return Inquiry(read.thread, (Question("thread"),), reply)
 
 
 def _entry(read: ReadEntry) -> Inquiry:
@@ -176,45 +132,149 @@ def _entry(read: ReadEntry) -> Inquiry:
     return Inquiry(read.thread, (question,), lambda found: unpack_entry(read.thread, found[0]))
 
 
+# -- whole threads -------------------------------------------------------------------
+
+
+def _thread(read: ReadThread) -> Inquiry:
+    if read.skip:
+        return Inquiry(
+            read.thread, (Question("bare"),), lambda found: _readable_rows(read.thread, found[0])
+        )
+
+    def reply(answers: Sequence[Any]) -> ThreadRows:
+        ((generation, deleted_at, members, keys, flat, writes, places, sizes),) = answers
+        keyframes = Keyframes(flat)
+        checkpoints, orphans = _with_writes(
+            read.thread,
+            [unpack_checkpoint(member) for member in members],
+            [keyframes.at(key) for key in keys],
+            map(unpack_write, writes),
+        )
+        infos = tuple(map(unpack_info, places, sizes))
+        return ThreadRows(int(generation), int(deleted_at), checkpoints, orphans, infos)
+
+    return Inquiry(read.thread, (Question("thread"),), reply)
+
+
+def _with_writes(
+    thread: str,
+    rows: Sequence[CheckpointRow],
+    keyframes: Sequence[Segment | None],
+    writes: Iterable[WriteRow],
+) -> tuple[tuple[StoredCheckpoint, ...], tuple[WriteRow, ...]]:
+    """Return a thread's checkpoints, and the writes on none of them."""
+    by_place = {
+        at: tuple(group) for at, group in groupby(writes, attrgetter("ns", "checkpoint_id"))
+    }
+    first = first_children(rows)
+    checkpoints = tuple(
+        [
+            StoredCheckpoint(
+                *(thread, row, keyframe),
+                by_place.pop((row.ns, row.id), ()),
+                first.get((row.ns, row.id)),
+            )
+            for row, keyframe in zip(rows, keyframes, strict=True)
+        ]
+    )
+    return checkpoints, tuple([row for group in by_place.values() for row in group])
+
+
+_PLACE_BYTES = 24
+
+
+def _readable_rows(thread: str, answer: Sequence[Any]) -> ThreadRows:
+    """Answer a `ReadThread` with `skip`.
+
+    A record is made only of a member that is, byte by byte, what would be written for it, so
+    that the scripts find it again by its place.
+    """
+    generation, deleted_at, members, writes, children, places, sizes, stray = answer
+    broken: list[UnreadableRow] = []
+    rows = _readable("checkpoints", members, unpack_checkpoint, pack_checkpoint, broken)
+    made = _readable("writes", writes, unpack_write, _packed_write, broken)
+    wanted = {pack_child(row) for row in rows}
+    problem = "it is the child entry of a missing checkpoint"
+    broken += [UnreadableRow("children", m, problem, m) for m in children if m not in wanted]
+    infos: list[SegmentInfo] = []
+    for member, size in zip(places, sizes, strict=True):
+        info = unpack_info(member, size)
+        if len(member) == _PLACE_BYTES and info.count > 0:
+            infos.append(info)
+        else:
+            broken.append(UnreadableRow("segments", member, "it is no place of a segment", member))
+    problem = "it is data of a segment without its place"
+    broken += [UnreadableRow("data", name, problem, data) for name, data in pairs(stray)]
+    checkpoints, orphans = _with_writes(thread, rows, [None] * len(rows), made)
+    return ThreadRows(
+        *(int(generation), int(deleted_at), checkpoints, orphans, tuple(infos)),
+        unreadable=tuple(broken),
+    )
+
+
+def _readable(
+    table: str,
+    members: Sequence[bytes],
+    unpack: Callable[[bytes], T],
+    pack: Callable[[T], bytes],
+    broken: list[UnreadableRow],
+) -> list[T]:
+    """Return the records of members, and add those that cannot be read to `broken`."""
+    rows: list[T] = []
+    for member in members:
+        try:
+            row = unpack(member)
+            is_whole = pack(row) == member
+        except (ValueError, IndexError, OverflowError):
+            is_whole = False
+        if is_whole:
+            rows.append(row)
+        else:
+            problem = f"one of its {table} cannot be decoded"
+            broken.append(UnreadableRow(table, member, problem, member))
+    return rows
+
+
+def _packed_write(row: WriteRow) -> bytes:
+    return place(row.ns, row.checkpoint_id) + b"\x00" + pack_number(row.seq) + pack_write(row)
+
+
 # -- scans ---------------------------------------------------------------------------
 
 
 def _page(read: ScanCheckpoints) -> Inquiry:
-    """A scan of one namespace of one thread."""
-    assert read.thread is not None  # noqa: S101 - other scans are in spanning.py
+    """Ask for a page of one namespace of one thread; other scans are in `threads`."""
+    assert read.thread is not None  # noqa: S101
     assert read.ns is not None  # noqa: S101
-    thread, ns = read.thread, read.ns
     upper, lower = bounds(read)
-    if read.after is not None and (thread, ns) <= read.after[1:]:
+    if read.after is not None and (read.thread, read.ns) <= read.after[1:]:
         upper = _smaller(upper, before(read.after[0]))
-    words = (pack_text(ns), upper, lower, read.limit, *filter_texts(read.filter))
-    return Inquiry(
-        thread, (Question("page", words),), lambda answers: stored_rows(thread, *answers[0])
-    )
+    texts = filter_texts(read.filter)
+    return _rows(read.thread, "page", pack_text(read.ns), upper, lower, read.limit, *texts)
 
 
 def before(key: str) -> bytes:
-    """The bound below which all smaller ids are."""
+    """Return the bound below which all smaller ids are."""
     return pack_text(key) + b"\x00"
 
 
-def up_to(key: str) -> bytes:
-    """The bound below which this id is too."""
+def _up_to(key: str) -> bytes:
+    """Return the bound below which this id is too."""
     return pack_text(key) + b"\x01"
 
 
 def bounds(read: ScanCheckpoints) -> tuple[bytes, bytes]:
-    """Below which and from which on ids are wanted; nothing where there is no bound.
+    """Return the bounds below which and from which on ids are wanted; empty where there is none.
 
-    Of `after` only the id is looked at, which may be wanted in other places still.
+    Of `after` only the id counts, which may still be wanted in other places.
     """
     upper = b""
     if read.before is not None:
         upper = before(read.before)
     if read.id is not None:
-        upper = _smaller(upper, up_to(read.id))
+        upper = _smaller(upper, _up_to(read.id))
     if read.after is not None:
-        upper = _smaller(upper, up_to(read.after[0]))
+        upper = _smaller(upper, _up_to(read.after[0]))
     return upper, before(read.id) if read.id is not None else b""
 
 
@@ -223,7 +283,7 @@ def _smaller(one: bytes, other: bytes) -> bytes:
 
 
 def filter_texts(wanted: Mapping[str, Any]) -> list[Word]:
-    """Texts that the JSON of a match must have in it: of values that it can write in one way."""
+    """Return texts that a match's JSON must contain: of values that it can write in one way."""
     return [
         json.dumps(value)
         for value in wanted.values()

@@ -1,38 +1,131 @@
-"""Records as members of sorted sets, and back.
+r"""Records as keys and members of Redis, and back.
 
-Only these conversions live here. Invariants: a member begins with the place that it is found
-by; what the scripts look at (`common.lua`) comes next and has a fixed width; what follows is
-for this module alone.
+A thread has the same few keys however much it holds, all with one hash tag, so that they lie on
+one node of a cluster and can expire at one time:
 
-    checkpoint   ns NUL id NUL, flags run seen key_log key_pos, 0 or 1 (has exact), parent, ...
-    child        ns NUL parent NUL id NUL, run seen
-    write        ns NUL checkpoint NUL, seq run seen, ...
-    segment      log start stop
+    t  hash         the thread's own row: generation, deleted_at, ttl (milliseconds), copy, and
+                    its entry in the registry (see registry.lua)
+    c  sorted set   checkpoints: ns NUL id NUL, flags run seen key_log key_pos, 0 or 1 (has exact),
+                    parent, ...
+    x  sorted set   children: ns NUL parent NUL id NUL, run seen
+    w  sorted set   writes: ns NUL checkpoint NUL, seq run seen, ...
+    p  sorted set   where segments lie: log, start, stop
+    s  hash         the segments' data, by log and start
+
+Redis compares members byte by byte. So a packed number has 8 bytes, those of 0 and more in their
+order; a packed text is ordered by code point and ends with a NUL: a NUL inside it becomes
+`\x01\x01`, and a `\x01` becomes `\x01\x02`. The scripts look at nothing behind `parent`
+(`common.lua`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, TypeAlias
+from urllib.parse import quote
 
-from threadkeep.backends.redis.packing import (
-    pack_number,
-    pack_text,
-    place,
-    unpack_number,
-    unpack_text,
-)
+from threadkeep.engine.entries import Entry, Touch
+from threadkeep.engine.labels import beginning_of
 from threadkeep.engine.model import (
+    Batch,
     CheckpointRow,
     Child,
+    CopyThread,
     Segment,
     SegmentInfo,
     StoredCheckpoint,
     WriteRow,
 )
 
+Word: TypeAlias = bytes | str | int
+"""A word of a command."""
+
+# -- keys ----------------------------------------------------------------------------
+
+_KINDS = "tcxwps"
+
+
+def keys_of(prefix: str, thread: str) -> list[str]:
+    """Return the keys of a thread, in the order of the scripts."""
+    # Redis takes empty braces for no tag at all.
+    tag = quote(thread, safe="") or "%"
+    return [f"{prefix}:{{{tag}}}:{kind}" for kind in _KINDS]
+
+
+def beginning_of_keys(prefix: str, beginning: str) -> str:
+    """Return the beginning of the keys of threads whose id begins so."""
+    return f"{prefix}:{{{quote(beginning, safe='')}"
+
+
+def index_of(prefix: str) -> str:
+    """Return the key of the sorted set of all threads' ids."""
+    return f"{prefix}:threads"
+
+
+def identity_of(prefix: str) -> str:
+    """Return the key of the text that names the store."""
+    return f"{prefix}:identity"
+
+
+def times_of(prefix: str, name: str) -> str:
+    """Return the key of the sorted set of registered threads by `created_at` or `updated_at`."""
+    return f"{prefix}:{{threads}}:{name}"
+
+
+def term_of(prefix: str, term: str | bytes) -> bytes:
+    """Return the key of the set of threads that have a label, a state or an origin in common."""
+    text = term.encode() if isinstance(term, str) else term
+    return f"{prefix}:{{threads}}:term:".encode() + text
+
+
+# -- texts and numbers ---------------------------------------------------------------
+
+_MASK = 2**64 - 1
+_ESCAPES = ((b"\x01", b"\x01\x02"), (b"\x00", b"\x01\x01"))
+
+
+def pack_text(text: str) -> bytes:
+    """Encode a text, escaped."""
+    packed = text.encode()
+    if b"\x00" in packed or b"\x01" in packed:
+        for raw, escaped in _ESCAPES:
+            packed = packed.replace(raw, escaped)
+    return packed
+
+
+def unpack_text(packed: bytes) -> str:
+    """Return the text that `pack_text` encoded."""
+    if b"\x01" in packed:
+        for raw, escaped in reversed(_ESCAPES):
+            packed = packed.replace(escaped, raw)
+    return packed.decode()
+
+
+def pack_number(number: int) -> bytes:
+    """Encode a signed number of 64 bits as 8 bytes."""
+    return (number & _MASK).to_bytes(8, "big")
+
+
+def unpack_number(packed: bytes) -> int:
+    """Return the number that `pack_number` encoded."""
+    return int.from_bytes(packed, "big", signed=True)
+
+
+def place(*ids: str) -> bytes:
+    """Pack ids so that they sort by the first, then the second and so on."""
+    return b"\x00".join(map(pack_text, ids))
+
+
+def pairs(flat: Sequence[bytes]) -> Iterator[tuple[bytes, bytes]]:
+    """Yield names and values that lie in turn."""
+    return zip(flat[::2], flat[1::2], strict=True)
+
+
+# -- members -------------------------------------------------------------------------
+
 
 def pack_checkpoint(row: CheckpointRow) -> bytes:
-    """The member that is a checkpoint."""
+    """Make the member of a checkpoint."""
     numbers = (row.flags, row.run, row.seen, row.key_log, row.key_pos)
     parent = b"\x00" if row.parent is None else b"\x01" + pack_text(row.parent) + b"\x00"
     return b"".join(
@@ -50,30 +143,68 @@ def pack_checkpoint(row: CheckpointRow) -> bytes:
     )
 
 
+def unpack_checkpoint(member: bytes) -> CheckpointRow:
+    """Make a checkpoint of its member."""
+    reader = _Reader(member)
+    ns, key = reader.text(), reader.text()
+    flags, run, seen, key_log, key_pos = reader.numbers(5)
+    has_exact = reader.raw(1) == b"1"
+    parent = reader.text() if reader.raw(1) == b"\x01" else None
+    ts = reader.numbers(1)[0] if reader.raw(1) == b"n" else reader.sized().decode()
+    metadata = reader.sized().decode()
+    exact = reader.sized() if has_exact else None
+    return CheckpointRow(
+        *(ns, key, parent, run, seen, flags, ts, metadata, exact),
+        *(key_log, key_pos, reader.rest()),
+    )
+
+
 def pack_child(row: CheckpointRow) -> bytes:
-    """The member that makes the row its parent's child; nothing without a parent."""
+    """Make the member that makes a row its parent's child; empty without a parent."""
     if row.parent is None:
         return b""
     ids = place(row.ns, row.parent, row.id)
     return ids + b"\x00" + pack_number(row.run) + pack_number(row.seen)
 
 
+def unpack_child(member: bytes) -> Child | None:
+    """Make a child of its member; None of an empty one."""
+    if not member:
+        return None
+    reader = _Reader(member)
+    _, _, key = reader.text(), reader.text(), reader.text()
+    return Child(key, *reader.numbers(2))
+
+
 def pack_write(row: WriteRow) -> bytes:
-    """The part of the member behind its `seq`."""
-    return b"".join(
-        (
-            pack_number(row.run),
-            pack_number(row.seen),
-            _sized(row.task_id),
-            _sized(row.task_path),
-            row.body,
-        )
-    )
+    """Make the part of a write's member behind its `seq`."""
+    numbers = pack_number(row.run), pack_number(row.seen)
+    return b"".join((*numbers, _sized(row.task_id), _sized(row.task_path), row.body))
+
+
+def unpack_write(member: bytes) -> WriteRow:
+    """Make a write of its member."""
+    reader = _Reader(member)
+    ns, key = reader.text(), reader.text()
+    seq, run, seen = reader.numbers(3)
+    task, path = reader.sized().decode(), reader.sized().decode()
+    return WriteRow(ns, key, run, seen, task, path, reader.rest(), seq)
 
 
 def pack_place(log: int, start: int, count: int) -> bytes:
-    """The member that is a segment's place."""
+    """Make the member of a segment's place."""
     return pack_number(log) + pack_number(start) + pack_number(start + count)
+
+
+def unpack_place(member: bytes) -> tuple[int, int, int]:
+    """Return log, start and count of a segment's place."""
+    log, start, stop = (int.from_bytes(member[at : at + 8], "big") for at in (0, 8, 16))
+    return log, start, stop - start
+
+
+def unpack_info(member: bytes, size: int) -> SegmentInfo:
+    """Make the record of a segment's place and the length of its data."""
+    return SegmentInfo(*unpack_place(member), size)
 
 
 def _sized(value: str | bytes) -> bytes:
@@ -82,7 +213,7 @@ def _sized(value: str | bytes) -> bytes:
 
 
 class _Reader:
-    """Takes a member apart from its beginning."""
+    """Reader of a member from its beginning."""
 
     def __init__(self, data: bytes) -> None:
         self._data = data
@@ -92,14 +223,11 @@ class _Reader:
         at, self._at = self._at, self._at + size
         return self._data[at : self._at]
 
-    def number(self) -> int:
-        return unpack_number(self.raw(8))
-
     def numbers(self, count: int) -> list[int]:
-        return [self.number() for _ in range(count)]
+        return [unpack_number(self.raw(8)) for _ in range(count)]
 
     def text(self) -> str:
-        """A packed text and the NUL behind it."""
+        """Read a packed text and the NUL behind it."""
         stop = self._data.index(b"\x00", self._at)
         found = unpack_text(self._data[self._at : stop])
         self._at = stop + 1
@@ -112,74 +240,118 @@ class _Reader:
         return self._data[self._at :]
 
 
-def unpack_checkpoint(member: bytes) -> CheckpointRow:
-    """The checkpoint that a member is."""
-    reader = _Reader(member)
-    ns, key = reader.text(), reader.text()
-    flags, run, seen, key_log, key_pos = reader.numbers(5)
-    has_exact = reader.raw(1) == b"1"
-    parent = reader.text() if reader.raw(1) == b"\x01" else None
-    ts = reader.number() if reader.raw(1) == b"n" else reader.sized().decode()
-    metadata = reader.sized().decode()
-    exact = reader.sized() if has_exact else None
-    return CheckpointRow(
-        *(ns, key, parent, run, seen, flags, ts, metadata, exact),
-        *(key_log, key_pos, reader.rest()),
-    )
-
-
-def unpack_child(member: bytes) -> Child | None:
-    """The child that a member is; none of no bytes."""
-    if not member:
-        return None
-    reader = _Reader(member)
-    _, _, key = reader.text(), reader.text(), reader.text()
-    return Child(key, *reader.numbers(2))
-
-
-def unpack_write(member: bytes) -> WriteRow:
-    """The write that a member is."""
-    reader = _Reader(member)
-    ns, key = reader.text(), reader.text()
-    seq, run, seen = reader.numbers(3)
-    task, path = reader.sized().decode(), reader.sized().decode()
-    return WriteRow(ns, key, run, seen, task, path, reader.rest(), seq)
-
-
-def unpack_place(member: bytes) -> tuple[int, int, int]:
-    """Log, start and count of the segment that a member says the place of."""
-    log, start, stop = (int.from_bytes(member[at : at + 8], "big") for at in (0, 8, 16))
-    return log, start, stop - start
-
-
-def unpack_info(member: bytes, size: int) -> SegmentInfo:
-    """A segment's place, and how long its data is."""
-    return SegmentInfo(*unpack_place(member), size)
-
-
 class Keyframes:
-    """The keyframes of one reply: places and data in turn, each once."""
+    """Keyframes of one reply: places and data in turn, each once."""
 
     def __init__(self, flat: Sequence[bytes]) -> None:
-        self._found = {
-            at: Segment(*unpack_place(at), data)
-            for at, data in zip(flat[::2], flat[1::2], strict=True)
-        }
+        self._found = {at: Segment(*unpack_place(at), data) for at, data in pairs(flat)}
 
     def at(self, member: bytes) -> Segment | None:
-        """The one of this place; None of no place."""
+        """Return the keyframe of a place; None of an empty one."""
         return self._found[member] if member else None
 
 
-def unpack_stored(
-    thread: str, keyframes: Keyframes, found: tuple[bytes, bytes, bytes, list[bytes]]
-) -> StoredCheckpoint:
-    """A checkpoint with what belongs to it, as `common.lua` gives it."""
-    member, keyframe, child, writes = found
-    return StoredCheckpoint(
-        thread,
-        unpack_checkpoint(member),
-        keyframes.at(keyframe),
-        tuple(map(unpack_write, writes)),
-        unpack_child(child),
+def stored_rows(thread: str, found: Any, flat: Sequence[bytes]) -> list[StoredCheckpoint]:
+    """Make checkpoints with what belongs to them of an answer of `read.lua`, and its keyframes."""
+    keyframes = Keyframes(flat)
+    return [
+        StoredCheckpoint(
+            thread,
+            unpack_checkpoint(member),
+            keyframes.at(keyframe),
+            tuple(map(unpack_write, writes)),
+            unpack_child(child),
+        )
+        for member, keyframe, child, writes in found
+    ]
+
+
+# -- entries of the registry -----------------------------------------------------------
+# A value that may be None is an empty word, or one that begins with an equals sign.
+
+Row: TypeAlias = dict[bytes, bytes] | Sequence[bytes]
+"""A thread's own row: as a command gives it, or a script."""
+
+
+def registry_words(batch: Batch) -> Iterator[Word]:
+    """Yield the arguments that tell the registry of a batch."""
+    yield int(batch.entry is not None)
+    if batch.entry is not None:
+        yield from entry_words(batch.entry)
+    yield int(batch.touch is not None)
+    if batch.touch is not None:
+        yield from _touch_words(batch.touch, batch.now)
+
+
+def entry_words(entry: Entry) -> Iterator[Word]:
+    """Yield an entry as `put_entry` takes it."""
+    origin, checkpoint = entry.origin or (None, None)
+    yield from (entry.state, entry.created_at, entry.updated_at, _optional(entry.waits_at))
+    yield _optional("1" if entry.pinned else None)
+    yield from map(_optional, (entry.ttl, origin, checkpoint))
+    yield from _label_words(entry.labels)
+
+
+def _touch_words(touch: Touch, now: int) -> Iterator[Word]:
+    yield from (now, "" if touch.at is None else touch.at, int(touch.whole), touch.size)
+    yield len(touch.moves)
+    for sources, target, checkpoint, waits, same in touch.moves:
+        yield from (f"|{'|'.join(sources)}|", target, checkpoint.encode(), int(waits), int(same))
+    yield from _label_words(touch.labels)
+
+
+def _label_words(labels: Sequence[str]) -> Iterator[Word]:
+    yield len(labels)
+    for label in labels:
+        yield from (beginning_of(label), label)
+
+
+def _optional(value: str | int | None) -> Word:
+    return "" if value is None else f"={value}".encode()
+
+
+def copy_words(change: CopyThread, row: Row) -> Iterator[Word]:
+    """Yield what `copy.lua` takes of the source's own row."""
+    fields = _fields(row)
+    yield from (change.now, fields.get(b"size", b"0"), int(b"state" in fields))
+    if b"state" in fields:
+        yield fields[b"state"]
+        for field in (b"waits_at", b"rest"):
+            yield b"=" + fields[field] if field in fields else b""
+        yield from _label_words(_labels(fields))
+
+
+def _fields(row: Row) -> dict[bytes, bytes]:
+    return row if isinstance(row, dict) else dict(pairs(row))
+
+
+def generation_of(row: Row) -> int:
+    """Return the generation in a thread's own row."""
+    return int(_fields(row)[b"generation"])
+
+
+def _labels(fields: Mapping[bytes, bytes]) -> list[str]:
+    return sorted(label.decode() for field, label in fields.items() if field.startswith(b"l:"))
+
+
+def unpack_entry(thread: str, row: Row) -> Entry | None:
+    """Make the entry in a thread's own row."""
+    fields = _fields(row)
+    if b"state" not in fields:
+        return None
+    origin, checkpoint = fields.get(b"origin"), fields.get(b"origin_checkpoint", b"")
+    waits_at, rest = fields.get(b"waits_at"), fields.get(b"rest")
+    return Entry(
+        thread=thread,
+        state=fields[b"state"].decode(),
+        created_at=int(fields[b"created_at"]),
+        updated_at=int(fields[b"updated_at"]),
+        size=int(fields.get(b"size", 0)),
+        labels=tuple(_labels(fields)),
+        pinned=b"pinned" in fields,
+        ttl=None if rest is None else int(rest),
+        origin=None if origin is None else (origin.decode(), checkpoint.decode()),
+        waits_at=None if waits_at is None else waits_at.decode(),
+        deleted_at=int(fields.get(b"deleted_at", 0)),
+        revision=int(fields[b"revision"]),
     )

@@ -1,18 +1,18 @@
-"""Leaving nothing of removed keys in the files of a server: its append-only file and its snapshot.
+"""Removal of deleted keys from the files of a server: its append-only file and its snapshot.
 
-Only that lives here. A key that is removed is gone from memory at once; in the files it stays until
-they are written anew. Invariant: a file that is said to be clean was begun after this was called,
-and the server says that it was written.
+A deleted key is gone from memory at once; in the files it stays until they are rewritten. A file
+is reported clean only if its rewrite began after this was called, and has succeeded.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from redis import exceptions
 
 from threadkeep.backends.redis.scripts import Call
+from threadkeep.backends.redis.server import Server
 from threadkeep.backends.scrubbed import Scrubbed
 from threadkeep.errors import LockedError
 
@@ -36,39 +36,21 @@ _CLUSTER = (
 _NO_SNAPSHOTS = "A snapshot that was saved by hand: Redis is not set to save any. Call BGSAVE."
 
 
-class Server(NamedTuple):
-    """What is asked of the server: to answer some commands, and to wait for some seconds."""
-
-    send: Callable[[Sequence[Call]], Awaitable[list[Any]]]
-    pause: Callable[[float], Awaitable[None]]
-    is_cluster: bool
-
-
 class _File(NamedTuple):
-    """A file of the server, how it is written anew, and what INFO says of that."""
+    """A file of the server, the command that rewrites it, and its fields in INFO."""
 
     name: str
     command: str
-    busy: tuple[str, ...]
     status: str
 
 
-_LOG = _File(
-    "Redis' append-only file, written anew",
-    "BGREWRITEAOF",
-    ("aof_rewrite_in_progress", "aof_rewrite_scheduled"),
-    "aof_last_bgrewrite_status",
-)
-_SNAPSHOT = _File(
-    "Redis' snapshot, written anew",
-    "BGSAVE",
-    ("rdb_bgsave_in_progress",),
-    "rdb_last_bgsave_status",
-)
+_LOG = _File("Redis' append-only file, written anew", "BGREWRITEAOF", "aof_last_bgrewrite_status")
+_SNAPSHOT = _File("Redis' snapshot, written anew", "BGSAVE", "rdb_last_bgsave_status")
+_BUSY = ("aof_rewrite_in_progress", "aof_rewrite_scheduled", "rdb_bgsave_in_progress")
 
 
 async def scrub(server: Server) -> Scrubbed:
-    """Have the files written anew that the server keeps. See `ScrubbingBackend.scrub`.
+    """Rewrite the files that the server keeps. See `ScrubbingBackend.scrub`.
 
     Raises:
         LockedError: the server has not written them in time.
@@ -79,11 +61,11 @@ async def scrub(server: Server) -> Scrubbed:
         return Scrubbed((keys,), (_CLUSTER, _ELSEWHERE))
     try:
         info = await _info(server)
-        (saves,) = await server.send([Call(("CONFIG GET", "save"))])
+        (saves,) = await server.sent([Call(("CONFIG GET", "save"))])
         files = [_LOG] if int(info["aof_enabled"]) else []
         files += [_SNAPSHOT] if saves.get("save") else []
         for file in files:
-            await _written_anew(server, file)
+            await _rewrite(server, file)
     except exceptions.ResponseError as error:
         if not isinstance(error, exceptions.NoPermissionError) and _MISSING not in str(error):
             raise
@@ -92,24 +74,22 @@ async def scrub(server: Server) -> Scrubbed:
     return Scrubbed((keys, *[file.name for file in files]), remains)
 
 
-async def _written_anew(server: Server, file: _File) -> None:
-    """Write a file anew: one that was begun before this does not count."""
-    busy = (*_LOG.busy, *_SNAPSHOT.busy)
-    await _rest(server, busy, file)
-    await server.send([Call((file.command,))])
-    info = await _rest(server, busy, file)
+async def _rewrite(server: Server, file: _File) -> None:
+    await _wait_until_idle(server, file)
+    await server.sent([Call((file.command,))])
+    info = await _wait_until_idle(server, file)
     if info[file.status] != "ok":
         raise LockedError(
-            f"Redis could not write its files anew ({file.command}).",
+            f"Redis could not rewrite its files ({file.command}).",
             hint="Look into its log, and at its disk.",
         )
 
 
-async def _rest(server: Server, busy: Sequence[str], file: _File) -> Mapping[str, Any]:
-    """Wait until no file is being written; what INFO says then."""
+async def _wait_until_idle(server: Server, file: _File) -> Mapping[str, Any]:
+    """Wait until no file is being written, and return what INFO says then."""
     for _ in range(round(_PATIENCE / _PAUSE)):
         info = await _info(server)
-        if not any(int(info.get(name, 0)) for name in busy):
+        if not any(int(info.get(name, 0)) for name in _BUSY):
             return info
         await server.pause(_PAUSE)
     raise LockedError(
@@ -119,6 +99,6 @@ async def _rest(server: Server, busy: Sequence[str], file: _File) -> Mapping[str
 
 
 async def _info(server: Server) -> Mapping[str, Any]:
-    (info,) = await server.send([Call(("INFO", "persistence"))])
+    (info,) = await server.sent([Call(("INFO", "persistence"))])
     found: Mapping[str, Any] = info
     return found

@@ -1,0 +1,111 @@
+"""Redis server of a store: calls sent to it, retried, and the index of its threads."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+from threadkeep.backends.redis.clients import Settings, Source
+from threadkeep.backends.redis.failures import DRIVER_ERRORS, lost, mapped, passes
+from threadkeep.backends.redis.reads import Question
+from threadkeep.backends.redis.rows import index_of, keys_of
+from threadkeep.backends.redis.scripts import Call, call
+from threadkeep.backends.retry import again
+
+
+class Server:
+    """A server, or a cluster of them."""
+
+    def __init__(self, source: Source, settings: Settings) -> None:
+        self._source = source
+        self._settings = settings
+        self._index = index_of(settings.prefix)
+        self._was_reached = False
+        self.prefix = settings.prefix
+
+    @property
+    def is_cluster(self) -> bool:
+        """True if a call may name keys of one slot only."""
+        return self._source.is_cluster
+
+    async def pause(self, seconds: float) -> None:
+        """Wait for some seconds."""
+        await self._source.pause(seconds)
+
+    async def sent(self, calls: Sequence[Call]) -> list[Any]:
+        """Return the server's answers, after retries where a failure passes."""
+        if not calls:
+            return []
+        try:
+            return await self._send(calls)
+        except DRIVER_ERRORS as error:
+            # What was never reached is no lost connection: this is reported at once.
+            never_reached = lost(error) and not self._was_reached
+            if not passes(error) or never_reached or not self._settings.patient:
+                raise
+        return await again(partial(self._send, calls), passes, self._source.pause)
+
+    async def _send(self, calls: Sequence[Call]) -> list[Any]:
+        answers = await self._source.send(calls)
+        self._was_reached = True
+        for found in answers:
+            if isinstance(found, Exception):
+                raise found
+        return answers
+
+    @contextmanager
+    def _mapped_errors(self) -> Iterator[None]:
+        try:
+            yield
+        except DRIVER_ERRORS as error:
+            raise mapped(error, self._settings.server) from error
+
+    # -- threads ---------------------------------------------------------------------
+
+    async def ask(self, asked: Sequence[tuple[str, Question]]) -> list[Any]:
+        """Return the answer to each question about a thread, each from one state."""
+        answers = await self.sent([self._reading(thread, [question]) for thread, question in asked])
+        return [found for (found,) in answers]
+
+    def _reading(self, thread: str, questions: Sequence[Question]) -> Call:
+        used = any(question.is_use for question in questions)
+        refresh = int(self._settings.ttl_refresh_on_read and used)
+        words = [word for q in questions for word in (q.name, len(q.words), *q.words)]
+        return call("read", keys_of(self.prefix, thread), (refresh, *words))
+
+    async def threads(
+        self, after: str | None, limit: int, *, descending: bool = False
+    ) -> list[str]:
+        """Return ids in the index, in order, from behind `after` on."""
+        name, first, last = (
+            ("ZREVRANGEBYLEX", "+", "-") if descending else ("ZRANGEBYLEX", "-", "+")
+        )
+        begin = first if after is None else b"(" + after.encode()
+        (found,) = await self.sent([Call((name, self._index, begin, last, "LIMIT", 0, limit))])
+        return [member.decode() for member in found]
+
+    async def pages(self, size: int, after: str | None = None) -> AsyncIterator[list[str]]:
+        """Yield the ids in the index, from behind `after` on, in pages."""
+        while True:
+            names = await self.threads(after, size)
+            yield names
+            if len(names) < size:
+                return
+            after = names[-1]
+
+    def _listing(self, thread: str) -> Call:
+        return Call(("ZADD", self._index, 0, thread.encode()))
+
+    async def sweep(self, thread: str) -> None:
+        """Take a missing thread out of the index.
+
+        Another process may make it in between: it is looked for again, and put back. (Who makes
+        it puts it there once more.)
+        """
+        first, member = keys_of(self.prefix, thread)[0], thread.encode()
+        await self.sent([Call(("ZREM", self._index, member))])
+        (there,) = await self.sent([Call(("EXISTS", first))])
+        if there:
+            await self.sent([self._listing(thread)])

@@ -1,0 +1,433 @@
+"""Reads that span threads, and the index that they ask.
+
+An entry lies in its thread's own row, which alone is right. The index, in another slot, says where
+to look: sorted sets of ids by time, and a set of ids for each *term* (a state, a label, an origin).
+It is told of a change before it is made, and once more after it; so a crash leaves ids too many,
+which are taken out when they are met. A thread's part of a reply is of one state, the whole is not.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from heapq import nlargest, nsmallest
+from operator import attrgetter, itemgetter
+from typing import Any, NamedTuple, TypeAlias
+
+from threadkeep.backends.entries import is_meant
+from threadkeep.backends.redis.reads import Question, before, bounds, filter_texts
+from threadkeep.backends.redis.rows import (
+    keys_of,
+    pack_text,
+    place,
+    stored_rows,
+    term_of,
+    times_of,
+    unpack_checkpoint,
+    unpack_entry,
+    unpack_text,
+)
+from threadkeep.backends.redis.scripts import Call
+from threadkeep.backends.redis.server import Server
+from threadkeep.engine.entries import CountThreads, Entry, SearchThreads, ThreadQuery, Touch
+from threadkeep.engine.labels import is_record
+from threadkeep.engine.lifecycle import State
+from threadkeep.engine.model import (
+    Batch,
+    Change,
+    CopyThread,
+    DropThread,
+    FindThreads,
+    Read,
+    ReadDamage,
+    ReadSizes,
+    ScanCheckpoints,
+    Sizes,
+    StoredCheckpoint,
+    ThreadSize,
+)
+
+_TIMES = ("created_at", "updated_at")
+_MANY = 64  # threads that are asked together
+_MANY_ENTRIES = 256  # entries that are read together
+_FEW = 5000  # threads with a term; so few are all looked at
+
+
+async def answer(read: Read, server: Server) -> Any:
+    """Answer a read that spans threads."""
+    return await _ANSWERS[type(read)](read, server)
+
+
+# -- telling the index -----------------------------------------------------------------
+
+
+def beforehand(change: Change, prefix: str) -> list[Call]:
+    """Return the calls that tell the index of a change before it is made."""
+    if isinstance(change, CopyThread):
+        return []
+    thread, calls = change.thread, []
+    put = change.rows if isinstance(change, DropThread) else change
+    touch = (put.touch if isinstance(put, Batch) else None) or Touch()
+    entry = change.entry if put is None or change.entry is not None else put.entry
+    if isinstance(change, DropThread) and change.now:
+        calls.append(_added(prefix, f"state:{State.DELETED}", thread))
+    if entry is not None:
+        calls += _listed(prefix, thread, entry.created_at, entry.updated_at, "NX")
+        calls += [_added(prefix, term, thread) for term in _terms(entry)]
+    if touch.at is not None:
+        calls += _listed(prefix, thread, touch.at, touch.at, "GT")
+        calls += [_added(prefix, f"state:{move.target}", thread) for move in touch.moves]
+    return calls + [_added(prefix, term, thread) for term in _searched(touch.labels)]
+
+
+def _terms(entry: Entry) -> Iterator[str]:
+    yield f"state:{entry.state}"
+    yield from _searched(entry.labels)
+    if entry.origin is not None:
+        yield f"origin:{entry.origin[0]}"
+
+
+def _searched(labels: Iterable[str]) -> Iterator[str]:
+    return (f"label:{label}" for label in labels if not is_record(label))
+
+
+def _listed(prefix: str, thread: str, created: int, updated: int, how: str) -> list[Call]:
+    member = thread.encode()
+    return [
+        Call(("ZADD", times_of(prefix, "created_at"), "NX", created, member)),
+        Call(("ZADD", times_of(prefix, "updated_at"), how, updated, member)),
+    ]
+
+
+def _added(prefix: str, term: str, thread: str) -> Call:
+    return Call(("SADD", term_of(prefix, term), thread.encode()))
+
+
+def _removed(prefix: str, term: str | bytes, thread: str) -> Call:
+    return Call(("SREM", term_of(prefix, term), thread.encode()))
+
+
+def afterwards(change: Change, answer: Sequence[bytes], prefix: str) -> list[Call]:
+    """Return the calls that tell the index what only the script of a change knew."""
+    if len(answer) <= 2:  # noqa: PLR2004 - it was refused, or done before
+        return []
+    before, after, created_at, updated_at, *gone = answer[2:]
+    thread = change.thread
+    calls = [_removed(prefix, term, thread) for term in gone]
+    if before == after and isinstance(change, Batch):
+        return calls
+    if before and before != after:
+        calls.append(_removed(prefix, b"state:" + before, thread))
+    if after:
+        calls.append(_added(prefix, f"state:{after.decode()}", thread))
+    if after and (before in (b"", b"deleted") or not isinstance(change, Batch)):
+        for name, at in zip(_TIMES, (created_at, updated_at), strict=True):
+            calls.append(Call(("ZADD", times_of(prefix, name), at, thread.encode())))
+    if not after:
+        calls += [Call(("ZREM", times_of(prefix, name), thread.encode())) for name in _TIMES]
+    return calls
+
+
+# -- entries ---------------------------------------------------------------------------
+
+
+async def _search(read: SearchThreads, server: Server) -> list[Entry]:
+    pages = await _few(read.query, server)
+    if pages is None and read.order in _TIMES:
+        return await _by_time(read, server)
+    if pages is None and read.order == "thread":
+        return await _by_name(read, server)
+    best: list[Entry] = []
+    first = nlargest if read.descending else nsmallest
+    async for found in pages or _all(read.query, server):
+        best = first(
+            read.limit,
+            [*best, *[entry for entry in found if _is_behind(entry, read)]],
+            key=attrgetter(read.order, "thread"),
+        )
+    return best
+
+
+def _is_behind(entry: Entry, read: SearchThreads) -> bool:
+    if read.after is None:
+        return True
+    at = getattr(entry, read.order), entry.thread
+    return bool(at < read.after if read.descending else at > read.after)
+
+
+async def _count(read: CountThreads, server: Server) -> int:
+    total = 0
+    async for found in await _few(read.query, server) or _all(read.query, server):
+        total += len(found)
+    return total
+
+
+async def _few(query: ThreadQuery, server: Server) -> AsyncIterator[list[Entry]] | None:
+    """Return all that match, if a term of the query is so rare that they can be looked at."""
+    choices = [[f"label:{label}"] for label in query.labels]
+    choices += [[f"state:{state}" for state in query.states]] if query.states else []
+    choices += [[f"origin:{query.origin}"]] if query.origin is not None else []
+    terms = [term for choice in choices for term in choice]
+    counts = await server.sent([Call(("SCARD", term_of(server.prefix, term))) for term in terms])
+    sizes = dict(zip(terms, counts, strict=True))
+    weights = [sum(sizes[term] for term in choice) for choice in choices]
+    if not weights or min(weights) > _FEW:
+        return None
+    return _with_terms(choices[weights.index(min(weights))], query, server)
+
+
+async def _with_terms(
+    terms: Sequence[str], query: ThreadQuery, server: Server
+) -> AsyncIterator[list[Entry]]:
+    """Yield those that match among the threads of some terms; the others are taken out."""
+    keys = [term_of(server.prefix, term) for term in terms]
+    members: dict[bytes, list[bytes]] = {}
+    sets = await server.sent([Call(("SMEMBERS", key)) for key in keys])
+    for key, found in zip(keys, sets, strict=True):
+        for member in found:
+            members.setdefault(member, []).append(key)
+    names = sorted(members)
+    for at in range(0, len(names), _MANY_ENTRIES):
+        part = [name.decode() for name in names[at : at + _MANY_ENTRIES]]
+        entries = await _entries(part, server)
+        await _take_out(
+            [
+                (key, name)
+                for name, entry in zip(part, entries, strict=True)
+                for key in members[name.encode()]
+                if entry is None or key not in _keys(entry, server)
+            ],
+            server,
+        )
+        yield _matching(entries, query)
+
+
+async def _take_out(strays: Sequence[tuple[bytes, str]], server: Server) -> None:
+    """Take threads out of sets that they do not belong to, but for those that now do."""
+    await server.sent([Call(("SREM", key, name.encode())) for key, name in strays])
+    entries = await _entries([name for _, name in strays], server)
+    back = [
+        Call(("SADD", key, name.encode()))
+        for (key, name), entry in zip(strays, entries, strict=True)
+        if entry is not None and key in _keys(entry, server)
+    ]
+    await server.sent(back)
+
+
+def _keys(entry: Entry, server: Server) -> list[bytes]:
+    return [term_of(server.prefix, term) for term in _terms(entry)]
+
+
+def _matching(entries: Iterable[Entry | None], query: ThreadQuery) -> list[Entry]:
+    return [entry for entry in entries if entry is not None and is_meant(entry, query)]
+
+
+async def _all(query: ThreadQuery, server: Server) -> AsyncIterator[list[Entry]]:
+    async for names in server.pages(_MANY_ENTRIES):
+        yield _matching(await _entries(names, server), query)
+
+
+async def _by_time(read: SearchThreads, server: Server) -> list[Entry]:
+    """Return the first that match in the order of their times."""
+    key, found = times_of(server.prefix, read.order), list[Entry]()
+    name, first, last = (
+        ("ZREVRANGEBYSCORE", "+inf", "-inf")
+        if read.descending
+        else ("ZRANGEBYSCORE", "-inf", "+inf")
+    )
+    begin = first if read.after is None else read.after[0]
+    offset, size = 0, max(read.limit + 1, 2)
+    while len(found) < read.limit:
+        (ids,) = await server.sent([Call((name, key, begin, last, "LIMIT", offset, size))])
+        entries = await _entries([member.decode() for member in ids], server)
+        found += [one for one in _matching(entries, read.query) if _is_behind(one, read)]
+        strays = [member for member, one in zip(ids, entries, strict=True) if one is None]
+        await _unlist(read.order, strays, server)
+        if len(ids) < size:
+            break
+        offset, size = offset + size, _MANY_ENTRIES
+    return found[: read.limit]
+
+
+async def _unlist(name: str, strays: Sequence[bytes], server: Server) -> None:
+    """Take threads without an entry out of an order, but for those that now have one."""
+    key = times_of(server.prefix, name)
+    await server.sent([Call(("ZREM", key, stray)) for stray in strays])
+    entries = await _entries([stray.decode() for stray in strays], server)
+    back = [
+        Call(("ZADD", key, getattr(entry, name), entry.thread.encode()))
+        for entry in entries
+        if entry is not None
+    ]
+    await server.sent(back)
+
+
+async def _by_name(read: SearchThreads, server: Server) -> list[Entry]:
+    """Return the first that match in the order of their ids."""
+    found: list[Entry] = []
+    after = None if read.after is None else read.after[1]
+    size = read.limit
+    while len(found) < read.limit:
+        names = await server.threads(after, size, descending=read.descending)
+        found += _matching(await _entries(names, server), read.query)
+        if len(names) < size:
+            break
+        after, size = names[-1], _MANY_ENTRIES
+    return found[: read.limit]
+
+
+async def _entries(names: Sequence[str], server: Server) -> list[Entry | None]:
+    # (no script: of this one key a command tells one state, and is three times as fast)
+    keys = [keys_of(server.prefix, name)[0] for name in names]
+    rows = await server.sent([Call(("HGETALL", key)) for key in keys])
+    return [unpack_entry(name, row) for name, row in zip(names, rows, strict=True)]
+
+
+# -- threads ---------------------------------------------------------------------------
+
+
+class _Counts(NamedTuple):
+    """How much a thread holds, as `read.lua` counts it."""
+
+    there: int
+    checkpoints: int
+    writes: int
+    places: int
+    data: int
+
+
+async def _asked(
+    server: Server, *questions: str, after: str | None = None
+) -> AsyncIterator[tuple[str, list[Any]]]:
+    """Yield each thread from behind `after` on, and its answers."""
+    async for names in server.pages(_MANY, after):
+        asked = [(name, Question(question)) for name in names for question in questions]
+        answers = iter(await server.ask(asked))
+        for name in names:
+            yield name, [next(answers) for _ in questions]
+
+
+async def _find(read: FindThreads, server: Server) -> list[str]:
+    found: list[str] = []
+    question = "runs" if read.run_ids else "counts"
+    async for name, (answered,) in _asked(server, question, after=read.after):
+        if len(found) == read.limit:
+            break
+        if not answered[0]:
+            await server.sweep(name)
+        elif _is_found(read, answered):
+            found.append(name)
+    return found
+
+
+def _is_found(read: FindThreads, answered: Any) -> bool:
+    if read.run_ids:
+        return any(_run_id(member) in read.run_ids for member in answered[1])
+    return read.empty or _Counts(*answered).checkpoints > 0
+
+
+def _run_id(member: bytes) -> object:
+    metadata = json.loads(unpack_checkpoint(member).metadata)
+    return metadata.get("run_id") if isinstance(metadata, dict) else None
+
+
+async def _sizes(read: ReadSizes, server: Server) -> Sizes:
+    total = 0
+    found: list[ThreadSize] = []
+    async for name, (counted, (rows, segments, memory)) in _asked(server, "counts", "bytes"):
+        counts = _Counts(*counted)
+        total += memory
+        wanted = read.after is None or name > read.after
+        if wanted and len(found) < read.limit and any(counts[1:]):
+            numbers = (counts.checkpoints, counts.writes, counts.places)
+            found.append(ThreadSize(name, *numbers, rows, segments))
+    return Sizes(total, tuple(found))
+
+
+async def _damage(_read: ReadDamage, server: Server) -> list[str]:
+    findings = []
+    async for name, (counted,) in _asked(server, "counts"):
+        counts = _Counts(*counted)
+        if counts.places != counts.data:
+            findings.append(
+                f"thread {name!r} has {counts.places} places of segments and the data of"
+                f" {counts.data}"
+            )
+    return findings
+
+
+# -- scans ---------------------------------------------------------------------------
+
+_Place: TypeAlias = tuple[str, str, str]  # id, thread, ns
+
+
+async def _scan(read: ScanCheckpoints, server: Server) -> list[StoredCheckpoint]:
+    found: list[StoredCheckpoint] = []
+    after = read.after
+    while len(found) < read.limit:
+        wanted = read.limit - len(found)
+        places = await _newest(read, after, wanted, server)
+        found += await _rows(places, server)
+        if len(places) < wanted:
+            break
+        # A row that was removed meanwhile must not make the page look like the last one.
+        after = places[-1]
+    return found
+
+
+async def _newest(
+    read: ScanCheckpoints, after: _Place | None, limit: int, server: Server
+) -> list[_Place]:
+    """Return the places of the first rows behind `after`: ids alone, merged thread by thread."""
+    upper, lower = bounds(read._replace(after=after))
+    which = b"" if read.ns is None else b"=" + pack_text(read.ns)
+    best: list[_Place] = []
+    last: str | None = None
+    while True:
+        names = [read.thread] if read.thread is not None else await server.threads(last, _MANY)
+        # (of each namespace one row at most has the very id of `after`, and may be left out)
+        words = (which, upper, lower, limit + 1, *filter_texts(read.filter))
+        answers = await server.ask([(name, Question("places", words)) for name in names])
+        for name, packed in zip(names, answers, strict=True):
+            best += _places_behind(after, name, packed)
+        best.sort(key=itemgetter(1, 2))
+        best.sort(key=itemgetter(0), reverse=True)  # newest first, then by thread and namespace
+        del best[limit:]
+        if read.thread is not None or len(names) < _MANY:
+            return best
+        if len(best) == limit:  # no smaller ids are wanted any more
+            lower = max(lower, before(best[-1][0]))
+        last = names[-1]
+
+
+def _places_behind(after: _Place | None, thread: str, packed: Sequence[bytes]) -> Iterator[_Place]:
+    for member in packed:
+        ns, key = map(unpack_text, member.split(b"\x00"))
+        if after is None or key < after[0] or (thread, ns) > after[1:]:
+            yield key, thread, ns
+
+
+async def _rows(places: Sequence[_Place], server: Server) -> list[StoredCheckpoint]:
+    """Return the rows of these places that are there, in the same order."""
+    by_thread: dict[str, list[bytes]] = {}
+    for key, thread, ns in places:
+        by_thread.setdefault(thread, []).append(place(ns, key))
+    answers = await server.ask(
+        [(thread, Question("rows", tuple(words))) for thread, words in by_thread.items()]
+    )
+    stored = {
+        (row.row.id, row.thread, row.row.ns): row
+        for thread, found in zip(by_thread, answers, strict=True)
+        for row in stored_rows(thread, *found)
+    }
+    return [stored[found] for found in places if found in stored]
+
+
+_ANSWERS: dict[type[Read], Callable[[Any, Server], Any]] = {
+    FindThreads: _find,
+    ReadSizes: _sizes,
+    ReadDamage: _damage,
+    ScanCheckpoints: _scan,
+    SearchThreads: _search,
+    CountThreads: _count,
+}
