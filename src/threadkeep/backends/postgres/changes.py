@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache
 from itertools import pairwise
+from operator import attrgetter
 from typing import Any, TypeAlias
 
 from psycopg.types.numeric import Int8
@@ -35,7 +36,6 @@ from threadkeep.engine.model import (
     ForkThread,
     HeadFence,
     RowsFence,
-    Segment,
     WriteRow,
     WritesFence,
 )
@@ -124,10 +124,6 @@ def _fence(fence: Fence) -> _Row:
             return "entry", "", "", revision, 0
 
 
-def _segment(segment: Segment) -> _Row:
-    return segment.log, segment.start, segment.count, segment.data
-
-
 def _checkpoint(row: CheckpointRow) -> _Row:
     by_number = isinstance(row.ts, int)
     return (
@@ -166,7 +162,7 @@ def _key(key: tuple[str, ...]) -> _Row:
 
 _ROWS: dict[str, Callable[[Any], _Row]] = {
     "fences": _fence,
-    "segments": _segment,
+    "segments": attrgetter("log", "start", "count", "data"),
     "checkpoints": _checkpoint,
     "writes": _write,
     "drop_segments": tuple,
@@ -263,9 +259,8 @@ def _batch(batch: Batch) -> Statement:
             hint="Keep larger values outside the state.",
             thread=batch.thread,
         )
-    values: list[Any] = [
-        *(pack_text(batch.thread), _number(batch.born), _number(batch.generation), batch.bump)
-    ]
+    expected = _number(batch.born), _number(batch.generation)
+    values: list[Any] = [pack_text(batch.thread), *expected, batch.bump]
     present = []
     for kind, row_of in _ROWS.items():
         rows: Sequence[Any] = getattr(batch, kind)
@@ -447,12 +442,10 @@ def _drop(change: DropThread) -> Statement:
 
 
 def _copy(change: CopyThread) -> Statement:
-    names = (pack_text(change.source), pack_text(change.target))
+    names, now = (pack_text(change.source), pack_text(change.target)), Int8(change.now)
     if change.revision is None:
-        copied = "SELECT refusal FROM {schema}.copy_thread(%s, %s, %s)"
-        return Statement(copied, (*names, Int8(change.now)))
-    revision = Int8(change.revision)
-    values = (list(names), names[0], revision, names[0], *names, Int8(change.now))
+        return Statement("SELECT refusal FROM {schema}.copy_thread(%s, %s, %s)", (*names, now))
+    values = (list(names), names[0], Int8(change.revision), names[0], *names, now)
     return Statement(_COPY_EXPECTED, values)
 
 

@@ -11,9 +11,9 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, nullcontext
 from functools import partial
-from typing import Any, NamedTuple, Protocol, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import psycopg
 from psycopg import AsyncConnection, AsyncCursor, Connection, Cursor, pq
@@ -49,31 +49,6 @@ class Message(NamedTuple):
     before: Sequence[Statement] = ()
 
 
-class _Frame(NamedTuple):
-    """A message as a connection takes it; `answered` of it are the message's statements."""
-
-    sent: Sequence[Statement]
-    answered: slice
-    pipelined: bool = False
-    to_commit: bool = False
-
-
-def _frame(conn: _Conn | _AsyncConn, message: Message) -> _Frame:
-    if len(message.statements) + len(message.before) == 1:
-        # (in a pipeline, what is answered is not committed before that is synchronized)
-        return _Frame(message.statements, slice(None), _in_pipeline(conn), not conn.autocommit)
-    begin = "BEGIN" if conn.autocommit else "SET TRANSACTION"
-    sent = [
-        Statement(f"{begin} ISOLATION LEVEL {message.isolation}"),
-        *message.before,
-        *message.statements,
-    ]
-    answered = slice(1 + len(message.before), len(sent))
-    if conn.autocommit:
-        sent.append(Statement("COMMIT"))
-    return _Frame(sent, answered, pipelined=True, to_commit=not conn.autocommit)
-
-
 def _in_pipeline(conn: _Conn | _AsyncConn) -> bool:
     return conn.pgconn.pipeline_status != pq.PipelineStatus.OFF
 
@@ -103,21 +78,37 @@ async def send(conn: _Conn | _AsyncConn, message: Message) -> list[Rows]:
             async with entered(conn.pipeline()):
                 cursors = [await _execute(conn, statement) for statement in message.statements]
             return [await _rows(cursor) for cursor in cursors]
-    frame = _frame(conn, message)
+    sent, answered, pipelined = message.statements, slice(None), True
+    if len(message.statements) + len(message.before) == 1:
+        pipelined = _in_pipeline(conn)  # (what it answers is not committed before it ends)
+    else:
+        sent, answered = _transaction(message, autocommit=conn.autocommit)
     try:
-        if frame.pipelined:
-            async with entered(conn.pipeline()):
-                cursors = [await _execute(conn, statement) for statement in frame.sent]
-                if frame.to_commit:
-                    await result(conn.commit())
-        else:
-            cursors = [await _execute(conn, statement) for statement in frame.sent]
-            if frame.to_commit:
+        async with entered(conn.pipeline()) if pipelined else _NO_PIPELINE:
+            cursors = [await _execute(conn, statement) for statement in sent]
+            if not conn.autocommit:
                 await result(conn.commit())
-        return [await _rows(cursor) for cursor in cursors[frame.answered]]
+        return [await _rows(cursor) for cursor in cursors[answered]]
     finally:
         if _in_transaction(conn):
             await result(conn.rollback())
+
+
+_NO_PIPELINE = nullcontext()
+
+
+def _transaction(message: Message, *, autocommit: bool) -> tuple[Sequence[Statement], slice]:
+    """Return the statements of a transaction, and which of them are the message's."""
+    begin = "BEGIN" if autocommit else "SET TRANSACTION"
+    sent = [
+        Statement(f"{begin} ISOLATION LEVEL {message.isolation}"),
+        *message.before,
+        *message.statements,
+    ]
+    answered = slice(1 + len(message.before), len(sent))
+    if autocommit:
+        sent.append(Statement("COMMIT"))
+    return sent, answered
 
 
 async def _execute(conn: _Conn | _AsyncConn, statement: Statement) -> Any:
@@ -143,20 +134,25 @@ async def _rows(cursor: Any) -> Rows:
 # -- sources ---------------------------------------------------------------------------
 
 
-class Source(Protocol):
-    """Lends connections, one for a call."""
+class Source:
+    """Connections, lent one for a call."""
+
+    awaited = False
 
     def lend(self) -> AbstractAsyncContextManager[Any]:
         """Return a connection to enter. `ClosedError` once this was closed."""
+        raise NotImplementedError
 
     async def mend(self) -> None:
         """Replace lost connections, after one was met."""
 
     async def pause(self, seconds: float) -> None:
         """Wait before a retry."""
+        await (asyncio.sleep if self.awaited else sync_bridge.sleep)(seconds)
 
     async def close(self) -> None:
         """Close connections of our own. Idempotent."""
+        raise NotImplementedError
 
 
 @contextmanager
@@ -168,7 +164,7 @@ def _mapped_refusals(settings: Settings) -> Iterator[None]:
         raise mapped(error, settings.server) from error
 
 
-class OwnPool:
+class OwnPool(Source):
     """A pool that is opened when it is first needed, anew after a fork."""
 
     def __init__(self, settings: Settings) -> None:
@@ -182,10 +178,6 @@ class OwnPool:
         """See `Source.mend`."""
         self._pool.get().check()
 
-    async def pause(self, seconds: float) -> None:
-        """See `Source.pause`."""
-        await sync_bridge.sleep(seconds)
-
     async def close(self) -> None:
         """See `Source.close`."""
         self._pool.close()
@@ -198,8 +190,10 @@ def _opened(settings: Settings) -> ConnectionPool[_Conn]:
     return ConnectionPool(settings.conninfo, open=True, **settings.pool_arguments)
 
 
-class OwnAsyncPools(LoopConnections["asyncio.Task[_LoopPool]"]):
+class OwnAsyncPools(LoopConnections["asyncio.Task[_LoopPool]"], Source):
     """A pool for each event loop, opened when the loop first needs it."""
+
+    awaited = True
 
     def __init__(self, settings: Settings) -> None:
         super().__init__()
@@ -214,10 +208,6 @@ class OwnAsyncPools(LoopConnections["asyncio.Task[_LoopPool]"]):
     async def mend(self) -> None:
         """See `Source.mend`."""
         await (await self._ready()).pool.check()
-
-    async def pause(self, seconds: float) -> None:
-        """See `Source.pause`."""
-        await asyncio.sleep(seconds)
 
     async def _ready(self) -> _LoopPool:
         opening = self.here()
@@ -287,21 +277,17 @@ class _LoopPool:
             await asyncio.wait([self._keeper])
 
 
-class _Given:
+class _Given(Source):
     """A program's own pool or connection."""
 
     def __init__(self, given: Any) -> None:
         self._given = given
-        self._awaited = isinstance(given, AsyncConnectionPool | AsyncConnection)
+        self.awaited = isinstance(given, AsyncConnectionPool | AsyncConnection)
         self._open = True
 
     def _check_open(self) -> None:
         if not self._open:
             raise ClosedError(hint="Open a new saver.")
-
-    async def pause(self, seconds: float) -> None:
-        """See `Source.pause`."""
-        await (asyncio.sleep if self._awaited else sync_bridge.sleep)(seconds)
 
     async def close(self) -> None:
         """Use it no more; its owner closes it."""
@@ -326,7 +312,7 @@ class GivenConnection(_Given):
 
     def __init__(self, given: Any) -> None:
         super().__init__(given)
-        self._lock: Any = asyncio.Lock() if self._awaited else threading.Lock()
+        self._lock: Any = asyncio.Lock() if self.awaited else threading.Lock()
 
     @asynccontextmanager
     async def lend(self) -> AsyncIterator[Any]:
@@ -339,6 +325,3 @@ class GivenConnection(_Given):
                     hint="Give a new one to a new saver; with a URL or a pool, savers reconnect.",
                 )
             yield self._given
-
-    async def mend(self) -> None:
-        """Do nothing: only its owner can connect again."""

@@ -8,13 +8,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from itertools import groupby
-from operator import attrgetter
 from typing import Any
 
 from psycopg.types.numeric import Int8
 
-from threadkeep.backends.children import first_children
+from threadkeep.backends.children import with_writes
 from threadkeep.backends.postgres import threads
 from threadkeep.backends.postgres.statement import (
     Query,
@@ -369,36 +367,22 @@ def _thread(read: ReadThread) -> Query:
     def reply(results: Sequence[Rows]) -> ThreadRows:
         states, rows, writes, segments, others = results
         generation, deleted_at = states[0] if states else (0, 0)
-        checkpoints, orphans = _with_writes(read.thread, rows, writes)
+        keyframes = _Keyframes()
+        found = [_checkpoint_row(row[:_ROW_COLUMNS]) for row in rows]
+        checkpoints, orphans = with_writes(
+            read.thread,
+            found,
+            [
+                keyframes.of(read.thread, one.key_log, row[_ROW_COLUMNS:])
+                for one, row in zip(found, rows, strict=True)
+            ],
+            map(_write_row, writes),
+        )
         places = tuple(SegmentInfo(*row) for row in segments)
         family = tuple([unpack_text(other) for (other,) in others])
         return ThreadRows(generation, deleted_at, checkpoints, orphans, places, family)
 
     return Query(tuple(Statement(text, key * text.count("%s")) for text in texts), reply)
-
-
-def _with_writes(
-    thread: str, rows: Rows, writes: Rows
-) -> tuple[tuple[StoredCheckpoint, ...], tuple[WriteRow, ...]]:
-    """Return a thread's checkpoints, and the writes on none of them."""
-    keyframes = _Keyframes()
-    found = [(_checkpoint_row(row[:_ROW_COLUMNS]), row[_ROW_COLUMNS:]) for row in rows]
-    first = first_children([row for row, _ in found])
-    by_place = {
-        place: tuple(group)
-        for place, group in groupby(map(_write_row, writes), attrgetter("ns", "checkpoint_id"))
-    }
-    checkpoints = tuple(
-        StoredCheckpoint(
-            thread,
-            row,
-            keyframes.of(thread, row.key_log, keyframe),
-            by_place.pop((row.ns, row.id), ()),
-            first.get((row.ns, row.id)),
-        )
-        for row, keyframe in found
-    )
-    return checkpoints, tuple(row for group in by_place.values() for row in group)
 
 
 def _write_row(row: Sequence[Any]) -> WriteRow:

@@ -12,7 +12,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 import redis.asyncio.cluster
@@ -131,12 +131,17 @@ def _refuse_decoding() -> None:
     )
 
 
-class Source(Protocol):
-    """Sends calls to the server."""
+class Source:
+    """Calls over a client, blocking or async.
 
-    @property
-    def is_cluster(self) -> bool:
-        """True if a call may name keys of one slot only."""
+    On a cluster (`is_cluster`) a call may name keys of one slot only.
+    """
+
+    is_cluster: bool
+    awaited = False
+
+    def _client(self) -> Any:
+        raise NotImplementedError
 
     async def send(self, calls: Sequence[Call]) -> list[Any]:
         """Return the server's answers; of several, each may be an error.
@@ -144,25 +149,6 @@ class Source(Protocol):
         Raises:
             ClosedError: this was closed.
         """
-
-    async def pause(self, seconds: float) -> None:
-        """Wait before a retry."""
-
-    async def close(self) -> None:
-        """Close connections of our own. Idempotent."""
-
-
-class _Client:
-    """Calls over a client, blocking or async."""
-
-    is_cluster: bool
-    awaited: bool
-
-    def _client(self) -> Any:
-        raise NotImplementedError
-
-    async def send(self, calls: Sequence[Call]) -> list[Any]:
-        """See `Source.send`."""
         client = self._client()
         if len(calls) == 1 or self.is_cluster:
             return [await _answer(client, call) for call in calls]
@@ -176,8 +162,12 @@ class _Client:
         return answers
 
     async def pause(self, seconds: float) -> None:
-        """See `Source.pause`."""
+        """Wait before a retry."""
         await (asyncio.sleep if self.awaited else sync_bridge.sleep)(seconds)
+
+    async def close(self) -> None:
+        """Close connections of our own. Idempotent."""
+        raise NotImplementedError
 
 
 async def _answer(client: Any, call: Call) -> Any:
@@ -207,10 +197,8 @@ def _new(settings: Settings, module: Any) -> Any:
     return module.Redis.from_pool(pool)
 
 
-class OwnClient(_Client):
+class OwnClient(Source):
     """A client that is made when it is first needed, anew after a fork."""
-
-    awaited = False
 
     def __init__(self, settings: Settings) -> None:
         self.is_cluster = settings.is_cluster
@@ -234,7 +222,7 @@ class _LoopClient(NamedTuple):
     keeper: AsyncGenerator[None, None]
 
 
-class OwnAsyncClients(LoopConnections[_LoopClient], _Client):
+class OwnAsyncClients(LoopConnections[_LoopClient], Source):
     """A client for each event loop, made when the loop first needs it."""
 
     awaited = True
@@ -264,7 +252,7 @@ async def _keep(client: Any) -> AsyncGenerator[None, None]:
         await client.aclose()
 
 
-class GivenClient(_Client):
+class GivenClient(Source):
     """A program's own client, blocking or async."""
 
     def __init__(self, client: Any, kinds: tuple[Any, ...]) -> None:

@@ -1,5 +1,5 @@
 -- Batches of one thread, in order, each all or nothing: everything of one is checked before any of
--- it is written, as a script cannot be undone. See `changes.py` for the arguments, `model.Batch` for
+-- it is written, as a script cannot be undone. See `scripts.py` for the arguments, `model.Batch` for
 -- the rules. The answer has one for each.
 
 local function read_drops()

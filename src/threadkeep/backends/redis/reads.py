@@ -6,12 +6,10 @@ A read is answered by one run of the script, and so from one state.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from itertools import groupby
-from operator import attrgetter
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
-from threadkeep.backends.children import first_children
+from threadkeep.backends.children import with_writes
 from threadkeep.backends.redis.rows import (
     Keyframes,
     Word,
@@ -31,7 +29,6 @@ from threadkeep.backends.redis.rows import (
 )
 from threadkeep.engine.entries import ReadEntry
 from threadkeep.engine.model import (
-    CheckpointRow,
     Read,
     ReadCheckpoint,
     ReadPath,
@@ -40,7 +37,6 @@ from threadkeep.engine.model import (
     ScanCheckpoints,
     Segment,
     SegmentInfo,
-    StoredCheckpoint,
     ThreadRows,
     ThreadState,
     UnreadableRow,
@@ -144,7 +140,7 @@ def _thread(read: ReadThread) -> Inquiry:
     def reply(answers: Sequence[Any]) -> ThreadRows:
         ((generation, deleted_at, members, keys, flat, writes, places, sizes),) = answers
         keyframes = Keyframes(flat)
-        checkpoints, orphans = _with_writes(
+        checkpoints, orphans = with_writes(
             read.thread,
             [unpack_checkpoint(member) for member in members],
             [keyframes.at(key) for key in keys],
@@ -154,30 +150,6 @@ def _thread(read: ReadThread) -> Inquiry:
         return ThreadRows(int(generation), int(deleted_at), checkpoints, orphans, infos)
 
     return Inquiry(read.thread, (Question("thread"),), reply)
-
-
-def _with_writes(
-    thread: str,
-    rows: Sequence[CheckpointRow],
-    keyframes: Sequence[Segment | None],
-    writes: Iterable[WriteRow],
-) -> tuple[tuple[StoredCheckpoint, ...], tuple[WriteRow, ...]]:
-    """Return a thread's checkpoints, and the writes on none of them."""
-    by_place = {
-        at: tuple(group) for at, group in groupby(writes, attrgetter("ns", "checkpoint_id"))
-    }
-    first = first_children(rows)
-    checkpoints = tuple(
-        [
-            StoredCheckpoint(
-                *(thread, row, keyframe),
-                by_place.pop((row.ns, row.id), ()),
-                first.get((row.ns, row.id)),
-            )
-            for row, keyframe in zip(rows, keyframes, strict=True)
-        ]
-    )
-    return checkpoints, tuple([row for group in by_place.values() for row in group])
 
 
 _PLACE_BYTES = 24
@@ -205,7 +177,7 @@ def _readable_rows(thread: str, answer: Sequence[Any]) -> ThreadRows:
             broken.append(UnreadableRow("segments", member, "it is no place of a segment", member))
     problem = "it is data of a segment without its place"
     broken += [UnreadableRow("data", name, problem, data) for name, data in pairs(stray)]
-    checkpoints, orphans = _with_writes(thread, rows, [None] * len(rows), made)
+    checkpoints, orphans = with_writes(thread, rows, [None] * len(rows), made)
     return ThreadRows(
         *(int(generation), int(deleted_at), checkpoints, orphans, tuple(infos)),
         unreadable=tuple(broken),

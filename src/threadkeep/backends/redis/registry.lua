@@ -1,6 +1,6 @@
 -- The registry in a thread's own hash: what a batch makes of its entry. An entry is there where
--- there is a state; a label lies in the field 'l:' and its beginning. See registry.py for the
--- arguments, entries.py for the rules.
+-- there is a state; a label lies in the field 'l:' and its beginning. See rows.py for the
+-- arguments.
 
 local GONE = {}  -- terms of the index that the thread has no more
 
