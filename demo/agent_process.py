@@ -1,8 +1,4 @@
-"""The agent's process seen from outside: start it, hear what it says, kill it.
-
-Invariant: a process that was started is gone when its `with` block is left, whatever
-happened in between.
-"""
+"""The agent's process seen from outside: start it, read what it reports, kill it."""
 
 from __future__ import annotations
 
@@ -12,35 +8,27 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, TypeAlias
 
-from demo.errors import DemoError
+Event: TypeAlias = dict[str, Any]  # what `demo.worker` reports, a line each
 
 
-@dataclass(frozen=True)
-class Task:
-    """What an agent process is to do: see `worker.run`."""
-
-    saver: str
-    file: str
-    dir: str
-    model: str
-    turns: int
-    record: str = ""
-    fork: str = ""
-    halt: int | None = None
+class DemoError(Exception):
+    """The demo cannot go on: the message says why, in one line."""
 
 
 class AgentProcess:
-    """One process that runs the agent; iterate over it for its events."""
+    """One process that runs the agent; iterate over it for its events.
 
-    def __init__(self, task: Task, log: Path) -> None:
+    Leaving its `with` block ends the process, whatever happened inside.
+    """
+
+    def __init__(self, task: dict[str, Any], log: Path) -> None:
         self.log = log
         with log.open("ab") as errors:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "demo.worker", json.dumps(asdict(task))],
+                [sys.executable, "-m", "demo.worker", json.dumps(task)],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=errors,
@@ -48,8 +36,8 @@ class AgentProcess:
                 start_new_session=True,  # Ctrl-C reaches us alone, and we end it
             )
 
-    def __iter__(self) -> Iterator[dict[str, Any]]:
-        """The events up to the end of the process, a killed one's last ones too.
+    def __iter__(self) -> Iterator[Event]:
+        """Yield the events up to the end of the process, also of a killed one.
 
         Raises:
             DemoError: if the process failed.
@@ -65,7 +53,7 @@ class AgentProcess:
             raise DemoError(f"the agent's process ended with code {code}: see {self.log}")
 
     def kill(self) -> None:
-        """End it as a crash of the machine would: it gets no chance to finish anything."""
+        """End it without a chance to finish anything."""
         os.kill(self.process.pid, signal.SIGKILL)
 
     def __enter__(self) -> Self:

@@ -1,14 +1,16 @@
-"""Chat models that need no network: one that follows a script, one that plays a record.
+"""Both sides of the conversation, without a network: questions, and models that answer them.
 
-The scripted model decides from what is in the conversation alone, so the same folder
-gives the same run every time: it looks around, searches, reads what it found, and says
-what it learned.
+The scripted model decides from the conversation alone, so the same folder gives the same
+run every time.
 """
 
 from __future__ import annotations
 
+import random
 import re
 from collections.abc import Callable, Sequence
+from itertools import islice
+from pathlib import Path
 from typing import Any, TypeAlias
 
 from langchain_core.callbacks import CallbackManagerForLLMRun
@@ -18,6 +20,8 @@ from langchain_core.outputs import ChatGeneration, ChatResult
 from langchain_core.runnables import Runnable
 from langchain_core.tools import BaseTool
 
+from demo.tools import MAX_BYTES, Folder
+
 Tools: TypeAlias = Sequence[dict[str, Any] | type | Callable[..., Any] | BaseTool]
 
 DEFINITION = re.compile(r"^\d+: *(?:class|def|async def) (\w+)", re.MULTILINE)
@@ -25,6 +29,37 @@ HIT = re.compile(r"^(.+?):(\d+): ", re.MULTILINE)
 SIZE = re.compile(r"^(.+), (\d+) lines$", re.MULTILINE)
 QUOTED = re.compile(r"`([^`]+)`")
 MAX_STEPS = 4  # rounds of tool calls in one turn
+MAX_FILES = 2_000  # that questions are about
+WORDS = ("open", "return", "error", "name", "size", "read", "write", "close", "import", "value")
+
+
+class Questions:
+    """Questions about the files of a folder; number `n` is the same in every process.
+
+    Raises:
+        ValueError: if the folder holds no file to ask about.
+    """
+
+    def __init__(self, root: Path) -> None:
+        folder = Folder(root)
+        some = islice(folder.files(folder.root), MAX_FILES)
+        self.files = [folder.name(path) for path in some if 0 < path.stat().st_size < MAX_BYTES]
+        if not self.files:
+            raise ValueError(f"{root} holds no files to read (hidden files do not count)")
+
+    def __getitem__(self, turn: int) -> str:
+        chance = random.Random(turn)
+        one, other = chance.choice(self.files), chance.choice(self.files)
+        directory = one.rpartition("/")[0] or "."
+        return chance.choice(
+            (
+                f"What does `{one}` do?",
+                f"Please read `{one}` for me and say what it defines.",
+                f"What is in the folder `{directory}`?",
+                f"Please search for `{chance.choice(WORDS)}` in `{directory}`.",
+                f"Please compare `{one}` with `{other}`.",
+            )
+        )
 
 
 def result(message: AIMessage) -> ChatResult:
@@ -32,12 +67,12 @@ def result(message: AIMessage) -> ChatResult:
 
 
 class OfflineModel(BaseChatModel):
-    """A model that accepts tools and needs nothing from outside."""
+    """Base of the models below: one that accepts tools."""
 
     def bind_tools(
         self, tools: Tools, *, tool_choice: str | None = None, **kwargs: Any
     ) -> Runnable[LanguageModelInput, AIMessage]:
-        """Tools are known to the script already."""
+        """Ignore the tools: the script knows them."""
         del tools, tool_choice
         return self.bind(**kwargs)
 
@@ -62,7 +97,7 @@ class ScriptedModel(OfflineModel):
 
 
 class RecordedModel(OfflineModel):
-    """Says again what a model said in an earlier run, message by message."""
+    """Repeats what a model said in an earlier run, message by message."""
 
     record: list[AIMessage]
     said: int = 0
@@ -82,7 +117,7 @@ class RecordedModel(OfflineModel):
 
 
 def decide(question: str, turn: Sequence[BaseMessage], salt: int) -> AIMessage:
-    """The next step: from the question at first, then from the newest tool results."""
+    """Return the next step: from the question at first, then from the newest tool results."""
     results = [message for message in turn if isinstance(message, ToolMessage)]
     rounds = sum(isinstance(message, AIMessage) for message in turn)
     if not results:
@@ -90,7 +125,7 @@ def decide(question: str, turn: Sequence[BaseMessage], salt: int) -> AIMessage:
     after = follow_up(results[-1], salt + rounds) if rounds < MAX_STEPS else None
     if after is not None and not already_read(after, turn):
         return AIMessage("", tool_calls=[after])
-    return AIMessage(summary(question, results))
+    return AIMessage(summary(results))
 
 
 def call(name: str, salt: int, **arguments: Any) -> ToolCall:
@@ -111,7 +146,7 @@ def first_calls(question: str, salt: int) -> list[ToolCall]:
 
 
 def follow_up(last: ToolMessage, salt: int) -> ToolCall | None:
-    """What a result makes worth looking at: the first file found, or where a name is used."""
+    """Return a look at the first file found, or at the uses of a name; None if neither is there."""
     text = str(last.content)
     if last.name == "search" and (hit := HIT.search(text)):
         start = max(1, int(hit[2]) - 10)
@@ -134,9 +169,9 @@ def already_read(wanted: ToolCall, turn: Sequence[BaseMessage]) -> bool:
     return any(c["name"] == wanted["name"] and c["args"] == wanted["args"] for c in made)
 
 
-def summary(question: str, results: Sequence[ToolMessage]) -> str:
-    """What was learned, from the results themselves."""
-    lines = [f"On: {question}"]
+def summary(results: Sequence[ToolMessage]) -> str:
+    """Say what was learned, from the results themselves."""
+    lines = []
     for message in results:
         text = str(message.content)
         if text.startswith("error: "):

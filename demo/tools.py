@@ -1,12 +1,7 @@
-"""The agent's tools: list, read and search the files of one folder.
-
-Invariant: nothing outside the folder is ever read, through `..` or a link neither, and
-every answer is bounded, however large the folder is.
-"""
+"""The agent's tools: list, read and search the files of one folder, and nothing outside it."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator
 from fnmatch import fnmatch
 from functools import wraps
@@ -16,7 +11,7 @@ from typing import Any
 
 from langchain_core.tools import BaseTool, ToolException, tool
 
-from demo.stopwatch import Stopwatch
+from demo.agent import Stopwatch
 
 MAX_NAMES = 40  # of one listing
 MAX_LINES = 40  # of one reading
@@ -32,13 +27,13 @@ def shown(path: Path) -> bool:
 
 
 class Folder:
-    """A folder and the paths in it, relative to it, with `/` between the parts."""
+    """A folder, and the paths in it as names relative to it, with `/` between the parts."""
 
     def __init__(self, root: Path) -> None:
         self.root = root.resolve()
 
     def path(self, name: str) -> Path:
-        """The path `name` means.
+        """Return the path of a name.
 
         Raises:
             ToolException: if it is not inside the folder, or is not there.
@@ -54,7 +49,7 @@ class Folder:
         return path.relative_to(self.root).as_posix()
 
     def files(self, under: Path) -> Iterator[Path]:
-        """The files below `under`, in order of their names, links not followed."""
+        """Yield the files below `under`, in order of their names, links not followed."""
         for path in sorted(under.iterdir()):
             if not shown(path) or path.is_symlink():
                 continue
@@ -64,7 +59,7 @@ class Folder:
                 yield path
 
     def lines(self, path: Path) -> list[str]:
-        """The lines of a text file; none for one that is binary or too large."""
+        """Return the lines of a text file; none if it is binary or too large."""
         if path.stat().st_size > MAX_BYTES:
             return []
         content = path.read_bytes()
@@ -76,7 +71,7 @@ def numbered(lines: list[str], start: int) -> str:
 
 
 def make_tools(root: Path, stopwatch: Stopwatch) -> list[BaseTool]:
-    """The three tools over the folder `root`; the stopwatch runs while one works."""
+    """Return the three tools over the folder `root`; the stopwatch runs while one works."""
     folder = Folder(root)
 
     def list_files(directory: str = ".", pattern: str = "*") -> str:
@@ -133,15 +128,14 @@ def make_tools(root: Path, stopwatch: Stopwatch) -> list[BaseTool]:
 
 
 def hits(folder: Folder, files: Iterator[Path], text: str) -> Iterator[str]:
-    wanted = re.compile(re.escape(text))
     for path in files:
         for number, line in enumerate(folder.lines(path), 1):
-            if wanted.search(line):
+            if text in line:
                 yield f"{folder.name(path)}:{number}: {line.strip()[:MAX_WIDTH]}"
 
 
 def timed(function: Callable[..., str], stopwatch: Stopwatch) -> Callable[..., str]:
-    """The function, measured, its errors told to the model instead of ending the run."""
+    """Measure a function, and return its errors to the model instead of ending the run."""
 
     @wraps(function)
     def run(**arguments: Any) -> str:

@@ -15,9 +15,8 @@ import pytest
 from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 
 from demo.__main__ import main
-from demo.model import ScriptedModel, decide
-from demo.questions import Questions
-from demo.stopwatch import Stopwatch
+from demo.agent import Stopwatch
+from demo.model import Questions, ScriptedModel, decide
 from demo.tools import MAX_HITS, MAX_LINES, MAX_NAMES, make_tools
 
 ROOT = Path(__file__).parents[2]
