@@ -93,8 +93,8 @@ def show_fork(ours: Run, screen: Screen) -> None:
 def reading(file: Path) -> str:
     """Return a command that shows the end of the conversation, to be run from here."""
     program = Path(sys.executable).with_name("threadkeep")
-    paths = [os.path.relpath(path) for path in (program, file)]
-    return f"{shlex.quote(paths[0])} show {THREAD} --url {shlex.quote(paths[1])}"
+    command, url = (min(os.path.relpath(p), str(p.absolute()), key=len) for p in (program, file))
+    return f"{shlex.quote(command)} show {THREAD} --url {shlex.quote(url)}"
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -44,7 +44,7 @@ class Screen:
     def message(self, event: Event) -> None:
         """Print one message of a conversation; other events are passed over."""
         if event["event"] == "said":
-            self.console.print(spoken(event))
+            self.console.print(spoken(event), no_wrap=True, overflow="ellipsis")
 
     @contextmanager
     def conversation(
@@ -68,7 +68,7 @@ class Screen:
             self.console.print()  # the end of the bar's line
 
     def chart(self, ours: Run, theirs: Run) -> None:
-        self.console.print("\nBytes on disk as the conversation grows")
+        self.console.print("\nBytes stored as the conversation grows")
         width = self.console.width - 14
         for line in chart(theirs.sizes, ours.sizes, width):
             self.console.print(line)
@@ -81,7 +81,7 @@ class Screen:
         table.add_row("turns", f"{len(ours.ends):,}", f"{len(theirs.ends):,}", "")
         table.add_row("checkpoints", f"{ours.checkpoints:,}", f"{theirs.checkpoints:,}", "")
         a, b = ours.sizes[len(ours.ends) - 1], theirs.sizes[len(theirs.ends) - 1]
-        table.add_row("on disk", megabytes(a), megabytes(b), f"{b / a:,.0f}")
+        table.add_row("stored", megabytes(a), megabytes(b), f"{b / a:,.0f}")
         for name, x, y in (
             ("ms a turn, median", ours.median, theirs.median),
             (f"ms a turn, last {LAST}", ours.last, theirs.last),

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import sqlite3
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
@@ -53,8 +55,11 @@ class Run:
 
     @property
     def bytes(self) -> int:
-        """Bytes of the database with its log and index files."""
-        return sum(part.stat().st_size for part in self.file.parent.glob(self.file.name + "*"))
+        """Bytes of the database, its write-ahead log written back."""
+        with closing(sqlite3.connect(self.file)) as connection:
+            (pages,) = connection.execute("PRAGMA page_count").fetchone()
+            (size,) = connection.execute("PRAGMA page_size").fetchone()
+        return int(pages * size)
 
     @property
     def checkpoints(self) -> int:
