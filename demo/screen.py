@@ -35,7 +35,7 @@ class Screen:
 
     def say(self, text: str, *, good: bool = False) -> None:
         mark = Text("✓ ", "green") if good else Text("• ", "blue")
-        self.console.print(mark + Text(text))
+        self.console.print(mark + Text(text), no_wrap=True, overflow="ellipsis")
 
     def command(self, text: str) -> None:
         """Print a command on a line of its own, in one piece however long it is."""
