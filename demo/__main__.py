@@ -13,10 +13,9 @@ from pathlib import Path
 
 from demo import story
 from demo.agent import OURS, THREAD
-from demo.agent_process import DemoError
 from demo.model import Questions
 from demo.screen import Screen
-from demo.story import Plan, Run
+from demo.story import DemoError, Plan, Run
 
 FEWEST = 4  # turns in which there is a middle to be killed in, and a quarter to fork from
 

@@ -6,11 +6,8 @@ import sqlite3
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
-from threading import Lock
-from time import perf_counter
-from typing import Any, Self, TypeAlias
+from typing import Any, TypeAlias
 
-from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AnyMessage, HumanMessage, SystemMessage
 from langchain_core.runnables import RunnableConfig
 from langchain_core.tools import BaseTool
@@ -21,6 +18,8 @@ from langgraph.graph.state import CompiledStateGraph
 from langgraph.prebuilt import ToolNode, tools_condition
 
 import threadkeep
+from demo.model import Model
+from demo.tools import Stopwatch
 
 Agent: TypeAlias = CompiledStateGraph[Any, Any, Any, Any]
 
@@ -32,29 +31,6 @@ INSTRUCTIONS = SystemMessage(
     " answer, and answer in a few lines."
 )
 REMEMBERED = 5  # turns that the model is shown; the state keeps all of them
-
-
-class Stopwatch:
-    """Counts the seconds in which at least one thread is inside its `with` block."""
-
-    def __init__(self) -> None:
-        self._lock = Lock()
-        self._inside = 0
-        self._since = 0.0
-        self.seconds = 0.0
-
-    def __enter__(self) -> Self:
-        with self._lock:
-            if self._inside == 0:
-                self._since = perf_counter()
-            self._inside += 1
-        return self
-
-    def __exit__(self, *_error: object) -> None:
-        with self._lock:
-            self._inside -= 1
-            if self._inside == 0:
-                self.seconds += perf_counter() - self._since
 
 
 @contextmanager
@@ -80,17 +56,16 @@ def recent(messages: Sequence[AnyMessage]) -> list[AnyMessage]:
 
 
 def build(
-    model: BaseChatModel,
+    model: Model,
     tools: Sequence[BaseTool],
     saver: BaseCheckpointSaver[Any],
     stopwatch: Stopwatch,
 ) -> Agent:
     """Compile the agent; the stopwatch runs while the model is asked."""
-    with_tools = model.bind_tools(tools)
 
     def ask(state: MessagesState) -> dict[str, Any]:
         with stopwatch:
-            return {"messages": [with_tools.invoke([INSTRUCTIONS, *recent(state["messages"])])]}
+            return {"messages": [model([INSTRUCTIONS, *recent(state["messages"])])]}
 
     builder: StateGraph[Any, Any, Any, Any] = StateGraph(MessagesState)
     builder.add_node("model", ask)

@@ -6,6 +6,7 @@ run every time.
 
 from __future__ import annotations
 
+import json
 import random
 import re
 from collections.abc import Callable, Sequence
@@ -13,16 +14,18 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from langchain_core.callbacks import CallbackManagerForLLMRun
-from langchain_core.language_models import BaseChatModel, LanguageModelInput
-from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolCall, ToolMessage
-from langchain_core.outputs import ChatGeneration, ChatResult
-from langchain_core.runnables import Runnable
-from langchain_core.tools import BaseTool
+from langchain_core.messages import (
+    AIMessage,
+    BaseMessage,
+    HumanMessage,
+    ToolCall,
+    ToolMessage,
+    messages_from_dict,
+)
 
 from demo.tools import MAX_BYTES, Folder
 
-Tools: TypeAlias = Sequence[dict[str, Any] | type | Callable[..., Any] | BaseTool]
+Model: TypeAlias = Callable[[Sequence[BaseMessage]], BaseMessage]
 
 DEFINITION = re.compile(r"^\d+: *(?:class|def|async def) (\w+)", re.MULTILINE)
 HIT = re.compile(r"^(.+?):(\d+): ", re.MULTILINE)
@@ -62,58 +65,16 @@ class Questions:
         )
 
 
-def result(message: AIMessage) -> ChatResult:
-    return ChatResult(generations=[ChatGeneration(message=message)])
+def scripted(messages: Sequence[BaseMessage]) -> AIMessage:
+    """Answer the last question by calling the tools and reading their results."""
+    start = max(n for n, message in enumerate(messages) if isinstance(message, HumanMessage))
+    return decide(str(messages[start].content), messages[start + 1 :], len(messages))
 
 
-class OfflineModel(BaseChatModel):
-    """Base of the models below: one that accepts tools."""
-
-    def bind_tools(
-        self, tools: Tools, *, tool_choice: str | None = None, **kwargs: Any
-    ) -> Runnable[LanguageModelInput, AIMessage]:
-        """Ignore the tools: the script knows them."""
-        del tools, tool_choice
-        return self.bind(**kwargs)
-
-    @property
-    def _llm_type(self) -> str:
-        return "offline"
-
-
-class ScriptedModel(OfflineModel):
-    """Answers questions about a folder by calling the tools and reading their results."""
-
-    def _generate(
-        self,
-        messages: list[BaseMessage],
-        stop: list[str] | None = None,  # noqa: ARG002 - nothing to stop
-        run_manager: CallbackManagerForLLMRun | None = None,  # noqa: ARG002 - nothing to tell
-        **_options: Any,
-    ) -> ChatResult:
-        asked = max(n for n, m in enumerate(messages) if isinstance(m, HumanMessage))
-        turn = messages[asked + 1 :]
-        return result(decide(str(messages[asked].content), turn, len(messages)))
-
-
-class RecordedModel(OfflineModel):
-    """Repeats what a model said in an earlier run, message by message."""
-
-    record: list[AIMessage]
-    said: int = 0
-
-    def _generate(
-        self,
-        messages: list[BaseMessage],  # noqa: ARG002 - the record decides
-        stop: list[str] | None = None,  # noqa: ARG002 - nothing to stop
-        run_manager: CallbackManagerForLLMRun | None = None,  # noqa: ARG002 - nothing to tell
-        **_options: Any,
-    ) -> ChatResult:
-        self.said += 1
-        return result(self.record[self.said - 1].model_copy())
-
-
-# -- the script ----------------------------------------------------------------------
+def recorded(file: Path) -> Model:
+    """Return a model that repeats what a model said in an earlier run."""
+    said = iter(messages_from_dict(json.loads(file.read_text(encoding="utf-8"))))
+    return lambda _messages: next(said)
 
 
 def decide(question: str, turn: Sequence[BaseMessage], salt: int) -> AIMessage:

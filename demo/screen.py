@@ -12,8 +12,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 from rich.text import Text
 
-from demo.agent_process import Event
-from demo.story import LAST, Run, Watch
+from demo.story import LAST, Event, Run, Watch
 
 WIDEST = 100  # columns that are used
 LINES = 8  # of the conversation at a time

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import signal
 import sqlite3
-from collections.abc import Callable
-from contextlib import closing
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
@@ -14,10 +17,35 @@ from typing import Any, TypeAlias
 from langchain_core.messages import AIMessage, messages_to_dict
 
 from demo.agent import CONFIG, OURS, THEIRS, at_checkpoint, open_saver
-from demo.agent_process import AgentProcess, DemoError, Event
 
 LAST = 20  # turns that "the last turns" means
+Event: TypeAlias = dict[str, Any]  # what `demo.worker` reports, a line each
 Watch: TypeAlias = Callable[[Event], None]
+
+
+class DemoError(Exception):
+    """The demo cannot go on: the message says why, in one line."""
+
+
+@contextmanager
+def agent_process(task: dict[str, Any], log: Path) -> Iterator[subprocess.Popen[str]]:
+    """Start a process that runs the agent; when the block is left, it has ended."""
+    with (
+        log.open("ab") as errors,
+        subprocess.Popen(
+            [sys.executable, "-m", "demo.worker", json.dumps(task)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            text=True,
+            cwd=Path(__file__).parent.parent,
+            start_new_session=True,  # Ctrl-C reaches us alone, and we end it
+        ) as process,
+    ):
+        try:
+            yield process
+        finally:
+            process.kill()
 
 
 @dataclass(frozen=True)
@@ -76,16 +104,25 @@ class Run:
     def play(
         self, watch: Watch, *, halt: int | None = None, fork: str = "", record: str = ""
     ) -> None:
-        """Run the agent to its last turn, or until it is killed in turn `halt`."""
+        """Run the agent to its last turn, or until it is killed in turn `halt`.
+
+        Raises:
+            DemoError: if the agent failed.
+        """
         plan = self.plan
         task = {"saver": self.saver, "file": str(self.file), "dir": str(plan.dir)}
         more = {"model": plan.model, "turns": plan.turns, "halt": halt, "fork": fork}
-        with AgentProcess({**task, **more, "record": record}, plan.log) as agent:
-            for event in agent:
+        with agent_process({**task, **more, "record": record}, plan.log) as process:
+            for line in process.stdout or ():
+                event = json.loads(line)
+                if event["event"] == "failed":
+                    raise DemoError(f"the agent stopped: {event['error']} (more in {plan.log})")
                 self.note(event)
                 watch(event)
                 if event["event"] == "waiting":
-                    agent.kill()
+                    process.kill()
+            if process.wait() not in {0, -signal.SIGKILL}:
+                raise DemoError(f"the agent ended with code {process.returncode}: see {plan.log}")
 
     def note(self, event: Event) -> None:
         self.newest[event["event"]] = event

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from fnmatch import fnmatch
 from functools import wraps
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from threading import Lock
+from time import perf_counter
+from typing import Any, Self
 
 from langchain_core.tools import BaseTool, ToolException, tool
-
-from demo.agent import Stopwatch
 
 MAX_NAMES = 40  # of one listing
 MAX_LINES = 40  # of one reading
@@ -20,6 +19,29 @@ MAX_WIDTH = 160  # characters of a line that are shown
 MAX_SEARCHED = 400  # files that one search looks into
 MAX_BYTES = 400_000  # larger files are neither read nor searched
 SKIPPED = {"__pycache__", "site-packages", "node_modules"}
+
+
+class Stopwatch:
+    """Counts the seconds in which at least one thread is inside its `with` block."""
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._inside = 0
+        self._since = 0.0
+        self.seconds = 0.0
+
+    def __enter__(self) -> Self:
+        with self._lock:
+            if self._inside == 0:
+                self._since = perf_counter()
+            self._inside += 1
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        with self._lock:
+            self._inside -= 1
+            if self._inside == 0:
+                self.seconds += perf_counter() - self._since
 
 
 def shown(path: Path) -> bool:
@@ -74,23 +96,19 @@ def make_tools(root: Path, stopwatch: Stopwatch) -> list[BaseTool]:
     """Return the three tools over the folder `root`; the stopwatch runs while one works."""
     folder = Folder(root)
 
-    def list_files(directory: str = ".", pattern: str = "*") -> str:
-        """List the files and folders of a directory whose names match a pattern.
+    def list_files(directory: str = ".") -> str:
+        """List the files and folders of a directory.
 
         Args:
             directory: path relative to the root folder.
-            pattern: shell pattern such as *.py
         """
         at = folder.path(directory)
         if not at.is_dir():
             raise ToolException(f"{directory} is a file: read it")
-        names = [
-            folder.name(path) + "/" * path.is_dir()
-            for path in sorted(at.iterdir())
-            if shown(path) and (path.is_dir() or fnmatch(path.name, pattern))
-        ]
+        paths = [path for path in sorted(at.iterdir()) if shown(path)]
+        names = [folder.name(path) + "/" * path.is_dir() for path in paths]
         more = f"\n... and {len(names) - MAX_NAMES} more" if len(names) > MAX_NAMES else ""
-        return "\n".join(names[:MAX_NAMES]) + more or f"nothing in {directory} matches {pattern}"
+        return "\n".join(names[:MAX_NAMES]) + more or f"{directory} is empty"
 
     def read_file(path: str, start: int = 1, lines: int = MAX_LINES) -> str:
         """Read some lines of a text file.
@@ -110,17 +128,15 @@ def make_tools(root: Path, stopwatch: Stopwatch) -> list[BaseTool]:
         part = content[first - 1 : first - 1 + max(1, min(lines, MAX_LINES))]
         return f"{path}, {len(content)} lines\n{numbered(part, first)}"
 
-    def search(text: str, directory: str = ".", pattern: str = "*.*") -> str:
+    def search(text: str, directory: str = ".") -> str:
         """Search the files below a directory for a text.
 
         Args:
             text: the text to find, case-sensitive.
             directory: path relative to the root folder.
-            pattern: shell pattern of the file names, such as *.py
         """
-        at = folder.path(directory)
-        files = (f for f in folder.files(at) if fnmatch(f.name, pattern))
-        found = list(islice(hits(folder, islice(files, MAX_SEARCHED), text), MAX_HITS))
+        files = islice(folder.files(folder.path(directory)), MAX_SEARCHED)
+        found = list(islice(hits(folder, files, text), MAX_HITS))
         return "\n".join(found) or f"{text} is not in the first {MAX_SEARCHED} files there"
 
     functions: tuple[Callable[..., str], ...] = (list_files, read_file, search)

@@ -11,19 +11,20 @@ import json
 import os
 import sys
 import traceback
+from collections.abc import Sequence
 from pathlib import Path
 from time import perf_counter
 from types import TracebackType
 from typing import Any
 
-from langchain_core.language_models import BaseChatModel
-from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, messages_from_dict
+from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
 from langchain_core.runnables import RunnableConfig
+from langchain_core.tools import BaseTool
 from langgraph.checkpoint.base import BaseCheckpointSaver
 
-from demo.agent import CONFIG, Agent, Stopwatch, at_checkpoint, build, open_saver
-from demo.model import Questions, RecordedModel, ScriptedModel
-from demo.tools import make_tools
+from demo.agent import CONFIG, Agent, at_checkpoint, build, open_saver
+from demo.model import Model, Questions, recorded, scripted
+from demo.tools import Stopwatch, make_tools
 
 MIDDLE = 3  # the checkpoint of a turn with the model's first answer
 LONGEST = 200  # characters of a message that are reported
@@ -77,26 +78,26 @@ class Turns:
         return config
 
 
-def choose_model(name: str, record: str) -> BaseChatModel:
+def choose_model(name: str, record: str, tools: Sequence[BaseTool]) -> Model:
     """Return the scripted model, a recorded one, or a real one by `provider:name`."""
     if record:
-        messages = messages_from_dict(json.loads(Path(record).read_text(encoding="utf-8")))
-        return RecordedModel(record=[m for m in messages if isinstance(m, AIMessage)])
+        return recorded(Path(record))
     if name == "offline":
-        return ScriptedModel()
+        return scripted
     from langchain.chat_models import init_chat_model  # noqa: PLC0415 - slow, seldom needed
 
-    model: BaseChatModel = init_chat_model(name)
-    return model
+    invoke: Model = init_chat_model(name).bind_tools(tools).invoke
+    return invoke
 
 
 def run(task: dict[str, Any]) -> None:
     """Do what the task says: run turns up to the last one, or fork from a checkpoint."""
     root, stopwatch = Path(task["dir"]), Stopwatch()
-    model = choose_model(task["model"], task["record"])
+    tools = make_tools(root, stopwatch)
+    model = choose_model(task["model"], task["record"], tools)
     with open_saver(task["saver"], Path(task["file"])) as saver:
         turns = Turns(saver, task["halt"])
-        agent = build(model, make_tools(root, stopwatch), saver, stopwatch)
+        agent = build(model, tools, saver, stopwatch)
         if task["fork"]:
             fork(agent, task["fork"], Questions(root)[task["turns"]])
             return

@@ -16,9 +16,8 @@ import pytest
 from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 
 from demo.__main__ import main
-from demo.agent import Stopwatch
-from demo.model import Questions, ScriptedModel, decide
-from demo.tools import MAX_HITS, MAX_LINES, MAX_NAMES, make_tools
+from demo.model import Questions, decide, scripted
+from demo.tools import MAX_HITS, MAX_LINES, MAX_NAMES, Stopwatch, make_tools
 
 ROOT = Path(__file__).parents[2]
 TURNS = 6
@@ -118,7 +117,7 @@ def tools(folder):
 
 
 def test_tools_read_what_is_there(tools):
-    listed = tools["list_files"].invoke({"directory": ".", "pattern": "*"})
+    listed = tools["list_files"].invoke({"directory": "."})
     assert listed.splitlines() == ["binary.bin", "link.txt", "pkg/", "readme.txt"]
     assert "4: def first(name):" in tools["read_file"].invoke({"path": "pkg/one.py"})
     assert tools["search"].invoke({"text": "value"}) == "pkg/two.py:2: value = 1"
@@ -166,14 +165,13 @@ def test_answers_are_bounded(tools, folder):
 
 def test_the_script_reacts_to_what_the_tools_found():
     question = HumanMessage("Please search for `value` in `pkg`.")
-    model = ScriptedModel().bind_tools([])
-    first = model.invoke([question])
+    first = scripted([question])
     assert [(c["name"], c["args"]["text"]) for c in first.tool_calls] == [("search", "value")]
     found = ToolMessage("pkg/two.py:22: value = 1", tool_call_id="1", name="search")
-    then = model.invoke([question, first, found])
+    then = scripted([question, first, found])
     assert then.tool_calls[0]["args"] == {"path": "pkg/two.py", "start": 12, "lines": 30}
     nothing = ToolMessage("error: there is no pkg", tool_call_id="1", name="search")
-    last = model.invoke([question, first, nothing])
+    last = scripted([question, first, nothing])
     assert not last.tool_calls
     assert "search failed: there is no pkg" in last.content
 
