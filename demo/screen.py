@@ -61,10 +61,12 @@ class Screen:
             elif event["event"] == "turn":
                 bar.update(task, completed=event["turn"] + 1)
 
-        with Live(get_renderable=lambda: Group(*newest, bar), console=self.console):
-            yield watch
-        if not self.console.is_terminal:
-            self.console.print()  # the end of the bar's line
+        try:
+            with Live(get_renderable=lambda: Group(*newest, bar), console=self.console):
+                yield watch
+        finally:
+            if not self.console.is_terminal:
+                self.console.print()  # the end of the bar's line
 
     def chart(self, ours: Run, theirs: Run) -> None:
         self.console.print("\nBytes stored as the conversation grows")
