@@ -10,7 +10,7 @@ import os
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Literal, NamedTuple
@@ -24,7 +24,7 @@ from threadkeep.backends.open import (
     postgres_dumps,
 )
 from threadkeep.backends.sqlite import SqliteBackend, copies
-from threadkeep.errors import CorruptionError, InvalidArgumentError, NotSetUpError, OpenError
+from threadkeep.errors import CorruptionError, InvalidArgumentError, OpenError
 from threadkeep.open_store import OpenStore
 from threadkeep.saver import Saver
 from threadkeep.transfer import portable
@@ -98,7 +98,7 @@ def _away(store: str) -> tuple[str, ...]:
     """The threads that are archived, and those of which values were offloaded."""
     path = file_of(store)
     backend = open_backend(store) if path is None else SqliteBackend(path, read_only=True)
-    with Saver(backend) as saver, suppress(NotSetUpError):  # (files of a release without these)
+    with Saver(backend) as saver:
         return tuple(
             [
                 one.id
@@ -106,7 +106,6 @@ def _away(store: str) -> tuple[str, ...]:
                 if one.archived_bytes is not None or one.offloaded_bytes
             ]
         )
-    return ()
 
 
 def _copy(store: str, file: Path, progress: Progress, programs: str) -> int | None:

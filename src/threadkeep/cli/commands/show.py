@@ -25,7 +25,6 @@ from threadkeep.cli.registered import in_a_line
 from threadkeep.cli.stores import looking, url_of
 from threadkeep.cli.terminal import Output, compact
 from threadkeep.engine.steps import own
-from threadkeep.errors import NotSetUpError
 from threadkeep.readable.checkpoints import View, view
 from threadkeep.readable.messages import Message, conversation
 from threadkeep.readable.values import Summary, summary
@@ -49,7 +48,7 @@ def show(
     load(imports)
     with looking(url_of(url), cold) as saver:
         one = found(saver, thread, namespace, checkpoint)
-        info = _known(saver, thread)
+        info = saver.threads.get(thread)
     seen, values = view(one), one.checkpoint["channel_values"]
     messages = conversation(values)
     others = [name for name in own(values) if messages is None or name != "messages"]
@@ -63,14 +62,6 @@ def show(
         *_asked(seen),
     )
     return 0
-
-
-def _known(saver: Saver, thread: str) -> ThreadInfo | None:
-    """What the registry knows; a file of an earlier release has none before it is written to."""
-    try:
-        return saver.threads.get(thread)
-    except NotSetUpError:
-        return None
 
 
 def _document(
