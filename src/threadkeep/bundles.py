@@ -175,7 +175,8 @@ def _check_start(start: bytes, form: Form) -> None:
         raise _damaged(" was cut short", form)
     if start[-1] != VERSION:
         raise NewerFormatError(
-            f"The {form.noun} has format version {start[-1]}; this release reads version {VERSION}.",
+            f"The {form.noun} has format version {start[-1]};"
+            f" this release reads version {VERSION}.",
             hint="Upgrade threadkeep: pip install --upgrade threadkeep",
         )
 

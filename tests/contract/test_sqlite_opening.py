@@ -103,7 +103,7 @@ def test_a_newer_database_asks_for_an_upgrade(path):
     other = sqlite3.connect(filled(path))
     other.execute("PRAGMA user_version = 2")
     other.close()
-    with pytest.raises(NewerDatabaseError, match="version 2; .* version 1") as raised:
+    with pytest.raises(NewerDatabaseError, match=r"version 2; .* version 1") as raised:
         SqliteBackend(path)
     assert isinstance(raised.value, OpenError)
     assert isinstance(raised.value, NewerFormatError)

@@ -13,8 +13,8 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from engine_kit import Chain, memory_saver
 from codec_golden_values import FILES, ROWS
+from engine_kit import Chain, memory_saver
 
 from threadkeep import SqliteSaver
 from threadkeep.bundles import BundleWriter

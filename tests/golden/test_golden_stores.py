@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from engine_kit import Chain, config, memory_saver
 from codec_golden_values import ROWS
+from engine_kit import Chain, config, memory_saver
 from make_golden import FOLDER
 
 from threadkeep import SqliteSaver

@@ -28,8 +28,6 @@ from threadkeep.engine.steps import own
 from threadkeep.readable.checkpoints import View, view
 from threadkeep.readable.messages import Message, conversation
 from threadkeep.readable.values import Summary, summary
-from threadkeep.saver import Saver
-from threadkeep.threads import ThreadInfo
 
 
 @command(Panel.LOOK, "threadkeep show 42 --url threads.db")
