@@ -17,13 +17,16 @@ from pydantic import BaseModel
 from threadkeep import MemorySaver, arguments
 from threadkeep.backends.memory import MemoryBackend
 from threadkeep.codec import NativeCodec
-from threadkeep.drive import Stack, Store
+from threadkeep.engine import put
 from threadkeep.engine.calls import Fetch, Operation, Requests
 from threadkeep.engine.model import Batch, Change, Read, ReadThread
-from threadkeep.engine.operations import put
 from threadkeep.errors import BackendError, ThreadkeepError
-from threadkeep.layers import OneByOne
 from threadkeep.saver import Saver
+from threadkeep.store.driver import (
+    Stack,
+    Store,
+)
+from threadkeep.store.layer import OneByOne
 
 # -- backends --------------------------------------------------------------------------
 

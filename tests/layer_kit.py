@@ -6,11 +6,15 @@ from collections.abc import Generator, Sequence
 from itertools import groupby
 from typing import Any
 
-from threadkeep.drive import Faces, Stack, Store
 from threadkeep.engine.calls import Commit, CommitMany, Fetch, Request
 from threadkeep.engine.model import Batch, Change, Read, ReadSegments, Span
 from threadkeep.errors import ThreadkeepError
-from threadkeep.layers import OneByOne
+from threadkeep.store.driver import (
+    Faces,
+    Stack,
+    Store,
+)
+from threadkeep.store.layer import OneByOne
 from threadkeep.testing import BackendContract, Blocking
 from threadkeep.testing.records import THREAD
 

@@ -4,7 +4,8 @@ from importlib import import_module as _import
 from typing import TYPE_CHECKING as _CHECKING
 from typing import Any as _Any
 
-from threadkeep.backends.writer import GroupCommit
+from threadkeep.backends.group_commit import GroupCommit
+from threadkeep.channel_versions import compare_versions
 from threadkeep.codec import Compression, register, register_module
 from threadkeep.savers import (
     AsyncPostgresSaver,
@@ -17,13 +18,19 @@ from threadkeep.savers import (
     SqliteSaver,
     open_saver,
 )
-from threadkeep.versions import compare_versions
 
 if _CHECKING:
-    from threadkeep.backends.caching import Cache, HotTier
-    from threadkeep.engine.policy import Retention
-    from threadkeep.tiers.tiering import ColdTier, Tiering, WarmTier
-    from threadkeep.wrapping import wrap
+    from threadkeep.cache import (
+        Cache,
+        HotTier,
+    )
+    from threadkeep.cold.tiering import (
+        ColdTier,
+        Tiering,
+        WarmTier,
+    )
+    from threadkeep.retention.policy import Retention
+    from threadkeep.wrap_langgraph import wrap
 
     __version__: str
 
@@ -53,13 +60,13 @@ __all__ = [
 ]
 
 _SELDOM = {  # what is imported when it is needed, and where it is
-    "Cache": "threadkeep.backends.caching",
-    "ColdTier": "threadkeep.tiers.tiering",
-    "HotTier": "threadkeep.backends.caching",
-    "Retention": "threadkeep.engine.policy",
-    "Tiering": "threadkeep.tiers.tiering",
-    "WarmTier": "threadkeep.tiers.tiering",
-    "wrap": "threadkeep.wrapping",
+    "Cache": "threadkeep.cache",
+    "ColdTier": "threadkeep.cold.tiering",
+    "HotTier": "threadkeep.cache",
+    "Retention": "threadkeep.retention.policy",
+    "Tiering": "threadkeep.cold.tiering",
+    "WarmTier": "threadkeep.cold.tiering",
+    "wrap": "threadkeep.wrap_langgraph",
 }
 
 

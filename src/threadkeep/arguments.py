@@ -19,17 +19,23 @@ from langgraph.checkpoint.base import (
     get_checkpoint_metadata,
 )
 
-from threadkeep import checks
-from threadkeep.engine import operations
+from threadkeep import lazy, validation
 from threadkeep.engine.calls import Place
-from threadkeep.engine.operations.load import Load, Loaded
-from threadkeep.engine.operations.put import Put
-from threadkeep.engine.operations.write import PutWrites
+from threadkeep.engine.load import (
+    Load,
+    Loaded,
+)
+from threadkeep.engine.put import Put
+from threadkeep.engine.write import PutWrites
 from threadkeep.errors import InvalidConfigError
-from threadkeep.langgraph_names import RUNTIME, TASK_ID, TASK_NS
+from threadkeep.langgraph_internals import (
+    RUNTIME,
+    TASK_ID,
+    TASK_NS,
+)
 
 if TYPE_CHECKING:
-    from threadkeep.engine.operations.listing import Listing
+    from threadkeep.engine.listing import Listing
 
 
 def place(config: RunnableConfig) -> Place:
@@ -43,22 +49,22 @@ def place(config: RunnableConfig) -> Place:
     get = configurable.get
     thread, ns, own_id = get("thread_id"), get("checkpoint_ns", ""), get("checkpoint_id")
     if type(thread) is type(ns) is str and thread.isascii() and ns.isascii():  # as most are
-        return Place(thread, ns, checks.checkpoint_id(own_id))
+        return Place(thread, ns, validation.checkpoint_id(own_id))
     if thread is None:
         raise InvalidConfigError(
             "The config has no thread_id.",
             hint='Pass {"configurable": {"thread_id": "..."}}.',
         )
     return Place(
-        checks.text("thread_id", str(thread)),
-        checks.text("checkpoint_ns", str(ns or "")),
-        checks.checkpoint_id(own_id),
+        validation.text("thread_id", str(thread)),
+        validation.text("checkpoint_ns", str(ns or "")),
+        validation.checkpoint_id(own_id),
     )
 
 
 def _configurable(config: RunnableConfig | None) -> Mapping[str, Any]:
-    configurable = config.get("configurable") if checks.is_mapping(config) else None
-    if not checks.is_mapping(configurable):
+    configurable = config.get("configurable") if validation.is_mapping(config) else None
+    if not validation.is_mapping(configurable):
         raise InvalidConfigError(
             'The config has no "configurable" part.',
             hint='Pass {"configurable": {"thread_id": "..."}}.',
@@ -88,7 +94,7 @@ def put(
         InvalidArgumentError: something else of it cannot be stored as it is.
     """
     parent = place(config)
-    given = dict(checks.mapping("checkpoint", checkpoint, parent))
+    given = dict(validation.mapping("checkpoint", checkpoint, parent))
     if not isinstance(given.get("id"), str) or not given["id"]:
         raise InvalidConfigError(
             "The checkpoint has no id.",
@@ -96,19 +102,19 @@ def put(
             thread=parent.thread,
             namespace=parent.ns or None,
         )
-    own_id = checks.text("checkpoint['id']", given["id"], parent)
+    own_id = validation.text("checkpoint['id']", given["id"], parent)
     target = Place(parent.thread, parent.ns, own_id)
-    values = checks.mapping(
+    values = validation.mapping(
         "checkpoint['channel_values']", given.get("channel_values") or {}, target
     )
     given["channel_values"] = dict(values)
     versions = given.get("channel_versions") or {}
     given["channel_versions"] = dict(
-        checks.mapping("checkpoint['channel_versions']", versions, target)
+        validation.mapping("checkpoint['channel_versions']", versions, target)
     )
-    checks.checkpoint(given, target)
-    checks.mapping("metadata", metadata, target)
-    new = frozenset(checks.mapping("new_versions", new_versions or {}, target))
+    validation.checkpoint(given, target)
+    validation.mapping("metadata", metadata, target)
+    new = frozenset(validation.mapping("new_versions", new_versions or {}, target))
     merged: Any = get_checkpoint_metadata(_with_plain_metadata(config), metadata)
     run = RUNTIME in config["configurable"]
     return Put(target, parent.id, given, merged, new, False, run)  # noqa: FBT003 - `complete`
@@ -148,9 +154,9 @@ def put_writes(
         )
     return PutWrites(
         target,
-        checks.writes(writes, target),
-        checks.text("task_id", task_id, target),
-        checks.text("task_path", "" if task_path is None else task_path, target),
+        validation.writes(writes, target),
+        validation.text("task_id", task_id, target),
+        validation.text("task_path", "" if task_path is None else task_path, target),
     )
 
 
@@ -165,14 +171,14 @@ def listing(
     Raises:
         InvalidArgumentError: the limit, the filter or an id is none.
     """
-    limit = checks.limit(limit)
-    older = checks.checkpoint_id(_configurable(before).get("checkpoint_id")) if before else None
+    limit = validation.limit(limit)
+    older = validation.checkpoint_id(_configurable(before).get("checkpoint_id")) if before else None
     asked = Place("") if config is None else place(config)
-    wanted = dict(checks.mapping("filter", filter or {}, asked))
+    wanted = dict(validation.mapping("filter", filter or {}, asked))
     if config is None:
-        return operations.listing.Listing(None, before=older, filter=wanted, limit=limit)
+        return lazy.listing.Listing(None, before=older, filter=wanted, limit=limit)
     ns = _configurable(config).get("checkpoint_ns")
-    return operations.listing.Listing(
+    return lazy.listing.Listing(
         asked.thread, None if ns is None else str(ns), asked.id, older, wanted, limit
     )
 

@@ -33,28 +33,53 @@ from langgraph.checkpoint.base import (
 )
 from langgraph.checkpoint.serde.base import SerializerProtocol
 
-from threadkeep import arguments, bulk, checks, drive, options, versions
-from threadkeep.backends.writer import GroupCommit
-from threadkeep.background import Collector, Gained, quietly
+from threadkeep import (
+    arguments,
+    channel_versions,
+    lazy,
+    validation,
+)
+from threadkeep.backends.group_commit import GroupCommit
 from threadkeep.codec import Codec, Compression, NativeCodec, SerdeCodec
-from threadkeep.engine import operations
+from threadkeep.engine import (
+    load,
+    put,
+    write,
+)
 from threadkeep.engine.calls import Operation, Place
-from threadkeep.engine.operations import load, put, write
-from threadkeep.engine.operations.committing import Built, Failed, remember, to_commit
-from threadkeep.engine.operations.context import Engine
-from threadkeep.engine.operations.put import Put
+from threadkeep.engine.committing import (
+    Built,
+    Failed,
+    remember,
+    to_commit,
+)
+from threadkeep.engine.context import Engine
+from threadkeep.engine.put import Put
 from threadkeep.errors import ThreadkeepError
-from threadkeep.open_store import RANDOM, OpenStore
+from threadkeep.retention.background import (
+    Collector,
+    Gained,
+    quietly,
+)
+from threadkeep.store import (
+    bulk,
+    driver,
+    options,
+)
+from threadkeep.store.opened import (
+    RANDOM,
+    OpenStore,
+)
 
 if TYPE_CHECKING:
     from threadkeep.backends.base import AsyncBackend, Backend
-    from threadkeep.backends.caching import Cache
-    from threadkeep.engine.operations.collecting import Progress
-    from threadkeep.engine.operations.findings import CheckReport
-    from threadkeep.engine.operations.inspection import Stats
-    from threadkeep.engine.policy import Retention
+    from threadkeep.cache import Cache
+    from threadkeep.cold.tiering import Tiering
+    from threadkeep.repair.findings import CheckReport
+    from threadkeep.retention.collect import Progress
+    from threadkeep.retention.policy import Retention
+    from threadkeep.stats import Stats
     from threadkeep.threads import Threads
-    from threadkeep.tiers.tiering import Tiering
 
 T = TypeVar("T")
 PutArguments: TypeAlias = tuple[RunnableConfig, Checkpoint, CheckpointMetadata, ChannelVersions]
@@ -135,7 +160,7 @@ class Saver(OpenStore, BaseCheckpointSaver[Any]):
             }
         )
         if gc_every is not None:
-            drive.blocking(backend)
+            driver.blocking(backend)
         OpenStore.__init__(
             self, backend, group_commit, cache, hot, cold, tiering, working_set_bytes
         )
@@ -199,9 +224,9 @@ class Saver(OpenStore, BaseCheckpointSaver[Any]):
         Raises:
             InvalidArgumentError: the limit is negative or no number, or an id no text.
         """
-        at = operations.listing.begin(arguments.listing(config, filter, before, limit))
+        at = lazy.listing.begin(arguments.listing(config, filter, before, limit))
         while at is not None:
-            found, at = self.run(operations.listing.page(self._engine, at))
+            found, at = self.run(lazy.listing.page(self._engine, at))
             yield from map(arguments.checkpoint_tuple, found)
 
     async def alist(
@@ -213,9 +238,9 @@ class Saver(OpenStore, BaseCheckpointSaver[Any]):
         limit: int | None = None,
     ) -> AsyncIterator[CheckpointTuple]:
         """See `list`."""
-        at = operations.listing.begin(arguments.listing(config, filter, before, limit))
+        at = lazy.listing.begin(arguments.listing(config, filter, before, limit))
         while at is not None:
-            found, at = await self.arun(operations.listing.page(self._engine, at))
+            found, at = await self.arun(lazy.listing.page(self._engine, at))
             for loaded in found:
                 yield arguments.checkpoint_tuple(loaded)
 
@@ -234,9 +259,7 @@ class Saver(OpenStore, BaseCheckpointSaver[Any]):
     def _history(
         self, config: RunnableConfig, channels: Sequence[str]
     ) -> Operation[Mapping[str, Any]]:
-        return operations.history.delta_history(
-            self._engine, arguments.place(config), list(channels)
-        )
+        return lazy.history.delta_history(self._engine, arguments.place(config), list(channels))
 
     # -- writing ---------------------------------------------------------------------
 
@@ -316,7 +339,7 @@ class Saver(OpenStore, BaseCheckpointSaver[Any]):
 
     def _thinned(self, thread: str) -> Operation[None]:
         """Remove what the thread need not keep. Failures are logged."""
-        retention = operations.retention
+        retention = lazy.thin
         ours = partial(retention.policy_of, store=self._engine.retention)
         return quietly(thread, partial(retention.thin, self._engine, thread, ours))
 
@@ -389,11 +412,11 @@ class Saver(OpenStore, BaseCheckpointSaver[Any]):
 
     def delete_thread(self, thread_id: str) -> None:
         """Remove a thread. Late writes of runs under way are refused, not resurrected."""
-        self.run(operations.housekeeping.delete_thread(self._engine, str(thread_id)))
+        self.run(lazy.prune.delete_thread(self._engine, str(thread_id)))
 
     async def adelete_thread(self, thread_id: str) -> None:
         """See `delete_thread`."""
-        await self.arun(operations.housekeeping.delete_thread(self._engine, str(thread_id)))
+        await self.arun(lazy.prune.delete_thread(self._engine, str(thread_id)))
 
     def delete_for_runs(self, run_ids: Sequence[str]) -> None:
         """Remove the checkpoints of these runs (metadata `run_id`), in every thread.
@@ -403,14 +426,12 @@ class Saver(OpenStore, BaseCheckpointSaver[Any]):
         Raises:
             InvalidArgumentError: the ids are no list.
         """
-        self.run(
-            operations.housekeeping.delete_for_runs(self._engine, checks.ids("run_ids", run_ids))
-        )
+        self.run(lazy.prune.delete_for_runs(self._engine, validation.ids("run_ids", run_ids)))
 
     async def adelete_for_runs(self, run_ids: Sequence[str]) -> None:
         """See `delete_for_runs`."""
         await self.arun(
-            operations.housekeeping.delete_for_runs(self._engine, checks.ids("run_ids", run_ids))
+            lazy.prune.delete_for_runs(self._engine, validation.ids("run_ids", run_ids))
         )
 
     def copy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
@@ -426,7 +447,7 @@ class Saver(OpenStore, BaseCheckpointSaver[Any]):
         await self.arun(self._copy(source_thread_id, target_thread_id))
 
     def _copy(self, source: str, target: str) -> Operation[None]:
-        return operations.copying.copy_thread(self._engine, str(source), str(target))
+        return lazy.copy.copy_thread(self._engine, str(source), str(target))
 
     def prune(self, thread_ids: Sequence[str], *, strategy: str = "keep_latest") -> None:
         """Keep the newest checkpoint of each namespace ("keep_latest"), or none ("delete").
@@ -441,18 +462,18 @@ class Saver(OpenStore, BaseCheckpointSaver[Any]):
         await self.arun(self._prune(thread_ids, strategy))
 
     def _prune(self, threads: Sequence[str], strategy: str) -> Operation[None]:
-        ids = checks.ids("thread_ids", threads)
-        return operations.housekeeping.prune(self._engine, ids, strategy)
+        ids = validation.ids("thread_ids", threads)
+        return lazy.prune.prune(self._engine, ids, strategy)
 
     # -- looking into the store ------------------------------------------------------
 
     def stats(self) -> Stats:
         """What takes how much, by thread and by channel, beside whole copies. Reads all."""
-        return self.run(operations.inspection.stats())
+        return self.run(lazy.stats.stats())
 
     async def astats(self) -> Stats:
         """See `stats`."""
-        return await self.arun(operations.inspection.stats())
+        return await self.arun(lazy.stats.stats())
 
     def check(self, progress: Callable[[int, int], None] | None = None) -> CheckReport:
         """Verify every checksum, reference and span of every thread. Changes nothing.
@@ -460,15 +481,17 @@ class Saver(OpenStore, BaseCheckpointSaver[Any]):
         Args:
             progress: called with how many threads are done, and how many there are.
         """
-        from threadkeep import plans, repairs  # noqa: PLC0415 - much, and seldom needed
+        from threadkeep.repair import workflow  # noqa: PLC0415 - much, and seldom needed
+        from threadkeep.store import workflows  # noqa: PLC0415 - as above
 
-        return plans.run(repairs.check(self, self._engine, progress))
+        return workflows.run(workflow.check(self, self._engine, progress))
 
     async def acheck(self, progress: Callable[[int, int], None] | None = None) -> CheckReport:
         """See `check`."""
-        from threadkeep import plans, repairs  # noqa: PLC0415 - much, and seldom needed
+        from threadkeep.repair import workflow  # noqa: PLC0415 - much, and seldom needed
+        from threadkeep.store import workflows  # noqa: PLC0415 - as above
 
-        return await plans.arun(repairs.check(self, self._engine, progress))
+        return await workflows.arun(workflow.check(self, self._engine, progress))
 
     def _collect(self, progress: Progress) -> None:
         self.threads.gc(progress=progress)
@@ -484,7 +507,7 @@ class Saver(OpenStore, BaseCheckpointSaver[Any]):
     async def aclose(self) -> None:
         """See `OpenStore.aclose`."""
         if self._collector is not None:
-            await drive.in_thread(self._collector.close)
+            await driver.in_thread(self._collector.close)
         await super().aclose()
 
     @property
@@ -499,11 +522,11 @@ class Saver(OpenStore, BaseCheckpointSaver[Any]):
     def get_next_version(self, current: Any, channel: None) -> Any:
         """The version after `current`, of the same kind. Thread-safe."""
         del channel
-        return versions.next_version(current)
+        return channel_versions.next_version(current)
 
     def with_allowlist(self, extra_allowlist: Collection[tuple[str, ...]]) -> Saver:
         """A saver that also loads these (module, name) classes; all else is shared with it."""
-        key = checks.classes(extra_allowlist)
+        key = validation.classes(extra_allowlist)
         with self._clones_lock:
             clone = self._clones.get(key)
             if clone is None:
@@ -525,7 +548,7 @@ def _codec(serde: SerializerProtocol | None, *, pickle_fallback: bool) -> Codec:
 
 
 def _seconds(gc_every: timedelta | float) -> float:
-    from threadkeep.engine.policy import duration  # noqa: PLC0415 - seldom needed
+    from threadkeep.retention.policy import duration  # noqa: PLC0415 - seldom needed
 
     return duration("gc_every", gc_every).total_seconds()
 

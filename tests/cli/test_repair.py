@@ -11,7 +11,7 @@ from damage_kit import damaging
 from engine_kit import Chain, config
 
 from threadkeep import SqliteSaver
-from threadkeep.quarantine import read_quarantine
+from threadkeep.repair.quarantine import read_quarantine
 
 
 @pytest.fixture

@@ -17,18 +17,21 @@ from postgres_kit import url_for
 from redis_kit import url as redis_url
 
 from threadkeep import AsyncPostgresSaver, Cache, PostgresSaver, RedisSaver, SqliteSaver, open_saver
-from threadkeep.backends.caching import CacheLayer
-from threadkeep.backends.caching import hot as hot_module
-from threadkeep.backends.caching.hot import Hot
-from threadkeep.backends.caching.kept import Fresh, Kept
 from threadkeep.backends.memory import MemoryBackend
 from threadkeep.backends.open import open_hot
 from threadkeep.backends.postgres import PostgresBackend
 from threadkeep.backends.postgres import backend as postgres_backend
-from threadkeep.drive import Faces
+from threadkeep.cache import CacheLayer
+from threadkeep.cache import hot as hot_module
+from threadkeep.cache.hot import Hot
+from threadkeep.cache.segments import (
+    Fresh,
+    Kept,
+)
 from threadkeep.engine.model import Batch, ReadSegments, Segment, Span
 from threadkeep.errors import InvalidArgumentError, OpenError, UnreachableError
 from threadkeep.saver import Saver
+from threadkeep.store.driver import Faces
 from threadkeep.testing.records import NOW, THREAD, segment
 
 SMALL = Cache(threads=2, bytes=100_000)

@@ -14,9 +14,9 @@ import pytest
 from moto.server import ThreadedMotoServer
 
 from threadkeep import open_saver
+from threadkeep.cold import store as colds
+from threadkeep.cold.store import ColdStore
 from threadkeep.errors import BackendError, CorruptionError, OpenError, UnreachableError
-from threadkeep.tiers import cold as colds
-from threadkeep.tiers.cold import ColdStore
 
 BUCKET = "threads"
 

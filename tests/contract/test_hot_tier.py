@@ -12,16 +12,19 @@ from layer_kit import Awaited, Layered, awaiting, stack_of
 from redis_kit import url as redis_url
 
 from threadkeep import Cache
-from threadkeep.backends.caching import CacheLayer, HotTier
-from threadkeep.backends.caching.hot import Hot
 from threadkeep.backends.memory import MemoryBackend
 from threadkeep.backends.open import open_hot
-from threadkeep.drive import Faces
+from threadkeep.cache import (
+    CacheLayer,
+    HotTier,
+)
+from threadkeep.cache.hot import Hot
+from threadkeep.cold.tiering import Tiering
 from threadkeep.engine.model import Batch, DropThread, ReadCheckpoint, ReadSegments, Segment, Span
-from threadkeep.open_store import OpenStore
+from threadkeep.store.driver import Faces
+from threadkeep.store.opened import OpenStore
 from threadkeep.testing import BackendContract, Blocking
 from threadkeep.testing.records import NOW, THREAD, checkpoint
-from threadkeep.tiers.tiering import Tiering
 
 SECOND = 1_000_000
 SMALL = HotTier(max_bytes=1000, max_age=60, min_reads=2)

@@ -11,12 +11,16 @@ import pytest
 from layer_kit import Awaited, Layered, ThroughCache, awaiting, one, stack_of
 from postgres_kit import url_for
 
-from threadkeep import Cache, GroupCommit, bulk
-from threadkeep.backends.caching import CacheLayer
+from threadkeep import (
+    Cache,
+    GroupCommit,
+)
 from threadkeep.backends.memory import MemoryBackend
 from threadkeep.backends.postgres import PostgresBackend
 from threadkeep.backends.sqlite import SqliteBackend
-from threadkeep.drive import Stack, Store
+from threadkeep.cache import CacheLayer
+from threadkeep.cold.layer import TierLayer
+from threadkeep.cold.store import ColdStore
 from threadkeep.engine.calls import (
     Aside,
     Call,
@@ -36,14 +40,20 @@ from threadkeep.engine.model import (
     ReadThread,
 )
 from threadkeep.errors import InvalidArgumentError, StaleThreadError, ThreadkeepError
-from threadkeep.layers import CHANGES, OneByOne
-from threadkeep.open_store import OpenStore
-from threadkeep.relaxed import RelaxedLayer
 from threadkeep.saver import Saver
+from threadkeep.store import bulk
+from threadkeep.store.driver import (
+    Stack,
+    Store,
+)
+from threadkeep.store.layer import (
+    CHANGES,
+    OneByOne,
+)
+from threadkeep.store.opened import OpenStore
 from threadkeep.testing import BackendContract
 from threadkeep.testing.records import NOW, checkpoint, write
-from threadkeep.tiers.cold import ColdStore
-from threadkeep.tiers.front import TierLayer
+from threadkeep.write_behind import RelaxedLayer
 
 # -- the contract ------------------------------------------------------------------------
 

@@ -9,8 +9,8 @@ import pytest
 from postgres_kit import empty_schema, hashed, monthly, plain, url
 from postgres_proxy import proxy
 
+from threadkeep.backends.group_commit import LoopWriter
 from threadkeep.backends.postgres import AsyncPostgresBackend, PostgresBackend, groups
-from threadkeep.backends.writer import LoopWriter
 from threadkeep.engine.entries import Entry, Touch
 from threadkeep.engine.labels import of_metadata
 from threadkeep.engine.lifecycle import Cause, State, move

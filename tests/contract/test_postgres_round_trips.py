@@ -11,7 +11,7 @@ from postgres_proxy import proxy
 from threadkeep import AsyncPostgresSaver, PostgresSaver
 from threadkeep.backends.postgres import PostgresBackend
 from threadkeep.engine.model import Batch, ReadCheckpoint, ReadSegments, ReadSizes, ReadThread, Span
-from threadkeep.langgraph_names import RUNTIME
+from threadkeep.langgraph_internals import RUNTIME
 from threadkeep.testing.records import NOW, checkpoint, segment, uid, write
 
 WARM = 12  # rounds until each statement has been prepared

@@ -17,7 +17,7 @@ import threadkeep
 from threadkeep.backends.redis import RedisBackend, opened
 from threadkeep.backends.redis.keys import index_of, keys_of
 from threadkeep.backends.redis.scripts import Call
-from threadkeep.backends.straight import finish
+from threadkeep.backends.sync_bridge import finish
 from threadkeep.engine.model import Batch, FindThreads, HeadFence, ReadCheckpoint, ReadThread
 from threadkeep.errors import StaleThreadError
 from threadkeep.testing import BackendContract, Blocking

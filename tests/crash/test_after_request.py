@@ -37,7 +37,8 @@ from threadkeep.backends.memory import MemoryBackend
 from threadkeep.backends.postgres import PostgresBackend
 from threadkeep.backends.redis import RedisBackend
 from threadkeep.backends.sqlite import SqliteBackend
-from threadkeep.engine import offloaded, open_logs
+from threadkeep.cold import offloaded
+from threadkeep.engine import open_logs
 from threadkeep.saver import Saver
 
 LONG = "x" * 90

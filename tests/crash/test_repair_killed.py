@@ -16,14 +16,14 @@ from postgres_kit import url_for
 
 from threadkeep import open_saver
 from threadkeep.errors import CorruptionError
-from threadkeep.quarantine import read_quarantine
+from threadkeep.repair.quarantine import read_quarantine
 
 SECONDS = 60  # for a program that hangs
 THREADS = [f"t{number}" for number in range(5)]
 PROGRAM = """
 import os, signal, sys
 from threadkeep import open_saver
-from threadkeep.engine.operations import repairing
+from threadkeep.repair import rows as repairing
 
 inner, left = repairing.carry_out, [int(sys.argv[3])]
 

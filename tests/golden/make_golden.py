@@ -17,9 +17,9 @@ from codec_golden_values import FILES, ROWS
 from engine_kit import Chain, memory_saver
 
 from threadkeep import SqliteSaver
-from threadkeep.bundles import BundleWriter
 from threadkeep.codec import Compression, NativeCodec, pack
 from threadkeep.saver import Saver
+from threadkeep.transfer.bundle_format import BundleWriter
 
 FOLDER = Path(__file__).parent
 

@@ -12,7 +12,7 @@ from engine_kit import Chain, config, memory_saver
 from make_golden import FOLDER
 
 from threadkeep import SqliteSaver
-from threadkeep.bundles import read_bundle
+from threadkeep.transfer.bundle_format import read_bundle
 
 
 def check_thread(saver: Any) -> None:

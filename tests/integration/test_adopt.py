@@ -31,7 +31,11 @@ from langgraph.types import Send
 from psycopg.types.json import Jsonb
 from psycopg_pool import ConnectionPool
 
-from threadkeep import Cache, GroupCommit, MemorySaver, drive
+from threadkeep import (
+    Cache,
+    GroupCommit,
+    MemorySaver,
+)
 from threadkeep.engine.model import ReadThread
 from threadkeep.engine.open_logs import SEAL_BYTES
 from threadkeep.errors import (
@@ -44,6 +48,7 @@ from threadkeep.errors import (
     UnknownTypeError,
     WrongKeyError,
 )
+from threadkeep.store import driver
 
 from . import backends
 from .backends import BACKENDS, open_backend
@@ -841,5 +846,5 @@ def test_nothing_is_left_of_an_earlier_thread(filled: Any) -> None:
     with MemorySaver() as ours:
         ours.threads.adopt(filled("sqlite").name)
         for thread in {place[0] for place in everything(ours)}:
-            (rows,) = drive.blocking(ours._store.backend).fetch([ReadThread(thread)])
+            (rows,) = driver.blocking(ours._store.backend).fetch([ReadThread(thread)])
             assert not rows.orphans

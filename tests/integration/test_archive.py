@@ -12,11 +12,17 @@ import pytest
 from langgraph.graph import START, StateGraph
 from langgraph.types import Command, interrupt
 
-from threadkeep import GroupCommit, Retention, backups, open_saver
+from threadkeep import (
+    GroupCommit,
+    Retention,
+    open_saver,
+)
 from threadkeep.backends.sqlite import SqliteBackend
+from threadkeep.cold import archive_workflow
+from threadkeep.cold.store import ColdStore
+from threadkeep.engine import registration
 from threadkeep.engine.entries import ReadEntry
 from threadkeep.engine.model import Batch, CopyThread, DropThread
-from threadkeep.engine.operations import registration
 from threadkeep.errors import (
     BackendError,
     ConflictError,
@@ -30,8 +36,7 @@ from threadkeep.errors import (
     UnreachableError,
 )
 from threadkeep.saver import Saver
-from threadkeep.tiers import archiving
-from threadkeep.tiers.cold import ColdStore
+from threadkeep.transfer import backup
 
 from .backends import open_backend, url_of
 from .rows import checkpoint, metadata
@@ -348,9 +353,9 @@ def test_a_backup_keeps_what_says_where_it_is(ours: Any, tmp_path: Path, cold: P
     say(ours, "one")
     before = shown(ours)
     ours.threads.archive("t")
-    backups.back_up(url_of("sqlite", tmp_path), tmp_path / "all.tkb", lambda *_: None)
+    backup.back_up(url_of("sqlite", tmp_path), tmp_path / "all.tkb", lambda *_: None)
     url = f"sqlite:///{tmp_path / 'again.db'}"
-    backups.restore(tmp_path / "all.tkb", url, lambda *_: None)
+    backup.restore(tmp_path / "all.tkb", url, lambda *_: None)
     with open_saver(url) as other, pytest.raises(ThreadArchivedError):
         other.get_tuple(T)
     with open_saver(url, cold=cold.as_uri()) as other:
@@ -495,7 +500,7 @@ def test_an_archive_outlives_what_may_not_be_on_the_disk_yet(
     ours: Any, cold: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The one before stays; those before that go, once nobody can be about to name them."""
-    monkeypatch.setattr(archiving, "GRACE", -3600)  # (an hour has passed)
+    monkeypatch.setattr(archive_workflow, "GRACE", -3600)  # (an hour has passed)
     names = []
     for number in range(4):
         say(ours, str(number))

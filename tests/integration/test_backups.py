@@ -15,10 +15,11 @@ from engine_kit import Chain, config, exactly, shown
 from postgres_kit import url as postgres_url
 from redis_servers import Server, cluster
 
-from threadkeep import backups, open_saver
+from threadkeep import open_saver
 from threadkeep.backends.sqlite import copies
-from threadkeep.bundles import read_bundle
 from threadkeep.errors import CorruptionError, ThreadDeletedError, ThreadExistsError
+from threadkeep.transfer import backup
+from threadkeep.transfer.bundle_format import read_bundle
 
 from .backends import SHARED, open_backend, url_of
 from .driver import play
@@ -35,13 +36,13 @@ def quiet(what: str, done: int, total: int) -> None:
 
 
 def back_up(
-    url: str, file: Path, progress: backups.Progress = quiet, form: Any = None
-) -> backups.Taken:
-    return backups.back_up(url, file, progress, form=form, programs=PROGRAMS)
+    url: str, file: Path, progress: backup.Progress = quiet, form: Any = None
+) -> backup.Taken:
+    return backup.back_up(url, file, progress, form=form, programs=PROGRAMS)
 
 
-def restore(file: Path, url: str, *, replace: bool = False) -> backups.Restored:
-    return backups.restore(file, url, quiet, replace=replace, programs=PROGRAMS)
+def restore(file: Path, url: str, *, replace: bool = False) -> backup.Restored:
+    return backup.restore(file, url, quiet, replace=replace, programs=PROGRAMS)
 
 
 def fill(saver: Any) -> None:
@@ -105,7 +106,7 @@ def test_a_bundle_of_any_store_fills_any_store(source: str, target: str, tmp_pat
         fill(saver)
         want = seen(saver)
     taken = back_up(url_of(source, one), file)
-    assert taken.kind is backups.Kind.BUNDLE
+    assert taken.kind is backup.Kind.BUNDLE
     assert taken.size == file.stat().st_size
     done = restore(file, url_of(target, other))
     assert done == (taken.threads, 0)
@@ -186,7 +187,7 @@ def test_a_store_comes_back_from_its_own_format(own: Any, tmp_path: Path) -> Non
     file = tmp_path / "backup"
     with open_saver(url) as saver:
         want = seen(saver)
-    assert back_up(url, file).kind is not backups.Kind.BUNDLE
+    assert back_up(url, file).kind is not backup.Kind.BUNDLE
     _gone(name, url)
     restore(file, url)
     with open_saver(url) as saver:
@@ -286,7 +287,7 @@ def test_an_interrupted_restore_is_done_again(target: str, tmp_path: Path) -> No
     with file.open("rb") as opened:
         threads = len(list(read_bundle(opened)))
     with pytest.raises(KeyboardInterrupt):
-        backups.restore(file, url, Interrupting(threads + 4))
+        backup.restore(file, url, Interrupting(threads + 4))
     done = restore(file, url)
     assert done.known
     assert done.known + (done.threads or 0) == taken.threads

@@ -16,9 +16,9 @@ import pytest
 import threadkeep
 from threadkeep import Cache, GroupCommit, Retention, SqliteSaver
 from threadkeep.backends.memory import MemoryBackend
-from threadkeep.background import Gained
 from threadkeep.engine.model import Batch
 from threadkeep.errors import BackendError, InvalidArgumentError
+from threadkeep.retention.background import Gained
 from threadkeep.saver import Saver
 
 from .backends import BACKENDS, open_backend

@@ -10,10 +10,8 @@ from typing import Any
 import pytest
 from engine_kit import Chain, everything, run_on
 
-from threadkeep import MemorySaver, drive
-from threadkeep.bundles import BundleWriter, read_bundle
+from threadkeep import MemorySaver
 from threadkeep.engine.model import Batch
-from threadkeep.engine.operations import bundling, digest
 from threadkeep.errors import (
     BackendError,
     CorruptionError,
@@ -22,6 +20,15 @@ from threadkeep.errors import (
     OpenError,
     ThreadExistsError,
     ThreadNotFoundError,
+)
+from threadkeep.store import driver
+from threadkeep.transfer import (
+    bundling,
+    digest,
+)
+from threadkeep.transfer.bundle_format import (
+    BundleWriter,
+    read_bundle,
 )
 
 from .backends import BACKENDS, open_backend
@@ -60,7 +67,7 @@ def moved(shown: dict[Any, Any], thread: str) -> dict[Any, Any]:
 
 
 def digests(saver: Any, thread: str) -> Any:
-    whole = run_on(bundling.read_thread(thread), drive.blocking(saver._store.backend))
+    whole = run_on(bundling.read_thread(thread), driver.blocking(saver._store.backend))
     return digest.of_checkpoints(whole)
 
 

@@ -24,13 +24,11 @@ with threadkeep.open_saver(f"sqlite:///{sys.argv[1]}") as saver:
 print(json.dumps(list(sys.modules)))
 """
 SELDOM = (
-    *("threads", "transfer", "differences", "wrapping", "readable", "cli", "backups", "bundles"),
-    *("repairs", "erasures", "quarantine", "tiers.cold", "tiers.archives", "testing"),
-    *("relaxed", "tiers.tiering", "engine.policy", "backends.scrubbed", "backends.blocking"),
-    *("backends.base", "backends.caching", "backends.memory", "backends.postgres"),
-    *("backends.redis", "backends.sqlite.scrubbing", "engine.operations.checking"),
-    *("engine.operations.merging", "engine.operations.bundling", "engine.operations.rebasing"),
-    *("engine.operations.housekeeping", "engine.operations.retention"),
+    *("threads", "transfer", "diff", "wrap_langgraph", "readable", "cli", "testing", "stats"),
+    *("repair", "erasure", "forks", "write_behind", "cache", "retention.prune", "retention.thin"),
+    *("cold.store", "cold.archives", "cold.archive", "cold.offload", "cold.tiering"),
+    *("backends.scrubbed", "backends.blocking", "backends.base", "backends.memory"),
+    *("backends.postgres", "backends.redis", "backends.sqlite.scrubbing"),
 )
 EXTRAS = ("psycopg", "psycopg_pool", "redis", "obstore", "rich", "typer", "aiosqlite", "numpy")
 

@@ -14,13 +14,25 @@ import pytest
 from langgraph.channels import DeltaChannel
 from langgraph.graph import START, StateGraph
 
-from threadkeep import Cache, ColdTier, GroupCommit, Retention, Tiering, backups, open_saver
+from threadkeep import (
+    Cache,
+    ColdTier,
+    GroupCommit,
+    Retention,
+    Tiering,
+    open_saver,
+    stats,
+)
 from threadkeep.backends.sqlite import SqliteBackend
+from threadkeep.cold import (
+    archive_workflow,
+    offload_workflow,
+)
+from threadkeep.cold import offload as offloads
+from threadkeep.cold.store import ColdStore
 from threadkeep.engine.calls import Commit
 from threadkeep.engine.entries import Touch
 from threadkeep.engine.model import Batch, CopyThread, DropThread, ForkThread
-from threadkeep.engine.operations import inspection
-from threadkeep.engine.operations import offloading as offloads
 from threadkeep.errors import (
     ConflictError,
     CorruptionError,
@@ -30,8 +42,7 @@ from threadkeep.errors import (
     ThreadNotFoundError,
 )
 from threadkeep.saver import Saver
-from threadkeep.tiers import archiving, offloading
-from threadkeep.tiers.cold import ColdStore
+from threadkeep.transfer import backup
 
 from .backends import open_backend, url_of
 from .rows import checkpoint, metadata
@@ -73,7 +84,7 @@ def objects(cold: Path) -> list[Path]:
 
 
 def segment_bytes(saver: Any) -> int:
-    (one,) = saver.run(inspection.sizes(None)).threads
+    (one,) = saver.run(stats.sizes(None)).threads
     return int(one.segment_bytes)
 
 
@@ -143,7 +154,7 @@ def test_what_is_young_stays(saver: Any) -> None:
 
 
 def test_much_goes_object_by_object(ours: Any, cold: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("threadkeep.engine.operations.bundling._MOST_BYTES", 50_000)
+    monkeypatch.setattr("threadkeep.transfer.bundling._MOST_BYTES", 50_000)
     say(ours, *map(str, range(12)))
     before = shown(ours)
     assert ours.threads.offload("t", over=OVER).bytes > 11 * 20_000
@@ -314,7 +325,7 @@ def test_what_retention_removes_goes_later(
     hours = iter((-3600, -7200))
     for _ in range(2):  # noted in the one, removed in the other
         grace = next(hours)
-        monkeypatch.setattr(offloading, "GRACE", grace)
+        monkeypatch.setattr(offload_workflow, "GRACE", grace)
         saver.threads.offload("t", over=OVER)
     assert [file for file in cold.rglob("*") if file.is_file()] == []
     assert saver.threads.get("t").offloaded_bytes == 0
@@ -325,7 +336,7 @@ def test_an_object_that_is_needed_again_stays(
     ours: Any, cold: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As where the machine failed before it was on the disk that nobody needs it."""
-    monkeypatch.setattr(offloading, "GRACE", -3600)
+    monkeypatch.setattr(offload_workflow, "GRACE", -3600)
     say(ours, "one", "two", "three")
     ours.threads.offload("t", over=OVER)
     (file,) = objects(cold)
@@ -354,9 +365,9 @@ def test_backups_take_the_stubs_along(saver: Any, tmp_path: Path, cold: Path, re
     (file,) = objects(cold)
     sound = file.read_bytes()
     file.unlink()  # (nobody needs it for a backup)
-    backups.back_up(url_of(kind, tmp_path), tmp_path / "all.tkb", lambda *_: None)
+    backup.back_up(url_of(kind, tmp_path), tmp_path / "all.tkb", lambda *_: None)
     again = f"sqlite:///{tmp_path / 'again.db'}"
-    backups.restore(tmp_path / "all.tkb", again, lambda *_: None)
+    backup.restore(tmp_path / "all.tkb", again, lambda *_: None)
     file.write_bytes(sound)
     with open_saver(again, cold=cold.as_uri()) as other:
         assert shown(other) == before
@@ -365,9 +376,9 @@ def test_backups_take_the_stubs_along(saver: Any, tmp_path: Path, cold: Path, re
         report = other.check()
         assert (report.ok, [str(note.kind) for note in report.notes]) == (True, ["away"])
     if kind == "sqlite":
-        backups.back_up(url_of(kind, tmp_path), tmp_path / "all.db", lambda *_: None)
+        backup.back_up(url_of(kind, tmp_path), tmp_path / "all.db", lambda *_: None)
         third = f"sqlite:///{tmp_path / 'third.db'}"
-        assert backups.restore(tmp_path / "all.db", third, lambda *_: None).threads == 1
+        assert backup.restore(tmp_path / "all.db", third, lambda *_: None).threads == 1
 
 
 @pytest.mark.parametrize("since", ["more", "restored", "archived"])
@@ -379,13 +390,13 @@ def test_a_backup_in_the_place_of_what_it_was_taken_of(
     say(ours, "one", "two")
     ours.threads.offload("t", over=OVER)
     before = shown(ours)
-    backups.back_up(url, tmp_path / "all.tkb", lambda *_: None)
+    backup.back_up(url, tmp_path / "all.tkb", lambda *_: None)
     say(ours, "three")
     if since == "restored":
         ours.threads.restore("t")
     elif since == "archived":
         ours.threads.archive("t")
-    backups.restore(tmp_path / "all.tkb", url, lambda *_: None, replace=True)
+    backup.restore(tmp_path / "all.tkb", url, lambda *_: None, replace=True)
     assert shown(ours) == before
     assert ours.check().ok
 
@@ -395,9 +406,9 @@ def test_a_backup_of_an_archived_thread_in_its_place(ours: Any, tmp_path: Path) 
     say(ours, "one")
     before = shown(ours)
     ours.threads.archive("t")
-    backups.back_up(url, tmp_path / "all.tkb", lambda *_: None)
+    backup.back_up(url, tmp_path / "all.tkb", lambda *_: None)
     say(ours, "two")
-    backups.restore(tmp_path / "all.tkb", url, lambda *_: None, replace=True)
+    backup.restore(tmp_path / "all.tkb", url, lambda *_: None, replace=True)
     assert state_of(ours) == "archived"
     assert shown(ours) == before
 
@@ -405,7 +416,7 @@ def test_a_backup_of_an_archived_thread_in_its_place(ours: Any, tmp_path: Path) 
 def test_a_backup_is_no_bundle_for_elsewhere(ours: Any, tmp_path: Path) -> None:
     say(ours, "one", "two")
     ours.threads.offload("t", over=OVER)
-    backups.back_up(url_of("sqlite", tmp_path), tmp_path / "all.tkb", lambda *_: None)
+    backup.back_up(url_of("sqlite", tmp_path), tmp_path / "all.tkb", lambda *_: None)
     with (
         open_saver("memory://") as other,
         pytest.raises(InvalidArgumentError, match="is a backup"),
@@ -521,7 +532,7 @@ def test_what_a_crash_leaves_is_removed(
     assert len(objects(cold)) == 1
     ours.threads.pin("t")
     for grace in (-3600, -7200):
-        monkeypatch.setattr(offloading, "GRACE", grace)
+        monkeypatch.setattr(offload_workflow, "GRACE", grace)
         ours.threads.tier()
     assert [file for file in cold.rglob("*") if file.is_file()] == []
     assert ours.threads.get("t").offloaded_bytes == 0
@@ -649,5 +660,5 @@ def test_an_answer_that_was_lost(rivals: Any, cold: Path, monkeypatch: pytest.Mo
     assert one.threads.offload("t", over=OVER).segments > 0
     assert len(objects(cold)) == 1
     assert shown(one) == before
-    assert archiving.GRACE == offloading.GRACE
+    assert archive_workflow.GRACE == offload_workflow.GRACE
     assert ColdStore(cold.as_uri()).objects("threads")

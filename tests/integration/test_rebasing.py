@@ -17,7 +17,7 @@ from langchain_core.messages import HumanMessage
 from threadkeep import GroupCommit, Retention, errors
 from threadkeep.backends.memory import MemoryBackend
 from threadkeep.engine import open_logs
-from threadkeep.langgraph_names import DELTA_COUNTERS
+from threadkeep.langgraph_internals import DELTA_COUNTERS
 from threadkeep.saver import Saver
 
 SELDOM = GroupCommit(ack="relaxed", flush_every=60)

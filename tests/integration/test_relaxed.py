@@ -33,8 +33,8 @@ from threadkeep.errors import (
     ThreadDeletedError,
     UnreachableError,
 )
-from threadkeep.relaxed.waiting import _lists
 from threadkeep.saver import Saver
+from threadkeep.write_behind.waiting import _lists
 
 from .backends import BACKENDS, SHARED, open_backend, url_of
 

@@ -17,9 +17,9 @@ from typing_extensions import TypedDict
 
 from threadkeep.backends.redis.keys import keys_of
 from threadkeep.backends.sqlite.ids import unpack_id
-from threadkeep.engine.operations.context import read_manifest
-from threadkeep.engine.operations.findings import Kind
-from threadkeep.quarantine import read_quarantine
+from threadkeep.engine.context import read_manifest
+from threadkeep.repair.findings import Kind
+from threadkeep.repair.quarantine import read_quarantine
 from threadkeep.saver import Saver
 from threadkeep.threads import RepairReport
 

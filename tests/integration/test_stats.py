@@ -9,13 +9,13 @@ import pytest
 from engine_kit import Chain
 
 from threadkeep.engine.model import Batch
-from threadkeep.engine.operations import bundling
+from threadkeep.transfer import bundling
 
 from .driver import play
 from .scenarios import SCENARIOS
 
 if TYPE_CHECKING:
-    from threadkeep.engine.operations.inspection import ThreadStats
+    from threadkeep.stats import ThreadStats
 
 PARTS = ("manifests", "pending_writes", "metadata", "unreferenced")
 PLAYED = ("agent_with_two_tools", "delta_fanned_out_3", "subgraph_with_a_memory_that_asks")

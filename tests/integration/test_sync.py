@@ -10,10 +10,9 @@ import pytest
 from engine_kit import Chain, Dying, config, everything, fresh, run_on, use_backend
 from langgraph.checkpoint.memory import InMemorySaver
 
-from threadkeep import MemorySaver, drive
+from threadkeep import MemorySaver
 from threadkeep.backends.memory import MemoryBackend
 from threadkeep.engine.model import Batch, ReadThread
-from threadkeep.engine.operations import bundling
 from threadkeep.errors import (
     BackendError,
     ConflictError,
@@ -22,6 +21,8 @@ from threadkeep.errors import (
     ThreadNotFoundError,
 )
 from threadkeep.saver import Saver
+from threadkeep.store import driver
+from threadkeep.transfer import bundling
 
 from .backends import BACKENDS, open_backend
 from .places import at
@@ -144,7 +145,7 @@ def test_sealed_in_between(saver: Any) -> None:
         saver.threads.sync(other)
         assert everything(other) == everything(saver)
         assert other.check().ok
-        (here,) = drive.blocking(saver._store.backend).fetch([ReadThread("t")])
+        (here,) = driver.blocking(saver._store.backend).fetch([ReadThread("t")])
         assert len(here.segments) < 60
         assert counting.rows == 90
 

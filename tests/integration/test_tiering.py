@@ -10,14 +10,17 @@ from typing import Any
 import pytest
 
 from threadkeep import ColdTier, SqliteSaver, Tiering, WarmTier, open_saver
+from threadkeep.cold import (
+    archive_workflow,
+    offload_workflow,
+)
+from threadkeep.cold.store import ColdStore
 from threadkeep.errors import (
     CorruptionError,
     InvalidArgumentError,
     ThreadNotFoundError,
     UnreachableError,
 )
-from threadkeep.tiers import archiving, offloading
-from threadkeep.tiers.cold import ColdStore
 
 from .test_archive import archives, shown, state_of
 from .test_offload import OVER, T, objects, say
@@ -86,7 +89,7 @@ def test_what_came_back_stays_for_a_day(saver: Any, monkeypatch: pytest.MonkeyPa
     now = time.time_ns() // 1000
     at(saver, now + 2 * DAY)
     saver.threads.tier()
-    monkeypatch.setattr("threadkeep.tiers.front._now", lambda: now + 2 * DAY)
+    monkeypatch.setattr("threadkeep.cold.layer._now", lambda: now + 2 * DAY)
     assert saver.get_tuple(T) is not None
     at(saver, now + 3 * DAY - 10)
     assert saver.threads.tier().archived == ()
@@ -152,7 +155,7 @@ def test_what_was_offloaded_goes_when_the_thread_is_archived(
     ours.threads.offload("t", over=OVER)
     ours.threads.archive("t")
     for grace in (-3600, -7200):  # noted in the one pass, removed in the next
-        monkeypatch.setattr(offloading, "GRACE", grace)
+        monkeypatch.setattr(offload_workflow, "GRACE", grace)
         ours.threads.tier()
     assert objects(cold) == []
     assert ours.threads.get("t").offloaded_bytes == 0
@@ -165,14 +168,14 @@ def test_one_that_is_damaged_keeps_nobody_from_the_others(
 ) -> None:
     for thread in ("a", "b"):
         say(ours, "one", thread=thread)
-    packed = archiving.packed
+    packed = archive_workflow.packed
 
     def damaged(whole: Any, *rest: Any) -> Any:
         if whole.thread == "a":
             raise CorruptionError("Torn.")
         return packed(whole, *rest)
 
-    monkeypatch.setattr(archiving, "packed", damaged)
+    monkeypatch.setattr(archive_workflow, "packed", damaged)
     at(ours, updated_at(ours, "b") + 2 * DAY)
     report = ours.threads.tier()
     assert [(one.thread, one.skipped) for one in report.skipped] == [("a", "Torn.")]

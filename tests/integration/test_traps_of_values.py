@@ -17,7 +17,8 @@ from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import START, MessagesState, StateGraph, add_messages
 from pydantic import BaseModel, ConfigDict, PrivateAttr
 
-from threadkeep import drive, register
+from threadkeep import register
+from threadkeep.store import driver
 
 from .places import at
 from .rows import checkpoint, metadata, place, put, value_at
@@ -237,7 +238,7 @@ async def test_aput_keeps_values_as_they_were_when_it_began(
     made = checkpoint(values)
     wanted = copy.deepcopy(values)
     with ThreadPoolExecutor(1) as busy:
-        monkeypatch.setattr(drive._workers, "_pool", busy)
+        monkeypatch.setattr(driver._workers, "_pool", busy)
         busy.submit(gate.pass_through)
         under_way = asyncio.ensure_future(
             saver.aput(place(), made, metadata(), made["channel_versions"])

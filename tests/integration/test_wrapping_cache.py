@@ -14,7 +14,7 @@ from langchain_core.messages import AIMessage, HumanMessage
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 
 from threadkeep import Cache, wrap
-from threadkeep.wrapping.heads import Heads
+from threadkeep.wrap_langgraph.heads import Heads
 
 from .foreign import SELDOM
 from .inner import Inner, arguments, avalues, put, values

@@ -31,12 +31,18 @@ from engine_kit import (
 )
 from langchain_core.messages import AIMessage, HumanMessage
 
-from threadkeep import arguments, errors
+from threadkeep import arguments, errors, stats
 from threadkeep.backends.memory import MemoryBackend
-from threadkeep.engine import open_logs
+from threadkeep.engine import (
+    listing,
+    open_logs,
+    write,
+)
 from threadkeep.engine.calls import Place
-from threadkeep.engine.operations import checking, copying, housekeeping, inspection, listing, write
-from threadkeep.engine.operations.history import delta_history
+from threadkeep.engine.history import delta_history
+from threadkeep.forks import copy as copying
+from threadkeep.repair import check as checking
+from threadkeep.retention import prune as housekeeping
 from threadkeep.saver import Saver
 
 LONG = "x" * 90
@@ -159,7 +165,7 @@ def look(scene: Scene, saver: Saver, name: str) -> Any:
 
 
 def count(scene: Scene, saver: Saver, name: str) -> Any:
-    return scene.steps(inspection.stats()), lambda there: None
+    return scene.steps(stats.stats()), lambda there: None
 
 
 def prune(scene: Scene, saver: Saver, name: str) -> Any:

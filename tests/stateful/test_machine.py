@@ -36,17 +36,28 @@ from langgraph.checkpoint.base import get_checkpoint_metadata
 from postgres_kit import empty_schema, url
 from unit.engine.values import VALUES, Plain, changes
 
-from threadkeep import GroupCommit, PostgresSaver, RedisSaver, Retention, SqliteSaver, errors, plans
+from threadkeep import (
+    GroupCommit,
+    PostgresSaver,
+    RedisSaver,
+    Retention,
+    SqliteSaver,
+    errors,
+)
 from threadkeep.backends.memory import MemoryBackend
-from threadkeep.drive import Stack, Store
-from threadkeep.engine import keeping
+from threadkeep.cold import offload_workflow
+from threadkeep.cold.layer import TierLayer
+from threadkeep.cold.store import ColdStore
 from threadkeep.engine.model import HIDDEN, ReadThread
 from threadkeep.engine.working_set import WorkingSet
-from threadkeep.relaxed import RelaxedLayer
+from threadkeep.retention import selection
 from threadkeep.saver import Saver
-from threadkeep.tiers import offloading
-from threadkeep.tiers.cold import ColdStore
-from threadkeep.tiers.front import TierLayer
+from threadkeep.store import workflows
+from threadkeep.store.driver import (
+    Stack,
+    Store,
+)
+from threadkeep.write_behind import RelaxedLayer
 
 from .model import EMPTY, Conflict, Model, load_of
 
@@ -402,7 +413,7 @@ class Machine(RuleBasedStateMachine):
     def kept(self, thread: str, policy: Retention) -> dict[str, set[str]]:
         """What stays; the newest do, whatever else does."""
         (rows,) = self.savers[0]._store.backend.fetch([ReadThread(thread)])
-        found = keeping.kept(rows.checkpoints, policy, (), time.time_ns() // 1000).keys
+        found = selection.kept(rows.checkpoints, policy, (), time.time_ns() // 1000).keys
         spaces = self.model.newest(thread)
         assert {(ns, id) for ns, ids in spaces.items() for id in ids} <= found
         return {ns: {id for space, id in found if space == ns} for ns in spaces}
@@ -460,10 +471,12 @@ class Machine(RuleBasedStateMachine):
         """Old values go; nobody sees a difference."""
         saver = self.saver(data)
         assert saver.cold is not None
-        wish = offloading.Wish(over=0)
+        wish = offload_workflow.Wish(over=0)
         with suppress(errors.ThreadNotFoundError, errors.StateError):
-            plan = offloading.offload(saver.beneath(), saver.cold, saver._engine, thread, wish)
-            self.offloaded += plans.run(plan).segments
+            plan = offload_workflow.offload(
+                saver.beneath(), saver.cold, saver._engine, thread, wish
+            )
+            self.offloaded += workflows.run(plan).segments
 
     @rule(data=st.data(), thread=THREADS)
     def bring_back(self, data: Any, thread: str) -> None:

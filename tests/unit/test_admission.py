@@ -5,9 +5,16 @@ from datetime import timedelta
 
 import pytest
 
-from threadkeep.backends.caching import HotTier, admission
-from threadkeep.backends.caching.admission import KEEP, Admission, Verdict
-from threadkeep.backends.caching.kept import Fresh
+from threadkeep.cache import (
+    HotTier,
+    admission,
+)
+from threadkeep.cache.admission import (
+    KEEP,
+    Admission,
+    Verdict,
+)
+from threadkeep.cache.segments import Fresh
 from threadkeep.engine.model import Batch, ReadCheckpoint, Segment
 from threadkeep.errors import InvalidArgumentError
 from threadkeep.testing.records import NOW, checkpoint, uid, write

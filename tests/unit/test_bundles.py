@@ -11,10 +11,14 @@ import ormsgpack
 import pytest
 import zstandard
 
-from threadkeep.bundles import MAGIC, BundleWriter, read_bundle
 from threadkeep.engine.model import CheckpointRow, Segment, WriteRow
-from threadkeep.engine.operations.bundling import WholeThread
 from threadkeep.errors import CorruptionError, NewerFormatError, NotOursError, ThreadkeepError
+from threadkeep.transfer.bundle_format import (
+    MAGIC,
+    BundleWriter,
+    read_bundle,
+)
+from threadkeep.transfer.bundling import WholeThread
 
 MANY = WholeThread(
     "thread \0 é 😀",

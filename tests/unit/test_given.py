@@ -7,7 +7,7 @@ import pytest
 
 from threadkeep import MemorySaver
 from threadkeep.backends.given import is_count, is_time
-from threadkeep.backends.writer import GroupCommit
+from threadkeep.backends.group_commit import GroupCommit
 from threadkeep.errors import InvalidArgumentError
 
 

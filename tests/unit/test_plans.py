@@ -9,10 +9,17 @@ from typing import Any
 import pytest
 from engine_kit import memory_saver
 
-from threadkeep import bulk, plans
-from threadkeep.engine.operations import bundling
 from threadkeep.errors import BackendError
-from threadkeep.plans import aside, either, on
+from threadkeep.store import (
+    bulk,
+    workflows,
+)
+from threadkeep.store.workflows import (
+    aside,
+    either,
+    on,
+)
+from threadkeep.transfer import bundling
 
 
 def names(saver: Any, where: list[Any]) -> Any:
@@ -24,8 +31,8 @@ def names(saver: Any, where: list[Any]) -> Any:
 
 async def test_steps_in_either_way() -> None:
     saver, where = memory_saver(), []
-    assert plans.run(names(saver, where)) == ([], [[], []])
-    assert await plans.arun(names(saver, where)) == ([], [[], []])
+    assert workflows.run(names(saver, where)) == ([], [[], []])
+    assert await workflows.arun(names(saver, where)) == ([], [[], []])
     assert where[0] is threading.current_thread()
     assert where[1] is not threading.current_thread()
 
@@ -35,8 +42,8 @@ async def awaited() -> str:
 
 
 async def test_what_there_is_in_both_ways_is_called_in_one() -> None:
-    assert plans.run(either(lambda: "waited", awaited)) == "waited"
-    assert await plans.arun(either(lambda: "waited", awaited)) == "awaited in True"
+    assert workflows.run(either(lambda: "waited", awaited)) == "waited"
+    assert await workflows.arun(either(lambda: "waited", awaited)) == "awaited in True"
 
 
 async def test_a_cancelled_plan_waits_for_what_it_awaits() -> None:
@@ -47,7 +54,7 @@ async def test_a_cancelled_plan_waits_for_what_it_awaits() -> None:
         await go.wait()
         seen.append("done")
 
-    running = asyncio.ensure_future(plans.arun(either(lambda: None, slow)))
+    running = asyncio.ensure_future(workflows.arun(either(lambda: None, slow)))
     await begun.wait()
     running.cancel()
     asyncio.get_running_loop().call_soon(go.set)
@@ -69,10 +76,10 @@ def catching() -> Any:
 
 
 async def test_errors_come_to_the_plan() -> None:
-    assert plans.run(catching()) == "FULL"
-    assert await plans.arun(catching()) == "FULL"
+    assert workflows.run(catching()) == "FULL"
+    assert await workflows.arun(catching()) == "FULL"
     with pytest.raises(BackendError):
-        plans.run(aside(failing))
+        workflows.run(aside(failing))
 
 
 async def test_a_cancelled_plan_is_closed_after_the_step_under_way() -> None:
@@ -89,7 +96,7 @@ async def test_a_cancelled_plan_is_closed_after_the_step_under_way() -> None:
         finally:
             seen.append("closed")
 
-    task = asyncio.ensure_future(plans.arun(plan()))
+    task = asyncio.ensure_future(workflows.arun(plan()))
     await asyncio.to_thread(begun.wait, 20)
     task.cancel()
     await asyncio.sleep(0)

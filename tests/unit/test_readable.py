@@ -12,7 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 
-from threadkeep.engine.branches import Shown, tree
+from threadkeep.forks.branches import (
+    Shown,
+    tree,
+)
 from threadkeep.readable.ancestry import layout
 from threadkeep.readable.messages import ToolCall, conversation, message
 from threadkeep.readable.values import kind, plain, summary

@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
 
-from threadkeep.cli import spelled
+from threadkeep.cli import parsing
 from threadkeep.errors import InvalidArgumentError
 
 
@@ -29,7 +29,7 @@ from threadkeep.errors import InvalidArgumentError
     ],
 )
 def test_times_and_ages(given, want):
-    assert spelled.when("--updated-after", given) == want
+    assert parsing.when("--updated-after", given) == want
 
 
 @pytest.mark.parametrize(
@@ -38,16 +38,16 @@ def test_times_and_ages(given, want):
 )
 def test_what_is_no_time(given):
     with pytest.raises(InvalidArgumentError, match="--updated-after"):
-        spelled.when("--updated-after", given)
+        parsing.when("--updated-after", given)
 
 
 def test_a_time_to_live():
-    assert spelled.ttl("30d") == timedelta(days=30)
-    assert spelled.ttl("never") == 0
-    assert spelled.ttl(None) is None
+    assert parsing.ttl("30d") == timedelta(days=30)
+    assert parsing.ttl("never") == 0
+    assert parsing.ttl(None) is None
     for wrong in ("2026-05-01", "0s"):
         with pytest.raises(InvalidArgumentError, match="--ttl"):
-            spelled.ttl(wrong)
+            parsing.ttl(wrong)
 
 
 @pytest.mark.parametrize(
@@ -55,18 +55,18 @@ def test_a_time_to_live():
     [("0", 0), ("1000", 1000), ("10MB", 10_000_000), ("1 KiB", 1024), ("1.5kb", 1500)],
 )
 def test_sizes(given, want):
-    assert spelled.size("--min-bytes", given) == want
+    assert parsing.size("--min-bytes", given) == want
 
 
 @pytest.mark.parametrize("given", ["", "many", "10 parsecs", "MB"])
 def test_what_is_no_size(given):
     with pytest.raises(InvalidArgumentError, match="--min-bytes"):
-        spelled.size("--min-bytes", given)
+        parsing.size("--min-bytes", given)
 
 
 def test_values_are_json_or_else_text():
     given = ["a=1", 'b="1"', "c=1.0", "d=true", "e=null", "f=x=y", "g=[1", "h={}", "i="]
-    found = spelled.metadata("--metadata", given)
+    found = parsing.metadata("--metadata", given)
     assert found == {
         "a": 1,
         "b": "1",
@@ -81,4 +81,4 @@ def test_values_are_json_or_else_text():
     assert [type(found[key]) for key in "acd"] == [int, float, bool]
     for wrong in ("a", "=1"):
         with pytest.raises(InvalidArgumentError, match="KEY=VALUE"):
-            spelled.metadata("--metadata", [wrong])
+            parsing.metadata("--metadata", [wrong])

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any, Generic, Protocol, TypeVar
 
 from threadkeep.backends.base import AsyncBackend
-from threadkeep.backends.straight import finish
+from threadkeep.backends.sync_bridge import finish
 from threadkeep.engine.model import Change, Read
 from threadkeep.errors import ThreadkeepError
 

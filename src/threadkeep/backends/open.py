@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from threadkeep.backends.base import AsyncBackend, Backend
-    from threadkeep.backends.caching.hot import HotStore
     from threadkeep.backends.postgres.dumps import Dumps
+    from threadkeep.cache.hot import HotStore
 
 _FORMS = (
     "Known are sqlite:///relative.db, sqlite:////absolute.db, sqlite:///:memory:,"

@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable
 from typing import Any, Generic, Protocol, TypeVar
 
-from threadkeep import process_forks
+from threadkeep.backends import process_forks
 from threadkeep.errors import ClosedError
 
 

@@ -10,7 +10,7 @@ import typer
 
 from threadkeep.backends.open import file_of
 from threadkeep.cli.stores import reading, url_of
-from threadkeep.engine.operations.inspection import thread_names
+from threadkeep.stats import thread_names
 
 _MOST = 50
 

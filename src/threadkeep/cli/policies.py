@@ -12,9 +12,16 @@ from datetime import timedelta
 from typing import Any
 
 from threadkeep.cli.config import settings
-from threadkeep.engine.policy import Retention, duration
+from threadkeep.cold.tiering import (
+    ColdTier,
+    Tiering,
+    WarmTier,
+)
 from threadkeep.errors import InvalidArgumentError
-from threadkeep.tiers.tiering import ColdTier, Tiering, WarmTier
+from threadkeep.retention.policy import (
+    Retention,
+    duration,
+)
 
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 7 * 86_400}
 _LENGTH = re.compile(r"(\d{1,12}(?:\.\d{1,6})?)([smhdw]?)", re.ASCII)

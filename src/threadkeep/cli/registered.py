@@ -12,8 +12,13 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
-from threadkeep.cli.drawing import line, size, table, text
-from threadkeep.cli.looking import moment
+from threadkeep.cli.lookup import moment
+from threadkeep.cli.render import (
+    line,
+    size,
+    table,
+    text,
+)
 from threadkeep.cli.terminal import compact
 from threadkeep.engine.lifecycle import State
 from threadkeep.threads import ThreadInfo

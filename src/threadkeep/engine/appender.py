@@ -7,9 +7,9 @@ borrowed position's segment too, as long as its own batch is not known to be com
 from __future__ import annotations
 
 from threadkeep.codec.frame import Compression, pack
-from threadkeep.engine.held import Home
 from threadkeep.engine.model import Segment, Span
 from threadkeep.engine.open_logs import OpenLog, Stored, Tail
+from threadkeep.engine.snapshots import Home
 from threadkeep.engine.working_set import ThreadMemory
 
 SEGMENT_BYTES = 256 * 1024  # a run of new elements is cut into segments of about this size

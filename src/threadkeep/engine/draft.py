@@ -31,15 +31,6 @@ from threadkeep.codec.state import layout
 from threadkeep.engine import elements, refs
 from threadkeep.engine.appender import Appender
 from threadkeep.engine.capture import is_state
-from threadkeep.engine.held import (
-    Held,
-    HeldCell,
-    HeldRun,
-    Known,
-    Placed,
-    Raw,
-    cell,
-)
 from threadkeep.engine.model import Span
 from threadkeep.engine.pieces import (
     NO_KEY,
@@ -55,9 +46,18 @@ from threadkeep.engine.pieces import (
 from threadkeep.engine.refs import Cell, Inline, Ref, Run
 from threadkeep.engine.sequence import Now, Seen, compare, is_fragment, shadows, whole
 from threadkeep.engine.shadow import ONE_LEAF, Shadow, Still, still
+from threadkeep.engine.snapshots import (
+    Held,
+    HeldCell,
+    HeldRun,
+    Known,
+    Placed,
+    Raw,
+    cell,
+)
 from threadkeep.engine.working_set import ThreadMemory
 from threadkeep.errors import ThreadkeepError, UnserializableError
-from threadkeep.langgraph_names import START
+from threadkeep.langgraph_internals import START
 
 _PASSING = "passing"  # the log of values that no channel will hold as they are
 INLINE_MAX = 64  # bytes up to which a value is kept in the manifest itself

@@ -18,9 +18,9 @@ from threadkeep.codec import Codec, varint
 from threadkeep.codec.format import OBJECT, Tag
 from threadkeep.codec.frame import unpack
 from threadkeep.engine import patch, refs
-from threadkeep.engine.held import Raw
 from threadkeep.engine.model import Segment, Span
 from threadkeep.engine.refs import Cell, Inline, Ref, Run
+from threadkeep.engine.snapshots import Raw
 from threadkeep.errors import CorruptionError
 
 _PATCH = bytes((OBJECT, Tag.PATCH))

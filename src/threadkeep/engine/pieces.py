@@ -11,10 +11,10 @@ from typing import Any
 
 from threadkeep.engine import refs
 from threadkeep.engine.capture import is_leaf
-from threadkeep.engine.held import HeldRun
 from threadkeep.engine.model import Span
 from threadkeep.engine.sequence import Now, Piece, Seen
 from threadkeep.engine.shadow import Shadow
+from threadkeep.engine.snapshots import HeldRun
 
 NO_KEY: Any = object()
 SPANS_FREE = 32  # spans that a value may have before a rewrite is thought of

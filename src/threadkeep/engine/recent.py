@@ -11,8 +11,11 @@ from __future__ import annotations
 from collections import OrderedDict
 from typing import Any
 
-from threadkeep.engine.held import Known, Placed
 from threadkeep.engine.open_logs import Lock, OpenLogs
+from threadkeep.engine.snapshots import (
+    Known,
+    Placed,
+)
 
 _PLACED = 512  # objects remembered by identity
 _KNOWN = 64  # whole values remembered by identity

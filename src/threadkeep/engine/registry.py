@@ -22,7 +22,7 @@ from threadkeep.engine.model import (
 )
 from threadkeep.engine.rows import counting, of_the_graph
 from threadkeep.engine.steps import tasks
-from threadkeep.langgraph_names import DELTA_COUNTERS
+from threadkeep.langgraph_internals import DELTA_COUNTERS
 
 LAG = 1_000_000
 """Microseconds by which an entry's `updated_at` may be late: so it is written once a second."""

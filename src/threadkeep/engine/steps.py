@@ -11,7 +11,13 @@ from typing import NamedTuple
 
 from langgraph.checkpoint.serde.types import ERROR, INTERRUPT, RESUME
 
-from threadkeep.langgraph_names import BRANCH, ERROR_SOURCE, NO_TASK, START, is_internal
+from threadkeep.langgraph_internals import (
+    BRANCH,
+    ERROR_SOURCE,
+    NO_TASK,
+    START,
+    is_internal,
+)
 
 _CONTROL = frozenset({ERROR, ERROR_SOURCE, INTERRUPT, RESUME})
 

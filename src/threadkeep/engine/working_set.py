@@ -14,11 +14,15 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable
 
-from threadkeep.engine.held import Known, Placed, State
 from threadkeep.engine.model import NESTED, HeadFence
 from threadkeep.engine.open_logs import Lock, OpenLogs
 from threadkeep.engine.recent import Recent
 from threadkeep.engine.registry import NOTHING, Told
+from threadkeep.engine.snapshots import (
+    Known,
+    Placed,
+    State,
+)
 
 _STATES = 6  # checkpoints remembered per thread: a run's last ones and a fork's
 _STATE_BYTES = 4 * 1024 * 1024  # what they may hold that the one before did not

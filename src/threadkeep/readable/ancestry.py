@@ -10,7 +10,10 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from threadkeep.engine.branches import BranchCheckpoint, Branches
+from threadkeep.forks.branches import (
+    BranchCheckpoint,
+    Branches,
+)
 
 Spot: TypeAlias = tuple[str, str]
 """A namespace, and a checkpoint's id."""

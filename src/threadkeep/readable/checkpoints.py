@@ -12,7 +12,7 @@ from langgraph.checkpoint.base import CheckpointTuple
 from langgraph.checkpoint.serde.types import ERROR, INTERRUPT
 
 from threadkeep.engine.steps import following, tasks
-from threadkeep.langgraph_names import TASKS
+from threadkeep.langgraph_internals import TASKS
 from threadkeep.readable.values import plain
 
 

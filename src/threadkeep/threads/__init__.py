@@ -5,12 +5,24 @@ One module for each capability; its logic is operations (generators, see `drive`
 same operation serves it.
 """
 
-from threadkeep.differences import Change, ChannelDiff, DiffSide, StateDiff, TextEdit
+from threadkeep.diff import (
+    Change,
+    ChannelDiff,
+    DiffSide,
+    StateDiff,
+    TextEdit,
+)
 from threadkeep.engine.labels import Mark
-from threadkeep.engine.operations.erasing import ErasedThread
-from threadkeep.engine.operations.merging import Merge, MergeConflict
-from threadkeep.erasures import EraseReport
-from threadkeep.repairs import RepairedThread, RepairReport
+from threadkeep.erasure.rows import ErasedThread
+from threadkeep.erasure.workflow import EraseReport
+from threadkeep.forks.merge import (
+    Merge,
+    MergeConflict,
+)
+from threadkeep.repair.workflow import (
+    RepairedThread,
+    RepairReport,
+)
 from threadkeep.threads.adopting import Adopting
 from threadkeep.threads.archiving import Archiving
 from threadkeep.threads.branches import BranchCheckpoint, Branches, Branching

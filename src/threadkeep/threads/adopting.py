@@ -12,9 +12,9 @@ from typing import Any
 
 from langgraph.checkpoint.base import BaseCheckpointSaver
 
-from threadkeep import plans
 from threadkeep.errors import InvalidArgumentError
-from threadkeep.plans import Plan
+from threadkeep.store import workflows
+from threadkeep.store.workflows import Plan
 from threadkeep.threads.exchanging import ids
 from threadkeep.threads.running import Running, quiet
 from threadkeep.transfer import adopting
@@ -73,7 +73,7 @@ class Adopting(Running):
         """
         wishes = Wishes(verify, replace, as_fork)
         plan = self._adopt(source, threads, wishes, key, progress)
-        done = plans.run(plan)
+        done = workflows.run(plan)
         self._store.flush()
         return done
 
@@ -91,7 +91,7 @@ class Adopting(Running):
         """See `adopt`."""
         wishes = Wishes(verify, replace, as_fork)
         plan = self._adopt(source, threads, wishes, key, progress)
-        done = await plans.arun(plan)
+        done = await workflows.arun(plan)
         await self._store.aflush()
         return done
 

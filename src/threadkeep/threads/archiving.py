@@ -8,21 +8,37 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-from threadkeep import plans
+from threadkeep.cold import (
+    archive_workflow,
+    offload_workflow,
+)
+from threadkeep.cold import offload as offloads
+from threadkeep.cold.archive import archive_of
+from threadkeep.cold.offload_workflow import (
+    Offloaded,
+    Wish,
+)
+from threadkeep.cold.tiering import (
+    OFFLOAD_OVER,
+    check_over,
+)
+from threadkeep.engine import registration
 from threadkeep.engine.calls import Operation, fetch_checkpoint
 from threadkeep.engine.lifecycle import is_archived
-from threadkeep.engine.operations import housekeeping, registration
-from threadkeep.engine.operations import offloading as offloads
-from threadkeep.engine.operations.archiving import archive_of
-from threadkeep.engine.policy import MICROSECOND, duration
 from threadkeep.errors import StateError
-from threadkeep.plans import Plan, on
-from threadkeep.threads import asked
+from threadkeep.retention import prune
+from threadkeep.retention.policy import (
+    MICROSECOND,
+    duration,
+)
+from threadkeep.store import workflows
+from threadkeep.store.workflows import (
+    Plan,
+    on,
+)
+from threadkeep.threads import queries
 from threadkeep.threads.info import ThreadInfo, info
 from threadkeep.threads.running import Running
-from threadkeep.tiers import archiving, offloading
-from threadkeep.tiers.offloading import Offloaded, Wish
-from threadkeep.tiers.tiering import OFFLOAD_OVER, check_over
 
 
 class Archiving(Running):
@@ -45,15 +61,15 @@ class Archiving(Running):
             CorruptionError: it is damaged; or what the cold store has is not what was put there.
             OpenError, BackendError: the cold store refused, or failed; the thread is in the store.
         """
-        return plans.run(self._archive(thread))
+        return workflows.run(self._archive(thread))
 
     async def aarchive(self, thread: str) -> ThreadInfo:
         """See `archive`."""
-        return await plans.arun(self._archive(thread))
+        return await workflows.arun(self._archive(thread))
 
     def _archive(self, thread: str) -> Plan[ThreadInfo]:
-        name, cold = asked.thread(thread), (yield from self._cold("archive a thread"))
-        entry = yield from archiving.archive(self._store.beneath(), cold, self._engine, name)
+        name, cold = queries.thread(thread), (yield from self._cold("archive a thread"))
+        entry = yield from archive_workflow.archive(self._store.beneath(), cold, self._engine, name)
         return info(entry)
 
     def restore(self, thread: str) -> ThreadInfo:
@@ -77,7 +93,7 @@ class Archiving(Running):
         return await self._arun(self._restore(thread))
 
     def _restore(self, thread: str) -> Operation[ThreadInfo]:
-        name = asked.thread(thread)
+        name = queries.thread(thread)
         entry = yield from registration.known(name)
         archive = archive_of(entry)
         if is_archived(entry):
@@ -116,7 +132,7 @@ class Archiving(Running):
             CorruptionError: it is damaged; or what the cold store has is not what was put there.
             OpenError, BackendError: the cold store refused, or failed.
         """
-        return plans.run(self._offload(thread, over, older_than))
+        return workflows.run(self._offload(thread, over, older_than))
 
     async def aoffload(
         self,
@@ -126,19 +142,19 @@ class Archiving(Running):
         older_than: timedelta | float | None = None,
     ) -> Offloaded:
         """See `offload`."""
-        return await plans.arun(self._offload(thread, over, older_than))
+        return await workflows.arun(self._offload(thread, over, older_than))
 
     def _offload(
         self, thread: str, over: int, older_than: timedelta | float | None
     ) -> Plan[Offloaded]:
-        name, cold = asked.thread(thread), (yield from self._cold("offload values of a thread"))
+        name, cold = queries.thread(thread), (yield from self._cold("offload values of a thread"))
         wish = Wish(check_over("over", over))
         if older_than is not None:
             rest = duration("older_than", older_than) // MICROSECOND
             wish = Wish(over, self._engine.now() - rest)
         store = self._store.beneath()
-        yield from offloading.tidy(store, cold, self._engine, name)
-        return (yield from offloading.offload(store, cold, self._engine, name, wish))
+        yield from offload_workflow.tidy(store, cold, self._engine, name)
+        return (yield from offload_workflow.offload(store, cold, self._engine, name, wish))
 
     def discard_fork(self, fork: str, *, delete: bool = False) -> ThreadInfo:
         """Put a fork aside that is of no more use: archive it, or delete it.
@@ -152,20 +168,20 @@ class Archiving(Running):
             StateError: it is no fork, or is archived already.
             ThreadkeepError: as `archive` does.
         """
-        return plans.run(self._discard(fork, delete=delete))
+        return workflows.run(self._discard(fork, delete=delete))
 
     async def adiscard_fork(self, fork: str, *, delete: bool = False) -> ThreadInfo:
         """See `discard_fork`."""
-        return await plans.arun(self._discard(fork, delete=delete))
+        return await workflows.arun(self._discard(fork, delete=delete))
 
     def _discard(self, fork: str, *, delete: bool) -> Plan[ThreadInfo]:
-        name = asked.thread(fork)
+        name = queries.thread(fork)
         entry = yield from on(self._store, registration.known(name))
         if entry.origin is None:
             hint = "delete_thread removes it, threads.archive puts it into the cold store."
             raise StateError("This thread is no fork of another.", hint=hint, thread=name)
         if not delete:
             return (yield from self._archive(name))
-        yield from on(self._store, housekeeping.delete_thread(self._engine, name))
+        yield from on(self._store, prune.delete_thread(self._engine, name))
         gone = yield from on(self._store, registration.read(name))
         return info(entry if gone is None else gone)

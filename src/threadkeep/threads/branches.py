@@ -1,14 +1,17 @@
 """The trees of a thread's checkpoints: `branches`, `all_branches`.
 
-Only the face lives here; `engine.operations.branching` reads and `engine.branches` builds.
+Only the face lives here; `forks.tree` reads and `forks.branches` builds.
 Invariant: rows and manifests are read, values never.
 """
 
 from __future__ import annotations
 
-from threadkeep.engine.branches import BranchCheckpoint, Branches
 from threadkeep.engine.calls import Operation
-from threadkeep.engine.operations import branching
+from threadkeep.forks import tree
+from threadkeep.forks.branches import (
+    BranchCheckpoint,
+    Branches,
+)
 from threadkeep.threads.running import Running
 
 __all__ = ["BranchCheckpoint", "Branches", "Branching"]
@@ -37,7 +40,7 @@ class Branching(Running):
 
     def _branches(self, thread: str, ns: str) -> Operation[Branches]:
         place = self._place(thread, ns)
-        return branching.branches(self._engine, place.thread, place.ns)
+        return tree.branches(self._engine, place.thread, place.ns)
 
     def all_branches(self, thread: str) -> dict[str, Branches]:
         """The trees of all checkpoint namespaces, by namespace; "" is the graph's own.
@@ -56,4 +59,4 @@ class Branching(Running):
         return await self._arun(self._all_branches(thread))
 
     def _all_branches(self, thread: str) -> Operation[dict[str, Branches]]:
-        return branching.all_branches(self._engine, self._place(thread, "").thread)
+        return tree.all_branches(self._engine, self._place(thread, "").thread)

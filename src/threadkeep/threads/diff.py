@@ -1,6 +1,6 @@
 """What changed between two checkpoints: `diff`, `diff_places`.
 
-Only the face lives here: `engine.operations.comparing` reads, `differences` compares.
+Only the face lives here: `diff.checkpoints` reads, `differences` compares.
 """
 
 from __future__ import annotations
@@ -11,16 +11,27 @@ from typing import Any, TypeAlias
 
 from langchain_core.runnables import RunnableConfig
 
-from threadkeep import arguments, drive
-from threadkeep.differences import Change, ChannelDiff, DiffSide, StateDiff, differences
-from threadkeep.differences.effort import Effort
+from threadkeep import arguments
+from threadkeep.diff import (
+    Change,
+    ChannelDiff,
+    DiffSide,
+    StateDiff,
+    checkpoints,
+    differences,
+)
+from threadkeep.diff.checkpoints import (
+    Compared,
+    Pair,
+    Side,
+)
+from threadkeep.diff.effort import Effort
 from threadkeep.engine.calls import Operation, Place
-from threadkeep.engine.operations import comparing
-from threadkeep.engine.operations.comparing import Compared, Pair, Side
-from threadkeep.engine.operations.context import Engine
+from threadkeep.engine.context import Engine
 from threadkeep.engine.rows import unpack_time
 from threadkeep.errors import InvalidArgumentError
-from threadkeep.langgraph_names import is_internal
+from threadkeep.langgraph_internals import is_internal
+from threadkeep.store import driver
 from threadkeep.threads.running import Running
 
 __all__ = ["Comparing", "Where"]
@@ -60,7 +71,7 @@ class Comparing(Running):
         self, thread: str, before: str | None, after: str | None, ns: str
     ) -> Operation[Compared]:
         a, b = self._place(thread, ns, before), self._place(thread, ns, after)
-        return comparing.compare(self._engine, a, b)
+        return checkpoints.compare(self._engine, a, b)
 
     def diff_places(self, before: Where, after: Where) -> StateDiff:
         """What differs between two checkpoints of any threads, channel by channel.
@@ -81,12 +92,12 @@ class Comparing(Running):
         return await self._atold(self._compare_places(before, after))
 
     def _compare_places(self, before: Where, after: Where) -> Operation[Compared]:
-        return comparing.compare(self._engine, self._where(before), self._where(after))
+        return checkpoints.compare(self._engine, self._where(before), self._where(after))
 
     async def _atold(self, operation: Operation[Compared]) -> StateDiff:
         found = await self._arun(operation)
         # (Where much differs this takes long enough to hold up an event loop.)
-        return await drive.in_thread(partial(_told, self._engine, found))
+        return await driver.in_thread(partial(_told, self._engine, found))
 
     def _where(self, given: Where) -> Place:
         if isinstance(given, Mapping):

@@ -8,11 +8,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from threadkeep import checks, erasures, plans
-from threadkeep.erasures import EraseReport
+from threadkeep import validation
+from threadkeep.erasure import workflow
+from threadkeep.erasure.workflow import EraseReport
 from threadkeep.errors import InvalidArgumentError
-from threadkeep.plans import Plan
-from threadkeep.threads import asked
+from threadkeep.store import workflows
+from threadkeep.store.workflows import Plan
+from threadkeep.threads import queries
 from threadkeep.threads.running import Running, quiet
 from threadkeep.transfer.portable import Progress
 
@@ -55,7 +57,7 @@ class Erasing(Running):
                 the time, or damaged; no place was cleared.
             BackendError: the store failed; erase again.
         """
-        return plans.run(self._erase(thread, metadata, progress, forks, rewrite, dry_run))
+        return workflows.run(self._erase(thread, metadata, progress, forks, rewrite, dry_run))
 
     async def aerase(
         self,
@@ -69,7 +71,7 @@ class Erasing(Running):
     ) -> EraseReport:
         """See `erase`."""
         plan = self._erase(thread, metadata, progress, forks, rewrite, dry_run)
-        return await plans.arun(plan)
+        return await workflows.arun(plan)
 
     def _erase(
         self,
@@ -82,18 +84,18 @@ class Erasing(Running):
     ) -> Plan[EraseReport]:
         for name, flag in (("forks", forks), ("rewrite", rewrite), ("dry_run", dry_run)):
             if type(flag) is not bool:
-                checks.refuse(name, flag, "Give True or False.")
+                validation.refuse(name, flag, "Give True or False.")
         if (thread is None) == (metadata is None):
             raise InvalidArgumentError(
                 "Which threads are to be erased is not said, or said twice.",
                 hint='Give a thread\'s name, or metadata={"user_id": ...}.',
             )
         if thread is not None:
-            names = yield from erasures.named(self._store, asked.thread(thread))
+            names = yield from workflow.named(self._store, queries.thread(thread))
         else:
-            names = yield from erasures.with_labels(self._store, _labels(metadata))
+            names = yield from workflow.with_labels(self._store, _labels(metadata))
         return (
-            yield from erasures.erase(
+            yield from workflow.erase(
                 self._store,
                 self._engine,
                 names,
@@ -108,5 +110,5 @@ class Erasing(Running):
 def _labels(metadata: object) -> tuple[str, ...]:
     """The labels that are meant: of one piece of metadata at least."""
     if not metadata or not isinstance(metadata, Mapping):
-        checks.refuse("metadata", metadata, 'Say which threads: {"user_id": "u1"}.')
-    return asked.metadata_labels(metadata)
+        validation.refuse("metadata", metadata, 'Say which threads: {"user_id": "u1"}.')
+    return queries.metadata_labels(metadata)

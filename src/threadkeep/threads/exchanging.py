@@ -9,9 +9,10 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 
-from threadkeep import checks, plans
+from threadkeep import validation
 from threadkeep.errors import InvalidArgumentError
-from threadkeep.plans import Plan
+from threadkeep.store import workflows
+from threadkeep.store.workflows import Plan
 from threadkeep.threads.running import Running, quiet
 from threadkeep.transfer import portable
 from threadkeep.transfer.kinds import check_is_bundle, check_may_be_replaced
@@ -45,7 +46,7 @@ class Exchanging(Running):
             OpenError, DiskFullError: the file cannot be written, or is no bundle.
             ConflictError, CorruptionError: a thread could not be read.
         """
-        return plans.run(self._export(threads, file, progress))
+        return workflows.run(self._export(threads, file, progress))
 
     async def aexport(
         self,
@@ -55,7 +56,7 @@ class Exchanging(Running):
         progress: Progress | None = None,
     ) -> Exported:
         """See `export`."""
-        return await plans.arun(self._export(threads, file, progress))
+        return await workflows.arun(self._export(threads, file, progress))
 
     def _export(
         self,
@@ -65,7 +66,7 @@ class Exchanging(Running):
     ) -> Plan[Exported]:
         names = ids(threads)
         path = Path(file)
-        yield from plans.aside(lambda: check_may_be_replaced(path))
+        yield from workflows.aside(lambda: check_may_be_replaced(path))
         return (yield from portable.export(self._store.beneath(), names, path, progress or quiet))
 
     def import_(
@@ -97,7 +98,7 @@ class Exchanging(Running):
                 read; nothing was changed.
             ThreadkeepError: the store failed; a note of the error says what is there.
         """
-        return plans.run(self._import(file, thread, replace, dry_run, progress))
+        return workflows.run(self._import(file, thread, replace, dry_run, progress))
 
     async def aimport_(
         self,
@@ -109,7 +110,7 @@ class Exchanging(Running):
         progress: Progress | None = None,
     ) -> Imported:
         """See `import_`."""
-        return await plans.arun(self._import(file, thread, replace, dry_run, progress))
+        return await workflows.arun(self._import(file, thread, replace, dry_run, progress))
 
     def _import(
         self,
@@ -120,8 +121,8 @@ class Exchanging(Running):
         progress: Progress | None,
     ) -> Plan[Imported]:
         path, told = Path(file), progress or quiet
-        new = None if thread is None else checks.text("thread", thread)
-        yield from plans.aside(lambda: check_is_bundle(path))
+        new = None if thread is None else validation.text("thread", thread)
+        yield from workflows.aside(lambda: check_is_bundle(path))
         names = yield from portable.verified(path, told, digests=True)
         if new is not None and len(names) != 1:
             raise InvalidArgumentError(
@@ -151,5 +152,5 @@ def ids(threads: str | Iterable[str] | None) -> list[str] | None:
     if threads is None:
         return None
     if isinstance(threads, str):
-        return [checks.text("threads", threads)]
-    return list(dict.fromkeys(checks.ids("threads", threads)))
+        return [validation.text("threads", threads)]
+    return list(dict.fromkeys(validation.ids("threads", threads)))

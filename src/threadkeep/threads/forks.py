@@ -1,6 +1,6 @@
 """Forks of threads: `saver.threads.fork`.
 
-Only the face lives here; what a fork takes over is decided in `engine.operations.forking`.
+Only the face lives here; what a fork takes over is decided in `forks.fork`.
 """
 
 from __future__ import annotations
@@ -13,14 +13,25 @@ from typing import Any, Literal, TypeAlias
 
 from langgraph.checkpoint.base.id import uuid6
 
-from threadkeep import checks
+from threadkeep import validation
+from threadkeep.channel_versions import (
+    compare_versions,
+    next_version,
+)
 from threadkeep.engine.calls import Operation
-from threadkeep.engine.operations import forking, merging
-from threadkeep.engine.operations.merging import Merge, Strategy
-from threadkeep.threads import asked
+from threadkeep.forks import (
+    fork as forking,
+)
+from threadkeep.forks import (
+    merge,
+)
+from threadkeep.forks.merge import (
+    Merge,
+    Strategy,
+)
+from threadkeep.threads import queries
 from threadkeep.threads.info import ThreadInfo, info
 from threadkeep.threads.running import Running
-from threadkeep.versions import compare_versions, next_version
 
 Merging: TypeAlias = Literal["theirs", "ours"] | Callable[[str, Any, Any, Any], Any] | Any
 """What becomes of a channel that both have changed: see `Forks.merge_fork`."""
@@ -63,9 +74,9 @@ class Forks(Running):
     def _fork(
         self, thread: str, checkpoint_id: str | None, new_thread_id: str | None
     ) -> Operation[ThreadInfo]:
-        source = asked.thread(thread)
-        target = str(uuid.uuid4()) if new_thread_id is None else asked.thread(new_thread_id)
-        at = checks.checkpoint_id(checkpoint_id)
+        source = queries.thread(thread)
+        target = str(uuid.uuid4()) if new_thread_id is None else queries.thread(new_thread_id)
+        at = validation.checkpoint_id(checkpoint_id)
         entry = yield from forking.fork(self._engine, source, at, target)
         return info(entry)
 
@@ -110,7 +121,7 @@ class Forks(Running):
         if dry_run and how is None:
             how = Strategy(side="ours")
         making = None if dry_run else _made
-        return merging.merge(self._engine, asked.thread(fork), asked.thread(into), how, making)
+        return merge.merge(self._engine, queries.thread(fork), queries.thread(into), how, making)
 
 
 def _strategy(given: Merging | None) -> Strategy | None:
@@ -123,12 +134,12 @@ def _strategy(given: Merging | None) -> Strategy | None:
         return Strategy(reducers=channels)
     if not callable(given):
         hint = 'Give "theirs", "ours", a function, or the compiled graph.'
-        checks.refuse("strategy", given, hint)
+        validation.refuse("strategy", given, hint)
     return Strategy(resolve=given)
 
 
-def _made(step: int, versions: Iterable[float | str]) -> merging.New:
+def _made(step: int, versions: Iterable[float | str]) -> merge.New:
     """A checkpoint's id and time, and a version after all of these."""
     newest = max(versions, key=cmp_to_key(compare_versions), default=None)
     now = datetime.now(UTC).isoformat()
-    return merging.New(str(uuid6(clock_seq=step)), now, next_version(newest))
+    return merge.New(str(uuid6(clock_seq=step)), now, next_version(newest))

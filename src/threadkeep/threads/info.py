@@ -11,12 +11,16 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any, overload
 
-from threadkeep.engine import labels, policy
+from threadkeep.cold.archive import archive_of
+from threadkeep.engine import labels
 from threadkeep.engine.entries import Entry
 from threadkeep.engine.labels import Mark
 from threadkeep.engine.lifecycle import State, is_archived
-from threadkeep.engine.operations.archiving import archive_of
-from threadkeep.engine.policy import MICROSECOND, Retention
+from threadkeep.retention import policy
+from threadkeep.retention.policy import (
+    MICROSECOND,
+    Retention,
+)
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 

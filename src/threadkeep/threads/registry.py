@@ -1,7 +1,7 @@
 """Finding threads, and what is known of each: state, times, size, metadata, tags.
 
 Only the face lives here; what is asked is checked in `asked`, done in
-`engine.operations.registration`. Invariant: each method is one operation.
+`engine.registration`. Invariant: each method is one operation.
 """
 
 from __future__ import annotations
@@ -10,14 +10,17 @@ from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from datetime import timedelta
 from typing import Any, TypedDict, Unpack
 
+from threadkeep.engine import registration
 from threadkeep.engine.calls import Operation, Place
 from threadkeep.engine.entries import Entry
 from threadkeep.engine.labels import beginning_of
-from threadkeep.engine.operations import registration
 from threadkeep.errors import ThreadExistsError
-from threadkeep.threads import asked
-from threadkeep.threads.asked import OrderName, When
+from threadkeep.threads import queries
 from threadkeep.threads.info import ThreadInfo, ThreadPage, info
+from threadkeep.threads.queries import (
+    OrderName,
+    When,
+)
 from threadkeep.threads.running import Running
 
 
@@ -98,9 +101,9 @@ class Registry(Running):
         *,
         exist_ok: bool,
     ) -> Operation[ThreadInfo]:
-        name = asked.thread(thread)
-        labels = asked.metadata_labels(metadata or {}) + asked.tag_labels(tags)
-        labels, rest = asked.checked_labels(labels, name), asked.ttl(ttl)
+        name = queries.thread(thread)
+        labels = queries.metadata_labels(metadata or {}) + queries.tag_labels(tags)
+        labels, rest = queries.checked_labels(labels, name), queries.ttl(ttl)
         try:
             entry = yield from registration.create(self._engine, name, labels, rest)
         except ThreadExistsError:
@@ -119,7 +122,7 @@ class Registry(Running):
         return await self._arun(self._get(thread))
 
     def _get(self, thread: str) -> Operation[ThreadInfo | None]:
-        entry = yield from registration.read(asked.thread(thread))
+        entry = yield from registration.read(queries.thread(thread))
         return None if entry is None else info(entry)
 
     def update(
@@ -155,14 +158,14 @@ class Registry(Running):
     def _update(
         self, thread: str, metadata: Mapping[str, Any], ttl: timedelta | float | None
     ) -> Operation[ThreadInfo]:
-        removed = asked.metadata_labels({k: v for k, v in metadata.items() if v is None})
-        added = asked.metadata_labels({k: v for k, v in metadata.items() if v is not None})
-        rest = asked.ttl(ttl) if ttl else None
+        removed = queries.metadata_labels({k: v for k, v in metadata.items() if v is None})
+        added = queries.metadata_labels({k: v for k, v in metadata.items() if v is not None})
+        rest = queries.ttl(ttl) if ttl else None
 
         def how(entry: Entry) -> Entry:
             gone = set(map(beginning_of, removed))
             stay = [label for label in entry.labels if beginning_of(label) not in gone]
-            labels = asked.checked_labels((*stay, *added), entry.thread)
+            labels = queries.checked_labels((*stay, *added), entry.thread)
             return entry._replace(labels=labels, ttl=entry.ttl if ttl is None else rest)
 
         return self._changed(thread, how)
@@ -212,9 +215,9 @@ class Registry(Running):
         self, thread: str, tags: tuple[str, ...], checkpoint: str | None, ns: str, *, add: bool
     ) -> Operation[ThreadInfo]:
         if checkpoint is None:
-            return self._labelled(thread, asked.tag_labels(tags), add=add)
-        place = self._place(asked.thread(thread), ns, checkpoint)
-        return self._labelled(thread, asked.mark_labels(place, tags), place, add=add)
+            return self._labelled(thread, queries.tag_labels(tags), add=add)
+        place = self._place(queries.thread(thread), ns, checkpoint)
+        return self._labelled(thread, queries.mark_labels(place, tags), place, add=add)
 
     def pin(self, thread: str, *, checkpoint: str | None = None, ns: str = "") -> ThreadInfo:
         """Let retention leave a thread alone, or one of its checkpoints.
@@ -248,8 +251,8 @@ class Registry(Running):
     ) -> Operation[ThreadInfo]:
         if checkpoint is None:
             return self._changed(thread, lambda entry: entry._replace(pinned=pinned))
-        place = self._place(asked.thread(thread), ns, checkpoint)
-        return self._labelled(thread, asked.mark_labels(place, None), place, add=pinned)
+        place = self._place(queries.thread(thread), ns, checkpoint)
+        return self._labelled(thread, queries.mark_labels(place, None), place, add=pinned)
 
     def _labelled(
         self, thread: str, given: tuple[str, ...], at: Place | None = None, *, add: bool
@@ -258,7 +261,7 @@ class Registry(Running):
 
         def how(entry: Entry) -> Entry:
             others = [label for label in entry.labels if label not in given]
-            labels = asked.checked_labels((*others, *(given if add else ())), entry.thread)
+            labels = queries.checked_labels((*others, *(given if add else ())), entry.thread)
             return entry._replace(labels=labels)
 
         return self._changed(thread, how, at if add else None)
@@ -266,7 +269,7 @@ class Registry(Running):
     def _changed(
         self, thread: str, how: Callable[[Entry], Entry], at: Place | None = None
     ) -> Operation[ThreadInfo]:
-        entry = yield from registration.change(self._engine, asked.thread(thread), how, at)
+        entry = yield from registration.change(self._engine, queries.thread(thread), how, at)
         return info(entry)
 
     # -- many ------------------------------------------------------------------------
@@ -307,9 +310,9 @@ class Registry(Running):
     def _search(
         self, order: OrderName, limit: int, cursor: str | None, filters: Filters
     ) -> Operation[ThreadPage]:
-        query = asked.query(self._engine.now(), **filters)
-        entries = yield from registration.search(asked.page(query, order, limit, cursor))
-        more = asked.cursor_after(entries[-1], order) if len(entries) == limit else None
+        query = queries.query(self._engine.now(), **filters)
+        entries = yield from registration.search(queries.page(query, order, limit, cursor))
+        more = queries.cursor_after(entries[-1], order) if len(entries) == limit else None
         return ThreadPage(tuple(map(info, entries)), more)
 
     def scan(self, **filters: Unpack[Filters]) -> Iterator[ThreadInfo]:
@@ -318,17 +321,17 @@ class Registry(Running):
         Raises:
             InvalidArgumentError: a filter has no meaning.
         """
-        page = self._run(self._search("thread", asked.MOST, None, filters))
+        page = self._run(self._search("thread", queries.MOST, None, filters))
         yield from page.threads
         while page.cursor is not None:
-            page = self._run(self._search("thread", asked.MOST, page.cursor, filters))
+            page = self._run(self._search("thread", queries.MOST, page.cursor, filters))
             yield from page.threads
 
     async def ascan(self, **filters: Unpack[Filters]) -> AsyncIterator[ThreadInfo]:
         """See `scan`."""
         cursor: str | None = None
         while True:
-            page = await self._arun(self._search("thread", asked.MOST, cursor, filters))
+            page = await self._arun(self._search("thread", queries.MOST, cursor, filters))
             for one in page.threads:
                 yield one
             if page.cursor is None:
@@ -348,4 +351,4 @@ class Registry(Running):
         return await self._arun(self._count(filters))
 
     def _count(self, filters: Filters) -> Operation[int]:
-        return registration.count(asked.query(self._engine.now(), **filters))
+        return registration.count(queries.query(self._engine.now(), **filters))

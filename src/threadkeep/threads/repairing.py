@@ -9,12 +9,13 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 
-from threadkeep import plans, repairs
-from threadkeep.engine.operations.checking import threads_to_check
 from threadkeep.errors import InvalidArgumentError, ThreadNotFoundError
-from threadkeep.plans import Plan
-from threadkeep.quarantine import QuarantineFile
-from threadkeep.repairs import RepairReport
+from threadkeep.repair import workflow
+from threadkeep.repair.check import threads_to_check
+from threadkeep.repair.quarantine import QuarantineFile
+from threadkeep.repair.workflow import RepairReport
+from threadkeep.store import workflows
+from threadkeep.store.workflows import Plan
 from threadkeep.threads.exchanging import ids
 from threadkeep.threads.running import Running, quiet
 from threadkeep.transfer.portable import Progress
@@ -52,7 +53,7 @@ class Repairing(Running):
             OpenError, DiskFullError: the file is there already, or cannot be written.
             ConflictError: a thread is written all the time.
         """
-        return plans.run(self._repair(threads, file, dry_run, progress))
+        return workflows.run(self._repair(threads, file, dry_run, progress))
 
     async def arepair(
         self,
@@ -63,7 +64,7 @@ class Repairing(Running):
         progress: Progress | None = None,
     ) -> RepairReport:
         """See `repair`."""
-        return await plans.arun(self._repair(threads, file, dry_run, progress))
+        return await workflows.arun(self._repair(threads, file, dry_run, progress))
 
     def _repair(
         self,
@@ -79,13 +80,13 @@ class Repairing(Running):
                 hint='Give file="quarantine.tkq", or dry_run=True to see what would be done.',
             )
         if names is not None:
-            there, _ = yield from plans.on(store, threads_to_check())
+            there, _ = yield from workflows.on(store, threads_to_check())
             for name in names:
                 if name not in there:
                     raise ThreadNotFoundError(hint="Nothing was changed.", thread=name)
         path = None if file is None or dry_run else Path(file)
         opened = None
         if path is not None:
-            opened = yield from plans.aside(lambda: QuarantineFile(path))
+            opened = yield from workflows.aside(lambda: QuarantineFile(path))
         told = progress or quiet
-        return (yield from repairs.repair(store, self._engine, names, opened, told))
+        return (yield from workflow.repair(store, self._engine, names, opened, told))

@@ -1,23 +1,26 @@
 """What is kept: `gc` goes through the store, `retain` says it of one thread.
 
-Only the face lives here; `engine.policy` says what can be said, `engine.keeping` what it means
-and `engine.operations.collecting` does it. Invariant: each method is one operation.
+`retention.policy` says what can be said, `retention.selection` what it means and
+`retention.collect` does it. Invariant: each method is one operation.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
-from threadkeep import checks
-from threadkeep.engine import labels, policy
+from threadkeep import validation
+from threadkeep.engine import labels, registration
 from threadkeep.engine.calls import Operation
 from threadkeep.engine.entries import Entry
-from threadkeep.engine.operations import collecting, registration
-from threadkeep.engine.operations.collecting import GcReport, Progress
-from threadkeep.engine.operations.retention import Collected
-from threadkeep.engine.policy import Retention
 from threadkeep.errors import InvalidArgumentError
-from threadkeep.threads import asked
+from threadkeep.retention import collect, policy
+from threadkeep.retention.collect import (
+    GcReport,
+    Progress,
+)
+from threadkeep.retention.policy import Retention
+from threadkeep.retention.thin import Collected
+from threadkeep.threads import queries
 from threadkeep.threads.info import ThreadInfo, info
 from threadkeep.threads.running import Running
 
@@ -75,8 +78,8 @@ class Retaining(Running):
     ) -> Operation[GcReport]:
         ours = self._engine.retention or policy.EVERYTHING
         store = ours if given is None else _checked("policy", given)
-        names = None if threads is None else checks.ids("threads", threads)
-        return collecting.collect(self._engine, store, names, dry_run=dry_run, progress=progress)
+        names = None if threads is None else validation.ids("threads", threads)
+        return collect.collect(self._engine, store, names, dry_run=dry_run, progress=progress)
 
     def retain(self, thread: str, policy: Retention | None) -> ThreadInfo:
         """Say what is kept of one thread, in place of what is said of the store.
@@ -103,7 +106,7 @@ class Retaining(Running):
             others = [label for label in entry.labels if not label.startswith(beginning)]
             return entry._replace(labels=tuple(sorted((*others, *said))))
 
-        entry = yield from registration.change(self._engine, asked.thread(thread), how)
+        entry = yield from registration.change(self._engine, queries.thread(thread), how)
         return info(entry)
 
 
@@ -118,5 +121,7 @@ def _own(given: Retention) -> Retention:
 
 def _checked(name: str, given: object) -> Retention:
     if not isinstance(given, Retention):
-        checks.refuse(name, given, "Give a threadkeep.Retention, such as Retention(keep_last=10).")
+        validation.refuse(
+            name, given, "Give a threadkeep.Retention, such as Retention(keep_last=10)."
+        )
     return given

@@ -8,13 +8,16 @@ from __future__ import annotations
 
 from typing import TypeVar
 
-from threadkeep import checks
+from threadkeep import validation
+from threadkeep.cold.store import ColdStore
 from threadkeep.engine.calls import Operation, Place
-from threadkeep.engine.operations.context import Engine
+from threadkeep.engine.context import Engine
 from threadkeep.errors import InvalidArgumentError
-from threadkeep.open_store import OpenStore, own_cold
-from threadkeep.plans import Plan
-from threadkeep.tiers.cold import ColdStore
+from threadkeep.store.opened import (
+    OpenStore,
+    own_cold,
+)
+from threadkeep.store.workflows import Plan
 
 T = TypeVar("T")
 
@@ -41,9 +44,9 @@ class Running:
     def _place(thread: str, ns: str, checkpoint: str | None = None) -> Place:
         """The place that a caller names; ids of threads may be of any kind, as in configs."""
         return Place(
-            checks.text("thread", str(thread)),
-            checks.text("ns", ns),
-            checks.checkpoint_id(checkpoint),
+            validation.text("thread", str(thread)),
+            validation.text("ns", ns),
+            validation.checkpoint_id(checkpoint),
         )
 
     def _cold(self, what: str) -> Plan[ColdStore]:

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from threadkeep import plans
 from threadkeep.errors import InvalidArgumentError
-from threadkeep.open_store import OpenStore
-from threadkeep.plans import Plan
+from threadkeep.store import workflows
+from threadkeep.store.opened import OpenStore
+from threadkeep.store.workflows import Plan
 from threadkeep.threads.exchanging import ids
 from threadkeep.threads.running import Running, quiet
 from threadkeep.transfer import syncing
@@ -52,7 +52,7 @@ class Syncing(Running):
             ConflictError: a thread is written there all the time.
         """
         wishes = Wishes(replace, delete, dry_run)
-        return plans.run(self._sync(other, threads, wishes, progress or quiet))
+        return workflows.run(self._sync(other, threads, wishes, progress or quiet))
 
     async def async_(
         self,
@@ -66,7 +66,7 @@ class Syncing(Running):
     ) -> Synced:
         """See `sync`, of which this is the twin that is awaited (`async` is Python's own word)."""
         wishes = Wishes(replace, delete, dry_run)
-        return await plans.arun(self._sync(other, threads, wishes, progress or quiet))
+        return await workflows.arun(self._sync(other, threads, wishes, progress or quiet))
 
     def _sync(
         self,

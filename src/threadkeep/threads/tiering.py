@@ -7,13 +7,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from threadkeep import checks, plans
-from threadkeep.plans import Plan
+from threadkeep import validation
+from threadkeep.cold import moving
+from threadkeep.cold.moving import (
+    Archived,
+    Progress,
+    TierReport,
+)
+from threadkeep.cold.offload_workflow import Offloaded
+from threadkeep.cold.tiering import Tiering
+from threadkeep.store import workflows
+from threadkeep.store.workflows import Plan
 from threadkeep.threads.running import Running
-from threadkeep.tiers import moving
-from threadkeep.tiers.moving import Archived, Progress, TierReport
-from threadkeep.tiers.offloading import Offloaded
-from threadkeep.tiers.tiering import Tiering
 
 __all__ = ["Archived", "Offloaded", "Placing", "TierReport"]
 
@@ -46,7 +51,7 @@ class Placing(Running):
             ThreadNotFoundError: one of the threads is not there; nothing was moved.
             OpenError, BackendError: the cold store refused, or failed; what was moved is moved.
         """
-        return plans.run(self._tier(tiering, threads, progress, dry_run=dry_run))
+        return workflows.run(self._tier(tiering, threads, progress, dry_run=dry_run))
 
     async def atier(
         self,
@@ -57,7 +62,7 @@ class Placing(Running):
         progress: Progress | None = None,
     ) -> TierReport:
         """See `tier`."""
-        return await plans.arun(self._tier(tiering, threads, progress, dry_run=dry_run))
+        return await workflows.arun(self._tier(tiering, threads, progress, dry_run=dry_run))
 
     def _tier(
         self,
@@ -67,9 +72,9 @@ class Placing(Running):
         *,
         dry_run: bool,
     ) -> Plan[TierReport]:
-        names = None if threads is None else checks.ids("threads", threads)
+        names = None if threads is None else validation.ids("threads", threads)
         if given is not None and not isinstance(given, Tiering):
-            checks.refuse("tiering", given, "Give a threadkeep.Tiering, such as Tiering().")
+            validation.refuse("tiering", given, "Give a threadkeep.Tiering, such as Tiering().")
         tiering = given or self._store.tiering or Tiering()
         cold = None if dry_run else (yield from self._cold("move threads"))
         store = self._store.beneath()

@@ -1,15 +1,15 @@
 """The history of one channel: `versions`.
 
-Only the face lives here; `engine.operations.tracing` has the logic. Invariant: manifests
+Only the face lives here; `diff.trace` has the logic. Invariant: manifests
 are read, values never.
 """
 
 from __future__ import annotations
 
-from threadkeep import checks
+from threadkeep import validation
+from threadkeep.diff import trace
+from threadkeep.diff.trace import ChannelVersion
 from threadkeep.engine.calls import Operation
-from threadkeep.engine.operations import tracing
-from threadkeep.engine.operations.tracing import ChannelVersion
 from threadkeep.threads.running import Running
 
 __all__ = ["ChannelVersion", "Versions"]
@@ -62,5 +62,5 @@ class Versions(Running):
         self, thread: str, channel: str, ns: str, limit: int | None, checkpoint: str | None
     ) -> Operation[list[ChannelVersion]]:
         place = self._place(thread, ns, checkpoint)
-        name = checks.text("channel", channel, place)
-        return tracing.versions(self._engine, place, name, checks.limit(limit))
+        name = validation.text("channel", channel, place)
+        return trace.versions(self._engine, place, name, validation.limit(limit))

@@ -15,24 +15,36 @@ from functools import partial
 from itertools import groupby
 from typing import Any, NamedTuple, TypeAlias
 
-from threadkeep import bulk, checks
+from threadkeep import validation
+from threadkeep.engine import (
+    listing,
+    put,
+    write,
+)
 from threadkeep.engine.calls import Operation, Place, commit
+from threadkeep.engine.context import Engine
 from threadkeep.engine.ids import created_at
+from threadkeep.engine.listing import Listing
+from threadkeep.engine.load import Loaded
 from threadkeep.engine.model import DropThread
-from threadkeep.engine.operations import adoption, forking, listing, put, write
-from threadkeep.engine.operations.adoption import Present
-from threadkeep.engine.operations.context import Engine
-from threadkeep.engine.operations.listing import Listing
-from threadkeep.engine.operations.load import Loaded
-from threadkeep.engine.operations.put import Put
-from threadkeep.engine.operations.write import PutWrites
+from threadkeep.engine.put import Put
 from threadkeep.engine.rows import pack_time
+from threadkeep.engine.write import PutWrites
 from threadkeep.errors import (
     CorruptionError,
     ThreadExistsError,
     ThreadNotFoundError,
 )
-from threadkeep.plans import Plan, Store, aside, on
+from threadkeep.forks import fork as forking
+from threadkeep.store import bulk
+from threadkeep.store.workflows import (
+    Plan,
+    Store,
+    aside,
+    on,
+)
+from threadkeep.transfer import adoption
+from threadkeep.transfer.adoption import Present
 from threadkeep.transfer.comparing import differences
 from threadkeep.transfer.portable import Progress
 from threadkeep.transfer.sources import Found, FoundWrite, Source
@@ -135,7 +147,7 @@ def adopt(
         total = sum([counts[name] for name in wanted])
         call = _Adopting(store, engine, source, wishes, progress, total)
         for name in wanted:
-            checks.text("The source's thread_id", name)
+            validation.text("The source's thread_id", name)
             present = yield from _present(call, name, revive=names is not None)
             if present.deleted_at and present.is_empty:
                 call.result.deleted.append(name)
@@ -298,10 +310,10 @@ def _calls(call: _Adopting, thread: str, found: Found, present: Present) -> Iter
         ThreadExistsError: it is there in another state.
         InvalidArgumentError: something of it cannot be stored as it is.
     """
-    place = Place(thread, checks.text("checkpoint_ns", found.ns), found.id)
+    place = Place(thread, validation.text("checkpoint_ns", found.ns), found.id)
     for key in ("channel_values", "channel_versions"):
-        given = checks.mapping("checkpoint", found.checkpoint, place)
-        checks.mapping(f"checkpoint[{key!r}]", given.get(key), place)
+        given = validation.mapping("checkpoint", found.checkpoint, place)
+        validation.mapping(f"checkpoint[{key!r}]", given.get(key), place)
     if present.has(found.ns, found.id):
         if not present.is_same(place, found.parent, found.checkpoint, found.metadata):
             raise ThreadExistsError(
@@ -310,7 +322,7 @@ def _calls(call: _Adopting, thread: str, found: Found, present: Present) -> Iter
             )
         call.result.known += 1
     else:
-        checks.checkpoint(found.checkpoint, place)
+        validation.checkpoint(found.checkpoint, place)
         yield Put(place, found.parent, found.checkpoint, found.metadata, complete=True)
     lacking = present.lacks(found.ns, found.id, [(w.task_id, w.idx) for w in found.writes])
     yield from _writes(place, [w for w in found.writes if (w.task_id, w.idx) in lacking])
@@ -320,8 +332,8 @@ def _writes(place: Place, writes: Iterable[FoundWrite]) -> Iterator[PutWrites]:
     """A call for each task, in the order of the tasks."""
     for (path, task), each in groupby(writes, lambda w: (w.task_path, w.task_id)):
         own = list(each)
-        pairs = checks.writes([(w.channel, w.value) for w in own], place)
-        names = checks.text("task_id", task, place), checks.text("task_path", path, place)
+        pairs = validation.writes([(w.channel, w.value) for w in own], place)
+        names = validation.text("task_id", task, place), validation.text("task_path", path, place)
         yield PutWrites(place, pairs, *names, [w.idx for w in own])
 
 

@@ -13,7 +13,7 @@ from langgraph.checkpoint.base import CheckpointTuple
 
 from threadkeep.codec import Codec
 from threadkeep.engine.alike import alike
-from threadkeep.engine.operations.load import Loaded
+from threadkeep.engine.load import Loaded
 
 
 def differences(codec: Codec, ours: Loaded, theirs: CheckpointTuple) -> Iterator[str]:

@@ -10,8 +10,8 @@ from enum import Enum
 from pathlib import Path
 
 from threadkeep.backends.sqlite.opening import wal_of
-from threadkeep.bundles import MAGIC
 from threadkeep.errors import InvalidArgumentError, NotOursError, OpenError
+from threadkeep.transfer.bundle_format import MAGIC
 from threadkeep.transfer.files import told
 
 _SQLITE = b"SQLite format 3\0"

@@ -15,18 +15,29 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple, TypeAlias
 
-from threadkeep.bundles import BundleWriter, read_bundle
+from threadkeep.cold.offloaded import STUB
 from threadkeep.engine.lifecycle import is_archived
-from threadkeep.engine.offloaded import STUB
-from threadkeep.engine.operations import bundling, digest
-from threadkeep.engine.operations.bundling import WholeThread
 from threadkeep.errors import (
     CorruptionError,
     InvalidArgumentError,
     ThreadkeepError,
     ThreadNotFoundError,
 )
-from threadkeep.plans import Plan, Store, aside, on
+from threadkeep.store.workflows import (
+    Plan,
+    Store,
+    aside,
+    on,
+)
+from threadkeep.transfer import (
+    bundling,
+    digest,
+)
+from threadkeep.transfer.bundle_format import (
+    BundleWriter,
+    read_bundle,
+)
+from threadkeep.transfer.bundling import WholeThread
 from threadkeep.transfer.files import replacing, told
 
 Progress: TypeAlias = Callable[[str, int, int], None]

@@ -13,16 +13,25 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
+from threadkeep.cold import completion
+from threadkeep.cold.completion import Standing
 from threadkeep.engine.calls import commit
+from threadkeep.engine.context import ATTEMPTS
 from threadkeep.engine.ids import created_at
 from threadkeep.engine.lifecycle import is_archived
 from threadkeep.engine.model import DropThread
-from threadkeep.engine.operations import bundling, completing, digest
-from threadkeep.engine.operations.bundling import WholeThread
-from threadkeep.engine.operations.completing import Standing
-from threadkeep.engine.operations.context import ATTEMPTS
 from threadkeep.errors import ConflictError, ThreadNotFoundError
-from threadkeep.plans import Plan, Store, aside, on
+from threadkeep.store.workflows import (
+    Plan,
+    Store,
+    aside,
+    on,
+)
+from threadkeep.transfer import (
+    bundling,
+    digest,
+)
+from threadkeep.transfer.bundling import WholeThread
 from threadkeep.transfer.portable import Progress, compare
 
 
@@ -113,12 +122,12 @@ def _thread(
 def _looked_at(
     here: Store, there: Store, name: str, wishes: Wishes, result: Synced, *, is_named: bool
 ) -> Plan[None]:
-    own = yield from on(here, completing.rows_of(name, stub=not is_named))
+    own = yield from on(here, completion.rows_of(name, stub=not is_named))
     if is_archived(own.entry):
         result.archived.append(name)
         return
-    other = yield from on(there, completing.rows_of(name))
-    found = completing.standing(own, other)
+    other = yield from on(there, completion.rows_of(name))
+    found = completion.standing(own, other)
     if found is Standing.APART and (yield from _are_equal(here, there, own)):
         found = Standing.SAME
     if found is Standing.SAME:
@@ -190,9 +199,9 @@ def _brought(here: Store, there: Store, own: WholeThread, *, replace: bool) -> P
 def _completed(there: Store, whole: WholeThread, now: int) -> Plan[None]:
     """Add what is not there, or put all of it where that does not fit but nothing is lost."""
     try:
-        yield from on(there, completing.complete(whole, now))
+        yield from on(there, completion.complete(whole, now))
     except ConflictError:
-        other = yield from on(there, completing.rows_of(whole.thread))
-        if completing.standing(whole, other) in (Standing.AHEAD, Standing.APART):
+        other = yield from on(there, completion.rows_of(whole.thread))
+        if completion.standing(whole, other) in (Standing.AHEAD, Standing.APART):
             raise
         yield from on(there, bundling.put_thread(whole, now, replace=True))

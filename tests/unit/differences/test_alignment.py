@@ -7,9 +7,12 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from threadkeep.differences import alignment
-from threadkeep.differences.alignment import align, gaps
-from threadkeep.differences.effort import Effort
+from threadkeep.diff import alignment
+from threadkeep.diff.alignment import (
+    align,
+    gaps,
+)
+from threadkeep.diff.effort import Effort
 
 FEW = st.lists(st.integers(0, 2), max_size=6)
 KEYS = st.lists(st.integers(0, 4), max_size=14)

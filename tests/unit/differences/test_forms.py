@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from langchain_core.messages import AIMessage, HumanMessage
 
 from threadkeep.codec import NativeCodec
-from threadkeep.differences import (
+from threadkeep.diff import (
     Change,
     ChannelDiff,
     DiffSide,

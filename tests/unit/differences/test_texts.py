@@ -5,8 +5,11 @@ from __future__ import annotations
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from threadkeep.differences.effort import Effort
-from threadkeep.differences.texts import LONG, edits
+from threadkeep.diff.effort import Effort
+from threadkeep.diff.texts import (
+    LONG,
+    edits,
+)
 
 TEXT = st.text(st.sampled_from("ab \n,x\r"), max_size=120)
 

@@ -17,8 +17,11 @@ from hypothesis import strategies as st
 from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 
 from threadkeep.codec import NativeCodec
-from threadkeep.differences import Change, differences
-from threadkeep.differences.effort import Effort
+from threadkeep.diff import (
+    Change,
+    differences,
+)
+from threadkeep.diff.effort import Effort
 
 CODEC = NativeCodec()
 

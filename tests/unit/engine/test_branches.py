@@ -6,8 +6,11 @@ from engine_kit import Chain, Counted, checkpoint, config, counted_saver
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from threadkeep.engine.branches import Shown, tree
 from threadkeep.engine.model import Batch
+from threadkeep.forks.branches import (
+    Shown,
+    tree,
+)
 from threadkeep.saver import Saver
 
 IDS = st.integers(0, 14).map(lambda n: f"{n:02}")

@@ -32,10 +32,11 @@ from threadkeep.engine.model import (
     Segment,
     WriteRow,
 )
-from threadkeep.engine.operations import bundling, housekeeping
 from threadkeep.engine.rows import unpack_writes
 from threadkeep.errors import ConflictError, ThreadDeletedError, ThreadExistsError
+from threadkeep.retention import prune
 from threadkeep.saver import Saver
+from threadkeep.transfer import bundling
 
 LONG = "x" * 90
 NOW = 1_763_000_000_000_000
@@ -406,7 +407,7 @@ def test_deleting_while_it_is_put(saver):
     target = memory_saver()
     steps = until_commit(Steps(bundling.put_thread(whole, NOW), target._store.backend))
     steps.step()
-    run_on(housekeeping.delete_thread(target._engine, "t"), target._store.backend)
+    run_on(prune.delete_thread(target._engine, "t"), target._store.backend)
     steps.finish()
     assert everything(target) == everything(saver)
     assert sound(target)

@@ -10,8 +10,11 @@ from langchain_core.messages import HumanMessage
 
 from threadkeep.codec.frame import Compression, pack, unpack
 from threadkeep.engine.model import CopyThread, Segment
-from threadkeep.engine.operations import bundling, digest
 from threadkeep.errors import CorruptionError
+from threadkeep.transfer import (
+    bundling,
+    digest,
+)
 
 LONG = "x" * 90
 

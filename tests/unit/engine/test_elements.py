@@ -12,9 +12,9 @@ from langchain_core.messages import AIMessage
 from threadkeep.codec import Compression, NativeCodec, pack, varint
 from threadkeep.engine import elements, patch, refs
 from threadkeep.engine.elements import Elements
-from threadkeep.engine.held import Raw
 from threadkeep.engine.model import Segment, Span
 from threadkeep.engine.refs import Cell, Inline, Run
+from threadkeep.engine.snapshots import Raw
 from threadkeep.errors import CorruptionError
 
 CODEC = NativeCodec()

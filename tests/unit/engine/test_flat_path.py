@@ -16,8 +16,8 @@ from langgraph.types import interrupt
 from typing_extensions import TypedDict
 
 from threadkeep import arguments
+from threadkeep.engine import write
 from threadkeep.engine.draft import Draft
-from threadkeep.engine.operations import write
 from threadkeep.saver import Saver
 
 LONG = "a text that is too long to be kept in the manifest itself, as most of what people say is"

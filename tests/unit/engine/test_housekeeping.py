@@ -19,8 +19,8 @@ from engine_kit import (
 from langgraph.checkpoint.base import empty_checkpoint
 
 from threadkeep.engine.model import ReadSizes, ReadThread
-from threadkeep.engine.operations import housekeeping
 from threadkeep.errors import ConflictError
+from threadkeep.retention import prune
 from threadkeep.saver import Saver
 
 LONG = "x" * 90
@@ -50,7 +50,7 @@ def test_run_ids_of_any_kind(chain):
 
 def test_many_threads_of_one_run():
     saver = memory_saver()
-    for number in range(housekeeping._PAGE * 2 + 7):
+    for number in range(prune._PAGE * 2 + 7):
         saver.put(config(f"{number}"), checkpoint(1, {}, {}), {"run_id": "r"}, {})
     saver.put(config("kept"), checkpoint(1, {}, {}), {"run_id": "s"}, {})
     saver.delete_for_runs(["r"])

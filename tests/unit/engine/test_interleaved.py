@@ -20,8 +20,9 @@ from engine_kit import (
 from langchain_core.messages import HumanMessage
 
 from threadkeep import arguments
+from threadkeep.engine import write
 from threadkeep.engine.model import DropThread
-from threadkeep.engine.operations import housekeeping, write
+from threadkeep.retention import prune as housekeeping
 
 LONG = "x" * 90
 BIG = 400_000

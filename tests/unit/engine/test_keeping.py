@@ -11,12 +11,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from threadkeep import Retention
-from threadkeep.engine import checksum, policy
-from threadkeep.engine.keeping import GRACE, kept
+from threadkeep.engine import checksum
 from threadkeep.engine.model import HIDDEN, CheckpointRow, Child, StoredCheckpoint, WriteRow
 from threadkeep.engine.refs import Inline
 from threadkeep.engine.rows import pack_writes
 from threadkeep.errors import CorruptionError, InvalidArgumentError, NewerFormatError
+from threadkeep.retention import policy
+from threadkeep.retention.selection import (
+    GRACE,
+    kept,
+)
 
 NOW = 1_800_000_000_000_000
 DAY = 86_400 * 1_000_000

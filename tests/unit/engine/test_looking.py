@@ -5,10 +5,14 @@ from __future__ import annotations
 import pytest
 from engine_kit import Chain, Counted, Steps
 
+from threadkeep.diff import (
+    checkpoints,
+    trace,
+)
 from threadkeep.engine.calls import Place
 from threadkeep.engine.model import Batch
-from threadkeep.engine.operations import branching, comparing, tracing
 from threadkeep.errors import CheckpointNotFoundError, CorruptionError, ThreadNotFoundError
+from threadkeep.forks import tree
 from threadkeep.saver import Saver
 
 
@@ -25,7 +29,7 @@ def made():
 def test_a_prune_between_the_reads_of_a_diff_is_noticed(made):
     saver, backend = made
     places = Place("t", "", "00000001"), Place("t", "", "00000006")
-    steps = Steps(comparing.compare(saver._engine, *places), backend)
+    steps = Steps(checkpoints.compare(saver._engine, *places), backend)
     steps.step()
     saver.prune(["t"])
     with pytest.raises(CheckpointNotFoundError) as caught:
@@ -35,7 +39,9 @@ def test_a_prune_between_the_reads_of_a_diff_is_noticed(made):
 
 def test_a_diff_goes_on_where_what_it_compares_is_still_there(made):
     saver, backend = made
-    steps = Steps(comparing.compare(saver._engine, Place("t"), Place("t", "", "00000006")), backend)
+    steps = Steps(
+        checkpoints.compare(saver._engine, Place("t"), Place("t", "", "00000006")), backend
+    )
     steps.step()
     saver.prune(["t"])
     assert all(pair.is_same for pair in steps.finish().channels.values())
@@ -52,7 +58,7 @@ def test_damage_is_no_reason_to_try_for_ever(made):
 
 def test_a_prune_between_the_stretches_of_a_history_is_noticed(made):
     saver, backend = made
-    steps = Steps(tracing.versions(saver._engine, Place("t"), "n", None), backend)
+    steps = Steps(trace.versions(saver._engine, Place("t"), "n", None), backend)
     steps.step()
     saver.prune(["t"])
     (found,) = steps.finish()
@@ -61,7 +67,7 @@ def test_a_prune_between_the_stretches_of_a_history_is_noticed(made):
 
 def test_a_thread_that_is_deleted_meanwhile_is_not_there(made):
     saver, backend = made
-    steps = Steps(tracing.versions(saver._engine, Place("t"), "n", None), backend)
+    steps = Steps(trace.versions(saver._engine, Place("t"), "n", None), backend)
     steps.step()
     saver.delete_thread("t")
     with pytest.raises(ThreadNotFoundError):
@@ -70,7 +76,7 @@ def test_a_thread_that_is_deleted_meanwhile_is_not_there(made):
 
 def test_a_tree_whose_thread_is_deleted_between_pages_is_as_it_was_read(made):
     saver, backend = made
-    steps = Steps(branching.branches(saver._engine, "t", ""), backend)
+    steps = Steps(tree.branches(saver._engine, "t", ""), backend)
     steps.step()
     saver.delete_thread("t")
     found = steps.finish()

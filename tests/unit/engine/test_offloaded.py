@@ -10,9 +10,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from threadkeep.codec.frame import Compression, pack, pack_elsewhere
+from threadkeep.cold.offload import _piece
+from threadkeep.cold.offloaded import (
+    MOST,
+    STUB,
+    Place,
+    place_of,
+    stubs_for,
+)
 from threadkeep.engine.model import Segment, SegmentInfo, Span
-from threadkeep.engine.offloaded import MOST, STUB, Place, place_of, stubs_for
-from threadkeep.engine.operations.offloading import _piece
 from threadkeep.engine.refs import covering
 from threadkeep.errors import CorruptionError
 

@@ -35,11 +35,11 @@ FORBIDDEN = {
     "urllib",
 }
 ABOVE = {
-    *("backends", "drive", "saver", "savers", "arguments", "testing"),
-    *("bundles", "backups", "cli", "plans", "threads", "transfer"),
+    *("backends", "store", "saver", "savers", "arguments", "testing", "lazy"),
+    *("cli", "threads", "transfer", "write_behind", "cache", "wrap_langgraph"),
 }
 CALLS = {"open", "print", "input", "exec", "eval", "__import__"}
-PURE = ("engine", "codec", "differences")
+PURE = ("engine", "codec", "diff")
 MODULES = [path for folder in PURE for path in sorted((ROOT / folder).rglob("*.py"))]
 
 

@@ -17,10 +17,10 @@ from engine_kit import (
     shown,
 )
 
-from threadkeep.engine.operations import repairing
-from threadkeep.engine.operations.findings import Kind
 from threadkeep.errors import InvalidArgumentError, OpenError, ThreadkeepError, ThreadNotFoundError
-from threadkeep.quarantine import read_quarantine
+from threadkeep.repair import rows
+from threadkeep.repair.findings import Kind
+from threadkeep.repair.quarantine import read_quarantine
 
 from .test_damage import altered, build, rows_of
 
@@ -118,7 +118,7 @@ def test_somebody_writes_in_between(tmp_path, monkeypatch):
     for i in range(3):
         chain.put(n=i)
     key = damaged(saver)
-    inner, calls = repairing.carry_out, []
+    inner, calls = rows.carry_out, []
 
     def late(engine, repair):
         calls.append(repair)
@@ -126,7 +126,7 @@ def test_somebody_writes_in_between(tmp_path, monkeypatch):
             fresh(saver).put_writes(config(checkpoint_id="00000001"), [("n", 5)], "late")
         return inner(engine, repair)
 
-    monkeypatch.setattr(repairing, "carry_out", late)
+    monkeypatch.setattr(rows, "carry_out", late)
     report = fresh(saver).threads.repair(file=tmp_path / "out.tkq")
     assert len(calls) == 2
     assert len(list(read_quarantine(report.file))) == 2

@@ -22,10 +22,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from threadkeep import Retention
-from threadkeep.engine import labels, open_logs
+from threadkeep.engine import labels, open_logs, registration
 from threadkeep.engine.model import Batch, DropThread, ReadThread, SegmentInfo, Span
-from threadkeep.engine.operations import collecting, registration, retention, shortening
 from threadkeep.errors import NewerFormatError
+from threadkeep.retention import (
+    collect,
+    shortening,
+    thin,
+)
 
 CHANCE = random.Random(1)
 LAST = Retention(keep_last=1)
@@ -170,7 +174,7 @@ def test_a_dry_run_changes_nothing() -> None:
 
 
 def test_threads_are_met_page_by_page(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (registration, collecting):
+    for module in (registration, collect):
         monkeypatch.setattr(module, "PAGE", 3)
     saver = memory_saver()
     for number in range(10):
@@ -285,7 +289,7 @@ def test_damaged_threads_are_told_and_the_others_collected() -> None:
     entry = saver.threads.get("newer")
     assert entry is not None
     touch = labels.of_record("retention", {"v": 99})
-    saver._store.backend.commit(Batch("newer", 1, touch=retention.Touch(labels=(touch,))))
+    saver._store.backend.commit(Batch("newer", 1, touch=thin.Touch(labels=(touch,))))
     found = saver.threads.gc(Retention(keep_last=1, channels={"m": "latest"}))
     assert {one.thread for one in found.skipped} == {"bad", "newer"}
     (newer,) = [one for one in saver.threads.search().threads if one.id == "newer"]

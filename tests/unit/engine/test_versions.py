@@ -10,8 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from langgraph.checkpoint.memory import InMemorySaver
 
+from threadkeep.channel_versions import (
+    compare_versions,
+    next_version,
+)
 from threadkeep.errors import InvalidArgumentError
-from threadkeep.versions import compare_versions, next_version
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from engine_kit import exactly
 from hypothesis import given
 from hypothesis import strategies as st
 
-from threadkeep import checks
+from threadkeep import validation
 from threadkeep.engine import manifest
 from threadkeep.engine.identity import behind, portable_behind
 from threadkeep.engine.manifest import Entry, Manifest, numbers, portable_difference
@@ -83,7 +83,7 @@ def changed(draw, key):
 @compiled
 def test_it_is_compiled_with_the_rest():
     assert behind is not portable_behind
-    assert checks.is_usual is not checks.portable_is_usual
+    assert validation.is_usual is not validation.portable_is_usual
 
 
 @given(MANIFESTS, MANIFESTS)
@@ -187,11 +187,11 @@ SAID_OF = st.dictionaries(NAMED, SAID, max_size=3)
 
 @given(SAID_OF, SAID_OF, st.dictionaries(NAMED, SAID_OF, max_size=3))
 def test_what_is_usual(values, versions, seen):
-    usual = checks.is_usual(values, versions, seen)
-    assert usual == checks.portable_is_usual(values, versions, seen)
+    usual = validation.is_usual(values, versions, seen)
+    assert usual == validation.portable_is_usual(values, versions, seen)
 
 
 @pytest.mark.parametrize("seen", [None, 1, [], "node", {"node": None}, {"node": ["a"]}, {"n": "a"}])
 def test_what_no_node_can_have_seen_is_not_usual(seen):
-    assert not checks.is_usual({}, {}, seen)
-    assert not checks.portable_is_usual({}, {}, seen)
+    assert not validation.is_usual({}, {}, seen)
+    assert not validation.portable_is_usual({}, {}, seen)

@@ -11,8 +11,8 @@ from engine_kit import Chain, config, counted_saver, exactly, fresh, run_config,
 from langchain_core.messages import HumanMessage
 
 from threadkeep import MemorySaver
-from threadkeep.engine.held import State
 from threadkeep.engine.model import HeadFence
+from threadkeep.engine.snapshots import State
 from threadkeep.engine.working_set import ThreadMemory, WorkingSet
 
 LONG = "x" * 90

@@ -10,7 +10,7 @@ import secrets
 import threading
 from typing import TYPE_CHECKING, Any
 
-from threadkeep import process_forks
+from threadkeep.backends import process_forks
 from threadkeep.backends.memory.changes import carry_out
 from threadkeep.backends.memory.reads import reply
 from threadkeep.backends.scrubbed import Scrubbed

@@ -40,9 +40,9 @@ from threadkeep.backends.postgres.pools import (
 from threadkeep.backends.postgres.refusals import refusal
 from threadkeep.backends.postgres.settings import Settings, settings_of
 from threadkeep.backends.postgres.statement import Rows, Statement
+from threadkeep.backends.retry import again
 from threadkeep.backends.scrubbed import Scrubbed
-from threadkeep.backends.straight import finish
-from threadkeep.backends.trying import again
+from threadkeep.backends.sync_bridge import finish
 from threadkeep.engine.model import Change, CopyThread, Read, ReadThread
 from threadkeep.errors import InvalidArgumentError, ThreadExistsError, ThreadkeepError
 

@@ -20,8 +20,7 @@ import psycopg
 from psycopg import AsyncConnection, Connection
 from psycopg_pool import AsyncConnectionPool, ConnectionPool
 
-from threadkeep import process_forks
-from threadkeep.backends import straight
+from threadkeep.backends import process_forks, sync_bridge
 from threadkeep.backends.per_process import PerProcess
 from threadkeep.backends.postgres.exchange import Message, asend, send
 from threadkeep.backends.postgres.failures import mapped
@@ -59,7 +58,7 @@ class _Blocking:
         return send(conn, message)
 
     async def pause(self, seconds: float) -> None:
-        await straight.sleep(seconds)
+        await sync_bridge.sleep(seconds)
 
 
 class _Awaiting:

@@ -31,16 +31,19 @@ from threadkeep.backends.redis.clients import (
 )
 from threadkeep.backends.redis.entries import copy_arguments, generation_of, unpack_entry
 from threadkeep.backends.redis.failures import DAMAGED, DRIVER_ERRORS, lost, mapped, passes, refused
+from threadkeep.backends.redis.generations import (
+    NEVER,
+    Lives,
+)
 from threadkeep.backends.redis.keys import beginning_of, identity_of, index_of, keys_of
-from threadkeep.backends.redis.lives import NEVER, Lives
 from threadkeep.backends.redis.reads import Inquiry, Question, inquiry, is_of_thread, words_of
 from threadkeep.backends.redis.registry import afterwards, beforehand
 from threadkeep.backends.redis.scripts import Call, Word, call, reading, writing
 from threadkeep.backends.redis.settings import Settings, refuse_decoding
 from threadkeep.backends.redis.spanning import answer
+from threadkeep.backends.retry import again
 from threadkeep.backends.scrubbed import Scrubbed
-from threadkeep.backends.straight import finish
-from threadkeep.backends.trying import again
+from threadkeep.backends.sync_bridge import finish
 from threadkeep.engine.model import (
     Batch,
     Change,

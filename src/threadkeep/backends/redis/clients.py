@@ -22,8 +22,7 @@ from redis.backoff import NoBackoff
 from redis.exceptions import NoScriptError
 from redis.retry import Retry
 
-from threadkeep import process_forks
-from threadkeep.backends import straight
+from threadkeep.backends import process_forks, sync_bridge
 from threadkeep.backends.per_process import PerProcess
 from threadkeep.backends.redis.failures import closed
 from threadkeep.backends.redis.scripts import Call
@@ -74,7 +73,7 @@ class _Blocking:
         return list(answers)
 
     async def pause(self, seconds: float) -> None:
-        await straight.sleep(seconds)
+        await sync_bridge.sleep(seconds)
 
 
 def _said(client: Any, call: Call) -> Any:

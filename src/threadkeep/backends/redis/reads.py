@@ -13,7 +13,7 @@ from operator import attrgetter
 from typing import Any, NamedTuple
 
 from threadkeep.backends.children import first_children
-from threadkeep.backends.redis import careful
+from threadkeep.backends.redis import salvage
 from threadkeep.backends.redis.entries import unpack_entry
 from threadkeep.backends.redis.packing import pack_number, pack_text, place
 from threadkeep.backends.redis.rows import (
@@ -143,7 +143,7 @@ def _thread(read: ReadThread) -> Inquiry:
         return Inquiry(
             read.thread,
             (Question("bare"),),
-            lambda answers: careful.thread_rows(read.thread, answers[0]),
+            lambda answers: salvage.thread_rows(read.thread, answers[0]),
         )
 
     def reply(answers: Sequence[Any]) -> ThreadRows:

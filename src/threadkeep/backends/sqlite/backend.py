@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Literal
 
-from threadkeep import process_forks
+from threadkeep.backends import process_forks
 from threadkeep.backends.sqlite import single
 from threadkeep.backends.sqlite.commits import commit_many
 from threadkeep.backends.sqlite.connections import Connections
 from threadkeep.backends.sqlite.failures import DRIVER_ERRORS, mapped
 from threadkeep.backends.sqlite.identity import identity
 from threadkeep.backends.sqlite.opening import Location
-from threadkeep.backends.sqlite.places import path_of
+from threadkeep.backends.sqlite.paths import path_of
 from threadkeep.backends.sqlite.reads import needs_transaction, reply
 from threadkeep.engine.model import ReadCheckpoint
 from threadkeep.errors import InvalidArgumentError, ThreadkeepError
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from threadkeep.backends.scrubbed import Scrubbed
-    from threadkeep.backends.sqlite.places import Database
+    from threadkeep.backends.sqlite.paths import Database
     from threadkeep.engine.model import Change, Read, ThreadState
 
 

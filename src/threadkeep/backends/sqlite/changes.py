@@ -10,7 +10,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from threadkeep.backends.sqlite import additions, careful, registry
+from threadkeep.backends.sqlite import (
+    additions,
+    registry,
+    salvage,
+)
 from threadkeep.backends.sqlite.ids import pack_id, unpack_id
 from threadkeep.backends.sqlite.known import Known
 from threadkeep.backends.sqlite.reads import read_thread_head
@@ -66,7 +70,7 @@ def _apply(db: sqlite3.Connection, batch: Batch) -> None:
     if batch.drop_unreadable:
         heap = read_thread_head(db, batch.thread).heap
         for row in batch.drop_unreadable:
-            careful.drop(db, number, heap, row)
+            salvage.drop(db, number, heap, row)
     if batch.bump:
         db.execute(_BUMP, (number, number))
 

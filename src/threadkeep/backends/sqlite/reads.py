@@ -15,7 +15,14 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar
 
 from threadkeep.backends.children import first_children
-from threadkeep.backends.sqlite import careful, damage, metadata, records, registry, single
+from threadkeep.backends.sqlite import (
+    damage,
+    metadata,
+    records,
+    registry,
+    salvage,
+    single,
+)
 from threadkeep.backends.sqlite.ids import pack_id
 from threadkeep.engine.entries import CountThreads, ReadEntry, SearchThreads
 from threadkeep.engine.model import (
@@ -279,7 +286,7 @@ def _rows(
 ) -> tuple[list[T], list[UnreadableRow]]:
     """All rows of a table that are of a thread, and those that cannot be made records."""
     if read.skip:
-        return careful.rows(db, table, statement, make)
+        return salvage.rows(db, table, statement, make)
     sql, number = statement
     return [make(row) for row in db.execute(sql.replace("{key}, ", ""), (number,))], []
 

@@ -13,9 +13,16 @@ import typer
 from rich.console import RenderableType
 
 from threadkeep.cli.app import Panel, command
-from threadkeep.cli.drawing import some, table, text
-from threadkeep.cli.looking import load, naming_modules
+from threadkeep.cli.lookup import (
+    load,
+    naming_modules,
+)
 from threadkeep.cli.parameters import AsJson, Imports, Url
+from threadkeep.cli.render import (
+    some,
+    table,
+    text,
+)
 from threadkeep.cli.stores import check_there, made, shown, url_of
 from threadkeep.cli.terminal import Output
 from threadkeep.errors import WrongKeyError

@@ -6,12 +6,15 @@ from typing import Annotated
 
 import typer
 
-from threadkeep.cli import spelled
+from threadkeep.cli import parsing
 from threadkeep.cli.app import Panel, command
 from threadkeep.cli.completion import thread_ids
-from threadkeep.cli.drawing import size, some
 from threadkeep.cli.parameters import AsJson, Cold, DryRun, Url
 from threadkeep.cli.registered import in_a_table
+from threadkeep.cli.render import (
+    size,
+    some,
+)
 from threadkeep.cli.stores import url_of, writing
 from threadkeep.cli.terminal import Output
 from threadkeep.engine.lifecycle import TABLE, Cause, State, allows
@@ -73,7 +76,7 @@ def _meant(saver: Saver, threads: list[str] | None, idle: str | None) -> list[Th
     """
     if idle:
         states = list(TABLE[Cause.ARCHIVE].sources)
-        rested = spelled.age("--idle", idle)
+        rested = parsing.age("--idle", idle)
         return list(saver.threads.scan(state=states, updated_before=rested))
     found = []
     for name in dict.fromkeys(threads or ()):

@@ -8,12 +8,12 @@ from typing import Annotated
 
 import typer
 
-from threadkeep import backups
 from threadkeep.cli.app import Panel, command
-from threadkeep.cli.drawing import some
 from threadkeep.cli.parameters import STORE, AsJson, Programs, Url
+from threadkeep.cli.render import some
 from threadkeep.cli.stores import url_of
 from threadkeep.cli.terminal import Output, clean
+from threadkeep.transfer import backup as backups
 
 _NAMES = 5  # that are told
 

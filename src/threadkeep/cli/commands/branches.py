@@ -8,12 +8,25 @@ from rich.table import Table
 from rich.text import Text
 
 from threadkeep.cli.app import Panel, command
-from threadkeep.cli.drawing import line, size, table, text
-from threadkeep.cli.looking import load, made_by, moment, naming_modules
+from threadkeep.cli.lookup import (
+    load,
+    made_by,
+    moment,
+    naming_modules,
+)
 from threadkeep.cli.parameters import AsJson, Cold, Imports, Namespace, Thread, Url
+from threadkeep.cli.render import (
+    line,
+    size,
+    table,
+    text,
+)
 from threadkeep.cli.stores import looking, url_of
 from threadkeep.cli.terminal import Output
-from threadkeep.engine.branches import BranchCheckpoint, Branches
+from threadkeep.forks.branches import (
+    BranchCheckpoint,
+    Branches,
+)
 
 
 @command(Panel.LOOK, "threadkeep branches 42 --url threads.db")

@@ -14,8 +14,11 @@ from threadkeep.cli.app import Panel, command
 from threadkeep.cli.parameters import AsJson, Cold, Url, UrlArgument
 from threadkeep.cli.stores import reading, shown, url_of
 from threadkeep.cli.terminal import Output, Told, clean
-from threadkeep.engine.operations.findings import CheckReport, Finding
 from threadkeep.errors import CorruptionError
+from threadkeep.repair.findings import (
+    CheckReport,
+    Finding,
+)
 
 
 @command(Panel.STORE, "threadkeep check threads.db")

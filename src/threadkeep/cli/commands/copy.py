@@ -8,12 +8,12 @@ import typer
 
 from threadkeep.cli.app import Panel, command
 from threadkeep.cli.completion import thread_ids
-from threadkeep.cli.drawing import text
 from threadkeep.cli.parameters import AsJson, Cold, Url
+from threadkeep.cli.render import text
 from threadkeep.cli.stores import url_of, writing
 from threadkeep.cli.terminal import Output
 from threadkeep.engine.calls import Place, fetch_checkpoint
-from threadkeep.engine.operations.context import not_found
+from threadkeep.engine.context import not_found
 
 
 @command(Panel.CHANGE, "threadkeep copy 42 experiment --url threads.db")

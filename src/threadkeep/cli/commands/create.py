@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from threadkeep.cli import spelled
+from threadkeep.cli import parsing
 from threadkeep.cli.app import Panel, command
 from threadkeep.cli.parameters import AsJson, Ttl, Url
 from threadkeep.cli.registered import document, in_a_line
@@ -30,8 +30,8 @@ def create(
     as_json: AsJson = False,
 ) -> int:
     """Register a thread, to give it tags, metadata or a time to live before its first run."""
-    pairs = spelled.metadata("--metadata", metadata)
-    rest = spelled.ttl(ttl) or None  # (never is what a new thread has anyway)
+    pairs = parsing.metadata("--metadata", metadata)
+    rest = parsing.ttl(ttl) or None  # (never is what a new thread has anyway)
     with writing(url_of(url)) as saver:
         one = saver.threads.create(thread, metadata=pairs, tags=tag or (), ttl=rest)
     Output(as_json=as_json).tell(document(one), in_a_line(one))

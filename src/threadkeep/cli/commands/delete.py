@@ -5,14 +5,18 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from threadkeep.cli.app import Panel, command
-from threadkeep.cli.drawing import size, table, text
 from threadkeep.cli.parameters import AsJson, Cold, DryRun, ThreadIds, Url, Yes
+from threadkeep.cli.render import (
+    size,
+    table,
+    text,
+)
 from threadkeep.cli.stores import url_of, writing
 from threadkeep.cli.terminal import Output, ask, clean
 from threadkeep.engine.lifecycle import State
-from threadkeep.engine.operations.inspection import all_sizes
 from threadkeep.errors import ThreadNotFoundError
 from threadkeep.saver import Saver
+from threadkeep.stats import all_sizes
 
 
 @command(Panel.CHANGE, "threadkeep delete 42 43 --dry-run --url threads.db")

@@ -10,12 +10,16 @@ from rich.text import Text
 
 from threadkeep.cli.app import Panel, command
 from threadkeep.cli.completion import thread_ids
-from threadkeep.cli.drawing import text
-from threadkeep.cli.looking import config, load, naming_modules
+from threadkeep.cli.lookup import (
+    config,
+    load,
+    naming_modules,
+)
 from threadkeep.cli.parameters import AsJson, Cold, Full, Imports, Namespace, Thread, Url
+from threadkeep.cli.render import text
 from threadkeep.cli.stores import looking, url_of
 from threadkeep.cli.terminal import Output, drawing_here
-from threadkeep.differences import StateDiff
+from threadkeep.diff import StateDiff
 from threadkeep.errors import InvalidArgumentError
 
 _STYLES = {"+": "green", "-": "red", "~": "yellow"}

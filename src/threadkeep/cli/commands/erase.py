@@ -10,11 +10,15 @@ from typing import Annotated, Any
 
 import typer
 
-from threadkeep.cli import spelled
+from threadkeep.cli import parsing
 from threadkeep.cli.app import Panel, command
 from threadkeep.cli.completion import thread_ids
-from threadkeep.cli.drawing import size, table, text
 from threadkeep.cli.parameters import AsJson, Cold, DryRun, Url, WithMetadata, Yes
+from threadkeep.cli.render import (
+    size,
+    table,
+    text,
+)
 from threadkeep.cli.stores import reading, url_of, writing
 from threadkeep.cli.terminal import Output, ask, clean
 from threadkeep.errors import UnfinishedErasureError
@@ -52,7 +56,7 @@ def erase(  # noqa: PLR0913 - they are given by name
     said, and erase again.
     """
     output, place = Output(as_json=as_json), url_of(url)
-    given = None if metadata is None else spelled.metadata("--metadata", metadata)
+    given = None if metadata is None else parsing.metadata("--metadata", metadata)
     if dry_run:
         with reading(place) as saver:
             report = saver.threads.erase(thread, metadata=given, forks=forks, dry_run=True)

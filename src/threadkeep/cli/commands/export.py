@@ -6,11 +6,15 @@ from typing import Annotated
 
 import typer
 
-from threadkeep.cli import spelled
+from threadkeep.cli import parsing
 from threadkeep.cli.app import Panel, command
 from threadkeep.cli.completion import thread_ids
-from threadkeep.cli.drawing import size, some, text
 from threadkeep.cli.parameters import AsJson, Cold, Url, WithMetadata, WithTags
+from threadkeep.cli.render import (
+    size,
+    some,
+    text,
+)
 from threadkeep.cli.stores import looking, url_of
 from threadkeep.cli.terminal import Output
 from threadkeep.engine.lifecycle import State
@@ -71,7 +75,7 @@ def _filters(tags: list[str] | None, metadata: list[str] | None) -> Filters | No
     """Which threads are meant, of those in which something is saved; None for all."""
     if not (tags or metadata):
         return None
-    pairs = spelled.metadata("--metadata", metadata)
+    pairs = parsing.metadata("--metadata", metadata)
     return {"state": _SAVED, "tags": tags or (), "metadata": pairs}
 
 

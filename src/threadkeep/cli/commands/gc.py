@@ -13,12 +13,16 @@ import typer
 
 from threadkeep.cli import policies
 from threadkeep.cli.app import Panel, command
-from threadkeep.cli.drawing import size, table, text
 from threadkeep.cli.parameters import AsJson, ThreadIds, Url, UrlArgument
+from threadkeep.cli.render import (
+    size,
+    table,
+    text,
+)
 from threadkeep.cli.repeating import Every, repeated
 from threadkeep.cli.stores import reading, url_of, writing
 from threadkeep.cli.terminal import Output, clean
-from threadkeep.engine.policy import Retention
+from threadkeep.retention.policy import Retention
 from threadkeep.threads import Collected, GcReport
 
 DryRun = Annotated[bool, typer.Option("--dry-run", help="only tell what would go")]

@@ -9,12 +9,23 @@ from rich.text import Text
 from rich.tree import Tree
 
 from threadkeep.cli.app import Panel, command
-from threadkeep.cli.drawing import line, text
-from threadkeep.cli.looking import load, made_by, moment, naming_modules
+from threadkeep.cli.lookup import (
+    load,
+    made_by,
+    moment,
+    naming_modules,
+)
 from threadkeep.cli.parameters import AsJson, Cold, Imports, Thread, Url
+from threadkeep.cli.render import (
+    line,
+    text,
+)
 from threadkeep.cli.stores import looking, url_of
 from threadkeep.cli.terminal import Output
-from threadkeep.engine.branches import BranchCheckpoint, Branches
+from threadkeep.forks.branches import (
+    BranchCheckpoint,
+    Branches,
+)
 from threadkeep.readable.ancestry import Branch, Spot, layout
 
 

@@ -10,8 +10,11 @@ import typer
 from rich.text import Text
 
 from threadkeep.cli.app import Panel, command
-from threadkeep.cli.drawing import some, text
 from threadkeep.cli.parameters import AsJson, DryRun, Replace, Url
+from threadkeep.cli.render import (
+    some,
+    text,
+)
 from threadkeep.cli.stores import as_if_made, made, url_of
 from threadkeep.cli.terminal import Output
 from threadkeep.threads import Imported

@@ -12,9 +12,15 @@ from rich.table import Table
 
 from threadkeep.cli.app import Panel, command
 from threadkeep.cli.completion import thread_ids
-from threadkeep.cli.drawing import table, text
-from threadkeep.cli.looking import load, naming_modules
+from threadkeep.cli.lookup import (
+    load,
+    naming_modules,
+)
 from threadkeep.cli.parameters import AsJson, Cold, Imports, Url
+from threadkeep.cli.render import (
+    table,
+    text,
+)
 from threadkeep.cli.stores import looking, url_of, writing
 from threadkeep.cli.terminal import Output
 from threadkeep.errors import MergeConflictError

@@ -18,7 +18,11 @@ from threadkeep.cli.completion import thread_ids
 from threadkeep.cli.parameters import AsJson, Cold, Url
 from threadkeep.cli.stores import shown, url_of, writing
 from threadkeep.cli.terminal import Output, clean
-from threadkeep.repairs import HINTS, RepairedThread, RepairReport
+from threadkeep.repair.workflow import (
+    HINTS,
+    RepairedThread,
+    RepairReport,
+)
 
 
 @command(Panel.STORE, "threadkeep repair --url threads.db --dry-run")

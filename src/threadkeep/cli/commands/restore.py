@@ -7,7 +7,6 @@ from typing import Annotated
 
 import typer
 
-from threadkeep import backups
 from threadkeep.cli.app import Panel, command
 from threadkeep.cli.completion import thread_ids
 from threadkeep.cli.parameters import AsJson, Cold, Programs, Url, UrlArgument
@@ -15,6 +14,7 @@ from threadkeep.cli.registered import document, in_a_line
 from threadkeep.cli.stores import url_of, writing
 from threadkeep.cli.terminal import Output
 from threadkeep.errors import InvalidArgumentError
+from threadkeep.transfer import backup
 
 
 @command(Panel.STORE, "threadkeep restore backup.tkb redis://localhost:6379/0")
@@ -54,7 +54,7 @@ def restore(
         return 0
     place = url_of(url, store)
     with output.progress() as told:
-        done = backups.restore(file, place, told, replace=replace, programs=pg_bin)
+        done = backup.restore(file, place, told, replace=replace, programs=pg_bin)
     known = f", {done.known} were there already" if done.known else ""
     line = "restored" if done.threads is None else f"{done.threads} threads restored{known}"
     output.tell({"file": str(file), "threads": done.threads, "known": done.known}, line)

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from threadkeep.cli import spelled
+from threadkeep.cli import parsing
 from threadkeep.cli.app import Panel, command
 from threadkeep.cli.parameters import AsJson, Thread, Ttl, Url
 from threadkeep.cli.registered import document, in_a_line
@@ -33,7 +33,7 @@ def set(
     """Set metadata of a thread, or how long it may rest before retention removes it."""
     if not pairs and ttl is None:
         raise InvalidArgumentError("Nothing is to be set.", hint="Give KEY=VALUE, or --ttl.")
-    metadata, rest = spelled.metadata("KEY=VALUE", pairs), spelled.ttl(ttl)
+    metadata, rest = parsing.metadata("KEY=VALUE", pairs), parsing.ttl(ttl)
     with writing(url_of(url)) as saver:
         one = saver.threads.update(thread, metadata=metadata, ttl=rest)
     Output(as_json=as_json).tell(document(one), in_a_line(one))

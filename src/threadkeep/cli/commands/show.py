@@ -9,8 +9,12 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from threadkeep.cli.app import Panel, command
-from threadkeep.cli.drawing import cut, indented, line, size, table, text
-from threadkeep.cli.looking import found, head_line, load, place
+from threadkeep.cli.lookup import (
+    found,
+    head_line,
+    load,
+    place,
+)
 from threadkeep.cli.parameters import (
     AsJson,
     Checkpoint,
@@ -22,6 +26,14 @@ from threadkeep.cli.parameters import (
     Url,
 )
 from threadkeep.cli.registered import in_a_line
+from threadkeep.cli.render import (
+    cut,
+    indented,
+    line,
+    size,
+    table,
+    text,
+)
 from threadkeep.cli.stores import looking, url_of
 from threadkeep.cli.terminal import Output, compact
 from threadkeep.engine.steps import own

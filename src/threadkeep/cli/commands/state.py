@@ -8,8 +8,12 @@ import typer
 from rich.text import Text
 
 from threadkeep.cli.app import Panel, command
-from threadkeep.cli.drawing import text, tree_of
-from threadkeep.cli.looking import found, head_line, load, place
+from threadkeep.cli.lookup import (
+    found,
+    head_line,
+    load,
+    place,
+)
 from threadkeep.cli.parameters import (
     AsJson,
     Checkpoint,
@@ -19,6 +23,10 @@ from threadkeep.cli.parameters import (
     Namespace,
     Thread,
     Url,
+)
+from threadkeep.cli.render import (
+    text,
+    tree_of,
 )
 from threadkeep.cli.stores import looking, url_of
 from threadkeep.cli.terminal import Output

@@ -10,11 +10,17 @@ import typer
 from rich.table import Table
 
 from threadkeep.cli.app import Panel, command
-from threadkeep.cli.drawing import bar, size, some, table, text
 from threadkeep.cli.parameters import AsJson, Url, UrlArgument
+from threadkeep.cli.render import (
+    bar,
+    size,
+    some,
+    table,
+    text,
+)
 from threadkeep.cli.stores import reading, shown, url_of
 from threadkeep.cli.terminal import Output
-from threadkeep.engine.operations.inspection import ThreadStats
+from threadkeep.stats import ThreadStats
 
 _PARTS = {
     "manifests": "(what checkpoints say of channels)",

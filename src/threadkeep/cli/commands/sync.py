@@ -12,8 +12,12 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from threadkeep.cli.app import Panel, command
-from threadkeep.cli.drawing import some, table, text
 from threadkeep.cli.parameters import STORE, AsJson, DryRun, Full, Replace
+from threadkeep.cli.render import (
+    some,
+    table,
+    text,
+)
 from threadkeep.cli.stores import as_if_made, made, reading, same, shown
 from threadkeep.cli.terminal import Output
 from threadkeep.errors import InvalidArgumentError

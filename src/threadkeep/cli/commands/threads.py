@@ -6,7 +6,7 @@ from typing import Annotated, Any, cast
 
 import typer
 
-from threadkeep.cli import spelled
+from threadkeep.cli import parsing
 from threadkeep.cli.app import Panel, command
 from threadkeep.cli.completion import thread_ids
 from threadkeep.cli.parameters import AsJson, Url, WithMetadata, WithTags
@@ -17,7 +17,10 @@ from threadkeep.engine.lifecycle import State
 from threadkeep.errors import InvalidArgumentError, ThreadNotFoundError
 from threadkeep.saver import Saver
 from threadkeep.threads import ThreadInfo, ThreadPage
-from threadkeep.threads.asked import MOST, OrderName
+from threadkeep.threads.queries import (
+    MOST,
+    OrderName,
+)
 from threadkeep.threads.registry import Filters
 
 _WHEN = "an ISO time (UTC), or an age: 7d, 12h, 30m"
@@ -90,14 +93,14 @@ def threads(  # noqa: PLR0913 - they are given by name
     filters = _meant(
         state=state,
         tags=tag,
-        metadata=spelled.metadata("--metadata", metadata),
-        created_after=spelled.when("--created-after", created_after),
-        created_before=spelled.when("--created-before", created_before),
-        updated_after=spelled.when("--updated-after", updated_after),
-        updated_before=spelled.when("--updated-before", updated_before),
+        metadata=parsing.metadata("--metadata", metadata),
+        created_after=parsing.when("--created-after", created_after),
+        created_before=parsing.when("--created-before", created_before),
+        updated_after=parsing.when("--updated-after", updated_after),
+        updated_before=parsing.when("--updated-before", updated_before),
         has_interrupt=has_interrupt,
         pinned=pinned,
-        min_bytes=spelled.size("--min-bytes", min_bytes),
+        min_bytes=parsing.size("--min-bytes", min_bytes),
         forked_from=forked_from,
     )
     if thread is not None and (filters or cursor or all_pages or count):

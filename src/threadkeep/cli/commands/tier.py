@@ -14,13 +14,18 @@ import typer
 from threadkeep.cli import policies
 from threadkeep.cli.app import Panel, command
 from threadkeep.cli.completion import thread_ids
-from threadkeep.cli.drawing import size, some, table, text
 from threadkeep.cli.parameters import AsJson, Cold, DryRun, Url
+from threadkeep.cli.render import (
+    size,
+    some,
+    table,
+    text,
+)
 from threadkeep.cli.repeating import Every, repeated
 from threadkeep.cli.stores import reading, url_of, writing
 from threadkeep.cli.terminal import Output, clean
+from threadkeep.cold.tiering import Tiering
 from threadkeep.threads import TierReport
-from threadkeep.tiers.tiering import Tiering
 
 
 @command(Panel.STORE, "threadkeep tier --warm 7d --cold s3://bucket/agents --dry-run")

@@ -9,9 +9,16 @@ import typer
 from rich.table import Table
 
 from threadkeep.cli.app import Panel, command
-from threadkeep.cli.drawing import line, table, text
-from threadkeep.cli.looking import made_by, moment
+from threadkeep.cli.lookup import (
+    made_by,
+    moment,
+)
 from threadkeep.cli.parameters import AsJson, Checkpoint, Cold, Namespace, Thread, Url
+from threadkeep.cli.render import (
+    line,
+    table,
+    text,
+)
 from threadkeep.cli.stores import looking, url_of
 from threadkeep.cli.terminal import Output
 from threadkeep.errors import NotFoundError

@@ -16,10 +16,10 @@ from langgraph.checkpoint.memory import InMemorySaver
 from threadkeep.backends.given import without
 from threadkeep.backends.open import check_is_path, extra, is_postgres, sqlite_path
 from threadkeep.backends.sqlite.opening import MEMORY
-from threadkeep.backends.sqlite.places import path_of
+from threadkeep.backends.sqlite.paths import path_of
 from threadkeep.codec import Codec
 from threadkeep.errors import InvalidArgumentError, NotLangGraphError, OpenError
-from threadkeep.open_store import OpenStore
+from threadkeep.store.opened import OpenStore
 from threadkeep.transfer.sources.base import Found, FoundWrite, Source
 from threadkeep.transfer.sources.memory import MemorySource
 from threadkeep.transfer.sources.payloads import Payloads

@@ -21,7 +21,7 @@ from psycopg.rows import dict_row
 from threadkeep.backends.postgres.failures import DRIVER_ERRORS, mapped
 from threadkeep.backends.postgres.settings import settings_of
 from threadkeep.errors import NotLangGraphError, OpenError
-from threadkeep.langgraph_names import TASKS
+from threadkeep.langgraph_internals import TASKS
 from threadkeep.transfer.sources.base import Found, FoundWrite, Place
 from threadkeep.transfer.sources.payloads import Payloads, named
 

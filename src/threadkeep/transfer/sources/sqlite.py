@@ -22,7 +22,7 @@ from threadkeep.backends.sqlite.failures import named as mapped
 from threadkeep.backends.sqlite.opening import MEMORY, Location
 from threadkeep.backends.sqlite.schema import APPLICATION_ID
 from threadkeep.errors import CorruptionError, NotLangGraphError, OpenError
-from threadkeep.langgraph_names import HAS_TASK_PATH
+from threadkeep.langgraph_internals import HAS_TASK_PATH
 from threadkeep.transfer.sources.base import Found, FoundWrite, Place
 from threadkeep.transfer.sources.payloads import Payloads, named
 

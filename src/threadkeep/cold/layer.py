@@ -1,0 +1,256 @@
+"""Tiering layer: it brings back what is in the cold store, when it is asked for.
+
+Only what is looked at, and when, lives here. Invariants: a thread that is in the store costs
+nothing more; whoever reads one that is archived, or has stubs, sees it whole, or an error that
+says why not; an archive goes only when its thread is gone; no thread has stubs of another.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, cast
+
+from threadkeep import lazy
+from threadkeep.cold.stubs import (
+    WITH_COLD,
+    stubbed,
+    whole,
+)
+from threadkeep.engine.calls import Commit, Fetch, Requests, aside, call, commit, fetch
+from threadkeep.engine.context import ATTEMPTS
+from threadkeep.engine.entries import Entry, EntryFence, ReadEntry
+from threadkeep.engine.lifecycle import is_archived
+from threadkeep.engine.model import (
+    CopyThread,
+    DropThread,
+    ForkThread,
+    Read,
+    ReadCheckpoint,
+    ReadPath,
+    ReadThread,
+    ScanCheckpoints,
+    ThreadState,
+)
+from threadkeep.errors import (
+    BackendError,
+    ConflictError,
+    CorruptionError,
+    ReadOnlyError,
+    ThreadArchivedError,
+    ThreadExistsError,
+    ThreadkeepError,
+)
+from threadkeep.store.layer import through
+
+if TYPE_CHECKING:
+    from threadkeep.cold.archive import Archive
+    from threadkeep.cold.store import ColdStore
+    from threadkeep.transfer.bundling import WholeThread
+
+_log = logging.getLogger("threadkeep")
+
+
+class TierLayer:
+    """The layer that brings archived threads and offloaded values back by itself.
+
+    Args:
+        cold: the cold store, if there is one.
+    """
+
+    handles = frozenset({Fetch, CopyThread, ForkThread, DropThread})
+
+    def __init__(self, cold: ColdStore | None) -> None:
+        self._cold = cold
+
+    def answer(self, request: Fetch | Commit) -> Requests[Any]:
+        """See `Layer.answer`."""
+        if isinstance(request, Fetch):
+            return (yield from self._fetch(request))
+        change = request.change
+        if isinstance(change, CopyThread):
+            return (yield from self._copy(change))
+        if isinstance(change, ForkThread):
+            return (yield from self._fork(change))
+        if isinstance(change, DropThread) and change.entry is None:
+            return (yield from self._drop(change))
+        return (yield request)
+
+    def _fetch(self, request: Fetch) -> Requests[list[Any]]:
+        reads = request.reads
+        replies: list[Any] = yield request
+        names = sorted(set(_missed(reads, replies)))
+        if names:
+            replies = yield from self._looked_for(reads, names)
+        for number, thread in stubbed(reads, replies):
+            replies[number] = yield from aside(whole, self._cold, thread, replies[number])
+        return replies
+
+    def _looked_for(self, reads: Sequence[Read], names: Sequence[str]) -> Requests[list[Any]]:
+        """The replies, of one state in which none of these threads is archived.
+
+        A thread that is neither archived before the reads, nor changes its generation while they
+        are answered, was not archived meanwhile: to leave and to come back both raise that.
+        """
+        heads: list[Read] = [ReadCheckpoint(name, "") for name in names]
+        entries: list[Read] = [ReadEntry(name) for name in names]
+        for _ in range(ATTEMPTS):
+            found, count = (yield Fetch([*heads, *entries, *reads])), len(names)
+            archived = [entry for entry in found[count : 2 * count] if is_archived(entry)]
+            for entry in archived:
+                yield from self._bring_back(entry)
+            if archived:
+                continue
+            after = yield Fetch(heads)  # (of one fetch, some stores answer in parts)
+            if _generations(found[:count]) == _generations(after):
+                return list(found[2 * count :])
+        raise _never_there(names[0])
+
+    def _bring_back(self, entry: Entry) -> Requests[None]:
+        """Bring a thread back, if nobody else has done so meanwhile."""
+        archive, thread = lazy.archive.archive_of(entry), entry.thread
+        if self._cold is None or archive is None:
+            raise ThreadArchivedError(hint=WITH_COLD, thread=thread)
+        try:
+            found = yield from aside(_read, self._cold, thread, archive)
+        except CorruptionError:
+            now = yield from fetch(ReadEntry(thread))
+            if lazy.archive.is_at(now, archive.key):
+                raise
+            return
+        try:
+            yield from lazy.archive.reopen(found, archive, _now())
+        except ReadOnlyError as error:
+            raise ThreadArchivedError(
+                "The thread is archived, and the store is open for reading only.",
+                hint=f"Bring it back: threadkeep restore --thread {thread!r}",
+                thread=thread,
+            ) from error
+
+    # -- changes ---------------------------------------------------------------------
+
+    def _copy(self, change: CopyThread) -> Requests[None]:
+        """Copy a thread, which may be archived or get stubs: now, or while it is copied."""
+        for _ in range(ATTEMPTS):
+            known = yield from self._ready(change.source, change.target)
+            with suppress(ConflictError):
+                yield from commit(change._replace(revision=_revision(known)))
+                known, copy = yield Fetch(
+                    [ReadEntry(change.source), ReadThread(change.target, stub=True)]
+                )
+                if copy.checkpoints or not is_archived(known):
+                    return
+                yield from self._bring_back(known)
+        raise _never_there(change.source)
+
+    def _fork(self, change: ForkThread) -> Requests[None]:
+        """Fork a thread: what it shares has no stubs, then or later."""
+        for _ in range(ATTEMPTS):
+            known = yield from self._ready(change.source, change.target)
+            with suppress(ConflictError):
+                yield from commit(change._replace(revision=_revision(known)))
+                return
+        raise lazy.registration.busy(change.source)
+
+    def _ready(self, source: str, target: str) -> Requests[Entry | None]:
+        """The source's entry, once it has no stubs: what brings one changes the entry.
+
+        Raises:
+            ThreadExistsError: the target is archived.
+        """
+        while True:
+            replies = yield Fetch([ReadEntry(source), ReadEntry(target)])
+            known, at = cast("list[Entry | None]", replies)
+            if is_archived(at):
+                raise ThreadExistsError("The target is archived.", thread=target)
+            archive = lazy.archive.archive_of(known)
+            if archive is None or not archive.offloaded or is_archived(known):
+                return known
+            if not (yield from through(self, lazy.offload.bring_back(source, _now()))):
+                return known
+
+    def _drop(self, change: DropThread) -> Requests[None]:
+        """Remove a thread, and then all that this store has put of it into the cold store.
+
+        Whoever takes something there names it in the entry. So the entry that goes must be the
+        one that was read; but a deletion that expects nothing is not refused in the end.
+        """
+        for attempt in range(ATTEMPTS):
+            entry = yield from fetch(ReadEntry(change.thread))
+            expecting = change
+            if attempt < ATTEMPTS - 1 and not change.fences:
+                expecting = change._replace(fences=(EntryFence(_revision(entry)),))
+            try:
+                yield from commit(expecting)
+            except ConflictError:
+                if expecting is change:
+                    raise
+                continue
+            archive = lazy.archive.archive_of(entry)
+            left = None if change.rows is None else lazy.archive.archive_of(change.rows.entry)
+            if archive is not None and (left is None or left.folder != archive.folder):
+                yield from self._remove(change.thread, archive)
+            return
+
+    def _remove(self, thread: str, archive: Archive) -> Requests[None]:
+        """Remove the archives of a thread that is gone: its next life has another folder."""
+        if self._cold is None:
+            _log.warning("a thread went; its archives stay in %s", archive.folder)
+            return
+        home = self._cold.of((yield from call("identity"))).home(thread)
+        if not archive.folder.startswith(home):
+            return  # another store put it there, of which this one is a copy
+        try:
+            yield from aside(self._cold.clear, archive.folder)
+        except ThreadkeepError as error:
+            raise BackendError(
+                f"The thread is deleted, but its archive is not: {error.message}",
+                hint="When the cold store can be reached: saver.threads.erase(thread).",
+                thread=thread,
+            ) from error
+
+
+def _read(cold: ColdStore, thread: str, archive: Archive) -> WholeThread:
+    from threadkeep.cold.archives import unpacked  # noqa: PLC0415 - much, and seldom needed
+
+    return unpacked(thread, cold.get(archive.key), archive)
+
+
+def _revision(entry: Entry | None) -> int:
+    return 0 if entry is None else entry.revision
+
+
+def _now() -> int:
+    return time.time_ns() // 1000
+
+
+def _never_there(thread: str) -> ConflictError:
+    return ConflictError(
+        "This thread is being archived whenever it is read.", hint="Try again later.", thread=thread
+    )
+
+
+def _generations(states: Sequence[ThreadState]) -> list[int]:
+    return [state.generation for state in states]
+
+
+def _missed(reads: Sequence[Read], replies: Sequence[Any]) -> Iterator[str]:
+    """The threads of which nothing was found, and of which something may be archived.
+
+    A thread whose generation is 0 was never archived: that raises it.
+    """
+    for read, reply in zip(reads, replies, strict=True):
+        match read:
+            case ReadCheckpoint():
+                if reply.found is None and reply.generation:
+                    yield read.thread
+            case ReadThread():
+                is_whole = not read.skip and not read.stub
+                if is_whole and not reply.checkpoints and reply.generation:
+                    yield read.thread
+            case ReadPath() if not reply:
+                yield read.thread
+            case ScanCheckpoints() if not reply and read.thread is not None and read.after is None:
+                yield read.thread

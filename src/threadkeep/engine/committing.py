@@ -1,0 +1,147 @@
+"""Committing what was built, and building it anew where others came in between.
+
+Only the loop around a commit lives here. Invariant: whatever ends a try, its appender is
+told, so that the logs' tails can be sealed by others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from typing import NamedTuple, TypeAlias
+
+from threadkeep.engine.appender import Appender
+from threadkeep.engine.calls import Operation, Place, commit
+from threadkeep.engine.context import (
+    ATTEMPTS,
+    Engine,
+)
+from threadkeep.engine.model import Batch, HeadFence
+from threadkeep.engine.refs import Ref
+from threadkeep.engine.registry import Told
+from threadkeep.engine.snapshots import (
+    Held,
+    State,
+)
+from threadkeep.engine.working_set import ThreadMemory
+from threadkeep.errors import (
+    BackendError,
+    ConflictError,
+    SegmentTakenError,
+    StaleThreadError,
+    ThreadkeepError,
+)
+
+
+class Built(NamedTuple):
+    """A batch ready to commit, and what to remember once it is, in the thread's `memory`.
+
+    `beside` is the checkpoint whose values it was compared with; `writes` are the values of its
+    pending writes: index, channel, where it is stored, and as it was seen. `fence` is
+    what the run expects of the head: where it does not hold, that is told, once a run.
+    `begins`: the checkpoint is its run's first.
+    """
+
+    memory: ThreadMemory
+    batch: Batch
+    appender: Appender
+    state: State | None = None
+    told: Told | None = None
+    beside: str | None = None
+    writes: tuple[tuple[int, str, Ref, Held], ...] = ()
+    fence: HeadFence | None = None
+    begins: bool = False
+
+
+Failed: TypeAlias = tuple[Built, ThreadkeepError]
+"""A batch whose commit failed, and the failure."""
+
+
+class Made(NamedTuple):
+    """What a batch was made of, for whoever has to make it anew later; see `rebasing`.
+
+    The values are the program's own, watched by their shadows.
+    """
+
+    engine: Engine
+    ns: str
+    beside: str | None
+    state: State | None
+    writes: tuple[tuple[int, str, Ref, Held], ...]
+
+    @property
+    def size(self) -> int:
+        """About how many encoded bytes the values stand for that nothing else holds."""
+        return (self.state.fresh if self.state else 0) + sum([h.weight for *_, h in self.writes])
+
+
+def committed(
+    engine: Engine,
+    place: Place,
+    build: Callable[[int], Operation[Built]],
+    lost: Callable[[], Operation[None]] | None = None,
+    failed: Failed | None = None,
+) -> Operation[None]:
+    """Build a batch and commit it, again where its log positions were taken.
+
+    Args:
+        engine: the engine's parts.
+        place: what the call is about; errors name it.
+        build: makes the batch; is given the number of the try, from 0 on.
+        lost: carried out where the commit is refused for good.
+        failed: the first try, where that has been made.
+
+    Raises:
+        ConflictError: the commit was refused, or others kept taking the positions.
+        ThreadkeepError: whatever building or committing raises.
+    """
+    for attempt in range(ATTEMPTS):
+        built, failure = failed or ((yield from build(attempt)), None)
+        failed, done = None, False
+        try:
+            if failure is not None:
+                raise failure
+            yield from commit(to_commit(engine, place, built))
+            done = True
+        except SegmentTakenError:
+            engine.memory(place.thread).abandon()
+        except StaleThreadError:
+            engine.working_set.forget(place.thread)
+        except ThreadkeepError as exc:
+            if isinstance(exc, ConflictError) and lost is not None:
+                with suppress(BackendError):  # the conflict is what the caller must hear of
+                    yield from lost()
+            exc.at(**place.named())
+            raise
+        finally:  # (also where it was interrupted, and nobody knows whether it is there)
+            if not done:
+                built.appender.failed()
+        if done:
+            remember(engine, place, built)
+            return
+    raise ConflictError(
+        "Others keep taking the log positions of this thread.",
+        hint="Try the call again.",
+        **place.named(),
+    )
+
+
+def to_commit(engine: Engine, place: Place, built: Built) -> Batch:
+    """The batch to commit; with what it was made of, where it may have to be made anew."""
+    if not engine.holds_all:
+        return built.batch
+    made = Made(engine, place.ns, built.beside, built.state, built.writes)
+    return built.batch._replace(made=made)
+
+
+def remember(engine: Engine, place: Place, built: Built) -> None:
+    """Remember what is committed."""
+    built.appender.committed()
+    memory, state = built.memory, built.state
+    if state is not None:
+        left = memory.publish(
+            state, built.batch.generation, built.fence, built.told, begins=built.begins
+        )
+        if left is not None:
+            engine.forked(place.thread, left, state.id)
+    engine.working_set.settle(place.thread, memory)

@@ -1,0 +1,235 @@
+"""What the operations share: the options, the working set, and reading a stored state.
+
+Invariant: nothing here outlives a call except what the working set holds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
+
+from threadkeep.codec import Codec
+from threadkeep.codec.frame import Compression
+from threadkeep.engine import checksum, elements, manifest, refs
+from threadkeep.engine.appender import FULL_COUNT
+from threadkeep.engine.calls import Operation, Place, fetch_segments
+from threadkeep.engine.elements import Elements
+from threadkeep.engine.manifest import Manifest
+from threadkeep.engine.model import HIDDEN, Segment, Span, StoredCheckpoint
+from threadkeep.engine.open_logs import KEYFRAMES, Stored
+from threadkeep.engine.refs import Cell, Inline, Ref
+from threadkeep.engine.sequence import Seen, watched
+from threadkeep.engine.shadow import Shadow
+from threadkeep.engine.snapshots import (
+    Held,
+    HeldRun,
+    Keyframe,
+    Raw,
+    State,
+    cell,
+)
+from threadkeep.engine.working_set import ThreadMemory, WorkingSet
+from threadkeep.errors import (
+    CheckpointNotFoundError,
+    CorruptionError,
+    ThreadkeepError,
+    ThreadNotFoundError,
+)
+
+if TYPE_CHECKING:
+    from threadkeep.retention.policy import Retention
+
+TOKEN_BITS = 31
+_KEYFRAME_ROW = 64  # bytes that a keyframe takes as a row of its own, about
+KEYFRAME_EVERY = 16  # checkpoints written against one keyframe
+Keyframes: TypeAlias = dict[tuple[int, int], tuple[Manifest, int]]  # each with its size in bytes
+ATTEMPTS = 8  # times a change is built anew when others came in between
+
+
+class Engine(NamedTuple):
+    """The engine's parts. `token(bits)` gives a random number, `now()` microseconds since 1970.
+
+    `retention` is what is kept where nothing else is said, None for everything. With `holds_all`,
+    what is committed may have to be made anew from what is remembered: saves return before they
+    are stored.
+    `forked(thread, head, checkpoint)` is told of each run that has left the head of another one
+    behind.
+    """
+
+    codec: Codec
+    compression: Compression
+    working_set: WorkingSet
+    conflicts: Literal["fork", "raise"]
+    token: Callable[[int], int]
+    now: Callable[[], int]
+    forked: Callable[[str, str, str], None]
+    retention: Retention | None = None
+    holds_all: bool = False
+
+    def memory(self, thread: str) -> ThreadMemory:
+        """What is remembered of the thread."""
+        return self.working_set.thread(thread)
+
+    def apart(self) -> Engine:
+        """The same engine, which remembers for itself: what others must not build on yet."""
+        return self._replace(working_set=self.working_set.apart())
+
+    def new_token(self) -> int:
+        """A token for a load; never 0."""
+        return self.token(TOKEN_BITS) + 1
+
+
+def read_manifest(
+    stored: StoredCheckpoint, known: Keyframes | None = None
+) -> tuple[Manifest, Keyframe]:
+    """A stored checkpoint's manifest, and the keyframe it was written against.
+
+    Args:
+        stored: the checkpoint as read.
+        known: keyframes of its thread, each decoded once for all that are written against it.
+
+    Raises:
+        CorruptionError: the manifest or its keyframe is damaged or missing.
+    """
+    row = stored.row
+    if stored.keyframe is None:
+        raise CorruptionError("The keyframe of a checkpoint is missing.")
+    known, place = {} if known is None else known, (row.key_log, row.key_pos)
+    if place not in known:
+        whole = Elements(NO_CODEC, (stored.keyframe,)).raw(*place)
+        known[place] = manifest.decode(whole), len(whole)
+    key, size = known[place]
+    data = checksum.unseal(row.manifest, checksum.of_checkpoint(row))
+    # A process that comes and goes cannot count: large differences tell as much.
+    used = KEYFRAME_EVERY if 2 * len(data) > size + _KEYFRAME_ROW else 1
+    return manifest.decode(data, key), Keyframe(
+        key, row.key_log, row.key_pos, used, manifest.numbers(key)
+    )
+
+
+class _NoCodec:
+    """Stands where only bytes are read."""
+
+    def encode(self, value: Any, intern: Any = None) -> bytes:
+        raise NotImplementedError
+
+    def decode(self, data: bytes, resolve: Any = None) -> Any:
+        raise NotImplementedError
+
+    def decode_many(self, items: Any, resolve: Any = None) -> list[Any]:
+        raise NotImplementedError
+
+    def divides(self, value: Any) -> bool:
+        raise NotImplementedError
+
+    def with_allowlist(self, extra: Any) -> Any:
+        raise NotImplementedError
+
+
+NO_CODEC = _NoCodec()
+
+
+def visible(stored: StoredCheckpoint | None) -> StoredCheckpoint | None:
+    """None for a checkpoint that was pruned and is kept only for what others need of it."""
+    return None if stored is None or stored.row.flags & HIDDEN else stored
+
+
+def not_found(place: Place) -> ThreadNotFoundError | CheckpointNotFoundError:
+    """The error that says what of a place is not there."""
+    if place.id is None:
+        return ThreadNotFoundError(
+            "There is no such thread, or it holds no checkpoints in this namespace.",
+            thread=place.thread,
+            namespace=place.ns or None,
+        )
+    return CheckpointNotFoundError(
+        thread=place.thread,
+        namespace=place.ns or None,
+        checkpoint=place.id,
+        hint="It may have been pruned. list() and get_state_history() tell which are there.",
+    )
+
+
+@contextmanager
+def named(stored: StoredCheckpoint) -> Iterator[None]:
+    """Name the checkpoint in whatever goes wrong with it."""
+    try:
+        yield
+    except ThreadkeepError as exc:
+        row = stored.row
+        exc.at(thread=stored.thread, namespace=row.ns or None, checkpoint=row.id)
+        raise
+
+
+def read_elements(
+    engine: Engine, thread: str, spans: Iterable[Span], generation: int | None = None
+) -> Operation[tuple[Elements, list[Segment]]]:
+    """The elements of the spans, and the segments they came in; see `fetch_segments`."""
+    segments = yield from fetch_segments(thread, refs.covering(spans), generation)
+    return Elements(engine.codec, segments), segments
+
+
+# -- remembering what was read -------------------------------------------------------
+
+
+def hold(ref: Ref, found: Elements, value: Any) -> Held:
+    """A value that was read from its reference, watched from now on."""
+    if isinstance(ref, Inline):
+        return cell(value, Shadow.of([value]), ref.data, ref.uses)
+    if isinstance(ref, Cell):
+        data, depth = found.raw(ref.log, ref.pos), found.depth(ref.log, ref.pos)
+        raw = Raw(data, ref.log, ref.pos, depth, ref.uses)
+        return cell(value, Shadow.of([value]), data, ref.uses, raw)
+    weight = sum([found.size(span) for span in ref.spans])
+    keys = list(value) if ref.kind == refs.DICT else None
+    items = list(value) if keys is None else list(value.values())
+    shadow = Shadow.of(watched(keys, items))
+    raws = {i: found.raw(*refs.cut(ref.spans, i, i + 1)[0][:2]) for i in shadow.opaque}
+    return HeldRun(ref.kind, ref.spans, Seen(keys, items, shadow), weight, raws)
+
+
+def resume_logs(
+    memory: ThreadMemory,
+    ns: str,
+    read: Manifest,
+    key: Keyframe,
+    segments: list[Segment],
+    found: Elements,
+) -> None:
+    """Let this process go on with the logs that a read checkpoint ends in."""
+    ends = elements.stops(segments)
+    for channel, entry in read.entries.items():
+        last = _last_span(entry.ref)
+        if last is not None and last.log in ends:
+            memory.logs.resume(ns, channel, last.log, ends[last.log])
+    memory.logs.resume(ns, KEYFRAMES, key.log, key.pos + 1)
+    memory.logs.note_tails(
+        [
+            (segment.log, segment.start, Stored(found.opened(segment), len(segment.data)))
+            for segment in segments
+            if segment.count < FULL_COUNT
+        ]
+    )
+
+
+def _last_span(ref: Ref | None) -> Span | None:
+    if ref is None or isinstance(ref, Inline):
+        return None
+    if isinstance(ref, Cell):
+        return Span(ref.log, ref.pos, ref.pos + 1)
+    return ref.spans[-1] if ref.spans else None
+
+
+def keyframe_of(stored: StoredCheckpoint, state: State | None) -> tuple[Manifest, Keyframe]:
+    """The manifest, from the working set where it is the very one stored."""
+    row = stored.row
+    if state is not None and state.data == row.manifest and is_key(state, row.key_log, row.key_pos):
+        checksum.unseal(row.manifest, checksum.of_checkpoint(row))
+        return state.manifest, state.keyframe
+    return read_manifest(stored)
+
+
+def is_key(state: State, log: int, pos: int) -> bool:
+    """Whether the state's keyframe is the one stored there."""
+    return (state.keyframe.log, state.keyframe.pos) == (log, pos)

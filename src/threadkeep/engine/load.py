@@ -1,0 +1,225 @@
+"""Reading a checkpoint with its values and pending writes.
+
+A run may be lent the very objects that the thread's last run left in the working set,
+in fresh containers, if they have not changed and that run has ended. Every other reader
+gets fresh objects, so that whatever it does to them changes nothing stored. No object is in
+two places of what a load gives: LangGraph's savers store it for each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
+
+from threadkeep.engine import collector, refs
+from threadkeep.engine.calls import Operation, Place, fetch_checkpoint
+from threadkeep.engine.context import (
+    Engine,
+    hold,
+    keyframe_of,
+    read_elements,
+    resume_logs,
+    visible,
+)
+from threadkeep.engine.elements import Elements
+from threadkeep.engine.loads import LOADS
+from threadkeep.engine.manifest import Manifest
+from threadkeep.engine.model import FREE, NESTED, Span, StoredCheckpoint
+from threadkeep.engine.rows import Write, counting, unpack_metadata, unpack_time
+from threadkeep.engine.shadow import Shadow, apart
+from threadkeep.engine.snapshots import (
+    Held,
+    HeldCell,
+    HeldRun,
+    State,
+)
+from threadkeep.errors import CorruptionError, ThreadkeepError
+
+
+class Load(NamedTuple):
+    """A `get_tuple` call: by a run (`run`), or from inside a running task (`nested`)."""
+
+    place: Place
+    run: bool = False
+    nested: bool = False
+
+
+class Loaded(NamedTuple):
+    """A checkpoint as a caller may have it.
+
+    Nothing in it is shared with the working set but elements lent to a run.
+    """
+
+    thread: str
+    ns: str
+    id: str
+    parent: str | None
+    checkpoint: dict[str, Any]
+    metadata: dict[str, Any]
+    writes: list[tuple[str, str, Any]]
+
+
+def is_hot(engine: Engine, call: Load) -> bool:
+    """Return True if a run loads the head of a thread that this process has just used."""
+    place = call.place
+    return call.run and engine.memory(place.thread).newest(place.ns) is not None
+
+
+def load(engine: Engine, call: Load) -> Operation[Loaded | None]:
+    """The checkpoint, or None if it is not there.
+
+    Raises:
+        CorruptionError: stored bytes are damaged or missing.
+        UnknownTypeError: a value has a type that is not allowed here.
+    """
+    place, generation = call.place, -1
+    while True:
+        hot = is_hot(engine, call)
+        reply = yield from fetch_checkpoint(place.thread, place.ns, place.id, hot=hot)
+        engine.memory(place.thread).meet(reply.generation)
+        stored = visible(reply.found)
+        if stored is None:
+            return None
+        try:
+            return (yield from _read(engine, call, stored, reply.generation))
+        except ThreadkeepError as exc:
+            # Segments may have been removed between the two reads: then look again.
+            if not isinstance(exc, CorruptionError) or reply.generation == generation:
+                exc.at(thread=place.thread, namespace=place.ns or None, checkpoint=stored.row.id)
+                raise
+            generation = reply.generation
+
+
+def _read(
+    engine: Engine, call: Load, stored: StoredCheckpoint, generation: int
+) -> Operation[Loaded]:
+    memory = engine.memory(stored.thread)
+    ns, row = stored.row.ns, stored.row
+    state = memory.state(ns, row.id)
+    read, key = keyframe_of(stored, state)
+    current = state is not None and state.manifest is read
+    lent = _lendable(engine, state) if call.run and current and state is not None else {}
+    writes = counting(stored.writes, stored.child)
+    spans = _needed(read, lent, writes)
+    found, segments = yield from read_elements(engine, stored.thread, spans, generation)
+    values = {name: _lend(held) for name, held in lent.items()}
+    flags = (FREE if call.place.id else 0) | (NESTED if call.nested else 0)
+    with collector.paused():
+        loaded = assemble(engine, stored, read, found, writes, values, flags)
+    if call.run:
+        known = {**lent}
+        for name, entry in read.entries.items():
+            if entry.ref is not None and name not in lent:
+                value = loaded.checkpoint["channel_values"][name]
+                known[name] = hold(entry.ref, found, value)
+        if not current:  # (else they are open already)
+            resume_logs(memory, ns, read, key, segments, found)
+        owner = LOADS.of(loaded.id)
+        data, codec = row.manifest, engine.codec
+        fresh = sum([held.weight for name, held in known.items() if name not in lent])
+        new = State(ns, row.id, row.flags, read, key, known, data, codec, owner, fresh)
+        memory.publish(new, generation)
+        engine.working_set.settle(stored.thread, memory)
+    return loaded
+
+
+def _needed(read: Manifest, lent: Mapping[str, Held], writes: list[Write]) -> list[Span]:
+    """The spans to fetch: of the values that are not lent, and of the writes."""
+    needed = [span for write in writes for span in write.ref.needs]
+    for name, entry in read.entries.items():
+        if entry.ref is not None and name not in lent:
+            needed += entry.ref.needs
+    return needed
+
+
+# -- lending -------------------------------------------------------------------------
+
+
+def _lendable(engine: Engine, state: State) -> dict[str, Held]:
+    """The values that may be lent: the run they were lent to before has ended."""
+    if state.owner is None or not state.owner.ended or state.codec != engine.codec:
+        return {}
+    intact = {name: held for name, held in state.held.items() if _shadow(held).holds()}
+    # What is met twice is stored twice: a change to it must not show in both places.
+    once = apart([_shadow(held) for held in intact.values()])
+    return {name: held for (name, held), alone in zip(intact.items(), once, strict=True) if alone}
+
+
+def _shadow(held: Held) -> Shadow:
+    return held.seen.shadow if isinstance(held, HeldRun) else held.shadow
+
+
+def _lend(held: Held) -> Any:
+    if isinstance(held, HeldCell):
+        return held.value
+    seen = held.seen
+    if seen.keys is not None:
+        return dict(zip(seen.keys, seen.items, strict=True))
+    return tuple(seen.items) if held.kind == refs.TUPLE else seen.items
+
+
+# -- putting a checkpoint together ---------------------------------------------------
+
+
+def assemble(
+    engine: Engine,
+    stored: StoredCheckpoint,
+    read: Manifest,
+    found: Elements,
+    writes: Iterable[Write],
+    values: dict[str, Any],
+    flags: int,
+) -> Loaded:
+    """A checkpoint with its values, but for those given, decoded from `found`."""
+    row = stored.row
+    channel_values = {}
+    for name, entry in read.entries.items():
+        if name in values:
+            channel_values[name] = values[name]
+        elif entry.ref is not None:
+            found.reader = name
+            channel_values[name] = _decoded(found, entry.ref, name)
+    seen = max([write.seq for write in stored.writes], default=0)
+    loaded_id = LOADS.add(row.id, engine.new_token(), seen, flags)
+    checkpoint = {
+        "v": read.v,
+        "ts": unpack_time(row.ts),
+        "id": loaded_id,
+        "channel_values": channel_values,
+        "channel_versions": {
+            name: entry.version for name, entry in read.entries.items() if entry.version is not None
+        },
+        "versions_seen": {node: dict(versions) for node, versions in read.seen.items()},
+    }
+    if read.updated is not False:
+        checkpoint["updated_channels"] = (
+            list(read.updated) if isinstance(read.updated, list) else None
+        )
+    if read.extra is not None:
+        checkpoint |= engine.codec.decode(read.extra)
+    parent = None
+    if row.parent is not None:
+        # Whoever puts a sibling (a copy) descends from what this checkpoint descends from.
+        parent = LOADS.add(row.parent, row.run, row.seen, FREE)
+    return Loaded(
+        thread=stored.thread,
+        ns=row.ns,
+        id=loaded_id,
+        parent=parent,
+        checkpoint=checkpoint,
+        metadata=unpack_metadata(row.metadata, row.exact, engine.codec),
+        writes=[_written(found, write) for write in writes],
+    )
+
+
+def _written(found: Elements, write: Write) -> tuple[str, str, Any]:
+    found.reader = write  # (whoever applies a write may change what it brought)
+    return write.task_id, write.channel, _decoded(found, write.ref, write.channel)
+
+
+def _decoded(found: Elements, ref: refs.Ref, channel: str) -> Any:
+    try:
+        return found.value(ref)
+    except ThreadkeepError as exc:
+        exc.at(channel=channel)
+        raise

@@ -1,0 +1,378 @@
+"""Storing a checkpoint: what changed since its parent, in one commit.
+
+Which channels changed is read off their versions beside the parent's: the same version
+is the parent's value, unread, whatever the checkpoint shows of it (a DeltaChannel's
+snapshot stays visible so), unless the caller names the channel as new; another version is
+the value given, or none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import suppress
+from functools import partial
+from typing import Any, NamedTuple, cast
+
+from threadkeep.codec import Codec
+from threadkeep.engine import checksum, registry
+from threadkeep.engine import manifest as manifests
+from threadkeep.engine.appender import Appender
+from threadkeep.engine.calls import Operation, Place, commit, fetch, fetch_checkpoint
+from threadkeep.engine.committing import (
+    Built,
+    Failed,
+    committed,
+)
+from threadkeep.engine.context import (
+    KEYFRAME_EVERY,
+    Engine,
+    hold,
+    read_elements,
+    read_manifest,
+    resume_logs,
+)
+from threadkeep.engine.draft import Draft
+from threadkeep.engine.ids import created_at
+from threadkeep.engine.loads import LOADS, LoadEntry, copied
+from threadkeep.engine.manifest import Entry, Manifest, Version
+from threadkeep.engine.model import (
+    FREE,
+    Batch,
+    CheckpointRow,
+    HeadFence,
+    ReadThread,
+    ThreadRows,
+)
+from threadkeep.engine.open_logs import KEYFRAMES
+from threadkeep.engine.refs import Inline, Ref
+from threadkeep.engine.rows import pack_metadata, pack_time
+from threadkeep.engine.shadow import still
+from threadkeep.engine.snapshots import (
+    Held,
+    Keyframe,
+    State,
+)
+from threadkeep.engine.working_set import ThreadMemory
+from threadkeep.errors import (
+    CodecError,
+    ThreadkeepError,
+)
+
+_KNOWN_KEYS = frozenset(
+    {
+        *("v", "id", "ts", "channel_values", "channel_versions", "versions_seen"),
+        "updated_channels",
+    }
+)
+
+
+class Put(NamedTuple):
+    """A `put` call: the checkpoint, its parent's id, its metadata merged.
+
+    The channels that are `new` have the value given even where their version is not new.
+    A `complete` checkpoint shows all that it has: a channel that it leaves out is empty,
+    whatever its version. `run`: of a graph's run.
+    """
+
+    place: Place
+    parent: str | None
+    checkpoint: dict[str, Any]
+    metadata: dict[str, Any]
+    new: frozenset[str] = frozenset()
+    complete: bool = False
+    run: bool = False
+
+    @property
+    def loaded(self) -> LoadEntry | None:
+        """The load that the run begins with; None for a run that goes on."""
+        return LOADS.of(self.parent)
+
+    def still(self) -> Put:
+        """The call with copies of its values, as they are now."""
+        values = self.checkpoint["channel_values"]
+        copies = dict(zip(values, still([*values.values()]).copies, strict=True))
+        return self._replace(checkpoint={**self.checkpoint, "channel_values": copies})
+
+
+def built(engine: Engine, call: Put) -> Built | None:
+    """Build the batch of a put at once; None where the store must be asked first.
+
+    Raises:
+        UnserializableError: a value cannot be stored.
+    """
+    memory = engine.memory(call.place.thread)
+    known = _known_parent(memory, call)
+    if known is None:
+        return None
+    generation, parent = known
+    if parent is not None and _lost(engine, parent, call):
+        return None
+    held = {} if parent is None else parent.held
+    with memory.encoding:
+        return _build(engine, memory, call, generation, parent, held, seal=True)
+
+
+def put(engine: Engine, call: Put, failed: Failed | None = None) -> Operation[None]:
+    """Store the checkpoint.
+
+    Args:
+        engine: the engine's parts.
+        call: the arguments.
+        failed: a batch that was built of them, and what its commit ended with.
+
+    Raises:
+        UnserializableError: a value cannot be stored; nothing was.
+        ConflictError: with `conflicts="raise"`, the thread has moved on; nothing was stored.
+        ThreadDeletedError: the run is older than the thread's deletion.
+    """
+    build, lost = partial(_built, engine, call), partial(_sweep, engine, call)
+    yield from committed(engine, call.place, build, lost, failed)
+
+
+def _built(engine: Engine, call: Put, attempt: int) -> Operation[Built]:
+    memory = engine.memory(call.place.thread)
+    if _known_parent(memory, call) is None:
+        call = call.still()  # the program goes on while the store is asked
+    generation, parent = yield from _parent(engine, memory, call)
+    held = yield from _recall(engine, memory, parent, call, generation, resume=attempt == 0)
+    with memory.encoding:
+        return _build(engine, memory, call, generation, parent, held, seal=attempt == 0)
+
+
+def _sweep(engine: Engine, call: Put) -> Operation[None]:
+    """Remove the pending writes of a run that has lost: nothing will ever read them."""
+    loaded = call.loaded
+    if loaded is None:
+        return
+    reply = yield from fetch(ReadThread(call.place.thread))
+    rows = cast("ThreadRows", reply)
+    own = [r for r in rows.orphans if (r.ns, r.checkpoint_id) == (call.place.ns, call.place.id)]
+    for stored in rows.checkpoints:
+        if (stored.row.ns, stored.row.id) == (call.place.ns, call.parent):
+            own += [r for r in stored.writes if r.run == loaded.run]
+    drops = tuple((r.ns, r.checkpoint_id, r.seq) for r in own)
+    if drops:
+        yield from commit(Batch(call.place.thread, engine.now(), drop_writes=drops))
+
+
+# -- the parent ----------------------------------------------------------------------
+
+
+def _known_parent(memory: ThreadMemory, call: Put) -> tuple[int, State | None] | None:
+    """What `_parent` returns, if this process knows it; None if the store must be asked."""
+    generation = memory.generation
+    if generation is None:
+        return None
+    if call.parent is None:
+        return generation, None
+    state = memory.state(call.place.ns, call.parent)
+    return None if state is None else (generation, state)
+
+
+def _parent(engine: Engine, memory: ThreadMemory, call: Put) -> Operation[tuple[int, State | None]]:
+    """The parent as this process knows it, read if it must be; None if there is none.
+
+    With it goes the thread's generation: what is built on the parent holds only under
+    that one, whatever another call of this process has met meanwhile.
+    """
+    place, known = call.place, _known_parent(memory, call)
+    if known is not None:
+        return known
+    reply = yield from fetch_checkpoint(place.thread, place.ns, call.parent)
+    memory.meet(reply.generation)
+    if call.parent is None or reply.found is None:
+        return reply.generation, None
+    read, key = read_manifest(reply.found)
+    row = reply.found.row
+    data, codec = row.manifest, engine.codec
+    return reply.generation, State(place.ns, row.id, row.flags, read, key, {}, data, codec)
+
+
+def _recall(
+    engine: Engine,
+    memory: ThreadMemory,
+    parent: State | None,
+    call: Put,
+    generation: int,
+    *,
+    resume: bool,
+) -> Operation[Mapping[str, Held]]:
+    """What the parent held of the channels that changed, read where it is not known.
+
+    Where the engine holds all, that is all that the parent has, so that it can be stored anew.
+    Its logs are gone on with (`resume`) unless that has been tried: others may have done
+    so before, from a later checkpoint.
+    """
+    if parent is None:
+        return {}
+    lost = _lost(engine, parent, call)
+    if not lost:
+        return parent.held
+    held = dict(parent.held)
+    spans = [span for ref in lost.values() for span in ref.needs]
+    # An old value that cannot be read is no base: the new one is stored whole then.
+    with suppress(CodecError):
+        found, segments = yield from read_elements(engine, call.place.thread, spans, generation)
+        if resume:
+            resume_logs(memory, parent.ns, parent.manifest, parent.keyframe, segments, found)
+        for channel, ref in lost.items():
+            with suppress(CodecError):
+                held[channel] = hold(ref, found, found.value(ref))
+    return held
+
+
+def _lost(engine: Engine, parent: State, call: Put) -> dict[str, Ref]:
+    """The channels whose value at the parent is needed and not known."""
+    held, values = parent.held, call.checkpoint["channel_values"]
+    versions = call.checkpoint["channel_versions"]
+    lost: dict[str, Ref] = {}
+    for channel, entry in parent.manifest.entries.items():
+        ref = entry.ref
+        if ref is None or channel in held or not ref.needs:
+            continue
+        is_kept = channel not in values or _is_kept(call, entry, channel, versions.get(channel))
+        if engine.holds_all or not (is_kept or isinstance(ref, Inline)):
+            lost[channel] = ref
+    return lost
+
+
+def _is_kept(call: Put, entry: Entry, channel: str, version: Version) -> bool:
+    """Return True if a channel has the value that its parent has."""
+    before = entry.version
+    if version is None or version != before or type(version) is not type(before) or call.complete:
+        return False
+    return channel not in call.new or channel not in call.checkpoint["channel_values"]
+
+
+# -- the new checkpoint --------------------------------------------------------------
+
+
+def _build(
+    engine: Engine,
+    memory: ThreadMemory,
+    call: Put,
+    generation: int,
+    parent: State | None,
+    known: Mapping[str, Held],
+    *,
+    seal: bool,
+) -> Built:
+    """Make the batch of a put, and what is to be remembered of it."""
+    place, now, codec = call.place, engine.now(), engine.codec
+    thread, ns, own_id = place
+    appender = Appender(memory, ns, engine.compression)
+    draft = Draft(memory, codec, appender)
+    try:
+        written, held = _manifest(codec, draft, call, parent, known)
+        metadata, exact = pack_metadata(call.metadata, codec)
+    except ThreadkeepError as exc:
+        exc.at(**place.named())
+        raise
+    key = _keyframe(parent, written, appender)
+    data = manifests.encode(written, key.manifest, key.numbers)
+    if seal:
+        appender.seal()
+    segments = appender.segments()
+    draft.settle(generation)
+    told, loaded, owner = memory.told, call.loaded, None
+    flags = FREE if call.metadata.get("source") == "fork" else 0
+    if loaded is not None:  # a run begins: others may have said something else meanwhile
+        told, flags, owner = told._replace(metadata={}), flags | loaded.flags, loaded
+    elif parent is not None:  # a run goes on, and if it chose its checkpoint, it still has
+        flags, owner = flags | parent.flags & FREE, parent.owner
+    row = _row(call, loaded, flags, (metadata, exact, key.log, key.pos), data)
+    above = row.parent
+    # What a run that named no checkpoint expects: that it goes on from the head.
+    fence = None if ns or flags & FREE else HeadFence(ns, above)
+    touch = registry.of_checkpoint(row, call.metadata, appender.stored, now, told)
+    batch = Batch(
+        thread=thread,
+        now=now,
+        generation=generation,
+        born=born(own_id, call.parent),
+        fences=(fence,) if fence is not None and engine.conflicts == "raise" else (),
+        segments=segments,
+        checkpoints=(row,),
+        drop_segments=appender.dropped,
+        touch=touch,
+    )
+    data, fresh = row.manifest, draft.fresh
+    state = State(ns, row.id, flags, written, key, held, data, codec, owner, fresh)
+    told = registry.told_more(told, touch, call.metadata)
+    begins = loaded is not None
+    expected = fence if call.run or begins else None
+    return Built(memory, batch, appender, state, told, above, (), expected, begins)
+
+
+def _row(
+    call: Put,
+    loaded: LoadEntry | None,
+    flags: int,
+    rest: tuple[str, bytes | None, int, int],
+    manifest: bytes,
+) -> CheckpointRow:
+    """The checkpoint's row; `rest` are its last columns but for the manifest."""
+    parent = None if call.parent is None else copied(call.parent)
+    run, seen = (0, 0) if loaded is None else (loaded.run, loaded.seen)
+    ts = pack_time(call.checkpoint.get("ts", ""))
+    # (what the checksum covers, and the columns of the row, in their order)
+    told = (call.place.ns, copied(str(call.place.id)), parent, run, seen, flags, ts, *rest)
+    return CheckpointRow(*told, checksum.seal(manifest, told))
+
+
+def born(*ids: str | None) -> int | None:
+    """When the oldest of the ids that tell was made."""
+    times = [time for i in ids if (time := created_at(i)) is not None]
+    return min(times) if times else None
+
+
+def _manifest(
+    codec: Codec, draft: Draft, call: Put, parent: State | None, known: Mapping[str, Held]
+) -> tuple[Manifest, dict[str, Held]]:
+    """Store the changed values; the manifest, and what is held of each channel now."""
+    checkpoint = call.checkpoint
+    values, versions = checkpoint["channel_values"], checkpoint["channel_versions"]
+    before = parent.manifest if parent is not None else manifests.EMPTY
+    old_entries, new, complete = before.entries, call.new, call.complete
+    entries: dict[str, Entry] = {}
+    held: dict[str, Held] = {}
+    for channel, version in versions.items():
+        old = old_entries.get(channel)
+        if (  # as `_is_kept`, for all channels of every save
+            old is not None
+            and version == old.version
+            and type(version) is type(old.version)
+            and version is not None
+            and not complete
+            and (channel not in new or channel not in values)
+        ):
+            entries[channel] = old
+            if channel in known:
+                held[channel] = known[channel]
+        elif channel in values:
+            ref, held[channel] = draft.value(channel, values[channel], known.get(channel))
+            entries[channel] = Entry(version, ref)
+        else:
+            entries[channel] = Entry(version, None)
+    if not values.keys() <= versions.keys():
+        for channel, value in values.items():  # (given without a version)
+            if channel not in versions:
+                ref, held[channel] = draft.value(channel, value, known.get(channel))
+                entries[channel] = Entry(None, ref)
+    extra = None
+    if not checkpoint.keys() <= _KNOWN_KEYS:
+        extra = codec.encode({k: v for k, v in checkpoint.items() if k not in _KNOWN_KEYS})
+    updated = checkpoint.get("updated_channels", False)
+    if updated is not None and updated is not False:
+        updated = list(updated)
+    seen = manifests.sharing(checkpoint.get("versions_seen", {}), before.seen)
+    return Manifest(checkpoint.get("v", 1), entries, seen, updated, extra), held
+
+
+def _keyframe(parent: State | None, written: Manifest, appender: Appender) -> Keyframe:
+    """The keyframe to write against: the parent's, or a new one when that has served."""
+    key = parent.keyframe if parent is not None else None
+    if key is not None and key.used < KEYFRAME_EVERY:
+        return Keyframe(key.manifest, key.log, key.pos, key.used + 1, key.numbers)
+    log, pos = appender.append(KEYFRAMES, [manifests.encode(written)])
+    return Keyframe(written, log, pos, 1, manifests.numbers(written))

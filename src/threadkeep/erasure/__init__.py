@@ -1,0 +1,1 @@
+"""Erasure: remove threads so that no byte of them is left."""

@@ -1,0 +1,1 @@
+"""Forks of threads: begin, merge back, show as a tree."""

@@ -1,0 +1,355 @@
+"""Bringing what a fork has become back into its origin, channel by channel.
+
+Invariants: a channel that only one side has changed since the fork began is never a conflict;
+what is merged is one new checkpoint behind the head that was looked at, or nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal, NamedTuple, Protocol, TypeAlias, cast
+
+from langgraph.checkpoint.serde.types import _DeltaSnapshot
+
+from threadkeep.engine import (
+    load,
+    put,
+    registration,
+)
+from threadkeep.engine.calls import Operation, Place, fetch, fetch_segments
+from threadkeep.engine.context import (
+    ATTEMPTS,
+    Engine,
+)
+from threadkeep.engine.elements import Elements
+from threadkeep.engine.lineage import Lineage
+from threadkeep.engine.model import Child, ReadThread, ThreadRows
+from threadkeep.engine.refs import covering
+from threadkeep.engine.rows import Write, counting
+from threadkeep.errors import (
+    CheckpointNotFoundError,
+    ConflictError,
+    InvalidArgumentError,
+    MergeConflictError,
+    ThreadNotFoundError,
+)
+from threadkeep.forks.fork import path
+from threadkeep.langgraph_internals import (
+    DELTA_COUNTERS,
+    is_internal,
+)
+
+NOTHING: Any = object()
+"""What a channel without a value has."""
+
+Resolve: TypeAlias = Callable[[str, Any, Any, Any], Any]
+"""Given a channel's name and its value at the beginning, here and in the fork: the new value."""
+
+
+class Reducer(Protocol):
+    """A channel of LangGraph, as a graph has it in its `channels`."""
+
+    def from_checkpoint(self, checkpoint: Any) -> Any:
+        """A channel with this value."""
+
+
+@dataclass(frozen=True, slots=True)
+class Strategy:
+    """What becomes of a channel that both sides have changed.
+
+    One of these is given: a side, a function, or the channels of the graph, whose reducers take
+    what was written in the fork.
+    """
+
+    side: Literal["theirs", "ours"] | None = None
+    resolve: Resolve | None = None
+    reducers: Mapping[str, Reducer] | None = None
+
+
+class MergeConflict(NamedTuple):
+    """A channel that both sides have changed, and how that was resolved."""
+
+    channel: str
+    resolution: str
+
+
+@dataclass(frozen=True, slots=True)
+class Merge:
+    """What was merged, or would be.
+
+    Args:
+        fork, into: the threads.
+        base: the checkpoint that the fork began with.
+        taken: channels that only the fork has changed.
+        conflicts: channels that both have changed.
+        checkpoint: the new checkpoint of `into`; None where nothing was written.
+    """
+
+    fork: str
+    into: str
+    base: str
+    taken: tuple[str, ...]
+    conflicts: tuple[MergeConflict, ...]
+    checkpoint: str | None = None
+
+
+class New(NamedTuple):
+    """What the checkpoint that a merge makes has of its own; the version is its channels'."""
+
+    id: str
+    ts: str
+    version: float | str
+
+
+Making: TypeAlias = Callable[[int, Iterable[float | str]], New]
+"""Makes that of the checkpoint's step and the versions that are there."""
+
+
+def merge(
+    engine: Engine, fork: str, into: str, strategy: Strategy | None, making: Making | None
+) -> Operation[Merge]:
+    """Merge a fork into another thread, which holds the checkpoint that it began with.
+
+    Args:
+        engine: the engine's parts.
+        fork: the fork, which is not changed.
+        into: the other thread.
+        strategy: for conflicts; None to refuse where there is one.
+        making: makes what is new; None to only look.
+
+    Raises:
+        ThreadNotFoundError: one of them holds nothing.
+        CheckpointNotFoundError: the checkpoint that the fork began with is not there any more.
+        InvalidArgumentError: the fork is none of this thread, or a channel cannot be merged.
+        MergeConflictError: both have changed a channel, and there is no strategy.
+        ConflictError: others write to the thread all the time.
+    """
+    for _ in range(ATTEMPTS):
+        base_id = yield from _base(fork, into)
+        base = yield from _loaded(engine, into, base_id)
+        ours = yield from _loaded(engine, into, None)
+        theirs = yield from _loaded(engine, fork, None)
+        _check_channels(base, ours, theirs)
+        written = yield from _written(engine, fork, base_id, strategy)
+        sides = _Sides(engine, base, ours, theirs)
+        values, found = _merged(sides, strategy, written)
+        report = Merge(fork, into, base_id, *found)
+        if making is None or not values:
+            return report
+        known = ours.checkpoint["channel_versions"].values()
+        made = making(int(ours.metadata.get("step", 0)) + 1, known)
+        try:
+            # (whatever else is promised of this saver: nobody may have moved on meanwhile)
+            fenced = engine._replace(conflicts="raise")
+            yield from put.put(fenced, _checkpoint(into, ours, theirs, values, made))
+        except ConflictError:
+            continue
+        return replace(report, checkpoint=made.id)
+    raise ConflictError(
+        "This thread is being written all the time.", hint="Try again later.", thread=into
+    )
+
+
+# -- the three states ------------------------------------------------------------------
+
+
+def _base(fork: str, into: str) -> Operation[str]:
+    entry = yield from registration.read(fork)
+    if entry is None:
+        raise ThreadNotFoundError(thread=fork)
+    if entry.origin is None or fork == into:
+        raise InvalidArgumentError(
+            "This thread is no fork.", hint="Merge what `threads.fork` has made.", thread=fork
+        )
+    return entry.origin[1]
+
+
+def _loaded(engine: Engine, thread: str, checkpoint: str | None) -> Operation[load.Loaded]:
+    found = yield from load.load(engine, load.Load(Place(thread, "", checkpoint)))
+    if found is None and checkpoint is None:
+        raise ThreadNotFoundError(thread=thread)
+    if found is None:
+        raise CheckpointNotFoundError(
+            "The checkpoint that the fork began with is not in this thread.",
+            hint="It may have been pruned, or the fork be another thread's: see its forked_from.",
+            thread=thread,
+            checkpoint=checkpoint,
+        )
+    return found
+
+
+def _check_channels(*states: load.Loaded) -> None:
+    """Refuse channels whose values are not in their checkpoints."""
+    for state in states:
+        deltas = set(state.metadata.get(DELTA_COUNTERS) or ())
+        values = state.checkpoint["channel_values"]
+        deltas |= {name for name, value in values.items() if isinstance(value, _DeltaSnapshot)}
+        if deltas:
+            raise InvalidArgumentError(
+                f"{min(deltas)} is a DeltaChannel, whose value only the graph can put together.",
+                hint="Bring it over with graph.update_state, and delete the fork.",
+                thread=state.thread,
+                channel=min(deltas),
+            )
+
+
+# -- channel by channel ------------------------------------------------------------------
+
+
+class _Sides:
+    """The values of a channel at the beginning, here and in the fork; told apart exactly."""
+
+    def __init__(
+        self, engine: Engine, base: load.Loaded, ours: load.Loaded, theirs: load.Loaded
+    ) -> None:
+        self._engine = engine
+        self._states = [state.checkpoint["channel_values"] for state in (base, ours, theirs)]
+
+    def channels(self) -> Iterator[str]:
+        """Names of all channels but LangGraph's own, which say what runs next."""
+        names = dict.fromkeys([name for state in self._states for name in state])
+        return (name for name in names if not is_internal(name))
+
+    def values(self, channel: str) -> list[Any]:
+        """The three values."""
+        return [state.get(channel, NOTHING) for state in self._states]
+
+    def same(self, one: Any, other: Any) -> bool:
+        """Whether they are stored as the same bytes."""
+        if one is NOTHING or other is NOTHING:
+            return one is other
+        return self._engine.codec.encode(one) == self._engine.codec.encode(other)
+
+
+def _merged(
+    sides: _Sides, strategy: Strategy | None, written: Mapping[str, Sequence[Sequence[Any]]]
+) -> tuple[dict[str, Any], tuple[tuple[str, ...], tuple[MergeConflict, ...]]]:
+    """The new values; the channels taken, and the conflicts."""
+    values: dict[str, Any] = {}
+    taken: list[str] = []
+    conflicts: list[MergeConflict] = []
+    for channel in sides.channels():
+        base, ours, theirs = sides.values(channel)
+        if sides.same(theirs, base):
+            continue
+        if sides.same(ours, base):
+            taken.append(channel)
+            values[channel] = theirs
+            continue
+        if sides.same(theirs, ours) and not (strategy and strategy.reducers):
+            continue  # (a reducer may count both)
+        value, how = _resolved(strategy, channel, (base, ours, theirs), written)
+        conflicts.append(MergeConflict(channel, how))
+        if not sides.same(value, ours):
+            values[channel] = value
+    if strategy is None and conflicts:
+        raise MergeConflictError(
+            f"Both have changed {', '.join([one.channel for one in conflicts])}.",
+            hint='Say what counts: strategy="theirs", "ours", a function, or the graph.',
+        )
+    return values, (tuple(taken), tuple(conflicts))
+
+
+def _resolved(
+    strategy: Strategy | None,
+    channel: str,
+    values: tuple[Any, Any, Any],
+    written: Mapping[str, Sequence[Sequence[Any]]],
+) -> tuple[Any, str]:
+    """The value of a channel that both have changed, and in what way it was found."""
+    base, ours, theirs = values
+    if strategy is None:
+        return ours, ""
+    if strategy.side is not None:
+        return (theirs, "theirs") if strategy.side == "theirs" else (ours, "ours")
+    if strategy.resolve is not None:
+        shown = [None if value is NOTHING else value for value in (base, ours, theirs)]
+        return strategy.resolve(channel, *shown), "function"
+    reducers = strategy.reducers or {}
+    if channel not in reducers:
+        raise InvalidArgumentError(
+            f"The graph has no channel {channel!r}, which both have changed.",
+            hint="Give the graph that these threads were run with, or another strategy.",
+            channel=channel,
+        )
+    reducer = reducers[channel].from_checkpoint(ours) if ours is not NOTHING else None
+    if reducer is None:
+        return theirs, "theirs"
+    for step in written.get(channel, ()):
+        reducer.update(list(step))
+    return reducer.checkpoint(), "reducer"
+
+
+# -- what was written in the fork --------------------------------------------------------
+
+
+def _written(
+    engine: Engine, fork: str, base: str, strategy: Strategy | None
+) -> Operation[dict[str, list[list[Any]]]]:
+    """What each superstep of the fork wrote to each channel, where reducers are to be asked."""
+    if strategy is None or strategy.reducers is None:
+        return {}
+    rows = cast("ThreadRows", (yield from fetch(ReadThread(fork))))
+    steps = list(_steps(rows, base))
+    spans = covering([span for step in steps for write in step for span in write.ref.needs])
+    segments = yield from fetch_segments(fork, spans)
+    elements = Elements(engine.codec, segments)
+    found: dict[str, list[list[Any]]] = {}
+    for step in steps:
+        values: dict[str, list[Any]] = {}
+        for write in step:
+            values.setdefault(write.channel, []).append(elements.value(write.ref))
+        for channel, some in values.items():
+            found.setdefault(channel, []).append(some)
+    return found
+
+
+def _steps(rows: ThreadRows, base: str) -> Iterator[list[Write]]:
+    """The writes that led from each checkpoint to the next, oldest first, from the base on."""
+    lineage = Lineage(rows.checkpoints)
+    head = max(key for key in lineage.stored if not key[0])
+    ids = list(path(lineage, head))
+    if ("", base) not in ids:
+        raise CheckpointNotFoundError(
+            "The checkpoint that the fork began with is not in the fork any more.",
+            hint="It was pruned: its reducers cannot be asked. Use another strategy.",
+            checkpoint=base,
+        )
+    ids = ids[: ids.index(("", base)) + 1]
+    for above, below in zip(ids[:0:-1], ids[-2::-1], strict=True):
+        row = lineage.stored[below].row
+        yield counting(lineage.stored[above].writes, Child(row.id, row.run, row.seen))
+
+
+# -- the new checkpoint ------------------------------------------------------------------
+
+
+def _checkpoint(
+    into: str, ours: load.Loaded, theirs: load.Loaded, values: Mapping[str, Any], made: New
+) -> put.Put:
+    """A checkpoint behind ours with some new values, which no node is started by."""
+    checkpoint = dict(ours.checkpoint)
+    versions = {**checkpoint["channel_versions"], **dict.fromkeys(values, made.version)}
+    seen = {
+        node: {c: made.version if c in values else v for c, v in known.items()}
+        for node, known in checkpoint["versions_seen"].items()
+    }
+    merged = {**checkpoint["channel_values"], **values}
+    checkpoint |= {
+        "id": made.id,
+        "ts": made.ts,
+        "channel_values": {c: v for c, v in merged.items() if v is not NOTHING},
+        "channel_versions": versions,
+        "versions_seen": seen,
+        "updated_channels": None,  # (what is named here alone would be looked at for what is next)
+    }
+    metadata = {
+        "source": "update",
+        "step": int(ours.metadata.get("step", 0)) + 1,
+        "parents": {},
+        "merged_from": theirs.thread,
+        "merged_checkpoint": theirs.id,
+    }
+    place = Place(into, "", made.id)
+    return put.Put(place, ours.id, checkpoint, metadata, frozenset(values))

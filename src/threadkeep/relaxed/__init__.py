@@ -1,9 +1,0 @@
-"""Saves that return before they are durable: `GroupCommit(ack="relaxed")`.
-
-`waiting` is the list of what waits, whatever that is; `batches` knows how batches are stored;
-`faces` has the layers in front of a store.
-"""
-
-from threadkeep.relaxed.faces import DurableLayer, RelaxedLayer
-
-__all__ = ["DurableLayer", "RelaxedLayer"]

@@ -1,0 +1,1 @@
+"""Check a store, repair it, and quarantine what is damaged."""

@@ -1,0 +1,165 @@
+"""Quarantine files (`.tkq`): what a repair took out of threads, byte by byte.
+
+Only the file's form and its writing live here (`bundles` says the rest: records, checksums, the
+end). Invariants: a file that is there is never written over; what `add` has been given is on the
+disk when it returns.
+
+Each record is a thread as in a bundle, of which only the rows and segments are there that were
+taken out (and sound segments that these refer to). Its `more` has `findings`, an array of
+`[kind, problem, namespace, checkpoint, channel]`, and `unreadable`, an array of
+`[table, key, problem, data]`.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from types import NoneType
+from typing import Any, BinaryIO
+
+from threadkeep.engine.model import UnreadableRow
+from threadkeep.errors import CorruptionError, OpenError
+from threadkeep.repair.findings import (
+    Finding,
+    Kind,
+)
+from threadkeep.repair.rows import Taken
+from threadkeep.transfer.bundle_format import (
+    BUNDLE,
+    BundleWriter,
+    Form,
+    read_threads,
+)
+from threadkeep.transfer.files import sync_folder, told
+
+_FINDINGS, _UNREADABLE = "findings", "unreadable"
+QUARANTINE = Form(
+    b"\x89TKQ\r\n\x1a\n",
+    BUNDLE.names | {_FINDINGS, _UNREADABLE},
+    "quarantine file",
+    "The repair that wrote it was interrupted, or the file was damaged since: the threads before"
+    " this place are whole. What is not in it was not taken out of the store.",
+)
+
+
+class QuarantineFile:
+    """Writes a quarantine file, which is there once something is added.
+
+    Args:
+        path: where to.
+
+    Raises:
+        OpenError: there is something already, or nothing can be written there.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._file: BinaryIO | None = None
+        self._writer: BundleWriter | None = None
+        if path.exists() or path.is_symlink():
+            raise _exists(path)
+        if not path.absolute().parent.is_dir():
+            raise OpenError(f"There is no folder {path.absolute().parent}.", hint="Make it first.")
+
+    @property
+    def is_used(self) -> bool:
+        """Whether anything was added."""
+        return self._writer is not None
+
+    def add(self, taken: Taken) -> None:
+        """Write what goes out of a thread; durable on return.
+
+        Raises:
+            OpenError, DiskFullError, BackendError: it cannot be written.
+            UnserializableError: it is too large.
+        """
+        with told(self.path):
+            writer, file = self._opened()
+            writer.add(taken.whole, _more(taken))
+            _flush(file)
+
+    def end(self) -> None:
+        """Write the end: now the file is whole."""
+        if self._writer is not None and self._file is not None:
+            with told(self.path):
+                self._writer.end()
+                _flush(self._file)
+
+    def close(self) -> None:
+        """Let go of the file, whole or not. Idempotent."""
+        if self._file is not None:
+            self._file.close()
+
+    def _opened(self) -> tuple[BundleWriter, BinaryIO]:
+        if self._writer is None or self._file is None:
+            try:
+                # (of its owner only: it holds what the store does)
+                number = os.open(self.path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
+            except FileExistsError as error:
+                raise _exists(self.path) from error
+            self._file = os.fdopen(number, "wb")
+            self._writer = BundleWriter(self._file, QUARANTINE)
+            sync_folder(self.path.absolute().parent)
+        return self._writer, self._file
+
+
+def _exists(path: Path) -> OpenError:
+    return OpenError(f"{path} is there already: it is left as it is.", hint="Give another file.")
+
+
+def _flush(file: BinaryIO) -> None:
+    file.flush()
+    os.fsync(file.fileno())
+
+
+def _more(taken: Taken) -> dict[str, Any]:
+    return {
+        _FINDINGS: [
+            [str(f.kind), f.problem, f.namespace, f.checkpoint, f.channel] for f in taken.findings
+        ],
+        _UNREADABLE: [list(row) for row in taken.unreadable],
+    }
+
+
+def read_quarantine(file: str | os.PathLike[str]) -> Iterator[Taken]:
+    """What a repair took out, thread by thread, in the order in which it did.
+
+    Args:
+        file: the quarantine file.
+
+    Raises:
+        OpenError: it cannot be opened.
+        NotOursError, NewerFormatError: it is none, or of a newer release.
+        CorruptionError: from here on it is damaged or was never written.
+    """
+    path = Path(file)
+    with told(path), path.open("rb") as opened:
+        for whole, more in read_threads(opened, QUARANTINE):
+            try:
+                findings = [_finding(whole.thread, one) for one in more[_FINDINGS]]
+                unreadable = [_row(one) for one in more[_UNREADABLE]]
+            except (KeyError, TypeError, ValueError) as error:
+                raise CorruptionError(
+                    f"A thread of the quarantine file cannot be read: {error}",
+                    hint=QUARANTINE.again,
+                ) from error
+            yield Taken(whole, tuple(findings), tuple(unreadable))
+
+
+def _finding(thread: str, parts: list[Any]) -> Finding:
+    kind, *texts = parts
+    problem, ns, checkpoint, channel = _of((str, NoneType), texts)
+    return Finding(problem, thread, ns, checkpoint, channel, Kind(kind))
+
+
+def _row(parts: list[Any]) -> UnreadableRow:
+    _of((str, bytes), parts)
+    return UnreadableRow(*parts)
+
+
+def _of(kinds: tuple[type, ...], values: list[Any]) -> list[Any]:
+    for value in values:
+        if type(value) not in kinds:
+            raise TypeError(f"{type(value).__name__} stands where it must not")
+    return values

@@ -1,0 +1,1 @@
+"""Retention: which checkpoints and threads are removed, and how."""

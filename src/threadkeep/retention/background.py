@@ -1,0 +1,117 @@
+"""Collecting without being asked: from time to time, and after so many checkpoints.
+
+Only when it is done lives here; what is done is `threads.gc` and one of its steps. Invariants:
+nobody is kept alive, kept waiting for long at the end, or refused anything by it; what fails is
+logged, and tried again the next time. A child of a fork does not collect.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import weakref
+from collections import OrderedDict
+from collections.abc import Callable
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from threadkeep.backends import process_forks
+from threadkeep.engine.calls import Operation
+from threadkeep.errors import ThreadkeepError
+
+if TYPE_CHECKING:
+    from threadkeep.retention.collect import Progress
+
+_MOST_COUNTED = 10_000  # threads whose checkpoints are counted; of others the count begins anew
+_log = logging.getLogger("threadkeep")
+
+
+class Collector:
+    """Collects every so many seconds, in a thread of its own, for as long as its owner lives.
+
+    Args:
+        collect: a method, whose owner is not kept alive; tells of each thread that is done.
+        every: seconds between two collections.
+    """
+
+    def __init__(self, collect: Callable[[Progress], object], every: float) -> None:
+        self._end = threading.Event()
+        pause = min(every, threading.TIMEOUT_MAX)
+        self._thread: threading.Thread | None = threading.Thread(
+            target=_collect_now_and_then,
+            args=(weakref.WeakMethod(collect), self._end, pause),
+            name="threadkeep-gc",
+            daemon=True,
+        )
+        process_forks.watch(self)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Stop; return when the thread that is being looked at is done. Idempotent."""
+        self._end.set()
+        if self._thread is not None and self._thread is not threading.current_thread():
+            self._thread.join()
+
+    def before_fork(self) -> None:
+        """See `Watched.before_fork`."""
+
+    def after_fork(self, *, in_child: bool) -> None:
+        """See `Watched.after_fork`: the parent collects."""
+        if in_child:
+            self._thread = None
+            self._end = threading.Event()  # (the other's lock may be held for ever)
+
+
+class _StoppedError(Exception):
+    """The owner is being closed."""
+
+
+def _collect_now_and_then(
+    method: weakref.WeakMethod[Callable[[Progress], object]], end: threading.Event, pause: float
+) -> None:
+    def progress(done: int, total: int) -> None:
+        del done, total
+        if end.is_set():
+            raise _StoppedError
+
+    while not end.wait(pause):
+        collect = method()
+        if collect is None:
+            return
+        try:
+            with suppress(_StoppedError):
+                collect(progress)
+        except Exception:  # noqa: BLE001 - nobody waits for this, and it is done again
+            _log.warning("What need not be kept could not be removed.", exc_info=True)
+        del collect
+
+
+class Gained:
+    """How many checkpoints threads have gained in this process since they were looked at.
+
+    Args:
+        enough: so many are worth a look.
+    """
+
+    def __init__(self, enough: int) -> None:
+        self._enough = enough
+        self._lock = threading.Lock()
+        self._counts: OrderedDict[str, int] = OrderedDict()
+
+    def is_enough(self, thread: str) -> bool:
+        """Count one more; tell whether the thread is worth a look, and count from 0 then."""
+        with self._lock:
+            count = self._counts.pop(thread, 0) + 1
+            if count < self._enough:
+                self._counts[thread] = count
+            if len(self._counts) > _MOST_COUNTED:
+                self._counts.popitem(last=False)
+            return count >= self._enough
+
+
+def quietly(thread: str, operation: Callable[[], Operation[object]]) -> Operation[None]:
+    """Carry out what must not make a save fail, which is stored by then."""
+    try:
+        yield from operation()
+    except ThreadkeepError as error:
+        _log.warning("What thread %r need not keep could not be removed: %s", thread, error)

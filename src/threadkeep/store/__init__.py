@@ -1,0 +1,1 @@
+"""An open store: its layers, the driver of operations, and workflows."""

@@ -1,0 +1,314 @@
+"""Format of bundles: files of threads that any store can import (docs/design/0006-bundles.md).
+
+A bundle that was read to its end is complete; anything else ends in a typed error.
+
+    head    89 54 4B 42 0D 0A 1A 0A, then the version, 1 byte
+    record  kind (1 byte), size of the body (8 bytes), CRC-32 of kind, size and body (4 bytes), body
+              "T": a thread, MessagePack in a zstd frame that tells its size
+              "E": the end: number of threads (8 bytes), SHA-256 of all bytes before this record
+
+All numbers are little endian. The end is the last record, and nothing follows it. A thread is
+the array `[id, deleted_at, segments, checkpoints, writes, more]`, each of the three in the middle
+an array of arrays: the fields of `engine.model`'s records in their order. `more` maps names to
+optional parts: a later release adds names there.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+from collections.abc import Callable, Iterator
+from types import NoneType
+from typing import Any, BinaryIO, NamedTuple, TypeVar
+from zlib import crc32
+
+import ormsgpack
+import zstandard
+
+from threadkeep.engine.entries import Entry
+from threadkeep.engine.model import CheckpointRow, Segment, WriteRow
+from threadkeep.errors import (
+    CorruptionError,
+    NewerFormatError,
+    NotOursError,
+    UnserializableError,
+)
+from threadkeep.transfer.bundling import WholeThread
+
+T = TypeVar("T")
+
+_THREAD, _END = b"T", b"E"
+_HEAD = struct.Struct("<cQI")
+_TAIL = struct.Struct("<Q32s")
+_MOST = 1 << 32  # bytes of one thread: what a record may ask a reader to allocate
+_LEVEL = 3
+
+MAGIC = b"\x89TKB\r\n\x1a\n"  # as PNG's: a transfer as text damages it visibly
+VERSION = 1
+
+
+class Form(NamedTuple):
+    """A kind of file: its magic number, and the names that `more` of its threads may have.
+
+    `noun` and `again` are for error messages: the name of the kind, and what to do with a
+    damaged file.
+    """
+
+    magic: bytes
+    names: frozenset[str]
+    noun: str
+    again: str
+
+
+# Names in `more`:
+_DIGESTS = "digests"  # an array of the checkpoints' digests (`operations.digest`)
+_ENTRY = "entry"  # the thread's entry in the registry (`engine.entries.Entry`)
+BUNDLE = Form(
+    MAGIC,
+    frozenset((_DIGESTS, _ENTRY)),
+    "bundle",
+    "Take another backup: what is left of this one cannot be relied on.",
+)
+_TEXT, _NUMBER, _BYTES = (str,), (int,), (bytes,)
+_ENTRY_KINDS = (
+    *(_TEXT, _NUMBER, _NUMBER, _NUMBER, (list,), (bool,), (int, type(None)), (list,)),
+    (str, type(None)),
+)
+_SEGMENT = (_NUMBER, _NUMBER, _NUMBER, _BYTES)
+_CHECKPOINT = (
+    *(_TEXT, _TEXT, (str, NoneType), _NUMBER, _NUMBER, _NUMBER, (int, str), _TEXT),
+    *((bytes, NoneType), _NUMBER, _NUMBER, _BYTES),
+)
+_WRITE = (_TEXT, _TEXT, _NUMBER, _NUMBER, _TEXT, _TEXT, _BYTES, _NUMBER)
+
+
+class BundleWriter:
+    """Writes a bundle, which is complete once `end` has returned.
+
+    Args:
+        file: opened for writing.
+        form: kind of file.
+    """
+
+    def __init__(self, file: BinaryIO, form: Form = BUNDLE) -> None:
+        self._file = file
+        self._digest = hashlib.sha256()
+        self._compressor = zstandard.ZstdCompressor(level=_LEVEL)
+        self._threads = 0
+        self._write(form.magic + bytes((VERSION,)))
+
+    def add(self, whole: WholeThread, more: dict[str, Any] | None = None) -> None:
+        """Write a thread.
+
+        Args:
+            whole: its rows and segments.
+            more: further parts by name.
+
+        Raises:
+            UnserializableError: it is too large for a bundle.
+        """
+        plain = _packed(whole, more or {})
+        if len(plain) > _MOST:
+            raise UnserializableError(
+                f"A thread of {len(plain)} bytes is over the limit of {_MOST}.",
+                hint="Back this store up in its own format, or prune the thread.",
+                thread=whole.thread,
+            )
+        self._record(_THREAD, self._compressor.compress(plain))
+        self._threads += 1
+
+    def end(self) -> None:
+        """Write the end record, which makes the bundle complete."""
+        self._record(_END, _TAIL.pack(self._threads, self._digest.digest()))
+
+    def _record(self, kind: bytes, body: bytes) -> None:
+        self._write(_HEAD.pack(kind, len(body), _crc(kind, body)))
+        self._write(body)
+
+    def _write(self, data: bytes) -> None:
+        self._digest.update(data)
+        self._file.write(data)
+
+
+def read_bundle(file: BinaryIO) -> Iterator[WholeThread]:
+    """Yield the threads of a bundle, which is known to be complete only at its end.
+
+    Raises:
+        NotOursError: the file is not a bundle.
+        NewerFormatError: a newer release wrote it.
+        CorruptionError: it is damaged, or was cut short.
+    """
+    return (whole for whole, _ in read_threads(file, BUNDLE))
+
+
+def read_threads(file: BinaryIO, form: Form) -> Iterator[tuple[WholeThread, dict[str, Any]]]:
+    """Yield the threads of a file, each with its `more`.
+
+    Raises:
+        NotOursError, NewerFormatError, CorruptionError: see `read_bundle`.
+    """
+    digest = hashlib.sha256()
+    start = file.read(len(form.magic) + 1)
+    _check_start(start, form)
+    digest.update(start)
+    threads = 0
+    while True:
+        kind, body, data = _read_record(file, form)
+        if kind == _END:
+            _check_end(body, (threads, digest.digest()), file.read(1), form)
+            return
+        digest.update(data)
+        digest.update(body)
+        yield _unpacked(body, form)
+        threads += 1
+
+
+def _check_start(start: bytes, form: Form) -> None:
+    if not start.startswith(form.magic):
+        raise NotOursError(
+            f"This file is not a {form.noun} of threadkeep.",
+            hint="Give a file that `threadkeep backup` has written."
+            if form is BUNDLE
+            else "Give a file that `threadkeep repair` has written.",
+        )
+    if start == form.magic:
+        raise _damaged(" was cut short", form)
+    if start[-1] != VERSION:
+        raise NewerFormatError(
+            f"The {form.noun} has format version {start[-1]};"
+            f" this release reads version {VERSION}.",
+            hint="Upgrade threadkeep: pip install --upgrade threadkeep",
+        )
+
+
+def _check_end(body: bytes, expected: tuple[int, bytes], rest: bytes, form: Form) -> None:
+    if rest or len(body) != _TAIL.size or _TAIL.unpack(body) != expected:
+        raise _damaged("'s end does not match what is before it", form)
+
+
+def _damaged(how: str, form: Form) -> CorruptionError:
+    return CorruptionError(f"The {form.noun}{how}.", hint=form.again)
+
+
+def _read_record(file: BinaryIO, form: Form) -> tuple[bytes, bytes, bytes]:
+    """Return a record's kind, body and head."""
+    head = file.read(_HEAD.size)
+    if len(head) != _HEAD.size:
+        raise _damaged(" was cut short", form)
+    kind, size, crc = _HEAD.unpack(head)
+    if kind not in (_THREAD, _END) or size > 2 * _MOST:
+        raise _damaged(" is damaged: there is no such record", form)
+    body = _read(file, size, form)
+    if _crc(kind, body) != crc:
+        raise _damaged(" is damaged: a checksum does not match", form)
+    return kind, body, head
+
+
+def _read(file: BinaryIO, size: int, form: Form) -> bytes:
+    """Read in parts: a damaged size must not allocate memory."""
+    parts: list[bytes] = []
+    while size:
+        part = file.read(min(size, 1 << 24))
+        if not part:
+            raise _damaged(" was cut short", form)
+        parts.append(part)
+        size -= len(part)
+    return b"".join(parts)
+
+
+def _crc(kind: bytes, body: bytes) -> int:
+    return crc32(body, crc32(kind + len(body).to_bytes(8, "little")))
+
+
+# -- one thread ----------------------------------------------------------------------
+
+
+def _packed(whole: WholeThread, more: dict[str, Any]) -> bytes:
+    return ormsgpack.packb(
+        [
+            whole.thread,
+            whole.deleted_at,
+            [[s.log, s.start, s.count, s.data] for s in whole.segments],
+            [list(row) for row in whole.checkpoints],
+            [list(row) for row in whole.writes],
+            _more(whole) | more,
+        ]
+    )
+
+
+def _more(whole: WholeThread) -> dict[str, Any]:
+    more: dict[str, Any] = {}
+    if whole.digests is not None:
+        more[_DIGESTS] = list(whole.digests)
+    if whole.entry is not None:
+        entry = whole.entry
+        more[_ENTRY] = [
+            *(entry.state, entry.created_at, entry.updated_at, entry.size, list(entry.labels)),
+            *(entry.pinned, entry.ttl, list(entry.origin or ()), entry.waits_at),
+        ]
+    return more
+
+
+def _entry(thread: str, more: dict[str, Any]) -> Entry | None:
+    if _ENTRY not in more:
+        return None
+    state, created_at, updated_at, size, labels, pinned, ttl, origin, waits_at = _checked(
+        _ENTRY_KINDS, more[_ENTRY]
+    )
+    _checked((_TEXT,) * len(labels), labels)
+    _checked((_TEXT,) * len(origin), origin)
+    begun = (origin[0], origin[1]) if origin else None
+    times = (state, created_at, updated_at, size)
+    return Entry(thread, *times, tuple(labels), pinned, ttl, begun, waits_at)
+
+
+def _unpacked(body: bytes, form: Form) -> tuple[WholeThread, dict[str, Any]]:
+    try:
+        thread, deleted_at, segments, checkpoints, writes, more = ormsgpack.unpackb(_plain(body))
+        _checked((_TEXT, _NUMBER, (dict,)), (thread, deleted_at, more))
+        _check_names(more, form)
+        whole = WholeThread(
+            thread,
+            deleted_at,
+            _all(Segment, _SEGMENT, segments),
+            _all(CheckpointRow, _CHECKPOINT, checkpoints),
+            _all(WriteRow, _WRITE, writes),
+            _digests(more, len(checkpoints)),
+            _entry(thread, more),
+        )
+    except (zstandard.ZstdError, ValueError, TypeError) as error:
+        raise _damaged(f": a thread cannot be read: {error}", form) from error
+    return whole, more
+
+
+def _check_names(more: dict[str, Any], form: Form) -> None:
+    """Raise NewerFormatError for a part that this release does not know, and would lose."""
+    for name in more:
+        if name not in form.names:
+            raise NewerFormatError(
+                f"A thread of the {form.noun} has {name!r}, which this release does not know.",
+                hint="Upgrade threadkeep: pip install --upgrade threadkeep",
+            )
+
+
+def _digests(more: dict[str, Any], count: int) -> tuple[bytes, ...] | None:
+    digests = more.get(_DIGESTS)
+    return None if digests is None else tuple(_checked((_BYTES,) * count, digests))
+
+
+def _plain(body: bytes) -> bytes:
+    if zstandard.frame_content_size(body) > _MOST:
+        raise ValueError("it is larger than any thread may be")
+    return zstandard.ZstdDecompressor().decompress(body, allow_extra_data=False)
+
+
+def _all(make: Callable[..., T], kinds: tuple[Any, ...], rows: Any) -> tuple[T, ...]:
+    return tuple([make(*_checked(kinds, row)) for row in rows])
+
+
+def _checked(kinds: tuple[Any, ...], values: Any) -> Any:
+    """Return the values if each is of one of its kinds."""
+    for kind, value in zip(kinds, values, strict=True):
+        if type(value) not in kind:
+            raise TypeError(f"{type(value).__name__} stands where it must not")
+    return values

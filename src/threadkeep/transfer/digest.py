@@ -1,0 +1,181 @@
+"""Digests: what a checkpoint is, in 16 bytes, wherever and however it is stored.
+
+Only their definition lives here (docs/design/0011-moving-threads.md). Invariant: a digest is
+made from what a reader can see and from the stored elements of values: neither segments nor
+addresses in logs, neither generations nor the store's numbers, nor the thread's own id, are
+part of it. Nothing is decoded, so that no class is needed.
+
+BLAKE2b of MessagePack. Equal digests mean equal checkpoints. Of different ones the values may
+be equal still, where one of them is stored whole and the other one in parts.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
+from hashlib import blake2b
+from typing import Any, TypeAlias
+
+import ormsgpack
+
+from threadkeep.codec.references import references
+from threadkeep.engine import elements
+from threadkeep.engine.context import (
+    NO_CODEC,
+    Keyframes,
+    read_manifest,
+)
+from threadkeep.engine.elements import Elements
+from threadkeep.engine.manifest import Manifest
+from threadkeep.engine.model import (
+    HIDDEN,
+    CheckpointRow,
+    Child,
+    Segment,
+    Span,
+    StoredCheckpoint,
+    WriteRow,
+)
+from threadkeep.engine.refs import Inline, Ref, Run
+from threadkeep.engine.rows import Write, counting
+from threadkeep.errors import CorruptionError, ThreadkeepError
+from threadkeep.transfer.bundling import WholeThread
+
+Key: TypeAlias = tuple[str, str]  # a namespace and an id
+
+SIZE = 16  # bytes
+
+
+def of_checkpoints(whole: WholeThread) -> dict[Key, bytes]:
+    """The digest of each checkpoint of a thread, hidden ones too.
+
+    Raises:
+        CorruptionError: something of it cannot be read; the error names the checkpoint.
+    """
+    reading = _Thread(whole)
+    found: dict[Key, bytes] = {}
+    for row in whole.checkpoints:
+        try:
+            found[row.ns, row.id] = reading.checkpoint(row)
+        except ThreadkeepError as exc:
+            exc.at(thread=whole.thread, namespace=row.ns or None, checkpoint=row.id)
+            raise
+    return found
+
+
+def of_thread(checkpoints: dict[Key, bytes]) -> bytes:
+    """The digest of a thread: of its checkpoints' digests."""
+    return _hash(sorted([*key, digest] for key, digest in checkpoints.items()))
+
+
+def _hash(value: Any) -> bytes:
+    return _hash_bytes(ormsgpack.packb(value))
+
+
+def _hash_bytes(data: bytes) -> bytes:
+    return blake2b(data, digest_size=SIZE).digest()
+
+
+class _Thread:
+    """One state of a thread, with what its checkpoints' digests have in common."""
+
+    def __init__(self, whole: WholeThread) -> None:
+        self._values = _Values(whole.segments)
+        self._known: Keyframes = {}
+        self._writes: dict[Key, list[WriteRow]] = {}
+        for write in whole.writes:
+            self._writes.setdefault((write.ns, write.checkpoint_id), []).append(write)
+        self._children = _first_children(whole.checkpoints)
+
+    def checkpoint(self, row: CheckpointRow) -> bytes:
+        key = self._values.segment(row.key_log, row.key_pos)
+        manifest, _ = read_manifest(StoredCheckpoint("", row, key), self._known)
+        place = [row.ns, row.id, row.parent, bool(row.flags & HIDDEN)]
+        said = [row.ts, row.metadata, row.exact]
+        return _hash([place, said, self._manifest(manifest), *self._pending(row)])
+
+    def _manifest(self, manifest: Manifest) -> list[Any]:
+        entries = sorted(manifest.entries.items())
+        channels = [[name, e.version, self._values.digest(e.ref)] for name, e in entries]
+        seen = [[node, sorted(v.items())] for node, v in sorted(manifest.seen.items())]
+        return [manifest.v, manifest.updated, manifest.extra, channels, seen]
+
+    def _pending(self, row: CheckpointRow) -> tuple[list[Any], list[Any]]:
+        """The writes that count, and those on the parent that led here."""
+        own = counting(self._writes.get((row.ns, row.id), ()), self._children.get((row.ns, row.id)))
+        before = self._writes.get((row.ns, row.parent), ()) if row.parent is not None else ()
+        led = counting(before, Child(row.id, row.run, row.seen))
+        return [self._write(write) for write in own], [self._write(write) for write in led]
+
+    def _write(self, write: Write) -> list[Any]:
+        where = [write.task_id, write.task_path, write.idx, write.channel]
+        return [*where, self._values.digest(write.ref)]
+
+
+def _first_children(rows: Iterable[CheckpointRow]) -> dict[Key, Child]:
+    """The first child of each checkpoint; see `StoredCheckpoint.child`."""
+    children: dict[Key, Child] = {}
+    for row in sorted(rows, key=lambda row: row.id):
+        if row.parent is not None and row.parent < row.id:
+            children.setdefault((row.ns, row.parent), Child(row.id, row.run, row.seen))
+    return children
+
+
+class _Values:
+    """The digests of values, those of elements made once for each segment."""
+
+    def __init__(self, segments: Sequence[Segment]) -> None:
+        self._segments = {(s.log, s.start): s for s in segments}
+        self._starts: dict[int, list[int]] = {}
+        for log, start in sorted(self._segments):
+            self._starts.setdefault(log, []).append(start)
+        self._elements = Elements(NO_CODEC, segments)
+        self._digests: dict[tuple[int, int], bytes] = {}  # by segment, one behind the other
+        self._known: dict[Ref, bytes] = {}
+
+    def segment(self, log: int, pos: int) -> Segment | None:
+        """The segment that holds a position."""
+        starts = self._starts.get(log, [])
+        at = bisect_right(starts, pos) - 1
+        found = self._segments[log, starts[at]] if at >= 0 else None
+        return found if found is not None and pos < found.stop else None
+
+    def digest(self, ref: Ref | None) -> bytes | None:
+        """The digest of a value; None for none."""
+        if ref is None:
+            return None
+        if isinstance(ref, Run):
+            return _hash([ref.kind, b"".join([d for s in ref.spans for d in self._of_span(s)])])
+        if ref not in self._known:  # many checkpoints hold the same value
+            data = ref.data if isinstance(ref, Inline) else self._elements.raw(ref.log, ref.pos)
+            self._known[ref] = _hash(self._parts(data, ref.uses))
+        return self._known[ref]
+
+    def _parts(self, data: bytes, uses: Sequence[Span]) -> list[bytes]:
+        """A value's bytes, with what they refer to in place of where that lies."""
+        parts, at = [], 0
+        for log, pos, size, start in references(data) if uses else ():
+            if start >= at and any(log == s.log and s.start <= pos < s.stop for s in uses):
+                parts += [data[at:start], *self._of_span(Span(log, pos, pos + 1))]
+                at = start + size
+        return [*parts, data[at:]]
+
+    def _of_span(self, span: Span) -> Iterable[bytes]:
+        """The digests of a span's elements, those of a segment at a time."""
+        at = span.start
+        while at < span.stop:
+            segment = self.segment(span.log, at)
+            if segment is None:
+                raise CorruptionError(f"Element {at} of log {span.log} is missing.")
+            stop = min(segment.stop, span.stop)
+            first, last = at - segment.start, stop - segment.start
+            yield self._of_segment(segment)[first * SIZE : last * SIZE]
+            at = stop
+
+    def _of_segment(self, segment: Segment) -> bytes:
+        place = segment.log, segment.start
+        if place not in self._digests:
+            positions = range(segment.start, segment.start + len(elements.opened(segment)))
+            raws = [self._elements.raw(segment.log, pos) for pos in positions]
+            self._digests[place] = b"".join(map(_hash_bytes, raws))
+        return self._digests[place]

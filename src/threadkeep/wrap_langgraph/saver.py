@@ -1,0 +1,450 @@
+"""Another LangGraph saver, with relaxed saves and a cache in front of it.
+
+Only the face lives here: each method brings what waits to its place, and hands over to the
+saver inside. Invariant: a graph shows the same as on that saver alone.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import AsyncIterator, Collection, Iterator, Mapping, Sequence
+from functools import partial
+from inspect import isawaitable
+from types import TracebackType
+from typing import Any, Self
+
+from langchain_core.runnables import RunnableConfig
+from langgraph.checkpoint.base import (
+    BaseCheckpointSaver,
+    ChannelVersions,
+    Checkpoint,
+    CheckpointMetadata,
+    CheckpointTuple,
+    DeltaChannelHistory,
+)
+
+from threadkeep.backends.group_commit import GroupCommit
+from threadkeep.cache import Cache
+from threadkeep.errors import InvalidArgumentError, ThreadkeepError
+from threadkeep.saver import Saver
+from threadkeep.store import options
+from threadkeep.wrap_langgraph import calls
+from threadkeep.wrap_langgraph.calls import (
+    AnySaver,
+    Call,
+    Calls,
+    Home,
+)
+from threadkeep.wrap_langgraph.heads import Heads
+from threadkeep.write_behind.waiting import (
+    Threads,
+    Waiting,
+)
+
+
+class Wrapped(BaseCheckpointSaver[Any]):
+    """What `wrap` returns. What is not said here is as the saver inside does it.
+
+    Its other attributes (`setup`, `conn`, ...) are those of the saver inside; a method of it
+    that is not part of `BaseCheckpointSaver` does not see what waits: call `flush()` first.
+    """
+
+    def __init__(
+        self, saver: AnySaver, group_commit: GroupCommit | None, cache: Cache | None
+    ) -> None:
+        super().__init__(serde=saver.serde)
+        self._inner = saver
+        self._allowed: frozenset[Any] = frozenset()
+        heads = self._heads = Heads(cache)
+        self._home = Home(saver)
+        self._waiting: Waiting[Call] | None = None
+        if group_commit is not None:
+            told = Calls(self._home, lambda thread: heads.changed([thread]))
+            self._waiting = Waiting(group_commit, told)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return getattr(self._inner, name)
+
+    # -- life ------------------------------------------------------------------------
+
+    def flush(self) -> None:
+        """Store what waits; durable on return, as far as the saver inside is.
+
+        Raises:
+            BackendError: it failed, and its error is the cause; what it did not store is kept.
+            InvalidArgumentError: this is the event loop that has to store it: use `aflush`.
+        """
+        self._settle(None)
+
+    async def aflush(self) -> None:
+        """See `flush`."""
+        await self._asettle(None)
+
+    def _settle(self, threads: Threads) -> None:
+        """Store what waits in these threads."""
+        if self._waiting is not None and not self._waiting.clean(threads):
+            self._home.refuse_here()
+            self._waiting.flush(threads)
+
+    async def _asettle(self, threads: Threads) -> None:
+        if self._waiting is not None:
+            await self._waiting.aflush(threads)
+
+    def close(self) -> None:
+        """Store what waits, and close the saver inside if it can be closed. Raises as `flush`."""
+        try:
+            self._end()
+        finally:
+            if hasattr(self._inner, "close"):
+                self._inner.close()
+
+    def _end(self) -> None:
+        if self._waiting is not None:
+            if not self._waiting.clean(None):
+                self._home.refuse_here()
+            self._waiting.close()
+
+    async def aclose(self) -> None:
+        """See `close`."""
+        try:
+            await self._aend()
+        finally:
+            close = getattr(self._inner, "aclose", getattr(self._inner, "close", None))
+            closed = None if close is None else close()
+            if isawaitable(closed):
+                await closed
+
+    async def _aend(self) -> None:
+        if self._waiting is not None:
+            await self._waiting.alone(self._waiting.close)
+
+    def __enter__(self) -> Self:
+        if hasattr(self._inner, "__enter__"):
+            self._inner.__enter__()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        value: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> bool | None:
+        if not hasattr(self._inner, "__exit__"):
+            self.close()
+            return None
+        try:
+            self._end()
+        finally:
+            left: bool | None = self._inner.__exit__(kind, value, traceback)
+        return left
+
+    async def __aenter__(self) -> Self:
+        if hasattr(self._inner, "__aenter__"):
+            await self._inner.__aenter__()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        value: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> bool | None:
+        if not hasattr(self._inner, "__aexit__"):
+            await self.aclose()
+            return None
+        try:
+            await self._aend()
+        finally:
+            left: bool | None = await self._inner.__aexit__(kind, value, traceback)
+        return left
+
+    # -- reading ---------------------------------------------------------------------
+
+    def get_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
+        """See `BaseCheckpointSaver`."""
+        with self._heads.look(config, self._allowed, self.serde) as look:
+            if look.found is not None:
+                return look.found
+            self._settle(_threads(config))
+            return look.loaded(self._inner.get_tuple(config))
+
+    async def aget_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
+        """See `BaseCheckpointSaver`."""
+        with self._heads.look(config, self._allowed, self.serde) as look:
+            if look.found is not None:
+                return look.found
+            await self._asettle(_threads(config))
+            return look.loaded(await self._inner.aget_tuple(config))
+
+    def list(
+        self,
+        config: RunnableConfig | None,
+        *,
+        filter: dict[str, Any] | None = None,
+        before: RunnableConfig | None = None,
+        limit: int | None = None,
+    ) -> Iterator[CheckpointTuple]:
+        """See `BaseCheckpointSaver`."""
+        self._settle(_threads(config))
+        yield from self._inner.list(config, filter=filter, before=before, limit=limit)
+
+    async def alist(
+        self,
+        config: RunnableConfig | None,
+        *,
+        filter: dict[str, Any] | None = None,
+        before: RunnableConfig | None = None,
+        limit: int | None = None,
+    ) -> AsyncIterator[CheckpointTuple]:
+        """See `BaseCheckpointSaver`."""
+        await self._asettle(_threads(config))
+        found = self._inner.alist(config, filter=filter, before=before, limit=limit)
+        async for one in found:
+            yield one
+
+    def get_delta_channel_history(
+        self, *, config: RunnableConfig, channels: Sequence[str]
+    ) -> Mapping[str, DeltaChannelHistory]:
+        """See `BaseCheckpointSaver`."""
+        self._settle(_threads(config))
+        return self._inner.get_delta_channel_history(config=config, channels=channels)
+
+    async def aget_delta_channel_history(
+        self, *, config: RunnableConfig, channels: Sequence[str]
+    ) -> Mapping[str, DeltaChannelHistory]:
+        """See `BaseCheckpointSaver`."""
+        await self._asettle(_threads(config))
+        return await self._inner.aget_delta_channel_history(config=config, channels=channels)
+
+    # -- writing ---------------------------------------------------------------------
+
+    def put(
+        self,
+        config: RunnableConfig,
+        checkpoint: Checkpoint,
+        metadata: CheckpointMetadata,
+        new_versions: ChannelVersions,
+    ) -> RunnableConfig:
+        """See `BaseCheckpointSaver`; relaxed, it returns before the checkpoint is stored.
+
+        Raises:
+            BackendError: an earlier save of the thread failed; this one is not noted.
+            InvalidConfigError: relaxed: the config has no thread_id.
+        """
+        if self._waiting is None:
+            with self._heads.changing(_threads(config)):
+                return self._inner.put(config, checkpoint, metadata, new_versions)
+        call, answer = calls.put(self._inner, config, checkpoint, metadata, new_versions)
+        self._add(self._waiting, call)
+        return answer
+
+    async def aput(
+        self,
+        config: RunnableConfig,
+        checkpoint: Checkpoint,
+        metadata: CheckpointMetadata,
+        new_versions: ChannelVersions,
+    ) -> RunnableConfig:
+        """See `put`."""
+        if self._waiting is None:
+            with self._heads.changing(_threads(config)):
+                return await self._inner.aput(config, checkpoint, metadata, new_versions)
+        call, answer = calls.put(self._inner, config, checkpoint, metadata, new_versions)
+        await self._aadd(self._waiting, call)
+        return answer
+
+    def put_writes(
+        self,
+        config: RunnableConfig,
+        writes: Sequence[tuple[str, Any]],
+        task_id: str,
+        task_path: str = "",
+    ) -> None:
+        """See `BaseCheckpointSaver`; relaxed, it returns before they are stored. See `put`."""
+        if self._waiting is None:
+            with self._heads.changing(_threads(config)):
+                self._inner.put_writes(config, writes, task_id, task_path)
+            return
+        call = calls.put_writes(self._inner, config, writes, task_id, task_path)
+        self._add(self._waiting, call)
+
+    async def aput_writes(
+        self,
+        config: RunnableConfig,
+        writes: Sequence[tuple[str, Any]],
+        task_id: str,
+        task_path: str = "",
+    ) -> None:
+        """See `put_writes`."""
+        if self._waiting is None:
+            with self._heads.changing(_threads(config)):
+                await self._inner.aput_writes(config, writes, task_id, task_path)
+            return
+        call = calls.put_writes(self._inner, config, writes, task_id, task_path)
+        await self._aadd(self._waiting, call)
+
+    def _add(self, waiting: Waiting[Call], call: Call) -> None:
+        if not waiting.added(call.thread, call):
+            self._home.refuse_here()
+            waiting.add(call.thread, call)
+
+    async def _aadd(self, waiting: Waiting[Call], call: Call) -> None:
+        self._home.note()
+        await waiting.aadd(call.thread, call)
+
+    # -- housekeeping ----------------------------------------------------------------
+
+    def delete_thread(self, thread_id: str) -> None:
+        """See `BaseCheckpointSaver`. What waits in the thread and cannot be stored is let go of."""
+        thread = str(thread_id)
+        if self._waiting is not None and not self._waiting.clean([thread]):
+            self._home.refuse_here()
+            self._let_go(self._waiting, thread)
+        with self._heads.changing([thread]):
+            self._inner.delete_thread(thread_id)
+
+    async def adelete_thread(self, thread_id: str) -> None:
+        """See `delete_thread`."""
+        thread = str(thread_id)
+        if self._waiting is not None and not self._waiting.clean([thread]):
+            await self._waiting.alone(partial(self._let_go, self._waiting, thread))
+        with self._heads.changing([thread]):
+            await self._inner.adelete_thread(thread_id)
+
+    @staticmethod
+    def _let_go(waiting: Waiting[Call], thread: str) -> None:
+        try:
+            waiting.flush([thread])
+        except ThreadkeepError:
+            waiting.forget(thread)
+
+    def delete_for_runs(self, run_ids: Sequence[str]) -> None:
+        """See `BaseCheckpointSaver`."""
+        self._settle(None)
+        with self._heads.changing(None):
+            self._inner.delete_for_runs(run_ids)
+
+    async def adelete_for_runs(self, run_ids: Sequence[str]) -> None:
+        """See `BaseCheckpointSaver`."""
+        await self._asettle(None)
+        with self._heads.changing(None):
+            await self._inner.adelete_for_runs(run_ids)
+
+    def copy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
+        """See `BaseCheckpointSaver`."""
+        self._settle([str(source_thread_id), str(target_thread_id)])
+        with self._heads.changing([str(target_thread_id)]):
+            self._inner.copy_thread(source_thread_id, target_thread_id)
+
+    async def acopy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
+        """See `BaseCheckpointSaver`."""
+        await self._asettle([str(source_thread_id), str(target_thread_id)])
+        with self._heads.changing([str(target_thread_id)]):
+            await self._inner.acopy_thread(source_thread_id, target_thread_id)
+
+    def prune(self, thread_ids: Sequence[str], *, strategy: str = "keep_latest") -> None:
+        """See `BaseCheckpointSaver`."""
+        threads = [str(thread) for thread in thread_ids]
+        self._settle(threads)
+        with self._heads.changing(threads):
+            self._inner.prune(thread_ids, strategy=strategy)
+
+    async def aprune(self, thread_ids: Sequence[str], *, strategy: str = "keep_latest") -> None:
+        """See `BaseCheckpointSaver`."""
+        threads = [str(thread) for thread in thread_ids]
+        await self._asettle(threads)
+        with self._heads.changing(threads):
+            await self._inner.aprune(thread_ids, strategy=strategy)
+
+    def clear_cache(self, thread: str | None = None) -> None:
+        """Keep nothing at hand of exactly this thread, or (None) of any thread."""
+        self._heads.clear(thread)
+
+    async def aclear_cache(self, thread: str | None = None) -> None:
+        """See `clear_cache`."""
+        self._heads.clear(thread)
+
+    # -- the rest of the contract ----------------------------------------------------
+
+    @property
+    def config_specs(self) -> Any:
+        """See `BaseCheckpointSaver`."""
+        return self._inner.config_specs
+
+    def get_next_version(self, current: Any, channel: None) -> Any:
+        """See `BaseCheckpointSaver`."""
+        return self._inner.get_next_version(current, channel)
+
+    def with_allowlist(self, extra_allowlist: Collection[tuple[str, ...]]) -> Wrapped:
+        """The same around the saver's own clone; what waits and what is kept is shared."""
+        inner = self._inner.with_allowlist(extra_allowlist)
+        if inner is self._inner:
+            return self
+        clone = copy.copy(self)
+        clone._inner, clone.serde = inner, inner.serde  # noqa: SLF001 - a clone
+        clone._allowed = self._allowed | frozenset(extra_allowlist)  # noqa: SLF001 - a clone
+        return clone
+
+
+def wrap(
+    saver: BaseCheckpointSaver[Any],
+    *,
+    group_commit: GroupCommit | None = None,
+    cache: Cache | None = None,
+    sole_writer: bool = False,
+) -> Wrapped:
+    """Put relaxed saves or a cache in front of any other LangGraph saver.
+
+    Args:
+        saver: it; closed with what is returned, if it can be closed.
+        group_commit: `GroupCommit(ack="relaxed")`: saves return at once, and are carried out
+            soon, one after the other (`max_batch` and `max_wait` have no meaning here). Values
+            are what the saver's `serde` makes of them at the time of the call. A save that fails
+            is kept, with those behind it in its thread, and the thread's next call raises why.
+        cache: how much to keep in memory of the newest checkpoint of each thread. It needs
+            `sole_writer`.
+        sole_writer: True says that nobody but what is returned changes the saver's store.
+
+    Raises:
+        InvalidArgumentError: an argument has no meaning, or asks for what cannot be had.
+    """
+    _check_saver(saver)
+    options.check({"group_commit": group_commit, "cache": cache})
+    if group_commit is not None and group_commit.ack != "relaxed":
+        raise InvalidArgumentError(
+            'ack="durable" cannot be had in front of another saver, whose calls cannot share a'
+            " transaction.",
+            hint='Give GroupCommit(ack="relaxed"), or use a saver of threadkeep.',
+        )
+    if cache is not None and sole_writer is not True:
+        raise InvalidArgumentError(
+            "Another saver cannot be asked whether somebody else has written: what is kept of it"
+            " could be stale.",
+            hint="Give sole_writer=True if nobody else writes to its store; else leave cache= out.",
+        )
+    return Wrapped(saver, group_commit, cache)
+
+
+def _check_saver(saver: object) -> None:
+    if isinstance(saver, Saver):
+        raise InvalidArgumentError(
+            f"{type(saver).__name__} is a saver of threadkeep, which does all this itself.",
+            hint="Give group_commit= and cache= to the saver instead of wrapping it.",
+        )
+    if isinstance(saver, Wrapped):
+        raise InvalidArgumentError(
+            "The saver is wrapped already.", hint="Give group_commit= and cache= in one call."
+        )
+    if not isinstance(saver, BaseCheckpointSaver):
+        raise InvalidArgumentError(
+            f"{saver!r} is no LangGraph saver.",
+            hint="Give a BaseCheckpointSaver; one from from_conn_string() is there under `with`.",
+        )
+
+
+def _threads(config: RunnableConfig | None) -> Threads:
+    """The thread that a config names; all where it names none."""
+    thread = ((config or {}).get("configurable") or {}).get("thread_id")
+    return None if thread is None else [str(thread)]
