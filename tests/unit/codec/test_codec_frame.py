@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 from threadkeep.codec import Compression, pack, unpack
 from threadkeep.codec.frame import (
     COMPRESSED,
-    ENCRYPTED,
     MAGIC,
     MAX_BODY,
     VERSION,
@@ -28,7 +27,6 @@ from threadkeep.errors import (
     InvalidArgumentError,
     NewerFormatError,
     UnserializableError,
-    WrongKeyError,
 )
 
 OFF = Compression(level=0)
@@ -141,13 +139,6 @@ def test_a_frame_that_lies_elsewhere_says_where() -> None:
         damaged[offset] ^= 1
         with pytest.raises(CorruptionError, match="checksum"):
             elsewhere(bytes(damaged))
-
-
-def test_an_encrypted_frame_asks_for_the_key() -> None:
-    for flags in (ENCRYPTED, ENCRYPTED | COMPRESSED):
-        head = bytes((MAGIC, VERSION << 4 | flags))
-        with pytest.raises(WrongKeyError, match="encrypted, and no key"):
-            unpack(sealed(head, b"\x01a\x01b\x01c..."))
 
 
 def test_sizes_that_lie_are_found_although_the_checksum_holds() -> None:

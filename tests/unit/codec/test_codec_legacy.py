@@ -34,7 +34,10 @@ from langgraph.store.base import Item
 from langgraph.types import Command, Interrupt, Overwrite, Send, TimeoutPolicy
 
 from threadkeep.codec import NativeCodec, Registry
-from threadkeep.codec.legacy import Shared, decode_langgraph
+from threadkeep.codec.langgraph_payloads import (
+    Shared,
+    decode_langgraph,
+)
 from threadkeep.errors import CodecError, CorruptionError, UnknownTypeError
 
 CODEC = NativeCodec()

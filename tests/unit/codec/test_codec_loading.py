@@ -24,8 +24,7 @@ from langgraph.types import Send
 
 from threadkeep.codec import NativeCodec, Registry, register, register_module
 from threadkeep.codec import registry as registry_module
-from threadkeep.codec.format import OBJECT, Tag
-from threadkeep.codec.wellknown import HOMES
+from threadkeep.codec.format import HOMES, OBJECT, Tag
 from threadkeep.errors import (
     CodecError,
     CorruptionError,

@@ -28,8 +28,15 @@ from langchain_core.messages import (
 from langgraph.types import Send
 
 from threadkeep.codec import NativeCodec
-from threadkeep.codec.known import PLANS, Plan
-from threadkeep.codec.wellknown import CODES, HOMES, MODELS
+from threadkeep.codec.format import (
+    CODES,
+    HOMES,
+)
+from threadkeep.codec.langchain_types import (
+    MODELS,
+    PLANS,
+    Plan,
+)
 from threadkeep.errors import NewerFormatError
 
 CODEC = NativeCodec()
@@ -115,7 +122,7 @@ def test_each_known_class_is_where_the_table_says(code) -> None:
 
 
 def test_codes_are_given_once() -> None:
-    assert len(CODES) == sum(map(len, HOMES.values()))
+    assert len(CODES) == len(HOMES)
 
 
 def test_a_message_that_is_not_as_its_class_says_goes_the_general_way() -> None:
