@@ -1,4 +1,4 @@
-"""The codec reads its golden files, and writes the same bytes."""
+"""The codec reads its golden files and writes the same bytes."""
 
 from __future__ import annotations
 

@@ -72,15 +72,15 @@ class NativeCodec:
                     return _KNOWN_OBJECT + payload
         except TypeError:  # (`suppress` would take as long as a scalar)
             pass
-        return Encoder(self.registry, self.pickle_fallback, intern).whole(value)
+        return Encoder(self.registry, self.pickle_fallback, intern).encode(value)
 
     def decode(self, data: bytes, resolve: Resolve | None = None) -> Any:
         """See `Codec.decode`."""
-        return Decoder(self.finder, self.pickle_fallback, resolve).whole(data)
+        return Decoder(self.finder, self.pickle_fallback, resolve).decode(data)
 
     def decode_many(self, items: Sequence[bytes], resolve: Resolve | None = None) -> list[Any]:
         """See `Codec.decode_many`."""
-        return Decoder(self.finder, self.pickle_fallback, resolve).many(items)
+        return Decoder(self.finder, self.pickle_fallback, resolve).decode_many(items)
 
     def divides(self, value: Any) -> bool:  # noqa: ARG002 - anything comes back exactly
         """See `Codec.divides`."""

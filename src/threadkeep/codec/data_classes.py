@@ -4,9 +4,9 @@ A payload begins with the class: its code or "module:qualified name". An instanc
 its attributes without calling the class: no constructor, no validation. Fields that the class
 gained since get the class's own default, those it lost are dropped.
 
-The payload of a model is `[class, fields, given, extra, private, unset]`, cut after the last part
-that is not None. `given` are the fields that were set explicitly: a number whose bits stand for
-the stored fields in order and then for the extra ones, or a list of names.
+The payload of a model is `[class, fields, fields_set, extra, private, unset]`, cut after the last
+part that is not None. `fields_set` are the fields that were set explicitly: a number whose bits
+stand for the stored fields in order and then for the extra ones, or a list of names.
 """
 
 from __future__ import annotations
@@ -198,27 +198,27 @@ def encode_model(reference: Reference, cls: type) -> Encode:
         if fields.keys() != declared.keys():
             fields = {name: value for name, value in fields.items() if name in declared}
         extra = model.__pydantic_extra__
-        given = _bits(model.__pydantic_fields_set__, [*fields, *(extra or ())])
+        fields_set = _bits(model.__pydantic_fields_set__, [*fields, *(extra or ())])
         private = model.__pydantic_private__
         if private is not None:
             private = _without_undefined(private)
         unset = [name for name in declared if name not in fields] or None
-        return packer.pack(_cut([reference, fields, given, extra, private, unset]))
+        return packer.pack(_cut([reference, fields, fields_set, extra, private, unset]))
 
     return encode
 
 
 def decode_model(data: bytes, unpacker: Unpacker) -> BaseModel:
     """Rebuild a model of pydantic 2."""
-    reference, fields, given, extra, private, unset = _parts(unpacker.unpack(data))
+    reference, fields, fields_set, extra, private, unset = _parts(unpacker.unpack(data))
     cls: type[BaseModel] = unpacker.find(reference, Tag.PYDANTIC)
-    given = _names(given, [*fields, *(extra or ())])
+    fields_set = _names(fields_set, [*fields, *(extra or ())])
     declared = fields_of(cls)
     if fields.keys() != declared.keys():
         fields = _adapted(fields, declared, unset or ())
     model = _new(cls)
     _set(model, "__dict__", fields)
-    _set(model, "__pydantic_fields_set__", given)
+    _set(model, "__pydantic_fields_set__", fields_set)
     if not cls.__pydantic_root_model__:  # there, both are attributes of the class
         _set(model, "__pydantic_extra__", extra)
         _set(model, "__pydantic_private__", private)
@@ -256,19 +256,19 @@ def encode_model_v1(reference: Reference, cls: Any) -> Encode:
     def encode(model: Any, packer: Packer) -> bytes:
         declared = cls.__fields__
         fields = _fields_v1(cls, model.__dict__)
-        given = _bits(model.__fields_set__, list(fields))
+        fields_set = _bits(model.__fields_set__, list(fields))
         # Private attributes are slots, some of which may not be set.
         slots = cls.__private_attributes__
         private = _without_undefined({n: getattr(model, n, PydanticUndefined) for n in slots})
         unset = [name for name in declared if name not in fields] or None
-        return packer.pack(_cut([reference, fields, given, None, private or None, unset]))
+        return packer.pack(_cut([reference, fields, fields_set, None, private or None, unset]))
 
     return encode
 
 
 def decode_model_v1(data: bytes, unpacker: Unpacker) -> Any:
     """Rebuild a model of pydantic 1."""
-    reference, fields, given, _, private, unset = _parts(unpacker.unpack(data))
+    reference, fields, fields_set, _, private, unset = _parts(unpacker.unpack(data))
     cls: Any = unpacker.find(reference, Tag.PYDANTIC_V1)
     state = _fields_v1(cls, fields)
     for name in cls.__fields__.keys() - fields.keys() - set(unset or ()):
@@ -276,7 +276,7 @@ def decode_model_v1(data: bytes, unpacker: Unpacker) -> Any:
             state[name] = cls.__fields__[name].get_default()
     model = _new(cls)
     _set(model, "__dict__", state)
-    _set(model, "__fields_set__", _names(given, list(fields)))
+    _set(model, "__fields_set__", _names(fields_set, list(fields)))
     for name, value in (private or {}).items():
         if name in cls.__private_attributes__:
             _set(model, name, value)
@@ -317,15 +317,15 @@ def _parts(stored: list[Any]) -> list[Any]:
     return stored + [None] * (6 - len(stored))
 
 
-def _bits(given: Iterable[str], names: Sequence[str]) -> int | list[str]:
+def _bits(fields_set: Iterable[str], names: Sequence[str]) -> int | list[str]:
     bits = {name: 1 << i for i, name in enumerate(names)}
-    given = set(given)
-    if given <= bits.keys():
-        return sum(bits[name] for name in given)
-    return sorted(given)
+    fields_set = set(fields_set)
+    if fields_set <= bits.keys():
+        return sum(bits[name] for name in fields_set)
+    return sorted(fields_set)
 
 
-def _names(given: int | list[str], names: Sequence[str]) -> set[str]:
-    if isinstance(given, list):
-        return set(given)
-    return {name for i, name in enumerate(names) if given >> i & 1}
+def _names(fields_set: int | list[str], names: Sequence[str]) -> set[str]:
+    if isinstance(fields_set, list):
+        return set(fields_set)
+    return {name for i, name in enumerate(names) if fields_set >> i & 1}

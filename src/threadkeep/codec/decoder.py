@@ -47,7 +47,7 @@ class Decoder:
         resolve: see `Codec.decode`.
     """
 
-    __slots__ = ("depth", "failure", "finder", "found", "levels", "pickle_fallback", "resolve")
+    __slots__ = ("classes", "depth", "failure", "finder", "levels", "pickle_fallback", "resolve")
 
     decoders: ClassVar[Mapping[int, Decode]] = {}
     options: ClassVar[int | None] = None
@@ -64,9 +64,9 @@ class Decoder:
         self.depth = 0  # of objects within objects
         self.levels = 0  # of lists and dicts, from `nesting.SHALLOW` objects on
         self.failure: BaseException | None = None
-        self.found: dict[tuple[str | int, Tag], type] = {}
+        self.classes: dict[tuple[str | int, Tag], type] = {}
 
-    def whole(self, data: bytes) -> Any:
+    def decode(self, data: bytes) -> Any:
         """Return the value whose bytes these are."""
         if data[:2] == _KNOWN_OBJECT:  # most values: the short way, a tenth faster
             try:
@@ -79,24 +79,24 @@ class Decoder:
             return self.extension(data[1] if len(data) > 1 else -1, data[2:])
         return self.unpack(data)
 
-    def many(self, items: Iterable[bytes]) -> list[Any]:
+    def decode_many(self, items: Iterable[bytes]) -> list[Any]:
         """Return the values of several pieces of bytes.
 
-        Most are messages: they are read here, a third faster than by `whole`, which raises the
+        Most are messages: they are read here, a third faster than by `decode`, which raises the
         error for those that fail.
         """
-        hook, options, plans = self.inside, self.options, langchain_types.PLANS
+        hook, options, codecs = self.on_extension, self.options, langchain_types.FIELD_CODECS
         found = []
         for data in items:
             if data[:2] == _KNOWN_OBJECT:
                 try:
                     parts = _unpackb(data[2:], ext_hook=hook, option=options)
-                    found.append(plans[parts[0]].decode(parts[1], parts[2:]))
-                except Exception:  # noqa: BLE001 - `whole` raises the right error
+                    found.append(codecs[parts[0]].decode(parts[1], parts[2:]))
+                except Exception:  # noqa: BLE001 - `decode` raises the right error
                     afresh = Decoder(self.finder, self.pickle_fallback, self.resolve)
-                    found.append(afresh.whole(data))
+                    found.append(afresh.decode(data))
             else:
-                found.append(self.whole(data))
+                found.append(self.decode(data))
         return found
 
     def unpack(self, data: bytes) -> Any:
@@ -106,7 +106,7 @@ class Decoder:
             if self.levels > 2 * scan.LIMIT:  # the measure may be too high by as much
                 raise CorruptionError("The stored value is nested too deeply.")
         try:
-            return _unpackb(data, ext_hook=self.inside, option=self.options)
+            return _unpackb(data, ext_hook=self.on_extension, option=self.options)
         except ValueError as error:
             refusal = error
         if self.failure is not None:
@@ -134,7 +134,7 @@ class Decoder:
                 f"A stored pickle cannot be loaded: {describe(error)}."
             ) from error
 
-    def inside(self, tag: int, data: bytes) -> Any:
+    def on_extension(self, tag: int, data: bytes) -> Any:
         """Callback of ormsgpack for extensions."""
         try:
             return self.extension(tag, data)
@@ -164,9 +164,9 @@ class Decoder:
     def find(self, reference: str | int, tag: Tag) -> type:
         """Return the class that data names, if it is allowed and of the stored kind."""
         try:
-            return self.found[reference, tag]
+            return self.classes[reference, tag]
         except KeyError:
-            cls = self.found[reference, tag] = self.finder.find(reference, tag)
+            cls = self.classes[reference, tag] = self.finder.find(reference, tag)
             return cls
 
 

@@ -83,7 +83,7 @@ class Encoder:
         self.levels = 0  # of lists and dicts, from `scan.SHALLOW` objects on
         self.failure: BaseException | None = None
 
-    def whole(self, value: Any) -> bytes:
+    def encode(self, value: Any) -> bytes:
         """Return the bytes of the value that `encode` was given."""
         kind = type(value)
         rule = self.registry.rules.get(kind)
@@ -101,7 +101,7 @@ class Encoder:
             if self.levels > scan.LIMIT:
                 _refuse_depth()
         try:
-            data = _packb(value, self.inside, _OPTIONS)
+            data = _packb(value, self.on_unknown, _OPTIONS)
         except TypeError:
             return self.pack_with_markers(value)
         # ormsgpack writes a bytearray as bytes without asking: where there may be bytes, look.
@@ -114,13 +114,13 @@ class Encoder:
         self.raise_failure()
         marked = _with_markers(value, 0)
         try:
-            return _packb(marked, self.inside, _OPTIONS)
+            return _packb(marked, self.on_unknown, _OPTIONS)
         except TypeError as error:
             refusal = error
         self.raise_failure()
         raise UnserializableError(f"The value cannot be stored: {refusal}.") from refusal
 
-    def inside(self, value: Any) -> ormsgpack.Ext:
+    def on_unknown(self, value: Any) -> ormsgpack.Ext:
         """Callback of ormsgpack for types that it does not know."""
         try:
             return self.extension(value)

@@ -28,7 +28,7 @@ class Always:
     """Marker for a field without a default, which is always written."""
 
 
-class KnownModel(NamedTuple):
+class FieldTable(NamedTuple):
     """Fields of a model in bit order, and the default of its extra values.
 
     A default is None, a str, or a type: an empty dict or list, or `Always`. Append-only: a field
@@ -45,7 +45,7 @@ def _message(
     kind: str,
     own: tuple[tuple[str, Any], ...] = (),
     late: tuple[tuple[str, Any], ...] = (),
-) -> KnownModel:
+) -> FieldTable:
     """Return a message's fields, most used first: the lowest bits make the shortest numbers."""
     first: tuple[tuple[str, Any], ...] = (("content", Always), ("id", None))
     common = (
@@ -54,7 +54,7 @@ def _message(
         ("additional_kwargs", dict),
         ("type", kind),
     )
-    return KnownModel(getattr(_messages, name), (*first, *own, *common, *late), {})
+    return FieldTable(getattr(_messages, name), (*first, *own, *common, *late), {})
 
 
 _AI = (("tool_calls", list), ("usage_metadata", None))
@@ -64,7 +64,7 @@ _TOOL = (("tool_call_id", Always),)
 _TOOL_LATE = (("status", "success"), ("artifact", None))
 _ROLE = (("role", Always),)
 
-MODELS: dict[int, KnownModel] = {
+MODELS: dict[int, FieldTable] = {
     1: _message("HumanMessage", "human"),
     2: _message("AIMessage", "ai", _AI, _AI_LATE),
     3: _message("ToolMessage", "tool", _TOOL, _TOOL_LATE),
@@ -78,7 +78,7 @@ MODELS: dict[int, KnownModel] = {
     11: _message("SystemMessageChunk", "SystemMessageChunk"),
     12: _message("ChatMessageChunk", "ChatMessageChunk", _ROLE),
     13: _message("FunctionMessageChunk", "FunctionMessageChunk"),
-    14: KnownModel(
+    14: FieldTable(
         Document,
         (("page_content", Always), ("metadata", dict), ("id", None), ("type", "Document")),
         None,
@@ -90,7 +90,7 @@ _new = object.__new__
 # The slots that every pydantic model has, set past its own `__setattr__`.
 _SLOTS = vars(BaseModel)
 _set_fields = _SLOTS["__dict__"].__set__
-_set_given = _SLOTS["__pydantic_fields_set__"].__set__
+_set_fields_set = _SLOTS["__pydantic_fields_set__"].__set__
 _set_extra = _SLOTS["__pydantic_extra__"].__set__
 _set_private = _SLOTS["__pydantic_private__"].__set__
 _MAX_SHAPES = 256  # per class; a program has a handful, hostile data could have thousands
@@ -113,13 +113,13 @@ class Shape(NamedTuple):
     lists: tuple[str, ...]
     names: tuple[str, ...]
     gone: tuple[str, ...]
-    given: frozenset[str]
+    fields_set: frozenset[str]
 
 
-class Plan:
+class FieldCodec:
     """Encoding of one known class, worked out once from its table."""
 
-    def __init__(self, code: int, model: KnownModel) -> None:
+    def __init__(self, code: int, model: FieldTable) -> None:
         self.code = code
         self.cls: type[BaseModel] = model.cls
         self.extra = model.extra
@@ -134,7 +134,9 @@ class Plan:
         # Fields that a newer langchain-core added: usual only at their default.
         self.unnumbered = tuple(name for name in declared if name not in self.bits)
         self.shapes: dict[int, Shape] = {}
-        self.given: dict[int, AbstractSet[str]] = {}  # `given` of each shape, for `encode`
+        self.fields_set: dict[
+            int, AbstractSet[str]
+        ] = {}  # `fields_set` of each shape, for `encode`
 
     def encode(self, model: BaseModel, packer: Packer) -> bytes | None:
         """Return the payload, or None if the instance is unusual."""
@@ -158,13 +160,13 @@ class Plan:
     ) -> bytes | None:
         """Pack the values; None if there is anything unusual beside the fields."""
         head = mask << 1
-        given = model.__pydantic_fields_set__
+        fields_set = model.__pydantic_fields_set__
         shape = self.shapes.get(mask) or self.shape(mask)
-        if given != shape.given:
-            if not given <= self.bits.keys():
+        if fields_set != shape.fields_set:
+            if not fields_set <= self.bits.keys():
                 return None
             head |= 1
-            values.append(sum(map(self.bits.__getitem__, given)))
+            values.append(sum(map(self.bits.__getitem__, fields_set)))
         if self.unnumbered and not self.is_usual(model):
             return None
         values[1] = head
@@ -173,7 +175,7 @@ class Plan:
     def decode(self, head: int, values: list[Any]) -> BaseModel:
         """Rebuild an instance without validation, from its fields alone."""
         shape = self.shapes.get(head >> 1) or self.shape(head >> 1)
-        given = self.shape(values.pop()).given if head & 1 else shape.given
+        fields_set = self.shape(values.pop()).fields_set if head & 1 else shape.fields_set
         template, dicts, lists, names, gone, _ = shape
         if len(values) != len(names):
             raise CorruptionError(f"A stored {self.cls.__name__} lacks some of its fields.")
@@ -188,7 +190,7 @@ class Plan:
             del state[name]
         model = _new(self.cls)
         _set_fields(model, state)
-        _set_given(model, set(given))
+        _set_fields_set(model, set(fields_set))
         _set_extra(model, None if self.extra is None else {})
         _set_private(model, None)
         return model
@@ -199,9 +201,9 @@ class Plan:
         if found is None:
             if len(self.shapes) > _MAX_SHAPES:
                 self.shapes.clear()
-                self.given.clear()
+                self.fields_set.clear()
             found = self.shapes[mask] = self._make_shape(mask)
-            self.given[mask] = found.given
+            self.fields_set[mask] = found.fields_set
         return found
 
     def _make_shape(self, mask: int) -> Shape:
@@ -231,10 +233,10 @@ class Plan:
         return fields_of(self.cls)[name].get_default(call_default_factory=True)
 
 
-class MessagePlan(Plan):
+class MessageCodec(FieldCodec):
     """Encoding of a message: `content`, `id`, own fields, other common fields, late own fields."""
 
-    def __init__(self, code: int, model: KnownModel) -> None:
+    def __init__(self, code: int, model: FieldTable) -> None:
         super().__init__(code, model)
         names = [field.name for field in self.fields]
         name, kind = names.index("name"), names.index("type")
@@ -281,7 +283,7 @@ class MessagePlan(Plan):
                     values.append(value)
         except KeyError:
             return None
-        if model.__pydantic_fields_set__ != self.given.get(mask) or self.unnumbered:
+        if model.__pydantic_fields_set__ != self.fields_set.get(mask) or self.unnumbered:
             return self.finish(model, packer, mask, values)
         values[1] = mask << 1
         return packer.pack(values)
@@ -290,10 +292,10 @@ class MessagePlan(Plan):
 def decode(data: bytes, unpacker: Unpacker) -> BaseModel:
     """Rebuild an instance of a known class."""
     values = unpacker.unpack(data)
-    plan = PLANS.get(values[0])
-    if plan is None:
+    codec = FIELD_CODECS.get(values[0])
+    if codec is None:
         raise newer(f"The model number {values[0]} of the stored value is unknown to this release.")
-    return plan.decode(values[1], values[2:])
+    return codec.decode(values[1], values[2:])
 
 
 def _blank(default: Any) -> tuple[type | None, Any]:
@@ -303,16 +305,16 @@ def _blank(default: Any) -> tuple[type | None, Any]:
     return (str, default) if isinstance(default, str) else (None, default)
 
 
-def _plan(code: int, model: KnownModel) -> Plan:
+def _field_codec(code: int, model: FieldTable) -> FieldCodec:
     usual = {"content", "id", "response_metadata", "additional_kwargs", "name", "type"}
     is_message = issubclass(model.cls, BaseMessage) and usual <= fields_of(model.cls).keys()
-    return (MessagePlan if is_message else Plan)(code, model)
+    return (MessageCodec if is_message else FieldCodec)(code, model)
 
 
-def _rule(plan: Plan) -> Rule:
-    general = Rule(Tag.PYDANTIC, encode_model(plan.code, plan.cls), shareable=True)
-    return Rule(Tag.KNOWN, plan.encode, shareable=True, otherwise=general)
+def _rule(codec: FieldCodec) -> Rule:
+    general = Rule(Tag.PYDANTIC, encode_model(codec.code, codec.cls), shareable=True)
+    return Rule(Tag.KNOWN, codec.encode, shareable=True, otherwise=general)
 
 
-PLANS = {code: _plan(code, model) for code, model in MODELS.items()}
-RULES = {plan.cls: _rule(plan) for plan in PLANS.values()}
+FIELD_CODECS = {code: _field_codec(code, model) for code, model in MODELS.items()}
+RULES = {codec.cls: _rule(codec) for codec in FIELD_CODECS.values()}

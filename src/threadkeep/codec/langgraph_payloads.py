@@ -124,11 +124,11 @@ class LangGraphDecoder(Decoder):
         super().__init__(finder, pickle_fallback)
         self.shared: Shared | None = None
 
-    def inside(self, tag: int, data: bytes) -> Any:
-        """See `Decoder.inside`. Objects within objects are those objects' own."""
+    def on_extension(self, tag: int, data: bytes) -> Any:
+        """See `Decoder.on_extension`. Objects within objects are those objects' own."""
         if self.shared is None or self.depth:
-            return super().inside(tag, data)
-        return self.shared.object(tag, data, super().inside)
+            return super().on_extension(tag, data)
+        return self.shared.object(tag, data, super().on_extension)
 
 
 def _read_positional(data: bytes, decoder: Decoder) -> Any:

@@ -8,11 +8,10 @@ arrays of their own.
 from __future__ import annotations
 
 import sys
-from datetime import timezone
 from typing import Any
-from zoneinfo import ZoneInfo
 
 from threadkeep.codec.format import Decode, Packer, Rule, Tag, Unpacker
+from threadkeep.codec.values import check_zone
 from threadkeep.errors import CorruptionError, UnknownTypeError, UnserializableError
 
 _COLUMN_ORDER = 1
@@ -128,13 +127,8 @@ def _units(value: Any) -> list[Any]:
 
 
 def _timestamp(value: Any, packer: Packer) -> bytes:
-    zone = value.tzinfo
-    if zone is not None and type(zone) not in (timezone, ZoneInfo):
-        raise UnserializableError(
-            f"A time zone of type {type(zone).__qualname__} cannot be stored exactly.",
-            hint="Use zoneinfo.ZoneInfo or datetime.timezone.",
-        )
-    return packer.pack([*_units(value), zone, value.fold])
+    check_zone(value.tzinfo)
+    return packer.pack([*_units(value), value.tzinfo, value.fold])
 
 
 def _read_timestamp(data: bytes, unpacker: Unpacker) -> Any:

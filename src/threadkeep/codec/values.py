@@ -10,6 +10,7 @@ from datetime import UTC, date, datetime, time, timedelta, timezone, tzinfo
 from decimal import Decimal
 from fractions import Fraction
 from functools import partial
+from operator import attrgetter
 from typing import Any
 from uuid import UUID, SafeUUID
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
@@ -17,7 +18,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 import ormsgpack
 from pydantic import SecretBytes, SecretStr
 
-from threadkeep.codec.format import Decode, Packer, Rule, Tag, Unpacker
+from threadkeep.codec.format import Decode, Encode, Packer, Rule, Tag, Unpacker
 from threadkeep.codec.introspection import ADDRESSES, PATHS
 from threadkeep.errors import CorruptionError, UnknownTypeError, UnserializableError
 
@@ -72,7 +73,8 @@ def _read_view(data: bytes, unpacker: Unpacker) -> memoryview | bytes:
 
 def _attributes(*names: str) -> Any:
     """Return the encoding of a value as the list of these attributes."""
-    return lambda value, packer: packer.pack([getattr(value, name) for name in names])
+    read = attrgetter(*names)
+    return lambda value, packer: packer.pack(list(read(value)))
 
 
 # -- containers ------------------------------------------------------------------------
@@ -140,54 +142,37 @@ def _read_default_dict(data: bytes, unpacker: Unpacker) -> defaultdict[Any, Any]
 # -- time ------------------------------------------------------------------------------
 
 _COMPLEX = struct.Struct(">dd")
-_DATETIME = struct.Struct(">HBBBBBI")
 _DATE = struct.Struct(">HBB")
-_TIME = struct.Struct(">BBBI")
 _FOLD = 1 << 31  # beside the microseconds
+_TIME = ("hour", "minute", "second")
 
 
-def _zone(value: tzinfo | None, packer: Packer) -> bytes:
-    if value is None:
-        return b""
-    if type(value) is timezone or type(value) is ZoneInfo:
-        return packer.pack(value)
-    raise UnserializableError(
-        f"A time zone of type {type(value).__qualname__} cannot be stored exactly.",
-        hint="Use zoneinfo.ZoneInfo or datetime.timezone.",
-    )
+def check_zone(zone: tzinfo | None) -> None:
+    """Raise UnserializableError for a time zone of another library."""
+    if zone is not None and type(zone) is not timezone and type(zone) is not ZoneInfo:
+        raise UnserializableError(
+            f"A time zone of type {type(zone).__qualname__} cannot be stored exactly.",
+            hint="Use zoneinfo.ZoneInfo or datetime.timezone.",
+        )
 
 
-def _read_zone(data: bytes, unpacker: Unpacker) -> tzinfo | None:
-    zone = unpacker.unpack(data) if data else None
-    if zone is not None and not isinstance(zone, tzinfo):
-        raise CorruptionError("A stored time has something else than a time zone.")
-    return zone
+def _clock(build: Any, layout: struct.Struct, *names: str) -> tuple[Encode, Decode]:
+    """Fields, microseconds and fold in one number, and the time zone if there is one."""
+    read_fields = attrgetter(*names)
 
+    def encode(value: Any, packer: Packer) -> bytes:
+        fields = layout.pack(*read_fields(value), value.microsecond | _FOLD * value.fold)
+        check_zone(value.tzinfo)
+        return fields if value.tzinfo is None else fields + packer.pack(value.tzinfo)
 
-def _datetime(value: datetime, packer: Packer) -> bytes:
-    fraction = value.microsecond | _FOLD * value.fold
-    clock = (value.hour, value.minute, value.second, fraction)
-    fields = _DATETIME.pack(value.year, value.month, value.day, *clock)
-    return fields + _zone(value.tzinfo, packer)
+    def decode(data: bytes, unpacker: Unpacker) -> Any:
+        *fields, fraction = layout.unpack_from(data)
+        zone = unpacker.unpack(data[layout.size :]) if len(data) > layout.size else None
+        if zone is not None and not isinstance(zone, tzinfo):
+            raise CorruptionError("A stored time has something else than a time zone.")
+        return build(*fields, fraction & ~_FOLD, zone, fold=fraction >> 31)
 
-
-def _read_datetime(data: bytes, unpacker: Unpacker) -> datetime:
-    year, month, day, hour, minute, second, fraction = _DATETIME.unpack_from(data)
-    zone = _read_zone(data[_DATETIME.size :], unpacker)
-    microsecond, fold = fraction & ~_FOLD, fraction >> 31
-    return datetime(year, month, day, hour, minute, second, microsecond, zone, fold=fold)
-
-
-def _time(value: time, packer: Packer) -> bytes:
-    fraction = value.microsecond | _FOLD * value.fold
-    fields = _TIME.pack(value.hour, value.minute, value.second, fraction)
-    return fields + _zone(value.tzinfo, packer)
-
-
-def _read_time(data: bytes, unpacker: Unpacker) -> time:
-    hour, minute, second, fraction = _TIME.unpack_from(data)
-    zone = _read_zone(data[_TIME.size :], unpacker)
-    return time(hour, minute, second, fraction & ~_FOLD, tzinfo=zone, fold=fraction >> 31)
+    return encode, decode
 
 
 def _timezone(value: timezone, packer: Packer) -> bytes:
@@ -288,10 +273,6 @@ def _from_parts(build: Any) -> Decode:
     return lambda data, unpacker: build(*unpacker.unpack(data))
 
 
-def _from_items(build: Any) -> Decode:
-    return lambda data, unpacker: build(unpacker.unpack(data))
-
-
 def _exactly(kind: type, build: Any) -> Decode:
     def read(data: bytes, unpacker: Unpacker) -> Any:
         value = unpacker.unpack(data)
@@ -317,20 +298,29 @@ _TYPES: tuple[tuple[type, Tag, Any, Decode], ...] = (
     (Fraction, Tag.FRACTION, _attributes("numerator", "denominator"), _from_parts(Fraction)),
     (Decimal, Tag.DECIMAL, _text, _from_text(Decimal)),
     (Pairs, Tag.PAIRS, lambda value, packer: packer.pack(_flat(value.pairs)), _read_pairs),
-    (tuple, Tag.TUPLE, lambda value, packer: packer.pack(list(value)), _from_items(tuple)),
+    (
+        tuple,
+        Tag.TUPLE,
+        lambda value, packer: packer.pack(list(value)),
+        lambda data, u: tuple(u.unpack(data)),
+    ),
     (set, Tag.SET, _members, lambda data, unpacker: set(_read_members(data, unpacker))),
     (frozenset, Tag.FROZENSET, _members, lambda data, u: frozenset(_read_members(data, u))),
     (deque, Tag.DEQUE, lambda value, packer: packer.pack([value.maxlen, *value]), _read_deque),
     (OrderedDict, Tag.ORDERED_DICT, _ordered, lambda d, u: OrderedDict(_read_pairs(d, u))),
     (defaultdict, Tag.DEFAULT_DICT, _default_dict, _read_default_dict),
-    (datetime, Tag.DATETIME, _datetime, _read_datetime),
+    (
+        datetime,
+        Tag.DATETIME,
+        *_clock(datetime, struct.Struct(">HBBBBBI"), "year", "month", "day", *_TIME),
+    ),
     (
         date,
         Tag.DATE,
         lambda value, _: _DATE.pack(value.year, value.month, value.day),
         lambda data, _: date(*_DATE.unpack(data)),
     ),
-    (time, Tag.TIME, _time, _read_time),
+    (time, Tag.TIME, *_clock(time, struct.Struct(">BBBI"), *_TIME)),
     (
         timedelta,
         Tag.TIMEDELTA,

@@ -1,4 +1,4 @@
-"""Frames: what is packed comes back, and anything else ends in a typed error."""
+"""Frames come back as they were packed; any other bytes end in a typed error."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ ON = Compression(over=0, ratio=1.0)
 
 
 def sealed(head: bytes, rest: bytes) -> bytes:
-    """A frame with a checksum that holds, whatever is in it."""
+    """Return a frame of any content with the right checksum."""
     return head + crc32(rest, crc32(head)).to_bytes(4, "little") + rest
 
 

@@ -1,4 +1,4 @@
-"""Generated values: whatever is accepted comes back exactly and encodes the same again."""
+"""Generated values come back exactly and encode to the same bytes again."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""LangGraph's own payloads come back as LangGraph gives them, by our rules for loading."""
+"""LangGraph's own payloads come back as LangGraph returns them, by our rules for loading."""
 
 from __future__ import annotations
 
@@ -288,7 +288,7 @@ def test_damaged_json_is_a_typed_error(data) -> None:
 
 
 def read_in_turn(shared: Shared, *values: Any) -> list[Any]:
-    """What each value comes back as."""
+    """Decode each value."""
     serde = JsonPlusSerializer()
     return [decode_langgraph(*serde.dumps_typed(value), CODEC, shared) for value in values]
 
