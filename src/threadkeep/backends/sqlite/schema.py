@@ -1,10 +1,10 @@
 """Tables of a threadkeep database, and the check that a file is one.
 
-A file is ours when its `application_id` says so; `user_version` is the version of the tables.
+`application_id` marks a file as ours; `user_version` is the version of its tables.
 
-Space is the aim (docs/design/0003-sqlite.md): ids are packed (`ids.py`), columns whose
-value is 0 are NULL, and rows lie in the primary key's own tree. Columns without a type
-keep what is put in, text or bytes. The views show the same rows to people.
+The tables are built for small files (docs/design/0003-sqlite.md): ids are packed (`records`),
+columns whose value is 0 are NULL, and rows lie in the primary key's own tree. Columns without
+a type keep what is put in, text or bytes. The views show the same rows to people.
 """
 # ruff: noqa: S608 - texts are put together from constants of this package only
 
@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from threadkeep.backends.sqlite import metadata
+from threadkeep.backends.sqlite import records
 from threadkeep.engine.lifecycle import State
 from threadkeep.errors import NewerDatabaseError, NotOursError
 
@@ -148,7 +148,7 @@ CREATE VIEW checkpoints AS SELECT
     {_id_text("c.id")} AS checkpoint_id,
     {_id_text("c.parent")} AS parent_checkpoint_id,
     {_time_text("c.ts")} AS ts,
-    {metadata.TEXT} AS metadata,
+    {records.METADATA} AS metadata,
     coalesce(c.flags & 4, 0) <> 0 AS hidden,
     length(c.manifest) AS manifest_bytes
 FROM tk_checkpoints c JOIN tk_threads t ON t.number = c.thread;
