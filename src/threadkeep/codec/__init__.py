@@ -1,11 +1,7 @@
 """Codec: values to bytes and back, and frames of stored segments."""
 
 from threadkeep.codec.codecs import NativeCodec, SerdeCodec
-from threadkeep.codec.format import (
-    Codec,
-    Intern,
-    Resolve,
-)
+from threadkeep.codec.format import Codec, Intern, Resolve
 from threadkeep.codec.frame import Compression, pack, unpack
 from threadkeep.codec.registry import DEFAULT_REGISTRY, Registry, register, register_module
 

@@ -11,14 +11,7 @@ from typing import Any, ClassVar, NoReturn
 
 import ormsgpack
 
-from threadkeep.codec import (
-    data_classes,
-    langchain_types,
-    numpy_pandas,
-    scan,
-    subclasses,
-    values,
-)
+from threadkeep.codec import data_classes, langchain_types, numpy_pandas, scan, subclasses, values
 from threadkeep.codec.class_lookup import Finder
 from threadkeep.codec.format import (
     MAX_DEPTH,
@@ -173,7 +166,7 @@ class Decoder:
 def _refuse_tag(tag: int) -> NoReturn:
     if tag == Tag.SERDE:
         raise CorruptionError(
-            "The value was written by a serializer that was given as serde=.",
+            "The value was written by a serializer, with serde=.",
             hint="Open the store with the same serde= again.",
         )
     if not 0 <= tag < Tag.SERDE:
@@ -205,7 +198,7 @@ def _read_foreign(data: bytes, decoder: Decoder) -> Any:
         raise CorruptionError(
             f"The decode= registered for {name.replace(':', '.')} cannot read the stored value: "
             f"{describe(error)}.",
-            hint="It must stay able to read whatever its encode= has given so far.",
+            hint="It must stay able to read all results of its encode=.",
         ) from error
 
 

@@ -84,7 +84,7 @@ class Encoder:
         self.failure: BaseException | None = None
 
     def encode(self, value: Any) -> bytes:
-        """Return the bytes of the value that `encode` was given."""
+        """Return the bytes of the whole value."""
         kind = type(value)
         rule = self.registry.rules.get(kind)
         if rule is None or kind is int:

@@ -30,11 +30,7 @@ from zlib import crc32
 import zstandard
 
 from threadkeep.codec.format import newer
-from threadkeep.errors import (
-    CorruptionError,
-    InvalidArgumentError,
-    UnserializableError,
-)
+from threadkeep.errors import CorruptionError, InvalidArgumentError, UnserializableError
 
 MAGIC = 0xB7
 VERSION = 1

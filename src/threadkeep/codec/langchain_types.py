@@ -134,9 +134,7 @@ class FieldCodec:
         # Fields that a newer langchain-core added: usual only at their default.
         self.unnumbered = tuple(name for name in declared if name not in self.bits)
         self.shapes: dict[int, Shape] = {}
-        self.fields_set: dict[
-            int, AbstractSet[str]
-        ] = {}  # `fields_set` of each shape, for `encode`
+        self.fields_set: dict[int, AbstractSet[str]] = {}  # of each shape, for `encode`
 
     def encode(self, model: BaseModel, packer: Packer) -> bytes | None:
         """Return the payload, or None if the instance is unusual."""

@@ -13,14 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from threadkeep.codec import Compression, pack, unpack
-from threadkeep.codec.frame import (
-    COMPRESSED,
-    MAGIC,
-    MAX_BODY,
-    VERSION,
-    elsewhere,
-    pack_elsewhere,
-)
+from threadkeep.codec.frame import COMPRESSED, MAGIC, MAX_BODY, VERSION, elsewhere, pack_elsewhere
 from threadkeep.errors import (
     CodecError,
     CorruptionError,

@@ -34,10 +34,7 @@ from langgraph.store.base import Item
 from langgraph.types import Command, Interrupt, Overwrite, Send, TimeoutPolicy
 
 from threadkeep.codec import NativeCodec, Registry
-from threadkeep.codec.langgraph_payloads import (
-    Shared,
-    decode_langgraph,
-)
+from threadkeep.codec.langgraph_payloads import Shared, decode_langgraph
 from threadkeep.errors import CodecError, CorruptionError, UnknownTypeError
 
 CODEC = NativeCodec()
@@ -209,7 +206,7 @@ def test_damaged_payloads_end_in_a_typed_error_or_a_value() -> None:
                 decode_langgraph("msgpack", damaged, CODEC)
 
 
-# -- the JSON of older releases --------------------------------------------------------
+# -- the JSON of older LangGraph releases ----------------------------------------------
 
 
 def as_json(value: Any) -> bytes:

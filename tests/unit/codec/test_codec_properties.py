@@ -14,10 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from langchain_core.messages import AIMessage, HumanMessage
 
-from threadkeep.codec import (
-    NativeCodec,
-    scan,
-)
+from threadkeep.codec import NativeCodec, scan
 from threadkeep.errors import CodecError
 
 CODEC = NativeCodec()
