@@ -17,7 +17,7 @@ from engine_kit import rows_in_memory
 from postgres_kit import url_for
 
 from threadkeep.backends.redis.rows import keys_of, pack_place, place
-from threadkeep.backends.sqlite.ids import pack_id
+from threadkeep.backends.sqlite.records import pack_id
 from threadkeep.engine.model import ReadThread
 
 
