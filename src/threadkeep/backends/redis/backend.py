@@ -23,7 +23,7 @@ from threadkeep.backends.redis.clients import (
     Source,
 )
 from threadkeep.backends.redis.failures import DAMAGED, refusal
-from threadkeep.backends.redis.generations import NEVER, Lives
+from threadkeep.backends.redis.generations import NEVER, Generations
 from threadkeep.backends.redis.reads import Inquiry, Question, inquiry, is_of_thread
 from threadkeep.backends.redis.rows import (
     Word,
@@ -64,12 +64,14 @@ class AsyncRedisBackend(Server):
     Args:
         source: the clients.
         settings: how threads are kept.
-        lives: the births of threads; shared by the backends of one saver.
+        generations: the births of threads; shared by the backends of one saver.
     """
 
-    def __init__(self, source: Source, settings: Settings, lives: Lives | None = None) -> None:
+    def __init__(
+        self, source: Source, settings: Settings, generations: Generations | None = None
+    ) -> None:
         super().__init__(source, settings)
-        self._lives = lives or Lives()
+        self._generations = generations or Generations()
 
     # -- reads -----------------------------------------------------------------------
 
@@ -90,13 +92,13 @@ class AsyncRedisBackend(Server):
         """Return the reply, with the generation as this process calls it."""
         if not isinstance(read, ReadCheckpoint | ReadThread):
             return reply
-        name = self._lives.name(read.thread, reply.generation)
+        name = self._generations.name(read.thread, reply.generation)
         return reply if name == reply.generation else reply._replace(generation=name)
 
     def _as_stored(self, read: Read) -> Read:
         """Return a read, with the generation as it is stored."""
         if isinstance(read, ReadSegments) and read.generation is not None:
-            stored = self._lives.stored(read.thread, read.generation)
+            stored = self._generations.stored(read.thread, read.generation)
             return read._replace(generation=NEVER if stored is None else stored)
         return read
 
@@ -166,7 +168,7 @@ class AsyncRedisBackend(Server):
         """Return a change that expects the generation as it is stored."""
         if not isinstance(change, Batch | DropThread) or change.generation is None:
             return change
-        stored = self._lives.stored(change.thread, change.generation)
+        stored = self._generations.stored(change.thread, change.generation)
         changed: Batch | DropThread = change._replace(generation=stored)
         return changed
 
@@ -183,9 +185,9 @@ class AsyncRedisBackend(Server):
         thread = change.thread
         refused = refusal(answer, thread)
         if answer[0] == b"created":
-            self._lives.began(thread, int(answer[1]))
+            self._generations.began(thread, int(answer[1]))
         elif refused is None and isinstance(change, Batch):
-            self._lives.joined(thread, change.generation, int(answer[1]) - change.bump)
+            self._generations.joined(thread, change.generation, int(answer[1]) - change.bump)
         return refused
 
     async def _commit_alone(self, change: Change) -> ThreadkeepError | None:
@@ -227,7 +229,7 @@ class AsyncRedisBackend(Server):
         if isinstance(change, ForkThread):
             row = found[0] if found else ()
             stored = generation_of(row) if found else 0
-            if self._lives.name(change.source, stored) != change.generation:
+            if self._generations.name(change.source, stored) != change.generation:
                 raise StaleThreadError(thread=change.source)
             _check_ends(change, row)
             return "fork", (mark, *fork_words(change, found))
@@ -336,9 +338,9 @@ def _over_own_clients(
     settings: Settings,
 ) -> tuple[AsyncRedisBackend, AsyncRedisBackend, OwnAsyncClients]:
     """Make the same store over blocking clients and over async ones."""
-    lives, loops = Lives(), OwnAsyncClients(settings)
-    blocking = AsyncRedisBackend(OwnClient(settings), settings, lives)
-    return blocking, AsyncRedisBackend(loops, settings, lives), loops
+    generations, loops = Generations(), OwnAsyncClients(settings)
+    blocking = AsyncRedisBackend(OwnClient(settings), settings, generations)
+    return blocking, AsyncRedisBackend(loops, settings, generations), loops
 
 
 def opened(server: Any, **options: Any) -> RedisBackend | AsyncRedisBackend:

@@ -26,8 +26,8 @@ class _Life(NamedTuple):
     stored: int  # what that one is called where it is stored
 
 
-class Lives:
-    """The lives of threads whose beginning this process has seen.
+class Generations:
+    """Generations of threads whose beginning this process has seen.
 
     It needs no lock: what two threads do at the same time makes at worst a name stale.
     """

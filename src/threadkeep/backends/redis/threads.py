@@ -296,7 +296,7 @@ class _Counts(NamedTuple):
     data: int
 
 
-async def _asked(
+async def _ask_all(
     server: Server, *questions: str, after: str | None = None
 ) -> AsyncIterator[tuple[str, list[Any]]]:
     """Yield each thread from behind `after` on, and its answers."""
@@ -310,7 +310,7 @@ async def _asked(
 async def _find(read: FindThreads, server: Server) -> list[str]:
     found: list[str] = []
     question = "runs" if read.run_ids else "counts"
-    async for name, (answered,) in _asked(server, question, after=read.after):
+    async for name, (answered,) in _ask_all(server, question, after=read.after):
         if len(found) == read.limit:
             break
         if not answered[0]:
@@ -334,7 +334,7 @@ def _run_id(member: bytes) -> object:
 async def _sizes(read: ReadSizes, server: Server) -> Sizes:
     total = 0
     found: list[ThreadSize] = []
-    async for name, (counted, (rows, segments, memory)) in _asked(server, "counts", "bytes"):
+    async for name, (counted, (rows, segments, memory)) in _ask_all(server, "counts", "bytes"):
         counts = _Counts(*counted)
         total += memory
         wanted = read.after is None or name > read.after
@@ -346,7 +346,7 @@ async def _sizes(read: ReadSizes, server: Server) -> Sizes:
 
 async def _damage(_read: ReadDamage, server: Server) -> list[str]:
     findings = []
-    async for name, (counted,) in _asked(server, "counts"):
+    async for name, (counted,) in _ask_all(server, "counts"):
         counts = _Counts(*counted)
         if counts.places != counts.data:
             findings.append(
