@@ -118,8 +118,8 @@ PASSWORD = "hunter2"
         ("memory://u:{}@h", "Write memory://"),
         ("sqlite://u:{}@h/x.db", "names a host"),
         ("sqlite:///x.db?key={}", "Give options as arguments"),
-        ("redis://u:{}@h:port", "Write redis://"),
-        ("redis://u:{}@[h", "Write redis://"),
+        ("redis://u:{}@h:port", "Use redis://"),
+        ("redis://u:{}@[h", "Use redis://"),
     ],
 )
 def test_no_error_shows_a_password(url, says):

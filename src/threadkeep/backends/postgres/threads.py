@@ -240,7 +240,7 @@ def damage(_read: ReadDamage) -> Query:
 
     def reply(results: Sequence[Rows]) -> list[str]:
         return [
-            f"{count} rows of {table} belong to thread {unpack_text(thread)!r}, which is missing"
+            f"{count} rows of {table} are of thread {unpack_text(thread)!r}, which is not there"
             for table, thread, count in results[0]
         ]
 
