@@ -122,12 +122,7 @@ local function commit()
     drop_unreadable()
     redis.call('HINCRBY', THREAD, 'generation', take())
     local before = state_now()
-    if take() == '1' then
-        put_entry()
-    end
-    if take() == '1' then
-        touch()
-    end
+    tell_registry()
     return done(news(before))
 end
 

@@ -1,4 +1,4 @@
--- What all scripts begin with: the thread's keys, and how its members are read.
+-- Beginning of all scripts: the thread's keys, and how its members are read.
 --
 -- Members are made in Python (rows.py), so that nothing here depends on more of them than
 -- their beginning. All comparisons are the server's own or byte by byte: Lua's `<` follows
@@ -38,7 +38,7 @@ local function parent_of(member, at)
     return string.sub(member, mark + 1, string.find(member, '\0', mark + 1, true) - 1)
 end
 
--- Whether the first of two numbers of 8 bytes is the smaller one.
+-- Return true if the first of two numbers of 8 bytes is the smaller one.
 local function less(one, other)
     for at = 1, 8 do
         local a, b = string.byte(one, at), string.byte(other, at)

@@ -1,5 +1,5 @@
--- Remove everything of a thread and leave a tombstone. Arguments: what is expected (checks.lua),
--- the tombstone's time, '1' and an entry (registry.lua), or '0', '1' and the rows that take its
+-- Remove everything of a thread and leave a tombstone. Arguments: what is expected (rows.lua),
+-- the tombstone's time, '1' and an entry (writing.lua), or '0', '1' and the rows that take its
 -- place, or '0'.
 
 local refusal = check_thread() or check_fences()
@@ -35,11 +35,6 @@ if take() == '1' then  -- what takes its place
     put_checkpoints()
     add_writes()
     redis.call('HINCRBY', THREAD, 'generation', take())
-    if take() == '1' then
-        put_entry()
-    end
-    if take() == '1' then
-        touch()
-    end
+    tell_registry()
 end
 return done(news(before))

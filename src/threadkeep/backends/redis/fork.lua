@@ -1,6 +1,6 @@
 -- Begin a thread with some rows of another, and all of its segments, as DUMP gave them. Arguments:
 -- which fork this is, checkpoints with the members that make them children, writes, the dumps of
--- places and data ('' where there is none), the entry (see registry.lua), its size.
+-- places and data ('' where there is none), the entry (see writing.lua), its size.
 
 local fork = take()
 local refused = refusal(fork)

@@ -1,4 +1,4 @@
--- What scripts begin with that begin a thread with another's rows, behind registry.lua.
+-- Beginning of scripts that fill a thread with another's rows, behind writing.lua.
 
 -- The reply where that is not to be done, else nil. `mark` is which copy or fork this is.
 local function refusal(mark)

@@ -42,7 +42,7 @@ local function stored(member, keyframes)
     return {member, keyframe_of(member, at, keyframes), child or '', under(WRITES, place)}
 end
 
--- Whether a filter may let this one through: it has exact metadata, or each of the texts.
+-- Return true if a filter may let this one through: it has exact metadata, or each of the texts.
 local function may_match(member, at, texts)
     if string.sub(member, at + 40, at + 40) == '1' then
         return true
@@ -229,7 +229,7 @@ function READS.bare()
         redis.call('ZRANGEBYLEX', CHILDREN, '-', '+'), places, sizes, stray}
 end
 
--- Whether the thread is there, and how many checkpoints, writes, segments and data it has.
+-- 1 if the thread is there, then its numbers of checkpoints, writes, segments and data.
 function READS.counts()
     return {
         redis.call('EXISTS', THREAD), redis.call('ZCARD', ROWS), redis.call('ZCARD', WRITES),

@@ -4,7 +4,7 @@ A thread has the same few keys however much it holds, all with one hash tag, so 
 one node of a cluster and can expire at one time:
 
     t  hash         the thread's own row: generation, deleted_at, ttl (milliseconds), copy, and
-                    its entry in the registry (see registry.lua)
+                    its entry in the registry (see writing.lua)
     c  sorted set   checkpoints: ns NUL id NUL, flags run seen key_log key_pos, 0 or 1 (has exact),
                     parent, ...
     x  sorted set   children: ns NUL parent NUL id NUL, run seen

@@ -46,10 +46,10 @@ from threadkeep.engine.model import (
 
 _FILES = {  # by the name of the script
     "read": ("common", "read"),
-    "commit": ("common", "writing", "registry", "checks", "rows", "commit"),
-    "drop": ("common", "writing", "registry", "checks", "rows", "drop"),
-    "copy": ("common", "writing", "registry", "founding", "copy"),
-    "fork": ("common", "writing", "registry", "founding", "fork"),
+    "commit": ("common", "writing", "rows", "commit"),
+    "drop": ("common", "writing", "rows", "drop"),
+    "copy": ("common", "writing", "founding", "copy"),
+    "fork": ("common", "writing", "founding", "fork"),
 }
 
 
@@ -170,7 +170,7 @@ def _rows(batch: Batch, segments: Sequence[Segment]) -> Iterator[Word]:
 
 
 def _expected(batch: Batch) -> Iterator[Word]:
-    """Yield what `checks.lua` takes."""
+    """Yield what `rows.lua` checks."""
     for number in (batch.born, batch.generation):
         yield "" if number is None else number
     yield from _counted([_fence(fence, batch) for fence in batch.fences])

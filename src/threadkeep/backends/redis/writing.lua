@@ -1,4 +1,4 @@
--- What all scripts that write begin with, behind common.lua.
+-- Beginning of all scripts that write, behind common.lua: the thread, and its registry entry.
 --
 -- ARGV[1] is the thread's id; ARGV[2] '1' if the index of threads has it (it cannot lie in
 -- one slot with every thread of a cluster); ARGV[3] the ttl in milliseconds or ''.
@@ -13,7 +13,7 @@ end
 
 local CREATED = redis.call('EXISTS', THREAD) == 0
 
--- Whether the thread would be there and its id not in the index, if something crashed now.
+-- Return true if the thread would be there and its id not in the index, if something crashed now.
 local function lacks_index()
     return CREATED and not KEYS[7] and ARGV[2] ~= '1'
 end
@@ -41,4 +41,156 @@ local function done(news)
     end
     local generation = BIRTH or redis.call('HGET', THREAD, 'generation')
     return {CREATED and 'created' or 'changed', generation, unpack(news)}
+end
+
+-- The registry in the thread's own hash. An entry is there where there is a state; a label lies in
+-- the field 'l:' and its beginning. See rows.py for the arguments.
+
+local GONE = {}  -- terms of the index that the thread has no more
+
+local function state_now()
+    return redis.call('HGET', THREAD, 'state') or ''
+end
+
+local function has_entry(state)
+    return state ~= '' and state ~= 'deleted'
+end
+
+-- A field of a value that may be none: '' or '=' and the value.
+local function set_or_remove(field, value)
+    if value == '' then
+        redis.call('HDEL', THREAD, field)
+    else
+        redis.call('HSET', THREAD, field, string.sub(value, 2))
+    end
+end
+
+-- Return true if the first text is the smaller one, byte by byte.
+local function precedes(one, other)
+    for at = 1, math.min(#one, #other) do
+        local a, b = string.byte(one, at), string.byte(other, at)
+        if a ~= b then
+            return a < b
+        end
+    end
+    return #one < #other
+end
+
+-- Return true if one number of microseconds, as text, is greater than another.
+local function later(one, other)
+    if #one ~= #other then
+        return #one > #other
+    end
+    return precedes(other, one)
+end
+
+local function put_label(beginning, label)
+    local known = redis.call('HGET', THREAD, 'l:' .. beginning)
+    if known and known ~= label then
+        GONE['label:' .. known] = true
+    end
+    redis.call('HSET', THREAD, 'l:' .. beginning, label)
+    GONE['label:' .. label] = nil
+end
+
+local function drop_labels()
+    local flat = redis.call('HGETALL', THREAD)
+    for at = 1, #flat, 2 do
+        if string.sub(flat[at], 1, 2) == 'l:' then
+            redis.call('HDEL', THREAD, flat[at])
+            GONE['label:' .. flat[at + 1]] = true
+        end
+    end
+    local origin = redis.call('HGET', THREAD, 'origin')
+    if origin then
+        GONE['origin:' .. origin] = true
+    end
+end
+
+local function put_entry()
+    local state, created_at, updated_at, waits_at = take(), take(), take(), take()
+    if not has_entry(state_now()) then
+        redis.call('HSET', THREAD, 'created_at', created_at, 'updated_at', updated_at)
+        set_or_remove('waits_at', waits_at)
+    end
+    drop_labels()
+    redis.call('HSET', THREAD, 'state', state)
+    redis.call('HINCRBY', THREAD, 'revision', 1)
+    set_or_remove('pinned', take())
+    set_or_remove('rest', take())
+    local origin = take()
+    set_or_remove('origin', origin)
+    set_or_remove('origin_checkpoint', take())
+    if origin ~= '' then
+        GONE['origin:' .. string.sub(origin, 2)] = nil
+    end
+    for _ = 1, tonumber(take()) do
+        local beginning, label = take(), take()
+        put_label(beginning, label)
+    end
+end
+
+-- Arguments: the states that it moves from, each between '|', the one it moves to, the
+-- checkpoint, whether an interrupt waits there, whether it counts where one waits already.
+local function carry_out_move(at)
+    local sources, target, checkpoint, waits, same = take(), take(), take(), take(), take()
+    local state = state_now()
+    local waits_at = redis.call('HGET', THREAD, 'waits_at')
+    if not string.find(sources, '|' .. state .. '|', 1, true)
+        or (waits_at and not precedes(waits_at, checkpoint)
+            and not (same == '1' and waits_at == checkpoint))
+    then
+        return
+    end
+    if not has_entry(state) then
+        redis.call('HSET', THREAD, 'created_at', at, 'updated_at', at)
+    end
+    redis.call('HSET', THREAD, 'state', target)
+    redis.call('HINCRBY', THREAD, 'revision', 1)
+    set_or_remove('waits_at', waits == '1' and '=' .. checkpoint or '')
+end
+
+local function touch()
+    local now, at, whole, size = take(), take(), take(), take()
+    if whole == '1' then
+        redis.call('HSET', THREAD, 'size', 0)
+    end
+    redis.call('HINCRBY', THREAD, 'size', size)
+    for _ = 1, tonumber(take()) do
+        carry_out_move(at == '' and now or at)
+    end
+    local there = has_entry(state_now())
+    if there and at ~= '' and later(at, redis.call('HGET', THREAD, 'updated_at')) then
+        redis.call('HSET', THREAD, 'updated_at', at)
+    end
+    local labels = tonumber(take())
+    for _ = 1, labels do
+        local beginning, label = take(), take()
+        if there then
+            put_label(beginning, label)
+        end
+    end
+    if there and labels > 0 then
+        redis.call('HINCRBY', THREAD, 'revision', 1)
+    end
+end
+
+-- Put what a change tells the registry.
+local function tell_registry()
+    if take() == '1' then
+        put_entry()
+    end
+    if take() == '1' then
+        touch()
+    end
+end
+
+-- News for the index: the state before and now, the times, and the terms that are gone.
+local function news(before)
+    local times = redis.call('HMGET', THREAD, 'created_at', 'updated_at')
+    local told = {before, state_now(), times[1] or '', times[2] or ''}
+    for term in pairs(GONE) do
+        told[#told + 1] = term
+    end
+    return told
 end
