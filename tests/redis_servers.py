@@ -111,7 +111,8 @@ class Cluster:
         for number, node in enumerate(self.nodes):
             first, stop = (SLOTS * at // len(self.nodes) for at in (number, number + 1))
             node.admin.cluster("ADDSLOTS", *range(first, stop))
-            node.admin.cluster("SET-CONFIG-EPOCH", number + 1)
+            node.admin.cluster("SET-CONFIG-EPOCH", number + 1)  # (refused once it knows another)
+        for node in self.nodes:
             for other in self.nodes:
                 node.admin.cluster("MEET", "127.0.0.1", other.port)
         until(lambda: all(self._is_whole(node) for node in self.nodes))
