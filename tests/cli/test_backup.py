@@ -11,8 +11,8 @@ import stat
 import threading
 
 import pytest
-from cli_kit import SECONDS, threadkeep
-from engine_kit import Chain, everything
+from kit.cli import SECONDS, threadkeep
+from kit.engine import Chain, everything
 
 from threadkeep import SqliteSaver
 from threadkeep.__main__ import main

@@ -12,8 +12,8 @@ from copy import deepcopy
 from pathlib import Path
 
 import pytest
+from kit.redis_servers import Server
 from langgraph.checkpoint.memory import InMemorySaver
-from redis_servers import Server
 
 import threadkeep
 from bench import postgres, redis

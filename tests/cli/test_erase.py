@@ -10,8 +10,8 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from cli_kit import SECONDS, command, threadkeep
-from engine_kit import Chain
+from kit.cli import SECONDS, command, threadkeep
+from kit.engine import Chain
 
 from threadkeep import SqliteSaver
 from threadkeep.__main__ import main

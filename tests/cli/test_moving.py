@@ -10,8 +10,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from cli_kit import SECONDS, threadkeep
-from engine_kit import Chain, everything
+from kit.cli import SECONDS, threadkeep
+from kit.engine import Chain, everything
 from langgraph.checkpoint.base import empty_checkpoint
 from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
 from langgraph.checkpoint.sqlite import SqliteSaver as LangGraphSaver
@@ -338,7 +338,7 @@ def test_classes_of_the_program_are_named_before_an_adoption():
     )
     program = (
         "import appstate; from langgraph.checkpoint.sqlite import SqliteSaver;"
-        "from engine_kit import Chain\n"
+        "from kit.engine import Chain\n"
         "with SqliteSaver.from_conn_string('langgraph.db') as saver:\n"
         "    Chain(saver, 'own').put(plan=appstate.Plan('free'))\n"
     )

@@ -15,8 +15,8 @@ from importlib import metadata
 from pathlib import Path
 
 import pytest
-from cli_kit import SECONDS, command, threadkeep
-from engine_kit import Chain
+from kit.cli import SECONDS, command, threadkeep
+from kit.engine import Chain
 from langgraph.checkpoint.sqlite import SqliteSaver as LangGraphSaver
 
 import threadkeep as package

@@ -6,9 +6,9 @@ import json
 from pathlib import Path
 
 import pytest
-from cli_kit import threadkeep
-from damage_kit import damaging
-from engine_kit import Chain, config
+from kit.cli import threadkeep
+from kit.damage import damaging
+from kit.engine import Chain, config
 
 from threadkeep import SqliteSaver
 from threadkeep.repair.quarantine import read_quarantine

@@ -8,8 +8,8 @@ import shutil
 from pathlib import Path
 
 import pytest
-from cli_kit import threadkeep
-from engine_kit import Chain
+from kit.cli import threadkeep
+from kit.engine import Chain
 from langchain_core.messages import HumanMessage
 
 from threadkeep import SqliteSaver

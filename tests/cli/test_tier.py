@@ -6,8 +6,8 @@ import random
 from pathlib import Path
 
 import pytest
-from cli_kit import threadkeep
-from engine_kit import Chain
+from kit.cli import threadkeep
+from kit.engine import Chain
 
 from threadkeep import SqliteSaver
 

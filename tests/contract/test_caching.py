@@ -10,11 +10,11 @@ from typing import Annotated, TypedDict
 
 import pytest
 import redis
+from kit.layers import Layered, ThroughCache, awaiting, stack_of
+from kit.postgres import url_for
+from kit.redis import url as redis_url
 from langgraph.checkpoint.base import empty_checkpoint
 from langgraph.graph import START, StateGraph
-from layer_kit import Layered, ThroughCache, awaiting, stack_of
-from postgres_kit import url_for
-from redis_kit import url as redis_url
 
 from threadkeep import AsyncPostgresSaver, Cache, PostgresSaver, RedisSaver, SqliteSaver, open_saver
 from threadkeep.backends.memory import MemoryBackend

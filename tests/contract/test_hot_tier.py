@@ -8,8 +8,8 @@ from contextlib import contextmanager
 
 import pytest
 import redis
-from layer_kit import Awaited, Layered, awaiting, stack_of
-from redis_kit import url as redis_url
+from kit.layers import Awaited, Layered, awaiting, stack_of
+from kit.redis import url as redis_url
 
 from threadkeep import Cache
 from threadkeep.backends.memory import MemoryBackend

@@ -8,8 +8,8 @@ import threading
 from contextlib import suppress
 
 import pytest
-from layer_kit import Awaited, Layered, ThroughCache, awaiting, one, stack_of
-from postgres_kit import url_for
+from kit.layers import Awaited, Layered, ThroughCache, awaiting, one, stack_of
+from kit.postgres import url_for
 
 from threadkeep import (
     Cache,

@@ -4,7 +4,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import psycopg
 import pytest
-from postgres_kit import empty_schema, hashed, monthly, url, url_for
+from kit.postgres import empty_schema, hashed, monthly, url, url_for
 from psycopg_pool import AsyncConnectionPool, ConnectionPool
 
 from threadkeep.backends.postgres import PostgresBackend, opened

@@ -11,8 +11,8 @@ from urllib.parse import urlsplit
 
 import psycopg
 import pytest
-from engine_kit import Chain, everything
-from postgres_kit import hashed, make, monthly, plain, url
+from kit.engine import Chain, everything
+from kit.postgres import hashed, make, monthly, plain, url
 
 from threadkeep import open_saver
 from threadkeep.backends.postgres.dumps import Dumps

@@ -9,8 +9,8 @@ from concurrent.futures import ThreadPoolExecutor
 import psycopg
 import pytest
 from integration.rows import aput, place, put, value_at
-from postgres_kit import empty_schema, make, url, url_for
-from postgres_server import SECONDS, bouncer
+from kit.postgres import empty_schema, make, url, url_for
+from kit.postgres_server import SECONDS, bouncer
 
 from threadkeep import AsyncPostgresSaver, PostgresSaver
 from threadkeep.backends.postgres import PostgresBackend

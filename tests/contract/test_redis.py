@@ -7,8 +7,8 @@ from functools import cache
 import pytest
 import redis
 import redis.asyncio
-from redis_kit import empty_prefix, url, url_for
-from redis_servers import Server
+from kit.redis import empty_prefix, url, url_for
+from kit.redis_servers import Server
 
 from threadkeep.backends.redis import RedisBackend, opened
 from threadkeep.testing import BackendContract, Blocking

@@ -10,8 +10,8 @@ from typing import Annotated, TypedDict
 import pytest
 import redis
 import redis.asyncio
+from kit.redis_servers import cluster
 from langgraph.graph import START, StateGraph
-from redis_servers import cluster
 
 import threadkeep
 from threadkeep.backends.redis import RedisBackend, opened

@@ -6,7 +6,7 @@ Ids are such as nobody hopes for: empty, with NUL and what stands for it, one th
 import random
 
 import pytest
-from redis_kit import empty_prefix, url
+from kit.redis import empty_prefix, url
 
 from threadkeep.backends.memory import MemoryBackend
 from threadkeep.backends.redis import RedisBackend

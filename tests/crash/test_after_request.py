@@ -16,8 +16,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
-import redis_kit
-from engine_kit import (
+from kit import redis as redis_kit
+from kit.engine import (
     Chain,
     Counted,
     Steps,
@@ -29,8 +29,8 @@ from engine_kit import (
     run_config,
     use_backend,
 )
+from kit.postgres import empty_schema, url
 from langchain_core.messages import AIMessage, HumanMessage
-from postgres_kit import empty_schema, url
 
 from threadkeep import Retention, errors
 from threadkeep.backends.memory import MemoryBackend

@@ -14,12 +14,12 @@ from pathlib import Path
 from typing import Annotated, Any, TypedDict
 
 import pytest
-from engine_kit import config, exactly, use_layers
+from kit.engine import config, exactly, use_layers
+from kit.postgres import empty_schema, url
 from langchain_core.messages import AIMessage, HumanMessage
 from langgraph.graph import START, StateGraph
 from langgraph.graph.message import add_messages
 from langgraph.types import Command, interrupt
-from postgres_kit import empty_schema, url
 
 from threadkeep import ColdTier, GroupCommit, Retention, Tiering, WarmTier
 from threadkeep.backends.base import Backend

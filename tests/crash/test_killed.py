@@ -13,9 +13,9 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-import redis_kit
+from kit import redis as redis_kit
+from kit.postgres import url_for
 from langgraph.checkpoint.base import CheckpointTuple
-from postgres_kit import url_for
 
 from tests.crash.nursery import COLLECTING, CONVERSATIONS, KEPT, RELAXED, digest
 from threadkeep import Retention, open_saver

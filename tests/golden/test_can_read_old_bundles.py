@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from engine_kit import config, memory_saver
+from kit.engine import config, memory_saver
 
 from threadkeep.engine.model import CheckpointRow, Segment, WriteRow
 from threadkeep.transfer.bundle_format import read_bundle

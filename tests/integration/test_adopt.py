@@ -16,7 +16,7 @@ from uuid import uuid4
 import ormsgpack
 import psycopg
 import pytest
-from engine_kit import Dying, difference, everything, shown, use_backend
+from kit.engine import Dying, difference, everything, shown, use_backend
 from langchain_core.messages import AIMessage, HumanMessage
 from langgraph.checkpoint.base import empty_checkpoint
 from langgraph.checkpoint.memory import InMemorySaver

@@ -11,9 +11,9 @@ from typing import Any, Self
 
 import psycopg
 import pytest
-from engine_kit import Chain, config, exactly, shown
-from postgres_kit import url as postgres_url
-from redis_servers import Server, cluster
+from kit.engine import Chain, config, exactly, shown
+from kit.postgres import url as postgres_url
+from kit.redis_servers import Server, cluster
 
 from threadkeep import open_saver
 from threadkeep.backends.sqlite import maintenance

@@ -16,7 +16,7 @@ from itertools import combinations
 from typing import Any
 
 import pytest
-from engine_kit import (
+from kit.engine import (
     Chain,
     Steps,
     checkpoint,

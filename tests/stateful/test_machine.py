@@ -19,8 +19,6 @@ from typing import Any
 
 import psycopg
 import pytest
-import redis_kit
-from engine_kit import difference, exactly, shown
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
@@ -31,9 +29,11 @@ from hypothesis.stateful import (
     rule,
     run_state_machine_as_test,
 )
+from kit import redis as redis_kit
+from kit.engine import difference, exactly, shown
+from kit.postgres import empty_schema, url
 from langchain_core.messages import AIMessage, HumanMessage
 from langgraph.checkpoint.base import get_checkpoint_metadata
-from postgres_kit import empty_schema, url
 from unit.engine.values import VALUES, Plain, changes
 
 from threadkeep import (

@@ -9,10 +9,10 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-import redis_kit
-from engine_kit import checkpoint, config, exactly, fresh, run_config, values_of
+from kit import redis as redis_kit
+from kit.engine import checkpoint, config, exactly, fresh, run_config, values_of
+from kit.postgres import empty_schema, url
 from langchain_core.messages import AIMessage, HumanMessage
-from postgres_kit import empty_schema, url
 
 from threadkeep import errors
 from threadkeep.backends.memory import MemoryBackend

@@ -8,7 +8,7 @@ from dataclasses import is_dataclass, replace
 from functools import partial
 
 import pytest
-from engine_kit import (
+from kit.engine import (
     Chain,
     checkpoint,
     config,

@@ -6,7 +6,7 @@ import random
 from contextlib import suppress
 
 import pytest
-from engine_kit import (
+from kit.engine import (
     Chain,
     config,
     counted_saver,

@@ -6,7 +6,9 @@ import random
 from typing import Any
 
 import pytest
-from engine_kit import (
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from kit.engine import (
     Chain,
     config,
     counted_saver,
@@ -18,8 +20,6 @@ from engine_kit import (
     use_backend,
     values_of,
 )
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from threadkeep import Retention
 from threadkeep.engine import labels, open_logs, registration

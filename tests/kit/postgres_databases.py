@@ -9,8 +9,8 @@ import threading
 
 import psycopg
 from integration.rows import checkpoint, metadata, place, put, value_at
-from postgres_server import SECONDS
 
+from kit.postgres_server import SECONDS
 from threadkeep import PostgresSaver
 
 

@@ -1,0 +1,1 @@
+"""What tests share: servers, stores, layers, damage, and savers driven by hand."""
