@@ -10,6 +10,7 @@ from typing import Annotated, TypedDict
 
 import pytest
 import redis
+from kit.contract import Variant
 from kit.layers import Layered, ThroughCache, awaiting, stack_of
 from kit.postgres import url_for
 from kit.redis import url as redis_url
@@ -37,13 +38,13 @@ from threadkeep.testing.records import NOW, THREAD, segment
 SMALL = Cache(threads=2, bytes=100_000)
 
 
-class TestHotPostgres(ThroughCache):
+class TestHotPostgres(ThroughCache, Variant):
     def new_backend(self, folder):
         backend = PostgresBackend(url_for(folder), max_size=4)
         return opened(Layered, backend, open_hot(redis_url()))
 
 
-class TestAsyncHotPostgres(ThroughCache):
+class TestAsyncHotPostgres(ThroughCache, Variant):
     def new_backend(self, folder):
         backend = PostgresBackend(url_for(folder), max_size=4).asynchronous
         return opened(awaiting, backend, open_hot(redis_url()), SMALL)
