@@ -86,6 +86,7 @@ def test_a_small_run_measures_everything_it_was_asked_for(data, tmp_path):
     ]
 
 
+@pytest.mark.drawn(1)
 @pytest.mark.parametrize(
     ("backend", "kinds", "servers", "unaimed"),
     [

@@ -180,6 +180,7 @@ def kinds():
     )
 
 
+@pytest.mark.drawn(4)
 @pytest.mark.parametrize("there", [monthly, plain, hashed, None])
 @pytest.mark.parametrize("saved", [monthly, plain, hashed])
 def test_partitions_are_restored_over_any_others(programs, tmp_path, saved, there):

@@ -167,6 +167,7 @@ def outcome(backend, what):
     return None
 
 
+@pytest.mark.drawn(5)
 @pytest.mark.parametrize("seed", range(20))
 def test_the_same_as_in_memory(seed):
     chance = random.Random(seed)

@@ -95,6 +95,7 @@ def goes_on(saver: Any) -> None:
     assert saver.check().ok
 
 
+@pytest.mark.drawn(3)
 @pytest.mark.parametrize("target", SHARED)
 @pytest.mark.parametrize("source", SHARED)
 def test_a_bundle_of_any_store_fills_any_store(source: str, target: str, tmp_path: Path) -> None:

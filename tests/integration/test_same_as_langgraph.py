@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from kit.selection import drawn
 from langgraph.checkpoint.memory import InMemorySaver
 
 from .backends import open_backend
@@ -33,7 +34,7 @@ CASES = [
     pytest.param(name, durability, *run, id="-".join((name, durability, *run)))
     for name, scenario in SCENARIOS.items()
     for durability in scenario.durabilities
-    for run in RUNS[durability]
+    for run in drawn(RUNS[durability], 1, (name, durability))
 ]
 DEFAULT = {n: "async" if "async" in s.durabilities else "sync" for n, s in SCENARIOS.items()}
 

@@ -107,6 +107,30 @@ class Dying:
         """The one inside goes on."""
 
 
+class Recording(MemoryBackend):
+    """A store in memory that keeps what was committed, to be committed to others."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.changes: list[Any] = []
+
+    def commit(self, change: Any) -> None:
+        super().commit(change)
+        self.changes.append(change)
+
+    def commit_many(self, changes: Any) -> Any:
+        results = super().commit_many(changes)
+        self.changes += [one for one, error in zip(changes, results, strict=True) if error is None]
+        return results
+
+
+def recorded(build: Callable[[Saver], None], **options: Any) -> list[Any]:
+    """What `build` commits, in order."""
+    backend = Recording()
+    build(Saver(backend, **options))
+    return backend.changes
+
+
 class CountedCodec:
     """Passes everything on to another codec and remembers what was encoded."""
 

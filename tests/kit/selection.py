@@ -25,13 +25,21 @@ EXAMPLES = int(os.environ.get("THREADKEEP_EXAMPLES", "0"))
 """So many new random examples in every test of hypothesis; 0: the same few in every run."""
 
 
-def drawn(cases: Iterable[T], count: int) -> list[T]:
-    """Return `count` of the cases, in their order, drawn by the seed; all of them in a full run."""
+def drawn(cases: Iterable[T], count: int, about: object = "") -> list[T]:
+    """Return `count` of the cases, in their order, drawn by the seed; all of them in a full run.
+
+    `about` tells lists of one length apart: each has a draw of its own.
+    """
     every = list(cases)
     if FULL or len(every) <= count:
         return every
-    chosen = sorted(random.Random(SEED).sample(range(len(every)), count))
+    chosen = sorted(random.Random(f"{SEED} {about}").sample(range(len(every)), count))
     return [every[number] for number in chosen]
+
+
+def some(quick: int, full: int) -> int:
+    """Return how often to repeat something: `full` times in a full run."""
+    return full if FULL else quick
 
 
 def settings_of(quick: int, full: int, **more: object) -> settings:
@@ -39,7 +47,7 @@ def settings_of(quick: int, full: int, **more: object) -> settings:
     if os.environ.get("THREADKEEP_NO_SHRINK"):
         more["phases"] = [Phase.reuse, Phase.generate]
     return settings(
-        max_examples=EXAMPLES or (full if FULL else quick),
+        max_examples=EXAMPLES or some(quick, full),
         derandomize=not EXAMPLES,
         deadline=None,
         suppress_health_check=list(HealthCheck),

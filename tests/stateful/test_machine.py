@@ -5,7 +5,6 @@ Quick by default; `THREADKEEP_STATEFUL=20000` plays about that many random seque
 
 from __future__ import annotations
 
-import os
 import random
 import shutil
 import tempfile
@@ -19,7 +18,6 @@ from typing import Any
 
 import psycopg
 import pytest
-from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     RuleBasedStateMachine,
@@ -32,6 +30,7 @@ from hypothesis.stateful import (
 from kit import redis as redis_kit
 from kit.engine import difference, exactly, shown
 from kit.postgres import empty_schema, url
+from kit.selection import settings_of, some
 from langchain_core.messages import AIMessage, HumanMessage
 from langgraph.checkpoint.base import get_checkpoint_metadata
 from unit.engine.values import VALUES, Plain, changes
@@ -60,8 +59,6 @@ from threadkeep.store.driver import (
 from threadkeep.write_behind import RelaxedLayer
 
 from .model import EMPTY, Conflict, Model, load_of
-
-EXAMPLES = int(os.environ.get("THREADKEEP_STATEFUL", "0"))
 
 THREADS = st.sampled_from(["a", "b", "c"])
 SPACES = st.sampled_from(["", "", "", "sub:1"])
@@ -700,14 +697,8 @@ class OnRedisFenced(OnRedis):
     conflicts = "raise"
 
 
-PROFILE = settings(
-    max_examples=EXAMPLES or 30,
-    stateful_step_count=60 if EXAMPLES else 30,
-    derandomize=not EXAMPLES,
-    deadline=None,
-    suppress_health_check=list(HealthCheck),
-    report_multiple_bugs=False,
-    phases=[Phase.reuse, Phase.generate] if os.environ.get("THREADKEEP_NO_SHRINK") else list(Phase),
+PROFILE = settings_of(
+    quick=8, full=60, stateful_step_count=some(30, 60), report_multiple_bugs=False
 )
 
 
