@@ -81,7 +81,8 @@ class Failing:
         if self.asked - 1 != self.at:
             return request()
         if self.after:
-            request()
+            with suppress(errors.ThreadkeepError):  # (its refusal is lost as well)
+                request()
         raise self.error
 
 
