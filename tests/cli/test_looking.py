@@ -163,6 +163,7 @@ def test_what_threads_hold_gives_no_orders_to_a_terminal(store, told):
     assert r"evil\x1b[2J" in "\n".join(told("stats"))
 
 
+@pytest.mark.drawn(1)
 @pytest.mark.parametrize("name", ["show", "state"])
 def test_classes_of_the_program(store, tmp_path, monkeypatch, name):
     (tmp_path / "planning.py").write_text(OWN)

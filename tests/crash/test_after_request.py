@@ -354,6 +354,7 @@ def archive_again(saver: Saver, scene: Scene) -> None:
     archive(saver, scene)
 
 
+@pytest.mark.drawn(4)
 @pytest.mark.parametrize("operation", [archive, archive_again, read], ids=lambda op: op.__name__)
 def test_an_archived_thread_is_whole_at_every_request(stores, operation, tmp_path):
     for at in itertools.count():
@@ -419,6 +420,7 @@ def archive_rest(saver: Saver, scene: Scene) -> None:
     archive(saver, scene)
 
 
+@pytest.mark.drawn(8)
 @pytest.mark.parametrize(
     "operation",
     [offload, bring_back, fork, copy_thread, offload_less, archive_rest],

@@ -6,7 +6,7 @@ import random
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from kit.engine import (
     Chain,
@@ -20,6 +20,7 @@ from kit.engine import (
     use_backend,
     values_of,
 )
+from kit.selection import settings_of
 
 from threadkeep import Retention
 from threadkeep.engine import labels, open_logs, registration
@@ -99,7 +100,7 @@ STEPS = st.lists(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings_of(quick=30, full=300)
 @given(STEPS)
 def test_what_stays_is_what_was_there(steps: Any) -> None:
     """Lists that are appended to, cut, changed, forked and collected, by two processes."""
