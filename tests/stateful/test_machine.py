@@ -1,6 +1,6 @@
 """Any sequence of calls, on two savers of one store, shows what the model says.
 
-Quick by default; `THREADKEEP_STATEFUL=20000` plays about that many random sequences.
+`THREADKEEP_EXAMPLES=20000` plays about that many new sequences.
 """
 
 from __future__ import annotations
