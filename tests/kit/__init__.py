@@ -1,1 +1,1 @@
-"""What tests share: servers, stores, layers, damage, and savers driven by hand."""
+"""Helpers of the tests: servers, stores, layers, damage, and savers driven by hand."""

@@ -1,4 +1,4 @@
-"""Which part of the tests runs: `make test` a part, `make test-all` everything.
+"""Selection of tests: `make test` runs a part, `make test-all` everything.
 
 `make test-all` sets `THREADKEEP_TESTS=full`. Nothing else decides what is left out of `make test`:
 variants of a backend run a part of the contract (`kit.contract`), long lists of cases are drawn
