@@ -86,7 +86,7 @@ def test_a_small_run_measures_everything_it_was_asked_for(data, tmp_path):
     ]
 
 
-@pytest.mark.drawn(1)
+@pytest.mark.drawn(0)  # the short suite below runs on each server, too
 @pytest.mark.parametrize(
     ("backend", "kinds", "servers", "unaimed"),
     [

@@ -163,6 +163,7 @@ def filled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str],
 # -- all of it ---------------------------------------------------------------------------
 
 
+@pytest.mark.drawn(4)
 @pytest.mark.parametrize("source", SOURCES)
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_everything_is_the_same(source: str, backend: str, tmp_path: Path, filled: Any) -> None:
@@ -282,6 +283,7 @@ def test_the_source_is_not_changed(tmp_path: Path) -> None:
 # -- again, and in the middle ------------------------------------------------------------
 
 
+@pytest.mark.drawn(4)
 @pytest.mark.parametrize("source", SOURCES)
 def test_done_again_it_brings_the_rest(source: str, tmp_path: Path, saver: Any) -> None:
     with official(source, tmp_path) as (inner, name):
