@@ -114,9 +114,9 @@ def test_a_place_that_is_not_cleared_is_told(capsys: pytest.CaptureFixture[str])
         saver.threads.tag("gamma", "new")  # (else the old state is the present one)
         environment = {**os.environ, "PYTHONPATH": os.environ.get("PYTHONPATH", "")}
         program = (
-            "import sys\nfrom threadkeep.cli.commands import erase\n"
+            "import sys\nfrom threadkeep.cli.commands import delete\n"
             "from threadkeep import SqliteSaver\nfrom threadkeep.__main__ import main\n"
-            "erase.writing = lambda place, cold: SqliteSaver(place, busy_timeout=0.05)\n"
+            "delete.writing = lambda place, cold: SqliteSaver(place, busy_timeout=0.05)\n"
             "sys.exit(main(['erase', 'beta', '--yes']))"
         )
         run = [command()[0], "-c", program]
