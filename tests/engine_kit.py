@@ -141,15 +141,16 @@ def run_on(operation: Requests[Any], backend: Any) -> Any:
 
 def use_backend(saver: Saver, backend: Any) -> Any:
     """Let an open saver use this backend from now on; returns it."""
-    saver._store.__init__(backend)  # type: ignore[misc] # (its layers and stacks hold it)
-    if not saver._store.has("commit_many"):
-        use_layers(saver, [*saver._layers, OneByOne()])
+    store = saver._store
+    store._store.__init__(backend)  # type: ignore[misc] # (its layers and stacks hold it)
+    if not store._store.has("commit_many"):
+        use_layers(saver, [*store._layers, OneByOne()])
     return backend
 
 
 def use_layers(saver: Saver, layers: Sequence[Any]) -> None:
     """Let an open saver have these layers from now on."""
-    Stack.__init__(saver, saver._store, layers)
+    Stack.__init__(saver._store, saver._store._store, layers)
 
 
 def counted_saver(inner: Any = None, **options: Any) -> tuple[Saver, Counted, CountedCodec]:

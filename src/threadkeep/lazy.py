@@ -16,6 +16,7 @@ if TYPE_CHECKING:
         registration,
     )
     from threadkeep.forks import copy
+    from threadkeep.repair import workflow as repair
     from threadkeep.retention import prune, thin
 
 __all__ = [
@@ -26,6 +27,7 @@ __all__ = [
     "offload",
     "prune",
     "registration",
+    "repair",
     "stats",
     "thin",
 ]
@@ -38,6 +40,7 @@ _PATHS = {
     "offload": "cold.offload",
     "prune": "retention.prune",
     "registration": "engine.registration",
+    "repair": "repair.workflow",
     "stats": "stats",
     "thin": "retention.thin",
 }

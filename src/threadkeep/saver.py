@@ -1,12 +1,9 @@
-"""The LangGraph face: every method of `BaseCheckpointSaver`, sync and async.
-
-Each method is one line: check the arguments (`arguments`), run an operation. One object
-has both APIs; nothing here decides anything.
-"""
+"""Saver: LangGraph's `BaseCheckpointSaver`, sync and async, on any backend."""
 
 from __future__ import annotations
 
 import copy
+import logging
 import threading
 import time
 from collections.abc import (
@@ -20,7 +17,8 @@ from collections.abc import (
 )
 from datetime import timedelta
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias, TypeVar
 
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import (
@@ -33,51 +31,23 @@ from langgraph.checkpoint.base import (
 )
 from langgraph.checkpoint.serde.base import SerializerProtocol
 
-from threadkeep import (
-    arguments,
-    channel_versions,
-    lazy,
-    validation,
-)
-from threadkeep.backends.group_commit import GroupCommit
-from threadkeep.codec import Codec, Compression, NativeCodec, SerdeCodec
-from threadkeep.engine import (
-    load,
-    put,
-    write,
-)
+import threadkeep
+from threadkeep import arguments, channel_versions, lazy, validation
+from threadkeep.backends import process_forks
+from threadkeep.codec import Codec, NativeCodec, SerdeCodec
+from threadkeep.engine import load, put, write
 from threadkeep.engine.calls import Operation, Place
-from threadkeep.engine.committing import (
-    Built,
-    Failed,
-    remember,
-    to_commit,
-)
+from threadkeep.engine.committing import Built, Failed, remember, to_commit
 from threadkeep.engine.context import Engine
 from threadkeep.engine.put import Put
 from threadkeep.errors import ThreadkeepError
-from threadkeep.retention.background import (
-    Collector,
-    Gained,
-    quietly,
-)
-from threadkeep.store import (
-    bulk,
-    driver,
-    options,
-)
-from threadkeep.store.opened import (
-    RANDOM,
-    OpenStore,
-)
+from threadkeep.retention.background import Collector, Gained, quietly
+from threadkeep.store import bulk, driver, options, workflows
+from threadkeep.store.store import RANDOM, LayeredStore
 
 if TYPE_CHECKING:
-    from threadkeep.backends.base import AsyncBackend, Backend
-    from threadkeep.cache import Cache
-    from threadkeep.cold.tiering import Tiering
+    from threadkeep.progress import Progress
     from threadkeep.repair.findings import CheckReport
-    from threadkeep.retention.collect import Progress
-    from threadkeep.retention.policy import Retention
     from threadkeep.stats import Stats
     from threadkeep.threads import Threads
 
@@ -86,9 +56,46 @@ PutArguments: TypeAlias = tuple[RunnableConfig, Checkpoint, CheckpointMetadata, 
 
 WORKING_SET_BYTES = 256 * 1024 * 1024
 _CLONES = 16  # savers with another allowlist that are kept for the next run
+_log = logging.getLogger("threadkeep")
 
 
-class Saver(OpenStore, BaseCheckpointSaver[Any]):
+class _Done:
+    """Result of `setup()`, which may be awaited."""
+
+    def __await__(self) -> Iterator[None]:
+        return iter(())
+
+
+class _ForkedRuns:
+    """Counter and log of runs that left the head of another one behind."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._lock = threading.Lock()
+        process_forks.watch(self)
+
+    def before_fork(self) -> None:
+        """See `Watched.before_fork`."""
+
+    def after_fork(self, *, in_child: bool) -> None:
+        """See `Watched.after_fork`: the child counts its own."""
+        if in_child:
+            self.count, self._lock = 0, threading.Lock()
+
+    def note(self, thread: str, head: str, checkpoint: str) -> None:
+        with self._lock:
+            self.count += 1
+        _log.warning(
+            "A run has left a head of thread %r behind: its checkpoint %s does not go on from"
+            " %s, which another run stored. Both are kept, as branches."
+            ' With conflicts="raise" such a run is refused.',
+            thread,
+            checkpoint,
+            head,
+        )
+
+
+class Saver(BaseCheckpointSaver[Any]):
     """A LangGraph checkpoint saver that stores what changed, on any backend.
 
     Args:
@@ -126,19 +133,19 @@ class Saver(OpenStore, BaseCheckpointSaver[Any]):
 
     def __init__(  # noqa: PLR0913 - they are given by name
         self,
-        backend: Backend | AsyncBackend,
+        backend: threadkeep.Backend | threadkeep.AsyncBackend,
         *,
         conflicts: Literal["fork", "raise"] = "fork",
         serde: SerializerProtocol | None = None,
-        compression: Compression | None = None,
+        compression: threadkeep.Compression | None = None,
         pickle_fallback: bool = False,
         working_set_bytes: int = WORKING_SET_BYTES,
-        group_commit: GroupCommit | None = None,
-        cache: Cache | None = None,
+        group_commit: threadkeep.GroupCommit | None = None,
+        cache: threadkeep.Cache | None = None,
         hot: str | None = None,
         cold: str | None = None,
-        tiering: Tiering | None = None,
-        retention: Retention | None = None,
+        tiering: threadkeep.Tiering | None = None,
+        retention: threadkeep.Retention | None = None,
         gc_every: timedelta | float | None = None,
         gc_on_put: int | None = None,
     ) -> None:
@@ -161,25 +168,48 @@ class Saver(OpenStore, BaseCheckpointSaver[Any]):
         )
         if gc_every is not None:
             driver.blocking(backend)
-        OpenStore.__init__(
-            self, backend, group_commit, cache, hot, cold, tiering, working_set_bytes
+        super().__init__(serde=serde)
+        self._store = LayeredStore(
+            backend,
+            group_commit=group_commit,
+            cache=cache,
+            hot=hot,
+            cold=cold,
+            tiering=tiering,
+            working_set_bytes=working_set_bytes,
         )
-        BaseCheckpointSaver.__init__(self, serde=serde)
+        self._forked = _ForkedRuns()
         self._engine = Engine(
             codec=_codec(serde, pickle_fallback=pickle_fallback),
-            compression=compression or Compression(),
-            working_set=self._working_set,
+            compression=compression or threadkeep.Compression(),
+            working_set=self._store.working_set,
             conflicts=conflicts,
             token=RANDOM.getrandbits,
             now=_now,
             forked=self._forked.note,
             retention=retention,
-            holds_all=self._relaxed is not None,
+            holds_all=self._store.is_write_behind,
         )
         self._clones: dict[frozenset[tuple[str, ...]], Saver] = {}
         self._clones_lock = threading.Lock()
         self._gained = None if gc_on_put is None else Gained(gc_on_put)
         self._collector = None if gc_every is None else Collector(self._collect, _seconds(gc_every))
+
+    @property
+    def threads(self) -> Threads:
+        """Methods on threads beside running them: search, fork, archive and so on."""
+        from threadkeep.threads import Threads  # noqa: PLC0415 - much, and seldom needed
+
+        return Threads(self._store, self._engine)
+
+    @property
+    def forked_runs(self) -> int:
+        """Runs known to have left the head of another one behind since the saver was opened.
+
+        Both runs used this saver, or one had loaded what the other one put. Each was logged as a
+        warning.
+        """
+        return self._forked.count
 
     # -- reading ---------------------------------------------------------------------
 
@@ -190,13 +220,13 @@ class Saver(OpenStore, BaseCheckpointSaver[Any]):
             InvalidConfigError: the config has no thread_id.
             CorruptionError, UnknownTypeError: it cannot be read back as it was.
         """
-        return self.run(self._get_tuple(arguments.load(config), config))
+        return self._store.run(self._get_tuple(arguments.load(config), config))
 
     async def aget_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
-        """See `get_tuple`."""
+        """Async variant of `get_tuple`."""
         call = arguments.load(config)
         # (a load that decodes much would hold up the event loop)
-        run = self.arun_here if load.is_hot(self._engine, call) else self.arun
+        run = self._store.arun_here if load.is_hot(self._engine, call) else self._store.arun
         return await run(self._get_tuple(call, config))
 
     def _get_tuple(
@@ -226,7 +256,7 @@ class Saver(OpenStore, BaseCheckpointSaver[Any]):
         """
         at = lazy.listing.begin(arguments.listing(config, filter, before, limit))
         while at is not None:
-            found, at = self.run(lazy.listing.page(self._engine, at))
+            found, at = self._store.run(lazy.listing.page(self._engine, at))
             yield from map(arguments.checkpoint_tuple, found)
 
     async def alist(
@@ -237,10 +267,10 @@ class Saver(OpenStore, BaseCheckpointSaver[Any]):
         before: RunnableConfig | None = None,
         limit: int | None = None,
     ) -> AsyncIterator[CheckpointTuple]:
-        """See `list`."""
+        """Async variant of `list`."""
         at = lazy.listing.begin(arguments.listing(config, filter, before, limit))
         while at is not None:
-            found, at = await self.arun(lazy.listing.page(self._engine, at))
+            found, at = await self._store.arun(lazy.listing.page(self._engine, at))
             for loaded in found:
                 yield arguments.checkpoint_tuple(loaded)
 
@@ -248,13 +278,13 @@ class Saver(OpenStore, BaseCheckpointSaver[Any]):
         self, *, config: RunnableConfig, channels: Sequence[str]
     ) -> Mapping[str, DeltaChannelHistory]:
         """What DeltaChannels are rebuilt from; see `BaseCheckpointSaver`."""
-        return self.run(self._history(config, channels))
+        return self._store.run(self._history(config, channels))
 
     async def aget_delta_channel_history(
         self, *, config: RunnableConfig, channels: Sequence[str]
     ) -> Mapping[str, DeltaChannelHistory]:
-        """See `get_delta_channel_history`."""
-        return await self.arun(self._history(config, channels))
+        """Async variant of `get_delta_channel_history`."""
+        return await self._store.arun(self._history(config, channels))
 
     def _history(
         self, config: RunnableConfig, channels: Sequence[str]
@@ -283,7 +313,7 @@ class Saver(OpenStore, BaseCheckpointSaver[Any]):
         built = put.built(self._engine, call)
         self._save(call.place, built, partial(put.put, self._engine, call))
         if self._gained is not None and self._gained.is_enough(call.place.thread):
-            self.run(self._thinned(call.place.thread))
+            self._store.run(self._thinned(call.place.thread))
         return arguments.stored(call)
 
     async def aput(
@@ -293,12 +323,12 @@ class Saver(OpenStore, BaseCheckpointSaver[Any]):
         metadata: CheckpointMetadata,
         new_versions: ChannelVersions,
     ) -> RunnableConfig:
-        """See `put`."""
+        """Async variant of `put`."""
         call = arguments.put(config, checkpoint, metadata, new_versions)
         built = put.built(self._engine, call)
         await self._asave(call.place, built, partial(put.put, self._engine, call))
         if self._gained is not None and self._gained.is_enough(call.place.thread):
-            await self.arun(self._thinned(call.place.thread))
+            await self._store.arun(self._thinned(call.place.thread))
         return arguments.stored(call)
 
     def _save(
@@ -306,12 +336,12 @@ class Saver(OpenStore, BaseCheckpointSaver[Any]):
     ) -> None:
         """Commit a batch that could be built at once; run the whole operation where that fails."""
         if built is None:
-            self.run(save(None))
+            self._store.run(save(None))
             return
         try:
-            self.commit(to_commit(self._engine, place, built))
+            self._store.commit(to_commit(self._engine, place, built))
         except ThreadkeepError as error:
-            self.run(save((built, error)))
+            self._store.run(save((built, error)))
         except BaseException:
             built.appender.failed()
             raise
@@ -321,16 +351,16 @@ class Saver(OpenStore, BaseCheckpointSaver[Any]):
     async def _asave(
         self, place: Place, built: Built | None, save: Callable[[Failed | None], Operation[None]]
     ) -> None:
-        """See `_save`. A batch that is built at once has the values of when this was called."""
+        """Async variant of `_save`. A batch that is built at once has the values of the call."""
         if built is None:
-            await self.arun_here(save(None))
+            await self._store.arun_here(save(None))
             return
         try:
-            waiting = self.submit(to_commit(self._engine, place, built))
+            waiting = self._store.submit(to_commit(self._engine, place, built))
             if waiting is not None:
                 await waiting
         except ThreadkeepError as error:
-            await self.arun_here(save((built, error)))
+            await self._store.arun_here(save((built, error)))
         except BaseException:
             built.appender.failed()
             raise
@@ -364,14 +394,14 @@ class Saver(OpenStore, BaseCheckpointSaver[Any]):
             ThreadkeepError: as `put`.
         """
         calls = [arguments.put(*one) for one in puts]
-        done = self.run(bulk.together(self._apart(calls)))
-        return done or [self.run(self._stored(call)) for call in calls]
+        done = self._store.run(bulk.together(self._apart(calls)))
+        return done or [self._store.run(self._stored(call)) for call in calls]
 
     async def aput_many(self, puts: Sequence[PutArguments]) -> Sequence[RunnableConfig]:
-        """See `put_many`."""
+        """Async variant of `put_many`."""
         calls = [arguments.put(*one) for one in puts]
-        done = await self.arun(bulk.together(self._apart(calls)))
-        return done or [await self.arun(self._stored(call)) for call in calls]
+        done = await self._store.arun(bulk.together(self._apart(calls)))
+        return done or [await self._store.arun(self._stored(call)) for call in calls]
 
     def _apart(self, calls: Iterable[Put]) -> Iterator[Operation[RunnableConfig]]:
         """The operations, which remember for themselves alone what is not stored yet."""
@@ -403,7 +433,7 @@ class Saver(OpenStore, BaseCheckpointSaver[Any]):
         task_id: str,
         task_path: str = "",
     ) -> None:
-        """See `put_writes`."""
+        """Async variant of `put_writes`."""
         call = arguments.put_writes(config, writes, task_id, task_path)
         built = write.built(self._engine, call)
         await self._asave(call.place, built, partial(write.put_writes, self._engine, call))
@@ -412,11 +442,11 @@ class Saver(OpenStore, BaseCheckpointSaver[Any]):
 
     def delete_thread(self, thread_id: str) -> None:
         """Remove a thread. Late writes of runs under way are refused, not resurrected."""
-        self.run(lazy.prune.delete_thread(self._engine, str(thread_id)))
+        self._store.run(lazy.prune.delete_thread(self._engine, str(thread_id)))
 
     async def adelete_thread(self, thread_id: str) -> None:
-        """See `delete_thread`."""
-        await self.arun(lazy.prune.delete_thread(self._engine, str(thread_id)))
+        """Async variant of `delete_thread`."""
+        await self._store.arun(lazy.prune.delete_thread(self._engine, str(thread_id)))
 
     def delete_for_runs(self, run_ids: Sequence[str]) -> None:
         """Remove the checkpoints of these runs (metadata `run_id`), in every thread.
@@ -426,11 +456,13 @@ class Saver(OpenStore, BaseCheckpointSaver[Any]):
         Raises:
             InvalidArgumentError: the ids are no list.
         """
-        self.run(lazy.prune.delete_for_runs(self._engine, validation.ids("run_ids", run_ids)))
+        self._store.run(
+            lazy.prune.delete_for_runs(self._engine, validation.ids("run_ids", run_ids))
+        )
 
     async def adelete_for_runs(self, run_ids: Sequence[str]) -> None:
-        """See `delete_for_runs`."""
-        await self.arun(
+        """Async variant of `delete_for_runs`."""
+        await self._store.arun(
             lazy.prune.delete_for_runs(self._engine, validation.ids("run_ids", run_ids))
         )
 
@@ -440,11 +472,11 @@ class Saver(OpenStore, BaseCheckpointSaver[Any]):
         Raises:
             ThreadExistsError: the target holds checkpoints.
         """
-        self.run(self._copy(source_thread_id, target_thread_id))
+        self._store.run(self._copy(source_thread_id, target_thread_id))
 
     async def acopy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
-        """See `copy_thread`."""
-        await self.arun(self._copy(source_thread_id, target_thread_id))
+        """Async variant of `copy_thread`."""
+        await self._store.arun(self._copy(source_thread_id, target_thread_id))
 
     def _copy(self, source: str, target: str) -> Operation[None]:
         return lazy.copy.copy_thread(self._engine, str(source), str(target))
@@ -455,11 +487,11 @@ class Saver(OpenStore, BaseCheckpointSaver[Any]):
         Raises:
             InvalidArgumentError: another strategy, or the ids are no list.
         """
-        self.run(self._prune(thread_ids, strategy))
+        self._store.run(self._prune(thread_ids, strategy))
 
     async def aprune(self, thread_ids: Sequence[str], *, strategy: str = "keep_latest") -> None:
-        """See `prune`."""
-        await self.arun(self._prune(thread_ids, strategy))
+        """Async variant of `prune`."""
+        await self._store.arun(self._prune(thread_ids, strategy))
 
     def _prune(self, threads: Sequence[str], strategy: str) -> Operation[None]:
         ids = validation.ids("thread_ids", threads)
@@ -469,53 +501,112 @@ class Saver(OpenStore, BaseCheckpointSaver[Any]):
 
     def stats(self) -> Stats:
         """What takes how much, by thread and by channel, beside whole copies. Reads all."""
-        return self.run(lazy.stats.stats())
+        return self._store.run(lazy.stats.stats())
 
     async def astats(self) -> Stats:
-        """See `stats`."""
-        return await self.arun(lazy.stats.stats())
+        """Async variant of `stats`."""
+        return await self._store.arun(lazy.stats.stats())
 
-    def check(self, progress: Callable[[int, int], None] | None = None) -> CheckReport:
+    def check(self, progress: Progress | None = None) -> CheckReport:
         """Verify every checksum, reference and span of every thread. Changes nothing.
 
         Args:
-            progress: called with how many threads are done, and how many there are.
+            progress: see `threadkeep.progress`.
         """
-        from threadkeep.repair import workflow  # noqa: PLC0415 - much, and seldom needed
-        from threadkeep.store import workflows  # noqa: PLC0415 - as above
+        return workflows.run(self._check(progress))
 
-        return workflows.run(workflow.check(self, self._engine, progress))
+    async def acheck(self, progress: Progress | None = None) -> CheckReport:
+        """Async variant of `check`."""
+        return await workflows.arun(self._check(progress))
 
-    async def acheck(self, progress: Callable[[int, int], None] | None = None) -> CheckReport:
-        """See `check`."""
-        from threadkeep.repair import workflow  # noqa: PLC0415 - much, and seldom needed
-        from threadkeep.store import workflows  # noqa: PLC0415 - as above
+    def _check(self, progress: Progress | None) -> workflows.Plan[CheckReport]:
+        tell = None if progress is None else partial(progress, "threads")
+        return lazy.repair.check(self._store, self._engine, tell)
 
-        return await workflows.arun(workflow.check(self, self._engine, progress))
+    def clear_cache(self, thread: str | None = None) -> None:
+        """Evict exactly this thread, or (None) all, from memory; what is stored stays.
+
+        It clears what this process remembers and the `cache`, and of this store the `hot` one.
+
+        Raises:
+            ThreadkeepError: the hot store could not be reached, and has it still.
+        """
+        self._store.run(self._store.clear_cache(thread))
+
+    async def aclear_cache(self, thread: str | None = None) -> None:
+        """Async variant of `clear_cache`."""
+        await self._store.arun(self._store.clear_cache(thread))
+
+    # -- life ------------------------------------------------------------------------
+
+    def setup(self) -> _Done:
+        """Make the tables, or migrate them to this release, where opening does not.
+
+        May be awaited; `asetup` waits without holding up the event loop.
+
+        Raises:
+            NewerDatabaseError: the tables are of a later release.
+            UnreachableError, BackendError: the server failed, or refused.
+        """
+        self._store.run(self._store.migrate())
+        return _Done()
+
+    async def asetup(self) -> None:
+        """Async variant of `setup`."""
+        await self._store.arun(self._store.migrate())
+
+    def flush(self) -> None:
+        """Store whatever was saved with `GroupCommit(ack="relaxed")`; durable on return.
+
+        Raises:
+            LostSavesError: some of it was refused, as it says, and is lost.
+            BackendError: the store failed; what it did not store is kept, and tried again.
+        """
+        self._store.flush()
+
+    async def aflush(self) -> None:
+        """Async variant of `flush`."""
+        await self._store.aflush()
+
+    def close(self) -> None:
+        """Shut down and release everything. Idempotent; later calls raise `ClosedError`."""
+        workflows.run(self._close())
+
+    async def aclose(self) -> None:
+        """Async variant of `close`."""
+        await workflows.arun(self._close())
+
+    def _close(self) -> workflows.Plan[None]:
+        if self._collector is not None:
+            yield from workflows.aside(self._collector.close)
+        yield from self._store.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        value: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        value: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.aclose()
 
     def _collect(self, progress: Progress) -> None:
         self.threads.gc(progress=progress)
-        if self.tiering is not None and self.cold is not None:
+        if self._store.tiering is not None and self._store.cold is not None:
             self.threads.tier(progress=progress)
-
-    def close(self) -> None:
-        """See `OpenStore.close`."""
-        if self._collector is not None:
-            self._collector.close()
-        super().close()
-
-    async def aclose(self) -> None:
-        """See `OpenStore.aclose`."""
-        if self._collector is not None:
-            await driver.in_thread(self._collector.close)
-        await super().aclose()
-
-    @property
-    def threads(self) -> Threads:
-        """What can be done with threads beside running them."""
-        from threadkeep.threads import Threads  # noqa: PLC0415 - much, and seldom needed
-
-        return Threads(self, self._engine)
 
     # -- the rest of the contract ----------------------------------------------------
 
@@ -541,6 +632,11 @@ class Saver(OpenStore, BaseCheckpointSaver[Any]):
         clone._engine = self._engine._replace(codec=codec)  # noqa: SLF001 - a clone
         clone._clones, clone._clones_lock = {}, threading.Lock()  # noqa: SLF001 - a clone
         return clone
+
+
+def store_of(saver: Saver) -> LayeredStore:
+    """Return the store of a saver, for the command line and for copies between stores."""
+    return saver._store  # noqa: SLF001 - the one place outside that may
 
 
 def _codec(serde: SerializerProtocol | None, *, pickle_fallback: bool) -> Codec:

@@ -50,7 +50,7 @@ from threadkeep.store.layer import (
     CHANGES,
     OneByOne,
 )
-from threadkeep.store.opened import OpenStore
+from threadkeep.store.store import LayeredStore
 from threadkeep.testing import BackendContract
 from threadkeep.testing.records import NOW, checkpoint, write
 from threadkeep.write_behind import RelaxedLayer
@@ -319,7 +319,7 @@ def test_an_operation_that_is_cut_off_is_closed_with_its_layers():
 def test_an_open_store_has_the_layers_that_were_asked_for(tmp_path):
     def layers(**options):
         with Saver(MemoryBackend(), **options) as saver:
-            return [type(layer).__name__ for layer in saver._layers]
+            return [type(layer).__name__ for layer in saver._store._layers]
 
     relaxed = GroupCommit(ack="relaxed")
     assert layers() == ["TierLayer"]
@@ -332,7 +332,7 @@ def test_an_open_store_has_the_layers_that_were_asked_for(tmp_path):
 
 def test_a_batch_meets_no_layer_where_there_is_no_cache():
     with Saver(MemoryBackend()) as saver:
-        assert Batch not in saver._handled
+        assert Batch not in saver._store._handled
 
 
 class Plain:
@@ -345,12 +345,12 @@ class Plain:
 
 def test_a_store_that_cannot_commit_in_groups():
     with pytest.raises(InvalidArgumentError, match="Plain cannot commit in groups"):
-        OpenStore(Plain(), GroupCommit(), None, None, None, None, 0)
+        LayeredStore(Plain(), group_commit=GroupCommit())
     batches = [BATCH, REFUSED, Batch("u", NOW, writes=(write(1),))]
-    with OpenStore(Plain(), None, None, None, None, None, 0) as store:
-        refusals = store.run(one(CommitMany(batches)))
-        assert [type(error) for error in refusals] == [type(None), StaleThreadError, type(None)]
-        assert store.run(fetch(ReadThread("u"))).orphans
+    store = LayeredStore(Plain())
+    refusals = store.run(one(CommitMany(batches)))
+    assert [type(error) for error in refusals] == [type(None), StaleThreadError, type(None)]
+    assert store.run(fetch(ReadThread("u"))).orphans
 
 
 def test_many_operations_share_a_transaction():

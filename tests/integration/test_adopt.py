@@ -186,7 +186,7 @@ def test_whatever_people_do_with_graphs(name: str, tmp_path: Path) -> None:
         ours.threads.adopt(inner, verify=True)
         assert_same(everything(ours), theirs(inner))
         with MemorySaver() as other:
-            ours.threads.sync(other)
+            ours.threads.mirror(other)
             assert_same(everything(other), everything(ours))
 
 
@@ -340,10 +340,10 @@ def test_whatever_stands_in_front_of_the_store(options: Any, backend: str, tmp_p
             ours.threads.import_(tmp_path / "delta.tkb", "copy")
             story(ours, Delta).invoke({"log": ["d"]}, at("copy"))
             with MemorySaver() as other:
-                ours.threads.sync(other)
+                ours.threads.mirror(other)
                 assert story(other, Delta).get_state(at("copy")).values["log"][-1] == "d-second"
                 story(other, Delta).invoke({"log": ["e"]}, at("copy"))
-                assert other.threads.sync(ours).completed == ["copy"]
+                assert other.threads.mirror(ours).completed == ["copy"]
         with open_backend(backend, tmp_path) as again:
             assert again.check().ok
             log = story(again, Delta).get_state(at("copy")).values["log"]

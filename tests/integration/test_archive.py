@@ -324,10 +324,10 @@ def test_looking_after_the_store_brings_nothing_back(saver: Any, tmp_path: Path)
     saver.stats()
     assert saver.threads.export(None, tmp_path / "all.tkb").archived == ("t",)
     with open_saver("memory://") as other:
-        done = saver.threads.sync(other)
+        done = saver.threads.mirror(other)
         assert (done.archived, done.put) == (["t"], ["u"])
         assert state_of(saver) == "archived"
-        assert saver.threads.sync(other, "t").put == ["t"]
+        assert saver.threads.mirror(other, "t").put == ["t"]
         assert shown(other) == shown(saver)
 
 
@@ -368,7 +368,7 @@ def test_what_says_where_it_is_goes_nowhere_else(saver: Any, tmp_path: Path, col
     saver.threads.archive("t")
     saver.threads.restore("t")
     with open_saver("memory://", cold=cold.as_uri()) as other:
-        saver.threads.sync(other)
+        saver.threads.mirror(other)
         other.delete_thread("t")
     saver.copy_thread("t", "copy")
     saver.delete_thread("copy")
@@ -407,7 +407,7 @@ def test_erasing_leaves_nothing_there(saver: Any, cold: Path) -> None:
 
 
 def _entry(saver: Any, thread: str) -> Any:
-    return saver.run(registration.read(thread))
+    return saver._store.run(registration.read(thread))
 
 
 def test_what_cannot_be_reached_is_not_erased(tmp_path: Path, cold: Path) -> None:

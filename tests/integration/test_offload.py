@@ -84,7 +84,7 @@ def objects(cold: Path) -> list[Path]:
 
 
 def segment_bytes(saver: Any) -> int:
-    (one,) = saver.run(stats.sizes(None)).threads
+    (one,) = saver._store.run(stats.sizes(None)).threads
     return int(one.segment_bytes)
 
 
@@ -286,7 +286,7 @@ def test_it_goes_elsewhere_whole(saver: Any, tmp_path: Path) -> None:
     saver.threads.offload("t", over=OVER)
     saver.threads.export("t", tmp_path / "t.tkb")
     with open_saver("memory://") as other:
-        saver.threads.sync(other)
+        saver.threads.mirror(other)
         assert shown(other) == before
         other.threads.import_(tmp_path / "t.tkb", "u")
         assert [one[1] for one in shown(other, "u")] == [one[1] for one in before]
@@ -428,7 +428,7 @@ def test_the_size_is_set_right(ours: Any) -> None:
     """Who brings back what somebody else has brought back meanwhile counts it twice."""
     say(ours, "one", "two", "three")
     ours.threads.offload("t", over=OVER)
-    ours.run(_wrong_size())
+    ours._store.run(_wrong_size())
     assert ours.check().notes != ()
     ours.threads.tier(Tiering(cold=ColdTier(archive=False, offload_over=None)))
     assert ours.check().notes == ()

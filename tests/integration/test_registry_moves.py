@@ -61,19 +61,19 @@ def test_a_fork_takes_its_own_along(saver: Any, other: Any, tmp_path: Path) -> N
 
 def test_with_a_sync(saver: Any, other: Any) -> None:
     graph = _filled(saver)
-    saver.threads.sync(other)
+    saver.threads.mirror(other)
     for name in ("one", "two"):
         assert other.threads.get(name) == saver.threads.get(name)
     saver.threads.tag("two", "late")
     graph.invoke(HELLO, _config("one"))
-    synced = saver.threads.sync(other)
+    synced = saver.threads.mirror(other)
     assert sorted(synced.completed) == ["one", "two"]
     assert other.threads.get("two").tags == ("late",)
     assert other.threads.get("one").state == "active"
     assert other.threads.get("one").bytes == saver.threads.get("one").bytes
-    assert saver.threads.sync(other).same == 3
+    assert saver.threads.mirror(other).same == 3
     other.threads.tag("one", "theirs")
-    assert saver.threads.sync(other).same == 3
+    assert saver.threads.mirror(other).same == 3
     assert set(other.threads.get("one").tags) == {"vip", "theirs"}
 
 

@@ -121,9 +121,9 @@ def test_where_forks_are_copies_a_fork_of_a_fork_holds_none_of_it(
         saver.threads.fork("fork", new_thread_id="second")
         saver.delete_thread("fork")
         shown = of_fork(saver, "second")
-        rows = saver.run(fetch(ReadThread("second")))
+        rows = saver._store.run(fetch(ReadThread("second")))
         spans = [Span(s.log, s.start, s.start + s.count) for s in rows.segments]
-        held = saver.run(fetch(ReadSegments("second", tuple(spans))))
+        held = saver._store.run(fetch(ReadSegments("second", tuple(spans))))
         saver.threads.erase("origin")
         assert LATER not in repr((held, rows))
         assert of_fork(saver, "second") == shown
@@ -134,7 +134,7 @@ def test_a_bundle_from_another_store_brings_none_of_it(store: Any, tmp_path: Pat
     """Into a store that takes files as they are, and by `sync`."""
     shown = family(store)
     with MemorySaver() as other:
-        store.threads.sync(other, ["fork"])
+        store.threads.mirror(other, ["fork"])
         assert of_fork(other) == shown
         other.threads.export(["fork"], tmp_path / "again.tkb")
     store.threads.erase("origin", forks=True)

@@ -470,11 +470,11 @@ class Machine(RuleBasedStateMachine):
     def offload(self, data: Any, thread: str) -> None:
         """Old values go; nobody sees a difference."""
         saver = self.saver(data)
-        assert saver.cold is not None
+        assert saver._store.cold is not None
         wish = offload_workflow.Wish(over=0)
         with suppress(errors.ThreadNotFoundError, errors.StateError):
             plan = offload_workflow.offload(
-                saver.beneath(), saver.cold, saver._engine, thread, wish
+                saver._store.beneath(), saver._store.cold, saver._engine, thread, wish
             )
             self.offloaded += workflows.run(plan).segments
 
@@ -621,8 +621,8 @@ class OnRelaxed(OnMemory):
     def open(self, number: int) -> Saver:
         del number
         saver = Saver(self.backend, cold=self.cold)
-        saver._beneath, saver._relaxed = self.stored, self.waiting
-        Stack.__init__(saver, self.stored._store, [self.waiting, *self.stored._layers])
+        saver._store._beneath, saver._store._relaxed = self.stored, self.waiting
+        Stack.__init__(saver._store, self.stored._store, [self.waiting, *self.stored._layers])
         own = WorkingSet(2**20, threading.Lock, random.getrandbits, exclusive=True)
         saver._engine = saver._engine._replace(working_set=own)
         return saver

@@ -10,6 +10,7 @@ import typer
 
 from threadkeep.backends.open import file_of
 from threadkeep.cli.stores import reading, url_of
+from threadkeep.saver import store_of
 from threadkeep.stats import thread_names
 
 _MOST = 50
@@ -28,5 +29,5 @@ def _ids(option: str | None, beginning: str) -> list[str]:
     if file_of(url) is None:
         return []
     with reading(url) as saver:
-        found = saver.run(thread_names(beginning or None, _MOST))
+        found = store_of(saver).run(thread_names(beginning or None, _MOST))
     return [name for name in found if name.startswith(beginning)]

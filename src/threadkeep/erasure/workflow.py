@@ -28,22 +28,18 @@ from threadkeep.errors import (
     ThreadNotFoundError,
     UnfinishedErasureError,
 )
-from threadkeep.store.opened import (
-    OpenStore,
-    own_cold,
-)
+from threadkeep.progress import Progress
+from threadkeep.store.store import LayeredStore
 from threadkeep.store.workflows import (
     Plan,
     Store,
     aside,
-    either,
     on,
 )
-from threadkeep.transfer.portable import Progress
 
 ALWAYS = (
     "What was written before into other files (backups, bundles, quarantine files): remove them.",
-    "Copies under other names and in other stores (copy_thread, sync, import): erase them too.",
+    "Copies under other names and in other stores (copy_thread, mirror, import): erase them too.",
     "What other programs and savers remember of a thread until they load it again: restart them.",
     "The thread's name and the time: a tombstone, so that no late save brings it back.",
 )
@@ -93,7 +89,7 @@ class Asked(NamedTuple):
     `elsewhere` are folders of the cold store that are another store's, of which this is a copy.
     """
 
-    store: OpenStore
+    store: LayeredStore
     cold: ColdStore | None
     threads: Sequence[str]
     near: Sequence[str] | None
@@ -109,16 +105,14 @@ def _at_hand(asked: Asked) -> Plan[Scrubbed]:
     """What this program and the hot store keep at hand."""
     store = asked.store
     for name in (None,) if asked.near is None else asked.near:
-        yield from either(partial(store.clear_cache, name), partial(store.aclear_cache, name))
+        yield from on(store, store.clear_cache(name))
     here = Scrubbed(("what this program remembered, and its cache",))
-    return here + (yield from either(store.scrub_hot, store.ascrub_hot))
+    return here + (yield from on(store, store.scrub_hot()))
 
 
 def _files(asked: Asked) -> Plan[Scrubbed]:
     """The store's own files."""
-    scrub = partial(asked.store.scrub, rewrite=asked.rewrite)
-    ascrub = partial(asked.store.ascrub, rewrite=asked.rewrite)
-    return (yield from either(scrub, ascrub))
+    return on(asked.store, asked.store.scrub(rewrite=asked.rewrite))
 
 
 def _archives(asked: Asked) -> Plan[Scrubbed]:
@@ -145,7 +139,7 @@ PLACES: tuple[Place, ...] = (_at_hand, _archives, _files)
 
 
 def erase(
-    store: OpenStore,
+    store: LayeredStore,
     engine: Engine,
     names: Sequence[str],
     progress: Progress,
@@ -169,7 +163,7 @@ def erase(
     found = yield from on(beneath, rows.forks_of(names))
     # Origins last: as long as they are there, it is known what was forked from them.
     all_names = [*reversed(found), *names] if forks else names
-    cold = yield from own_cold(store)
+    cold = yield from store.own_cold()
     elsewhere = yield from _elsewhere(beneath, cold, all_names)
     shared = set[str]()
     for name in all_names:
@@ -240,7 +234,7 @@ def _lines(failures: Sequence[ThreadkeepError]) -> tuple[str, ...]:
     return tuple([" ".join(str(error).split()) for error in failures])
 
 
-def named(store: OpenStore, thread: str) -> Plan[list[str]]:
+def named(store: LayeredStore, thread: str) -> Plan[list[str]]:
     """The thread of this name.
 
     Raises:
@@ -251,6 +245,6 @@ def named(store: OpenStore, thread: str) -> Plan[list[str]]:
     return [thread]
 
 
-def with_labels(store: OpenStore, labels: tuple[str, ...]) -> Plan[list[str]]:
+def with_labels(store: LayeredStore, labels: tuple[str, ...]) -> Plan[list[str]]:
     """The threads that have these labels."""
     return on(store.beneath(), rows.with_labels(labels))

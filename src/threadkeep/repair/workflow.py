@@ -19,6 +19,7 @@ from threadkeep.engine.context import (
     Engine,
 )
 from threadkeep.errors import ConflictError
+from threadkeep.progress import Progress
 from threadkeep.repair import (
     check as checking,
 )
@@ -41,7 +42,6 @@ from threadkeep.store.workflows import (
     aside,
     on,
 )
-from threadkeep.transfer.portable import Progress
 
 HINTS = {
     Kind.STORE: "What the store finds wrong with its own files or tables is not repaired by this:"

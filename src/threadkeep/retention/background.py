@@ -20,7 +20,7 @@ from threadkeep.engine.calls import Operation
 from threadkeep.errors import ThreadkeepError
 
 if TYPE_CHECKING:
-    from threadkeep.retention.collect import Progress
+    from threadkeep.progress import Progress
 
 _MOST_COUNTED = 10_000  # threads whose checkpoints are counted; of others the count begins anew
 _log = logging.getLogger("threadkeep")
@@ -69,8 +69,8 @@ class _StoppedError(Exception):
 def _collect_now_and_then(
     method: weakref.WeakMethod[Callable[[Progress], object]], end: threading.Event, pause: float
 ) -> None:
-    def progress(done: int, total: int) -> None:
-        del done, total
+    def progress(stage: str, done: int, total: int) -> None:
+        del stage, done, total
         if end.is_set():
             raise _StoppedError
 

@@ -21,6 +21,7 @@ from threadkeep.engine.ids import created_at
 from threadkeep.engine.lifecycle import is_archived
 from threadkeep.engine.model import DropThread
 from threadkeep.errors import ConflictError, ThreadNotFoundError
+from threadkeep.progress import Progress
 from threadkeep.store.workflows import (
     Plan,
     Store,
@@ -32,7 +33,7 @@ from threadkeep.transfer import (
     digest,
 )
 from threadkeep.transfer.bundling import WholeThread
-from threadkeep.transfer.portable import Progress, compare
+from threadkeep.transfer.portable import compare
 
 
 @dataclass(slots=True)

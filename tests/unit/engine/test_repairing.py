@@ -183,7 +183,7 @@ def test_what_is_asked_for_in_a_wrong_way_changes_nothing(tmp_path):
     damaged(saver)
     file = tmp_path / "out.tkq"
     file.write_bytes(b"mine")
-    with pytest.raises(InvalidArgumentError, match="No file"):
+    with pytest.raises(InvalidArgumentError, match="quarantine file is needed"):
         saver.threads.repair()
     with pytest.raises(OpenError, match="is there already"):
         saver.threads.repair(file=file)

@@ -20,6 +20,7 @@ from threadkeep.cli.commands import history as history
 from threadkeep.cli.commands import import_ as import_
 from threadkeep.cli.commands import merge as merge
 from threadkeep.cli.commands import migrate as migrate
+from threadkeep.cli.commands import mirror as mirror
 from threadkeep.cli.commands import pin as pin
 from threadkeep.cli.commands import repair as repair
 from threadkeep.cli.commands import restore as restore
@@ -27,7 +28,6 @@ from threadkeep.cli.commands import set as set  # noqa: A004 - a command like th
 from threadkeep.cli.commands import show as show
 from threadkeep.cli.commands import state as state
 from threadkeep.cli.commands import stats as stats
-from threadkeep.cli.commands import sync as sync
 from threadkeep.cli.commands import tag as tag
 from threadkeep.cli.commands import threads as threads
 from threadkeep.cli.commands import tier as tier

@@ -14,6 +14,7 @@ from threadkeep.cli.stores import url_of, writing
 from threadkeep.cli.terminal import Output
 from threadkeep.engine.calls import Place, fetch_checkpoint
 from threadkeep.engine.context import not_found
+from threadkeep.saver import store_of
 
 
 @command(Panel.CHANGE, "threadkeep copy 42 experiment --url threads.db")
@@ -27,7 +28,7 @@ def copy(
 ) -> int:
     """Copy a thread inside the store: all its checkpoints, tags and metadata."""
     with writing(url_of(url), cold) as saver:
-        if saver.run(fetch_checkpoint(source, "", None)).found is None:
+        if store_of(saver).run(fetch_checkpoint(source, "", None)).found is None:
             raise not_found(Place(source))
         saver.copy_thread(source, target)
     document = {"source": source, "target": target}

@@ -20,8 +20,7 @@ from threadkeep.cli.terminal import Output
 from threadkeep.engine.lifecycle import State
 from threadkeep.errors import InvalidArgumentError, ThreadNotFoundError
 from threadkeep.saver import Saver
-from threadkeep.threads import ThreadInfo
-from threadkeep.threads.registry import Filters
+from threadkeep.threads import Filters, ThreadInfo
 
 _SAVED = [state for state in State if state not in (State.CREATED, State.DELETED)]
 

@@ -15,13 +15,12 @@ from threadkeep.cli.stores import reading, url_of
 from threadkeep.cli.terminal import Output
 from threadkeep.engine.lifecycle import State
 from threadkeep.errors import InvalidArgumentError, ThreadNotFoundError
-from threadkeep.saver import Saver
-from threadkeep.threads import ThreadInfo, ThreadPage
-from threadkeep.threads.queries import (
+from threadkeep.registry.filters import (
     MOST,
     OrderName,
 )
-from threadkeep.threads.registry import Filters
+from threadkeep.saver import Saver
+from threadkeep.threads import Filters, ThreadInfo, ThreadPage
 
 _WHEN = "an ISO time (UTC), or an age: 7d, 12h, 30m"
 

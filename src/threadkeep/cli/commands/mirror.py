@@ -1,4 +1,4 @@
-"""`threadkeep sync`: the threads of one store into another, as far as they are not there."""
+"""`threadkeep mirror`: the threads of one store into another, as far as they are not there."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ Delete = Annotated[
 ]
 
 
-@command(Panel.MOVE, "threadkeep sync threads.db postgresql://agent@db/app --dry-run")
-def sync(
+@command(Panel.MOVE, "threadkeep mirror threads.db postgresql://agent@db/app --dry-run")
+def mirror(
     a: Annotated[str, typer.Argument(metavar="A", help=f"from where: {STORE}; only read")],
     b: Annotated[str, typer.Argument(metavar="B", help="where to")],
     threads: Threads = None,
@@ -56,7 +56,7 @@ def sync(
         here = stack.enter_context(reading(a))
         there = stack.enter_context(as_if_made(b) if dry_run else made(b))
         told = stack.enter_context(output.progress())
-        done = here.threads.sync(
+        done = here.threads.mirror(
             there, threads or None, replace=replace, delete=delete, dry_run=dry_run, progress=told
         )
     document = {"from": shown(a), "to": shown(b), "dry_run": dry_run, **asdict(done)}
@@ -79,7 +79,7 @@ def _drawn(done: Synced, *, dry_run: bool, full: bool) -> Iterator[RenderableTyp
     yield _summary(done, dry_run=dry_run)
     if conflicts:
         yield "conflicts are left as they are in B. To have A's there: --replace, with their ids"
-        yield "to have B's in A instead: threadkeep sync B A --replace, with their ids"
+        yield "to have B's in A instead: threadkeep mirror B A --replace, with their ids"
 
 
 def _rows(done: Synced) -> Iterator[_Row]:

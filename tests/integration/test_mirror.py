@@ -52,11 +52,11 @@ NAMES = ["delta", "long", "plain"]
 def test_a_thread_that_was_only_created_comes_along(saver: Any) -> None:
     saver.threads.create("new")
     with MemorySaver() as other:
-        assert saver.threads.sync(other).put == ["new"]
+        assert saver.threads.mirror(other).put == ["new"]
         assert other.threads.get("new").state == "created"
-        assert saver.threads.sync(other).same == 1
+        assert saver.threads.mirror(other).same == 1
         other.delete_thread("new")
-        assert list(saver.threads.sync(other).conflicts) == ["new"]
+        assert list(saver.threads.mirror(other).conflicts) == ["new"]
 
 
 class Counting(Dying):
@@ -79,15 +79,15 @@ def test_from_any_store_into_any_other(saver: Any, target: str, tmp_path: Path) 
     fill(saver)
     with open_backend(target, tmp_path / "other") if target != "sqlite" else MemorySaver() as other:
         grow(other, "its own", "a")
-        done = saver.threads.sync(other)
+        done = saver.threads.mirror(other)
         assert sorted(done.put) == NAMES
         shown = everything(other)
         assert {p: one for p, one in shown.items() if p[0] != "its own"} == everything(saver)
-        again = saver.threads.sync(other)
+        again = saver.threads.mirror(other)
         assert (again.same, again.put, again.completed) == (3, [], [])
         grow(saver, "plain", "c")
         grow(saver, "delta", "c", schema=Delta)
-        more = saver.threads.sync(other)
+        more = saver.threads.mirror(other)
         assert (sorted(more.completed), more.same) == (["delta", "plain"], 1)
         shown = everything(other)
         assert {p: one for p, one in shown.items() if p[0] != "its own"} == everything(saver)
@@ -101,9 +101,9 @@ async def test_awaited(saver: Any) -> None:
     fill(saver)
     with MemorySaver() as other:
         heard: list[Any] = []
-        done = await saver.threads.async_(other, ["plain"], progress=lambda *a: heard.append(a))
+        done = await saver.threads.amirror(other, ["plain"], progress=lambda *a: heard.append(a))
         assert (done.put, heard) == (["plain"], [("threads compared", 1, 1)])
-        back = await other.threads.async_(saver)
+        back = await other.threads.amirror(saver)
         assert back.same == 1
     await saver.aclose()
 
@@ -111,12 +111,12 @@ async def test_awaited(saver: Any) -> None:
 def test_only_what_came_since_is_written(saver: Any) -> None:
     fill(saver)
     with MemorySaver() as other:
-        saver.threads.sync(other)
+        saver.threads.mirror(other)
         chain = Chain(saver, "long", "child", start=40).follow()
         chain.put(m=[*chain.values["m"], (40, LONG)])
         saver.put_writes(chain.at, [("n", 40)], "task")
         counting = use_backend(other, Counting(other._store.backend))
-        assert saver.threads.sync(other).completed == ["long"]
+        assert saver.threads.mirror(other).completed == ["long"]
         assert counting.rows == 2
         assert everything(fresh(other)) == everything(saver)
 
@@ -124,10 +124,10 @@ def test_only_what_came_since_is_written(saver: Any) -> None:
 def test_pending_writes_that_came_since(saver: Any) -> None:
     grow(saver, "plain", "a")
     with MemorySaver() as other:
-        saver.threads.sync(other)
+        saver.threads.mirror(other)
         head = saver.get_tuple(at("plain"))
         saver.put_writes(head.config, [("log", [LONG])], "late")
-        assert saver.threads.sync(other).completed == ["plain"]
+        assert saver.threads.mirror(other).completed == ["plain"]
         assert other.get_tuple(at("plain")).pending_writes[-1] == ("late", "log", [LONG])
         assert everything(other) == everything(saver)
 
@@ -140,9 +140,9 @@ def test_sealed_in_between(saver: Any) -> None:
         for i in range(90):
             chain.put(m=[*chain.values.get("m", []), f"{i} {LONG}"])
             if i % 7 == 0:
-                saver.threads.sync(other)
+                saver.threads.mirror(other)
                 assert other.check().ok
-        saver.threads.sync(other)
+        saver.threads.mirror(other)
         assert everything(other) == everything(saver)
         assert other.check().ok
         (here,) = driver.blocking(saver._store.backend).fetch([ReadThread("t")])
@@ -157,67 +157,67 @@ def test_cut_off_anywhere_it_goes_on(first: int, monkeypatch: Any) -> None:
         fill(saver)
         backend = other._store.backend
         if first == 0:
-            saver.threads.sync(other)
+            saver.threads.mirror(other)
             grow(saver, "plain", "c", "d")
             first = 1
         use_backend(other, Counting(backend, first))
         with pytest.raises(BackendError, match="killed"):
-            saver.threads.sync(other)
+            saver.threads.mirror(other)
         use_backend(other, backend)
         assert other.check().ok
         assert values(other).items() <= values(saver).items()
-        saver.threads.sync(other)
+        saver.threads.mirror(other)
         assert everything(fresh(other)) == everything(saver)
-        assert saver.threads.sync(other).same == 3
+        assert saver.threads.mirror(other).same == 3
 
 
 def test_whoever_has_moved_on_is_left_alone() -> None:
     with MemorySaver() as saver, MemorySaver() as other:
         fill(saver)
-        saver.threads.sync(other)
+        saver.threads.mirror(other)
         grow(other, "plain", "theirs")
         grow(saver, "delta", "ours", schema=Delta)
         grow(other, "delta", "theirs", schema=Delta)
         before = everything(other)
         for dry in (True, False):
-            done = saver.threads.sync(other, dry_run=dry)
+            done = saver.threads.mirror(other, dry_run=dry)
             assert (done.ahead, done.same) == (["plain"], 1)
             assert list(done.conflicts) == ["delta"]
             assert everything(other) == before
-        done = saver.threads.sync(other, replace=True)
+        done = saver.threads.mirror(other, replace=True)
         assert (done.replaced, done.ahead) == (["delta"], ["plain"])
         state = story(fresh(other), Delta).get_state(at("delta"))
         assert state.values["log"] == told("a", "b", "ours")
-        assert other.threads.sync(saver).completed == ["plain"]
+        assert other.threads.mirror(saver).completed == ["plain"]
         assert everything(saver) == everything(other)
 
 
 def test_deleted_threads() -> None:
     with MemorySaver() as saver, MemorySaver() as other:
         fill(saver)
-        saver.threads.sync(other)
+        saver.threads.mirror(other)
         saver.delete_thread("plain")
         other.delete_thread("delta")
-        done = saver.threads.sync(other)
+        done = saver.threads.mirror(other)
         assert done.ahead == ["plain"]
         assert done.conflicts == {"delta": "It was deleted there."}
         assert other.get_tuple(at("plain"))
-        assert saver.threads.sync(other, delete=True, dry_run=True).deleted == ["plain"]
+        assert saver.threads.mirror(other, delete=True, dry_run=True).deleted == ["plain"]
         assert other.get_tuple(at("plain"))
-        assert saver.threads.sync(other, delete=True, replace=True).deleted == ["plain"]
+        assert saver.threads.mirror(other, delete=True, replace=True).deleted == ["plain"]
         assert other.get_tuple(at("plain")) is None
         assert everything(other) == everything(saver)
         grow(saver, "plain", "anew")
-        assert saver.threads.sync(other, replace=True).replaced == []
+        assert saver.threads.mirror(other, replace=True).replaced == []
 
 
 def test_deleted_here_and_used_there() -> None:
     with MemorySaver() as saver, MemorySaver() as other:
         grow(saver, "t", "a")
-        saver.threads.sync(other)
+        saver.threads.mirror(other)
         saver.delete_thread("t")
         grow(other, "t", "b")
-        done = saver.threads.sync(other, delete=True)
+        done = saver.threads.mirror(other, delete=True)
         assert list(done.conflicts) == ["t"]
         assert story(other).get_state(at("t")).values["log"] == told("a", "b")
 
@@ -225,7 +225,7 @@ def test_deleted_here_and_used_there() -> None:
 def test_a_dry_run_says_what_would_be_done() -> None:
     with MemorySaver() as saver, MemorySaver() as other:
         fill(saver)
-        done = saver.threads.sync(other, dry_run=True)
+        done = saver.threads.mirror(other, dry_run=True)
         assert sorted(done.put) == NAMES
         assert not everything(other)
 
@@ -240,7 +240,7 @@ def test_the_same_thread_stored_in_another_way() -> None:
         saver.threads.adopt(source)
         wholes = [run_on(bundling.read_thread("t"), s._store.backend) for s in (saver, other)]
         assert set(wholes[0].checkpoints) != set(wholes[1].checkpoints)
-        assert saver.threads.sync(other).same == 1
+        assert saver.threads.mirror(other).same == 1
 
 
 def test_a_store_whose_numbers_have_gaps_gets_the_whole_thread() -> None:
@@ -250,15 +250,15 @@ def test_a_store_whose_numbers_have_gaps_gets_the_whole_thread() -> None:
             chain.put(n=n)
             for task in ("a", "b", "c"):
                 saver.put_writes(chain.at, [("n", LONG)], task)
-        saver.threads.sync(other)
+        saver.threads.mirror(other)
         for store in (saver, other):  # the first of three writes is dropped in both
             drop = ("", chain.at["configurable"]["checkpoint_id"], 1)
             store._store.backend.commit(Batch("t", 1, drop_writes=(drop,)))
-        assert saver.threads.sync(other).same == 1
+        assert saver.threads.mirror(other).same == 1
         # A run that has seen both of the others goes on: it counts by number what it has seen.
         chain.at = fresh(saver).get_tuple(config()).config
         chain.put(n=9)
-        assert saver.threads.sync(other).completed == ["t"]
+        assert saver.threads.mirror(other).completed == ["t"]
         assert everything(fresh(other)) == everything(fresh(saver))
         assert other.check().ok
 
@@ -279,17 +279,17 @@ def test_a_store_that_loses_something_is_found_out() -> None:
 
         other._store.backend.commit = forgetful
         with pytest.raises(CorruptionError, match="digest"):
-            saver.threads.sync(other, "plain")
+            saver.threads.mirror(other, "plain")
 
 
 def test_what_cannot_be_synced() -> None:
     with MemorySaver() as saver, MemorySaver() as other:
         with pytest.raises(InvalidArgumentError, match="this one"):
-            saver.threads.sync(saver)
+            saver.threads.mirror(saver)
         with pytest.raises(InvalidArgumentError, match="no saver"):
-            saver.threads.sync("sqlite:///other.db")
+            saver.threads.mirror("sqlite:///other.db")
         with pytest.raises(ThreadNotFoundError):
-            saver.threads.sync(other, "nobody")
+            saver.threads.mirror(other, "nobody")
 
 
 class OnlyAwaited:
@@ -315,9 +315,9 @@ async def test_stores_that_can_only_be_awaited(tmp_path: Path) -> None:
     assert (await one.threads.aadopt(source, verify=True)).verified == 8
     await one.threads.aexport("t", tmp_path / "t.tkb")
     await other.threads.aimport_(tmp_path / "t.tkb")
-    assert (await one.threads.async_(other)).same == 1
+    assert (await one.threads.amirror(other)).same == 1
     with pytest.raises(InvalidArgumentError, match="async"):
-        one.threads.sync(other)
+        one.threads.mirror(other)
     for saver in (one, other):
         assert len([found async for found in saver.alist(at("t"))]) == 8
 
@@ -364,7 +364,7 @@ def test_the_target_is_never_left_without_content(
             with Saver(meeting, **options) as saver:
                 threads = ["t"] if named else None
                 with suppress(ConflictError, ThreadNotFoundError):
-                    saver.threads.sync(target, threads, replace=True)
+                    saver.threads.mirror(target, threads, replace=True)
             assert everything(fresh(target)) in (before, source), number
             assert target.check().ok
         if meeting.left >= 0:
@@ -383,7 +383,7 @@ def test_cut_off_while_it_is_replaced() -> None:
             states = everything(there), everything(source)
             died = False
             try:
-                source.threads.sync(Saver(Dying(inner, left)), replace=True)
+                source.threads.mirror(Saver(Dying(inner, left)), replace=True)
             except BackendError:
                 died = True
             assert everything(fresh(there)) in states
