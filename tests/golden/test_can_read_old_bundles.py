@@ -38,7 +38,7 @@ def test_rows_of_version_1() -> None:
 @pytest.mark.parametrize("name", ["v1-thread.tkb", "v2-thread.tkb"])
 def test_a_thread_is_imported(name: str) -> None:
     saver = memory_saver()
-    assert saver.threads.import_(FOLDER / name).put == ("real",)
+    assert saver.threads.import_bundle(FOLDER / name).put == ("real",)
     assert [found.checkpoint["channel_values"]["n"] for found in saver.list(None)] == [
         *(4, 3, 2, 1, 0)
     ]

@@ -336,8 +336,8 @@ def test_whatever_stands_in_front_of_the_store(options: Any, backend: str, tmp_p
         fill(inner, ["subgraph_with_a_memory_that_asks"])
         with open_backend(backend, tmp_path, **options) as ours:
             ours.threads.adopt(inner, verify=True)
-            ours.threads.export("delta", tmp_path / "delta.tkb")
-            ours.threads.import_(tmp_path / "delta.tkb", "copy")
+            ours.threads.export_bundle("delta", tmp_path / "delta.tkb")
+            ours.threads.import_bundle(tmp_path / "delta.tkb", "copy")
             story(ours, Delta).invoke({"log": ["d"]}, at("copy"))
             with MemorySaver() as other:
                 ours.threads.mirror(other)

@@ -322,7 +322,7 @@ def test_looking_after_the_store_brings_nothing_back(saver: Any, tmp_path: Path)
     saver.threads.archive("t")
     saver.check()
     saver.stats()
-    assert saver.threads.export(None, tmp_path / "all.tkb").archived == ("t",)
+    assert saver.threads.export_bundle(None, tmp_path / "all.tkb").archived == ("t",)
     with open_saver("memory://") as other:
         done = saver.threads.mirror(other)
         assert (done.archived, done.put) == (["t"], ["u"])
@@ -334,14 +334,14 @@ def test_looking_after_the_store_brings_nothing_back(saver: Any, tmp_path: Path)
 def test_a_name_that_is_archived_is_not_free(saver: Any, tmp_path: Path) -> None:
     say(saver, "one")
     say(saver, "two", "u")
-    saver.threads.export("u", tmp_path / "u.tkb")
+    saver.threads.export_bundle("u", tmp_path / "u.tkb")
     before = shown(saver)
     saver.threads.archive("t")
     for attempt in (
         lambda: saver.threads.create("t"),
         lambda: saver.threads.fork("u", new_thread_id="t"),
         lambda: saver.copy_thread("u", "t"),
-        lambda: saver.threads.import_(tmp_path / "u.tkb", "t"),
+        lambda: saver.threads.import_bundle(tmp_path / "u.tkb", "t"),
     ):
         with pytest.raises(ThreadExistsError):
             attempt()
@@ -383,7 +383,7 @@ def test_an_archive_is_a_bundle_like_others(ours: Any, tmp_path: Path, cold: Pat
     bundle = file.read_bytes()
     with open_saver("memory://") as other:
         (tmp_path / "t.tkb").write_bytes(bundle)
-        other.threads.import_(tmp_path / "t.tkb")
+        other.threads.import_bundle(tmp_path / "t.tkb")
         assert shown(other) == before
         assert state_of(other) == "active"
 

@@ -313,8 +313,8 @@ async def test_stores_that_can_only_be_awaited(tmp_path: Path) -> None:
     grow(source, "t", "a", "b")
     one, other = Saver(OnlyAwaited()), Saver(OnlyAwaited())
     assert (await one.threads.aadopt(source, verify=True)).verified == 8
-    await one.threads.aexport("t", tmp_path / "t.tkb")
-    await other.threads.aimport_(tmp_path / "t.tkb")
+    await one.threads.aexport_bundle("t", tmp_path / "t.tkb")
+    await other.threads.aimport_bundle(tmp_path / "t.tkb")
     assert (await one.threads.amirror(other)).same == 1
     with pytest.raises(InvalidArgumentError, match="async"):
         one.threads.mirror(other)

@@ -284,11 +284,11 @@ def test_it_goes_elsewhere_whole(saver: Any, tmp_path: Path) -> None:
     say(saver, "one", "two")
     before = shown(saver)
     saver.threads.offload("t", over=OVER)
-    saver.threads.export("t", tmp_path / "t.tkb")
+    saver.threads.export_bundle("t", tmp_path / "t.tkb")
     with open_saver("memory://") as other:
         saver.threads.mirror(other)
         assert shown(other) == before
-        other.threads.import_(tmp_path / "t.tkb", "u")
+        other.threads.import_bundle(tmp_path / "t.tkb", "u")
         assert [one[1] for one in shown(other, "u")] == [one[1] for one in before]
         assert other.threads.get("u").offloaded_bytes == 0
 
@@ -421,7 +421,7 @@ def test_a_backup_is_no_bundle_for_elsewhere(ours: Any, tmp_path: Path) -> None:
         open_saver("memory://") as other,
         pytest.raises(InvalidArgumentError, match="is a backup"),
     ):
-        other.threads.import_(tmp_path / "all.tkb")
+        other.threads.import_bundle(tmp_path / "all.tkb")
 
 
 def test_the_size_is_set_right(ours: Any) -> None:
@@ -467,7 +467,7 @@ CALLS: tuple[Callable[[Any], Any], ...] = (
     lambda saver: saver.threads.fork("t", new_thread_id="fork"),
     lambda saver: saver.copy_thread("t", "copy"),
     lambda saver: saver.threads.restore("t"),
-    lambda saver: saver.threads.export("t", "never.tkb"),
+    lambda saver: saver.threads.export_bundle("t", "never.tkb"),
 )
 
 

@@ -77,5 +77,5 @@ def branches(engine: Engine, thread: str, ns: str) -> Operation[Branches]:
 
 
 def all_branches(engine: Engine, thread: str) -> Operation[dict[str, Branches]]:
-    """See `Threads.all_branches`."""
+    """See `Threads.branches_by_ns`."""
     return tree.all_branches(engine, validation.place(thread).thread)

@@ -142,8 +142,8 @@ class AwaitedThreads:
         """Async variant of `branches`."""
         return await self._store.arun(forks.branches(self._engine, thread, ns))
 
-    async def aall_branches(self, thread: str) -> dict[str, Branches]:
-        """Async variant of `all_branches`."""
+    async def abranches_by_ns(self, thread: str) -> dict[str, Branches]:
+        """Async variant of `branches_by_ns`."""
         return await self._store.arun(forks.all_branches(self._engine, thread))
 
     async def adiff(
@@ -282,17 +282,17 @@ class AwaitedThreads:
             )
         )
 
-    async def aexport(
+    async def aexport_bundle(
         self,
         threads: str | Iterable[str] | None,
         file: str | os.PathLike[str],
         *,
         progress: Progress | None = None,
     ) -> Exported:
-        """Async variant of `export`."""
+        """Async variant of `export_bundle`."""
         return await workflows.arun(transfer.export(self._store, threads, file, progress))
 
-    async def aimport_(
+    async def aimport_bundle(
         self,
         file: str | os.PathLike[str],
         thread: str | None = None,
@@ -301,7 +301,7 @@ class AwaitedThreads:
         dry_run: bool = False,
         progress: Progress | None = None,
     ) -> Imported:
-        """Async variant of `import_`."""
+        """Async variant of `import_bundle`."""
         return await workflows.arun(
             transfer.import_(self._store, file, thread, progress, replace=replace, dry_run=dry_run)
         )

@@ -61,7 +61,7 @@ class Threads(ThreadEntries, ThreadTransfers, AwaitedThreads):
         """
         return self._store.run(forks.branches(self._engine, thread, ns))
 
-    def all_branches(self, thread: str) -> dict[str, Branches]:
+    def branches_by_ns(self, thread: str) -> dict[str, Branches]:
         """Return the trees of all checkpoint namespaces, by namespace; "" is the graph's own.
 
         Raises:

@@ -28,7 +28,7 @@ class ThreadTransfers:
     _store: LayeredStore
     _engine: Engine
 
-    def export(
+    def export_bundle(
         self,
         threads: str | Iterable[str] | None,
         file: str | os.PathLike[str],
@@ -53,7 +53,7 @@ class ThreadTransfers:
         """
         return workflows.run(transfer.export(self._store, threads, file, progress))
 
-    def import_(
+    def import_bundle(
         self,
         file: str | os.PathLike[str],
         thread: str | None = None,

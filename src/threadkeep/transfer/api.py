@@ -31,7 +31,7 @@ def export(
     file: str | os.PathLike[str],
     progress: Progress | None,
 ) -> Plan[Exported]:
-    """See `Threads.export`."""
+    """See `Threads.export_bundle`."""
     names, path = validation.thread_ids(threads), Path(file)
     yield from aside(lambda: check_may_be_replaced(path))
     return (yield from portable.export(store.beneath(), names, path, progress or no_progress))
@@ -46,7 +46,7 @@ def import_(
     replace: bool,
     dry_run: bool,
 ) -> Plan[Imported]:
-    """See `Threads.import_`."""
+    """See `Threads.import_bundle`."""
     path, tell = Path(file), progress or no_progress
     new = None if thread is None else validation.text("thread", thread)
     yield from aside(lambda: check_is_bundle(path))

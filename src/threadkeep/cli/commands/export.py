@@ -56,7 +56,7 @@ def export(
         found = _found(saver, filters) if filters else []
         archived = [one.id for one in found if one.state == State.ARCHIVED]
         wanted = threads or ([one.id for one in found if one.id not in archived] if found else None)
-        done = saver.threads.export(wanted, file, progress=told)
+        done = saver.threads.export_bundle(wanted, file, progress=told)
     archived += done.archived
     counts = f"{some(done.threads, 'thread')}, {some(done.checkpoints, 'checkpoint')}"
     document = {"file": file, "threads": done.threads, "checkpoints": done.checkpoints}

@@ -63,7 +63,7 @@ def _read(url: str, cold: str | None, thread: str, namespace: str | None) -> dic
     """The trees that are meant, by namespace."""
     with looking(url, cold) as saver, naming_modules():  # (metadata may hold anything)
         if namespace is None:
-            return saver.threads.all_branches(thread)
+            return saver.threads.branches_by_ns(thread)
         return {namespace: saver.threads.branches(thread, namespace)}
 
 

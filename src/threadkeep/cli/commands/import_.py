@@ -39,7 +39,9 @@ def import_(
     check_is_bundle(file)
     opened = as_if_made if dry_run else made
     with opened(place) as saver, output.progress() as told:
-        done = saver.threads.import_(file, name, replace=replace, dry_run=dry_run, progress=told)
+        done = saver.threads.import_bundle(
+            file, name, replace=replace, dry_run=dry_run, progress=told
+        )
     document = {"file": str(file), "dry_run": dry_run, **done._asdict()}
     output.tell(document, *_drawn(done, dry_run=dry_run))
     return 0

@@ -50,7 +50,7 @@ def open_source(source: Any, codec: Codec, key: str | bytes | None) -> Source:
     if isinstance(source, Saver):
         raise NotLangGraphError(
             "The saver is one of threadkeep's.",
-            hint="Move its threads with saver.threads.export() and import_().",
+            hint="Move its threads with saver.threads.export_bundle() and import_().",
         )
     if isinstance(source, BaseCheckpointSaver):
         return _of_saver(source, Payloads(codec, source.serde, key))
