@@ -31,6 +31,7 @@ if _CHECKING:
     )
     from threadkeep.retention.policy import Retention
     from threadkeep.wrap_langgraph import wrap
+    from threadkeep.write_behind import WriteBehind
 
     __version__: str
 
@@ -51,6 +52,7 @@ __all__ = [
     "SqliteSaver",
     "Tiering",
     "WarmTier",
+    "WriteBehind",
     "__version__",
     "compare_versions",
     "open_saver",
@@ -66,6 +68,7 @@ _SELDOM = {  # what is imported when it is needed, and where it is
     "Retention": "threadkeep.retention.policy",
     "Tiering": "threadkeep.cold.tiering",
     "WarmTier": "threadkeep.cold.tiering",
+    "WriteBehind": "threadkeep.write_behind",
     "wrap": "threadkeep.wrap_langgraph",
 }
 

@@ -80,6 +80,7 @@ if TYPE_CHECKING:
     from threadkeep.retention.policy import Retention
     from threadkeep.stats import Stats
     from threadkeep.threads import Threads
+    from threadkeep.write_behind import WriteBehind
 
 T = TypeVar("T")
 PutArguments: TypeAlias = tuple[RunnableConfig, Checkpoint, CheckpointMetadata, ChannelVersions]
@@ -102,8 +103,8 @@ class Saver(OpenStore, BaseCheckpointSaver[Any]):
             runs the code they name: only for data that is trusted).
         working_set_bytes: about how much memory to use for remembering threads.
         group_commit: how concurrent commits share a transaction; without, those that wait at
-            the same time do, and none waits for others. With `ack="relaxed"` saves return before
-            they are durable.
+            the same time do, and none waits for others.
+        write_behind: saves return before they are durable, and are stored in the background.
         cache: how much of the store to keep in memory, as bytes; None for nothing.
         hot: the URL of a Redis that keeps at hand, for all processes, what a PostgreSQL
             database holds.
@@ -134,6 +135,7 @@ class Saver(OpenStore, BaseCheckpointSaver[Any]):
         pickle_fallback: bool = False,
         working_set_bytes: int = WORKING_SET_BYTES,
         group_commit: GroupCommit | None = None,
+        write_behind: WriteBehind | None = None,
         cache: Cache | None = None,
         hot: str | None = None,
         cold: str | None = None,
@@ -150,6 +152,7 @@ class Saver(OpenStore, BaseCheckpointSaver[Any]):
                 "pickle_fallback": pickle_fallback,
                 "working_set_bytes": working_set_bytes,
                 "group_commit": group_commit,
+                "write_behind": write_behind,
                 "cache": cache,
                 "hot": hot,
                 "cold": cold,
@@ -162,7 +165,15 @@ class Saver(OpenStore, BaseCheckpointSaver[Any]):
         if gc_every is not None:
             driver.blocking(backend)
         OpenStore.__init__(
-            self, backend, group_commit, cache, hot, cold, tiering, working_set_bytes
+            self,
+            backend,
+            group_commit=group_commit,
+            write_behind=write_behind,
+            cache=cache,
+            hot=hot,
+            cold=cold,
+            tiering=tiering,
+            working_set_bytes=working_set_bytes,
         )
         BaseCheckpointSaver.__init__(self, serde=serde)
         self._engine = Engine(
@@ -174,7 +185,7 @@ class Saver(OpenStore, BaseCheckpointSaver[Any]):
             now=_now,
             forked=self._forked.note,
             retention=retention,
-            holds_all=self._relaxed is not None,
+            holds_all=write_behind is not None,
         )
         self._clones: dict[frozenset[tuple[str, ...]], Saver] = {}
         self._clones_lock = threading.Lock()

@@ -302,7 +302,7 @@ def test_clearing_forgets_how_often_a_thread_was_read(process):
 def test_an_open_store_passes_it_on():
     for tier, expected in ((None, 0), (HotTier(max_bytes=1, max_age=None, min_reads=None), 1)):
         store = Store()
-        with OpenStore(store, None, Cache(), None, None, Tiering(hot=tier), 0) as found:
+        with OpenStore(store, cache=Cache(), tiering=Tiering(hot=tier)) as found:
             front = Layered(found)
             front.commit(Batch(THREAD, NOW, 0, segments=(Segment(1, 0, 1, b"12"),)))
             front.fetch([ReadSegments(THREAD, (Span(1, 0, 1),), 0)])

@@ -50,7 +50,8 @@ if TYPE_CHECKING:
     )
     from threadkeep.cold.store import ColdStore
     from threadkeep.cold.tiering import Tiering
-    from threadkeep.write_behind import RelaxedLayer
+    from threadkeep.write_behind import WriteBehind
+    from threadkeep.write_behind.layer import RelaxedLayer
 
 RANDOM = SystemRandom()  # tokens must differ even where a program seeds its random numbers
 
@@ -67,7 +68,7 @@ class OpenStore(Stack):
 
     Args:
         backend: where rows live; closed at the end.
-        group_commit, cache, hot, cold, tiering, working_set_bytes: see `Saver`.
+        group_commit, write_behind, cache, hot, cold, tiering, working_set_bytes: see `Saver`.
 
     Raises:
         InvalidArgumentError, OpenError: the backend cannot do that.
@@ -76,19 +77,20 @@ class OpenStore(Stack):
     def __init__(
         self,
         backend: Backend | AsyncBackend,
-        group_commit: GroupCommit | None,
-        cache: Cache | None,
-        hot: str | None,
-        cold: str | None,
-        tiering: Tiering | None,
-        working_set_bytes: int,
+        *,
+        group_commit: GroupCommit | None = None,
+        write_behind: WriteBehind | None = None,
+        cache: Cache | None = None,
+        hot: str | None = None,
+        cold: str | None = None,
+        tiering: Tiering | None = None,
+        working_set_bytes: int = 0,
     ) -> None:
-        is_relaxed = group_commit is not None and group_commit.ack == "relaxed"
-        store = Store(backend, AT_ONCE if group_commit is None or is_relaxed else group_commit)
+        store = Store(backend, group_commit or AT_ONCE)
         self.cold = None if cold is None else _opened(cold)
         self.tiering = tiering
         self._hot = None if hot is None else Faces(open_hot(hot))
-        _check(store, group_commit, self._hot, self.cold)
+        _check(store, group_commit, write_behind, self._hot, self.cold)
         hot_tier = None if tiering is None else tiering.hot
         self._cache: CacheLayer | None = None
         self._relaxed: RelaxedLayer | None = None
@@ -98,14 +100,17 @@ class OpenStore(Stack):
             layers.insert(0, self._cache)
         layers.insert(0, TierLayer(self.cold))
         self._beneath = Stack(store, layers)
-        if group_commit is not None and is_relaxed:
-            from threadkeep.write_behind import RelaxedLayer  # noqa: PLC0415 - much, and seldom needed
+        if write_behind is not None:
+            from threadkeep.write_behind.layer import RelaxedLayer  # noqa: PLC0415 - much, and seldom needed
 
-            self._relaxed = RelaxedLayer(self._beneath, group_commit)
+            self._relaxed = RelaxedLayer(self._beneath, write_behind, group_commit or AT_ONCE)
             layers.insert(0, self._relaxed)
         super().__init__(store, layers)
         self._working_set = WorkingSet(
-            working_set_bytes, threading.Lock, RANDOM.getrandbits, exclusive=is_relaxed
+            working_set_bytes,
+            threading.Lock,
+            RANDOM.getrandbits,
+            exclusive=write_behind is not None,
         )
         process_forks.watch(self._working_set)
         self._forked = ForkedRuns()
@@ -140,7 +145,7 @@ class OpenStore(Stack):
             yield from call("migrate")
 
     def flush(self) -> None:
-        """Store whatever was saved with `GroupCommit(ack="relaxed")`; durable on return.
+        """Store the saves that `write_behind` has not stored yet; durable on return.
 
         Raises:
             LostSavesError: some of it was refused, as it says, and is lost.
@@ -202,7 +207,7 @@ class OpenStore(Stack):
         await self.aclose()
 
     def beneath(self) -> Stack:
-        """The store for what must be durable on return, whatever `ack` says."""
+        """The store for what must be durable on return, whatever `write_behind` says."""
         if self._relaxed is None:
             return self
         return self._beneath.under(self._relaxed.durable())
@@ -289,7 +294,11 @@ def own_cold(store: OpenStore) -> Plan[ColdStore | None]:
 
 
 def _check(
-    store: Store, group_commit: GroupCommit | None, hot: Faces | None, cold: ColdStore | None
+    store: Store,
+    group_commit: GroupCommit | None,
+    write_behind: WriteBehind | None,
+    hot: Faces | None,
+    cold: ColdStore | None,
 ) -> None:
     """Refuse what the store cannot do.
 
@@ -308,15 +317,12 @@ def _check(
             " cold store are told apart by that.",
             hint="Let the backend have `identity` (threadkeep.backends.base.IdentifiedBackend).",
         )
-    if group_commit is None:
-        return
-    if group_commit.ack == "relaxed":
-        if store.backend is store.awaited:
-            raise InvalidArgumentError(
-                'ack="relaxed" needs connections of its own, to store what waits at any time.',
-                hint="Give a URL instead of an async pool, connection or client.",
-            )
-    elif not store.has("commit_many"):
+    if write_behind is not None and store.backend is store.awaited:
+        raise InvalidArgumentError(
+            "write_behind= needs connections of its own, to store what waits at any time.",
+            hint="Give a URL instead of an async pool, connection or client.",
+        )
+    if group_commit is not None and not store.has("commit_many"):
         raise InvalidArgumentError(
             f"{name} cannot commit in groups.",
             hint="Leave group_commit out, or give the backend a method commit_many.",

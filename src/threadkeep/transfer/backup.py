@@ -173,7 +173,7 @@ def _filled(
 
 def _store(backend: Backend) -> OpenStore:
     """A backend, with nothing in front of it, of which nothing is remembered."""
-    return OpenStore(backend, None, None, None, None, None, 0)
+    return OpenStore(backend)
 
 
 def _check_is_other(store: str, file: Path) -> None:
