@@ -33,6 +33,7 @@ if _CHECKING:
     )
     from threadkeep.retention.policy import Retention
     from threadkeep.wrap_langgraph import wrap
+    from threadkeep.write_behind import WriteBehind
 
     __version__: str
 
@@ -56,6 +57,7 @@ __all__ = [
     "SqliteSaver",
     "Tiering",
     "WarmTier",
+    "WriteBehind",
     "__version__",
     "compare_versions",
     "open_saver",
@@ -73,6 +75,7 @@ _SELDOM = {  # what is imported when it is needed, and where it is
     "Retention": "threadkeep.retention.policy",
     "Tiering": "threadkeep.cold.tiering",
     "WarmTier": "threadkeep.cold.tiering",
+    "WriteBehind": "threadkeep.write_behind",
     "wrap": "threadkeep.wrap_langgraph",
 }
 

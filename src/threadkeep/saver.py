@@ -109,8 +109,8 @@ class Saver(BaseCheckpointSaver[Any]):
             runs the code they name: only for data that is trusted).
         working_set_bytes: about how much memory to use for remembering threads.
         group_commit: how concurrent commits share a transaction; without, those that wait at
-            the same time do, and none waits for others. With `ack="relaxed"` saves return before
-            they are durable.
+            the same time do, and none waits for others.
+        write_behind: saves return before they are durable, and are stored in the background.
         cache: how much of the store to keep in memory, as bytes; None for nothing.
         hot: the URL of a Redis that keeps at hand, for all processes, what a PostgreSQL
             database holds.
@@ -141,6 +141,7 @@ class Saver(BaseCheckpointSaver[Any]):
         pickle_fallback: bool = False,
         working_set_bytes: int = WORKING_SET_BYTES,
         group_commit: threadkeep.GroupCommit | None = None,
+        write_behind: threadkeep.WriteBehind | None = None,
         cache: threadkeep.Cache | None = None,
         hot: str | None = None,
         cold: str | None = None,
@@ -157,6 +158,7 @@ class Saver(BaseCheckpointSaver[Any]):
                 "pickle_fallback": pickle_fallback,
                 "working_set_bytes": working_set_bytes,
                 "group_commit": group_commit,
+                "write_behind": write_behind,
                 "cache": cache,
                 "hot": hot,
                 "cold": cold,
@@ -172,6 +174,7 @@ class Saver(BaseCheckpointSaver[Any]):
         self._store = LayeredStore(
             backend,
             group_commit=group_commit,
+            write_behind=write_behind,
             cache=cache,
             hot=hot,
             cold=cold,
@@ -188,7 +191,7 @@ class Saver(BaseCheckpointSaver[Any]):
             now=_now,
             forked=self._forked.note,
             retention=retention,
-            holds_all=self._store.is_write_behind,
+            holds_all=write_behind is not None,
         )
         self._clones: dict[frozenset[tuple[str, ...]], Saver] = {}
         self._clones_lock = threading.Lock()
@@ -556,7 +559,7 @@ class Saver(BaseCheckpointSaver[Any]):
         await self._store.arun(self._store.migrate())
 
     def flush(self) -> None:
-        """Store whatever was saved with `GroupCommit(ack="relaxed")`; durable on return.
+        """Store the saves that `write_behind` has not stored yet; durable on return.
 
         Raises:
             LostSavesError: some of it was refused, as it says, and is lost.

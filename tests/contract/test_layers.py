@@ -14,6 +14,7 @@ from postgres_kit import url_for
 from threadkeep import (
     Cache,
     GroupCommit,
+    WriteBehind,
 )
 from threadkeep.backends.memory import MemoryBackend
 from threadkeep.backends.postgres import PostgresBackend
@@ -53,7 +54,7 @@ from threadkeep.store.layer import (
 from threadkeep.store.store import LayeredStore
 from threadkeep.testing import BackendContract
 from threadkeep.testing.records import NOW, checkpoint, write
-from threadkeep.write_behind import RelaxedLayer
+from threadkeep.write_behind.layer import RelaxedLayer
 
 # -- the contract ------------------------------------------------------------------------
 
@@ -65,7 +66,7 @@ def tiering(folder):
 def all_layers(backend, folder):
     """Every layer, but that relaxed saves are stored at once."""
     beneath = stack_of(backend, tiering(folder), CacheLayer(Cache()))
-    relaxed = RelaxedLayer(beneath, GroupCommit(ack="relaxed"))
+    relaxed = RelaxedLayer(beneath, WriteBehind())
     return beneath.under(relaxed.durable())
 
 
@@ -321,11 +322,11 @@ def test_an_open_store_has_the_layers_that_were_asked_for(tmp_path):
         with Saver(MemoryBackend(), **options) as saver:
             return [type(layer).__name__ for layer in saver._store._layers]
 
-    relaxed = GroupCommit(ack="relaxed")
+    relaxed = WriteBehind()
     assert layers() == ["TierLayer"]
     assert layers(group_commit=GroupCommit()) == ["TierLayer"]
     assert layers(cache=Cache()) == ["TierLayer", "CacheLayer"]
-    assert layers(cache=Cache(), group_commit=relaxed) == [
+    assert layers(cache=Cache(), write_behind=relaxed) == [
         *("RelaxedLayer", "TierLayer", "CacheLayer")
     ]
 

@@ -21,7 +21,7 @@ from langgraph.graph.message import add_messages
 from langgraph.types import Command, interrupt
 from postgres_kit import empty_schema, url
 
-from threadkeep import ColdTier, GroupCommit, Retention, Tiering, WarmTier
+from threadkeep import ColdTier, Retention, Tiering, WarmTier, WriteBehind
 from threadkeep.backends.base import Backend
 from threadkeep.backends.postgres import PostgresBackend
 from threadkeep.backends.sqlite import SqliteBackend
@@ -32,7 +32,7 @@ from threadkeep.store.layer import CHANGES
 
 LONG = "x" * 1200
 FIRST = "run 0"
-SELDOM = GroupCommit(ack="relaxed", flush_every=60)
+SELDOM = WriteBehind(flush_interval=60)
 
 
 class Before:
@@ -156,7 +156,7 @@ class Place:
         self.before = Before()
         watched: Any = Watched(backend(), self.before)
         how = SELDOM if saves == "relaxed" else None
-        self.saver = Saver(watched, cold=cold, group_commit=how)
+        self.saver = Saver(watched, cold=cold, write_behind=how)
         self.other = Saver(backend(), cold=cold)
         self.graph, self.reader = graph_on(self.saver), graph_on(self.other)
 

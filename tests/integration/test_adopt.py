@@ -35,6 +35,7 @@ from threadkeep import (
     Cache,
     GroupCommit,
     MemorySaver,
+    WriteBehind,
 )
 from threadkeep.engine.model import ReadThread
 from threadkeep.engine.open_logs import SEAL_BYTES
@@ -324,7 +325,7 @@ def test_a_source_that_is_written_meanwhile(source: str, tmp_path: Path, monkeyp
 @pytest.mark.parametrize(
     "options",
     [
-        {"group_commit": GroupCommit(ack="relaxed", flush_every=60)},
+        {"write_behind": WriteBehind(flush_interval=60)},
         {"group_commit": GroupCommit()},
         {"cache": Cache()},
         {"working_set_bytes": 1},

@@ -15,6 +15,7 @@ from langgraph.types import Command, interrupt
 from threadkeep import (
     GroupCommit,
     Retention,
+    WriteBehind,
     open_saver,
 )
 from threadkeep.backends.sqlite import SqliteBackend
@@ -242,7 +243,7 @@ def test_whatever_stands_in_front_of_the_store(tmp_path: Path, cold: Path) -> No
     for number, options in enumerate(
         (
             {"group_commit": GroupCommit()},
-            {"group_commit": GroupCommit(ack="relaxed", flush_every=60)},
+            {"write_behind": WriteBehind(flush_interval=60)},
         )
     ):
         url = f"sqlite:///{tmp_path / str(number)}.db"

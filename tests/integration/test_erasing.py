@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from engine_kit import Chain, everything, fresh
 
-from threadkeep import Cache, GroupCommit, SqliteSaver
+from threadkeep import Cache, SqliteSaver, WriteBehind
 from threadkeep.backends.memory import MemoryBackend
 from threadkeep.backends.sqlite import SqliteBackend
 from threadkeep.codec.frame import Compression
@@ -367,8 +367,8 @@ def test_somebody_who_writes_all_the_time_is_told_of() -> None:
 
 
 async def test_what_waits_is_settled_first(tmp_path: Path) -> None:
-    relaxed = GroupCommit(ack="relaxed", flush_every=60)
-    async with SqliteSaver(tmp_path / "threads.db", group_commit=relaxed, cache=Cache()) as saver:
+    relaxed = WriteBehind(flush_interval=60)
+    async with SqliteSaver(tmp_path / "threads.db", write_behind=relaxed, cache=Cache()) as saver:
         await asyncio.to_thread(_chat, saver, turns=3)
         report = await saver.threads.aerase("thread")
         assert report.threads[0].checkpoints == 9

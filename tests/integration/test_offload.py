@@ -20,6 +20,7 @@ from threadkeep import (
     GroupCommit,
     Retention,
     Tiering,
+    WriteBehind,
     open_saver,
     stats,
 )
@@ -165,7 +166,7 @@ def test_much_goes_object_by_object(ours: Any, cold: Path, monkeypatch: pytest.M
 
 
 def test_whatever_stands_in_front_of_the_store(tmp_path: Path, cold: Path) -> None:
-    kinds = (GroupCommit(), GroupCommit(ack="relaxed", flush_every=60))
+    kinds = (GroupCommit(), WriteBehind(flush_interval=60))
     for number, group_commit in enumerate(kinds):
         url = f"sqlite:///{tmp_path / str(number)}.db"
         with open_saver(url, cold=cold.as_uri(), group_commit=group_commit) as saver:
@@ -197,9 +198,9 @@ def test_a_cache_that_has_other_pieces(tmp_path: Path, cold: Path) -> None:
 
 
 def test_relaxed_saves_of_another_process_are_not_lost(tmp_path: Path, cold: Path) -> None:
-    relaxed = GroupCommit(ack="relaxed", flush_every=60)
+    relaxed = WriteBehind(flush_interval=60)
     with (
-        open_backend("sqlite", tmp_path, cold=cold.as_uri(), group_commit=relaxed) as one,
+        open_backend("sqlite", tmp_path, cold=cold.as_uri(), write_behind=relaxed) as one,
         open_backend("sqlite", tmp_path, cold=cold.as_uri()) as other,
     ):
         say(one, "one", "two", "three")

@@ -11,7 +11,7 @@ from langgraph.channels import DeltaChannel
 from langgraph.graph import END, START, StateGraph
 from langgraph.types import Command, Send, interrupt
 
-from threadkeep import GroupCommit
+from threadkeep import WriteBehind
 from threadkeep.engine import registry
 from threadkeep.engine.calls import fetch
 from threadkeep.engine.model import ReadSegments, ReadThread, Span
@@ -327,7 +327,7 @@ def test_two_processes_fork_and_run(another: Any) -> None:
 
 def test_forks_beside_relaxed_saves(another: Any) -> None:
     """Nothing that waits in a member of the family is lost when another one is pruned."""
-    saver = another(group_commit=GroupCommit(ack="relaxed", flush_every=60))
+    saver = another(write_behind=WriteBehind(flush_interval=60))
     graph = _chat(saver)
     for turn in range(4):
         graph.invoke({"said": [f"turn {turn}"]}, _config("one"))

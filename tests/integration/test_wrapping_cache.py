@@ -99,7 +99,7 @@ ACHANGES: dict[str, Callable[[Any], Any]] = {
     "acopy_thread": lambda saver: saver.acopy_thread("u", "t"),
     "adelete_for_runs": lambda saver: saver.adelete_for_runs(["run of t"]),
 }
-KEEPS = ({}, {"group_commit": SELDOM})
+KEEPS = ({}, {"write_behind": SELDOM})
 
 
 def filled(**options: Any) -> tuple[Inner, Any]:

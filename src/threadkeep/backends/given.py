@@ -18,7 +18,7 @@ def refuse(name: str, value: object, hint: str) -> NoReturn:
     Raises:
         InvalidArgumentError: always.
     """
-    raise InvalidArgumentError(f"{name}={value!r} has no meaning.", hint=hint)
+    raise InvalidArgumentError(f"Invalid {name}: {value!r}.", hint=hint)
 
 
 def is_count(value: object, least: int) -> bool:

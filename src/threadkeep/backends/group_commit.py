@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 from queue import Empty, SimpleQueue
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from threadkeep.backends import process_forks
 from threadkeep.backends.given import is_count, is_time, refuse
@@ -49,22 +49,13 @@ class GroupCommit:
         max_wait: seconds that a commit waits for others to join it, while there are any: after
             a transaction that held one change alone, none is waited for. What waits while
             another transaction is under way goes together in any case.
-        ack: "durable": a save returns when it is durable. "relaxed": it returns at once, and is
-            stored soon: before its thread is read, by `flush()`, on close, at the program's end.
-            A crash of the process loses what was not stored yet.
-        flush_every: seconds after which relaxed saves are stored at the latest.
-        max_pending: bytes of relaxed saves that may wait, and of the values they were made of; a
-            save beyond waits itself.
 
     Raises:
-        InvalidArgumentError: one of them has no meaning.
+        InvalidArgumentError: a value is invalid.
     """
 
     max_batch: int = 100
     max_wait: float = 0.005
-    ack: Literal["durable", "relaxed"] = "durable"
-    flush_every: float = 1.0
-    max_pending: int = 64 * 1024 * 1024
 
     def __post_init__(self) -> None:
         if not is_count(self.max_batch, 1):
@@ -72,13 +63,6 @@ class GroupCommit:
         waits = self.max_wait == 0 or is_time(self.max_wait)
         if type(self.max_wait) is bool or not waits or self.max_wait > _LONGEST_WAIT:
             refuse("max_wait", self.max_wait, f"Give seconds from 0 to {_LONGEST_WAIT}.")
-        if self.ack not in ("durable", "relaxed"):
-            refuse("ack", self.ack, 'Give "durable" or "relaxed".')
-        if not is_time(self.flush_every) or self.flush_every > _LONGEST_WAIT:
-            hint = f"Give seconds, more than 0 and at most {_LONGEST_WAIT}."
-            refuse("flush_every", self.flush_every, hint)
-        if not is_count(self.max_pending, 1):
-            refuse("max_pending", self.max_pending, "Give a number of bytes, 1 or more.")
 
 
 AT_ONCE = GroupCommit(max_wait=0)

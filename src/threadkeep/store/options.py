@@ -22,6 +22,7 @@ NAMES = (
     "pickle_fallback",
     "working_set_bytes",
     "group_commit",
+    "write_behind",
     "cache",
     "hot",
     "cold",
@@ -38,6 +39,7 @@ _TEXTS = {
 _CLASSES = {  # by their public names: most are imported by the program that gives one
     "compression": ("Compression", "Compression(level=3)"),
     "group_commit": ("GroupCommit", "GroupCommit()"),
+    "write_behind": ("WriteBehind", "WriteBehind()"),
     "cache": ("Cache", "Cache(threads=1000)"),
     "tiering": ("Tiering", "Tiering()"),
     "retention": ("Retention", "Retention(keep_last=10)"),
@@ -73,11 +75,10 @@ def check(given: Mapping[str, Any]) -> None:
     _check_kinds(given)
     if not isinstance(given.get("pickle_fallback", False), bool):
         _refuse("pickle_fallback", given, "Give True or False.")
-    group_commit = given.get("group_commit")
-    if group_commit and group_commit.ack == "relaxed" and given.get("conflicts") == "raise":
+    if given.get("write_behind") is not None and given.get("conflicts") == "raise":
         raise InvalidArgumentError(
-            'ack="relaxed" and conflicts="raise" cannot both be kept: who was answered cannot'
-            " be told of a conflict.",
+            'write_behind= and conflicts="raise" exclude each other: a save that has returned'
+            " cannot raise a conflict.",
             hint="Leave one of them out.",
         )
     _check_gc(given)

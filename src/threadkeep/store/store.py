@@ -27,7 +27,8 @@ if TYPE_CHECKING:
     from threadkeep.cache import Cache, CacheLayer, HotTier
     from threadkeep.cold.store import ColdStore
     from threadkeep.cold.tiering import Tiering
-    from threadkeep.write_behind import RelaxedLayer
+    from threadkeep.write_behind import WriteBehind
+    from threadkeep.write_behind.layer import RelaxedLayer
 
 RANDOM = SystemRandom()  # tokens must differ even where a program seeds its random numbers
 
@@ -37,7 +38,7 @@ class LayeredStore(Stack):
 
     Args:
         backend: where rows are; closed with the store.
-        group_commit, cache, hot, cold, tiering, working_set_bytes: see `Saver`.
+        group_commit, write_behind, cache, hot, cold, tiering, working_set_bytes: see `Saver`.
 
     Raises:
         InvalidArgumentError, OpenError: the backend does not support an option.
@@ -48,18 +49,18 @@ class LayeredStore(Stack):
         backend: Backend | AsyncBackend,
         *,
         group_commit: GroupCommit | None = None,
+        write_behind: WriteBehind | None = None,
         cache: Cache | None = None,
         hot: str | None = None,
         cold: str | None = None,
         tiering: Tiering | None = None,
         working_set_bytes: int = 0,
     ) -> None:
-        is_relaxed = group_commit is not None and group_commit.ack == "relaxed"
-        store = Store(backend, AT_ONCE if group_commit is None or is_relaxed else group_commit)
+        store = Store(backend, group_commit or AT_ONCE)
         self.cold = None if cold is None else _open_cold(cold)
         self.tiering = tiering
         self._hot = None if hot is None else Faces(open_hot(hot))
-        _check(store, group_commit, self._hot, self.cold)
+        _check(store, group_commit, write_behind, self._hot, self.cold)
         self._cache: CacheLayer | None = None
         self._relaxed: RelaxedLayer | None = None
         layers: list[Layer] = [] if store.has("commit_many") else [OneByOne()]
@@ -68,14 +69,17 @@ class LayeredStore(Stack):
             layers.insert(0, self._cache)
         layers.insert(0, TierLayer(self.cold))
         self._beneath = Stack(store, layers)
-        if group_commit is not None and is_relaxed:
-            from threadkeep.write_behind import RelaxedLayer  # noqa: PLC0415 - much, and seldom needed
+        if write_behind is not None:
+            from threadkeep.write_behind.layer import RelaxedLayer  # noqa: PLC0415 - much, and seldom needed
 
-            self._relaxed = RelaxedLayer(self._beneath, group_commit)
+            self._relaxed = RelaxedLayer(self._beneath, write_behind, group_commit or AT_ONCE)
             layers.insert(0, self._relaxed)
         super().__init__(store, layers)
         self.working_set = WorkingSet(
-            working_set_bytes, threading.Lock, RANDOM.getrandbits, exclusive=is_relaxed
+            working_set_bytes,
+            threading.Lock,
+            RANDOM.getrandbits,
+            exclusive=write_behind is not None,
         )
         process_forks.watch(self.working_set)
 
@@ -83,11 +87,6 @@ class LayeredStore(Stack):
     def backend(self) -> Backend | AsyncBackend:
         """The backend."""
         return self._store.backend  # type: ignore[no-any-return] # it is the one that was given
-
-    @property
-    def is_write_behind(self) -> bool:
-        """True if saves return before they are durable."""
-        return self._relaxed is not None
 
     def beneath(self) -> Stack:
         """Return the store for what must be durable on return."""
@@ -177,7 +176,11 @@ def _open_cold(url: str) -> ColdStore:
 
 
 def _check(
-    store: Store, group_commit: GroupCommit | None, hot: Faces | None, cold: ColdStore | None
+    store: Store,
+    group_commit: GroupCommit | None,
+    write_behind: WriteBehind | None,
+    hot: Faces | None,
+    cold: ColdStore | None,
 ) -> None:
     """Refuse options that the backend does not support."""
     name = type(store.backend).__name__
@@ -192,15 +195,12 @@ def _check(
             " cold store are told apart by that.",
             hint="Let the backend have `identity` (threadkeep.backends.base.IdentifiedBackend).",
         )
-    if group_commit is None:
-        return
-    if group_commit.ack == "relaxed":
-        if store.backend is store.awaited:
-            raise InvalidArgumentError(
-                'ack="relaxed" needs connections of its own, to store what waits at any time.',
-                hint="Give a URL instead of an async pool, connection or client.",
-            )
-    elif not store.has("commit_many"):
+    if write_behind is not None and store.backend is store.awaited:
+        raise InvalidArgumentError(
+            "write_behind= needs connections of its own, to store what waits at any time.",
+            hint="Use a URL instead of an async pool, connection or client.",
+        )
+    if group_commit is not None and not store.has("commit_many"):
         raise InvalidArgumentError(
             f"{name} cannot commit in groups.",
             hint="Leave group_commit out, or give the backend a method commit_many.",

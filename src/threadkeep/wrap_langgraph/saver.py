@@ -23,7 +23,6 @@ from langgraph.checkpoint.base import (
     DeltaChannelHistory,
 )
 
-from threadkeep.backends.group_commit import GroupCommit
 from threadkeep.cache import Cache
 from threadkeep.errors import InvalidArgumentError, ThreadkeepError
 from threadkeep.saver import Saver
@@ -36,6 +35,7 @@ from threadkeep.wrap_langgraph.calls import (
     Home,
 )
 from threadkeep.wrap_langgraph.heads import Heads
+from threadkeep.write_behind import WriteBehind
 from threadkeep.write_behind.waiting import (
     Threads,
     Waiting,
@@ -50,7 +50,7 @@ class Wrapped(BaseCheckpointSaver[Any]):
     """
 
     def __init__(
-        self, saver: AnySaver, group_commit: GroupCommit | None, cache: Cache | None
+        self, saver: AnySaver, write_behind: WriteBehind | None, cache: Cache | None
     ) -> None:
         super().__init__(serde=saver.serde)
         self._inner = saver
@@ -58,9 +58,9 @@ class Wrapped(BaseCheckpointSaver[Any]):
         heads = self._heads = Heads(cache)
         self._home = Home(saver)
         self._waiting: Waiting[Call] | None = None
-        if group_commit is not None:
+        if write_behind is not None:
             told = Calls(self._home, lambda thread: heads.changed([thread]))
-            self._waiting = Waiting(group_commit, told)
+            self._waiting = Waiting(write_behind, told)
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):
@@ -391,7 +391,7 @@ class Wrapped(BaseCheckpointSaver[Any]):
 def wrap(
     saver: BaseCheckpointSaver[Any],
     *,
-    group_commit: GroupCommit | None = None,
+    write_behind: WriteBehind | None = None,
     cache: Cache | None = None,
     sole_writer: bool = False,
 ) -> Wrapped:
@@ -399,8 +399,7 @@ def wrap(
 
     Args:
         saver: it; closed with what is returned, if it can be closed.
-        group_commit: `GroupCommit(ack="relaxed")`: saves return at once, and are carried out
-            soon, one after the other (`max_batch` and `max_wait` have no meaning here). Values
+        write_behind: saves return at once, and are carried out soon, one after the other. Values
             are what the saver's `serde` makes of them at the time of the call. A save that fails
             is kept, with those behind it in its thread, and the thread's next call raises why.
         cache: how much to keep in memory of the newest checkpoint of each thread. It needs
@@ -411,31 +410,25 @@ def wrap(
         InvalidArgumentError: an argument has no meaning, or asks for what cannot be had.
     """
     _check_saver(saver)
-    options.check({"group_commit": group_commit, "cache": cache})
-    if group_commit is not None and group_commit.ack != "relaxed":
-        raise InvalidArgumentError(
-            'ack="durable" cannot be had in front of another saver, whose calls cannot share a'
-            " transaction.",
-            hint='Give GroupCommit(ack="relaxed"), or use a saver of threadkeep.',
-        )
+    options.check({"write_behind": write_behind, "cache": cache})
     if cache is not None and sole_writer is not True:
         raise InvalidArgumentError(
             "Another saver cannot be asked whether somebody else has written: what is kept of it"
             " could be stale.",
             hint="Give sole_writer=True if nobody else writes to its store; else leave cache= out.",
         )
-    return Wrapped(saver, group_commit, cache)
+    return Wrapped(saver, write_behind, cache)
 
 
 def _check_saver(saver: object) -> None:
     if isinstance(saver, Saver):
         raise InvalidArgumentError(
             f"{type(saver).__name__} is a saver of threadkeep, which does all this itself.",
-            hint="Give group_commit= and cache= to the saver instead of wrapping it.",
+            hint="Give write_behind= and cache= to the saver instead of wrapping it.",
         )
     if isinstance(saver, Wrapped):
         raise InvalidArgumentError(
-            "The saver is wrapped already.", hint="Give group_commit= and cache= in one call."
+            "The saver is wrapped already.", hint="Give write_behind= and cache= in one call."
         )
     if not isinstance(saver, BaseCheckpointSaver):
         raise InvalidArgumentError(

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
-from threadkeep.backends.group_commit import GroupCommit
+from threadkeep.backends.group_commit import AT_ONCE, GroupCommit
 from threadkeep.engine.calls import Commit, CommitMany, Fetch, Operation, Requests, aside, fetch
 from threadkeep.engine.model import (
     Batch,
@@ -24,6 +24,7 @@ from threadkeep.engine.model import (
 )
 from threadkeep.store.driver import Stack
 from threadkeep.store.layer import CHANGES
+from threadkeep.write_behind import WriteBehind
 from threadkeep.write_behind.batches import Batches
 from threadkeep.write_behind.merging import only_adds
 from threadkeep.write_behind.waiting import (
@@ -80,12 +81,13 @@ class RelaxedLayer(DurableLayer):
     Args:
         beneath: see `DurableLayer`.
         how: when what waits is stored, and how much may wait.
+        group: how much of it shares a transaction.
     """
 
     handles = CHANGES | {Fetch, CommitMany}
 
-    def __init__(self, beneath: Stack, how: GroupCommit) -> None:
-        batches = Batches(beneath, how.max_batch)
+    def __init__(self, beneath: Stack, how: WriteBehind, group: GroupCommit = AT_ONCE) -> None:
+        batches = Batches(beneath, group.max_batch)
         super().__init__(beneath, Waiting(how, batches), batches)
         self._is_reached = not beneath.has_awaited
 

@@ -23,7 +23,6 @@ from functools import partial
 from typing import Any, Generic, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from threadkeep.backends import process_forks
-from threadkeep.backends.group_commit import GroupCommit
 from threadkeep.backends.loops import PerLoop
 from threadkeep.errors import (
     BackendError,
@@ -33,6 +32,7 @@ from threadkeep.errors import (
     ThreadkeepError,
 )
 from threadkeep.store import driver
+from threadkeep.write_behind import WriteBehind
 
 Item = TypeVar("Item")
 T = TypeVar("T")
@@ -93,7 +93,7 @@ class _Lane(Generic[Item]):
 class Waiting(Generic[Item]):
     """What is to be stored, and the failures that nobody has heard of yet."""
 
-    def __init__(self, how: GroupCommit, store: Storing[Item]) -> None:
+    def __init__(self, how: WriteBehind, store: Storing[Item]) -> None:
         self._how = how
         self._to = store
         self._closed = False
@@ -172,7 +172,7 @@ class Waiting(Generic[Item]):
 
     @property
     def _is_full(self) -> bool:
-        return self._size >= self._how.max_pending
+        return self._size >= self._how.max_pending_bytes
 
     def _tell(self, threads: Iterable[str]) -> None:
         """Raise what became of earlier saves, once. The caller holds the lock."""
@@ -367,9 +367,9 @@ _lists: set[Waiting[Any]] = set()
 
 
 def _flush_now_and_then(
-    mine: weakref.ref[Waiting[Any]], end: threading.Event, how: GroupCommit
+    mine: weakref.ref[Waiting[Any]], end: threading.Event, how: WriteBehind
 ) -> None:
-    while not end.wait(how.flush_every):
+    while not end.wait(how.flush_interval):
         waiting = mine()
         if waiting is None:
             return
