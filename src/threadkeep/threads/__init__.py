@@ -17,7 +17,7 @@ from threadkeep.retention.thin import Collected
 from threadkeep.threads.threads import Threads
 from threadkeep.transfer.adopting import Adopted
 from threadkeep.transfer.portable import Exported, Imported
-from threadkeep.transfer.syncing import Synced
+from threadkeep.transfer.syncing import Mirrored
 
 __all__ = [
     "Adopted",
@@ -38,11 +38,11 @@ __all__ = [
     "Mark",
     "Merge",
     "MergeConflict",
+    "Mirrored",
     "Offloaded",
     "RepairReport",
     "RepairedThread",
     "StateDiff",
-    "Synced",
     "TextEdit",
     "ThreadInfo",
     "ThreadPage",

@@ -41,7 +41,7 @@ from threadkeep.transfer import adopting, syncing
 from threadkeep.transfer import api as transfer
 from threadkeep.transfer.adopting import Adopted
 from threadkeep.transfer.portable import Exported, Imported
-from threadkeep.transfer.syncing import Synced
+from threadkeep.transfer.syncing import Mirrored
 
 if TYPE_CHECKING:
     from threadkeep.saver import Saver
@@ -332,7 +332,7 @@ class AwaitedThreads:
         delete: bool = False,
         dry_run: bool = False,
         progress: Progress | None = None,
-    ) -> Synced:
+    ) -> Mirrored:
         """Async variant of `mirror`."""
         wishes = syncing.Wishes(replace, delete, dry_run)
         return await workflows.arun(transfer.mirror(self._store, other, threads, wishes, progress))

@@ -16,7 +16,7 @@ from threadkeep.transfer import adopting, syncing
 from threadkeep.transfer import api as transfer
 from threadkeep.transfer.adopting import Adopted
 from threadkeep.transfer.portable import Exported, Imported
-from threadkeep.transfer.syncing import Synced
+from threadkeep.transfer.syncing import Mirrored
 
 if TYPE_CHECKING:
     from threadkeep.saver import Saver
@@ -143,7 +143,7 @@ class ThreadTransfers:
         delete: bool = False,
         dry_run: bool = False,
         progress: Progress | None = None,
-    ) -> Synced:
+    ) -> Mirrored:
         """Copy the threads of this store to another one of any kind.
 
         Only what is missing there is written: new threads, and the checkpoints and pending

@@ -22,7 +22,7 @@ from threadkeep.transfer.adopting import Adopted
 from threadkeep.transfer.kinds import check_is_bundle, check_may_be_replaced
 from threadkeep.transfer.portable import Exported, Imported
 from threadkeep.transfer.sources import open_source
-from threadkeep.transfer.syncing import Synced
+from threadkeep.transfer.syncing import Mirrored
 
 
 def export(
@@ -95,7 +95,7 @@ def mirror(
     threads: str | Iterable[str] | None,
     wishes: syncing.Wishes,
     progress: Progress | None,
-) -> Plan[Synced]:
+) -> Plan[Mirrored]:
     """See `Threads.mirror`."""
     if not isinstance(other, Saver):
         raise InvalidArgumentError(

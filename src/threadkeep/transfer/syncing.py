@@ -37,7 +37,7 @@ from threadkeep.transfer.portable import compare
 
 
 @dataclass(slots=True)
-class Synced:
+class Mirrored:
     """What was done, or (of a dry run) is to be done: the ids of threads.
 
     Attributes:
@@ -76,7 +76,7 @@ def sync(
     names: Sequence[str] | None,
     wishes: Wishes,
     progress: Progress,
-) -> Plan[Synced]:
+) -> Plan[Mirrored]:
     """Bring threads from one store into another.
 
     Args:
@@ -94,7 +94,7 @@ def sync(
     known = yield from on(here, bundling.all_threads())
     for name in set(names or ()).difference(known):
         raise ThreadNotFoundError(hint="Correct the ids of threads.", thread=name)
-    result = Synced()
+    result = Mirrored()
     wanted = known if names is None else names
     for done, name in enumerate(wanted, 1):
         yield from _thread(here, there, name, wishes, result, is_named=names is not None)
@@ -107,7 +107,7 @@ class _GoneError(Exception):
 
 
 def _thread(
-    here: Store, there: Store, name: str, wishes: Wishes, result: Synced, *, is_named: bool
+    here: Store, there: Store, name: str, wishes: Wishes, result: Mirrored, *, is_named: bool
 ) -> Plan[None]:
     for _ in range(ATTEMPTS):
         try:
@@ -121,7 +121,7 @@ def _thread(
 
 
 def _looked_at(
-    here: Store, there: Store, name: str, wishes: Wishes, result: Synced, *, is_named: bool
+    here: Store, there: Store, name: str, wishes: Wishes, result: Mirrored, *, is_named: bool
 ) -> Plan[None]:
     own = yield from on(here, completion.rows_of(name, stub=not is_named))
     if is_archived(own.entry):
@@ -170,7 +170,7 @@ def _are_equal(here: Store, there: Store, own: WholeThread) -> Plan[bool]:
 
 
 def _gone(
-    there: Store, own: WholeThread, other: WholeThread, wishes: Wishes, result: Synced
+    there: Store, own: WholeThread, other: WholeThread, wishes: Wishes, result: Mirrored
 ) -> Plan[None]:
     """A thread that was deleted here, and is there."""
     times = [created_at(row.id) or own.deleted_at for row in other.checkpoints]
