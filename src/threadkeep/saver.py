@@ -127,7 +127,7 @@ class Saver(BaseCheckpointSaver[Any]):
             are gone through by the last put itself. Failures are logged.
 
     Raises:
-        InvalidArgumentError: an option has no meaning, or `gc_every` has no sync backend.
+        InvalidArgumentError: an option is invalid, or `gc_every` has no sync backend.
         OpenError: `hot` or `cold` cannot be read or opened, or its library is not installed.
     """
 

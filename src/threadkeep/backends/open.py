@@ -45,14 +45,14 @@ def open_backend(url: str, **options: Any) -> Backend | AsyncBackend:
 
     Raises:
         OpenError: the URL is none of these, or what it names cannot be opened.
-        InvalidArgumentError: an option is unknown or has no meaning.
+        InvalidArgumentError: an option is unknown or invalid.
     """
     if not isinstance(url, str):
         raise OpenError(f"{type(url).__name__} is not a URL.", hint=_FORMS)
     try:
         url.encode()
     except UnicodeEncodeError:
-        hint = "Write a byte that is no character as % and two hex digits."
+        hint = "Use a byte that is no character as % and two hex digits."
         # (the cause would show all of it)
         raise OpenError(f"{_shown(url)} is not valid Unicode.", hint=hint) from None
     scheme, separator, rest = url.partition("://")
@@ -88,7 +88,7 @@ def _unknown(url: str) -> OpenError:
     found = re.match(_SCHEME, url)
     if found is not None:
         driver = found[1].lower().startswith(("postgresql+", "postgres+"))
-        hint = "Write postgresql://, without a driver." if driver else _FORMS
+        hint = "Use postgresql://, without a driver." if driver else _FORMS
         return OpenError(f"The scheme {found[1]!r} is unknown.", hint=hint)
     check_is_path(url)
     hint = f"For a file write sqlite:///{url}. {_FORMS}" if url and _is_public(url) else _FORMS
@@ -160,7 +160,7 @@ def _open_sqlite(url: str, rest: str, options: dict[str, Any]) -> Backend:
 
 def _sqlite_path(url: str, rest: str) -> str:
     if not rest.startswith("/"):
-        hint = f"Write sqlite:///{rest if _is_public(rest) else 'path'}."
+        hint = f"Use sqlite:///{rest if _is_public(rest) else 'path'}."
         raise OpenError(f"{_shown(url)} names a host, but SQLite has none.", hint=hint)
     if "?" in rest or "#" in rest:
         raise OpenError(
@@ -201,7 +201,7 @@ def open_postgres(database: Any, pipe: Any = None, **options: Any) -> Backend | 
 
     Raises:
         OpenError: the URL cannot be read, or psycopg is not installed.
-        InvalidArgumentError: an option is unknown or has no meaning.
+        InvalidArgumentError: an option is unknown or invalid.
     """
     with extra("PostgreSQL", "postgres"):
         from threadkeep.backends import postgres  # noqa: PLC0415 - an extra, only where it is used
@@ -233,7 +233,7 @@ def open_redis(server: Any, **options: Any) -> Backend | AsyncBackend:
 
     Raises:
         OpenError: the URL cannot be read, or redis-py is not installed.
-        InvalidArgumentError: an option is unknown or has no meaning.
+        InvalidArgumentError: an option is unknown or invalid.
     """
     with extra("Redis", "redis"):
         from threadkeep.backends import redis  # noqa: PLC0415 - an extra, only where it is used

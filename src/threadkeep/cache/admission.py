@@ -15,13 +15,14 @@ from datetime import timedelta
 from typing import NamedTuple
 
 from threadkeep.backends import process_forks
-from threadkeep.backends.given import is_count, refuse
+from threadkeep.backends.given import is_count
 from threadkeep.cache.lru import (
     Cache,
     Shelf,
 )
 from threadkeep.cache.segments import Fresh
 from threadkeep.engine.model import Batch, CheckpointRow, ReadCheckpoint, Segment
+from threadkeep.errors import invalid
 from threadkeep.retention.policy import (
     MICROSECOND,
     duration,
@@ -49,7 +50,7 @@ class HotTier:
     None means that there is no such limit.
 
     Raises:
-        InvalidArgumentError: one of them has no meaning.
+        InvalidArgumentError: a value is invalid.
     """
 
     max_bytes: int | None = 10_000
@@ -58,9 +59,9 @@ class HotTier:
 
     def __post_init__(self) -> None:
         if self.max_bytes is not None and not is_count(self.max_bytes, 1):
-            refuse("max_bytes", self.max_bytes, "Give a number of bytes, 1 or more, or None.")
+            raise invalid("max_bytes", self.max_bytes, "Use a number of bytes, 1 or more, or None.")
         if self.min_reads is not None and not is_count(self.min_reads, 0):
-            refuse("min_reads", self.min_reads, "Give a whole number, 0 or more, or None.")
+            raise invalid("min_reads", self.min_reads, "Use a whole number, 0 or more, or None.")
         if self.max_age is not None:
             object.__setattr__(self, "max_age", duration("max_age", self.max_age))
 

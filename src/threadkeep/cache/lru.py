@@ -12,7 +12,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from threadkeep.backends.given import is_count, is_time, refuse
+from threadkeep.backends.given import is_count, is_time
+from threadkeep.errors import invalid
 
 Thing = TypeVar("Thing")
 
@@ -30,7 +31,7 @@ class Cache:
         ttl: seconds after which a thread that was not used is let go; None for never.
 
     Raises:
-        InvalidArgumentError: one of them has no meaning.
+        InvalidArgumentError: a value is invalid.
     """
 
     threads: int = 1000
@@ -39,11 +40,11 @@ class Cache:
 
     def __post_init__(self) -> None:
         if not is_count(self.threads, 1):
-            refuse("threads", self.threads, "Give 1 or more.")
+            raise invalid("threads", self.threads, "Use 1 or more.")
         if not is_count(self.bytes, 1):
-            refuse("bytes", self.bytes, "Give a number of bytes, 1 or more.")
+            raise invalid("bytes", self.bytes, "Use a number of bytes, 1 or more.")
         if self.ttl is not None and not is_time(self.ttl):
-            refuse("ttl", self.ttl, "Give seconds, more than 0, or None.")
+            raise invalid("ttl", self.ttl, "Use seconds, more than 0, or None.")
 
 
 @dataclass(slots=True)

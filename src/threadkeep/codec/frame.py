@@ -38,10 +38,10 @@ import zstandard
 from threadkeep.codec import varint
 from threadkeep.errors import (
     CorruptionError,
-    InvalidArgumentError,
     NewerFormatError,
     UnserializableError,
     WrongKeyError,
+    invalid,
 )
 
 MAGIC = 0xB7
@@ -77,11 +77,11 @@ class Compression:
 
     def __post_init__(self) -> None:
         if self.level is not None and not _is_int_within(self.level, 0, 22):
-            _refuse("level", self.level, "a whole number from 0 (off) to 22")
+            raise invalid("level", self.level, "Use a whole number from 0 (off) to 22.")
         if not _is_int_within(self.over, 0, MAX_BODY):
-            _refuse("over", self.over, f"a number of bytes from 0 to {MAX_BODY}")
+            raise invalid("over", self.over, f"Use a number of bytes from 0 to {MAX_BODY}.")
         if type(self.ratio) not in (int, float) or not 0 < self.ratio <= 1:
-            _refuse("ratio", self.ratio, "a share above 0 and up to 1")
+            raise invalid("ratio", self.ratio, "Use a share above 0 and up to 1.")
 
 
 def pack(elements: Sequence[bytes], compression: Compression) -> bytes:
@@ -250,7 +250,3 @@ def _decompressor() -> zstandard.ZstdDecompressor:
 
 def _is_int_within(value: object, low: int, high: int) -> bool:
     return type(value) is int and low <= value <= high
-
-
-def _refuse(name: str, value: object, wanted: str) -> None:
-    raise InvalidArgumentError(f"Compression({name}={value!r}) is not {wanted}.")

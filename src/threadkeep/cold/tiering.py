@@ -8,9 +8,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from datetime import timedelta
 
-from threadkeep.backends.given import is_count, refuse
+from threadkeep.backends.given import is_count
 from threadkeep.cache import HotTier
 from threadkeep.cold.offloaded import LEAST
+from threadkeep.errors import invalid
 from threadkeep.retention.policy import (
     LONGEST,
     MICROSECOND,
@@ -25,10 +26,10 @@ def check_over(name: str, given: object) -> int:
     """Refuse what is no size from which values can be offloaded.
 
     Raises:
-        InvalidArgumentError: it has no meaning.
+        InvalidArgumentError: it is invalid.
     """
     if not is_count(given, LEAST) or not isinstance(given, int) or given >= LONGEST:
-        refuse(name, given, f"Give a number of bytes, {LEAST} or more.")
+        raise invalid(name, given, f"Use a number of bytes, {LEAST} or more.")
     return given
 
 
@@ -42,7 +43,7 @@ class WarmTier:
             go as well.
 
     Raises:
-        InvalidArgumentError: it has no meaning.
+        InvalidArgumentError: it is invalid.
     """
 
     max_age: timedelta | float = timedelta(days=1)
@@ -66,7 +67,7 @@ class ColdTier:
             only checkpoints that are not warm need them. None: none does.
 
     Raises:
-        InvalidArgumentError: one of them has no meaning.
+        InvalidArgumentError: a value is invalid.
     """
 
     archive: bool = True
@@ -74,7 +75,7 @@ class ColdTier:
 
     def __post_init__(self) -> None:
         if type(self.archive) is not bool:
-            refuse("archive", self.archive, "Give True or False.")
+            raise invalid("archive", self.archive, "Use True or False.")
         if self.offload_over is not None:
             check_over("offload_over", self.offload_over)
 
@@ -99,4 +100,4 @@ class Tiering:
     def __post_init__(self) -> None:
         for name, kind in (("hot", HotTier), ("warm", WarmTier), ("cold", ColdTier)):
             if not isinstance(getattr(self, name), kind | None if name == "hot" else kind):
-                refuse(name, getattr(self, name), f"Give a threadkeep.{kind.__name__}.")
+                raise invalid(name, getattr(self, name), f"Use a threadkeep.{kind.__name__}.")

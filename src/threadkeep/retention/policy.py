@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from datetime import timedelta
-from typing import Any, Literal, NoReturn, get_args
+from typing import Any, Literal, get_args
 
-from threadkeep.errors import CorruptionError, InvalidArgumentError, NewerFormatError
+from threadkeep.errors import CorruptionError, InvalidArgumentError, NewerFormatError, invalid
 from threadkeep.langgraph_internals import is_internal
 
 Ends = Literal["all", "run_ends", "turn_ends"]
@@ -65,7 +65,7 @@ class Retention:
             values are rebuilt through older ones, is left whole, which the report says.
 
     Raises:
-        InvalidArgumentError: a limit has no meaning.
+        InvalidArgumentError: a limit is invalid.
     """
 
     keep_last: int | None = None
@@ -81,15 +81,15 @@ class Retention:
         for name, least in (("keep_last", 1), ("max_bytes", 0), ("max_count", 0)):
             given = getattr(self, name)
             if given is not None and (type(given) is not int or not least <= given < LONGEST):
-                _refuse(name, given, f"Give a whole number, {least} or more, or leave it out.")
+                raise invalid(name, given, f"Use a whole number, {least} or more, or leave it out.")
         for name in ("max_age", "ttl"):
             given = getattr(self, name)
             if given is not None:
                 object.__setattr__(self, name, duration(name, given))
         if self.keep not in get_args(Ends):
-            _refuse("keep", self.keep, f"Give one of {', '.join(get_args(Ends))}.")
+            raise invalid("keep", self.keep, f"Use one of {', '.join(get_args(Ends))}.")
         if type(self.keep_tagged) is not bool:
-            _refuse("keep_tagged", self.keep_tagged, "Give True or False.")
+            raise invalid("keep_tagged", self.keep_tagged, "Use True or False.")
         object.__setattr__(self, "channels", _channels(self.channels))
 
     @property
@@ -152,29 +152,24 @@ def duration(name: str, given: object) -> timedelta:
     if isinstance(given, int | float) and type(given) is not bool and 0 < given < LONGEST / 1e6:
         given = timedelta(seconds=given)
     if not isinstance(given, timedelta) or given < MICROSECOND:
-        _refuse(name, given, "Give seconds, more than 0, or a timedelta.")
+        raise invalid(name, given, "Use seconds, more than 0, or a timedelta.")
     return given
 
 
 def _channels(given: object) -> dict[str, Literal["latest"]]:
-    hint = 'Give a dict of names, each with "latest", such as {"scratch": "latest"}.'
+    hint = 'Use a dict of names, each with "latest", such as {"scratch": "latest"}.'
     if not isinstance(given, Mapping):
-        _refuse("channels", given, hint)
+        raise invalid("channels", given, hint)
     for name, what in given.items():
         if not isinstance(name, str) or what != "latest":
-            _refuse(f"channels[{name!r}]", what, hint)
+            raise invalid(f"channels[{name!r}]", what, hint)
         if is_internal(name):
-            _refuse("channels", name, "It is LangGraph's own, and tells what is to be done next.")
+            raise invalid("channels", name, "It is LangGraph's own, and says what runs next.")
     return dict(sorted(given.items()))
 
 
 def _micros(given: timedelta | float | None) -> int | None:
     return given // MICROSECOND if isinstance(given, timedelta) else None
-
-
-def _refuse(name: str, given: object, hint: str) -> NoReturn:
-    shown = repr(given) if isinstance(given, str | int | float) else type(given).__name__
-    raise InvalidArgumentError(f"{name} cannot be {shown[:80]}.", hint=hint)
 
 
 EVERYTHING = Retention()

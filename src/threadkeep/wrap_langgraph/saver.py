@@ -407,7 +407,7 @@ def wrap(
         sole_writer: True says that nobody but what is returned changes the saver's store.
 
     Raises:
-        InvalidArgumentError: an argument has no meaning, or asks for what cannot be had.
+        InvalidArgumentError: an argument is invalid, or asks for what cannot be had.
     """
     _check_saver(saver)
     options.check({"write_behind": write_behind, "cache": cache})

@@ -258,7 +258,7 @@ def _naming_keys() -> Iterator[None]:
     try:
         yield
     except WrongKeyError as error:
-        error.hint = f"Give the key that LANGGRAPH_AES_KEY held: --key-file FILE, or {_KEY}."
+        error.hint = f"Use the key that LANGGRAPH_AES_KEY held: --key-file FILE, or {_KEY}."
         raise
 
 
