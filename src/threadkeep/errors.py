@@ -104,7 +104,7 @@ class InvalidConfigError(ThreadkeepError, KeyError):
 
 
 class NotFoundError(ThreadkeepError, LookupError):
-    """What was asked for is not there."""
+    """It was not found."""
 
 
 class ThreadNotFoundError(NotFoundError):

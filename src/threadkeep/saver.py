@@ -99,8 +99,8 @@ class Saver(BaseCheckpointSaver[Any]):
     """A LangGraph checkpoint saver that stores what changed, on any backend.
 
     Args:
-        backend: where rows live. The saver closes it. On an async one only the async
-            methods work.
+        backend: stores the rows; closed with the saver. On an async one only the async methods
+            work.
         conflicts: "fork" lets concurrent runs of a thread branch, as LangGraph does, and logs
             it (see `forked_runs`); "raise" refuses the later one with `ConflictError`.
         serde: a LangGraph serializer to use instead of threadkeep's own codec.
@@ -110,21 +110,19 @@ class Saver(BaseCheckpointSaver[Any]):
         working_set_bytes: about how much memory to use for remembering threads.
         group_commit: how concurrent commits share a transaction; without, those that wait at
             the same time do, and none waits for others.
-        write_behind: saves return before they are durable, and are stored in the background.
-        cache: how much of the store to keep in memory, as bytes; None for nothing.
-        hot: the URL of a Redis that keeps at hand, for all processes, what a PostgreSQL
-            database holds.
-        cold: the URL of the cold store, where archived threads lie, and old values of others:
+        write_behind: saves return before they are durable, and are stored soon.
+        cache: how much of the store to cache in memory, as bytes; None for nothing.
+        hot: the URL of a Redis that caches a PostgreSQL database for all processes.
+        cold: the URL of the cold store, for archived threads and old values of others:
             `file:///folder`, `s3://bucket/path`, `gs://bucket/path` or `az://container/path`.
-        tiering: what is kept at hand, and what goes into the cold store where `threads.tier()` is
-            not told.
-        retention: what is kept where nothing was said of a thread itself; `threads.gc()` removes
-            the rest.
-        gc_every: seconds, or a timedelta, after which that is done in a thread of its own, and
-            `threads.tier()` if `tiering` and `cold` are given, again and again until the saver is
-            closed; not in the child of a fork. Failures are logged.
-        gc_on_put: after how many checkpoints that this saver put into a thread its checkpoints
-            are gone through by the last put itself. Failures are logged.
+        tiering: what is cached, and what `threads.tier()` moves into the cold store by default.
+        retention: what to keep of threads without a retention of their own; `threads.gc()`
+            removes the rest.
+        gc_every: seconds, or a timedelta, between two runs of `threads.gc()` (and of
+            `threads.tier()` if `tiering` and `cold` are given) in a thread of its own, until the
+            saver is closed; not in the child of a fork. Failures are logged.
+        gc_on_put: the number of checkpoints that this saver puts into a thread before a put
+            applies retention to it. Failures are logged.
 
     Raises:
         InvalidArgumentError: an option is invalid, or `gc_every` has no sync backend.
@@ -217,7 +215,7 @@ class Saver(BaseCheckpointSaver[Any]):
     # -- reading ---------------------------------------------------------------------
 
     def get_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
-        """The checkpoint that the config names, or the thread's head; None if there is none.
+        """Return the checkpoint that the config names, or the thread's head; None if there is none.
 
         Raises:
             InvalidConfigError: the config has no thread_id.
@@ -246,16 +244,16 @@ class Saver(BaseCheckpointSaver[Any]):
         before: RunnableConfig | None = None,
         limit: int | None = None,
     ) -> Iterator[CheckpointTuple]:
-        """Checkpoints, newest first, of the config's thread or (None) of all threads.
+        """Yield checkpoints, newest first, of the config's thread or (None) of all threads.
 
         Args:
             config: names the thread, and may name a namespace and a checkpoint.
             filter: metadata that a checkpoint must have.
             before: only checkpoints with a smaller id than this config's.
-            limit: how many at most.
+            limit: the most to yield.
 
         Raises:
-            InvalidArgumentError: the limit is negative or no number, or an id no text.
+            InvalidArgumentError: the limit or an id is invalid.
         """
         at = lazy.listing.begin(arguments.listing(config, filter, before, limit))
         while at is not None:
@@ -280,7 +278,7 @@ class Saver(BaseCheckpointSaver[Any]):
     def get_delta_channel_history(
         self, *, config: RunnableConfig, channels: Sequence[str]
     ) -> Mapping[str, DeltaChannelHistory]:
-        """What DeltaChannels are rebuilt from; see `BaseCheckpointSaver`."""
+        """Return the writes that DeltaChannels are rebuilt from; see `BaseCheckpointSaver`."""
         return self._store.run(self._history(config, channels))
 
     async def aget_delta_channel_history(
@@ -407,7 +405,7 @@ class Saver(BaseCheckpointSaver[Any]):
         return done or [await self._store.arun(self._stored(call)) for call in calls]
 
     def _apart(self, calls: Iterable[Put]) -> Iterator[Operation[RunnableConfig]]:
-        """The operations, which remember for themselves alone what is not stored yet."""
+        """Yield the operations, which remember apart what is not stored yet."""
         engine = self._engine.apart()
         return (self._stored(call, engine) for call in calls)
 
@@ -457,7 +455,7 @@ class Saver(BaseCheckpointSaver[Any]):
         What DeltaChannels of other checkpoints are rebuilt through stays, hidden.
 
         Raises:
-            InvalidArgumentError: the ids are no list.
+            InvalidArgumentError: the ids are invalid.
         """
         self._store.run(
             lazy.prune.delete_for_runs(self._engine, validation.ids("run_ids", run_ids))
@@ -488,7 +486,7 @@ class Saver(BaseCheckpointSaver[Any]):
         """Keep the newest checkpoint of each namespace ("keep_latest"), or none ("delete").
 
         Raises:
-            InvalidArgumentError: another strategy, or the ids are no list.
+            InvalidArgumentError: another strategy, or the ids are invalid.
         """
         self._store.run(self._prune(thread_ids, strategy))
 
@@ -503,7 +501,7 @@ class Saver(BaseCheckpointSaver[Any]):
     # -- looking into the store ------------------------------------------------------
 
     def stats(self) -> Stats:
-        """What takes how much, by thread and by channel, beside whole copies. Reads all."""
+        """Return sizes by thread and by channel, beside those of whole copies. Reads everything."""
         return self._store.run(lazy.stats.stats())
 
     async def astats(self) -> Stats:
@@ -614,12 +612,12 @@ class Saver(BaseCheckpointSaver[Any]):
     # -- the rest of the contract ----------------------------------------------------
 
     def get_next_version(self, current: Any, channel: None) -> Any:
-        """The version after `current`, of the same kind. Thread-safe."""
+        """Return the version after `current`, of the same kind. Thread-safe."""
         del channel
         return channel_versions.next_version(current)
 
     def with_allowlist(self, extra_allowlist: Collection[tuple[str, ...]]) -> Saver:
-        """A saver that also loads these (module, name) classes; all else is shared with it."""
+        """Return a saver that also loads these (module, name) classes; all else is shared."""
         key = validation.classes(extra_allowlist)
         with self._clones_lock:
             clone = self._clones.get(key)

@@ -119,7 +119,7 @@ class AsyncPostgresSaver(PostgresSaver):
     """`PostgresSaver`, in place of LangGraph's `AsyncPostgresSaver`: `setup` is awaited."""
 
     async def setup(self) -> None:  # type: ignore[override] # as the class that it replaces
-        """See `Saver.setup`."""
+        """Make or migrate the tables; see `Saver.setup`."""
         await self.asetup()
 
 

@@ -1,8 +1,4 @@
-"""What is told of a thread as a whole.
-
-Only these records live here, and how they are made of entries. Invariant: they hold plain
-values, which JSON can hold too (`as_json`).
-"""
+"""Public records of threads. They hold plain values, which JSON can hold too (`as_json`)."""
 
 from __future__ import annotations
 
@@ -27,21 +23,21 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 @dataclass(frozen=True, slots=True)
 class ThreadInfo:
-    """A thread as the registry knows it.
+    """Entry of a thread in the registry.
 
     Args:
         id: its name.
-        state: how it stands; see `State`.
+        state: its state; see `State`.
         created_at, updated_at: in UTC; the second may be late by a second.
         bytes: about what its rows and segments hold, as stored.
         metadata: what `create` and `update` said, and the configs of its runs.
         tags: in order.
-        pinned: whether retention leaves it alone.
-        ttl: how long it may rest before retention removes it; None for ever.
+        pinned: True if retention leaves it alone.
+        ttl: how long it may be idle before retention removes it; None for ever.
         forked_from: the thread and checkpoint that it was forked from.
         waits_at: the checkpoint at which an interrupt waits for an answer.
         deleted_at: when it was deleted the last time.
-        retention_json: what is kept of it, if that was said of it alone; see `retention`.
+        retention_json: its own retention, if it has one; see `retention`.
         marks: the checkpoints that have tags or a pin, each with these.
         archived_bytes: what it takes in the cold store; None where it is not archived.
         offloaded_bytes: what of its values lies there while it is in use, about: what nobody needs
@@ -67,12 +63,12 @@ class ThreadInfo:
 
     @property
     def has_interrupt(self) -> bool:
-        """Whether an interrupt waits for an answer."""
+        """True if an interrupt waits for an answer."""
         return self.waits_at is not None
 
     @property
     def retention(self) -> Retention | None:
-        """What is kept of it, if that was said of it alone.
+        """Its own retention, if it has one.
 
         Raises:
             NewerFormatError, CorruptionError: it cannot be read.
@@ -80,7 +76,7 @@ class ThreadInfo:
         return None if self.retention_json is None else policy.read(self.retention_json)
 
     def as_json(self) -> dict[str, Any]:
-        """The same as values that JSON can hold; times as ISO 8601, the ttl in seconds."""
+        """Return it as values that JSON can hold; times as ISO 8601, the ttl in seconds."""
         return {
             "id": self.id,
             "state": str(self.state),
@@ -109,7 +105,7 @@ class ThreadPage(Sequence[ThreadInfo]):
     cursor: str | None
 
     def __len__(self) -> int:
-        """How many threads are on this page."""
+        """Return the number of threads on this page."""
         return len(self.threads)
 
     @overload
@@ -117,12 +113,12 @@ class ThreadPage(Sequence[ThreadInfo]):
     @overload
     def __getitem__(self, index: slice) -> tuple[ThreadInfo, ...]: ...
     def __getitem__(self, index: int | slice) -> ThreadInfo | tuple[ThreadInfo, ...]:
-        """One of the threads, or several."""
+        """Return one of the threads, or several."""
         return self.threads[index]
 
 
 def info(entry: Entry) -> ThreadInfo:
-    """What an entry says."""
+    """Return the public record of an entry."""
     archive = archive_of(entry)
     return ThreadInfo(
         id=entry.thread,
@@ -145,5 +141,5 @@ def info(entry: Entry) -> ThreadInfo:
 
 
 def micros(moment: datetime) -> int:
-    """Microseconds since 1970 of a moment that has a time zone."""
+    """Return microseconds since 1970 of a moment that has a time zone."""
     return (moment - _EPOCH) // MICROSECOND
