@@ -43,8 +43,8 @@ BRANCH = "branch:to:"
 (`langgraph.graph.state`)"""
 
 HAS_TASK_PATH = "_has_task_path"
-"""Attribute of LangGraph's SqliteSaver: its table has the column `writes.task_path`. Only `setup()`,
-which would write, finds out. Set to verify what was adopted. (`langgraph.checkpoint.sqlite`)"""
+"""Attribute of LangGraph's SqliteSaver: its table has the column `writes.task_path`. `setup()`,
+which would write, sets it. Set to verify what was adopted. (`langgraph.checkpoint.sqlite`)"""
 
 
 def is_internal(channel: str) -> bool:
