@@ -75,11 +75,11 @@ if TYPE_CHECKING:
     from threadkeep.backends.base import AsyncBackend, Backend
     from threadkeep.cache import Cache
     from threadkeep.cold.tiering import Tiering
-    from threadkeep.repair.findings import CheckReport
-    from threadkeep.retention.collect import Progress
+    from threadkeep.repair.check import CheckReport
     from threadkeep.retention.policy import Retention
     from threadkeep.stats import Stats
     from threadkeep.threads import Threads
+    from threadkeep.transfer.portable import Progress
 
 T = TypeVar("T")
 PutArguments: TypeAlias = tuple[RunnableConfig, Checkpoint, CheckpointMetadata, ChannelVersions]
@@ -339,9 +339,8 @@ class Saver(OpenStore, BaseCheckpointSaver[Any]):
 
     def _thinned(self, thread: str) -> Operation[None]:
         """Remove what the thread need not keep. Failures are logged."""
-        retention = lazy.thin
-        ours = partial(retention.policy_of, store=self._engine.retention)
-        return quietly(thread, partial(retention.thin, self._engine, thread, ours))
+        thin = partial(lazy.gc.thin, self._engine, thread, self._engine.retention)
+        return quietly(thread, thin)
 
     def _stored(self, call: Put, engine: Engine | None = None) -> Operation[RunnableConfig]:
         yield from put.put(engine or self._engine, call)
@@ -412,11 +411,11 @@ class Saver(OpenStore, BaseCheckpointSaver[Any]):
 
     def delete_thread(self, thread_id: str) -> None:
         """Remove a thread. Late writes of runs under way are refused, not resurrected."""
-        self.run(lazy.prune.delete_thread(self._engine, str(thread_id)))
+        self.run(lazy.apply.delete_thread(self._engine, str(thread_id)))
 
     async def adelete_thread(self, thread_id: str) -> None:
         """See `delete_thread`."""
-        await self.arun(lazy.prune.delete_thread(self._engine, str(thread_id)))
+        await self.arun(lazy.apply.delete_thread(self._engine, str(thread_id)))
 
     def delete_for_runs(self, run_ids: Sequence[str]) -> None:
         """Remove the checkpoints of these runs (metadata `run_id`), in every thread.
@@ -426,12 +425,12 @@ class Saver(OpenStore, BaseCheckpointSaver[Any]):
         Raises:
             InvalidArgumentError: the ids are no list.
         """
-        self.run(lazy.prune.delete_for_runs(self._engine, validation.ids("run_ids", run_ids)))
+        self.run(lazy.apply.delete_for_runs(self._engine, validation.ids("run_ids", run_ids)))
 
     async def adelete_for_runs(self, run_ids: Sequence[str]) -> None:
         """See `delete_for_runs`."""
         await self.arun(
-            lazy.prune.delete_for_runs(self._engine, validation.ids("run_ids", run_ids))
+            lazy.apply.delete_for_runs(self._engine, validation.ids("run_ids", run_ids))
         )
 
     def copy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
@@ -447,7 +446,7 @@ class Saver(OpenStore, BaseCheckpointSaver[Any]):
         await self.arun(self._copy(source_thread_id, target_thread_id))
 
     def _copy(self, source: str, target: str) -> Operation[None]:
-        return lazy.copy.copy_thread(self._engine, str(source), str(target))
+        return lazy.fork.copy_thread(self._engine, str(source), str(target))
 
     def prune(self, thread_ids: Sequence[str], *, strategy: str = "keep_latest") -> None:
         """Keep the newest checkpoint of each namespace ("keep_latest"), or none ("delete").
@@ -463,7 +462,7 @@ class Saver(OpenStore, BaseCheckpointSaver[Any]):
 
     def _prune(self, threads: Sequence[str], strategy: str) -> Operation[None]:
         ids = validation.ids("thread_ids", threads)
-        return lazy.prune.prune(self._engine, ids, strategy)
+        return lazy.apply.prune(self._engine, ids, strategy)
 
     # -- looking into the store ------------------------------------------------------
 
@@ -475,23 +474,23 @@ class Saver(OpenStore, BaseCheckpointSaver[Any]):
         """See `stats`."""
         return await self.arun(lazy.stats.stats())
 
-    def check(self, progress: Callable[[int, int], None] | None = None) -> CheckReport:
+    def check(self, progress: Progress | None = None) -> CheckReport:
         """Verify every checksum, reference and span of every thread. Changes nothing.
 
         Args:
-            progress: called with how many threads are done, and how many there are.
+            progress: called with what is being done, how much is done, and how much there is.
         """
-        from threadkeep.repair import workflow  # noqa: PLC0415 - much, and seldom needed
+        from threadkeep.repair import check  # noqa: PLC0415 - much, and seldom needed
         from threadkeep.store import workflows  # noqa: PLC0415 - as above
 
-        return workflows.run(workflow.check(self, self._engine, progress))
+        return workflows.run(check.check(self, self._engine, progress))
 
-    async def acheck(self, progress: Callable[[int, int], None] | None = None) -> CheckReport:
+    async def acheck(self, progress: Progress | None = None) -> CheckReport:
         """See `check`."""
-        from threadkeep.repair import workflow  # noqa: PLC0415 - much, and seldom needed
+        from threadkeep.repair import check  # noqa: PLC0415 - much, and seldom needed
         from threadkeep.store import workflows  # noqa: PLC0415 - as above
 
-        return await workflows.arun(workflow.check(self, self._engine, progress))
+        return await workflows.arun(check.check(self, self._engine, progress))
 
     def _collect(self, progress: Progress) -> None:
         self.threads.gc(progress=progress)

@@ -15,7 +15,7 @@ from threadkeep.backends.sqlite import SqliteBackend
 from threadkeep.codec.frame import Compression
 from threadkeep.engine.calls import fetch
 from threadkeep.engine.model import Batch, ReadSegments, ReadThread, Span
-from threadkeep.erasure.workflow import EraseReport
+from threadkeep.erasure.erase import EraseReport
 from threadkeep.errors import (
     ConflictError,
     CorruptionError,
@@ -133,7 +133,7 @@ def test_progress_is_told(saver: Any) -> None:
 
 
 def test_more_threads_than_a_page(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("threadkeep.erasure.rows._PAGE", 3)
+    monkeypatch.setattr("threadkeep.engine.registration.PAGE", 3)
     saver = Saver(MemoryBackend())
     for number in range(10):
         saver.threads.create(f"t{number}", metadata={"k": number % 5 > 0})

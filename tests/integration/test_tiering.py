@@ -11,8 +11,8 @@ import pytest
 
 from threadkeep import ColdTier, SqliteSaver, Tiering, WarmTier, open_saver
 from threadkeep.cold import (
-    archive_workflow,
-    offload_workflow,
+    archive,
+    offload,
 )
 from threadkeep.cold.store import ColdStore
 from threadkeep.errors import (
@@ -155,7 +155,7 @@ def test_what_was_offloaded_goes_when_the_thread_is_archived(
     ours.threads.offload("t", over=OVER)
     ours.threads.archive("t")
     for grace in (-3600, -7200):  # noted in the one pass, removed in the next
-        monkeypatch.setattr(offload_workflow, "GRACE", grace)
+        monkeypatch.setattr(offload, "GRACE", grace)
         ours.threads.tier()
     assert objects(cold) == []
     assert ours.threads.get("t").offloaded_bytes == 0
@@ -168,14 +168,14 @@ def test_one_that_is_damaged_keeps_nobody_from_the_others(
 ) -> None:
     for thread in ("a", "b"):
         say(ours, "one", thread=thread)
-    packed = archive_workflow.packed
+    pack = archive.pack
 
     def damaged(whole: Any, *rest: Any) -> Any:
         if whole.thread == "a":
             raise CorruptionError("Torn.")
-        return packed(whole, *rest)
+        return pack(whole, *rest)
 
-    monkeypatch.setattr(archive_workflow, "packed", damaged)
+    monkeypatch.setattr(archive, "pack", damaged)
     at(ours, updated_at(ours, "b") + 2 * DAY)
     report = ours.threads.tier()
     assert [(one.thread, one.skipped) for one in report.skipped] == [("a", "Torn.")]

@@ -13,13 +13,12 @@ from threadkeep.diff import (
     TextEdit,
 )
 from threadkeep.engine.labels import Mark
-from threadkeep.erasure.rows import ErasedThread
-from threadkeep.erasure.workflow import EraseReport
+from threadkeep.erasure.erase import ErasedThread, EraseReport
 from threadkeep.forks.merge import (
     Merge,
     MergeConflict,
 )
-from threadkeep.repair.workflow import (
+from threadkeep.repair.repair import (
     RepairedThread,
     RepairReport,
 )

@@ -9,24 +9,20 @@ from __future__ import annotations
 from datetime import timedelta
 
 from threadkeep.cold import (
-    archive_workflow,
-    offload_workflow,
+    archive as archive_workflow,
 )
-from threadkeep.cold import offload as offloads
-from threadkeep.cold.archive import archive_of
-from threadkeep.cold.offload_workflow import (
-    Offloaded,
-    Wish,
+from threadkeep.cold import (
+    offload,
 )
+from threadkeep.cold.offload import Offloaded
 from threadkeep.cold.tiering import (
     OFFLOAD_OVER,
     check_over,
 )
 from threadkeep.engine import registration
-from threadkeep.engine.calls import Operation, fetch_checkpoint
-from threadkeep.engine.lifecycle import is_archived
+from threadkeep.engine.calls import Operation
 from threadkeep.errors import StateError
-from threadkeep.retention import prune
+from threadkeep.retention import apply
 from threadkeep.retention.policy import (
     MICROSECOND,
     duration,
@@ -93,17 +89,7 @@ class Archiving(Running):
         return await self._arun(self._restore(thread))
 
     def _restore(self, thread: str) -> Operation[ThreadInfo]:
-        name = queries.thread(thread)
-        entry = yield from registration.known(name)
-        archive = archive_of(entry)
-        if is_archived(entry):
-            yield from fetch_checkpoint(name, "", None)
-        elif archive is not None and archive.offloaded:
-            yield from offloads.restore(self._engine, name)
-        else:
-            problem = f"A thread that is {entry.state} is not archived."
-            raise StateError(problem, hint="Nothing of it was offloaded.", thread=name)
-        return info((yield from registration.known(name)))
+        return info((yield from offload.restore(self._engine, queries.thread(thread))))
 
     def offload(
         self,
@@ -148,13 +134,11 @@ class Archiving(Running):
         self, thread: str, over: int, older_than: timedelta | float | None
     ) -> Plan[Offloaded]:
         name, cold = queries.thread(thread), (yield from self._cold("offload values of a thread"))
-        wish = Wish(check_over("over", over))
+        before = None
         if older_than is not None:
-            rest = duration("older_than", older_than) // MICROSECOND
-            wish = Wish(over, self._engine.now() - rest)
-        store = self._store.beneath()
-        yield from offload_workflow.tidy(store, cold, self._engine, name)
-        return (yield from offload_workflow.offload(store, cold, self._engine, name, wish))
+            before = self._engine.now() - duration("older_than", older_than) // MICROSECOND
+        store, limit = self._store.beneath(), check_over("over", over)
+        return (yield from offload.offload(store, cold, self._engine, name, limit, before))
 
     def discard_fork(self, fork: str, *, delete: bool = False) -> ThreadInfo:
         """Put a fork aside that is of no more use: archive it, or delete it.
@@ -182,6 +166,6 @@ class Archiving(Running):
             raise StateError("This thread is no fork of another.", hint=hint, thread=name)
         if not delete:
             return (yield from self._archive(name))
-        yield from on(self._store, prune.delete_thread(self._engine, name))
+        yield from on(self._store, apply.delete_thread(self._engine, name))
         gone = yield from on(self._store, registration.read(name))
         return info(entry if gone is None else gone)

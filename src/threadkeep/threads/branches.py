@@ -1,13 +1,13 @@
 """The trees of a thread's checkpoints: `branches`, `all_branches`.
 
-Only the face lives here; `forks.tree` reads and `forks.branches` builds.
+Only the face lives here; `forks.branches` reads and `forks.branches` builds.
 Invariant: rows and manifests are read, values never.
 """
 
 from __future__ import annotations
 
 from threadkeep.engine.calls import Operation
-from threadkeep.forks import tree
+from threadkeep.forks import branches
 from threadkeep.forks.branches import (
     BranchCheckpoint,
     Branches,
@@ -40,7 +40,7 @@ class Branching(Running):
 
     def _branches(self, thread: str, ns: str) -> Operation[Branches]:
         place = self._place(thread, ns)
-        return tree.branches(self._engine, place.thread, place.ns)
+        return branches.branches(self._engine, place.thread, place.ns)
 
     def all_branches(self, thread: str) -> dict[str, Branches]:
         """The trees of all checkpoint namespaces, by namespace; "" is the graph's own.
@@ -59,4 +59,4 @@ class Branching(Running):
         return await self._arun(self._all_branches(thread))
 
     def _all_branches(self, thread: str) -> Operation[dict[str, Branches]]:
-        return tree.all_branches(self._engine, self._place(thread, "").thread)
+        return branches.all_branches(self._engine, self._place(thread, "").thread)

@@ -9,13 +9,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from threadkeep import validation
-from threadkeep.erasure import workflow
-from threadkeep.erasure.workflow import EraseReport
+from threadkeep.erasure import erase
+from threadkeep.erasure.erase import EraseReport
 from threadkeep.errors import InvalidArgumentError
 from threadkeep.store import workflows
 from threadkeep.store.workflows import Plan
 from threadkeep.threads import queries
-from threadkeep.threads.running import Running, quiet
+from threadkeep.threads.running import Running
 from threadkeep.transfer.portable import Progress
 
 
@@ -90,19 +90,17 @@ class Erasing(Running):
                 "Which threads are to be erased is not said, or said twice.",
                 hint='Give a thread\'s name, or metadata={"user_id": ...}.',
             )
-        if thread is not None:
-            names = yield from workflow.named(self._store, queries.thread(thread))
-        else:
-            names = yield from workflow.with_labels(self._store, _labels(metadata))
+        labels = () if thread is not None else _labels(metadata)
         return (
-            yield from workflow.erase(
+            yield from erase.erase(
                 self._store,
                 self._engine,
-                names,
-                progress or quiet,
+                None if thread is None else queries.thread(thread),
+                labels,
                 forks=forks,
                 rewrite=rewrite,
                 dry_run=dry_run,
+                progress=progress,
             )
         )
 

@@ -9,15 +9,13 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 
-from threadkeep.errors import InvalidArgumentError, ThreadNotFoundError
-from threadkeep.repair import workflow
-from threadkeep.repair.check import threads_to_check
-from threadkeep.repair.quarantine import QuarantineFile
-from threadkeep.repair.workflow import RepairReport
+from threadkeep.errors import InvalidArgumentError
+from threadkeep.repair import repair
+from threadkeep.repair.repair import RepairReport
 from threadkeep.store import workflows
 from threadkeep.store.workflows import Plan
 from threadkeep.threads.exchanging import ids
-from threadkeep.threads.running import Running, quiet
+from threadkeep.threads.running import Running
 from threadkeep.transfer.portable import Progress
 
 
@@ -79,14 +77,5 @@ class Repairing(Running):
                 "No file was given for what is taken out.",
                 hint='Give file="quarantine.tkq", or dry_run=True to see what would be done.',
             )
-        if names is not None:
-            there, _ = yield from workflows.on(store, threads_to_check())
-            for name in names:
-                if name not in there:
-                    raise ThreadNotFoundError(hint="Nothing was changed.", thread=name)
         path = None if file is None or dry_run else Path(file)
-        opened = None
-        if path is not None:
-            opened = yield from workflows.aside(lambda: QuarantineFile(path))
-        told = progress or quiet
-        return (yield from workflow.repair(store, self._engine, names, opened, told))
+        return (yield from repair.repair(store, self._engine, names, path, progress=progress))

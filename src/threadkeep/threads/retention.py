@@ -1,7 +1,7 @@
 """What is kept: `gc` goes through the store, `retain` says it of one thread.
 
-`retention.policy` says what can be said, `retention.selection` what it means and
-`retention.collect` does it. Invariant: each method is one operation.
+`retention.policy` says what can be said, `retention.choose` what it means and
+`retention.gc` does it. Invariant: each method is one operation.
 """
 
 from __future__ import annotations
@@ -9,20 +9,17 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from threadkeep import validation
-from threadkeep.engine import labels, registration
 from threadkeep.engine.calls import Operation
-from threadkeep.engine.entries import Entry
 from threadkeep.errors import InvalidArgumentError
-from threadkeep.retention import collect, policy
-from threadkeep.retention.collect import (
-    GcReport,
-    Progress,
+from threadkeep.retention import (
+    gc,
 )
+from threadkeep.retention.gc import Collected, GcReport
 from threadkeep.retention.policy import Retention
-from threadkeep.retention.thin import Collected
 from threadkeep.threads import queries
 from threadkeep.threads.info import ThreadInfo, info
 from threadkeep.threads.running import Running
+from threadkeep.transfer.portable import Progress
 
 __all__ = ["Collected", "GcReport", "Retaining"]
 
@@ -48,7 +45,7 @@ class Retaining(Running):
                 the saver's own (`retention=`), or else everything.
             threads: go through these alone, and do not look at `max_count`.
             dry_run: change nothing, and tell what would go.
-            progress: called with how many threads are done, and how many there are.
+            progress: called with what is being done, how much is done, and how much there is.
 
         Raises:
             InvalidArgumentError: the policy is none, or the threads are no list.
@@ -76,10 +73,9 @@ class Retaining(Running):
         *,
         dry_run: bool,
     ) -> Operation[GcReport]:
-        ours = self._engine.retention or policy.EVERYTHING
-        store = ours if given is None else _checked("policy", given)
+        own = None if given is None else _checked("policy", given)
         names = None if threads is None else validation.ids("threads", threads)
-        return collect.collect(self._engine, store, names, dry_run=dry_run, progress=progress)
+        return gc.gc(self._engine, own, names, dry_run=dry_run, progress=progress)
 
     def retain(self, thread: str, policy: Retention | None) -> ThreadInfo:
         """Say what is kept of one thread, in place of what is said of the store.
@@ -99,15 +95,8 @@ class Retaining(Running):
         return await self._arun(self._retain(thread, policy))
 
     def _retain(self, thread: str, given: Retention | None) -> Operation[ThreadInfo]:
-        said = () if given is None else (labels.of_record(policy.RECORD, _own(given).as_json()),)
-
-        def how(entry: Entry) -> Entry:
-            beginning = labels.of_kind(policy.RECORD)
-            others = [label for label in entry.labels if not label.startswith(beginning)]
-            return entry._replace(labels=tuple(sorted((*others, *said))))
-
-        entry = yield from registration.change(self._engine, queries.thread(thread), how)
-        return info(entry)
+        own = None if given is None else _own(given)
+        return info((yield from gc.retain(self._engine, queries.thread(thread), own)))
 
 
 def _own(given: Retention) -> Retention:

@@ -8,17 +8,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from threadkeep import validation
-from threadkeep.cold import moving
-from threadkeep.cold.moving import (
-    Archived,
-    Progress,
-    TierReport,
-)
-from threadkeep.cold.offload_workflow import Offloaded
-from threadkeep.cold.tiering import Tiering
+from threadkeep.cold.offload import Offloaded
+from threadkeep.cold.tiering import Archived, Tiering, TierReport, tier
 from threadkeep.store import workflows
 from threadkeep.store.workflows import Plan
 from threadkeep.threads.running import Running
+from threadkeep.transfer.portable import Progress
 
 __all__ = ["Archived", "Offloaded", "Placing", "TierReport"]
 
@@ -44,7 +39,7 @@ class Placing(Running):
                 go values of more than 64 KB that only checkpoints older than a day need.
             threads: look at these alone.
             dry_run: move nothing, and tell what would go.
-            progress: called with how many threads are done, and how many there are.
+            progress: called with what is being done, how much is done, and how much there is.
 
         Raises:
             InvalidArgumentError: it is no Tiering, or the saver was opened without `cold=`.
@@ -78,4 +73,5 @@ class Placing(Running):
         tiering = given or self._store.tiering or Tiering()
         cold = None if dry_run else (yield from self._cold("move threads"))
         store = self._store.beneath()
-        return (yield from moving.move(store, cold, self._engine, tiering, names, progress))
+        moved = tier(store, cold, self._engine, tiering, names, progress=progress)
+        return (yield from moved)

@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple, TypeAlias
 
-from threadkeep.cold.offloaded import STUB
+from threadkeep.cold.stubs import STUB
 from threadkeep.engine.lifecycle import is_archived
 from threadkeep.errors import (
     CorruptionError,
@@ -42,6 +42,11 @@ from threadkeep.transfer.files import replacing, told
 
 Progress: TypeAlias = Callable[[str, int, int], None]
 """Called with what is being done, how much of it is done, and how much there is in all."""
+
+
+def quiet(stage: str, done: int, total: int) -> None:
+    """Show no progress."""
+
 
 Add: TypeAlias = Callable[[BundleWriter, str], Plan[int]]
 

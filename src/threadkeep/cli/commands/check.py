@@ -15,7 +15,7 @@ from threadkeep.cli.parameters import AsJson, Cold, Url, UrlArgument
 from threadkeep.cli.stores import reading, shown, url_of
 from threadkeep.cli.terminal import Output, Told, clean
 from threadkeep.errors import CorruptionError
-from threadkeep.repair.findings import (
+from threadkeep.repair.check import (
     CheckReport,
     Finding,
 )

@@ -18,7 +18,7 @@ from threadkeep.cli.completion import thread_ids
 from threadkeep.cli.parameters import AsJson, Cold, Url
 from threadkeep.cli.stores import shown, url_of, writing
 from threadkeep.cli.terminal import Output, clean
-from threadkeep.repair.workflow import (
+from threadkeep.repair.repair import (
     HINTS,
     RepairedThread,
     RepairReport,
