@@ -355,7 +355,7 @@ def test_somebody_who_writes_all_the_time_is_told_of() -> None:
     saver = Saver(Busy())
     _family(saver)
     before = everything(saver)
-    with pytest.raises(ConflictError, match="End its runs"):
+    with pytest.raises(ConflictError, match="Other writers"):
         saver.threads.erase("fork")
     left = {place: one for place, one in everything(saver).items() if place[0] == "fork"}
     assert left

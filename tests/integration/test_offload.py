@@ -526,7 +526,7 @@ def test_what_a_crash_leaves_is_removed(
     """It is there, and no stub came to name it."""
     say(ours, "one", "two")
     with monkeypatch.context() as patched:
-        patched.setattr(offloads, "close", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        patched.setattr(offloads, "commit", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
             ours.threads.offload("t", over=OVER)
     assert len(objects(cold)) == 1

@@ -279,7 +279,7 @@ async def test_the_same_is_awaited(saver: Any) -> None:
         await graph.ainvoke({"said": [f"{turn}"]}, at())
     seen: list[tuple[int, int]] = []
     found = await saver.threads.agc(
-        Retention(keep_last=1), progress=lambda done, all_of: seen.append((done, all_of))
+        Retention(keep_last=1), progress=lambda _stage, done, of: seen.append((done, of))
     )
     assert (found.checkpoints, seen) == (8, [(1, 1)])
     assert (await saver.threads.aretain("thread", Retention(keep_last=1))).retention is not None

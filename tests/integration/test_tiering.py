@@ -134,10 +134,10 @@ def test_only_what_is_asked_for(ours: Any) -> None:
     for thread in ("a", "b", "c"):
         say(ours, "one", "two", thread=thread)
     at(ours, updated_at(ours, "c") + 2 * DAY)
-    told: list[tuple[int, int]] = []
+    told: list[tuple[str, int, int]] = []
     report = ours.threads.tier(threads=["a", "b", "a"], progress=lambda *done: told.append(done))
     assert [one.thread for one in report.archived] == ["a", "b"]
-    assert told[-1][0] == 2
+    assert told[-1] == ("threads tiered", 2, 3)
     none = Tiering(cold=ColdTier(archive=False, offload_over=None))
     assert ours.threads.tier(none).bytes == 0
     values = ours.threads.tier(Tiering(cold=ColdTier(archive=False, offload_over=OVER)))

@@ -216,7 +216,7 @@ def _opened(store: str) -> Backend:
 
 def _check_sound(file: Path, progress: Progress) -> None:
     with Saver(SqliteBackend(file, read_only=True)) as saver:
-        report = saver.check(partial(progress, "threads verified"))
+        report = saver.check(progress)
     if not report.ok:
         raise CorruptionError(
             f"{file} is damaged: {report.findings[0]}",

@@ -184,7 +184,7 @@ def test_threads_are_met_page_by_page(monkeypatch: pytest.MonkeyPatch) -> None:
         chain.put(m=[1])
         chain.put(m=[2])
     seen: list[tuple[int, int]] = []
-    found = saver.threads.gc(LAST, progress=lambda done, of: seen.append((done, of)))
+    found = saver.threads.gc(LAST, progress=lambda _stage, done, of: seen.append((done, of)))
     assert (len(found.threads), found.looked_at) == (10, 10)
     assert seen == [(n, 10) for n in range(1, 11)]
     assert len(saver.threads.gc(Retention(max_count=4)).deleted) == 6

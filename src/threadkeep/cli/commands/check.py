@@ -6,7 +6,6 @@ Invariant: nothing is made or changed.
 from __future__ import annotations
 
 from dataclasses import asdict
-from functools import partial
 from pathlib import Path
 
 from threadkeep.backends.open import file_of
@@ -53,7 +52,7 @@ def _report(url: str, cold: str | None, told: Told) -> CheckReport:
     """What is broken; a file so damaged that it cannot be opened is one finding."""
     try:
         with reading(url, cold) as saver:
-            return saver.check(partial(told, "threads"))
+            return saver.check(told)
     except CorruptionError as exc:
         return CheckReport(0, (Finding(exc.message),))
 
