@@ -47,7 +47,7 @@ from threadkeep.store.store import RANDOM, LayeredStore
 
 if TYPE_CHECKING:
     from threadkeep.progress import Progress
-    from threadkeep.repair.findings import CheckReport
+    from threadkeep.repair.check import CheckReport
     from threadkeep.stats import Stats
     from threadkeep.threads import Threads
 
@@ -370,9 +370,8 @@ class Saver(BaseCheckpointSaver[Any]):
 
     def _thinned(self, thread: str) -> Operation[None]:
         """Remove what the thread need not keep. Failures are logged."""
-        retention = lazy.thin
-        ours = partial(retention.policy_of, store=self._engine.retention)
-        return quietly(thread, partial(retention.thin, self._engine, thread, ours))
+        thin = partial(lazy.gc.thin, self._engine, thread, self._engine.retention)
+        return quietly(thread, thin)
 
     def _stored(self, call: Put, engine: Engine | None = None) -> Operation[RunnableConfig]:
         yield from put.put(engine or self._engine, call)
@@ -443,11 +442,11 @@ class Saver(BaseCheckpointSaver[Any]):
 
     def delete_thread(self, thread_id: str) -> None:
         """Remove a thread. Late writes of runs under way are refused, not resurrected."""
-        self._store.run(lazy.prune.delete_thread(self._engine, str(thread_id)))
+        self._store.run(lazy.apply.delete_thread(self._engine, str(thread_id)))
 
     async def adelete_thread(self, thread_id: str) -> None:
         """Async variant of `delete_thread`."""
-        await self._store.arun(lazy.prune.delete_thread(self._engine, str(thread_id)))
+        await self._store.arun(lazy.apply.delete_thread(self._engine, str(thread_id)))
 
     def delete_for_runs(self, run_ids: Sequence[str]) -> None:
         """Remove the checkpoints of these runs (metadata `run_id`), in every thread.
@@ -458,13 +457,13 @@ class Saver(BaseCheckpointSaver[Any]):
             InvalidArgumentError: the ids are invalid.
         """
         self._store.run(
-            lazy.prune.delete_for_runs(self._engine, validation.ids("run_ids", run_ids))
+            lazy.apply.delete_for_runs(self._engine, validation.ids("run_ids", run_ids))
         )
 
     async def adelete_for_runs(self, run_ids: Sequence[str]) -> None:
         """Async variant of `delete_for_runs`."""
         await self._store.arun(
-            lazy.prune.delete_for_runs(self._engine, validation.ids("run_ids", run_ids))
+            lazy.apply.delete_for_runs(self._engine, validation.ids("run_ids", run_ids))
         )
 
     def copy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
@@ -480,10 +479,12 @@ class Saver(BaseCheckpointSaver[Any]):
         await self._store.arun(self._copy(source_thread_id, target_thread_id))
 
     def _copy(self, source: str, target: str) -> Operation[None]:
-        return lazy.copy.copy_thread(self._engine, str(source), str(target))
+        return lazy.fork.copy_thread(self._engine, str(source), str(target))
 
     def prune(self, thread_ids: Sequence[str], *, strategy: str = "keep_latest") -> None:
         """Keep the newest checkpoint of each namespace ("keep_latest"), or none ("delete").
+
+        "keep_latest" keeps what is pinned or tagged as well.
 
         Raises:
             InvalidArgumentError: another strategy, or the ids are invalid.
@@ -496,7 +497,7 @@ class Saver(BaseCheckpointSaver[Any]):
 
     def _prune(self, threads: Sequence[str], strategy: str) -> Operation[None]:
         ids = validation.ids("thread_ids", threads)
-        return lazy.prune.prune(self._engine, ids, strategy)
+        return lazy.apply.prune(self._engine, ids, strategy)
 
     # -- looking into the store ------------------------------------------------------
 
@@ -521,8 +522,7 @@ class Saver(BaseCheckpointSaver[Any]):
         return await workflows.arun(self._check(progress))
 
     def _check(self, progress: Progress | None) -> workflows.Plan[CheckReport]:
-        tell = None if progress is None else partial(progress, "threads")
-        return lazy.repair.check(self._store, self._engine, tell)
+        return lazy.check.check(self._store, self._engine, progress)
 
     def clear_cache(self, thread: str | None = None) -> None:
         """Evict exactly this thread, or (None) all, from memory; what is stored stays.

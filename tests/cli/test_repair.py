@@ -85,7 +85,7 @@ def test_what_is_left_is_exit_code_1(store):
     ("arguments", "told"),
     [
         (["absent", "--quarantine", "new.tkq"], "There is no such thread"),
-        (["--quarantine", "threads.db"], "is there already"),
+        (["--quarantine", "threads.db"], "exists already"),
         (["--quarantine", "absent/new.tkq"], "There is no folder"),
     ],
 )

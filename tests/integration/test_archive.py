@@ -19,7 +19,7 @@ from threadkeep import (
     open_saver,
 )
 from threadkeep.backends.sqlite import SqliteBackend
-from threadkeep.cold import archive_workflow
+from threadkeep.cold import archive
 from threadkeep.cold.store import ColdStore
 from threadkeep.engine import registration
 from threadkeep.engine.entries import ReadEntry
@@ -501,7 +501,7 @@ def test_an_archive_outlives_what_may_not_be_on_the_disk_yet(
     ours: Any, cold: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The one before stays; those before that go, once nobody can be about to name them."""
-    monkeypatch.setattr(archive_workflow, "GRACE", -3600)  # (an hour has passed)
+    monkeypatch.setattr(archive, "GRACE", -3600)  # (an hour has passed)
     names = []
     for number in range(4):
         say(ours, str(number))
@@ -606,7 +606,7 @@ def test_it_goes_whenever_it_is_copied(rivals: Any) -> None:
         between.when = lambda asked: isinstance(asked, CopyThread)
 
     between.when, between.what = lambda asked: isinstance(asked, CopyThread), away
-    with pytest.raises(ConflictError, match="archived whenever"):
+    with pytest.raises(ConflictError, match="Other writers"):
         one.copy_thread("t", "copy")
     assert len(tries) > 1
     assert one.threads.get("copy") is None

@@ -15,7 +15,7 @@ from threadkeep.backends.sqlite import SqliteBackend
 from threadkeep.codec.frame import Compression
 from threadkeep.engine.calls import fetch
 from threadkeep.engine.model import Batch, ReadSegments, ReadThread, Span
-from threadkeep.erasure.workflow import EraseReport
+from threadkeep.erasure.erase import EraseReport
 from threadkeep.errors import (
     ConflictError,
     CorruptionError,
@@ -133,7 +133,7 @@ def test_progress_is_told(saver: Any) -> None:
 
 
 def test_more_threads_than_a_page(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("threadkeep.erasure.rows._PAGE", 3)
+    monkeypatch.setattr("threadkeep.engine.registration.PAGE", 3)
     saver = Saver(MemoryBackend())
     for number in range(10):
         saver.threads.create(f"t{number}", metadata={"k": number % 5 > 0})
@@ -355,7 +355,7 @@ def test_somebody_who_writes_all_the_time_is_told_of() -> None:
     saver = Saver(Busy())
     _family(saver)
     before = everything(saver)
-    with pytest.raises(ConflictError, match="End its runs"):
+    with pytest.raises(ConflictError, match="Other writers"):
         saver.threads.erase("fork")
     left = {place: one for place, one in everything(saver).items() if place[0] == "fork"}
     assert left

@@ -26,8 +26,8 @@ from threadkeep import (
 )
 from threadkeep.backends.sqlite import SqliteBackend
 from threadkeep.cold import (
-    archive_workflow,
-    offload_workflow,
+    archive,
+    offload,
 )
 from threadkeep.cold import offload as offloads
 from threadkeep.cold.store import ColdStore
@@ -326,7 +326,7 @@ def test_what_retention_removes_goes_later(
     hours = iter((-3600, -7200))
     for _ in range(2):  # noted in the one, removed in the other
         grace = next(hours)
-        monkeypatch.setattr(offload_workflow, "GRACE", grace)
+        monkeypatch.setattr(offload, "GRACE", grace)
         saver.threads.offload("t", over=OVER)
     assert [file for file in cold.rglob("*") if file.is_file()] == []
     assert saver.threads.get("t").offloaded_bytes == 0
@@ -337,7 +337,7 @@ def test_an_object_that_is_needed_again_stays(
     ours: Any, cold: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As where the machine failed before it was on the disk that nobody needs it."""
-    monkeypatch.setattr(offload_workflow, "GRACE", -3600)
+    monkeypatch.setattr(offload, "GRACE", -3600)
     say(ours, "one", "two", "three")
     ours.threads.offload("t", over=OVER)
     (file,) = objects(cold)
@@ -527,13 +527,13 @@ def test_what_a_crash_leaves_is_removed(
     """It is there, and no stub came to name it."""
     say(ours, "one", "two")
     with monkeypatch.context() as patched:
-        patched.setattr(offloads, "close", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        patched.setattr(offloads, "commit", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
             ours.threads.offload("t", over=OVER)
     assert len(objects(cold)) == 1
     ours.threads.pin("t")
     for grace in (-3600, -7200):
-        monkeypatch.setattr(offload_workflow, "GRACE", grace)
+        monkeypatch.setattr(offload, "GRACE", grace)
         ours.threads.tier()
     assert [file for file in cold.rglob("*") if file.is_file()] == []
     assert ours.threads.get("t").offloaded_bytes == 0
@@ -642,7 +642,7 @@ def test_it_is_written_all_the_time(rivals: Any, cold: Path) -> None:
         between.when = _is_exchange
 
     between.when, between.what = _is_exchange, again
-    with pytest.raises(ConflictError, match="all the time"):
+    with pytest.raises(ConflictError, match="Other writers"):
         one.threads.offload("t", over=OVER)
     assert objects(cold) == []
     assert one.check().ok
@@ -661,5 +661,5 @@ def test_an_answer_that_was_lost(rivals: Any, cold: Path, monkeypatch: pytest.Mo
     assert one.threads.offload("t", over=OVER).segments > 0
     assert len(objects(cold)) == 1
     assert shown(one) == before
-    assert archive_workflow.GRACE == offload_workflow.GRACE
+    assert archive.GRACE == offload.GRACE
     assert ColdStore(cold.as_uri()).objects("threads")

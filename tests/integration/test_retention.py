@@ -406,6 +406,22 @@ def test_marked_checkpoints_stay(saver: Any) -> None:
     assert _ids(graph) == ids[:1]
 
 
+def test_pruning_keeps_what_is_marked(saver: Any) -> None:
+    graph = _chat(saver)
+    ids = _ids(graph)
+    saver.threads.pin("thread", checkpoint=ids[3])
+    saver.threads.tag("thread", "try", checkpoint=ids[5])
+    saver.prune(["thread"])
+    assert _ids(graph) == [ids[0], ids[3], ids[5]]
+    saver.threads.pin("thread")
+    saver.threads.unpin("thread", checkpoint=ids[3])
+    saver.prune(["thread"])
+    assert _ids(graph) == [ids[0], ids[3], ids[5]]
+    saver.threads.unpin("thread")
+    saver.prune(["thread"])
+    assert _ids(graph) == [ids[0], ids[5]]
+
+
 def test_marks_do_not_outlive_a_thread_and_are_copied_with_it(saver: Any) -> None:
     graph = _chat(saver)
     old = _ids(graph)[-1]

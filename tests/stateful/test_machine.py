@@ -45,12 +45,12 @@ from threadkeep import (
     errors,
 )
 from threadkeep.backends.memory import MemoryBackend
-from threadkeep.cold import offload_workflow
+from threadkeep.cold import offload
 from threadkeep.cold.layer import TierLayer
 from threadkeep.cold.store import ColdStore
 from threadkeep.engine.model import HIDDEN, ReadThread
 from threadkeep.engine.working_set import WorkingSet
-from threadkeep.retention import selection
+from threadkeep.retention import choose
 from threadkeep.saver import Saver
 from threadkeep.store import workflows
 from threadkeep.store.driver import (
@@ -413,7 +413,7 @@ class Machine(RuleBasedStateMachine):
     def kept(self, thread: str, policy: Retention) -> dict[str, set[str]]:
         """What stays; the newest do, whatever else does."""
         (rows,) = self.savers[0]._store.backend.fetch([ReadThread(thread)])
-        found = selection.kept(rows.checkpoints, policy, (), time.time_ns() // 1000).keys
+        found = choose.choose(rows.checkpoints, policy, (), time.time_ns() // 1000).keys
         spaces = self.model.newest(thread)
         assert {(ns, id) for ns, ids in spaces.items() for id in ids} <= found
         return {ns: {id for space, id in found if space == ns} for ns in spaces}
@@ -471,10 +471,9 @@ class Machine(RuleBasedStateMachine):
         """Old values go; nobody sees a difference."""
         saver = self.saver(data)
         assert saver._store.cold is not None
-        wish = offload_workflow.Wish(over=0)
         with suppress(errors.ThreadNotFoundError, errors.StateError):
-            plan = offload_workflow.offload(
-                saver._store.beneath(), saver._store.cold, saver._engine, thread, wish
+            plan = offload.offload(
+                saver._store.beneath(), saver._store.cold, saver._engine, thread, 0
             )
             self.offloaded += workflows.run(plan).segments
 

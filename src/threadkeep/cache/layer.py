@@ -26,7 +26,7 @@ from threadkeep.cache.segments import (
     Fresh,
     Kept,
 )
-from threadkeep.cold.offloaded import STUB
+from threadkeep.cold.stubs import STUB
 from threadkeep.engine.calls import Commit, CommitMany, Fetch, Requests, fetch
 from threadkeep.engine.model import (
     Batch,

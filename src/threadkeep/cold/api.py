@@ -4,24 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from datetime import timedelta
-from functools import partial
 
 from threadkeep import validation
-from threadkeep.cold import archive_workflow, moving, offload_workflow
-from threadkeep.cold import offload as offloads
-from threadkeep.cold.archive import archive_of
-from threadkeep.cold.moving import TierReport
-from threadkeep.cold.offload_workflow import Offloaded, Wish
+from threadkeep.cold import archive as archiving
+from threadkeep.cold import offload as offloading
+from threadkeep.cold import tiering as tiers
+from threadkeep.cold.offload import Offloaded
 from threadkeep.cold.store import ColdStore
-from threadkeep.cold.tiering import Tiering, check_over
+from threadkeep.cold.tiering import Tiering, TierReport, check_over
 from threadkeep.engine import registration
-from threadkeep.engine.calls import Operation, fetch_checkpoint
+from threadkeep.engine.calls import Operation
 from threadkeep.engine.context import Engine
-from threadkeep.engine.lifecycle import is_archived
 from threadkeep.errors import InvalidArgumentError, StateError, invalid
 from threadkeep.progress import Progress
 from threadkeep.registry.info import ThreadInfo, info
-from threadkeep.retention import prune
+from threadkeep.retention import apply
 from threadkeep.retention.policy import MICROSECOND, duration
 from threadkeep.store.store import LayeredStore
 from threadkeep.store.workflows import Plan, on
@@ -30,22 +27,12 @@ from threadkeep.store.workflows import Plan, on
 def archive(store: LayeredStore, engine: Engine, thread: str) -> Plan[ThreadInfo]:
     """See `Threads.archive`."""
     name, cold = validation.thread_id(thread), (yield from _cold(store, "archive a thread"))
-    return info((yield from archive_workflow.archive(store.beneath(), cold, engine, name)))
+    return info((yield from archiving.archive(store.beneath(), cold, engine, name)))
 
 
 def restore(engine: Engine, thread: str) -> Operation[ThreadInfo]:
     """See `Threads.restore`."""
-    name = validation.thread_id(thread)
-    entry = yield from registration.known(name)
-    archive = archive_of(entry)
-    if is_archived(entry):
-        yield from fetch_checkpoint(name, "", None)
-    elif archive is not None and archive.offloaded:
-        yield from offloads.restore(engine, name)
-    else:
-        problem = f"A thread that is {entry.state} is not archived."
-        raise StateError(problem, hint="Nothing of it was offloaded.", thread=name)
-    return info((yield from registration.known(name)))
+    return info((yield from offloading.restore(engine, validation.thread_id(thread))))
 
 
 def offload(
@@ -57,13 +44,11 @@ def offload(
 ) -> Plan[Offloaded]:
     """See `Threads.offload`."""
     name, cold = validation.thread_id(thread), (yield from _cold(store, "offload values"))
-    wish = Wish(check_over("over", over))
+    before = None
     if older_than is not None:
-        rest = duration("older_than", older_than) // MICROSECOND
-        wish = Wish(over, engine.now() - rest)
-    beneath = store.beneath()
-    yield from offload_workflow.tidy(beneath, cold, engine, name)
-    return (yield from offload_workflow.offload(beneath, cold, engine, name, wish))
+        before = engine.now() - duration("older_than", older_than) // MICROSECOND
+    limit = check_over("over", over)
+    return (yield from offloading.offload(store.beneath(), cold, engine, name, limit, before))
 
 
 def tier(
@@ -81,8 +66,8 @@ def tier(
         raise invalid("tiering", tiering, "Use a threadkeep.Tiering, such as Tiering().")
     own = tiering or store.tiering or Tiering()
     cold = None if dry_run else (yield from _cold(store, "move threads"))
-    tell = None if progress is None else partial(progress, "threads")
-    return (yield from moving.move(store.beneath(), cold, engine, own, names, tell))
+    moving = tiers.tier(store.beneath(), cold, engine, own, names, progress=progress)
+    return (yield from moving)
 
 
 def discard_fork(
@@ -96,7 +81,7 @@ def discard_fork(
         raise StateError("This thread is no fork of another.", hint=hint, thread=name)
     if not delete:
         return (yield from archive(store, engine, name))
-    yield from on(store, prune.delete_thread(engine, name))
+    yield from on(store, apply.delete_thread(engine, name))
     gone = yield from on(store, registration.read(name))
     return info(entry if gone is None else gone)
 

@@ -7,10 +7,10 @@ from typing import Any
 
 from threadkeep import validation
 from threadkeep.engine.context import Engine
-from threadkeep.erasure import workflow
-from threadkeep.erasure.workflow import EraseReport
+from threadkeep.erasure import erase as workflow
+from threadkeep.erasure.erase import EraseReport
 from threadkeep.errors import InvalidArgumentError, invalid
-from threadkeep.progress import Progress, no_progress
+from threadkeep.progress import Progress
 from threadkeep.registry import filters
 from threadkeep.store.store import LayeredStore
 from threadkeep.store.workflows import Plan
@@ -32,11 +32,9 @@ def erase(
             "Threads to erase are not named, or named twice.",
             hint='Use a thread\'s name, or metadata={"user_id": ...}.',
         )
-    if thread is not None:
-        names = yield from workflow.named(store, validation.thread_id(thread))
-    else:
-        names = yield from workflow.with_labels(store, _labels(metadata))
-    return (yield from workflow.erase(store, engine, names, progress or no_progress, **flags))
+    own = None if thread is None else validation.thread_id(thread)
+    labels = _labels(metadata) if thread is None else ()
+    return workflow.erase(store, engine, own, labels, progress=progress, **flags)
 
 
 def _labels(metadata: object) -> tuple[str, ...]:

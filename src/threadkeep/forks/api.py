@@ -15,9 +15,9 @@ from threadkeep.channel_versions import compare_versions, next_version
 from threadkeep.engine.calls import Operation
 from threadkeep.engine.context import Engine
 from threadkeep.errors import invalid
+from threadkeep.forks import branches as trees
 from threadkeep.forks import fork as forking
 from threadkeep.forks import merge as merging
-from threadkeep.forks import tree
 from threadkeep.forks.branches import Branches
 from threadkeep.forks.merge import Merge, Strategy
 from threadkeep.registry.info import ThreadInfo, info
@@ -73,9 +73,9 @@ def _new_checkpoint(step: int, versions: Iterable[float | str]) -> merging.New:
 def branches(engine: Engine, thread: str, ns: str) -> Operation[Branches]:
     """See `Threads.branches`."""
     place = validation.place(thread, ns)
-    return tree.branches(engine, place.thread, place.ns)
+    return trees.branches(engine, place.thread, place.ns)
 
 
 def all_branches(engine: Engine, thread: str) -> Operation[dict[str, Branches]]:
     """See `Threads.branches_by_ns`."""
-    return tree.all_branches(engine, validation.place(thread).thread)
+    return trees.all_branches(engine, validation.place(thread).thread)

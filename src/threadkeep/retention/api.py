@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from functools import partial
 
 from threadkeep import validation
-from threadkeep.engine import labels, registration
 from threadkeep.engine.calls import Operation
 from threadkeep.engine.context import Engine
-from threadkeep.engine.entries import Entry
 from threadkeep.errors import InvalidArgumentError, invalid
 from threadkeep.progress import Progress
 from threadkeep.registry.info import ThreadInfo, info
-from threadkeep.retention import collect, policy
-from threadkeep.retention.collect import GcReport
+from threadkeep.retention import gc as collecting
+from threadkeep.retention.gc import GcReport
 from threadkeep.retention.policy import Retention
 
 
@@ -27,10 +24,9 @@ def gc(
     dry_run: bool,
 ) -> Operation[GcReport]:
     """See `Threads.gc`."""
-    store = _checked(given) if given is not None else engine.retention or policy.EVERYTHING
+    own = None if given is None else _checked(given)
     names = None if threads is None else validation.ids("threads", threads)
-    tell = None if progress is None else partial(progress, "threads")
-    return collect.collect(engine, store, names, dry_run=dry_run, progress=tell)
+    return collecting.gc(engine, own, names, dry_run=dry_run, progress=progress)
 
 
 def retain(engine: Engine, thread: str, given: Retention | None) -> Operation[ThreadInfo]:
@@ -39,14 +35,7 @@ def retain(engine: Engine, thread: str, given: Retention | None) -> Operation[Th
         raise InvalidArgumentError(
             "max_count is an option of a store, not of one thread.", hint="Use threads.gc(...)."
         )
-    own = () if given is None else (labels.of_record(policy.RECORD, given.as_json()),)
-
-    def retained(entry: Entry) -> Entry:
-        beginning = labels.of_kind(policy.RECORD)
-        others = [label for label in entry.labels if not label.startswith(beginning)]
-        return entry._replace(labels=tuple(sorted((*others, *own))))
-
-    return info((yield from registration.change(engine, validation.thread_id(thread), retained)))
+    return info((yield from collecting.retain(engine, validation.thread_id(thread), given)))
 
 
 def _checked(value: object) -> Retention:

@@ -1,19 +1,17 @@
 """Threads of a store beside running them: `saver.threads`, and what its methods return."""
 
-from threadkeep.cold.moving import Archived, TierReport
-from threadkeep.cold.offload_workflow import Offloaded
+from threadkeep.cold.offload import Offloaded
+from threadkeep.cold.tiering import Archived, TierReport
 from threadkeep.diff import Change, ChannelDiff, DiffSide, StateDiff, TextEdit
 from threadkeep.diff.trace import ChannelVersion
 from threadkeep.engine.labels import Mark
-from threadkeep.erasure.rows import ErasedThread
-from threadkeep.erasure.workflow import EraseReport
+from threadkeep.erasure.erase import ErasedThread, EraseReport
 from threadkeep.forks.branches import BranchCheckpoint, Branches
 from threadkeep.forks.merge import Merge, MergeConflict
 from threadkeep.registry.filters import Filters
 from threadkeep.registry.info import ThreadInfo, ThreadPage
-from threadkeep.repair.workflow import RepairedThread, RepairReport
-from threadkeep.retention.collect import GcReport
-from threadkeep.retention.thin import Collected
+from threadkeep.repair.repair import RepairedThread, RepairReport
+from threadkeep.retention.gc import Collected, GcReport
 from threadkeep.threads.threads import Threads
 from threadkeep.transfer.adopting import Adopted
 from threadkeep.transfer.portable import Exported, Imported

@@ -12,24 +12,23 @@ from typing import Any
 
 from threadkeep import validation
 from threadkeep.cold import api as cold
-from threadkeep.cold.moving import TierReport
-from threadkeep.cold.offload_workflow import Offloaded
-from threadkeep.cold.tiering import OFFLOAD_OVER, Tiering
+from threadkeep.cold.offload import Offloaded
+from threadkeep.cold.tiering import OFFLOAD_OVER, Tiering, TierReport
 from threadkeep.diff import StateDiff
 from threadkeep.diff import api as diffs
 from threadkeep.diff.trace import ChannelVersion
 from threadkeep.engine.context import Engine
 from threadkeep.erasure import api as erasure
-from threadkeep.erasure.workflow import EraseReport
+from threadkeep.erasure.erase import EraseReport
 from threadkeep.forks import api as forks
 from threadkeep.forks.branches import Branches
 from threadkeep.forks.merge import Merge
 from threadkeep.progress import Progress
 from threadkeep.registry.info import ThreadInfo
 from threadkeep.repair import api as repairs
-from threadkeep.repair.workflow import RepairReport
+from threadkeep.repair.repair import RepairReport
 from threadkeep.retention import api as retention
-from threadkeep.retention.collect import GcReport
+from threadkeep.retention.gc import GcReport
 from threadkeep.retention.policy import Retention
 from threadkeep.store import workflows
 from threadkeep.store.store import LayeredStore

@@ -219,7 +219,7 @@ def _opened(store: str) -> Backend:
 
 def _check_sound(file: Path, progress: Progress) -> None:
     with Saver(SqliteBackend(file, read_only=True)) as saver:
-        report = saver.check(lambda _, done, total: progress("threads verified", done, total))
+        report = saver.check(progress)
     if not report.ok:
         raise CorruptionError(
             f"{file} is damaged: {report.findings[0]}",

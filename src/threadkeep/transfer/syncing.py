@@ -13,13 +13,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
-from threadkeep.cold import completion
-from threadkeep.cold.completion import Standing
 from threadkeep.engine.calls import commit
-from threadkeep.engine.context import ATTEMPTS
 from threadkeep.engine.ids import created_at
 from threadkeep.engine.lifecycle import is_archived
 from threadkeep.engine.model import DropThread
+from threadkeep.engine.optimistic import retry
 from threadkeep.errors import ConflictError, ThreadNotFoundError
 from threadkeep.progress import Progress
 from threadkeep.store.workflows import (
@@ -30,9 +28,11 @@ from threadkeep.store.workflows import (
 )
 from threadkeep.transfer import (
     bundling,
+    completion,
     digest,
 )
 from threadkeep.transfer.bundling import WholeThread
+from threadkeep.transfer.completion import Standing
 from threadkeep.transfer.portable import compare
 
 
@@ -109,15 +109,8 @@ class _GoneError(Exception):
 def _thread(
     here: Store, there: Store, name: str, wishes: Wishes, result: Mirrored, *, is_named: bool
 ) -> Plan[None]:
-    for _ in range(ATTEMPTS):
-        try:
-            yield from _looked_at(here, there, name, wishes, result, is_named=is_named)
-        except _GoneError:
-            continue
-        return
-    raise ConflictError(
-        "This thread is archived whenever it is read.", hint="Try again later.", thread=name
-    )
+    attempt = partial(_looked_at, here, there, name, wishes, result, is_named=is_named)
+    return retry(name, attempt, _GoneError)
 
 
 def _looked_at(

@@ -27,11 +27,11 @@ from threadkeep.cli.render import (
 from threadkeep.cli.stores import made, reading, shown, url_of, writing
 from threadkeep.cli.terminal import Output, Told, clean
 from threadkeep.errors import CorruptionError, InvalidArgumentError
-from threadkeep.repair.findings import (
+from threadkeep.repair.check import (
     CheckReport,
     Finding,
 )
-from threadkeep.repair.workflow import (
+from threadkeep.repair.repair import (
     HINTS,
     RepairedThread,
     RepairReport,

@@ -1,7 +1,7 @@
-"""Which checkpoints of a thread stay, as a `Retention` says.
+"""The checkpoints of a thread that stay, as a `Retention` says: pure functions from rows to keys.
 
-Pure functions from rows to keys. Invariants: the head of each namespace stays, unless the
-subgraph's task that it belongs to goes; what one limit lets go is not kept by another.
+The head of each namespace stays, unless the subgraph's task that it belongs to goes. A checkpoint
+that one limit drops is not kept by another.
 """
 
 from __future__ import annotations
@@ -9,98 +9,104 @@ from __future__ import annotations
 import json
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 from threadkeep.engine.ids import created_at
+from threadkeep.engine.lineage import CheckpointKey, checkpoint_key
 from threadkeep.engine.model import HIDDEN, StoredCheckpoint
 from threadkeep.engine.registry import waits
 from threadkeep.engine.rows import visible
 from threadkeep.errors import CorruptionError
-from threadkeep.retention.policy import (
-    Ends,
-    Retention,
-)
-
-Key: TypeAlias = tuple[str, str]  # namespace and checkpoint id
+from threadkeep.retention.policy import Ends, Retention
 
 GRACE = 3600 * 1_000_000
-"""Microseconds for which a run may be about to go on: it holds what is not stored yet."""
+"""Microseconds for which a run may be about to go on: it has saves that are not stored yet."""
 
 _NS_SEP, _TASK_SEP = "|", ":"  # as LangGraph puts the names of namespaces together
-_NOWHERE: Key = ("", "")
+_NOWHERE: CheckpointKey = ("", "")
 
 
 class Seen(NamedTuple):
-    """What the choice looks at of a visible checkpoint.
+    """The facts of a visible checkpoint that the choice is made by.
 
-    `is_cut`: its parent was removed, or is hidden. `is_tip`: nothing came of it, as far as can
-    be told. `answered_by`: an interrupt waited at it, and this child came of it without an
-    answer; `waits`: nothing did.
+    `is_cut`: its parent was removed, or is hidden. `is_tip`: no child is known. `waits`: an
+    interrupt waits at it; `answered_by`: one did, and this child came of it without an answer.
     """
 
-    key: Key
+    key: CheckpointKey
     time: int | None
     metadata: Mapping[str, Any]
     is_cut: bool
     is_tip: bool
     waits: bool
-    answered_by: Key | None
+    answered_by: CheckpointKey | None
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
-    """Which visible checkpoints stay.
+class Choice:
+    """The visible checkpoints that stay.
 
     `spare` are those of them that nothing protects, oldest first. `until` is when (microseconds
     since 1970) more may go though nothing is written, if that time comes. `ends` names children
-    that tell that an interrupt at one which stays waits no more: they are needed, hidden.
+    that tell that an interrupt at one that stays waits no more: they are needed, hidden.
     """
 
-    keys: frozenset[Key]
-    spare: tuple[Key, ...]
-    marked: frozenset[Key]
-    homes: Mapping[str, Key]
+    keys: frozenset[CheckpointKey]
+    spare: tuple[CheckpointKey, ...]
+    marked: frozenset[CheckpointKey]
+    homes: Mapping[str, CheckpointKey]
     until: int | None
-    ends: Mapping[Key, Key]
+    ends: Mapping[CheckpointKey, CheckpointKey]
 
-    def without(self, count: int) -> set[Key]:
-        """What stays if the first `count` spare ones go as well."""
+    def without(self, count: int) -> set[CheckpointKey]:
+        """Return the checkpoints that stay if the first `count` spare ones go as well."""
         return _housed(set(self.keys.difference(self.spare[:count])), self.homes, self.marked)
 
 
-def kept(
-    checkpoints: Sequence[StoredCheckpoint], policy: Retention, marked: Iterable[Key], now: int
-) -> Kept:
-    """What a policy leaves of a thread's checkpoints; `max_bytes` is not looked at.
+def choose(
+    checkpoints: Sequence[StoredCheckpoint],
+    policy: Retention,
+    marked: Iterable[CheckpointKey],
+    now: int,
+) -> Choice:
+    """Choose the checkpoints of a thread that a policy keeps, but for its `max_bytes`.
 
     Args:
         checkpoints: all of them, hidden ones too, in the order of namespace and id.
         policy: the limits.
-        marked: those that are protected by a tag or a pin.
+        marked: those that a tag or a pin protects.
         now: microseconds since 1970.
 
     Raises:
         CorruptionError: metadata or writes are damaged.
     """
-    there = {(s.row.ns, s.row.id): s.row.flags for s in checkpoints}
+    flags = {checkpoint_key(stored): stored.row.flags for stored in checkpoints}
     spaces: dict[str, list[Seen]] = {}
     for stored in visible(checkpoints):
-        spaces.setdefault(stored.row.ns, []).append(_seen(stored, there))
-    homes = _homes(spaces, there, now)
+        spaces.setdefault(stored.row.ns, []).append(_seen(stored, flags))
+    homes = _homes(spaces, flags, now)
     held = frozenset(_with_ancestors(spaces, marked))
     protected = held | {one.key for seen in spaces.values() for one in _protected(seen, now)}
     keys = {key for seen in spaces.values() for key in _within(policy, seen, now)} | protected
     keys = _housed(keys, homes, held)
-    spare = sorted(keys - protected, key=lambda key: (key[1], key[0]))
-    until = _until(spaces, policy, homes, keys, protected, now)
-    seen = [one for space in spaces.values() for one in space]
-    ends = {one.key: one.answered_by for one in seen if one.answered_by is not None}
-    return Kept(frozenset(keys), tuple(spare), held, homes, until, ends)
+    return Choice(
+        keys=frozenset(keys),
+        spare=tuple(sorted(keys - protected, key=lambda key: (key[1], key[0]))),
+        marked=held,
+        homes=homes,
+        until=_until(spaces, policy, homes, keys, protected, now),
+        ends={
+            one.key: one.answered_by
+            for seen in spaces.values()
+            for one in seen
+            if one.answered_by is not None
+        },
+    )
 
 
-def _seen(stored: StoredCheckpoint, there: Mapping[Key, int]) -> Seen:
+def _seen(stored: StoredCheckpoint, flags: Mapping[CheckpointKey, int]) -> Seen:
     row, child, asks = stored.row, stored.child, waits(stored)
-    parent = None if row.parent is None else there.get((row.ns, row.parent))
+    parent = None if row.parent is None else flags.get((row.ns, row.parent))
     return Seen(
         key=(row.ns, row.id),
         time=row.ts if isinstance(row.ts, int) else created_at(row.id),
@@ -114,7 +120,7 @@ def _seen(stored: StoredCheckpoint, there: Mapping[Key, int]) -> Seen:
 
 
 def _metadata(stored: StoredCheckpoint) -> dict[str, Any]:
-    """What the metadata's JSON says: all that is looked at here is exact in it."""
+    """The metadata's JSON: all that is looked at here is exact in it."""
     row = stored.row
     try:
         found = json.loads(row.metadata)
@@ -128,11 +134,11 @@ def _metadata(stored: StoredCheckpoint) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-# -- what the limits leave -----------------------------------------------------------
+# -- limits and protection -------------------------------------------------------------
 
 
-def _within(policy: Retention, seen: Sequence[Seen], now: int) -> list[Key]:
-    """What the limits leave of one namespace."""
+def _within(policy: Retention, seen: Sequence[Seen], now: int) -> list[CheckpointKey]:
+    """The checkpoints of one namespace within the limits."""
     left = _ends(policy.keep, seen)
     if policy.keep_last is not None:
         left = left[-policy.keep_last :]
@@ -143,8 +149,8 @@ def _within(policy: Retention, seen: Sequence[Seen], now: int) -> list[Key]:
 def _ends(which: Ends, seen: Sequence[Seen]) -> list[Seen]:
     """All of them, or the last one of each run or turn.
 
-    A turn begins with an input, or where that was removed: behind a gap. So what once stayed as
-    the end of a turn does so when it is looked at again.
+    A turn begins with an input, or behind a gap where that was removed. So a checkpoint that once
+    stayed as the end of a turn stays when it is looked at again.
     """
     if which == "all":
         return list(seen)
@@ -157,9 +163,6 @@ def _ends(which: Ends, seen: Sequence[Seen]) -> list[Seen]:
     return sorted(last.values(), key=lambda one: one.key)
 
 
-# -- what is protected ---------------------------------------------------------------
-
-
 def _protected(seen: Sequence[Seen], now: int) -> list[Seen]:
     """The head, where an interrupt waits, and where a run may be about to go on."""
     head = seen[-1]
@@ -170,15 +173,17 @@ def _young(one: Seen, now: int) -> bool:
     return one.time is not None and one.time + GRACE >= now
 
 
-def _with_ancestors(spaces: Mapping[str, Sequence[Seen]], marked: Iterable[Key]) -> set[Key]:
-    """The marked ones that are there, and what those of subgraphs were made under."""
+def _with_ancestors(
+    spaces: Mapping[str, Sequence[Seen]], marked: Iterable[CheckpointKey]
+) -> set[CheckpointKey]:
+    """The marked ones that exist, and those that subgraphs' were made under."""
     there = {one.key: one for seen in spaces.values() for one in seen}
     found = {key for key in marked if key in there}
     above = {key for one in found for key in _parents(there[one]).items()}
     return found | (above & there.keys())
 
 
-# -- subgraphs -----------------------------------------------------------------------
+# -- subgraphs -------------------------------------------------------------------------
 
 
 def _parents(one: Seen) -> dict[str, str]:
@@ -189,11 +194,13 @@ def _parents(one: Seen) -> dict[str, str]:
     return {ns: id for ns, id in parents.items() if isinstance(id, str)}
 
 
-def _homes(spaces: Mapping[str, Sequence[Seen]], there: Container[Key], now: int) -> dict[str, Key]:
+def _homes(
+    spaces: Mapping[str, Sequence[Seen]], there: Container[CheckpointKey], now: int
+) -> dict[str, CheckpointKey]:
     """The checkpoint that each task's namespace goes with.
 
-    One that is not there may come yet, or was removed before: then there is none to go with
-    at first, and later nothing that keeps the namespace.
+    One that is not there may come yet, or was removed before: then there is none to go with at
+    first, and later nothing that keeps the namespace.
     """
     homes = {}
     for ns, seen in spaces.items():
@@ -208,8 +215,12 @@ def _homes(spaces: Mapping[str, Sequence[Seen]], there: Container[Key], now: int
     return homes
 
 
-def _housed(keys: set[Key], homes: Mapping[str, Key], marked: frozenset[Key]) -> set[Key]:
-    """Without the namespaces whose task's checkpoint goes."""
+def _housed(
+    keys: set[CheckpointKey],
+    homes: Mapping[str, CheckpointKey],
+    marked: frozenset[CheckpointKey],
+) -> set[CheckpointKey]:
+    """Drop the namespaces whose task's checkpoint goes."""
     for ns in sorted(homes, key=lambda ns: ns.count(_NS_SEP)):
         if homes[ns] not in keys:
             keys = {key for key in keys if key[0] != ns or key in marked}
@@ -219,12 +230,12 @@ def _housed(keys: set[Key], homes: Mapping[str, Key], marked: frozenset[Key]) ->
 def _until(
     spaces: Mapping[str, Sequence[Seen]],
     policy: Retention,
-    homes: Mapping[str, Key],
-    keys: set[Key],
-    protected: frozenset[Key],
+    homes: Mapping[str, CheckpointKey],
+    keys: set[CheckpointKey],
+    protected: frozenset[CheckpointKey],
     now: int,
 ) -> int | None:
-    """When time alone lets more go: the first age, the first grace that ends."""
+    """The time from which on more may go: the first age, or the first grace that ends."""
     times = []
     for ns, seen in spaces.items():
         waits_for_home = _TASK_SEP in ns and ns not in homes and bool(_parents(seen[-1]))

@@ -13,7 +13,6 @@ from typing import Any
 
 from threadkeep.engine import registry
 from threadkeep.engine.calls import Operation, commit
-from threadkeep.engine.context import ATTEMPTS
 from threadkeep.engine.entries import EntryFence
 from threadkeep.engine.lifecycle import is_there
 from threadkeep.engine.model import (
@@ -23,12 +22,9 @@ from threadkeep.engine.model import (
     SegmentInfo,
     ThreadRows,
 )
+from threadkeep.engine.optimistic import read_snapshot, retry, rows_fence
 from threadkeep.engine.refs import covering, span_of
-from threadkeep.errors import ConflictError, SegmentTakenError, StaleThreadError
-from threadkeep.retention.prune import (
-    nothing_new,
-    read_family,
-)
+from threadkeep.errors import ConflictError
 from threadkeep.transfer.bundling import (
     Row,
     WholeThread,
@@ -97,17 +93,18 @@ def complete(whole: WholeThread, now: int) -> Operation[None]:
     Raises:
         ConflictError: what is there is no earlier state of it, or is written all the time.
     """
-    for _ in range(ATTEMPTS):
-        rows, others = yield from read_family(whole.thread)
-        batches = list(_batches(whole, rows, nothing_new(others), now))
-        try:
-            for batch in batches:
-                yield from commit(batch)
-            yield from _told(whole, now)
-        except (ConflictError, StaleThreadError, SegmentTakenError):
-            continue  # somebody wrote meanwhile, or an answer was lost: look again
-        return
-    raise _no_earlier_state(whole)
+
+    def attempt() -> Operation[None]:
+        snapshot = yield from read_snapshot(whole.thread, stub=False)
+        others = rows_fence(snapshot.others)
+        for batch in list(_batches(whole, snapshot.rows, others, now)):
+            yield from commit(batch)
+        yield from _told(whole, now)
+
+    try:
+        yield from retry(whole.thread, attempt)
+    except ConflictError:
+        raise _no_earlier_state(whole) from None
 
 
 def _no_earlier_state(whole: WholeThread) -> ConflictError:
