@@ -543,7 +543,7 @@ def test_a_thread_that_went_on_here_alone_is_no_conflict(tmp_path: Path, saver: 
 
 
 def test_replace_and_as_fork_exclude_each_other() -> None:
-    with MemorySaver() as ours, pytest.raises(InvalidArgumentError, match="Give one of them"):
+    with MemorySaver() as ours, pytest.raises(InvalidArgumentError, match="Use one of them"):
         ours.threads.adopt(InMemorySaver(), replace=True, as_fork=True)
 
 

@@ -166,10 +166,10 @@ def test_much_goes_object_by_object(ours: Any, cold: Path, monkeypatch: pytest.M
 
 
 def test_whatever_stands_in_front_of_the_store(tmp_path: Path, cold: Path) -> None:
-    kinds = (GroupCommit(), WriteBehind(flush_interval=60))
-    for number, group_commit in enumerate(kinds):
+    kinds = ({"group_commit": GroupCommit()}, {"write_behind": WriteBehind(flush_interval=60)})
+    for number, options in enumerate(kinds):
         url = f"sqlite:///{tmp_path / str(number)}.db"
-        with open_saver(url, cold=cold.as_uri(), group_commit=group_commit) as saver:
+        with open_saver(url, cold=cold.as_uri(), **options) as saver:
             say(saver, "one", "two")
             before = shown(saver)
             assert saver.threads.offload("t", over=OVER).segments > 0
