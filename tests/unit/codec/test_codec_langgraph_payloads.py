@@ -1,4 +1,4 @@
-"""LangGraph's own payloads come back as LangGraph gives them, by our rules for loading."""
+"""LangGraph's own payloads come back as LangGraph returns them, by our rules for loading."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from langgraph.store.base import Item
 from langgraph.types import Command, Interrupt, Overwrite, Send, TimeoutPolicy
 
 from threadkeep.codec import NativeCodec, Registry
-from threadkeep.codec.legacy import Shared, decode_langgraph
+from threadkeep.codec.langgraph_payloads import Shared, decode_langgraph
 from threadkeep.errors import CodecError, CorruptionError, UnknownTypeError
 
 CODEC = NativeCodec()
@@ -206,7 +206,7 @@ def test_damaged_payloads_end_in_a_typed_error_or_a_value() -> None:
                 decode_langgraph("msgpack", damaged, CODEC)
 
 
-# -- the JSON of older releases --------------------------------------------------------
+# -- the JSON of older LangGraph releases ----------------------------------------------
 
 
 def as_json(value: Any) -> bytes:
@@ -285,7 +285,7 @@ def test_damaged_json_is_a_typed_error(data) -> None:
 
 
 def read_in_turn(shared: Shared, *values: Any) -> list[Any]:
-    """What each value comes back as."""
+    """Decode each value."""
     serde = JsonPlusSerializer()
     return [decode_langgraph(*serde.dumps_typed(value), CODEC, shared) for value in values]
 

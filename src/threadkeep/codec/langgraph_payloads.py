@@ -1,13 +1,10 @@
-"""LangGraph's own payloads, read only: what a migration finds in the stores of its savers.
+"""LangGraph's own payloads, read only: the formats of `JsonPlusSerializer`.
 
-Only the reading of `JsonPlusSerializer`'s formats lives here. Invariant: as in all of the
-codec, nothing that the data names is imported, and nothing is called but the closed list
-below and, for models, the validation of a class that this program has allowed.
-
-LangGraph's formats lose types as they are written (tuples come back as lists, nested
-models as dicts): what comes back here is what LangGraph itself would give, made by
-stricter rules. Where LangGraph gives the bare data for a class that it cannot find,
-this is an `UnknownTypeError`.
+Nothing that the data names is imported, and nothing is called but the closed list below and, for
+models, the validation of a class that this program has allowed. LangGraph's formats lose types
+as they are written (tuples come back as lists, nested models as dicts): a value comes back as
+LangGraph itself would return it, by stricter rules. For a class that cannot be found LangGraph
+returns the bare data; this raises `UnknownTypeError`.
 """
 
 from __future__ import annotations
@@ -16,19 +13,11 @@ import dataclasses
 import json
 import sys
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from datetime import date, datetime, time, timedelta, timezone
 from decimal import Decimal
 from enum import Flag
-from ipaddress import (
-    IPv4Address,
-    IPv4Interface,
-    IPv4Network,
-    IPv6Address,
-    IPv6Interface,
-    IPv6Network,
-)
-from pathlib import PosixPath, PurePosixPath, PureWindowsPath, WindowsPath
+from functools import partial
 from typing import Any, ClassVar
 from uuid import UUID
 
@@ -36,28 +25,22 @@ import ormsgpack
 from langgraph.checkpoint.serde.types import _DeltaSnapshot
 from pydantic import SecretBytes, SecretStr, ValidationError
 
-from threadkeep.codec import arrays, exceptions, records, subclasses
-from threadkeep.codec import state as attributes
+from threadkeep.codec import data_classes, numpy_pandas, subclasses
+from threadkeep.codec.class_lookup import Finder, name_of, unknown
+from threadkeep.codec.codecs import NativeCodec
 from threadkeep.codec.decoder import Decoder
-from threadkeep.codec.failures import told
-from threadkeep.codec.finding import Finder, unknown
-from threadkeep.codec.format import Decode, Tag
-from threadkeep.codec.kinds import solid_base
-from threadkeep.codec.native import NativeCodec
+from threadkeep.codec.format import CODES, Tag, describe
+from threadkeep.codec.introspection import ADDRESSES, PATHS, rebuild, set_attributes, solid_base
+from threadkeep.codec.langchain_types import MODELS
 from threadkeep.codec.values import make_path, make_pattern, make_zone_info
-from threadkeep.codec.wellknown import CODES, MODELS
 from threadkeep.errors import CorruptionError, ThreadkeepError, UnknownTypeError
 
 
 class Shared:
-    """The objects of payloads that were read before, by their bytes.
+    """Cache of the latest decoded objects by their bytes, up to `most` bytes as stored.
 
     The payloads of neighbouring checkpoints hold mostly the same messages: each is decoded
-    once, and whoever compares them finds the same object. Within one payload no object
-    stands twice. Invariant: holds objects of at most `most` bytes, the latest ones.
-
-    Args:
-        most: bytes, as stored.
+    once, and a comparison finds the same object. Within one payload no object is used twice.
     """
 
     def __init__(self, most: int = 32 << 20) -> None:
@@ -67,11 +50,11 @@ class Shared:
         self._met: dict[tuple[int, bytes], int] = {}
 
     def begin(self) -> None:
-        """Another payload is read from now on."""
+        """Start another payload."""
         self._met = {}
 
     def object(self, tag: int, data: bytes, make: Callable[[int, bytes], Any]) -> Any:
-        """The object of these bytes: one that was made before, or else a new one."""
+        """Return the cached object of these bytes, or make it."""
         count = self._met[tag, data] = self._met.get((tag, data), -1) + 1
         key = tag, data, count
         if key in self._objects:
@@ -98,8 +81,7 @@ def decode_langgraph(
         data: the payload.
         codec: its registered and allowed classes may be loaded, and pickles if its
             `pickle_fallback` is on.
-        shared: what payloads read before have in common with this one; the value must not
-            be changed then.
+        shared: cache for payloads with common objects; the value must not be changed then.
 
     Raises:
         UnknownTypeError: the data names a type that is not allowed, or is encrypted.
@@ -126,49 +108,57 @@ def decode_langgraph(
 
 
 class LangGraphDecoder(Decoder):
-    """Reads LangGraph's msgpack: plain values, and its extension codes 0 to 7."""
+    """Decoder of LangGraph's msgpack: plain values, and its extension codes 0 to 7."""
 
     __slots__ = ("shared",)
 
-    decoders: ClassVar[Mapping[int, Decode]] = {
-        0: lambda data, self: self.single(*self.unpack(data)),
-        1: lambda data, self: self.positional(*self.unpack(data)),
-        2: lambda data, self: self.by_name(*self.unpack(data)),
-        3: lambda data, self: self.method(*self.unpack(data)),
-        4: lambda data, self: self.by_name(*self.unpack(data)),
-        5: lambda data, self: self.by_name(*self.unpack(data)[:3]),
-        6: lambda data, self: arrays.make(*self.unpack(data)),
-        7: lambda data, self: _DeltaSnapshot(self.unpack(data)),
-    }
     options: ClassVar[int | None] = ormsgpack.OPT_NON_STR_KEYS
 
     def __init__(self, finder: Finder, pickle_fallback: bool = False) -> None:  # noqa: FBT001, FBT002 - as `Decoder`
         super().__init__(finder, pickle_fallback)
         self.shared: Shared | None = None
 
-    def inside(self, tag: int, data: bytes) -> Any:
-        """See `Decoder.inside`. Objects within objects are those objects' own."""
+    def on_extension(self, tag: int, data: bytes) -> Any:
+        """See `Decoder.on_extension`. Objects within objects are those objects' own."""
         if self.shared is None or self.depth:
-            return super().inside(tag, data)
-        return self.shared.object(tag, data, super().inside)
+            return super().on_extension(tag, data)
+        return self.shared.object(tag, data, super().on_extension)
 
-    def single(self, module: str, name: str, arg: Any) -> Any:
-        """A constructor with one argument."""
-        return construct(self.finder, module, name, [arg], {})
 
-    def positional(self, module: str, name: str, args: list[Any]) -> Any:
-        """A constructor with positional arguments."""
-        return construct(self.finder, module, name, args, {})
+def _read_positional(data: bytes, decoder: Decoder) -> Any:
+    module, name, args = decoder.unpack(data)
+    return construct(decoder.finder, module, name, args, {})
 
-    def by_name(self, module: str, name: str, fields: Any) -> Any:
-        """A constructor with keyword arguments, or a model's dump."""
-        return construct(self.finder, module, name, [], fields)
 
-    def method(self, module: str, name: str, arg: str, method: str) -> Any:
-        """LangGraph writes one method only."""
-        if (module, name, method) != ("datetime", "datetime", "fromisoformat"):
-            raise UnknownTypeError(f"The payload asks to call {module}.{name}.{method}.")
-        return datetime.fromisoformat(arg)
+def _read_single(data: bytes, decoder: Decoder) -> Any:
+    module, name, arg = decoder.unpack(data)
+    return construct(decoder.finder, module, name, [arg], {})
+
+
+def _read_fields(data: bytes, decoder: Decoder) -> Any:
+    """Keyword arguments, or a model's dump and the method that made it."""
+    module, name, fields = decoder.unpack(data)[:3]
+    return construct(decoder.finder, module, name, [], fields)
+
+
+def _read_method(data: bytes, decoder: Decoder) -> Any:
+    """A call of a method: LangGraph writes only this one."""
+    module, name, arg, method = decoder.unpack(data)
+    if (module, name, method) != ("datetime", "datetime", "fromisoformat"):
+        raise UnknownTypeError(f"The payload asks to call {module}.{name}.{method}.")
+    return datetime.fromisoformat(arg)
+
+
+LangGraphDecoder.decoders = {
+    0: _read_single,
+    1: _read_positional,
+    2: _read_fields,
+    3: _read_method,
+    4: _read_fields,
+    5: _read_fields,
+    6: lambda data, decoder: numpy_pandas.make_array(*decoder.unpack(data)),
+    7: lambda data, decoder: _DeltaSnapshot(decoder.unpack(data)),
+}
 
 
 def construct(finder: Finder, module: str, name: str, args: list[Any], fields: Any) -> Any:
@@ -176,9 +166,9 @@ def construct(finder: Finder, module: str, name: str, args: list[Any], fields: A
     known = _CLOSED.get((module, name))
     if known is not None:
         return known(*args, **fields)
-    secret = _v1_secret(module, name)
-    if secret is not None:
-        return secret(*args)
+    v1 = sys.modules.get("pydantic.v1.types")
+    if v1 is not None and module == v1.__name__ and name in ("SecretStr", "SecretBytes"):
+        return vars(v1)[name](*args)
     path = f"{module}:{name}"
     cls, kind = finder.look_up(path)
     if kind is Tag.PLAIN and path not in CODES and finder.registry.named(path) is None:
@@ -188,13 +178,6 @@ def construct(finder: Finder, module: str, name: str, args: list[Any], fields: A
 
 # -- the closed list -------------------------------------------------------------------
 
-
-def _path(cls: type) -> Callable[..., Any]:
-    return lambda *parts: make_path(cls, *parts)
-
-
-_PATHS = (PosixPath, WindowsPath, PurePosixPath, PureWindowsPath)
-_ADDRESSES = (IPv4Address, IPv4Interface, IPv4Network, IPv6Address, IPv6Interface, IPv6Network)
 
 _CLOSED: dict[tuple[str, str], Callable[..., Any]] = {
     ("builtins", "set"): set,
@@ -210,17 +193,14 @@ _CLOSED: dict[tuple[str, str], Callable[..., Any]] = {
     ("re", "compile"): make_pattern,
     ("pydantic.types", "SecretStr"): SecretStr,
     ("pydantic.types", "SecretBytes"): SecretBytes,
-    **{("ipaddress", cls.__name__): cls for cls in _ADDRESSES},
-    # Python 3.13 moved the classes: either home may have been written.
-    **{(home, c.__name__): _path(c) for c in _PATHS for home in ("pathlib", "pathlib._local")},
+    **{("ipaddress", cls.__name__): cls for cls in ADDRESSES},
+    # Python 3.13 moved the classes: payloads have either name.
+    **{
+        (home, cls.__name__): partial(make_path, cls)
+        for cls in PATHS
+        for home in ("pathlib", "pathlib._local")
+    },
 }
-
-
-def _v1_secret(module: str, name: str) -> Callable[..., Any] | None:
-    types = sys.modules.get("pydantic.v1.types")
-    if types is None or module != "pydantic.v1.types" or name not in ("SecretStr", "SecretBytes"):
-        return None
-    return vars(types)[name]  # type: ignore[no-any-return]
 
 
 # -- classes that the program has allowed ----------------------------------------------
@@ -233,14 +213,14 @@ def _fill_enum(cls: Any, args: list[Any], _: Any) -> Any:
         if type(member.value) is type(value) and member.value == value:
             return member
     if issubclass(cls, Flag):
-        return records.combine_flags(cls, value)
+        return data_classes.combine_flags(cls, value)
     if isinstance(value, list):  # it was a tuple once
         return _fill_enum(cls, [tuple(value)], {})
-    raise unknown(f"{cls.__module__}:{cls.__qualname__}", f"has no member with value {value!r}")
+    raise unknown(name_of(cls), f"has no member with value {value!r}")
 
 
 def _fill_subclass(cls: Any, args: list[Any], _: Any) -> Any:
-    """The value inside is built as one of the base itself is."""
+    """Build the value inside as one of the base itself."""
     base = solid_base(cls)
     build = _CLOSED.get((base.__module__, base.__name__))
     plain = args[0] if build is None else subclasses.plain_value(build(*args))
@@ -248,24 +228,24 @@ def _fill_subclass(cls: Any, args: list[Any], _: Any) -> Any:
 
 
 def _fill_exception(cls: Any, args: list[Any], fields: Any) -> Any:
-    """LangGraph writes those that are data classes, and the `repr` of others."""
+    """LangGraph writes only data classes as exceptions, of others the `repr`."""
     if not dataclasses.is_dataclass(cls):
-        raise unknown(f"{cls.__module__}:{cls.__qualname__}", "is not a data class")
-    value = exceptions.make(cls, tuple(args))
-    attributes.fill(value, dict(fields))
+        raise unknown(name_of(cls), "is not a data class")
+    value = subclasses.make_exception(cls, tuple(args))
+    set_attributes(value, dict(fields))
     return value
 
 
 def _fill_record(cls: type, args: list[Any], fields: Any) -> Any:
     """Set the fields; those that are missing get the class's own default."""
-    own = _bound(cls, args, fields)
-    value = attributes.rebuild(cls, own)
-    records.add_defaults(value, own.keys())
+    own = _fields_of(cls, args, fields)
+    value = rebuild(cls, own)
+    data_classes.add_defaults(value, own.keys())
     return value
 
 
-def _bound(cls: type, args: list[Any], fields: Any) -> dict[str, Any]:
-    """Return the fields by name and in their form: LangGraph writes two classes in their own."""
+def _fields_of(cls: type, args: list[Any], fields: Any) -> dict[str, Any]:
+    """Return the fields by name; LangGraph writes `Send` and `Item` in forms of their own."""
     if cls.__name__ == "Send" and args:
         return dict(zip(("node", "arg", "timeout"), args, strict=False))
     if cls.__name__ in ("Item", "SearchItem"):
@@ -302,7 +282,7 @@ def _fill_model_v1(cls: Any, _: list[Any], fields: Any) -> Any:
 _FILLERS: dict[Tag, Callable[[Any, list[Any], Any], Any]] = {
     Tag.ENUM: _fill_enum,
     Tag.FLAG: _fill_enum,
-    Tag.NAMEDTUPLE: lambda cls, _, fields: records.make_namedtuple(cls, fields),
+    Tag.NAMEDTUPLE: lambda cls, _, fields: data_classes.make_namedtuple(cls, fields),
     Tag.SUBCLASS: _fill_subclass,
     Tag.EXCEPTION: _fill_exception,
     Tag.DATACLASS: _fill_record,
@@ -324,7 +304,7 @@ def _read_json(data: bytes, finder: Finder) -> Any:
     except (ThreadkeepError, MemoryError):
         raise
     except Exception as error:
-        raise CorruptionError(f"The JSON payload cannot be read: {told(error)}.") from error
+        raise CorruptionError(f"The JSON payload cannot be read: {describe(error)}.") from error
 
 
 def _revive(value: dict[str, Any], finder: Finder) -> Any:

@@ -1,8 +1,4 @@
-"""A codec over a serializer that the user brings: any of LangGraph's, or one's own.
-
-Only the adapter lives here. Invariant: the serializer alone decides what comes back;
-its type tag is stored with its bytes.
-"""
+"""The two codecs: threadkeep's own, and one over a LangGraph serializer."""
 
 from __future__ import annotations
 
@@ -17,9 +13,11 @@ from langgraph.checkpoint.serde.base import (
 from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 
-from threadkeep.codec.failures import OWN, told
-from threadkeep.codec.format import OBJECT, Tag
-from threadkeep.codec.protocol import Intern, Resolve
+from threadkeep.codec.class_lookup import Finder
+from threadkeep.codec.decoder import Decoder
+from threadkeep.codec.encoder import Encoder, PlainPacker
+from threadkeep.codec.format import OBJECT, OWN, Intern, Resolve, Tag, describe
+from threadkeep.codec.registry import DEFAULT_REGISTRY, Registry
 from threadkeep.errors import (
     CorruptionError,
     InvalidArgumentError,
@@ -27,15 +25,75 @@ from threadkeep.errors import (
     UnserializableError,
 )
 
+_KNOWN = Tag.KNOWN
+_KNOWN_OBJECT = bytes((OBJECT, _KNOWN))
+_PLAIN = PlainPacker()
+_SCALARS = frozenset({type(None), bool, int, float, str})
+
+
+class NativeCodec:
+    """Codec that stores values exactly: msgpack with exact types. Immutable.
+
+    Args:
+        registry: registry of the program's classes.
+        pickle_fallback: pickle values that cannot be stored otherwise, and load pickles.
+            Loading a pickle runs whatever code it names: only for trusted data.
+        allowed: (module, name) of classes that may be loaded even where LangGraph's strict
+            mode is on; their modules must have been imported.
+    """
+
+    def __init__(
+        self,
+        registry: Registry = DEFAULT_REGISTRY,
+        pickle_fallback: bool = False,  # noqa: FBT001, FBT002 - the name says it where it is used
+        allowed: Collection[tuple[str, ...]] | None = None,
+    ) -> None:
+        self.registry = registry
+        self.finder = Finder(registry, frozenset(allowed or ()))
+        self.pickle_fallback = pickle_fallback
+
+    def encode(self, value: Any, intern: Intern | None = None) -> bytes:
+        """See `Codec.encode`. Scalars and messages of plain values are packed at once."""
+        kind = type(value)
+        rule = self.registry.rules.get(kind)
+        try:
+            if kind in _SCALARS and (rule is None or kind is int):
+                return _PLAIN.pack(value)
+            if rule is not None and rule.tag is _KNOWN:
+                payload = rule.encode(value, _PLAIN)
+                if payload is not None:
+                    return _KNOWN_OBJECT + payload
+        except TypeError:  # (`suppress` would take as long as a scalar)
+            pass
+        return Encoder(self.registry, self.pickle_fallback, intern).encode(value)
+
+    def decode(self, data: bytes, resolve: Resolve | None = None) -> Any:
+        """See `Codec.decode`."""
+        return Decoder(self.finder, self.pickle_fallback, resolve).decode(data)
+
+    def decode_many(self, items: Sequence[bytes], resolve: Resolve | None = None) -> list[Any]:
+        """See `Codec.decode_many`."""
+        return Decoder(self.finder, self.pickle_fallback, resolve).decode_many(items)
+
+    def divides(self, value: Any) -> bool:  # noqa: ARG002 - anything comes back exactly
+        """See `Codec.divides`."""
+        return True
+
+    def with_allowlist(self, extra: Collection[tuple[str, ...]]) -> NativeCodec:
+        """See `Codec.with_allowlist`."""
+        finder = self.finder.extended(extra)
+        return NativeCodec(finder.registry, self.pickle_fallback, finder.allowed)
+
+
 _MARK = bytes((OBJECT, Tag.SERDE))
 _MAX_TAG = 255  # bytes: its length is stored in one
 
 
 class SerdeCodec:
-    """Stores values as a LangGraph serializer does.
+    """Codec over a serializer of LangGraph or of the program, stored with its type tag.
 
     Args:
-        serde: has `dumps_typed` and `loads_typed`, or `dumps` and `loads`.
+        serde: object with `dumps_typed` and `loads_typed`, or `dumps` and `loads`.
 
     Raises:
         InvalidArgumentError: it has neither pair.
@@ -50,7 +108,7 @@ class SerdeCodec:
         self.serde = maybe_add_typed_methods(serde)
 
     def encode(self, value: Any, intern: Intern | None = None) -> bytes:  # noqa: ARG002 - as the docstring says
-        """See `Codec.encode`; nothing is interned: no serializer knows references."""
+        """See `Codec.encode`; serializers have no references: nothing is interned."""
         try:
             kind, data = self.serde.dumps_typed(value)
             return _framed(kind, data)
@@ -59,7 +117,7 @@ class SerdeCodec:
         except Exception as error:
             raise UnserializableError(
                 f"{type(self.serde).__name__} cannot store a {type(value).__qualname__}: "
-                f"{told(error)}.",
+                f"{describe(error)}.",
                 hint="dumps_typed gives a type tag, which is a str, and bytes.",
             ) from error
 
@@ -77,7 +135,7 @@ class SerdeCodec:
             raise
         except Exception as error:
             raise CorruptionError(
-                f"{type(self.serde).__name__} cannot read the stored value: {told(error)}."
+                f"{type(self.serde).__name__} cannot read the stored value: {describe(error)}."
             ) from error
 
     def decode_many(self, items: Sequence[bytes], resolve: Resolve | None = None) -> list[Any]:
@@ -85,11 +143,11 @@ class SerdeCodec:
         return [self.decode(item, resolve) for item in items]
 
     def divides(self, value: Any) -> bool:
-        """See `Codec.divides`. What a serializer makes of a key is its own affair."""
+        """See `Codec.divides`. A serializer may change keys that are not str."""
         return type(value) is not dict or all(type(key) is str for key in value)
 
     def with_allowlist(self, extra: Collection[tuple[str, ...]]) -> SerdeCodec:
-        """Pass the list on to the serializer, if it has a use for it."""
+        """See `Codec.with_allowlist`; the list is the serializer's own."""
         serde = _extended(self.serde, extra)
         return self if serde is self.serde else SerdeCodec(serde)
 

@@ -1,15 +1,12 @@
-"""The fast path: LangChain messages and documents, written by field numbers.
+"""LangChain messages and documents, written by field numbers: the fast path of the codec.
 
-Only the reading and writing of the models in `wellknown.MODELS` lives here. Invariant:
-an instance that is in any way unusual (extra values, missing fields) is refused here and
-goes the general way of a model; the rest comes back exactly.
+A payload is `[code, head, values...]`: the bits of `head` from the second on are the fields that
+differ from their default, whose values follow in bit order. Its first bit is set if other fields
+than those were set explicitly: these follow as a number of such bits. An instance that is in any
+way unusual (extra values, missing fields) is written as any other model.
 
-A payload is `[code, head, values...]`: the bits of `head` from the second on say which
-fields differ from their default and follow in bit order; its first bit says that the
-set of explicitly given fields is another one, and follows as a number of such bits.
-
-This is the hot loop of every save and load: it takes 0.4 us beside the packing, which
-is why a message's six common fields are written out instead of looped over.
+Every save and load runs this loop. It takes 0.4 us beside the packing, which is why a message's
+six common fields are written out instead of looped over.
 """
 
 from __future__ import annotations
@@ -17,26 +14,90 @@ from __future__ import annotations
 from collections.abc import Set as AbstractSet
 from typing import Any, NamedTuple
 
+from langchain_core import messages as _messages
+from langchain_core.documents import Document
 from langchain_core.messages import BaseMessage
 from pydantic import BaseModel
 
-from threadkeep.codec.format import Packer, Unpacker
-from threadkeep.codec.models import fields_of
-from threadkeep.codec.wellknown import MODELS, Always, KnownModel
-from threadkeep.errors import CorruptionError, NewerFormatError
+from threadkeep.codec.data_classes import encode_model, fields_of
+from threadkeep.codec.format import Packer, Rule, Tag, Unpacker, newer
+from threadkeep.errors import CorruptionError
+
+
+class Always:
+    """Marker for a field without a default, which is always written."""
+
+
+class FieldTable(NamedTuple):
+    """Fields of a model in bit order, and the default of its extra values.
+
+    A default is None, a str, or a type: an empty dict or list, or `Always`. Append-only: a field
+    keeps its position, and a default never changes.
+    """
+
+    cls: type
+    fields: tuple[tuple[str, Any], ...]
+    extra: dict[str, Any] | None
+
+
+def _message(
+    name: str,
+    kind: str,
+    own: tuple[tuple[str, Any], ...] = (),
+    late: tuple[tuple[str, Any], ...] = (),
+) -> FieldTable:
+    """Return a message's fields, most used first: the lowest bits make the shortest numbers."""
+    first: tuple[tuple[str, Any], ...] = (("content", Always), ("id", None))
+    common = (
+        ("name", None),
+        ("response_metadata", dict),
+        ("additional_kwargs", dict),
+        ("type", kind),
+    )
+    return FieldTable(getattr(_messages, name), (*first, *own, *common, *late), {})
+
+
+_AI = (("tool_calls", list), ("usage_metadata", None))
+_AI_LATE = (("invalid_tool_calls", list),)
+_AI_CHUNK_LATE = (*_AI_LATE, ("tool_call_chunks", list), ("chunk_position", None))
+_TOOL = (("tool_call_id", Always),)
+_TOOL_LATE = (("status", "success"), ("artifact", None))
+_ROLE = (("role", Always),)
+
+MODELS: dict[int, FieldTable] = {
+    1: _message("HumanMessage", "human"),
+    2: _message("AIMessage", "ai", _AI, _AI_LATE),
+    3: _message("ToolMessage", "tool", _TOOL, _TOOL_LATE),
+    4: _message("SystemMessage", "system"),
+    5: _message("RemoveMessage", "remove"),
+    6: _message("ChatMessage", "chat", _ROLE),
+    7: _message("FunctionMessage", "function"),
+    8: _message("HumanMessageChunk", "HumanMessageChunk"),
+    9: _message("AIMessageChunk", "AIMessageChunk", _AI, _AI_CHUNK_LATE),
+    10: _message("ToolMessageChunk", "ToolMessageChunk", _TOOL, _TOOL_LATE),
+    11: _message("SystemMessageChunk", "SystemMessageChunk"),
+    12: _message("ChatMessageChunk", "ChatMessageChunk", _ROLE),
+    13: _message("FunctionMessageChunk", "FunctionMessageChunk"),
+    14: FieldTable(
+        Document,
+        (("page_content", Always), ("metadata", dict), ("id", None), ("type", "Document")),
+        None,
+    ),
+}
+"""Class code -> the fields of a model that is written by field numbers."""
 
 _new = object.__new__
 # The slots that every pydantic model has, set past its own `__setattr__`.
 _SLOTS = vars(BaseModel)
 _set_fields = _SLOTS["__dict__"].__set__
-_set_given = _SLOTS["__pydantic_fields_set__"].__set__
+_set_fields_set = _SLOTS["__pydantic_fields_set__"].__set__
 _set_extra = _SLOTS["__pydantic_extra__"].__set__
 _set_private = _SLOTS["__pydantic_private__"].__set__
 _MAX_SHAPES = 256  # per class; a program has a handful, hostile data could have thousands
 
 
 class Field(NamedTuple):
-    """A field, its bit, and its default: the very object, or an equal one of this type."""
+    """A field, its bit, and its default: this object, or an equal one of this type."""
 
     name: str
     bit: int
@@ -45,20 +106,20 @@ class Field(NamedTuple):
 
 
 class Shape(NamedTuple):
-    """What instances with the same written fields have in common."""
+    """Common part of all instances with the same written fields."""
 
     template: dict[str, Any]
     dicts: tuple[str, ...]
     lists: tuple[str, ...]
     names: tuple[str, ...]
     gone: tuple[str, ...]
-    given: frozenset[str]
+    fields_set: frozenset[str]
 
 
-class Plan:
-    """How one known class is written and read, worked out once from its table."""
+class FieldCodec:
+    """Encoding of one known class, worked out once from its table."""
 
-    def __init__(self, code: int, model: KnownModel) -> None:
+    def __init__(self, code: int, model: FieldTable) -> None:
         self.code = code
         self.cls: type[BaseModel] = model.cls
         self.extra = model.extra
@@ -73,7 +134,7 @@ class Plan:
         # Fields that a newer langchain-core added: usual only at their default.
         self.unnumbered = tuple(name for name in declared if name not in self.bits)
         self.shapes: dict[int, Shape] = {}
-        self.given: dict[int, AbstractSet[str]] = {}  # of each shape, at hand for `encode`
+        self.fields_set: dict[int, AbstractSet[str]] = {}  # of each shape, for `encode`
 
     def encode(self, model: BaseModel, packer: Packer) -> bytes | None:
         """Return the payload, or None if the instance is unusual."""
@@ -95,15 +156,15 @@ class Plan:
     def finish(
         self, model: BaseModel, packer: Packer, mask: int, values: list[Any]
     ) -> bytes | None:
-        """Pack the values after what is beside the fields; None if that is unusual."""
+        """Pack the values; None if there is anything unusual beside the fields."""
         head = mask << 1
-        given = model.__pydantic_fields_set__
+        fields_set = model.__pydantic_fields_set__
         shape = self.shapes.get(mask) or self.shape(mask)
-        if given != shape.given:
-            if not given <= self.bits.keys():
+        if fields_set != shape.fields_set:
+            if not fields_set <= self.bits.keys():
                 return None
             head |= 1
-            values.append(sum(map(self.bits.__getitem__, given)))
+            values.append(sum(map(self.bits.__getitem__, fields_set)))
         if self.unnumbered and not self.is_usual(model):
             return None
         values[1] = head
@@ -112,7 +173,7 @@ class Plan:
     def decode(self, head: int, values: list[Any]) -> BaseModel:
         """Rebuild an instance without validation, from its fields alone."""
         shape = self.shapes.get(head >> 1) or self.shape(head >> 1)
-        given = self.shape(values.pop()).given if head & 1 else shape.given
+        fields_set = self.shape(values.pop()).fields_set if head & 1 else shape.fields_set
         template, dicts, lists, names, gone, _ = shape
         if len(values) != len(names):
             raise CorruptionError(f"A stored {self.cls.__name__} lacks some of its fields.")
@@ -127,7 +188,7 @@ class Plan:
             del state[name]
         model = _new(self.cls)
         _set_fields(model, state)
-        _set_given(model, set(given))
+        _set_fields_set(model, set(fields_set))
         _set_extra(model, None if self.extra is None else {})
         _set_private(model, None)
         return model
@@ -138,17 +199,14 @@ class Plan:
         if found is None:
             if len(self.shapes) > _MAX_SHAPES:
                 self.shapes.clear()
-                self.given.clear()
+                self.fields_set.clear()
             found = self.shapes[mask] = self._make_shape(mask)
-            self.given[mask] = found.given
+            self.fields_set[mask] = found.fields_set
         return found
 
     def _make_shape(self, mask: int) -> Shape:
         if mask >> len(self.table):
-            raise NewerFormatError(
-                f"A stored {self.cls.__name__} has fields that this release does not know.",
-                hint="Upgrade threadkeep: pip install --upgrade threadkeep",
-            )
+            raise newer(f"A stored {self.cls.__name__} has fields unknown to this release.")
         names = tuple(name for name, bit in self.bits.items() if mask & bit)
         defaults = {name: default for name, default in self.table if name not in names}
         template = {name: defaults.get(name) for name in fields_of(self.cls)}
@@ -164,24 +222,19 @@ class Plan:
         )
 
     def is_usual(self, model: BaseModel) -> bool:
-        """Whether the fields without a number have the class's own default."""
-        wanted = [self.default(name) for name in self.unnumbered]
-        found = [model.__dict__.get(name, Always) for name in self.unnumbered]
-        return all(type(a) is type(b) and a == b for a, b in zip(wanted, found, strict=True))
+        """Tell whether the fields without a number have the class's own default."""
+        pairs = [(self.default(n), model.__dict__.get(n, Always)) for n in self.unnumbered]
+        return all(type(a) is type(b) and a == b for a, b in pairs)
 
     def default(self, name: str) -> Any:
         """Return the class's own default of a field."""
         return fields_of(self.cls)[name].get_default(call_default_factory=True)
 
 
-class MessagePlan(Plan):
-    """A message: its own fields come in two parts, around those that all messages have.
+class MessageCodec(FieldCodec):
+    """Encoding of a message: `content`, `id`, own fields, other common fields, late own fields."""
 
-    `content` and `id` are first, then what this class often has, then the other common
-    fields, then what it rarely has: a short number tells which of them are written.
-    """
-
-    def __init__(self, code: int, model: KnownModel) -> None:
+    def __init__(self, code: int, model: FieldTable) -> None:
         super().__init__(code, model)
         names = [field.name for field in self.fields]
         name, kind = names.index("name"), names.index("type")
@@ -228,7 +281,7 @@ class MessagePlan(Plan):
                     values.append(value)
         except KeyError:
             return None
-        if model.__pydantic_fields_set__ != self.given.get(mask) or self.unnumbered:
+        if model.__pydantic_fields_set__ != self.fields_set.get(mask) or self.unnumbered:
             return self.finish(model, packer, mask, values)
         values[1] = mask << 1
         return packer.pack(values)
@@ -237,27 +290,29 @@ class MessagePlan(Plan):
 def decode(data: bytes, unpacker: Unpacker) -> BaseModel:
     """Rebuild an instance of a known class."""
     values = unpacker.unpack(data)
-    plan = PLANS.get(values[0])
-    if plan is None:
-        raise NewerFormatError(
-            f"The stored value is a model with number {values[0]}, unknown to this release.",
-            hint="Upgrade threadkeep: pip install --upgrade threadkeep",
-        )
-    return plan.decode(values[1], values[2:])
+    codec = FIELD_CODECS.get(values[0])
+    if codec is None:
+        raise newer(f"The model number {values[0]} of the stored value is unknown to this release.")
+    return codec.decode(values[1], values[2:])
 
 
 def _blank(default: Any) -> tuple[type | None, Any]:
-    """Return the type and the value of a default as the instance holds it."""
+    """Return the type and the value of a default."""
     if default is dict or default is list:
         return default, default()
     return (str, default) if isinstance(default, str) else (None, default)
 
 
-def _plan(code: int, model: KnownModel) -> Plan:
+def _field_codec(code: int, model: FieldTable) -> FieldCodec:
     usual = {"content", "id", "response_metadata", "additional_kwargs", "name", "type"}
     is_message = issubclass(model.cls, BaseMessage) and usual <= fields_of(model.cls).keys()
-    return (MessagePlan if is_message else Plan)(code, model)
+    return (MessageCodec if is_message else FieldCodec)(code, model)
 
 
-PLANS = {code: _plan(code, model) for code, model in MODELS.items()}
-"""Code -> how its class is written."""
+def _rule(codec: FieldCodec) -> Rule:
+    general = Rule(Tag.PYDANTIC, encode_model(codec.code, codec.cls), shareable=True)
+    return Rule(Tag.KNOWN, codec.encode, shareable=True, otherwise=general)
+
+
+FIELD_CODECS = {code: _field_codec(code, model) for code, model in MODELS.items()}
+RULES = {codec.cls: _rule(codec) for codec in FIELD_CODECS.values()}
