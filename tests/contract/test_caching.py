@@ -17,6 +17,7 @@ from postgres_kit import url_for
 from redis_kit import url as redis_url
 
 from threadkeep import AsyncPostgresSaver, Cache, PostgresSaver, RedisSaver, SqliteSaver, open_saver
+from threadkeep.backends.base import Backend
 from threadkeep.backends.memory import MemoryBackend
 from threadkeep.backends.open import open_hot
 from threadkeep.backends.postgres import PostgresBackend
@@ -31,7 +32,7 @@ from threadkeep.cache.segments import (
 from threadkeep.engine.model import Batch, ReadSegments, Segment, Span
 from threadkeep.errors import InvalidArgumentError, OpenError, UnreachableError
 from threadkeep.saver import Saver
-from threadkeep.store.driver import Faces
+from threadkeep.store.driver import BackendPair
 from threadkeep.testing.records import NOW, THREAD, segment
 
 SMALL = Cache(threads=2, bytes=100_000)
@@ -50,7 +51,7 @@ class TestAsyncHotPostgres(ThroughCache):
 
 
 def opened(face, backend, hot, cache=None):
-    faces = Faces(hot)
+    faces = BackendPair(hot)
     layer = CacheLayer(cache, Hot(faces))
     stack = stack_of(backend, layer)
     found = face(stack, faces)  # (the database was emptied behind its back)
@@ -496,7 +497,7 @@ def test_stores_without_a_name_are_refused(tmp_path):
         RedisSaver(redis_url(), hot=redis_url())
 
 
-class Failing:
+class Failing(Backend):
     """A hot store whose server fails at what it is told to."""
 
     def __init__(self):
@@ -506,12 +507,12 @@ class Failing:
         self.asked += 1
         raise OpenError("It cannot be reached.")
 
-    commit = clear = fetch
+    commit = clear = close = fetch
 
 
 def test_what_failed_is_left_alone_for_a_while():
     now, store = 0.0, Failing()
-    hot = Hot(Faces(store), lambda: now)
+    hot = Hot(BackendPair(store), lambda: now)
     stack = stack_of(MemoryBackend())
     for at in (0.0, 1.0, 4.9, 5.1, 6.0):
         now = at

@@ -29,8 +29,7 @@ from threadkeep.engine.model import Batch, Change
 from threadkeep.errors import BackendError, ClosedError, ThreadkeepError, UnreachableError
 
 if TYPE_CHECKING:
-    from threadkeep.backends.base import GroupingBackend
-    from threadkeep.backends.blocking import CommitsManyAwaited
+    from threadkeep.backends.base import AsyncBackend, Backend
 
 _LONGEST_WAIT = 60
 _IDLE_SECONDS = 10.0  # after which the thread ends; the next change starts another
@@ -217,7 +216,7 @@ class Writer:
         how: `max_batch` and `max_wait`.
     """
 
-    def __init__(self, backend: GroupingBackend, how: GroupCommit = AT_ONCE) -> None:
+    def __init__(self, backend: Backend, how: GroupCommit = AT_ONCE) -> None:
         self._backend = backend
         self._how = how
         self._start()
@@ -417,7 +416,7 @@ class LoopWriter:
         how: `max_batch` and `max_wait`.
     """
 
-    def __init__(self, backend: CommitsManyAwaited, how: GroupCommit = AT_ONCE) -> None:
+    def __init__(self, backend: AsyncBackend, how: GroupCommit = AT_ONCE) -> None:
         self._queues = PerLoop(partial(_LoopQueue, backend, how))
 
     def submit(self, change: Change) -> asyncio.Future[None]:
@@ -436,7 +435,7 @@ class LoopWriter:
 class _LoopQueue:
     """The changes that wait in one event loop."""
 
-    def __init__(self, backend: CommitsManyAwaited, how: GroupCommit) -> None:
+    def __init__(self, backend: AsyncBackend, how: GroupCommit) -> None:
         self._backend = backend
         self._how = how
         self._queue = _Queue()

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from threadkeep.backends.base import AsyncBackend, Backend
     from threadkeep.backends.postgres.dumps import Dumps
-    from threadkeep.cache.hot import HotStore
+    from threadkeep.backends.redis.backend import HotRedis
 
 _FORMS = (
     "Known are sqlite:///relative.db, sqlite:////absolute.db, sqlite:///:memory:,"
@@ -241,7 +241,7 @@ def open_redis(server: Any, **options: Any) -> Backend | AsyncBackend:
     return redis.opened(server, **options)
 
 
-def open_hot(url: Any) -> HotStore:
+def open_hot(url: Any) -> HotRedis:
     """Open the Redis that keeps at hand what a store holds.
 
     Raises:

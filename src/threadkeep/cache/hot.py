@@ -11,28 +11,21 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any
 from zlib import crc32
 
-from threadkeep.backends.base import Backend, ScrubbingBackend
-from threadkeep.backends.scrubbed import Scrubbed
+from threadkeep.backends.base import Scrubbed
 from threadkeep.cache.segments import Fresh
 from threadkeep.engine.calls import Requests, call
 from threadkeep.engine.model import Batch, DropThread, ReadSegments, Segment, Span
 from threadkeep.errors import SegmentTakenError, ThreadkeepError
+from threadkeep.store.driver import BackendPair
 
 _PAUSE = 5.0  # seconds that a server which failed is left alone
 _MARK_LOG = 2**62  # no log of a thread has this number
 _CHECKSUM = 4  # bytes
 _MARK = Span(_MARK_LOG, 0, 1)
 _log = logging.getLogger("threadkeep")
-
-
-class HotStore(Backend, ScrubbingBackend, Protocol):
-    """A store that can be emptied."""
-
-    def clear(self, beginning: str) -> None:
-        """Remove all threads whose id begins so."""
 
 
 class Hot:
@@ -43,11 +36,11 @@ class Hot:
     it is of, as others may use the same server.
 
     Args:
-        store: the faces of a `HotStore`.
+        store: the Redis (`backends.redis.HotRedis`).
         clock: gives seconds.
     """
 
-    def __init__(self, store: Any, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, store: BackendPair, clock: Callable[[], float] = time.monotonic) -> None:
         self._store = store
         self._clock = clock
         self._again_at = 0.0
@@ -73,7 +66,7 @@ class Hot:
 
     def _asked(self, read: ReadSegments) -> Requests[list[Segment]]:
         asked = ReadSegments((yield from self._name(read.thread)), (_MARK, *read.spans))
-        (found,) = yield from call("fetch", [asked], of=self._store)
+        (found,) = yield self._store.aside("fetch", [asked])
         return list(found)
 
     def keep(self, fresh: Fresh) -> Requests[None]:
@@ -88,7 +81,7 @@ class Hot:
         name = yield from self._name(fresh.thread)
         batch = Batch(name, 0, segments=marked, drop_segments=tuple(fresh.drops))
         try:
-            yield from call("commit", batch, of=self._store)
+            yield self._store.aside("commit", batch)
         except SegmentTakenError:
             return False
         return True
@@ -105,13 +98,13 @@ class Hot:
         """
         name = yield from self._name(thread or "")
         if thread is None:
-            yield from call("clear", name, of=self._store)
+            yield self._store.aside("clear", name)
         else:
-            yield from call("commit", DropThread(name, 0), of=self._store)
+            yield self._store.aside("commit", DropThread(name, 0))
 
     def scrub(self) -> Requests[Scrubbed]:
         """Leave nothing in its files of what it has let go. Raises as it does."""
-        found = yield from call("scrub", of=self._store, rewrite=False)
+        found = yield self._store.aside("scrub", rewrite=False)
         return Scrubbed(
             tuple([f"the hot store: {one}" for one in found.cleared]),
             tuple([f"The hot store: {one}" for one in found.remains]),

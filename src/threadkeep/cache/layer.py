@@ -12,8 +12,8 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from threadkeep.backends.base import Scrubbed
 from threadkeep.backends.logs import Log, add, between, missing
-from threadkeep.backends.scrubbed import Scrubbed
 from threadkeep.cache.admission import (
     KEEP,
     Admission,

@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Any, NamedTuple, TypeAlias
 
-from threadkeep.backends.scrubbed import Scrubbed
+from threadkeep.backends.base import Scrubbed
 from threadkeep.cold.archive import archive_of
 from threadkeep.cold.store import ColdStore
 from threadkeep.engine import registration
@@ -162,7 +162,7 @@ def erase(
         names: their names.
         progress: see `Progress`.
         forks: also those that were forked from them.
-        rewrite: see `ScrubbingBackend.scrub`.
+        rewrite: see `Backend.scrub`.
         dry_run: change nothing.
     """
     beneath = store.beneath()

@@ -14,6 +14,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from threadkeep.backends import process_forks
+from threadkeep.backends.base import Scrubbed
 from threadkeep.backends.group_commit import (
     AT_ONCE,
     GroupCommit,
@@ -25,14 +26,13 @@ from threadkeep.engine.working_set import WorkingSet
 from threadkeep.errors import InvalidArgumentError, ThreadkeepError
 from threadkeep.store import workflows
 from threadkeep.store.driver import (
-    Faces,
+    BackendPair,
     Stack,
     Store,
 )
 from threadkeep.store.forked_runs import ForkedRuns
 from threadkeep.store.layer import (
     Layer,
-    OneByOne,
 )
 from threadkeep.store.workflows import (
     Plan,
@@ -42,7 +42,6 @@ from threadkeep.store.workflows import (
 
 if TYPE_CHECKING:
     from threadkeep.backends.base import AsyncBackend, Backend
-    from threadkeep.backends.scrubbed import Scrubbed
     from threadkeep.cache import (
         Cache,
         CacheLayer,
@@ -89,12 +88,12 @@ class OpenStore(Stack):
         store = Store(backend, group_commit or AT_ONCE)
         self.cold = None if cold is None else _opened(cold)
         self.tiering = tiering
-        self._hot = None if hot is None else Faces(open_hot(hot))
+        self._hot = None if hot is None else BackendPair(open_hot(hot))
         _check(store, group_commit, write_behind, self._hot, self.cold)
         hot_tier = None if tiering is None else tiering.hot
         self._cache: CacheLayer | None = None
         self._relaxed: RelaxedLayer | None = None
-        layers: list[Layer] = [] if store.has("commit_many") else [OneByOne()]
+        layers: list[Layer] = []
         if cache is not None or self._hot is not None:
             self._cache = _cache_layer(cache, self._hot, hot_tier)
             layers.insert(0, self._cache)
@@ -141,8 +140,7 @@ class OpenStore(Stack):
         await self.arun(self._migrate())
 
     def _migrate(self) -> Requests[None]:
-        if self._store.has("migrate"):
-            yield from call("migrate")
+        yield from call("migrate")
 
     def flush(self) -> None:
         """Store the saves that `write_behind` has not stored yet; durable on return.
@@ -240,7 +238,7 @@ class OpenStore(Stack):
     # -- what files hold of what was removed ---------------------------------------------
 
     def scrub(self, *, rewrite: bool) -> Scrubbed:
-        """Leave nothing of removed rows in the store's files. See `ScrubbingBackend.scrub`."""
+        """Leave nothing of removed rows in the store's files. See `Backend.scrub`."""
         return self.run(self._scrub(rewrite=rewrite))
 
     async def ascrub(self, *, rewrite: bool) -> Scrubbed:
@@ -249,11 +247,8 @@ class OpenStore(Stack):
 
     def _scrub(self, *, rewrite: bool) -> Requests[Scrubbed]:
         # (no layer in front holds anything that files are made of: it is the store's alone)
-        if self._store.has("scrub"):
-            scrubbed: Scrubbed = yield from call("scrub", rewrite=rewrite)
-            return scrubbed
-        name = type(self._store.backend).__name__
-        return _scrubbed(f"{name} does not say what its files hold of removed rows.")
+        scrubbed: Scrubbed = yield from call("scrub", rewrite=rewrite)
+        return scrubbed
 
     def scrub_hot(self) -> Scrubbed:
         """The same of the files of the `hot` store, if there is one."""
@@ -264,20 +259,14 @@ class OpenStore(Stack):
         return await self.arun_here(self._scrub_hot())
 
     def _scrub_hot(self) -> Requests[Scrubbed]:
-        return _scrubbed() if self._cache is None else (yield from self._cache.scrub_hot())
+        return Scrubbed() if self._cache is None else (yield from self._cache.scrub_hot())
 
 
-def _cache_layer(cache: Cache | None, hot: Faces | None, tier: HotTier | None) -> CacheLayer:
+def _cache_layer(cache: Cache | None, hot: BackendPair | None, tier: HotTier | None) -> CacheLayer:
     from threadkeep.cache import CacheLayer  # noqa: PLC0415 - much, and seldom needed
     from threadkeep.cache.hot import Hot  # noqa: PLC0415 - see above
 
     return CacheLayer(cache, None if hot is None else Hot(hot), tier)
-
-
-def _scrubbed(*remains: str) -> Scrubbed:
-    from threadkeep.backends.scrubbed import Scrubbed  # noqa: PLC0415 - seldom needed
-
-    return Scrubbed(remains=remains)
 
 
 def _opened(cold: str) -> ColdStore:
@@ -297,7 +286,7 @@ def _check(
     store: Store,
     group_commit: GroupCommit | None,
     write_behind: WriteBehind | None,
-    hot: Faces | None,
+    hot: BackendPair | None,
     cold: ColdStore | None,
 ) -> None:
     """Refuse what the store cannot do.
@@ -306,24 +295,24 @@ def _check(
         InvalidArgumentError: as it says.
     """
     name = type(store.backend).__name__
-    if hot is not None and not store.has("counts_for_all"):
+    if hot is not None and not store.backend.counts_for_all:
         raise InvalidArgumentError(
             f"hot= cannot stand in front of {name}, which does not count for all processes.",
             hint="Use it in front of PostgreSQL, or leave it out.",
         )
-    if cold is not None and not store.has("identity"):
+    if cold is not None and not store.backend.has_identity:
         raise InvalidArgumentError(
             f"cold= cannot be used with {name}, which has no name of its own: stores that share a"
             " cold store are told apart by that.",
-            hint="Let the backend have `identity` (threadkeep.backends.base.IdentifiedBackend).",
+            hint="Override `identity` in the backend, and set `has_identity`.",
         )
     if write_behind is not None and store.backend is store.awaited:
         raise InvalidArgumentError(
             "write_behind= needs connections of its own, to store what waits at any time.",
             hint="Give a URL instead of an async pool, connection or client.",
         )
-    if group_commit is not None and not store.has("commit_many"):
+    if group_commit is not None and not store.backend.commits_groups:
         raise InvalidArgumentError(
             f"{name} cannot commit in groups.",
-            hint="Leave group_commit out, or give the backend a method commit_many.",
+            hint="Leave group_commit out, or override `commit_many` and set `commits_groups`.",
         )

@@ -7,10 +7,11 @@ that was saved in it before, and a change that removes anything comes behind it.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
+from functools import partial
 from typing import Any
 
 from threadkeep.backends.group_commit import AT_ONCE, GroupCommit
-from threadkeep.engine.calls import Commit, CommitMany, Fetch, Operation, Requests, aside, fetch
+from threadkeep.engine.calls import Aside, Commit, CommitMany, Fetch, Operation, Requests, fetch
 from threadkeep.engine.model import (
     Batch,
     Change,
@@ -66,8 +67,9 @@ class DurableLayer:
         if not self.unstored.clean(threads):
             yield from self._alone(self.unstored.flush, threads)
 
-    def _alone(self, *call: Any) -> Requests[None]:
-        yield from aside(*call, by=self.unstored.alone)
+    def _alone(self, function: Callable[..., object], *args: Any) -> Requests[None]:
+        call = partial(function, *args)
+        yield Aside(call, partial(self.unstored.alone, call))
 
     def _carry_out(self, change: Change, do: Callable[[Change, Collection[str]], None]) -> None:
         threads = self._beneath.run(_concerned(change))
