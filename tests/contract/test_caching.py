@@ -25,9 +25,9 @@ from threadkeep.backends.postgres import backend as postgres_backend
 from threadkeep.cache import CacheLayer
 from threadkeep.cache import hot as hot_module
 from threadkeep.cache.hot import Hot
-from threadkeep.cache.segments import (
+from threadkeep.cache.lru import (
     Fresh,
-    Kept,
+    SegmentCache,
 )
 from threadkeep.engine.model import Batch, ReadSegments, Segment, Span
 from threadkeep.errors import InvalidArgumentError, OpenError, UnreachableError
@@ -88,7 +88,7 @@ def everything(thread, generation=0):
 
 
 def test_the_threads_not_used_for_longest_go_first():
-    kept = Kept(Cache(threads=2))
+    kept = SegmentCache(Cache(threads=2))
     for thread in "ab":
         kept.keep(Fresh(thread, 0, [seg()]))
     assert kept.find(everything("a")) == [seg()]
@@ -98,7 +98,7 @@ def test_the_threads_not_used_for_longest_go_first():
 
 
 def test_no_more_bytes_are_kept_than_told():
-    kept = Kept(Cache(bytes=10_000))
+    kept = SegmentCache(Cache(bytes=10_000))
     for number in range(50):
         kept.keep(Fresh(f"t{number}", 0, [seg(size=3000)]))
         assert kept.size <= 10_000
@@ -110,7 +110,7 @@ def test_no_more_bytes_are_kept_than_told():
 
 def test_what_was_not_used_for_a_while_goes():
     now = 0.0
-    kept = Kept(Cache(ttl=10), lambda: now)
+    kept = SegmentCache(Cache(ttl=10), lambda: now)
     kept.keep(Fresh("a", 0, [seg()]))
     kept.keep(Fresh("b", 0, [seg()]))
     now = 8.0
@@ -124,7 +124,7 @@ def test_what_was_not_used_for_a_while_goes():
 
 
 def test_a_larger_segment_takes_the_place_of_those_in_it():
-    kept = Kept(Cache())
+    kept = SegmentCache(Cache())
     kept.keep(Fresh("a", 0, [seg(0), seg(1), seg(2), seg(0, log=2)]))
     before = kept.size
     kept.keep(Fresh("a", 0, [seg(0, 2)], drops=[(1, 0, 1), (1, 1, 1)]))
@@ -135,7 +135,7 @@ def test_a_larger_segment_takes_the_place_of_those_in_it():
 
 
 def test_another_generation_begins_with_nothing():
-    kept = Kept(Cache())
+    kept = SegmentCache(Cache())
     kept.keep(Fresh("a", 0, [seg()]))
     kept.keep(Fresh("a", 1, [seg(5)]))
     assert kept.find(everything("a", 1)) == [seg(5)]
@@ -143,7 +143,7 @@ def test_another_generation_begins_with_nothing():
 
 
 def test_exactly_that_thread_is_cleared():
-    kept = Kept(Cache())
+    kept = SegmentCache(Cache())
     for thread in ("a", "ab", "b"):
         kept.keep(Fresh(thread, 0, [seg()]))
     kept.clear("a")

@@ -50,7 +50,7 @@ from threadkeep.store.layer import (
 from threadkeep.store.opened import OpenStore
 from threadkeep.testing import BackendContract
 from threadkeep.testing.records import NOW, checkpoint, write
-from threadkeep.write_behind.layer import RelaxedLayer
+from threadkeep.write_behind.layer import WriteBehindLayer
 
 # -- the contract ------------------------------------------------------------------------
 
@@ -62,7 +62,7 @@ def tiering(folder):
 def all_layers(backend, folder):
     """Every layer, but that relaxed saves are stored at once."""
     beneath = stack_of(backend, tiering(folder), CacheLayer(Cache()))
-    relaxed = RelaxedLayer(beneath, WriteBehind())
+    relaxed = WriteBehindLayer(beneath, WriteBehind())
     return beneath.under(relaxed.durable())
 
 
@@ -324,7 +324,7 @@ def test_an_open_store_has_the_layers_that_were_asked_for(tmp_path):
     assert layers(group_commit=GroupCommit()) == ["TierLayer"]
     assert layers(cache=Cache()) == ["TierLayer", "CacheLayer"]
     assert layers(cache=Cache(), write_behind=relaxed) == [
-        *("RelaxedLayer", "TierLayer", "CacheLayer")
+        *("WriteBehindLayer", "TierLayer", "CacheLayer")
     ]
 
 

@@ -34,7 +34,7 @@ from threadkeep.errors import (
     UnreachableError,
 )
 from threadkeep.saver import Saver
-from threadkeep.write_behind.waiting import _lists
+from threadkeep.write_behind.commit_queue import _lists
 
 from .backends import BACKENDS, SHARED, open_backend, url_of
 

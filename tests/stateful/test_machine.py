@@ -57,7 +57,7 @@ from threadkeep.store.driver import (
     Stack,
     Store,
 )
-from threadkeep.write_behind.layer import RelaxedLayer
+from threadkeep.write_behind.layer import WriteBehindLayer
 
 from .model import EMPTY, Conflict, Model, load_of
 
@@ -616,7 +616,7 @@ class OnRelaxed(OnMemory):
     def __init__(self) -> None:
         super().__init__()
         self.stored = Stack(Store(self.backend), [TierLayer(ColdStore(self.cold))])
-        self.waiting = RelaxedLayer(self.stored, WriteBehind(flush_interval=60))
+        self.waiting = WriteBehindLayer(self.stored, WriteBehind(flush_interval=60))
 
     def open(self, number: int) -> Saver:
         del number

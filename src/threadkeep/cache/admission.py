@@ -18,9 +18,9 @@ from threadkeep.backends import process_forks
 from threadkeep.backends.given import is_count, refuse
 from threadkeep.cache.lru import (
     Cache,
-    Shelf,
+    Fresh,
+    LruCache,
 )
-from threadkeep.cache.segments import Fresh
 from threadkeep.engine.model import Batch, CheckpointRow, ReadCheckpoint, Segment
 from threadkeep.retention.policy import (
     MICROSECOND,
@@ -115,7 +115,7 @@ class Admission:
 
     def _start(self) -> None:
         self._lock = threading.Lock()
-        self._shelf: Shelf[_Thread] = Shelf(Cache(threads=_THREADS, ttl=None))
+        self._shelf: LruCache[_Thread] = LruCache(Cache(threads=_THREADS, ttl=None))
 
     def before_fork(self) -> None:
         """See `Watched.before_fork`."""

@@ -15,7 +15,7 @@ from typing import Any
 from zlib import crc32
 
 from threadkeep.backends.base import Scrubbed
-from threadkeep.cache.segments import Fresh
+from threadkeep.cache.lru import Fresh
 from threadkeep.engine.calls import Requests, call
 from threadkeep.engine.model import Batch, DropThread, ReadSegments, Segment, Span
 from threadkeep.errors import SegmentTakenError, ThreadkeepError

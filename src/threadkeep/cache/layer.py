@@ -13,7 +13,12 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from threadkeep.backends.base import Scrubbed
-from threadkeep.backends.logs import Log, add, between, missing
+from threadkeep.backends.records import (
+    Log,
+    add,
+    between,
+    missing,
+)
 from threadkeep.cache.admission import (
     KEEP,
     Admission,
@@ -21,10 +26,10 @@ from threadkeep.cache.admission import (
     Verdict,
 )
 from threadkeep.cache.hot import Hot
-from threadkeep.cache.lru import Cache
-from threadkeep.cache.segments import (
+from threadkeep.cache.lru import (
+    Cache,
     Fresh,
-    Kept,
+    SegmentCache,
 )
 from threadkeep.cold.offloaded import STUB
 from threadkeep.engine.calls import Commit, CommitMany, Fetch, Requests, fetch
@@ -60,7 +65,7 @@ class CacheLayer:
         hot_tier: HotTier | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        self._kept = None if cache is None else Kept(cache)
+        self._kept = None if cache is None else SegmentCache(cache)
         self._hot = hot
         self._admission = None if hot_tier is None else Admission(hot_tier, clock)
 

@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from threadkeep.cold.store import ColdStore
     from threadkeep.cold.tiering import Tiering
     from threadkeep.write_behind import WriteBehind
-    from threadkeep.write_behind.layer import RelaxedLayer
+    from threadkeep.write_behind.layer import WriteBehindLayer
 
 RANDOM = SystemRandom()  # tokens must differ even where a program seeds its random numbers
 
@@ -92,7 +92,7 @@ class OpenStore(Stack):
         _check(store, group_commit, write_behind, self._hot, self.cold)
         hot_tier = None if tiering is None else tiering.hot
         self._cache: CacheLayer | None = None
-        self._relaxed: RelaxedLayer | None = None
+        self._relaxed: WriteBehindLayer | None = None
         layers: list[Layer] = []
         if cache is not None or self._hot is not None:
             self._cache = _cache_layer(cache, self._hot, hot_tier)
@@ -100,9 +100,9 @@ class OpenStore(Stack):
         layers.insert(0, TierLayer(self.cold))
         self._beneath = Stack(store, layers)
         if write_behind is not None:
-            from threadkeep.write_behind.layer import RelaxedLayer  # noqa: PLC0415 - much, and seldom needed
+            from threadkeep.write_behind.layer import WriteBehindLayer  # noqa: PLC0415 - much, and seldom needed
 
-            self._relaxed = RelaxedLayer(self._beneath, write_behind, group_commit or AT_ONCE)
+            self._relaxed = WriteBehindLayer(self._beneath, write_behind, group_commit or AT_ONCE)
             layers.insert(0, self._relaxed)
         super().__init__(store, layers)
         self._working_set = WorkingSet(

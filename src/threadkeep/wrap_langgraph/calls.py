@@ -1,4 +1,10 @@
-"""Calls to another saver that are carried out later.
+"""Values of a checkpoint as bytes, each on its own.
+
+Only that lives here. A serializer may keep a kind of value on its own that it does not keep
+within another one (LangGraph's keeps a `bytearray` so): savers that store values one by one give
+them back exactly, and so must whatever stands in front of them.
+
+Calls to another saver that are carried out later.
 
 Only what a call is made of lives here, and how it is carried out. Invariants: what a call holds
 does not change with the objects that it was given; calls of a thread are carried out in their
@@ -11,7 +17,7 @@ import asyncio
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import wait
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import (
@@ -20,15 +26,36 @@ from langgraph.checkpoint.base import (
     Checkpoint,
     CheckpointMetadata,
 )
+from langgraph.checkpoint.serde.base import SerializerProtocol
 
 from threadkeep import arguments
 from threadkeep.errors import BackendError, InvalidArgumentError, ThreadkeepError
-from threadkeep.wrap_langgraph.frozen import (
-    Frozen,
-    freeze,
-    thaw,
-)
-from threadkeep.write_behind.waiting import Outcome
+from threadkeep.write_behind.commit_queue import Outcome
+
+Typed: TypeAlias = tuple[str, bytes]
+
+
+class Frozen(NamedTuple):
+    """Something, and the values that belong into it, as bytes."""
+
+    rest: Typed
+    values: tuple[Typed, ...]
+
+    @property
+    def size(self) -> int:
+        """How many bytes that is."""
+        return sum(len(data) for _, data in (self.rest, *self.values))
+
+
+def freeze(serde: SerializerProtocol, rest: Any, values: Sequence[Any]) -> Frozen:
+    """Turn them into bytes. Raises what the serializer raises."""
+    return Frozen(serde.dumps_typed(rest), tuple(serde.dumps_typed(value) for value in values))
+
+
+def thaw(serde: SerializerProtocol, frozen: Frozen) -> tuple[Any, list[Any]]:
+    """Turn them back: fresh objects."""
+    return serde.loads_typed(frozen.rest), [serde.loads_typed(value) for value in frozen.values]
+
 
 AnySaver: TypeAlias = BaseCheckpointSaver[Any]
 

@@ -20,14 +20,14 @@ from langgraph.checkpoint.serde.base import SerializerProtocol
 from threadkeep.backends import process_forks
 from threadkeep.cache.lru import (
     Cache,
-    Shelf,
+    LruCache,
 )
-from threadkeep.wrap_langgraph.frozen import (
+from threadkeep.wrap_langgraph.calls import (
     Frozen,
     freeze,
     thaw,
 )
-from threadkeep.write_behind.waiting import Threads
+from threadkeep.write_behind.commit_queue import Threads
 
 Key: TypeAlias = tuple[Any, ...]
 
@@ -68,7 +68,7 @@ class Heads:
     def _start(self) -> None:
         self._lock = threading.Lock()  # held for moments only
         self._off = self._how is None
-        self._shelf: Shelf[dict[Key, Frozen]] = Shelf(self._how or Cache())
+        self._shelf: LruCache[dict[Key, Frozen]] = LruCache(self._how or Cache())
         self._looks: dict[str, set[Look]] = {}
         self._doubts: set[str] = set()
 

@@ -36,9 +36,9 @@ from threadkeep.wrap_langgraph.calls import (
 )
 from threadkeep.wrap_langgraph.heads import Heads
 from threadkeep.write_behind import WriteBehind
-from threadkeep.write_behind.waiting import (
+from threadkeep.write_behind.commit_queue import (
+    CommitQueue,
     Threads,
-    Waiting,
 )
 
 
@@ -57,10 +57,10 @@ class Wrapped(BaseCheckpointSaver[Any]):
         self._allowed: frozenset[Any] = frozenset()
         heads = self._heads = Heads(cache)
         self._home = Home(saver)
-        self._waiting: Waiting[Call] | None = None
+        self._waiting: CommitQueue[Call] | None = None
         if write_behind is not None:
             told = Calls(self._home, lambda thread: heads.changed([thread]))
-            self._waiting = Waiting(write_behind, told)
+            self._waiting = CommitQueue(write_behind, told)
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):
@@ -285,12 +285,12 @@ class Wrapped(BaseCheckpointSaver[Any]):
         call = calls.put_writes(self._inner, config, writes, task_id, task_path)
         await self._aadd(self._waiting, call)
 
-    def _add(self, waiting: Waiting[Call], call: Call) -> None:
+    def _add(self, waiting: CommitQueue[Call], call: Call) -> None:
         if not waiting.added(call.thread, call):
             self._home.refuse_here()
             waiting.add(call.thread, call)
 
-    async def _aadd(self, waiting: Waiting[Call], call: Call) -> None:
+    async def _aadd(self, waiting: CommitQueue[Call], call: Call) -> None:
         self._home.note()
         await waiting.aadd(call.thread, call)
 
@@ -314,7 +314,7 @@ class Wrapped(BaseCheckpointSaver[Any]):
             await self._inner.adelete_thread(thread_id)
 
     @staticmethod
-    def _let_go(waiting: Waiting[Call], thread: str) -> None:
+    def _let_go(waiting: CommitQueue[Call], thread: str) -> None:
         try:
             waiting.flush([thread])
         except ThreadkeepError:

@@ -15,10 +15,9 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from threadkeep.backends import process_forks
 from threadkeep.backends.base import Backend, Scrubbed
-from threadkeep.backends.entries import is_meant
-from threadkeep.backends.logs import between
 from threadkeep.backends.memory.changes import carry_out
 from threadkeep.backends.memory.rows import EMPTY, EMPTY_NAMESPACE, Thread, Threads, entry_of
+from threadkeep.backends.records import between, is_meant
 from threadkeep.engine.entries import (
     CountThreads,
     Entry,

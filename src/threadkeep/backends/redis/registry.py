@@ -14,7 +14,7 @@ from heapq import nlargest, nsmallest
 from operator import attrgetter
 from typing import Any, Protocol
 
-from threadkeep.backends.entries import is_meant
+from threadkeep.backends.records import is_meant
 from threadkeep.backends.redis.entries import unpack_entry
 from threadkeep.backends.redis.keys import keys_of, term_of, times_of
 from threadkeep.backends.redis.reads import Question

@@ -2,6 +2,15 @@
 
 Only storing and finding them lives here. Invariant: the starts are sorted, and are exactly the
 keys of the dict beside them; segments of a log never overlap. No locks.
+
+Whether an entry is one that is looked for, where the store itself cannot tell.
+
+Only this predicate lives here, one logic for the stores that hold entries as records.
+
+Which checkpoint led to which, of rows that lie together.
+
+Only this reading of a thread's rows lives here, for backends that would otherwise have to
+ask once for each. Invariant: the answer is that of `StoredCheckpoint.child`.
 """
 
 from __future__ import annotations
@@ -9,7 +18,9 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator
 
-from threadkeep.engine.model import Segment, Span
+from threadkeep.engine.entries import Entry, ThreadQuery
+from threadkeep.engine.lifecycle import State
+from threadkeep.engine.model import CheckpointRow, Child, Segment, Span
 from threadkeep.errors import SegmentTakenError
 
 
@@ -88,3 +99,36 @@ def missing(logs: dict[int, Log], spans: Iterable[Span]) -> tuple[Span, ...]:
         if at < stop:
             gaps.append(Span(number, at, stop))
     return tuple(gaps)
+
+
+def is_meant(entry: Entry, query: ThreadQuery) -> bool:
+    """Whether the entry is as the query says."""
+    return (
+        (entry.state in query.states if query.states else entry.state != State.DELETED)
+        and set(query.labels) <= set(entry.labels)
+        and _is_between(entry.created_at, query.created)
+        and _is_between(entry.updated_at, query.updated)
+        and query.waits in (None, entry.waits_at is not None)
+        and query.pinned in (None, entry.pinned)
+        and (query.size is None or entry.size >= query.size)
+        and (query.origin is None or (entry.origin or ("",))[0] == query.origin)
+        and (query.rested is None or _has_rested(entry, query.rested))
+    )
+
+
+def _is_between(at: int, limits: tuple[int | None, int | None]) -> bool:
+    first, last = limits
+    return (first is None or at >= first) and (last is None or at < last)
+
+
+def _has_rested(entry: Entry, now: int) -> bool:
+    return entry.ttl is not None and entry.updated_at + entry.ttl < now
+
+
+def first_children(rows: Iterable[CheckpointRow]) -> dict[tuple[str, str], Child]:
+    """By (ns, parent): the first child of a greater id, of rows in ascending order."""
+    children: dict[tuple[str, str], Child] = {}
+    for row in rows:
+        if row.parent is not None and row.id > row.parent:
+            children.setdefault((row.ns, row.parent), Child(row.id, row.run, row.seen))
+    return children

@@ -1,7 +1,7 @@
 """What was answered and is not stored yet: a list, with a lane for each thread of conversation.
 
 Only the list lives here, and who stores it when; what waits, and how that is stored, is for a
-`Storing` to know. Invariants:
+`Sink` to know. Invariants:
 
 - What a thread saves is stored in its order, and what was lost takes along all behind it.
 - After `flush` everything that was added before is stored, or a failure was told.
@@ -57,7 +57,7 @@ class Outcome(NamedTuple):
     lost: bool = False
 
 
-class Storing(Protocol[Item]):
+class Sink(Protocol[Item]):
     """What knows the items, and how they are stored.
 
     `together`: to store what waits in all threads costs little more than in one.
@@ -90,10 +90,10 @@ class _Lane(Generic[Item]):
     size: int = 0
 
 
-class Waiting(Generic[Item]):
+class CommitQueue(Generic[Item]):
     """What is to be stored, and the failures that nobody has heard of yet."""
 
-    def __init__(self, how: WriteBehind, store: Storing[Item]) -> None:
+    def __init__(self, how: WriteBehind, store: Sink[Item]) -> None:
         self._how = how
         self._to = store
         self._closed = False
@@ -362,12 +362,12 @@ class Waiting(Generic[Item]):
         return _lost(f"What {len(lost)} threads saved ({names})", error, None)
 
 
-_lists: set[Waiting[Any]] = set()
+_lists: set[CommitQueue[Any]] = set()
 """Those that hold something: not lost with a saver that a program lets go of."""
 
 
 def _flush_now_and_then(
-    mine: weakref.ref[Waiting[Any]], end: threading.Event, how: WriteBehind
+    mine: weakref.ref[CommitQueue[Any]], end: threading.Event, how: WriteBehind
 ) -> None:
     while not end.wait(how.flush_interval):
         waiting = mine()
