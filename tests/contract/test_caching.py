@@ -432,7 +432,7 @@ def test_a_hot_store_that_is_absent_is_missed_by_nobody(tmp_path, caplog, monkey
             graph(saver).invoke({"said": [{"text": "question " * 40}]}, config())
         assert len(said(saver)) == 6
         saver.delete_thread("t")
-    warned = [r for r in caplog.records if "left alone" in r.getMessage()]
+    warned = [r for r in caplog.records if "not used for" in r.getMessage()]
     assert len(warned) == 1, "it is not asked again and again"
 
 
@@ -463,7 +463,7 @@ def test_a_database_that_cannot_be_named_goes_without(tmp_path, monkeypatch, cap
         monkeypatch.setattr(postgres_backend, "_IDENTITY", refused)
         graph(saver).invoke({"said": [{"text": "question"}]}, config())
         assert len(said(saver)) == 2
-    assert "left alone" in caplog.text
+    assert "not used for" in caplog.text
 
 
 def test_awaiting_calls_have_it_too(tmp_path, saver):
@@ -518,7 +518,7 @@ def test_what_failed_is_left_alone_for_a_while():
         now = at
         assert stack.run(hot.find(everything("t"))) == []
         stack.run(hot.keep(Fresh("t", 0, [seg()])))
-        stack.run(hot.let_go("t"))
+        stack.run(hot.evict("t"))
     assert store.asked == 2
 
 

@@ -103,7 +103,7 @@ class Process:
 
     def near(self):
         """How many bytes are kept in memory, about."""
-        return self.cache._kept.size if self.cache._kept is not None else 0
+        return self.cache._memory.size if self.cache._memory is not None else 0
 
     def clear(self, thread):
         if isinstance(self.front, Layered):

@@ -629,13 +629,13 @@ class OnRelaxed(OnMemory):
 
     @rule()
     def store(self) -> None:
-        self.waiting.unstored.flush()
+        self.waiting.queue.flush()
 
     def teardown(self) -> None:
         try:
             super().teardown()
         finally:
-            self.waiting.unstored.close()
+            self.waiting.queue.close()
 
 
 class OnSqlite(Machine):

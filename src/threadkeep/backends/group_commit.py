@@ -21,9 +21,9 @@ from itertools import islice
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, TypeAlias
 
-from threadkeep.backends import process_forks
 from threadkeep.backends.given import is_count, is_time, refuse
 from threadkeep.backends.loops import PerLoop
+from threadkeep.backends.process_forks import ResetInChild
 from threadkeep.backends.sync_bridge import finish
 from threadkeep.engine.model import Batch, Change
 from threadkeep.errors import BackendError, ClosedError, ThreadkeepError, UnreachableError
@@ -204,7 +204,7 @@ class _Queue:
         return tickets
 
 
-class Writer:
+class Writer(ResetInChild):
     """Commits of a blocking store, for blocking and for awaiting callers.
 
     A blocking caller commits what waits itself, its own change and those of others, unless
@@ -219,10 +219,9 @@ class Writer:
     def __init__(self, backend: Backend, how: GroupCommit = AT_ONCE) -> None:
         self._backend = backend
         self._how = how
-        self._start()
-        process_forks.watch(self)
+        super().__init__()
 
-    def _start(self) -> None:
+    def _reset(self) -> None:
         self._queue = _Queue()
         self._turn = threading.Lock()  # held by whoever commits
         self._alone = True  # the last transaction held one change
@@ -234,14 +233,6 @@ class Writer:
         self._thread: threading.Thread | None = None
         self._starting = threading.Lock()  # of starting and ending it
         self._closing = False
-
-    def before_fork(self) -> None:
-        """See `Watched.before_fork`."""
-
-    def after_fork(self, *, in_child: bool) -> None:
-        """See `Watched.after_fork`: a child has no threads but the one that forked."""
-        if in_child:
-            self._start()
 
     def commit(self, change: Change) -> None:
         """Commit the change, with others that wait; return when it is durable."""

@@ -1,12 +1,6 @@
-"""Forks of this process (not of threads), told to everything that holds locks or connections.
+"""Forks of this process (not of threads): whatever holds locks or connections is told of them.
 
-Only the registry lives here. Invariant: what is watched is told before the fork, and after
-it in both processes, in the opposite order.
-
-Something with connections of its own for each process: made when it is first needed.
-
-Only that lives here. Invariants: it is made and closed once in a process; the child of a fork
-never closes what its parent made, as the parent speaks over those connections.
+It is told before the fork, and after it in both processes, in the opposite order.
 """
 
 from __future__ import annotations
@@ -22,7 +16,7 @@ from threadkeep.errors import ClosedError
 
 
 class Watched(Protocol):
-    """Something that a fork must not catch in the middle of its work."""
+    """An object that a fork must not catch in the middle of its work."""
 
     def before_fork(self) -> None:
         """Come to rest; called in the process that is about to fork."""
@@ -59,8 +53,30 @@ if hasattr(os, "register_at_fork"):
     )
 
 
+class ResetInChild:
+    """Base of state under a lock that the child of a fork makes anew.
+
+    Another thread may be in the middle of a change at the fork, and is not there in the child.
+    """
+
+    def __init__(self) -> None:
+        self._reset()
+        watch(self)
+
+    def _reset(self) -> None:
+        """Make the state, with its locks."""
+
+    def before_fork(self) -> None:
+        """See `Watched.before_fork`."""
+
+    def after_fork(self, *, in_child: bool) -> None:
+        """See `Watched.after_fork`."""
+        if in_child:
+            self._reset()
+
+
 class Closable(Protocol):
-    """What can be closed."""
+    """Anything with `close`."""
 
     def close(self) -> Any:
         """Close it."""
@@ -70,10 +86,12 @@ T = TypeVar("T", bound=Closable)
 
 
 class PerProcess(Generic[T]):
-    """The one of this process.
+    """An object with connections of its own in each process, made at its first use.
+
+    The child of a fork never closes its parent's, as the parent goes on using them.
 
     Args:
-        make: makes one. What it raises is passed on, and the next call tries again.
+        make: makes one. Its errors are raised, and the next call tries again.
     """
 
     def __init__(self, make: Callable[[], T]) -> None:
@@ -85,7 +103,7 @@ class PerProcess(Generic[T]):
         watch(self)
 
     def get(self) -> T:
-        """It, made now if it has to be. `ClosedError` once this was closed."""
+        """Return the object of this process. Raises `ClosedError` after `close`."""
         with self._lock:
             if not self._open:
                 raise ClosedError(hint="Open a new saver.")
@@ -94,7 +112,7 @@ class PerProcess(Generic[T]):
             return self._made
 
     def close(self) -> None:
-        """Close it, if it was made. Idempotent."""
+        """Close the object of this process, if it was made. Idempotent."""
         with self._lock:
             self._open = False
             made, self._made = self._made, None

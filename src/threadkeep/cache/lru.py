@@ -1,13 +1,4 @@
-"""What is kept by thread within limits: how many threads, how many bytes, for how long.
-
-Only the limits live here; what is kept of a thread is its owner's. Invariant: after `trim`
-all that is kept stays within the limits, and what was used last is there.
-
-Segments kept in this process's memory.
-
-Only what is kept lives here, not for how long. Invariants: of a thread only segments of one
-generation are kept; the lock guards moments.
-"""
+"""LRU caches by thread, within limits: how many threads, how many bytes, for how long."""
 
 from __future__ import annotations
 
@@ -18,31 +9,31 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Generic, NamedTuple, TypeVar
 
-from threadkeep.backends import process_forks
 from threadkeep.backends.given import is_count, is_time, refuse
+from threadkeep.backends.process_forks import ResetInChild
 from threadkeep.backends.records import (
     Log,
     between,
 )
 from threadkeep.engine.model import ReadSegments, Segment
 
-Thing = TypeVar("Thing")
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
 class Cache:
-    """How much of a store a process keeps in memory, as bytes that it need not ask for again.
+    """Limits of the cache that a process keeps in memory in front of a store.
 
-    What is kept is never stale: each read asks the store which checkpoint is the head, and
-    takes from memory only what that checkpoint refers to.
+    The cache is never stale: each read asks the store which checkpoint is the head, and takes
+    from memory only what that checkpoint refers to.
 
     Args:
-        threads: of how many threads at most; those not used for longest go first.
-        bytes: how many bytes at most.
-        ttl: seconds after which a thread that was not used is let go; None for never.
+        threads: number of threads at most; the least recently used are evicted first.
+        bytes: number of bytes at most.
+        ttl: seconds after which an idle thread is evicted; None for never.
 
     Raises:
-        InvalidArgumentError: one of them has no meaning.
+        InvalidArgumentError: a value is invalid.
     """
 
     threads: int = 1000
@@ -51,22 +42,22 @@ class Cache:
 
     def __post_init__(self) -> None:
         if not is_count(self.threads, 1):
-            refuse("threads", self.threads, "Give 1 or more.")
+            refuse("threads", self.threads, "Use 1 or more.")
         if not is_count(self.bytes, 1):
-            refuse("bytes", self.bytes, "Give a number of bytes, 1 or more.")
+            refuse("bytes", self.bytes, "Use a number of bytes, 1 or more.")
         if self.ttl is not None and not is_time(self.ttl):
-            refuse("ttl", self.ttl, "Give seconds, more than 0, or None.")
+            refuse("ttl", self.ttl, "Use seconds, more than 0, or None.")
 
 
 @dataclass(slots=True)
-class _Entry(Generic[Thing]):
-    thing: Thing
+class _Entry(Generic[T]):
+    value: T
     size: int = 0
     used: float = 0.0
 
 
-class LruCache(Generic[Thing]):
-    """One thing of each thread, those used last at the end. Its owner holds a lock.
+class LruCache(Generic[T]):
+    """LRU cache of one value for each thread. Its owner holds a lock.
 
     Args:
         how: the limits.
@@ -76,38 +67,38 @@ class LruCache(Generic[Thing]):
     def __init__(self, how: Cache, clock: Callable[[], float] = time.monotonic) -> None:
         self._how = how
         self._clock = clock
-        self._entries: OrderedDict[str, _Entry[Thing]] = OrderedDict()
+        self._entries: OrderedDict[str, _Entry[T]] = OrderedDict()
         self.size = 0
-        """About how many bytes are kept."""
+        """About how many bytes are cached."""
 
-    def get(self, thread: str) -> Thing | None:
-        """What is kept of a thread."""
+    def get(self, thread: str) -> T | None:
+        """Return the value of a thread."""
         entry = self._entries.get(thread)
-        return None if entry is None else entry.thing
+        return None if entry is None else entry.value
 
-    def put(self, thread: str, thing: Thing) -> Thing:
-        """Keep this of a thread, of no size yet, and nothing else."""
+    def put(self, thread: str, value: T) -> T:
+        """Cache a value, of no size yet, in place of the thread's last one."""
         self.drop(thread)
-        self._entries[thread] = _Entry(thing)
+        self._entries[thread] = _Entry(value)
         self.use(thread)
-        return thing
+        return value
 
     def use(self, thread: str) -> None:
-        """Note that what is kept of a thread was used."""
+        """Note that a thread was used."""
         self._entries[thread].used = self._clock()
         self._entries.move_to_end(thread)
 
     def weigh(self, thread: str, size: int) -> None:
-        """Note that what is kept of a thread takes so many bytes more."""
+        """Note that the value of a thread takes so many bytes more."""
         self._entries[thread].size += size
         self.size += size
 
     def trim(self) -> None:
-        """Let go of what was not used for long, and make room."""
-        while self._entries and self._is_too_much():
+        """Evict until all is within the limits."""
+        while self._entries and self._is_over():
             self.drop(next(iter(self._entries)))
 
-    def _is_too_much(self) -> bool:
+    def _is_over(self) -> bool:
         how = self._how
         if len(self._entries) > how.threads or self.size > how.bytes:
             return True
@@ -115,7 +106,7 @@ class LruCache(Generic[Thing]):
         return how.ttl is not None and oldest.used < self._clock() - how.ttl
 
     def drop(self, thread: str | None) -> None:
-        """Let go of a thread, or (None) of all of them."""
+        """Evict a thread, or (None) all."""
         for name in [*self._entries] if thread is None else [thread]:
             entry = self._entries.pop(name, None)
             if entry is not None:
@@ -126,7 +117,7 @@ _OVERHEAD = 200  # bytes that a segment takes beside its data, about
 
 
 class Fresh(NamedTuple):
-    """What was just read or stored of a thread: segments, and places of those that are gone."""
+    """Segments of a thread that were just read or stored, and places of those that are gone."""
 
     thread: str
     generation: int
@@ -140,63 +131,54 @@ class _Thread:
     logs: dict[int, Log] = field(default_factory=dict)
 
 
-class SegmentCache:
-    """Segments by thread, within the limits of a `Cache`."""
+class SegmentCache(ResetInChild):
+    """LRU cache of segments; of a thread, only those of one generation."""
 
     def __init__(self, how: Cache, clock: Callable[[], float] = time.monotonic) -> None:
         self._how = how
         self._clock = clock
-        self._start()
-        process_forks.watch(self)
+        super().__init__()
 
-    def _start(self) -> None:
+    def _reset(self) -> None:
         self._lock = threading.Lock()
-        self._shelf: LruCache[_Thread] = LruCache(self._how, self._clock)
-
-    def before_fork(self) -> None:
-        """See `Watched.before_fork`."""
-
-    def after_fork(self, *, in_child: bool) -> None:
-        """See `Watched.after_fork`: another thread may have been in the middle of a change."""
-        if in_child:
-            self._start()
+        self._threads: LruCache[_Thread] = LruCache(self._how, self._clock)
 
     def find(self, read: ReadSegments) -> list[Segment]:
-        """Those kept that overlap the spans."""
+        """Return the cached segments that overlap the spans."""
         with self._lock:
-            self._shelf.trim()
-            kept = self._shelf.get(read.thread)
+            self._threads.trim()
+            kept = self._threads.get(read.thread)
             if kept is None or kept.generation != read.generation:
                 return []
-            self._shelf.use(read.thread)
+            self._threads.use(read.thread)
             return between(kept.logs, read.spans)
 
     def keep(self, fresh: Fresh) -> None:
-        """Keep segments, and let go of those that are gone."""
+        """Cache segments, and evict those that are gone."""
         thread, generation, segments, drops = fresh
         with self._lock:
-            kept = self._shelf.get(thread)
+            kept = self._threads.get(thread)
             if kept is None or kept.generation != generation:
-                kept = self._shelf.put(thread, _Thread(generation))
+                kept = self._threads.put(thread, _Thread(generation))
             for log, start, count in drops:
                 gone = kept.logs[log].drop(start, count) if log in kept.logs else None
-                self._shelf.weigh(thread, -_size([gone] if gone is not None else []))
+                self._threads.weigh(thread, -_size([gone] if gone is not None else []))
             for segment in segments:
                 log_of = kept.logs.setdefault(segment.log, Log())
-                self._shelf.weigh(thread, -_size(log_of.replace(segment)))
-                self._shelf.weigh(thread, _size([segment]))
-            self._shelf.use(thread)
-            self._shelf.trim()
+                self._threads.weigh(thread, -_size(log_of.replace(segment)))
+                self._threads.weigh(thread, _size([segment]))
+            self._threads.use(thread)
+            self._threads.trim()
 
     def clear(self, thread: str | None = None) -> None:
-        """Let go of a thread, or of all of them."""
+        """Evict a thread, or all."""
         with self._lock:
-            self._shelf.drop(thread)
+            self._threads.drop(thread)
 
     @property
     def size(self) -> int:
-        """About how many bytes are kept."""
-        return self._shelf.size
+        """About how many bytes are cached."""
+        return self._threads.size
 
 
 def _size(segments: Iterable[Segment]) -> int:

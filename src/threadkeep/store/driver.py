@@ -13,7 +13,6 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any, TypeVar
 
-from threadkeep.backends import process_forks
 from threadkeep.backends.base import AsyncBackend, Backend
 from threadkeep.backends.group_commit import (
     AT_ONCE,
@@ -21,6 +20,7 @@ from threadkeep.backends.group_commit import (
     LoopWriter,
     Writer,
 )
+from threadkeep.backends.process_forks import ResetInChild
 from threadkeep.backends.sync_bridge import finish
 from threadkeep.engine.calls import Aside, Call, Commit, CommitMany, Fetch, Request, Requests
 from threadkeep.engine.calls import commit as committing
@@ -30,43 +30,34 @@ from threadkeep.store.layer import Layer, drive, through
 
 T = TypeVar("T")
 
-_MOST_READERS = 4  # fetches of one process that wait for its disks at the same time
-_MOST_THREADS = 32  # other calls that block
+_MAX_READERS = 4  # fetches of one process that wait for its disks at the same time
+_MAX_THREADS = 32  # other calls that block
 
 
 # -- worker threads --------------------------------------------------------------------
 
 
-class _Workers:
-    """Worker threads of the process, started when they are first needed."""
+class _Workers(ResetInChild):
+    """Worker threads of the process, started at their first use."""
 
-    def __init__(self, most: int, name: str) -> None:
-        self._most = most
+    def __init__(self, count: int, name: str) -> None:
+        self._count = count
         self._name = name
-        self._start()
-        process_forks.watch(self)
+        super().__init__()
 
-    def _start(self) -> None:
+    def _reset(self) -> None:
         self._lock = threading.Lock()
         self._pool: ThreadPoolExecutor | None = None
 
     def pool(self) -> ThreadPoolExecutor:
         with self._lock:
             if self._pool is None:
-                self._pool = ThreadPoolExecutor(self._most, thread_name_prefix=self._name)
+                self._pool = ThreadPoolExecutor(self._count, thread_name_prefix=self._name)
             return self._pool
 
-    def before_fork(self) -> None:
-        """See `Watched.before_fork`."""
 
-    def after_fork(self, *, in_child: bool) -> None:
-        """See `Watched.after_fork`: a child has no threads but the one that forked."""
-        if in_child:
-            self._start()
-
-
-_readers = _Workers(_MOST_READERS, "threadkeep-read")
-_workers = _Workers(_MOST_THREADS, "threadkeep")
+_readers = _Workers(_MAX_READERS, "threadkeep-read")
+_workers = _Workers(_MAX_THREADS, "threadkeep")
 
 
 async def in_thread(call: Callable[[], T], workers: _Workers = _workers) -> T:

@@ -150,12 +150,12 @@ class OpenStore(Stack):
             BackendError: the store failed; what it did not store is kept, and tried again.
         """
         if self._relaxed is not None:
-            self._relaxed.unstored.flush()
+            self._relaxed.queue.flush()
 
     async def aflush(self) -> None:
         """See `flush`."""
         if self._relaxed is not None:
-            await self._relaxed.unstored.aflush()
+            await self._relaxed.queue.aflush()
 
     def close(self) -> None:
         """Release everything. Idempotent; later calls raise `ClosedError`."""
@@ -169,9 +169,9 @@ class OpenStore(Stack):
     def _close(self) -> Plan[None]:
         failure = None
         if self._relaxed is not None:
-            unstored = self._relaxed.unstored
+            queue = self._relaxed.queue
             try:
-                yield from either(unstored.close, partial(unstored.alone, unstored.close))
+                yield from either(queue.close, partial(queue.in_turn, queue.close))
             except ThreadkeepError as error:
                 failure = error
             # (Where it was interrupted, nothing is closed: what waits is stored at the program's

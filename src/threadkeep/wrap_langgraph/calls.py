@@ -184,7 +184,7 @@ def _snapshot(config: RunnableConfig) -> RunnableConfig:
 
 
 class Calls:
-    """Carries out calls; see `Storing`.
+    """Carries out calls; see `Sink`.
 
     Args:
         home: where.
@@ -198,19 +198,19 @@ class Calls:
         self._changed = changed
 
     def size(self, call: Call) -> int:
-        """See `Storing.size`."""
+        """See `Sink.size`."""
         return call.size
 
-    def admitted(self, call: Call) -> Call:
-        """See `Storing.admitted`."""
+    def admit(self, call: Call) -> Call:
+        """See `Sink.admit`."""
         self._changed(call.thread)
         return call
 
     def lost(self, thread: str, items: Sequence[Call], *, deleted: bool) -> None:
-        """See `Storing.lost`: nothing has to be remembered of it."""
+        """See `Sink.lost`: nothing has to be remembered of it."""
 
     def store(self, waiting: Mapping[str, Sequence[Call]]) -> Mapping[str, Outcome]:
-        """See `Storing.store`."""
+        """See `Sink.store`."""
         return {thread: self._each(thread, calls) for thread, calls in waiting.items()}
 
     def _each(self, thread: str, calls: Sequence[Call]) -> Outcome:

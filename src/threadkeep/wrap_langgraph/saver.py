@@ -57,10 +57,10 @@ class Wrapped(BaseCheckpointSaver[Any]):
         self._allowed: frozenset[Any] = frozenset()
         heads = self._heads = Heads(cache)
         self._home = Home(saver)
-        self._waiting: CommitQueue[Call] | None = None
+        self._queue: CommitQueue[Call] | None = None
         if write_behind is not None:
             told = Calls(self._home, lambda thread: heads.changed([thread]))
-            self._waiting = CommitQueue(write_behind, told)
+            self._queue = CommitQueue(write_behind, told)
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):
@@ -84,13 +84,13 @@ class Wrapped(BaseCheckpointSaver[Any]):
 
     def _settle(self, threads: Threads) -> None:
         """Store what waits in these threads."""
-        if self._waiting is not None and not self._waiting.clean(threads):
+        if self._queue is not None and not self._queue.is_settled(threads):
             self._home.refuse_here()
-            self._waiting.flush(threads)
+            self._queue.flush(threads)
 
     async def _asettle(self, threads: Threads) -> None:
-        if self._waiting is not None:
-            await self._waiting.aflush(threads)
+        if self._queue is not None:
+            await self._queue.aflush(threads)
 
     def close(self) -> None:
         """Store what waits, and close the saver inside if it can be closed. Raises as `flush`."""
@@ -101,10 +101,10 @@ class Wrapped(BaseCheckpointSaver[Any]):
                 self._inner.close()
 
     def _end(self) -> None:
-        if self._waiting is not None:
-            if not self._waiting.clean(None):
+        if self._queue is not None:
+            if not self._queue.is_settled(None):
                 self._home.refuse_here()
-            self._waiting.close()
+            self._queue.close()
 
     async def aclose(self) -> None:
         """See `close`."""
@@ -117,8 +117,8 @@ class Wrapped(BaseCheckpointSaver[Any]):
                 await closed
 
     async def _aend(self) -> None:
-        if self._waiting is not None:
-            await self._waiting.alone(self._waiting.close)
+        if self._queue is not None:
+            await self._queue.in_turn(self._queue.close)
 
     def __enter__(self) -> Self:
         if hasattr(self._inner, "__enter__"):
@@ -233,11 +233,11 @@ class Wrapped(BaseCheckpointSaver[Any]):
             BackendError: an earlier save of the thread failed; this one is not noted.
             InvalidConfigError: relaxed: the config has no thread_id.
         """
-        if self._waiting is None:
+        if self._queue is None:
             with self._heads.changing(_threads(config)):
                 return self._inner.put(config, checkpoint, metadata, new_versions)
         call, answer = calls.put(self._inner, config, checkpoint, metadata, new_versions)
-        self._add(self._waiting, call)
+        self._add(self._queue, call)
         return answer
 
     async def aput(
@@ -248,11 +248,11 @@ class Wrapped(BaseCheckpointSaver[Any]):
         new_versions: ChannelVersions,
     ) -> RunnableConfig:
         """See `put`."""
-        if self._waiting is None:
+        if self._queue is None:
             with self._heads.changing(_threads(config)):
                 return await self._inner.aput(config, checkpoint, metadata, new_versions)
         call, answer = calls.put(self._inner, config, checkpoint, metadata, new_versions)
-        await self._aadd(self._waiting, call)
+        await self._aadd(self._queue, call)
         return answer
 
     def put_writes(
@@ -263,12 +263,12 @@ class Wrapped(BaseCheckpointSaver[Any]):
         task_path: str = "",
     ) -> None:
         """See `BaseCheckpointSaver`; relaxed, it returns before they are stored. See `put`."""
-        if self._waiting is None:
+        if self._queue is None:
             with self._heads.changing(_threads(config)):
                 self._inner.put_writes(config, writes, task_id, task_path)
             return
         call = calls.put_writes(self._inner, config, writes, task_id, task_path)
-        self._add(self._waiting, call)
+        self._add(self._queue, call)
 
     async def aput_writes(
         self,
@@ -278,47 +278,47 @@ class Wrapped(BaseCheckpointSaver[Any]):
         task_path: str = "",
     ) -> None:
         """See `put_writes`."""
-        if self._waiting is None:
+        if self._queue is None:
             with self._heads.changing(_threads(config)):
                 await self._inner.aput_writes(config, writes, task_id, task_path)
             return
         call = calls.put_writes(self._inner, config, writes, task_id, task_path)
-        await self._aadd(self._waiting, call)
+        await self._aadd(self._queue, call)
 
-    def _add(self, waiting: CommitQueue[Call], call: Call) -> None:
-        if not waiting.added(call.thread, call):
+    def _add(self, queue: CommitQueue[Call], call: Call) -> None:
+        if not queue.try_add(call.thread, call):
             self._home.refuse_here()
-            waiting.add(call.thread, call)
+            queue.add(call.thread, call)
 
-    async def _aadd(self, waiting: CommitQueue[Call], call: Call) -> None:
+    async def _aadd(self, queue: CommitQueue[Call], call: Call) -> None:
         self._home.note()
-        await waiting.aadd(call.thread, call)
+        await queue.aadd(call.thread, call)
 
     # -- housekeeping ----------------------------------------------------------------
 
     def delete_thread(self, thread_id: str) -> None:
         """See `BaseCheckpointSaver`. What waits in the thread and cannot be stored is let go of."""
         thread = str(thread_id)
-        if self._waiting is not None and not self._waiting.clean([thread]):
+        if self._queue is not None and not self._queue.is_settled([thread]):
             self._home.refuse_here()
-            self._let_go(self._waiting, thread)
+            self._let_go(self._queue, thread)
         with self._heads.changing([thread]):
             self._inner.delete_thread(thread_id)
 
     async def adelete_thread(self, thread_id: str) -> None:
         """See `delete_thread`."""
         thread = str(thread_id)
-        if self._waiting is not None and not self._waiting.clean([thread]):
-            await self._waiting.alone(partial(self._let_go, self._waiting, thread))
+        if self._queue is not None and not self._queue.is_settled([thread]):
+            await self._queue.in_turn(partial(self._let_go, self._queue, thread))
         with self._heads.changing([thread]):
             await self._inner.adelete_thread(thread_id)
 
     @staticmethod
-    def _let_go(waiting: CommitQueue[Call], thread: str) -> None:
+    def _let_go(queue: CommitQueue[Call], thread: str) -> None:
         try:
-            waiting.flush([thread])
+            queue.flush([thread])
         except ThreadkeepError:
-            waiting.forget(thread)
+            queue.forget(thread)
 
     def delete_for_runs(self, run_ids: Sequence[str]) -> None:
         """See `BaseCheckpointSaver`."""

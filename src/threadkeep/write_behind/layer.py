@@ -1,18 +1,14 @@
-"""How batches that waited are stored: merged, in groups, and never on what was lost.
+"""Layers of write-behind: saves are queued, and reads and other changes come behind them.
 
-Only what it takes to store batches that were answered lives here. Invariants:
+Invariants:
 
-- All that waits in a thread goes in one change, where its parts may go together.
+- A read of a thread sees every save made before; a change that removes anything comes behind them.
+- Queued batches of a thread are stored in one change, where they may go together.
 - What others have removed meanwhile refuses no batch: it is rebased on what is there now.
-- The engine never builds on what was lost or rebased: then, and whenever something was
-  removed, the thread's generation gets another name, so that what is built on the one before
-  is refused while its values are still at hand. So is nothing else: the logs are this
-  process's own (see `engine.open_logs`).
-
-Layers in front of a store whose saves return before they are durable.
-
-Only what the layers do with a request lives here. Invariant: a read of a thread sees everything
-that was saved in it before, and a change that removes anything comes behind it.
+- The engine never builds on what was lost or rebased. Then, and at each removal, the thread's
+  generation gets another name, so that what is built on the one before is refused while its
+  values are still in memory. Nothing else is: the logs are this process's own (see
+  `engine.open_logs`).
 """
 
 from __future__ import annotations
@@ -20,10 +16,10 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
-from typing import Any, NamedTuple, TypeAlias, TypeGuard
+from typing import Any, TypeAlias
 
-from threadkeep.backends import process_forks
 from threadkeep.backends.group_commit import AT_ONCE, GroupCommit
+from threadkeep.backends.process_forks import ResetInChild
 from threadkeep.engine.calls import (
     Aside,
     Commit,
@@ -70,315 +66,293 @@ from threadkeep.write_behind.rebase import (
     rebase,
 )
 
-_APART = 2**70  # names of one life of a thread; no generation is as large
+_RENAMED = 2**70  # between the names of a generation; no generation is as large
 _NO_GENERATION = -1
-_LIVES = 10_000  # threads of which it is remembered that something was lost or removed
-_GONE = 100_000  # checkpoints that are remembered as gone
+_MAX_THREADS = 10_000  # of which it is remembered that generations were renamed
+_MAX_GONE = 100_000  # checkpoints that are remembered as lost
 _OVERHEAD = 500  # bytes that a save takes beside its payload, about
 Key: TypeAlias = tuple[str, str, str | None]  # thread, namespace, checkpoint
-_FOR_ALL = (UnreachableError, ClosedError)  # failures that no single change has caused
-_OVERTAKEN = (StaleThreadError, SegmentTakenError)  # failures of what can be rebased
-_REFUSALS = (StaleThreadError, ThreadDeletedError)  # to do it again can never help
+_OF_THE_STORE = (UnreachableError, ClosedError)  # failures that no single change has caused
+_OVERTAKEN = (StaleThreadError, SegmentTakenError)  # failures of a batch that can be rebased
+_REFUSALS = (StaleThreadError, ThreadDeletedError)  # a retry can never help
 
 
-class Names:
-    """What the engine calls the generations of a thread; see the invariants above."""
+class Generations(ResetInChild):
+    """Names under which the engine knows the generations of threads."""
 
-    def __init__(self) -> None:
-        self._start()
-        process_forks.watch(self)
-
-    def _start(self) -> None:
+    def _reset(self) -> None:
         self._lock = threading.Lock()  # held for moments only, and nothing is called under it
-        self._lives: dict[str, int] = {}
-        self._before = 0  # of the threads that are not remembered
+        self._renamed: dict[str, int] = {}  # how often
+        self._default = 0  # of the threads that are not remembered
 
-    def before_fork(self) -> None:
-        """See `Watched.before_fork`."""
-
-    def after_fork(self, *, in_child: bool) -> None:
-        """See `Watched.after_fork`: another thread may have been in the middle of a change."""
-        if in_child:
-            self._start()
-
-    def begin(self, thread: str) -> None:
-        """Let nothing that was built so far pass any more."""
+    def rename(self, thread: str) -> None:
+        """Give the thread's generation another name: what was built so far is stale."""
         with self._lock:
-            self._lives[thread] = self._lives.pop(thread, self._before) + 1
-            while len(self._lives) > _LIVES:
-                self._before = max(self._before, self._lives.pop(next(iter(self._lives)))) + 1
+            self._renamed[thread] = self._renamed.pop(thread, self._default) + 1
+            while len(self._renamed) > _MAX_THREADS:
+                oldest = self._renamed.pop(next(iter(self._renamed)))
+                self._default = max(self._default, oldest) + 1
 
     def offset(self, thread: str) -> int:
-        """What is added to a generation for the engine."""
+        """Return what to add to a generation to get its name."""
         with self._lock:
-            return self._lives.get(thread, self._before) * _APART
+            return self._renamed.get(thread, self._default) * _RENAMED
 
-    def meant(self, thread: str, name: int) -> int | None:
-        """What the store knows it by; None where that has passed."""
+    def find(self, thread: str, name: int) -> int | None:
+        """Return the generation of this name; None if the name is stale."""
         generation = name - self.offset(thread)
-        return generation if abs(generation) < _APART // 2 else None
+        return generation if abs(generation) < _RENAMED // 2 else None
 
 
-class Asked(NamedTuple):
-    """Reads as the store is asked, and what to add to the generations that it answers with.
-
-    That is settled before it answers: what is removed meanwhile makes the answer an old one.
-    """
-
-    reads: list[Read]
-    offsets: list[int]
-
-    def named(self, replies: Sequence[Any]) -> list[Any]:
-        """The replies, with generations as the engine is to know them."""
-        return [
-            reply._replace(generation=reply.generation + offset) if offset else reply
-            for reply, offset in zip(replies, self.offsets, strict=True)
-        ]
-
-
-def _tells(read: Read) -> TypeGuard[ReadCheckpoint | ReadThread]:
-    """Whether the reply tells the generation."""
-    return isinstance(read, ReadCheckpoint | ReadThread)
-
-
-class Batches:
-    """Stores batches in a store; see `Storing`.
+class BatchSink:
+    """Stores batches in a store. See `Sink`.
 
     Args:
         beneath: the store, and the layers in front of it that the batches pass.
-        most: batches in one transaction at most.
+        max_batch: batches in one transaction at most.
     """
 
     together = True
 
-    def __init__(self, beneath: Stack, most: int) -> None:
+    def __init__(self, beneath: Stack, max_batch: int) -> None:
         self._beneath = beneath
-        self._most = most
-        self._names = Names()
+        self._max_batch = max_batch
+        self._generations = Generations()
         self._gone: dict[Key, None] = {}  # checkpoints that were lost with a deleted thread
 
     # -- generations -----------------------------------------------------------------
 
-    def asked(self, reads: Sequence[Read]) -> Asked:
-        """Reads that are about to be answered."""
-        return Asked(
-            [self._meant(read) for read in reads],
-            [self._names.offset(read.thread) if _tells(read) else 0 for read in reads],
-        )
+    def fetch(self, request: Fetch) -> Requests[list[Any]]:
+        """Fetch, and reply with generations as the engine knows them.
 
-    def _meant(self, read: Read) -> Read:
+        Their names are settled before the store answers: a removal meanwhile makes the reply
+        stale.
+        """
+        offsets = [
+            self._generations.offset(read.thread)
+            if isinstance(read, ReadCheckpoint | ReadThread)
+            else 0
+            for read in request.reads
+        ]
+        replies = yield request._replace(reads=[self._translated(read) for read in request.reads])
+        return [
+            reply._replace(generation=reply.generation + offset) if offset else reply
+            for reply, offset in zip(replies, offsets, strict=True)
+        ]
+
+    def _translated(self, read: Read) -> Read:
         if isinstance(read, ReadSegments) and read.generation is not None:
-            known = self._names.meant(read.thread, read.generation)
-            return read._replace(generation=_NO_GENERATION if known is None else known)
+            found = self._generations.find(read.thread, read.generation)
+            return read._replace(generation=_NO_GENERATION if found is None else found)
         return read
 
-    def admitted(self, batch: Batch) -> Batch:
-        """A batch as the store is to get it.
+    def _generation(self, thread: str, name: int) -> int:
+        """Return the store's generation of a name.
+
+        Raises:
+            StaleThreadError: the name is stale.
+        """
+        found = self._generations.find(thread, name)
+        if found is None:
+            raise StaleThreadError(thread=thread)
+        return found
+
+    def admit(self, batch: Batch) -> Batch:
+        """Return a batch with the store's generation.
 
         Raises:
             StaleThreadError: it is built on what was lost or removed.
-            ThreadDeletedError: it is of a run that is older than its thread's deletion. That a
-                store tells by the parent's age, where that was stored: here it may not be.
+            ThreadDeletedError: it is of a run that is older than its thread's deletion. A store
+                sees that by the age of the parent, which may not have been stored.
         """
         above = [(batch.thread, row.ns, row.parent) for row in batch.checkpoints]
         above += [(batch.thread, row.ns, row.checkpoint_id) for row in batch.writes]
         own = [(batch.thread, row.ns, row.id) for row in batch.checkpoints]
         if any(key in self._gone for key in above):
-            self._remember(own)
+            self._remember_gone(own)
             raise ThreadDeletedError(thread=batch.thread)
         for key in own:
             self._gone.pop(key, None)
         if batch.generation is None:
             return batch
-        return batch._replace(generation=self._known(batch.thread, batch.generation))
+        return batch._replace(generation=self._generation(batch.thread, batch.generation))
 
     def lost(self, thread: str, items: Sequence[Batch], *, deleted: bool) -> None:
-        """See `Storing.lost`."""
-        self._names.begin(thread)
+        """See `Sink.lost`."""
+        self._generations.rename(thread)
         if deleted:
-            self._remember((thread, row.ns, row.id) for one in items for row in one.checkpoints)
+            keys = ((thread, row.ns, row.id) for one in items for row in one.checkpoints)
+            self._remember_gone(keys)
 
-    def _remember(self, gone: Iterable[Key]) -> None:
-        self._gone.update(dict.fromkeys(gone))
-        while len(self._gone) > _GONE:
+    def _remember_gone(self, keys: Iterable[Key]) -> None:
+        self._gone.update(dict.fromkeys(keys))
+        while len(self._gone) > _MAX_GONE:
             del self._gone[next(iter(self._gone))]
 
     # -- storing ---------------------------------------------------------------------
 
     def size(self, batch: Batch) -> int:
-        """See `Storing.size`."""
+        """See `Sink.size`."""
         size = sum([len(s.data) for s in batch.segments])
         size += sum([len(w.body) for w in batch.writes])
         size += sum([len(r.manifest) + len(r.metadata) for r in batch.checkpoints])
         size += batch.made.size if isinstance(batch.made, Made) else 0
         return size + _OVERHEAD
 
-    def store(self, waiting: Mapping[str, Sequence[Batch]]) -> Mapping[str, Outcome]:
-        """See `Storing.store`."""
-        todo = {thread: merged(batches) for thread, batches in waiting.items()}
+    def store(self, items: Mapping[str, Sequence[Batch]]) -> Mapping[str, Outcome]:
+        """See `Sink.store`."""
+        todo = {thread: merged(batches) for thread, batches in items.items()}
         failed: dict[str, ThreadkeepError] = {}
         while todo:
             first = {thread: batches.pop(0) for thread, batches in todo.items()}
-            for thread, error in self._carried_out(list(first.values())).items():
+            for thread, error in self._commit_each(list(first.values())).items():
                 del todo[thread]
                 is_overtaken = isinstance(error, _OVERTAKEN)
-                again = self._rebased(thread, waiting[thread]) if is_overtaken else error
-                if again is not None:
-                    failed[thread] = again
+                failure = self._rebase(thread, items[thread]) if is_overtaken else error
+                if failure is not None:
+                    failed[thread] = failure
             todo = {thread: batches for thread, batches in todo.items() if batches}
         # (What is stored of a thread that failed may be stored once more.)
         return {
             thread: Outcome(0, failed[thread], lost=isinstance(failed[thread], _REFUSALS))
             if thread in failed
             else Outcome(len(batches))
-            for thread, batches in waiting.items()
+            for thread, batches in items.items()
         }
 
-    def _carried_out(self, batches: list[Batch]) -> dict[str, ThreadkeepError]:
-        """Commit a batch of each thread; the errors of those that are not stored."""
+    def _commit_each(self, batches: list[Batch]) -> dict[str, ThreadkeepError]:
+        """Commit a batch of each thread; return the errors of those that are not stored."""
         failed: dict[str, ThreadkeepError] = {}
-        for at in range(0, len(batches), self._most):
-            failed |= self._group(batches[at : at + self._most])
-            down = next((e for e in failed.values() if isinstance(e, _FOR_ALL)), None)
+        for at in range(0, len(batches), self._max_batch):
+            failed |= self._commit_group(batches[at : at + self._max_batch])
+            down = next((e for e in failed.values() if isinstance(e, _OF_THE_STORE)), None)
             if down is not None:  # (the others would wait as long for nothing)
-                return failed | {b.thread: down for b in batches[at + self._most :]}
+                return failed | {b.thread: down for b in batches[at + self._max_batch :]}
         return failed
 
-    def _rebased(self, thread: str, batches: Sequence[Batch]) -> ThreadkeepError | None:
-        """Store what was made under a generation that has passed; what it fails with."""
-        self._names.begin(thread)
+    def _commit_group(self, batches: list[Batch]) -> dict[str, ThreadkeepError]:
         try:
-            self._beneath.run(rebase(joined(batches), batches))
-        except ThreadkeepError as error:
-            return error
-        return None
-
-    def _group(self, batches: list[Batch]) -> dict[str, ThreadkeepError]:
-        try:
-            refusals = self._together(batches)
-        except _FOR_ALL as error:
+            if len(batches) == 1:
+                refusals: Sequence[ThreadkeepError | None] = [self._commit(batches[0])]
+            else:
+                refusals = self._beneath.run(commit_many(batches))
+        except _OF_THE_STORE as error:
             return {batch.thread: error for batch in batches}
         except ThreadkeepError:
-            refusals = [self._alone(batch) for batch in batches]
+            refusals = [self._commit(batch) for batch in batches]
         refused = zip(batches, refusals, strict=True)
         return {batch.thread: error for batch, error in refused if error is not None}
 
-    def _together(self, batches: list[Batch]) -> Sequence[ThreadkeepError | None]:
-        if len(batches) == 1:
-            return [self._alone(batches[0])]
-        return self._beneath.run(commit_many(batches))
-
-    def _alone(self, batch: Batch) -> ThreadkeepError | None:
-        """Commit one batch; what it fails with."""
+    def _commit(self, batch: Batch) -> ThreadkeepError | None:
         try:
             self._beneath.commit(batch)
         except ThreadkeepError as error:
             return error
         return None
 
-    # -- changes that do not wait ------------------------------------------------------
+    def _rebase(self, thread: str, batches: Sequence[Batch]) -> ThreadkeepError | None:
+        """Store batches that were made under an earlier generation."""
+        self._generations.rename(thread)
+        try:
+            self._beneath.run(rebase(joined(batches), batches))
+        except ThreadkeepError as error:
+            return error
+        return None
+
+    # -- changes that are not queued ---------------------------------------------------
 
     def change(self, change: Change, threads: Collection[str]) -> None:
-        """Carry out a change that is durable on return. Nothing of its threads may wait."""
-        if isinstance(change, Batch):
-            change = self.admitted(change)
-        elif isinstance(change, ForkThread):
-            change = change._replace(generation=self._known(change.source, change.generation))
-        elif isinstance(change, DropThread) and change.generation is not None:
-            change = change._replace(generation=self._known(change.thread, change.generation))
-        self.directly(change, threads)
+        """Carry out a change by the engine's generations, durable on return.
 
-    def _known(self, thread: str, name: int) -> int:
-        """What the store knows a generation by.
-
-        Raises:
-            StaleThreadError: it has passed.
+        Nothing of its threads may be queued.
         """
-        known = self._names.meant(thread, name)
-        if known is None:
-            raise StaleThreadError(thread=thread)
-        return known
+        if isinstance(change, Batch):
+            change = self.admit(change)
+        elif isinstance(change, ForkThread):
+            change = change._replace(generation=self._generation(change.source, change.generation))
+        elif isinstance(change, DropThread) and change.generation is not None:
+            change = change._replace(generation=self._generation(change.thread, change.generation))
+        self.change_directly(change, threads)
 
-    def directly(self, change: Change, threads: Collection[str]) -> None:
-        """The same of a change that names the store's own generations."""
+    def change_directly(self, change: Change, threads: Collection[str]) -> None:
+        """Carry out a change by the store's own generations. See `change`."""
         try:
             self._beneath.commit(change)
         finally:  # (also where nobody knows whether it was done)
             for thread in threads:
-                self._names.begin(thread)
+                self._generations.rename(thread)
 
 
 class WriteThroughLayer:
-    """The layer for what must be durable on return, with the store's own generations.
+    """Layer for operations that must be durable on return, by the store's own generations.
 
     Several changes in a row may expect one generation here: above `WriteBehindLayer`, each change
-    that does not wait gives the generation another name.
+    that is not queued renames it.
 
     Args:
-        beneath: the store, and the layers beneath: what waits is stored there, by a thread of
-            its own, which blocks.
-        unstored: what waits.
-        batches: how it is stored.
+        beneath: the store, and the layers beneath: queued saves are stored there, by blocking
+            calls.
+        queue: saves that are not stored yet.
+        sink: stores them.
     """
 
     handles = CHANGES | {Fetch}
 
-    def __init__(self, beneath: Stack, unstored: CommitQueue[Batch], batches: Batches) -> None:
+    def __init__(self, beneath: Stack, queue: CommitQueue[Batch], sink: BatchSink) -> None:
         self._beneath = beneath
-        self.unstored = unstored
-        self.batches = batches
+        self.queue = queue
+        self.sink = sink
 
     def answer(self, request: Fetch | Commit) -> Requests[Any]:
-        """Answer reads, and carry out changes, behind everything that waits in their threads."""
+        """Answer reads, and carry out changes, behind all queued saves of their threads."""
         if isinstance(request, Fetch):
-            yield from self._flushed(request.reads)
+            yield from self._flush(request.reads)
             return (yield request)
-        yield from self._alone(self._carry_out, request.change, self.batches.directly)
+        yield self._in_turn(self._carry_out, request.change, self.sink.change_directly)
         return None
 
-    def _flushed(self, reads: Sequence[Read]) -> Requests[None]:
+    def _flush(self, reads: Sequence[Read]) -> Requests[None]:
         threads = _threads_read(reads)
-        if not self.unstored.clean(threads):
-            yield from self._alone(self.unstored.flush, threads)
+        if not self.queue.is_settled(threads):
+            yield self._in_turn(self.queue.flush, threads)
 
-    def _alone(self, function: Callable[..., object], *args: Any) -> Requests[None]:
+    def _in_turn(self, function: Callable[..., object], *args: Any) -> Aside:
         call = partial(function, *args)
-        yield Aside(call, partial(self.unstored.alone, call))
+        return Aside(call, partial(self.queue.in_turn, call))
 
     def _carry_out(self, change: Change, do: Callable[[Change, Collection[str]], None]) -> None:
         threads = self._beneath.run(_concerned(change))
-        with self.unstored.holding(threads, forget=_dropped(change)):
+        with self.queue.paused(threads, forget=_dropped(change)):
             do(change, threads)
 
 
 class WriteBehindLayer(WriteThroughLayer):
-    """The layer that notes saves, to be stored soon, and returns.
+    """Layer that queues saves and acknowledges them at once.
 
     Args:
         beneath: see `WriteThroughLayer`.
-        how: when what waits is stored, and how much may wait.
-        group: how much of it shares a transaction.
+        how: when queued saves are stored, and how many bytes may be queued.
+        group: how many of them share a transaction.
     """
 
     handles = CHANGES | {Fetch, CommitMany}
 
     def __init__(self, beneath: Stack, how: WriteBehind, group: GroupCommit = AT_ONCE) -> None:
-        batches = Batches(beneath, group.max_batch)
-        super().__init__(beneath, CommitQueue(how, batches), batches)
+        sink = BatchSink(beneath, group.max_batch)
+        super().__init__(beneath, CommitQueue(how, sink), sink)
         self._is_reached = not beneath.has_awaited
 
     def durable(self) -> WriteThroughLayer:
-        """See `WriteThroughLayer`."""
-        return WriteThroughLayer(self._beneath, self.unstored, self.batches)
+        """Return the layer for operations that must be durable on return."""
+        return WriteThroughLayer(self._beneath, self.queue, self.sink)
 
     def answer(self, request: Fetch | Commit | CommitMany) -> Requests[Any]:
-        """Note batches that only add; anything else comes behind what waits in its threads."""
+        """Queue batches that only add; put all else behind the queued saves of its threads."""
         if not self._is_reached:
-            yield from self._alone(self._reach)
+            yield self._in_turn(self._reach)
         if isinstance(request, Fetch):
-            yield from self._flushed(request.reads)
-            asked = self.batches.asked(request.reads)
-            return asked.named((yield request._replace(reads=asked.reads)))
+            yield from self._flush(request.reads)
+            return (yield from self.sink.fetch(request))
         if isinstance(request, Commit):
             yield from self._commit(request.change)
             return None
@@ -388,12 +362,12 @@ class WriteBehindLayer(WriteThroughLayer):
 
     def _commit(self, change: Change) -> Requests[None]:
         if not (isinstance(change, Batch) and only_adds(change)):
-            yield from self._alone(self._carry_out, change, self.batches.change)
-        elif not self.unstored.added(change.thread, change):
-            yield from self._alone(self.unstored.add, change.thread, change)
+            yield self._in_turn(self._carry_out, change, self.sink.change)
+        elif not self.queue.try_add(change.thread, change):
+            yield self._in_turn(self.queue.add, change.thread, change)
 
     def _reach(self) -> None:
-        """Reach the store once as the thread will that stores what waits.
+        """Reach the store once by a blocking call, as the background thread will.
 
         At the program's end it may be too late: threads, which a pool of connections has,
         cannot be started any more from Python 3.12 on.
@@ -409,7 +383,7 @@ def _dropped(change: Change) -> list[str]:
 
 
 def _concerned(change: Change) -> Operation[set[str]]:
-    """The threads of a change, and those that share segments with them."""
+    """Return the threads of a change, and those that share segments with them."""
     own = _threads_of(change)
     found: list[ThreadRows] = yield Fetch([ReadThread(name, stub=True) for name in sorted(own)])
     return own.union(*[rows.family for rows in found])

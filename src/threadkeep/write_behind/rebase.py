@@ -1,14 +1,9 @@
-"""Batches of one thread that wait for each other, put together.
-
-Only that pure reckoning lives here, for batches whose logs nobody else writes to. Invariant:
-what they do together is what they would do one after the other.
-
-Committing batches that were answered already, after their thread has changed underneath.
+"""Merging batches of one thread, and rebasing them after their thread has changed in the store.
 
 Other processes prune, archive and erase between the making of a batch and its commit. A rebased
 batch brings the same checkpoints and writes under the thread's generation now. Invariants: what
-it refers to is in it or in the store; bytes that are still to be had are never encoded again,
-as their value may have changed in place since.
+it refers to is in it or in the store; bytes that are still there are never encoded again, as their
+value may have changed in place since. The logs of the batches are this process's own.
 """
 
 from __future__ import annotations
@@ -66,7 +61,7 @@ _Place = tuple[int, int, int]  # log, start, count
 
 
 def only_adds(batch: Batch) -> bool:
-    """Whether the batch may wait: it depends on nothing, and removes nothing that is seen.
+    """Return True if the batch may be queued: it expects nothing, and removes nothing visible.
 
     Small segments that it joins to larger ones are not seen.
     """
@@ -81,7 +76,7 @@ def only_adds(batch: Batch) -> bool:
 
 
 def merged(batches: Sequence[Batch]) -> list[Batch]:
-    """The same in as few batches as can be: one for each generation that is named."""
+    """Merge batches of a thread into as few as possible: one for each generation they name."""
     together: list[list[Batch]] = []
     for batch in batches:
         names = {one.generation for one in together[-1]} if together else set()
@@ -93,7 +88,7 @@ def merged(batches: Sequence[Batch]) -> list[Batch]:
 
 
 def joined(batches: Sequence[Batch]) -> Batch:
-    """The same in one batch, under the first generation that is named."""
+    """Merge batches of a thread into one, under the first generation they name."""
     borns = [batch.born for batch in batches if batch.born is not None]
     named = [batch.generation for batch in batches if batch.generation is not None]
     checkpoints: dict[tuple[str, str], CheckpointRow] = {}
@@ -158,7 +153,7 @@ def _gone(thread: str) -> StaleThreadError:
 
 
 class _Rebase:
-    """The batches beside the thread as it is now."""
+    """Batches beside their thread as it is now."""
 
     def __init__(self, rows: ThreadRows, parts: Sequence[Batch]) -> None:
         self._rows = rows
@@ -184,7 +179,7 @@ class _Rebase:
         self._moved: dict[tuple[int, int], Span] = {}  # elements encoded anew, by where they were
 
     def batch(self, plain: Batch) -> Batch:
-        """All that the batches bring, in one. Raises as `rebase`."""
+        """Return one batch with all that they bring. Raises as `rebase`."""
         self._refuse_deleted(plain)
         checkpoints: dict[Key, CheckpointRow] = {}
         writes: list[WriteRow] = []
@@ -216,7 +211,7 @@ class _Rebase:
             raise ThreadDeletedError(thread=plain.thread)
 
     def _segments(self) -> tuple[Segment, ...]:
-        """What rows need of the batches' own elements and the store has not, and what is new."""
+        """Return the segments that the rows need and the store lacks."""
         needed, stored = by_log(self._needed), by_log(map(span_of, self._rows.segments))
         for (log, pos), data in self._own.items():
             place = Span(log, pos, pos + 1)
@@ -262,7 +257,7 @@ class _Rebase:
     # -- values ----------------------------------------------------------------------
 
     def _has(self, spans: Iterable[Span]) -> bool:
-        """Whether all of these are in the batches or in the store; then they are needed."""
+        """Return True if the batches or the store have all of these; note that they are needed."""
         spans = list(spans)
         if any(refs.length(alive(span, self._there)) < refs.length([span]) for span in spans):
             return False
@@ -270,7 +265,7 @@ class _Rebase:
         return True
 
     def _ref(self, ref: Ref | None, held: Held | None) -> Ref | None:
-        """The reference, to the value's elements encoded anew where they have gone."""
+        """Return the reference, with elements that have gone encoded anew."""
         if ref is None or self._has(ref.needs):
             return ref
         if isinstance(held, HeldRun):
@@ -307,7 +302,7 @@ class _Rebase:
         return Cell(log, pos)
 
     def _encoded(self, value: object, shadow: Shadow) -> bytes:
-        """The bytes of a value, which is now what it was when its shadow was taken."""
+        """Encode a value that is still what it was when its shadow was taken."""
         copies, now, _ = still([value])
         try:
             data = self._engine.codec.encode(copies[0])
