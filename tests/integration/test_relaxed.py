@@ -256,7 +256,7 @@ def test_what_is_refused_takes_what_builds_on_it_along_and_is_told(caplog: Any) 
     saver.put_writes(chain.at, [("n", 5)], "task")
     saver._relaxed.queue.flush_quietly()
     assert "lost" in caplog.text
-    with pytest.raises(LostSavesError, match="2 calls") as caught:
+    with pytest.raises(LostSavesError, match="2 saves") as caught:
         saver.put_writes(chain.at, [("n", 6)], "task")
     assert isinstance(caught.value.__cause__, ThreadDeletedError)
     with pytest.raises(ThreadDeletedError):
@@ -282,7 +282,7 @@ def test_nothing_is_built_on_what_was_lost() -> None:
     later = Saver(store).put(config(), checkpoint("1", {}, {}), {}, {})
     Saver(store).prune(["t"])
     note["text"] = "changed in place: what was saved of it is nowhere any more"
-    with pytest.raises(LostSavesError, match="2 calls") as caught:
+    with pytest.raises(LostSavesError, match="2 saves") as caught:
         saver.flush()
     assert isinstance(caught.value.__cause__, StaleThreadError)
     at = saver.put(later, checkpoint("2", {"m": same}, {"m": 9}), {}, {})

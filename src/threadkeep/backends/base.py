@@ -27,7 +27,7 @@ from threadkeep.errors import ThreadkeepError
 
 @dataclass(frozen=True, slots=True)
 class Scrubbed:
-    """Where files of a store hold nothing of what was removed, and where they may.
+    """Places that hold nothing of what was removed, and places that may.
 
     Args:
         cleared: places that hold nothing of it any more.
@@ -42,7 +42,7 @@ class Scrubbed:
 
 
 class _Supports:
-    """What a backend supports beside its methods."""
+    """Abilities of a backend beside its methods."""
 
     instant = False
     """Calls never wait: no disk, no server, no other process. Awaiting callers use the backend

@@ -1,17 +1,4 @@
-"""Segments as they lie in memory: by log, in the order of their positions.
-
-Only storing and finding them lives here. Invariant: the starts are sorted, and are exactly the
-keys of the dict beside them; segments of a log never overlap. No locks.
-
-Whether an entry is one that is looked for, where the store itself cannot tell.
-
-Only this predicate lives here, one logic for the stores that hold entries as records.
-
-Which checkpoint led to which, of rows that lie together.
-
-Only this reading of a thread's rows lives here, for backends that would otherwise have to
-ask once for each. Invariant: the answer is that of `StoredCheckpoint.child`.
-"""
+"""Records in memory: segments of logs, entries by query, first children of checkpoints."""
 
 from __future__ import annotations
 
@@ -25,7 +12,7 @@ from threadkeep.errors import SegmentTakenError
 
 
 class Log:
-    """The segments of one log, and their starts in order."""
+    """Segments of one log, which never overlap. `starts` are their sorted starts. No locks."""
 
     __slots__ = ("segments", "starts")
 
@@ -34,7 +21,7 @@ class Log:
         self.segments: dict[int, Segment] = {}
 
     def put(self, segment: Segment) -> bool:
-        """Add it; False where the very same one is there. Raises SegmentTakenError."""
+        """Add a segment; return False if the very same one is there. Raises SegmentTakenError."""
         starts = self.starts
         at = bisect_left(starts, segment.stop)
         last = self.segments[starts[at - 1]] if at else None
@@ -47,7 +34,7 @@ class Log:
         return True
 
     def drop(self, start: int, count: int) -> Segment | None:
-        """Take it out and return it; None where there is no such segment."""
+        """Remove and return a segment; None if there is no such one."""
         segment = self.segments.get(start)
         if segment is None or segment.count != count:
             return None
@@ -55,7 +42,7 @@ class Log:
         return segment
 
     def between(self, start: int, stop: int) -> Iterator[Segment]:
-        """The segments that overlap the positions `start <= p < stop`."""
+        """Yield the segments that overlap the positions `start <= p < stop`."""
         first = max(bisect_right(self.starts, start) - 1, 0)
         for at in self.starts[first : bisect_left(self.starts, stop)]:
             segment = self.segments[at]
@@ -63,7 +50,7 @@ class Log:
                 yield segment
 
     def replace(self, segment: Segment) -> list[Segment]:
-        """Add it in place of all that it overlaps, which is returned."""
+        """Add a segment in place of all that it overlaps, and return those."""
         gone = list(self.between(segment.start, segment.stop))
         for other in gone:
             self.drop(other.start, other.count)
@@ -78,7 +65,7 @@ def add(logs: dict[int, Log], segments: Iterable[Segment]) -> None:
 
 
 def between(logs: dict[int, Log], spans: Iterable[Span]) -> list[Segment]:
-    """The segments that overlap the spans, each once, in (log, start) order."""
+    """Return the segments that overlap the spans, each once, in (log, start) order."""
     found: dict[tuple[int, int], Segment] = {}
     for number, start, stop in spans:
         if number in logs and start < stop:
@@ -88,7 +75,7 @@ def between(logs: dict[int, Log], spans: Iterable[Span]) -> list[Segment]:
 
 
 def missing(logs: dict[int, Log], spans: Iterable[Span]) -> tuple[Span, ...]:
-    """The parts of the spans that no segment holds."""
+    """Return the parts of the spans that no segment holds."""
     gaps: list[Span] = []
     for number, start, stop in spans:
         at = start
@@ -101,13 +88,13 @@ def missing(logs: dict[int, Log], spans: Iterable[Span]) -> tuple[Span, ...]:
     return tuple(gaps)
 
 
-def is_meant(entry: Entry, query: ThreadQuery) -> bool:
-    """Whether the entry is as the query says."""
+def matches(entry: Entry, query: ThreadQuery) -> bool:
+    """Return True if the entry matches the query."""
     return (
         (entry.state in query.states if query.states else entry.state != State.DELETED)
         and set(query.labels) <= set(entry.labels)
-        and _is_between(entry.created_at, query.created)
-        and _is_between(entry.updated_at, query.updated)
+        and _is_in_range(entry.created_at, query.created)
+        and _is_in_range(entry.updated_at, query.updated)
         and query.waits in (None, entry.waits_at is not None)
         and query.pinned in (None, entry.pinned)
         and (query.size is None or entry.size >= query.size)
@@ -116,7 +103,7 @@ def is_meant(entry: Entry, query: ThreadQuery) -> bool:
     )
 
 
-def _is_between(at: int, limits: tuple[int | None, int | None]) -> bool:
+def _is_in_range(at: int, limits: tuple[int | None, int | None]) -> bool:
     first, last = limits
     return (first is None or at >= first) and (last is None or at < last)
 
@@ -126,7 +113,7 @@ def _has_rested(entry: Entry, now: int) -> bool:
 
 
 def first_children(rows: Iterable[CheckpointRow]) -> dict[tuple[str, str], Child]:
-    """By (ns, parent): the first child of a greater id, of rows in ascending order."""
+    """Return, by (ns, parent), the first child of a greater id, of rows in ascending order."""
     children: dict[tuple[str, str], Child] = {}
     for row in rows:
         if row.parent is not None and row.id > row.parent:

@@ -1,7 +1,6 @@
-"""A store that is open: what stands in front of it, running operations on it, its end.
+"""An open store: a backend with the layers that were asked for in front of it.
 
-Nothing here knows LangGraph. Invariant: each request passes the layers that were asked for, from
-the outside in: relaxed saves, tiering, the cache; then the store.
+From the outside in: write-behind, tiering, the cache; then the backend.
 """
 
 from __future__ import annotations
@@ -56,7 +55,7 @@ RANDOM = SystemRandom()  # tokens must differ even where a program seeds its ran
 
 
 class _Done:
-    """What `setup()` returns: nothing is left to do, awaited or not."""
+    """Result of `setup()`, which may be awaited."""
 
     def __await__(self) -> Iterator[None]:
         return iter(())
@@ -211,7 +210,7 @@ class OpenStore(Stack):
         return self._beneath.under(self._relaxed.durable())
 
     def is_same_store(self, other: OpenStore) -> bool:
-        """Whether both use the same backend object."""
+        """Return True if both use the same backend object."""
         return self._store.backend is other._store.backend
 
     # -- what is kept at hand ----------------------------------------------------------

@@ -17,7 +17,7 @@ from threadkeep.backends import process_forks
 from threadkeep.backends.base import Backend, Scrubbed
 from threadkeep.backends.memory.changes import carry_out
 from threadkeep.backends.memory.rows import EMPTY, EMPTY_NAMESPACE, Thread, Threads, entry_of
-from threadkeep.backends.records import between, is_meant
+from threadkeep.backends.records import between, matches
 from threadkeep.engine.entries import (
     CountThreads,
     Entry,
@@ -280,7 +280,7 @@ def _count(threads: Threads, read: CountThreads) -> int:
 
 def _meant(threads: Threads, query: ThreadQuery) -> Iterator[Entry]:
     entries = filter(None, map(entry_of, threads.values()))
-    return (entry for entry in entries if is_meant(entry, query))
+    return (entry for entry in entries if matches(entry, query))
 
 
 def _damage(_threads: Threads, _read: ReadDamage) -> list[str]:
