@@ -75,7 +75,7 @@ class _Ticket:
     lingers.
     """
 
-    __slots__ = ("change", "settled", "done", "error", "future")
+    __slots__ = ("change", "done", "error", "future", "settled")
 
     def __init__(self, change: Change, future: asyncio.Future[None] | None = None) -> None:
         self.change = change
