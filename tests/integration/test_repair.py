@@ -388,7 +388,7 @@ def test_the_registry_is_put_right(name: str, tmp_path: Path) -> None:
 
 
 def forget(name: str, folder: Path) -> None:
-    """Let one thread be unknown, as before there was a registry, and another's size be wrong."""
+    """Remove the entry of one thread, and falsify the size of another."""
     harm = damaging(name, None, folder)
     if name == "redis":
         harm._client.hdel(
