@@ -33,7 +33,7 @@ from langgraph.checkpoint.serde.base import SerializerProtocol
 
 import threadkeep
 from threadkeep import arguments, channel_versions, lazy, validation
-from threadkeep.backends import process_forks
+from threadkeep.backends.process_forks import ResetInChild
 from threadkeep.codec import Codec, NativeCodec, SerdeCodec
 from threadkeep.engine import load, put, write
 from threadkeep.engine.calls import Operation, Place
@@ -66,21 +66,12 @@ class _Done:
         return iter(())
 
 
-class _ForkedRuns:
+class _ForkedRuns(ResetInChild):
     """Counter and log of runs that left the head of another one behind."""
 
-    def __init__(self) -> None:
+    def _reset(self) -> None:
         self.count = 0
         self._lock = threading.Lock()
-        process_forks.watch(self)
-
-    def before_fork(self) -> None:
-        """See `Watched.before_fork`."""
-
-    def after_fork(self, *, in_child: bool) -> None:
-        """See `Watched.after_fork`: the child counts its own."""
-        if in_child:
-            self.count, self._lock = 0, threading.Lock()
 
     def note(self, thread: str, head: str, checkpoint: str) -> None:
         with self._lock:

@@ -21,7 +21,7 @@ from threadkeep.cache import (
 from threadkeep.cache.hot import Hot
 from threadkeep.cold.tiering import Tiering
 from threadkeep.engine.model import Batch, DropThread, ReadCheckpoint, ReadSegments, Segment, Span
-from threadkeep.store.driver import Faces
+from threadkeep.store.driver import BackendPair
 from threadkeep.store.store import LayeredStore
 from threadkeep.testing import BackendContract, Blocking
 from threadkeep.testing.records import NOW, THREAD, checkpoint
@@ -74,7 +74,7 @@ class Process:
     def __init__(self, store, kind, cache, hot, tier):
         self.store = store
         self.now = NOW / SECOND
-        self.hot = None if hot is None else Faces(hot)
+        self.hot = None if hot is None else BackendPair(hot)
         kept = None if self.hot is None else Hot(self.hot)
         self.cache = CacheLayer(cache, kept, tier, lambda: self.now)
         if kind == "blocking":
@@ -103,7 +103,7 @@ class Process:
 
     def near(self):
         """How many bytes are kept in memory, about."""
-        return self.cache._kept.size if self.cache._kept is not None else 0
+        return self.cache._memory.size if self.cache._memory is not None else 0
 
     def clear(self, thread):
         if isinstance(self.front, Layered):

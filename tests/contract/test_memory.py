@@ -1,5 +1,6 @@
 """The contract on the memory backend, directly and behind the async protocol."""
 
+from threadkeep.backends.base import AsyncBackend
 from threadkeep.backends.memory import MemoryBackend
 from threadkeep.testing import BackendContract, Blocking
 
@@ -9,7 +10,7 @@ class TestMemory(BackendContract):
         return MemoryBackend()
 
 
-class AsyncMemory:
+class AsyncMemory(AsyncBackend):
     """A natively async backend, as far as the contract can tell."""
 
     def __init__(self):

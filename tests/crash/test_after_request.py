@@ -33,6 +33,7 @@ from langchain_core.messages import AIMessage, HumanMessage
 from postgres_kit import empty_schema, url
 
 from threadkeep import Retention, errors
+from threadkeep.backends.base import Backend
 from threadkeep.backends.memory import MemoryBackend
 from threadkeep.backends.postgres import PostgresBackend
 from threadkeep.backends.redis import RedisBackend
@@ -48,8 +49,10 @@ class Death(BaseException):
     """The process is gone: nothing in it runs on."""
 
 
-class Failing:
+class Failing(Backend):
     """Raises at request number `at`, before the inner backend carries it out or after."""
+
+    has_identity = True
 
     def __init__(self, inner: Any) -> None:
         self.inner = inner
@@ -478,7 +481,7 @@ def test_sealing_goes_on_after_an_operation_was_closed(stores):
     assert fresh(scene.saver).check().ok
 
 
-class Gate:
+class Gate(Backend):
     """A blocking backend whose commits wait until they are let through."""
 
     def __init__(self, inner: Any) -> None:

@@ -52,8 +52,10 @@ class Before:
             self.do()
 
 
-class Watched:
+class Watched(Backend):
     """A backend whose requests are announced, one at a time."""
+
+    has_identity = True
 
     def __init__(self, inner: Any, before: Before) -> None:
         self.inner = inner

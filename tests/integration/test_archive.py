@@ -18,6 +18,7 @@ from threadkeep import (
     WriteBehind,
     open_saver,
 )
+from threadkeep.backends.base import Backend
 from threadkeep.backends.sqlite import SqliteBackend
 from threadkeep.cold import archive
 from threadkeep.cold.store import ColdStore
@@ -516,8 +517,10 @@ def test_an_archive_outlives_what_may_not_be_on_the_disk_yet(
 # -- others who are faster -------------------------------------------------------------
 
 
-class Between:
+class Between(Backend):
     """A store in which something happens before a request."""
+
+    has_identity = True
 
     def __init__(self, inner: Any) -> None:
         self.inner, self.when, self.what = inner, lambda _: False, lambda: None

@@ -10,6 +10,7 @@ import pytest
 from engine_kit import Chain, everything, fresh
 
 from threadkeep import Cache, SqliteSaver, WriteBehind
+from threadkeep.backends.base import Backend
 from threadkeep.backends.memory import MemoryBackend
 from threadkeep.backends.sqlite import SqliteBackend
 from threadkeep.codec.frame import Compression
@@ -279,7 +280,7 @@ class Death(BaseException):
     """The process is gone."""
 
 
-class Dying:
+class Dying(Backend):
     """Dies at a request, before or after it is carried out."""
 
     def __init__(self, inner: Any) -> None:
@@ -378,16 +379,10 @@ async def test_what_waits_is_settled_first(tmp_path: Path) -> None:
         assert saver.threads.erase("thread").threads[0].checkpoints == 3
 
 
-class Mute:
+class Mute(MemoryBackend):
     """A store of somebody else's, which does not say what its files hold."""
 
-    def __init__(self) -> None:
-        self._inner = MemoryBackend()
-        self.fetch, self.commit, self.close = (
-            self._inner.fetch,
-            self._inner.commit,
-            self._inner.close,
-        )
+    scrub = Backend.scrub
 
 
 def test_a_store_that_cannot_scrub_is_told_of() -> None:

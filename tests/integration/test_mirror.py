@@ -11,6 +11,7 @@ from engine_kit import Chain, Dying, config, everything, fresh, run_on, use_back
 from langgraph.checkpoint.memory import InMemorySaver
 
 from threadkeep import MemorySaver
+from threadkeep.backends.base import AsyncBackend
 from threadkeep.backends.memory import MemoryBackend
 from threadkeep.engine.model import Batch, ReadThread
 from threadkeep.errors import (
@@ -292,7 +293,7 @@ def test_what_cannot_be_synced() -> None:
             saver.threads.mirror(other, "nobody")
 
 
-class OnlyAwaited:
+class OnlyAwaited(AsyncBackend):
     """A backend without blocking calls."""
 
     def __init__(self) -> None:

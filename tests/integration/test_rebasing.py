@@ -237,10 +237,10 @@ def test_values_that_wait_count_in_what_may_wait() -> None:
     chain = Chain(saver)
     for number in range(10):
         chain.put(text=f"{number}" * 100_000)
-    unstored = saver._store._relaxed.unstored
-    assert 1_000_000 < unstored._size < 2_000_000
+    queue = saver._store._relaxed.queue
+    assert 1_000_000 < queue._size < 2_000_000
     saver.close()
-    assert unstored._size == 0
+    assert queue._size == 0
 
 
 # -- anything in any order ---------------------------------------------------------------

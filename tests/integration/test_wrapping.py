@@ -134,7 +134,7 @@ def test_what_waits_is_bounded() -> None:
     saver = relaxed(inner, replace(SELDOM, max_pending_bytes=5000))
     for number in range(1, 60):
         put(saver, number=number, a="x" * 200)
-        assert saver._waiting._size < 6000
+        assert saver._queue._size < 6000
     assert inner.asked
     assert len([*saver.list(config())]) == 59
 
@@ -187,7 +187,7 @@ def test_a_background_failure_is_told_at_the_next_call_and_nothing_is_lost() -> 
     for number in (1, 2):
         put(saver, "bad", number, a=number)
         put(saver, "t", number, a=number)
-    saver._waiting.flush_quietly()
+    saver._queue.flush_quietly()
     assert inner.asked == ["put t", "put t"]
     assert values(saver) == {"a": 2}
     with pytest.raises(BackendError, match=r"Inner\.put failed: OSError: bad is bad") as caught:
@@ -235,7 +235,7 @@ def test_what_can_never_be_stored_goes_with_its_thread() -> None:
     saver = relaxed(inner)
     put(saver, "bad", a=1)
     inner.bad = {"bad"}
-    saver._waiting.flush_quietly()
+    saver._queue.flush_quietly()
     saver.delete_thread("bad")
     saver.flush()
     inner.bad = set()
@@ -271,7 +271,7 @@ def test_a_config_that_names_nothing_is_refused_at_once() -> None:
         saver.put_writes(config(), [("a", 1)], "task")
     with pytest.raises(KeyError):
         saver.put(config(), {}, {}, {})
-    assert saver._waiting.clean(None)
+    assert saver._queue.is_settled(None)
 
 
 # -- savers that can only be awaited -----------------------------------------------------
@@ -338,7 +338,7 @@ def test_a_loop_that_has_ended_is_told_of() -> None:
     with pytest.raises(BackendError, match="event loop") as caught:
         saver.flush()
     assert "aclose()" in caught.value.hint
-    saver._waiting.forget("t")
+    saver._queue.forget("t")
 
 
 def test_a_loop_that_stops_meanwhile_is_told_of() -> None:
@@ -357,7 +357,7 @@ def test_a_loop_that_stops_meanwhile_is_told_of() -> None:
     saver, tasks = loop.run_until_complete(begin())
     with pytest.raises(BackendError, match="event loop"):
         saver.flush()
-    saver._waiting.forget("t")
+    saver._queue.forget("t")
     for task in tasks:
         task.cancel()
     loop.run_until_complete(asyncio.wait(tasks))

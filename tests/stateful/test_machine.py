@@ -57,7 +57,7 @@ from threadkeep.store.driver import (
     Stack,
     Store,
 )
-from threadkeep.write_behind.layer import RelaxedLayer
+from threadkeep.write_behind.layer import WriteBehindLayer
 
 from .model import EMPTY, Conflict, Model, load_of
 
@@ -615,7 +615,7 @@ class OnRelaxed(OnMemory):
     def __init__(self) -> None:
         super().__init__()
         self.stored = Stack(Store(self.backend), [TierLayer(ColdStore(self.cold))])
-        self.waiting = RelaxedLayer(self.stored, WriteBehind(flush_interval=60))
+        self.waiting = WriteBehindLayer(self.stored, WriteBehind(flush_interval=60))
 
     def open(self, number: int) -> Saver:
         del number
@@ -628,13 +628,13 @@ class OnRelaxed(OnMemory):
 
     @rule()
     def store(self) -> None:
-        self.waiting.unstored.flush()
+        self.waiting.queue.flush()
 
     def teardown(self) -> None:
         try:
             super().teardown()
         finally:
-            self.waiting.unstored.close()
+            self.waiting.queue.close()
 
 
 class OnSqlite(Machine):

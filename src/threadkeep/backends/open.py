@@ -1,8 +1,6 @@
-"""URLs to backends.
+"""Backends by URL.
 
-Only the reading of URLs lives here; what a path or an option means is the backend's
-own affair. Invariant: every URL ends in a backend or in an error that says what to give, and shows
-no part of it that may be a password.
+Errors say what to give, and show no part of a URL that may be a password.
 """
 
 from __future__ import annotations
@@ -21,7 +19,7 @@ if TYPE_CHECKING:
 
     from threadkeep.backends.base import AsyncBackend, Backend
     from threadkeep.backends.postgres.dumps import Dumps
-    from threadkeep.cache.hot import HotStore
+    from threadkeep.backends.redis.backend import HotRedis
 
 _FORMS = (
     "Known are sqlite:///relative.db, sqlite:////absolute.db, sqlite:///:memory:,"
@@ -84,7 +82,7 @@ _SCHEME = r"([A-Za-z][A-Za-z0-9+.-]*)://"
 
 
 def _unknown(url: str) -> OpenError:
-    """What to say of a text that names no store of ours."""
+    """Return the error for a text that names no store."""
     found = re.match(_SCHEME, url)
     if found is not None:
         driver = found[1].lower().startswith(("postgresql+", "postgres+"))
@@ -96,17 +94,17 @@ def _unknown(url: str) -> OpenError:
 
 
 def _is_public(text: str) -> bool:
-    """Whether an error may show it: it cannot hold a password, in whatever form."""
+    """Return True if an error may show the text: it cannot hold a password."""
     return not set(text) & set("@=")
 
 
 def _shown(text: str) -> str:
-    """The text as an error may show it."""
+    """Return the text as an error may show it."""
     return repr(text) if _is_public(text) else "This"
 
 
 def is_postgres(url: str) -> bool:
-    """Whether a URL names a PostgreSQL database."""
+    """Return True if a URL names a PostgreSQL database."""
     scheme, separator, _ = url.partition("://")
     return bool(separator) and _OPENERS.get(scheme.lower()) is _open_postgres
 
@@ -122,7 +120,7 @@ def sqlite_path(url: str) -> str | None:
 
 
 def file_of(store: str) -> str | None:
-    """The path of the SQLite file that a user means; None for another kind of store.
+    """Return the path of the SQLite file that a user names; None for another kind of store.
 
     Args:
         store: a URL, or the path of a SQLite file.
@@ -175,7 +173,7 @@ def _sqlite_path(url: str, rest: str) -> str:
 
 @contextmanager
 def extra(store: str, name: str) -> Iterator[None]:
-    """Say what to install where a store's libraries are missing."""
+    """Raise an error that names the extra to install if a library is missing."""
     try:
         yield
     except ImportError as error:
@@ -210,7 +208,7 @@ def open_postgres(database: Any, pipe: Any = None, **options: Any) -> Backend | 
 
 
 def postgres_dumps(url: str, folder: str) -> Dumps:
-    """Backups of a PostgreSQL database by its own programs, which lie in this folder.
+    """Return backups of a PostgreSQL database by its own programs, which are in this folder.
 
     Raises:
         OpenError: the URL cannot be read, or psycopg is not installed.
@@ -241,8 +239,8 @@ def open_redis(server: Any, **options: Any) -> Backend | AsyncBackend:
     return redis.opened(server, **options)
 
 
-def open_hot(url: Any) -> HotStore:
-    """Open the Redis that keeps at hand what a store holds.
+def open_hot(url: Any) -> HotRedis:
+    """Open the Redis that caches segments of a store.
 
     Raises:
         OpenError: the URL cannot be read, or redis-py is not installed.

@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
-from threadkeep.backends.scrubbed import Scrubbed
+from threadkeep.backends.base import Scrubbed
 from threadkeep.cold.archive import archive_of
 from threadkeep.engine import registration, registry
 from threadkeep.engine.calls import Fetch, Operation, commit
@@ -149,7 +149,7 @@ def erase(
         thread: its name; or
         labels: what all of them have.
         forks: also those that were forked from them.
-        rewrite: see `ScrubbingBackend.scrub`.
+        rewrite: see `Backend.scrub`.
         dry_run: change nothing.
         progress: see `Progress`.
     """

@@ -11,24 +11,24 @@ from random import SystemRandom
 from typing import TYPE_CHECKING
 
 from threadkeep.backends import process_forks
+from threadkeep.backends.base import Scrubbed
 from threadkeep.backends.group_commit import AT_ONCE, GroupCommit
 from threadkeep.backends.open import open_hot
 from threadkeep.cold.layer import TierLayer
 from threadkeep.engine.calls import Requests, call
 from threadkeep.engine.working_set import WorkingSet
 from threadkeep.errors import InvalidArgumentError, ThreadkeepError
-from threadkeep.store.driver import Faces, Stack, Store
-from threadkeep.store.layer import Layer, OneByOne
+from threadkeep.store.driver import BackendPair, Stack, Store
+from threadkeep.store.layer import Layer
 from threadkeep.store.workflows import Plan, either, on
 
 if TYPE_CHECKING:
     from threadkeep.backends.base import AsyncBackend, Backend
-    from threadkeep.backends.scrubbed import Scrubbed
     from threadkeep.cache import Cache, CacheLayer, HotTier
     from threadkeep.cold.store import ColdStore
     from threadkeep.cold.tiering import Tiering
     from threadkeep.write_behind import WriteBehind
-    from threadkeep.write_behind.layer import RelaxedLayer
+    from threadkeep.write_behind.layer import WriteBehindLayer
 
 RANDOM = SystemRandom()  # tokens must differ even where a program seeds its random numbers
 
@@ -59,20 +59,20 @@ class LayeredStore(Stack):
         store = Store(backend, group_commit or AT_ONCE)
         self.cold = None if cold is None else _open_cold(cold)
         self.tiering = tiering
-        self._hot = None if hot is None else Faces(open_hot(hot))
+        self._hot = None if hot is None else BackendPair(open_hot(hot))
         _check(store, group_commit, write_behind, self._hot, self.cold)
         self._cache: CacheLayer | None = None
-        self._relaxed: RelaxedLayer | None = None
-        layers: list[Layer] = [] if store.has("commit_many") else [OneByOne()]
+        self._relaxed: WriteBehindLayer | None = None
+        layers: list[Layer] = []
         if cache is not None or self._hot is not None:
             self._cache = _cache_layer(cache, self._hot, None if tiering is None else tiering.hot)
             layers.insert(0, self._cache)
         layers.insert(0, TierLayer(self.cold))
         self._beneath = Stack(store, layers)
         if write_behind is not None:
-            from threadkeep.write_behind.layer import RelaxedLayer  # noqa: PLC0415 - much, and seldom needed
+            from threadkeep.write_behind.layer import WriteBehindLayer  # noqa: PLC0415 - much, and seldom needed
 
-            self._relaxed = RelaxedLayer(self._beneath, write_behind, group_commit or AT_ONCE)
+            self._relaxed = WriteBehindLayer(self._beneath, write_behind, group_commit or AT_ONCE)
             layers.insert(0, self._relaxed)
         super().__init__(store, layers)
         self.working_set = WorkingSet(
@@ -86,7 +86,7 @@ class LayeredStore(Stack):
     @property
     def backend(self) -> Backend | AsyncBackend:
         """The backend."""
-        return self._store.backend  # type: ignore[no-any-return] # it is the one that was given
+        return self._store.backend
 
     def beneath(self) -> Stack:
         """Return the store for what must be durable on return."""
@@ -104,8 +104,7 @@ class LayeredStore(Stack):
 
     def migrate(self) -> Requests[None]:
         """Make the tables, or bring them up to date, where opening does not."""
-        if self._store.has("migrate"):
-            yield from call("migrate")
+        yield from call("migrate")
 
     def clear_cache(self, thread: str | None) -> Requests[None]:
         """Evict a thread, or (None) all, from the working set, the cache and the hot store."""
@@ -114,37 +113,34 @@ class LayeredStore(Stack):
             yield from self._cache.clear(thread)
 
     def scrub(self, *, rewrite: bool) -> Requests[Scrubbed]:
-        """Leave nothing of removed rows in the backend's files. See `ScrubbingBackend.scrub`."""
+        """Leave nothing of removed rows in the backend's files. See `Backend.scrub`."""
         # (no layer in front holds anything that files are made of: it is the backend's alone)
-        if self._store.has("scrub"):
-            scrubbed: Scrubbed = yield from call("scrub", rewrite=rewrite)
-            return scrubbed
-        name = type(self.backend).__name__
-        return _scrubbed(f"{name} does not say what its files hold of removed rows.")
+        scrubbed: Scrubbed = yield from call("scrub", rewrite=rewrite)
+        return scrubbed
 
     def scrub_hot(self) -> Requests[Scrubbed]:
         """Do the same with the files of the hot store, if there is one."""
-        return _scrubbed() if self._cache is None else (yield from self._cache.scrub_hot())
+        return Scrubbed() if self._cache is None else (yield from self._cache.scrub_hot())
 
     # -- write-behind --------------------------------------------------------------------
 
     def flush(self) -> None:
         """Store what waits. See `Saver.flush`."""
         if self._relaxed is not None:
-            self._relaxed.unstored.flush()
+            self._relaxed.queue.flush()
 
     async def aflush(self) -> None:
         """Async variant of `flush`."""
         if self._relaxed is not None:
-            await self._relaxed.unstored.aflush()
+            await self._relaxed.queue.aflush()
 
     def close(self) -> Plan[None]:
         """Store what waits, and close the backend."""
         failure = None
         if self._relaxed is not None:
-            unstored = self._relaxed.unstored
+            queue = self._relaxed.queue
             try:
-                yield from either(unstored.close, partial(unstored.alone, unstored.close))
+                yield from either(queue.close, partial(queue.in_turn, queue.close))
             except ThreadkeepError as error:
                 failure = error
             # (Where it was interrupted, nothing is closed: what waits is stored at the program's
@@ -156,17 +152,11 @@ class LayeredStore(Stack):
             raise failure
 
 
-def _cache_layer(cache: Cache | None, hot: Faces | None, tier: HotTier | None) -> CacheLayer:
+def _cache_layer(cache: Cache | None, hot: BackendPair | None, tier: HotTier | None) -> CacheLayer:
     from threadkeep.cache import CacheLayer  # noqa: PLC0415 - much, and seldom needed
     from threadkeep.cache.hot import Hot  # noqa: PLC0415 - see above
 
     return CacheLayer(cache, None if hot is None else Hot(hot), tier)
-
-
-def _scrubbed(*remains: str) -> Scrubbed:
-    from threadkeep.backends.scrubbed import Scrubbed  # noqa: PLC0415 - seldom needed
-
-    return Scrubbed(remains=remains)
 
 
 def _open_cold(url: str) -> ColdStore:
@@ -179,29 +169,29 @@ def _check(
     store: Store,
     group_commit: GroupCommit | None,
     write_behind: WriteBehind | None,
-    hot: Faces | None,
+    hot: BackendPair | None,
     cold: ColdStore | None,
 ) -> None:
     """Refuse options that the backend does not support."""
     name = type(store.backend).__name__
-    if hot is not None and not store.has("counts_for_all"):
+    if hot is not None and not store.backend.counts_for_all:
         raise InvalidArgumentError(
             f"hot= cannot stand in front of {name}, which does not count for all processes.",
             hint="Use it in front of PostgreSQL, or leave it out.",
         )
-    if cold is not None and not store.has("identity"):
+    if cold is not None and not store.backend.has_identity:
         raise InvalidArgumentError(
             f"cold= cannot be used with {name}, which has no name of its own: stores that share a"
             " cold store are told apart by that.",
-            hint="Let the backend have `identity` (threadkeep.backends.base.IdentifiedBackend).",
+            hint="Override `identity` in the backend, and set `has_identity`.",
         )
     if write_behind is not None and store.backend is store.awaited:
         raise InvalidArgumentError(
             "write_behind= needs connections of its own, to store what waits at any time.",
             hint="Use a URL instead of an async pool, connection or client.",
         )
-    if group_commit is not None and not store.has("commit_many"):
+    if group_commit is not None and not store.backend.commits_groups:
         raise InvalidArgumentError(
             f"{name} cannot commit in groups.",
-            hint="Leave group_commit out, or give the backend a method commit_many.",
+            hint="Leave group_commit out, or override `commit_many` and set `commits_groups`.",
         )

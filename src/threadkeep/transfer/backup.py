@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from threadkeep.backends.base import Backend, MigratingBackend
+from threadkeep.backends.base import Backend
 from threadkeep.backends.open import (
     file_of,
     is_postgres,
@@ -165,8 +165,7 @@ def restore(
 def _filled(
     backend: Backend, file: Path, names: list[str], progress: Progress, *, replace: bool
 ) -> Restored:
-    if isinstance(backend, MigratingBackend):
-        backend.migrate()
+    backend.migrate()
     # (without the cold store: what lies there stays, as what is restored may name it)
     filling = portable.fill(_store(backend), file, names, progress, replace=replace, stubs=True)
     done = workflows.run(filling)

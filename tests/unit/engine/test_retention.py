@@ -22,6 +22,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from threadkeep import Retention
+from threadkeep.backends.base import Backend
 from threadkeep.engine import labels, open_logs, registration
 from threadkeep.engine.entries import Touch
 from threadkeep.engine.lineage import overlap
@@ -193,7 +194,7 @@ def test_threads_are_met_page_by_page(monkeypatch: pytest.MonkeyPatch) -> None:
 # -- beside others -----------------------------------------------------------------------
 
 
-class Interrupting:
+class Interrupting(Backend):
     """Passes on to another backend; does something before each of the first so many commits."""
 
     def __init__(self, inner: Any, what: Any, count: int) -> None:

@@ -18,6 +18,7 @@ from typing import Any
 import redis.asyncio.cluster
 import redis.cluster
 
+from threadkeep.backends.base import AsyncBackend, Scrubbed
 from threadkeep.backends.blocking import BlockingFace
 from threadkeep.backends.given import without
 from threadkeep.backends.redis import scrubbing
@@ -42,7 +43,6 @@ from threadkeep.backends.redis.scripts import Call, Word, call, reading, writing
 from threadkeep.backends.redis.settings import Settings, refuse_decoding
 from threadkeep.backends.redis.spanning import answer
 from threadkeep.backends.retry import again
-from threadkeep.backends.scrubbed import Scrubbed
 from threadkeep.backends.sync_bridge import finish
 from threadkeep.engine.model import (
     Batch,
@@ -66,7 +66,7 @@ from threadkeep.errors import (
 )
 
 
-class AsyncRedisBackend:
+class AsyncRedisBackend(AsyncBackend):
     """Rows in Redis, over clients that are awaited.
 
     Args:
@@ -74,6 +74,9 @@ class AsyncRedisBackend:
         settings: how threads are kept.
         lives: the births of threads; shared by those that work for one saver.
     """
+
+    commits_groups = True
+    has_identity = True
 
     def __init__(self, source: Source, settings: Settings, lives: Lives | None = None) -> None:
         self._source = source
@@ -196,7 +199,7 @@ class AsyncRedisBackend:
         Each is a transaction of its own. A change may build on one before it of its thread
         (see `bulk.py`), so that it is not carried out once the server has failed that one: batches
         of a thread go in one run of the script. To do all of them again is harmless. See
-        `GroupingBackend.commit_many`.
+        `Backend.commit_many`.
         """
         results: list[ThreadkeepError | None] = []
         with self._named():
@@ -333,7 +336,7 @@ class AsyncRedisBackend:
                     return
 
     async def identity(self) -> str:
-        """Name the threads under this prefix. See `IdentifiedBackend.identity`."""
+        """Name the threads under this prefix. See `Backend.identity`."""
         key = identity_of(self._settings.prefix)
         with self._named():
             made = Call(("SET", key, secrets.token_hex(16), "NX"))
@@ -341,7 +344,7 @@ class AsyncRedisBackend:
         return str(found.decode())
 
     async def scrub(self, *, rewrite: bool) -> Scrubbed:
-        """Have the server's files written anew. See `ScrubbingBackend.scrub`."""
+        """Have the server's files written anew. See `Backend.scrub`."""
         del rewrite  # (nobody is kept out meanwhile)
         source = self._source
         server = scrubbing.Server(self._sent, source.pause, source.is_cluster)
