@@ -112,9 +112,7 @@ def _collect(
 ) -> int:
     opened = reading if dry_run else writing
     with output.progress() as told, opened(place) as saver:
-        report = saver.threads.gc(
-            limits, threads=threads, dry_run=dry_run, progress=told
-        )
+        report = saver.threads.gc(limits, threads=threads, dry_run=dry_run, progress=told)
     output.tell(_document(report), *_drawn(report))
     return 1 if report.skipped else 0
 

@@ -76,9 +76,7 @@ def _move(
 ) -> int:
     opened = reading if dry_run else writing
     with output.progress() as told, opened(place, cold) as saver:
-        report = saver.threads.tier(
-            how, threads=threads, dry_run=dry_run, progress=told
-        )
+        report = saver.threads.tier(how, threads=threads, dry_run=dry_run, progress=told)
     output.tell(_document(report), *_drawn(report))
     return 1 if report.skipped else 0
 
