@@ -14,7 +14,7 @@ from itertools import accumulate
 from typing import TypeAlias, cast
 
 from threadkeep.codec.frame import unpack
-from threadkeep.codec.references import references
+from threadkeep.codec.scan import references
 from threadkeep.cold.stubs import (
     STUB,
     location_of,

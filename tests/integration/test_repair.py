@@ -16,7 +16,7 @@ from langgraph.types import Command, interrupt
 from typing_extensions import TypedDict
 
 from threadkeep.backends.redis.keys import keys_of
-from threadkeep.backends.sqlite.ids import unpack_id
+from threadkeep.backends.sqlite.records import unpack_id
 from threadkeep.engine.context import read_manifest
 from threadkeep.repair.check import Kind
 from threadkeep.repair.quarantine import read_quarantine
@@ -388,7 +388,7 @@ def test_the_registry_is_put_right(name: str, tmp_path: Path) -> None:
 
 
 def forget(name: str, folder: Path) -> None:
-    """Let one thread be unknown, as before there was a registry, and another's size be wrong."""
+    """Remove the entry of one thread, and falsify the size of another."""
     harm = damaging(name, None, folder)
     if name == "redis":
         harm._client.hdel(

@@ -52,11 +52,7 @@ def create(
         now = engine.now()
         return Entry(thread, State.CREATED, now, now, labels=labels, ttl=ttl)
 
-    if (yield from read(thread)) is None:
-        state = yield from fetch_checkpoint(thread, "", None)
-        if state.found is not None:  # a thread whose entry was lost
-            raise ThreadExistsError(hint="The next save registers it.", thread=thread)
-    return (yield from _changed(engine, thread, created))
+    return _changed(engine, thread, created)
 
 
 def change(

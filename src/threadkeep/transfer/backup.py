@@ -10,7 +10,7 @@ import os
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Literal, NamedTuple
@@ -22,8 +22,11 @@ from threadkeep.backends.open import (
     open_backend,
     postgres_dumps,
 )
-from threadkeep.backends.sqlite import SqliteBackend, copies
-from threadkeep.errors import CorruptionError, InvalidArgumentError, NotSetUpError, OpenError
+from threadkeep.backends.sqlite import (
+    SqliteBackend,
+    maintenance,
+)
+from threadkeep.errors import CorruptionError, InvalidArgumentError, OpenError
 from threadkeep.saver import Saver
 from threadkeep.store import (
     driver,
@@ -101,7 +104,7 @@ def _away(store: str) -> tuple[str, ...]:
     """The threads that are archived, and those of which values were offloaded."""
     path = file_of(store)
     backend = open_backend(store) if path is None else SqliteBackend(path, read_only=True)
-    with Saver(backend) as saver, suppress(NotSetUpError):  # (files of a release without these)
+    with Saver(backend) as saver:
         return tuple(
             [
                 one.id
@@ -109,14 +112,13 @@ def _away(store: str) -> tuple[str, ...]:
                 if one.archived_bytes is not None or one.offloaded_bytes
             ]
         )
-    return ()
 
 
 def _copy(store: str, file: Path, progress: Progress, programs: str) -> int | None:
     """Write the store to a file in its own format; how many threads it has, if that is known."""
     path = file_of(store)
     if path is not None:
-        return copies.back_up(path, file, partial(progress, "pages copied"))
+        return maintenance.back_up(path, file, partial(progress, "pages copied"))
     postgres_dumps(store, _folder(programs)).back_up(file)
     return None
 
@@ -149,7 +151,7 @@ def restore(
     now = time.time_ns() // 1000
     if kind is Kind.SQLITE and path is not None:
         _check_sound(file, progress)
-        return Restored(copies.restore(file, path, now, replace=replace))
+        return Restored(maintenance.restore(file, path, now, replace=replace))
     if kind is Kind.POSTGRES and is_postgres(store):
         postgres_dumps(store, _folder(programs)).restore(file, now, replace=replace)
         return Restored(None)
@@ -204,7 +206,7 @@ def _readable(store: str, folder: Path, progress: Progress) -> Iterator[Backend]
         return
     with told(folder), tempfile.TemporaryDirectory(dir=folder, prefix=".threadkeep-") as own:
         copy = Path(own, "copy.db")
-        copies.back_up(path, copy, partial(progress, "pages copied"))
+        maintenance.back_up(path, copy, partial(progress, "pages copied"))
         with closing(SqliteBackend(copy, read_only=True)) as backend:
             yield backend
 

@@ -1,4 +1,4 @@
-"""Generated values: whatever is accepted comes back exactly and encodes the same again."""
+"""Generated values come back exactly and encode to the same bytes again."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from langchain_core.messages import AIMessage, HumanMessage
 
-from threadkeep.codec import NativeCodec, nesting
+from threadkeep.codec import NativeCodec, scan
 from threadkeep.errors import CodecError
 
 CODEC = NativeCodec()
@@ -106,11 +106,11 @@ plain = st.recursive(
 @given(plain)
 @quick
 def test_nesting_is_measured_the_same_in_values_and_bytes(value) -> None:
-    exact = nesting.of_value(value)
+    exact = scan.depth_of_value(value)
     packed = ormsgpack.packb(value)
-    assert nesting._exact(packed) == exact_without_empty(value)
-    assert exact - 1 <= nesting._exact(packed) <= nesting.of_bytes(packed)
-    assert nesting.of_bytes(packed) <= max(exact, nesting.SHALLOW)
+    assert scan._exact(packed) == exact_without_empty(value)
+    assert exact - 1 <= scan._exact(packed) <= scan.depth_of_bytes(packed)
+    assert scan.depth_of_bytes(packed) <= max(exact, scan.SHALLOW)
 
 
 def exact_without_empty(value: Any) -> int:

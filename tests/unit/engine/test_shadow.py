@@ -18,7 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from langchain_core.messages import AIMessage, HumanMessage
 
-from threadkeep.codec.state import layout
+from threadkeep.codec.introspection import layout
 from threadkeep.engine import capture as captures
 from threadkeep.engine import shadow as shadows
 from threadkeep.engine.shadow import PortableShadow

@@ -1,0 +1,237 @@
+"""The registry as SQL: a thread's entry, finding and counting entries, setting them.
+
+What saves tell in passing is in `additions`. Invariants: as in `reads` and `changes`; an
+entry is there where the thread's row has a state.
+"""
+# ruff: noqa: S608 - texts are put together from constants of this package only
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from threadkeep.backends.sqlite.failures import DAMAGED
+from threadkeep.backends.sqlite.records import (
+    pack_id,
+    unpack_id,
+)
+from threadkeep.engine.entries import Entry
+from threadkeep.engine.labels import beginning_of
+from threadkeep.engine.lifecycle import State
+from threadkeep.errors import CorruptionError
+
+if TYPE_CHECKING:
+    import sqlite3
+    from collections.abc import Iterator, Sequence
+
+    from threadkeep.engine.entries import CountThreads, ReadEntry, SearchThreads, ThreadQuery
+    from threadkeep.engine.model import CopyThread
+
+_RARE = 5000  # threads with a label; so few are looked at one by one
+
+_COLUMNS = (
+    "t.thread, t.number, t.state, t.created_at, t.updated_at, t.size, t.pinned, t.ttl,"
+    " t.origin, t.origin_checkpoint, t.waits_at, t.deleted_at, t.revision"
+)
+_LABELS = "SELECT label FROM tk_labels WHERE thread = ? ORDER BY label"
+
+
+# -- reading -------------------------------------------------------------------------
+
+_ENTRY = f"SELECT {_COLUMNS} FROM tk_threads t WHERE t.thread = ? AND t.state IS NOT NULL"
+
+
+def entry(db: sqlite3.Connection, read: ReadEntry) -> Entry | None:
+    """The reply to a `ReadEntry`."""
+    row = db.execute(_ENTRY, (read.thread,)).fetchone()
+    return None if row is None else _entry(db, row)
+
+
+def search(db: sqlite3.Connection, read: SearchThreads) -> list[Entry]:
+    """The reply to a `SearchThreads`."""
+    source, conditions, values = _where(db, read.query)
+    order, sign = f"t.{read.order}", "<" if read.descending else ">"
+    if read.after is not None:
+        conditions.append(f"({order}, t.thread) {sign} (?, ?)")
+        values += read.after
+    down = " DESC" if read.descending else ""
+    sql = (
+        f"SELECT {_COLUMNS} FROM {source} WHERE {' AND '.join(conditions)}"
+        f" ORDER BY {order}{down}, t.thread{down} LIMIT ?"
+    )
+    rows = db.execute(sql, (*values, read.limit)).fetchall()
+    return [_entry(db, row) for row in rows]
+
+
+def count(db: sqlite3.Connection, read: CountThreads) -> int:
+    """The reply to a `CountThreads`."""
+    source, conditions, values = _where(db, read.query)
+    sql = f"SELECT count(*) FROM {source} WHERE {' AND '.join(conditions)}"
+    return int(db.execute(sql, values).fetchone()[0])
+
+
+def _entry(db: sqlite3.Connection, row: tuple[Any, ...]) -> Entry:
+    thread, number, state, created_at, updated_at, size, pinned, ttl, *rest = row
+    origin, origin_checkpoint, waits_at, deleted_at, revision = rest
+    times = (created_at, updated_at, size or 0, ttl or 0, deleted_at or 0, revision or 0)
+    if type(state) is not str or any(type(time) is not int for time in times):
+        raise CorruptionError(
+            "A row of tk_threads holds values of the wrong types.", hint=DAMAGED, thread=thread
+        )
+    return Entry(
+        thread=thread,
+        state=state,
+        created_at=created_at,
+        updated_at=updated_at,
+        size=size or 0,
+        labels=tuple([label for (label,) in db.execute(_LABELS, (number,))]),
+        pinned=bool(pinned),
+        ttl=ttl,
+        origin=None if origin is None else (origin, unpack_id(origin_checkpoint)),
+        waits_at=None if waits_at is None else unpack_id(waits_at),
+        deleted_at=deleted_at or 0,
+        revision=revision or 0,
+    )
+
+
+_WITH_LABEL = "(SELECT count(*) FROM (SELECT 1 FROM tk_labels WHERE label = ? LIMIT ?))"
+_HAS_LABEL = "EXISTS (SELECT 1 FROM tk_labels l WHERE l.thread = t.number AND l.label = ?)"
+
+
+def _where(db: sqlite3.Connection, query: ThreadQuery) -> tuple[str, list[str], list[Any]]:
+    """Return the tables to search, the conditions, and the values for their parameters.
+
+    From a rare label SQLite goes to the threads; a common one is looked for in each thread,
+    in the order that is asked for, until there are enough. It cannot know by itself which.
+    """
+    labels = list(query.labels)
+    rarest = _rare(db, labels)
+    if rarest is None:
+        source, conditions, values = "tk_threads t", list[str](), list[Any]()
+    else:
+        labels.remove(rarest)
+        source = "tk_labels f CROSS JOIN tk_threads t"
+        conditions, values = ["f.label = ? AND t.number = f.thread"], [rarest]
+    for condition, value in (*_conditions(query), *((_HAS_LABEL, (one,)) for one in labels)):
+        conditions.append(condition)
+        values += value
+    return source, conditions, values
+
+
+def _rare(db: sqlite3.Connection, labels: Sequence[str]) -> str | None:
+    """The label that fewest threads have, if they are few."""
+    counts = {one: db.execute(f"SELECT {_WITH_LABEL}", (one, _RARE)).fetchone() for one in labels}
+    rarest = min(counts, key=counts.__getitem__, default=None)
+    return rarest if rarest is not None and counts[rarest] < (_RARE,) else None
+
+
+def _conditions(query: ThreadQuery) -> Iterator[tuple[str, tuple[Any, ...]]]:
+    if query.states:
+        yield f"t.state IN ({', '.join('?' * len(query.states))})", query.states
+    else:
+        yield f"t.state <> '{State.DELETED}'", ()
+    for column, (first, last) in (("created_at", query.created), ("updated_at", query.updated)):
+        if first is not None:
+            yield f"t.{column} >= ?", (first,)
+        if last is not None:
+            yield f"t.{column} < ?", (last,)
+    if query.waits is not None:
+        yield f"t.waits_at IS {'NOT ' if query.waits else ''}NULL", ()
+    if query.pinned is not None:
+        yield f"t.pinned IS {'NOT ' if query.pinned else ''}NULL", ()
+    if query.size is not None:
+        yield "coalesce(t.size, 0) >= ?", (query.size,)
+    if query.origin is not None:
+        yield "t.origin = ?", (query.origin,)
+    if query.rested is not None:
+        yield "t.ttl IS NOT NULL AND t.updated_at + t.ttl < ?", (query.rested,)
+
+
+# -- setting -------------------------------------------------------------------------
+
+_SET = f"""
+UPDATE tk_threads SET
+    created_at = CASE WHEN coalesce(state, '{State.DELETED}') = '{State.DELETED}'
+        THEN :created_at ELSE created_at END,
+    updated_at = CASE WHEN coalesce(state, '{State.DELETED}') = '{State.DELETED}'
+        THEN :updated_at ELSE updated_at END,
+    waits_at = CASE WHEN coalesce(state, '{State.DELETED}') = '{State.DELETED}'
+        THEN :waits_at ELSE waits_at END,
+    size = coalesce(size, 0), state = :state, pinned = :pinned, ttl = :ttl, origin = :origin,
+    origin_checkpoint = :origin_checkpoint, revision = coalesce(revision, 0) + 1
+WHERE number = :number
+"""
+_DROP_LABELS = "DELETE FROM tk_labels WHERE thread = ?"
+_ADD_LABEL = "INSERT OR REPLACE INTO tk_labels (thread, beginning, label) VALUES (?, ?, ?)"
+
+
+def replace_entry(db: sqlite3.Connection, number: int, entry: Entry) -> None:
+    """Let the thread be registered so; see `Batch.entry`."""
+    origin, checkpoint = entry.origin or (None, None)
+    db.execute(
+        _SET,
+        {
+            "number": number,
+            "state": entry.state,
+            "created_at": entry.created_at,
+            "updated_at": entry.updated_at,
+            "waits_at": None if entry.waits_at is None else pack_id(entry.waits_at),
+            "pinned": 1 if entry.pinned else None,
+            "ttl": entry.ttl,
+            "origin": origin,
+            "origin_checkpoint": None if checkpoint is None else pack_id(checkpoint),
+        },
+    )
+    db.execute(_DROP_LABELS, (number,))
+    rows = [(number, beginning_of(label), label) for label in entry.labels]
+    db.executemany(_ADD_LABEL, rows)
+
+
+def set_size(db: sqlite3.Connection, number: int, size: int) -> None:
+    """Let the thread's size be this."""
+    db.execute("UPDATE tk_threads SET size = ? WHERE number = ?", (size, number))
+
+
+_REVISION = "SELECT revision FROM tk_threads WHERE number = ? AND state IS NOT NULL"
+
+
+def revision(db: sqlite3.Connection, number: int) -> int:
+    """The revision of a thread's entry; 0 without one."""
+    row = db.execute(_REVISION, (number,)).fetchone()
+    return int(row[0] or 0) if row else 0
+
+
+_FORGET = f"""
+UPDATE tk_threads SET
+    state = CASE WHEN :now THEN '{State.DELETED}' END, created_at = nullif(:now, 0),
+    updated_at = nullif(:now, 0), size = NULL, waits_at = NULL, pinned = NULL, ttl = NULL,
+    origin = NULL, origin_checkpoint = NULL, revision = coalesce(revision, 0) + 1
+WHERE number = :number
+"""
+
+
+def forget(db: sqlite3.Connection, number: int, now: int) -> None:
+    """Let the registry say that the thread was deleted, or (`now` 0) nothing."""
+    db.execute(_FORGET, {"number": number, "now": now})
+    db.execute(_DROP_LABELS, (number,))
+
+
+_COPY = """
+UPDATE tk_threads SET
+    (state, created_at, updated_at, size, waits_at, pinned, ttl, origin, origin_checkpoint) = (
+        SELECT s.state, iif(s.state IS NULL, NULL, :now), iif(s.state IS NULL, NULL, :now), s.size,
+            s.waits_at, tk_threads.pinned, coalesce(tk_threads.ttl, s.ttl), tk_threads.origin,
+            tk_threads.origin_checkpoint
+        FROM tk_threads s WHERE s.number = :source),
+    revision = coalesce(revision, 0) + 1
+WHERE number = :target
+"""
+_COPY_LABELS = """
+INSERT OR IGNORE INTO tk_labels (thread, beginning, label)
+SELECT ?, beginning, label FROM tk_labels WHERE thread = ?
+"""
+
+
+def copy_entry(db: sqlite3.Connection, source: int, target: int, change: CopyThread) -> None:
+    """Register a copy; see `CopyThread`."""
+    db.execute(_COPY, {"source": source, "target": target, "now": change.now})
+    db.execute(_COPY_LABELS, (target, source))

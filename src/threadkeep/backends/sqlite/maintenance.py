@@ -1,0 +1,230 @@
+"""Maintenance of a database file: identity, scrubbing, backup and restore."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import sqlite3
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from threadkeep.backends.scrubbed import Scrubbed
+from threadkeep.backends.sqlite.failures import named
+from threadkeep.backends.sqlite.opening import MEMORY, Location, open_first
+from threadkeep.errors import InvalidArgumentError, LockedError, OpenError, ThreadExistsError
+
+if TYPE_CHECKING:
+    import sqlite3
+
+    from threadkeep.backends.sqlite.connections import Connections
+
+
+_TABLE = "CREATE TABLE IF NOT EXISTS tk_identity (identity TEXT NOT NULL, place TEXT NOT NULL)"
+_READ = "SELECT identity FROM tk_identity WHERE place = ?"
+_NAME = "INSERT INTO tk_identity (identity, place) VALUES (?, ?)"
+
+
+def identity(connections: Connections) -> str:
+    """Return the database's name, given now where it has none. Raises as a commit does."""
+    with connections.write_lock, named(connections.path):
+        db, place = connections.writer(), _place(connections)
+        with suppress(sqlite3.OperationalError):  # there is no such table yet
+            if found := db.execute(_READ, (place,)).fetchone():
+                return str(found[0])
+        if connections.read_only:
+            return secrets.token_hex(16)  # nothing lies under it, and nothing will
+        db.execute("BEGIN IMMEDIATE")
+        try:
+            db.execute(_TABLE)
+            found = db.execute(_READ, (place,)).fetchone()  # another process may have been faster
+            if not found:
+                found = (secrets.token_hex(16),)
+                db.execute("DELETE FROM tk_identity")
+                db.execute(_NAME, (*found, place))
+            db.execute("COMMIT")
+        finally:
+            connections.rest_writer()
+        return str(found[0])
+
+
+def _place(connections: Connections) -> str:
+    if connections.in_memory:
+        return ""
+    file = Path(connections.path).stat()
+    system = os.statvfs(connections.path).f_fsid if hasattr(os, "statvfs") else file.st_dev
+    return f"{system}-{file.st_ino}"
+
+
+_RETRY_SECONDS = 0.005
+_COPIES = (
+    "Copies of the SQLite file (backups, snapshots of the disk, what the file system keeps of"
+    " freed blocks): remove them, or let them expire."
+)
+
+
+def scrub(connections: Connections) -> Scrubbed:
+    """Write the database anew, and empty its WAL. See `ScrubbingBackend.scrub`.
+
+    Needs as much free space as the file takes, twice for a while. Others may read meanwhile,
+    and wait to write.
+
+    Raises:
+        LockedError: another connection writes, or reads what was there before.
+        DiskFullError, ReadOnlyError, CorruptionError, BackendError: the file is as it was.
+    """
+    if connections.in_memory:
+        return Scrubbed()
+    with connections.write_lock, named(connections.path):
+        db = connections.writer()
+        db.execute("VACUUM")
+        is_empty = _emptied(db, connections.busy_timeout)
+    if not is_empty:
+        raise LockedError(
+            f"{connections.path} was written anew, but still holds the old pages: another"
+            " connection is reading a state from before.",
+            hint="End its transaction (a long read, a backup).",
+        )
+    return Scrubbed(("the SQLite file and its WAL, written anew",), (_COPIES,))
+
+
+def _emptied(db: sqlite3.Connection, seconds: float) -> bool:
+    """Return True if the WAL was copied into the file and is empty.
+
+    SQLite's busy timeout covers readers and writers, but not who does the same, so we wait.
+    """
+    deadline = time.monotonic() + seconds
+    while True:
+        busy, _, _ = db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+        if not busy or time.monotonic() > deadline:
+            return not busy
+        time.sleep(_RETRY_SECONDS)
+
+
+_BUSY_SECONDS = 30.0
+_STEP_PAGES = 1024  # copied between two reports
+
+_TABLES = ("tk_threads", "tk_checkpoints", "tk_writes", "tk_heap_segments", "tk_labels")
+_HOLDS_ROWS = """
+SELECT EXISTS (SELECT 1 FROM main.tk_checkpoints) OR EXISTS (SELECT 1 FROM main.tk_writes)
+    OR EXISTS (SELECT 1 FROM main.tk_heap_segments)
+"""
+_REMEMBER = """
+CREATE TEMP TABLE tk_before AS SELECT t.thread, coalesce(t.generation, 0) AS generation,
+    t.deleted_at, EXISTS (SELECT 1 FROM main.tk_checkpoints c WHERE c.thread = t.number)
+        OR EXISTS (SELECT 1 FROM main.tk_writes w WHERE w.thread = t.number) AS held
+FROM main.tk_threads t
+"""
+_REMEMBER_BY_ID = "CREATE UNIQUE INDEX temp.tk_before_by_id ON tk_before (thread)"
+# A thread that only stood here before is a deleted one now.
+_BURY = """
+INSERT INTO main.tk_threads (thread, deleted_at)
+SELECT thread, CASE WHEN held THEN max(coalesce(deleted_at, 0), ?) ELSE deleted_at END
+FROM temp.tk_before WHERE thread NOT IN (SELECT thread FROM backup.tk_threads)
+"""
+# Positions of logs may hold other elements from now on: see `ThreadState.generation`.
+_RAISE = """
+UPDATE main.tk_threads SET generation = 1 + max(coalesce(generation, 0), coalesce(
+    (SELECT b.generation FROM temp.tk_before b WHERE b.thread = main.tk_threads.thread), 0))
+"""
+_THREADS = "SELECT count(DISTINCT thread) FROM tk_checkpoints"
+
+
+def back_up(path: str, file: Path, progress: Callable[[int, int], None]) -> int:
+    """Copy a database, as it is now, while others write to it.
+
+    Args:
+        path: the database's file.
+        file: an empty file; becomes a database that needs no other file beside it.
+        progress: called with how many pages are copied, and how many there are.
+
+    Returns:
+        How many threads it holds.
+
+    Raises:
+        OpenError: and its kinds: there is no such database.
+        CorruptionError, LockedError, DiskFullError, BackendError: it could not be copied.
+    """
+    _check_is_file(path)
+    _, source = open_first(Location(path, "full", _BUSY_SECONDS, "rw"))
+    with closing(source), closing(sqlite3.connect(file, isolation_level=None)) as target:
+        with named(path):
+            # Within a transaction of ours, nothing that others commit makes it begin anew.
+            source.execute("BEGIN")
+            source.execute("SELECT count(*) FROM sqlite_master").fetchone()
+        with named(str(file)):
+            source.backup(
+                target,
+                pages=_STEP_PAGES,
+                progress=lambda _, remaining, total: progress(total - remaining, total),
+            )
+            target.execute("PRAGMA journal_mode = DELETE")
+            (threads,) = target.execute(_THREADS).fetchone()
+    return int(threads)
+
+
+def restore(file: Path, path: str, now: int, *, replace: bool) -> int:
+    """Fill a database with what a copy holds, in one transaction.
+
+    Args:
+        file: the copy.
+        path: the database's file; made where there is none. Others may have it open.
+        now: microseconds since 1970.
+        replace: whether what it holds may be removed.
+
+    Returns:
+        How many threads it holds now.
+
+    Raises:
+        ThreadExistsError: it holds threads, and they are not to be replaced.
+        OpenError: and its kinds: one of the two cannot be opened.
+        CorruptionError, LockedError, DiskFullError, BackendError: nothing was changed.
+    """
+    _check_is_file(str(file))
+    if Path(path).exists() and file.samefile(path):
+        raise InvalidArgumentError(f"{path} is the backup itself.", hint="Name another file.")
+    found, copy = open_first(Location(str(file), "full", _BUSY_SECONDS, "ro"))
+    copy.close()
+    _, db = open_first(Location(str(Path(path).absolute()), "full", _BUSY_SECONDS))
+    with closing(db), named(path):
+        db.execute("ATTACH ? AS backup", (found.uri,))
+        with _transaction(db):
+            if not replace and db.execute(_HOLDS_ROWS).fetchone() == (1,):
+                raise ThreadExistsError(
+                    f"{path} holds threads already.",
+                    hint="Restore into a file that is not there, or --replace all that it holds.",
+                )
+            _fill(db, now)
+        return int(db.execute(_THREADS).fetchone()[0])
+
+
+def _fill(db: sqlite3.Connection, now: int) -> None:
+    db.execute(_REMEMBER)
+    db.execute(_REMEMBER_BY_ID)
+    for table in _TABLES:
+        db.execute(f"DELETE FROM main.{table}")  # noqa: S608 - a constant
+        db.execute(f"INSERT INTO main.{table} SELECT * FROM backup.{table}")  # noqa: S608
+    db.execute(_BURY, (now,))
+    db.execute(_RAISE)
+
+
+@contextmanager
+def _transaction(db: sqlite3.Connection) -> Iterator[None]:
+    db.execute("BEGIN IMMEDIATE")
+    try:
+        yield
+        db.execute("COMMIT")
+    finally:
+        if db.in_transaction:
+            db.execute("ROLLBACK")
+
+
+def _check_is_file(path: str) -> None:
+    if path == MEMORY:
+        raise InvalidArgumentError(
+            "A database in memory is another process's own.", hint="Name the file of a database."
+        )
+    if not Path(path).exists():
+        raise OpenError(f"There is no file {path}.")
