@@ -110,19 +110,8 @@ def movable(
     """Return the segments that neither the heads of a thread need nor its young checkpoints.
 
     Keyframes stay, as every look at the history reads them. Nothing of a thread that shares
-    segments may go.
-
-    Args:
-        engine: the engine's parts.
-        thread: its name.
-        over: only segments of more bytes than this.
-        before: checkpoints from this time on (microseconds since 1970) are young; None: none is.
-        known: segments that were looked at before, and are to stay.
-
-    Raises:
-        ThreadNotFoundError: it does not exist.
-        StateError: it is archived, or holds nothing.
-        CorruptionError: it is damaged.
+    segments may go. Segments go that have more bytes than `over`, but for those `known` before;
+    checkpoints from `before` on (microseconds since 1970) are young. Raises as `offload`.
     """
     snapshot = yield from read_snapshot(thread)
     rows = snapshot.rows
@@ -207,15 +196,7 @@ class Cut(NamedTuple):
 def offload(
     store: Store, cold: ColdStore, engine: Engine, thread: str, over: int, before: int | None = None
 ) -> Plan[Offloaded]:
-    """Move segments of a thread into the cold store.
-
-    Args:
-        store: where the thread is.
-        cold: where segments go.
-        engine: the engine's parts.
-        thread: the thread's name.
-        over: see `movable`.
-        before: see `movable`.
+    """Move segments of a thread into the cold store; for `over` and `before` see `movable`.
 
     Raises:
         ThreadNotFoundError: there is no such thread.
@@ -229,64 +210,50 @@ def offload(
 
 
 def move_out(
-    store: Store, cold: ColdStore, engine: Engine, thread: str, over: int, before: int | None
+    store: Store,
+    cold: ColdStore | None,
+    engine: Engine,
+    thread: str,
+    over: int,
+    before: int | None,
 ) -> Plan[Offloaded]:
-    """Offload a thread that is tidy, object by object; see `offload`."""
-    left: set[SegmentKey] = set()
+    """Offload a thread that is tidy, object by object; without a cold store a dry run."""
+    seen: set[SegmentKey] = set()  # segments that are to stay, or (dry run) were counted
 
     def attempt() -> Plan[Cut | str | None]:
-        """Move one object; None, or why nothing can be moved, at the end."""
-        found, pieces = yield from on(store, movable(engine, thread, over, before, left))
+        """Move one object; at the end None, or why nothing can be moved."""
+        found, pieces = yield from on(store, movable(engine, thread, over, before, seen))
         if not pieces:
             return _SHARED if found.others else None
-        archive, home = archive_of(found.entry), cold.home(thread)
-        if archive is None or not archive.offloaded or not archive.folder.startswith(home):
+        archive = archive_of(found.entry)
+        if cold is not None and not _is_announced(archive, cold.home(thread)):
+            home = cold.home(thread)
             yield from on(store, announce(engine, thread, home, stubs=True))
             return (yield from attempt())
-        some = next(_in_parts(pieces))
+        some = next(parts_of(pieces, lambda piece: piece.segment.size))
         cut = yield from on(store, _cut(engine, found, some, over))
-        left.update(cut.left)
-        if cut.go:
+        seen.update(cut.left)
+        if cold is None:
+            seen.update([segment_key(piece.segment) for piece in some])
+        elif cut.go and archive is not None:
             yield from _move(store, cold, engine, cut, archive)
         return cut
 
-    done = Offloaded(thread)
+    segments = size = 0
     while True:
         cut = yield from retry(thread, attempt)
         if not isinstance(cut, Cut):
-            return Offloaded(thread, done.segments, done.bytes, cut)
-        done = _more(done, cut)
+            return Offloaded(thread, segments, size, cut)
+        segments += len(cut.go)
+        size += _bytes_of(cut.go)
 
 
-def rehearse(
-    store: Store, engine: Engine, thread: str, over: int, before: int | None = None
-) -> Plan[Offloaded]:
-    """Report what `offload` would move. Raises as that does."""
-    found, pieces = yield from on(store, movable(engine, thread, over, before))
-    done = Offloaded(thread, skipped=_SHARED if found.others else None)
-    for some in _in_parts(pieces):
-        with suppress(StaleThreadError):  # somebody wrote meanwhile: report what was read
-            done = _more(done, (yield from on(store, _cut(engine, found, some, over))))
-    return done
-
-
-def _more(done: Offloaded, cut: Cut) -> Offloaded:
-    segments, size = done.segments + len(cut.go), done.bytes + _bytes_of(cut.go)
-    return Offloaded(done.thread, segments, size, done.skipped)
-
-
-def _in_parts(pieces: Sequence[Piece]) -> Iterator[list[Piece]]:
-    """As many of the pieces at a time as go into one object."""
-    return parts_of(pieces, lambda piece: piece.segment.size)
+def _is_announced(archive: Archive | None, home: str) -> bool:
+    return archive is not None and bool(archive.offloaded) and archive.folder.startswith(home)
 
 
 def _cut(engine: Engine, found: Snapshot, pieces: Sequence[Piece], over: int) -> Operation[Cut]:
-    """Read some of the segments, and cut out of each what is to go.
-
-    Raises:
-        StaleThreadError: segments were removed, or sealed, meanwhile.
-        CorruptionError: one is damaged.
-    """
+    """Read some of the segments, and cut out of each what is to go. Raises as `_exactly`."""
     read = yield from _exactly(found.thread, [span_of(piece.segment) for piece in pieces])
     old, go, stay, left = list[Segment](), list[Segment](), list[Segment](), list[SegmentKey]()
     for piece, segment in zip(pieces, read, strict=True):
@@ -307,8 +274,8 @@ def _exactly(thread: str, spans: Sequence[Span]) -> Operation[tuple[Segment, ...
     """The segments of just these spans.
 
     Raises:
-        StaleThreadError: others are there.
-        CorruptionError: the cold store lost one that was put there.
+        StaleThreadError: segments were removed, or sealed, meanwhile.
+        CorruptionError: one is damaged, or the cold store lost it.
     """
     by_span = {s.span: s for s in (yield from fetch_segments(thread, covering(spans)))}
     if not by_span.keys() >= set(spans):

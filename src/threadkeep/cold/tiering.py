@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from threadkeep.backends.given import is_count
 from threadkeep.cache import HotTier
 from threadkeep.cold.archive import archive, archive_of
-from threadkeep.cold.offload import Offloaded, move_out, rehearse, tidy
+from threadkeep.cold.offload import Offloaded, move_out, tidy
 from threadkeep.cold.stubs import LEAST
 from threadkeep.engine import registration
 from threadkeep.engine.context import Engine
@@ -251,10 +251,7 @@ class _Run:
         self.archived.append(Archived(entry.thread, max(entry.size, 0)))
 
     def _offload(self, thread: str, over: int, before: int) -> Plan[None]:
-        if self.cold is None:
-            found = yield from rehearse(self.store, self.engine, thread, over, before)
-        else:
-            found = yield from move_out(self.store, self.cold, self.engine, thread, over, before)
+        found = yield from move_out(self.store, self.cold, self.engine, thread, over, before)
         if found.segments:
             self.offloaded.append(found)
         elif found.skipped is not None:

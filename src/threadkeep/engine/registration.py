@@ -52,7 +52,7 @@ def create(
         now = engine.now()
         return Entry(thread, State.CREATED, now, now, labels=labels, ttl=ttl)
 
-    return (yield from _changed(engine, thread, created))
+    return _changed(engine, thread, created)
 
 
 def change(

@@ -129,8 +129,7 @@ def merge(
         theirs = yield from _loaded(engine, fork, None)
         _check_channels(base, ours, theirs)
         written = yield from _written(engine, fork, base_id, strategy)
-        sides = _Sides(engine, base, ours, theirs)
-        values, taken, conflicts = _merged(sides, strategy, written)
+        values, taken, conflicts = _merged(engine, (base, ours, theirs), strategy, written)
         report = Merge(fork, into, base_id, taken, conflicts)
         if making is None or not values:
             return report
@@ -190,51 +189,37 @@ def _check_channels(*states: load.Loaded) -> None:
 # -- channel by channel ------------------------------------------------------------------
 
 
-class _Sides:
-    """The values of each channel at the beginning, here and in the fork."""
+def _merged(
+    engine: Engine,
+    states: Sequence[load.Loaded],
+    strategy: Strategy | None,
+    written: Mapping[str, Sequence[Sequence[Any]]],
+) -> tuple[dict[str, Any], tuple[str, ...], tuple[MergeConflict, ...]]:
+    """The new values, the channels taken and the conflicts of: the beginning, here, the fork."""
 
-    def __init__(
-        self, engine: Engine, base: load.Loaded, ours: load.Loaded, theirs: load.Loaded
-    ) -> None:
-        self._engine = engine
-        self._states = [state.checkpoint["channel_values"] for state in (base, ours, theirs)]
-
-    def channels(self) -> Iterator[str]:
-        """Iterate over all channels but LangGraph's own, which say what runs next."""
-        names = dict.fromkeys([name for state in self._states for name in state])
-        return (name for name in names if not is_internal(name))
-
-    def values(self, channel: str) -> list[Any]:
-        """Return the three values of a channel."""
-        return [state.get(channel, NOTHING) for state in self._states]
-
-    def same(self, one: Any, other: Any) -> bool:
-        """Return whether they are stored as the same bytes."""
+    def same(one: Any, other: Any) -> bool:
+        """Whether they are stored as the same bytes."""
         if one is NOTHING or other is NOTHING:
             return one is other
-        return self._engine.codec.encode(one) == self._engine.codec.encode(other)
+        return engine.codec.encode(one) == engine.codec.encode(other)
 
-
-def _merged(
-    sides: _Sides, strategy: Strategy | None, written: Mapping[str, Sequence[Sequence[Any]]]
-) -> tuple[dict[str, Any], tuple[str, ...], tuple[MergeConflict, ...]]:
-    """The new values; the channels taken, and the conflicts."""
     values: dict[str, Any] = {}
     taken: list[str] = []
     conflicts: list[MergeConflict] = []
-    for channel in sides.channels():
-        base, ours, theirs = sides.values(channel)
-        if sides.same(theirs, base):
-            continue
-        if sides.same(ours, base):
+    sides = [state.checkpoint["channel_values"] for state in states]
+    for channel in dict.fromkeys([name for side in sides for name in side]):
+        base, ours, theirs = (side.get(channel, NOTHING) for side in sides)
+        if is_internal(channel) or same(theirs, base):
+            continue  # (LangGraph's own channels say what runs next)
+        if same(ours, base):
             taken.append(channel)
             values[channel] = theirs
             continue
-        if sides.same(theirs, ours) and not (strategy and strategy.reducers):
+        if same(theirs, ours) and not (strategy and strategy.reducers):
             continue  # (a reducer may count both)
-        value, how = _resolved(strategy, channel, (base, ours, theirs), written)
-        conflicts.append(MergeConflict(channel, how))
-        if not sides.same(value, ours):
+        value, resolution = _resolved(strategy, channel, (base, ours, theirs), written)
+        conflicts.append(MergeConflict(channel, resolution))
+        if not same(value, ours):
             values[channel] = value
     if strategy is None and conflicts:
         raise MergeConflictError(

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import StrEnum
 from itertools import pairwise
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 from threadkeep.codec.frame import unpack
 from threadkeep.cold.stubs import STUB
@@ -27,6 +28,7 @@ from threadkeep.engine.lineage import (
     WriteKey,
     by_log,
     checkpoint_key,
+    overlap,
     searches,
     segment_key,
     touches,
@@ -43,7 +45,7 @@ from threadkeep.engine.model import (
     ThreadRows,
     WriteRow,
 )
-from threadkeep.engine.optimistic import read_snapshot
+from threadkeep.engine.optimistic import Snapshot, read_snapshot
 from threadkeep.engine.refs import Cell, Ref, span_of
 from threadkeep.engine.rows import counts_for, unpack_writes
 from threadkeep.errors import (
@@ -108,8 +110,7 @@ class Finding:
 class CheckReport:
     """The result of a check: how many threads were checked, and all that is broken.
 
-    `notes` are no damage: entries of the registry that do not fit their thread's rows, and threads
-    with values in a cold store that is not known here.
+    `notes` are no damage: findings of a kind in `NOTES`.
     """
 
     threads: int
@@ -120,9 +121,6 @@ class CheckReport:
     def ok(self) -> bool:
         """Whether nothing is broken."""
         return not self.findings
-
-
-# -- a store ---------------------------------------------------------------------------
 
 
 def check(store: Store, engine: Engine, progress: Progress | None = None) -> Plan[CheckReport]:
@@ -142,8 +140,7 @@ def check(store: Store, engine: Engine, progress: Progress | None = None) -> Pla
 
 def damage() -> Operation[list[Finding]]:
     """Return what the store finds wrong with its own files."""
-    problems = cast("list[str]", (yield from fetch(ReadDamage())))
-    return [Finding(problem) for problem in problems]
+    return [Finding(problem) for problem in (yield from fetch(ReadDamage()))]
 
 
 def threads_to_check() -> Operation[tuple[list[str], list[Finding]]]:
@@ -154,15 +151,14 @@ def threads_to_check() -> Operation[tuple[list[str], list[Finding]]]:
         return [size.thread for size in sizes.threads], []
     except CorruptionError as exc:
         findings = [Finding(exc.message)]
-    while True:
-        try:
-            page = yield from fetch(FindThreads(names[-1] if names else None, _PAGE, empty=True))
-        except CorruptionError as exc:
-            problem = f"not all threads can be listed: {exc.message}"
-            return names, [*findings, Finding(problem)]
-        names += page
-        if len(page) < _PAGE:
-            return names, findings
+    try:
+        page = yield from fetch(FindThreads(None, _PAGE, empty=True))
+        while page:
+            names += page
+            page = yield from fetch(FindThreads(names[-1], _PAGE, empty=True))
+    except CorruptionError as exc:
+        findings.append(Finding(f"not all threads can be listed: {exc.message}"))
+    return names, findings
 
 
 def check_thread(engine: Engine, thread: str) -> Operation[tuple[list[Finding], list[Finding]]]:
@@ -184,7 +180,7 @@ def _findings(engine: Engine, thread: str) -> Operation[list[Finding]]:
         snapshot = yield from read_snapshot(thread, skip=True, alone=True)
     except UNREADABLE as exc:
         return [unreadable(thread, exc)]
-    return (yield from examine(engine, thread, snapshot.rows, snapshot.entry)).findings
+    return (yield from examine(engine, snapshot)).findings
 
 
 def unreadable(thread: str, error: ThreadkeepError) -> Finding:
@@ -199,11 +195,10 @@ def unreadable(thread: str, error: ThreadkeepError) -> Finding:
 class Examined:
     """The findings of one look at a thread, and the facts behind them.
 
-    `damaged` are the segments that cannot be read, with their bytes where the store gives them,
-    `away` those whose bytes are in a cold store that is not known here; `lineage` holds the
-    checkpoints whose manifest can be read; `lost` are the channels of each whose values cannot.
-    `broken` are all checkpoints that cannot be loaded as they were. `rebuilt` are the
-    DeltaChannels without a value, where something is broken.
+    `damaged` segments cannot be read, and have their bytes where the store gives them; those of
+    `away` are in a cold store that is not known here. `lineage` holds the checkpoints whose
+    manifest can be read, `lost` the channels of each whose values cannot, `broken` all checkpoints
+    that cannot be loaded as they were, and `rebuilt` their DeltaChannels without a value.
     """
 
     thread: str
@@ -228,27 +223,13 @@ class Examined:
         self.findings.append(Finding(problem, *place, kind))
 
     def hides(self, table: str) -> bool:
-        """Return whether this table has rows of the thread that nobody can read."""
+        """Return whether this table has unreadable rows of the thread."""
         return any(row.table == table for row in self.rows.unreadable)
 
-    @property
-    def is_unknown(self) -> bool:
-        """Whether a newer release, a key or a cold store may be able to read something."""
-        kinds = {finding.kind for finding in self.findings}
-        return Kind.UNKNOWN in kinds or (Kind.AWAY in kinds and not kinds <= NOTES)
 
-
-def examine(
-    engine: Engine, thread: str, rows: ThreadRows, entry: Entry | None
-) -> Operation[Examined]:
-    """Look at all of a thread.
-
-    Args:
-        engine: the engine's parts.
-        thread: its name.
-        rows: its rows, the unreadable ones apart.
-        entry: its entry.
-    """
+def examine(engine: Engine, snapshot: Snapshot) -> Operation[Examined]:
+    """Look at all of a thread, read with its unreadable rows apart."""
+    thread, entry, rows, _ = snapshot
     found = Examined(thread, rows, entry)
     for row in rows.unreadable:
         found.add(Kind.UNREADABLE, row.problem)
@@ -262,7 +243,7 @@ def examine(
     if found.broken or found.broken_writes or rows.unreadable:
         yield from _look_at_deltas(engine, found, whole)
     if all(finding.kind in NOTES for finding in found.findings):
-        problem = registry_problem(rows, entry)
+        problem = _registry_problem(rows, entry)
         if problem:
             found.add(Kind.REGISTRY, problem)
     return found
@@ -281,9 +262,10 @@ def _read_segments(found: Examined) -> Operation[None]:
         for log in logs:
             segments += yield from _of_log(found, log)
     there = set(map(segment_key, segments)) | found.damaged.keys() | found.away.keys()
+    read = by_log([segment.span for segment in segments])  # (sealed ones hold others' positions)
     for info in found.rows.segments:
-        key = segment_key(info)
-        if key not in there and not _is_sealed(info, segments):
+        key, span = segment_key(info), span_of(info)
+        if key not in there and overlap(read, span) != [span]:
             found.damaged[key] = None
             found.add(Kind.SEGMENT, f"{_name(info)} cannot be read")
     for segment in segments:
@@ -323,12 +305,6 @@ def _of_log(found: Examined, log: int) -> Operation[list[Segment]]:
     return segments
 
 
-def _is_sealed(info: SegmentInfo, segments: Iterable[Segment]) -> bool:
-    """Whether another segment holds the same positions: it took this one's place meanwhile."""
-    stop = info.start + info.count
-    return any(s.log == info.log and s.start <= info.start and s.stop >= stop for s in segments)
-
-
 def _sort(found: Examined, segment: Segment) -> None:
     key = segment_key(segment)
     try:
@@ -338,11 +314,9 @@ def _sort(found: Examined, segment: Segment) -> None:
         found.add(kind, f"{_name(segment)}: {exc.message}")
         found.damaged[key] = segment
         return
-    if count == segment.count:
-        found.segments[key] = segment
-        return
-    found.add(Kind.SEGMENT, f"{_name(segment)} holds {count} elements, not {segment.count}")
-    found.damaged[key] = segment
+    if count != segment.count:
+        found.add(Kind.SEGMENT, f"{_name(segment)} holds {count} elements, not {segment.count}")
+    (found.segments if count == segment.count else found.damaged)[key] = segment
 
 
 def _find_overlaps(found: Examined) -> None:
@@ -364,14 +338,13 @@ def _with_keyframes(rows: ThreadRows, found: Examined) -> list[StoredCheckpoint]
     logs: dict[int, list[Segment]] = {}
     for segment in (*found.segments.values(), *filter(None, found.damaged.values())):
         logs.setdefault(segment.log, []).append(segment)
-    whole = []
-    for stored in rows.checkpoints:
-        if stored.keyframe is None:
-            log, pos = stored.row.key_log, stored.row.key_pos
-            over = [s for s in logs.get(log, ()) if s.start <= pos < s.stop]
-            stored = stored._replace(keyframe=over[0] if over else None)  # noqa: PLW2901
-        whole.append(stored)
-    return whole
+
+    def with_keyframe(stored: StoredCheckpoint) -> StoredCheckpoint:
+        log, pos = stored.row.key_log, stored.row.key_pos
+        over = [stored.keyframe, *[s for s in logs.get(log, ()) if s.start <= pos < s.stop]]
+        return stored._replace(keyframe=next(filter(None, over), None))
+
+    return list(map(with_keyframe, rows.checkpoints))
 
 
 def _readable(found: Examined, checkpoints: Iterable[StoredCheckpoint]) -> Lineage:
@@ -384,9 +357,9 @@ def _readable(found: Examined, checkpoints: Iterable[StoredCheckpoint]) -> Linea
             found.broken.add(key)
             _add_manifest(found, stored, exc)
             del lineage.stored[key]
-        else:
-            sound = tuple([row for row in stored.writes if not _write_problem(row)])
-            lineage.stored[key] = stored._replace(writes=sound)
+            continue
+        sound = tuple([row for row in stored.writes if not _write_problem(row)])
+        lineage.stored[key] = stored._replace(writes=sound)
     return lineage
 
 
@@ -396,18 +369,13 @@ def _add_manifest(found: Examined, stored: StoredCheckpoint, error: CodecError) 
         checksum.unseal(row.manifest, checksum.of_checkpoint(row))
     except CorruptionError:
         found.add(Kind.CHECKPOINT, error.message, key)
-        if not _is_json(row.metadata):
-            found.add(Kind.METADATA, "its metadata is no JSON", key)
+        with suppress(ValueError, RecursionError):
+            if isinstance(json.loads(row.metadata), dict):
+                return
+        found.add(Kind.METADATA, "its metadata is no JSON", key)
     else:
         kind = Kind.KEYFRAME if isinstance(error, CorruptionError) else Kind.UNKNOWN
         found.add(kind, error.message, key)
-
-
-def _is_json(text: str) -> bool:
-    try:
-        return isinstance(json.loads(text), dict)
-    except (ValueError, RecursionError):
-        return False
 
 
 def _look_at_values(found: Examined, key: CheckpointKey, elements: Elements) -> None:
@@ -427,8 +395,7 @@ def _look_at_writes(found: Examined, elements: Elements) -> None:
         if problem:
             found.add(Kind.WRITE, f"writes {task}: {problem}", key)
             found.broken_writes.add(write_key(row))
-            continue
-        for write in unpack_writes(row):
+        for write in unpack_writes(row) if not problem else ():
             problem = _problem(found, write.ref, elements)
             if problem:
                 found.add(Kind.WRITE, f"write {task}: {problem}", key, write.channel)
@@ -458,9 +425,6 @@ def _problem(found: Examined, ref: Ref, elements: Elements) -> str:
         except ThreadkeepError as exc:
             return exc.message
     return ""
-
-
-# -- DeltaChannels ---------------------------------------------------------------------
 
 
 def _look_at_deltas(
@@ -494,10 +458,8 @@ def _broken_above(
         above = (at[0], parent) if parent is not None else None
         if above is None or (above not in stored and not found.hides("checkpoints")):
             break
-        if above not in found.lineage.stored or channel in found.lost.get(above, ()):
-            known[at, channel] = above
-            break
-        if _lacks_writes(found, stored[above], stored[at]):
+        is_lost = above not in found.lineage.stored or channel in found.lost.get(above, ())
+        if is_lost or _lacks_writes(found, stored[above], stored[at]):
             known[at, channel] = above
             break
         if found.lineage.value(above, channel) is not None:
@@ -515,14 +477,11 @@ def _lacks_writes(found: Examined, above: StoredCheckpoint, below: StoredCheckpo
     )
 
 
-# -- the registry ----------------------------------------------------------------------
+def _registry_problem(rows: ThreadRows, entry: Entry | None) -> str:
+    """How the entry of a sound thread does not fit its rows; empty where it does.
 
-
-def registry_problem(rows: ThreadRows, entry: Entry | None) -> str:
-    """Return how the entry of a sound thread does not fit its rows; empty where it does.
-
-    Sizes of forks, and of threads that share segments, are not compared: what was there before a
-    fork counts for its origin.
+    Sizes of forks, and of threads that share segments, are not compared: what is shared counts for
+    one of them.
     """
     if not rows.checkpoints:
         return ""

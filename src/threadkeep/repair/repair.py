@@ -253,13 +253,15 @@ def plan(engine: Engine, thread: str) -> Operation[Repair | None]:
     except UNREADABLE as exc:
         unread = (unreadable(thread, exc),)
         return Repair(thread, unread, left=unread)
-    found = yield from examine(engine, thread, snapshot.rows, snapshot.entry)
+    found = yield from examine(engine, snapshot)
     findings = tuple(found.findings)
-    if all(finding.kind is Kind.AWAY for finding in findings):
+    kinds = {finding.kind for finding in findings}
+    if kinds <= {Kind.AWAY}:
         return None
-    if found.is_unknown:
+    if Kind.UNKNOWN in kinds or (Kind.AWAY in kinds and not kinds <= NOTES):
+        # A newer release, a key or a cold store may be able to read something.
         return Repair(thread, findings, left=findings)
-    if all(finding.kind in NOTES for finding in findings):
+    if kinds <= NOTES:
         return Repair(thread, findings, _registering(engine, snapshot))
     return _Surgery(engine, found, snapshot).repair()
 
