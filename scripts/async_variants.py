@@ -30,6 +30,12 @@ class Target(NamedTuple):
 
 TARGETS = (
     Target(
+        "awaited.py",
+        "AwaitedMaintenance",
+        "Async variants of the methods of `Maintenance`.",
+        ("maintenance.py",),
+    ),
+    Target(
         "threads/awaited.py",
         "AwaitedThreads",
         "Async variants of the methods of `Threads`.",
@@ -76,16 +82,20 @@ def generated(target: Target) -> str:
 
 
 def _imports(tree: ast.Module, target: Target) -> Iterator[ast.stmt]:
-    """Yield all imports but those of the package that the module is part of."""
-    own = f"threadkeep.{Path(target.path).parent.name}."
+    """Yield all imports but those of the module itself and of its sources."""
+    own = [_module(path) for path in (target.path, *target.sources)]
     for node in tree.body:
-        if isinstance(node, ast.ImportFrom) and f"{node.module}.".startswith(own):
+        if isinstance(node, ast.ImportFrom) and node.module in own:
             continue
         if isinstance(node, ast.ImportFrom) and node.module == "collections.abc":
             names = [ast.alias(RENAMED.get(alias.name, alias.name)) for alias in node.names]
             yield ast.ImportFrom(node.module, names, 0)
         elif isinstance(node, ast.Import | ast.ImportFrom | ast.If):
             yield node
+
+
+def _module(path: str) -> str:
+    return f"threadkeep.{path.removesuffix('.py').replace('/', '.')}"
 
 
 def _variants(found: ast.ClassDef) -> Iterator[ast.AsyncFunctionDef]:

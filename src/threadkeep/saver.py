@@ -17,8 +17,7 @@ from collections.abc import (
 )
 from datetime import timedelta
 from functools import partial
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
 
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import (
@@ -41,14 +40,13 @@ from threadkeep.engine.committing import Built, Failed, remember, to_commit
 from threadkeep.engine.context import Engine
 from threadkeep.engine.put import Put
 from threadkeep.errors import ThreadkeepError
+from threadkeep.maintenance import Maintenance
 from threadkeep.retention.background import Collector, Gained, quietly
-from threadkeep.store import bulk, driver, options, workflows
+from threadkeep.store import bulk, driver, options
 from threadkeep.store.store import RANDOM, LayeredStore
 
 if TYPE_CHECKING:
     from threadkeep.progress import Progress
-    from threadkeep.repair.check import CheckReport
-    from threadkeep.stats import Stats
     from threadkeep.threads import Threads
 
 T = TypeVar("T")
@@ -57,13 +55,6 @@ PutArguments: TypeAlias = tuple[RunnableConfig, Checkpoint, CheckpointMetadata, 
 WORKING_SET_BYTES = 256 * 1024 * 1024
 _CLONES = 16  # savers with another allowlist that are kept for the next run
 _log = logging.getLogger("threadkeep")
-
-
-class _Done:
-    """Result of `setup()`, which may be awaited."""
-
-    def __await__(self) -> Iterator[None]:
-        return iter(())
 
 
 class _ForkedRuns(ResetInChild):
@@ -86,7 +77,7 @@ class _ForkedRuns(ResetInChild):
         )
 
 
-class Saver(BaseCheckpointSaver[Any]):
+class Saver(Maintenance, BaseCheckpointSaver[Any]):
     """A LangGraph checkpoint saver that stores what changed, on any backend.
 
     Args:
@@ -428,172 +419,6 @@ class Saver(BaseCheckpointSaver[Any]):
         call = arguments.put_writes(config, writes, task_id, task_path)
         built = write.built(self._engine, call)
         await self._asave(call.place, built, partial(write.put_writes, self._engine, call))
-
-    # -- housekeeping ----------------------------------------------------------------
-
-    def delete_thread(self, thread_id: str) -> None:
-        """Remove a thread. Late writes of runs under way are refused, not resurrected."""
-        self._store.run(lazy.apply.delete_thread(self._engine, str(thread_id)))
-
-    async def adelete_thread(self, thread_id: str) -> None:
-        """Async variant of `delete_thread`."""
-        await self._store.arun(lazy.apply.delete_thread(self._engine, str(thread_id)))
-
-    def delete_for_runs(self, run_ids: Sequence[str]) -> None:
-        """Remove the checkpoints of these runs (metadata `run_id`), in every thread.
-
-        What DeltaChannels of other checkpoints are rebuilt through stays, hidden.
-
-        Raises:
-            InvalidArgumentError: the ids are invalid.
-        """
-        self._store.run(
-            lazy.apply.delete_for_runs(self._engine, validation.ids("run_ids", run_ids))
-        )
-
-    async def adelete_for_runs(self, run_ids: Sequence[str]) -> None:
-        """Async variant of `delete_for_runs`."""
-        await self._store.arun(
-            lazy.apply.delete_for_runs(self._engine, validation.ids("run_ids", run_ids))
-        )
-
-    def copy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
-        """Copy a whole thread inside the store.
-
-        Raises:
-            ThreadExistsError: the target holds checkpoints.
-        """
-        self._store.run(self._copy(source_thread_id, target_thread_id))
-
-    async def acopy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
-        """Async variant of `copy_thread`."""
-        await self._store.arun(self._copy(source_thread_id, target_thread_id))
-
-    def _copy(self, source: str, target: str) -> Operation[None]:
-        return lazy.fork.copy_thread(self._engine, str(source), str(target))
-
-    def prune(self, thread_ids: Sequence[str], *, strategy: str = "keep_latest") -> None:
-        """Keep the newest checkpoint of each namespace ("keep_latest"), or none ("delete").
-
-        "keep_latest" keeps what is pinned or tagged as well.
-
-        Raises:
-            InvalidArgumentError: another strategy, or the ids are invalid.
-        """
-        self._store.run(self._prune(thread_ids, strategy))
-
-    async def aprune(self, thread_ids: Sequence[str], *, strategy: str = "keep_latest") -> None:
-        """Async variant of `prune`."""
-        await self._store.arun(self._prune(thread_ids, strategy))
-
-    def _prune(self, threads: Sequence[str], strategy: str) -> Operation[None]:
-        ids = validation.ids("thread_ids", threads)
-        return lazy.apply.prune(self._engine, ids, strategy)
-
-    # -- looking into the store ------------------------------------------------------
-
-    def stats(self) -> Stats:
-        """Return sizes by thread and by channel, beside those of whole copies. Reads everything."""
-        return self._store.run(lazy.stats.stats())
-
-    async def astats(self) -> Stats:
-        """Async variant of `stats`."""
-        return await self._store.arun(lazy.stats.stats())
-
-    def check(self, progress: Progress | None = None) -> CheckReport:
-        """Verify every checksum, reference and span of every thread. Changes nothing.
-
-        Args:
-            progress: see `threadkeep.progress`.
-        """
-        return workflows.run(self._check(progress))
-
-    async def acheck(self, progress: Progress | None = None) -> CheckReport:
-        """Async variant of `check`."""
-        return await workflows.arun(self._check(progress))
-
-    def _check(self, progress: Progress | None) -> workflows.Plan[CheckReport]:
-        return lazy.check.check(self._store, self._engine, progress)
-
-    def clear_cache(self, thread: str | None = None) -> None:
-        """Evict exactly this thread, or (None) all, from memory; what is stored stays.
-
-        It clears what this process remembers and the `cache`, and of this store the `hot` one.
-
-        Raises:
-            ThreadkeepError: the hot store could not be reached, and has it still.
-        """
-        self._store.run(self._store.clear_cache(thread))
-
-    async def aclear_cache(self, thread: str | None = None) -> None:
-        """Async variant of `clear_cache`."""
-        await self._store.arun(self._store.clear_cache(thread))
-
-    # -- life ------------------------------------------------------------------------
-
-    def setup(self) -> _Done:
-        """Make the tables, or migrate them to this release, where opening does not.
-
-        May be awaited; `asetup` waits without holding up the event loop.
-
-        Raises:
-            NewerDatabaseError: the tables are of a later release.
-            UnreachableError, BackendError: the server failed, or refused.
-        """
-        self._store.run(self._store.migrate())
-        return _Done()
-
-    async def asetup(self) -> None:
-        """Async variant of `setup`."""
-        await self._store.arun(self._store.migrate())
-
-    def flush(self) -> None:
-        """Store the saves that `write_behind` has not stored yet; durable on return.
-
-        Raises:
-            LostSavesError: some of it was refused, as it says, and is lost.
-            BackendError: the store failed; what it did not store is kept, and tried again.
-        """
-        self._store.flush()
-
-    async def aflush(self) -> None:
-        """Async variant of `flush`."""
-        await self._store.aflush()
-
-    def close(self) -> None:
-        """Shut down and release everything. Idempotent; later calls raise `ClosedError`."""
-        workflows.run(self._close())
-
-    async def aclose(self) -> None:
-        """Async variant of `close`."""
-        await workflows.arun(self._close())
-
-    def _close(self) -> workflows.Plan[None]:
-        if self._collector is not None:
-            yield from workflows.aside(self._collector.close)
-        yield from self._store.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        value: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        value: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        await self.aclose()
 
     def _collect(self, progress: Progress) -> None:
         self.threads.gc(progress=progress)
