@@ -3,36 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, TypeVar
 
-from threadkeep.backends.base import AsyncBackend
+from threadkeep.backends.base import AsyncBackend, Backend, Scrubbed
 from threadkeep.backends.loops import LoopConnections
-from threadkeep.backends.scrubbed import Scrubbed
 from threadkeep.backends.sync_bridge import finish
 from threadkeep.engine.model import Change, Read
 from threadkeep.errors import ThreadkeepError
 
-A = TypeVar("A", bound="ServerFace")
+A = TypeVar("A", bound=AsyncBackend)
 
 
-class CommitsManyAwaited(Protocol):
-    """An awaited store that commits several changes at once."""
-
-    async def commit_many(self, changes: Sequence[Change]) -> list[ThreadkeepError | None]:
-        """See `GroupingBackend.commit_many`."""
-
-
-class ServerFace(AsyncBackend, CommitsManyAwaited, Protocol):
-    """An awaited backend of a database server."""
-
-    async def identity(self) -> str:
-        """See `IdentifiedBackend.identity`."""
-
-    async def scrub(self, *, rewrite: bool) -> Scrubbed:
-        """See `ScrubbingBackend.scrub`."""
-
-
-class BlockingFace(Generic[A]):
+class BlockingFace(Backend, Generic[A]):
     """A backend for blocking calls: an async one over connections that never suspend.
 
     Args:
@@ -40,6 +22,9 @@ class BlockingFace(Generic[A]):
         asynchronous: the same store for awaiting calls, if there is one.
         loops: the connections of `asynchronous`.
     """
+
+    commits_groups = True
+    has_identity = True
 
     def __init__(
         self, face: A, asynchronous: A | None = None, loops: LoopConnections[Any] | None = None
@@ -57,15 +42,15 @@ class BlockingFace(Generic[A]):
         finish(self._face.commit(change))
 
     def commit_many(self, changes: Sequence[Change]) -> list[ThreadkeepError | None]:
-        """See `GroupingBackend.commit_many`."""
+        """See `Backend.commit_many`."""
         return finish(self._face.commit_many(changes))
 
     def identity(self) -> str:
-        """See `IdentifiedBackend.identity`."""
+        """See `Backend.identity`."""
         return finish(self._face.identity())
 
     def scrub(self, *, rewrite: bool) -> Scrubbed:
-        """See `ScrubbingBackend.scrub`."""
+        """See `Backend.scrub`."""
         return finish(self._face.scrub(rewrite=rewrite))
 
     def close(self) -> None:

@@ -1,7 +1,4 @@
-"""Runs one coroutine for blocking and for awaiting callers.
-
-Over blocking drivers such a coroutine never suspends: it runs in the calling thread, to its end.
-"""
+"""Runs coroutines that never suspend, so that one logic serves blocking and awaiting callers."""
 
 from __future__ import annotations
 
@@ -15,7 +12,7 @@ T = TypeVar("T")
 
 
 def finish(coroutine: Coroutine[Any, Any, T]) -> T:
-    """Run a coroutine that never suspends."""
+    """Run a coroutine to its end in the calling thread, by one step: nothing it awaits suspends."""
     try:
         coroutine.send(None)
     except StopIteration as stop:
@@ -27,7 +24,7 @@ def finish(coroutine: Coroutine[Any, Any, T]) -> T:
 
 
 async def sleep(seconds: float) -> None:
-    """Wait in the calling thread."""
+    """Sleep in the calling thread."""
     time.sleep(seconds)  # noqa: ASYNC251 - nothing else waits for this thread
 
 

@@ -16,6 +16,7 @@ from psycopg import AsyncConnection, Connection
 from psycopg.errors import Diagnostic
 from psycopg_pool import AsyncConnectionPool, ConnectionPool
 
+from threadkeep.backends.base import AsyncBackend, Scrubbed
 from threadkeep.backends.blocking import BlockingFace
 from threadkeep.backends.postgres import changes, migrations, partitions, reads, scrubbing
 from threadkeep.backends.postgres.connections import (
@@ -39,7 +40,6 @@ from threadkeep.backends.postgres.failures import (
 from threadkeep.backends.postgres.settings import Settings, settings_of
 from threadkeep.backends.postgres.statement import Rows, Statement
 from threadkeep.backends.retry import again
-from threadkeep.backends.scrubbed import Scrubbed
 from threadkeep.backends.sync_bridge import finish
 from threadkeep.engine.model import Change, CopyThread, Read, ReadThread
 from threadkeep.errors import InvalidArgumentError, ThreadExistsError, ThreadkeepError
@@ -53,10 +53,12 @@ WHERE d.datname = current_database()
 """
 
 
-class AsyncPostgresBackend:
+class AsyncPostgresBackend(AsyncBackend):
     """Rows in a PostgreSQL database, over connections that are awaited."""
 
     counts_for_all = True
+    has_identity = True
+    commits_groups = True
 
     def __init__(self, source: Source, settings: Settings) -> None:
         self._source = source
@@ -83,7 +85,7 @@ class AsyncPostgresBackend:
             raise refused
 
     async def commit_many(self, many: Sequence[Change]) -> list[ThreadkeepError | None]:
-        """Make several changes in one transaction. See `GroupingBackend.commit_many`."""
+        """Make several changes in one transaction. See `Backend.commit_many`."""
         if len(many) > 1 and await self._together(many):
             return [None] * len(many)
         return await self._each(many) if many else []
@@ -158,14 +160,14 @@ class AsyncPostgresBackend:
             yield from partitions.plan(self._schema, now())
 
     async def identity(self) -> str:
-        """Name the schema among those of all servers. See `IdentifiedBackend.identity`."""
+        """Name the schema among those of all servers. See `Backend.identity`."""
         statement = self._ready(Statement(_IDENTITY, (self._schema,)))
         with self._mapped_errors():
             ((row,),) = await self._answered([statement], ONE_STATE)
         return "-".join(map(str, row))
 
     async def scrub(self, *, rewrite: bool) -> Scrubbed:
-        """VACUUM the schema's tables, or rewrite them. See `ScrubbingBackend.scrub`.
+        """VACUUM the schema's tables, or rewrite them. See `Backend.scrub`.
 
         Needs the rights of the tables' owner; a given connection must be in autocommit.
         """

@@ -69,8 +69,8 @@ class Dumps:
 
     Raises:
         OpenError: the URL cannot be read.
-        InvalidArgumentError: it has a secret that the programs cannot be given, or an invalid
-            parameter of ours.
+        InvalidArgumentError: it has a secret that the programs cannot be given, or a parameter
+            of ours is invalid.
     """
 
     def __init__(self, url: str, folder: str = "") -> None:

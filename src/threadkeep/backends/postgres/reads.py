@@ -12,7 +12,6 @@ from typing import Any
 
 from psycopg.types.numeric import Int8
 
-from threadkeep.backends.children import with_writes
 from threadkeep.backends.postgres import threads
 from threadkeep.backends.postgres.statement import (
     Query,
@@ -25,6 +24,7 @@ from threadkeep.backends.postgres.statement import (
     unpack_text,
 )
 from threadkeep.backends.postgres.threads import MICROSECONDS
+from threadkeep.backends.records import with_writes
 from threadkeep.engine.entries import CountThreads, ReadEntry, SearchThreads
 from threadkeep.engine.model import (
     HIDDEN,

@@ -9,8 +9,8 @@ from typing import Any, Literal
 import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
-from threadkeep.backends.given import is_count, is_time, refuse, without
-from threadkeep.errors import OpenError
+from threadkeep.backends.given import is_count, is_time, without
+from threadkeep.errors import OpenError, invalid
 
 _QUOTED = re.compile(r'".*"', re.DOTALL)  # what libpq quotes of a conninfo may be its password
 _LONGEST_TIMEOUT = 2**31 - 1  # milliseconds, as the server counts
@@ -65,9 +65,9 @@ class Settings:
             ("partition_by", self.partition_by in (None, "month"), "Use 'month', or None."),
         ):
             if not valid:
-                refuse(name, getattr(self, name), hint)
+                raise invalid(name, getattr(self, name), hint)
         if not is_count(self.max_size, max(1, self.min_size)):
-            refuse("max_size", self.max_size, "Use at least 1, and no less than min_size.")
+            raise invalid("max_size", self.max_size, "Use at least 1, and no less than min_size.")
 
     @property
     def _is_threshold(self) -> bool:

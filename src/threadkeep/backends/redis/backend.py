@@ -10,8 +10,9 @@ import secrets
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from threadkeep.backends.base import AsyncBackend, Scrubbed
 from threadkeep.backends.blocking import BlockingFace
-from threadkeep.backends.given import refuse, without
+from threadkeep.backends.given import without
 from threadkeep.backends.redis import scrubbing, threads
 from threadkeep.backends.redis.clients import (
     AWAITED,
@@ -36,7 +37,6 @@ from threadkeep.backends.redis.rows import (
 )
 from threadkeep.backends.redis.scripts import Call, call, fork_words, script_of, waves
 from threadkeep.backends.redis.server import Server
-from threadkeep.backends.scrubbed import Scrubbed
 from threadkeep.backends.sync_bridge import finish
 from threadkeep.engine.model import (
     Batch,
@@ -55,10 +55,11 @@ from threadkeep.errors import (
     StaleThreadError,
     ThreadExistsError,
     ThreadkeepError,
+    invalid,
 )
 
 
-class AsyncRedisBackend(Server):
+class AsyncRedisBackend(Server, AsyncBackend):
     """Rows in Redis, over clients that are awaited.
 
     Args:
@@ -66,6 +67,9 @@ class AsyncRedisBackend(Server):
         settings: how threads are kept.
         generations: the births of threads; shared by the backends of one saver.
     """
+
+    commits_groups = True
+    has_identity = True
 
     def __init__(
         self, source: Source, settings: Settings, generations: Generations | None = None
@@ -132,7 +136,7 @@ class AsyncRedisBackend(Server):
         Each is a transaction of its own. A change may build on one before it of its thread
         (see `bulk.py`), so that it is not made once the server has failed that one: batches
         of a thread go in one run of the script. To make all of them again is harmless. See
-        `GroupingBackend.commit_many`.
+        `Backend.commit_many`.
         """
         results: list[ThreadkeepError | None] = []
         with self._mapped_errors():
@@ -273,7 +277,7 @@ class AsyncRedisBackend(Server):
                     return
 
     async def identity(self) -> str:
-        """Name the threads under this prefix. See `IdentifiedBackend.identity`."""
+        """Name the threads under this prefix. See `Backend.identity`."""
         key = identity_of(self.prefix)
         with self._mapped_errors():
             made = Call(("SET", key, secrets.token_hex(16), "NX"))
@@ -281,7 +285,7 @@ class AsyncRedisBackend(Server):
         return str(found.decode())
 
     async def scrub(self, *, rewrite: bool) -> Scrubbed:
-        """Rewrite the server's files. See `ScrubbingBackend.scrub`."""
+        """Rewrite the server's files. See `Backend.scrub`."""
         del rewrite  # (it keeps nobody out)
         with self._mapped_errors():
             return await scrubbing.scrub(self)
@@ -375,7 +379,7 @@ def hot_store(url: Any) -> HotRedis:
         InvalidArgumentError: it names a cluster.
     """
     if not isinstance(url, str) or not url:
-        refuse("hot", type(url) if url else url, "Use the URL of a Redis server.")
+        raise invalid("hot", url, "Use the URL of a Redis server.")
     settings = Settings(
         *(url, "tk-hot", _HOT_TTL),
         ttl_refresh_on_read=True,
@@ -386,5 +390,5 @@ def hot_store(url: Any) -> HotRedis:
     if settings.is_cluster:
         # (the rest of it could show a password)
         scheme = url.partition("://")[0]
-        refuse("hot", f"{scheme}://", "Use the URL of a single server, redis://host:6379/0.")
+        raise invalid("hot", f"{scheme}://", "Use the URL of a single server, redis://host:6379/0.")
     return HotRedis(*_over_own_clients(settings))

@@ -24,12 +24,12 @@ from redis.exceptions import NoScriptError
 from redis.retry import Retry
 
 from threadkeep.backends import sync_bridge
-from threadkeep.backends.given import is_count, is_time, refuse
+from threadkeep.backends.given import is_count, is_time
 from threadkeep.backends.loops import LoopConnections
-from threadkeep.backends.per_process import PerProcess
+from threadkeep.backends.process_forks import PerProcess
 from threadkeep.backends.redis.scripts import Call
 from threadkeep.backends.sync_bridge import entered, result
-from threadkeep.errors import ClosedError, InvalidArgumentError, OpenError
+from threadkeep.errors import ClosedError, InvalidArgumentError, OpenError, invalid
 
 CLUSTER_SCHEMES = {"redis+cluster": "redis", "rediss+cluster": "rediss"}
 BLOCKING = (redis.Redis, redis.cluster.RedisCluster)
@@ -76,13 +76,13 @@ class Settings:
         is_flag = type(self.ttl_refresh_on_read) is bool
         for name, valid, hint in (
             ("prefix", valid_prefix, "Use a text, without { and }."),
-            ("ttl", valid_ttl, f"Use seconds, more than 0, at most {_LONGEST_TTL}, or None."),
+            ("ttl", valid_ttl, f"Use seconds, above 0, at most {_LONGEST_TTL}, or None."),
             ("ttl_refresh_on_read", is_flag, "Use True or False."),
             ("max_connections", is_count(self.max_connections, 1), "Use a number of 1 or more."),
             ("timeout", is_time(self.timeout), "Use seconds, more than 0."),
         ):
             if not valid:
-                refuse(name, getattr(self, name), hint)
+                raise invalid(name, getattr(self, name), hint)
         if self.url:
             _check_url(self.redis_url)
 

@@ -9,7 +9,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
-from threadkeep.backends.children import with_writes
+from threadkeep.backends.records import with_writes
 from threadkeep.backends.redis.rows import (
     Keyframes,
     Word,

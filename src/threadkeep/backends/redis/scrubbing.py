@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 
 from redis import exceptions
 
+from threadkeep.backends.base import Scrubbed
 from threadkeep.backends.redis.scripts import Call
 from threadkeep.backends.redis.server import Server
-from threadkeep.backends.scrubbed import Scrubbed
 from threadkeep.errors import LockedError
 
 _PAUSE = 0.05  # seconds between two looks
@@ -50,7 +50,7 @@ _BUSY = ("aof_rewrite_in_progress", "aof_rewrite_scheduled", "rdb_bgsave_in_prog
 
 
 async def scrub(server: Server) -> Scrubbed:
-    """Rewrite the files that the server keeps. See `ScrubbingBackend.scrub`.
+    """Rewrite the files that the server keeps. See `Backend.scrub`.
 
     Raises:
         LockedError: the server has not written them in time.

@@ -14,7 +14,7 @@ from heapq import nlargest, nsmallest
 from operator import attrgetter, itemgetter
 from typing import Any, NamedTuple, TypeAlias
 
-from threadkeep.backends.entries import is_meant
+from threadkeep.backends.records import matches
 from threadkeep.backends.redis.reads import Question, before, bounds, filter_texts
 from threadkeep.backends.redis.rows import (
     keys_of,
@@ -219,7 +219,7 @@ def _keys(entry: Entry, server: Server) -> list[bytes]:
 
 
 def _matching(entries: Iterable[Entry | None], query: ThreadQuery) -> list[Entry]:
-    return [entry for entry in entries if entry is not None and is_meant(entry, query)]
+    return [entry for entry in entries if entry is not None and matches(entry, query)]
 
 
 async def _all(query: ThreadQuery, server: Server) -> AsyncIterator[list[Entry]]:
