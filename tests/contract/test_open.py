@@ -102,9 +102,9 @@ PASSWORD = "hunter2"
     [
         (
             "postgresql+psycopg://u:{}@h/db",
-            r"'postgresql\+psycopg' is unknown\.\sWrite postgresql://, without a driver",
+            r"'postgresql\+psycopg' is unknown\.\sUse postgresql://, without a driver",
         ),
-        ("Postgres+asyncpg://u:{}@h/db", "Write postgresql://, without a driver"),
+        ("Postgres+asyncpg://u:{}@h/db", "Use postgresql://, without a driver"),
         ("mysql://u:{}@h/db", r"'mysql' is unknown\.\sKnown are"),
         ("mysql://h/db?passwd={}", "'mysql' is unknown"),
         ("://u:{}@h/db", r"not a URL\.\sKnown are"),

@@ -41,7 +41,7 @@ class Owning:
         self.given = given
         self.inner = opened(given, prefix=empty_prefix())
         self.fetch, self.commit = self.inner.fetch, self.inner.commit
-        self.commit_many = self.inner.commit_many
+        self.commit_many, self.scrub = self.inner.commit_many, self.inner.scrub
 
     def close(self):
         self.inner.close()
