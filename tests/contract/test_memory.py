@@ -1,5 +1,7 @@
 """The contract on the memory backend, directly and behind the async protocol."""
 
+from kit.contract import Variant
+
 from threadkeep.backends.base import AsyncBackend
 from threadkeep.backends.memory import MemoryBackend
 from threadkeep.testing import BackendContract, Blocking
@@ -26,7 +28,7 @@ class AsyncMemory(AsyncBackend):
         self.rows.close()
 
 
-class TestAsyncMemory(BackendContract):
+class TestAsyncMemory(Variant):
     def new_backend(self, folder):
         async def make():
             return AsyncMemory()

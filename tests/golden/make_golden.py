@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 
 from codec_golden_values import FILES, ROWS
-from engine_kit import Chain, memory_saver
+from kit.engine import Chain, memory_saver
 
 from threadkeep import SqliteSaver
 from threadkeep.codec import Compression, NativeCodec, pack

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from codec_golden_values import ROWS
-from engine_kit import Chain, config, memory_saver
+from kit.engine import Chain, config, memory_saver
 from make_golden import FOLDER
 
 from threadkeep import SqliteSaver

@@ -10,7 +10,7 @@ SECONDS = 60  # for a program that hangs
 
 
 def command(*arguments: Any) -> list[str]:
-    """What starts it."""
+    """The words that start it."""
     return [sys.executable, "-m", "threadkeep", *map(str, arguments)]
 
 

@@ -15,14 +15,14 @@ from threadkeep.store.driver import (
     Stack,
     Store,
 )
-from threadkeep.testing import BackendContract, Blocking
+from threadkeep.testing import Blocking
 from threadkeep.testing.records import THREAD
 
 
-class ThroughCache(BackendContract):
-    """Segments are asked for as the engine does: under the generation that was read."""
+class ThroughCache:
+    """Contract tests that ask for segments as the engine does: under the generation they read."""
 
-    def segments(self, *spans: Any, thread: str = THREAD) -> Any:
+    def segments(self: Any, *spans: Any, thread: str = THREAD) -> Any:
         asked = tuple(Span(*span) for span in spans)
         generation = self.rows(thread).generation
         first = self.one(ReadSegments(thread, asked, generation))

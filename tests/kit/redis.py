@@ -16,7 +16,7 @@ import redis
 
 
 def url() -> str:
-    """Where the server is."""
+    """The URL of the server."""
     found = os.environ.get("TK_TEST_REDIS")
     assert found, "no Redis server: run the tests with `make test`, or scripts/services"
     return found

@@ -12,10 +12,10 @@ from typing import Any
 
 import psycopg
 import redis
-import redis_kit
-from engine_kit import rows_in_memory
-from postgres_kit import url_for
 
+from kit import redis as redis_kit
+from kit.engine import rows_in_memory
+from kit.postgres import url_for
 from threadkeep.backends.redis.keys import keys_of
 from threadkeep.backends.redis.packing import place
 from threadkeep.backends.redis.rows import pack_place

@@ -125,7 +125,7 @@ class Cluster:
         return f"redis+cluster://127.0.0.1:{self.nodes[0].port}"
 
     def owner(self, key: str) -> int:
-        """Which node has a key's slot, as that node itself sees it."""
+        """The node that has a key's slot, as that node itself sees it."""
         slot = key_slot(key.encode())
         for number, node in enumerate(self.nodes):
             try:

@@ -23,7 +23,7 @@ _SCHEMAS = 4  # a test uses no more folders at a time
 
 
 def url() -> str:
-    """Where the server is."""
+    """The URL of the server."""
     found = os.environ.get("TK_TEST_POSTGRES")
     assert found, "no PostgreSQL server: run the tests with `make test`, or scripts/services"
     return found

@@ -1,4 +1,4 @@
-"""What files hold of a text that was removed: as it is, and in whatever zstd compressed.
+"""Remnants in files of a text that was removed: as it is, and in whatever zstd compressed.
 
 Frames are looked for by how they begin, wherever in a file they lie; of one that is cut in pieces
 (SQLite keeps long values in chains of pages) so much is read as lies together.
@@ -18,7 +18,7 @@ _STEP = 512  # bytes: of a frame that is cut off, what came before that is still
 
 
 def remnants(folder: Path, text: str) -> dict[str, int]:
-    """How often the text stands in each file of a folder that has it, by the file's path."""
+    """Count the text in each file of a folder that has it, by the file's path."""
     counts = {
         str(file.relative_to(folder)): sum(held.count(text.encode()) for held in _held(file))
         for file in sorted(folder.rglob("*"))
@@ -56,7 +56,7 @@ def _frame(data: bytes) -> bytes:
 
 
 def _values(file: Path) -> Iterator[bytes]:
-    """What the rows of a database hold as bytes."""
+    """The bytes in the rows of a database."""
     with closing(sqlite3.connect(f"file:{file}?mode=ro", uri=True)) as db:
         tables = db.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall()
         for (table,) in tables:

@@ -55,14 +55,14 @@ class Counted(Backend):
         self.inner.close()
 
     def asked(self) -> tuple[int, int]:
-        """How many fetches and commits there were since the last time."""
+        """Return the numbers of fetches and commits since the last call."""
         counts = len(self.fetches), len(self.commits)
         self.fetches.clear()
         self.commits.clear()
         return counts
 
     def _grown(self, batch: Batch) -> int:
-        """How many bytes the batch added, less those of the segments that it replaced."""
+        """The bytes that the batch added, less those of the segments that it replaced."""
         rows = batch.checkpoints
         size = sum(len(r.metadata) + len(r.exact or b"") + len(r.manifest) for r in rows)
         size += sum(len(w.body) for w in batch.writes)
@@ -105,6 +105,30 @@ class Dying(Backend):
 
     def close(self) -> None:
         """The one inside goes on."""
+
+
+class Recording(MemoryBackend):
+    """A store in memory that keeps what was committed, to be committed to others."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.changes: list[Any] = []
+
+    def commit(self, change: Any) -> None:
+        super().commit(change)
+        self.changes.append(change)
+
+    def commit_many(self, changes: Any) -> Any:
+        results = super().commit_many(changes)
+        self.changes += [one for one, error in zip(changes, results, strict=True) if error is None]
+        return results
+
+
+def recorded(build: Callable[[Saver], None], **options: Any) -> list[Any]:
+    """Return the changes that `build` commits, in order."""
+    backend = Recording()
+    build(Saver(backend, **options))
+    return backend.changes
 
 
 class CountedCodec:
@@ -278,7 +302,7 @@ class Chain:
         return self.at
 
     def arguments(self, **changed: Any) -> tuple[Any, Any, Any, Any]:
-        """What `put` is called with for the next checkpoint."""
+        """The arguments of `put` for the next checkpoint."""
         self.number += 1
         new = {name: self.versions.get(name, 0) + 1 for name in changed}
         self.versions |= new
@@ -310,7 +334,7 @@ def shown(found: Any) -> dict[str, Any]:
 
 
 def rest_of(checkpoint: Any) -> Any:
-    """What a checkpoint has beside its channels; the order of `versions_seen` is free."""
+    """A checkpoint without its channels; the order of `versions_seen` is free."""
     seen = checkpoint["versions_seen"]
     seen = {node: dict(sorted(seen[node].items())) for node in sorted(seen)}
     rest = {k: checkpoint[k] for k in ("v", "ts", "updated_channels")}
@@ -323,7 +347,7 @@ def everything(saver: Saver) -> dict[tuple[str, str, str], dict[str, Any]]:
 
 
 def elements_stored(backend: Any, thread: str = "t") -> int:
-    """How many log elements the thread holds."""
+    """The number of log elements that the thread holds."""
     (rows,) = backend.fetch([ReadThread(thread)])
     return sum(segment.count for segment in rows.segments)
 
@@ -369,7 +393,7 @@ def exactly(value: Any) -> Any:
 
 
 def difference(a: Any, b: Any, path: str = "") -> str:
-    """Where two exact forms first differ, in a few words; "" if they do not."""
+    """The first difference of two exact forms, in a few words; "" if there is none."""
     if type(a) is type(b) and isinstance(a, dict | tuple | list):
         if not isinstance(a, dict):
             a, b = dict(enumerate(a)), dict(enumerate(b))

@@ -1,4 +1,4 @@
-"""What tests of migrations do to a database: set it up, look into it, write to it meanwhile."""
+"""Databases for tests of migrations: set up, looked into, written to meanwhile."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import threading
 
 import psycopg
 from integration.rows import checkpoint, metadata, place, put, value_at
-from postgres_server import SECONDS
 
+from kit.postgres_server import SECONDS
 from threadkeep import PostgresSaver
 
 
