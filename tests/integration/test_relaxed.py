@@ -255,7 +255,7 @@ def test_what_is_refused_takes_what_builds_on_it_along_and_is_told(caplog: Any) 
     Saver(store).delete_thread("t")  # as another process does
     saver.put_writes(chain.at, [("n", 5)], "task")
     saver._relaxed.queue.flush_quietly()
-    assert "lost" in caplog.text
+    assert "Lost" in caplog.text
     with pytest.raises(LostSavesError, match="2 saves") as caught:
         saver.put_writes(chain.at, [("n", 6)], "task")
     assert isinstance(caught.value.__cause__, ThreadDeletedError)
