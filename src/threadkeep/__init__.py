@@ -7,6 +7,7 @@ from typing import Any as _Any
 from threadkeep.backends.group_commit import GroupCommit
 from threadkeep.channel_versions import compare_versions
 from threadkeep.codec import Compression, register, register_module
+from threadkeep.saver import Saver
 from threadkeep.savers import (
     AsyncPostgresSaver,
     AsyncRedisSaver,
@@ -20,6 +21,7 @@ from threadkeep.savers import (
 )
 
 if _CHECKING:
+    from threadkeep.backends.base import AsyncBackend, Backend
     from threadkeep.cache import (
         Cache,
         HotTier,
@@ -36,9 +38,11 @@ if _CHECKING:
     __version__: str
 
 __all__ = [
+    "AsyncBackend",
     "AsyncPostgresSaver",
     "AsyncRedisSaver",
     "AsyncSqliteSaver",
+    "Backend",
     "Cache",
     "ColdTier",
     "Compression",
@@ -49,6 +53,7 @@ __all__ = [
     "PostgresSaver",
     "RedisSaver",
     "Retention",
+    "Saver",
     "SqliteSaver",
     "Tiering",
     "WarmTier",
@@ -62,6 +67,8 @@ __all__ = [
 ]
 
 _SELDOM = {  # what is imported when it is needed, and where it is
+    "AsyncBackend": "threadkeep.backends.base",
+    "Backend": "threadkeep.backends.base",
     "Cache": "threadkeep.cache",
     "ColdTier": "threadkeep.cold.tiering",
     "HotTier": "threadkeep.cache",

@@ -23,7 +23,7 @@ from threadkeep.cache.hot import Hot
 from threadkeep.cold.tiering import Tiering
 from threadkeep.engine.model import Batch, DropThread, ReadCheckpoint, ReadSegments, Segment, Span
 from threadkeep.store.driver import BackendPair
-from threadkeep.store.opened import OpenStore
+from threadkeep.store.store import LayeredStore
 from threadkeep.testing import Blocking
 from threadkeep.testing.records import NOW, THREAD, checkpoint
 
@@ -303,10 +303,9 @@ def test_clearing_forgets_how_often_a_thread_was_read(process):
 def test_an_open_store_passes_it_on():
     for tier, expected in ((None, 0), (HotTier(max_bytes=1, max_age=None, min_reads=None), 1)):
         store = Store()
-        with OpenStore(store, cache=Cache(), tiering=Tiering(hot=tier)) as found:
-            front = Layered(found)
-            front.commit(Batch(THREAD, NOW, 0, segments=(Segment(1, 0, 1, b"12"),)))
-            front.fetch([ReadSegments(THREAD, (Span(1, 0, 1),), 0)])
+        front = Layered(LayeredStore(store, cache=Cache(), tiering=Tiering(hot=tier)))
+        front.commit(Batch(THREAD, NOW, 0, segments=(Segment(1, 0, 1, b"12"),)))
+        front.fetch([ReadSegments(THREAD, (Span(1, 0, 1),), 0)])
         assert store.asked == expected
 
 

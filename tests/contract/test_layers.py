@@ -48,7 +48,7 @@ from threadkeep.store import bulk
 from threadkeep.store.layer import (
     CHANGES,
 )
-from threadkeep.store.opened import OpenStore
+from threadkeep.store.store import LayeredStore
 from threadkeep.testing import BackendContract
 from threadkeep.testing.concurrency import ConcurrencyContract
 from threadkeep.testing.reads import ReadContract
@@ -88,7 +88,7 @@ class TestTiering(WithTiering, BackendContract):
         return Layered(stack_of(MemoryBackend(), tiering(folder)))
 
 
-class AboveWriteBehind(Layered):
+class WriteBehindStore(Layered):
     """Blocking calls above the write-behind layer; what it acknowledged waits until it is read."""
 
     def __init__(self, backend):
@@ -109,7 +109,7 @@ class TestWriteBehind(ReadContract, ScanContract, RegistryContract, ConcurrencyC
     test_of_rivals_for_a_place_one_wins = None
 
     def new_backend(self, folder):
-        return AboveWriteBehind(MemoryBackend())
+        return WriteBehindStore(MemoryBackend())
 
 
 class TestDurableBesideWriteBehind(BackendContract):
@@ -355,7 +355,7 @@ def test_an_operation_that_is_cut_off_is_closed_with_its_layers():
 def test_an_open_store_has_the_layers_that_were_asked_for(tmp_path):
     def layers(**options):
         with Saver(MemoryBackend(), **options) as saver:
-            return [type(layer).__name__ for layer in saver._layers]
+            return [type(layer).__name__ for layer in saver._store._layers]
 
     relaxed = WriteBehind()
     assert layers() == ["TierLayer"]
@@ -368,7 +368,7 @@ def test_an_open_store_has_the_layers_that_were_asked_for(tmp_path):
 
 def test_a_batch_meets_no_layer_where_there_is_no_cache():
     with Saver(MemoryBackend()) as saver:
-        assert Batch not in saver._handled
+        assert Batch not in saver._store._handled
 
 
 class Plain(Backend):
@@ -389,12 +389,12 @@ class Plain(Backend):
 
 def test_a_store_that_cannot_commit_in_groups():
     with pytest.raises(InvalidArgumentError, match="Plain cannot commit in groups"):
-        OpenStore(Plain(), group_commit=GroupCommit())
+        LayeredStore(Plain(), group_commit=GroupCommit())
     batches = [BATCH, REFUSED, Batch("u", NOW, writes=(write(1),))]
-    with OpenStore(Plain()) as store:
-        refusals = store.run(one(CommitMany(batches)))
-        assert [type(error) for error in refusals] == [type(None), StaleThreadError, type(None)]
-        assert store.run(fetch(ReadThread("u"))).orphans
+    store = LayeredStore(Plain())
+    refusals = store.run(one(CommitMany(batches)))
+    assert [type(error) for error in refusals] == [type(None), StaleThreadError, type(None)]
+    assert store.run(fetch(ReadThread("u"))).orphans
 
 
 def test_many_operations_share_a_transaction():

@@ -65,7 +65,7 @@ def test_options_reach_the_backend(tmp_path):
     url = f"sqlite:///{tmp_path}/threads.db"
     backend = open_backend(url, synchronous="normal", busy_timeout=1.5)
     backend.close()
-    with pytest.raises(InvalidArgumentError, match="synchronous='sometimes'"):
+    with pytest.raises(InvalidArgumentError, match="Invalid synchronous: 'sometimes'"):
         open_backend(url, synchronous="sometimes")
 
 

@@ -189,7 +189,7 @@ def test_whatever_people_do_with_graphs(name: str, tmp_path: Path) -> None:
         ours.threads.adopt(inner, verify=True)
         assert_same(everything(ours), theirs(inner))
         with MemorySaver() as other:
-            ours.threads.sync(other)
+            ours.threads.mirror(other)
             assert_same(everything(other), everything(ours))
 
 
@@ -340,14 +340,14 @@ def test_whatever_stands_in_front_of_the_store(options: Any, backend: str, tmp_p
         fill(inner, ["subgraph_with_a_memory_that_asks"])
         with open_backend(backend, tmp_path, **options) as ours:
             ours.threads.adopt(inner, verify=True)
-            ours.threads.export("delta", tmp_path / "delta.tkb")
-            ours.threads.import_(tmp_path / "delta.tkb", "copy")
+            ours.threads.export_bundle("delta", tmp_path / "delta.tkb")
+            ours.threads.import_bundle(tmp_path / "delta.tkb", "copy")
             story(ours, Delta).invoke({"log": ["d"]}, at("copy"))
             with MemorySaver() as other:
-                ours.threads.sync(other)
+                ours.threads.mirror(other)
                 assert story(other, Delta).get_state(at("copy")).values["log"][-1] == "d-second"
                 story(other, Delta).invoke({"log": ["e"]}, at("copy"))
-                assert other.threads.sync(ours).completed == ["copy"]
+                assert other.threads.mirror(ours).completed == ["copy"]
         with open_backend(backend, tmp_path) as again:
             assert again.check().ok
             log = story(again, Delta).get_state(at("copy")).values["log"]
@@ -546,7 +546,7 @@ def test_a_thread_that_went_on_here_alone_is_no_conflict(tmp_path: Path, saver: 
 
 
 def test_replace_and_as_fork_exclude_each_other() -> None:
-    with MemorySaver() as ours, pytest.raises(InvalidArgumentError, match="Give one of them"):
+    with MemorySaver() as ours, pytest.raises(InvalidArgumentError, match="Use one of them"):
         ours.threads.adopt(InMemorySaver(), replace=True, as_fork=True)
 
 

@@ -165,13 +165,13 @@ def run_on(operation: Requests[Any], backend: Any) -> Any:
 
 def use_backend(saver: Saver, backend: Any) -> Any:
     """Let an open saver use this backend from now on; returns it."""
-    saver._store.__init__(backend)  # type: ignore[misc] # (its layers and stacks hold it)
+    saver._store._store.__init__(backend)  # type: ignore[misc] # (its layers and stacks hold it)
     return backend
 
 
 def use_layers(saver: Saver, layers: Sequence[Any]) -> None:
     """Let an open saver have these layers from now on."""
-    Stack.__init__(saver, saver._store, layers)
+    Stack.__init__(saver._store, saver._store._store, layers)
 
 
 def counted_saver(inner: Any = None, **options: Any) -> tuple[Saver, Counted, CountedCodec]:

@@ -21,12 +21,12 @@ from itertools import islice
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, TypeAlias
 
-from threadkeep.backends.given import is_count, is_time, refuse
+from threadkeep.backends.given import is_count, is_time
 from threadkeep.backends.loops import PerLoop
 from threadkeep.backends.process_forks import ResetInChild
 from threadkeep.backends.sync_bridge import finish
 from threadkeep.engine.model import Batch, Change
-from threadkeep.errors import BackendError, ClosedError, ThreadkeepError, UnreachableError
+from threadkeep.errors import BackendError, ClosedError, ThreadkeepError, UnreachableError, invalid
 
 if TYPE_CHECKING:
     from threadkeep.backends.base import AsyncBackend, Backend
@@ -58,10 +58,10 @@ class GroupCommit:
 
     def __post_init__(self) -> None:
         if not is_count(self.max_batch, 1):
-            refuse("max_batch", self.max_batch, "Use 1 or more.")
+            raise invalid("max_batch", self.max_batch, "Use 1 or more.")
         waits = self.max_wait == 0 or is_time(self.max_wait)
         if type(self.max_wait) is bool or not waits or self.max_wait > _MAX_WAIT:
-            refuse("max_wait", self.max_wait, f"Use seconds, from 0 to {_MAX_WAIT}.")
+            raise invalid("max_wait", self.max_wait, f"Use seconds, from 0 to {_MAX_WAIT}.")
 
 
 AT_ONCE = GroupCommit(max_wait=0)

@@ -50,7 +50,7 @@ def open_backend(url: str, **options: Any) -> Backend | AsyncBackend:
     try:
         url.encode()
     except UnicodeEncodeError:
-        hint = "Write a byte that is no character as % and two hex digits."
+        hint = "Use a byte that is no character as % and two hex digits."
         # (the cause would show all of it)
         raise OpenError(f"{_shown(url)} is not valid Unicode.", hint=hint) from None
     scheme, separator, rest = url.partition("://")
@@ -86,7 +86,7 @@ def _unknown(url: str) -> OpenError:
     found = re.match(_SCHEME, url)
     if found is not None:
         driver = found[1].lower().startswith(("postgresql+", "postgres+"))
-        hint = "Write postgresql://, without a driver." if driver else _FORMS
+        hint = "Use postgresql://, without a driver." if driver else _FORMS
         return OpenError(f"The scheme {found[1]!r} is unknown.", hint=hint)
     check_is_path(url)
     hint = f"For a file write sqlite:///{url}. {_FORMS}" if url and _is_public(url) else _FORMS
@@ -158,7 +158,7 @@ def _open_sqlite(url: str, rest: str, options: dict[str, Any]) -> Backend:
 
 def _sqlite_path(url: str, rest: str) -> str:
     if not rest.startswith("/"):
-        hint = f"Write sqlite:///{rest if _is_public(rest) else 'path'}."
+        hint = f"Use sqlite:///{rest if _is_public(rest) else 'path'}."
         raise OpenError(f"{_shown(url)} names a host, but SQLite has none.", hint=hint)
     if "?" in rest or "#" in rest:
         raise OpenError(

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import NamedTuple
 
-from threadkeep.backends.given import is_count, refuse
+from threadkeep.backends.given import is_count
 from threadkeep.backends.process_forks import ResetInChild
 from threadkeep.cache.lru import (
     Cache,
@@ -20,6 +20,7 @@ from threadkeep.cache.lru import (
     LruCache,
 )
 from threadkeep.engine.model import Batch, CheckpointRow, ReadCheckpoint, Segment
+from threadkeep.errors import invalid
 from threadkeep.retention.policy import (
     MICROSECOND,
     duration,
@@ -56,9 +57,9 @@ class HotTier:
 
     def __post_init__(self) -> None:
         if self.max_bytes is not None and not is_count(self.max_bytes, 1):
-            refuse("max_bytes", self.max_bytes, "Use a number of bytes, 1 or more, or None.")
+            raise invalid("max_bytes", self.max_bytes, "Use a number of bytes, 1 or more, or None.")
         if self.min_reads is not None and not is_count(self.min_reads, 0):
-            refuse("min_reads", self.min_reads, "Use a whole number, 0 or more, or None.")
+            raise invalid("min_reads", self.min_reads, "Use a whole number, 0 or more, or None.")
         if self.max_age is not None:
             object.__setattr__(self, "max_age", duration("max_age", self.max_age))
 

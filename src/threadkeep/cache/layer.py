@@ -30,7 +30,7 @@ from threadkeep.cache.lru import (
     Fresh,
     SegmentCache,
 )
-from threadkeep.cold.offloaded import STUB
+from threadkeep.cold.stubs import STUB
 from threadkeep.engine.calls import Commit, CommitMany, Fetch, Requests, fetch
 from threadkeep.engine.model import (
     Batch,

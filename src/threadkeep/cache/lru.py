@@ -9,13 +9,14 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Generic, NamedTuple, TypeVar
 
-from threadkeep.backends.given import is_count, is_time, refuse
+from threadkeep.backends.given import is_count, is_time
 from threadkeep.backends.process_forks import ResetInChild
 from threadkeep.backends.records import (
     Log,
     between,
 )
 from threadkeep.engine.model import ReadSegments, Segment
+from threadkeep.errors import invalid
 
 T = TypeVar("T")
 
@@ -42,11 +43,11 @@ class Cache:
 
     def __post_init__(self) -> None:
         if not is_count(self.threads, 1):
-            refuse("threads", self.threads, "Use 1 or more.")
+            raise invalid("threads", self.threads, "Use 1 or more.")
         if not is_count(self.bytes, 1):
-            refuse("bytes", self.bytes, "Use a number of bytes, 1 or more.")
+            raise invalid("bytes", self.bytes, "Use a number of bytes, 1 or more.")
         if self.ttl is not None and not is_time(self.ttl):
-            refuse("ttl", self.ttl, "Use seconds, more than 0, or None.")
+            raise invalid("ttl", self.ttl, "Use seconds, more than 0, or None.")
 
 
 @dataclass(slots=True)

@@ -27,16 +27,16 @@ from threadkeep.backends.sqlite import (
     maintenance,
 )
 from threadkeep.errors import CorruptionError, InvalidArgumentError, OpenError
+from threadkeep.progress import Progress
 from threadkeep.saver import Saver
 from threadkeep.store import (
     driver,
     workflows,
 )
-from threadkeep.store.opened import OpenStore
+from threadkeep.store.store import LayeredStore
 from threadkeep.transfer import portable
 from threadkeep.transfer.files import replacing, told
 from threadkeep.transfer.kinds import Kind, check_may_be_replaced, kind_of
-from threadkeep.transfer.portable import Progress
 
 Format = Literal["native", "bundle"]
 
@@ -172,9 +172,9 @@ def _filled(
     return Restored(len(done.put), len(done.known))
 
 
-def _store(backend: Backend) -> OpenStore:
+def _store(backend: Backend) -> LayeredStore:
     """A backend, with nothing in front of it, of which nothing is remembered."""
-    return OpenStore(backend)
+    return LayeredStore(backend)
 
 
 def _check_is_other(store: str, file: Path) -> None:
@@ -217,7 +217,7 @@ def _opened(store: str) -> Backend:
 
 def _check_sound(file: Path, progress: Progress) -> None:
     with Saver(SqliteBackend(file, read_only=True)) as saver:
-        report = saver.check(partial(progress, "threads verified"))
+        report = saver.check(progress)
     if not report.ok:
         raise CorruptionError(
             f"{file} is damaged: {report.findings[0]}",

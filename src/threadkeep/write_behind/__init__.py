@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from threadkeep.backends.given import is_count, is_time, refuse
+from threadkeep.backends.given import is_count, is_time
+from threadkeep.errors import invalid
 
 _MAX_INTERVAL = 60.0  # seconds
 
@@ -31,7 +32,7 @@ class WriteBehind:
     def __post_init__(self) -> None:
         if not is_time(self.flush_interval) or self.flush_interval > _MAX_INTERVAL:
             hint = f"Use seconds, more than 0 and at most {_MAX_INTERVAL:g}."
-            refuse("flush_interval", self.flush_interval, hint)
+            raise invalid("flush_interval", self.flush_interval, hint)
         if not is_count(self.max_pending_bytes, 1):
             hint = "Use a number of bytes, 1 or more."
-            refuse("max_pending_bytes", self.max_pending_bytes, hint)
+            raise invalid("max_pending_bytes", self.max_pending_bytes, hint)

@@ -15,11 +15,15 @@ from threadkeep.engine import manifest as manifests
 from threadkeep.engine.appender import Appender
 from threadkeep.engine.calls import Operation, commit, fetch
 from threadkeep.engine.committing import Made
-from threadkeep.engine.context import ATTEMPTS
 from threadkeep.engine.elements import opened
 from threadkeep.engine.lineage import (
-    Key,
+    CheckpointKey,
     Lineage,
+    Positions,
+    by_log,
+    overlap,
+    spans_of,
+    touches,
 )
 from threadkeep.engine.model import (
     Batch,
@@ -31,8 +35,8 @@ from threadkeep.engine.model import (
     WriteRow,
 )
 from threadkeep.engine.open_logs import EXCLUSIVE, KEYFRAMES
+from threadkeep.engine.optimistic import retry
 from threadkeep.engine.refs import Cell, Inline, Ref, Run, span_of
-from threadkeep.engine.registration import busy
 from threadkeep.engine.rows import pack_writes
 from threadkeep.engine.shadow import Shadow, still
 from threadkeep.engine.snapshots import (
@@ -47,15 +51,6 @@ from threadkeep.errors import (
     ThreadkeepError,
 )
 from threadkeep.langgraph_internals import DELTA_COUNTERS
-from threadkeep.retention.prune import (
-    by_log,
-    spans_of,
-    touches,
-)
-from threadkeep.retention.shortening import (
-    Used,
-    alive,
-)
 
 _Place = tuple[int, int, int]  # log, start, count
 
@@ -127,15 +122,16 @@ def rebase(plain: Batch, parts: Sequence[Batch]) -> Operation[None]:
         StaleThreadError: a value was removed from the store, and has changed in place since.
         ConflictError: segments were removed at every try.
     """
-    for _ in range(ATTEMPTS):
+
+    def attempt() -> Operation[None]:
         rows = yield from fetch(ReadThread(plain.thread))
         batch = _Rebase(rows, parts).batch(plain)
         try:
             yield from commit(batch)
-        except (StaleThreadError, SegmentTakenError):
-            continue
-        return
-    raise busy(plain.thread)
+        except StaleThreadError as error:  # (of the commit: the batch may be stale for good)
+            raise SegmentTakenError(thread=plain.thread) from error
+
+    return retry(plain.thread, attempt, SegmentTakenError)
 
 
 def _made(batch: Batch) -> Made:
@@ -171,7 +167,7 @@ class _Rebase:
         # been given again, unless a checkpoint that was there refers to it still.
         there = [span_of(s) for s in rows.segments if s.log >= EXCLUSIVE]
         there += spans_of(self._lineage, kept, ())
-        self._there: Used = by_log([*there, *[segment.span for segment in segments]])
+        self._there: Positions = by_log([*there, *[segment.span for segment in segments]])
         self._needed: list[Span] = []
         self._engine = _made(parts[0]).engine
         memory = self._engine.working_set.apart().thread(parts[0].thread)
@@ -181,7 +177,7 @@ class _Rebase:
     def batch(self, plain: Batch) -> Batch:
         """Return one batch with all that they bring. Raises as `rebase`."""
         self._refuse_deleted(plain)
-        checkpoints: dict[Key, CheckpointRow] = {}
+        checkpoints: dict[CheckpointKey, CheckpointRow] = {}
         writes: list[WriteRow] = []
         for part in self._parts:
             made = _made(part)
@@ -259,7 +255,7 @@ class _Rebase:
     def _has(self, spans: Iterable[Span]) -> bool:
         """Return True if the batches or the store have all of these; note that they are needed."""
         spans = list(spans)
-        if any(refs.length(alive(span, self._there)) < refs.length([span]) for span in spans):
+        if any(refs.length(overlap(self._there, span)) < refs.length([span]) for span in spans):
             return False
         self._needed += spans
         return True

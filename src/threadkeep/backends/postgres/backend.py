@@ -261,7 +261,7 @@ class PostgresBackend(BlockingFace[AsyncPostgresBackend]):
 
     Raises:
         OpenError: the URL cannot be read.
-        InvalidArgumentError: an option has no meaning.
+        InvalidArgumentError: an option is invalid.
     """
 
     counts_for_all = True

@@ -20,7 +20,7 @@ import redis.cluster
 
 from threadkeep.backends.base import AsyncBackend, Scrubbed
 from threadkeep.backends.blocking import BlockingFace
-from threadkeep.backends.given import refuse, without
+from threadkeep.backends.given import without
 from threadkeep.backends.redis import scrubbing
 from threadkeep.backends.redis.changes import fork_arguments, script, waves
 from threadkeep.backends.redis.clients import (
@@ -62,6 +62,7 @@ from threadkeep.errors import (
     StaleThreadError,
     ThreadExistsError,
     ThreadkeepError,
+    invalid,
 )
 
 
@@ -406,7 +407,7 @@ class RedisBackend(BlockingFace[AsyncRedisBackend]):
 
     Raises:
         OpenError: the URL cannot be read.
-        InvalidArgumentError: an option has no meaning, or the client decodes answers.
+        InvalidArgumentError: an option is invalid, or the client decodes answers.
     """
 
     def __init__(self, server: Any, **options: Any) -> None:
@@ -502,7 +503,7 @@ def hot_store(url: Any) -> HotRedis:
         InvalidArgumentError: it names a cluster.
     """
     if not isinstance(url, str) or not url:
-        refuse("hot", type(url) if url else url, "Give the URL of a Redis server.")
+        raise invalid("hot", url, "Use the URL of a Redis server.")
     settings = Settings(
         *(url, "tk-hot", _HOT_TTL),
         ttl_refresh_on_read=True,
@@ -513,6 +514,6 @@ def hot_store(url: Any) -> HotRedis:
     if settings.is_cluster:
         # (the rest of it could show a password)
         scheme = url.partition("://")[0]
-        refuse("hot", f"{scheme}://", "Give the URL of a single server, redis://host:6379/0.")
+        raise invalid("hot", f"{scheme}://", "Use the URL of a single server, redis://host:6379/0.")
     loops = OwnAsyncClients(settings)
     return HotRedis(*_faces(OwnClient(settings), loops, settings), loops)
