@@ -22,8 +22,7 @@ from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, TypeAlias
 
 from threadkeep.backends.given import is_count, is_time
-from threadkeep.backends.loops import PerLoop
-from threadkeep.backends.process_forks import ResetInChild
+from threadkeep.backends.process_forks import PerLoop, ResetInChild
 from threadkeep.backends.sync_bridge import finish
 from threadkeep.engine.model import Batch, Change
 from threadkeep.errors import BackendError, ClosedError, ThreadkeepError, UnreachableError, invalid

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from types import CoroutineType, TracebackType
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
+
+from threadkeep.backends.base import AsyncBackend, Backend, Scrubbed
+from threadkeep.backends.process_forks import LoopConnections
+from threadkeep.engine.model import Change, Read
+from threadkeep.errors import ThreadkeepError
 
 T = TypeVar("T")
 
@@ -59,3 +64,52 @@ def entered(context: Any) -> AbstractAsyncContextManager[Any]:
         context if hasattr(context, "__aenter__") else _Entered(context)
     )
     return found
+
+
+A = TypeVar("A", bound=AsyncBackend)
+
+
+class BlockingFace(Backend, Generic[A]):
+    """A backend for blocking calls: an async one over connections that never suspend.
+
+    Args:
+        face: that one.
+        asynchronous: the same store for awaiting calls, if there is one.
+        loops: the connections of `asynchronous`.
+    """
+
+    commits_groups = True
+    has_identity = True
+
+    def __init__(
+        self, face: A, asynchronous: A | None = None, loops: LoopConnections[Any] | None = None
+    ) -> None:
+        self._face = face
+        self._loops = loops
+        self.asynchronous = asynchronous
+
+    def fetch(self, reads: Sequence[Read]) -> list[Any]:
+        """See `Backend.fetch`."""
+        return finish(self._face.fetch(reads))
+
+    def commit(self, change: Change) -> None:
+        """See `Backend.commit`."""
+        finish(self._face.commit(change))
+
+    def commit_many(self, changes: Sequence[Change]) -> list[ThreadkeepError | None]:
+        """See `Backend.commit_many`."""
+        return finish(self._face.commit_many(changes))
+
+    def identity(self) -> str:
+        """See `Backend.identity`."""
+        return finish(self._face.identity())
+
+    def scrub(self, *, rewrite: bool) -> Scrubbed:
+        """See `Backend.scrub`."""
+        return finish(self._face.scrub(rewrite=rewrite))
+
+    def close(self) -> None:
+        """Close all connections of ours; later calls raise `ClosedError`. Idempotent."""
+        finish(self._face.close())
+        if self._loops is not None:
+            self._loops.close_elsewhere()

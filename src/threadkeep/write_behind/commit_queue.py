@@ -21,8 +21,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Generic, NamedTuple, Protocol, TypeAlias, TypeVar
 
-from threadkeep.backends.loops import PerLoop
-from threadkeep.backends.process_forks import ResetInChild
+from threadkeep.backends.process_forks import PerLoop, ResetInChild
 from threadkeep.errors import (
     BackendError,
     ClosedError,

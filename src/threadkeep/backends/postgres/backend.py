@@ -17,7 +17,6 @@ from psycopg.errors import Diagnostic
 from psycopg_pool import AsyncConnectionPool, ConnectionPool
 
 from threadkeep.backends.base import AsyncBackend, Scrubbed
-from threadkeep.backends.blocking import BlockingFace
 from threadkeep.backends.postgres import changes, migrations, partitions, reads, scrubbing
 from threadkeep.backends.postgres.connections import (
     NEWEST_STATE,
@@ -40,7 +39,7 @@ from threadkeep.backends.postgres.failures import (
 from threadkeep.backends.postgres.settings import Settings, settings_of
 from threadkeep.backends.postgres.statement import Rows, Statement
 from threadkeep.backends.retry import again
-from threadkeep.backends.sync_bridge import finish
+from threadkeep.backends.sync_bridge import BlockingFace, finish
 from threadkeep.engine.model import Change, CopyThread, Read, ReadThread
 from threadkeep.errors import InvalidArgumentError, ThreadExistsError, ThreadkeepError
 

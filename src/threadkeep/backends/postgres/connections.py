@@ -21,11 +21,10 @@ from psycopg.rows import tuple_row
 from psycopg_pool import AsyncConnectionPool, ConnectionPool
 
 from threadkeep.backends import sync_bridge
-from threadkeep.backends.loops import LoopConnections
 from threadkeep.backends.postgres.failures import mapped
 from threadkeep.backends.postgres.settings import Settings
 from threadkeep.backends.postgres.statement import Array, Rows, Statement, register_arrays
-from threadkeep.backends.process_forks import PerProcess
+from threadkeep.backends.process_forks import LoopConnections, PerProcess
 from threadkeep.backends.sync_bridge import entered, result
 from threadkeep.errors import ClosedError, InvalidArgumentError, UnreachableError
 

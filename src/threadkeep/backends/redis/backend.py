@@ -11,7 +11,6 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from threadkeep.backends.base import AsyncBackend, Scrubbed
-from threadkeep.backends.blocking import BlockingFace
 from threadkeep.backends.given import without
 from threadkeep.backends.redis import scrubbing, threads
 from threadkeep.backends.redis.clients import (
@@ -37,7 +36,7 @@ from threadkeep.backends.redis.rows import (
 )
 from threadkeep.backends.redis.scripts import Call, call, fork_words, script_of, waves
 from threadkeep.backends.redis.server import Server
-from threadkeep.backends.sync_bridge import finish
+from threadkeep.backends.sync_bridge import BlockingFace, finish
 from threadkeep.engine.model import (
     Batch,
     Change,

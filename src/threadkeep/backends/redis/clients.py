@@ -25,8 +25,7 @@ from redis.retry import Retry
 
 from threadkeep.backends import sync_bridge
 from threadkeep.backends.given import is_count, is_time
-from threadkeep.backends.loops import LoopConnections
-from threadkeep.backends.process_forks import PerProcess
+from threadkeep.backends.process_forks import LoopConnections, PerProcess
 from threadkeep.backends.redis.scripts import Call
 from threadkeep.backends.sync_bridge import entered, result
 from threadkeep.errors import ClosedError, InvalidArgumentError, OpenError, invalid
