@@ -6,8 +6,13 @@ from collections.abc import Generator, Sequence
 from itertools import groupby
 from typing import Any
 
-from threadkeep.engine.calls import Commit, CommitMany, Fetch, Request
 from threadkeep.engine.model import Batch, Change, Read, ReadSegments, Span
+from threadkeep.engine.operation import (
+    Commit,
+    CommitMany,
+    Fetch,
+    Request,
+)
 from threadkeep.errors import ThreadkeepError
 from threadkeep.store.driver import (
     Faces,

@@ -11,7 +11,6 @@ if TYPE_CHECKING:
     from threadkeep import stats
     from threadkeep.cold import archive, offload
     from threadkeep.engine import (
-        history,
         listing,
         registration,
     )
@@ -21,7 +20,6 @@ if TYPE_CHECKING:
 __all__ = [
     "archive",
     "copy",
-    "history",
     "listing",
     "offload",
     "prune",
@@ -33,7 +31,6 @@ __all__ = [
 _PATHS = {
     "archive": "cold.archive",
     "copy": "forks.copy",
-    "history": "engine.history",
     "listing": "engine.listing",
     "offload": "cold.offload",
     "prune": "retention.prune",

@@ -44,9 +44,7 @@ from threadkeep.codec import Codec, Compression, NativeCodec, SerdeCodec
 from threadkeep.engine import (
     load,
     put,
-    write,
 )
-from threadkeep.engine.calls import Operation, Place
 from threadkeep.engine.committing import (
     Built,
     Failed,
@@ -54,6 +52,10 @@ from threadkeep.engine.committing import (
     to_commit,
 )
 from threadkeep.engine.context import Engine
+from threadkeep.engine.operation import (
+    CheckpointRef,
+    Operation,
+)
 from threadkeep.engine.put import Put
 from threadkeep.errors import ThreadkeepError
 from threadkeep.retention.background import (
@@ -259,7 +261,7 @@ class Saver(OpenStore, BaseCheckpointSaver[Any]):
     def _history(
         self, config: RunnableConfig, channels: Sequence[str]
     ) -> Operation[Mapping[str, Any]]:
-        return lazy.history.delta_history(self._engine, arguments.place(config), list(channels))
+        return lazy.listing.delta_history(self._engine, arguments.place(config), list(channels))
 
     # -- writing ---------------------------------------------------------------------
 
@@ -280,7 +282,7 @@ class Saver(OpenStore, BaseCheckpointSaver[Any]):
             ThreadDeletedError: the thread was deleted while this run was under way.
         """
         call = arguments.put(config, checkpoint, metadata, new_versions)
-        built = put.built(self._engine, call)
+        built = put.build(self._engine, call)
         self._save(call.place, built, partial(put.put, self._engine, call))
         if self._gained is not None and self._gained.is_enough(call.place.thread):
             self.run(self._thinned(call.place.thread))
@@ -295,14 +297,17 @@ class Saver(OpenStore, BaseCheckpointSaver[Any]):
     ) -> RunnableConfig:
         """See `put`."""
         call = arguments.put(config, checkpoint, metadata, new_versions)
-        built = put.built(self._engine, call)
+        built = put.build(self._engine, call)
         await self._asave(call.place, built, partial(put.put, self._engine, call))
         if self._gained is not None and self._gained.is_enough(call.place.thread):
             await self.arun(self._thinned(call.place.thread))
         return arguments.stored(call)
 
     def _save(
-        self, place: Place, built: Built | None, save: Callable[[Failed | None], Operation[None]]
+        self,
+        place: CheckpointRef,
+        built: Built | None,
+        save: Callable[[Failed | None], Operation[None]],
     ) -> None:
         """Commit a batch that could be built at once; run the whole operation where that fails."""
         if built is None:
@@ -319,7 +324,10 @@ class Saver(OpenStore, BaseCheckpointSaver[Any]):
             remember(self._engine, place, built)
 
     async def _asave(
-        self, place: Place, built: Built | None, save: Callable[[Failed | None], Operation[None]]
+        self,
+        place: CheckpointRef,
+        built: Built | None,
+        save: Callable[[Failed | None], Operation[None]],
     ) -> None:
         """See `_save`. A batch that is built at once has the values of when this was called."""
         if built is None:
@@ -393,8 +401,8 @@ class Saver(OpenStore, BaseCheckpointSaver[Any]):
             UnserializableError, ConflictError, ThreadDeletedError: as `put`.
         """
         call = arguments.put_writes(config, writes, task_id, task_path)
-        built = write.built(self._engine, call)
-        self._save(call.place, built, partial(write.put_writes, self._engine, call))
+        built = put.build_writes(self._engine, call)
+        self._save(call.place, built, partial(put.put_writes, self._engine, call))
 
     async def aput_writes(
         self,
@@ -405,8 +413,8 @@ class Saver(OpenStore, BaseCheckpointSaver[Any]):
     ) -> None:
         """See `put_writes`."""
         call = arguments.put_writes(config, writes, task_id, task_path)
-        built = write.built(self._engine, call)
-        await self._asave(call.place, built, partial(write.put_writes, self._engine, call))
+        built = put.build_writes(self._engine, call)
+        await self._asave(call.place, built, partial(put.put_writes, self._engine, call))
 
     # -- housekeeping ----------------------------------------------------------------
 

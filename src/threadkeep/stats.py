@@ -15,17 +15,9 @@ from typing import TypeAlias, cast
 
 from threadkeep.codec.frame import unpack
 from threadkeep.codec.references import references
-from threadkeep.cold.offloaded import (
-    STUB,
-    place_of,
-)
+from threadkeep.cold.offloaded import STUB, place_of
 from threadkeep.engine import elements
-from threadkeep.engine.calls import Operation, fetch
-from threadkeep.engine.context import (
-    NO_CODEC,
-    Keyframes,
-    read_manifest,
-)
+from threadkeep.engine.context import NO_CODEC, Keyframes, read_manifest
 from threadkeep.engine.elements import Elements
 from threadkeep.engine.model import (
     FindThreads,
@@ -37,6 +29,7 @@ from threadkeep.engine.model import (
     Span,
     ThreadRows,
 )
+from threadkeep.engine.operation import Operation, fetch
 from threadkeep.engine.refs import Cell, Inline, Ref, Run, covering
 from threadkeep.engine.rows import unpack_writes, visible
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, NoReturn
 from uuid import UUID
 
-from threadkeep.engine.calls import Place
+from threadkeep.engine.operation import CheckpointRef
 from threadkeep.errors import InvalidArgumentError
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ def checkpoint_id(given: object) -> str | None:
     return given if type(given) is str else str.__str__(given)
 
 
-def text(what: str, given: object, at: Place | None = None) -> str:
+def text(what: str, given: object, at: CheckpointRef | None = None) -> str:
     """A text, as a plain `str`.
 
     Raises:
@@ -56,7 +56,7 @@ def text(what: str, given: object, at: Place | None = None) -> str:
     return str.__str__(given)
 
 
-def mapping(what: str, given: object, at: Place) -> Mapping[Any, Any]:
+def mapping(what: str, given: object, at: CheckpointRef) -> Mapping[Any, Any]:
     """A dict or the like.
 
     Raises:
@@ -111,7 +111,7 @@ def classes(given: object) -> frozenset[tuple[str, ...]]:
 # -- a checkpoint --------------------------------------------------------------------
 
 
-def checkpoint(given: Mapping[str, Any], at: Place) -> None:
+def checkpoint(given: Mapping[str, Any], at: CheckpointRef) -> None:
     """Check what a checkpoint says beside its values.
 
     Raises:
@@ -168,7 +168,7 @@ def _are_ascii(texts: Iterable[Any]) -> bool:
 
 
 def _check_each(
-    values: Mapping[Any, Any], versions: Mapping[Any, Any], seen: object, at: Place
+    values: Mapping[Any, Any], versions: Mapping[Any, Any], seen: object, at: CheckpointRef
 ) -> None:
     for name in values:
         _name("checkpoint['channel_values']", name, at)
@@ -178,18 +178,18 @@ def _check_each(
         _check_versions(f"checkpoint['versions_seen'][{node!r}]", each, at)
 
 
-def _check_versions(what: str, given: object, at: Place) -> None:
+def _check_versions(what: str, given: object, at: CheckpointRef) -> None:
     for name, version in mapping(what, given, at).items():
         _version(f"{what}[{_name(what, name, at)!r}]", version, at)
 
 
-def _name(where: str, given: object, at: Place) -> str:
+def _name(where: str, given: object, at: CheckpointRef) -> str:
     if not isinstance(given, str) or not is_unicode(given):
         refuse(f"A name in {where}", given, _NAMES, at)
     return given
 
 
-def _version(what: str, given: object, at: Place) -> None:
+def _version(what: str, given: object, at: CheckpointRef) -> None:
     whole = isinstance(given, int) and _LEAST <= given <= _MOST
     plain = given is None or isinstance(given, float)
     if not whole and not plain and not (isinstance(given, str) and is_unicode(given)):
@@ -199,7 +199,7 @@ def _version(what: str, given: object, at: Place) -> None:
 # -- pending writes ------------------------------------------------------------------
 
 
-def writes(given: Iterable[tuple[str, Any]], at: Place) -> list[tuple[str, Any]]:
+def writes(given: Iterable[tuple[str, Any]], at: CheckpointRef) -> list[tuple[str, Any]]:
     """Pending writes, as pairs.
 
     Raises:
@@ -229,7 +229,7 @@ def is_unicode(given: str) -> bool:
     return True
 
 
-def refuse(what: str, given: object, hint: str, at: Place | None = None) -> NoReturn:
+def refuse(what: str, given: object, hint: str, at: CheckpointRef | None = None) -> NoReturn:
     """Say that this part of the arguments cannot be used."""
     raise InvalidArgumentError(
         f"{what} cannot be {_shown(given)}.", hint=hint, **(at.named() if at is not None else {})

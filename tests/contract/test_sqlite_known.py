@@ -7,8 +7,6 @@ import pytest
 
 from threadkeep.backends.memory import MemoryBackend
 from threadkeep.backends.sqlite import SqliteBackend, additions, known, single
-from threadkeep.engine.entries import Entry, Touch
-from threadkeep.engine.lifecycle import Cause, move
 from threadkeep.engine.model import (
     HIDDEN,
     Batch,
@@ -17,6 +15,12 @@ from threadkeep.engine.model import (
     ForkThread,
     ReadCheckpoint,
     ReadThread,
+)
+from threadkeep.engine.thread_entry import (
+    Cause,
+    ThreadEntry,
+    Touch,
+    move,
 )
 from threadkeep.errors import SegmentTakenError, ThreadDeletedError
 from threadkeep.testing.records import checkpoint, segment, uid, write
@@ -305,7 +309,7 @@ def a_change(dice, *, shares):
     if dice.random() < 0.9:
         return a_batch(dice)
     source, target = dice.sample(THREADS, 2)
-    entry = Entry(target, "active", 1, 1)
+    entry = ThreadEntry(target, "active", 1, 1)
     ids = tuple(("", uid(number)) for number in range(1, 9))
     changes = [DropThread(source, dice.randint(1, 9)), CopyThread(source, target, 9)]
     if shares:

@@ -8,7 +8,11 @@ import pytest
 
 from threadkeep import SqliteSaver
 from threadkeep.backends.sqlite import SqliteBackend, copies
-from threadkeep.engine.entries import ReadEntry, SearchThreads, ThreadQuery
+from threadkeep.engine.thread_entry import (
+    ReadEntry,
+    SearchThreads,
+    ThreadQuery,
+)
 from threadkeep.errors import NotSetUpError
 from threadkeep.saver import Saver
 

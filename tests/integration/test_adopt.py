@@ -36,8 +36,8 @@ from threadkeep import (
     GroupCommit,
     MemorySaver,
 )
+from threadkeep.engine.logs import SEAL_BYTES
 from threadkeep.engine.model import ReadThread
-from threadkeep.engine.open_logs import SEAL_BYTES
 from threadkeep.errors import (
     BackendError,
     CorruptionError,

@@ -5,14 +5,17 @@ Only this predicate lives here, one logic for the stores that hold entries as re
 
 from __future__ import annotations
 
-from threadkeep.engine.entries import Entry, ThreadQuery
-from threadkeep.engine.lifecycle import State
+from threadkeep.engine.thread_entry import (
+    ThreadEntry,
+    ThreadQuery,
+    ThreadStatus,
+)
 
 
-def is_meant(entry: Entry, query: ThreadQuery) -> bool:
+def is_meant(entry: ThreadEntry, query: ThreadQuery) -> bool:
     """Whether the entry is as the query says."""
     return (
-        (entry.state in query.states if query.states else entry.state != State.DELETED)
+        (entry.state in query.states if query.states else entry.state != ThreadStatus.DELETED)
         and set(query.labels) <= set(entry.labels)
         and _is_between(entry.created_at, query.created)
         and _is_between(entry.updated_at, query.updated)
@@ -29,5 +32,5 @@ def _is_between(at: int, limits: tuple[int | None, int | None]) -> bool:
     return (first is None or at >= first) and (last is None or at < last)
 
 
-def _has_rested(entry: Entry, now: int) -> bool:
+def _has_rested(entry: ThreadEntry, now: int) -> bool:
     return entry.ttl is not None and entry.updated_at + entry.ttl < now

@@ -17,8 +17,11 @@ from zlib import crc32
 from threadkeep.backends.base import Backend, ScrubbingBackend
 from threadkeep.backends.scrubbed import Scrubbed
 from threadkeep.cache.segments import Fresh
-from threadkeep.engine.calls import Requests, call
 from threadkeep.engine.model import Batch, DropThread, ReadSegments, Segment, Span
+from threadkeep.engine.operation import (
+    Requests,
+    call,
+)
 from threadkeep.errors import SegmentTakenError, ThreadkeepError
 
 _PAUSE = 5.0  # seconds that a server which failed is left alone

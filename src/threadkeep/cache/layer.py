@@ -27,7 +27,6 @@ from threadkeep.cache.segments import (
     Kept,
 )
 from threadkeep.cold.offloaded import STUB
-from threadkeep.engine.calls import Commit, CommitMany, Fetch, Requests, fetch
 from threadkeep.engine.model import (
     Batch,
     Change,
@@ -36,6 +35,13 @@ from threadkeep.engine.model import (
     ReadCheckpoint,
     ReadSegments,
     Segment,
+)
+from threadkeep.engine.operation import (
+    Commit,
+    CommitMany,
+    Fetch,
+    Requests,
+    fetch,
 )
 from threadkeep.errors import ThreadkeepError
 from threadkeep.store.layer import CHANGES

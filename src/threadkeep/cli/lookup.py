@@ -16,8 +16,8 @@ from langgraph.checkpoint.base import CheckpointTuple
 from rich.text import Text
 
 from threadkeep.cli.render import line
-from threadkeep.engine.calls import Place
 from threadkeep.engine.context import not_found
+from threadkeep.engine.operation import CheckpointRef
 from threadkeep.errors import InvalidArgumentError, UnknownTypeError
 from threadkeep.readable.checkpoints import View
 from threadkeep.saver import Saver
@@ -39,7 +39,7 @@ def found(saver: Saver, thread: str, namespace: str, checkpoint: str | None) -> 
     with naming_modules():
         one = saver.get_tuple(config(thread, namespace, checkpoint))
     if one is None:
-        raise not_found(Place(thread, namespace, checkpoint))
+        raise not_found(CheckpointRef(thread, namespace, checkpoint))
     return one
 
 

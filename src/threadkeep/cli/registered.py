@@ -20,14 +20,14 @@ from threadkeep.cli.render import (
     text,
 )
 from threadkeep.cli.terminal import compact
-from threadkeep.engine.lifecycle import State
+from threadkeep.engine.thread_entry import ThreadStatus
 from threadkeep.threads import ThreadInfo
 
 _STYLES = {
-    State.SUSPENDED: "bold yellow",
-    State.ARCHIVED: "blue",
-    State.DELETED: "dim",
-    State.CREATED: "cyan",
+    ThreadStatus.SUSPENDED: "bold yellow",
+    ThreadStatus.ARCHIVED: "blue",
+    ThreadStatus.DELETED: "dim",
+    ThreadStatus.CREATED: "cyan",
 }
 _AGES = (("d", timedelta(days=1)), ("h", timedelta(hours=1)), ("min", timedelta(minutes=1)))
 

@@ -12,15 +12,29 @@ import hashlib
 from collections.abc import Iterator
 from typing import NamedTuple, TypeGuard, cast
 
-from threadkeep.engine import labels, registration, registry
-from threadkeep.engine.calls import Operation, commit, fetch_checkpoint
+from threadkeep.engine import (
+    registration,
+    thread_entry,
+    thread_summary,
+)
 from threadkeep.engine.context import (
     ATTEMPTS,
     Engine,
 )
-from threadkeep.engine.entries import Entry, EntryFence
-from threadkeep.engine.lifecycle import Cause, State, allows, is_archived
 from threadkeep.engine.model import Batch, DropThread, RowsFence
+from threadkeep.engine.operation import (
+    Operation,
+    commit,
+    fetch_checkpoint,
+)
+from threadkeep.engine.thread_entry import (
+    Cause,
+    EntryFence,
+    ThreadEntry,
+    ThreadStatus,
+    allows,
+    is_archived,
+)
 from threadkeep.errors import (
     ConflictError,
     CorruptionError,
@@ -36,7 +50,7 @@ from threadkeep.transfer.bundling import (
     stored_of,
 )
 
-RECORD = labels.ARCHIVE
+RECORD = thread_entry.ARCHIVE_RECORD
 
 
 class Archive(NamedTuple):
@@ -64,13 +78,13 @@ class Archive(NamedTuple):
         return self.folder + self.name
 
 
-def archive_of(entry: Entry | None) -> Archive | None:
+def archive_of(entry: ThreadEntry | None) -> Archive | None:
     """The archive that an entry names. One of another thread, whose copy this is, does not count.
 
     Raises:
         CorruptionError: what it says cannot be read.
     """
-    found = None if entry is None else labels.record(entry.labels, RECORD)
+    found = None if entry is None else thread_entry.find_record(entry.labels, RECORD)
     if entry is None or found is None:
         return None
     try:
@@ -95,7 +109,7 @@ def _name(thread: str) -> str:
     return hashlib.sha256(thread.encode()).hexdigest()[:40]
 
 
-def is_at(entry: Entry | None, key: str) -> TypeGuard[Entry]:
+def is_at(entry: ThreadEntry | None, key: str) -> TypeGuard[ThreadEntry]:
     """Whether the thread is archived under this key."""
     if not is_archived(entry):
         return False
@@ -103,10 +117,10 @@ def is_at(entry: Entry | None, key: str) -> TypeGuard[Entry]:
     return archive is not None and archive.key == key
 
 
-def naming(entry: Entry, archive: Archive) -> Entry:
+def naming(entry: ThreadEntry, archive: Archive) -> ThreadEntry:
     """The entry, which names this archive and no other."""
-    others = labels.without_record(entry.labels, RECORD)
-    label = labels.of_record(RECORD, list(archive))
+    others = thread_entry.without_record(entry.labels, RECORD)
+    label = thread_entry.record_label(RECORD, list(archive))
     return entry._replace(labels=tuple(sorted((*others, label))))
 
 
@@ -127,7 +141,7 @@ def announce(
         ConflictError: others change it all the time.
     """
 
-    def how(entry: Entry) -> Entry:
+    def how(entry: ThreadEntry) -> ThreadEntry:
         if not allows(Cause.ARCHIVE, entry.state):
             raise StateError(f"A thread that is {entry.state} cannot be archived.", thread=thread)
         known = archive_of(entry)
@@ -146,7 +160,7 @@ class Taken(NamedTuple):
     """A thread as it was read, and what must still be so when it goes."""
 
     whole: WholeThread
-    entry: Entry
+    entry: ThreadEntry
     generation: int
     rows: RowsFence
 
@@ -169,7 +183,7 @@ def take(thread: str) -> Operation[Taken]:
     return Taken(state.whole, state.entry, state.rows.generation, fence)
 
 
-def close(engine: Engine, taken: Taken, archive: Archive) -> Operation[Entry]:
+def close(engine: Engine, taken: Taken, archive: Archive) -> Operation[ThreadEntry]:
     """Remove the thread's rows; the entry says where they are.
 
     Raises:
@@ -178,7 +192,7 @@ def close(engine: Engine, taken: Taken, archive: Archive) -> Operation[Entry]:
     thread, entry = taken.whole.thread, taken.entry
     known = archive_of(entry) or archive
     archive = archive._replace(offloaded=known.offloaded)
-    entry = naming(entry, archive)._replace(state=State.ARCHIVED)
+    entry = naming(entry, archive)._replace(state=ThreadStatus.ARCHIVED)
     fences = (taken.rows, EntryFence(entry.revision))
     tombstone = taken.whole.deleted_at
     yield from commit(DropThread(thread, tombstone, taken.generation, fences, entry))
@@ -213,13 +227,13 @@ def reopen(whole: WholeThread, archive: Archive, now: int) -> Operation[None]:
 
 
 def _batches(
-    whole: WholeThread, entry: Entry, generation: int, archive: Archive, now: int
+    whole: WholeThread, entry: ThreadEntry, generation: int, archive: Archive, now: int
 ) -> Iterator[Batch]:
     fences = (RowsFence(0, 0), EntryFence(entry.revision))
     plain = Batch(whole.thread, now, generation, fences=fences)
     for segments in parts_of(whole.segments, lambda segment: len(segment.data)):
         yield plain._replace(segments=tuple(segments))
-    touch = registry.of_rows(*stored_of(whole), sum([len(s.data) for s in whole.segments]))
+    touch = thread_summary.of_rows(*stored_of(whole), sum([len(s.data) for s in whole.segments]))
     yield plain._replace(
         checkpoints=whole.checkpoints,
         writes=whole.writes,

@@ -22,7 +22,7 @@ from threadkeep.engine.context import (
     ATTEMPTS,
     Engine,
 )
-from threadkeep.engine.entries import Entry
+from threadkeep.engine.thread_entry import ThreadEntry
 from threadkeep.errors import ConflictError, CorruptionError, StaleThreadError
 from threadkeep.store.workflows import (
     Plan,
@@ -34,7 +34,7 @@ from threadkeep.store.workflows import (
 GRACE = 3600  # seconds for which what nobody names stays: another process may be about to
 
 
-def archive(store: Store, cold: ColdStore, engine: Engine, thread: str) -> Plan[Entry]:
+def archive(store: Store, cold: ColdStore, engine: Engine, thread: str) -> Plan[ThreadEntry]:
     """Write a thread to an archive, and leave its entry alone in the store.
 
     Raises:

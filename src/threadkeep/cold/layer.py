@@ -19,10 +19,7 @@ from threadkeep.cold.stubs import (
     stubbed,
     whole,
 )
-from threadkeep.engine.calls import Commit, Fetch, Requests, aside, call, commit, fetch
 from threadkeep.engine.context import ATTEMPTS
-from threadkeep.engine.entries import Entry, EntryFence, ReadEntry
-from threadkeep.engine.lifecycle import is_archived
 from threadkeep.engine.model import (
     CopyThread,
     DropThread,
@@ -33,6 +30,21 @@ from threadkeep.engine.model import (
     ReadThread,
     ScanCheckpoints,
     ThreadState,
+)
+from threadkeep.engine.operation import (
+    Commit,
+    Fetch,
+    Requests,
+    aside,
+    call,
+    commit,
+    fetch,
+)
+from threadkeep.engine.thread_entry import (
+    EntryFence,
+    ReadEntry,
+    ThreadEntry,
+    is_archived,
 )
 from threadkeep.errors import (
     BackendError,
@@ -108,7 +120,7 @@ class TierLayer:
                 return list(found[2 * count :])
         raise _never_there(names[0])
 
-    def _bring_back(self, entry: Entry) -> Requests[None]:
+    def _bring_back(self, entry: ThreadEntry) -> Requests[None]:
         """Bring a thread back, if nobody else has done so meanwhile."""
         archive, thread = lazy.archive.archive_of(entry), entry.thread
         if self._cold is None or archive is None:
@@ -154,7 +166,7 @@ class TierLayer:
                 return
         raise lazy.registration.busy(change.source)
 
-    def _ready(self, source: str, target: str) -> Requests[Entry | None]:
+    def _ready(self, source: str, target: str) -> Requests[ThreadEntry | None]:
         """The source's entry, once it has no stubs: what brings one changes the entry.
 
         Raises:
@@ -162,7 +174,7 @@ class TierLayer:
         """
         while True:
             replies = yield Fetch([ReadEntry(source), ReadEntry(target)])
-            known, at = cast("list[Entry | None]", replies)
+            known, at = cast("list[ThreadEntry | None]", replies)
             if is_archived(at):
                 raise ThreadExistsError("The target is archived.", thread=target)
             archive = lazy.archive.archive_of(known)
@@ -218,7 +230,7 @@ def _read(cold: ColdStore, thread: str, archive: Archive) -> WholeThread:
     return unpacked(thread, cold.get(archive.key), archive)
 
 
-def _revision(entry: Entry | None) -> int:
+def _revision(entry: ThreadEntry | None) -> int:
     return 0 if entry is None else entry.revision
 
 

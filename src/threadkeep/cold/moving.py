@@ -23,12 +23,15 @@ from threadkeep.cold.store import ColdStore
 from threadkeep.cold.tiering import Tiering
 from threadkeep.engine import registration
 from threadkeep.engine.context import Engine
-from threadkeep.engine.entries import Entry
-from threadkeep.engine.lifecycle import Cause, allows
 from threadkeep.engine.registration import (
     ALL,
     count,
     following,
+)
+from threadkeep.engine.thread_entry import (
+    Cause,
+    ThreadEntry,
+    allows,
 )
 from threadkeep.errors import CodecError, ConflictError, StateError, ThreadNotFoundError
 from threadkeep.store.workflows import (
@@ -136,7 +139,7 @@ def move(
     )
 
 
-def _one(to: _Move, entry: Entry) -> Plan[None]:
+def _one(to: _Move, entry: ThreadEntry) -> Plan[None]:
     """One thread: tidied, then archived, thinned out, or left as it is."""
     try:
         yield from _tidied(to, entry)
@@ -148,14 +151,14 @@ def _one(to: _Move, entry: Entry) -> Plan[None]:
         pass  # somebody else deleted it, or archived it, meanwhile
 
 
-def _tidied(to: _Move, entry: Entry) -> Plan[None]:
+def _tidied(to: _Move, entry: ThreadEntry) -> Plan[None]:
     """What was offloaded of a thread may be needed no more, whatever else is done with it."""
     known = archive_of(entry)
     if to.cold is not None and known is not None and known.offloaded:
         yield from tidy(to.store, to.cold, to.engine, entry.thread)
 
 
-def _moved(to: _Move, entry: Entry) -> Plan[None]:
+def _moved(to: _Move, entry: ThreadEntry) -> Plan[None]:
     how, warm = to.tiering.cold, to.engine.now() - to.tiering.warm.age
     known = archive_of(entry)
     back_at = 0 if known is None else known.back_at
@@ -165,7 +168,7 @@ def _moved(to: _Move, entry: Entry) -> Plan[None]:
         yield from _offloaded(to, entry, Wish(how.offload_over, warm))
 
 
-def _archived(to: _Move, entry: Entry) -> Plan[None]:
+def _archived(to: _Move, entry: ThreadEntry) -> Plan[None]:
     now = yield from on(to.store, registration.known(entry.thread))
     if now.updated_at != entry.updated_at:
         return  # it is in use again
@@ -174,7 +177,7 @@ def _archived(to: _Move, entry: Entry) -> Plan[None]:
     to.archived.append(Archived(entry.thread, max(entry.size, 0)))
 
 
-def _offloaded(to: _Move, entry: Entry, wish: Wish) -> Plan[None]:
+def _offloaded(to: _Move, entry: ThreadEntry, wish: Wish) -> Plan[None]:
     known = archive_of(entry)
     if entry.size <= wish.over and entry.origin is None and (known is None or not known.offloaded):
         return  # it is too small to hold anything that is large enough (a fork's size may lack it)

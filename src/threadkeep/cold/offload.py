@@ -22,16 +22,16 @@ from threadkeep.cold.archive import (
     archive_of,
     naming,
 )
-from threadkeep.engine import registration, registry
-from threadkeep.engine.calls import Operation, commit, fetch, fetch_segments
+from threadkeep.engine import (
+    registration,
+    thread_summary,
+)
 from threadkeep.engine.context import (
     ATTEMPTS,
     Engine,
 )
-from threadkeep.engine.entries import Entry, EntryFence, Touch
-from threadkeep.engine.lifecycle import Cause, allows, is_archived
 from threadkeep.engine.lineage import (
-    Key,
+    CheckpointKey,
     Lineage,
     Search,
     searches,
@@ -46,8 +46,22 @@ from threadkeep.engine.model import (
     StoredCheckpoint,
     ThreadRows,
 )
+from threadkeep.engine.operation import (
+    Operation,
+    commit,
+    fetch,
+    fetch_segments,
+)
 from threadkeep.engine.refs import covering, span_of
 from threadkeep.engine.rows import heads, unpack_writes
+from threadkeep.engine.thread_entry import (
+    Cause,
+    EntryFence,
+    ThreadEntry,
+    Touch,
+    allows,
+    is_archived,
+)
 from threadkeep.errors import (
     ConflictError,
     CorruptionError,
@@ -92,7 +106,7 @@ class Movable(NamedTuple):
     `shared`: nothing may, as other threads share its segments.
     """
 
-    entry: Entry
+    entry: ThreadEntry
     rows: ThreadRows
     pieces: tuple[Piece, ...]
     shared: bool = False
@@ -166,7 +180,7 @@ def _between(span: Span, some: Iterable[Span]) -> Iterator[Span]:
         yield Span(span.log, start, span.stop)
 
 
-def _young(checkpoints: Iterable[StoredCheckpoint], before: int | None) -> Iterator[Key]:
+def _young(checkpoints: Iterable[StoredCheckpoint], before: int | None) -> Iterator[CheckpointKey]:
     """The checkpoints that are not from before this; those of no known time count as young."""
     if before is None:
         return
@@ -260,7 +274,7 @@ def close(
     new = (*taken.stay, *stubs)
     batch = _exchange(engine.now(), entry.thread, rows.generation, taken.old, new)
     fences = (nothing_new((rows,)), EntryFence(entry.revision))
-    size = registry.of_thread(rows).size + bytes_of(new) - bytes_of(taken.old)
+    size = thread_summary.of_thread(rows).size + bytes_of(new) - bytes_of(taken.old)
     touch = Touch(size=size, whole=True)
     yield from commit(batch._replace(fences=fences, entry=entry, touch=touch))
     engine.working_set.forget(entry.thread)
@@ -280,13 +294,13 @@ def _exchange(
     )
 
 
-def note(engine: Engine, entry: Entry, archive: Archive, rows: ThreadRows) -> Operation[None]:
+def note(engine: Engine, entry: ThreadEntry, archive: Archive, rows: ThreadRows) -> Operation[None]:
     """Let the entry say this of the cold store, if it and the rows are those that were read.
 
     It says the size anew, too: whoever seals over a stub, or brings one back that somebody else
     has brought back meanwhile, counts what was there before.
     """
-    new, size = naming(entry, archive), registry.of_thread(rows).size
+    new, size = naming(entry, archive), thread_summary.of_thread(rows).size
     if rows.family or is_archived(entry):
         size = entry.size
     if new == entry and size == entry.size:
@@ -360,7 +374,7 @@ def restore(engine: Engine, thread: str) -> Operation[None]:
     now = engine.now()
     yield from bring_back(thread, now)
 
-    def back(entry: Entry) -> Entry:
+    def back(entry: ThreadEntry) -> ThreadEntry:
         archive = archive_of(entry)
         return entry if archive is None else naming(entry, archive._replace(back_at=now))
 

@@ -9,7 +9,7 @@
 #include <Python.h>
 #include <stddef.h>
 
-static PyObject *kinds, *layouts, *still_class;  /* see `prepare` */
+static PyObject *kinds, *layouts, *copies_class;  /* see `prepare` */
 static PyObject *dict_name;                      /* "__dict__" */
 
 /* -- lists ---------------------------------------------------------------------------- */
@@ -678,7 +678,7 @@ containers(Shadow *shadow, Met *met)
 }
 
 static PyObject *
-apart(PyObject *module, PyObject *shadows)
+disjoint(PyObject *module, PyObject *shadows)
 {
     Py_ssize_t count = 0;
     if (!PyList_Check(shadows)) {
@@ -1323,9 +1323,9 @@ list_originals(Walk *walk)
 
 /* A `Still` of the elements, which become copies. */
 static PyObject *
-still_of(Walk *walk, PyObject *elements, Shadow *shadow)
+copies_of(Walk *walk, PyObject *elements, Shadow *shadow)
 {
-    PyTypeObject *type = (PyTypeObject *)still_class;
+    PyTypeObject *type = (PyTypeObject *)copies_class;
     PyObject *originals = rewire_all(walk) < 0 ? NULL : list_originals(walk);
     PyObject *result = originals == NULL ? NULL : type->tp_alloc(type, 3);
     if (result == NULL) {
@@ -1359,7 +1359,7 @@ look_once(Walk *walk, PyObject *elements, int copying)
         PyGC_Enable();
     }
     if (!failed) {
-        result = copying ? still_of(walk, elements, shadow) : Py_NewRef((PyObject *)shadow);
+        result = copying ? copies_of(walk, elements, shadow) : Py_NewRef((PyObject *)shadow);
     }
     Py_XDECREF(shadow);
     return result;
@@ -1379,7 +1379,7 @@ static PyObject *
 capture(PyObject *elements, int copying)
 {
     PyObject *result = NULL, *unknown = NULL;
-    if (!PyList_Check(elements) || still_class == NULL) {
+    if (!PyList_Check(elements) || copies_class == NULL) {
         PyErr_BadArgument();
         return NULL;
     }
@@ -1410,7 +1410,7 @@ capture(PyObject *elements, int copying)
 }
 
 static PyObject *
-still(PyObject *module, PyObject *elements)
+copy_and_watch(PyObject *module, PyObject *elements)
 {
     return capture(elements, 1);
 }
@@ -1469,14 +1469,14 @@ static PyTypeObject ShadowType = {
 static PyObject *
 prepare(PyObject *module, PyObject *arguments)
 {
-    PyObject *of_classes, *of_instances, *still_type;
+    PyObject *of_classes, *of_instances, *copies_type;
     if (!PyArg_ParseTuple(arguments, "O!O!O!:prepare", &PyDict_Type, &of_classes, &PyDict_Type,
-                          &of_instances, &PyType_Type, &still_type)) {
+                          &of_instances, &PyType_Type, &copies_type)) {
         return NULL;
     }
     Py_XSETREF(kinds, Py_NewRef(of_classes));
     Py_XSETREF(layouts, Py_NewRef(of_instances));
-    Py_XSETREF(still_class, Py_NewRef(still_type));
+    Py_XSETREF(copies_class, Py_NewRef(copies_type));
     Py_RETURN_NONE;
 }
 
@@ -1484,8 +1484,9 @@ static PyMethodDef methods[] = {
     {"same_front", FAST(same_front), METH_FASTCALL,
      PyDoc_STR("See identity.portable_same_front.")},
     {"behind", FAST(behind), METH_FASTCALL, PyDoc_STR("See identity.portable_behind.")},
-    {"apart", apart, METH_O, PyDoc_STR("See shadow.portable_apart.")},
-    {"still", still, METH_O, PyDoc_STR("See shadow.portable_still.")},
+    {"disjoint", disjoint, METH_O, PyDoc_STR("See shadow.portable_disjoint.")},
+    {"copy_and_watch", copy_and_watch, METH_O,
+     PyDoc_STR("See shadow.portable_copy_and_watch.")},
     {"prepare", prepare, METH_VARARGS,
      PyDoc_STR("Give what `capture.KINDS`, `capture.LAYOUTS` and `shadow.Still` are.")},
     {NULL, NULL, 0, NULL},

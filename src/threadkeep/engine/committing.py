@@ -10,19 +10,13 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import NamedTuple, TypeAlias
 
-from threadkeep.engine.appender import Appender
-from threadkeep.engine.calls import Operation, Place, commit
-from threadkeep.engine.context import (
-    ATTEMPTS,
-    Engine,
-)
+from threadkeep.engine.context import ATTEMPTS, Engine
+from threadkeep.engine.logs import Appender
 from threadkeep.engine.model import Batch, HeadFence
+from threadkeep.engine.operation import CheckpointRef, Operation, commit
 from threadkeep.engine.refs import Ref
-from threadkeep.engine.registry import Told
-from threadkeep.engine.snapshots import (
-    Held,
-    State,
-)
+from threadkeep.engine.snapshots import ChannelValue, Snapshot
+from threadkeep.engine.thread_summary import Reported
 from threadkeep.engine.working_set import ThreadMemory
 from threadkeep.errors import (
     BackendError,
@@ -45,10 +39,10 @@ class Built(NamedTuple):
     memory: ThreadMemory
     batch: Batch
     appender: Appender
-    state: State | None = None
-    told: Told | None = None
+    state: Snapshot | None = None
+    told: Reported | None = None
     beside: str | None = None
-    writes: tuple[tuple[int, str, Ref, Held], ...] = ()
+    writes: tuple[tuple[int, str, Ref, ChannelValue], ...] = ()
     fence: HeadFence | None = None
     begins: bool = False
 
@@ -57,7 +51,7 @@ Failed: TypeAlias = tuple[Built, ThreadkeepError]
 """A batch whose commit failed, and the failure."""
 
 
-class Made(NamedTuple):
+class BatchSource(NamedTuple):
     """What a batch was made of, for whoever has to make it anew later; see `rebasing`.
 
     The values are the program's own, watched by their shadows.
@@ -66,8 +60,8 @@ class Made(NamedTuple):
     engine: Engine
     ns: str
     beside: str | None
-    state: State | None
-    writes: tuple[tuple[int, str, Ref, Held], ...]
+    state: Snapshot | None
+    writes: tuple[tuple[int, str, Ref, ChannelValue], ...]
 
     @property
     def size(self) -> int:
@@ -77,7 +71,7 @@ class Made(NamedTuple):
 
 def committed(
     engine: Engine,
-    place: Place,
+    place: CheckpointRef,
     build: Callable[[int], Operation[Built]],
     lost: Callable[[], Operation[None]] | None = None,
     failed: Failed | None = None,
@@ -126,15 +120,15 @@ def committed(
     )
 
 
-def to_commit(engine: Engine, place: Place, built: Built) -> Batch:
+def to_commit(engine: Engine, place: CheckpointRef, built: Built) -> Batch:
     """The batch to commit; with what it was made of, where it may have to be made anew."""
     if not engine.holds_all:
         return built.batch
-    made = Made(engine, place.ns, built.beside, built.state, built.writes)
+    made = BatchSource(engine, place.ns, built.beside, built.state, built.writes)
     return built.batch._replace(made=made)
 
 
-def remember(engine: Engine, place: Place, built: Built) -> None:
+def remember(engine: Engine, place: CheckpointRef, built: Built) -> None:
     """Remember what is committed."""
     built.appender.committed()
     memory, state = built.memory, built.state

@@ -11,24 +11,17 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
 from threadkeep.codec import Codec
 from threadkeep.codec.frame import Compression
-from threadkeep.engine import checksum, elements, manifest, refs
-from threadkeep.engine.appender import FULL_COUNT
-from threadkeep.engine.calls import Operation, Place, fetch_segments
+from threadkeep.engine import manifest, refs
+from threadkeep.engine.differences import Seen, to_watch
 from threadkeep.engine.elements import Elements
+from threadkeep.engine.logs import FULL_COUNT, KEYFRAMES, TailSegment
 from threadkeep.engine.manifest import Manifest
 from threadkeep.engine.model import HIDDEN, Segment, Span, StoredCheckpoint
-from threadkeep.engine.open_logs import KEYFRAMES, Stored
+from threadkeep.engine.operation import CheckpointRef, Operation, fetch_segments
 from threadkeep.engine.refs import Cell, Inline, Ref
-from threadkeep.engine.sequence import Seen, watched
+from threadkeep.engine.rows import manifest_of
 from threadkeep.engine.shadow import Shadow
-from threadkeep.engine.snapshots import (
-    Held,
-    HeldRun,
-    Keyframe,
-    Raw,
-    State,
-    cell,
-)
+from threadkeep.engine.snapshots import ChannelValue, Keyframe, Raw, RunValue, Snapshot, cell_value
 from threadkeep.engine.working_set import ThreadMemory, WorkingSet
 from threadkeep.errors import (
     CheckpointNotFoundError,
@@ -100,7 +93,7 @@ def read_manifest(
         whole = Elements(NO_CODEC, (stored.keyframe,)).raw(*place)
         known[place] = manifest.decode(whole), len(whole)
     key, size = known[place]
-    data = checksum.unseal(row.manifest, checksum.of_checkpoint(row))
+    data = manifest_of(row)
     # A process that comes and goes cannot count: large differences tell as much.
     used = KEYFRAME_EVERY if 2 * len(data) > size + _KEYFRAME_ROW else 1
     return manifest.decode(data, key), Keyframe(
@@ -130,12 +123,12 @@ class _NoCodec:
 NO_CODEC = _NoCodec()
 
 
-def visible(stored: StoredCheckpoint | None) -> StoredCheckpoint | None:
+def unless_hidden(stored: StoredCheckpoint | None) -> StoredCheckpoint | None:
     """None for a checkpoint that was pruned and is kept only for what others need of it."""
     return None if stored is None or stored.row.flags & HIDDEN else stored
 
 
-def not_found(place: Place) -> ThreadNotFoundError | CheckpointNotFoundError:
+def not_found(place: CheckpointRef) -> ThreadNotFoundError | CheckpointNotFoundError:
     """The error that says what of a place is not there."""
     if place.id is None:
         return ThreadNotFoundError(
@@ -173,20 +166,20 @@ def read_elements(
 # -- remembering what was read -------------------------------------------------------
 
 
-def hold(ref: Ref, found: Elements, value: Any) -> Held:
+def hold(ref: Ref, found: Elements, value: Any) -> ChannelValue:
     """A value that was read from its reference, watched from now on."""
     if isinstance(ref, Inline):
-        return cell(value, Shadow.of([value]), ref.data, ref.uses)
+        return cell_value(value, Shadow.of([value]), ref.data, ref.uses)
     if isinstance(ref, Cell):
         data, depth = found.raw(ref.log, ref.pos), found.depth(ref.log, ref.pos)
         raw = Raw(data, ref.log, ref.pos, depth, ref.uses)
-        return cell(value, Shadow.of([value]), data, ref.uses, raw)
+        return cell_value(value, Shadow.of([value]), data, ref.uses, raw)
     weight = sum([found.size(span) for span in ref.spans])
     keys = list(value) if ref.kind == refs.DICT else None
     items = list(value) if keys is None else list(value.values())
-    shadow = Shadow.of(watched(keys, items))
+    shadow = Shadow.of(to_watch(keys, items))
     raws = {i: found.raw(*refs.cut(ref.spans, i, i + 1)[0][:2]) for i in shadow.opaque}
-    return HeldRun(ref.kind, ref.spans, Seen(keys, items, shadow), weight, raws)
+    return RunValue(ref.kind, ref.spans, Seen(keys, items, shadow), weight, raws)
 
 
 def resume_logs(
@@ -198,18 +191,18 @@ def resume_logs(
     found: Elements,
 ) -> None:
     """Let this process go on with the logs that a read checkpoint ends in."""
-    ends = elements.stops(segments)
+    ends: dict[int, int] = {}
+    for segment in segments:
+        ends[segment.log] = max(ends.get(segment.log, 0), segment.stop)
     for channel, entry in read.entries.items():
         last = _last_span(entry.ref)
         if last is not None and last.log in ends:
             memory.logs.resume(ns, channel, last.log, ends[last.log])
     memory.logs.resume(ns, KEYFRAMES, key.log, key.pos + 1)
+    small = [segment for segment in segments if segment.count < FULL_COUNT]
+    parts = [(s.log, s.start, found.opened(s), len(s.data)) for s in small]
     memory.logs.note_tails(
-        [
-            (segment.log, segment.start, Stored(found.opened(segment), len(segment.data)))
-            for segment in segments
-            if segment.count < FULL_COUNT
-        ]
+        [(log, at, TailSegment(raws, sum(map(len, raws)), size)) for log, at, raws, size in parts]
     )
 
 
@@ -221,15 +214,15 @@ def _last_span(ref: Ref | None) -> Span | None:
     return ref.spans[-1] if ref.spans else None
 
 
-def keyframe_of(stored: StoredCheckpoint, state: State | None) -> tuple[Manifest, Keyframe]:
+def keyframe_of(stored: StoredCheckpoint, state: Snapshot | None) -> tuple[Manifest, Keyframe]:
     """The manifest, from the working set where it is the very one stored."""
     row = stored.row
     if state is not None and state.data == row.manifest and is_key(state, row.key_log, row.key_pos):
-        checksum.unseal(row.manifest, checksum.of_checkpoint(row))
+        manifest_of(row)
         return state.manifest, state.keyframe
     return read_manifest(stored)
 
 
-def is_key(state: State, log: int, pos: int) -> bool:
+def is_key(state: Snapshot, log: int, pos: int) -> bool:
     """Whether the state's keyframe is the one stored there."""
     return (state.keyframe.log, state.keyframe.pos) == (log, pos)

@@ -29,8 +29,9 @@ from typing import Any
 from threadkeep.codec import Codec
 from threadkeep.codec.state import layout
 from threadkeep.engine import elements, refs
-from threadkeep.engine.appender import Appender
 from threadkeep.engine.capture import is_state
+from threadkeep.engine.differences import Comparison, Seen, compare, is_fragment, shadows, whole
+from threadkeep.engine.logs import Appender
 from threadkeep.engine.model import Span
 from threadkeep.engine.pieces import (
     NO_KEY,
@@ -44,16 +45,15 @@ from threadkeep.engine.pieces import (
     too_scattered,
 )
 from threadkeep.engine.refs import Cell, Inline, Ref, Run
-from threadkeep.engine.sequence import Now, Seen, compare, is_fragment, shadows, whole
-from threadkeep.engine.shadow import ONE_LEAF, Shadow, Still, still
+from threadkeep.engine.shadow import ONE_LEAF, Shadow, WatchedCopies, copy_and_watch
 from threadkeep.engine.snapshots import (
-    Held,
-    HeldCell,
-    HeldRun,
-    Known,
-    Placed,
+    CellValue,
+    ChannelValue,
     Raw,
-    cell,
+    RunValue,
+    StoredObject,
+    StoredValue,
+    cell_value,
 )
 from threadkeep.engine.working_set import ThreadMemory
 from threadkeep.errors import ThreadkeepError, UnserializableError
@@ -96,10 +96,12 @@ class Draft:
         self.writes = writes
         self.fresh = 0  # bytes of what the values do not share with those before them
         self._settles = False  # the value is a copy, and stored as it is
-        self._placed: list[Placed] = []
-        self._known: list[tuple[str, Known]] = []
+        self._placed: list[StoredObject] = []
+        self._known: list[tuple[str, StoredValue]] = []
 
-    def value(self, channel: str, value: Any, old: Held | None = None) -> tuple[Ref, Held]:
+    def value(
+        self, channel: str, value: Any, old: ChannelValue | None = None
+    ) -> tuple[Ref, ChannelValue]:
         """Store a channel's value, as it is at one instant, beside what was last seen of it.
 
         Raises:
@@ -123,18 +125,20 @@ class Draft:
 
     # -- the usual cases ---------------------------------------------------------------
 
-    def _scalar(self, value: Any) -> tuple[Ref, Held] | None:
+    def _scalar(self, value: Any) -> tuple[Ref, ChannelValue] | None:
         """A scalar that is small enough to be stored inline."""
         data = self.codec.encode(value)
         if len(data) > INLINE_MAX:
             return None
         self.fresh += len(data)
-        return Inline(data), HeldCell(value, ONE_LEAF, data, (), None, len(data))
+        return Inline(data), CellValue(value, ONE_LEAF, data, (), None, len(data))
 
-    def _grown(self, channel: str, value: list[Any], old: Held | None) -> tuple[Ref, Held] | None:
+    def _grown(
+        self, channel: str, value: list[Any], old: ChannelValue | None
+    ) -> tuple[Ref, ChannelValue] | None:
         """A list whose new elements, behind its last version's, were stored a moment ago."""
         recent = self.memory.recent
-        if type(old) is not HeldRun or old.kind != refs.LIST or not self.codec.divides(value):
+        if type(old) is not RunValue or old.kind != refs.LIST or not self.codec.divides(value):
             return None
         before = old.seen
         new = before.behind(value)
@@ -151,9 +155,9 @@ class Draft:
         value: list[Any],
         seen: Seen,
         before: tuple[Span, ...],
-        placed: list[Placed],
+        placed: list[StoredObject],
         weight: int,
-    ) -> tuple[Ref, Held] | None:
+    ) -> tuple[Ref, ChannelValue] | None:
         """A list of what is stored in spans, and of objects behind that; None if it has changed."""
         spans = refs.merged((*before, *[found.span for found in placed]))
         if seen.shadow.is_opaque or len(spans) > SPANS_FREE or not seen.is_now(value):
@@ -161,14 +165,16 @@ class Draft:
         for found in placed:
             self.appender.borrow(found.home, found.span)
             weight += found.size
-        return Run(refs.LIST, spans), HeldRun(refs.LIST, spans, seen, weight)
+        return Run(refs.LIST, spans), RunValue(refs.LIST, spans, seen, weight)
 
-    def _written(self, channel: str, value: list[Any], old: Held | None) -> tuple[Ref, Held] | None:
+    def _written(
+        self, channel: str, value: list[Any], old: ChannelValue | None
+    ) -> tuple[Ref, ChannelValue] | None:
         """A short list of objects, as a task writes it for a channel that collects them."""
         recent, items = self.memory.recent, value.copy()
         if not 0 < len(items) <= _SHARE_MOST or not all(map(is_state, items)):
             return None
-        if type(old) is HeldRun and not _is_apart(old.seen, items):
+        if type(old) is RunValue and not _is_apart(old.seen, items):
             return None
         if recent.is_known(channel, value) or not self.codec.divides(value):
             return None
@@ -178,9 +184,11 @@ class Draft:
             return self._behind(value, Seen(None, items, shadow), (), placed, 0)
         return None if recent.has_any(items) else self._new(channel, value, items)
 
-    def _new(self, channel: str, value: list[Any], items: list[Any]) -> tuple[Ref, Held] | None:
+    def _new(
+        self, channel: str, value: list[Any], items: list[Any]
+    ) -> tuple[Ref, ChannelValue] | None:
         """A list of objects none of which is stored; None if it changes meanwhile."""
-        copies, shadow, _ = still(items)
+        copies, shadow, _ = copy_and_watch(items)
         try:
             elements = [self.codec.encode(copy) for copy in copies]
         except UnserializableError as exc:
@@ -196,18 +204,18 @@ class Draft:
         for number, item in enumerate(items):
             size, at = len(elements[number]), start + number
             own = shadow if len(items) == 1 else shadow.part(number, number + 1)
-            self._placed.append(Placed(item, own, Span(log, at, at + 1), size, home))
+            self._placed.append(StoredObject(item, own, Span(log, at, at + 1), size, home))
             weight += size
         self.fresh += weight
         spans = (Span(log, start, start + len(items)),)
-        run, held = Run(refs.LIST, spans), HeldRun(refs.LIST, spans, seen, weight)
+        run, held = Run(refs.LIST, spans), RunValue(refs.LIST, spans, seen, weight)
         if weight > _LARGE:  # (more than is remembered one by one)
-            self._known.append((channel, Known(value, run, held, home, weight)))
+            self._known.append((channel, StoredValue(value, run, held, home, weight)))
         return run, held
 
     # -- all cases ---------------------------------------------------------------------
 
-    def _any(self, channel: str, value: Any, old: Held | None) -> tuple[Ref, Held]:
+    def _any(self, channel: str, value: Any, old: ChannelValue | None) -> tuple[Ref, ChannelValue]:
         """Store a value of any kind."""
         try:
             for attempt in range(_TRIES):
@@ -219,13 +227,13 @@ class Draft:
                     if not _was_changed(exc):
                         raise
             self._settles = True
-            return self._value(channel, still([value]).copies[0], None)
+            return self._value(channel, copy_and_watch([value]).copies[0], None)
         finally:
             self._settles = False
 
     def _value(
-        self, channel: str, value: Any, old: Held | None, *, trust: bool = False
-    ) -> tuple[Ref, Held]:
+        self, channel: str, value: Any, old: ChannelValue | None, *, trust: bool = False
+    ) -> tuple[Ref, ChannelValue]:
         known = self.memory.recent.known(channel, value)
         if known is not None:
             for span in known.ref.needs:
@@ -234,9 +242,9 @@ class Draft:
         before = self.appender.size
         ref, held = self._encode(channel, value, old, trust=trust)
         # A single value is held whole, however little of it had to be stored.
-        size = held.weight if isinstance(held, HeldCell) else self.appender.size - before
+        size = held.weight if isinstance(held, CellValue) else self.appender.size - before
         self.fresh += size
-        self._known.append((channel, Known(value, ref, held, self.appender.home, size)))
+        self._known.append((channel, StoredValue(value, ref, held, self.appender.home, size)))
         return ref, held
 
     def _moved(self) -> None:
@@ -249,14 +257,14 @@ class Draft:
         self.memory.remember(self._placed, self._known, generation)
 
     def _encode(
-        self, channel: str, value: Any, old: Held | None, *, trust: bool
-    ) -> tuple[Ref, Held]:
+        self, channel: str, value: Any, old: ChannelValue | None, *, trust: bool
+    ) -> tuple[Ref, ChannelValue]:
         if channel == START and isinstance(value, dict):
             return self._input(channel, value)
         kind = _KINDS.get(type(value))
         if kind is None or not self.codec.divides(value):
-            return self._single(channel, value, old if isinstance(old, HeldCell) else None)
-        run = old if isinstance(old, HeldRun) and old.kind == kind else None
+            return self._single(channel, value, old if isinstance(old, CellValue) else None)
+        run = old if isinstance(old, RunValue) and old.kind == kind else None
         small = self._small(value) if run is None else None
         if small is not None:
             return small
@@ -265,28 +273,28 @@ class Draft:
 
     # -- lists, tuples, dicts --------------------------------------------------------
 
-    def _small(self, value: Any) -> tuple[Ref, Held] | None:
+    def _small(self, value: Any) -> tuple[Ref, ChannelValue] | None:
         """The value inline, if it is small and holds nothing that is stored elsewhere."""
         if len(value) > INLINE_MAX // 2:
             return None
-        (copy,), shadow, _ = still([value])
+        (copy,), shadow, _ = copy_and_watch([value])
         if any(map(is_state, copy.values() if type(copy) is dict else copy)):
             return None
         data = self._bytes(copy)
         if len(data) > INLINE_MAX:
             return None
-        return Inline(data), cell(value, shadow, data)
+        return Inline(data), cell_value(value, shadow, data)
 
     def _run(
         self,
         channel: str,
         kind: int,
         value: Any,
-        now: Now,
-        old: HeldRun | None,
+        now: Comparison,
+        old: RunValue | None,
         *,
         afresh: bool = False,
-    ) -> tuple[Ref, Held]:
+    ) -> tuple[Ref, ChannelValue]:
         fresh = new_elements(now)
         if not afresh:
             self._find_placed(fresh)
@@ -308,7 +316,7 @@ class Draft:
             self.memory.logs.start(self.appender.ns, channel)
             again = whole(seen.keys, seen.items)
             return self._run(channel, kind, value, again, None, afresh=True)
-        return run, HeldRun(kind, run.spans, seen, weight, raws)
+        return run, RunValue(kind, run.spans, seen, weight, raws)
 
     def _know_part(self, channel: str, kind: int, fresh: list[Element]) -> None:
         """Let the write that brought these elements find them, if it comes later."""
@@ -322,21 +330,21 @@ class Draft:
         keys = [e.key for e in new] if kind == refs.DICT else None
         weight = sum([e.size for e in new])
         shadow = Shadow.joined([e.shadow for e in new if e.shadow is not None])
-        held = HeldRun(kind, spans, Seen(keys, items, shadow), weight)
-        part = Known(items, Run(kind, spans), held, self.appender.home, weight)
+        held = RunValue(kind, spans, Seen(keys, items, shadow), weight)
+        part = StoredValue(items, Run(kind, spans), held, self.appender.home, weight)
         self._known.append((channel, part))
 
     def _find_or_encode(
         self,
         channel: str,
         fresh: list[Element],
-        now: Now,
-        old: HeldRun | None,
+        now: Comparison,
+        old: RunValue | None,
         *,
         afresh: bool = False,
     ) -> dict[int, bytes]:
         """Find each element, or encode it; the bytes of those that cannot be watched."""
-        opaque = now.still.shadow.opaque
+        opaque = now.watched.shadow.opaque
         raws: dict[int, bytes] = {}
         at = 0
         while at < len(fresh):
@@ -354,7 +362,7 @@ class Draft:
             for e in fresh:
                 if e.data and e.shadow is None:
                     number = e.index - now.start
-                    e.shadow = now.still.shadow.part(number, number + 1)
+                    e.shadow = now.watched.shadow.part(number, number + 1)
         return raws
 
     def _find_placed(self, fresh: list[Element]) -> None:
@@ -370,7 +378,7 @@ class Draft:
         """How many elements from `at` on came with a list or dict that was stored already."""
         known, offset = self.memory.recent.known_part(channel, fresh[at].item) or (None, 0)
         held = known.held if known is not None else None
-        if known is None or not isinstance(held, HeldRun) or not held.seen.shadow.holds():
+        if known is None or not isinstance(held, RunValue) or not held.seen.shadow.holds():
             return 0
         count = in_common(held.seen, offset, fresh, at)
         if not count:
@@ -386,7 +394,7 @@ class Draft:
 
     def _encode_element(self, element: Element) -> None:
         keyed = element.key is not NO_KEY
-        element.data = self._bytes([element.key, element.still] if keyed else element.still)
+        element.data = self._bytes([element.key, element.copy] if keyed else element.copy)
         element.size = len(element.data)
 
     def _append(self, channel: str, fresh: list[Element]) -> None:
@@ -394,7 +402,7 @@ class Draft:
         fresh = [e for e in fresh if e.span is None]
         if not fresh:
             return
-        if self.writes and any(_passing(e.still) for e in fresh):
+        if self.writes and any(_passing(e.copy) for e in fresh):
             channel = self._aside(channel, [e.item for e in fresh])
         if not self.writes:
             for e in fresh:
@@ -406,7 +414,7 @@ class Draft:
                 e.span = Span(log, start + n, start + n + 1)
         for e in fresh:
             if e.shadow and e.key is NO_KEY and e.span is not None and is_state(e.item):
-                placed = Placed(e.item, e.shadow, e.span, len(e.data), self.appender.home)
+                placed = StoredObject(e.item, e.shadow, e.span, len(e.data), self.appender.home)
                 self._placed.append(placed)
 
     def _aside(self, channel: str, items: list[Any]) -> str:
@@ -428,7 +436,7 @@ class Draft:
         self.appender.fill(log, pos, data)
         return Span(log, pos, pos + 1)
 
-    def _input(self, channel: str, value: dict[Any, Any]) -> tuple[Ref, Held]:
+    def _input(self, channel: str, value: dict[Any, Any]) -> tuple[Ref, ChannelValue]:
         """A graph's input: a dict of channel updates.
 
         Each object in it will be met again, as a pending write and in its channel, and is to be
@@ -443,14 +451,14 @@ class Draft:
             if not _passing(item) and self._placed_at(item) is None
         ]
         del new[_SHARE_MOST:]
-        copies, shadow, originals = still([*[item for _, item in new], value])
+        copies, shadow, originals = copy_and_watch([*[item for _, item in new], value])
         for number, (name, item) in enumerate(new):
             own = shadow.part(number, number + 1)
             if not own.is_opaque:
                 self._share(name, item, copies[number], own)
         if new:
             shadow = shadow.part(len(new), len(new) + 1)
-        return self._single(channel, value, None, Still(copies[-1:], shadow, originals))
+        return self._single(channel, value, None, WatchedCopies(copies[-1:], shadow, originals))
 
     def _share(self, channel: str, item: Any, copy: Any, shadow: Shadow) -> None:
         """Store an object where its channel will look for it."""
@@ -459,16 +467,16 @@ class Draft:
         if span is None:
             log, pos = self.appender.append(channel, [data])
             span = Span(log, pos, pos + 1)
-        self._placed.append(Placed(item, shadow, span, len(data), self.appender.home))
+        self._placed.append(StoredObject(item, shadow, span, len(data), self.appender.home))
 
     # -- single values ---------------------------------------------------------------
 
     def _single(
-        self, channel: str, value: Any, old: HeldCell | None, taken: Still | None = None
-    ) -> tuple[Ref, Held]:
+        self, channel: str, value: Any, old: CellValue | None, taken: WatchedCopies | None = None
+    ) -> tuple[Ref, ChannelValue]:
         """Store a value as one element, or inline; `taken` is what was copied of it already."""
-        copies, shadow, originals = taken or still([value])
-        uses: list[Placed] = []
+        copies, shadow, originals = taken or copy_and_watch([value])
+        uses: list[StoredObject] = []
         data = self._bytes(copies[0], originals, uses)
         if uses and not Shadow.joined([shadow, *[use.shadow for use in uses]]).holds_now():
             self._moved()
@@ -481,18 +489,18 @@ class Draft:
                 value=value, shadow=shadow
             )
         if len(data) <= (INLINE_USING if needs else INLINE_MAX):
-            return Inline(data, needs), cell(value, shadow, data, needs)
+            return Inline(data, needs), cell_value(value, shadow, data, needs)
         element, depth, bases, anchor = elements.against(old.raw if old else None, data)
         log, pos = self.appender.append(channel, [element])
         needs = refs.covering((*bases, *needs))
         raw = Raw(data, log, pos, depth, needs, anchor)
-        return Cell(log, pos, needs), cell(value, shadow, data, needs, raw)
+        return Cell(log, pos, needs), cell_value(value, shadow, data, needs, raw)
 
     def _bytes(
         self,
         value: Any,
         originals: dict[int, Any] | None = None,
-        uses: list[Placed] | None = None,
+        uses: list[StoredObject] | None = None,
     ) -> bytes:
         """Encode a value. With `uses`, objects stored already are referred to, and noted there.
 
@@ -510,7 +518,7 @@ class Draft:
 
         return self.codec.encode(value, intern)
 
-    def _placed_at(self, part: object) -> Placed | None:
+    def _placed_at(self, part: object) -> StoredObject | None:
         """The place of an object that is stored, or that this very draft has placed."""
         if part is None:
             return None

@@ -13,28 +13,20 @@ from typing import Any, NamedTuple, TypeAlias
 from langgraph.checkpoint.serde.types import _DeltaSnapshot
 
 from threadkeep.codec.format import OBJECT, Tag
-from threadkeep.engine import registry
-from threadkeep.engine.calls import Operation, fetch_segments
-from threadkeep.engine.context import (
-    NO_CODEC,
-    Engine,
-    Keyframes,
-    read_manifest,
-)
+from threadkeep.engine import thread_summary
+from threadkeep.engine.context import NO_CODEC, Engine, Keyframes, read_manifest
 from threadkeep.engine.elements import Elements
 from threadkeep.engine.manifest import Manifest
 from threadkeep.engine.model import CheckpointRow, Child, StoredCheckpoint
+from threadkeep.engine.operation import Operation, fetch_segments
 from threadkeep.engine.refs import Cell, Inline, Ref, covering
 from threadkeep.engine.rows import counting, unpack_metadata
 from threadkeep.engine.snapshots import Keyframe
 from threadkeep.errors import ThreadkeepError, UnknownTypeError
-from threadkeep.langgraph_internals import (
-    DELTA_COUNTERS,
-    is_internal,
-)
+from threadkeep.langgraph_internals import DELTA_COUNTERS, is_internal
 
-Key: TypeAlias = tuple[str, str]  # namespace and checkpoint id
-Search: TypeAlias = tuple[Key, str]  # a checkpoint, and a channel that has no value there
+CheckpointKey: TypeAlias = tuple[str, str]  # namespace and checkpoint id
+Search: TypeAlias = tuple[CheckpointKey, str]  # a checkpoint, and a channel that has no value there
 
 # How the bytes of a snapshot begin: ours, and those of a serializer that was brought.
 _SNAPSHOT_MARKS = (bytes((OBJECT, Tag.NAMEDTUPLE)), bytes((OBJECT, Tag.SERDE)))
@@ -57,13 +49,15 @@ class Lineage:
     """The checkpoints of one thread by key, with what was decoded of them so far."""
 
     def __init__(self, checkpoints: Iterable[StoredCheckpoint]) -> None:
-        self.stored: dict[Key, StoredCheckpoint] = {(s.row.ns, s.row.id): s for s in checkpoints}
-        self._manifests: dict[Key, tuple[Manifest, Keyframe]] = {}
+        self.stored: dict[CheckpointKey, StoredCheckpoint] = {
+            (s.row.ns, s.row.id): s for s in checkpoints
+        }
+        self._manifests: dict[CheckpointKey, tuple[Manifest, Keyframe]] = {}
         self._keyframes: Keyframes = {}
-        self._led: dict[Key, frozenset[str]] = {}
+        self._led: dict[CheckpointKey, frozenset[str]] = {}
         self._origins: dict[Search, _Origin] = {}
 
-    def manifest(self, key: Key) -> tuple[Manifest, Keyframe]:
+    def manifest(self, key: CheckpointKey) -> tuple[Manifest, Keyframe]:
         """The checkpoint's manifest and its keyframe. Raises CorruptionError."""
         if key not in self._manifests:
             stored = self.stored[key]
@@ -74,15 +68,15 @@ class Lineage:
                 raise
         return self._manifests[key]
 
-    def above(self, key: Key) -> Key | None:
+    def above(self, key: CheckpointKey) -> CheckpointKey | None:
         """The parent, if it is there."""
         parent = self.stored[key].row.parent
         above = None if parent is None else (key[0], parent)
         return above if above in self.stored else None
 
-    def children(self) -> dict[Key, list[CheckpointRow]]:
+    def children(self) -> dict[CheckpointKey, list[CheckpointRow]]:
         """The rows below each checkpoint that has any, in the order of the thread's rows."""
-        found: dict[Key, list[CheckpointRow]] = {}
+        found: dict[CheckpointKey, list[CheckpointRow]] = {}
         for key, stored in self.stored.items():
             above = self.above(key)
             if above is not None:
@@ -110,9 +104,9 @@ class Lineage:
             self._origins[key, channel] = _Origin(written, seed)
         return self._origins[search]
 
-    def ancestors(self, searches: Iterable[Search]) -> set[Key]:
+    def ancestors(self, searches: Iterable[Search]) -> set[CheckpointKey]:
         """All ancestors up to the nearest that has a value of the channel, or to the root."""
-        found: set[Key] = set()
+        found: set[CheckpointKey] = set()
         met: set[Search] = set()
         for key, channel in searches:
             above = self.above(key)
@@ -122,12 +116,12 @@ class Lineage:
                 above = None if self.value(above, channel) is not None else self.above(above)
         return found
 
-    def value(self, key: Key, channel: str) -> Ref | None:
+    def value(self, key: CheckpointKey, channel: str) -> Ref | None:
         """Where the channel's value lies; None where it has none there."""
         entry = self.manifest(key)[0].entries.get(channel)
         return None if entry is None else entry.ref
 
-    def _led_to(self, key: Key) -> frozenset[str]:
+    def _led_to(self, key: CheckpointKey) -> frozenset[str]:
         """The channels of the parent's writes that led to this checkpoint."""
         if key not in self._led:
             above, row = self.above(key), self.stored[key].row
@@ -138,8 +132,8 @@ class Lineage:
 
 
 def needed(
-    engine: Engine, thread: str, lineage: Lineage, keep: Iterable[Key]
-) -> Operation[set[Key]]:
+    engine: Engine, thread: str, lineage: Lineage, keep: Iterable[CheckpointKey]
+) -> Operation[set[CheckpointKey]]:
     """The ancestors that DeltaChannels of the kept checkpoints are rebuilt through.
 
     Raises:
@@ -152,7 +146,7 @@ def searches(
     engine: Engine,
     thread: str,
     lineage: Lineage,
-    keep: Iterable[Key],
+    keep: Iterable[CheckpointKey],
     elements: Elements | None = None,
 ) -> Operation[list[Search]]:
     """The DeltaChannels of some checkpoints that have no value there.
@@ -188,7 +182,7 @@ def searches(
     return sure + [search for search, o in origins.items() if o.written or o.seed in snapshots]
 
 
-def _empty_channels(lineage: Lineage, key: Key) -> list[str]:
+def _empty_channels(lineage: Lineage, key: CheckpointKey) -> list[str]:
     """The channels that have a version but no value, where there was an ancestor to look at."""
     if lineage.stored[key].row.parent is None:
         return []
@@ -202,7 +196,7 @@ def counted_channels(engine: Engine, stored: StoredCheckpoint) -> set[str]:
     try:
         metadata = unpack_metadata(row.metadata, row.exact, engine.codec)
     except UnknownTypeError:
-        metadata = registry.shown(row)  # (something else in it is of a class of the program)
+        metadata = thread_summary.shown(row)  # (something else in it is of a class of the program)
     return set(metadata.get(DELTA_COUNTERS) or ())
 
 

@@ -29,7 +29,7 @@ Versions = dict[str, Version]
 _NONE: Mapping[str, Any] = MappingProxyType({})
 
 
-class Entry(NamedTuple):
+class ChannelEntry(NamedTuple):
     """A channel's version and value; no value means the channel is empty.
 
     `removed`: it had a value, which did not have to be kept.
@@ -53,7 +53,7 @@ class Manifest(NamedTuple):
     """
 
     v: int
-    entries: Mapping[str, Entry] = _NONE
+    entries: Mapping[str, ChannelEntry] = _NONE
     seen: Mapping[str, Versions] = _NONE
     updated: list[str] | bool | None = False
     extra: bytes | None = None
@@ -93,9 +93,9 @@ def encode(manifest: Manifest, keyframe: Manifest = EMPTY, known: Numbers | None
 
 
 def portable_difference(
-    entries: Mapping[str, Entry],
+    entries: Mapping[str, ChannelEntry],
     seen: Mapping[str, Versions],
-    known: Mapping[str, Entry],
+    known: Mapping[str, ChannelEntry],
     known_seen: Mapping[str, Versions],
     channels: Mapping[str, int],
     nodes: Mapping[str, int],
@@ -170,7 +170,7 @@ def _decoded(parts: list[Any], keyframe: Manifest) -> Manifest:
         known = keyframe.entries.get(name)
         is_removed = wire is False
         ref = None if is_removed else from_wire(wire, None if known is None else known.ref)
-        entries[name] = Entry(_distance(version, newest), ref, is_removed)
+        entries[name] = ChannelEntry(_distance(version, newest), ref, is_removed)
     seen = _without(keyframe.seen, gone_nodes)
     flat = iter(seen_wire)
     for key, wire in zip(flat, flat, strict=True):
@@ -195,7 +195,7 @@ def _without(old: Mapping[str, Any], gone: Sequence[int]) -> dict[str, Any]:
     return {name: value for name, value in old.items() if name not in dropped}
 
 
-def _same_entry(a: Entry, b: Entry | None) -> bool:
+def _same_entry(a: ChannelEntry, b: ChannelEntry | None) -> bool:
     # (Versions first: they tell most entries apart, and a reference may be long.)
     return a is b or (b is not None and same_version(a.version, b.version) and a[1:] == b[1:])
 

@@ -14,12 +14,12 @@ code point, as Python orders `str`. Numbers fit in 64 bits, signed.
 from collections.abc import Mapping
 from typing import Any, NamedTuple, TypeAlias
 
-from threadkeep.engine.entries import (
+from threadkeep.engine.thread_entry import (
     CountThreads,
-    Entry,
     EntryFence,
     ReadEntry,
     SearchThreads,
+    ThreadEntry,
     Touch,
 )
 
@@ -400,7 +400,7 @@ class Batch(NamedTuple):
     hide_checkpoints: tuple[tuple[str, str], ...] = ()  # ns, id
     drop_unreadable: tuple[UnreadableRow, ...] = ()
     bump: bool = False
-    entry: Entry | None = None
+    entry: ThreadEntry | None = None
     touch: Touch | None = None
     made: object = None
 
@@ -422,7 +422,7 @@ class DropThread(NamedTuple):
     now: int
     generation: int | None = None
     fences: tuple[Fence, ...] = ()
-    entry: Entry | None = None
+    entry: ThreadEntry | None = None
     rows: Batch | None = None
 
     @property
@@ -466,7 +466,7 @@ class ForkThread(NamedTuple):
     generation: int
     checkpoints: tuple[tuple[str, str], ...]
     writes: tuple[tuple[str, str, int], ...]
-    entry: Entry
+    entry: ThreadEntry
     revision: int | None = None
 
     @property

@@ -11,10 +11,10 @@ from typing import Any
 
 from threadkeep.engine import refs
 from threadkeep.engine.capture import is_leaf
+from threadkeep.engine.differences import Comparison, Piece, Seen
 from threadkeep.engine.model import Span
-from threadkeep.engine.sequence import Now, Piece, Seen
 from threadkeep.engine.shadow import Shadow
-from threadkeep.engine.snapshots import HeldRun
+from threadkeep.engine.snapshots import RunValue
 
 NO_KEY: Any = object()
 SPANS_FREE = 32  # spans that a value may have before a rewrite is thought of
@@ -24,12 +24,12 @@ SPANS_FREE = 32  # spans that a value may have before a rewrite is thought of
 class Element:
     """One element on its way into a log: where it is, or the bytes to put there.
 
-    `still` is a copy of the item; `shadow` that of the item as it is stored.
+    `copy` is a copy of the item; `shadow` that of the item as it is stored.
     """
 
     index: int
     item: Any
-    still: Any
+    copy: Any
     key: Any
     span: Span | None = None
     data: bytes = b""
@@ -37,13 +37,13 @@ class Element:
     shadow: Shadow | None = None
 
 
-def new_elements(now: Now) -> list[Element]:
+def new_elements(now: Comparison) -> list[Element]:
     """The elements that are new."""
     return [
         Element(
             i,
             now.items[i - now.first],
-            now.still.copies[i - now.start],
+            now.watched.copies[i - now.start],
             NO_KEY if now.keys is None else now.keys[i],
         )
         for piece in now.pieces
@@ -67,14 +67,14 @@ def _same_key(a: Any, b: Any) -> bool:
     return a is b or (type(a) is type(b) and is_leaf(a) and bool(a == b))
 
 
-def seen_of(now: Now, old: HeldRun | None, shadow: Shadow) -> Seen:
+def seen_of(now: Comparison, old: RunValue | None, shadow: Shadow) -> Seen:
     """Record of the sequence, to be remembered."""
     if old is not None and now.first:
         return old.seen.followed(now.items, shadow)
     return Seen(now.keys, now.items, shadow)
 
 
-def spans_of(pieces: list[Piece], fresh: list[Element], old: HeldRun | None) -> list[Span]:
+def spans_of(pieces: list[Piece], fresh: list[Element], old: RunValue | None) -> list[Span]:
     """Spans of the pieces, in order."""
     spans: list[Span] = []
     rest = iter(fresh)
@@ -88,7 +88,7 @@ def spans_of(pieces: list[Piece], fresh: list[Element], old: HeldRun | None) -> 
     return spans
 
 
-def still_there(old: HeldRun | None, element: Element) -> Span | None:
+def still_there(old: RunValue | None, element: Element) -> Span | None:
     """Place of an element that cannot be watched, if its bytes are what they were."""
     if old is None or old.raws.get(element.index) != element.data:
         return None

@@ -4,25 +4,26 @@ Which channels changed is read off their versions beside the parent's: the same 
 is the parent's value, unread, whatever the checkpoint shows of it (a DeltaChannel's
 snapshot stays visible so), unless the caller names the channel as new; another version is
 the value given, or none.
+
+Storing a task's pending writes: one row, and the elements it brings.
+
+Writes may come before their checkpoint, after it, or for one that never comes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple, TypeAlias, cast
+
+from langgraph.checkpoint.base import WRITES_IDX_MAP
+from langgraph.checkpoint.serde.types import ERROR, INTERRUPT
 
 from threadkeep.codec import Codec
-from threadkeep.engine import checksum, registry
 from threadkeep.engine import manifest as manifests
-from threadkeep.engine.appender import Appender
-from threadkeep.engine.calls import Operation, Place, commit, fetch, fetch_checkpoint
-from threadkeep.engine.committing import (
-    Built,
-    Failed,
-    committed,
-)
+from threadkeep.engine import thread_summary
+from threadkeep.engine.committing import Built, Failed, committed
 from threadkeep.engine.context import (
     KEYFRAME_EVERY,
     Engine,
@@ -32,31 +33,26 @@ from threadkeep.engine.context import (
     resume_logs,
 )
 from threadkeep.engine.draft import Draft
-from threadkeep.engine.ids import created_at
-from threadkeep.engine.loads import LOADS, LoadEntry, copied
-from threadkeep.engine.manifest import Entry, Manifest, Version
+from threadkeep.engine.logs import KEYFRAMES, Appender
+from threadkeep.engine.manifest import ChannelEntry, Manifest, Version
 from threadkeep.engine.model import (
     FREE,
+    NESTED,
     Batch,
     CheckpointRow,
     HeadFence,
     ReadThread,
     ThreadRows,
+    WriteRow,
+    WritesFence,
 )
-from threadkeep.engine.open_logs import KEYFRAMES
+from threadkeep.engine.operation import CheckpointRef, Operation, commit, fetch, fetch_checkpoint
 from threadkeep.engine.refs import Inline, Ref
-from threadkeep.engine.rows import pack_metadata, pack_time
-from threadkeep.engine.shadow import still
-from threadkeep.engine.snapshots import (
-    Held,
-    Keyframe,
-    State,
-)
+from threadkeep.engine.rows import created_at, pack_metadata, pack_time, pack_writes, seal
+from threadkeep.engine.shadow import copy_and_watch
+from threadkeep.engine.snapshots import LOADS, ChannelValue, Keyframe, LoadEntry, Snapshot, own_copy
 from threadkeep.engine.working_set import ThreadMemory
-from threadkeep.errors import (
-    CodecError,
-    ThreadkeepError,
-)
+from threadkeep.errors import CodecError, ThreadkeepError
 
 _KNOWN_KEYS = frozenset(
     {
@@ -74,7 +70,7 @@ class Put(NamedTuple):
     whatever its version. `run`: of a graph's run.
     """
 
-    place: Place
+    place: CheckpointRef
     parent: str | None
     checkpoint: dict[str, Any]
     metadata: dict[str, Any]
@@ -87,14 +83,14 @@ class Put(NamedTuple):
         """The load that the run begins with; None for a run that goes on."""
         return LOADS.of(self.parent)
 
-    def still(self) -> Put:
+    def with_copies(self) -> Put:
         """The call with copies of its values, as they are now."""
         values = self.checkpoint["channel_values"]
-        copies = dict(zip(values, still([*values.values()]).copies, strict=True))
+        copies = dict(zip(values, copy_and_watch([*values.values()]).copies, strict=True))
         return self._replace(checkpoint={**self.checkpoint, "channel_values": copies})
 
 
-def built(engine: Engine, call: Put) -> Built | None:
+def build(engine: Engine, call: Put) -> Built | None:
     """Build the batch of a put at once; None where the store must be asked first.
 
     Raises:
@@ -109,7 +105,7 @@ def built(engine: Engine, call: Put) -> Built | None:
         return None
     held = {} if parent is None else parent.held
     with memory.encoding:
-        return _build(engine, memory, call, generation, parent, held, seal=True)
+        return _put_batch(engine, memory, call, generation, parent, held, seal=True)
 
 
 def put(engine: Engine, call: Put, failed: Failed | None = None) -> Operation[None]:
@@ -125,18 +121,18 @@ def put(engine: Engine, call: Put, failed: Failed | None = None) -> Operation[No
         ConflictError: with `conflicts="raise"`, the thread has moved on; nothing was stored.
         ThreadDeletedError: the run is older than the thread's deletion.
     """
-    build, lost = partial(_built, engine, call), partial(_sweep, engine, call)
+    build, lost = partial(_put_attempt, engine, call), partial(_sweep, engine, call)
     yield from committed(engine, call.place, build, lost, failed)
 
 
-def _built(engine: Engine, call: Put, attempt: int) -> Operation[Built]:
+def _put_attempt(engine: Engine, call: Put, attempt: int) -> Operation[Built]:
     memory = engine.memory(call.place.thread)
     if _known_parent(memory, call) is None:
-        call = call.still()  # the program goes on while the store is asked
+        call = call.with_copies()  # the program goes on while the store is asked
     generation, parent = yield from _parent(engine, memory, call)
     held = yield from _recall(engine, memory, parent, call, generation, resume=attempt == 0)
     with memory.encoding:
-        return _build(engine, memory, call, generation, parent, held, seal=attempt == 0)
+        return _put_batch(engine, memory, call, generation, parent, held, seal=attempt == 0)
 
 
 def _sweep(engine: Engine, call: Put) -> Operation[None]:
@@ -158,7 +154,7 @@ def _sweep(engine: Engine, call: Put) -> Operation[None]:
 # -- the parent ----------------------------------------------------------------------
 
 
-def _known_parent(memory: ThreadMemory, call: Put) -> tuple[int, State | None] | None:
+def _known_parent(memory: ThreadMemory, call: Put) -> tuple[int, Snapshot | None] | None:
     """What `_parent` returns, if this process knows it; None if the store must be asked."""
     generation = memory.generation
     if generation is None:
@@ -169,7 +165,9 @@ def _known_parent(memory: ThreadMemory, call: Put) -> tuple[int, State | None] |
     return None if state is None else (generation, state)
 
 
-def _parent(engine: Engine, memory: ThreadMemory, call: Put) -> Operation[tuple[int, State | None]]:
+def _parent(
+    engine: Engine, memory: ThreadMemory, call: Put
+) -> Operation[tuple[int, Snapshot | None]]:
     """The parent as this process knows it, read if it must be; None if there is none.
 
     With it goes the thread's generation: what is built on the parent holds only under
@@ -185,18 +183,18 @@ def _parent(engine: Engine, memory: ThreadMemory, call: Put) -> Operation[tuple[
     read, key = read_manifest(reply.found)
     row = reply.found.row
     data, codec = row.manifest, engine.codec
-    return reply.generation, State(place.ns, row.id, row.flags, read, key, {}, data, codec)
+    return reply.generation, Snapshot(place.ns, row.id, row.flags, read, key, {}, data, codec)
 
 
 def _recall(
     engine: Engine,
     memory: ThreadMemory,
-    parent: State | None,
+    parent: Snapshot | None,
     call: Put,
     generation: int,
     *,
     resume: bool,
-) -> Operation[Mapping[str, Held]]:
+) -> Operation[Mapping[str, ChannelValue]]:
     """What the parent held of the channels that changed, read where it is not known.
 
     Where the engine holds all, that is all that the parent has, so that it can be stored anew.
@@ -221,7 +219,7 @@ def _recall(
     return held
 
 
-def _lost(engine: Engine, parent: State, call: Put) -> dict[str, Ref]:
+def _lost(engine: Engine, parent: Snapshot, call: Put) -> dict[str, Ref]:
     """The channels whose value at the parent is needed and not known."""
     held, values = parent.held, call.checkpoint["channel_values"]
     versions = call.checkpoint["channel_versions"]
@@ -236,7 +234,7 @@ def _lost(engine: Engine, parent: State, call: Put) -> dict[str, Ref]:
     return lost
 
 
-def _is_kept(call: Put, entry: Entry, channel: str, version: Version) -> bool:
+def _is_kept(call: Put, entry: ChannelEntry, channel: str, version: Version) -> bool:
     """Return True if a channel has the value that its parent has."""
     before = entry.version
     if version is None or version != before or type(version) is not type(before) or call.complete:
@@ -247,20 +245,20 @@ def _is_kept(call: Put, entry: Entry, channel: str, version: Version) -> bool:
 # -- the new checkpoint --------------------------------------------------------------
 
 
-def _build(
+def _put_batch(
     engine: Engine,
     memory: ThreadMemory,
     call: Put,
     generation: int,
-    parent: State | None,
-    known: Mapping[str, Held],
+    parent: Snapshot | None,
+    known: Mapping[str, ChannelValue],
     *,
     seal: bool,
 ) -> Built:
     """Make the batch of a put, and what is to be remembered of it."""
     place, now, codec = call.place, engine.now(), engine.codec
     thread, ns, own_id = place
-    appender = Appender(memory, ns, engine.compression)
+    appender = Appender(memory.logs, ns, engine.compression)
     draft = Draft(memory, codec, appender)
     try:
         written, held = _manifest(codec, draft, call, parent, known)
@@ -284,7 +282,7 @@ def _build(
     above = row.parent
     # What a run that named no checkpoint expects: that it goes on from the head.
     fence = None if ns or flags & FREE else HeadFence(ns, above)
-    touch = registry.of_checkpoint(row, call.metadata, appender.stored, now, told)
+    touch = thread_summary.of_checkpoint(row, call.metadata, appender.stored, now, told)
     batch = Batch(
         thread=thread,
         now=now,
@@ -297,8 +295,8 @@ def _build(
         touch=touch,
     )
     data, fresh = row.manifest, draft.fresh
-    state = State(ns, row.id, flags, written, key, held, data, codec, owner, fresh)
-    told = registry.told_more(told, touch, call.metadata)
+    state = Snapshot(ns, row.id, flags, written, key, held, data, codec, owner, fresh)
+    told = thread_summary.told_more(told, touch, call.metadata)
     begins = loaded is not None
     expected = fence if call.run or begins else None
     return Built(memory, batch, appender, state, told, above, (), expected, begins)
@@ -312,12 +310,12 @@ def _row(
     manifest: bytes,
 ) -> CheckpointRow:
     """The checkpoint's row; `rest` are its last columns but for the manifest."""
-    parent = None if call.parent is None else copied(call.parent)
+    parent = None if call.parent is None else own_copy(call.parent)
     run, seen = (0, 0) if loaded is None else (loaded.run, loaded.seen)
     ts = pack_time(call.checkpoint.get("ts", ""))
     # (what the checksum covers, and the columns of the row, in their order)
-    told = (call.place.ns, copied(str(call.place.id)), parent, run, seen, flags, ts, *rest)
-    return CheckpointRow(*told, checksum.seal(manifest, told))
+    told = (call.place.ns, own_copy(str(call.place.id)), parent, run, seen, flags, ts, *rest)
+    return CheckpointRow(*told, seal(manifest, told))
 
 
 def born(*ids: str | None) -> int | None:
@@ -327,15 +325,19 @@ def born(*ids: str | None) -> int | None:
 
 
 def _manifest(
-    codec: Codec, draft: Draft, call: Put, parent: State | None, known: Mapping[str, Held]
-) -> tuple[Manifest, dict[str, Held]]:
+    codec: Codec,
+    draft: Draft,
+    call: Put,
+    parent: Snapshot | None,
+    known: Mapping[str, ChannelValue],
+) -> tuple[Manifest, dict[str, ChannelValue]]:
     """Store the changed values; the manifest, and what is held of each channel now."""
     checkpoint = call.checkpoint
     values, versions = checkpoint["channel_values"], checkpoint["channel_versions"]
     before = parent.manifest if parent is not None else manifests.EMPTY
     old_entries, new, complete = before.entries, call.new, call.complete
-    entries: dict[str, Entry] = {}
-    held: dict[str, Held] = {}
+    entries: dict[str, ChannelEntry] = {}
+    held: dict[str, ChannelValue] = {}
     for channel, version in versions.items():
         old = old_entries.get(channel)
         if (  # as `_is_kept`, for all channels of every save
@@ -351,14 +353,14 @@ def _manifest(
                 held[channel] = known[channel]
         elif channel in values:
             ref, held[channel] = draft.value(channel, values[channel], known.get(channel))
-            entries[channel] = Entry(version, ref)
+            entries[channel] = ChannelEntry(version, ref)
         else:
-            entries[channel] = Entry(version, None)
+            entries[channel] = ChannelEntry(version, None)
     if not values.keys() <= versions.keys():
         for channel, value in values.items():  # (given without a version)
             if channel not in versions:
                 ref, held[channel] = draft.value(channel, value, known.get(channel))
-                entries[channel] = Entry(None, ref)
+                entries[channel] = ChannelEntry(None, ref)
     extra = None
     if not checkpoint.keys() <= _KNOWN_KEYS:
         extra = codec.encode({k: v for k, v in checkpoint.items() if k not in _KNOWN_KEYS})
@@ -369,10 +371,142 @@ def _manifest(
     return Manifest(checkpoint.get("v", 1), entries, seen, updated, extra), held
 
 
-def _keyframe(parent: State | None, written: Manifest, appender: Appender) -> Keyframe:
+def _keyframe(parent: Snapshot | None, written: Manifest, appender: Appender) -> Keyframe:
     """The keyframe to write against: the parent's, or a new one when that has served."""
     key = parent.keyframe if parent is not None else None
     if key is not None and key.used < KEYFRAME_EVERY:
         return Keyframe(key.manifest, key.log, key.pos, key.used + 1, key.numbers)
     log, pos = appender.append(KEYFRAMES, [manifests.encode(written)])
     return Keyframe(written, log, pos, 1, manifests.numbers(written))
+
+
+Writes: TypeAlias = Sequence[tuple[str, Any]]  # channel and value
+
+
+class PutWrites(NamedTuple):
+    """A `put_writes` call. `place.id` is in the table of loads if the run loaded that checkpoint.
+
+    `indexes` are the writes' own, where another saver has given them.
+    """
+
+    place: CheckpointRef
+    writes: Writes
+    task_id: str
+    task_path: str
+    indexes: Sequence[int] | None = None
+
+    def index_of(self, number: int, channel: str) -> int:
+        """The index of a write, given its number and channel."""
+        if self.indexes is not None:
+            return self.indexes[number]
+        return WRITES_IDX_MAP.get(channel, number)
+
+
+def build_writes(engine: Engine, call: PutWrites) -> Built | None:
+    """Build the batch of the writes at once; None where the store must be asked first.
+
+    Raises:
+        UnserializableError: a value cannot be stored.
+    """
+    memory = engine.memory(call.place.thread)
+    generation = memory.generation
+    if generation is None:
+        return None
+    with memory.encoding:
+        return _writes_batch(engine, memory, call, generation)
+
+
+def put_writes(engine: Engine, call: PutWrites, failed: Failed | None = None) -> Operation[None]:
+    """Store the writes.
+
+    Args:
+        engine: the engine's parts.
+        call: the arguments.
+        failed: a batch that was built of them, and what its commit ended with.
+
+    Raises:
+        UnserializableError: a value cannot be stored; nothing was.
+        ConflictError: with `conflicts="raise"`, another live run has written here.
+        ThreadDeletedError: the run is older than the thread's deletion.
+    """
+    build = partial(_write_attempt, engine, call)
+    yield from committed(engine, call.place, build, failed=failed)
+
+
+def _write_attempt(engine: Engine, call: PutWrites, attempt: int) -> Operation[Built]:
+    del attempt  # each is made alike
+    memory = engine.memory(call.place.thread)
+    generation = memory.generation
+    if generation is None:  # nobody has looked whether the thread is there, and not archived
+        copies = copy_and_watch(
+            [value for _, value in call.writes]
+        ).copies  # the program goes on meanwhile
+        channels = [channel for channel, _ in call.writes]
+        call = call._replace(writes=list(zip(channels, copies, strict=True)))
+        state = yield from fetch_checkpoint(*call.place)
+        generation = state.generation
+    with memory.encoding:
+        return _writes_batch(engine, memory, call, generation)
+
+
+def _writes_batch(engine: Engine, memory: ThreadMemory, call: PutWrites, generation: int) -> Built:
+    place, now = call.place, engine.now()
+    thread, ns, own_id = place
+    appender = Appender(memory.logs, ns, engine.compression)
+    draft = Draft(memory, engine.codec, appender, writes=True)
+    # A write may come before its checkpoint is stored: then the one before shows what is there.
+    state = memory.state(ns, str(own_id)) or memory.newest(ns)
+    held = state.held if state is not None else {}
+    made = []
+    try:
+        for number, (channel, value) in enumerate(call.writes):
+            stored = repr(value) if _is_error(channel, value) else value
+            ref, seen = draft.value(channel, stored, held.get(channel))
+            made.append((call.index_of(number, channel), channel, ref, seen))
+    except ThreadkeepError as exc:
+        exc.at(**place.named())
+        raise
+    segments = appender.segments()
+    draft.settle(generation)
+    loaded = LOADS.of(own_id)
+    run, since = (0, 0) if loaded is None else (loaded.run, loaded.seen)
+    # (what the checksum covers, and the columns of the row, in their order)
+    told_of = (ns, own_copy(str(own_id)), run, since, call.task_id, call.task_path)
+    body = seal(pack_writes([one[:3] for one in made]), told_of)
+    row = WriteRow(*told_of, body)
+    waits = _begins_to_wait(memory, row, call.writes)
+    batch = Batch(
+        thread=thread,
+        now=now,
+        generation=generation,
+        born=born(own_id),
+        fences=_fences(engine, loaded, row),
+        segments=segments,
+        writes=(row,),
+        touch=thread_summary.of_writes(row, appender.stored, now, waits=waits),
+    )
+    beside = None if state is None else state.id
+    return Built(memory, batch, appender, beside=beside, writes=tuple(made))
+
+
+def _begins_to_wait(memory: ThreadMemory, row: WriteRow, writes: Writes) -> bool:
+    """Return True if these interrupt a task of the thread's head."""
+    if row.ns or INTERRUPT not in [channel for channel, _ in writes]:
+        return False
+    latest = memory.newest("")
+    return latest is None or latest.id <= row.checkpoint_id
+
+
+def _is_error(channel: str, value: Any) -> bool:
+    """Return True for a failed task's exception: its repr is stored, as by LangGraph's savers.
+
+    The one exemption from exactness: else a node's own error would be masked.
+    """
+    return channel == ERROR and isinstance(value, BaseException)
+
+
+def _fences(engine: Engine, loaded: LoadEntry | None, row: WriteRow) -> tuple[WritesFence, ...]:
+    """A run that meets another live run's writes on the checkpoint it loaded loses here."""
+    if engine.conflicts != "raise" or row.ns or loaded is None or loaded.flags & (FREE | NESTED):
+        return ()
+    return (WritesFence(row.ns, row.checkpoint_id, row.run, row.seen),)

@@ -9,24 +9,22 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import cast
 
-from threadkeep.engine.calls import Operation, Place, commit, fetch, fetch_checkpoint
-from threadkeep.engine.context import (
-    ATTEMPTS,
-    Engine,
-    not_found,
-    visible,
-)
-from threadkeep.engine.entries import (
+from threadkeep.engine.context import ATTEMPTS, Engine, not_found, unless_hidden
+from threadkeep.engine.model import Batch
+from threadkeep.engine.operation import CheckpointRef, Operation, commit, fetch, fetch_checkpoint
+from threadkeep.engine.thread_entry import (
+    Cause,
     CountThreads,
-    Entry,
     EntryFence,
     Order,
     ReadEntry,
     SearchThreads,
+    ThreadEntry,
     ThreadQuery,
+    ThreadStatus,
+    allows,
+    is_there,
 )
-from threadkeep.engine.lifecycle import Cause, State, allows, is_there
-from threadkeep.engine.model import Batch
 from threadkeep.errors import ConflictError, ThreadExistsError, ThreadNotFoundError
 
 PAGE = 500
@@ -36,7 +34,7 @@ ALL = ThreadQuery()
 
 def create(
     engine: Engine, thread: str, labels: tuple[str, ...], ttl: int | None
-) -> Operation[Entry]:
+) -> Operation[ThreadEntry]:
     """Register a thread before anything is saved in it.
 
     Raises:
@@ -44,7 +42,7 @@ def create(
         ConflictError: others change it all the time.
     """
 
-    def made(entry: Entry | None) -> Entry:
+    def made(entry: ThreadEntry | None) -> ThreadEntry:
         if not allows(Cause.CREATE, "" if entry is None else entry.state):
             raise ThreadExistsError(
                 "There is a thread of this name.",
@@ -52,7 +50,7 @@ def create(
                 thread=thread,
             )
         now = engine.now()
-        return Entry(thread, State.CREATED, now, now, labels=labels, ttl=ttl)
+        return ThreadEntry(thread, ThreadStatus.CREATED, now, now, labels=labels, ttl=ttl)
 
     if (yield from read(thread)) is None:
         state = yield from fetch_checkpoint(thread, "", None)
@@ -62,8 +60,11 @@ def create(
 
 
 def change(
-    engine: Engine, thread: str, how: Callable[[Entry], Entry], at: Place | None = None
-) -> Operation[Entry]:
+    engine: Engine,
+    thread: str,
+    how: Callable[[ThreadEntry], ThreadEntry],
+    at: CheckpointRef | None = None,
+) -> Operation[ThreadEntry]:
     """Change what is known of a thread; `how` makes the new entry of the present one.
 
     Raises:
@@ -72,7 +73,7 @@ def change(
         ConflictError: others change it all the time.
     """
 
-    def made(entry: Entry | None) -> Entry:
+    def made(entry: ThreadEntry | None) -> ThreadEntry:
         if not is_there(entry):
             raise ThreadNotFoundError(thread=thread)
         return how(entry)
@@ -81,8 +82,11 @@ def change(
 
 
 def _changed(
-    engine: Engine, thread: str, made: Callable[[Entry | None], Entry], at: Place | None = None
-) -> Operation[Entry]:
+    engine: Engine,
+    thread: str,
+    made: Callable[[ThreadEntry | None], ThreadEntry],
+    at: CheckpointRef | None = None,
+) -> Operation[ThreadEntry]:
     for _ in range(ATTEMPTS):
         entry = yield from read(thread)
         new = made(entry)
@@ -90,7 +94,7 @@ def _changed(
             return new
         if at is not None:  # (behind the entry: whoever removes the checkpoint changes that)
             state = yield from fetch_checkpoint(*at)
-            if visible(state.found) is None:
+            if unless_hidden(state.found) is None:
                 raise not_found(at)
         fence = EntryFence(0 if entry is None else entry.revision)
         try:
@@ -111,13 +115,13 @@ def busy(thread: str) -> ConflictError:
     )
 
 
-def read(thread: str) -> Operation[Entry | None]:
+def read(thread: str) -> Operation[ThreadEntry | None]:
     """What is known of a thread; None of one that never was."""
     reply = yield from fetch(ReadEntry(thread))
-    return cast("Entry | None", reply)
+    return cast("ThreadEntry | None", reply)
 
 
-def known(thread: str) -> Operation[Entry]:
+def known(thread: str) -> Operation[ThreadEntry]:
     """What is known of a thread that is there.
 
     Raises:
@@ -129,13 +133,13 @@ def known(thread: str) -> Operation[Entry]:
     return entry
 
 
-def search(asked: SearchThreads) -> Operation[list[Entry]]:
+def search(asked: SearchThreads) -> Operation[list[ThreadEntry]]:
     """A page of the registry."""
     reply = yield from fetch(asked)
-    return cast("list[Entry]", reply)
+    return cast("list[ThreadEntry]", reply)
 
 
-def page_of(order: Order, after: tuple[int | str, str] | None) -> Operation[list[Entry]]:
+def page_of(order: Order, after: tuple[int | str, str] | None) -> Operation[list[ThreadEntry]]:
     """Some of all threads that were not deleted, in order; fewer than `PAGE` at the end.
 
     `after` is the order's value of the last one before, and its id.
@@ -143,21 +147,21 @@ def page_of(order: Order, after: tuple[int | str, str] | None) -> Operation[list
     return search(SearchThreads(ALL, order, descending=False, after=after, limit=PAGE))
 
 
-def named(threads: Iterable[str]) -> Operation[list[Entry]]:
+def named(threads: Iterable[str]) -> Operation[list[ThreadEntry]]:
     """Threads by name, each once.
 
     Raises:
         ThreadNotFoundError: one of them is not there.
     """
-    found: list[Entry] = []
+    found: list[ThreadEntry] = []
     for name in dict.fromkeys(threads):
         found += [(yield from known(name))]
     return found
 
 
 def following(
-    threads: Sequence[str] | None, page: Sequence[Entry] | None = None
-) -> Operation[list[Entry]]:
+    threads: Sequence[str] | None, page: Sequence[ThreadEntry] | None = None
+) -> Operation[list[ThreadEntry]]:
     """The first of the threads that are meant (None: all), or those behind a page; none at the end.
 
     Raises:
@@ -170,7 +174,7 @@ def following(
     return page_of("thread", (page[-1].thread, page[-1].thread))
 
 
-def _nothing() -> Operation[list[Entry]]:
+def _nothing() -> Operation[list[ThreadEntry]]:
     yield from ()
     return []
 

@@ -10,8 +10,8 @@ whose keys are all text.
 Invariant: a shadow that holds says that encoding the elements again would give the same
 bytes. What cannot be watched (arrays, foreign objects) is `opaque` and never holds.
 
-`Shadow`, `still` and `apart` are compiled (`_identity.c`) where the installation could compile
-them: one object then holds all that is remembered of up to 256 elements. The classes and
+`Shadow`, `copy_and_watch` and `disjoint` are compiled (`_identity.c`) where the installation could
+compile them: one object then holds all that is remembered of up to 256 elements. The classes and
 functions in Python here have the same answers.
 """
 
@@ -21,10 +21,12 @@ from collections.abc import Sequence
 from itertools import chain
 from typing import Any, NamedTuple
 
-from threadkeep.engine.capture import KINDS, LAYOUTS, capture
-from threadkeep.engine.identity import (
+from threadkeep.engine.capture import (
+    KINDS,
+    LAYOUTS,
     Watched,
     can_change,
+    capture,
     portable_consists_of,
     portable_intact,
 )
@@ -116,7 +118,7 @@ class PortableShadow:
         return [x for e in self._elements for x in e.containers[::2] if can_change(x)]
 
 
-class Still(NamedTuple):
+class WatchedCopies(NamedTuple):
     """Elements as they were at one instant: copies, and the shadow of the elements themselves.
 
     `copies` share nothing mutable with the elements but parts that cannot be watched.
@@ -128,14 +130,14 @@ class Still(NamedTuple):
     originals: dict[int, Any]
 
 
-def portable_still(elements: list[Any]) -> Still:
+def portable_copy_and_watch(elements: list[Any]) -> WatchedCopies:
     """Copy the elements, and put them under watch, at one instant."""
     watched, copies, originals = capture(elements, copying=True)
     shadow: Any = PortableShadow._of(watched)  # noqa: SLF001 - our own
-    return Still(copies, shadow, originals)
+    return WatchedCopies(copies, shadow, originals)
 
 
-def portable_apart(shadows: list[PortableShadow]) -> list[bool]:
+def portable_disjoint(shadows: list[PortableShadow]) -> list[bool]:
     """Tell of each shadow whether all that it watches is met once, and in none before it."""
     met: set[int] = set()
     answers = []
@@ -148,13 +150,14 @@ def portable_apart(shadows: list[PortableShadow]) -> list[bool]:
 
 
 try:
-    from threadkeep.engine._identity import Shadow, apart, prepare, still
+    from threadkeep.engine._identity import Shadow, copy_and_watch, disjoint, prepare
 except ImportError:  # it could not be compiled
-    Shadow, apart, still = PortableShadow, portable_apart, portable_still  # type: ignore[misc,assignment] # a class in place of a class
+    Shadow = PortableShadow  # type: ignore[misc,assignment] # a class in place of a class
+    disjoint, copy_and_watch = portable_disjoint, portable_copy_and_watch  # type: ignore[assignment] # with that class
 else:
-    prepare(KINDS, LAYOUTS, Still)
+    prepare(KINDS, LAYOUTS, WatchedCopies)
 
 ONE_LEAF = Shadow.of([None])
 """The shadow of one element that can never change."""
 
-__all__ = ["ONE_LEAF", "Shadow", "Still", "apart", "still"]
+__all__ = ["ONE_LEAF", "Shadow", "WatchedCopies", "copy_and_watch", "disjoint"]

@@ -7,22 +7,25 @@ are immutable and published only after their commit.
 
 Invariant: what is remembered as stored is stored, under the generation remembered.
 The locks made by `locks` guard moments; none is held while an operation waits.
+
+Values that a thread stored a moment ago, found again by identity.
+
+A message comes first as its task's pending write and then in its channel, sometimes the
+other way round: the second time it need not be encoded. Invariant: what is found is the
+very object that was stored, its shadow holds, and everything is bounded by number and
+by bytes.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable
+from typing import Any
 
+from threadkeep.engine.logs import Lock, OpenLogs
 from threadkeep.engine.model import NESTED, HeadFence
-from threadkeep.engine.open_logs import Lock, OpenLogs
-from threadkeep.engine.recent import Recent
-from threadkeep.engine.registry import NOTHING, Told
-from threadkeep.engine.snapshots import (
-    Known,
-    Placed,
-    State,
-)
+from threadkeep.engine.snapshots import Snapshot, StoredObject, StoredValue
+from threadkeep.engine.thread_summary import NOTHING_REPORTED, Reported
 
 _STATES = 6  # checkpoints remembered per thread: a run's last ones and a fork's
 _STATE_BYTES = 4 * 1024 * 1024  # what they may hold that the one before did not
@@ -45,14 +48,14 @@ class ThreadMemory:
         self.generation: int | None = None
         self.logs = OpenLogs(self._lock, token, exclusive=exclusive)
         self.recent = Recent(self._lock, self.logs)
-        self._states: OrderedDict[tuple[str, str], State] = OrderedDict()
+        self._states: OrderedDict[tuple[str, str], Snapshot] = OrderedDict()
         self._states_bytes = 0  # what each holds that the one before did not
         self._newest_bytes = 0  # the values of the one that was remembered last
         self._head: str | None = None  # the greatest checkpoint id that a `HeadFence` counts
         # The last checkpoints of the runs that left a head behind, the oldest first. They outlive
         # the states and the generation: a run is told of once.
         self._forked: dict[str, None] = {}
-        self.told = NOTHING
+        self.told = NOTHING_REPORTED
 
     def meet(self, generation: int) -> None:
         """Forget everything if segments were removed since."""
@@ -63,7 +66,7 @@ class ThreadMemory:
                 self._states.clear()
                 self._states_bytes = self._newest_bytes = 0
                 self._head = None
-                self.told = NOTHING
+                self.told = NOTHING_REPORTED
                 self.generation = generation
                 self.logs.met()
 
@@ -74,7 +77,10 @@ class ThreadMemory:
             self.recent.clear()
 
     def remember(
-        self, placed: list[Placed], known: list[tuple[str, Known]], generation: int | None
+        self,
+        placed: list[StoredObject],
+        known: list[tuple[str, StoredValue]],
+        generation: int | None,
     ) -> None:
         """Remember where values were put under `generation`.
 
@@ -88,11 +94,11 @@ class ThreadMemory:
 
     # -- states ----------------------------------------------------------------------
 
-    def state(self, ns: str, checkpoint_id: str) -> State | None:
+    def state(self, ns: str, checkpoint_id: str) -> Snapshot | None:
         """The checkpoint's state, if it is remembered."""
         return self._states.get((ns, checkpoint_id))
 
-    def newest(self, ns: str) -> State | None:
+    def newest(self, ns: str) -> Snapshot | None:
         """The state that was remembered last in the namespace."""
         with self._lock:
             for state in reversed(self._states.values()):
@@ -102,10 +108,10 @@ class ThreadMemory:
 
     def publish(
         self,
-        state: State,
+        state: Snapshot,
         generation: int | None,
         fence: HeadFence | None = None,
-        told: Told | None = None,
+        told: Reported | None = None,
         *,
         begins: bool = False,
     ) -> str | None:
@@ -139,7 +145,7 @@ class ThreadMemory:
             self._keep_last()
             return left
 
-    def _left(self, state: State, fence: HeadFence, *, begins: bool) -> str | None:
+    def _left(self, state: Snapshot, fence: HeadFence, *, begins: bool) -> str | None:
         """The head that this checkpoint's run leaves behind; None if it did so before."""
         head, expected = self._head, fence.expected
         is_known = state.id in self._forked or (not begins and expected in self._forked)
@@ -253,3 +259,132 @@ class WorkingSet:
 
     def __len__(self) -> int:
         return len(self._threads)
+
+
+_PLACED = 512  # objects remembered by identity
+_KNOWN = 64  # whole values remembered by identity
+_BYTES = 1024 * 1024  # what either may take, but for the newest of them
+_LEAST = 2
+_KEPT = 64  # positions kept for objects that are not final yet
+
+
+class Recent:
+    """The values of one thread that were stored last."""
+
+    def __init__(self, lock: Lock, logs: OpenLogs) -> None:
+        self._lock = lock
+        self._logs = logs
+        self._placed: OrderedDict[int, StoredObject] = OrderedDict()
+        self._known: OrderedDict[tuple[str, int], StoredValue] = OrderedDict()
+        self._parts: OrderedDict[tuple[str, int], tuple[StoredValue, int]] = OrderedDict()
+        self._kept: OrderedDict[int, tuple[Any, int, int]] = OrderedDict()
+        self._placed_bytes = self._known_bytes = 0
+
+    @property
+    def weight(self) -> int:
+        """About how many bytes the values stand for."""
+        return self._placed_bytes + self._known_bytes
+
+    def clear(self) -> None:
+        """Forget all of them. The caller holds the lock."""
+        for values in (self._placed, self._known, self._parts, self._kept):
+            values.clear()
+        self._placed_bytes = self._known_bytes = 0
+
+    # -- finding -----------------------------------------------------------------------
+
+    def placed(self, value: Any) -> StoredObject | None:
+        """Where this very object is stored, if it was and has not changed since."""
+        found = self._placed.get(id(value))
+        return found if found and found.value is value and found.shadow.holds() else None
+
+    def all_placed(self, values: list[Any]) -> list[StoredObject] | None:
+        """Return the places of these very objects, unchanged or not; None if one is not stored."""
+        found = []
+        for value in values:
+            one = self._placed.get(id(value))
+            if one is None or one.value is not value:
+                return None
+            found.append(one)
+        return found
+
+    def has_any(self, values: list[Any]) -> bool:
+        """Return True if one of these objects was stored, or has a position kept for it."""
+        placed, kept = self._placed, self._kept
+        for value in values:
+            name = id(value)
+            if name in placed or name in kept:
+                return True
+        return False
+
+    def is_known(self, channel: str, value: Any) -> bool:
+        """Return True if this very value of the channel was stored, unchanged or not."""
+        found = self._known.get((channel, id(value)))
+        return found is not None and found.value is value
+
+    def known(self, channel: str, value: Any) -> StoredValue | None:
+        """How the value of the channel was stored, if it has not changed since."""
+        found = self._known.get((channel, id(value)))
+        return found if found and found.value is value and found.holds(value) else None
+
+    def known_part(self, channel: str, item: Any) -> tuple[StoredValue, int] | None:
+        """A list, tuple or dict that was stored for the channel, and where `item` is in it."""
+        return self._parts.get((channel, id(item)))
+
+    # -- remembering -------------------------------------------------------------------
+
+    def remember(self, placed: list[StoredObject], known: list[tuple[str, StoredValue]]) -> None:
+        """Remember where values were put, the last few of them. The caller holds the lock."""
+        for item in placed:
+            name = id(item.value)
+            before = self._placed.pop(name, None)
+            self._placed[name] = item
+            self._placed_bytes += item.size - (before.size if before is not None else 0)
+        for channel, value in known:
+            self._forget_known(channel, self._known.pop((channel, id(value.value)), None))
+            self._known[channel, id(value.value)] = value
+            self._known_bytes += value.size
+            for offset, item in value.parts():
+                self._parts[channel, id(item)] = (value, offset)
+        if len(self._placed) > _PLACED or self._placed_bytes > _BYTES:
+            self._drop_placed()
+        if len(self._known) > _KNOWN or self._known_bytes > _BYTES:
+            self._drop_known()
+
+    def _drop_placed(self) -> None:
+        while _too_much(len(self._placed), _PLACED, self._placed_bytes):
+            _, gone = self._placed.popitem(last=False)
+            self._placed_bytes -= gone.size
+
+    def _drop_known(self) -> None:
+        while _too_much(len(self._known), _KNOWN, self._known_bytes):
+            (channel, _), gone = self._known.popitem(last=False)
+            self._forget_known(channel, gone)
+
+    def _forget_known(self, channel: str, value: StoredValue | None) -> None:
+        if value is None:
+            return
+        self._known_bytes -= value.size
+        for _, item in value.parts():
+            if self._parts.get((channel, id(item)), (None,))[0] is value:
+                del self._parts[channel, id(item)]
+
+    # -- positions kept for objects that are not final yet -----------------------------
+
+    def reserve_for(self, ns: str, channel: str, value: Any) -> None:
+        """Keep the next position of the channel's log for an object that is not final yet."""
+        place = self._logs.reserve(ns, channel, 1)
+        with self._lock:
+            self._kept[id(value)] = (value, *place)
+            while len(self._kept) > _KEPT:
+                self._kept.popitem(last=False)
+
+    def kept_for(self, value: Any) -> tuple[int, int] | None:
+        """Give up the log and position that were kept for the object, if any were."""
+        with self._lock:
+            kept = self._kept.pop(id(value), None)
+        return kept[1:] if kept is not None and kept[0] is value else None
+
+
+def _too_much(count: int, most: int, size: int) -> bool:
+    return count > most or (count > _LEAST and size > _BYTES)

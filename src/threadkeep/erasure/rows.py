@@ -13,14 +13,11 @@ from dataclasses import dataclass, field, replace
 from typing import TypeAlias, cast
 
 from threadkeep.cold.archive import archive_of
-from threadkeep.engine import registry
-from threadkeep.engine.calls import Fetch, Operation, commit, fetch
+from threadkeep.engine import thread_summary
 from threadkeep.engine.context import (
     ATTEMPTS,
     Engine,
 )
-from threadkeep.engine.entries import Entry, ReadEntry, SearchThreads, ThreadQuery, Touch
-from threadkeep.engine.lifecycle import is_there
 from threadkeep.engine.lineage import Lineage
 from threadkeep.engine.model import (
     Batch,
@@ -31,7 +28,21 @@ from threadkeep.engine.model import (
     ThreadRows,
     WriteRow,
 )
+from threadkeep.engine.operation import (
+    Fetch,
+    Operation,
+    commit,
+    fetch,
+)
 from threadkeep.engine.refs import span_of
+from threadkeep.engine.thread_entry import (
+    ReadEntry,
+    SearchThreads,
+    ThreadEntry,
+    ThreadQuery,
+    Touch,
+    is_there,
+)
 from threadkeep.errors import ConflictError, CorruptionError, StaleThreadError
 from threadkeep.retention.prune import (
     nothing_new,
@@ -82,7 +93,7 @@ def _searched(query: ThreadQuery) -> Operation[list[str]]:
         reply = yield from fetch(
             SearchThreads(query, "thread", descending=False, after=after, limit=_PAGE)
         )
-        page = [entry.thread for entry in cast("list[Entry]", reply)]
+        page = [entry.thread for entry in cast("list[ThreadEntry]", reply)]
         found += page
         if len(page) < _PAGE:
             return found
@@ -125,10 +136,10 @@ def sharing_with(thread: str) -> Operation[set[str]]:
     return found
 
 
-def _looked_at(thread: str) -> Operation[tuple[Entry | None, ThreadRows]]:
+def _looked_at(thread: str) -> Operation[tuple[ThreadEntry | None, ThreadRows]]:
     replies = yield Fetch((ReadEntry(thread), ReadThread(thread, skip=True)))
     entry, rows = replies
-    return cast("Entry | None", entry), cast("ThreadRows", rows)
+    return cast("ThreadEntry | None", entry), cast("ThreadRows", rows)
 
 
 def _holds_rows(rows: ThreadRows) -> bool:
@@ -326,7 +337,7 @@ def _told(thread: str, rows: ThreadRows, freed: Mapping[Place, int]) -> ErasedTh
     """What goes: the rows, and so many bytes of segments."""
     writes, broken = _writes(rows), [row.table for row in rows.unreadable]
     own: list[CheckpointRow | WriteRow] = [*[s.row for s in rows.checkpoints], *writes]
-    size = sum(map(registry.row_size, own)) + sum([len(row.data) for row in rows.unreadable])
+    size = sum(map(thread_summary.row_size, own)) + sum([len(row.data) for row in rows.unreadable])
     return ErasedThread(
         thread,
         checkpoints=len(rows.checkpoints) + broken.count("checkpoints"),

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from threadkeep.engine.steps import Tasks
+from threadkeep.engine.thread_summary import Tasks
 
 
 @dataclass(frozen=True, slots=True)

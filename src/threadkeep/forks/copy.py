@@ -8,9 +8,12 @@ from __future__ import annotations
 
 from contextlib import suppress
 
-from threadkeep.engine.calls import Operation, commit
 from threadkeep.engine.context import Engine
 from threadkeep.engine.model import CopyThread
+from threadkeep.engine.operation import (
+    Operation,
+    commit,
+)
 from threadkeep.erasure.rows import swept
 from threadkeep.errors import ConflictError, CorruptionError, InvalidArgumentError
 

@@ -10,16 +10,16 @@ from collections.abc import Container, Iterator, Sequence
 from enum import Enum
 from typing import NamedTuple
 
-from threadkeep.engine import labels, registry
-from threadkeep.engine.calls import Operation, commit, fetch
+from threadkeep.engine import (
+    thread_entry,
+    thread_summary,
+)
 from threadkeep.engine.context import (
     ATTEMPTS,
     Engine,
 )
-from threadkeep.engine.entries import Entry, ReadEntry
-from threadkeep.engine.lifecycle import State
 from threadkeep.engine.lineage import (
-    Key,
+    CheckpointKey,
     Lineage,
 )
 from threadkeep.engine.model import (
@@ -30,7 +30,17 @@ from threadkeep.engine.model import (
     ThreadRows,
     WriteRow,
 )
+from threadkeep.engine.operation import (
+    Operation,
+    commit,
+    fetch,
+)
 from threadkeep.engine.rows import of_the_graph, unpack_metadata
+from threadkeep.engine.thread_entry import (
+    ReadEntry,
+    ThreadEntry,
+    ThreadStatus,
+)
 from threadkeep.errors import (
     CheckpointNotFoundError,
     ConflictError,
@@ -48,7 +58,9 @@ class _Taken(NamedTuple):
     writes: list[WriteRow]
 
 
-def fork(engine: Engine, source: str, checkpoint: str | None, target: str) -> Operation[Entry]:
+def fork(
+    engine: Engine, source: str, checkpoint: str | None, target: str
+) -> Operation[ThreadEntry]:
     """Begin a thread with a checkpoint of another, and all that led there.
 
     Args:
@@ -89,24 +101,24 @@ def fork(engine: Engine, source: str, checkpoint: str | None, target: str) -> Op
     )
 
 
-def _read(thread: str) -> Operation[tuple[ThreadRows, Entry | None]]:
+def _read(thread: str) -> Operation[tuple[ThreadRows, ThreadEntry | None]]:
     rows = yield from fetch(ReadThread(thread))
     known = yield from fetch(ReadEntry(thread))
     return rows, known
 
 
-def _entry(engine: Engine, target: str, taken: _Taken, known: Entry | None) -> Entry:
+def _entry(engine: Engine, target: str, taken: _Taken, known: ThreadEntry | None) -> ThreadEntry:
     now, root = engine.now(), taken.at.row
-    waits = registry.waits(taken.at)
+    waits = thread_summary.waits(taken.at)
     rows: list[CheckpointRow | WriteRow] = [s.row for s in taken.checkpoints]
     rows += taken.writes
-    return Entry(
+    return ThreadEntry(
         target,
-        State.FORKED,
+        ThreadStatus.FORKED,
         now,
         now,
-        sum(map(registry.row_size, rows)),
-        labels=labels.without_tags(known.labels if known is not None else ()),
+        sum(map(thread_summary.row_size, rows)),
+        labels=thread_entry.metadata_labels(known.labels if known is not None else ()),
         origin=(taken.at.thread, root.id),
         waits_at=root.id if waits else None,
     )
@@ -127,7 +139,7 @@ def _taken(engine: Engine, source: str, rows: ThreadRows, checkpoint: str | None
         if key[0] and _belongs(engine, stored, root, at, ended)
     }
     taken = [stored for key, stored in lineage.stored.items() if key in found]
-    writes: dict[Key, list[WriteRow]] = {
+    writes: dict[CheckpointKey, list[WriteRow]] = {
         key: _left(stored, children.get(key, ()), found)
         for key, stored in lineage.stored.items()
         if key in found
@@ -136,7 +148,7 @@ def _taken(engine: Engine, source: str, rows: ThreadRows, checkpoint: str | None
     return _Taken(begin, taken, [write for some in writes.values() for write in some])
 
 
-def _origin(source: str, lineage: Lineage, checkpoint: str | None) -> Key:
+def _origin(source: str, lineage: Lineage, checkpoint: str | None) -> CheckpointKey:
     """The checkpoint that the fork begins with.
 
     Raises:
@@ -151,10 +163,10 @@ def _origin(source: str, lineage: Lineage, checkpoint: str | None) -> Key:
     return "", ids[-1] if checkpoint is None else checkpoint
 
 
-def path(lineage: Lineage, at: Key) -> Iterator[Key]:
+def path(lineage: Lineage, at: CheckpointKey) -> Iterator[CheckpointKey]:
     """The checkpoint and its ancestors, hidden ones too."""
-    met: set[Key] = set()
-    step: Key | None = at
+    met: set[CheckpointKey] = set()
+    step: CheckpointKey | None = at
     while step is not None and step not in met:
         met.add(step)
         yield step
@@ -176,7 +188,11 @@ def _ended(children: Sequence[CheckpointRow]) -> _Ended:
 
 
 def _belongs(
-    engine: Engine, stored: StoredCheckpoint, root: Container[Key], at: Key, ended: _Ended
+    engine: Engine,
+    stored: StoredCheckpoint,
+    root: Container[CheckpointKey],
+    at: CheckpointKey,
+    ended: _Ended,
 ) -> bool:
     """Whether a subgraph's checkpoint was made for one of these, and before anybody went on.
 
@@ -192,7 +208,7 @@ def _belongs(
 
 
 def _left(
-    stored: StoredCheckpoint, children: Sequence[CheckpointRow], taken: Container[Key]
+    stored: StoredCheckpoint, children: Sequence[CheckpointRow], taken: Container[CheckpointKey]
 ) -> list[WriteRow]:
     """The pending writes that are a part of the fork.
 

@@ -13,16 +13,16 @@ from typing import cast
 
 from threadkeep.codec.frame import unpack
 from threadkeep.cold.offloaded import STUB
-from threadkeep.engine import checksum, registry
-from threadkeep.engine.calls import Fetch, Operation, fetch, fetch_segments
+from threadkeep.engine import (
+    thread_summary,
+)
 from threadkeep.engine.context import (
     NO_CODEC,
     Engine,
 )
 from threadkeep.engine.elements import Elements
-from threadkeep.engine.entries import Entry, ReadEntry
 from threadkeep.engine.lineage import (
-    Key,
+    CheckpointKey,
     Lineage,
     Search,
     searches,
@@ -39,8 +39,18 @@ from threadkeep.engine.model import (
     ThreadRows,
     WriteRow,
 )
+from threadkeep.engine.operation import (
+    Fetch,
+    Operation,
+    fetch,
+    fetch_segments,
+)
 from threadkeep.engine.refs import Cell, Ref, span_of
-from threadkeep.engine.rows import counts_for, unpack_writes
+from threadkeep.engine.rows import counts_for, manifest_of, unpack_writes
+from threadkeep.engine.thread_entry import (
+    ReadEntry,
+    ThreadEntry,
+)
 from threadkeep.errors import (
     CodecError,
     CorruptionError,
@@ -124,15 +134,15 @@ def _found(engine: Engine, thread: str) -> Operation[list[Finding]]:
     return found.findings
 
 
-def _read(thread: str) -> Operation[tuple[ThreadRows, Entry | None]]:
+def _read(thread: str) -> Operation[tuple[ThreadRows, ThreadEntry | None]]:
     """A thread, and what the registry says of it where there is one."""
     try:
         rows, entry = yield Fetch([ReadThread(thread, skip=True), ReadEntry(thread)])
     except NotSetUpError:  # of an earlier release: its rows are its entry
         (rows,) = yield Fetch([ReadThread(thread, skip=True)])
-        entry = registry.entry_of(thread, rows.checkpoints, 0) if rows.checkpoints else None
+        entry = thread_summary.entry_of(thread, rows.checkpoints, 0) if rows.checkpoints else None
         if entry is not None:
-            entry = entry._replace(size=registry.of_thread(rows).size)
+            entry = entry._replace(size=thread_summary.of_thread(rows).size)
     return rows, entry
 
 
@@ -140,7 +150,7 @@ def _read(thread: str) -> Operation[tuple[ThreadRows, Entry | None]]:
 
 
 def examine(
-    engine: Engine, thread: str, rows: ThreadRows, entry: Entry | None
+    engine: Engine, thread: str, rows: ThreadRows, entry: ThreadEntry | None
 ) -> Operation[Examined]:
     """Look at all of a thread.
 
@@ -305,7 +315,7 @@ def _tell_manifest(found: Examined, stored: StoredCheckpoint, error: CodecError)
     row = stored.row
     key = row.ns, row.id
     try:
-        checksum.unseal(row.manifest, checksum.of_checkpoint(row))
+        manifest_of(row)
     except CorruptionError:
         found.tell(Kind.CHECKPOINT, error.message, key)
         if not _is_json(row.metadata):
@@ -387,7 +397,7 @@ def _look_at_deltas(
     lineage, elements = found.lineage, Elements(NO_CODEC, found.segments.values())
     found.rebuilt = yield from searches(engine, found.thread, lineage, lineage.stored, elements)
     stored = {(s.row.ns, s.row.id): s for s in whole}
-    through: dict[Search, Key | None] = {}
+    through: dict[Search, CheckpointKey | None] = {}
     for key, channel in found.rebuilt:
         cause = _broken_above(found, stored, (key, channel), through)
         if cause is not None:
@@ -398,10 +408,10 @@ def _look_at_deltas(
 
 def _broken_above(
     found: Examined,
-    stored: dict[Key, StoredCheckpoint],
+    stored: dict[CheckpointKey, StoredCheckpoint],
     search: Search,
-    known: dict[Search, Key | None],
-) -> Key | None:
+    known: dict[Search, CheckpointKey | None],
+) -> CheckpointKey | None:
     """The nearest ancestor that the channel is rebuilt through and that does not tell it."""
     (at, channel), passed = search, []
     while (at, channel) not in known:
@@ -437,7 +447,7 @@ def _lacks_writes(found: Examined, above: StoredCheckpoint, below: StoredCheckpo
 # -- the registry ----------------------------------------------------------------------
 
 
-def registry_problem(rows: ThreadRows, entry: Entry | None) -> str:
+def registry_problem(rows: ThreadRows, entry: ThreadEntry | None) -> str:
     """What the registry says that a thread's sound rows do not; nothing where they agree.
 
     Sizes of forks, and of threads that share segments, are not compared: what was there before a
@@ -447,9 +457,9 @@ def registry_problem(rows: ThreadRows, entry: Entry | None) -> str:
         return ""
     if entry is None or not entry.state:
         return "the registry does not know it"
-    wanted = registry.of_thread(rows)
+    wanted = thread_summary.of_thread(rows)
     waits_at = next((m.checkpoint for m in wanted.moves if m.waits), None)
-    if not registry.fits(entry, waits_at):
+    if not thread_summary.fits(entry, waits_at):
         at = f"an interrupt waits at {waits_at!r}" if waits_at else "nothing waits"
         return f"the registry has it as {entry.state!r}, and {at}"
     if not rows.family and entry.origin is None and entry.size != wanted.size:

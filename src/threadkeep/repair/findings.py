@@ -10,13 +10,13 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TypeAlias
 
-from threadkeep.engine.entries import Entry
 from threadkeep.engine.lineage import (
-    Key,
+    CheckpointKey,
     Lineage,
     Search,
 )
 from threadkeep.engine.model import Segment, Span, ThreadRows
+from threadkeep.engine.thread_entry import ThreadEntry
 
 WriteKey: TypeAlias = tuple[str, str, int]  # namespace, checkpoint id, seq
 SegmentKey: TypeAlias = tuple[int, int, int]  # log, start, count
@@ -90,18 +90,20 @@ class Examined:
 
     thread: str
     rows: ThreadRows
-    entry: Entry | None = None
+    entry: ThreadEntry | None = None
     findings: list[Finding] = field(default_factory=list)
     segments: dict[SegmentKey, Segment] = field(default_factory=dict)
     damaged: dict[SegmentKey, Segment | None] = field(default_factory=dict)
     away: dict[SegmentKey, Span] = field(default_factory=dict)
     lineage: Lineage = field(default_factory=lambda: Lineage(()))
-    lost: dict[Key, set[str]] = field(default_factory=dict)
-    broken: set[Key] = field(default_factory=set)
+    lost: dict[CheckpointKey, set[str]] = field(default_factory=dict)
+    broken: set[CheckpointKey] = field(default_factory=set)
     broken_writes: set[WriteKey] = field(default_factory=set)
     rebuilt: list[Search] = field(default_factory=list)  # what DeltaChannels are looked for
 
-    def tell(self, kind: Kind, problem: str, key: Key | None = None, channel: str = "") -> None:
+    def tell(
+        self, kind: Kind, problem: str, key: CheckpointKey | None = None, channel: str = ""
+    ) -> None:
         """Add a finding."""
         ns, checkpoint = key or (None, None)
         self.findings.append(

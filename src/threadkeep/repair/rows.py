@@ -11,13 +11,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import cast
 
-from threadkeep.engine import checksum, manifest, registry
-from threadkeep.engine.calls import Fetch, Operation, commit
+from threadkeep.engine import (
+    manifest,
+    thread_summary,
+)
 from threadkeep.engine.context import Engine
-from threadkeep.engine.entries import Entry, EntryFence, ReadEntry
-from threadkeep.engine.lifecycle import State
 from threadkeep.engine.lineage import (
-    Key,
+    CheckpointKey,
     Lineage,
 )
 from threadkeep.engine.manifest import Manifest
@@ -32,7 +32,18 @@ from threadkeep.engine.model import (
     UnreadableRow,
     WriteRow,
 )
-from threadkeep.engine.rows import heads, unpack_writes
+from threadkeep.engine.operation import (
+    Fetch,
+    Operation,
+    commit,
+)
+from threadkeep.engine.rows import heads, unpack_writes, with_manifest
+from threadkeep.engine.thread_entry import (
+    EntryFence,
+    ReadEntry,
+    ThreadEntry,
+    ThreadStatus,
+)
 from threadkeep.errors import CodecError, ConflictError, InvalidArgumentError, StaleThreadError
 from threadkeep.repair.check import examine
 from threadkeep.repair.findings import (
@@ -127,7 +138,7 @@ def carry_out(engine: Engine, repair: Repair) -> Operation[bool]:
     return True
 
 
-def _read_family(thread: str) -> Operation[tuple[ThreadRows, Entry | None, list[ThreadRows]]]:
+def _read_family(thread: str) -> Operation[tuple[ThreadRows, ThreadEntry | None, list[ThreadRows]]]:
     """A thread's rows and entry, and the rows of those that share its segments, of one state."""
     family: tuple[str, ...] = ()
     while True:
@@ -136,7 +147,7 @@ def _read_family(thread: str) -> Operation[tuple[ThreadRows, Entry | None, list[
         entry, rows, *others = replies
         rows = cast("ThreadRows", rows)
         if rows.family == family:
-            return rows, cast("Entry | None", entry), cast("list[ThreadRows]", others)
+            return rows, cast("ThreadEntry | None", entry), cast("list[ThreadRows]", others)
         family = rows.family
 
 
@@ -146,13 +157,13 @@ def _read_family(thread: str) -> Operation[tuple[ThreadRows, Entry | None, list[
 def _registered(engine: Engine, found: Examined, others: Sequence[ThreadRows]) -> Batch:
     """What puts the entry of a sound thread right."""
     rows, now = found.rows, engine.now()
-    touch = registry.put_right(registry.of_thread(rows))
+    touch = thread_summary.put_right(thread_summary.of_thread(rows))
     if rows.family or (found.entry is not None and found.entry.origin is not None):
         # (what is shared counts for one of them)
         touch = touch._replace(size=0, whole=False)
     entry, revision = None, found.entry.revision if found.entry is not None else 0
-    if found.entry is None or found.entry.state in ("", State.DELETED):
-        entry = registry.entry_of(found.thread, rows.checkpoints, now)
+    if found.entry is None or found.entry.state in ("", ThreadStatus.DELETED):
+        entry = thread_summary.entry_of(found.thread, rows.checkpoints, now)
     fences = (nothing_new((rows, *others)), EntryFence(revision))
     return Batch(found.thread, now, rows.generation, fences=fences, entry=entry, touch=touch)
 
@@ -171,7 +182,7 @@ class _Surgery:
     engine: Engine
     found: Examined
     others: Sequence[ThreadRows]
-    stripped: dict[Key, CheckpointRow] = field(default_factory=dict)
+    stripped: dict[CheckpointKey, CheckpointRow] = field(default_factory=dict)
 
     def repair(self) -> Repair:
         """The whole of it."""
@@ -195,7 +206,7 @@ class _Surgery:
         for key in found.lineage.ancestors(sound) & found.broken:
             self.stripped[key] = self._without_lost(key)
 
-    def _without_lost(self, key: Key) -> CheckpointRow:
+    def _without_lost(self, key: CheckpointKey) -> CheckpointRow:
         """The checkpoint's row, hidden, and without the values that cannot be read."""
         row, lost = self.found.lineage.stored[key].row, self.found.lost.get(key, set())
         read, keyframe = self.found.lineage.manifest(key)
@@ -205,7 +216,7 @@ class _Surgery:
         }
         data = manifest.encode(read._replace(entries=entries), keyframe.manifest)
         row = row._replace(flags=row.flags | HIDDEN)
-        return row._replace(manifest=checksum.seal(data, checksum.of_checkpoint(row)))
+        return with_manifest(row, data)
 
     def _left(self) -> list[StoredCheckpoint]:
         """The checkpoints that stay, as they will be."""
@@ -295,7 +306,7 @@ class _Surgery:
         going = set(dropped)
         gone = [s for s in rows.segments if (s.log, s.start, s.count) in going]
         size = own_bytes(self.found.thread, rows, without=gone)
-        wanted = registry.of_rows(left, self._orphans(), size)
+        wanted = thread_summary.of_rows(left, self._orphans(), size)
         return Batch(
             self.found.thread,
             engine.now(),
@@ -309,7 +320,7 @@ class _Surgery:
             drop_segments=tuple(dropped),
             drop_unreadable=rows.unreadable,
             bump=True,
-            touch=registry.put_right(wanted),
+            touch=thread_summary.put_right(wanted),
         )
 
 

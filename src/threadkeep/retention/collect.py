@@ -10,17 +10,19 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from threadkeep.engine import labels, registration
-from threadkeep.engine.calls import Operation
+from threadkeep.engine import (
+    registration,
+    thread_entry,
+)
 from threadkeep.engine.context import Engine
-from threadkeep.engine.entries import Entry
-from threadkeep.engine.lifecycle import State
+from threadkeep.engine.operation import Operation
 from threadkeep.engine.registration import (
     ALL,
     PAGE,
     following,
     page_of,
 )
+from threadkeep.engine.thread_entry import ThreadEntry, ThreadStatus
 from threadkeep.errors import CodecError
 from threadkeep.retention.policy import Retention
 from threadkeep.retention.thin import (
@@ -130,7 +132,7 @@ def collect(
 
 
 def _one(
-    engine: Engine, entry: Entry, store: Retention, gone: _Gone, *, dry_run: bool
+    engine: Engine, entry: ThreadEntry, store: Retention, gone: _Gone, *, dry_run: bool
 ) -> Operation[None]:
     """One thread: deleted, thinned, or left as it is."""
     now = engine.now()
@@ -139,12 +141,12 @@ def _one(
     except CodecError as exc:
         gone.threads.append(Collected(entry.thread, skipped=exc.message))
         return
-    if entry.pinned or entry.state == State.DELETED:
+    if entry.pinned or entry.state == ThreadStatus.DELETED:
         return
     if _has_rested(entry, own, now):
         due = partial(_is_due, store=store, now=now)
         gone.add((yield from delete(engine, entry.thread, "ttl", due, dry_run=dry_run)))
-    elif own.thins and entry.state != State.ARCHIVED and not is_settled(entry, own, now):
+    elif own.thins and entry.state != ThreadStatus.ARCHIVED and not is_settled(entry, own, now):
         ours = partial(policy_of, store=store)
         gone.add((yield from thin(engine, entry.thread, ours, dry_run=dry_run)))
 
@@ -152,11 +154,11 @@ def _one(
 # -- whole threads -------------------------------------------------------------------
 
 
-def _is_due(entry: Entry, *, store: Retention, now: int) -> bool:
+def _is_due(entry: ThreadEntry, *, store: Retention, now: int) -> bool:
     return not entry.pinned and _has_rested(entry, policy_of(entry, store), now)
 
 
-def _has_rested(entry: Entry, own: Retention, now: int) -> bool:
+def _has_rested(entry: ThreadEntry, own: Retention, now: int) -> bool:
     """Whether it has rested for longer than it may: its own ttl counts before the policy's."""
     rest = entry.ttl
     if rest is None and not _is_protected(entry, own):
@@ -164,10 +166,10 @@ def _has_rested(entry: Entry, own: Retention, now: int) -> bool:
     return rest is not None and entry.updated_at + rest < now
 
 
-def _is_protected(entry: Entry, own: Retention) -> bool:
+def _is_protected(entry: ThreadEntry, own: Retention) -> bool:
     """Whether the policy may not delete it."""
-    is_tagged = own.keep_tagged and bool(labels.tags(entry.labels))
-    return entry.pinned or is_tagged or entry.state == State.SUSPENDED
+    is_tagged = own.keep_tagged and bool(thread_entry.tags_of(entry.labels))
+    return entry.pinned or is_tagged or entry.state == ThreadStatus.SUSPENDED
 
 
 def _beyond(engine: Engine, store: Retention, gone: _Gone, *, dry_run: bool) -> Operation[None]:
@@ -189,11 +191,11 @@ def _beyond(engine: Engine, store: Retention, gone: _Gone, *, dry_run: bool) -> 
 
 
 def _one_less(
-    engine: Engine, entry: Entry, store: Retention, gone: _Gone, *, dry_run: bool
+    engine: Engine, entry: ThreadEntry, store: Retention, gone: _Gone, *, dry_run: bool
 ) -> Operation[bool]:
     """Whether the thread was deleted, for there are too many."""
 
-    def is_due(now: Entry) -> bool:
+    def is_due(now: ThreadEntry) -> bool:
         return now.updated_at == entry.updated_at and not _is_protected(now, policy_of(now, store))
 
     try:

@@ -9,19 +9,18 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from typing import NamedTuple
 
-from threadkeep.engine import checksum
 from threadkeep.engine import manifest as manifests
-from threadkeep.engine.calls import Operation
 from threadkeep.engine.context import Engine
 from threadkeep.engine.lineage import (
-    Key,
+    CheckpointKey,
     Lineage,
     counted_channels,
     snapshots_among,
 )
 from threadkeep.engine.model import Batch, CheckpointRow, StoredCheckpoint, WriteRow
+from threadkeep.engine.operation import Operation
 from threadkeep.engine.refs import Ref
-from threadkeep.engine.rows import pack_writes, unpack_writes
+from threadkeep.engine.rows import pack_writes, unpack_writes, with_body, with_manifest
 
 
 class Emptied(NamedTuple):
@@ -71,10 +70,10 @@ def _counted(engine: Engine, checkpoints: Iterable[StoredCheckpoint]) -> set[str
 
 
 def without_values(
-    lineage: Lineage, keys: Iterable[Key], bare: frozenset[str], whole: tuple[str, ...]
+    lineage: Lineage, keys: Iterable[CheckpointKey], bare: frozenset[str], whole: tuple[str, ...]
 ) -> Emptied:
     """The same checkpoints, those of these keys without values of the channels that are `bare`."""
-    changed: dict[Key, StoredCheckpoint] = {}
+    changed: dict[CheckpointKey, StoredCheckpoint] = {}
     count, gone = 0, list[WriteRow]()
     children = lineage.children() if bare else {}
     for key in sorted(keys) if bare else ():
@@ -102,7 +101,7 @@ def _old(lineage: Lineage, stored: StoredCheckpoint) -> StoredCheckpoint:
 
 
 def _with_manifest(
-    lineage: Lineage, key: Key, bare: frozenset[str]
+    lineage: Lineage, key: CheckpointKey, bare: frozenset[str]
 ) -> tuple[StoredCheckpoint, int]:
     """The checkpoint without the values, and how many these are."""
     stored, (read, keyframe) = lineage.stored[key], lineage.manifest(key)
@@ -111,7 +110,7 @@ def _with_manifest(
         return stored, 0
     removed = {name: read.entries[name]._replace(ref=None, removed=True) for name in taken}
     data = manifests.encode(read._replace(entries={**read.entries, **removed}), keyframe.manifest)
-    row = stored.row._replace(manifest=checksum.seal(data, checksum.of_checkpoint(stored.row)))
+    row = with_manifest(stored.row, data)
     return stored._replace(row=row), len(taken)
 
 
@@ -138,4 +137,4 @@ def _bare_row(row: WriteRow, bare: frozenset[str]) -> WriteRow:
     stay = [(write.idx, write.channel, write.ref) for write in found if write.channel not in bare]
     if len(stay) == len(found):
         return row
-    return row._replace(body=checksum.seal(pack_writes(stay), checksum.of_writes(row)))
+    return with_body(row, pack_writes(stay))

@@ -13,15 +13,13 @@ from functools import partial
 from typing import TypeAlias, cast
 
 from threadkeep.codec import Codec
-from threadkeep.engine import registry
-from threadkeep.engine.calls import Fetch, Operation, commit, fetch
+from threadkeep.engine import thread_summary
 from threadkeep.engine.context import (
     ATTEMPTS,
     Engine,
 )
-from threadkeep.engine.ids import created_at
 from threadkeep.engine.lineage import (
-    Key,
+    CheckpointKey,
     Lineage,
     needed,
 )
@@ -38,15 +36,21 @@ from threadkeep.engine.model import (
     ThreadRows,
     WriteRow,
 )
+from threadkeep.engine.operation import (
+    Fetch,
+    Operation,
+    commit,
+    fetch,
+)
 from threadkeep.engine.refs import covering, span_of
-from threadkeep.engine.rows import heads, unpack_metadata, unpack_writes, visible
+from threadkeep.engine.rows import created_at, heads, unpack_metadata, unpack_writes, visible
 from threadkeep.errors import ConflictError, InvalidArgumentError, StaleThreadError
 
 _PAGE = 200
 
 _ORPHAN_AGE = 3600 * 1_000_000  # microseconds after which writes without a checkpoint go
 
-Choice: TypeAlias = Callable[[Sequence[StoredCheckpoint]], set[Key]]
+Choice: TypeAlias = Callable[[Sequence[StoredCheckpoint]], set[CheckpointKey]]
 
 
 def delete_thread(engine: Engine, thread: str) -> Operation[None]:
@@ -86,12 +90,14 @@ def delete_for_runs(engine: Engine, run_ids: Sequence[str]) -> Operation[None]:
         after = threads[-1]
 
 
-def _latest(rows: Sequence[StoredCheckpoint]) -> set[Key]:
+def _latest(rows: Sequence[StoredCheckpoint]) -> set[CheckpointKey]:
     """The newest visible checkpoint of each namespace."""
     return set(heads(rows).items())
 
 
-def _not_of_runs(codec: Codec, runs: frozenset[str], rows: Sequence[StoredCheckpoint]) -> set[Key]:
+def _not_of_runs(
+    codec: Codec, runs: frozenset[str], rows: Sequence[StoredCheckpoint]
+) -> set[CheckpointKey]:
     return {(s.row.ns, s.row.id) for s in visible(rows) if _run_of(codec, s) not in runs}
 
 
@@ -126,8 +132,8 @@ def thinning(
     thread: str,
     rows: ThreadRows,
     lineage: Lineage,
-    keep: set[Key],
-    hidden: set[Key],
+    keep: set[CheckpointKey],
+    hidden: set[CheckpointKey],
     others: Sequence[ThreadRows],
 ) -> Batch:
     """What removes all checkpoints but those kept and those kept hidden, if none was added."""
@@ -150,11 +156,13 @@ def thinning(
         hide_checkpoints=tuple(k for k in hidden if not stored[k].row.flags & HIDDEN),
         drop_segments=tuple((s.log, s.start, s.count) for s in unused),
         bump=True,
-        touch=registry.of_rows(_as_left(left, hidden), stay, bytes_left),
+        touch=thread_summary.of_rows(_as_left(left, hidden), stay, bytes_left),
     )
 
 
-def _as_left(left: Iterable[StoredCheckpoint], hidden: set[Key]) -> list[StoredCheckpoint]:
+def _as_left(
+    left: Iterable[StoredCheckpoint], hidden: set[CheckpointKey]
+) -> list[StoredCheckpoint]:
     """The checkpoints that stay, hidden ones flagged so."""
     return [
         s._replace(row=s.row._replace(flags=s.row.flags | HIDDEN))
@@ -173,7 +181,7 @@ def own_bytes(thread: str, rows: ThreadRows, without: Iterable[SegmentInfo] = ()
     """Bytes of the segments that count for a thread, but for some of its segments."""
     if not counts_segments(thread, rows):
         return 0
-    return registry.bytes_of(rows.segments) - registry.bytes_of(without)
+    return thread_summary.bytes_of(rows.segments) - thread_summary.bytes_of(without)
 
 
 def nothing_new(family: Iterable[ThreadRows]) -> RowsFence:
@@ -214,7 +222,7 @@ def is_old(row: WriteRow, now: int) -> bool:
 
 def positions(
     lineage: Lineage,
-    kept: Iterable[Key],
+    kept: Iterable[CheckpointKey],
     orphans: Iterable[WriteRow],
     others: Iterable[ThreadRows],
 ) -> dict[int, list[Span]]:
@@ -239,7 +247,9 @@ def by_log(spans: Iterable[Span]) -> dict[int, list[Span]]:
     return found
 
 
-def spans_of(lineage: Lineage, kept: Iterable[Key], orphans: Iterable[WriteRow]) -> Iterator[Span]:
+def spans_of(
+    lineage: Lineage, kept: Iterable[CheckpointKey], orphans: Iterable[WriteRow]
+) -> Iterator[Span]:
     """All positions that these checkpoints and writes refer to. Raises CorruptionError."""
     for place in kept:
         read, key = lineage.manifest(place)

@@ -10,13 +10,15 @@ from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TypeAlias, cast
 
-from threadkeep.codec.frame import Compression, pack
-from threadkeep.engine.calls import Operation, fetch_segments
+from threadkeep.codec.frame import Compression, pack, unpack
 from threadkeep.engine.context import Engine
-from threadkeep.engine.elements import opened
-from threadkeep.engine.entries import Touch
 from threadkeep.engine.model import Batch, Segment, SegmentInfo, Span, ThreadRows
+from threadkeep.engine.operation import (
+    Operation,
+    fetch_segments,
+)
 from threadkeep.engine.refs import covering, length, span_of
+from threadkeep.engine.thread_entry import Touch
 from threadkeep.errors import StaleThreadError
 from threadkeep.retention.prune import counts_segments
 
@@ -89,7 +91,7 @@ def alive(span: Span, used: Used) -> list[Span]:
 
 def parts(segment: Segment, spans: Iterable[Span], compression: Compression) -> list[Segment]:
     """The segments that hold just these positions of a segment, one for each span."""
-    elements = opened(segment)
+    elements = unpack(segment.data)
     return [
         Segment(log, start, stop - start, pack(data, compression))
         for log, start, stop in spans

@@ -15,16 +15,13 @@ from hashlib import blake2b
 from typing import NamedTuple, cast
 
 from threadkeep.engine import (
-    labels,
-    registry,
+    thread_entry,
+    thread_summary,
 )
-from threadkeep.engine.calls import Fetch, Operation, commit
 from threadkeep.engine.context import (
     ATTEMPTS,
     Engine,
 )
-from threadkeep.engine.entries import Entry, EntryFence, ReadEntry, Touch
-from threadkeep.engine.lifecycle import State, is_there
 from threadkeep.engine.lineage import (
     Lineage,
     needed,
@@ -36,7 +33,20 @@ from threadkeep.engine.model import (
     RowsFence,
     ThreadRows,
 )
+from threadkeep.engine.operation import (
+    Fetch,
+    Operation,
+    commit,
+)
 from threadkeep.engine.rows import visible
+from threadkeep.engine.thread_entry import (
+    EntryFence,
+    ReadEntry,
+    ThreadEntry,
+    ThreadStatus,
+    Touch,
+    is_there,
+)
 from threadkeep.errors import CodecError, ConflictError, StaleThreadError
 from threadkeep.retention import policy
 from threadkeep.retention.emptying import (
@@ -63,7 +73,7 @@ from threadkeep.retention.shortening import shortened
 
 _SETTLED = "kept"  # the record of what a thread was last gone through under
 _DIGEST = 8  # bytes
-_LEFT = (State.DELETED, State.ARCHIVED)  # nothing of these is in the store
+_LEFT = (ThreadStatus.DELETED, ThreadStatus.ARCHIVED)  # nothing of these is in the store
 _BUSY = "it is being written all the time"
 
 
@@ -100,7 +110,7 @@ class Found(NamedTuple):
     """A thread as it was read: its entry before its rows, and who shares its segments."""
 
     thread: str
-    entry: Entry | None
+    entry: ThreadEntry | None
     rows: ThreadRows
     others: Sequence[ThreadRows]
 
@@ -115,12 +125,12 @@ class Found(NamedTuple):
         """How many bytes it holds, as the registry counts."""
         rows = self.rows
         stored = own_bytes(self.thread, rows)
-        return registry.of_rows(rows.checkpoints, rows.orphans, stored).size
+        return thread_summary.of_rows(rows.checkpoints, rows.orphans, stored).size
 
 
-def is_settled(entry: Entry, own: Retention, now: int) -> bool:
+def is_settled(entry: ThreadEntry, own: Retention, now: int) -> bool:
     """Whether the thread was gone through as it is now, so that nothing can have to go."""
-    known = labels.record(entry.labels, _SETTLED)
+    known = thread_entry.find_record(entry.labels, _SETTLED)
     if not isinstance(known, list) or known[:3] != _state_of(entry, own, entry.size):
         return False
     (until,) = known[3:]
@@ -128,7 +138,7 @@ def is_settled(entry: Entry, own: Retention, now: int) -> bool:
 
 
 def thin(
-    engine: Engine, thread: str, ours: Callable[[Entry], Retention], *, dry_run: bool = False
+    engine: Engine, thread: str, ours: Callable[[ThreadEntry], Retention], *, dry_run: bool = False
 ) -> Operation[Collected | None]:
     """Remove the checkpoints that have to go; None where none has.
 
@@ -161,7 +171,7 @@ def thin(
 
 
 def delete(
-    engine: Engine, thread: str, why: str, is_due: Callable[[Entry], bool], *, dry_run: bool
+    engine: Engine, thread: str, why: str, is_due: Callable[[ThreadEntry], bool], *, dry_run: bool
 ) -> Operation[Collected | None]:
     """Remove a thread that is due; None if it is not, or not any more.
 
@@ -211,7 +221,9 @@ class _Thinned(NamedTuple):
         return any((*drops, batch.hide_checkpoints, batch.checkpoints, batch.writes))
 
 
-def _thinned(engine: Engine, found: Found, entry: Entry, own: Retention) -> Operation[_Thinned]:
+def _thinned(
+    engine: Engine, found: Found, entry: ThreadEntry, own: Retention
+) -> Operation[_Thinned]:
     rows, now = found.rows, engine.now()
     choice = kept(rows.checkpoints, own, marked(entry, own), now)
     lineage = Lineage(rows.checkpoints)
@@ -264,7 +276,7 @@ def _settled(thinned: _Thinned, known: object, fences: Iterable[RowsFence | Entr
     The size is said either way: where it was another (a checkpoint was put again, say), the
     thread would seem to have been written since, time and again.
     """
-    batch, note = thinned.batch, labels.of_record(_SETTLED, known)
+    batch, note = thinned.batch, thread_entry.record_label(_SETTLED, known)
     if thinned.does:
         touch = cast("Touch", batch.touch)._replace(labels=(note,))
         return batch._replace(fences=tuple(fences), touch=touch)
@@ -309,13 +321,13 @@ def _all_told(found: Found, thread: str, why: str) -> Collected:
 # -- what is known of it -------------------------------------------------------------
 
 
-def marked(entry: Entry, own: Retention) -> set[Key]:
+def marked(entry: ThreadEntry, own: Retention) -> set[Key]:
     """The checkpoints that are protected by what was said of them: by a tag or a pin."""
-    marks = labels.marks(entry.labels)
+    marks = thread_entry.marks_of(entry.labels)
     return {(m.ns, m.checkpoint) for m in marks if m.pinned or (own.keep_tagged and m.tags)}
 
 
-def _state_of(entry: Entry, own: Retention, size: int) -> list[object]:
+def _state_of(entry: ThreadEntry, own: Retention, size: int) -> list[object]:
     """What tells whether something is another than it was: the policy, and all that was written.
 
     The size tells of each write; `updated_at` may be late.
@@ -325,11 +337,11 @@ def _state_of(entry: Entry, own: Retention, size: int) -> list[object]:
     return [digest, size, entry.updated_at]
 
 
-def policy_of(entry: Entry, store: Retention | None) -> Retention:
+def policy_of(entry: ThreadEntry, store: Retention | None) -> Retention:
     """Return the retention of a thread: its own, or else the store's, or else everything.
 
     Raises:
         NewerFormatError, CorruptionError: what was said cannot be read.
     """
-    said = labels.record(entry.labels, policy.RECORD)
+    said = thread_entry.find_record(entry.labels, policy.RECORD)
     return (store or policy.EVERYTHING) if said is None else policy.read(said)

@@ -1,6 +1,6 @@
 """Drives operations on a store: the only place, beside the backends, where sync and async differ.
 
-An operation (see `engine.calls`) is a generator; the driver answers what it yields and throws
+An operation (see `engine.operation`) is a generator; the driver answers what it yields and throws
 errors in. There is one driver, a coroutine: where answers block it never suspends, so that it
 can be run to its end by one `send`.
 """
@@ -23,9 +23,16 @@ from threadkeep.backends.group_commit import (
     Writer,
 )
 from threadkeep.backends.sync_bridge import finish
-from threadkeep.engine.calls import Call, Commit, CommitMany, Fetch, Request, Requests
-from threadkeep.engine.calls import commit as committing
 from threadkeep.engine.model import Change
+from threadkeep.engine.operation import (
+    Call,
+    Commit,
+    CommitMany,
+    Fetch,
+    Request,
+    Requests,
+)
+from threadkeep.engine.operation import commit as committing
 from threadkeep.errors import InvalidArgumentError
 from threadkeep.store.layer import (
     Layer,

@@ -10,8 +10,13 @@ from __future__ import annotations
 
 from typing import Any, Protocol, TypeVar, get_args
 
-from threadkeep.engine.calls import Commit, CommitMany, Request, Requests
 from threadkeep.engine.model import Batch, Change
+from threadkeep.engine.operation import (
+    Commit,
+    CommitMany,
+    Request,
+    Requests,
+)
 from threadkeep.errors import ThreadkeepError
 
 T = TypeVar("T")

@@ -20,7 +20,10 @@ from threadkeep.backends.group_commit import (
 )
 from threadkeep.backends.open import open_hot
 from threadkeep.cold.layer import TierLayer
-from threadkeep.engine.calls import Requests, call
+from threadkeep.engine.operation import (
+    Requests,
+    call,
+)
 from threadkeep.engine.working_set import WorkingSet
 from threadkeep.errors import InvalidArgumentError, ThreadkeepError
 from threadkeep.store import workflows

@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Generator
 from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from threadkeep.backends.sync_bridge import finish
-from threadkeep.engine.calls import Requests
+from threadkeep.engine.operation import Requests
 from threadkeep.store import driver
 
 T = TypeVar("T")

@@ -12,7 +12,7 @@ from threadkeep.diff import (
     StateDiff,
     TextEdit,
 )
-from threadkeep.engine.labels import Mark
+from threadkeep.engine.thread_entry import Mark
 from threadkeep.erasure.rows import ErasedThread
 from threadkeep.erasure.workflow import EraseReport
 from threadkeep.forks.merge import (

@@ -23,8 +23,11 @@ from threadkeep.cold.tiering import (
     check_over,
 )
 from threadkeep.engine import registration
-from threadkeep.engine.calls import Operation, fetch_checkpoint
-from threadkeep.engine.lifecycle import is_archived
+from threadkeep.engine.operation import (
+    Operation,
+    fetch_checkpoint,
+)
+from threadkeep.engine.thread_entry import is_archived
 from threadkeep.errors import StateError
 from threadkeep.retention import prune
 from threadkeep.retention.policy import (

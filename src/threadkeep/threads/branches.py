@@ -6,7 +6,7 @@ Invariant: rows and manifests are read, values never.
 
 from __future__ import annotations
 
-from threadkeep.engine.calls import Operation
+from threadkeep.engine.operation import Operation
 from threadkeep.forks import tree
 from threadkeep.forks.branches import (
     BranchCheckpoint,

@@ -26,8 +26,11 @@ from threadkeep.diff.checkpoints import (
     Side,
 )
 from threadkeep.diff.effort import Effort
-from threadkeep.engine.calls import Operation, Place
 from threadkeep.engine.context import Engine
+from threadkeep.engine.operation import (
+    CheckpointRef,
+    Operation,
+)
 from threadkeep.engine.rows import unpack_time
 from threadkeep.errors import InvalidArgumentError
 from threadkeep.langgraph_internals import is_internal
@@ -99,7 +102,7 @@ class Comparing(Running):
         # (Where much differs this takes long enough to hold up an event loop.)
         return await driver.in_thread(partial(_told, self._engine, found))
 
-    def _where(self, given: Where) -> Place:
+    def _where(self, given: Where) -> CheckpointRef:
         if isinstance(given, Mapping):
             return arguments.place(given)
         if isinstance(given, tuple | list) and len(given) == 2:  # noqa: PLR2004 - a pair

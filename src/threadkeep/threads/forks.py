@@ -18,7 +18,7 @@ from threadkeep.channel_versions import (
     compare_versions,
     next_version,
 )
-from threadkeep.engine.calls import Operation
+from threadkeep.engine.operation import Operation
 from threadkeep.forks import (
     fork as forking,
 )

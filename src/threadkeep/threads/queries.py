@@ -13,10 +13,15 @@ from datetime import datetime, timedelta
 from typing import Any, Literal, TypeAlias
 
 from threadkeep import validation
-from threadkeep.engine import labels
-from threadkeep.engine.calls import Place
-from threadkeep.engine.entries import Entry, Order, SearchThreads, ThreadQuery
-from threadkeep.engine.lifecycle import State
+from threadkeep.engine import thread_entry
+from threadkeep.engine.operation import CheckpointRef
+from threadkeep.engine.thread_entry import (
+    Order,
+    SearchThreads,
+    ThreadEntry,
+    ThreadQuery,
+    ThreadStatus,
+)
 from threadkeep.errors import InvalidArgumentError
 from threadkeep.retention.policy import (
     LONGEST,
@@ -95,8 +100,8 @@ def _states(given: str | Iterable[str] | None) -> tuple[str, ...]:
         return ()
     found = (given,) if isinstance(given, str) else tuple(given)
     for one in found:
-        if one not in tuple(State):
-            validation.refuse("state", one, f"States are {', '.join(State)}.")
+        if one not in tuple(ThreadStatus):
+            validation.refuse("state", one, f"States are {', '.join(ThreadStatus)}.")
     return tuple(dict.fromkeys(map(str, found)))
 
 
@@ -119,7 +124,9 @@ def tag_labels(given: Iterable[str]) -> tuple[str, ...]:
     """The labels of tags."""
     if isinstance(given, str) or not isinstance(given, Iterable):
         validation.refuse("tags", given, "Give a list of texts, for a single one too.")
-    return tuple(dict.fromkeys([_label("A tag", labels.of_tag, _tag(tag)) for tag in given]))
+    return tuple(
+        dict.fromkeys([_label("A tag", thread_entry.tag_label, _tag(tag)) for tag in given])
+    )
 
 
 def _tag(given: object) -> str:
@@ -129,12 +136,12 @@ def _tag(given: object) -> str:
     return text
 
 
-def mark_labels(at: Place, tags: Iterable[str] | None) -> tuple[str, ...]:
+def mark_labels(at: CheckpointRef, tags: Iterable[str] | None) -> tuple[str, ...]:
     """The labels of a checkpoint's tags, or (None) of its pin."""
     id = at.id or ""
     if tags is None:
-        return (_label("A pin", labels.of_mark, at.ns, id),)
-    given = [_label("A tag", labels.of_mark, at.ns, id, _tag(tag)) for tag in tags]
+        return (_label("A pin", thread_entry.mark_label, at.ns, id),)
+    given = [_label("A tag", thread_entry.mark_label, at.ns, id, _tag(tag)) for tag in tags]
     return tuple(dict.fromkeys(given))
 
 
@@ -145,7 +152,7 @@ def metadata_labels(given: Mapping[str, Any]) -> tuple[str, ...]:
     names = [validation.text("A key of metadata", key) for key in given]
     return tuple(
         [
-            _label(f"metadata[{name!r}]", labels.of_metadata, name, value)
+            _label(f"metadata[{name!r}]", thread_entry.metadata_label, name, value)
             for name, value in zip(names, given.values(), strict=True)
         ]
     )
@@ -157,19 +164,24 @@ def _label(what: str, make: Callable[..., str], *given: Any) -> str:
     except (ValueError, TypeError, RecursionError) as error:
         raise InvalidArgumentError(
             f"{what} cannot be kept: {error}.",
-            hint=f"Give JSON values without NUL characters, of at most {labels.MOST_BYTES} bytes"
-            " with their key; larger ones belong into the state.",
+            hint="Give JSON values without NUL characters, of at most"
+            f" {thread_entry.MAX_LABEL_BYTES} bytes with their key;"
+            " larger ones belong into the state.",
         ) from None
 
 
 def checked_labels(found: Iterable[str], name: str) -> tuple[str, ...]:
     """All labels of a thread, if they are not too many."""
-    together = tuple(sorted({labels.beginning_of(label): label for label in found}.values()))
-    said = [one for one in together if labels.is_mark(one) or not labels.is_record(one)]
-    if len(said) > labels.MOST:
+    together = tuple(sorted({thread_entry.label_prefix(label): label for label in found}.values()))
+    said = [
+        one
+        for one in together
+        if thread_entry.is_mark_label(one) or not thread_entry.is_record_label(one)
+    ]
+    if len(said) > thread_entry.MAX_LABELS:
         raise InvalidArgumentError(
-            f"A thread has at most {labels.MOST} tags and pieces of metadata, with the tags and"
-            " pins of its checkpoints.",
+            f"A thread has at most {thread_entry.MAX_LABELS} tags and pieces of metadata,"
+            " with the tags and pins of its checkpoints.",
             thread=name,
         )
     return together
@@ -200,7 +212,7 @@ def page(asked: ThreadQuery, order: OrderName, limit: int, cursor: str | None) -
     return SearchThreads(asked, name, order.startswith("-"), after, limit)
 
 
-def cursor_after(entry: Entry, order: OrderName) -> str:
+def cursor_after(entry: ThreadEntry, order: OrderName) -> str:
     """What goes on behind an entry."""
     place = [order, getattr(entry, _ORDERS[order.removeprefix("-")]), entry.thread]
     return urlsafe_b64encode(json.dumps(place).encode()).decode().rstrip("=")

@@ -11,9 +11,11 @@ from datetime import timedelta
 from typing import Any, TypedDict, Unpack
 
 from threadkeep.engine import registration
-from threadkeep.engine.calls import Operation, Place
-from threadkeep.engine.entries import Entry
-from threadkeep.engine.labels import beginning_of
+from threadkeep.engine.operation import (
+    CheckpointRef,
+    Operation,
+)
+from threadkeep.engine.thread_entry import ThreadEntry, label_prefix
 from threadkeep.errors import ThreadExistsError
 from threadkeep.threads import queries
 from threadkeep.threads.info import ThreadInfo, ThreadPage, info
@@ -162,9 +164,9 @@ class Registry(Running):
         added = queries.metadata_labels({k: v for k, v in metadata.items() if v is not None})
         rest = queries.ttl(ttl) if ttl else None
 
-        def how(entry: Entry) -> Entry:
-            gone = set(map(beginning_of, removed))
-            stay = [label for label in entry.labels if beginning_of(label) not in gone]
+        def how(entry: ThreadEntry) -> ThreadEntry:
+            gone = set(map(label_prefix, removed))
+            stay = [label for label in entry.labels if label_prefix(label) not in gone]
             labels = queries.checked_labels((*stay, *added), entry.thread)
             return entry._replace(labels=labels, ttl=entry.ttl if ttl is None else rest)
 
@@ -255,11 +257,11 @@ class Registry(Running):
         return self._labelled(thread, queries.mark_labels(place, None), place, add=pinned)
 
     def _labelled(
-        self, thread: str, given: tuple[str, ...], at: Place | None = None, *, add: bool
+        self, thread: str, given: tuple[str, ...], at: CheckpointRef | None = None, *, add: bool
     ) -> Operation[ThreadInfo]:
         """Add labels, of a checkpoint that is there, or remove them."""
 
-        def how(entry: Entry) -> Entry:
+        def how(entry: ThreadEntry) -> ThreadEntry:
             others = [label for label in entry.labels if label not in given]
             labels = queries.checked_labels((*others, *(given if add else ())), entry.thread)
             return entry._replace(labels=labels)
@@ -267,7 +269,10 @@ class Registry(Running):
         return self._changed(thread, how, at if add else None)
 
     def _changed(
-        self, thread: str, how: Callable[[Entry], Entry], at: Place | None = None
+        self,
+        thread: str,
+        how: Callable[[ThreadEntry], ThreadEntry],
+        at: CheckpointRef | None = None,
     ) -> Operation[ThreadInfo]:
         entry = yield from registration.change(self._engine, queries.thread(thread), how, at)
         return info(entry)

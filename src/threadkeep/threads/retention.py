@@ -9,9 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from threadkeep import validation
-from threadkeep.engine import labels, registration
-from threadkeep.engine.calls import Operation
-from threadkeep.engine.entries import Entry
+from threadkeep.engine import (
+    registration,
+    thread_entry,
+)
+from threadkeep.engine.operation import Operation
+from threadkeep.engine.thread_entry import ThreadEntry
 from threadkeep.errors import InvalidArgumentError
 from threadkeep.retention import collect, policy
 from threadkeep.retention.collect import (
@@ -99,10 +102,14 @@ class Retaining(Running):
         return await self._arun(self._retain(thread, policy))
 
     def _retain(self, thread: str, given: Retention | None) -> Operation[ThreadInfo]:
-        said = () if given is None else (labels.of_record(policy.RECORD, _own(given).as_json()),)
+        said = (
+            ()
+            if given is None
+            else (thread_entry.record_label(policy.RECORD, _own(given).as_json()),)
+        )
 
-        def how(entry: Entry) -> Entry:
-            beginning = labels.of_kind(policy.RECORD)
+        def how(entry: ThreadEntry) -> ThreadEntry:
+            beginning = thread_entry.record_prefix(policy.RECORD)
             others = [label for label in entry.labels if not label.startswith(beginning)]
             return entry._replace(labels=tuple(sorted((*others, *said))))
 

@@ -10,8 +10,11 @@ from typing import TypeVar
 
 from threadkeep import validation
 from threadkeep.cold.store import ColdStore
-from threadkeep.engine.calls import Operation, Place
 from threadkeep.engine.context import Engine
+from threadkeep.engine.operation import (
+    CheckpointRef,
+    Operation,
+)
 from threadkeep.errors import InvalidArgumentError
 from threadkeep.store.opened import (
     OpenStore,
@@ -41,9 +44,9 @@ class Running:
         return await self._store.arun(operation)
 
     @staticmethod
-    def _place(thread: str, ns: str, checkpoint: str | None = None) -> Place:
+    def _place(thread: str, ns: str, checkpoint: str | None = None) -> CheckpointRef:
         """The place that a caller names; ids of threads may be of any kind, as in configs."""
-        return Place(
+        return CheckpointRef(
             validation.text("thread", str(thread)),
             validation.text("ns", ns),
             validation.checkpoint_id(checkpoint),

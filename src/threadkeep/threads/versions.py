@@ -9,7 +9,7 @@ from __future__ import annotations
 from threadkeep import validation
 from threadkeep.diff import trace
 from threadkeep.diff.trace import ChannelVersion
-from threadkeep.engine.calls import Operation
+from threadkeep.engine.operation import Operation
 from threadkeep.threads.running import Running
 
 __all__ = ["ChannelVersion", "Versions"]

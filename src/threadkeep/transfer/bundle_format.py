@@ -27,8 +27,8 @@ from zlib import crc32
 import ormsgpack
 import zstandard
 
-from threadkeep.engine.entries import Entry
 from threadkeep.engine.model import CheckpointRow, Segment, WriteRow
+from threadkeep.engine.thread_entry import ThreadEntry
 from threadkeep.errors import (
     CorruptionError,
     NewerFormatError,
@@ -64,7 +64,7 @@ class Form(NamedTuple):
 
 
 _DIGESTS = "digests"  # in `more`: an array of each checkpoint's (`operations.digest`)
-_ENTRY = "entry"  # likewise: what the registry says of the thread (`engine.entries.Entry`)
+_ENTRY = "entry"  # likewise: what the registry says of the thread (`engine.thread_entry.Entry`)
 BUNDLE = Form(
     MAGIC,
     (1, VERSION),
@@ -247,7 +247,7 @@ def _more(whole: WholeThread) -> dict[str, Any]:
     return more
 
 
-def _entry(thread: str, more: dict[str, Any]) -> Entry | None:
+def _entry(thread: str, more: dict[str, Any]) -> ThreadEntry | None:
     if _ENTRY not in more:
         return None
     state, created_at, updated_at, size, labels, pinned, ttl, origin, waits_at = _checked(
@@ -257,7 +257,7 @@ def _entry(thread: str, more: dict[str, Any]) -> Entry | None:
     _checked((_TEXT,) * len(origin), origin)
     begun = (origin[0], origin[1]) if origin else None
     times = (state, created_at, updated_at, size)
-    return Entry(thread, *times, tuple(labels), pinned, ttl, begun, waits_at)
+    return ThreadEntry(thread, *times, tuple(labels), pinned, ttl, begun, waits_at)
 
 
 def _unpacked(body: bytes, version: int, form: Form) -> tuple[WholeThread, dict[str, Any]]:

@@ -15,11 +15,11 @@ from functools import partial
 
 from threadkeep.cold import completion
 from threadkeep.cold.completion import Standing
-from threadkeep.engine.calls import commit
 from threadkeep.engine.context import ATTEMPTS
-from threadkeep.engine.ids import created_at
-from threadkeep.engine.lifecycle import is_archived
 from threadkeep.engine.model import DropThread
+from threadkeep.engine.operation import commit
+from threadkeep.engine.rows import created_at
+from threadkeep.engine.thread_entry import is_archived
 from threadkeep.errors import ConflictError, ThreadNotFoundError
 from threadkeep.store.workflows import (
     Plan,

@@ -7,7 +7,7 @@ Only what it takes to store batches that were answered lives here. Invariants:
 - The engine never builds on what was lost or rebased: then, and whenever something was
   removed, the thread's generation gets another name, so that what is built on the one before
   is refused while its values are still at hand. So is nothing else: the logs are this
-  process's own (see `engine.open_logs`).
+  process's own (see `engine.logs`).
 """
 
 from __future__ import annotations
@@ -17,8 +17,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias, TypeGuard
 
 from threadkeep.backends import process_forks
-from threadkeep.engine.calls import commit_many
-from threadkeep.engine.committing import Made
+from threadkeep.engine.committing import BatchSource
 from threadkeep.engine.model import (
     Batch,
     Change,
@@ -29,6 +28,7 @@ from threadkeep.engine.model import (
     ReadSegments,
     ReadThread,
 )
+from threadkeep.engine.operation import commit_many
 from threadkeep.errors import (
     ClosedError,
     SegmentTakenError,
@@ -185,7 +185,7 @@ class Batches:
         size = sum([len(s.data) for s in batch.segments])
         size += sum([len(w.body) for w in batch.writes])
         size += sum([len(r.manifest) + len(r.metadata) for r in batch.checkpoints])
-        size += batch.made.size if isinstance(batch.made, Made) else 0
+        size += batch.made.size if isinstance(batch.made, BatchSource) else 0
         return size + _OVERHEAD
 
     def store(self, waiting: Mapping[str, Sequence[Batch]]) -> Mapping[str, Outcome]:

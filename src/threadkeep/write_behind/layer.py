@@ -10,7 +10,6 @@ from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 from threadkeep.backends.group_commit import GroupCommit
-from threadkeep.engine.calls import Commit, CommitMany, Fetch, Operation, Requests, aside, fetch
 from threadkeep.engine.model import (
     Batch,
     Change,
@@ -21,6 +20,15 @@ from threadkeep.engine.model import (
     ReadCheckpoint,
     ReadThread,
     ThreadRows,
+)
+from threadkeep.engine.operation import (
+    Commit,
+    CommitMany,
+    Fetch,
+    Operation,
+    Requests,
+    aside,
+    fetch,
 )
 from threadkeep.store.driver import Stack
 from threadkeep.store.layer import CHANGES

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from threadkeep.engine import registry
+from threadkeep.engine import thread_summary
 from threadkeep.engine.model import Batch, CheckpointRow, Segment
 
 _Place = tuple[int, int, int]  # log, start, count
@@ -64,6 +64,6 @@ def joined(batches: Sequence[Batch]) -> Batch:
         checkpoints=tuple(checkpoints.values()),
         writes=tuple(row for batch in batches for row in batch.writes),
         drop_segments=tuple(drops),
-        touch=registry.merged(tuple([b.touch for b in batches if b.touch is not None])),
+        touch=thread_summary.merged(tuple([b.touch for b in batches if b.touch is not None])),
         made=None,
     )

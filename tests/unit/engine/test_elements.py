@@ -10,7 +10,10 @@ from engine_kit import Chain, CountedCodec, config, exactly, fresh, memory_saver
 from langchain_core.messages import AIMessage
 
 from threadkeep.codec import Compression, NativeCodec, pack, varint
-from threadkeep.engine import elements, patch, refs
+from threadkeep.engine import (
+    elements,
+    refs,
+)
 from threadkeep.engine.elements import Elements
 from threadkeep.engine.model import Segment, Span
 from threadkeep.engine.refs import Cell, Inline, Run
@@ -98,13 +101,6 @@ def test_the_same_segment_twice_is_opened_once(found):
     assert found.element(1, 0) == "a"
 
 
-def test_stops():
-    assert elements.stops([segment(1, 5, "ab"), segment(1, 0, "ab"), segment(2, 0, "c")]) == {
-        1: 7,
-        2: 1,
-    }
-
-
 # -- patches ---------------------------------------------------------------------------
 
 
@@ -156,15 +152,15 @@ def test_neighbouring_versions_are_put_together_once(order, room, monkeypatch):
         stored.append(element)
         raw = Raw(data, 1, pos, depth, uses, anchor)
     applied = []
-    apply = patch.apply
-    monkeypatch.setattr(patch, "apply", lambda *of: applied.append(of) or apply(*of))
-    monkeypatch.setattr(elements, "_KEPT", room)
+    apply = elements.apply_patch
+    monkeypatch.setattr(elements, "apply_patch", lambda *of: applied.append(of) or apply(*of))
+    monkeypatch.setattr(elements, "_CACHE_BYTES", room)
     found = Elements(CODEC, [raw_segment(1, 0, stored)])
     for pos in range(200)[::order]:
         assert found.raw(1, pos) == whole[pos]
     patches = sum(element.startswith(elements._PATCH) for element in stored)
     assert len(applied) == patches if room else len(applied) > 5 * patches
-    assert sum(map(len, found._whole.values.values())) <= room
+    assert sum(map(len, found._patched.values.values())) <= room
 
 
 def test_small_values_and_other_values_are_stored_whole():
@@ -176,7 +172,7 @@ def test_small_values_and_other_values_are_stored_whole():
 
 
 def test_patches_in_a_circle_are_named():
-    delta = patch.diff(b"a" * 2000, b"a" * 2001)
+    delta = elements.make_patch(b"a" * 2000, b"a" * 2001)
     ring = [elements._PATCH + varint.pack(1) + varint.pack(1 - pos) + delta for pos in range(2)]
     found = Elements(CODEC, [raw_segment(1, 0, ring)])
     with pytest.raises(CorruptionError, match="circle"):
@@ -190,7 +186,7 @@ def test_a_patch_cut_short_is_named(cut):
         elements._PATCH
         + varint.pack(300)
         + varint.pack(0)
-        + patch.diff(base, CODEC.encode("b" * 2000))
+        + elements.make_patch(base, CODEC.encode("b" * 2000))
     )
     found = Elements(CODEC, [raw_segment(300, 0, [base]), raw_segment(1, 0, [whole[:cut]])])
     with pytest.raises(CorruptionError):

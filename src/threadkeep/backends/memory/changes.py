@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 
 from threadkeep.backends.memory.registry import bury, copy_entry, replace_entry, touch
 from threadkeep.backends.memory.rows import EMPTY, EMPTY_NAMESPACE, Thread, Threads
-from threadkeep.engine.entries import EntryFence
 from threadkeep.engine.model import (
     NESTED,
     Batch,
@@ -27,6 +26,7 @@ from threadkeep.engine.model import (
     Segment,
     WritesFence,
 )
+from threadkeep.engine.thread_entry import EntryFence
 from threadkeep.errors import (
     ConflictError,
     SegmentTakenError,

@@ -22,7 +22,7 @@ from threadkeep.engine.model import (
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from threadkeep.engine.entries import Entry
+    from threadkeep.engine.thread_entry import ThreadEntry
 
 
 class Namespace:
@@ -121,7 +121,7 @@ class Thread:
         self.deleted_at = 0
         self.namespaces: dict[str, Namespace] = {}
         self.heap = Heap()
-        self.entry: Entry | None = None
+        self.entry: ThreadEntry | None = None
         self.size = 0
         self.revision = 0
 

@@ -19,7 +19,6 @@ from threadkeep.backends.sqlite.ids import pack_id, unpack_id
 from threadkeep.backends.sqlite.known import Known
 from threadkeep.backends.sqlite.reads import read_thread_head
 from threadkeep.backends.sqlite.thread_row import is_deleted
-from threadkeep.engine.entries import EntryFence
 from threadkeep.engine.model import (
     HIDDEN,
     NESTED,
@@ -33,6 +32,7 @@ from threadkeep.engine.model import (
     RowsFence,
     WritesFence,
 )
+from threadkeep.engine.thread_entry import EntryFence
 from threadkeep.errors import (
     ConflictError,
     StaleThreadError,

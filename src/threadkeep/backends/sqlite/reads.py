@@ -24,7 +24,6 @@ from threadkeep.backends.sqlite import (
     single,
 )
 from threadkeep.backends.sqlite.ids import pack_id
-from threadkeep.engine.entries import CountThreads, ReadEntry, SearchThreads
 from threadkeep.engine.model import (
     CheckpointRow,
     Child,
@@ -44,6 +43,11 @@ from threadkeep.engine.model import (
     ThreadSize,
     UnreadableRow,
     WriteRow,
+)
+from threadkeep.engine.thread_entry import (
+    CountThreads,
+    ReadEntry,
+    SearchThreads,
 )
 from threadkeep.errors import CorruptionError
 

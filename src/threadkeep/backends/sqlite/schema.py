@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING
 from langgraph.checkpoint.serde.types import INTERRUPT, RESUME
 
 from threadkeep.backends.sqlite import metadata
-from threadkeep.engine.lifecycle import State
 from threadkeep.engine.model import HIDDEN
+from threadkeep.engine.thread_entry import ThreadStatus
 from threadkeep.errors import NewerDatabaseError, NotOursError
 
 if TYPE_CHECKING:
@@ -85,15 +85,15 @@ CREATE TABLE tk_heap_segments (
 REGISTRY = f"""
 CREATE TABLE tk_labels (
     thread INTEGER NOT NULL,
-    beginning TEXT NOT NULL,       -- see engine/labels.py
+    beginning TEXT NOT NULL,       -- see engine/thread_entry.py
     label TEXT NOT NULL,           -- JSON: a tag's text, or metadata's key and value
     PRIMARY KEY (thread, beginning)
 ) WITHOUT ROWID;
 CREATE INDEX tk_labels_by_label ON tk_labels (label, thread);
 CREATE INDEX tk_threads_by_update ON tk_threads (updated_at, thread)
-    WHERE state <> '{State.DELETED}';
+    WHERE state <> '{ThreadStatus.DELETED}';
 CREATE INDEX tk_threads_by_creation ON tk_threads (created_at, thread)
-    WHERE state <> '{State.DELETED}';
+    WHERE state <> '{ThreadStatus.DELETED}';
 CREATE INDEX tk_threads_by_state ON tk_threads (state, updated_at, thread);
 CREATE INDEX tk_threads_by_origin ON tk_threads (origin) WHERE origin IS NOT NULL;
 CREATE INDEX tk_threads_by_heap ON tk_threads (heap) WHERE heap IS NOT NULL;
@@ -123,7 +123,7 @@ _WAITS = f"""
 _NOW = "CAST(strftime('%s', 'now') AS INTEGER) * 1000000"
 REGISTER = (
     f"""
-    UPDATE tk_threads SET state = '{State.ACTIVE}', size = {_SIZE}, waits_at = ({_WAITS}),
+    UPDATE tk_threads SET state = '{ThreadStatus.ACTIVE}', size = {_SIZE}, waits_at = ({_WAITS}),
         revision = coalesce(revision, 0) + 1,
         (created_at, updated_at) = (
             SELECT coalesce(min(c.ts), {_NOW}), coalesce(max(c.ts), {_NOW})
@@ -132,11 +132,11 @@ REGISTER = (
         AND EXISTS (SELECT 1 FROM tk_checkpoints c WHERE c.thread = tk_threads.number)
     """,
     f"""
-    UPDATE tk_threads SET state = '{State.SUSPENDED}'
-    WHERE state = '{State.ACTIVE}' AND waits_at IS NOT NULL
+    UPDATE tk_threads SET state = '{ThreadStatus.SUSPENDED}'
+    WHERE state = '{ThreadStatus.ACTIVE}' AND waits_at IS NOT NULL
     """,
     f"""
-    UPDATE tk_threads SET state = '{State.DELETED}', created_at = deleted_at,
+    UPDATE tk_threads SET state = '{ThreadStatus.DELETED}', created_at = deleted_at,
         updated_at = deleted_at, revision = coalesce(revision, 0) + 1
     WHERE state IS NULL AND deleted_at > 0
     """,

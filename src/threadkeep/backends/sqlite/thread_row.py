@@ -9,10 +9,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from threadkeep.backends.sqlite.ids import pack_id, unpack_id
-from threadkeep.engine.lifecycle import State
+from threadkeep.engine.thread_entry import ThreadStatus
 
 if TYPE_CHECKING:
-    from threadkeep.engine.entries import Move, Touch
+    from threadkeep.engine.thread_entry import (
+        Move,
+        Touch,
+    )
 
 NOTHING, SIZE, TIME, ENTRY, NEW = range(5)
 """Changes of a thread's row: each includes those before it."""
@@ -41,7 +44,7 @@ class ThreadRow:
     @property
     def has_entry(self) -> bool:
         """True if the registry knows the thread, and not as deleted."""
-        return self.state is not None and self.state != State.DELETED
+        return self.state is not None and self.state != ThreadStatus.DELETED
 
     def was_deleted(self, born: int) -> bool:
         """Return True if the thread was deleted after something of it was born."""

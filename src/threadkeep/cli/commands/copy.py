@@ -12,8 +12,11 @@ from threadkeep.cli.parameters import AsJson, Cold, Url
 from threadkeep.cli.render import text
 from threadkeep.cli.stores import url_of, writing
 from threadkeep.cli.terminal import Output
-from threadkeep.engine.calls import Place, fetch_checkpoint
 from threadkeep.engine.context import not_found
+from threadkeep.engine.operation import (
+    CheckpointRef,
+    fetch_checkpoint,
+)
 
 
 @command(Panel.CHANGE, "threadkeep copy 42 experiment --url threads.db")
@@ -28,7 +31,7 @@ def copy(
     """Copy a thread inside the store: all its checkpoints, tags and metadata."""
     with writing(url_of(url), cold) as saver:
         if saver.run(fetch_checkpoint(source, "", None)).found is None:
-            raise not_found(Place(source))
+            raise not_found(CheckpointRef(source))
         saver.copy_thread(source, target)
     document = {"source": source, "target": target}
     Output(as_json=as_json).tell(document, text(f"{source} was copied to {target}"))

@@ -17,13 +17,15 @@ from threadkeep.cli.render import (
 )
 from threadkeep.cli.stores import looking, url_of
 from threadkeep.cli.terminal import Output
-from threadkeep.engine.lifecycle import State
+from threadkeep.engine.thread_entry import ThreadStatus
 from threadkeep.errors import InvalidArgumentError, ThreadNotFoundError
 from threadkeep.saver import Saver
 from threadkeep.threads import ThreadInfo
 from threadkeep.threads.registry import Filters
 
-_SAVED = [state for state in State if state not in (State.CREATED, State.DELETED)]
+_SAVED = [
+    state for state in ThreadStatus if state not in (ThreadStatus.CREATED, ThreadStatus.DELETED)
+]
 
 
 @command(Panel.MOVE, "threadkeep export 42 43 refunds.tkb --url threads.db")
@@ -55,7 +57,7 @@ def export(
     output = Output(as_json=as_json)
     with looking(url_of(url), cold) as saver, output.progress() as told:
         found = _found(saver, filters) if filters else []
-        archived = [one.id for one in found if one.state == State.ARCHIVED]
+        archived = [one.id for one in found if one.state == ThreadStatus.ARCHIVED]
         wanted = threads or ([one.id for one in found if one.id not in archived] if found else None)
         done = saver.threads.export(wanted, file, progress=told)
     archived += done.archived

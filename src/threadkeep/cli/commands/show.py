@@ -36,7 +36,7 @@ from threadkeep.cli.render import (
 )
 from threadkeep.cli.stores import looking, url_of
 from threadkeep.cli.terminal import Output, compact
-from threadkeep.engine.steps import own
+from threadkeep.engine.thread_summary import own
 from threadkeep.errors import NotSetUpError
 from threadkeep.readable.checkpoints import View, view
 from threadkeep.readable.messages import Message, conversation

@@ -13,7 +13,7 @@ from threadkeep.cli.parameters import AsJson, Url, WithMetadata, WithTags
 from threadkeep.cli.registered import document, in_a_line, in_a_table
 from threadkeep.cli.stores import reading, url_of
 from threadkeep.cli.terminal import Output
-from threadkeep.engine.lifecycle import State
+from threadkeep.engine.thread_entry import ThreadStatus
 from threadkeep.errors import InvalidArgumentError, ThreadNotFoundError
 from threadkeep.saver import Saver
 from threadkeep.threads import ThreadInfo, ThreadPage
@@ -35,7 +35,9 @@ One = Annotated[
 ]
 States = Annotated[
     list[str] | None,
-    typer.Option("--state", help=f"{', '.join(State)}; may be repeated; default: all but deleted"),
+    typer.Option(
+        "--state", help=f"{', '.join(ThreadStatus)}; may be repeated; default: all but deleted"
+    ),
 ]
 CreatedAfter = Annotated[str | None, typer.Option("--created-after", metavar="WHEN", help=_WHEN)]
 CreatedBefore = Annotated[str | None, typer.Option("--created-before", metavar="WHEN", help=_WHEN)]

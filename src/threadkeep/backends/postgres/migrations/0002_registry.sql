@@ -1,7 +1,7 @@
 -- The registry: what is known of a thread as a whole, kept beside its tombstone.
 --
 -- A thread whose state is NULL is not in it. Labels are JSON texts: a tag, or a piece of metadata
--- as [key, value] (see engine/labels.py); a NUL is none. Of most columns each save sets none
+-- as [key, value] (see engine/thread_entry.py); a NUL is none. Of most columns each save sets none
 -- anew: they are updated in place (HOT), for which pages keep some room.
 
 ALTER TABLE {schema}.threads

@@ -133,7 +133,7 @@ def aside(function: Callable[..., T], *args: Any, by: Any = None) -> Requests[T]
     return result
 
 
-class Place(NamedTuple):
+class CheckpointRef(NamedTuple):
     """Which checkpoint a call is about: of the head where `id` is None."""
 
     thread: str

@@ -2,6 +2,11 @@
 
 Only the making of `Touch` records lives here. Invariant: what is told cannot be refused, is
 right in whatever order saves arrive, and costs a save of a known thread next to nothing.
+
+What the names of channels and of writes tell of a step, without any value.
+
+Pure functions: which nodes come next, which channels of the state were written, which tasks
+asked, wait or failed. Invariant: this is the only place that says what "an interrupt waits" means.
 """
 
 from __future__ import annotations
@@ -10,9 +15,9 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from threadkeep.engine import labels
-from threadkeep.engine.entries import Entry, Move, Touch
-from threadkeep.engine.lifecycle import Cause, State, move
+from langgraph.checkpoint.serde.types import ERROR, INTERRUPT, RESUME
+
+from threadkeep.engine import thread_entry
 from threadkeep.engine.model import (
     CheckpointRow,
     SegmentInfo,
@@ -21,8 +26,15 @@ from threadkeep.engine.model import (
     WriteRow,
 )
 from threadkeep.engine.rows import counting, of_the_graph
-from threadkeep.engine.steps import tasks
-from threadkeep.langgraph_internals import DELTA_COUNTERS
+from threadkeep.engine.thread_entry import Cause, Move, ThreadEntry, ThreadStatus, Touch, move
+from threadkeep.langgraph_internals import (
+    BRANCH,
+    DELTA_COUNTERS,
+    ERROR_SOURCE,
+    NO_TASK,
+    START,
+    is_internal,
+)
 
 LAG = 1_000_000
 """Microseconds by which an entry's `updated_at` may be late: so it is written once a second."""
@@ -37,20 +49,20 @@ _OWN_BEGINNINGS = ("langgraph_", "checkpoint_", "__")
 _SCALARS = (str, int, bool, float)
 
 
-class Told(NamedTuple):
+class Reported(NamedTuple):
     """What this process has told the registry of a thread: when, and of which metadata."""
 
     at: int
     metadata: Mapping[str, Any]
 
 
-NOTHING = Told(0, {})
+NOTHING_REPORTED = Reported(0, {})
 AFTER_ALL = "\U0010ffff"
 """Sorts behind every checkpoint's id."""
 
 
 def of_checkpoint(
-    row: CheckpointRow, metadata: Mapping[str, Any], size: int, now: int, told: Told
+    row: CheckpointRow, metadata: Mapping[str, Any], size: int, now: int, told: Reported
 ) -> Touch:
     """What a checkpoint means for its thread: that it was written, and what its run says of itself.
 
@@ -85,12 +97,12 @@ def of_writes(row: WriteRow, size: int, now: int, *, waits: bool) -> Touch:
     return Touch(size, at=now, moves=(move(Cause.INTERRUPT, row.checkpoint_id),))
 
 
-def told_more(told: Told, touch: Touch, metadata: Mapping[str, Any]) -> Told:
+def told_more(told: Reported, touch: Touch, metadata: Mapping[str, Any]) -> Reported:
     """What was told, once this has been stored too."""
     if touch.at is None and not touch.labels:
         return told
     known = told.metadata if not touch.labels else {**told.metadata, **of_run(metadata)}
-    return Told(touch.at or told.at, known)
+    return Reported(touch.at or told.at, known)
 
 
 def _said(metadata: Mapping[str, Any], told: Mapping[str, Any]) -> tuple[str, ...]:
@@ -101,7 +113,7 @@ def _said(metadata: Mapping[str, Any], told: Mapping[str, Any]) -> tuple[str, ..
             continue
         if key not in told or told[key] != value or type(told[key]) is not type(value):
             try:
-                found.append(labels.of_metadata(key, value))
+                found.append(thread_entry.metadata_label(key, value))
             except ValueError:
                 continue  # it stays what it is: metadata of the checkpoint
     return tuple(found)
@@ -148,14 +160,14 @@ def of_thread(rows: ThreadRows) -> Touch:
     return of_rows(rows.checkpoints, rows.orphans, bytes_of(rows.segments))
 
 
-def entry_of(thread: str, checkpoints: Sequence[StoredCheckpoint], now: int) -> Entry:
+def entry_of(thread: str, checkpoints: Sequence[StoredCheckpoint], now: int) -> ThreadEntry:
     """The entry of a thread that is known by its rows alone; `now` where they tell no time."""
     times = [s.row.ts for s in checkpoints if isinstance(s.row.ts, int)]
     own = of_the_graph(checkpoints)
     is_waiting = bool(own) and waits(own[-1])
-    return Entry(
+    return ThreadEntry(
         thread,
-        State.SUSPENDED if is_waiting else State.ACTIVE,
+        ThreadStatus.SUSPENDED if is_waiting else ThreadStatus.ACTIVE,
         min(times, default=now),
         max(times, default=now),
         labels=tuple(sorted(_said(shown(own[-1].row), {}))) if own else (),
@@ -163,11 +175,13 @@ def entry_of(thread: str, checkpoints: Sequence[StoredCheckpoint], now: int) -> 
     )
 
 
-def fits(entry: Entry, waits_at: str | None) -> bool:
+def fits(entry: ThreadEntry, waits_at: str | None) -> bool:
     """Whether an entry is that of a thread with checkpoints where an interrupt waits, or none."""
-    if entry.waits_at != waits_at or entry.state in (State.CREATED, State.DELETED):
+    if entry.waits_at != waits_at or entry.state in (ThreadStatus.CREATED, ThreadStatus.DELETED):
         return False
-    return entry.state == State.FORKED or (entry.state == State.SUSPENDED) == bool(waits_at)
+    return entry.state == ThreadStatus.FORKED or (entry.state == ThreadStatus.SUSPENDED) == bool(
+        waits_at
+    )
 
 
 def put_right(touch: Touch) -> Touch:
@@ -210,7 +224,7 @@ def merged(touches: tuple[Touch, ...]) -> Touch:
     said: dict[str, str] = {}
     moves: list[Move] = []
     for one in touches:
-        said |= {labels.beginning_of(label): label for label in one.labels}
+        said |= {thread_entry.label_prefix(label): label for label in one.labels}
         for step in one.moves:
             if moves and _continues(moves[-1], step):
                 moves.pop()
@@ -227,3 +241,48 @@ def merged(touches: tuple[Touch, ...]) -> Touch:
 def _continues(one: Move, other: Move) -> bool:
     """Whether the first move is nothing that the second would not do alone."""
     return one._replace(checkpoint=other.checkpoint) == other and one.checkpoint <= other.checkpoint
+
+
+_CONTROL = frozenset({ERROR, ERROR_SOURCE, INTERRUPT, RESUME})
+
+
+class Tasks(NamedTuple):
+    """The tasks of a step by what they wrote, in the order of their first write.
+
+    `asked` called `interrupt()`; `waiting` are those of them that have not ended since;
+    `failed` left an error.
+    """
+
+    asked: tuple[str, ...] = ()
+    waiting: tuple[str, ...] = ()
+    failed: tuple[str, ...] = ()
+
+
+def tasks(writes: Iterable[tuple[str, str]]) -> Tasks:
+    """How the tasks of a step stand, by the task and channel of each write that counts.
+
+    The rule is LangGraph's: a task has ended if it wrote anything but what says how it fares. An
+    answer alone ends nothing, as the task may ask again. (`langgraph.pregel._task_status`)
+    """
+    channels: dict[str, set[str]] = {}
+    for task, channel in writes:
+        if task != NO_TASK:
+            channels.setdefault(task, set()).add(channel)
+    asked = [task for task, wrote in channels.items() if INTERRUPT in wrote]
+    return Tasks(
+        asked=tuple(asked),
+        waiting=tuple([task for task in asked if channels[task] <= _CONTROL]),
+        failed=tuple([task for task, wrote in channels.items() if ERROR in wrote]),
+    )
+
+
+def own(channels: Iterable[str]) -> list[str]:
+    """Of these channels those of the state; the others are LangGraph's, and say what runs next."""
+    return [name for name in channels if not is_internal(name)]
+
+
+def following(channels: Iterable[str]) -> list[str]:
+    """The nodes that are to run, by the channels that hold something; without what was sent."""
+    held = list(channels)
+    nodes = [name.removeprefix(BRANCH) for name in held if name.startswith(BRANCH)]
+    return [START, *nodes] if START in held else nodes
