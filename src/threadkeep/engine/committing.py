@@ -1,7 +1,6 @@
-"""Committing what was built, and building it anew where others came in between.
+"""Committing a batch, and building it anew where others came in between.
 
-Only the loop around a commit lives here. Invariant: whatever ends a try, its appender is
-told, so that the logs' tails can be sealed by others.
+Invariant: however an attempt ends, its appender hears of it, so that others can seal the tails.
 """
 
 from __future__ import annotations
@@ -28,12 +27,11 @@ from threadkeep.errors import (
 
 
 class Built(NamedTuple):
-    """A batch ready to commit, and what to remember once it is, in the thread's `memory`.
+    """A batch ready to commit, and what to remember in `memory` once it is.
 
-    `beside` is the checkpoint whose values it was compared with; `writes` are the values of its
-    pending writes: index, channel, where it is stored, and as it was seen. `fence` is
-    what the run expects of the head: where it does not hold, that is told, once a run.
-    `begins`: the checkpoint is its run's first.
+    `beside` is the checkpoint whose values it was compared with; `writes` are pending writes:
+    index, channel, reference, value. `fence` is what the run expects of the head; a violation is
+    reported once a run. `begins`: the checkpoint is its run's first.
     """
 
     memory: ThreadMemory
@@ -52,9 +50,9 @@ Failed: TypeAlias = tuple[Built, ThreadkeepError]
 
 
 class BatchSource(NamedTuple):
-    """What a batch was made of, for whoever has to make it anew later; see `rebasing`.
+    """The values of a batch, to make it anew later; see `write_behind.rebase`.
 
-    The values are the program's own, watched by their shadows.
+    They are the program's own, watched by their shadows.
     """
 
     engine: Engine
@@ -80,14 +78,13 @@ def committed(
 
     Args:
         engine: the engine's parts.
-        place: what the call is about; errors name it.
-        build: makes the batch; is given the number of the try, from 0 on.
-        lost: carried out where the commit is refused for good.
-        failed: the first try, where that has been made.
+        place: the checkpoint that errors name.
+        build: makes the batch, given the number of the attempt, from 0 on.
+        lost: run where the commit is refused for good.
+        failed: the first attempt, where that was made.
 
     Raises:
         ConflictError: the commit was refused, or others kept taking the positions.
-        ThreadkeepError: whatever building or committing raises.
     """
     for attempt in range(ATTEMPTS):
         built, failure = failed or ((yield from build(attempt)), None)
@@ -121,7 +118,7 @@ def committed(
 
 
 def to_commit(engine: Engine, place: CheckpointRef, built: Built) -> Batch:
-    """The batch to commit; with what it was made of, where it may have to be made anew."""
+    """Return the batch to commit, with its source where it may have to be made anew."""
     if not engine.holds_all:
         return built.batch
     made = BatchSource(engine, place.ns, built.beside, built.state, built.writes)

@@ -1,6 +1,6 @@
-"""What the operations share: the options, the working set, and reading a stored state.
+"""Parts that operations share: options, working set, and reading a stored checkpoint.
 
-Invariant: nothing here outlives a call except what the working set holds.
+Nothing here outlives a call but what the working set holds.
 """
 
 from __future__ import annotations
@@ -41,13 +41,12 @@ ATTEMPTS = 8  # times a change is built anew when others came in between
 
 
 class Engine(NamedTuple):
-    """The engine's parts. `token(bits)` gives a random number, `now()` microseconds since 1970.
+    """The engine's parts.
 
-    `retention` is what is kept where nothing else is said, None for everything. With `holds_all`,
-    what is committed may have to be made anew from what is remembered: saves return before they
-    are stored.
-    `forked(thread, head, checkpoint)` is told of each run that has left the head of another one
-    behind.
+    `token(bits)` gives a random number, `now()` microseconds since 1970. `retention` is the
+    default, None for everything. With `holds_all`, what is committed may have to be made anew from
+    what is remembered: saves return before they are stored. `forked(thread, head, checkpoint)` is
+    called for each run that has left the head of another one behind.
     """
 
     codec: Codec
@@ -61,26 +60,24 @@ class Engine(NamedTuple):
     holds_all: bool = False
 
     def memory(self, thread: str) -> ThreadMemory:
-        """What is remembered of the thread."""
+        """Return what is remembered of the thread."""
         return self.working_set.thread(thread)
 
     def apart(self) -> Engine:
-        """The same engine, which remembers for itself: what others must not build on yet."""
+        """Return an engine that remembers for itself: what others must not build on yet."""
         return self._replace(working_set=self.working_set.apart())
 
     def new_token(self) -> int:
-        """A token for a load; never 0."""
+        """Return a token for a load; never 0."""
         return self.token(TOKEN_BITS) + 1
 
 
 def read_manifest(
     stored: StoredCheckpoint, known: Keyframes | None = None
 ) -> tuple[Manifest, Keyframe]:
-    """A stored checkpoint's manifest, and the keyframe it was written against.
+    """Return a checkpoint's manifest, and the keyframe it was written against.
 
-    Args:
-        stored: the checkpoint as read.
-        known: keyframes of its thread, each decoded once for all that are written against it.
+    `known` are keyframes of its thread, each decoded once.
 
     Raises:
         CorruptionError: the manifest or its keyframe is damaged or missing.
@@ -101,35 +98,16 @@ def read_manifest(
     )
 
 
-class _NoCodec:
-    """Stands where only bytes are read."""
-
-    def encode(self, value: Any, intern: Any = None) -> bytes:
-        raise NotImplementedError
-
-    def decode(self, data: bytes, resolve: Any = None) -> Any:
-        raise NotImplementedError
-
-    def decode_many(self, items: Any, resolve: Any = None) -> list[Any]:
-        raise NotImplementedError
-
-    def divides(self, value: Any) -> bool:
-        raise NotImplementedError
-
-    def with_allowlist(self, extra: Any) -> Any:
-        raise NotImplementedError
-
-
-NO_CODEC = _NoCodec()
+NO_CODEC: Any = None  # for readers of bytes alone
 
 
 def unless_hidden(stored: StoredCheckpoint | None) -> StoredCheckpoint | None:
-    """None for a checkpoint that was pruned and is kept only for what others need of it."""
+    """Return None for a checkpoint that was pruned and is kept for others alone."""
     return None if stored is None or stored.row.flags & HIDDEN else stored
 
 
 def not_found(place: CheckpointRef) -> ThreadNotFoundError | CheckpointNotFoundError:
-    """The error that says what of a place is not there."""
+    """Return the error for a thread or checkpoint that is not there."""
     if place.id is None:
         return ThreadNotFoundError(
             "There is no such thread, or it holds no checkpoints in this namespace.",
@@ -146,7 +124,7 @@ def not_found(place: CheckpointRef) -> ThreadNotFoundError | CheckpointNotFoundE
 
 @contextmanager
 def named(stored: StoredCheckpoint) -> Iterator[None]:
-    """Name the checkpoint in whatever goes wrong with it."""
+    """Name the checkpoint in every error raised inside."""
     try:
         yield
     except ThreadkeepError as exc:
@@ -158,7 +136,7 @@ def named(stored: StoredCheckpoint) -> Iterator[None]:
 def read_elements(
     engine: Engine, thread: str, spans: Iterable[Span], generation: int | None = None
 ) -> Operation[tuple[Elements, list[Segment]]]:
-    """The elements of the spans, and the segments they came in; see `fetch_segments`."""
+    """Return the elements of the spans, and the segments they came in."""
     segments = yield from fetch_segments(thread, refs.covering(spans), generation)
     return Elements(engine.codec, segments), segments
 
@@ -167,7 +145,7 @@ def read_elements(
 
 
 def hold(ref: Ref, found: Elements, value: Any) -> ChannelValue:
-    """A value that was read from its reference, watched from now on."""
+    """Return a value that was read, watched from now on."""
     if isinstance(ref, Inline):
         return cell_value(value, Shadow.of([value]), ref.data, ref.uses)
     if isinstance(ref, Cell):
@@ -190,7 +168,7 @@ def resume_logs(
     segments: list[Segment],
     found: Elements,
 ) -> None:
-    """Let this process go on with the logs that a read checkpoint ends in."""
+    """Go on with the logs that a checkpoint ends in."""
     ends: dict[int, int] = {}
     for segment in segments:
         ends[segment.log] = max(ends.get(segment.log, 0), segment.stop)
@@ -215,14 +193,13 @@ def _last_span(ref: Ref | None) -> Span | None:
 
 
 def keyframe_of(stored: StoredCheckpoint, state: Snapshot | None) -> tuple[Manifest, Keyframe]:
-    """The manifest, from the working set where it is the very one stored."""
+    """Return the manifest, from the working set where it is the very one stored."""
     row = stored.row
-    if state is not None and state.data == row.manifest and is_key(state, row.key_log, row.key_pos):
+    if (
+        state is not None
+        and state.data == row.manifest
+        and (state.keyframe.log, state.keyframe.pos) == (row.key_log, row.key_pos)
+    ):
         manifest_of(row)
         return state.manifest, state.keyframe
     return read_manifest(stored)
-
-
-def is_key(state: Snapshot, log: int, pos: int) -> bool:
-    """Whether the state's keyframe is the one stored there."""
-    return (state.keyframe.log, state.keyframe.pos) == (log, pos)

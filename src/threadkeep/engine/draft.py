@@ -72,18 +72,11 @@ _SCALARS = frozenset({str, int, float, bool, type(None)})
 
 
 class _MovedError(Exception):
-    """A value was changed while it was looked at."""
+    """A value was changed while it was read."""
 
 
 class Draft:
-    """The values of one call on their way into the store.
-
-    Args:
-        memory: what is remembered of the thread.
-        codec: encodes values.
-        appender: collects elements.
-        writes: the values are pending writes.
-    """
+    """The values of one call on their way into the store; `writes`: they are pending writes."""
 
     __slots__ = ("_known", "_placed", "_settles", "appender", "codec", "fresh", "memory", "writes")
 
@@ -126,7 +119,7 @@ class Draft:
     # -- the usual cases ---------------------------------------------------------------
 
     def _scalar(self, value: Any) -> tuple[Ref, ChannelValue] | None:
-        """A scalar that is small enough to be stored inline."""
+        """Store a scalar inline, if it is small enough."""
         data = self.codec.encode(value)
         if len(data) > INLINE_MAX:
             return None
@@ -136,7 +129,7 @@ class Draft:
     def _grown(
         self, channel: str, value: list[Any], old: ChannelValue | None
     ) -> tuple[Ref, ChannelValue] | None:
-        """A list whose new elements, behind its last version's, were stored a moment ago."""
+        """Store a list whose new elements, behind its last version's, were stored a moment ago."""
         recent = self.memory.recent
         if type(old) is not RunValue or old.kind != refs.LIST or not self.codec.divides(value):
             return None
@@ -158,7 +151,7 @@ class Draft:
         placed: list[StoredObject],
         weight: int,
     ) -> tuple[Ref, ChannelValue] | None:
-        """A list of what is stored in spans, and of objects behind that; None if it has changed."""
+        """Refer to stored spans, and to objects behind them; None if the list has changed."""
         spans = refs.merged((*before, *[found.span for found in placed]))
         if seen.shadow.is_opaque or len(spans) > SPANS_FREE or not seen.is_now(value):
             return None
@@ -170,7 +163,7 @@ class Draft:
     def _written(
         self, channel: str, value: list[Any], old: ChannelValue | None
     ) -> tuple[Ref, ChannelValue] | None:
-        """A short list of objects, as a task writes it for a channel that collects them."""
+        """Store a short list of objects, as a task writes it for a channel that collects them."""
         recent, items = self.memory.recent, value.copy()
         if not 0 < len(items) <= _SHARE_MOST or not all(map(is_state, items)):
             return None
@@ -187,7 +180,7 @@ class Draft:
     def _new(
         self, channel: str, value: list[Any], items: list[Any]
     ) -> tuple[Ref, ChannelValue] | None:
-        """A list of objects none of which is stored; None if it changes meanwhile."""
+        """Store a list of objects none of which is stored; None if it changes meanwhile."""
         copies, shadow, _ = copy_and_watch(items)
         try:
             elements = [self.codec.encode(copy) for copy in copies]
@@ -216,7 +209,6 @@ class Draft:
     # -- all cases ---------------------------------------------------------------------
 
     def _any(self, channel: str, value: Any, old: ChannelValue | None) -> tuple[Ref, ChannelValue]:
-        """Store a value of any kind."""
         try:
             for attempt in range(_TRIES):
                 try:
@@ -248,7 +240,7 @@ class Draft:
         return ref, held
 
     def _moved(self) -> None:
-        """Look at the value again, unless this is a copy: keys and members of sets are shared."""
+        """Try again, unless the value is a copy: keys and members of sets are shared."""
         if not self._settles:
             raise _MovedError
 
@@ -274,7 +266,7 @@ class Draft:
     # -- lists, tuples, dicts --------------------------------------------------------
 
     def _small(self, value: Any) -> tuple[Ref, ChannelValue] | None:
-        """The value inline, if it is small and holds nothing that is stored elsewhere."""
+        """Store a value inline, if it is small and holds nothing that is stored elsewhere."""
         if len(value) > INLINE_MAX // 2:
             return None
         (copy,), shadow, _ = copy_and_watch([value])
@@ -343,7 +335,7 @@ class Draft:
         *,
         afresh: bool = False,
     ) -> dict[int, bytes]:
-        """Find each element, or encode it; the bytes of those that cannot be watched."""
+        """Find or encode each element; return the bytes of those that cannot be watched."""
         opaque = now.watched.shadow.opaque
         raws: dict[int, bytes] = {}
         at = 0
@@ -366,7 +358,7 @@ class Draft:
         return raws
 
     def _find_placed(self, fresh: list[Element]) -> None:
-        """Note the places of objects that were stored a moment ago, as a write say."""
+        """Find objects that were stored a moment ago, as a write say."""
         for e in fresh:
             if e.key is NO_KEY and is_state(e.item):
                 placed = self.memory.recent.placed(e.item)
@@ -375,7 +367,7 @@ class Draft:
                     e.span, e.size, e.shadow = placed.span, placed.size, placed.shadow
 
     def _found_known(self, channel: str, fresh: list[Element], at: int) -> int:
-        """How many elements from `at` on came with a list or dict that was stored already."""
+        """Count the elements from `at` on that came with a list or dict that is stored already."""
         known, offset = self.memory.recent.known_part(channel, fresh[at].item) or (None, 0)
         held = known.held if known is not None else None
         if known is None or not isinstance(held, RunValue) or not held.seen.shadow.holds():
@@ -418,17 +410,17 @@ class Draft:
                 self._placed.append(placed)
 
     def _aside(self, channel: str, items: list[Any]) -> str:
-        """The log for objects that LangGraph will give an id before their channel holds them.
+        """Return the log for objects that LangGraph will give an id before they are final.
 
-        As pending writes they are other values then: the channel's log keeps a position
-        for each, so that its elements stay in order.
+        As pending writes they are other values then: the channel's log reserves a position for
+        each, so that its elements stay in order.
         """
         for item in items:
             self.memory.recent.reserve_for(self.appender.ns, channel, item)
         return f"{channel} {_PASSING}"
 
     def _fill_kept(self, item: Any, data: bytes) -> Span | None:
-        """Put an element where a position was kept for it; None if none was."""
+        """Put an element at the position reserved for it; None if none was."""
         place = self.memory.recent.kept_for(item) if is_state(item) else None
         if place is None:
             return None
@@ -437,7 +429,7 @@ class Draft:
         return Span(log, pos, pos + 1)
 
     def _input(self, channel: str, value: dict[Any, Any]) -> tuple[Ref, ChannelValue]:
-        """A graph's input: a dict of channel updates.
+        """Store a graph's input: a dict of channel updates.
 
         Each object in it will be met again, as a pending write and in its channel, and is to be
         stored once, where its channel will look for it. (A message without an id is given one in
@@ -474,7 +466,7 @@ class Draft:
     def _single(
         self, channel: str, value: Any, old: CellValue | None, taken: WatchedCopies | None = None
     ) -> tuple[Ref, ChannelValue]:
-        """Store a value as one element, or inline; `taken` is what was copied of it already."""
+        """Store a value as one element, or inline; `taken` are copies made of it already."""
         copies, shadow, originals = taken or copy_and_watch([value])
         uses: list[StoredObject] = []
         data = self._bytes(copies[0], originals, uses)
@@ -504,7 +496,7 @@ class Draft:
     ) -> bytes:
         """Encode a value. With `uses`, objects stored already are referred to, and noted there.
 
-        `originals` tells of the value's instances, which are copies, where they come from.
+        `originals` maps the value's instances, which are copies, to where they come from.
         """
         if not originals or uses is None:
             return self.codec.encode(value)
@@ -519,7 +511,7 @@ class Draft:
         return self.codec.encode(value, intern)
 
     def _placed_at(self, part: object) -> StoredObject | None:
-        """The place of an object that is stored, or that this very draft has placed."""
+        """Find an object that is stored, or that this very draft has placed."""
         if part is None:
             return None
         own = (p for p in self._placed if p.value is part and p.shadow.holds())
@@ -534,13 +526,13 @@ def _is_apart(old: Seen, items: list[Any]) -> bool:
 
 
 def _was_changed(exc: UnserializableError) -> bool:
-    """Whether a value was refused because parts that are not copied changed meanwhile."""
+    """Return True if a value was refused because parts that are not copied changed meanwhile."""
     cause = exc.__cause__
     return isinstance(cause, RuntimeError) and not isinstance(cause, RecursionError)
 
 
 def _passing(value: Any) -> bool:
-    """Whether this is an object that LangGraph is about to give an id: a message has a field.
+    """Return True for an object that LangGraph is about to give an id: a message has a field.
 
     (Not `getattr`: an `id` may be a property, and then it is the program's code.)
     """

@@ -1,9 +1,8 @@
 """Reading a checkpoint with its values and pending writes.
 
-A run may be lent the very objects that the thread's last run left in the working set,
-in fresh containers, if they have not changed and that run has ended. Every other reader
-gets fresh objects, so that whatever it does to them changes nothing stored. No object is in
-two places of what a load gives: LangGraph's savers store it for each.
+A run may be lent the very objects that the thread's last run left in the working set, in fresh
+containers, if they have not changed and that run has ended. Every other reader gets fresh
+objects. No object is in two places of what a load gives: LangGraph's savers store it for each.
 """
 
 from __future__ import annotations
@@ -39,10 +38,7 @@ class Load(NamedTuple):
 
 
 class Loaded(NamedTuple):
-    """A checkpoint as a caller may have it.
-
-    Nothing in it is shared with the working set but elements lent to a run.
-    """
+    """A checkpoint as a caller may have it: it shares only elements lent to a run."""
 
     thread: str
     ns: str
@@ -60,7 +56,7 @@ def is_hot(engine: Engine, call: Load) -> bool:
 
 
 def load(engine: Engine, call: Load) -> Operation[Loaded | None]:
-    """The checkpoint, or None if it is not there.
+    """Return the checkpoint, or None if it is not there.
 
     Raises:
         CorruptionError: stored bytes are damaged or missing.
@@ -118,7 +114,6 @@ def _read(
 
 
 def _needed(read: Manifest, lent: Mapping[str, ChannelValue], writes: list[Write]) -> list[Span]:
-    """The spans to fetch: of the values that are not lent, and of the writes."""
     needed = [span for write in writes for span in write.ref.needs]
     for name, entry in read.entries.items():
         if entry.ref is not None and name not in lent:
@@ -130,7 +125,6 @@ def _needed(read: Manifest, lent: Mapping[str, ChannelValue], writes: list[Write
 
 
 def _lendable(engine: Engine, state: Snapshot) -> dict[str, ChannelValue]:
-    """The values that may be lent: the run they were lent to before has ended."""
     if state.owner is None or not state.owner.ended or state.codec != engine.codec:
         return {}
     intact = {name: held for name, held in state.held.items() if _shadow(held).holds()}
@@ -164,7 +158,7 @@ def assemble(
     values: dict[str, Any],
     flags: int,
 ) -> Loaded:
-    """A checkpoint with its values, but for those given, decoded from `found`."""
+    """Make a checkpoint of the values given, and of the others decoded from `found`."""
     row = stored.row
     channel_values = {}
     for name, entry in read.entries.items():

@@ -1,9 +1,9 @@
-"""Requests of an operation to whoever drives it, and the calls it is made from.
+"""Operations, the requests that they yield, and helpers to make them.
 
 An operation is a generator: it yields requests and is sent their replies; errors are thrown in
 at the yield. Those of the engine yield a `Fetch` or a `Commit`; the other requests are for what
-stands in front of a store (see `threadkeep.store.layer`). `yield` is typed `Any`, so operations use
-only the helpers here.
+stands in front of a store (see `threadkeep.store.layer`). `yield` is typed `Any`, so operations
+use only the helpers here.
 """
 
 from __future__ import annotations
@@ -31,8 +31,7 @@ T = TypeVar("T")
 class Fetch(NamedTuple):
     """Answer these reads in one round trip. Reply: a list, in order.
 
-    `hot`: this process has just used the rows, so that a store on a local disk finds them in
-    memory.
+    `hot`: this process has just used the rows, so a store on a local disk finds them in memory.
     """
 
     reads: Sequence[Read]
@@ -55,10 +54,9 @@ class CommitMany(NamedTuple):
 
 
 class Call(NamedTuple):
-    """Call a method of a store: the blocking one, or the one to await, as the caller does.
+    """Call a method of a store, blocking or awaited as the caller does. Reply: its result.
 
-    `of` is a pair of faces (`drive.Faces`), or None for the store that the operation runs on.
-    Reply: its result.
+    `of` is a pair of stores (`store.driver.Faces`), or None for the one the operation runs on.
     """
 
     of: Any
@@ -68,9 +66,9 @@ class Call(NamedTuple):
 
 
 class Aside(NamedTuple):
-    """Do what blocks: at once, or for an awaiting caller in a worker thread. Reply: its result.
+    """Run a blocking function: at once, or awaited in a worker thread. Reply: its result.
 
-    `by`: how an awaiting caller does it, where any worker thread will not do.
+    `by`: how an awaiting caller runs it, where any worker thread will not do.
     """
 
     call: Callable[[], Any]
@@ -83,7 +81,7 @@ Requests: TypeAlias = Generator[Request, Any, T]
 
 
 def fetch(read: Read, *, hot: bool = False) -> Operation[Any]:
-    """One read's reply."""
+    """Return the reply to one read."""
     replies = yield Fetch((read,), hot)
     return replies[0]
 
@@ -91,7 +89,7 @@ def fetch(read: Read, *, hot: bool = False) -> Operation[Any]:
 def fetch_checkpoint(
     thread: str, ns: str, checkpoint_id: str | None, *, hot: bool = False
 ) -> Operation[ThreadState]:
-    """The thread's generation and one of its checkpoints, or its head."""
+    """Return the thread's generation and one of its checkpoints, or its head."""
     reply = yield from fetch(ReadCheckpoint(thread, ns, checkpoint_id), hot=hot)
     return cast("ThreadState", reply)
 
@@ -99,7 +97,7 @@ def fetch_checkpoint(
 def fetch_segments(
     thread: str, spans: tuple[Span, ...], generation: int | None = None
 ) -> Operation[list[Segment]]:
-    """The segments that the spans lie in; no round trip for no spans.
+    """Return the segments that the spans lie in; no round trip for no spans.
 
     `generation` is the thread's own of when the spans were read, where that is known.
     """
@@ -115,7 +113,7 @@ def commit(change: Change) -> Operation[None]:
 
 
 def commit_many(changes: Sequence[Batch]) -> Requests[Sequence[ThreadkeepError | None]]:
-    """Carry out batches together; the reply as `CommitMany` says. No request for none."""
+    """Carry out batches together; the reply is that of `CommitMany`."""
     if not changes:
         return ()
     refusals: Sequence[ThreadkeepError | None] = yield CommitMany(changes)
@@ -128,18 +126,18 @@ def call(method: str, *args: Any, of: Any = None, **options: Any) -> Requests[An
 
 
 def aside(function: Callable[..., T], *args: Any, by: Any = None) -> Requests[T]:
-    """Do what blocks; see `Aside`."""
+    """Run a blocking function; see `Aside`."""
     result: T = yield Aside(partial(function, *args), by)
     return result
 
 
 class CheckpointRef(NamedTuple):
-    """Which checkpoint a call is about: of the head where `id` is None."""
+    """The checkpoint that a call is about: the head where `id` is None."""
 
     thread: str
     ns: str = ""
     id: str | None = None
 
     def named(self) -> dict[str, str | None]:
-        """The place as an error's keyword arguments."""
+        """Return it as an error's keyword arguments."""
         return {"thread": self.thread, "namespace": self.ns or None, "checkpoint": self.id}

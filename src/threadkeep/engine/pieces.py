@@ -1,7 +1,4 @@
-"""Elements of a list, tuple or dict on their way into a log, and where its pieces lie.
-
-Pure functions for `draft`.
-"""
+"""Elements of a list, tuple or dict on their way into a log, and the spans of its pieces."""
 
 from __future__ import annotations
 
@@ -22,7 +19,7 @@ SPANS_FREE = 32  # spans that a value may have before a rewrite is thought of
 
 @dataclass(slots=True)
 class Element:
-    """One element on its way into a log: where it is, or the bytes to put there.
+    """One element on its way into a log: its position, or the bytes to put there.
 
     `copy` is a copy of the item; `shadow` that of the item as it is stored.
     """
@@ -38,7 +35,7 @@ class Element:
 
 
 def new_elements(now: Comparison) -> list[Element]:
-    """The elements that are new."""
+    """Return the elements that are new."""
     return [
         Element(
             i,
@@ -68,14 +65,14 @@ def _same_key(a: Any, b: Any) -> bool:
 
 
 def seen_of(now: Comparison, old: RunValue | None, shadow: Shadow) -> Seen:
-    """Record of the sequence, to be remembered."""
+    """Return the record of the sequence, to be remembered."""
     if old is not None and now.first:
         return old.seen.followed(now.items, shadow)
     return Seen(now.keys, now.items, shadow)
 
 
 def spans_of(pieces: list[Piece], fresh: list[Element], old: RunValue | None) -> list[Span]:
-    """Spans of the pieces, in order."""
+    """Return the spans of the pieces, in order."""
     spans: list[Span] = []
     rest = iter(fresh)
     for piece in pieces:
@@ -89,7 +86,7 @@ def spans_of(pieces: list[Piece], fresh: list[Element], old: RunValue | None) ->
 
 
 def still_there(old: RunValue | None, element: Element) -> Span | None:
-    """Place of an element that cannot be watched, if its bytes are what they were."""
+    """Find an element that cannot be watched, if its bytes are what they were."""
     if old is None or old.raws.get(element.index) != element.data:
         return None
     return refs.cut(old.spans, element.index, element.index + 1)[0]
@@ -98,8 +95,8 @@ def still_there(old: RunValue | None, element: Element) -> Span | None:
 def too_scattered(spans: tuple[Span, ...], weight: int) -> bool:
     """Return True if writing the value afresh costs less than carrying on with its spans.
 
-    Each span costs about 6 bytes in every manifest that follows. After n changes that
-    split one more span each, n * n * 3 bytes went into spans: rewrite when that is what
-    the value itself takes, which keeps both within a constant of the best.
+    Each span costs about 6 bytes in every manifest that follows. After n changes that split one
+    more span each, n * n * 3 bytes went into spans: rewrite when that is what the value itself
+    takes.
     """
     return len(spans) > SPANS_FREE and 3 * len(spans) ** 2 > weight

@@ -1,13 +1,9 @@
-"""Storing a checkpoint: what changed since its parent, in one commit.
+"""Saving a checkpoint, and a task's pending writes: what changed, in one commit.
 
-Which channels changed is read off their versions beside the parent's: the same version
-is the parent's value, unread, whatever the checkpoint shows of it (a DeltaChannel's
-snapshot stays visible so), unless the caller names the channel as new; another version is
-the value given, or none.
-
-Storing a task's pending writes: one row, and the elements it brings.
-
-Writes may come before their checkpoint, after it, or for one that never comes.
+The channels that changed are read off their versions beside the parent's: the same version is
+the parent's value, unread, whatever the checkpoint shows of it (a DeltaChannel's snapshot stays
+visible so), unless the caller names the channel as new; another version is the value given, or
+none. Writes may come before their checkpoint, after it, or for one that never comes.
 """
 
 from __future__ import annotations
@@ -80,18 +76,18 @@ class Put(NamedTuple):
 
     @property
     def loaded(self) -> LoadEntry | None:
-        """The load that the run begins with; None for a run that goes on."""
+        """The load that the run began with; None for a run that goes on."""
         return LOADS.of(self.parent)
 
     def with_copies(self) -> Put:
-        """The call with copies of its values, as they are now."""
+        """Return the call with copies of its values, as they are now."""
         values = self.checkpoint["channel_values"]
         copies = dict(zip(values, copy_and_watch([*values.values()]).copies, strict=True))
         return self._replace(checkpoint={**self.checkpoint, "channel_values": copies})
 
 
 def build(engine: Engine, call: Put) -> Built | None:
-    """Build the batch of a put at once; None where the store must be asked first.
+    """Build the batch of a put; None where the store must be read first.
 
     Raises:
         UnserializableError: a value cannot be stored.
@@ -105,16 +101,11 @@ def build(engine: Engine, call: Put) -> Built | None:
         return None
     held = {} if parent is None else parent.held
     with memory.encoding:
-        return _put_batch(engine, memory, call, generation, parent, held, seal=True)
+        return _put_batch(engine, memory, call, generation, parent, held, join=True)
 
 
 def put(engine: Engine, call: Put, failed: Failed | None = None) -> Operation[None]:
-    """Store the checkpoint.
-
-    Args:
-        engine: the engine's parts.
-        call: the arguments.
-        failed: a batch that was built of them, and what its commit ended with.
+    """Store the checkpoint; `failed` is the batch of a first attempt.
 
     Raises:
         UnserializableError: a value cannot be stored; nothing was.
@@ -132,7 +123,7 @@ def _put_attempt(engine: Engine, call: Put, attempt: int) -> Operation[Built]:
     generation, parent = yield from _parent(engine, memory, call)
     held = yield from _recall(engine, memory, parent, call, generation, resume=attempt == 0)
     with memory.encoding:
-        return _put_batch(engine, memory, call, generation, parent, held, seal=attempt == 0)
+        return _put_batch(engine, memory, call, generation, parent, held, join=attempt == 0)
 
 
 def _sweep(engine: Engine, call: Put) -> Operation[None]:
@@ -155,7 +146,6 @@ def _sweep(engine: Engine, call: Put) -> Operation[None]:
 
 
 def _known_parent(memory: ThreadMemory, call: Put) -> tuple[int, Snapshot | None] | None:
-    """What `_parent` returns, if this process knows it; None if the store must be asked."""
     generation = memory.generation
     if generation is None:
         return None
@@ -168,11 +158,7 @@ def _known_parent(memory: ThreadMemory, call: Put) -> tuple[int, Snapshot | None
 def _parent(
     engine: Engine, memory: ThreadMemory, call: Put
 ) -> Operation[tuple[int, Snapshot | None]]:
-    """The parent as this process knows it, read if it must be; None if there is none.
-
-    With it goes the thread's generation: what is built on the parent holds only under
-    that one, whatever another call of this process has met meanwhile.
-    """
+    """Return the parent, if there is one, and the thread's generation under which it holds."""
     place, known = call.place, _known_parent(memory, call)
     if known is not None:
         return known
@@ -195,11 +181,10 @@ def _recall(
     *,
     resume: bool,
 ) -> Operation[Mapping[str, ChannelValue]]:
-    """What the parent held of the channels that changed, read where it is not known.
+    """Return the parent's values of the channels that changed, read where they are not known.
 
-    Where the engine holds all, that is all that the parent has, so that it can be stored anew.
-    Its logs are gone on with (`resume`) unless that has been tried: others may have done
-    so before, from a later checkpoint.
+    Where the engine remembers all, those of all channels, so that they can be stored anew.
+    With `resume` its logs are gone on with: not after a failure, as others may have done so.
     """
     if parent is None:
         return {}
@@ -220,7 +205,7 @@ def _recall(
 
 
 def _lost(engine: Engine, parent: Snapshot, call: Put) -> dict[str, Ref]:
-    """The channels whose value at the parent is needed and not known."""
+    """Return the channels whose value at the parent is needed and not known."""
     held, values = parent.held, call.checkpoint["channel_values"]
     versions = call.checkpoint["channel_versions"]
     lost: dict[str, Ref] = {}
@@ -235,7 +220,6 @@ def _lost(engine: Engine, parent: Snapshot, call: Put) -> dict[str, Ref]:
 
 
 def _is_kept(call: Put, entry: ChannelEntry, channel: str, version: Version) -> bool:
-    """Return True if a channel has the value that its parent has."""
     before = entry.version
     if version is None or version != before or type(version) is not type(before) or call.complete:
         return False
@@ -253,9 +237,8 @@ def _put_batch(
     parent: Snapshot | None,
     known: Mapping[str, ChannelValue],
     *,
-    seal: bool,
+    join: bool,
 ) -> Built:
-    """Make the batch of a put, and what is to be remembered of it."""
     place, now, codec = call.place, engine.now(), engine.codec
     thread, ns, own_id = place
     appender = Appender(memory.logs, ns, engine.compression)
@@ -268,7 +251,7 @@ def _put_batch(
         raise
     key = _keyframe(parent, written, appender)
     data = manifests.encode(written, key.manifest, key.numbers)
-    if seal:
+    if join:
         appender.seal()
     segments = appender.segments()
     draft.settle(generation)
@@ -278,8 +261,13 @@ def _put_batch(
         told, flags, owner = told._replace(metadata={}), flags | loaded.flags, loaded
     elif parent is not None:  # a run goes on, and if it chose its checkpoint, it still has
         flags, owner = flags | parent.flags & FREE, parent.owner
-    row = _row(call, loaded, flags, (metadata, exact, key.log, key.pos), data)
-    above = row.parent
+    run, seen = (0, 0) if loaded is None else (loaded.run, loaded.seen)
+    above = None if call.parent is None else own_copy(call.parent)
+    ts = pack_time(call.checkpoint.get("ts", ""))
+    # (what the checksum covers, and the columns of the row, in their order)
+    at = (ns, own_copy(str(own_id)), above, run, seen, flags, ts)
+    fields = (*at, metadata, exact, key.log, key.pos)
+    row = CheckpointRow(*fields, seal(data, fields))
     # What a run that named no checkpoint expects: that it goes on from the head.
     fence = None if ns or flags & FREE else HeadFence(ns, above)
     touch = thread_summary.of_checkpoint(row, call.metadata, appender.stored, now, told)
@@ -302,24 +290,8 @@ def _put_batch(
     return Built(memory, batch, appender, state, told, above, (), expected, begins)
 
 
-def _row(
-    call: Put,
-    loaded: LoadEntry | None,
-    flags: int,
-    rest: tuple[str, bytes | None, int, int],
-    manifest: bytes,
-) -> CheckpointRow:
-    """The checkpoint's row; `rest` are its last columns but for the manifest."""
-    parent = None if call.parent is None else own_copy(call.parent)
-    run, seen = (0, 0) if loaded is None else (loaded.run, loaded.seen)
-    ts = pack_time(call.checkpoint.get("ts", ""))
-    # (what the checksum covers, and the columns of the row, in their order)
-    told = (call.place.ns, own_copy(str(call.place.id)), parent, run, seen, flags, ts, *rest)
-    return CheckpointRow(*told, seal(manifest, told))
-
-
 def born(*ids: str | None) -> int | None:
-    """When the oldest of the ids that tell was made."""
+    """Return when the oldest of the ids was made, of those that tell."""
     times = [time for i in ids if (time := created_at(i)) is not None]
     return min(times) if times else None
 
@@ -331,7 +303,7 @@ def _manifest(
     parent: Snapshot | None,
     known: Mapping[str, ChannelValue],
 ) -> tuple[Manifest, dict[str, ChannelValue]]:
-    """Store the changed values; the manifest, and what is held of each channel now."""
+    """Store the changed values; the manifest, and the values that are known now."""
     checkpoint = call.checkpoint
     values, versions = checkpoint["channel_values"], checkpoint["channel_versions"]
     before = parent.manifest if parent is not None else manifests.EMPTY
@@ -372,7 +344,7 @@ def _manifest(
 
 
 def _keyframe(parent: Snapshot | None, written: Manifest, appender: Appender) -> Keyframe:
-    """The keyframe to write against: the parent's, or a new one when that has served."""
+    """Return the keyframe to write against: the parent's, or a new one when that is used up."""
     key = parent.keyframe if parent is not None else None
     if key is not None and key.used < KEYFRAME_EVERY:
         return Keyframe(key.manifest, key.log, key.pos, key.used + 1, key.numbers)
@@ -384,10 +356,7 @@ Writes: TypeAlias = Sequence[tuple[str, Any]]  # channel and value
 
 
 class PutWrites(NamedTuple):
-    """A `put_writes` call. `place.id` is in the table of loads if the run loaded that checkpoint.
-
-    `indexes` are the writes' own, where another saver has given them.
-    """
+    """A `put_writes` call; `indexes` are the writes' own, where another saver has given them."""
 
     place: CheckpointRef
     writes: Writes
@@ -403,7 +372,7 @@ class PutWrites(NamedTuple):
 
 
 def build_writes(engine: Engine, call: PutWrites) -> Built | None:
-    """Build the batch of the writes at once; None where the store must be asked first.
+    """Build the batch of the writes; None where the store must be read first.
 
     Raises:
         UnserializableError: a value cannot be stored.
@@ -417,12 +386,7 @@ def build_writes(engine: Engine, call: PutWrites) -> Built | None:
 
 
 def put_writes(engine: Engine, call: PutWrites, failed: Failed | None = None) -> Operation[None]:
-    """Store the writes.
-
-    Args:
-        engine: the engine's parts.
-        call: the arguments.
-        failed: a batch that was built of them, and what its commit ended with.
+    """Store the writes; `failed` is the batch of a first attempt.
 
     Raises:
         UnserializableError: a value cannot be stored; nothing was.
@@ -438,11 +402,10 @@ def _write_attempt(engine: Engine, call: PutWrites, attempt: int) -> Operation[B
     memory = engine.memory(call.place.thread)
     generation = memory.generation
     if generation is None:  # nobody has looked whether the thread is there, and not archived
-        copies = copy_and_watch(
-            [value for _, value in call.writes]
-        ).copies  # the program goes on meanwhile
-        channels = [channel for channel, _ in call.writes]
-        call = call._replace(writes=list(zip(channels, copies, strict=True)))
+        # (the program goes on while the store is read)
+        copies = copy_and_watch([value for _, value in call.writes]).copies
+        writes = [(channel, copy) for (channel, _), copy in zip(call.writes, copies, strict=True)]
+        call = call._replace(writes=writes)
         state = yield from fetch_checkpoint(*call.place)
         generation = state.generation
     with memory.encoding:
@@ -460,7 +423,10 @@ def _writes_batch(engine: Engine, memory: ThreadMemory, call: PutWrites, generat
     made = []
     try:
         for number, (channel, value) in enumerate(call.writes):
-            stored = repr(value) if _is_error(channel, value) else value
+            # A failed task's exception is stored as its repr, as by LangGraph's savers: else
+            # a value that cannot be stored would mask the node's own error.
+            failed = channel == ERROR and isinstance(value, BaseException)
+            stored = repr(value) if failed else value
             ref, seen = draft.value(channel, stored, held.get(channel))
             made.append((call.index_of(number, channel), channel, ref, seen))
     except ThreadkeepError as exc:
@@ -471,42 +437,28 @@ def _writes_batch(engine: Engine, memory: ThreadMemory, call: PutWrites, generat
     loaded = LOADS.of(own_id)
     run, since = (0, 0) if loaded is None else (loaded.run, loaded.seen)
     # (what the checksum covers, and the columns of the row, in their order)
-    told_of = (ns, own_copy(str(own_id)), run, since, call.task_id, call.task_path)
-    body = seal(pack_writes([one[:3] for one in made]), told_of)
-    row = WriteRow(*told_of, body)
-    waits = _begins_to_wait(memory, row, call.writes)
+    fields = (ns, own_copy(str(own_id)), run, since, call.task_id, call.task_path)
+    row = WriteRow(*fields, seal(pack_writes([one[:3] for one in made]), fields))
+    waits = False  # a task of the thread's head
+    if not ns and INTERRUPT in [channel for channel, _ in call.writes]:
+        latest = memory.newest("")
+        waits = latest is None or latest.id <= row.checkpoint_id
+    # With `conflicts="raise"`, a run loses that meets another live run's writes.
+    is_fenced = (
+        engine.conflicts == "raise"
+        and not ns
+        and loaded is not None
+        and not loaded.flags & (FREE | NESTED)
+    )
     batch = Batch(
         thread=thread,
         now=now,
         generation=generation,
         born=born(own_id),
-        fences=_fences(engine, loaded, row),
+        fences=(WritesFence(ns, row.checkpoint_id, run, since),) if is_fenced else (),
         segments=segments,
         writes=(row,),
         touch=thread_summary.of_writes(row, appender.stored, now, waits=waits),
     )
     beside = None if state is None else state.id
     return Built(memory, batch, appender, beside=beside, writes=tuple(made))
-
-
-def _begins_to_wait(memory: ThreadMemory, row: WriteRow, writes: Writes) -> bool:
-    """Return True if these interrupt a task of the thread's head."""
-    if row.ns or INTERRUPT not in [channel for channel, _ in writes]:
-        return False
-    latest = memory.newest("")
-    return latest is None or latest.id <= row.checkpoint_id
-
-
-def _is_error(channel: str, value: Any) -> bool:
-    """Return True for a failed task's exception: its repr is stored, as by LangGraph's savers.
-
-    The one exemption from exactness: else a node's own error would be masked.
-    """
-    return channel == ERROR and isinstance(value, BaseException)
-
-
-def _fences(engine: Engine, loaded: LoadEntry | None, row: WriteRow) -> tuple[WritesFence, ...]:
-    """A run that meets another live run's writes on the checkpoint it loaded loses here."""
-    if engine.conflicts != "raise" or row.ns or loaded is None or loaded.flags & (FREE | NESTED):
-        return ()
-    return (WritesFence(row.ns, row.checkpoint_id, row.run, row.seen),)

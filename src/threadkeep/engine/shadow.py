@@ -1,14 +1,13 @@
-"""Noticing that a value was changed in place since it was encoded.
+"""Shadows: noticing that a value was changed in place since it was encoded.
 
-A shadow remembers, for a run of elements, every mutable container reachable from them
-and the identity of all that each container referred to. The check asks the interpreter
-for those references again, container by container, and compares identities: about 0.04 us
-a message, exact (`1`, `True` and `1.0` are different objects), blind to nothing a data value
-is made of. Dict keys are compared too, as the interpreter does not report the keys of a dict
-whose keys are all text.
+A shadow remembers, for a run of elements, every mutable container reachable from them and the
+identity of all that each container referred to. The check asks the interpreter for those references
+again, container by container, and compares identities: about 0.04 us a message, exact (`1`, `True`
+and `1.0` are different objects). Dict keys are compared too, as the interpreter does not report the
+keys of a dict whose keys are all text.
 
-Invariant: a shadow that holds says that encoding the elements again would give the same
-bytes. What cannot be watched (arrays, foreign objects) is `opaque` and never holds.
+Invariant: a shadow that holds says that encoding the elements again would give the same bytes. What
+cannot be watched (arrays, foreign objects) is `opaque` and never holds.
 
 `Shadow`, `copy_and_watch` and `disjoint` are compiled (`_identity.c`) where the installation could
 compile them: one object then holds all that is remembered of up to 256 elements. The classes and
@@ -48,26 +47,26 @@ class PortableShadow:
 
     @classmethod
     def of(cls, elements: list[Any]) -> PortableShadow:
-        """The shadow of the elements as they are now; nobody else changes them meanwhile."""
+        """Return the shadow of elements that nobody else changes meanwhile."""
         return cls._of(capture(elements, copying=False)[0])
 
     @classmethod
     def of_unwatched(cls, size: int) -> PortableShadow:
-        """A shadow that never holds, of so many elements."""
+        """Return a shadow of so many elements that never holds."""
         return cls._of([Watched(is_opaque=True)] * size)
 
     @classmethod
     def joined(cls, parts: Sequence[PortableShadow]) -> PortableShadow:
-        """The shadow of the parts' elements in a row."""
+        """Return the shadow of the parts' elements in a row."""
         return parts[0] if len(parts) == 1 else cls().extended(*parts)
 
     def extended(self, *others: PortableShadow) -> PortableShadow:
-        """The shadow of this one's elements followed by those of the others."""
+        """Return the shadow of these elements followed by those of the others."""
         rows = [shadow._elements for shadow in (self, *others)]  # noqa: SLF001 - our own
         return self._of(list(chain.from_iterable(rows)))
 
     def part(self, start: int, stop: int) -> PortableShadow:
-        """The shadow of the elements `start <= i < stop`."""
+        """Return the shadow of the elements `start <= i < stop`."""
         return self._of(self._elements[start:stop])
 
     @property
@@ -96,13 +95,8 @@ class PortableShadow:
     def holds_in(self, value: object, keys: list[Any] | None, items: list[Any], size: int) -> bool:
         """Return True if a value has just these elements, as they were, at one instant.
 
-        Parts that cannot be watched are passed over.
-
-        Args:
-            value: a list, tuple or dict.
-            keys: a dict's keys; None for others.
-            items: the elements, or a dict's values, and perhaps more behind them.
-            size: how many of them there are.
+        Parts that cannot be watched are passed over. `keys` are a dict's keys; of `items`, or the
+        dict's values, `size` count.
         """
         return portable_consists_of(value, keys, items, size) and self.holds_now()
 
@@ -114,15 +108,15 @@ class PortableShadow:
         return frozenset([i for i, e in elements if e.is_opaque or not portable_intact([e])])
 
     def containers(self) -> list[Any]:
-        """All containers that are watched and can change by themselves."""
+        """Return all containers that are watched and can change by themselves."""
         return [x for e in self._elements for x in e.containers[::2] if can_change(x)]
 
 
 class WatchedCopies(NamedTuple):
-    """Elements as they were at one instant: copies, and the shadow of the elements themselves.
+    """Elements at one instant: copies of them, and the shadow of the elements themselves.
 
-    `copies` share nothing mutable with the elements but parts that cannot be watched.
-    `originals` gives the instance that a copied one, named by its `id`, was made from.
+    `copies` share nothing mutable with the elements but parts that cannot be watched. `originals`
+    gives the instance that a copied one, named by its `id`, was made from.
     """
 
     copies: list[Any]
@@ -131,14 +125,14 @@ class WatchedCopies(NamedTuple):
 
 
 def portable_copy_and_watch(elements: list[Any]) -> WatchedCopies:
-    """Copy the elements, and put them under watch, at one instant."""
+    """Copy the elements, and watch them, at one instant."""
     watched, copies, originals = capture(elements, copying=True)
     shadow: Any = PortableShadow._of(watched)  # noqa: SLF001 - our own
     return WatchedCopies(copies, shadow, originals)
 
 
 def portable_disjoint(shadows: list[PortableShadow]) -> list[bool]:
-    """Tell of each shadow whether all that it watches is met once, and in none before it."""
+    """Return of each shadow True if all that it watches is met once, and in none before it."""
     met: set[int] = set()
     answers = []
     for shadow in shadows:

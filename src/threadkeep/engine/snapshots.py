@@ -1,20 +1,7 @@
-"""Table of loads, by the identity of the checkpoint ids that they returned.
+"""Records of what this process saw or stored: loads, values, checkpoints.
 
-Each load returns an id that is a `str` object of its own. LangGraph carries that very object
-into the first `put` and into every `put_writes` on the checkpoint, for graphs, subgraphs and
-state updates alike; so these calls find the load they come from. To everybody else the id is
-text like any other. An id that is not in the table, in a later `put` say, means that the run
-that put the parent goes on.
-
-Invariants: an entry holds its id, so no other object can have the same identity while it is
-here; and nothing else of ours does, so the number of references tells whether the program
-still holds it. Entries that nobody holds are removed as the table grows. Only operations that
-are atomic in CPython touch the table: it needs no lock, and a fork may copy it at any time.
-
-Records of what this process saw or stored: values, checkpoints, and where they lie.
-
-Only immutable records live here (and `BatchSegments`, which a commit settles). Invariant: a record
-holds a value together with its shadow, so that a change in place since then is noticed.
+Invariant: a record holds a value together with its shadow, so that a change in place since then
+is noticed.
 """
 
 from __future__ import annotations
@@ -35,7 +22,7 @@ _LEAST = 128  # entries before the first sweep
 
 
 class LoadEntry:
-    """One load, as the id that it returned remembers it.
+    """One load, by the id that it returned.
 
     `run` is the load's token (never 0), `seen` the `seq` of the newest write it returned,
     `flags` (see `model`) tell how what comes of it is to be fenced.
@@ -48,7 +35,7 @@ class LoadEntry:
 
     @property
     def ended(self) -> bool:
-        """Whether the program holds the id no more. Then it never will again."""
+        """True if the program holds the id no more. Then it never will again."""
         return _references(self) <= _UNHELD
 
 
@@ -57,7 +44,7 @@ def _references(entry: LoadEntry) -> int:
 
 
 def own_copy(text: str) -> str:
-    """An equal text that is an object of its own, if it has two characters or more."""
+    """Return an equal text that is an object of its own, if it has two characters or more."""
     return text[:1] + text[1:]
 
 
@@ -66,9 +53,18 @@ _UNHELD = _references(LoadEntry(own_copy("id"), 1, 0, 0))
 
 
 class Loads:
-    """The loads whose ids the program holds, and some whose ids it holds no more.
+    """Table of loads, by the identity of the checkpoint ids that they returned.
 
-    These are at most as many again, or 128.
+    Each load returns an id that is a `str` object of its own. LangGraph carries that very object
+    into the first `put` and into every `put_writes` on the checkpoint, for graphs, subgraphs and
+    state updates alike; so these calls find the load they come from. To everybody else the id is
+    text like any other. An id that is not in the table, in a later `put` say, means that the run
+    that put the parent goes on.
+
+    Invariants: an entry holds its id, so no other object can have the same identity while it is
+    here; nothing else of ours does, so the number of references tells if the program still holds
+    it. Entries that nobody holds are at most as many again, or 128. Only operations that are atomic
+    in CPython touch the table: it needs no lock, and a fork may copy it at any time.
     """
 
     def __init__(self) -> None:
@@ -92,12 +88,12 @@ class Loads:
         return found
 
     def of(self, text: str | None) -> LoadEntry | None:
-        """The load that returned this very object; None if none did."""
+        """Return the load that returned this very object; None if none did."""
         entry = self._entries.get(id(text))
         return entry if entry is not None and entry.id is text else None
 
     def sweep(self) -> None:
-        """Remove the entries that nobody holds. What it costs is shared by the next loads."""
+        """Remove the entries that nobody holds. The next loads share the cost."""
         for key, entry in self._entries.copy().items():
             if entry.ended:
                 self._entries.pop(key, None)
@@ -124,15 +120,15 @@ class RunValue(NamedTuple):
 
     @property
     def needs(self) -> tuple[Span, ...]:
-        """Where the value is stored."""
+        """The spans that the value is stored in."""
         return self.spans
 
 
 class Raw(NamedTuple):
-    """Bytes stored as an element: in full `depth` patches behind the last whole one.
+    """Bytes stored as an element, in full.
 
-    `uses` are the positions that reading it needs beside its own; `anchor` is an earlier
-    version that the next patch may go back to when the chain has grown long.
+    `depth` counts patches behind the last whole one, `uses` are the positions that reading it needs
+    beside its own; `anchor` is an earlier version that the next patch may go back to.
     """
 
     data: bytes
@@ -163,7 +159,7 @@ class CellValue(NamedTuple):
 
     @property
     def needs(self) -> tuple[Span, ...]:
-        """Where the value, and what it refers to, is stored."""
+        """The spans that the value, and what it refers to, is stored in."""
         return (*self.uses, self.raw.span) if self.raw is not None else self.uses
 
 
@@ -195,11 +191,10 @@ class Keyframe(NamedTuple):
 class Snapshot(NamedTuple):
     """A stored checkpoint with the values that this process knows of.
 
-    `data` is the manifest as stored, which tells a row that was replaced since. `codec`
-    is the one that the values were decoded with: who may load other types gets others.
-    `owner` is the load of the run that these very objects were lent to; None where that is
-    not known, and then they are not lent again. `fresh` are the bytes
-    of what it does not share with the state before it.
+    `data` is the manifest as stored, which tells a row that was replaced since. The values were
+    decoded with `codec`: who may load other types gets others. `owner` is the load of the run that
+    they were lent to; None where that is not known: then they are not lent again. `fresh` are the
+    bytes that it does not share with the snapshot before it.
     """
 
     ns: str
@@ -215,12 +210,12 @@ class Snapshot(NamedTuple):
 
     @property
     def weight(self) -> int:
-        """About how many bytes this stands for."""
+        """About how many bytes the values stand for."""
         return sum([held.weight for held in self.held.values()])
 
 
 class BatchSegments:
-    """The segments that one batch carries, and whether it was committed."""
+    """The segments of one batch, until it is committed."""
 
     __slots__ = ("committed", "segments")
 
@@ -229,7 +224,7 @@ class BatchSegments:
         self.committed = False
 
     def holding(self, span: Span) -> list[Segment]:
-        """The segments that some of the span lies in."""
+        """Return the segments that some of the span lies in."""
         log, start, stop = span
         return [s for s in self.segments if s.log == log and s.start < stop and start < s.stop]
 
@@ -257,7 +252,7 @@ class StoredValue(NamedTuple):
     size: int
 
     def parts(self) -> Iterable[tuple[int, Any]]:
-        """The elements that the value is found again by, each with its number."""
+        """Return the elements that the value is found again by, with their numbers."""
         if not isinstance(self.held, RunValue):
             return ()
         seen = self.held.seen
@@ -266,7 +261,7 @@ class StoredValue(NamedTuple):
         return enumerate(seen.items)
 
     def holds(self, value: Any) -> bool:
-        """Whether what was stored is what the value is at this instant."""
+        """Return True if this is what the value is at this instant."""
         if isinstance(self.held, CellValue):
             return self.held.shadow.holds()
         seen = self.held.seen

@@ -1,21 +1,9 @@
-"""The records of the registry: what is known of a thread as a whole, and what is asked of it.
+"""Entries of the registry: what is known of a thread as a whole, its states, and its labels.
 
-Like `model`, whose closed sets these belong to: frozen, plain records, no behaviour.
+The records are plain, like those of `model`, whose closed sets they belong to.
 
-The states of a thread, and what leads from one to another.
-
-Only the table lives here, and what reads it. Invariant: whatever a call does, a thread is in
-one of these states, and gets into another only as the table says.
-
-A thread is `CREATED` by name, before anything is saved; `ACTIVE` once something is;
-`SUSPENDED` while an interrupt waits for an answer; `FORKED` from another one, before anything is
-saved in it (an interrupt may wait there, too); `ARCHIVED` while what it holds is in the cold store;
-`DELETED` while its tombstone stands.
-
-Labels: tags and metadata of a thread as texts that every store can look up.
-
-Only that conversion lives here. A label is JSON: `"urgent"` is a tag, `["user_id","u1"]` a
-piece of metadata, `{"at":[ns,id],"tag":"best"}` a tag of one checkpoint (without a "tag": its
+A label is a text that every store can look up, in JSON: `"urgent"` is a tag, `["user_id","u1"]`
+a piece of metadata, `{"at":[ns,id],"tag":"best"}` a tag of one checkpoint (without a "tag": its
 pin), `{"kept":...}` a record of our own, of a kind that a thread has one of. The last two are
 looked up by nobody. Invariant: equal tags and equal pieces of metadata are the same text, and no
 text is two things; numbers are equal as texts: 1 is not 1.0, nor true.
@@ -29,16 +17,19 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple, TypeAlias, TypeGuard
 
+MAX_LABEL_BYTES = 1000  # what every store's index takes
+MAX_LABELS = 200  # of one thread
+ARCHIVE_RECORD = "archive"  # the kind of the record of where a thread is archived
+
 
 class ThreadEntry(NamedTuple):
-    """What the registry says of a thread. Times are microseconds since 1970.
+    """The entry of a thread. Times are microseconds since 1970.
 
-    `state` is one of `lifecycle`'s; `labels` are texts in order, tags and pieces of metadata
-    (see `engine/thread_entry.py`); `ttl` is how long the thread may rest, in microseconds, `origin`
-    the thread and checkpoint that it was forked from. `size` is about how many bytes its rows
-    and segments hold. `waits_at` is the checkpoint of the root namespace at which an interrupt
-    waits. `deleted_at` is the tombstone, 0 if there is none. `revision` grows whenever
-    something else than times and size changes; 0 where there is no entry.
+    `state` is a `ThreadStatus`; `labels` are in order; `ttl` is how long the thread may rest, in
+    microseconds, `origin` the thread and checkpoint that it was forked from. `size` is about how
+    many bytes its rows and segments hold. `waits_at` is the checkpoint of the root namespace at
+    which an interrupt waits. `deleted_at` is the tombstone, 0 if there is none. `revision` grows
+    whenever something else than times and size changes; 0 where there is no entry.
     """
 
     thread: str
@@ -70,13 +61,13 @@ class Move(NamedTuple):
 
 
 class Touch(NamedTuple):
-    """What a batch means for its thread's entry; nothing of it can be refused.
+    """The effect of a batch on its thread's entry; none of it can be refused.
 
     `moves` come first, one after the other: one that leads from no entry, or from a deleted
     thread's, makes a new one as of `at` (None: the batch's `now`). Then `at` raises
-    `updated_at`, and each of `labels` takes the place of the one with the same beginning
-    (`labels.beginning_of`). `size` is added to the thread's (with `whole`: is its size from now
-    on), which is kept where there is no entry, for when there is one.
+    `updated_at`, and each of `labels` replaces the one with the same `label_prefix`. `size` is
+    added to the thread's (with `whole`: replaces it), which is stored also where there is no
+    entry, for when there is one.
     """
 
     size: int = 0
@@ -86,21 +77,21 @@ class Touch(NamedTuple):
     moves: tuple[Move, ...] = ()
 
 
-# -- reads and a fence ------------------------------------------------------------------
+# -- reads and a fence -----------------------------------------------------------------
 
 
 class ReadEntry(NamedTuple):
-    """What the registry says of a thread. Reply: one `ThreadEntry`, or None without one."""
+    """The entry of a thread. Reply: one `ThreadEntry`, or None without one."""
 
     thread: str
 
 
 class ThreadQuery(NamedTuple):
-    """Which entries are meant: those that are as each given part says.
+    """A filter of entries, which must match all of its parts.
 
     `states`: one of these; none given: all but "deleted". `labels`: each of these. Times are
-    from the first (inclusive) to the second (exclusive), None for no limit. `waits`: whether an
-    interrupt waits. `size`: at least so many bytes. `origin`: forked from this thread. `rested`:
+    from the first (inclusive) to the second (exclusive), None for no limit. `waits`: an interrupt
+    waits, or none. `size`: at least so many bytes. `origin`: forked from this thread. `rested`:
     has a ttl, and was last written longer ago than that, seen from this time.
     """
 
@@ -133,7 +124,7 @@ class SearchThreads(NamedTuple):
 
 
 class CountThreads(NamedTuple):
-    """How many entries there are. Reply: one `int`."""
+    """The number of entries that match. Reply: one `int`."""
 
     query: ThreadQuery
 
@@ -144,19 +135,22 @@ class EntryFence(NamedTuple):
     revision: int
 
 
-class ThreadStatus(StrEnum):
-    """How a thread stands."""
+# -- states ----------------------------------------------------------------------------
 
-    CREATED = "created"
+
+class ThreadStatus(StrEnum):
+    """The states of a thread; it gets from one to another only as `TRANSITIONS` says."""
+
+    CREATED = "created"  # by name, before anything is saved
     ACTIVE = "active"
-    SUSPENDED = "suspended"
-    FORKED = "forked"
-    ARCHIVED = "archived"
-    DELETED = "deleted"
+    SUSPENDED = "suspended"  # an interrupt waits for an answer
+    FORKED = "forked"  # before anything is saved in the fork; an interrupt may wait
+    ARCHIVED = "archived"  # its rows are in the cold store
+    DELETED = "deleted"  # its tombstone stands
 
 
 class Cause(StrEnum):
-    """What can move a thread from one state to another."""
+    """Causes that can move a thread from one state to another."""
 
     CREATE = "create"  # `threads.create`
     FORK = "fork"  # `threads.fork`, for the new thread
@@ -169,29 +163,24 @@ class Cause(StrEnum):
 
 
 class Transition(NamedTuple):
-    """Where a cause leads, and from which states ("": the thread is not known)."""
+    """The state that a cause leads to, and those it leads from ("": the thread is not known)."""
 
     sources: tuple[str, ...]
     target: ThreadStatus
 
 
-_NEW = ("", ThreadStatus.DELETED)
-_LIVE = (
-    ThreadStatus.ACTIVE,
-    ThreadStatus.SUSPENDED,
-    ThreadStatus.FORKED,
-)  # what may hold checkpoints
+_NEW = ("", ThreadStatus.DELETED, ThreadStatus.CREATED)
+_LIVE = (ThreadStatus.ACTIVE, ThreadStatus.SUSPENDED, ThreadStatus.FORKED)  # may hold checkpoints
 
 TRANSITIONS: Mapping[Cause, Transition] = MappingProxyType(
     {
-        Cause.CREATE: Transition(_NEW, ThreadStatus.CREATED),
-        Cause.FORK: Transition((*_NEW, ThreadStatus.CREATED), ThreadStatus.FORKED),
+        Cause.CREATE: Transition(("", ThreadStatus.DELETED), ThreadStatus.CREATED),
+        Cause.FORK: Transition(_NEW, ThreadStatus.FORKED),
         Cause.SAVE: Transition(
-            (*_NEW, ThreadStatus.CREATED, ThreadStatus.FORKED, ThreadStatus.SUSPENDED),
-            ThreadStatus.ACTIVE,
+            (*_NEW, ThreadStatus.FORKED, ThreadStatus.SUSPENDED), ThreadStatus.ACTIVE
         ),
-        Cause.SAVE_INSIDE: Transition((*_NEW, ThreadStatus.CREATED), ThreadStatus.ACTIVE),
-        Cause.INTERRUPT: Transition((*_NEW, ThreadStatus.CREATED, *_LIVE), ThreadStatus.SUSPENDED),
+        Cause.SAVE_INSIDE: Transition(_NEW, ThreadStatus.ACTIVE),
+        Cause.INTERRUPT: Transition((*_NEW, *_LIVE), ThreadStatus.SUSPENDED),
         Cause.RESUME: Transition(
             (ThreadStatus.SUSPENDED, ThreadStatus.FORKED), ThreadStatus.ACTIVE
         ),
@@ -199,18 +188,6 @@ TRANSITIONS: Mapping[Cause, Transition] = MappingProxyType(
         Cause.DELETE: Transition(("", *ThreadStatus), ThreadStatus.DELETED),
     }
 )
-
-
-def move(cause: Cause, checkpoint: str) -> Move:
-    """What a save, an interrupt or the end of a wait at this checkpoint means for its thread.
-
-    They may come in any order. A checkpoint that is saved ends only what waits at an earlier
-    one: the interrupt at itself may have been stored before it.
-    """
-    sources, target, waits, same = _MOVES[cause]
-    return Move(sources, target, checkpoint, waits, same)
-
-
 _MOVES = {
     cause: (
         *(tuple(map(str, step.sources)), str(step.target)),
@@ -220,29 +197,32 @@ _MOVES = {
 }
 
 
+def move(cause: Cause, checkpoint: str) -> Move:
+    """Return the move of a thread that a save, an interrupt or the end of a wait causes.
+
+    They may come in any order. A checkpoint that is saved ends only what waits at an earlier
+    one: the interrupt at itself may have been stored before it.
+    """
+    sources, target, waits, same = _MOVES[cause]
+    return Move(sources, target, checkpoint, waits, same)
+
+
 def allows(cause: Cause, state: str) -> bool:
-    """Whether the cause may move a thread that is in this state ("": not known)."""
+    """Return True if the cause may move a thread that is in this state ("": not known)."""
     return state in TRANSITIONS[cause].sources
 
 
 def is_there(entry: ThreadEntry | None) -> TypeGuard[ThreadEntry]:
-    """True if the registry knows the thread, and not as deleted."""
+    """Return True if the registry knows the thread, and not as deleted."""
     return entry is not None and entry.state != ThreadStatus.DELETED
 
 
 def is_archived(entry: ThreadEntry | None) -> TypeGuard[ThreadEntry]:
-    """Whether the thread's rows are in an archive, and not in the store."""
+    """Return True if the thread's rows are in an archive, and not in the store."""
     return entry is not None and entry.state == ThreadStatus.ARCHIVED
 
 
-MAX_LABEL_BYTES = 1000
-"""Of one label: what every store's index takes."""
-
-ARCHIVE_RECORD = "archive"
-"""The kind of the record of where a thread is archived; see `operations.archiving`."""
-
-MAX_LABELS = 200
-"""Labels of one thread."""
+# -- labels ----------------------------------------------------------------------------
 
 _CANONICAL = json.JSONEncoder(
     ensure_ascii=False, separators=(",", ":"), allow_nan=False, sort_keys=True
@@ -250,16 +230,12 @@ _CANONICAL = json.JSONEncoder(
 
 
 def tag_label(tag: str) -> str:
-    """The label of a tag.
-
-    Raises:
-        ValueError: it is too long, or holds what a store cannot.
-    """
+    """Return the label of a tag. Raises ValueError: too long, or a NUL or a surrogate in it."""
     return _checked(_CANONICAL.encode(tag))
 
 
 def metadata_label(key: str, value: Any) -> str:
-    """The label of a piece of metadata.
+    """Return the label of a piece of metadata.
 
     Raises:
         ValueError, TypeError, RecursionError: it is no JSON, too long, or holds what a store
@@ -271,32 +247,33 @@ def metadata_label(key: str, value: Any) -> str:
 
 
 def record_label(kind: str, value: Any) -> str:
-    """The label of a record of our own.
-
-    Raises:
-        ValueError: it is too long, or holds what a store cannot.
-    """
+    """Return the label of a record of our own. Raises ValueError, as `tag_label` does."""
     return _checked(_CANONICAL.encode({kind: value}))
 
 
+def record_prefix(kind: str) -> str:
+    """Return the beginning of the label of a record of this kind."""
+    return f'{{"{kind}":'
+
+
 def find_record(labels: Iterable[str], kind: str) -> Any:
-    """The record of this kind; None if there is none."""
-    beginning = record_prefix(kind)
-    return next((json.loads(label)[kind] for label in labels if label.startswith(beginning)), None)
+    """Return the record of this kind; None if there is none."""
+    prefix = record_prefix(kind)
+    return next((json.loads(label)[kind] for label in labels if label.startswith(prefix)), None)
 
 
 def without_record(labels: Iterable[str], kind: str) -> tuple[str, ...]:
-    """The labels but for the record of this kind."""
+    """Return the labels but for the record of this kind."""
     return tuple([label for label in labels if not label.startswith(record_prefix(kind))])
 
 
 def is_record_label(label: str) -> bool:
-    """Whether it is one that nobody looks up."""
+    """Return True if it is one that nobody looks up."""
     return label.startswith("{")
 
 
 def label_prefix(label: str) -> str:
-    """What a thread has one label of: a tag, a mark itself, metadata its key, a record its kind."""
+    """Return the part that is unique in a thread: of metadata the key, of a record its kind."""
     if is_mark_label(label):
         return label
     if is_record_label(label):
@@ -304,18 +281,26 @@ def label_prefix(label: str) -> str:
     return label if label.startswith('"') else _CANONICAL.encode(json.loads(label)[0])[1:]
 
 
-def record_prefix(kind: str) -> str:
-    """What the label of a record of this kind begins with."""
-    return f'{{"{kind}":'
+def tags_of(labels: Iterable[str]) -> tuple[str, ...]:
+    """Return the tags among the labels."""
+    return tuple([json.loads(label) for label in labels if label.startswith('"')])
 
 
-# -- marks of checkpoints --------------------------------------------------------------
+def metadata_labels(labels: Iterable[str]) -> tuple[str, ...]:
+    """Return the metadata among the labels, as labels."""
+    return tuple([label for label in labels if label.startswith("[")])
+
+
+def metadata_of(labels: Iterable[str]) -> dict[str, Any]:
+    """Return the metadata among the labels."""
+    return dict(map(json.loads, metadata_labels(labels)))
+
 
 _AT = "at"
 
 
 class Mark(NamedTuple):
-    """What was said of one checkpoint."""
+    """Tags and pin of one checkpoint."""
 
     ns: str
     checkpoint: str
@@ -324,32 +309,25 @@ class Mark(NamedTuple):
 
 
 def mark_label(ns: str, checkpoint: str, tag: str | None = None) -> str:
-    """The label of a checkpoint's tag, or of its pin.
-
-    Raises:
-        ValueError: it is too long, or holds what a store cannot.
-    """
-    place = {_AT: [ns, checkpoint]}
-    return _checked(_CANONICAL.encode(place if tag is None else {**place, "tag": tag}))
+    """Return the label of a checkpoint's tag, or of its pin. Raises ValueError as `tag_label`."""
+    mark: dict[str, Any] = {_AT: [ns, checkpoint]}
+    return _checked(_CANONICAL.encode(mark if tag is None else {**mark, "tag": tag}))
 
 
 def is_mark_label(label: str) -> bool:
-    """Whether it is of a checkpoint."""
+    """Return True if it is of a checkpoint."""
     return label.startswith(record_prefix(_AT))
 
 
 def marks_of(labels: Iterable[str]) -> tuple[Mark, ...]:
-    """What was said of checkpoints, in their order."""
+    """Return the marks of checkpoints, in their order."""
     found: dict[tuple[str, str], Mark] = {}
-    for said in map(json.loads, filter(is_mark_label, sorted(labels))):
-        ns, checkpoint = said[_AT]
+    for mark in map(json.loads, filter(is_mark_label, sorted(labels))):
+        ns, checkpoint = mark[_AT]
         known = found.get((ns, checkpoint), Mark(ns, checkpoint))
-        tags = (*known.tags, said["tag"]) if "tag" in said else known.tags
-        found[ns, checkpoint] = known._replace(tags=tags, pinned=known.pinned or "tag" not in said)
-    return tuple([found[place] for place in sorted(found)])
-
-
-# -- checks ----------------------------------------------------------------------------
+        tags = (*known.tags, mark["tag"]) if "tag" in mark else known.tags
+        found[ns, checkpoint] = known._replace(tags=tags, pinned=known.pinned or "tag" not in mark)
+    return tuple([found[key] for key in sorted(found)])
 
 
 def _checked(label: str) -> str:
@@ -361,7 +339,7 @@ def _checked(label: str) -> str:
 
 
 def _texts(value: Any) -> str:
-    """All texts in a JSON value, one behind the other."""
+    """Return all texts in a JSON value, one behind the other."""
     if isinstance(value, str):
         return value
     if isinstance(value, Mapping):
@@ -378,18 +356,3 @@ def _check_keys(value: Any) -> None:
     if isinstance(value, list | tuple):
         for part in value:
             _check_keys(part)
-
-
-def tags_of(labels: Iterable[str]) -> tuple[str, ...]:
-    """The tags among the labels."""
-    return tuple([json.loads(label) for label in labels if label.startswith('"')])
-
-
-def metadata_labels(labels: Iterable[str]) -> tuple[str, ...]:
-    """The metadata among the labels, as labels."""
-    return tuple([label for label in labels if label.startswith("[")])
-
-
-def metadata_of(labels: Iterable[str]) -> dict[str, Any]:
-    """The metadata among the labels."""
-    return dict([json.loads(label) for label in labels if label.startswith("[")])

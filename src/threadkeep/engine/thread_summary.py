@@ -1,12 +1,7 @@
-"""What saves tell the registry of their thread.
+"""Summary of a thread for the registry: the touches of saves, and the tasks that wait.
 
-Only the making of `Touch` records lives here. Invariant: what is told cannot be refused, is
-right in whatever order saves arrive, and costs a save of a known thread next to nothing.
-
-What the names of channels and of writes tell of a step, without any value.
-
-Pure functions: which nodes come next, which channels of the state were written, which tasks
-asked, wait or failed. Invariant: this is the only place that says what "an interrupt waits" means.
+Invariant: a touch cannot be refused, is right in whatever order saves arrive, and costs a save of
+a known thread next to nothing. Only `tasks` says what "an interrupt waits" means.
 """
 
 from __future__ import annotations
@@ -50,7 +45,7 @@ _SCALARS = (str, int, bool, float)
 
 
 class Reported(NamedTuple):
-    """What this process has told the registry of a thread: when, and of which metadata."""
+    """What this process has reported of a thread: when, and of which metadata."""
 
     at: int
     metadata: Mapping[str, Any]
@@ -64,14 +59,9 @@ AFTER_ALL = "\U0010ffff"
 def of_checkpoint(
     row: CheckpointRow, metadata: Mapping[str, Any], size: int, now: int, told: Reported
 ) -> Touch:
-    """What a checkpoint means for its thread: that it was written, and what its run says of itself.
+    """Return the touch of a checkpoint: its time, and what its run says of itself.
 
-    Args:
-        row: the checkpoint.
-        metadata: its metadata.
-        size: bytes that segments took more or less.
-        now: microseconds since 1970.
-        told: what was told before.
+    `size` are the bytes that segments took more or less.
     """
     at = now if now - told.at >= LAG or now < told.at else None
     size += row_size(row)
@@ -81,15 +71,9 @@ def of_checkpoint(
 
 
 def of_writes(row: WriteRow, size: int, now: int, *, waits: bool) -> Touch:
-    """Touch of pending writes: an interrupt of a task of the head begins a wait.
+    """Return the touch of pending writes; those that interrupt a task of the head begin a wait.
 
     Others end none, as other tasks may wait at the same checkpoint: the next checkpoint does.
-
-    Args:
-        row: the writes.
-        size: bytes that segments took more or less.
-        now: microseconds since 1970.
-        waits: they interrupt a task of the head.
     """
     size += len(row.body)
     if not waits:
@@ -98,7 +82,7 @@ def of_writes(row: WriteRow, size: int, now: int, *, waits: bool) -> Touch:
 
 
 def told_more(told: Reported, touch: Touch, metadata: Mapping[str, Any]) -> Reported:
-    """What was told, once this has been stored too."""
+    """Return what was reported, once this has been stored too."""
     if touch.at is None and not touch.labels:
         return told
     known = told.metadata if not touch.labels else {**told.metadata, **of_run(metadata)}
@@ -106,7 +90,6 @@ def told_more(told: Reported, touch: Touch, metadata: Mapping[str, Any]) -> Repo
 
 
 def _said(metadata: Mapping[str, Any], told: Mapping[str, Any]) -> tuple[str, ...]:
-    """Labels for what the run says of itself and was not told yet."""
     found = []
     for key, value in metadata.items():
         if key in _OWN_KEYS or not _is_of_run(key, value):
@@ -120,7 +103,7 @@ def _said(metadata: Mapping[str, Any], told: Mapping[str, Any]) -> tuple[str, ..
 
 
 def of_run(metadata: Mapping[str, Any]) -> dict[str, Any]:
-    """What a run's config says of the run, without what LangGraph says of the checkpoint."""
+    """Return the metadata that a run's config gives, without LangGraph's own."""
     return {
         key: value
         for key, value in metadata.items()
@@ -135,12 +118,10 @@ def _is_of_run(key: Any, value: Any) -> bool:
 def of_rows(
     checkpoints: Sequence[StoredCheckpoint], orphans: Sequence[WriteRow], segments: int
 ) -> Touch:
-    """What a thread's rows mean, all of them: how much it holds, and whether it waits.
+    """Return the touch of all rows of a thread: its size, and if it waits.
 
-    Args:
-        checkpoints: all that are there, by namespace and id.
-        orphans: writes on none of them.
-        segments: bytes of the segments.
+    `orphans` are writes on none of the checkpoints, which come by namespace and id; `segments` are
+    bytes.
     """
     rows: list[CheckpointRow | WriteRow] = [stored.row for stored in checkpoints]
     rows += [write for stored in checkpoints for write in stored.writes]
@@ -156,12 +137,12 @@ def of_rows(
 
 
 def of_thread(rows: ThreadRows) -> Touch:
-    """What a thread's rows mean if all of its segments count for it, also those that it shares."""
+    """Return the touch of a thread's rows if all of its segments count for it, shared ones too."""
     return of_rows(rows.checkpoints, rows.orphans, bytes_of(rows.segments))
 
 
 def entry_of(thread: str, checkpoints: Sequence[StoredCheckpoint], now: int) -> ThreadEntry:
-    """The entry of a thread that is known by its rows alone; `now` where they tell no time."""
+    """Return the entry of a thread that is known by its rows alone; `now` if they tell no time."""
     times = [s.row.ts for s in checkpoints if isinstance(s.row.ts, int)]
     own = of_the_graph(checkpoints)
     is_waiting = bool(own) and waits(own[-1])
@@ -176,7 +157,7 @@ def entry_of(thread: str, checkpoints: Sequence[StoredCheckpoint], now: int) -> 
 
 
 def fits(entry: ThreadEntry, waits_at: str | None) -> bool:
-    """Whether an entry is that of a thread with checkpoints where an interrupt waits, or none."""
+    """Return True if an entry is one of a thread with checkpoints that waits there, or nowhere."""
     if entry.waits_at != waits_at or entry.state in (ThreadStatus.CREATED, ThreadStatus.DELETED):
         return False
     return entry.state == ThreadStatus.FORKED or (entry.state == ThreadStatus.SUSPENDED) == bool(
@@ -185,13 +166,13 @@ def fits(entry: ThreadEntry, waits_at: str | None) -> bool:
 
 
 def put_right(touch: Touch) -> Touch:
-    """What `of_rows` tells, also of a thread whose entry is wrong in any way."""
+    """Return the touch of `of_rows` for a thread whose entry is wrong in any way."""
     over = (move(Cause.INTERRUPT, AFTER_ALL), *touch.moves)
     return touch._replace(moves=over) if touch.moves else touch
 
 
 def shown(row: CheckpointRow) -> dict[str, Any]:
-    """The metadata as people see it, which is exact enough for labels."""
+    """Return the metadata as people see it, which is exact enough for labels."""
     try:
         found = json.loads(row.metadata)
     except ValueError:
@@ -200,25 +181,25 @@ def shown(row: CheckpointRow) -> dict[str, Any]:
 
 
 def waits(stored: StoredCheckpoint) -> bool:
-    """Whether an interrupt waits at a checkpoint that nothing came after."""
+    """Return True if an interrupt waits at a checkpoint that nothing came after."""
     writes = counting(stored.writes, None)
     return bool(tasks([(write.task_id, write.channel) for write in writes]).waiting)
 
 
 def row_size(row: CheckpointRow | WriteRow) -> int:
-    """Bytes that a row's contents take."""
+    """Return the bytes of a row's contents."""
     if isinstance(row, CheckpointRow):
         return len(row.manifest) + len(row.metadata) + len(row.exact or b"")
     return len(row.body)
 
 
 def bytes_of(segments: Iterable[SegmentInfo]) -> int:
-    """Bytes that segments take."""
+    """Return the bytes of segments."""
     return sum([segment.size for segment in segments])
 
 
 def merged(touches: tuple[Touch, ...]) -> Touch:
-    """One that does what these do, one after the other."""
+    """Return the touch that does what these do, one after the other."""
     last_whole = max((i for i, one in enumerate(touches) if one.whole), default=0)
     times = [one.at for one in touches if one.at is not None]
     said: dict[str, str] = {}
@@ -239,7 +220,7 @@ def merged(touches: tuple[Touch, ...]) -> Touch:
 
 
 def _continues(one: Move, other: Move) -> bool:
-    """Whether the first move is nothing that the second would not do alone."""
+    """Return True if the second move would do all that the first does."""
     return one._replace(checkpoint=other.checkpoint) == other and one.checkpoint <= other.checkpoint
 
 
@@ -259,7 +240,7 @@ class Tasks(NamedTuple):
 
 
 def tasks(writes: Iterable[tuple[str, str]]) -> Tasks:
-    """How the tasks of a step stand, by the task and channel of each write that counts.
+    """Return the status of a step's tasks, by the task and channel of each write that counts.
 
     The rule is LangGraph's: a task has ended if it wrote anything but what says how it fares. An
     answer alone ends nothing, as the task may ask again. (`langgraph.pregel._task_status`)
@@ -277,12 +258,12 @@ def tasks(writes: Iterable[tuple[str, str]]) -> Tasks:
 
 
 def own(channels: Iterable[str]) -> list[str]:
-    """Of these channels those of the state; the others are LangGraph's, and say what runs next."""
+    """Return the channels of the state; the others are LangGraph's, and say what runs next."""
     return [name for name in channels if not is_internal(name)]
 
 
 def following(channels: Iterable[str]) -> list[str]:
-    """The nodes that are to run, by the channels that hold something; without what was sent."""
+    """Return the nodes that run next, by the channels that hold something; without sends."""
     held = list(channels)
     nodes = [name.removeprefix(BRANCH) for name in held if name.startswith(BRANCH)]
     return [START, *nodes] if START in held else nodes

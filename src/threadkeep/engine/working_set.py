@@ -1,19 +1,11 @@
-"""What this process last saw of its threads: bounded, and never needed for correctness.
+"""Working set: what this process last saw of its threads. Never needed for correctness.
 
-Per thread: the states of its last checkpoints (manifest and values with their shadows),
-the logs it appends to, and the values it stored a moment ago. Everything is dropped when
-the thread's generation changes (segments were removed) or when room is needed. States
-are immutable and published only after their commit.
+Per thread: the snapshots of its last checkpoints, the logs it appends to, and the values it
+stored a moment ago. All is dropped when the thread's generation changes (segments were removed),
+or to make room. Snapshots are published only after their commit.
 
-Invariant: what is remembered as stored is stored, under the generation remembered.
-The locks made by `locks` guard moments; none is held while an operation waits.
-
-Values that a thread stored a moment ago, found again by identity.
-
-A message comes first as its task's pending write and then in its channel, sometimes the
-other way round: the second time it need not be encoded. Invariant: what is found is the
-very object that was stored, its shadow holds, and everything is bounded by number and
-by bytes.
+Invariant: what is remembered as stored is stored, under the generation remembered. The locks
+made by `locks` guard moments; none is held while an operation waits.
 """
 
 from __future__ import annotations
@@ -82,10 +74,7 @@ class ThreadMemory:
         known: list[tuple[str, StoredValue]],
         generation: int | None,
     ) -> None:
-        """Remember where values were put under `generation`.
-
-        Under an unknown one nothing is: nobody would notice that it has passed.
-        """
+        """Remember what was put where, under `generation`; nothing under an unknown one."""
         if generation is None or not (placed or known):
             return
         with self._lock:
@@ -95,11 +84,11 @@ class ThreadMemory:
     # -- states ----------------------------------------------------------------------
 
     def state(self, ns: str, checkpoint_id: str) -> Snapshot | None:
-        """The checkpoint's state, if it is remembered."""
+        """Return the snapshot of a checkpoint, if it is remembered."""
         return self._states.get((ns, checkpoint_id))
 
     def newest(self, ns: str) -> Snapshot | None:
-        """The state that was remembered last in the namespace."""
+        """Return the snapshot that was remembered last in the namespace."""
         with self._lock:
             for state in reversed(self._states.values()):
                 if state.ns == ns:
@@ -115,18 +104,14 @@ class ThreadMemory:
         *,
         begins: bool = False,
     ) -> str | None:
-        """Remember a state whose commit has succeeded (or that was read) under `generation`.
+        """Remember a checkpoint that was committed (or read) under `generation`.
 
-        Args:
-            state: the checkpoint.
-            generation: the thread's, when it was committed or read.
-            fence: what its run expects of the head.
-            told: what the registry was told with it, if anything was.
-            begins: the checkpoint is its run's first.
+        `fence` is what its run expects of the head, `told` what is reported of the thread with it;
+        `begins`: it is its run's first.
 
         Returns:
-            The head that the run leaves behind, as far as this process knows; None if it is
-            known to have left one behind before.
+            The head that the run leaves behind, as far as this process knows; None if it is known
+            to have left one behind before.
         """
         with self._lock:
             if generation != self.generation:
@@ -146,7 +131,7 @@ class ThreadMemory:
             return left
 
     def _left(self, state: Snapshot, fence: HeadFence, *, begins: bool) -> str | None:
-        """The head that this checkpoint's run leaves behind; None if it did so before."""
+        """Return the head that this run leaves behind; None if it did so before."""
         head, expected = self._head, fence.expected
         is_known = state.id in self._forked or (not begins and expected in self._forked)
         is_newer = head is not None and (expected is None or head > expected)
@@ -160,7 +145,6 @@ class ThreadMemory:
         return None if is_known else head
 
     def _keep_last(self) -> None:
-        """Forget the states that are too many, the oldest first."""
         states = self._states
         while len(states) > _STATES or (
             self._states_bytes > _STATE_BYTES and len(states) > _STATES_LEAST
@@ -176,9 +160,9 @@ class ThreadMemory:
 
 
 class WorkingSet:
-    """The threads last used, at most about `limit` bytes of them.
+    """LRU cache of threads, at most about `limit` bytes of them.
 
-    With `exclusive`, it appends to logs of its own alone (see `open_logs`).
+    With `exclusive`, it appends to logs of its own alone (see `logs`).
     """
 
     def __init__(
@@ -202,10 +186,10 @@ class WorkingSet:
         self._total = 0
 
     def apart(self) -> WorkingSet:
-        """An empty one of the same size, which appends to logs that are nobody else's.
+        """Return an empty one of the same size, which appends to exclusive logs.
 
-        What is remembered in it is not stored yet: where a part of that is refused, what was
-        built on it must not reach anything of others.
+        What it remembers is not stored yet: where a part of that is refused, nothing built on it
+        may reach others.
         """
         return WorkingSet(self._limit, self._locks, self._token, exclusive=True)
 
@@ -213,12 +197,12 @@ class WorkingSet:
         """Do nothing: what another thread has locked, the child lets go of."""
 
     def after_fork(self, *, in_child: bool) -> None:
-        """Remember nothing in the child: the parent's next log positions are not its own."""
+        """Forget everything in the child: the parent's next log positions are not its own."""
         if in_child:
             self._start()
 
     def thread(self, thread: str) -> ThreadMemory:
-        """What is remembered of the thread; a fresh memory if nothing is."""
+        """Return what is remembered of the thread."""
         with self._lock:
             memory = self._threads.get(thread)
             if memory is None:
@@ -230,7 +214,7 @@ class WorkingSet:
             return memory
 
     def forget(self, thread: str | None) -> None:
-        """Remember nothing of the thread, or (None) of any."""
+        """Forget the thread, or (None) all."""
         with self._lock:
             for name in [*self._threads] if thread is None else [thread]:
                 self._drop(name)
@@ -245,7 +229,6 @@ class WorkingSet:
                 self._make_room()
 
     def _make_room(self) -> None:
-        """Forget the threads that were not used for longest; the newest stays."""
         while self._total > self._limit and len(self._threads) > 1:
             self._drop(next(iter(self._threads)))
 
@@ -269,7 +252,11 @@ _KEPT = 64  # positions kept for objects that are not final yet
 
 
 class Recent:
-    """The values of one thread that were stored last."""
+    """The values of one thread that were stored last, found again by identity.
+
+    A message comes first as its task's pending write and then in its channel, or the other way
+    round: the second time it need not be encoded. Bounded by number and by bytes.
+    """
 
     def __init__(self, lock: Lock, logs: OpenLogs) -> None:
         self._lock = lock
@@ -294,12 +281,12 @@ class Recent:
     # -- finding -----------------------------------------------------------------------
 
     def placed(self, value: Any) -> StoredObject | None:
-        """Where this very object is stored, if it was and has not changed since."""
+        """Return where this very object is stored, if it has not changed since."""
         found = self._placed.get(id(value))
         return found if found and found.value is value and found.shadow.holds() else None
 
     def all_placed(self, values: list[Any]) -> list[StoredObject] | None:
-        """Return the places of these very objects, unchanged or not; None if one is not stored."""
+        """Return where these very objects are stored, changed or not; None if one is not."""
         found = []
         for value in values:
             one = self._placed.get(id(value))
@@ -309,7 +296,7 @@ class Recent:
         return found
 
     def has_any(self, values: list[Any]) -> bool:
-        """Return True if one of these objects was stored, or has a position kept for it."""
+        """Return True if one of these objects was stored, or has a position reserved."""
         placed, kept = self._placed, self._kept
         for value in values:
             name = id(value)
@@ -318,23 +305,23 @@ class Recent:
         return False
 
     def is_known(self, channel: str, value: Any) -> bool:
-        """Return True if this very value of the channel was stored, unchanged or not."""
+        """Return True if this very value of the channel was stored, changed or not."""
         found = self._known.get((channel, id(value)))
         return found is not None and found.value is value
 
     def known(self, channel: str, value: Any) -> StoredValue | None:
-        """How the value of the channel was stored, if it has not changed since."""
+        """Return how this very value of the channel was stored, if it has not changed since."""
         found = self._known.get((channel, id(value)))
         return found if found and found.value is value and found.holds(value) else None
 
     def known_part(self, channel: str, item: Any) -> tuple[StoredValue, int] | None:
-        """A list, tuple or dict that was stored for the channel, and where `item` is in it."""
+        """Return a stored value of the channel that holds `item`, and where it is in it."""
         return self._parts.get((channel, id(item)))
 
     # -- remembering -------------------------------------------------------------------
 
     def remember(self, placed: list[StoredObject], known: list[tuple[str, StoredValue]]) -> None:
-        """Remember where values were put, the last few of them. The caller holds the lock."""
+        """Remember the last few values. The caller holds the lock."""
         for item in placed:
             name = id(item.value)
             before = self._placed.pop(name, None)
@@ -372,7 +359,7 @@ class Recent:
     # -- positions kept for objects that are not final yet -----------------------------
 
     def reserve_for(self, ns: str, channel: str, value: Any) -> None:
-        """Keep the next position of the channel's log for an object that is not final yet."""
+        """Reserve the next position of the channel's log for an object that is not final."""
         place = self._logs.reserve(ns, channel, 1)
         with self._lock:
             self._kept[id(value)] = (value, *place)
@@ -380,7 +367,7 @@ class Recent:
                 self._kept.popitem(last=False)
 
     def kept_for(self, value: Any) -> tuple[int, int] | None:
-        """Give up the log and position that were kept for the object, if any were."""
+        """Release the log and position that were reserved for the object, if any were."""
         with self._lock:
             kept = self._kept.pop(id(value), None)
         return kept[1:] if kept is not None and kept[0] is value else None
