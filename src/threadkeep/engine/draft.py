@@ -1,33 +1,28 @@
 """Turning values into references: what a batch must store, and what is stored already.
 
-A draft is made for one call. It encodes what is new into log elements and reuses what
-the working set knows to be stored. Each value is looked for in this order:
+A draft is made for one call. Each value is looked for in this order:
 
 1. the very value, as another call has just stored it (`Recent.known`);
-2. the ranges of its last version that are unchanged (`sequence.compare`); and then each
+2. the ranges of its last version that are unchanged (`differences.compare`); and then each
    element that is new beside that:
 3. the very object, stored on its own a moment ago (`Recent.placed`): a message is written
    by its task first, and then met again in its channel;
 4. the same element of a list or dict that was stored a moment ago (`Recent.known_part`);
-5. what is left is encoded, and put where a position was kept for it (`Recent.kept_for`),
+5. the rest is encoded, and put where a position was reserved for it (`Recent.kept_for`),
    or behind the last element of the channel's log.
 
-Step 1 is `value`, 2 to 5 are `_run` (a single value knows only 1, and patches); what they
-find is verified by its shadow, and carried along where its own batch may not be there.
-
-The program may go on changing a value meanwhile. Invariant: what is stored of it is the
-value at one instant during the call. New elements are encoded from copies, made at the
-instant of their shadows; before anything is appended, all shadows and the sequence itself
-are checked together, at one instant again. Where that fails the value is looked at anew,
-and at last is copied as a whole.
+A single value knows only 1, and patches. Invariant: what is stored of a value is the value at one
+instant during the call, though the program may go on changing it. New elements are encoded from
+copies, made at the instant of their shadows; before anything is appended, all shadows and the
+sequence itself are checked together, at one instant again. Where that fails the value is tried
+anew, and at last is copied as a whole.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeAlias
 
 from threadkeep.codec import Codec
-from threadkeep.codec.state import layout
 from threadkeep.engine import elements, refs
 from threadkeep.engine.capture import is_state
 from threadkeep.engine.differences import Comparison, Seen, compare, is_fragment, shadows, whole
@@ -39,10 +34,10 @@ from threadkeep.engine.pieces import (
     Element,
     in_common,
     new_elements,
-    seen_of,
+    passing,
     spans_of,
-    still_there,
     too_scattered,
+    was_changed,
 )
 from threadkeep.engine.refs import Cell, Inline, Ref, Run
 from threadkeep.engine.shadow import ONE_LEAF, Shadow, WatchedCopies, copy_and_watch
@@ -67,6 +62,7 @@ _FEW = 4  # elements of a list that is not long
 _LARGE = 256 * 1024  # bytes from which a list is remembered as such
 _TRIES = 3  # times a value that changes is looked at before it is copied as a whole
 
+Stored: TypeAlias = tuple[Ref, ChannelValue]
 _KINDS: dict[type, int] = {list: refs.LIST, tuple: refs.TUPLE, dict: refs.DICT}
 _SCALARS = frozenset({str, int, float, bool, type(None)})
 
@@ -92,9 +88,7 @@ class Draft:
         self._placed: list[StoredObject] = []
         self._known: list[tuple[str, StoredValue]] = []
 
-    def value(
-        self, channel: str, value: Any, old: ChannelValue | None = None
-    ) -> tuple[Ref, ChannelValue]:
+    def value(self, channel: str, value: Any, old: ChannelValue | None = None) -> Stored:
         """Store a channel's value, as it is at one instant, beside what was last seen of it.
 
         Raises:
@@ -118,7 +112,7 @@ class Draft:
 
     # -- the usual cases ---------------------------------------------------------------
 
-    def _scalar(self, value: Any) -> tuple[Ref, ChannelValue] | None:
+    def _scalar(self, value: Any) -> Stored | None:
         """Store a scalar inline, if it is small enough."""
         data = self.codec.encode(value)
         if len(data) > INLINE_MAX:
@@ -126,9 +120,7 @@ class Draft:
         self.fresh += len(data)
         return Inline(data), CellValue(value, ONE_LEAF, data, (), None, len(data))
 
-    def _grown(
-        self, channel: str, value: list[Any], old: ChannelValue | None
-    ) -> tuple[Ref, ChannelValue] | None:
+    def _grown(self, channel: str, value: list[Any], old: ChannelValue | None) -> Stored | None:
         """Store a list whose new elements, behind its last version's, were stored a moment ago."""
         recent = self.memory.recent
         if type(old) is not RunValue or old.kind != refs.LIST or not self.codec.divides(value):
@@ -150,7 +142,7 @@ class Draft:
         before: tuple[Span, ...],
         placed: list[StoredObject],
         weight: int,
-    ) -> tuple[Ref, ChannelValue] | None:
+    ) -> Stored | None:
         """Refer to stored spans, and to objects behind them; None if the list has changed."""
         spans = refs.merged((*before, *[found.span for found in placed]))
         if seen.shadow.is_opaque or len(spans) > SPANS_FREE or not seen.is_now(value):
@@ -160,9 +152,7 @@ class Draft:
             weight += found.size
         return Run(refs.LIST, spans), RunValue(refs.LIST, spans, seen, weight)
 
-    def _written(
-        self, channel: str, value: list[Any], old: ChannelValue | None
-    ) -> tuple[Ref, ChannelValue] | None:
+    def _written(self, channel: str, value: list[Any], old: ChannelValue | None) -> Stored | None:
         """Store a short list of objects, as a task writes it for a channel that collects them."""
         recent, items = self.memory.recent, value.copy()
         if not 0 < len(items) <= _SHARE_MOST or not all(map(is_state, items)):
@@ -177,21 +167,19 @@ class Draft:
             return self._behind(value, Seen(None, items, shadow), (), placed, 0)
         return None if recent.has_any(items) else self._new(channel, value, items)
 
-    def _new(
-        self, channel: str, value: list[Any], items: list[Any]
-    ) -> tuple[Ref, ChannelValue] | None:
+    def _new(self, channel: str, value: list[Any], items: list[Any]) -> Stored | None:
         """Store a list of objects none of which is stored; None if it changes meanwhile."""
         copies, shadow, _ = copy_and_watch(items)
         try:
             elements = [self.codec.encode(copy) for copy in copies]
         except UnserializableError as exc:
-            if not _was_changed(exc):
+            if not was_changed(exc):
                 raise
             return None
         seen = Seen(None, items, shadow)
         if shadow.is_opaque or not seen.is_now(value):
             return None
-        own_log = self._aside(channel, items) if any(map(_passing, copies)) else channel
+        own_log = self._aside(channel, items) if any(map(passing, copies)) else channel
         log, start = self.appender.append(own_log, elements)
         home, weight = self.appender.home, 0
         for number, item in enumerate(items):
@@ -208,7 +196,7 @@ class Draft:
 
     # -- all cases ---------------------------------------------------------------------
 
-    def _any(self, channel: str, value: Any, old: ChannelValue | None) -> tuple[Ref, ChannelValue]:
+    def _any(self, channel: str, value: Any, old: ChannelValue | None) -> Stored:
         try:
             for attempt in range(_TRIES):
                 try:
@@ -216,7 +204,7 @@ class Draft:
                 except _MovedError:
                     continue
                 except UnserializableError as exc:
-                    if not _was_changed(exc):
+                    if not was_changed(exc):
                         raise
             self._settles = True
             return self._value(channel, copy_and_watch([value]).copies[0], None)
@@ -225,7 +213,7 @@ class Draft:
 
     def _value(
         self, channel: str, value: Any, old: ChannelValue | None, *, trust: bool = False
-    ) -> tuple[Ref, ChannelValue]:
+    ) -> Stored:
         known = self.memory.recent.known(channel, value)
         if known is not None:
             for span in known.ref.needs:
@@ -248,9 +236,7 @@ class Draft:
         """Remember where values were put. Called when the segments are packed."""
         self.memory.remember(self._placed, self._known, generation)
 
-    def _encode(
-        self, channel: str, value: Any, old: ChannelValue | None, *, trust: bool
-    ) -> tuple[Ref, ChannelValue]:
+    def _encode(self, channel: str, value: Any, old: ChannelValue | None, *, trust: bool) -> Stored:
         if channel == START and isinstance(value, dict):
             return self._input(channel, value)
         kind = _KINDS.get(type(value))
@@ -265,14 +251,14 @@ class Draft:
 
     # -- lists, tuples, dicts --------------------------------------------------------
 
-    def _small(self, value: Any) -> tuple[Ref, ChannelValue] | None:
+    def _small(self, value: Any) -> Stored | None:
         """Store a value inline, if it is small and holds nothing that is stored elsewhere."""
         if len(value) > INLINE_MAX // 2:
             return None
         (copy,), shadow, _ = copy_and_watch([value])
         if any(map(is_state, copy.values() if type(copy) is dict else copy)):
             return None
-        data = self._bytes(copy)
+        data = self.codec.encode(copy)
         if len(data) > INLINE_MAX:
             return None
         return Inline(data), cell_value(value, shadow, data)
@@ -286,14 +272,17 @@ class Draft:
         old: RunValue | None,
         *,
         afresh: bool = False,
-    ) -> tuple[Ref, ChannelValue]:
+    ) -> Stored:
         fresh = new_elements(now)
         if not afresh:
             self._find_placed(fresh)
         raws = self._find_or_encode(channel, fresh, now, old, afresh=afresh)
         found = {e.index: e.shadow for e in fresh if e.shadow is not None and not e.data}
         shadow, others = shadows(now, old.seen if old else None, found)
-        seen = seen_of(now, old, shadow)
+        if old is not None and now.first:
+            seen = old.seen.followed(now.items, shadow)
+        else:
+            seen = Seen(now.keys, now.items, shadow)
         if not seen.is_now(value, *others):
             self._moved()
             seen = Seen(seen.keys, seen.items, Shadow.of_unwatched(seen.size))
@@ -345,10 +334,12 @@ class Draft:
             if not found and not afresh:
                 found = self._found_known(channel, fresh, at)
             if not found:
-                self._encode_element(e)
+                e.data = self.codec.encode(e.copy if e.key is NO_KEY else [e.key, e.copy])
+                e.size = len(e.data)
                 if e.index - now.start in opaque:
                     raws[e.index] = e.data
-                    e.span = still_there(old, e)
+                    if old is not None and old.raws.get(e.index) == e.data:
+                        e.span = refs.cut(old.spans, e.index, e.index + 1)[0]
             at += found or 1
         if len(fresh) <= _SHARE_MOST:
             for e in fresh:
@@ -384,17 +375,12 @@ class Draft:
                 at, offset = at + 1, offset + 1
         return count
 
-    def _encode_element(self, element: Element) -> None:
-        keyed = element.key is not NO_KEY
-        element.data = self._bytes([element.key, element.copy] if keyed else element.copy)
-        element.size = len(element.data)
-
     def _append(self, channel: str, fresh: list[Element]) -> None:
         """Append the elements to the channel's log, and remember objects by identity."""
         fresh = [e for e in fresh if e.span is None]
         if not fresh:
             return
-        if self.writes and any(_passing(e.copy) for e in fresh):
+        if self.writes and any(passing(e.copy) for e in fresh):
             channel = self._aside(channel, [e.item for e in fresh])
         if not self.writes:
             for e in fresh:
@@ -428,7 +414,7 @@ class Draft:
         self.appender.fill(log, pos, data)
         return Span(log, pos, pos + 1)
 
-    def _input(self, channel: str, value: dict[Any, Any]) -> tuple[Ref, ChannelValue]:
+    def _input(self, channel: str, value: dict[Any, Any]) -> Stored:
         """Store a graph's input: a dict of channel updates.
 
         Each object in it will be met again, as a pending write and in its channel, and is to be
@@ -440,36 +426,41 @@ class Draft:
             for name, part in value.copy().items()
             for item in (part.copy() if type(part) is list else (part,))
             if isinstance(name, str) and is_state(item)
-            if not _passing(item) and self._placed_at(item) is None
+            if not passing(item) and self._placed_at(item) is None
         ]
         del new[_SHARE_MOST:]
         copies, shadow, originals = copy_and_watch([*[item for _, item in new], value])
         for number, (name, item) in enumerate(new):
             own = shadow.part(number, number + 1)
             if not own.is_opaque:
-                self._share(name, item, copies[number], own)
+                data = self.codec.encode(copies[number])
+                span = self._fill_kept(item, data)
+                if span is None:
+                    log, pos = self.appender.append(name, [data])
+                    span = Span(log, pos, pos + 1)
+                self._placed.append(StoredObject(item, own, span, len(data), self.appender.home))
         if new:
             shadow = shadow.part(len(new), len(new) + 1)
         return self._single(channel, value, None, WatchedCopies(copies[-1:], shadow, originals))
-
-    def _share(self, channel: str, item: Any, copy: Any, shadow: Shadow) -> None:
-        """Store an object where its channel will look for it."""
-        data = self.codec.encode(copy)
-        span = self._fill_kept(item, data)
-        if span is None:
-            log, pos = self.appender.append(channel, [data])
-            span = Span(log, pos, pos + 1)
-        self._placed.append(StoredObject(item, shadow, span, len(data), self.appender.home))
 
     # -- single values ---------------------------------------------------------------
 
     def _single(
         self, channel: str, value: Any, old: CellValue | None, taken: WatchedCopies | None = None
-    ) -> tuple[Ref, ChannelValue]:
+    ) -> Stored:
         """Store a value as one element, or inline; `taken` are copies made of it already."""
         copies, shadow, originals = taken or copy_and_watch([value])
         uses: list[StoredObject] = []
-        data = self._bytes(copies[0], originals, uses)
+
+        def intern(part: object) -> tuple[int, int] | None:
+            # (of an instance, which is a copy, `originals` has what it was made from)
+            placed = self._placed_at(originals.get(id(part)))
+            if placed is None:
+                return None
+            uses.append(placed)
+            return placed.span.log, placed.span.start
+
+        data = self.codec.encode(copies[0], intern if originals else None)
         if uses and not Shadow.joined([shadow, *[use.shadow for use in uses]]).holds_now():
             self._moved()
             shadow = Shadow.of_unwatched(1)
@@ -477,9 +468,8 @@ class Draft:
             self.appender.borrow(use.home, use.span)
         needs = refs.covering([use.span for use in uses])
         if old is not None and old.raw is not None and data == old.data:
-            return Cell(old.raw.log, old.raw.pos, old.uses), old._replace(
-                value=value, shadow=shadow
-            )
+            held = old._replace(value=value, shadow=shadow)
+            return Cell(old.raw.log, old.raw.pos, old.uses), held
         if len(data) <= (INLINE_USING if needs else INLINE_MAX):
             return Inline(data, needs), cell_value(value, shadow, data, needs)
         element, depth, bases, anchor = elements.against(old.raw if old else None, data)
@@ -487,28 +477,6 @@ class Draft:
         needs = refs.covering((*bases, *needs))
         raw = Raw(data, log, pos, depth, needs, anchor)
         return Cell(log, pos, needs), cell_value(value, shadow, data, needs, raw)
-
-    def _bytes(
-        self,
-        value: Any,
-        originals: dict[int, Any] | None = None,
-        uses: list[StoredObject] | None = None,
-    ) -> bytes:
-        """Encode a value. With `uses`, objects stored already are referred to, and noted there.
-
-        `originals` maps the value's instances, which are copies, to where they come from.
-        """
-        if not originals or uses is None:
-            return self.codec.encode(value)
-
-        def intern(part: object) -> tuple[int, int] | None:
-            placed = self._placed_at(originals.get(id(part)))
-            if placed is None:
-                return None
-            uses.append(placed)
-            return placed.span.log, placed.span.start
-
-        return self.codec.encode(value, intern)
 
     def _placed_at(self, part: object) -> StoredObject | None:
         """Find an object that is stored, or that this very draft has placed."""
@@ -523,21 +491,3 @@ def _is_apart(old: Seen, items: list[Any]) -> bool:
     if len(items) == 1 < old.size <= _FEW:  # (too few for `is_fragment`)
         return id(items[0]) not in map(id, old.items)
     return is_fragment(old, items)
-
-
-def _was_changed(exc: UnserializableError) -> bool:
-    """Return True if a value was refused because parts that are not copied changed meanwhile."""
-    cause = exc.__cause__
-    return isinstance(cause, RuntimeError) and not isinstance(cause, RecursionError)
-
-
-def _passing(value: Any) -> bool:
-    """Return True for an object that LangGraph is about to give an id: a message has a field.
-
-    (Not `getattr`: an `id` may be a property, and then it is the program's code.)
-    """
-    cls: type = type(value)
-    if not is_state(value) or not layout(cls).has_dict:
-        return False
-    fields = object.__getattribute__(value, "__dict__")
-    return fields.get("id", value) is None

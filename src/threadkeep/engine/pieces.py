@@ -6,12 +6,14 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
+from threadkeep.codec.state import layout
 from threadkeep.engine import refs
-from threadkeep.engine.capture import is_leaf
+from threadkeep.engine.capture import is_leaf, is_state
 from threadkeep.engine.differences import Comparison, Piece, Seen
 from threadkeep.engine.model import Span
 from threadkeep.engine.shadow import Shadow
 from threadkeep.engine.snapshots import RunValue
+from threadkeep.errors import UnserializableError
 
 NO_KEY: Any = object()
 SPANS_FREE = 32  # spans that a value may have before a rewrite is thought of
@@ -64,13 +66,6 @@ def _same_key(a: Any, b: Any) -> bool:
     return a is b or (type(a) is type(b) and is_leaf(a) and bool(a == b))
 
 
-def seen_of(now: Comparison, old: RunValue | None, shadow: Shadow) -> Seen:
-    """Return the record of the sequence, to be remembered."""
-    if old is not None and now.first:
-        return old.seen.followed(now.items, shadow)
-    return Seen(now.keys, now.items, shadow)
-
-
 def spans_of(pieces: list[Piece], fresh: list[Element], old: RunValue | None) -> list[Span]:
     """Return the spans of the pieces, in order."""
     spans: list[Span] = []
@@ -85,13 +80,6 @@ def spans_of(pieces: list[Piece], fresh: list[Element], old: RunValue | None) ->
     return spans
 
 
-def still_there(old: RunValue | None, element: Element) -> Span | None:
-    """Find an element that cannot be watched, if its bytes are what they were."""
-    if old is None or old.raws.get(element.index) != element.data:
-        return None
-    return refs.cut(old.spans, element.index, element.index + 1)[0]
-
-
 def too_scattered(spans: tuple[Span, ...], weight: int) -> bool:
     """Return True if writing the value afresh costs less than carrying on with its spans.
 
@@ -100,3 +88,21 @@ def too_scattered(spans: tuple[Span, ...], weight: int) -> bool:
     takes.
     """
     return len(spans) > SPANS_FREE and 3 * len(spans) ** 2 > weight
+
+
+def was_changed(exc: UnserializableError) -> bool:
+    """Return True if a value was refused because parts that are not copied changed meanwhile."""
+    cause = exc.__cause__
+    return isinstance(cause, RuntimeError) and not isinstance(cause, RecursionError)
+
+
+def passing(value: Any) -> bool:
+    """Return True for an object that LangGraph is about to give an id: a message has a field.
+
+    (Not `getattr`: an `id` may be a property, and then it is the program's code.)
+    """
+    cls: type = type(value)
+    if not is_state(value) or not layout(cls).has_dict:
+        return False
+    fields = object.__getattribute__(value, "__dict__")
+    return fields.get("id", value) is None
