@@ -173,7 +173,7 @@ meet(PyObject *object, void *argument)
     return 0;
 }
 
-/* Whether there is nothing to ask for: in a message most lists and dicts are empty. */
+/* True if there is nothing to ask for: in a message most lists and dicts are empty. */
 static int
 is_empty(PyObject *container)
 {
@@ -532,7 +532,7 @@ Shadow_holds_now(PyObject *self, PyObject *nothing)
     return PyBool_FromLong(hold_all((Shadow *)self));
 }
 
-/* Whether a list, tuple or dict has the first `size` of `items` and no more, in this order. */
+/* True if a list, tuple or dict has the first `size` of `items` and no more, in this order. */
 static int
 consists_of(PyObject *value, PyObject *keys, PyObject *items, Py_ssize_t size)
 {
@@ -636,7 +636,7 @@ typedef struct {
     size_t mask;
 } Met;
 
-/* Whether an object is met for the first time. */
+/* True if an object is met for the first time. */
 static int
 is_new(Met *met, PyObject *object)
 {
@@ -653,7 +653,7 @@ is_new(Met *met, PyObject *object)
     }
 }
 
-/* Whether it can change by itself, not only by what it refers to. */
+/* True if it can change by itself, not only by what it refers to. */
 static int
 can_change(PyObject *object)
 {
@@ -715,7 +715,7 @@ disjoint(PyObject *module, PyObject *shadows)
 
 enum { MOST_KINDS = 4096 };  /* classes that are remembered from one value to the next */
 
-/* What an instance of a class is to a shadow; as in capture.py. */
+/* The kind of an instance for a shadow; as in capture.py. */
 enum { LEAF, CONTAINER, STATE, SETTLED, OPAQUE, DERIVED };
 
 /* A container that was met. The original is borrowed: what refers to it cannot change yet. */
@@ -967,7 +967,7 @@ note_first(Walk *walk, Node *node)
                                                        : note_by(walk, object, REFERENTS, note);
 }
 
-/* Whether `layouts` may have the class: it has attributes of its own. */
+/* True if `layouts` may have the class: it has attributes of its own. */
 static int
 may_have_layout(int kind, PyObject *object)
 {

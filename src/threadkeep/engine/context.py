@@ -18,7 +18,7 @@ from threadkeep.engine.logs import FULL_COUNT, KEYFRAMES, TailSegment
 from threadkeep.engine.manifest import Manifest
 from threadkeep.engine.model import HIDDEN, Segment, Span, StoredCheckpoint
 from threadkeep.engine.operation import CheckpointRef, Operation, fetch_segments
-from threadkeep.engine.refs import Cell, Inline, Ref
+from threadkeep.engine.refs import Cell, Inline, Ref, Run
 from threadkeep.engine.rows import manifest_of
 from threadkeep.engine.shadow import Shadow
 from threadkeep.engine.snapshots import ChannelValue, Keyframe, Raw, RunValue, Snapshot, cell_value
@@ -173,23 +173,18 @@ def resume_logs(
     for segment in segments:
         ends[segment.log] = max(ends.get(segment.log, 0), segment.stop)
     for channel, entry in read.entries.items():
-        last = _last_span(entry.ref)
-        if last is not None and last.log in ends:
-            memory.logs.resume(ns, channel, last.log, ends[last.log])
+        ref = entry.ref
+        if ref is None or isinstance(ref, Inline):
+            continue
+        for log, _, _ in ref.spans[-1:] if isinstance(ref, Run) else ref.needs[:1]:
+            if log in ends:
+                memory.logs.resume(ns, channel, log, ends[log])
     memory.logs.resume(ns, KEYFRAMES, key.log, key.pos + 1)
     small = [segment for segment in segments if segment.count < FULL_COUNT]
     parts = [(s.log, s.start, found.opened(s), len(s.data)) for s in small]
     memory.logs.note_tails(
         [(log, at, TailSegment(raws, sum(map(len, raws)), size)) for log, at, raws, size in parts]
     )
-
-
-def _last_span(ref: Ref | None) -> Span | None:
-    if ref is None or isinstance(ref, Inline):
-        return None
-    if isinstance(ref, Cell):
-        return Span(ref.log, ref.pos, ref.pos + 1)
-    return ref.spans[-1] if ref.spans else None
 
 
 def keyframe_of(stored: StoredCheckpoint, state: Snapshot | None) -> tuple[Manifest, Keyframe]:
@@ -200,6 +195,6 @@ def keyframe_of(stored: StoredCheckpoint, state: Snapshot | None) -> tuple[Manif
         and state.data == row.manifest
         and (state.keyframe.log, state.keyframe.pos) == (row.key_log, row.key_pos)
     ):
-        manifest_of(row)
+        manifest_of(row)  # (checks it)
         return state.manifest, state.keyframe
     return read_manifest(stored)

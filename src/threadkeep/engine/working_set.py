@@ -127,7 +127,12 @@ class ThreadMemory:
             self._states[key] = state
             self._states_bytes += state.fresh - (before.fresh if before is not None else 0)
             self._newest_bytes = state.weight
-            self._keep_last()
+            states = self._states
+            while len(states) > _STATES or (
+                self._states_bytes > _STATE_BYTES and len(states) > _STATES_LEAST
+            ):
+                _, evicted = states.popitem(last=False)
+                self._states_bytes -= evicted.fresh
             return left
 
     def _left(self, state: Snapshot, fence: HeadFence, *, begins: bool) -> str | None:
@@ -143,14 +148,6 @@ class ThreadMemory:
         if len(self._forked) > _FORKED:
             del self._forked[next(iter(self._forked))]
         return None if is_known else head
-
-    def _keep_last(self) -> None:
-        states = self._states
-        while len(states) > _STATES or (
-            self._states_bytes > _STATE_BYTES and len(states) > _STATES_LEAST
-        ):
-            _, gone = states.popitem(last=False)
-            self._states_bytes -= gone.fresh
 
     @property
     def weight(self) -> int:
@@ -333,20 +330,15 @@ class Recent:
             self._known_bytes += value.size
             for offset, item in value.parts():
                 self._parts[channel, id(item)] = (value, offset)
-        if len(self._placed) > _PLACED or self._placed_bytes > _BYTES:
-            self._drop_placed()
-        if len(self._known) > _KNOWN or self._known_bytes > _BYTES:
-            self._drop_known()
-
-    def _drop_placed(self) -> None:
-        while _too_much(len(self._placed), _PLACED, self._placed_bytes):
-            _, gone = self._placed.popitem(last=False)
-            self._placed_bytes -= gone.size
-
-    def _drop_known(self) -> None:
-        while _too_much(len(self._known), _KNOWN, self._known_bytes):
-            (channel, _), gone = self._known.popitem(last=False)
-            self._forget_known(channel, gone)
+        while len(self._placed) > _PLACED or (
+            self._placed_bytes > _BYTES and len(self._placed) > _LEAST
+        ):
+            self._placed_bytes -= self._placed.popitem(last=False)[1].size
+        while len(self._known) > _KNOWN or (
+            self._known_bytes > _BYTES and len(self._known) > _LEAST
+        ):
+            (channel, _), evicted = self._known.popitem(last=False)
+            self._forget_known(channel, evicted)
 
     def _forget_known(self, channel: str, value: StoredValue | None) -> None:
         if value is None:
@@ -371,7 +363,3 @@ class Recent:
         with self._lock:
             kept = self._kept.pop(id(value), None)
         return kept[1:] if kept is not None and kept[0] is value else None
-
-
-def _too_much(count: int, most: int, size: int) -> bool:
-    return count > most or (count > _LEAST and size > _BYTES)
