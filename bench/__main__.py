@@ -19,7 +19,7 @@ from bench import parts as measured
 from bench.errors import BenchError
 from bench.parts import PARTS, Setting
 from bench.profiling import profile
-from bench.results import Results, write
+from bench.results import Results, machine, write
 from bench.savers import KINDS, OURS
 from bench.servers import Server
 from bench.short import suite
@@ -128,8 +128,20 @@ def finish(results: Results, out: Path, console: Console) -> None:
     report.show(results, lines, console)
     record = [{**asdict(line), "holds": line.holds} for line in lines]
     write(results, record, out / "results.json")
-    drawn = plots.draw(list(results.turns.values()), out) if results.turns else []
-    console.print("Written:", ", ".join(str(path) for path in (out / "results.json", *drawn)))
+    written = [out / "results.json"]
+    for name, figures in results.turns.items():
+        file = out / f"growth-{name}.svg"
+        if plots.draw(figures, note(results), file):
+            written.append(file)
+    console.print("Written:", ", ".join(str(path) for path in written))
+
+
+def note(results: Results) -> str:
+    """Return how the figures were made, in one line."""
+    parts = [f"{name} {value}" for name, value in machine().items()]
+    return (
+        f"Drawn by make bench ({results.sizes}): {', '.join([*parts, *map(str, results.servers)])}"
+    )
 
 
 def main(arguments: Sequence[str]) -> int:

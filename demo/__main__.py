@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
+import os
+import shlex
 import sys
 import sysconfig
 from collections.abc import Sequence
 from pathlib import Path
 
 from demo import story
-from demo.errors import DemoError
-from demo.questions import Questions
-from demo.savers import OURS
+from demo.agent import OURS, THREAD
+from demo.model import Questions
 from demo.screen import Screen
-from demo.story import Plan, Run
+from demo.story import DemoError, Plan, Run
 
 FEWEST = 4  # turns in which there is a middle to be killed in, and a quarter to fork from
 
@@ -32,7 +33,7 @@ def parse(arguments: Sequence[str]) -> Plan:
 
 
 def check(plan: Plan) -> None:
-    """Whatever can be seen to be wrong before anything is started.
+    """Check the options before anything is started.
 
     Raises:
         DemoError: naming the option and what would be right.
@@ -52,45 +53,47 @@ def check(plan: Plan) -> None:
 
 
 def play(plan: Plan, screen: Screen) -> None:
-    """The whole story, in order."""
+    """Show the whole story, in order."""
     story.clear(plan)
-    screen.say(f"An agent answers {plan.turns} questions about {plan.dir}, model: {plan.model}")
-    ours = Run(OURS)
-    with screen.bar("threadkeep", plan.turns) as step:
-        story.run_and_kill(plan, ours, step)
-    after_kill(plan, ours, screen)
-    with screen.bar("threadkeep", plan.turns, len(ours.ends)) as step:
-        resumed = story.resume(plan, ours, step)
-    if resumed is not None:
-        where = f"the next node was '{resumed.next}', {resumed.messages} messages were there"
-        screen.say(f"It was resumed where it stood: {where}", good=True)
-    show_fork(plan, ours, screen)
-    with screen.bar("LangGraph ", plan.turns) as step:
-        theirs = story.compare(plan, ours, step)
+    screen.say(f"An agent answers {plan.turns} questions about the files of a folder.")
+    screen.say(f"Folder: {plan.dir}; model: {plan.model}")
+    ours = Run(plan, OURS)
+    with screen.conversation("threadkeep", plan.turns) as watch:
+        story.run_and_kill(ours, watch)
+    screen.say(f"Killed with SIGKILL in the middle of turn {len(ours.ends) + 1}.")
+    story.check_nothing_lost(ours)
+    screen.say(f"All {ours.checkpoints:,} acknowledged checkpoints are in the file.", good=True)
+    with screen.conversation("threadkeep", plan.turns, len(ours.ends)) as watch:
+        ours.play(watch)
+    if resumed := ours.newest.get("resumed"):
+        where = f"node '{resumed['next']}' was next, {resumed['messages']} messages were there"
+        screen.say(f"Resumed by a new process: {where}.", good=True)
+    show_fork(ours, screen)
+    screen.say("The same conversation on LangGraph's SqliteSaver, for comparison:")
+    with screen.conversation("LangGraph ", plan.turns, lines=0) as watch:
+        theirs = story.compare(ours, watch)
+    screen.chart(ours, theirs)
     screen.table(ours, theirs)
-    file = plan.file(OURS)
-    screen.say(f"The database: {file}. Look into it:")
-    for command in (f"threads --url {file}", f"stats {file}", f"check {file}"):
-        screen.say(f"{sys.executable} -m threadkeep {command}")
+    screen.say("The conversation is still there. Read it:")
+    screen.command(reading(ours.file))
 
 
-def after_kill(plan: Plan, ours: Run, screen: Screen) -> None:
-    screen.say(f"Killed with SIGKILL in the middle of turn {len(ours.ends) + 1}")
-    lost = story.missing(plan, ours)
-    if lost:
-        raise DemoError(f"{len(lost)} acknowledged checkpoints are gone, the first: {lost[0]}")
-    screen.say(f"All {ours.checkpoints:,} acknowledged checkpoints are in the file", good=True)
-
-
-def show_fork(plan: Plan, ours: Run, screen: Screen) -> None:
-    found = story.fork(plan, ours)
-    grown = f"grew by {found.bytes / 1_000:.0f} KB" if found.bytes > 0 else "did not grow"
+def show_fork(ours: Run, screen: Screen) -> None:
+    found = story.fork(ours, screen.message)
     screen.say(
-        f"Forked at the end of turn {found.turn}: {found.before} messages there,"
-        f" {found.after} after another question; the file {grown},"
-        f" and the other branch still has its {found.main:,} messages",
+        f"Forked at the end of turn {found.turn}: {found.before} messages, "
+        f"{found.after} after another question.",
         good=True,
     )
+    grown = f"grew by {found.grown / 1_000:.0f} KB" if found.grown > 0 else "did not grow"
+    screen.say(f"The file {grown}; the other branch still has its {found.main:,} messages.")
+
+
+def reading(file: Path) -> str:
+    """Return a command that shows the end of the conversation, to be run from here."""
+    program = Path(sys.executable).with_name("threadkeep")
+    command, url = (min(os.path.relpath(p), str(p.absolute()), key=len) for p in (program, file))
+    return f"{shlex.quote(command)} show {THREAD} --url {shlex.quote(url)}"
 
 
 def main(arguments: Sequence[str]) -> int:

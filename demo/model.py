@@ -1,88 +1,84 @@
-"""Chat models that need no network: one that follows a script, one that plays a record.
+"""Both sides of the conversation, without a network: questions, and models that answer them.
 
-The scripted model decides from what is in the conversation alone, so the same folder
-gives the same run every time: it looks around, searches, reads what it found, and says
-what it learned.
+The scripted model decides from the conversation alone, so the same folder gives the same
+run every time.
 """
 
 from __future__ import annotations
 
+import json
+import random
 import re
 from collections.abc import Callable, Sequence
+from itertools import islice
+from pathlib import Path
 from typing import Any, TypeAlias
 
-from langchain_core.callbacks import CallbackManagerForLLMRun
-from langchain_core.language_models import BaseChatModel, LanguageModelInput
-from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolCall, ToolMessage
-from langchain_core.outputs import ChatGeneration, ChatResult
-from langchain_core.runnables import Runnable
-from langchain_core.tools import BaseTool
+from langchain_core.messages import (
+    AIMessage,
+    BaseMessage,
+    HumanMessage,
+    ToolCall,
+    ToolMessage,
+    messages_from_dict,
+)
 
-Tools: TypeAlias = Sequence[dict[str, Any] | type | Callable[..., Any] | BaseTool]
+from demo.tools import MAX_BYTES, Folder
+
+Model: TypeAlias = Callable[[Sequence[BaseMessage]], BaseMessage]
 
 DEFINITION = re.compile(r"^\d+: *(?:class|def|async def) (\w+)", re.MULTILINE)
 HIT = re.compile(r"^(.+?):(\d+): ", re.MULTILINE)
 SIZE = re.compile(r"^(.+), (\d+) lines$", re.MULTILINE)
 QUOTED = re.compile(r"`([^`]+)`")
 MAX_STEPS = 4  # rounds of tool calls in one turn
+MAX_FILES = 2_000  # that questions are about
+WORDS = ("open", "return", "error", "name", "size", "read", "write", "close", "import", "value")
 
 
-def result(message: AIMessage) -> ChatResult:
-    return ChatResult(generations=[ChatGeneration(message=message)])
+class Questions:
+    """Questions about the files of a folder; number `n` is the same in every process.
+
+    Raises:
+        ValueError: if the folder holds no file to ask about.
+    """
+
+    def __init__(self, root: Path) -> None:
+        folder = Folder(root)
+        some = islice(folder.files(folder.root), MAX_FILES)
+        self.files = [folder.name(path) for path in some if 0 < path.stat().st_size < MAX_BYTES]
+        if not self.files:
+            raise ValueError(f"{root} holds no files to read (hidden files do not count)")
+
+    def __getitem__(self, turn: int) -> str:
+        chance = random.Random(turn)
+        one, other = chance.choice(self.files), chance.choice(self.files)
+        directory = one.rpartition("/")[0] or "."
+        return chance.choice(
+            (
+                f"What does `{one}` do?",
+                f"Please read `{one}` for me and say what it defines.",
+                f"What is in the folder `{directory}`?",
+                f"Please search for `{chance.choice(WORDS)}` in `{directory}`.",
+                f"Please compare `{one}` with `{other}`.",
+            )
+        )
 
 
-class OfflineModel(BaseChatModel):
-    """A model that accepts tools and needs nothing from outside."""
-
-    def bind_tools(
-        self, tools: Tools, *, tool_choice: str | None = None, **kwargs: Any
-    ) -> Runnable[LanguageModelInput, AIMessage]:
-        """Tools are known to the script already."""
-        del tools, tool_choice
-        return self.bind(**kwargs)
-
-    @property
-    def _llm_type(self) -> str:
-        return "offline"
+def scripted(messages: Sequence[BaseMessage]) -> AIMessage:
+    """Answer the last question by calling the tools and reading their results."""
+    start = max(n for n, message in enumerate(messages) if isinstance(message, HumanMessage))
+    return decide(str(messages[start].content), messages[start + 1 :], len(messages))
 
 
-class ScriptedModel(OfflineModel):
-    """Answers questions about a folder by calling the tools and reading their results."""
-
-    def _generate(
-        self,
-        messages: list[BaseMessage],
-        stop: list[str] | None = None,  # noqa: ARG002 - nothing to stop
-        run_manager: CallbackManagerForLLMRun | None = None,  # noqa: ARG002 - nothing to tell
-        **_options: Any,
-    ) -> ChatResult:
-        asked = max(n for n, m in enumerate(messages) if isinstance(m, HumanMessage))
-        turn = messages[asked + 1 :]
-        return result(decide(str(messages[asked].content), turn, len(messages)))
-
-
-class RecordedModel(OfflineModel):
-    """Says again what a model said in an earlier run, message by message."""
-
-    record: list[AIMessage]
-    said: int = 0
-
-    def _generate(
-        self,
-        messages: list[BaseMessage],  # noqa: ARG002 - the record decides
-        stop: list[str] | None = None,  # noqa: ARG002 - nothing to stop
-        run_manager: CallbackManagerForLLMRun | None = None,  # noqa: ARG002 - nothing to tell
-        **_options: Any,
-    ) -> ChatResult:
-        self.said += 1
-        return result(self.record[self.said - 1].model_copy())
-
-
-# -- the script ----------------------------------------------------------------------
+def recorded(file: Path) -> Model:
+    """Return a model that repeats what a model said in an earlier run."""
+    said = iter(messages_from_dict(json.loads(file.read_text(encoding="utf-8"))))
+    return lambda _messages: next(said)
 
 
 def decide(question: str, turn: Sequence[BaseMessage], salt: int) -> AIMessage:
-    """The next step: from the question at first, then from the newest tool results."""
+    """Return the next step: from the question at first, then from the newest tool results."""
     results = [message for message in turn if isinstance(message, ToolMessage)]
     rounds = sum(isinstance(message, AIMessage) for message in turn)
     if not results:
@@ -90,7 +86,7 @@ def decide(question: str, turn: Sequence[BaseMessage], salt: int) -> AIMessage:
     after = follow_up(results[-1], salt + rounds) if rounds < MAX_STEPS else None
     if after is not None and not already_read(after, turn):
         return AIMessage("", tool_calls=[after])
-    return AIMessage(summary(question, results))
+    return AIMessage(summary(results))
 
 
 def call(name: str, salt: int, **arguments: Any) -> ToolCall:
@@ -111,7 +107,7 @@ def first_calls(question: str, salt: int) -> list[ToolCall]:
 
 
 def follow_up(last: ToolMessage, salt: int) -> ToolCall | None:
-    """What a result makes worth looking at: the first file found, or where a name is used."""
+    """Return a look at the first file found, or at the uses of a name; None if neither is there."""
     text = str(last.content)
     if last.name == "search" and (hit := HIT.search(text)):
         start = max(1, int(hit[2]) - 10)
@@ -134,9 +130,9 @@ def already_read(wanted: ToolCall, turn: Sequence[BaseMessage]) -> bool:
     return any(c["name"] == wanted["name"] and c["args"] == wanted["args"] for c in made)
 
 
-def summary(question: str, results: Sequence[ToolMessage]) -> str:
-    """What was learned, from the results themselves."""
-    lines = [f"On: {question}"]
+def summary(results: Sequence[ToolMessage]) -> str:
+    """Say what was learned, from the results themselves."""
+    lines = []
     for message in results:
         text = str(message.content)
         if text.startswith("error: "):

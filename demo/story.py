@@ -1,31 +1,56 @@
-"""What the demo does, step by step: run, kill, check, resume, fork, compare.
-
-Only the order of things and what is counted live here; what is said about it is
-`screen`'s. Invariant: every number shown is counted here, none is known beforehand.
-"""
+"""The steps of the demo: run, kill, check, resume, fork, compare. Every number is measured here."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+import signal
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, TypeAlias
 
 from langchain_core.messages import AIMessage, messages_to_dict
 
-from demo.agent import CONFIG, place
-from demo.agent_process import AgentProcess, Task
-from demo.errors import DemoError
-from demo.savers import OURS, THEIRS, opened
+from demo.agent import CONFIG, OURS, THEIRS, at_checkpoint, open_saver
 
 LAST = 20  # turns that "the last turns" means
+Event: TypeAlias = dict[str, Any]  # what `demo.worker` reports, a line each
+Watch: TypeAlias = Callable[[Event], None]
+
+
+class DemoError(Exception):
+    """The demo cannot go on: the message says why, in one line."""
+
+
+@contextmanager
+def agent_process(task: dict[str, Any], log: Path) -> Iterator[subprocess.Popen[str]]:
+    """Start a process that runs the agent; when the block is left, it has ended."""
+    with (
+        log.open("ab") as errors,
+        subprocess.Popen(
+            [sys.executable, "-m", "demo.worker", json.dumps(task)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            text=True,
+            cwd=Path(__file__).parent.parent,
+            start_new_session=True,  # Ctrl-C reaches us alone, and we end it
+        ) as process,
+    ):
+        try:
+            yield process
+        finally:
+            process.kill()
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What was asked for on the command line."""
+    """The options of the command line."""
 
     dir: Path
     model: str
@@ -39,28 +64,30 @@ class Plan:
     def log(self) -> Path:
         return self.work / "agent.log"
 
-    def task(self, saver: str, **more: Any) -> Task:
-        values = {"dir": str(self.dir), "model": self.model, "turns": self.turns, **more}
-        return Task(saver=saver, file=str(self.file(saver)), **values)
-
 
 @dataclass
 class Run:
-    """What one saver has acknowledged, and how long its turns took."""
+    """The conversation on one saver: what was acknowledged, its times and sizes."""
 
+    plan: Plan
     saver: str
-    times: dict[int, float] = field(default_factory=dict)  # ms, without model and tools
+    times: dict[int, float] = field(default_factory=dict)  # turn -> ms, without model and tools
+    sizes: dict[int, int] = field(default_factory=dict)  # turn -> bytes of the database
     ends: dict[int, str] = field(default_factory=dict)  # turn -> its last checkpoint
     saved: list[str] = field(default_factory=list)
-    bytes: int = 0
+    newest: dict[str, Event] = field(default_factory=dict)  # by name
 
-    def hear(self, event: dict[str, Any]) -> None:
-        if event["event"] == "saved":
-            self.saved.append(event["checkpoint"])
-        elif event["event"] == "turn":
-            if event["ms"] is not None:  # a turn that was resumed has no time of its own
-                self.times[event["turn"]] = event["ms"]
-            self.ends[event["turn"]] = self.saved[-1]
+    @property
+    def file(self) -> Path:
+        return self.plan.file(self.saver)
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of the database, its write-ahead log written back."""
+        with closing(sqlite3.connect(self.file)) as connection:
+            (pages,) = connection.execute("PRAGMA page_count").fetchone()
+            (size,) = connection.execute("PRAGMA page_size").fetchone()
+        return int(pages * size)
 
     @property
     def checkpoints(self) -> int:
@@ -72,16 +99,41 @@ class Run:
 
     @property
     def last(self) -> float:
-        newest = sorted(self.times)[-LAST:]
-        return median(self.times[turn] for turn in newest)
+        return median(self.times[turn] for turn in sorted(self.times)[-LAST:])
 
+    def play(
+        self, watch: Watch, *, halt: int | None = None, fork: str = "", record: str = ""
+    ) -> None:
+        """Run the agent to its last turn, or until it is killed in turn `halt`.
 
-@dataclass(frozen=True)
-class Resumed:
-    """Where the killed agent stood: the node that was next, the messages that were there."""
+        Raises:
+            DemoError: if the agent failed.
+        """
+        plan = self.plan
+        task = {"saver": self.saver, "file": str(self.file), "dir": str(plan.dir)}
+        more = {"model": plan.model, "turns": plan.turns, "halt": halt, "fork": fork}
+        with agent_process({**task, **more, "record": record}, plan.log) as process:
+            for line in process.stdout or ():
+                event = json.loads(line)
+                if event["event"] == "failed":
+                    raise DemoError(f"the agent stopped: {event['error']} (more in {plan.log})")
+                self.note(event)
+                watch(event)
+                if event["event"] == "waiting":
+                    process.kill()
+            if process.wait() not in {0, -signal.SIGKILL}:
+                raise DemoError(f"the agent ended with code {process.returncode}: see {plan.log}")
 
-    next: str
-    messages: int
+    def note(self, event: Event) -> None:
+        self.newest[event["event"]] = event
+        if event["event"] == "saved":
+            self.saved.append(event["checkpoint"])
+        elif event["event"] == "turn":
+            turn = event["turn"]
+            if event["ms"] is not None:  # a turn that was resumed has no time of its own
+                self.times[turn] = event["ms"]
+            self.sizes[turn] = self.bytes
+            self.ends[turn] = self.saved[-1]
 
 
 @dataclass(frozen=True)
@@ -91,13 +143,8 @@ class Fork:
     turn: int
     before: int
     after: int
-    bytes: int  # what the file grew by
-    main: int  # messages at the end of the branch left behind, still there
-
-
-def size(file: Path) -> int:
-    """The bytes of a database with its log and index files."""
-    return sum(part.stat().st_size for part in file.parent.glob(file.name + "*"))
+    grown: int  # bytes of the file
+    main: int  # messages of the other branch, still there
 
 
 def clear(plan: Plan) -> None:
@@ -115,68 +162,49 @@ def clear(plan: Plan) -> None:
         raise DemoError(f"cannot write to {plan.work}: {error.strerror}") from error
 
 
-def run_and_kill(plan: Plan, run: Run, step: Callable[[int], None]) -> None:
+def run_and_kill(run: Run, watch: Watch) -> None:
     """Run the agent, and kill it in the middle of the turn after half of them."""
-    with AgentProcess(plan.task(OURS, halt=plan.turns // 2), plan.log) as agent:
-        for event in agent:
-            run.hear(event)
-            step(len(run.ends))
-            if event["event"] == "waiting":
-                agent.kill()
-                return
-    raise DemoError("the agent ended before it could be killed")
+    run.play(watch, halt=run.plan.turns // 2)
+    if "waiting" not in run.newest:
+        raise DemoError("the agent ended before it could be killed")
 
 
-def missing(plan: Plan, run: Run) -> list[str]:
-    """The acknowledged checkpoints that are not in the file."""
-    with opened(OURS, plan.file(OURS)) as saver:
-        there = {found.checkpoint["id"] for found in saver.list(CONFIG)}
-    return [checkpoint for checkpoint in run.saved if checkpoint not in there]
+def check_nothing_lost(run: Run) -> None:
+    """Check that every acknowledged checkpoint is in the file."""
+    with open_saver(run.saver, run.file) as saver:
+        found = {found.checkpoint["id"] for found in saver.list(CONFIG)}
+    lost = [checkpoint for checkpoint in run.saved if checkpoint not in found]
+    if lost:
+        raise DemoError(f"{len(lost)} acknowledged checkpoints are gone, the first: {lost[0]}")
 
 
-def resume(plan: Plan, run: Run, step: Callable[[int], None]) -> Resumed | None:
-    """Run a new process to the end of the last turn; where it had to go on."""
-    found = None
-    with AgentProcess(plan.task(OURS), plan.log) as agent:
-        for event in agent:
-            run.hear(event)
-            if event["event"] == "resumed":
-                found = Resumed(event["next"], event["messages"])
-            step(len(run.ends))
-    run.bytes = size(plan.file(OURS))
-    return found
-
-
-def fork(plan: Plan, run: Run) -> Fork:
+def fork(run: Run, watch: Watch) -> Fork:
     """Ask another question where a quarter of the turns were done."""
-    turn = plan.turns // 4
-    with AgentProcess(plan.task(OURS, fork=run.ends[turn]), plan.log) as agent:
-        (told,) = [event for event in agent if event["event"] == "forked"]
-    grown = size(plan.file(OURS)) - run.bytes
-    return Fork(turn + 1, told["before"], told["after"], grown, len(main_branch(plan, run)))
+    turn, before = run.plan.turns // 4, run.bytes
+    branch = Run(run.plan, run.saver)
+    branch.play(watch, fork=run.ends[turn])
+    told = branch.newest["forked"]
+    main = len(messages_at_end(run))
+    return Fork(turn + 1, told["before"], told["after"], run.bytes - before, main)
 
 
-def main_branch(plan: Plan, run: Run) -> list[Any]:
-    """The messages at the end of the last turn, read back from the file."""
-    with opened(OURS, plan.file(OURS)) as saver:
-        found = saver.get_tuple(place(run.ends[plan.turns - 1]))
+def messages_at_end(run: Run) -> list[Any]:
+    """Return the messages at the end of the last turn, read back from the file."""
+    with open_saver(run.saver, run.file) as saver:
+        found = saver.get_tuple(at_checkpoint(run.ends[run.plan.turns - 1]))
     if found is None:
-        raise DemoError(f"the last turn is gone from {plan.file(OURS)}")
+        raise DemoError(f"the last turn is gone from {run.file}")
     messages: list[Any] = found.checkpoint["channel_values"]["messages"]
     return messages
 
 
-def compare(plan: Plan, run: Run, step: Callable[[int], None]) -> Run:
-    """The same conversation on LangGraph's saver: what the model said is played back."""
-    said = [m for m in main_branch(plan, run) if isinstance(m, AIMessage)]
-    record = plan.work / "record.json"
+def compare(ours: Run, watch: Watch) -> Run:
+    """Run the same conversation on LangGraph's saver: what the model said is played back."""
+    said = [message for message in messages_at_end(ours) if isinstance(message, AIMessage)]
+    record = ours.plan.work / "record.json"
     record.write_text(json.dumps(messages_to_dict(said)), encoding="utf-8")
-    theirs = Run(THEIRS)
-    with AgentProcess(plan.task(THEIRS, record=str(record)), plan.log) as agent:
-        for event in agent:
-            theirs.hear(event)
-            step(len(theirs.ends))
-    theirs.bytes = size(plan.file(THEIRS))
-    for file in (*plan.work.glob(f"{THEIRS}.db*"), record):
+    theirs = Run(ours.plan, THEIRS)
+    theirs.play(watch, record=str(record))
+    for file in (*ours.plan.work.glob(f"{THEIRS}.db*"), record):
         file.unlink()
     return theirs

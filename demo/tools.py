@@ -1,22 +1,16 @@
-"""The agent's tools: list, read and search the files of one folder.
-
-Invariant: nothing outside the folder is ever read, through `..` or a link neither, and
-every answer is bounded, however large the folder is.
-"""
+"""The agent's tools: list, read and search the files of one folder, and nothing outside it."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator
-from fnmatch import fnmatch
 from functools import wraps
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from threading import Lock
+from time import perf_counter
+from typing import Any, Self
 
 from langchain_core.tools import BaseTool, ToolException, tool
-
-from demo.stopwatch import Stopwatch
 
 MAX_NAMES = 40  # of one listing
 MAX_LINES = 40  # of one reading
@@ -27,18 +21,41 @@ MAX_BYTES = 400_000  # larger files are neither read nor searched
 SKIPPED = {"__pycache__", "site-packages", "node_modules"}
 
 
+class Stopwatch:
+    """Counts the seconds in which at least one thread is inside its `with` block."""
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._inside = 0
+        self._since = 0.0
+        self.seconds = 0.0
+
+    def __enter__(self) -> Self:
+        with self._lock:
+            if self._inside == 0:
+                self._since = perf_counter()
+            self._inside += 1
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        with self._lock:
+            self._inside -= 1
+            if self._inside == 0:
+                self.seconds += perf_counter() - self._since
+
+
 def shown(path: Path) -> bool:
     return not path.name.startswith(".") and path.name not in SKIPPED
 
 
 class Folder:
-    """A folder and the paths in it, relative to it, with `/` between the parts."""
+    """A folder, and the paths in it as names relative to it, with `/` between the parts."""
 
     def __init__(self, root: Path) -> None:
         self.root = root.resolve()
 
     def path(self, name: str) -> Path:
-        """The path `name` means.
+        """Return the path of a name.
 
         Raises:
             ToolException: if it is not inside the folder, or is not there.
@@ -54,7 +71,7 @@ class Folder:
         return path.relative_to(self.root).as_posix()
 
     def files(self, under: Path) -> Iterator[Path]:
-        """The files below `under`, in order of their names, links not followed."""
+        """Yield the files below `under`, in order of their names, links not followed."""
         for path in sorted(under.iterdir()):
             if not shown(path) or path.is_symlink():
                 continue
@@ -64,7 +81,7 @@ class Folder:
                 yield path
 
     def lines(self, path: Path) -> list[str]:
-        """The lines of a text file; none for one that is binary or too large."""
+        """Return the lines of a text file; none if it is binary or too large."""
         if path.stat().st_size > MAX_BYTES:
             return []
         content = path.read_bytes()
@@ -76,26 +93,22 @@ def numbered(lines: list[str], start: int) -> str:
 
 
 def make_tools(root: Path, stopwatch: Stopwatch) -> list[BaseTool]:
-    """The three tools over the folder `root`; the stopwatch runs while one works."""
+    """Return the three tools over the folder `root`; the stopwatch runs while one works."""
     folder = Folder(root)
 
-    def list_files(directory: str = ".", pattern: str = "*") -> str:
-        """List the files and folders of a directory whose names match a pattern.
+    def list_files(directory: str = ".") -> str:
+        """List the files and folders of a directory.
 
         Args:
             directory: path relative to the root folder.
-            pattern: shell pattern such as *.py
         """
         at = folder.path(directory)
         if not at.is_dir():
             raise ToolException(f"{directory} is a file: read it")
-        names = [
-            folder.name(path) + "/" * path.is_dir()
-            for path in sorted(at.iterdir())
-            if shown(path) and (path.is_dir() or fnmatch(path.name, pattern))
-        ]
+        paths = [path for path in sorted(at.iterdir()) if shown(path)]
+        names = [folder.name(path) + "/" * path.is_dir() for path in paths]
         more = f"\n... and {len(names) - MAX_NAMES} more" if len(names) > MAX_NAMES else ""
-        return "\n".join(names[:MAX_NAMES]) + more or f"nothing in {directory} matches {pattern}"
+        return "\n".join(names[:MAX_NAMES]) + more or f"{directory} is empty"
 
     def read_file(path: str, start: int = 1, lines: int = MAX_LINES) -> str:
         """Read some lines of a text file.
@@ -115,17 +128,15 @@ def make_tools(root: Path, stopwatch: Stopwatch) -> list[BaseTool]:
         part = content[first - 1 : first - 1 + max(1, min(lines, MAX_LINES))]
         return f"{path}, {len(content)} lines\n{numbered(part, first)}"
 
-    def search(text: str, directory: str = ".", pattern: str = "*.*") -> str:
+    def search(text: str, directory: str = ".") -> str:
         """Search the files below a directory for a text.
 
         Args:
             text: the text to find, case-sensitive.
             directory: path relative to the root folder.
-            pattern: shell pattern of the file names, such as *.py
         """
-        at = folder.path(directory)
-        files = (f for f in folder.files(at) if fnmatch(f.name, pattern))
-        found = list(islice(hits(folder, islice(files, MAX_SEARCHED), text), MAX_HITS))
+        files = islice(folder.files(folder.path(directory)), MAX_SEARCHED)
+        found = list(islice(hits(folder, files, text), MAX_HITS))
         return "\n".join(found) or f"{text} is not in the first {MAX_SEARCHED} files there"
 
     functions: tuple[Callable[..., str], ...] = (list_files, read_file, search)
@@ -133,15 +144,14 @@ def make_tools(root: Path, stopwatch: Stopwatch) -> list[BaseTool]:
 
 
 def hits(folder: Folder, files: Iterator[Path], text: str) -> Iterator[str]:
-    wanted = re.compile(re.escape(text))
     for path in files:
         for number, line in enumerate(folder.lines(path), 1):
-            if wanted.search(line):
+            if text in line:
                 yield f"{folder.name(path)}:{number}: {line.strip()[:MAX_WIDTH]}"
 
 
 def timed(function: Callable[..., str], stopwatch: Stopwatch) -> Callable[..., str]:
-    """The function, measured, its errors told to the model instead of ending the run."""
+    """Measure a function, and return its errors to the model instead of ending the run."""
 
     @wraps(function)
     def run(**arguments: Any) -> str:

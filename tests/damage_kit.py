@@ -19,7 +19,7 @@ from postgres_kit import url_for
 from threadkeep.backends.redis.keys import keys_of
 from threadkeep.backends.redis.packing import place
 from threadkeep.backends.redis.rows import pack_place
-from threadkeep.backends.sqlite.ids import pack_id
+from threadkeep.backends.sqlite.records import pack_id
 from threadkeep.engine.model import ReadThread
 
 

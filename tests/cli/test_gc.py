@@ -19,7 +19,7 @@ from engine_kit import Chain, everything
 
 from threadkeep import Retention, SqliteSaver
 from threadkeep.__main__ import main
-from threadkeep.cli import policies
+from threadkeep.cli import parsing
 from threadkeep.errors import InvalidArgumentError
 
 STORE = "threads.db"
@@ -109,7 +109,7 @@ def test_the_configuration_counts_where_nothing_is_given(run: Any) -> None:
     Path("threadkeep.toml").write_text(
         '[retention]\nkeep_last = 2\nttl = "90d"\nmax_age = 1e9\nchannels = { text = "latest" }\n'
     )
-    assert policies.policy({}) == Retention(
+    assert parsing.policy({}) == Retention(
         keep_last=2, ttl=timedelta(days=90), max_age=1e9, channels={"text": "latest"}
     )
     assert run("gc", "--dry-run", "--json")[1]["checkpoints"] == 2
@@ -142,11 +142,11 @@ def test_mistakes_of_the_options(run: Any, arguments: str) -> None:
 
 
 def test_lengths_of_time() -> None:
-    found = [policies.length("x", given) for given in ("90s", "10m", "1.5h", "7d", "2w", "5", 60)]
+    found = [parsing.length("x", given) for given in ("90s", "10m", "1.5h", "7d", "2w", "5", 60)]
     assert [one.total_seconds() for one in found] == [90, 600, 5400, 604800, 1209600, 5, 60]
     for given in ("", "m", "-1m", "1e3s", "1 m", "0d", "9" * 40, "\u0665m", None):
         with pytest.raises(InvalidArgumentError):
-            policies.length("x", given)
+            parsing.length("x", given)
 
 
 def test_a_thread_that_cannot_be_read_is_a_finding(run: Any) -> None:

@@ -4,7 +4,10 @@ import sqlite3
 
 import pytest
 
-from threadkeep.backends.sqlite import SqliteBackend, commits
+from threadkeep.backends.sqlite import (
+    SqliteBackend,
+    changes,
+)
 from threadkeep.engine.model import (
     Batch,
     DropThread,
@@ -229,7 +232,7 @@ def test_an_interruption_leaves_no_transaction_open(backend, monkeypatch, change
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr(commits, "_carry_out", interrupted)
+        patched.setattr(changes, "_carry_out", interrupted)
         with pytest.raises(KeyboardInterrupt):
             backend.commit(change)
     assert not backend._connections._writer.in_transaction
@@ -283,8 +286,8 @@ def test_dropped_segments_give_their_pages_back(backend):
 
 
 def test_little_is_given_back_at_a_time(backend, monkeypatch):
-    monkeypatch.setattr(commits, "_STEPS", 2)
-    monkeypatch.setattr(commits, "_STEP_PAGES", 4)
+    monkeypatch.setattr(changes, "_STEPS", 2)
+    monkeypatch.setattr(changes, "_STEP_PAGES", 4)
     fill(backend, "drop")
     full = size(backend)
     backend.commit(DropThread("drop", 2))

@@ -6,7 +6,10 @@ import uuid
 from hypothesis import given
 from hypothesis import strategies as st
 
-from threadkeep.backends.sqlite.ids import pack_id, unpack_id
+from threadkeep.backends.sqlite.records import (
+    pack_id,
+    unpack_id,
+)
 from threadkeep.testing.reads import MIXED_IDS
 
 UUIDS = st.uuids().map(str)

@@ -6,7 +6,12 @@ from contextlib import closing
 import pytest
 
 from threadkeep.backends.memory import MemoryBackend
-from threadkeep.backends.sqlite import SqliteBackend, additions, known, single
+from threadkeep.backends.sqlite import (
+    SqliteBackend,
+    additions,
+    known,
+    point_reads,
+)
 from threadkeep.engine.model import (
     HIDDEN,
     Batch,
@@ -224,7 +229,7 @@ def is_right(backend, threads=THREADS):
         for key in (None, *[uid(number) for number in range(1, 9)]):
             read = ReadCheckpoint(thread, "", key)
             state = held.head(read)
-            assert state is None or state == single.checkpoint(db, read)
+            assert state is None or state == point_reads.checkpoint(db, read)
     for name, thread in held.threads.items():
         for ns, space in thread.spaces.items():
             of = (thread.row.number, ns)

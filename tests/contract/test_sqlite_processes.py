@@ -9,7 +9,7 @@ import pytest
 import sqlite_children as children
 
 from threadkeep.backends.sqlite import SqliteBackend
-from threadkeep.backends.sqlite.copies import back_up
+from threadkeep.backends.sqlite.maintenance import back_up
 from threadkeep.engine.model import ReadDamage, ReadThread
 from threadkeep.errors import OpenError
 from threadkeep.transfer.kinds import check_may_be_replaced, kind_of

@@ -18,7 +18,7 @@ MARKER = "marker-e2f6075d93"
 PROGRAM = """
 import os, signal, sys
 from threadkeep import SqliteSaver
-from threadkeep.backends.sqlite import connections, scrubbing
+from threadkeep.backends.sqlite import connections, maintenance as scrubbing
 from threadkeep.erasure import rows as erasing
 
 def die(*_, **__):

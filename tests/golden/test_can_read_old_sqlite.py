@@ -7,7 +7,10 @@ from pathlib import Path
 import pytest
 
 from threadkeep import SqliteSaver
-from threadkeep.backends.sqlite import SqliteBackend, copies
+from threadkeep.backends.sqlite import (
+    SqliteBackend,
+    maintenance,
+)
 from threadkeep.engine.thread_entry import (
     ReadEntry,
     SearchThreads,
@@ -90,7 +93,7 @@ def test_whoever_has_the_old_tables_open_destroys_nothing(old):
 
 def test_an_old_backup_is_restored(old, tmp_path):
     new = tmp_path / "new.db"
-    copies.restore(old, str(new), 5, replace=False)
+    maintenance.restore(old, str(new), 5, replace=False)
     backend = SqliteBackend(new)
     _check_entries(backend)
     backend.close()

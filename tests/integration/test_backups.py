@@ -16,7 +16,7 @@ from postgres_kit import url as postgres_url
 from redis_servers import Server, cluster
 
 from threadkeep import open_saver
-from threadkeep.backends.sqlite import copies
+from threadkeep.backends.sqlite import maintenance
 from threadkeep.errors import CorruptionError, ThreadDeletedError, ThreadExistsError
 from threadkeep.transfer import backup
 from threadkeep.transfer.bundle_format import read_bundle
@@ -258,7 +258,7 @@ class Interrupting:
 def test_an_interrupted_backup_leaves_what_was_there(
     name: str, old: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(copies, "_STEP_PAGES", 1)
+    monkeypatch.setattr(maintenance, "_STEP_PAGES", 1)
     url = f"sqlite:///{tmp_path / 'threads.db'}"
     file = tmp_path / "backups" / name
     file.parent.mkdir()
@@ -400,7 +400,7 @@ def existed(saver: Any) -> None:
 def test_while_writers_run(
     store: str, suffix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(copies, "_STEP_PAGES", 8)  # so that they write in the middle of a copy
+    monkeypatch.setattr(maintenance, "_STEP_PAGES", 8)  # so that they write in the middle of a copy
     folder, other = tmp_path / "store", tmp_path / "restored"
     for each in (folder, other):
         each.mkdir()

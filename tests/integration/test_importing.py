@@ -28,7 +28,7 @@ SELDOM = (
     *("repair", "erasure", "forks", "write_behind", "cache", "retention.prune", "retention.thin"),
     *("cold.store", "cold.archives", "cold.archive", "cold.offload", "cold.tiering"),
     *("backends.scrubbed", "backends.blocking", "backends.base", "backends.memory"),
-    *("backends.postgres", "backends.redis", "backends.sqlite.scrubbing"),
+    *("backends.postgres", "backends.redis", "backends.sqlite.maintenance"),
 )
 EXTRAS = ("psycopg", "psycopg_pool", "redis", "obstore", "rich", "typer", "aiosqlite", "numpy")
 

@@ -16,7 +16,7 @@ from langgraph.types import Command, interrupt
 from typing_extensions import TypedDict
 
 from threadkeep.backends.redis.keys import keys_of
-from threadkeep.backends.sqlite.ids import unpack_id
+from threadkeep.backends.sqlite.records import unpack_id
 from threadkeep.engine.context import read_manifest
 from threadkeep.repair.findings import Kind
 from threadkeep.repair.quarantine import read_quarantine

@@ -1,15 +1,39 @@
-"""The parameters that commands have in common, so that each has one name and one help.
-
-Only declarations live here.
-"""
+"""Parameters that commands share, shell completion of thread ids, and `--every`."""
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Callable
 from typing import Annotated
 
 import typer
 
-from threadkeep.cli.completion import thread_ids
+from threadkeep.backends.open import file_of
+from threadkeep.cli import parsing
+from threadkeep.cli.stores import reading, url_of
+from threadkeep.cli.terminal import complain
+from threadkeep.errors import BackendError
+from threadkeep.stats import thread_names
+
+_MOST = 50
+
+
+def thread_ids(context: typer.Context, incomplete: str) -> list[str]:
+    """The first ids that begin so, of a SQLite file; a server may be far, and is not asked."""
+    try:
+        return _ids(context.params.get("url"), incomplete)
+    except Exception:  # noqa: BLE001 - whoever presses a key must never see a failure
+        return []
+
+
+def _ids(option: str | None, beginning: str) -> list[str]:
+    url = url_of(option)
+    if file_of(url) is None:
+        return []
+    with reading(url) as saver:
+        found = saver.run(thread_names(beginning or None, _MOST))
+    return [name for name in found if name.startswith(beginning)]
+
 
 STORE = "a URL as open_saver takes it, or the path of a SQLite file"
 
@@ -89,3 +113,29 @@ Programs = Annotated[
         help="where pg_dump and pg_restore are; default: TK_PG_BIN, else the PATH",
     ),
 ]
+
+
+Every = Annotated[
+    str | None,
+    typer.Option(
+        "--every", metavar="TIME", help="again and again, such as 10m, until it is interrupted"
+    ),
+]
+
+
+def repeated(once: Callable[[], int], every: str | None, *, as_json: bool) -> int:
+    """Do it once, or as often as `--every` says; gives the exit code.
+
+    Raises:
+        InvalidArgumentError: that is no length of time.
+    """
+    if every is None:
+        return once()
+    pause = min(parsing.length("--every", every).total_seconds(), threading.TIMEOUT_MAX)
+    nobody = threading.Event()
+    while True:
+        try:
+            once()
+        except BackendError as error:
+            complain(error, as_json=as_json)
+        nobody.wait(pause)

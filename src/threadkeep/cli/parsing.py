@@ -1,20 +1,30 @@
-"""What people write for a time, an age, a size or metadata, as the saver takes it.
+"""Times, ages, sizes, metadata, and policies, as typed or configured.
 
-Pure functions. Invariant: what has no meaning is an `InvalidArgumentError` that names the option
-and says what to write.
+Invalid values raise `InvalidArgumentError`, which names the option or key.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import fields
 from datetime import UTC, datetime, timedelta
 from typing import Any, NoReturn
 
 from pydantic import ByteSize, TypeAdapter, ValidationError
 
+from threadkeep.cli.stores import settings
+from threadkeep.cold.tiering import (
+    ColdTier,
+    Tiering,
+    WarmTier,
+)
 from threadkeep.errors import InvalidArgumentError
+from threadkeep.retention.policy import (
+    Retention,
+    duration,
+)
 
 _UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
 _AGE = re.compile(r"(?:\d+(?:\.\d+)?[smhdw])+", re.ASCII)
@@ -86,3 +96,63 @@ def _value(text: str) -> Any:
 
 def _refuse(option: str, given: str, hint: str) -> NoReturn:
     raise InvalidArgumentError(f"{option}: {given!r} has no meaning here.", hint=hint)
+
+
+_UNITS_POLICIES = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 7 * 86_400}
+_LENGTH = re.compile(r"(\d{1,12}(?:\.\d{1,6})?)([smhdw]?)", re.ASCII)
+_TIMES = ("max_age", "ttl")
+
+
+def policy(given: Mapping[str, Any]) -> Retention:
+    """What is configured as `[retention]`, each key that is given in place of its own.
+
+    Raises:
+        InvalidArgumentError: a key is unknown, or has a value of no meaning.
+    """
+    keys = {**(settings().retention or {}), **given}
+    _check_known("retention", keys, {field.name for field in fields(Retention)})
+    times = {name: length(name, keys[name]) for name in _TIMES if name in keys}
+    return Retention(**{**keys, **times})
+
+
+def tiering(given: Mapping[str, Any]) -> Tiering:
+    """What is configured as `[tiering]`, each key that is given in place of its own.
+
+    Raises:
+        InvalidArgumentError: a key is unknown, or has a value of no meaning.
+    """
+    keys = {**(settings().tiering or {}), **given}
+    _check_known("tiering", keys, {"warm", "archive", "offload_over", "offload"})
+    warm = WarmTier(max_age=length("warm", keys["warm"])) if "warm" in keys else WarmTier()
+    said = {name: keys[name] for name in ("archive", "offload_over") if name in keys}
+    wanted = keys.get("offload", True)
+    if not isinstance(wanted, bool):
+        raise InvalidArgumentError(f"offload cannot be {wanted!r}.", hint="Give true or false.")
+    if not wanted and ("offload" in given or "offload_over" not in given):
+        said["offload_over"] = None
+    return Tiering(warm=warm, cold=ColdTier(**said))
+
+
+def _check_known(table: str, keys: Mapping[str, Any], known: Collection[str]) -> None:
+    unknown = sorted(keys.keys() - set(known))
+    if unknown:
+        raise InvalidArgumentError(
+            f"{table}: unknown key {unknown[0]!r}.", hint=f"Known: {', '.join(sorted(known))}."
+        )
+
+
+def length(name: str, given: object) -> timedelta:
+    """A length of time: "90s", "10m", "12h", "7d", "2w", or seconds.
+
+    Raises:
+        InvalidArgumentError: it is none.
+    """
+    if not isinstance(given, str):
+        return duration(name, given)
+    found = _LENGTH.fullmatch(given.strip())
+    if found is None:
+        raise InvalidArgumentError(
+            f"{name} cannot be {given[:80]!r}.",
+            hint='Give a number with s, m, h, d or w, such as "10m" or "7d".',
+        )
+    return duration(name, float(found[1]) * _UNITS_POLICIES[found[2] or "s"])

@@ -22,7 +22,10 @@ from threadkeep.backends.open import (
     open_backend,
     postgres_dumps,
 )
-from threadkeep.backends.sqlite import SqliteBackend, copies
+from threadkeep.backends.sqlite import (
+    SqliteBackend,
+    maintenance,
+)
 from threadkeep.errors import CorruptionError, InvalidArgumentError, NotSetUpError, OpenError
 from threadkeep.saver import Saver
 from threadkeep.store import (
@@ -116,7 +119,7 @@ def _copy(store: str, file: Path, progress: Progress, programs: str) -> int | No
     """Write the store to a file in its own format; how many threads it has, if that is known."""
     path = file_of(store)
     if path is not None:
-        return copies.back_up(path, file, partial(progress, "pages copied"))
+        return maintenance.back_up(path, file, partial(progress, "pages copied"))
     postgres_dumps(store, _folder(programs)).back_up(file)
     return None
 
@@ -149,7 +152,7 @@ def restore(
     now = time.time_ns() // 1000
     if kind is Kind.SQLITE and path is not None:
         _check_sound(file, progress)
-        return Restored(copies.restore(file, path, now, replace=replace))
+        return Restored(maintenance.restore(file, path, now, replace=replace))
     if kind is Kind.POSTGRES and is_postgres(store):
         postgres_dumps(store, _folder(programs)).restore(file, now, replace=replace)
         return Restored(None)
@@ -204,7 +207,7 @@ def _readable(store: str, folder: Path, progress: Progress) -> Iterator[Backend]
         return
     with told(folder), tempfile.TemporaryDirectory(dir=folder, prefix=".threadkeep-") as own:
         copy = Path(own, "copy.db")
-        copies.back_up(path, copy, partial(progress, "pages copied"))
+        maintenance.back_up(path, copy, partial(progress, "pages copied"))
         with closing(SqliteBackend(copy, read_only=True)) as backend:
             yield backend
 

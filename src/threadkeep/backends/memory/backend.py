@@ -1,23 +1,55 @@
-"""The memory backend itself: one lock around the rows.
+"""Memory backend: rows of this process behind one lock, and answers to reads.
 
-Only the protocols' methods live here. Invariant: every read and every change
-happens under the lock, as a whole.
+Replies share no container with the rows.
 """
 
 from __future__ import annotations
 
+import json
 import secrets
 import threading
-from typing import TYPE_CHECKING, Any
+from heapq import merge, nlargest, nsmallest
+from itertools import islice
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from threadkeep.backends import process_forks
+from threadkeep.backends.entries import is_meant
+from threadkeep.backends.logs import between
 from threadkeep.backends.memory.changes import carry_out
-from threadkeep.backends.memory.reads import reply
+from threadkeep.backends.memory.rows import EMPTY, EMPTY_NAMESPACE, Thread, Threads, entry_of
 from threadkeep.backends.scrubbed import Scrubbed
+from threadkeep.engine.model import (
+    CheckpointRow,
+    FindThreads,
+    Read,
+    ReadCheckpoint,
+    ReadDamage,
+    ReadPath,
+    ReadSegments,
+    ReadSizes,
+    ReadThread,
+    ScanCheckpoints,
+    Segment,
+    SegmentInfo,
+    Sizes,
+    StoredCheckpoint,
+    ThreadRows,
+    ThreadSize,
+    ThreadState,
+    WriteRow,
+)
+from threadkeep.engine.thread_entry import (
+    CountThreads,
+    ReadEntry,
+    SearchThreads,
+    ThreadEntry,
+    ThreadQuery,
+)
 from threadkeep.errors import ClosedError, ThreadkeepError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from threadkeep.backends.memory.rows import Threads
     from threadkeep.engine.model import Change, Read
@@ -92,3 +124,178 @@ class MemoryBackend:
     def _check_open(self) -> None:
         if self._closed:
             raise ClosedError(hint="Open a new saver: what this one held in memory is gone.")
+
+
+_Named: TypeAlias = tuple[str, CheckpointRow]  # with its thread id
+
+
+def reply(threads: Threads, read: Read) -> Any:
+    """Answer one read as its docstring says."""
+    return _REPLIES[type(read)](threads, read)
+
+
+def _checkpoint(threads: Threads, read: ReadCheckpoint) -> ThreadState:
+    thread = threads.get(read.thread, EMPTY)
+    namespace = thread.namespaces.get(read.ns, EMPTY_NAMESPACE)
+    row = namespace.head() if read.id is None else namespace.rows.get(read.id)
+    found = thread.stored(read.thread, row) if row else None
+    return ThreadState(thread.generation, thread.deleted_at, found)
+
+
+def _segments(threads: Threads, read: ReadSegments) -> list[Segment]:
+    thread = threads.get(read.thread, EMPTY)
+    if read.generation not in (None, thread.generation):
+        return []
+    return between(thread.logs, read.spans)
+
+
+def _path(threads: Threads, read: ReadPath) -> list[StoredCheckpoint]:
+    thread = threads.get(read.thread, EMPTY)
+    rows = thread.namespaces.get(read.ns, EMPTY_NAMESPACE).rows
+    path: list[StoredCheckpoint] = []
+    row = rows.get(read.id)
+    while row is not None and len(path) < read.limit:
+        path.append(thread.stored(read.thread, row))
+        row = None if row.parent is None else rows.get(row.parent)
+    return path
+
+
+# -- scans ---------------------------------------------------------------------------
+
+
+def _scan(threads: Threads, read: ScanCheckpoints) -> list[StoredCheckpoint]:
+    # Equal ids keep the order of the iterators merged: thread, then namespace.
+    rows = merge(*_scanned(threads, read), key=_id_of, reverse=True)
+    after = read.after
+    page = (
+        threads[name].stored(name, row)
+        for name, row in rows
+        if after is None or row.id < after[0] or (name, row.ns) > after[1:]
+    )
+    return list(islice(page, read.limit))
+
+
+def _scanned(threads: Threads, read: ScanCheckpoints) -> Iterator[Iterator[_Named]]:
+    """One iterator for each namespace looked into, in the order of thread and namespace."""
+    for name in sorted(threads) if read.thread is None else [read.thread]:
+        thread = threads.get(name, EMPTY)
+        for ns in sorted(thread.namespaces) if read.ns is None else [read.ns]:
+            if ns in thread.namespaces:
+                yield _visible(thread, name, ns, read)
+
+
+def _visible(thread: Thread, name: str, ns: str, read: ScanCheckpoints) -> Iterator[_Named]:
+    newest = read.after[0] if read.after else None
+    if read.id is not None:
+        newest = read.id if newest is None else min(newest, read.id)
+    for row in thread.namespaces[ns].visible_down(read.before, newest):
+        if read.id is not None and row.id != read.id:
+            break
+        yield name, row
+
+
+def _id_of(named: _Named) -> str:
+    return named[1].id
+
+
+# -- housekeeping --------------------------------------------------------------------
+
+
+def _thread(threads: Threads, read: ReadThread) -> ThreadRows:
+    thread = threads.get(read.thread, EMPTY)
+    checkpoints: list[StoredCheckpoint] = []
+    orphans: list[WriteRow] = []
+    for _, namespace in sorted(thread.namespaces.items()):
+        checkpoints += (thread.stored(read.thread, namespace.rows[key]) for key in namespace.ids)
+        for key in sorted(namespace.writes.keys() - namespace.rows.keys()):
+            orphans += namespace.writes[key]
+    places = (SegmentInfo(s.log, s.start, s.count, len(s.data)) for s in thread.segments())
+    return ThreadRows(
+        thread.generation,
+        thread.deleted_at,
+        tuple(checkpoints),
+        tuple(orphans),
+        tuple(places),
+        tuple(sorted(thread.heap.members - {read.thread})),
+    )
+
+
+def _find(threads: Threads, read: FindThreads) -> list[str]:
+    found = (name for name in _names_after(threads, read.after) if _wanted(threads[name], read))
+    return list(islice(found, read.limit))
+
+
+def _wanted(thread: Thread, read: FindThreads) -> bool:
+    if not read.run_ids:
+        return read.empty or thread.holds_checkpoints()
+    return any(_run_id(row) in read.run_ids for row in thread.rows())
+
+
+def _run_id(row: CheckpointRow) -> object:
+    metadata = json.loads(row.metadata)
+    return metadata.get("run_id") if isinstance(metadata, dict) else None
+
+
+def _names_after(threads: Threads, after: str | None) -> list[str]:
+    return sorted(name for name in threads if after is None or name > after)
+
+
+def _sizes(threads: Threads, read: ReadSizes) -> Sizes:
+    sizes = {name: _size(name, thread) for name, thread in threads.items() if thread.holds_rows()}
+    total = sum(size.row_bytes + size.segment_bytes for size in sizes.values())
+    page = [sizes[name] for name in _names_after(threads, read.after) if name in sizes]
+    return Sizes(total, tuple(page[: read.limit]))
+
+
+def _size(name: str, thread: Thread) -> ThreadSize:
+    rows, writes = list(thread.rows()), list(thread.writes())
+    segments = list(thread.segments()) if name == min(thread.heap.members) else []
+    row_bytes = sum(len(r.metadata) + len(r.exact or b"") + len(r.manifest) for r in rows)
+    row_bytes += sum(len(write.body) for write in writes)
+    segment_bytes = sum(len(segment.data) for segment in segments)
+    return ThreadSize(name, len(rows), len(writes), len(segments), row_bytes, segment_bytes)
+
+
+# -- the registry --------------------------------------------------------------------
+
+
+def _entry(threads: Threads, read: ReadEntry) -> ThreadEntry | None:
+    return entry_of(threads.get(read.thread, EMPTY))
+
+
+def _search(threads: Threads, read: SearchThreads) -> list[ThreadEntry]:
+    place = attrgetter(read.order, "thread")
+    found = _meant(threads, read.query)
+    if read.after is not None and read.descending:
+        found = (entry for entry in found if place(entry) < read.after)
+    elif read.after is not None:
+        found = (entry for entry in found if place(entry) > read.after)
+    return (nlargest if read.descending else nsmallest)(read.limit, found, key=place)
+
+
+def _count(threads: Threads, read: CountThreads) -> int:
+    return sum(1 for _ in _meant(threads, read.query))
+
+
+def _meant(threads: Threads, query: ThreadQuery) -> Iterator[ThreadEntry]:
+    entries = filter(None, map(entry_of, threads.values()))
+    return (entry for entry in entries if is_meant(entry, query))
+
+
+def _damage(_threads: Threads, _read: ReadDamage) -> list[str]:
+    return []
+
+
+_REPLIES: dict[type[Read], Callable[[Threads, Any], Any]] = {
+    ReadCheckpoint: _checkpoint,
+    ReadSegments: _segments,
+    ReadPath: _path,
+    ScanCheckpoints: _scan,
+    ReadThread: _thread,
+    FindThreads: _find,
+    ReadSizes: _sizes,
+    ReadEntry: _entry,
+    SearchThreads: _search,
+    CountThreads: _count,
+    ReadDamage: _damage,
+}

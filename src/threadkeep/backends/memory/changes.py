@@ -1,8 +1,6 @@
-"""Changes, carried out on the rows in memory.
+"""Changes to the rows in memory.
 
-Only functions from (threads, change) to nothing may live here. Invariant: a change is
-checked whole before any row moves (segments, which are checked as they go, are put
-back), so that one that raises has changed nothing.
+A change is checked whole before any row moves, so that one that raises has changed nothing.
 """
 
 from __future__ import annotations
@@ -11,8 +9,16 @@ from bisect import bisect_right
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from threadkeep.backends.memory.registry import bury, copy_entry, replace_entry, touch
-from threadkeep.backends.memory.rows import EMPTY, EMPTY_NAMESPACE, Thread, Threads
+from threadkeep.backends.memory.rows import (
+    EMPTY,
+    EMPTY_NAMESPACE,
+    Thread,
+    Threads,
+    bury,
+    copy_entry,
+    replace_entry,
+    touch,
+)
 from threadkeep.engine.model import (
     NESTED,
     Batch,

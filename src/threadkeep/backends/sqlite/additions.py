@@ -1,12 +1,8 @@
-"""Batches that add rows and drop segments: checked together, stored by few statements.
+"""Batches that only add rows and drop segments: checked together, stored by few statements.
 
-The driver lets go of the interpreter's lock around every statement, and a busy program
-may be slow to give it back. So a run of batches is one question about all of their threads,
-checks in Python, and one statement for each table that gets rows.
-
-Invariants: the caller has begun a transaction that nobody else can write beside; each batch
-finds what those before it left; one that is refused has added nothing, and leaves the others
-alone; values reach SQL as bound parameters only.
+A run of batches is one question about all of their threads, checks in Python, and one statement
+for each table that gets rows. Each batch sees what those before it left; one that is refused adds
+nothing. The caller has begun a write transaction.
 """
 # ruff: noqa: S608 - texts are put together from constants of this module only
 
@@ -16,13 +12,26 @@ from itertools import zip_longest
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from threadkeep.backends.sqlite import known as knowing
-from threadkeep.backends.sqlite import metadata, thread_row
 from threadkeep.backends.sqlite.failures import DAMAGED
-from threadkeep.backends.sqlite.ids import pack_id, unpack_id
-from threadkeep.backends.sqlite.known import Heap, Known, Line, Place, Space, Thread
+from threadkeep.backends.sqlite.known import (
+    ENTRY,
+    NEW,
+    NOTHING,
+    SIZE,
+    TIME,
+    Heap,
+    Known,
+    Line,
+    Place,
+    Space,
+    Thread,
+    ThreadRow,
+    add_row,
+    add_write,
+    insert,
+)
+from threadkeep.backends.sqlite.records import pack_id, split_metadata, unpack_id
 from threadkeep.backends.sqlite.statements import ManyRows
-from threadkeep.backends.sqlite.thread_row import ThreadRow
 from threadkeep.engine.model import Batch
 from threadkeep.engine.thread_entry import label_prefix
 from threadkeep.errors import (
@@ -124,7 +133,7 @@ class _Columns:
 
     def set(self, db: sqlite3.Connection, threads: Sequence[ThreadRow]) -> None:
         """Set them as these threads have them, and add those that are new."""
-        if len(threads) == 1 and threads[0].changed != thread_row.NEW:
+        if len(threads) == 1 and threads[0].changed != NEW:
             db.execute(self._one, self._of_one(threads[0]))
         else:
             self._many.run(db, [self._of_many(one) for one in threads])
@@ -133,10 +142,10 @@ class _Columns:
 _TIME = ("size", "updated_at")
 _ENTRY = _Columns(*_TIME, "state", "created_at", "waits_at", "revision")
 _THREADS = {
-    thread_row.SIZE: _Columns("size"),
-    thread_row.TIME: _Columns(*_TIME),
-    thread_row.ENTRY: _ENTRY,
-    thread_row.NEW: _ENTRY,
+    SIZE: _Columns("size"),
+    TIME: _Columns(*_TIME),
+    ENTRY: _ENTRY,
+    NEW: _ENTRY,
 }
 
 
@@ -317,7 +326,7 @@ class _Run:
         if not row.number:
             known.last_number += 1
             row.number = row.heap = known.last_number
-            row.changed = thread_row.NEW
+            row.changed = NEW
             known.heaps[row.heap] = heap
         self._threads[name] = row
         self._take_rows(thread, heap, batch)
@@ -332,7 +341,7 @@ class _Run:
         added: list[Segment] = []
         for one in batch.segments:
             place = (one.start, one.start + one.count)
-            there = knowing.insert(places[one.log], place)
+            there = insert(places[one.log], place)
             if there is None:
                 added.append(one)
             elif there != place or not self._is_same(row.heap, one, added):
@@ -363,12 +372,12 @@ class _Run:
         row = thread.row
         for new in batch.checkpoints:
             self._checkpoints.append(_checkpoint(row.number, new))
-            knowing.add_row(heap, row.thread, thread.space(new.ns), new, batch)
+            add_row(heap, row.thread, thread.space(new.ns), new, batch)
         for write in batch.writes:
             space, checkpoint = thread.space(write.ns), write.checkpoint_id
             seq = space.written[checkpoint] = (space.last_seq(checkpoint) or 0) + 1
             self._writes.append(_write(row.number, write, seq))
-            knowing.add_write(heap, row.thread, space, write, seq)
+            add_write(heap, row.thread, space, write, seq)
 
     def _tell(self, thread: ThreadRow, touch: Touch, now: int) -> None:
         thread.tell(touch, now)
@@ -397,7 +406,7 @@ class _Run:
         for kind, threads in changed.items():
             _THREADS[kind].set(db, threads)
             for thread in threads:
-                thread.changed = thread_row.NOTHING
+                thread.changed = NOTHING
         if self._checkpoints:
             _CHECKPOINTS.run(db, self._checkpoints)
         if self._writes:
@@ -444,7 +453,7 @@ def _blob(value: bytes | str) -> bytes | bytearray | str:
 
 
 def _checkpoint(number: int, row: CheckpointRow) -> tuple[Any, ...]:
-    source, step, text = metadata.split(row.metadata)
+    source, step, text = split_metadata(row.metadata)
     return (
         number,
         row.ns,

@@ -1,21 +1,15 @@
-"""The SQLite backend itself: a location and its connections.
-
-Only the protocols' methods and what the constructor accepts live here.
-Invariant: nothing of the driver, neither rows nor errors, leaves this package.
-"""
+"""SQLite backend."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Literal
 
 from threadkeep.backends import process_forks
-from threadkeep.backends.sqlite import single
-from threadkeep.backends.sqlite.commits import commit_many
+from threadkeep.backends.sqlite import point_reads
+from threadkeep.backends.sqlite.changes import commit_many
 from threadkeep.backends.sqlite.connections import Connections
 from threadkeep.backends.sqlite.failures import DRIVER_ERRORS, mapped
-from threadkeep.backends.sqlite.identity import identity
-from threadkeep.backends.sqlite.opening import Location
-from threadkeep.backends.sqlite.paths import path_of
+from threadkeep.backends.sqlite.opening import Location, path_of
 from threadkeep.backends.sqlite.reads import needs_transaction, reply
 from threadkeep.engine.model import ReadCheckpoint
 from threadkeep.errors import InvalidArgumentError, ThreadkeepError
@@ -24,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from threadkeep.backends.scrubbed import Scrubbed
-    from threadkeep.backends.sqlite.paths import Database
+    from threadkeep.backends.sqlite.opening import Database
     from threadkeep.engine.model import Change, Read, ThreadState
 
 
@@ -47,7 +41,7 @@ class SqliteBackend:
     Raises:
         OpenError: and its kinds, if the database cannot be opened.
         CorruptionError, LockedError: if it is damaged or stays locked.
-        InvalidArgumentError: for arguments of no meaning.
+        InvalidArgumentError: an argument is invalid.
     """
 
     def __init__(
@@ -60,12 +54,11 @@ class SqliteBackend:
     ) -> None:
         if synchronous not in ("full", "normal"):
             raise InvalidArgumentError(
-                f"synchronous={synchronous!r} is unknown.", hint="Give 'full' or 'normal'."
+                f"Invalid synchronous: {synchronous!r}.", hint="Use 'full' or 'normal'."
             )
         if not isinstance(busy_timeout, int | float) or not 0 <= busy_timeout < 2**31 / 1000:
             raise InvalidArgumentError(
-                f"busy_timeout={busy_timeout!r} is no time to wait.",
-                hint="Give seconds, 0 or more.",
+                f"Invalid busy_timeout: {busy_timeout!r}.", hint="Use seconds, 0 or more."
             )
         mode = "ro" if read_only else "rwc"
         location = Location(path_of(database), synchronous, busy_timeout, mode)
@@ -113,7 +106,7 @@ class SqliteBackend:
             known = connections.known
             state = known.head(read) if known.holds(db) else None
             if state is None:
-                state = single.checkpoint(db, read)
+                state = point_reads.checkpoint(db, read)
                 known.remember(read, state)
         except DRIVER_ERRORS as error:
             raise mapped(error, connections.path) from error
@@ -137,12 +130,14 @@ class SqliteBackend:
 
     def identity(self) -> str:
         """Name the file; a copy of it has another one. See `IdentifiedBackend.identity`."""
+        from threadkeep.backends.sqlite.maintenance import identity  # noqa: PLC0415 - seldom needed
+
         return identity(self._connections)
 
     def scrub(self, *, rewrite: bool) -> Scrubbed:
         """Write the file anew, in either case. See `ScrubbingBackend.scrub`."""
         del rewrite  # (readers go on meanwhile, and writers wait: nobody is kept out)
-        from threadkeep.backends.sqlite.scrubbing import scrub  # noqa: PLC0415 - seldom needed
+        from threadkeep.backends.sqlite.maintenance import scrub  # noqa: PLC0415 - seldom needed
 
         return scrub(self._connections)
 

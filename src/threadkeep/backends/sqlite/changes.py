@@ -1,24 +1,27 @@
-"""Changes as SQL.
+"""Commits: a group of changes in one transaction.
 
-Only what writes lives here, but for plain additions (`additions.py`). Invariants: the caller
-has begun a transaction and ends it, and undoes everything where one of these raises; values
-reach SQL as bound parameters only; each text is constant, so that SQLite compiles it once.
+Each change has its own result; one that fails leaves the others alone. No transaction stays open,
+wherever a caller is interrupted.
 """
-# ruff: noqa: S608 - texts are put together from constants of this package only
 
 from __future__ import annotations
 
+from contextlib import suppress
+from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 from threadkeep.backends.sqlite import (
     additions,
-    registry,
+    entries,
     salvage,
 )
-from threadkeep.backends.sqlite.ids import pack_id, unpack_id
-from threadkeep.backends.sqlite.known import Known
+from threadkeep.backends.sqlite.failures import DRIVER_ERRORS, mapped
+from threadkeep.backends.sqlite.known import Known, is_deleted
 from threadkeep.backends.sqlite.reads import read_thread_head
-from threadkeep.backends.sqlite.thread_row import is_deleted
+from threadkeep.backends.sqlite.records import (
+    pack_id,
+    unpack_id,
+)
 from threadkeep.engine.model import (
     HIDDEN,
     NESTED,
@@ -38,11 +41,18 @@ from threadkeep.errors import (
     StaleThreadError,
     ThreadDeletedError,
     ThreadExistsError,
+    ThreadkeepError,
 )
 
 if TYPE_CHECKING:
     import sqlite3
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
+
+    from threadkeep.backends.sqlite.connections import Connections
+    from threadkeep.backends.sqlite.known import Known
+
+
+# ruff: noqa: S608 - texts are put together from constants of this package only
 
 
 def carry_out(db: sqlite3.Connection, change: Change) -> None:
@@ -62,7 +72,7 @@ def carry_out(db: sqlite3.Connection, change: Change) -> None:
 def _apply(db: sqlite3.Connection, batch: Batch) -> None:
     number = _checked(db, batch)
     if batch.entry is not None:
-        registry.replace_entry(db, number, batch.entry)
+        entries.replace_entry(db, number, batch.entry)
     (refusal,) = additions.add(db, [batch._replace(born=None, generation=None)], Known())
     if refusal is not None:
         raise refusal
@@ -147,7 +157,7 @@ def _check_rows(db: sqlite3.Connection, batch: Batch, number: int, fence: RowsFe
 
 
 def _check_entry(db: sqlite3.Connection, batch: Batch, number: int, fence: EntryFence) -> None:
-    if registry.revision(db, number) != fence.revision:
+    if entries.revision(db, number) != fence.revision:
         raise ConflictError(thread=batch.thread)
 
 
@@ -224,9 +234,9 @@ def _drop(db: sqlite3.Connection, change: DropThread) -> None:
     number = _checked(db, change.expected)
     _empty(db, number)
     db.execute(_BURY, (change.now, number))
-    registry.forget(db, number, change.now)
+    entries.forget(db, number, change.now)
     if change.entry is not None:
-        registry.replace_entry(db, number, change.entry)
+        entries.replace_entry(db, number, change.entry)
     if change.rows is not None:
         _apply(db, change.rows)
 
@@ -243,11 +253,11 @@ def _copy(db: sqlite3.Connection, change: CopyThread) -> None:
     for statement in _COPY_ALL:
         db.execute(statement, (target, source))
     db.execute(_BURY, (None, target))
-    registry.copy_entry(db, source, target, change)
+    entries.copy_entry(db, source, target, change)
 
 
 def _check_source(db: sqlite3.Connection, change: CopyThread | ForkThread, source: int) -> None:
-    if change.revision not in (None, registry.revision(db, source)):
+    if change.revision not in (None, entries.revision(db, source)):
         raise ConflictError(thread=change.source)
 
 
@@ -274,9 +284,9 @@ def _fork(db: sqlite3.Connection, change: ForkThread) -> None:
     )
     db.execute(_BUMP, (source, source))
     db.execute(_BURY, (None, target))
-    registry.forget(db, target, 0)
-    registry.replace_entry(db, target, change.entry)
-    registry.set_size(db, target, change.entry.size)
+    entries.forget(db, target, 0)
+    entries.replace_entry(db, target, change.entry)
+    entries.set_size(db, target, change.entry.size)
 
 
 def _empty(db: sqlite3.Connection, number: int) -> None:
@@ -297,3 +307,107 @@ _CHANGES: dict[type[Change], Callable[[sqlite3.Connection, Any], None]] = {
     CopyThread: _copy,
     ForkThread: _fork,
 }
+
+
+_SPARE_PAGES = 16  # free pages that are kept for what comes next
+_STEP_PAGES = 256  # pages given back at a time, while other processes may commit in between
+_STEPS = 4  # at most, for one commit
+
+
+def commit_many(
+    connections: Connections, changes: Sequence[Change]
+) -> list[ThreadkeepError | None]:
+    """Carry out the changes, in order; return the refusal of each. See `GroupingBackend`."""
+    if not changes:
+        return []
+    with connections.write_lock:
+        try:
+            return _commit(connections, changes)
+        except BaseException:  # interrupted, whatever had begun
+            connections.rest_writer()
+            raise
+
+
+def _commit(connections: Connections, changes: Sequence[Change]) -> list[ThreadkeepError | None]:
+    try:
+        db = connections.writer()
+        known = connections.known
+        db.execute("BEGIN IMMEDIATE")
+    except DRIVER_ERRORS as error:
+        return [_mapped(error, connections) for _ in changes]
+    except ThreadkeepError as error:
+        return [error.anew() for _ in changes]
+    try:
+        known.begin(db)
+        refusals = _carry_out(db, changes, known)
+        if all(refusals):
+            db.execute("ROLLBACK")
+        else:
+            db.execute("COMMIT")
+            known.keep(db)
+    except DRIVER_ERRORS as error:
+        connections.rest_writer()
+        if len(changes) == 1:
+            return [_mapped(error, connections)]
+        return [refusal for change in changes for refusal in _commit(connections, [change])]
+    if any(map(_frees_pages, changes, refusals)):
+        _give_back(db)
+    return refusals
+
+
+def _mapped(error: Exception, connections: Connections) -> ThreadkeepError:
+    failure = mapped(error, connections.path)
+    failure.__cause__ = error
+    return failure
+
+
+def _carry_out(
+    db: sqlite3.Connection, changes: Sequence[Change], known: Known
+) -> list[ThreadkeepError | None]:
+    """Carry out the changes, those that only add rows together with their neighbours."""
+    refusals: list[ThreadkeepError | None] = []
+    for only_adds, run in groupby(changes, additions.suffice):
+        if only_adds:
+            batches = [change for change in run if isinstance(change, Batch)]
+            refusals += additions.add(db, batches, known)
+        else:  # rarer: what it leaves is not followed
+            known.forget()
+            refusals += [_attempt(db, change, guarded=len(changes) > 1) for change in run]
+    return refusals
+
+
+def _attempt(db: sqlite3.Connection, change: Change, *, guarded: bool) -> ThreadkeepError | None:
+    """Carry out one change; `guarded`: so that a failure undoes this one alone."""
+    if guarded:
+        db.execute("SAVEPOINT tk")
+    failure = None
+    try:
+        carry_out(db, change)
+    except ThreadkeepError as error:
+        failure = error
+        if guarded:
+            db.execute("ROLLBACK TO tk")
+    if guarded:
+        db.execute("RELEASE tk")
+    return failure
+
+
+def _frees_pages(change: Change, refusal: ThreadkeepError | None) -> bool:
+    if refusal is not None:
+        return False
+    return isinstance(change, DropThread) or (
+        isinstance(change, Batch) and bool(change.drop_segments)
+    )
+
+
+def _give_back(db: sqlite3.Connection) -> None:
+    """Return free pages to the file system, a little at a time."""
+    # What was asked for is committed: giving back can wait for the next time.
+    with suppress(*DRIVER_ERRORS):
+        for _ in range(_STEPS):
+            (free,) = db.execute("PRAGMA freelist_count").fetchone()
+            if free <= _SPARE_PAGES:
+                return
+            pages = min(free - _SPARE_PAGES, _STEP_PAGES)
+            # Frees a page a step; `execute` would take one step only.
+            db.executescript(f"PRAGMA incremental_vacuum({pages})")

@@ -1,12 +1,9 @@
-"""The connections to one database: one that writes, some that read.
+"""Connection pool of one database: one connection that writes, some that read.
 
-Lending and closing live here, nothing that looks at rows. Invariant: a connection is
-used by one thread at a time, and only in the process that opened it.
-
-About forks: while a connection of the parent is open in a child, SQLite believes that
-the child holds the parent's file locks, and takes none for new connections. The parent
-may then remove the WAL under the child, and with it the child's commits. So a fork waits
-until no connection is in use, and the child closes all of them before it opens its own.
+Forks: while a connection of the parent is open in a child, SQLite believes that the child holds
+the parent's file locks, and takes none for new connections. The parent may then remove the WAL
+under the child, and with it the child's commits. So a fork waits until no connection is in use,
+and the child closes all inherited connections before it opens its own.
 """
 
 from __future__ import annotations
@@ -37,7 +34,7 @@ def _at_rest(db: sqlite3.Connection) -> bool:
 
 
 class Connections:
-    """The connections of one backend.
+    """Connections of one backend.
 
     `write_lock` must be held while `writer()` is used, and `known`: what that connection knows.
     `take` lends a connection for reading until `give`: one that reads, else the writer where nobody
@@ -74,12 +71,12 @@ class Connections:
 
     @property
     def read_only(self) -> bool:
-        """Whether nothing can be written."""
+        """True if nothing can be written."""
         return self._location.mode in ("ro", "immutable")
 
     @property
     def in_memory(self) -> bool:
-        """Whether the database lives in this process's memory."""
+        """True if the database is in this process's memory."""
         return self._location.in_memory
 
     def writer(self) -> sqlite3.Connection:

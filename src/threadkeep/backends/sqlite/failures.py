@@ -1,8 +1,4 @@
-"""What the driver's errors mean to a user of threadkeep.
-
-The only place that looks at SQLite's result codes. Invariant: every driver error that
-leaves this package went through `mapped`.
-"""
+"""Driver errors as threadkeep errors. No other module looks at SQLite's result codes."""
 
 from __future__ import annotations
 
@@ -64,16 +60,16 @@ _MEANINGS: dict[int, tuple[type[ThreadkeepError], str]] = {
 
 
 def tells_of_damage(error: Exception) -> bool:
-    """Whether one of `DRIVER_ERRORS` is about what is stored, not about reaching it."""
+    """Return True if one of `DRIVER_ERRORS` means damage."""
     return isinstance(mapped(error, ""), CorruptionError)
 
 
 def mapped(error: Exception, path: str) -> ThreadkeepError:
-    """Say what the driver's error means for the database at `path`.
+    """Return the driver's error as ours.
 
     Args:
         error: one of `DRIVER_ERRORS`.
-        path: shown in the hint.
+        path: the database, shown in the hint.
     """
     if isinstance(error, UnicodeDecodeError) or "decode to UTF-8" in str(error):
         return CorruptionError(f"{path} holds text that is not UTF-8.", hint=DAMAGED)

@@ -1,9 +1,7 @@
-"""Opening a database: what is there, is it ours, may we write, and the connection's settings.
+"""Opening a database: its path, its kind, its settings.
 
-Everything that happens before the first row is read lives here. Invariants: whatever
-keeps a database from being opened ends in one typed error that says what to do; only SQLite
-opens the file, for closing any other descriptor of it drops all locks that this process
-holds on it (POSIX), and other processes then remove the WAL under its connections.
+Only SQLite opens the file. Closing any other descriptor of it would drop all locks that this
+process holds on it (POSIX), and other processes could remove the WAL under its connections.
 """
 
 from __future__ import annotations
@@ -11,14 +9,83 @@ from __future__ import annotations
 import os
 import sqlite3
 import time
+from contextlib import closing
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple, Protocol, TypeAlias
 from urllib.parse import quote_from_bytes
 
 from threadkeep.backends.sqlite import schema
 from threadkeep.backends.sqlite.failures import DRIVER_ERRORS, mapped
 from threadkeep.backends.sqlite.statements import CACHED
-from threadkeep.errors import NotOursError, OpenError
+from threadkeep.errors import InvalidArgumentError, NotOursError, OpenError
+
+
+class AsyncConnection(Protocol):
+    """Attributes that tell an `aiosqlite.Connection` from other objects."""
+
+    def execute_fetchall(self, sql: str, parameters: Any = None) -> Any:
+        """Run a query."""
+
+
+Database: TypeAlias = str | os.PathLike[str] | sqlite3.Connection | AsyncConnection
+
+
+def path_of(database: Database) -> str:
+    """The absolute path of the file, or `:memory:`.
+
+    Raises:
+        InvalidArgumentError: it is neither a path nor a connection.
+        OpenError: it is a connection that cannot tell its file.
+    """
+    if isinstance(database, sqlite3.Connection):
+        path: object = _file_of(database) or MEMORY
+    elif hasattr(database, "execute_fetchall"):
+        path = _file_of_async(database) or MEMORY
+    else:
+        path = os.fspath(database) if isinstance(database, os.PathLike) else database
+    if not isinstance(path, str) or not _is_path(path):
+        raise InvalidArgumentError(
+            f"{database!a} is no path.",
+            hint="Give the path of a file as str or Path, or ':memory:'.",
+        )
+    return path if path == MEMORY else str(Path(path).absolute())
+
+
+def _is_path(text: str) -> bool:
+    """Return True if this system could have a file of this name."""
+    try:
+        return b"\0" not in os.fsencode(text) != b""
+    except UnicodeEncodeError:
+        return False
+
+
+def _file_of(connection: sqlite3.Connection) -> str:
+    """The file of its main database; empty where that is in memory."""
+    try:
+        files = {name: file for _, name, file in connection.execute("PRAGMA database_list")}
+    except sqlite3.Error as error:
+        raise OpenError(
+            f"The given connection cannot tell its file: {error}",
+            hint="Give a connection that is open and of this thread, or the file's path.",
+        ) from error
+    return files["main"] or ""
+
+
+def _file_of_async(connection: Any) -> str:
+    """The same for a connection of aiosqlite, awaited already or not.
+
+    Its own connection belongs to another thread, and there is none before it is awaited:
+    so the function that makes it, which aiosqlite keeps, makes us one to ask.
+    """
+    try:
+        with closing(connection._connector()) as own:  # noqa: SLF001 - it has no public name
+            return _file_of(own)
+    except (AttributeError, TypeError, sqlite3.Error) as error:
+        raise OpenError(
+            f"The given connection cannot tell its file: {error}",
+            hint="Give the file's path, or use AsyncSqliteSaver.from_conn_string(path).",
+        ) from error
+
 
 MEMORY = ":memory:"
 _RETRY_SECONDS = 0.005  # between tries to switch a new file to WAL
@@ -27,7 +94,7 @@ _WAL_BYTES = 8 << 20  # and its own file is cut back to this size then
 
 
 class Location(NamedTuple):
-    """Where a database is and how to connect to it.
+    """Path and mode of a database.
 
     `mode` is SQLite's: `rwc` makes the file where there is none; `rw` does not; `ro` reads
     only; `immutable` reads a file that has no WAL and makes nothing beside it, as SQLite
@@ -42,7 +109,7 @@ class Location(NamedTuple):
 
     @property
     def in_memory(self) -> bool:
-        """Whether it lives in this process's memory."""
+        """True if it is in this process's memory."""
         return self.path == MEMORY
 
     def connect_reader(self) -> sqlite3.Connection:
@@ -83,7 +150,7 @@ class Location(NamedTuple):
 
 
 def _as_found(location: Location) -> Location:
-    """How to open what lies there, if anything does."""
+    """Return the location in the mode that its file allows."""
     path = Path(location.path)
     _check_place(path)
     if location.mode == "ro" and path.exists() and not path.stat().st_size:

@@ -1,9 +1,4 @@
-"""Reads as SQL, and rows as records.
-
-Only SELECTs live here. Invariants: the caller has begun a transaction, so that all of
-them see one state; values reach SQL as bound parameters only; each text is constant,
-so that SQLite compiles it once.
-"""
+"""Reads as SQL, and rows as records. The caller has begun a transaction."""
 # ruff: noqa: S608 - texts are put together from constants of this package only
 
 from __future__ import annotations
@@ -16,14 +11,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar
 
 from threadkeep.backends.children import first_children
 from threadkeep.backends.sqlite import (
-    damage,
-    metadata,
+    entries,
+    point_reads,
     records,
-    registry,
     salvage,
-    single,
 )
-from threadkeep.backends.sqlite.ids import pack_id
+from threadkeep.backends.sqlite.records import pack_id
 from threadkeep.engine.model import (
     CheckpointRow,
     Child,
@@ -83,7 +76,7 @@ def read_thread_head(db: sqlite3.Connection, thread: str) -> ThreadHead:
 
 def needs_transaction(reads: Sequence[Read]) -> bool:
     """Return True if these reads are several statements: one alone sees one state by itself."""
-    return len(reads) != 1 or not single.is_one(reads[0])
+    return len(reads) != 1 or not point_reads.is_one(reads[0])
 
 
 def reply(db: sqlite3.Connection, read: Read) -> Any:
@@ -183,7 +176,7 @@ SELECT t.thread, t.number, coalesce(t.heap, t.number), {records.COLUMNS}
 FROM tk_threads t CROSS JOIN tk_checkpoints c
 """
 _AFTER = "c.id <= ? AND (c.id < ? OR t.thread > ? OR (t.thread = ? AND c.ns > ?))"
-_TEXT = metadata.TEXT.replace("{", "{{").replace("}", "}}")  # for str.format
+_TEXT = records.METADATA.replace("{", "{{").replace("}", "}}")  # for str.format
 _METADATA = (
     f"(c.exact IS NOT NULL OR NOT json_valid({_TEXT})"
     f" OR {{}}EXISTS (SELECT 1 FROM json_each({_TEXT}) WHERE key = ? AND {{}}))"
@@ -369,15 +362,15 @@ def _sizes(db: sqlite3.Connection, read: ReadSizes) -> Sizes:
 
 
 _REPLIES: dict[type[Read], Callable[[sqlite3.Connection, Any], Any]] = {
-    ReadCheckpoint: single.checkpoint,
-    ReadSegments: single.segments,
+    ReadCheckpoint: point_reads.checkpoint,
+    ReadSegments: point_reads.segments,
     ReadPath: _path,
     ScanCheckpoints: _scan,
     ReadThread: _thread,
     FindThreads: _find,
     ReadSizes: _sizes,
-    ReadEntry: registry.entry,
-    SearchThreads: registry.search,
-    CountThreads: registry.count,
-    ReadDamage: damage.found,
+    ReadEntry: entries.entry,
+    SearchThreads: entries.search,
+    CountThreads: entries.count,
+    ReadDamage: salvage.found,
 }

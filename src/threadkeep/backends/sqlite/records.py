@@ -1,24 +1,97 @@
-"""Rows as records, and the columns that they are made of.
+"""Rows as records: ids, metadata, and the columns of each table.
 
-Invariant: a record is made of values of the right types only. SQLite does not notice every
-flipped bit.
+SQLite does not notice every flipped bit, so the types of all columns are checked.
+
+Ids are stored short and in the order of their text: a canonical lower-case UUID as its 16 bytes;
+any other text as the UUID just below it followed by the text, in one BLOB; text below every UUID
+as TEXT. SQLite sorts TEXT before BLOB and both bytewise, so the order is that of the texts.
+
+Most metadata is `{"source":"loop","step":7,"parents":{}}`: `source` and `step` have columns and
+`metadata` is NULL. Any other text is stored whole. The text read back is the text stored.
 """
 
 from __future__ import annotations
 
+import re
+from bisect import bisect_left
 from functools import lru_cache
 from typing import Any, TypeAlias
 
-from threadkeep.backends.sqlite import metadata
 from threadkeep.backends.sqlite.failures import DAMAGED
-from threadkeep.backends.sqlite.ids import unpack_id
 from threadkeep.engine.model import HIDDEN, CheckpointRow, Child, Segment, SegmentInfo, WriteRow
 from threadkeep.errors import CorruptionError
+
+_UUID_BYTES = 16
+_HEX = "0123456789abcdef"
+_SHAPE = "x" * 8 + "-xxxx-xxxx-xxxx-" + "x" * 12
+
+
+@lru_cache(maxsize=4096)
+def pack_id(text: str) -> bytes | str:
+    """Turn an id into what is stored."""
+    packed = _uuid_bytes(text)
+    if packed is not None:
+        return packed
+    below = _uuids_below(text)
+    return (below - 1).to_bytes(_UUID_BYTES, "big") + text.encode() if below else text
+
+
+@lru_cache(maxsize=4096)
+def unpack_id(packed: bytes | str) -> str:
+    """Turn what is stored back into the id."""
+    if isinstance(packed, str):
+        return packed
+    return packed[_UUID_BYTES:].decode() if len(packed) > _UUID_BYTES else _uuid_text(packed.hex())
+
+
+def _uuid_bytes(text: str) -> bytes | None:
+    """The bytes of a canonical lower-case UUID; None for any other text."""
+    if len(text) != len(_SHAPE) or not text[8] == text[13] == text[18] == text[23] == "-":
+        return None
+    digits = text.replace("-", "")
+    try:
+        packed = bytes.fromhex(digits)
+    except ValueError:
+        return None
+    return packed if len(packed) == _UUID_BYTES and packed.hex() == digits else None
+
+
+def _uuid_text(digits: str) -> str:
+    return f"{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:]}"
+
+
+def _uuids_below(text: str) -> int:
+    """Count the canonical UUIDs that sort before `text`, which is none itself."""
+    digits, left = 0, 32
+    for expected, found in zip(_SHAPE, text.ljust(len(_SHAPE), "\0"), strict=False):
+        if expected == "-":
+            if found != "-":
+                return (digits + (found > "-")) << 4 * left
+        else:
+            left -= 1
+            digits = digits * 16 + bisect_left(_HEX, found)
+            if found not in _HEX:
+                return digits << 4 * left
+    return digits + 1
+
+
+_PLAIN = re.compile(r'\{"source":"([a-z]{1,16})","step":(-?[1-9][0-9]{0,17}|0),"parents":\{\}\}')
+
+METADATA = """coalesce(c.metadata,
+    '{"source":"' || c.source || '","step":' || c.step || ',"parents":{}}')"""
+"""The metadata of row `c` of `tk_checkpoints`, in SQL."""
+
+
+def split_metadata(text: str) -> tuple[str, int, str]:
+    """Turn metadata into `source`, `step` and the text; no source: it is the text that counts."""
+    plain = _PLAIN.fullmatch(text)
+    return ("", 0, text) if plain is None else (plain[1], int(plain[2]), "")
+
 
 _Row: TypeAlias = tuple[Any, ...]
 
 COLUMNS = (
-    f"c.ns, c.id, c.parent, c.run, c.seen, c.flags, c.ts, {metadata.TEXT}, c.exact,"
+    f"c.ns, c.id, c.parent, c.run, c.seen, c.flags, c.ts, {METADATA}, c.exact,"
     " c.key_log, c.key_pos, c.manifest"
 )
 VISIBLE = f"(c.flags & {HIDDEN}) IS NOT {HIDDEN}"  # flags are NULL for 0

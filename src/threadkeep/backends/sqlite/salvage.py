@@ -1,20 +1,22 @@
-"""Reading a thread some of whose rows cannot be made records: these are told apart.
-
-Only that read, and finding such a row again, live here. Invariant: a row is told apart exactly
-where the plain read would raise because of it.
-"""
-# ruff: noqa: S608 - texts are put together from constants of this module only
+"""Reads of damaged databases: readable rows one by one, and a list of what is wrong."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from threadkeep.backends.sqlite.failures import DRIVER_ERRORS, tells_of_damage
 from threadkeep.engine.model import UnreadableRow
 from threadkeep.errors import CorruptionError
 
 if TYPE_CHECKING:
     import sqlite3
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
+
+    from threadkeep.engine.model import ReadDamage
+
+
+# ruff: noqa: S608 - texts are put together from constants of this module only
+
 
 T = TypeVar("T")
 
@@ -98,3 +100,47 @@ def drop(db: sqlite3.Connection, number: int, heap: int, row: UnreadableRow) -> 
     name, place, _, _ = _TABLES[row.table]
     of = heap if row.table == "segments" else number
     db.execute(f"DELETE FROM {name} WHERE {_at(place)}", (of, row.key.decode()))
+
+
+_STRAYS = """
+SELECT thread, count(*) FROM {} WHERE thread NOT IN (SELECT {} FROM tk_threads) GROUP BY thread
+"""
+_ODD_THREADS = """
+SELECT number FROM tk_threads WHERE typeof(thread) <> 'text'
+    OR typeof(generation) NOT IN ('integer', 'null')
+    OR typeof(deleted_at) NOT IN ('integer', 'null')
+"""
+
+
+def found(db: sqlite3.Connection, _read: ReadDamage) -> list[str]:
+    """The reply to a `ReadDamage`."""
+    parts = (_integrity, _stray_rows, _odd_threads)
+    return [line for part in parts for line in _as_far_as_read(part(db))]
+
+
+def _as_far_as_read(lines: Iterator[str]) -> Iterator[str]:
+    """The lines, and where damage ends them one more that says so."""
+    try:
+        yield from lines
+    except DRIVER_ERRORS as error:
+        if not tells_of_damage(error):
+            raise
+        yield f"SQLite says {str(error)!r}"
+
+
+def _integrity(db: sqlite3.Connection) -> Iterator[str]:
+    return (line for (line,) in db.execute("PRAGMA integrity_check") if line != "ok")
+
+
+def _stray_rows(db: sqlite3.Connection) -> Iterator[str]:
+    """Rows that no thread shows: their thread's number was altered, or the thread lost."""
+    tables = {name for (name,) in db.execute("SELECT name FROM main.sqlite_master")}
+    for table in sorted(tables & {"tk_checkpoints", "tk_writes", "tk_heap_segments", "tk_labels"}):
+        known = "coalesce(heap, number)" if table == "tk_heap_segments" else "number"
+        for number, count in db.execute(_STRAYS.format(table, known)):
+            yield f"{count} rows of {table} are of thread number {number!r}, which is not there"
+
+
+def _odd_threads(db: sqlite3.Connection) -> Iterator[str]:
+    for (number,) in db.execute(_ODD_THREADS):
+        yield f"row {number} of tk_threads holds values of the wrong types"

@@ -1,11 +1,10 @@
-"""The tables of a threadkeep database, and whether a file is one.
+"""Tables of a threadkeep database, and the check that a file is one.
 
-Only DDL and the check of a file's identity live here. Invariant: a file is ours when
-its `application_id` says so; `user_version` is the version of these tables.
+`application_id` marks a file as ours; `user_version` is the version of its tables.
 
-Space is the aim (docs/design/0003-sqlite.md): ids are packed (`ids.py`), columns whose
-value is 0 are NULL, and rows lie in the primary key's own tree. Columns without a type
-keep what is put in, text or bytes. The views show the same rows to people.
+The tables are built for small files (docs/design/0003-sqlite.md): ids are packed (`records`),
+columns whose value is 0 are NULL, and rows lie in the primary key's own tree. Columns without
+a type keep what is put in, text or bytes. The views show the same rows to people.
 """
 # ruff: noqa: S608 - texts are put together from constants of this package only
 
@@ -15,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from langgraph.checkpoint.serde.types import INTERRUPT, RESUME
 
-from threadkeep.backends.sqlite import metadata
+from threadkeep.backends.sqlite import records
 from threadkeep.engine.model import HIDDEN
 from threadkeep.engine.thread_entry import ThreadStatus
 from threadkeep.errors import NewerDatabaseError, NotOursError
@@ -85,7 +84,7 @@ CREATE TABLE tk_heap_segments (
 REGISTRY = f"""
 CREATE TABLE tk_labels (
     thread INTEGER NOT NULL,
-    beginning TEXT NOT NULL,       -- see engine/thread_entry.py
+    beginning TEXT NOT NULL,       -- see engine/labels.py
     label TEXT NOT NULL,           -- JSON: a tag's text, or metadata's key and value
     PRIMARY KEY (thread, beginning)
 ) WITHOUT ROWID;
@@ -196,7 +195,7 @@ CREATE VIEW checkpoints AS SELECT
     {_id_text("c.id")} AS checkpoint_id,
     {_id_text("c.parent")} AS parent_checkpoint_id,
     {_time_text("c.ts")} AS ts,
-    {metadata.TEXT} AS metadata,
+    {records.METADATA} AS metadata,
     coalesce(c.flags & 4, 0) <> 0 AS hidden,
     length(c.manifest) AS manifest_bytes
 FROM tk_checkpoints c JOIN tk_threads t ON t.number = c.thread;
@@ -266,7 +265,7 @@ AS_IF_NEW = (
 
 
 def is_old(db: sqlite3.Connection) -> bool:
-    """Whether the tables, which are ours, are of an earlier version."""
+    """Return True if the tables are of an earlier version."""
     (version,) = db.execute("PRAGMA user_version").fetchone()
     return int(version) < VERSION
 

@@ -1,7 +1,7 @@
 """SQL statements that take many rows at once.
 
-A statement of many rows waits for the interpreter's lock once, not once a row. Invariant: the
-number of distinct texts is small, so that SQLite keeps all of them prepared.
+The driver releases the interpreter's lock once a statement, not once a row. The number of
+distinct texts is small, so that SQLite keeps all of them prepared.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""`threadkeep threads`: finding threads, and what is known of each."""
+"""Commands that find threads and change one: threads, create, set, tag, pin, copy."""
 
 from __future__ import annotations
 
@@ -8,11 +8,29 @@ import typer
 
 from threadkeep.cli import parsing
 from threadkeep.cli.app import Panel, command
-from threadkeep.cli.completion import thread_ids
-from threadkeep.cli.parameters import AsJson, Url, WithMetadata, WithTags
-from threadkeep.cli.registered import document, in_a_line, in_a_table
-from threadkeep.cli.stores import reading, url_of
+from threadkeep.cli.parameters import (
+    AsJson,
+    Cold,
+    Thread,
+    Ttl,
+    Url,
+    WithMetadata,
+    WithTags,
+    thread_ids,
+)
+from threadkeep.cli.render import (
+    document,
+    in_a_line,
+    in_a_table,
+    text,
+)
+from threadkeep.cli.stores import reading, url_of, writing
 from threadkeep.cli.terminal import Output
+from threadkeep.engine.context import not_found
+from threadkeep.engine.operation import (
+    CheckpointRef,
+    fetch_checkpoint,
+)
 from threadkeep.engine.thread_entry import ThreadStatus
 from threadkeep.errors import InvalidArgumentError, ThreadNotFoundError
 from threadkeep.saver import Saver
@@ -92,7 +110,7 @@ def threads(  # noqa: PLR0913 - they are given by name
     as_json: AsJson = False,
 ) -> int:
     """List threads that are as all options say, or tell what is known of one."""
-    filters = _meant(
+    filters = _threads_targets(
         state=state,
         tags=tag,
         metadata=parsing.metadata("--metadata", metadata),
@@ -121,7 +139,7 @@ def threads(  # noqa: PLR0913 - they are given by name
     return 0
 
 
-def _meant(**given: Any) -> Filters:
+def _threads_targets(**given: Any) -> Filters:
     """What was given of the filters."""
     return cast("Filters", {name: one for name, one in given.items() if one not in (None, [], {})})
 
@@ -155,3 +173,103 @@ def _tell(output: Output, page: ThreadPage) -> None:
     drawn = [in_a_table(page)] if page else ["no threads"]
     more = [f"... more: --cursor {page.cursor}, or --all"] if page.cursor else []
     output.tell(document, *drawn, *more)
+
+
+@command(Panel.CHANGE, "threadkeep create 42 --metadata user_id=u1 --ttl 30d --url threads.db")
+def create(
+    thread: Annotated[str, typer.Argument(help="the thread's id")],
+    *,
+    tag: Annotated[list[str] | None, typer.Option("--tag", help="may be repeated")] = None,
+    metadata: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--metadata", metavar="KEY=VALUE", help="VALUE is JSON or else text; may be repeated"
+        ),
+    ] = None,
+    ttl: Ttl = None,
+    url: Url = None,
+    as_json: AsJson = False,
+) -> int:
+    """Register a thread, to give it tags, metadata or a time to live before its first run."""
+    pairs = parsing.metadata("--metadata", metadata)
+    rest = parsing.ttl(ttl) or None  # (never is what a new thread has anyway)
+    with writing(url_of(url)) as saver:
+        one = saver.threads.create(thread, metadata=pairs, tags=tag or (), ttl=rest)
+    Output(as_json=as_json).tell(document(one), in_a_line(one))
+    return 0
+
+
+@command(Panel.CHANGE, "threadkeep set 42 plan=pro trial=null --ttl 30d --url threads.db")
+def set_(
+    thread: Thread,
+    pairs: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="KEY=VALUE...",
+            help="metadata; VALUE is JSON or else text, null removes the key",
+        ),
+    ] = None,
+    *,
+    ttl: Ttl = None,
+    url: Url = None,
+    as_json: AsJson = False,
+) -> int:
+    """Set metadata of a thread, or how long it may rest before retention removes it."""
+    if not pairs and ttl is None:
+        raise InvalidArgumentError("Nothing is to be set.", hint="Give KEY=VALUE, or --ttl.")
+    metadata, rest = parsing.metadata("KEY=VALUE", pairs), parsing.ttl(ttl)
+    with writing(url_of(url)) as saver:
+        one = saver.threads.update(thread, metadata=metadata, ttl=rest)
+    Output(as_json=as_json).tell(document(one), in_a_line(one))
+    return 0
+
+
+@command(Panel.CHANGE, "threadkeep tag 42 escalated vip --url threads.db")
+def tag(
+    thread: Thread,
+    tags: Annotated[list[str], typer.Argument(metavar="TAG...", help="the tags")],
+    *,
+    remove: Annotated[bool, typer.Option("--remove", help="remove them instead")] = False,
+    url: Url = None,
+    as_json: AsJson = False,
+) -> int:
+    """Add tags to a thread, or remove them."""
+    with writing(url_of(url)) as saver:
+        change = saver.threads.untag if remove else saver.threads.tag
+        one = change(thread, *tags)
+    Output(as_json=as_json).tell(document(one), in_a_line(one))
+    return 0
+
+
+@command(Panel.CHANGE, "threadkeep pin 42 --url threads.db")
+def pin(
+    thread: Thread,
+    *,
+    remove: Annotated[bool, typer.Option("--remove", help="remove the pin instead")] = False,
+    url: Url = None,
+    as_json: AsJson = False,
+) -> int:
+    """Pin a thread, so that retention leaves it alone, or remove the pin."""
+    with writing(url_of(url)) as saver:
+        one = saver.threads.unpin(thread) if remove else saver.threads.pin(thread)
+    Output(as_json=as_json).tell(document(one), in_a_line(one))
+    return 0
+
+
+@command(Panel.CHANGE, "threadkeep copy 42 experiment --url threads.db")
+def copy(
+    source: Annotated[str, typer.Argument(help="the thread's id", autocompletion=thread_ids)],
+    target: Annotated[str, typer.Argument(help="the id of the copy")],
+    *,
+    cold: Cold = None,
+    url: Url = None,
+    as_json: AsJson = False,
+) -> int:
+    """Copy a thread inside the store: all its checkpoints, tags and metadata."""
+    with writing(url_of(url), cold) as saver:
+        if saver.run(fetch_checkpoint(source, "", None)).found is None:
+            raise not_found(CheckpointRef(source))
+        saver.copy_thread(source, target)
+    document = {"source": source, "target": target}
+    Output(as_json=as_json).tell(document, text(f"{source} was copied to {target}"))
+    return 0

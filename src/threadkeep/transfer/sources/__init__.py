@@ -15,8 +15,7 @@ from langgraph.checkpoint.memory import InMemorySaver
 
 from threadkeep.backends.given import without
 from threadkeep.backends.open import check_is_path, extra, is_postgres, sqlite_path
-from threadkeep.backends.sqlite.opening import MEMORY
-from threadkeep.backends.sqlite.paths import path_of
+from threadkeep.backends.sqlite.opening import MEMORY, path_of
 from threadkeep.codec import Codec
 from threadkeep.errors import InvalidArgumentError, NotLangGraphError, OpenError
 from threadkeep.store.opened import OpenStore

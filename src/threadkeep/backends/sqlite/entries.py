@@ -10,7 +10,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from threadkeep.backends.sqlite.failures import DAMAGED
-from threadkeep.backends.sqlite.ids import pack_id, unpack_id
+from threadkeep.backends.sqlite.records import (
+    pack_id,
+    unpack_id,
+)
 from threadkeep.engine.thread_entry import ThreadEntry, ThreadStatus, label_prefix
 from threadkeep.errors import CorruptionError
 
@@ -98,7 +101,7 @@ _HAS_LABEL = "EXISTS (SELECT 1 FROM tk_labels l WHERE l.thread = t.number AND l.
 
 
 def _where(db: sqlite3.Connection, query: ThreadQuery) -> tuple[str, list[str], list[Any]]:
-    """Where to look, the conditions, and the values for their parameters.
+    """Return the tables to search, the conditions, and the values for their parameters.
 
     From a rare label SQLite goes to the threads; a common one is looked for in each thread,
     in the order that is asked for, until there are enough. It cannot know by itself which.

@@ -1,20 +1,108 @@
-"""Copies of a whole database, taken and put back while others use it.
-
-Only that lives here. Invariants: a copy is one state of the database; a database is filled in
-one transaction, after which nothing that a process remembers of its threads counts.
-"""
+"""Maintenance of a database file: identity, scrubbing, backup and restore."""
 
 from __future__ import annotations
 
+import os
+import secrets
 import sqlite3
+import time
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from threadkeep.backends.scrubbed import Scrubbed
 from threadkeep.backends.sqlite import schema
 from threadkeep.backends.sqlite.failures import named
 from threadkeep.backends.sqlite.opening import MEMORY, Location, open_first
-from threadkeep.errors import InvalidArgumentError, OpenError, ThreadExistsError
+from threadkeep.errors import InvalidArgumentError, LockedError, OpenError, ThreadExistsError
+
+if TYPE_CHECKING:
+    import sqlite3
+
+    from threadkeep.backends.sqlite.connections import Connections
+
+
+_TABLE = "CREATE TABLE IF NOT EXISTS tk_identity (identity TEXT NOT NULL, place TEXT NOT NULL)"
+_READ = "SELECT identity FROM tk_identity WHERE place = ?"
+_NAME = "INSERT INTO tk_identity (identity, place) VALUES (?, ?)"
+
+
+def identity(connections: Connections) -> str:
+    """Return the database's name, given now where it has none. Raises as a commit does."""
+    with connections.write_lock, named(connections.path):
+        db, place = connections.writer(), _place(connections)
+        with suppress(sqlite3.OperationalError):  # there is no such table yet
+            if found := db.execute(_READ, (place,)).fetchone():
+                return str(found[0])
+        if connections.read_only:
+            return secrets.token_hex(16)  # nothing lies under it, and nothing will
+        db.execute("BEGIN IMMEDIATE")
+        try:
+            db.execute(_TABLE)
+            found = db.execute(_READ, (place,)).fetchone()  # another process may have been faster
+            if not found:
+                found = (secrets.token_hex(16),)
+                db.execute("DELETE FROM tk_identity")
+                db.execute(_NAME, (*found, place))
+            db.execute("COMMIT")
+        finally:
+            connections.rest_writer()
+        return str(found[0])
+
+
+def _place(connections: Connections) -> str:
+    if connections.in_memory:
+        return ""
+    file = Path(connections.path).stat()
+    system = os.statvfs(connections.path).f_fsid if hasattr(os, "statvfs") else file.st_dev
+    return f"{system}-{file.st_ino}"
+
+
+_RETRY_SECONDS = 0.005
+_COPIES = (
+    "Copies of the SQLite file (backups, snapshots of the disk, what the file system keeps of"
+    " freed blocks): remove them, or let them expire."
+)
+
+
+def scrub(connections: Connections) -> Scrubbed:
+    """Write the database anew, and empty its WAL. See `ScrubbingBackend.scrub`.
+
+    Needs as much free space as the file takes, twice for a while. Others may read meanwhile,
+    and wait to write.
+
+    Raises:
+        LockedError: another connection writes, or reads what was there before.
+        DiskFullError, ReadOnlyError, CorruptionError, BackendError: the file is as it was.
+    """
+    if connections.in_memory:
+        return Scrubbed()
+    with connections.write_lock, named(connections.path):
+        db = connections.writer()
+        db.execute("VACUUM")
+        is_empty = _emptied(db, connections.busy_timeout)
+    if not is_empty:
+        raise LockedError(
+            f"{connections.path} was written anew, but still holds the old pages: another"
+            " connection is reading a state from before.",
+            hint="End its transaction (a long read, a backup).",
+        )
+    return Scrubbed(("the SQLite file and its WAL, written anew",), (_COPIES,))
+
+
+def _emptied(db: sqlite3.Connection, seconds: float) -> bool:
+    """Return True if the WAL was copied into the file and is empty.
+
+    SQLite's busy timeout covers readers and writers, but not who does the same, so we wait.
+    """
+    deadline = time.monotonic() + seconds
+    while True:
+        busy, _, _ = db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+        if not busy or time.monotonic() > deadline:
+            return not busy
+        time.sleep(_RETRY_SECONDS)
+
 
 _BUSY_SECONDS = 30.0
 _STEP_PAGES = 1024  # copied between two reports
@@ -133,7 +221,7 @@ def _fill(db: sqlite3.Connection, now: int) -> None:
 
 
 def _found(db: sqlite3.Connection, table: str) -> tuple[str, str]:
-    """What a table is called in the copy, and its columns there."""
+    """Return the name of a table in the copy, and its columns there."""
     for name in (table, _OLD_NAMES.get(table, table)):
         columns = [column for (column,) in db.execute(_COLUMNS, (name,))]
         if columns:

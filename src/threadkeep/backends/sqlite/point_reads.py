@@ -1,7 +1,6 @@
 """Reads of one statement: a checkpoint with all that belongs to it, and segments.
 
-The driver lets go of the interpreter's lock around every statement, and a busy program may be
-slow to give it back. One statement sees one state by itself, and needs no transaction.
+One statement sees one state by itself and needs no transaction.
 """
 # ruff: noqa: S608 - texts are put together from constants of this package only
 
@@ -12,7 +11,7 @@ from operator import attrgetter, itemgetter
 from typing import TYPE_CHECKING, TypeAlias
 
 from threadkeep.backends.sqlite import records
-from threadkeep.backends.sqlite.ids import pack_id
+from threadkeep.backends.sqlite.records import pack_id
 from threadkeep.backends.sqlite.statements import ManyRows
 from threadkeep.engine.model import (
     Read,
