@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import accumulate
@@ -132,7 +132,10 @@ def _thread_stats(
     rows = cast("ThreadRows", reply)
     # (what was offloaded counts as the bytes that it takes in the cold store: nobody fetches all
     # of it to count)
-    segments = yield from _all_segments(thread, rows)
+    spans = tuple(Span(log, 0, EVERYTHING) for log in sorted({s.log for s in rows.segments}))
+    segments: list[Segment] = []
+    if spans:
+        segments = yield from fetch(ReadSegments(thread, spans, stub=True))
     logs = _Logs(segments)
     taken = families.setdefault(frozenset((thread, *rows.family)), []) if rows.family else []
     logs.take(taken)
@@ -189,15 +192,6 @@ def _needs(rows: ThreadRows, logs: _Logs) -> tuple[dict[_Part, set[Span]], int]:
     }, copies
 
 
-def _all_segments(thread: str, rows: ThreadRows) -> Operation[list[Segment]]:
-    """Fetch the segments of all logs of a thread; of offloaded ones the stubs."""
-    spans = tuple(Span(log, 0, EVERYTHING) for log in sorted({s.log for s in rows.segments}))
-    if not spans:
-        return []
-    reply = yield from fetch(ReadSegments(thread, spans, stub=True))
-    return cast("list[Segment]", reply)
-
-
 class _Logs:
     """The sizes of all elements of a thread, summed up along each log; 0 for missing ones."""
 
@@ -207,7 +201,10 @@ class _Logs:
         for segment in segments:
             sizes = full.setdefault(segment.log, {})
             sizes.update(enumerate(_full_sizes(segment), segment.start))
-            self._left.setdefault(segment.log, {}).update(_shares(segment))
+            # (the stored bytes, in equal shares for its positions)
+            size, count = len(segment.data), segment.count
+            shares = [size * (at + 1) // count - size * at // count for at in range(count)]
+            self._left.setdefault(segment.log, {}).update(enumerate(shares, segment.start))
         self._places = {log: sorted(sizes) for log, sizes in self._left.items()}
         self._segments = [s for s in segments if not s.data.startswith(STUB)]
         self._full = {log: _Sums(sizes) for log, sizes in full.items()}
@@ -254,13 +251,6 @@ class _Logs:
         return sum([sum(left.values()) for left in self._left.values()])
 
 
-def _shares(segment: Segment) -> Iterator[tuple[int, int]]:
-    """Yield the stored bytes of a segment, in equal shares for its positions."""
-    size, count = len(segment.data), segment.count
-    for at in range(count):
-        yield segment.start + at, size * (at + 1) // count - size * at // count
-
-
 def _full_sizes(segment: Segment) -> list[int]:
     """Return the bytes of each element as it was made; of a stub, those stored for it."""
     place = place_of(segment)
@@ -281,11 +271,8 @@ class _Sums:
         return self._sums[last] - self._sums[first]
 
 
-_NOTHING = _Sums({})
-
-
 def _sum(logs: Mapping[int, _Sums], spans: Iterable[Span]) -> int:
-    return sum([logs.get(log, _NOTHING).between(start, stop) for log, start, stop in spans])
+    return sum([logs[log].between(start, stop) for log, start, stop in spans if log in logs])
 
 
 def _covers(spans: Sequence[Span], log: int, pos: int) -> bool:

@@ -1,5 +1,5 @@
 /* Identity of objects, copies of values as they are at one instant, and shadows of values
- * (identity.py, capture.py and shadow.py have the same in Python).
+ * (capture.py and shadow.py have the same in Python).
  *
  * Invariants: while a function here looks at objects, no Python code runs (but for the hash of a
  * dict's unusual keys) and the collector is off, so that no other thread can change them
@@ -975,7 +975,7 @@ may_have_layout(int kind, PyObject *object)
            (PyTuple_Check(object) && !PyTuple_CheckExact(object));
 }
 
-/* Put the containers under an element under watch: 1, or 0 where one cannot be watched. */
+/* Watch the containers under an element: 1, or 0 where one cannot be watched. */
 static int
 walk_below(Walk *walk, PyObject *element)
 {
@@ -1259,7 +1259,7 @@ forget(Walk *walk)
     walk->count = 0;
 }
 
-/* Put some elements under watch. */
+/* Watch some elements. */
 static Shadow *
 look_at(Walk *walk, PyObject **elements, Py_ssize_t count)
 {
@@ -1275,7 +1275,7 @@ look_at(Walk *walk, PyObject **elements, Py_ssize_t count)
     return cut(ends, walk->watches, 0, count);
 }
 
-/* Put all elements under watch; what is met is kept for copies, if there are to be any. */
+/* Watch all elements; keep the objects that are met for copies, if there are to be any. */
 static Shadow *
 look(Walk *walk, PyObject *elements, int copying)
 {
@@ -1321,7 +1321,7 @@ list_originals(Walk *walk)
     return originals;
 }
 
-/* A `Still` of the elements, which become copies. */
+/* `WatchedCopies` of the elements, which become copies. */
 static PyObject *
 copies_of(Walk *walk, PyObject *elements, Shadow *shadow)
 {
@@ -1343,8 +1343,8 @@ copies_of(Walk *walk, PyObject *elements, Shadow *shadow)
     return result;
 }
 
-/* Look at all that can be reached from the elements, at one instant: their `Still`, for which the
- * list is taken over, or with `copying` 0 their shadow. */
+/* Look at all that can be reached from the elements, at one instant: their `WatchedCopies`,
+ * for which the list is taken over, or with `copying` 0 their shadow. */
 static PyObject *
 look_once(Walk *walk, PyObject *elements, int copying)
 {
@@ -1482,13 +1482,13 @@ prepare(PyObject *module, PyObject *arguments)
 
 static PyMethodDef methods[] = {
     {"same_front", FAST(same_front), METH_FASTCALL,
-     PyDoc_STR("See identity.portable_same_front.")},
-    {"behind", FAST(behind), METH_FASTCALL, PyDoc_STR("See identity.portable_behind.")},
+     PyDoc_STR("See capture.portable_same_front.")},
+    {"behind", FAST(behind), METH_FASTCALL, PyDoc_STR("See capture.portable_behind.")},
     {"disjoint", disjoint, METH_O, PyDoc_STR("See shadow.portable_disjoint.")},
     {"copy_and_watch", copy_and_watch, METH_O,
      PyDoc_STR("See shadow.portable_copy_and_watch.")},
     {"prepare", prepare, METH_VARARGS,
-     PyDoc_STR("Give what `capture.KINDS`, `capture.LAYOUTS` and `shadow.Still` are.")},
+     PyDoc_STR("Set `capture.KINDS`, `capture.LAYOUTS` and `shadow.WatchedCopies`.")},
     {NULL, NULL, 0, NULL},
 };
 

@@ -38,7 +38,7 @@ class Built(NamedTuple):
     batch: Batch
     appender: Appender
     state: Snapshot | None = None
-    told: Reported | None = None
+    reported: Reported | None = None
     beside: str | None = None
     writes: tuple[tuple[int, str, Ref, ChannelValue], ...] = ()
     fence: HeadFence | None = None
@@ -131,7 +131,7 @@ def remember(engine: Engine, place: CheckpointRef, built: Built) -> None:
     memory, state = built.memory, built.state
     if state is not None:
         left = memory.publish(
-            state, built.batch.generation, built.fence, built.told, begins=built.begins
+            state, built.batch.generation, built.fence, built.reported, begins=built.begins
         )
         if left is not None:
             engine.forked(place.thread, left, state.id)

@@ -94,7 +94,7 @@ class Comparison(NamedTuple):
 
     @property
     def size(self) -> int:
-        """How many elements there are."""
+        """The number of elements."""
         return self.first + len(self.items)
 
 

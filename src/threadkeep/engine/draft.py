@@ -8,7 +8,7 @@ A draft is made for one call. Each value is looked for in this order:
 3. the very object, stored on its own a moment ago (`Recent.placed`): a message is written
    by its task first, and then met again in its channel;
 4. the same element of a list or dict that was stored a moment ago (`Recent.known_part`);
-5. the rest is encoded, and put where a position was reserved for it (`Recent.kept_for`),
+5. the rest is encoded, and put where a position was reserved for it (`Recent.take_reserved`),
    or behind the last element of the channel's log.
 
 A single value knows only 1, and patches. Invariant: what is stored of a value is the value at one
@@ -384,7 +384,7 @@ class Draft:
             channel = self._aside(channel, [e.item for e in fresh])
         if not self.writes:
             for e in fresh:
-                e.span = self._fill_kept(e.item, e.data)
+                e.span = self._fill_reserved(e.item, e.data)
         rest = [e for e in fresh if e.span is None]
         if rest:
             log, start = self.appender.append(channel, [e.data for e in rest])
@@ -402,12 +402,12 @@ class Draft:
         each, so that its elements stay in order.
         """
         for item in items:
-            self.memory.recent.reserve_for(self.appender.ns, channel, item)
+            self.memory.recent.reserve(self.appender.ns, channel, item)
         return f"{channel} {_PASSING}"
 
-    def _fill_kept(self, item: Any, data: bytes) -> Span | None:
+    def _fill_reserved(self, item: Any, data: bytes) -> Span | None:
         """Put an element at the position reserved for it; None if none was."""
-        place = self.memory.recent.kept_for(item) if is_state(item) else None
+        place = self.memory.recent.take_reserved(item) if is_state(item) else None
         if place is None:
             return None
         log, pos = place
@@ -434,7 +434,7 @@ class Draft:
             own = shadow.part(number, number + 1)
             if not own.is_opaque:
                 data = self.codec.encode(copies[number])
-                span = self._fill_kept(item, data)
+                span = self._fill_reserved(item, data)
                 if span is None:
                     log, pos = self.appender.append(name, [data])
                     span = Span(log, pos, pos + 1)

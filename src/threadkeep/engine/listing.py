@@ -8,8 +8,8 @@ of it.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from itertools import pairwise
+from types import MappingProxyType
 from typing import Any, NamedTuple, cast
 
 from threadkeep.engine.context import Engine, Keyframes, named, read_elements, read_manifest
@@ -32,83 +32,75 @@ from threadkeep.engine.refs import Ref
 from threadkeep.engine.rows import Write, counting, unpack_metadata
 from threadkeep.errors import CorruptionError, StaleThreadError
 
-_FIRST_PAGE = 32
 _LARGEST_PAGE = 256
 _SCALARS = (str, int, float, bool, type(None))
 
 
-@dataclass(frozen=True, slots=True)
-class Listing:
-    """A `list` call: `thread` None means every thread, `ns` None every namespace."""
+class Listing(NamedTuple):
+    """A `list` call: `thread` None means every thread, `ns` None every namespace.
+
+    It goes on behind the checkpoint `after` (id, thread and namespace), `size` rows at a time.
+    """
 
     thread: str | None
     ns: str | None = None
     id: str | None = None
     before: str | None = None
-    filter: Mapping[str, Any] = field(default_factory=dict)
+    filter: Mapping[str, Any] = MappingProxyType({})
     limit: int | None = None
+    after: tuple[str, str, str] | None = None
+    size: int = 32
 
 
 class Page(NamedTuple):
-    """Some checkpoints, and the cursor behind them; None at the end."""
+    """Some checkpoints, and the listing that goes on behind them; None at the end."""
 
     found: list[Loaded]
-    rest: Cursor | None
+    rest: Listing | None
 
 
-@dataclass(frozen=True, slots=True)
-class Cursor:
-    """The position that a listing goes on from."""
-
-    listing: Listing
-    after: tuple[str, str, str] | None = None
-    size: int = _FIRST_PAGE
+def begin(listing: Listing) -> Listing | None:
+    """Return the listing; None if it can hold nothing."""
+    return None if listing.limit is not None and listing.limit <= 0 else listing
 
 
-def begin(listing: Listing) -> Cursor | None:
-    """Return the start of a listing; None if it can hold nothing."""
-    if listing.limit is not None and listing.limit <= 0:
-        return None
-    return Cursor(listing)
-
-
-def page(engine: Engine, cursor: Cursor) -> Operation[Page]:
+def page(engine: Engine, listing: Listing) -> Operation[Page]:
     """Return the next checkpoints of a listing.
 
     Raises:
         CorruptionError, UnknownTypeError: as `load` does, naming the checkpoint.
     """
-    listing, size = cursor.listing, cursor.size
-    if listing.limit is not None and not listing.filter:
-        size = min(size, listing.limit)
-    rows, found = yield from _read(engine, cursor, size)
-    limit = None if listing.limit is None else listing.limit - len(found)
+    size, limit = listing.size, listing.limit
+    if limit is not None and not listing.filter:
+        size = min(size, limit)
+    rows, found = yield from _read(engine, listing, size)
+    limit = None if limit is None else limit - len(found)
     if len(rows) < size or limit == 0:
         return Page(found, None)
     last = rows[-1]
     after = (last.row.id, last.thread, last.row.ns)
-    larger = min(cursor.size * 2, _LARGEST_PAGE)
-    return Page(found, Cursor(replace(listing, limit=limit), after, larger))
+    larger = min(listing.size * 2, _LARGEST_PAGE)
+    return Page(found, listing._replace(limit=limit, after=after, size=larger))
 
 
 def _read(
-    engine: Engine, cursor: Cursor, size: int
+    engine: Engine, listing: Listing, size: int
 ) -> Operation[tuple[list[StoredCheckpoint], list[Loaded]]]:
     """Return a page's rows, and those that match with their values."""
-    one = cursor.listing
-    simple = {k: v for k, v in one.filter.items() if isinstance(v, _SCALARS)}
-    scan = ScanCheckpoints(one.thread, one.ns, one.id, one.before, simple, cursor.after, size)
-    before: list[StoredCheckpoint] | None = None
+    thread, ns, id, before, wanted, limit, after, _ = listing
+    simple = {k: v for k, v in wanted.items() if isinstance(v, _SCALARS)}
+    scan = ScanCheckpoints(thread, ns, id, before, simple, after, size)
+    previous: list[StoredCheckpoint] | None = None
     while True:
         rows = cast("list[StoredCheckpoint]", (yield from fetch(scan)))
         try:
-            matching = [row for row in rows if _matches(engine, row, one.filter)]
-            found = yield from _assembled(engine, matching[: one.limit])
+            matching = [row for row in rows if _matches(engine, row, wanted)]
+            found = yield from _assembled(engine, matching[:limit])
         except CorruptionError:
             # Segments may have been removed between the two reads: then the rows changed.
-            if rows == before:
+            if rows == previous:
                 raise
-            before = rows
+            previous = rows
         else:
             return rows, found
 

@@ -127,7 +127,7 @@ def _needed(read: Manifest, lent: Mapping[str, ChannelValue], writes: list[Write
 def _lendable(engine: Engine, state: Snapshot) -> dict[str, ChannelValue]:
     if state.owner is None or not state.owner.ended or state.codec != engine.codec:
         return {}
-    intact = {name: held for name, held in state.held.items() if _shadow(held).holds()}
+    intact = {name: held for name, held in state.values.items() if _shadow(held).holds()}
     # What is met twice is stored twice: a change to it must not show in both places.
     once = disjoint([_shadow(held) for held in intact.values()])
     return {name: held for (name, held), alone in zip(intact.items(), once, strict=True) if alone}

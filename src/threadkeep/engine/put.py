@@ -99,7 +99,7 @@ def build(engine: Engine, call: Put) -> Built | None:
     generation, parent = known
     if parent is not None and _lost(engine, parent, call):
         return None
-    held = {} if parent is None else parent.held
+    held = {} if parent is None else parent.values
     with memory.encoding:
         return _put_batch(engine, memory, call, generation, parent, held, join=True)
 
@@ -190,8 +190,8 @@ def _recall(
         return {}
     lost = _lost(engine, parent, call)
     if not lost:
-        return parent.held
-    held = dict(parent.held)
+        return parent.values
+    held = dict(parent.values)
     spans = [span for ref in lost.values() for span in ref.needs]
     # An old value that cannot be read is no base: the new one is stored whole then.
     with suppress(CodecError):
@@ -206,7 +206,7 @@ def _recall(
 
 def _lost(engine: Engine, parent: Snapshot, call: Put) -> dict[str, Ref]:
     """Return the channels whose value at the parent is needed and not known."""
-    held, values = parent.held, call.checkpoint["channel_values"]
+    held, values = parent.values, call.checkpoint["channel_values"]
     versions = call.checkpoint["channel_versions"]
     lost: dict[str, Ref] = {}
     for channel, entry in parent.manifest.entries.items():
@@ -255,10 +255,10 @@ def _put_batch(
         appender.seal()
     segments = appender.segments()
     draft.settle(generation)
-    told, loaded, owner = memory.told, call.loaded, None
+    reported, loaded, owner = memory.reported, call.loaded, None
     flags = FREE if call.metadata.get("source") == "fork" else 0
     if loaded is not None:  # a run begins: others may have said something else meanwhile
-        told, flags, owner = told._replace(metadata={}), flags | loaded.flags, loaded
+        reported, flags, owner = reported._replace(metadata={}), flags | loaded.flags, loaded
     elif parent is not None:  # a run goes on, and if it chose its checkpoint, it still has
         flags, owner = flags | parent.flags & FREE, parent.owner
     run, seen = (0, 0) if loaded is None else (loaded.run, loaded.seen)
@@ -270,7 +270,7 @@ def _put_batch(
     row = CheckpointRow(*fields, seal(data, fields))
     # What a run that named no checkpoint expects: that it goes on from the head.
     fence = None if ns or flags & FREE else HeadFence(ns, above)
-    touch = thread_summary.of_checkpoint(row, call.metadata, appender.stored, now, told)
+    touch = thread_summary.of_checkpoint(row, call.metadata, appender.stored, now, reported)
     batch = Batch(
         thread=thread,
         now=now,
@@ -284,10 +284,10 @@ def _put_batch(
     )
     data, fresh = row.manifest, draft.fresh
     state = Snapshot(ns, row.id, flags, written, key, held, data, codec, owner, fresh)
-    told = thread_summary.told_more(told, touch, call.metadata)
+    reported = thread_summary.report_of(reported, touch, call.metadata)
     begins = loaded is not None
     expected = fence if call.run or begins else None
-    return Built(memory, batch, appender, state, told, above, (), expected, begins)
+    return Built(memory, batch, appender, state, reported, above, (), expected, begins)
 
 
 def born(*ids: str | None) -> int | None:
@@ -419,7 +419,7 @@ def _writes_batch(engine: Engine, memory: ThreadMemory, call: PutWrites, generat
     draft = Draft(memory, engine.codec, appender, writes=True)
     # A write may come before its checkpoint is stored: then the one before shows what is there.
     state = memory.state(ns, str(own_id)) or memory.newest(ns)
-    held = state.held if state is not None else {}
+    held = state.values if state is not None else {}
     made = []
     try:
         for number, (channel, value) in enumerate(call.writes):

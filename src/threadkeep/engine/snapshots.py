@@ -202,7 +202,7 @@ class Snapshot(NamedTuple):
     flags: int
     manifest: Manifest
     keyframe: Keyframe
-    held: Mapping[str, ChannelValue]
+    values: Mapping[str, ChannelValue]
     data: bytes
     codec: Codec
     owner: LoadEntry | None = None
@@ -211,7 +211,7 @@ class Snapshot(NamedTuple):
     @property
     def weight(self) -> int:
         """About how many bytes the values stand for."""
-        return sum([held.weight for held in self.held.values()])
+        return sum([held.weight for held in self.values.values()])
 
 
 class BatchSegments:

@@ -45,7 +45,7 @@ _SCALARS = (str, int, bool, float)
 
 
 class Reported(NamedTuple):
-    """What this process has reported of a thread: when, and of which metadata."""
+    """The time and metadata that this process has reported of a thread."""
 
     at: int
     metadata: Mapping[str, Any]
@@ -57,15 +57,15 @@ AFTER_ALL = "\U0010ffff"
 
 
 def of_checkpoint(
-    row: CheckpointRow, metadata: Mapping[str, Any], size: int, now: int, told: Reported
+    row: CheckpointRow, metadata: Mapping[str, Any], size: int, now: int, reported: Reported
 ) -> Touch:
     """Return the touch of a checkpoint: its time, and what its run says of itself.
 
     `size` are the bytes that segments took more or less.
     """
-    at = now if now - told.at >= LAG or now < told.at else None
+    at = now if now - reported.at >= LAG or now < reported.at else None
     size += row_size(row)
-    said = () if row.ns else _said(metadata, told.metadata)
+    said = () if row.ns else _said(metadata, reported.metadata)
     moves = (move(Cause.SAVE_INSIDE if row.ns else Cause.SAVE, row.id),)
     return Touch(size, at=at, labels=said, moves=moves)
 
@@ -81,20 +81,20 @@ def of_writes(row: WriteRow, size: int, now: int, *, waits: bool) -> Touch:
     return Touch(size, at=now, moves=(move(Cause.INTERRUPT, row.checkpoint_id),))
 
 
-def told_more(told: Reported, touch: Touch, metadata: Mapping[str, Any]) -> Reported:
+def report_of(reported: Reported, touch: Touch, metadata: Mapping[str, Any]) -> Reported:
     """Return what was reported, once this has been stored too."""
     if touch.at is None and not touch.labels:
-        return told
-    known = told.metadata if not touch.labels else {**told.metadata, **of_run(metadata)}
-    return Reported(touch.at or told.at, known)
+        return reported
+    known = reported.metadata if not touch.labels else {**reported.metadata, **of_run(metadata)}
+    return Reported(touch.at or reported.at, known)
 
 
-def _said(metadata: Mapping[str, Any], told: Mapping[str, Any]) -> tuple[str, ...]:
+def _said(metadata: Mapping[str, Any], reported: Mapping[str, Any]) -> tuple[str, ...]:
     found = []
     for key, value in metadata.items():
         if key in _OWN_KEYS or not _is_of_run(key, value):
             continue
-        if key not in told or told[key] != value or type(told[key]) is not type(value):
+        if key not in reported or reported[key] != value or type(reported[key]) is not type(value):
             try:
                 found.append(thread_entry.metadata_label(key, value))
             except ValueError:

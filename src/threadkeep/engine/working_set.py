@@ -28,7 +28,7 @@ _OBJECT_FACTOR = 6  # a decoded value with its shadow takes about this many time
 
 
 class ThreadMemory:
-    """What is remembered of one thread."""
+    """The part of the working set that is of one thread."""
 
     def __init__(
         self, locks: Callable[[], Lock], token: Callable[[int], int], *, exclusive: bool = False
@@ -45,9 +45,9 @@ class ThreadMemory:
         self._newest_bytes = 0  # the values of the one that was remembered last
         self._head: str | None = None  # the greatest checkpoint id that a `HeadFence` counts
         # The last checkpoints of the runs that left a head behind, the oldest first. They outlive
-        # the states and the generation: a run is told of once.
+        # the states and the generation: a run is reported once.
         self._forked: dict[str, None] = {}
-        self.told = NOTHING_REPORTED
+        self.reported = NOTHING_REPORTED
 
     def meet(self, generation: int) -> None:
         """Forget everything if segments were removed since."""
@@ -58,7 +58,7 @@ class ThreadMemory:
                 self._states.clear()
                 self._states_bytes = self._newest_bytes = 0
                 self._head = None
-                self.told = NOTHING_REPORTED
+                self.reported = NOTHING_REPORTED
                 self.generation = generation
                 self.logs.met()
 
@@ -100,14 +100,14 @@ class ThreadMemory:
         state: Snapshot,
         generation: int | None,
         fence: HeadFence | None = None,
-        told: Reported | None = None,
+        reported: Reported | None = None,
         *,
         begins: bool = False,
     ) -> str | None:
         """Remember a checkpoint that was committed (or read) under `generation`.
 
-        `fence` is what its run expects of the head, `told` what is reported of the thread with it;
-        `begins`: it is its run's first.
+        `fence` is what its run expects of the head, `reported` what is reported of the thread with
+        it; `begins`: it is its run's first.
 
         Returns:
             The head that the run leaves behind, as far as this process knows; None if it is known
@@ -116,8 +116,8 @@ class ThreadMemory:
         with self._lock:
             if generation != self.generation:
                 return None
-            if told is not None:
-                self.told = told
+            if reported is not None:
+                self.reported = reported
             left = None if fence is None else self._left(state, fence, begins=begins)
             is_counted = not state.ns and not state.flags & NESTED
             if is_counted and (self._head is None or self._head < state.id):
@@ -245,7 +245,7 @@ _PLACED = 512  # objects remembered by identity
 _KNOWN = 64  # whole values remembered by identity
 _BYTES = 1024 * 1024  # what either may take, but for the newest of them
 _LEAST = 2
-_KEPT = 64  # positions kept for objects that are not final yet
+_RESERVED = 64  # positions reserved for objects that are not final yet
 
 
 class Recent:
@@ -261,7 +261,7 @@ class Recent:
         self._placed: OrderedDict[int, StoredObject] = OrderedDict()
         self._known: OrderedDict[tuple[str, int], StoredValue] = OrderedDict()
         self._parts: OrderedDict[tuple[str, int], tuple[StoredValue, int]] = OrderedDict()
-        self._kept: OrderedDict[int, tuple[Any, int, int]] = OrderedDict()
+        self._reserved: OrderedDict[int, tuple[Any, int, int]] = OrderedDict()
         self._placed_bytes = self._known_bytes = 0
 
     @property
@@ -271,7 +271,7 @@ class Recent:
 
     def clear(self) -> None:
         """Forget all of them. The caller holds the lock."""
-        for values in (self._placed, self._known, self._parts, self._kept):
+        for values in (self._placed, self._known, self._parts, self._reserved):
             values.clear()
         self._placed_bytes = self._known_bytes = 0
 
@@ -294,10 +294,10 @@ class Recent:
 
     def has_any(self, values: list[Any]) -> bool:
         """Return True if one of these objects was stored, or has a position reserved."""
-        placed, kept = self._placed, self._kept
+        placed, reserved = self._placed, self._reserved
         for value in values:
             name = id(value)
-            if name in placed or name in kept:
+            if name in placed or name in reserved:
                 return True
         return False
 
@@ -348,18 +348,18 @@ class Recent:
             if self._parts.get((channel, id(item)), (None,))[0] is value:
                 del self._parts[channel, id(item)]
 
-    # -- positions kept for objects that are not final yet -----------------------------
+    # -- positions reserved for objects that are not final yet -----------------------------
 
-    def reserve_for(self, ns: str, channel: str, value: Any) -> None:
+    def reserve(self, ns: str, channel: str, value: Any) -> None:
         """Reserve the next position of the channel's log for an object that is not final."""
         place = self._logs.reserve(ns, channel, 1)
         with self._lock:
-            self._kept[id(value)] = (value, *place)
-            while len(self._kept) > _KEPT:
-                self._kept.popitem(last=False)
+            self._reserved[id(value)] = (value, *place)
+            while len(self._reserved) > _RESERVED:
+                self._reserved.popitem(last=False)
 
-    def kept_for(self, value: Any) -> tuple[int, int] | None:
+    def take_reserved(self, value: Any) -> tuple[int, int] | None:
         """Release the log and position that were reserved for the object, if any were."""
         with self._lock:
-            kept = self._kept.pop(id(value), None)
-        return kept[1:] if kept is not None and kept[0] is value else None
+            reserved = self._reserved.pop(id(value), None)
+        return reserved[1:] if reserved is not None and reserved[0] is value else None

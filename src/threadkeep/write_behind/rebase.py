@@ -180,7 +180,7 @@ class _Rebase:
             raise _gone(self._parts[0].thread)
         self._refuse_cut_off(row)
         entries = {
-            channel: entry._replace(ref=self._ref(entry.ref, state.held.get(channel)))
+            channel: entry._replace(ref=self._ref(entry.ref, state.values.get(channel)))
             for channel, entry in state.manifest.entries.items()
         }
         key = Span(row.key_log, row.key_pos, row.key_pos + 1)
