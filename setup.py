@@ -2,7 +2,7 @@
 
 Where they cannot be compiled (no compiler, an interpreter without a global lock), the
 installation goes on without them: the same is there in Python (`threadkeep/engine/capture.py`,
-`capture.py`, `manifest.py`, `threadkeep/checks.py`).
+`shadow.py`, `manifest.py`, `threadkeep/validation.py`).
 """
 
 import sysconfig

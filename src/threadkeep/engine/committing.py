@@ -67,7 +67,7 @@ class BatchSource(NamedTuple):
         return (self.state.fresh if self.state else 0) + sum([h.weight for *_, h in self.writes])
 
 
-def committed(
+def commit_built(
     engine: Engine,
     place: CheckpointRef,
     build: Callable[[int], Operation[Built]],

@@ -144,7 +144,7 @@ def read_elements(
 # -- remembering what was read -------------------------------------------------------
 
 
-def hold(ref: Ref, found: Elements, value: Any) -> ChannelValue:
+def watched_value(ref: Ref, found: Elements, value: Any) -> ChannelValue:
     """Return a value that was read, watched from now on."""
     if isinstance(ref, Inline):
         return cell_value(value, Shadow.of([value]), ref.data, ref.uses)

@@ -472,7 +472,7 @@ class Draft:
             return Cell(old.raw.log, old.raw.pos, old.uses), held
         if len(data) <= (INLINE_USING if needs else INLINE_MAX):
             return Inline(data, needs), cell_value(value, shadow, data, needs)
-        element, depth, bases, anchor = elements.against(old.raw if old else None, data)
+        element, depth, bases, anchor = elements.patch_against(old.raw if old else None, data)
         log, pos = self.appender.append(channel, [element])
         needs = refs.covering((*bases, *needs))
         raw = Raw(data, log, pos, depth, needs, anchor)

@@ -41,7 +41,7 @@ _COMPRESS_OVER = 64  # a zstd frame costs a dozen bytes: below this it cannot wi
 _Position = tuple[int, int]  # a log and a position
 
 
-def against(base: Raw | None, data: bytes) -> tuple[bytes, int, tuple[Span, ...], Raw | None]:
+def patch_against(base: Raw | None, data: bytes) -> tuple[bytes, int, tuple[Span, ...], Raw | None]:
     """Encode a value's bytes as an element, beside the last version's.
 
     Returns the element, how many patches deep it lies, the positions that reading it needs,
@@ -241,7 +241,7 @@ class Elements:
         return sum(map(len, raws)) * (span.stop - span.start) // len(raws)
 
     def depth(self, log: int, pos: int) -> int:
-        """Count how deep an element lies in patches, as `against` does."""
+        """Count how deep an element lies in patches, as `patch_against` does."""
         steps = len(self._patches((log, pos), {})[1])
         return steps if steps < _LONGEST else _LONGEST * (_OLDEST + 1) - 1
 

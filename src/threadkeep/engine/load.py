@@ -13,11 +13,11 @@ from typing import Any, NamedTuple
 from threadkeep.engine import refs
 from threadkeep.engine.context import (
     Engine,
-    hold,
     keyframe_of,
     read_elements,
     resume_logs,
     unless_hidden,
+    watched_value,
 )
 from threadkeep.engine.elements import Elements, gc_paused
 from threadkeep.engine.manifest import Manifest
@@ -101,7 +101,7 @@ def _read(
         for name, entry in read.entries.items():
             if entry.ref is not None and name not in lent:
                 value = loaded.checkpoint["channel_values"][name]
-                known[name] = hold(entry.ref, found, value)
+                known[name] = watched_value(entry.ref, found, value)
         if not current:  # (else they are open already)
             resume_logs(memory, ns, read, key, segments, found)
         owner = LOADS.of(loaded.id)

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import ormsgpack
 
@@ -23,8 +23,8 @@ from threadkeep.engine.model import Span
 from threadkeep.engine.refs import Ref, from_wire, to_wire
 from threadkeep.errors import CorruptionError
 
-Version = int | float | str | None
-Versions = dict[str, Version]
+Version: TypeAlias = int | float | str | None
+Versions: TypeAlias = dict[str, Version]
 _NONE: Mapping[str, Any] = MappingProxyType({})
 
 
@@ -65,19 +65,13 @@ class Manifest(NamedTuple):
 EMPTY = Manifest(0, {}, {})
 
 
-class Numbers(NamedTuple):
-    """The numbers of a keyframe's channels and nodes."""
-
-    channels: Mapping[str, int]
-    nodes: Mapping[str, int]
+Numbers: TypeAlias = tuple[Mapping[str, int], Mapping[str, int]]  # of a keyframe's channels, nodes
 
 
 def numbers(keyframe: Manifest) -> Numbers:
     """Number a keyframe's channels and nodes."""
-    return Numbers(
-        {name: number for number, name in enumerate(keyframe.entries)},
-        {name: number for number, name in enumerate(keyframe.seen)},
-    )
+    channels = {name: number for number, name in enumerate(keyframe.entries)}
+    return channels, {name: number for number, name in enumerate(keyframe.seen)}
 
 
 def encode(manifest: Manifest, keyframe: Manifest = EMPTY, known: Numbers | None = None) -> bytes:

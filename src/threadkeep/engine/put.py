@@ -19,14 +19,14 @@ from langgraph.checkpoint.serde.types import ERROR, INTERRUPT
 from threadkeep.codec import Codec
 from threadkeep.engine import manifest as manifests
 from threadkeep.engine import thread_summary
-from threadkeep.engine.committing import Built, Failed, committed
+from threadkeep.engine.committing import Built, Failed, commit_built
 from threadkeep.engine.context import (
     KEYFRAME_EVERY,
     Engine,
-    hold,
     read_elements,
     read_manifest,
     resume_logs,
+    watched_value,
 )
 from threadkeep.engine.draft import Draft
 from threadkeep.engine.logs import KEYFRAMES, Appender
@@ -51,10 +51,7 @@ from threadkeep.engine.working_set import ThreadMemory
 from threadkeep.errors import CodecError, ThreadkeepError
 
 _KNOWN_KEYS = frozenset(
-    {
-        *("v", "id", "ts", "channel_values", "channel_versions", "versions_seen"),
-        "updated_channels",
-    }
+    {*("v", "id", "ts", "channel_values", "channel_versions", "versions_seen"), "updated_channels"}
 )
 
 
@@ -113,7 +110,7 @@ def put(engine: Engine, call: Put, failed: Failed | None = None) -> Operation[No
         ThreadDeletedError: the run is older than the thread's deletion.
     """
     build, lost = partial(_put_attempt, engine, call), partial(_sweep, engine, call)
-    yield from committed(engine, call.place, build, lost, failed)
+    yield from commit_built(engine, call.place, build, lost, failed)
 
 
 def _put_attempt(engine: Engine, call: Put, attempt: int) -> Operation[Built]:
@@ -200,7 +197,7 @@ def _recall(
             resume_logs(memory, parent.ns, parent.manifest, parent.keyframe, segments, found)
         for channel, ref in lost.items():
             with suppress(CodecError):
-                held[channel] = hold(ref, found, found.value(ref))
+                held[channel] = watched_value(ref, found, found.value(ref))
     return held
 
 
@@ -394,7 +391,7 @@ def put_writes(engine: Engine, call: PutWrites, failed: Failed | None = None) ->
         ThreadDeletedError: the run is older than the thread's deletion.
     """
     build = partial(_write_attempt, engine, call)
-    yield from committed(engine, call.place, build, failed=failed)
+    yield from commit_built(engine, call.place, build, failed=failed)
 
 
 def _write_attempt(engine: Engine, call: PutWrites, attempt: int) -> Operation[Built]:

@@ -116,7 +116,7 @@ def versions(count, size=4000):
 def test_a_long_chain_of_patches_is_read_in_few_steps():
     stored, raw, whole, deepest = {}, None, 0, 0
     for pos, data in enumerate(versions(600)):
-        element, depth, uses, anchor = elements.against(raw, data)
+        element, depth, uses, anchor = elements.patch_against(raw, data)
         stored[pos] = element
         raw = Raw(data, 1, pos, depth, uses, anchor)
         whole += element == data
@@ -132,7 +132,7 @@ def test_a_long_chain_of_patches_is_read_in_few_steps():
 def test_a_chain_goes_on_in_another_process():
     stored, raw = {}, None
     for pos, data in enumerate(versions(200)):
-        element, depth, uses, anchor = elements.against(raw, data)
+        element, depth, uses, anchor = elements.patch_against(raw, data)
         stored[pos] = element
         raw = Raw(data, 1, pos, depth, uses, anchor)
         if pos % 7 == 0:  # what another process knows of it
@@ -148,7 +148,7 @@ def test_neighbouring_versions_are_put_together_once(order, room, monkeypatch):
     stored, raw = [], None
     whole = list(versions(200))
     for pos, data in enumerate(whole):
-        element, depth, uses, anchor = elements.against(raw, data)
+        element, depth, uses, anchor = elements.patch_against(raw, data)
         stored.append(element)
         raw = Raw(data, 1, pos, depth, uses, anchor)
     applied = []
@@ -164,11 +164,11 @@ def test_neighbouring_versions_are_put_together_once(order, room, monkeypatch):
 
 
 def test_small_values_and_other_values_are_stored_whole():
-    assert elements.against(None, b"x" * 5000)[0] == b"x" * 5000
-    assert elements.against(Raw(b"x" * 1000, 1, 0), b"x" * 1001)[0] == b"x" * 1001
+    assert elements.patch_against(None, b"x" * 5000)[0] == b"x" * 5000
+    assert elements.patch_against(Raw(b"x" * 1000, 1, 0), b"x" * 1001)[0] == b"x" * 1001
     rng = random.Random(6)
     other = rng.randbytes(5000)
-    assert elements.against(Raw(rng.randbytes(5000), 1, 0), other) == (other, 0, (), None)
+    assert elements.patch_against(Raw(rng.randbytes(5000), 1, 0), other) == (other, 0, (), None)
 
 
 def test_patches_in_a_circle_are_named():
