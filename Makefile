@@ -19,11 +19,12 @@ demo: ## Run an agent over a folder, kill it, resume it: DIR=path MODEL=provider
 	@$(python) -m demo $(if $(DIR),--dir '$(DIR)') $(if $(MODEL),--model '$(MODEL)') \
 		$(if $(TURNS),--turns '$(TURNS)')
 
-test: ## Run every test: ARGS='-k name' passes options to pytest
+test: ## Run the tests, in six minutes: ARGS='-k name' passes options to pytest
 	@scripts/setup test
 	@scripts/services --quick $(python) -m pytest -n 2 --dist worksteal $(ARGS)
 
-test-all: test ## Run every test, and LangGraph's own tests of graphs on every store
+test-all: export THREADKEEP_TESTS := full
+test-all: test ## Run every case, and LangGraph's own tests of graphs on every store
 	@scripts/upstream
 
 lint: ## Check style (ruff) and types (mypy --strict)

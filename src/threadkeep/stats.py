@@ -10,7 +10,7 @@ from itertools import accumulate
 from typing import TypeAlias, cast
 
 from threadkeep.codec.frame import unpack
-from threadkeep.codec.references import references
+from threadkeep.codec.scan import references
 from threadkeep.cold.offloaded import STUB, place_of
 from threadkeep.engine import elements
 from threadkeep.engine.context import NO_CODEC, Keyframes, read_manifest

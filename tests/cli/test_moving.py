@@ -10,8 +10,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from cli_kit import SECONDS, threadkeep
-from engine_kit import Chain, everything
+from kit.cli import SECONDS, threadkeep
+from kit.engine import Chain, everything
 from langgraph.checkpoint.base import empty_checkpoint
 from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
 from langgraph.checkpoint.sqlite import SqliteSaver as LangGraphSaver
@@ -91,15 +91,15 @@ def progress_of(*arguments):
 # -- export and import -------------------------------------------------------------------
 
 
-def test_into_a_file_and_out_of_it():
-    code, said, wrong = threadkeep("export", "a", "b", "some.tkb")
+def test_into_a_file_and_out_of_it(here):
+    code, said, wrong = here("export", "a", "b", "some.tkb")
     size = Path("some.tkb").stat().st_size
     assert (code, wrong) == (0, [])
     assert said == [f"some.tkb: 2 threads, 10 checkpoints, {size:,} bytes"]
     url = ("--url", "sqlite:///new.db")
-    assert threadkeep("import", "some.tkb", *url) == (0, ["2 threads put"], [])
+    assert here("import", "some.tkb", *url) == (0, ["2 threads put"], [])
     again = ["0 threads put, 2 threads had all of theirs"]
-    assert threadkeep("import", "some.tkb", *url) == (0, again, [])
+    assert here("import", "some.tkb", *url) == (0, again, [])
     assert held("new.db") == of("a", "b")
 
 
@@ -282,7 +282,7 @@ def test_threads_that_were_deleted_stay_so_unless_they_are_named(told):
     ]
 
 
-def test_threads_that_both_went_on_with_are_conflicts(told):
+def test_threads_that_both_went_on_with_are_conflicts(told, here):
     fill_langgraph()
     told("adopt", "langgraph.db", "sqlite:///new.db")
     with LangGraphSaver.from_conn_string("langgraph.db") as source, SqliteSaver("new.db") as ours:
@@ -290,7 +290,7 @@ def test_threads_that_both_went_on_with_are_conflicts(told):
         for saver in (source, ours):
             saver.put(head, empty_checkpoint(), {}, {})
     arguments = ("adopt", "langgraph.db", "new.db", "l")
-    code, said, wrong = threadkeep(*arguments)
+    code, said, wrong = here(*arguments)
     assert (code, wrong) == (1, [])
     assert said[1].split()[:2] == ["l", "conflict"]
     assert said[2] == "0 threads: 0 checkpoints adopted, 1 conflict"
@@ -338,7 +338,7 @@ def test_classes_of_the_program_are_named_before_an_adoption():
     )
     program = (
         "import appstate; from langgraph.checkpoint.sqlite import SqliteSaver;"
-        "from engine_kit import Chain\n"
+        "from kit.engine import Chain\n"
         "with SqliteSaver.from_conn_string('langgraph.db') as saver:\n"
         "    Chain(saver, 'own').put(plan=appstate.Plan('free'))\n"
     )

@@ -15,8 +15,8 @@ from importlib import metadata
 from pathlib import Path
 
 import pytest
-from cli_kit import SECONDS, command, threadkeep
-from engine_kit import Chain
+from kit.cli import SECONDS, command, threadkeep
+from kit.engine import Chain
 from langgraph.checkpoint.sqlite import SqliteSaver as LangGraphSaver
 
 import threadkeep as package
@@ -421,6 +421,7 @@ def test_threads_of_a_file_are_completed(folder, words):
     assert completed(words, TK_URL="threads.db") == ["alpha", "alto"]
 
 
+@pytest.mark.drawn(2)
 @pytest.mark.parametrize("store", ["", "absent.db", "backup.tkb", "nonsense://x"])
 def test_completion_never_fails(folder, store):
     assert completed("threadkeep show al", TK_URL=store) == []

@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import os
 
-import postgres_kit
 import psycopg
 import pytest
-import redis_kit
-from engine_kit import Chain, config, everything
+from kit import postgres as postgres_kit
+from kit import redis as redis_kit
+from kit.engine import Chain, config, everything
 from langgraph.checkpoint.postgres import PostgresSaver
 from langgraph.checkpoint.sqlite import SqliteSaver as LangGraphSaver
 from psycopg.conninfo import make_conninfo

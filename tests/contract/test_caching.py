@@ -10,11 +10,12 @@ from typing import Annotated, TypedDict
 
 import pytest
 import redis
+from kit.contract import Variant
+from kit.layers import Layered, ThroughCache, awaiting, stack_of
+from kit.postgres import url_for
+from kit.redis import url as redis_url
 from langgraph.checkpoint.base import empty_checkpoint
 from langgraph.graph import START, StateGraph
-from layer_kit import Layered, ThroughCache, awaiting, stack_of
-from postgres_kit import url_for
-from redis_kit import url as redis_url
 
 from threadkeep import AsyncPostgresSaver, Cache, PostgresSaver, RedisSaver, SqliteSaver, open_saver
 from threadkeep.backends.memory import MemoryBackend
@@ -37,13 +38,13 @@ from threadkeep.testing.records import NOW, THREAD, segment
 SMALL = Cache(threads=2, bytes=100_000)
 
 
-class TestHotPostgres(ThroughCache):
+class TestHotPostgres(ThroughCache, Variant):
     def new_backend(self, folder):
         backend = PostgresBackend(url_for(folder), max_size=4)
         return opened(Layered, backend, open_hot(redis_url()))
 
 
-class TestAsyncHotPostgres(ThroughCache):
+class TestAsyncHotPostgres(ThroughCache, Variant):
     def new_backend(self, folder):
         backend = PostgresBackend(url_for(folder), max_size=4).asynchronous
         return opened(awaiting, backend, open_hot(redis_url()), SMALL)
@@ -273,6 +274,7 @@ def openers(tmp_path, kind):
     return lambda **options: PostgresSaver(url_for(tmp_path), max_size=2, **options)
 
 
+@pytest.mark.drawn(3)
 @pytest.mark.parametrize("kind", ["sqlite", "postgres", "hot postgres"])
 @pytest.mark.parametrize("seed", range(4))
 def test_nothing_stale_is_read_whoever_writes(tmp_path, kind, seed):

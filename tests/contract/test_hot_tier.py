@@ -8,8 +8,9 @@ from contextlib import contextmanager
 
 import pytest
 import redis
-from layer_kit import Awaited, Layered, awaiting, stack_of
-from redis_kit import url as redis_url
+from kit.contract import Variant
+from kit.layers import Awaited, Layered, awaiting, stack_of
+from kit.redis import url as redis_url
 
 from threadkeep import Cache
 from threadkeep.backends.memory import MemoryBackend
@@ -23,14 +24,14 @@ from threadkeep.cold.tiering import Tiering
 from threadkeep.engine.model import Batch, DropThread, ReadCheckpoint, ReadSegments, Segment, Span
 from threadkeep.store.driver import Faces
 from threadkeep.store.opened import OpenStore
-from threadkeep.testing import BackendContract, Blocking
+from threadkeep.testing import Blocking
 from threadkeep.testing.records import NOW, THREAD, checkpoint
 
 SECOND = 1_000_000
 SMALL = HotTier(max_bytes=1000, max_age=60, min_reads=2)
 
 
-class TestTiered(BackendContract):
+class TestTiered(Variant):
     """Whatever the rule lets in and out, what is read is what is stored."""
 
     def new_backend(self, folder):

@@ -8,8 +8,9 @@ import threading
 from contextlib import suppress
 
 import pytest
-from layer_kit import Awaited, Layered, ThroughCache, awaiting, one, stack_of
-from postgres_kit import url_for
+from kit.contract import Variant
+from kit.layers import Awaited, Layered, ThroughCache, awaiting, one, stack_of
+from kit.postgres import url_for
 
 from threadkeep import (
     Cache,
@@ -52,7 +53,11 @@ from threadkeep.store.layer import (
 )
 from threadkeep.store.opened import OpenStore
 from threadkeep.testing import BackendContract
+from threadkeep.testing.concurrency import ConcurrencyContract
+from threadkeep.testing.reads import ReadContract
 from threadkeep.testing.records import NOW, checkpoint, write
+from threadkeep.testing.registry import RegistryContract
+from threadkeep.testing.scans import ScanContract
 from threadkeep.write_behind import RelaxedLayer
 
 # -- the contract ------------------------------------------------------------------------
@@ -69,7 +74,7 @@ def all_layers(backend, folder):
     return beneath.under(relaxed.durable())
 
 
-class TestCache(ThroughCache):
+class TestCache(ThroughCache, BackendContract):
     def new_backend(self, folder):
         return Layered(stack_of(MemoryBackend(), CacheLayer(Cache(threads=2, bytes=100_000))))
 
@@ -81,31 +86,64 @@ class WithTiering(ThroughCache):
     test_a_source_whose_entry_has_changed_is_refused = None
 
 
-class TestTiering(WithTiering):
+class TestTiering(WithTiering, BackendContract):
     def new_backend(self, folder):
         return Layered(stack_of(MemoryBackend(), tiering(folder)))
 
 
-class TestAllLayers(WithTiering):
+class WriteBehind(Layered):
+    """Blocking calls above the write-behind layer; what it acknowledged waits until it is read."""
+
+    def __init__(self, backend):
+        beneath = stack_of(backend)
+        self.layer = RelaxedLayer(beneath, GroupCommit(ack="relaxed", flush_every=60))
+        super().__init__(beneath.under(self.layer))
+
+    def close(self):
+        self.layer.unstored.close()
+        super().close()
+
+
+class TestWriteBehind(ReadContract, ScanContract, RegistryContract, ConcurrencyContract):
+    """All that is not about refusals: those come when a batch is stored (test_relaxed)."""
+
+    # Above the layer generations have other names, and a position is found taken later.
+    test_thread_rows_are_all_rows = None
+    test_of_rivals_for_a_place_one_wins = None
+
+    def new_backend(self, folder):
+        return WriteBehind(MemoryBackend())
+
+
+class TestDurableBesideWriteBehind(BackendContract):
+    """What must be durable on return passes the same layer by."""
+
+    def new_backend(self, folder):
+        beneath = stack_of(MemoryBackend())
+        relaxed = RelaxedLayer(beneath, GroupCommit(ack="relaxed"))
+        return Layered(beneath.under(relaxed.durable()))
+
+
+class TestAllLayers(WithTiering, Variant):
     def new_backend(self, folder):
         return Layered(all_layers(MemoryBackend(), folder))
 
 
-class TestAllLayersInTheLoop(WithTiering):
+class TestAllLayersInTheLoop(WithTiering, Variant):
     """A store that is instant is used in the event loop."""
 
     def new_backend(self, folder):
         return awaiting(all_layers(MemoryBackend(), folder))
 
 
-class TestAwaitedStore(WithTiering):
+class TestAwaitedStore(WithTiering, Variant):
     """Of a store that can only be awaited, commits go through a task."""
 
     def new_backend(self, folder):
         return awaiting(stack_of(Awaited(MemoryBackend()), tiering(folder), CacheLayer(Cache())))
 
 
-class TestSqlite(BackendContract):
+class TestSqlite(Variant):
     """Commits of blocking callers go through the writer."""
 
     def new_backend(self, folder):
@@ -115,7 +153,7 @@ class TestSqlite(BackendContract):
         return self.new_backend(folder)
 
 
-class TestSqliteAwaited(BackendContract):
+class TestSqliteAwaited(Variant):
     """Commits of awaiting callers go through the writer, reads through worker threads."""
 
     def new_backend(self, folder):
@@ -123,7 +161,7 @@ class TestSqliteAwaited(BackendContract):
         return awaiting(stack_of(backend, CacheLayer(Cache())))
 
 
-class TestPostgresAwaited(BackendContract):
+class TestPostgresAwaited(Variant):
     def new_backend(self, folder):
         return awaiting(stack_of(PostgresBackend(url_for(folder), max_size=4)))
 

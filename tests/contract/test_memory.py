@@ -1,5 +1,7 @@
 """The contract on the memory backend, directly and behind the async protocol."""
 
+from kit.contract import Variant
+
 from threadkeep.backends.memory import MemoryBackend
 from threadkeep.testing import BackendContract, Blocking
 
@@ -25,7 +27,7 @@ class AsyncMemory:
         self.rows.close()
 
 
-class TestAsyncMemory(BackendContract):
+class TestAsyncMemory(Variant):
     def new_backend(self, folder):
         async def make():
             return AsyncMemory()

@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 import psycopg
 import pytest
 from integration.rows import checkpoint, metadata, place, put, value_at
-from postgres_databases import (
+from kit.postgres_databases import (
     Writer,
     execute,
     migrate,
@@ -16,7 +16,7 @@ from postgres_databases import (
     set_up_at_once,
     works,
 )
-from postgres_server import SECONDS
+from kit.postgres_server import SECONDS
 from psycopg_pool import AsyncConnectionPool, ConnectionPool
 
 from threadkeep import AsyncPostgresSaver, PostgresSaver, open_saver

@@ -7,8 +7,8 @@ import threading
 from contextlib import closing
 
 import pytest
-from engine_kit import Chain, everything
-from remnants import remnants
+from kit.engine import Chain, everything
+from kit.remnants import remnants
 
 from threadkeep import Cache, GroupCommit, Retention, SqliteSaver
 from threadkeep.codec.frame import Compression

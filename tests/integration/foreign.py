@@ -10,8 +10,8 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
-import postgres_kit
 import psycopg
+from kit import postgres as postgres_kit
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.checkpoint.postgres import PostgresSaver
 from langgraph.checkpoint.postgres.aio import AsyncPostgresSaver

@@ -16,7 +16,7 @@ from uuid import uuid4
 import ormsgpack
 import psycopg
 import pytest
-from engine_kit import Dying, difference, everything, shown, use_backend
+from kit.engine import Dying, difference, everything, shown, use_backend
 from langchain_core.messages import AIMessage, HumanMessage
 from langgraph.checkpoint.base import empty_checkpoint
 from langgraph.checkpoint.memory import InMemorySaver
@@ -163,6 +163,7 @@ def filled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str],
 # -- all of it ---------------------------------------------------------------------------
 
 
+@pytest.mark.drawn(4)
 @pytest.mark.parametrize("source", SOURCES)
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_everything_is_the_same(source: str, backend: str, tmp_path: Path, filled: Any) -> None:
@@ -179,6 +180,7 @@ def test_everything_is_the_same(source: str, backend: str, tmp_path: Path, fille
         assert ours.check().ok
 
 
+@pytest.mark.drawn(30)
 @pytest.mark.parametrize("name", SCENARIOS)
 def test_whatever_people_do_with_graphs(name: str, tmp_path: Path) -> None:
     with official("memory", tmp_path) as (inner, _), MemorySaver() as ours:
@@ -281,6 +283,7 @@ def test_the_source_is_not_changed(tmp_path: Path) -> None:
 # -- again, and in the middle ------------------------------------------------------------
 
 
+@pytest.mark.drawn(4)
 @pytest.mark.parametrize("source", SOURCES)
 def test_done_again_it_brings_the_rest(source: str, tmp_path: Path, saver: Any) -> None:
     with official(source, tmp_path) as (inner, name):

@@ -7,7 +7,7 @@ import sqlite3
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from engine_kit import Chain, everything, fresh
+from kit.engine import Chain, everything, fresh
 
 from threadkeep import Cache, GroupCommit, SqliteSaver
 from threadkeep.backends.memory import MemoryBackend

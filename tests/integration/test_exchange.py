@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from engine_kit import Chain, everything, run_on
+from kit.engine import Chain, everything, run_on
 
 from threadkeep import MemorySaver
 from threadkeep.engine.model import Batch

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from engine_kit import Chain, checkpoint, config, exactly, run_config
+from kit.engine import Chain, checkpoint, config, exactly, run_config
 from langchain_core.messages import HumanMessage
 
 from threadkeep import GroupCommit, Retention, errors

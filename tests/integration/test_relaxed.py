@@ -14,9 +14,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, TypedDict
 
-import postgres_kit
 import pytest
-from engine_kit import Chain, checkpoint, config, run_config
+from kit import postgres as postgres_kit
+from kit.engine import Chain, checkpoint, config, run_config
 from langchain_core.messages import HumanMessage
 from langgraph.checkpoint.base.id import uuid6
 from langgraph.graph import END, START, StateGraph
@@ -541,7 +541,7 @@ async def test_those_who_wait_for_a_store_hold_up_nobody_else(tmp_path: Path) ->
 AT_EXIT = """
 import sys
 from threadkeep import GroupCommit, open_saver
-from engine_kit import Chain
+from kit.engine import Chain
 saver = open_saver(sys.argv[1], group_commit=GroupCommit(ack="relaxed", flush_every=60))
 Chain(saver).put(m=["kept"], n=1)
 """

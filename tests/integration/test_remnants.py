@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from engine_kit import Chain, everything, fresh
-from remnants import remnants
+from kit.engine import Chain, everything, fresh
+from kit.remnants import remnants
 
 from threadkeep import MemorySaver, Retention, SqliteSaver
 from threadkeep.codec.frame import Compression

@@ -6,7 +6,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from engine_kit import Chain
+from kit.engine import Chain
 
 from threadkeep.engine.model import Batch
 from threadkeep.transfer import bundling

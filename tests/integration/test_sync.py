@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from engine_kit import Chain, Dying, config, everything, fresh, run_on, use_backend
+from kit.engine import Chain, Dying, config, everything, fresh, run_on, use_backend
 from langgraph.checkpoint.memory import InMemorySaver
 
 from threadkeep import MemorySaver

@@ -1,11 +1,10 @@
 """Any sequence of calls, on two savers of one store, shows what the model says.
 
-Quick by default; `THREADKEEP_STATEFUL=20000` plays about that many random sequences.
+`THREADKEEP_EXAMPLES=20000` plays about that many new sequences.
 """
 
 from __future__ import annotations
 
-import os
 import random
 import shutil
 import tempfile
@@ -19,9 +18,6 @@ from typing import Any
 
 import psycopg
 import pytest
-import redis_kit
-from engine_kit import difference, exactly, shown
-from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     RuleBasedStateMachine,
@@ -31,9 +27,12 @@ from hypothesis.stateful import (
     rule,
     run_state_machine_as_test,
 )
+from kit import redis as redis_kit
+from kit.engine import difference, exactly, shown
+from kit.postgres import empty_schema, url
+from kit.selection import settings_of, some
 from langchain_core.messages import AIMessage, HumanMessage
 from langgraph.checkpoint.base import get_checkpoint_metadata
-from postgres_kit import empty_schema, url
 from unit.engine.values import VALUES, Plain, changes
 
 from threadkeep import (
@@ -60,8 +59,6 @@ from threadkeep.store.driver import (
 from threadkeep.write_behind import RelaxedLayer
 
 from .model import EMPTY, Conflict, Model, load_of
-
-EXAMPLES = int(os.environ.get("THREADKEEP_STATEFUL", "0"))
 
 THREADS = st.sampled_from(["a", "b", "c"])
 SPACES = st.sampled_from(["", "", "", "sub:1"])
@@ -700,14 +697,8 @@ class OnRedisFenced(OnRedis):
     conflicts = "raise"
 
 
-PROFILE = settings(
-    max_examples=EXAMPLES or 30,
-    stateful_step_count=60 if EXAMPLES else 30,
-    derandomize=not EXAMPLES,
-    deadline=None,
-    suppress_health_check=list(HealthCheck),
-    report_multiple_bugs=False,
-    phases=[Phase.reuse, Phase.generate] if os.environ.get("THREADKEEP_NO_SHRINK") else list(Phase),
+PROFILE = settings_of(
+    quick=8, full=60, stateful_step_count=some(30, 60), report_multiple_bugs=False
 )
 
 

@@ -27,7 +27,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 from pydantic import BaseModel
 
-from threadkeep.codec.state import layout
+from threadkeep.codec.introspection import layout
 
 __all__ = [
     "FENCE",

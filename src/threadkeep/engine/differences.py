@@ -13,7 +13,7 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 from threadkeep.codec import Codec, NativeCodec
-from threadkeep.codec.state import layout
+from threadkeep.codec.introspection import layout
 from threadkeep.engine import capture
 from threadkeep.engine.capture import is_state
 from threadkeep.engine.shadow import Shadow, WatchedCopies, copy_and_watch

@@ -17,9 +17,9 @@ from typing import Any
 
 import zstandard
 
-from threadkeep.codec import Codec, varint
+from threadkeep.codec import Codec
 from threadkeep.codec.format import OBJECT, Tag
-from threadkeep.codec.frame import MAX_BODY, unpack
+from threadkeep.codec.frame import MAX_BODY, pack_varint, read_varint, unpack
 from threadkeep.engine import refs
 from threadkeep.engine.model import Segment, Span
 from threadkeep.engine.refs import Cell, Inline, Ref, Run
@@ -59,7 +59,7 @@ def patch_against(base: Raw | None, data: bytes) -> tuple[bytes, int, tuple[Span
     delta = make_patch(to.data, data)
     if len(delta) > len(data) // 2:
         return data, 0, (), None
-    element = _PATCH + varint.pack(to.log) + varint.pack(to.pos) + delta
+    element = _PATCH + pack_varint(to.log) + pack_varint(to.pos) + delta
     uses = refs.covering((*to.uses, to.span))
     if to is base:
         return element, base.depth + 1, uses, anchor
@@ -268,8 +268,8 @@ class Elements:
                 return data, patches
             if len(patches) > _LONGEST * 4:
                 raise CorruptionError("A stored value's patches go round in a circle.")
-            log, at = varint.read(data, 2)
-            pos, at = varint.read(data, at)
+            log, at = read_varint(data, 2)
+            pos, at = read_varint(data, at)
             patches.append((place, data[at:]))
             place = log, pos
 
@@ -278,8 +278,8 @@ def full_size(element: bytes) -> int:
     """Return how many bytes the element's value takes when it is whole."""
     if element[:2] != _PATCH:
         return len(element)
-    _, at = varint.read(element, 2)
-    _, at = varint.read(element, at)
+    _, at = read_varint(element, 2)
+    _, at = read_varint(element, at)
     return patched_size(element[at:])
 
 
@@ -320,11 +320,11 @@ def make_patch(old: bytes, new: bytes) -> bytes:
     back = _shared_back(old, new, min(len(old), len(new)) - front)
     middle = new[front : len(new) - back]
     head = (
-        varint.pack(first)
+        pack_varint(first)
         + new[:first]
-        + varint.pack(front)
-        + varint.pack(back)
-        + varint.pack(len(middle))
+        + pack_varint(front)
+        + pack_varint(back)
+        + pack_varint(len(middle))
     )
     if len(middle) > _COMPRESS_OVER:
         packed = _compress(middle, old[front : len(old) - back])
@@ -340,7 +340,7 @@ def apply_patch(old: bytes, patch: bytes) -> bytes:
         CorruptionError: the patch is damaged or was not made against `old`.
     """
     try:
-        first, at = varint.read(patch, 0)
+        first, at = read_varint(patch, 0)
         head, at = patch[at : at + first], at + first
         front, back, size, at = _bounds(patch, at)
         if size > MAX_BODY:  # no value is longer: nothing is to be allocated for it
@@ -357,15 +357,15 @@ def apply_patch(old: bytes, patch: bytes) -> bytes:
 
 def patched_size(patch: bytes) -> int:
     """Return the length of the version that the patch makes."""
-    first, at = varint.read(patch, 0)
+    first, at = read_varint(patch, 0)
     front, back, size, _ = _bounds(patch, at + first)
     return front + back + size
 
 
 def _bounds(patch: bytes, at: int) -> tuple[int, int, int, int]:
-    front, at = varint.read(patch, at)
-    back, at = varint.read(patch, at)
-    size, at = varint.read(patch, at)
+    front, at = read_varint(patch, at)
+    back, at = read_varint(patch, at)
+    size, at = read_varint(patch, at)
     return front, back, size, at
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
-from threadkeep.codec.state import layout
+from threadkeep.codec.introspection import layout
 from threadkeep.engine import refs
 from threadkeep.engine.capture import is_leaf, is_state
 from threadkeep.engine.differences import Comparison, Piece, Seen

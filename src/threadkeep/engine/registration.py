@@ -52,10 +52,6 @@ def create(
         now = engine.now()
         return ThreadEntry(thread, ThreadStatus.CREATED, now, now, labels=labels, ttl=ttl)
 
-    if (yield from read(thread)) is None:
-        state = yield from fetch_checkpoint(thread, "", None)
-        if state.found is not None:  # a thread of an earlier release, not registered yet
-            raise ThreadExistsError(hint="Each save registers it.", thread=thread)
     return (yield from _changed(engine, thread, made))
 
 

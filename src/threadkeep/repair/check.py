@@ -55,7 +55,6 @@ from threadkeep.errors import (
     CodecError,
     CorruptionError,
     InvalidArgumentError,
-    NotSetUpError,
     ThreadArchivedError,
     ThreadkeepError,
 )
@@ -135,14 +134,8 @@ def _found(engine: Engine, thread: str) -> Operation[list[Finding]]:
 
 
 def _read(thread: str) -> Operation[tuple[ThreadRows, ThreadEntry | None]]:
-    """A thread, and what the registry says of it where there is one."""
-    try:
-        rows, entry = yield Fetch([ReadThread(thread, skip=True), ReadEntry(thread)])
-    except NotSetUpError:  # of an earlier release: its rows are its entry
-        (rows,) = yield Fetch([ReadThread(thread, skip=True)])
-        entry = thread_summary.entry_of(thread, rows.checkpoints, 0) if rows.checkpoints else None
-        if entry is not None:
-            entry = entry._replace(size=thread_summary.of_thread(rows).size)
+    """Return a thread's rows and its entry in the registry."""
+    rows, entry = yield Fetch([ReadThread(thread, skip=True), ReadEntry(thread)])
     return rows, entry
 
 

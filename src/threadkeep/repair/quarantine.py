@@ -36,7 +36,6 @@ from threadkeep.transfer.files import sync_folder, told
 _FINDINGS, _UNREADABLE = "findings", "unreadable"
 QUARANTINE = Form(
     b"\x89TKQ\r\n\x1a\n",
-    (1, 2),
     BUNDLE.names | {_FINDINGS, _UNREADABLE},
     "quarantine file",
     "The repair that wrote it was interrupted, or the file was damaged since: the threads before"

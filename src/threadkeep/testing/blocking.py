@@ -1,7 +1,6 @@
 """An async backend behind the synchronous protocol, so that one suite tests both.
 
-Only this adapter lives here. Invariant: every call runs on one event loop of its own,
-whichever thread it comes from.
+Every call runs on one event loop, whichever thread it comes from.
 """
 
 from __future__ import annotations
@@ -61,7 +60,7 @@ class Blocking:
         return method
 
     def close(self) -> None:
-        """See `Backend.close`. The loop goes on, so that later calls can be refused."""
+        """See `Backend.close`. The loop runs on, so that later calls can be refused."""
         self._run(self._backend.close())
 
     def stop(self) -> None:

@@ -10,7 +10,7 @@ import os
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Literal, NamedTuple
@@ -26,7 +26,7 @@ from threadkeep.backends.sqlite import (
     SqliteBackend,
     maintenance,
 )
-from threadkeep.errors import CorruptionError, InvalidArgumentError, NotSetUpError, OpenError
+from threadkeep.errors import CorruptionError, InvalidArgumentError, OpenError
 from threadkeep.saver import Saver
 from threadkeep.store import (
     driver,
@@ -104,7 +104,7 @@ def _away(store: str) -> tuple[str, ...]:
     """The threads that are archived, and those of which values were offloaded."""
     path = file_of(store)
     backend = open_backend(store) if path is None else SqliteBackend(path, read_only=True)
-    with Saver(backend) as saver, suppress(NotSetUpError):  # (files of a release without these)
+    with Saver(backend) as saver:
         return tuple(
             [
                 one.id
@@ -112,7 +112,6 @@ def _away(store: str) -> tuple[str, ...]:
                 if one.archived_bytes is not None or one.offloaded_bytes
             ]
         )
-    return ()
 
 
 def _copy(store: str, file: Path, progress: Progress, programs: str) -> int | None:

@@ -7,7 +7,7 @@ from operator import add
 from typing import Annotated, Any
 
 import pytest
-from engine_kit import Counted, put_operation
+from kit.engine import Counted, put_operation
 from langchain_core.messages import AIMessage, HumanMessage, RemoveMessage
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import START, StateGraph

@@ -6,7 +6,9 @@ import random
 from typing import Any
 
 import pytest
-from engine_kit import (
+from hypothesis import given
+from hypothesis import strategies as st
+from kit.engine import (
     Chain,
     config,
     counted_saver,
@@ -18,8 +20,7 @@ from engine_kit import (
     use_backend,
     values_of,
 )
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from kit.selection import settings_of
 
 from threadkeep import Retention
 from threadkeep.engine import (
@@ -103,7 +104,7 @@ STEPS = st.lists(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings_of(quick=30, full=300)
 @given(STEPS)
 def test_what_stays_is_what_was_there(steps: Any) -> None:
     """Lists that are appended to, cut, changed, forked and collected, by two processes."""

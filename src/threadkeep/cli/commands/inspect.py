@@ -46,12 +46,11 @@ from threadkeep.cli.stores import looking, url_of
 from threadkeep.cli.terminal import Output, compact, drawing_here
 from threadkeep.diff import StateDiff
 from threadkeep.engine.thread_summary import own
-from threadkeep.errors import InvalidArgumentError, NotFoundError, NotSetUpError
+from threadkeep.errors import InvalidArgumentError, NotFoundError
 from threadkeep.readable.checkpoints import View, view
 from threadkeep.readable.messages import Message, conversation
 from threadkeep.readable.values import Summary, kind, plain, summary
-from threadkeep.saver import Saver
-from threadkeep.threads import ChannelVersion, ThreadInfo
+from threadkeep.threads import ChannelVersion
 
 
 @command(Panel.LOOK, "threadkeep show 42 --url threads.db")
@@ -70,7 +69,7 @@ def show(
     load(imports)
     with looking(url_of(url), cold) as saver:
         one = found(saver, thread, namespace, checkpoint)
-        info = _known(saver, thread)
+        info = saver.threads.get(thread)
     seen, values = view(one), one.checkpoint["channel_values"]
     messages = conversation(values)
     others = [name for name in own(values) if messages is None or name != "messages"]
@@ -84,14 +83,6 @@ def show(
         *_asked(seen),
     )
     return 0
-
-
-def _known(saver: Saver, thread: str) -> ThreadInfo | None:
-    """What the registry knows; a file of an earlier release has none before it is written to."""
-    try:
-        return saver.threads.get(thread)
-    except NotSetUpError:
-        return None
 
 
 def _show_document(
