@@ -11,7 +11,7 @@ from typing import TypeAlias, cast
 
 from threadkeep.codec.frame import unpack
 from threadkeep.codec.scan import references
-from threadkeep.cold.offloaded import STUB, place_of
+from threadkeep.cold.stubs import STUB, location_of
 from threadkeep.engine import elements
 from threadkeep.engine.context import NO_CODEC, Keyframes, read_manifest
 from threadkeep.engine.elements import Elements
@@ -253,7 +253,7 @@ class _Logs:
 
 def _full_sizes(segment: Segment) -> list[int]:
     """Return the bytes of each element as it was made; of a stub, those stored for it."""
-    place = place_of(segment)
+    place = location_of(segment)
     if place is not None:
         return [place.size // segment.count] * segment.count
     return [elements.full_size(part) for part in unpack(segment.data)]

@@ -123,7 +123,7 @@ def test_what_is_archived_is_left_out_and_told(told, cold):
         for name in ("order", "chat"):
             saver.threads.tag(name, "vip")
     assert told("export", "--tag", "vip", "all.tkb", "--json")["archived"] == ["order"]
-    done = told("sync", "threads.db", "sqlite:///other.db", "--json")
+    done = told("mirror", "threads.db", "sqlite:///other.db", "--json")
     assert (done["archived"], done["put"]) == (["order"], ["chat"])
 
 

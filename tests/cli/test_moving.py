@@ -1,4 +1,4 @@
-"""The commands that move threads: `export`, `import`, `sync` and `adopt`."""
+"""The commands that move threads: `export`, `import`, `mirror` and `adopt`."""
 
 from __future__ import annotations
 
@@ -159,21 +159,21 @@ def test_an_import_goes_on_after_ctrl_c(told):
     assert told(*made) == ["3 threads put"]
 
 
-# -- sync --------------------------------------------------------------------------------
+# -- mirror ------------------------------------------------------------------------------
 
 
 def test_what_a_sync_says_and_does(told, capsys):
     url = "sqlite:///new.db"
-    assert told("sync", "threads.db", url, "--dry-run")[-1] == "would be done: 4 put"
+    assert told("mirror", "threads.db", url, "--dry-run")[-1] == "would be done: 4 put"
     assert not Path("new.db").exists()
-    assert told("sync", "threads.db", url, "a", "b")[-1] == "2 put"
+    assert told("mirror", "threads.db", url, "a", "b")[-1] == "2 put"
     assert held("new.db") == of("a", "b")
     put("threads.db", "a", 50, n=50)
     for name in ("threads.db", "new.db"):
         put(name, "b", 60 if name == "new.db" else 70, n=name)
     put("new.db", "other", 1, n=1)
     before = held("new.db")
-    arguments = ("sync", "threads.db", "new.db")
+    arguments = ("mirror", "threads.db", "new.db")
     for more, done in (["--dry-run"], "would be done: "), ([], ""):
         assert main([*arguments, *more]) == 1
         said = capsys.readouterr()
@@ -186,7 +186,7 @@ def test_what_a_sync_says_and_does(told, capsys):
         ]
         assert lines[5] == f"{done}2 put, 1 completed, 1 conflict"
         assert "--replace" in lines[6]
-        assert "threadkeep sync B A" in lines[7]
+        assert "threadkeep mirror B A" in lines[7]
         assert said.err == ""
         assert (held("new.db") == before) is bool(more)
     assert main([*arguments, "--json"]) == 1
@@ -199,18 +199,18 @@ def test_what_a_sync_says_and_does(told, capsys):
 
 def test_deletions_are_synced_when_that_is_asked_for(told):
     url = "sqlite:///new.db"
-    told("sync", "threads.db", url)
+    told("mirror", "threads.db", url)
     told("delete", "a", "--yes")
-    assert told("sync", "threads.db", url, "--json")["ahead"] == ["a"]
-    assert told("sync", "threads.db", url, "--delete", "--dry-run", "--json")["deleted"] == ["a"]
+    assert told("mirror", "threads.db", url, "--json")["ahead"] == ["a"]
+    assert told("mirror", "threads.db", url, "--delete", "--dry-run", "--json")["deleted"] == ["a"]
     assert {place[0] for place in held("new.db")} == set(THREADS)
-    assert told("sync", "threads.db", url, "--delete")[-1] == "1 deleted, 3 the same"
+    assert told("mirror", "threads.db", url, "--delete")[-1] == "1 deleted, 3 the same"
     assert held("new.db") == of("b", "c")
 
 
 def test_the_store_that_is_read_is_left_alone(told):
     before = Path("threads.db").read_bytes()
-    assert told("sync", "threads.db", "sqlite:///new.db", "--json")["put"] == [*THREADS, "empty"]
+    assert told("mirror", "threads.db", "sqlite:///new.db", "--json")["put"] == [*THREADS, "empty"]
     assert Path("threads.db").read_bytes() == before
 
 
@@ -218,26 +218,26 @@ def test_long_tables_are_cut(told):
     with SqliteSaver("threads.db") as saver:
         for number in range(30):
             saver.threads.create(f"thread {number:02}")
-    arguments = ("sync", "threads.db", "sqlite:///new.db", "--dry-run")
+    arguments = ("mirror", "threads.db", "sqlite:///new.db", "--dry-run")
     assert told(*arguments)[-2:] == ["... 14 more threads (--full)", "would be done: 34 put"]
     assert len(told(*arguments, "--full")) == 1 + 34 + 1
 
 
 def test_a_thread_that_is_not_there_cannot_be_synced(refused):
     put("new.db", "b", 1, n=1)
-    assert refused("sync", "threads.db", "new.db", "absent") == (1, "ThreadNotFoundError")
+    assert refused("mirror", "threads.db", "new.db", "absent") == (1, "ThreadNotFoundError")
 
 
 def test_a_sync_goes_on_after_ctrl_c(told):
-    interrupted(2, "sync", "threads.db", "sqlite:///new.db")
+    interrupted(2, "mirror", "threads.db", "sqlite:///new.db")
     assert held("new.db") == of("a", "b")
-    done = told("sync", "threads.db", "new.db", "--json")
+    done = told("mirror", "threads.db", "new.db", "--json")
     assert (done["put"], done["same"]) == (["c", "empty"], 2)
     assert held("new.db") == of(*THREADS)
 
 
 def test_a_terminal_sees_how_far_it_is(told):
-    assert "threads compared" in progress_of("sync", "threads.db", "sqlite:///new.db")
+    assert "threads compared" in progress_of("mirror", "threads.db", "sqlite:///new.db")
     fill_langgraph()
     assert "checkpoints read" in progress_of("adopt", "langgraph.db", "new.db")
     assert "threads read" in progress_of("export", "--all", "all.tkb")

@@ -54,7 +54,7 @@ SUCCEEDS = {
     "show": "show alpha --url threads.db",
     "state": "state alpha --url threads.db",
     "stats": "stats threads.db",
-    "sync": "sync threads.db sqlite:///new.db",
+    "mirror": "mirror threads.db sqlite:///new.db",
     "tag": "tag alpha a --url threads.db",
     "threads": "threads --url threads.db",
     "tier": "tier alpha --url threads.db",
@@ -108,7 +108,7 @@ def test_help_has_an_example_and_names_what_all_have(name, capsys):
     assert main([name, "--help"]) == 0
     help = " ".join(capsys.readouterr().out.split())
     assert f"example: threadkeep {name} " in help
-    named = {"--json"} if name == "sync" else {"--url", "--json"}  # (that has two stores)
+    named = {"--json"} if name == "mirror" else {"--url", "--json"}  # (that has two stores)
     assert named <= set(help.split())
 
 
@@ -204,11 +204,11 @@ def test_on_a_terminal_a_difference_has_colours(folder):
         ("import absent.tkb --url sqlite:///new.db", "absent.tkb"),
         ("import backup.tkb --url new.db", "sqlite:///... makes one"),
         ("import backup.tkb --as new --url threads.db", "cannot all get the id 'new'"),
-        ("sync threads.db", "See threadkeep sync --help"),
-        ("sync absent.db sqlite:///new.db", "There is no file absent.db"),
-        ("sync threads.db new.db", "There is no file new.db"),
-        ("sync threads.db new.db --dry-run", "There is no file new.db"),
-        ("sync threads.db sqlite:///./threads.db", "Both stores are the same one"),
+        ("mirror threads.db", "See threadkeep mirror --help"),
+        ("mirror absent.db sqlite:///new.db", "There is no file absent.db"),
+        ("mirror threads.db new.db", "There is no file new.db"),
+        ("mirror threads.db new.db --dry-run", "There is no file new.db"),
+        ("mirror threads.db sqlite:///./threads.db", "Both stores are the same one"),
         ("adopt absent.db sqlite:///new.db", "There is no file absent.db"),
         ("adopt langgraph.db", "No store is named"),
         ("adopt langgraph.db new.db", "sqlite:///... makes one"),
@@ -248,9 +248,9 @@ def test_what_is_wrong_is_one_line(folder, capsys, arguments, told):
         ["show", "t", "--url", "u:hunter 2@h/x"],
         ["show", "t", "--url", "host=h password=hunter 2"],
         ["stats", "redis://u:hunter 2@127.0.0.1:1/0"],
-        ["sync", "threads.db", "u:hunter 2@h/x"],
-        ["sync", "u:hunter 2@h/x", "threads.db"],
-        ["sync", "threads.db", "postgresql://u:hunter 2@127.0.0.1:1/x"],
+        ["mirror", "threads.db", "u:hunter 2@h/x"],
+        ["mirror", "u:hunter 2@h/x", "threads.db"],
+        ["mirror", "threads.db", "postgresql://u:hunter 2@127.0.0.1:1/x"],
         ["adopt", "u:hunter 2@h/x", "threads.db"],
         ["adopt", "host=h password=hunter 2", "threads.db"],
         ["adopt", "postgresql://u:hunter 2@127.0.0.1:1/x", "threads.db"],

@@ -84,7 +84,7 @@ def test_what_is_left_is_exit_code_1(store, here):
     ("arguments", "told"),
     [
         (["absent", "--quarantine", "new.tkq"], "There is no such thread"),
-        (["--quarantine", "threads.db"], "is there already"),
+        (["--quarantine", "threads.db"], "exists already"),
         (["--quarantine", "absent/new.tkq"], "There is no folder"),
     ],
 )

@@ -2,6 +2,7 @@
 
 from kit.contract import Variant
 
+from threadkeep.backends.base import AsyncBackend
 from threadkeep.backends.memory import MemoryBackend
 from threadkeep.testing import BackendContract, Blocking
 
@@ -11,7 +12,7 @@ class TestMemory(BackendContract):
         return MemoryBackend()
 
 
-class AsyncMemory:
+class AsyncMemory(AsyncBackend):
     """A natively async backend, as far as the contract can tell."""
 
     def __init__(self):

@@ -72,7 +72,7 @@ def packed(key):
 
 @pytest.mark.parametrize("given", ["week", "", "Month", 1, True, ["month"]])
 def test_any_other_value_is_refused(given):
-    with pytest.raises(InvalidArgumentError, match=r"partition_by=(.|\n)*'month'"):
+    with pytest.raises(InvalidArgumentError, match=r"partition_by: (.|\n)*'month'"):
         PostgresSaver("postgresql://127.0.0.1/x", partition_by=given)
 
 

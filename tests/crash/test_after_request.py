@@ -36,11 +36,12 @@ from kit.selection import drawn
 from langchain_core.messages import AIMessage, HumanMessage
 
 from threadkeep import Retention, errors
+from threadkeep.backends.base import Backend
 from threadkeep.backends.memory import MemoryBackend
 from threadkeep.backends.postgres import PostgresBackend
 from threadkeep.backends.redis import RedisBackend
 from threadkeep.backends.sqlite import SqliteBackend
-from threadkeep.cold import offloaded
+from threadkeep.cold import stubs
 from threadkeep.engine import logs
 from threadkeep.saver import Saver
 
@@ -51,8 +52,10 @@ class Death(BaseException):
     """The process is gone: nothing in it runs on."""
 
 
-class Failing:
+class Failing(Backend):
     """Raises at request number `at`, before the inner backend carries it out or after."""
+
+    has_identity = True
 
     def __init__(self, inner: Any) -> None:
         self.inner = inner
@@ -397,7 +400,7 @@ def replace_pages(scene: Scene) -> None:
 
 
 def offload(saver: Saver, scene: Scene) -> None:
-    saver.threads.offload("t", over=offloaded.LEAST)
+    saver.threads.offload("t", over=stubs.LEAST)
 
 
 def bring_back(saver: Saver, scene: Scene) -> None:
@@ -413,7 +416,7 @@ def fork(saver: Saver, scene: Scene) -> None:
 def offload_less(saver: Saver, scene: Scene) -> None:
     """What retention has removed is gone through, too."""
     saver.threads.gc(Retention(channels={"doc": "latest"}))
-    saver.threads.offload("t", over=offloaded.LEAST)
+    saver.threads.offload("t", over=stubs.LEAST)
 
 
 def archive_rest(saver: Saver, scene: Scene) -> None:
@@ -508,7 +511,7 @@ def test_sealing_goes_on_after_an_operation_was_closed(stores):
     assert fresh(scene.saver).check().ok
 
 
-class Gate:
+class Gate(Backend):
     """A blocking backend whose commits wait until they are let through."""
 
     def __init__(self, inner: Any) -> None:

@@ -22,11 +22,11 @@ from langgraph.graph import START, StateGraph
 from langgraph.graph.message import add_messages
 from langgraph.types import Command, interrupt
 
-from threadkeep import ColdTier, GroupCommit, Retention, Tiering, WarmTier
+from threadkeep import ColdTier, Retention, Tiering, WarmTier, WriteBehind
 from threadkeep.backends.base import Backend
 from threadkeep.backends.postgres import PostgresBackend
 from threadkeep.backends.sqlite import SqliteBackend
-from threadkeep.cold.offloaded import LEAST
+from threadkeep.cold.stubs import LEAST
 from threadkeep.engine.operation import (
     Commit,
     Fetch,
@@ -36,7 +36,7 @@ from threadkeep.store.layer import CHANGES
 
 LONG = "x" * 1200
 FIRST = "run 0"
-SELDOM = GroupCommit(ack="relaxed", flush_every=60)
+SELDOM = WriteBehind(flush_interval=60)
 
 
 class Before:
@@ -56,8 +56,10 @@ class Before:
             self.do()
 
 
-class Watched:
+class Watched(Backend):
     """A backend whose requests are announced, one at a time."""
+
+    has_identity = True
 
     def __init__(self, inner: Any, before: Before) -> None:
         self.inner = inner
@@ -160,7 +162,7 @@ class Place:
         self.before = Before()
         watched: Any = Watched(backend(), self.before)
         how = SELDOM if saves == "relaxed" else None
-        self.saver = Saver(watched, cold=cold, group_commit=how)
+        self.saver = Saver(watched, cold=cold, write_behind=how)
         self.other = Saver(backend(), cold=cold)
         self.graph, self.reader = graph_on(self.saver), graph_on(self.other)
 
@@ -176,7 +178,7 @@ class Place:
 
     def run(self, thread: str, at: int | None = None, do: Callable[[], object] = int) -> list[str]:
         """Another run, something done before one of its requests; its checkpoints."""
-        layers = self.saver._layers
+        layers = self.saver._store._layers
         if self.saver._engine.holds_all:  # a save is a request then, and so is its being stored
             use_layers(self.saver, [Announcing(self.before), *layers])
         self.before.put.clear()

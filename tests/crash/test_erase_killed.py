@@ -19,7 +19,7 @@ PROGRAM = """
 import os, signal, sys
 from threadkeep import SqliteSaver
 from threadkeep.backends.sqlite import connections, maintenance as scrubbing
-from threadkeep.erasure import rows as erasing
+from threadkeep.erasure import erase as erasing
 
 def die(*_, **__):
     os.kill(os.getpid(), signal.SIGKILL)

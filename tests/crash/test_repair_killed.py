@@ -23,7 +23,7 @@ THREADS = [f"t{number}" for number in range(5)]
 PROGRAM = """
 import os, signal, sys
 from threadkeep import open_saver
-from threadkeep.repair import rows as repairing
+from threadkeep.repair import repair as repairing
 
 inner, left = repairing.carry_out, [int(sys.argv[3])]
 

@@ -18,7 +18,7 @@ from typing_extensions import TypedDict
 from threadkeep.backends.redis.keys import keys_of
 from threadkeep.backends.sqlite.records import unpack_id
 from threadkeep.engine.context import read_manifest
-from threadkeep.repair.findings import Kind
+from threadkeep.repair.check import Kind
 from threadkeep.repair.quarantine import read_quarantine
 from threadkeep.saver import Saver
 from threadkeep.threads import RepairReport

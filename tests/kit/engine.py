@@ -15,6 +15,7 @@ import attrs
 from pydantic import BaseModel
 
 from threadkeep import MemorySaver, arguments
+from threadkeep.backends.base import Backend
 from threadkeep.backends.memory import MemoryBackend
 from threadkeep.codec import NativeCodec
 from threadkeep.engine import put
@@ -30,12 +31,11 @@ from threadkeep.store.driver import (
     Stack,
     Store,
 )
-from threadkeep.store.layer import OneByOne
 
 # -- backends --------------------------------------------------------------------------
 
 
-class Counted:
+class Counted(Backend):
     """Passes everything on to another backend and remembers what was asked."""
 
     def __init__(self, inner: Any = None) -> None:
@@ -91,7 +91,7 @@ def put_operation(saver: Saver, *given: Any) -> Operation[Any]:
     return arguments.stored(call)
 
 
-class Dying:
+class Dying(Backend):
     """A backend that fails after so many commits, whoever asks."""
 
     def __init__(self, inner: Any, commits: int) -> None:
@@ -169,15 +169,13 @@ def run_on(operation: Requests[Any], backend: Any) -> Any:
 
 def use_backend(saver: Saver, backend: Any) -> Any:
     """Let an open saver use this backend from now on; returns it."""
-    saver._store.__init__(backend)  # type: ignore[misc] # (its layers and stacks hold it)
-    if not saver._store.has("commit_many"):
-        use_layers(saver, [*saver._layers, OneByOne()])
+    saver._store._store.__init__(backend)  # type: ignore[misc] # (its layers and stacks hold it)
     return backend
 
 
 def use_layers(saver: Saver, layers: Sequence[Any]) -> None:
     """Let an open saver have these layers from now on."""
-    Stack.__init__(saver, saver._store, layers)
+    Stack.__init__(saver._store, saver._store._store, layers)
 
 
 def counted_saver(inner: Any = None, **options: Any) -> tuple[Saver, Counted, CountedCodec]:

@@ -6,6 +6,7 @@ from collections.abc import Generator, Sequence
 from itertools import groupby
 from typing import Any
 
+from threadkeep.backends.base import AsyncBackend, Backend
 from threadkeep.engine.model import Batch, Change, Read, ReadSegments, Span
 from threadkeep.engine.operation import (
     Commit,
@@ -15,11 +16,10 @@ from threadkeep.engine.operation import (
 )
 from threadkeep.errors import ThreadkeepError
 from threadkeep.store.driver import (
-    Faces,
+    BackendPair,
     Stack,
     Store,
 )
-from threadkeep.store.layer import OneByOne
 from threadkeep.testing import Blocking
 from threadkeep.testing.records import THREAD
 
@@ -36,10 +36,12 @@ class ThroughCache:
         return first
 
 
-class Awaited:
+class Awaited(AsyncBackend):
     """A blocking backend behind the awaited protocol; it never waits."""
 
     counts_for_all = True
+    commits_groups = True
+    has_identity = True
 
     def __init__(self, backend: Any) -> None:
         self.backend = backend
@@ -61,8 +63,7 @@ class Awaited:
 
 
 def stack_of(backend: Any, *layers: Any) -> Stack:
-    store = Store(backend)
-    return Stack(store, layers if store.has("commit_many") else (*layers, OneByOne()))
+    return Stack(Store(backend), layers)
 
 
 def one(request: Request) -> Generator[Request, Any, Any]:
@@ -86,13 +87,13 @@ def many(changes: Sequence[Change]) -> Generator[Request, Any, list[ThreadkeepEr
     return results
 
 
-class Layered:
+class Layered(Backend):
     """Blocking calls through a stack.
 
     `also`: the faces of another store, closed with it.
     """
 
-    def __init__(self, stack: Stack, also: Faces | None = None) -> None:
+    def __init__(self, stack: Stack, also: BackendPair | None = None) -> None:
         self.stack = stack
         self.also = also
 
@@ -111,10 +112,10 @@ class Layered:
             self.also.close()
 
 
-class AwaitedLayered:
+class AwaitedLayered(AsyncBackend):
     """Awaiting calls through a stack. See `Layered`."""
 
-    def __init__(self, stack: Stack, also: Faces | None = None) -> None:
+    def __init__(self, stack: Stack, also: BackendPair | None = None) -> None:
         self.stack = stack
         self.also = also
 
@@ -133,7 +134,7 @@ class AwaitedLayered:
             await self.also.aclose()
 
 
-def awaiting(stack: Stack, also: Faces | None = None) -> Blocking:
+def awaiting(stack: Stack, also: BackendPair | None = None) -> Blocking:
     """Awaiting calls through a stack, each waited for."""
 
     async def made() -> Any:

@@ -41,9 +41,9 @@ from threadkeep.engine import (
 )
 from threadkeep.engine.listing import delta_history
 from threadkeep.engine.operation import CheckpointRef
-from threadkeep.forks import copy as copying
+from threadkeep.forks import fork as copying
 from threadkeep.repair import check as checking
-from threadkeep.retention import prune as housekeeping
+from threadkeep.retention import apply as housekeeping
 from threadkeep.saver import Saver
 
 LONG = "x" * 90

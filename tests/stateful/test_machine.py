@@ -36,27 +36,27 @@ from langgraph.checkpoint.base import get_checkpoint_metadata
 from unit.engine.values import VALUES, Plain, changes
 
 from threadkeep import (
-    GroupCommit,
     PostgresSaver,
     RedisSaver,
     Retention,
     SqliteSaver,
+    WriteBehind,
     errors,
 )
 from threadkeep.backends.memory import MemoryBackend
-from threadkeep.cold import offload_workflow
+from threadkeep.cold import offload
 from threadkeep.cold.layer import TierLayer
 from threadkeep.cold.store import ColdStore
 from threadkeep.engine.model import HIDDEN, ReadThread
 from threadkeep.engine.working_set import WorkingSet
-from threadkeep.retention import selection
+from threadkeep.retention import choose
 from threadkeep.saver import Saver
 from threadkeep.store import workflows
 from threadkeep.store.driver import (
     Stack,
     Store,
 )
-from threadkeep.write_behind import RelaxedLayer
+from threadkeep.write_behind.layer import WriteBehindLayer
 
 from .model import EMPTY, Conflict, Model, load_of
 
@@ -410,7 +410,7 @@ class Machine(RuleBasedStateMachine):
     def kept(self, thread: str, policy: Retention) -> dict[str, set[str]]:
         """What stays; the newest do, whatever else does."""
         (rows,) = self.savers[0]._store.backend.fetch([ReadThread(thread)])
-        found = selection.kept(rows.checkpoints, policy, (), time.time_ns() // 1000).keys
+        found = choose.choose(rows.checkpoints, policy, (), time.time_ns() // 1000).keys
         spaces = self.model.newest(thread)
         assert {(ns, id) for ns, ids in spaces.items() for id in ids} <= found
         return {ns: {id for space, id in found if space == ns} for ns in spaces}
@@ -467,11 +467,10 @@ class Machine(RuleBasedStateMachine):
     def offload(self, data: Any, thread: str) -> None:
         """Old values go; nobody sees a difference."""
         saver = self.saver(data)
-        assert saver.cold is not None
-        wish = offload_workflow.Wish(over=0)
+        assert saver._store.cold is not None
         with suppress(errors.ThreadNotFoundError, errors.StateError):
-            plan = offload_workflow.offload(
-                saver.beneath(), saver.cold, saver._engine, thread, wish
+            plan = offload.offload(
+                saver._store.beneath(), saver._store.cold, saver._engine, thread, 0
             )
             self.offloaded += workflows.run(plan).segments
 
@@ -613,26 +612,26 @@ class OnRelaxed(OnMemory):
     def __init__(self) -> None:
         super().__init__()
         self.stored = Stack(Store(self.backend), [TierLayer(ColdStore(self.cold))])
-        self.waiting = RelaxedLayer(self.stored, GroupCommit(ack="relaxed", flush_every=60))
+        self.waiting = WriteBehindLayer(self.stored, WriteBehind(flush_interval=60))
 
     def open(self, number: int) -> Saver:
         del number
         saver = Saver(self.backend, cold=self.cold)
-        saver._beneath, saver._relaxed = self.stored, self.waiting
-        Stack.__init__(saver, self.stored._store, [self.waiting, *self.stored._layers])
+        saver._store._beneath, saver._store._relaxed = self.stored, self.waiting
+        Stack.__init__(saver._store, self.stored._store, [self.waiting, *self.stored._layers])
         own = WorkingSet(2**20, threading.Lock, random.getrandbits, exclusive=True)
         saver._engine = saver._engine._replace(working_set=own)
         return saver
 
     @rule()
     def store(self) -> None:
-        self.waiting.unstored.flush()
+        self.waiting.queue.flush()
 
     def teardown(self) -> None:
         try:
             super().teardown()
         finally:
-            self.waiting.unstored.close()
+            self.waiting.queue.close()
 
 
 class OnSqlite(Machine):

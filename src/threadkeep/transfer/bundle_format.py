@@ -62,7 +62,7 @@ class Form(NamedTuple):
 
 # Names in `more`:
 _DIGESTS = "digests"  # an array of the checkpoints' digests (`operations.digest`)
-_ENTRY = "entry"  # the thread's entry in the registry (`engine.entries.Entry`)
+_ENTRY = "entry"  # the thread's entry in the registry (`engine.thread_entry.ThreadEntry`)
 BUNDLE = Form(
     MAGIC,
     frozenset((_DIGESTS, _ENTRY)),

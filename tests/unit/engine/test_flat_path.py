@@ -117,9 +117,9 @@ def stored_by(calls, *, flat: bool) -> list[Any]:
         if flat or name == "get_tuple":
             getattr(saver, name)(*given)
         elif name == "put":
-            saver.run(put_operation(saver, *given))
+            saver._store.run(put_operation(saver, *given))
         else:
-            saver.run(put.put_writes(saver._engine, arguments.put_writes(*given)))
+            saver._store.run(put.put_writes(saver._engine, arguments.put_writes(*given)))
     return backend.commits
 
 

@@ -22,7 +22,7 @@ from langchain_core.messages import HumanMessage
 from threadkeep import arguments
 from threadkeep.engine import put as write
 from threadkeep.engine.model import DropThread
-from threadkeep.retention import prune as housekeeping
+from threadkeep.retention import apply as housekeeping
 
 LONG = "x" * 90
 BIG = 400_000

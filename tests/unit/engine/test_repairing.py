@@ -18,8 +18,8 @@ from kit.engine import (
 )
 
 from threadkeep.errors import InvalidArgumentError, OpenError, ThreadkeepError, ThreadNotFoundError
-from threadkeep.repair import rows
-from threadkeep.repair.findings import Kind
+from threadkeep.repair import repair as rows
+from threadkeep.repair.check import Kind
 from threadkeep.repair.quarantine import read_quarantine
 
 from .test_damage import altered, build, rows_of
@@ -185,9 +185,9 @@ def test_what_is_asked_for_in_a_wrong_way_changes_nothing(tmp_path):
     damaged(saver)
     file = tmp_path / "out.tkq"
     file.write_bytes(b"mine")
-    with pytest.raises(InvalidArgumentError, match="No file"):
+    with pytest.raises(InvalidArgumentError, match="quarantine file is needed"):
         saver.threads.repair()
-    with pytest.raises(OpenError, match="is there already"):
+    with pytest.raises(OpenError, match="exists already"):
         saver.threads.repair(file=file)
     with pytest.raises(OpenError, match="no folder"):
         saver.threads.repair(file=tmp_path / "absent" / "out.tkq")

@@ -69,7 +69,7 @@ def archive(
 ) -> int:
     """Move threads into the cold store. They are found as before; reading one brings it back."""
     if bool(threads) == bool(idle):
-        hint = "Give the ids of threads, or --idle and a time."
+        hint = "Use the ids of threads, or --idle and a time."
         raise InvalidArgumentError("It is not clear which threads are meant.", hint=hint)
     output, gone = Output(as_json=as_json), list[ThreadInfo]()
     with writing(url_of(url), cold) as saver:
@@ -196,9 +196,7 @@ def _collect(
 ) -> int:
     opened = reading if dry_run else writing
     with output.progress() as told, opened(place) as saver:
-        report = saver.threads.gc(
-            limits, threads=threads, dry_run=dry_run, progress=partial(told, "threads")
-        )
+        report = saver.threads.gc(limits, threads=threads, dry_run=dry_run, progress=told)
     output.tell(_gc_document(report), *_draw_gc(report))
     return 1 if report.skipped else 0
 
@@ -287,9 +285,7 @@ def _move(
 ) -> int:
     opened = reading if dry_run else writing
     with output.progress() as told, opened(place, cold) as saver:
-        report = saver.threads.tier(
-            how, threads=threads, dry_run=dry_run, progress=partial(told, "threads")
-        )
+        report = saver.threads.tier(how, threads=threads, dry_run=dry_run, progress=told)
     output.tell(_tier_document(report), *_draw_tier(report))
     return 1 if report.skipped else 0
 

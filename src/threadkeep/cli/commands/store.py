@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import asdict
 from datetime import UTC, datetime
-from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -28,11 +27,11 @@ from threadkeep.cli.render import (
 from threadkeep.cli.stores import made, reading, shown, url_of, writing
 from threadkeep.cli.terminal import Output, Told, clean
 from threadkeep.errors import CorruptionError, InvalidArgumentError
-from threadkeep.repair.findings import (
+from threadkeep.repair.check import (
     CheckReport,
     Finding,
 )
-from threadkeep.repair.workflow import (
+from threadkeep.repair.repair import (
     HINTS,
     RepairedThread,
     RepairReport,
@@ -153,7 +152,7 @@ def _report(url: str, cold: str | None, told: Told) -> CheckReport:
     """What is broken; a file so damaged that it cannot be opened is one finding."""
     try:
         with reading(url, cold) as saver:
-            return saver.check(partial(told, "threads"))
+            return saver.check(told)
     except CorruptionError as exc:
         return CheckReport(0, (Finding(exc.message),))
 
@@ -347,7 +346,7 @@ def restore(
     """Fill a store from a backup, or bring an archived thread back."""
     output = Output(as_json=as_json)
     if (file is None) == (thread is None):
-        hint = "Give the file of a backup, or --thread and the id of an archived thread."
+        hint = "Use the file of a backup, or --thread and the id of an archived thread."
         raise InvalidArgumentError("It is not clear what is to be restored.", hint=hint)
     if file is None or thread is not None:
         with writing(url_of(url), cold) as saver:
