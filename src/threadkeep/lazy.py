@@ -12,13 +12,15 @@ if TYPE_CHECKING:
     from threadkeep.cold import archive, offload
     from threadkeep.engine import history, listing
     from threadkeep.forks import fork
+    from threadkeep.repair import check
     from threadkeep.retention import apply, gc
 
-__all__ = ["apply", "archive", "fork", "gc", "history", "listing", "offload", "stats"]
+__all__ = ["apply", "archive", "check", "fork", "gc", "history", "listing", "offload", "stats"]
 
 _PATHS = {
     "apply": "retention.apply",
     "archive": "cold.archive",
+    "check": "repair.check",
     "fork": "forks.fork",
     "gc": "retention.gc",
     "history": "engine.history",

@@ -6,8 +6,8 @@ import random
 import re
 
 import pytest
-from cli_kit import threadkeep
-from engine_kit import Chain
+from kit.cli import threadkeep
+from kit.engine import Chain
 from langchain_core.messages import HumanMessage
 
 from threadkeep import SqliteSaver
@@ -300,14 +300,8 @@ def test_nothing_that_is_shown_gives_orders_to_a_terminal(store, told):
 
 def test_as_processes(forked):
     for arguments in (
-        ["threads", "--all"],
-        ["branches", "forked"],
-        ["versions", "forked", "n"],
         ["diff", "forked", forked[0]],
-        ["create", "new"],
-        ["tag", "new", "a"],
-        ["pin", "new"],
-        ["set", "new", "a=1"],
+        ["set", "forked", "a=1"],
         ["copy", "forked", "twin"],
     ):
         code, said, wrong = threadkeep(*arguments)

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from engine_kit import Chain, everything
+from kit.engine import Chain, everything
 
 from threadkeep import SqliteSaver
 from threadkeep.codec.frame import Compression

@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 
 from codec_golden_values import FILES, ROWS
-from engine_kit import Chain, memory_saver
+from kit.engine import Chain, memory_saver
 
 from threadkeep import SqliteSaver
 from threadkeep.codec import Compression, NativeCodec, pack
@@ -54,7 +54,7 @@ def _rows(path: Path) -> None:
 def _bundle(path: Path) -> None:
     with memory_saver() as saver:
         fill(saver)
-        saver.threads.export("real", path)
+        saver.threads.export_bundle("real", path)
 
 
 def _sqlite(path: Path) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from codec_golden_values import ROWS
-from engine_kit import Chain, config, memory_saver
+from kit.engine import Chain, config, memory_saver
 from make_golden import FOLDER
 
 from threadkeep import SqliteSaver
@@ -32,7 +32,7 @@ def test_rows_of_a_bundle_are_read() -> None:
 
 def test_a_bundle_is_imported() -> None:
     with memory_saver() as saver:
-        assert saver.threads.import_(FOLDER / "bundles" / "v1-thread.tkb").put == ("real",)
+        assert saver.threads.import_bundle(FOLDER / "bundles" / "v1-thread.tkb").put == ("real",)
         check_thread(saver)
 
 

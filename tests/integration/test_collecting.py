@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 import threadkeep
-from threadkeep import Cache, GroupCommit, Retention, SqliteSaver
+from threadkeep import Cache, GroupCommit, Retention, SqliteSaver, WriteBehind
 from threadkeep.backends.memory import MemoryBackend
 from threadkeep.engine.model import Batch
 from threadkeep.errors import BackendError, InvalidArgumentError
@@ -162,7 +162,7 @@ def test_a_thread_is_kept_short_while_it_grows(name: str, schema: str, tmp_path:
 
 FRONTS = {
     "group": {"group_commit": GroupCommit()},
-    "relaxed": {"group_commit": GroupCommit(ack="relaxed", flush_every=0.01)},
+    "relaxed": {"write_behind": WriteBehind(flush_interval=0.01)},
     "cache": {"cache": Cache(threads=10)},
     "raise": {"conflicts": "raise"},
 }

@@ -27,7 +27,7 @@ SELDOM = (
     *("threads", "transfer", "diff", "wrap_langgraph", "readable", "cli", "testing", "stats"),
     *("repair", "erasure", "forks", "write_behind", "cache", "retention.apply", "retention.gc"),
     *("cold.store", "cold.archive", "cold.offload", "cold.tiering"),
-    *("backends.scrubbed", "backends.blocking", "backends.base", "backends.memory"),
+    *("registry", "backends.blocking", "backends.memory"),
     *("backends.postgres", "backends.redis", "backends.sqlite.maintenance"),
 )
 EXTRAS = ("psycopg", "psycopg_pool", "redis", "obstore", "rich", "typer", "aiosqlite", "numpy")

@@ -20,6 +20,7 @@ from threadkeep import (
     GroupCommit,
     Retention,
     Tiering,
+    WriteBehind,
     open_saver,
     stats,
 )
@@ -84,7 +85,7 @@ def objects(cold: Path) -> list[Path]:
 
 
 def segment_bytes(saver: Any) -> int:
-    (one,) = saver.run(stats.sizes(None)).threads
+    (one,) = saver._store.run(stats.sizes(None)).threads
     return int(one.segment_bytes)
 
 
@@ -165,10 +166,10 @@ def test_much_goes_object_by_object(ours: Any, cold: Path, monkeypatch: pytest.M
 
 
 def test_whatever_stands_in_front_of_the_store(tmp_path: Path, cold: Path) -> None:
-    kinds = (GroupCommit(), GroupCommit(ack="relaxed", flush_every=60))
-    for number, group_commit in enumerate(kinds):
+    kinds = ({"group_commit": GroupCommit()}, {"write_behind": WriteBehind(flush_interval=60)})
+    for number, options in enumerate(kinds):
         url = f"sqlite:///{tmp_path / str(number)}.db"
-        with open_saver(url, cold=cold.as_uri(), group_commit=group_commit) as saver:
+        with open_saver(url, cold=cold.as_uri(), **options) as saver:
             say(saver, "one", "two")
             before = shown(saver)
             assert saver.threads.offload("t", over=OVER).segments > 0
@@ -197,9 +198,9 @@ def test_a_cache_that_has_other_pieces(tmp_path: Path, cold: Path) -> None:
 
 
 def test_relaxed_saves_of_another_process_are_not_lost(tmp_path: Path, cold: Path) -> None:
-    relaxed = GroupCommit(ack="relaxed", flush_every=60)
+    relaxed = WriteBehind(flush_interval=60)
     with (
-        open_backend("sqlite", tmp_path, cold=cold.as_uri(), group_commit=relaxed) as one,
+        open_backend("sqlite", tmp_path, cold=cold.as_uri(), write_behind=relaxed) as one,
         open_backend("sqlite", tmp_path, cold=cold.as_uri()) as other,
     ):
         say(one, "one", "two", "three")
@@ -284,11 +285,11 @@ def test_it_goes_elsewhere_whole(saver: Any, tmp_path: Path) -> None:
     say(saver, "one", "two")
     before = shown(saver)
     saver.threads.offload("t", over=OVER)
-    saver.threads.export("t", tmp_path / "t.tkb")
+    saver.threads.export_bundle("t", tmp_path / "t.tkb")
     with open_saver("memory://") as other:
-        saver.threads.sync(other)
+        saver.threads.mirror(other)
         assert shown(other) == before
-        other.threads.import_(tmp_path / "t.tkb", "u")
+        other.threads.import_bundle(tmp_path / "t.tkb", "u")
         assert [one[1] for one in shown(other, "u")] == [one[1] for one in before]
         assert other.threads.get("u").offloaded_bytes == 0
 
@@ -421,14 +422,14 @@ def test_a_backup_is_no_bundle_for_elsewhere(ours: Any, tmp_path: Path) -> None:
         open_saver("memory://") as other,
         pytest.raises(InvalidArgumentError, match="is a backup"),
     ):
-        other.threads.import_(tmp_path / "all.tkb")
+        other.threads.import_bundle(tmp_path / "all.tkb")
 
 
 def test_the_size_is_set_right(ours: Any) -> None:
     """Who brings back what somebody else has brought back meanwhile counts it twice."""
     say(ours, "one", "two", "three")
     ours.threads.offload("t", over=OVER)
-    ours.run(_wrong_size())
+    ours._store.run(_wrong_size())
     assert ours.check().notes != ()
     ours.threads.tier(Tiering(cold=ColdTier(archive=False, offload_over=None)))
     assert ours.check().notes == ()
@@ -467,7 +468,7 @@ CALLS: tuple[Callable[[Any], Any], ...] = (
     lambda saver: saver.threads.fork("t", new_thread_id="fork"),
     lambda saver: saver.copy_thread("t", "copy"),
     lambda saver: saver.threads.restore("t"),
-    lambda saver: saver.threads.export("t", "never.tkb"),
+    lambda saver: saver.threads.export_bundle("t", "never.tkb"),
 )
 
 

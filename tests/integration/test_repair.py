@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
 import pytest
-from damage_kit import damaging, rows_of
-from engine_kit import everything
+from kit.damage import damaging, rows_of
+from kit.engine import everything
 from langgraph.graph import END, START, StateGraph
 from langgraph.types import Command, interrupt
 from typing_extensions import TypedDict

@@ -13,6 +13,7 @@ from threadkeep.cli import parsing
 from threadkeep.cli.stores import reading, url_of
 from threadkeep.cli.terminal import complain
 from threadkeep.errors import BackendError
+from threadkeep.saver import store_of
 from threadkeep.stats import thread_names
 
 _MOST = 50
@@ -31,7 +32,7 @@ def _ids(option: str | None, beginning: str) -> list[str]:
     if file_of(url) is None:
         return []
     with reading(url) as saver:
-        found = saver.run(thread_names(beginning or None, _MOST))
+        found = store_of(saver).run(thread_names(beginning or None, _MOST))
     return [name for name in found if name.startswith(beginning)]
 
 

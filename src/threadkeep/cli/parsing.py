@@ -20,7 +20,7 @@ from threadkeep.cold.tiering import (
     Tiering,
     WarmTier,
 )
-from threadkeep.errors import InvalidArgumentError
+from threadkeep.errors import InvalidArgumentError, invalid
 from threadkeep.retention.policy import (
     Retention,
     duration,
@@ -35,12 +35,12 @@ _SIZE: TypeAdapter[int] = TypeAdapter(ByteSize)
 def age(option: str, given: str) -> timedelta:
     """A length of time such as `7d`, `12h`, `30m`, `1d12h`."""
     if not _AGE.fullmatch(given):
-        _refuse(option, given, "Write a length of time such as 30d, 12h or 30m.")
+        _refuse(option, given, "Use a length of time such as 30d, 12h or 30m.")
     try:
         parts = [timedelta(**{_UNITS[unit]: float(n)}) for n, unit in _PART.findall(given)]
         return sum(parts, timedelta())
     except OverflowError:
-        _refuse(option, given, "Write a shorter time.")
+        _refuse(option, given, "Use a shorter time.")
 
 
 def when(option: str, given: str | None) -> datetime | timedelta | None:
@@ -52,7 +52,7 @@ def when(option: str, given: str | None) -> datetime | timedelta | None:
     try:
         found = datetime.fromisoformat(given)
     except ValueError:
-        hint = "Write a time such as 2026-05-01T12:00, or how long ago: 7d, 12h, 30m."
+        hint = "Use a time such as 2026-05-01T12:00, or how long ago: 7d, 12h, 30m."
         _refuse(option, given, hint)
     return found if found.tzinfo is not None else found.replace(tzinfo=UTC)
 
@@ -63,7 +63,7 @@ def ttl(given: str | None) -> timedelta | int | None:
         return None
     if given == "never":
         return 0
-    return age("--ttl", given) or _refuse("--ttl", given, "Write a time above 0, or never.")
+    return age("--ttl", given) or _refuse("--ttl", given, "Use a time above 0, or never.")
 
 
 def size(option: str, given: str | None) -> int | None:
@@ -73,7 +73,7 @@ def size(option: str, given: str | None) -> int | None:
     try:
         return int(_SIZE.validate_python(given))
     except (ValidationError, OverflowError):
-        _refuse(option, given, "Write a number of bytes, such as 1000 or 10MB.")
+        _refuse(option, given, "Use a number of bytes, such as 1000 or 10MB.")
 
 
 def metadata(option: str, given: Iterable[str] | None) -> dict[str, Any]:
@@ -82,7 +82,7 @@ def metadata(option: str, given: Iterable[str] | None) -> dict[str, Any]:
     for pair in given or ():
         key, equals, value = pair.partition("=")
         if not (key and equals):
-            _refuse(option, pair, "Write KEY=VALUE.")
+            _refuse(option, pair, "Use KEY=VALUE.")
         found[key] = _value(value)
     return found
 
@@ -95,7 +95,7 @@ def _value(text: str) -> Any:
 
 
 def _refuse(option: str, given: str, hint: str) -> NoReturn:
-    raise InvalidArgumentError(f"{option}: {given!r} has no meaning here.", hint=hint)
+    raise invalid(option, given, hint)
 
 
 _UNITS_POLICIES = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 7 * 86_400}
@@ -107,7 +107,7 @@ def policy(given: Mapping[str, Any]) -> Retention:
     """What is configured as `[retention]`, each key that is given in place of its own.
 
     Raises:
-        InvalidArgumentError: a key is unknown, or has a value of no meaning.
+        InvalidArgumentError: a key is unknown, or its value is invalid.
     """
     keys = {**(settings().retention or {}), **given}
     _check_known("retention", keys, {field.name for field in fields(Retention)})
@@ -119,7 +119,7 @@ def tiering(given: Mapping[str, Any]) -> Tiering:
     """What is configured as `[tiering]`, each key that is given in place of its own.
 
     Raises:
-        InvalidArgumentError: a key is unknown, or has a value of no meaning.
+        InvalidArgumentError: a key is unknown, or its value is invalid.
     """
     keys = {**(settings().tiering or {}), **given}
     _check_known("tiering", keys, {"warm", "archive", "offload_over", "offload"})

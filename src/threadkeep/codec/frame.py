@@ -30,7 +30,7 @@ from zlib import crc32
 import zstandard
 
 from threadkeep.codec.format import newer
-from threadkeep.errors import CorruptionError, InvalidArgumentError, UnserializableError
+from threadkeep.errors import CorruptionError, UnserializableError, invalid
 
 MAGIC = 0xB7
 VERSION = 1
@@ -64,11 +64,11 @@ class Compression:
 
     def __post_init__(self) -> None:
         if self.level is not None and not _is_int_within(self.level, 0, 22):
-            _refuse("level", self.level, "a whole number from 0 (off) to 22")
+            raise invalid("level", self.level, "Use a whole number from 0 (off) to 22.")
         if not _is_int_within(self.over, 0, MAX_BODY):
-            _refuse("over", self.over, f"a number of bytes from 0 to {MAX_BODY}")
+            raise invalid("over", self.over, f"Use a number of bytes from 0 to {MAX_BODY}.")
         if type(self.ratio) not in (int, float) or not 0 < self.ratio <= 1:
-            _refuse("ratio", self.ratio, "a share above 0 and up to 1")
+            raise invalid("ratio", self.ratio, "Use a share above 0 and up to 1.")
 
 
 def pack(elements: Sequence[bytes], compression: Compression) -> bytes:
@@ -227,10 +227,6 @@ def _compress(body: bytes, level: int) -> bytes:
 
 def _is_int_within(value: object, low: int, high: int) -> bool:
     return type(value) is int and low <= value <= high
-
-
-def _refuse(name: str, value: object, wanted: str) -> None:
-    raise InvalidArgumentError(f"Invalid {name} of Compression: {value!r}. Use {wanted}.")
 
 
 _MORE = 0x80  # the bit of a byte that says that another follows

@@ -11,7 +11,7 @@ from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING
 
-from threadkeep.backends.given import is_count, refuse
+from threadkeep.backends.given import is_count
 from threadkeep.cache import HotTier
 from threadkeep.cold.archive import archive, archive_of
 from threadkeep.cold.offload import Offloaded, move_out, tidy
@@ -20,13 +20,19 @@ from threadkeep.engine import registration
 from threadkeep.engine.context import Engine
 from threadkeep.engine.entries import Entry
 from threadkeep.engine.lifecycle import Cause, allows
-from threadkeep.errors import CodecError, ConflictError, StateError, ThreadNotFoundError
+from threadkeep.errors import (
+    CodecError,
+    ConflictError,
+    StateError,
+    ThreadNotFoundError,
+    invalid,
+)
 from threadkeep.retention.policy import LONGEST, MICROSECOND, duration
 from threadkeep.store.workflows import Plan, Store, on
 
 if TYPE_CHECKING:
     from threadkeep.cold.store import ColdStore
-    from threadkeep.transfer.portable import Progress
+    from threadkeep.progress import Progress
 
 OFFLOAD_OVER = 64 * 1024
 """Bytes of a stored run of values above which an object of the cold store pays."""
@@ -77,7 +83,7 @@ class ColdTier:
 
     def __post_init__(self) -> None:
         if type(self.archive) is not bool:
-            refuse("archive", self.archive, "Use True or False.")
+            raise invalid("archive", self.archive, "Use True or False.")
         if self.offload_over is not None:
             check_over("offload_over", self.offload_over)
 
@@ -102,7 +108,7 @@ class Tiering:
     def __post_init__(self) -> None:
         for name, kind in (("hot", HotTier), ("warm", WarmTier), ("cold", ColdTier)):
             if not isinstance(getattr(self, name), kind | None if name == "hot" else kind):
-                refuse(name, getattr(self, name), f"Use a threadkeep.{kind.__name__}.")
+                raise invalid(name, getattr(self, name), f"Use a threadkeep.{kind.__name__}.")
 
 
 def check_over(name: str, value: object) -> int:
@@ -112,7 +118,7 @@ def check_over(name: str, value: object) -> int:
         InvalidArgumentError: it is none.
     """
     if not is_count(value, LEAST) or not isinstance(value, int) or value >= LONGEST:
-        refuse(name, value, f"Use a number of bytes, {LEAST} or more.")
+        raise invalid(name, value, f"Use a number of bytes, {LEAST} or more.")
     return value
 
 

@@ -22,7 +22,7 @@ from threadkeep.engine.optimistic import retry
 from threadkeep.errors import ThreadExistsError, ThreadNotFoundError
 
 if TYPE_CHECKING:
-    from threadkeep.transfer.portable import Progress
+    from threadkeep.progress import Progress
 
 PAGE = 500
 ALL = ThreadQuery()

@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
-from threadkeep.backends.scrubbed import Scrubbed
+from threadkeep.backends.base import Scrubbed
 from threadkeep.cold.archive import archive_of
 from threadkeep.engine import registration, registry
 from threadkeep.engine.calls import Fetch, Operation, commit
@@ -49,17 +49,17 @@ from threadkeep.errors import (
     ThreadNotFoundError,
     UnfinishedErasureError,
 )
+from threadkeep.progress import Progress, no_progress
 from threadkeep.retention.apply import shortened, thinning
-from threadkeep.store.opened import OpenStore, own_cold
-from threadkeep.store.workflows import Plan, Store, aside, either, on
-from threadkeep.transfer.portable import Progress, quiet
+from threadkeep.store.store import LayeredStore
+from threadkeep.store.workflows import Plan, Store, aside, on
 
 if TYPE_CHECKING:
     from threadkeep.cold.store import ColdStore
 
 ALWAYS = (
     "Files that were written before (backups, bundles, quarantine files): remove them.",
-    "Copies under other names and in other stores (copy_thread, sync, import): erase them too.",
+    "Copies under other names and in other stores (copy_thread, mirror, import): erase them too.",
     "What other programs and savers remember of a thread until they load it again: restart them.",
     "The thread's name and the time: a tombstone, so that no late save brings it back.",
 )
@@ -131,7 +131,7 @@ class EraseReport:
 
 
 def erase(
-    store: OpenStore,
+    store: LayeredStore,
     engine: Engine,
     thread: str | None = None,
     labels: tuple[str, ...] = (),
@@ -149,16 +149,16 @@ def erase(
         thread: its name; or
         labels: what all of them have.
         forks: also those that were forked from them.
-        rewrite: see `ScrubbingBackend.scrub`.
+        rewrite: see `Backend.scrub`.
         dry_run: change nothing.
         progress: see `Progress`.
     """
-    beneath, progress = store.beneath(), progress or quiet
+    beneath, progress = store.beneath(), progress or no_progress
     names = yield from on(beneath, _names(thread, labels))
     found = yield from on(beneath, forks_of(names))
     # Origins last: as long as they are there, it is known what was forked from them.
     all_names = [*reversed(found), *names] if forks else names
-    cold = yield from own_cold(store)
+    cold = yield from store.own_cold()
     elsewhere = yield from _elsewhere(beneath, cold, all_names)
     shared = set[str]()
     for name in all_names:
@@ -227,7 +227,7 @@ class Clearance(NamedTuple):
     `elsewhere` are folders of the cold store that are another store's, of which this is a copy.
     """
 
-    store: OpenStore
+    store: LayeredStore
     cold: ColdStore | None
     threads: Sequence[str]
     near: Sequence[str] | None
@@ -239,16 +239,14 @@ def _caches(of: Clearance) -> Plan[Scrubbed]:
     """Clear what this program and the hot store have cached."""
     store = of.store
     for name in (None,) if of.near is None else of.near:
-        yield from either(partial(store.clear_cache, name), partial(store.aclear_cache, name))
+        yield from on(store, store.clear_cache(name))
     here = Scrubbed(("what this program remembered, and its cache",))
-    return here + (yield from either(store.scrub_hot, store.ascrub_hot))
+    return here + (yield from on(store, store.scrub_hot()))
 
 
 def _files(of: Clearance) -> Plan[Scrubbed]:
     """Scrub the store's own files."""
-    scrub = partial(of.store.scrub, rewrite=of.rewrite)
-    ascrub = partial(of.store.ascrub, rewrite=of.rewrite)
-    return (yield from either(scrub, ascrub))
+    return on(of.store, of.store.scrub(rewrite=of.rewrite))
 
 
 def _archives(of: Clearance) -> Plan[Scrubbed]:

@@ -59,7 +59,7 @@ from threadkeep.stats import EVERYTHING, all_sizes
 from threadkeep.store.workflows import Plan, Store, on
 
 if TYPE_CHECKING:
-    from threadkeep.transfer.portable import Progress
+    from threadkeep.progress import Progress
 
 UNREADABLE = (CodecError, InvalidArgumentError)
 """Errors of a store about rows that it cannot read."""

@@ -59,7 +59,7 @@ from threadkeep.store.workflows import Plan, Store, aside, on
 from threadkeep.transfer.bundling import WholeThread
 
 if TYPE_CHECKING:
-    from threadkeep.transfer.portable import Progress
+    from threadkeep.progress import Progress
 
 HINTS = {
     Kind.STORE: "Damage of the store's own files or tables is not repaired by this: restore a"

@@ -13,7 +13,7 @@ from functools import partial
 from typing import NamedTuple, TypeAlias, cast
 
 from threadkeep.codec import Codec
-from threadkeep.engine import checksum, registry
+from threadkeep.engine import checksum, labels, registry
 from threadkeep.engine import manifest as manifests
 from threadkeep.engine.calls import Operation, commit, fetch, fetch_segments
 from threadkeep.engine.context import Engine
@@ -48,13 +48,13 @@ from threadkeep.engine.model import (
 from threadkeep.engine.optimistic import Snapshot, optimistic, read_snapshot
 from threadkeep.engine.refs import Ref, covering, length, span_of
 from threadkeep.engine.rows import heads, pack_writes, unpack_metadata, unpack_writes, visible
-from threadkeep.errors import InvalidArgumentError, StaleThreadError
+from threadkeep.errors import StaleThreadError, invalid
 
 SEGMENT_ROW = 64  # bytes that a segment takes beside its data, about
 _PAGE = 200
 _ORPHAN_AGE = 3600 * 1_000_000  # microseconds after which writes without a checkpoint go
 
-Choice: TypeAlias = Callable[[Sequence[StoredCheckpoint]], set[CheckpointKey]]
+Choice: TypeAlias = Callable[[Snapshot], set[CheckpointKey]]
 
 
 # -- threads and runs ------------------------------------------------------------------
@@ -69,18 +69,18 @@ def delete_thread(engine: Engine, thread: str) -> Operation[None]:
 def prune(engine: Engine, threads: Sequence[str], strategy: str) -> Operation[None]:
     """Keep the newest checkpoint of each namespace (`keep_latest`), or nothing (`delete`).
 
+    `keep_latest` keeps what is pinned or tagged as well.
+
     Raises:
         InvalidArgumentError: another strategy.
     """
     if strategy not in ("keep_latest", "delete"):
-        raise InvalidArgumentError(
-            f"Invalid strategy: {strategy!r}.", hint='Use "keep_latest" or "delete".'
-        )
+        raise invalid("strategy", strategy, 'Use "keep_latest" or "delete".')
     for thread in threads:
         if strategy == "delete":
             yield from delete_thread(engine, thread)
         else:
-            yield from _keep(engine, thread, lambda checkpoints: set(heads(checkpoints).items()))
+            yield from _keep(engine, thread, _latest)
 
 
 def delete_for_runs(engine: Engine, run_ids: Sequence[str]) -> Operation[None]:
@@ -97,11 +97,19 @@ def delete_for_runs(engine: Engine, run_ids: Sequence[str]) -> Operation[None]:
         after = threads[-1]
 
 
-def _not_of_runs(
-    codec: Codec, runs: frozenset[str], checkpoints: Sequence[StoredCheckpoint]
-) -> set[CheckpointKey]:
+def _latest(snapshot: Snapshot) -> set[CheckpointKey]:
+    checkpoints, entry = snapshot.rows.checkpoints, snapshot.entry
+    latest = set(heads(checkpoints).items())
+    if entry is None:
+        return latest
+    keys = set(map(checkpoint_key, visible(checkpoints)))
+    marks = {(mark.ns, mark.checkpoint) for mark in labels.marks(entry.labels)}
+    return keys if entry.pinned else latest | (marks & keys)
+
+
+def _not_of_runs(codec: Codec, runs: frozenset[str], snapshot: Snapshot) -> set[CheckpointKey]:
     found = set()
-    for stored in visible(checkpoints):
+    for stored in visible(snapshot.rows.checkpoints):
         run = unpack_metadata(stored.row.metadata, stored.row.exact, codec).get("run_id")
         if not isinstance(run, str) or run not in runs:
             found.add(checkpoint_key(stored))
@@ -113,9 +121,10 @@ def _keep(engine: Engine, thread: str, choose: Choice) -> Operation[None]:
 
     def build(snapshot: Snapshot) -> Operation[tuple[Batch, None]]:
         lineage = Lineage(snapshot.rows.checkpoints)
-        keep = choose(snapshot.rows.checkpoints)
+        keep = choose(snapshot)
         hidden = (yield from needed(engine, thread, lineage, keep)) - keep
-        return thinning(engine, snapshot, lineage, keep, hidden), None
+        change = thinning(engine, snapshot, lineage, keep, hidden)
+        return change._replace(fences=snapshot.fences), None
 
     return optimistic(engine, thread, build, partial(read_snapshot, stub=False))
 

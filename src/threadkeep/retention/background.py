@@ -19,7 +19,7 @@ from threadkeep.engine.calls import Operation
 from threadkeep.errors import ThreadkeepError
 
 if TYPE_CHECKING:
-    from threadkeep.transfer.portable import Progress
+    from threadkeep.progress import Progress
 
 _MOST_COUNTED = 10_000  # threads whose checkpoints are counted; of others the count begins anew
 _log = logging.getLogger("threadkeep")

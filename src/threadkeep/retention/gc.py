@@ -36,7 +36,7 @@ from threadkeep.retention.choose import GRACE, Choice, choose
 from threadkeep.retention.policy import Retention
 
 if TYPE_CHECKING:
-    from threadkeep.transfer.portable import Progress
+    from threadkeep.progress import Progress
 
 _SETTLED = "kept"  # the record of the state and policy that a thread was last collected under
 _DIGEST = 8  # bytes

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from datetime import timedelta
-from typing import Any, Literal, NoReturn, get_args
+from typing import Any, Literal, get_args
 
-from threadkeep.errors import CorruptionError, InvalidArgumentError, NewerFormatError
+from threadkeep.errors import CorruptionError, InvalidArgumentError, NewerFormatError, invalid
 from threadkeep.langgraph_internals import is_internal
 
 Ends = Literal["all", "run_ends", "turn_ends"]
@@ -77,15 +77,15 @@ class Retention:
         for name, least in (("keep_last", 1), ("max_bytes", 0), ("max_count", 0)):
             value = getattr(self, name)
             if value is not None and (type(value) is not int or not least <= value < LONGEST):
-                _refuse(name, value, f"Use a whole number, {least} or more, or leave it out.")
+                raise invalid(name, value, f"Use a whole number, {least} or more, or leave it out.")
         for name in ("max_age", "ttl"):
             value = getattr(self, name)
             if value is not None:
                 object.__setattr__(self, name, duration(name, value))
         if self.keep not in get_args(Ends):
-            _refuse("keep", self.keep, f"Use one of {', '.join(get_args(Ends))}.")
+            raise invalid("keep", self.keep, f"Use one of {', '.join(get_args(Ends))}.")
         if type(self.keep_tagged) is not bool:
-            _refuse("keep_tagged", self.keep_tagged, "Use True or False.")
+            raise invalid("keep_tagged", self.keep_tagged, "Use True or False.")
         object.__setattr__(self, "channels", _channels(self.channels))
 
     @property
@@ -145,29 +145,24 @@ def duration(name: str, value: object) -> timedelta:
     if isinstance(value, int | float) and type(value) is not bool and 0 < value < LONGEST / 1e6:
         value = timedelta(seconds=value)
     if not isinstance(value, timedelta) or value < MICROSECOND:
-        _refuse(name, value, "Use seconds, more than 0, or a timedelta.")
+        raise invalid(name, value, "Use seconds, more than 0, or a timedelta.")
     return value
 
 
 def _channels(value: object) -> dict[str, Literal["latest"]]:
     hint = 'Use a dict of names, each with "latest", such as {"scratch": "latest"}.'
     if not isinstance(value, Mapping):
-        _refuse("channels", value, hint)
+        raise invalid("channels", value, hint)
     for name, what in value.items():
         if not isinstance(name, str) or what != "latest":
-            _refuse(f"channels[{name!r}]", what, hint)
+            raise invalid(f"channels[{name!r}]", what, hint)
         if is_internal(name):
-            _refuse("channels", name, "LangGraph itself needs this one, to know what runs next.")
+            raise invalid("channels", name, "LangGraph needs this one, to know what runs next.")
     return dict(sorted(value.items()))
 
 
 def _micros(value: timedelta | float | None) -> int | None:
     return value // MICROSECOND if isinstance(value, timedelta) else None
-
-
-def _refuse(name: str, value: object, hint: str) -> NoReturn:
-    shown = repr(value) if isinstance(value, str | int | float) else type(value).__name__
-    raise InvalidArgumentError(f"Invalid {name}: {shown[:80]}.", hint=hint)
 
 
 EVERYTHING = Retention()

@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from threadkeep.backends.base import Backend, MigratingBackend
+from threadkeep.backends.base import Backend
 from threadkeep.backends.open import (
     file_of,
     is_postgres,
@@ -27,16 +27,16 @@ from threadkeep.backends.sqlite import (
     maintenance,
 )
 from threadkeep.errors import CorruptionError, InvalidArgumentError, OpenError
+from threadkeep.progress import Progress
 from threadkeep.saver import Saver
 from threadkeep.store import (
     driver,
     workflows,
 )
-from threadkeep.store.opened import OpenStore
+from threadkeep.store.store import LayeredStore
 from threadkeep.transfer import portable
 from threadkeep.transfer.files import replacing, told
 from threadkeep.transfer.kinds import Kind, check_may_be_replaced, kind_of
-from threadkeep.transfer.portable import Progress
 
 Format = Literal["native", "bundle"]
 
@@ -165,17 +165,16 @@ def restore(
 def _filled(
     backend: Backend, file: Path, names: list[str], progress: Progress, *, replace: bool
 ) -> Restored:
-    if isinstance(backend, MigratingBackend):
-        backend.migrate()
+    backend.migrate()
     # (without the cold store: what lies there stays, as what is restored may name it)
     filling = portable.fill(_store(backend), file, names, progress, replace=replace, stubs=True)
     done = workflows.run(filling)
     return Restored(len(done.put), len(done.known))
 
 
-def _store(backend: Backend) -> OpenStore:
+def _store(backend: Backend) -> LayeredStore:
     """A backend, with nothing in front of it, of which nothing is remembered."""
-    return OpenStore(backend, None, None, None, None, None, 0)
+    return LayeredStore(backend)
 
 
 def _check_is_other(store: str, file: Path) -> None:

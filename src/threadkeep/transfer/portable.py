@@ -23,6 +23,7 @@ from threadkeep.errors import (
     ThreadkeepError,
     ThreadNotFoundError,
 )
+from threadkeep.progress import Progress
 from threadkeep.store.workflows import (
     Plan,
     Store,
@@ -39,14 +40,6 @@ from threadkeep.transfer.bundle_format import (
 )
 from threadkeep.transfer.bundling import WholeThread
 from threadkeep.transfer.files import replacing, told
-
-Progress: TypeAlias = Callable[[str, int, int], None]
-"""Called with what is being done, how much of it is done, and how much there is in all."""
-
-
-def quiet(stage: str, done: int, total: int) -> None:
-    """Show no progress."""
-
 
 Add: TypeAlias = Callable[[BundleWriter, str], Plan[int]]
 

@@ -9,8 +9,9 @@ from zlib import crc32
 
 import pytest
 import zstandard
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from kit.selection import settings_of
 
 from threadkeep.codec import Compression, pack, unpack
 from threadkeep.codec.frame import COMPRESSED, MAGIC, MAX_BODY, VERSION, elsewhere, pack_elsewhere
@@ -32,7 +33,7 @@ def sealed(head: bytes, rest: bytes) -> bytes:
 
 
 @given(st.lists(st.binary(max_size=300), max_size=40), st.sampled_from([OFF, ON, Compression()]))
-@settings(max_examples=200)
+@settings_of(quick=60, full=300)
 def test_what_is_packed_comes_back(elements, compression) -> None:
     frame = pack(elements, compression)
     assert unpack(frame) == elements

@@ -10,8 +10,9 @@ from typing import Any
 import codec_models as m
 import ormsgpack
 from codec_same import same
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from kit.selection import settings_of
 from langchain_core.messages import AIMessage, HumanMessage
 
 from threadkeep.codec import NativeCodec, scan
@@ -67,13 +68,11 @@ def containers(inside: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
 
 
 values = st.recursive(leaves, containers, max_leaves=25)
-quick = settings(
-    max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True
-)
+examples = settings_of(quick=80, full=500, print_blob=True)
 
 
 @given(values)
-@quick
+@examples
 def test_any_value_comes_back_exactly(value) -> None:
     data = CODEC.encode(value)
     back = CODEC.decode(data)
@@ -83,7 +82,7 @@ def test_any_value_comes_back_exactly(value) -> None:
 
 
 @given(st.binary(max_size=200))
-@quick
+@examples
 def test_any_bytes_end_in_a_value_or_a_typed_error(data) -> None:
     for whole in (data, b"\xc1" + data):
         with suppress(CodecError):
@@ -91,7 +90,7 @@ def test_any_bytes_end_in_a_value_or_a_typed_error(data) -> None:
 
 
 @given(st.integers(0, 127), values)
-@quick
+@examples
 def test_any_payload_under_any_tag_ends_in_a_value_or_a_typed_error(tag, value) -> None:
     with suppress(CodecError):
         CODEC.decode(bytes((0xC1, tag)) + CODEC.encode(value))
@@ -104,7 +103,7 @@ plain = st.recursive(
 
 
 @given(plain)
-@quick
+@examples
 def test_nesting_is_measured_the_same_in_values_and_bytes(value) -> None:
     exact = scan.depth_of_value(value)
     packed = ormsgpack.packb(value)

@@ -6,7 +6,7 @@ import random
 
 import numpy as np
 import pytest
-from engine_kit import Chain, CountedCodec, config, exactly, fresh, memory_saver, values_of
+from kit.engine import Chain, CountedCodec, config, exactly, fresh, memory_saver, values_of
 from langchain_core.messages import AIMessage
 
 from threadkeep.codec import (

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from engine_kit import (
+from kit.engine import (
     Chain,
     Steps,
     checkpoint,

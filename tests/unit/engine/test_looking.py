@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from engine_kit import Chain, Counted, Steps
+from kit.engine import Chain, Counted, Steps
 
 from threadkeep.diff import (
     checkpoints,

@@ -6,7 +6,9 @@ import random
 from typing import Any
 
 import pytest
-from engine_kit import (
+from hypothesis import given
+from hypothesis import strategies as st
+from kit.engine import (
     Chain,
     config,
     counted_saver,
@@ -18,10 +20,10 @@ from engine_kit import (
     use_backend,
     values_of,
 )
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from kit.selection import settings_of
 
 from threadkeep import Retention
+from threadkeep.backends.base import Backend
 from threadkeep.engine import labels, open_logs, registration
 from threadkeep.engine.entries import Touch
 from threadkeep.engine.lineage import overlap
@@ -101,7 +103,7 @@ STEPS = st.lists(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings_of(quick=30, full=300)
 @given(STEPS)
 def test_what_stays_is_what_was_there(steps: Any) -> None:
     """Lists that are appended to, cut, changed, forked and collected, by two processes."""
@@ -184,7 +186,7 @@ def test_threads_are_met_page_by_page(monkeypatch: pytest.MonkeyPatch) -> None:
         chain.put(m=[1])
         chain.put(m=[2])
     seen: list[tuple[int, int]] = []
-    found = saver.threads.gc(LAST, progress=lambda _stage, done, of: seen.append((done, of)))
+    found = saver.threads.gc(LAST, progress=lambda _, done, of: seen.append((done, of)))
     assert (len(found.threads), found.looked_at) == (10, 10)
     assert seen == [(n, 10) for n in range(1, 11)]
     assert len(saver.threads.gc(Retention(max_count=4)).deleted) == 6
@@ -193,7 +195,7 @@ def test_threads_are_met_page_by_page(monkeypatch: pytest.MonkeyPatch) -> None:
 # -- beside others -----------------------------------------------------------------------
 
 
-class Interrupting:
+class Interrupting(Backend):
     """Passes on to another backend; does something before each of the first so many commits."""
 
     def __init__(self, inner: Any, what: Any, count: int) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 import pytest
-from engine_kit import Chain, checkpoint, config, fresh, memory_saver
+from kit.engine import Chain, checkpoint, config, fresh, memory_saver
 from langchain_core.messages import AIMessage, HumanMessage
 
 from threadkeep import stats

@@ -11,7 +11,7 @@ from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from threadkeep.backends.scrubbed import Scrubbed
+from threadkeep.backends.base import Scrubbed
 from threadkeep.backends.sqlite.failures import named
 from threadkeep.backends.sqlite.opening import MEMORY, Location, open_first
 from threadkeep.errors import InvalidArgumentError, LockedError, OpenError, ThreadExistsError
@@ -66,7 +66,7 @@ _COPIES = (
 
 
 def scrub(connections: Connections) -> Scrubbed:
-    """Write the database anew, and empty its WAL. See `ScrubbingBackend.scrub`.
+    """Write the database anew, and empty its WAL. See `Backend.scrub`.
 
     Needs as much free space as the file takes, twice for a while. Others may read meanwhile,
     and wait to write.

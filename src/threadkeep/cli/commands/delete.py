@@ -28,7 +28,7 @@ from threadkeep.cli.stores import reading, url_of, writing
 from threadkeep.cli.terminal import Output, ask, clean
 from threadkeep.engine.lifecycle import State
 from threadkeep.errors import ThreadNotFoundError, UnfinishedErasureError
-from threadkeep.saver import Saver
+from threadkeep.saver import Saver, store_of
 from threadkeep.stats import all_sizes
 from threadkeep.threads import ErasedThread, EraseReport
 
@@ -76,7 +76,7 @@ def _sizes(saver: Saver, threads: list[str]) -> list[_Size]:
     Raises:
         ThreadNotFoundError: there is none of that name.
     """
-    rows = {one.thread: one for one in saver.run(all_sizes()).threads}
+    rows = {one.thread: one for one in store_of(saver).run(all_sizes()).threads}
     found = []
     for name in threads:
         known, counted = saver.threads.get(name), rows.get(name)

@@ -185,7 +185,7 @@ def _read_history(
     """The trees that are meant, by namespace."""
     with looking(url, cold) as saver, naming_modules():  # (metadata may hold anything)
         if namespace is None:
-            return saver.threads.all_branches(thread)
+            return saver.threads.branches_by_ns(thread)
         return {namespace: saver.threads.branches(thread, namespace)}
 
 

@@ -1,4 +1,4 @@
-"""Commands that move threads between stores and files: export, import, adopt, sync."""
+"""Commands that move threads between stores and files: export, import, adopt, mirror."""
 
 from __future__ import annotations
 
@@ -50,8 +50,7 @@ from threadkeep.cli.terminal import Output
 from threadkeep.engine.lifecycle import State
 from threadkeep.errors import InvalidArgumentError, ThreadNotFoundError, WrongKeyError
 from threadkeep.saver import Saver
-from threadkeep.threads import Adopted, Imported, Synced, ThreadInfo
-from threadkeep.threads.registry import Filters
+from threadkeep.threads import Adopted, Filters, Imported, Mirrored, ThreadInfo
 from threadkeep.transfer.files import told as telling_of
 from threadkeep.transfer.kinds import check_is_bundle
 from threadkeep.transfer.sources.payloads import KEY_SIZES
@@ -90,7 +89,7 @@ def export(
         found = _find_export(saver, filters) if filters else []
         archived = [one.id for one in found if one.state == State.ARCHIVED]
         wanted = threads or ([one.id for one in found if one.id not in archived] if found else None)
-        done = saver.threads.export(wanted, file, progress=told)
+        done = saver.threads.export_bundle(wanted, file, progress=told)
     archived += done.archived
     counts = f"{some(done.threads, 'thread')}, {some(done.checkpoints, 'checkpoint')}"
     document = {"file": file, "threads": done.threads, "checkpoints": done.checkpoints}
@@ -142,7 +141,9 @@ def import_(
     check_is_bundle(file)
     opened = as_if_made if dry_run else made
     with opened(place) as saver, output.progress() as told:
-        done = saver.threads.import_(file, name, replace=replace, dry_run=dry_run, progress=told)
+        done = saver.threads.import_bundle(
+            file, name, replace=replace, dry_run=dry_run, progress=told
+        )
     document = {"file": str(file), "dry_run": dry_run, **done._asdict()}
     output.tell(document, *_draw_import(done, dry_run=dry_run))
     return 0
@@ -257,7 +258,7 @@ def _naming_keys() -> Iterator[None]:
     try:
         yield
     except WrongKeyError as error:
-        error.hint = f"Give the key that LANGGRAPH_AES_KEY held: --key-file FILE, or {_KEY}."
+        error.hint = f"Use the key that LANGGRAPH_AES_KEY held: --key-file FILE, or {_KEY}."
         raise
 
 
@@ -289,8 +290,8 @@ Delete = Annotated[
 ]
 
 
-@command(Panel.MOVE, "threadkeep sync threads.db postgresql://agent@db/app --dry-run")
-def sync(
+@command(Panel.MOVE, "threadkeep mirror threads.db postgresql://agent@db/app --dry-run")
+def mirror(
     a: Annotated[str, typer.Argument(metavar="A", help=f"from where: {STORE}; only read")],
     b: Annotated[str, typer.Argument(metavar="B", help="where to")],
     threads: Threads = None,
@@ -312,16 +313,16 @@ def sync(
         here = stack.enter_context(reading(a))
         there = stack.enter_context(as_if_made(b) if dry_run else made(b))
         told = stack.enter_context(output.progress())
-        done = here.threads.sync(
+        done = here.threads.mirror(
             there, threads or None, replace=replace, delete=delete, dry_run=dry_run, progress=told
         )
     document = {"from": shown(a), "to": shown(b), "dry_run": dry_run, **asdict(done)}
-    output.tell(document, *_draw_sync(done, dry_run=dry_run, full=full))
+    output.tell(document, *_draw_mirror(done, dry_run=dry_run, full=full))
     return 1 if done.conflicts else 0
 
 
-def _draw_sync(done: Synced, *, dry_run: bool, full: bool) -> Iterator[RenderableType]:
-    rows = list(_sync_rows(done))
+def _draw_mirror(done: Mirrored, *, dry_run: bool, full: bool) -> Iterator[RenderableType]:
+    rows = list(_mirror_rows(done))
     conflicts: list[_Row] = [
         (text(name), Text("conflict", "bold red"), text(why))
         for name, why in done.conflicts.items()
@@ -332,13 +333,13 @@ def _draw_sync(done: Synced, *, dry_run: bool, full: bool) -> Iterator[Renderabl
         yield table(("thread", "in B", ""), drawn)
     if left_out:
         yield f"... {left_out} more threads (--full)"
-    yield _sync_summary(done, dry_run=dry_run)
+    yield _mirror_summary(done, dry_run=dry_run)
     if conflicts:
         yield "conflicts are left as they are in B. To have A's there: --replace, with their ids"
-        yield "to have B's in A instead: threadkeep sync B A --replace, with their ids"
+        yield "to have B's in A instead: threadkeep mirror B A --replace, with their ids"
 
 
-def _sync_rows(done: Synced) -> Iterator[_Row]:
+def _mirror_rows(done: Mirrored) -> Iterator[_Row]:
     for names, what, why in (
         (done.put, "put", ""),
         (done.completed, "completed", ""),
@@ -350,7 +351,7 @@ def _sync_rows(done: Synced) -> Iterator[_Row]:
         yield from ((text(name), what, why) for name in names)
 
 
-def _sync_summary(done: Synced, *, dry_run: bool) -> str:
+def _mirror_summary(done: Mirrored, *, dry_run: bool) -> str:
     counts = {
         "put": len(done.put),
         "completed": len(done.completed),

@@ -64,7 +64,7 @@ def archive(
 ) -> int:
     """Move threads into the cold store. They are found as before; reading one brings it back."""
     if bool(threads) == bool(idle):
-        hint = "Give the ids of threads, or --idle and a time."
+        hint = "Use the ids of threads, or --idle and a time."
         raise InvalidArgumentError("It is not clear which threads are meant.", hint=hint)
     output, gone = Output(as_json=as_json), list[ThreadInfo]()
     with writing(url_of(url), cold) as saver:

@@ -346,7 +346,7 @@ def restore(
     """Fill a store from a backup, or bring an archived thread back."""
     output = Output(as_json=as_json)
     if (file is None) == (thread is None):
-        hint = "Give the file of a backup, or --thread and the id of an archived thread."
+        hint = "Use the file of a backup, or --thread and the id of an archived thread."
         raise InvalidArgumentError("It is not clear what is to be restored.", hint=hint)
     if file is None or thread is not None:
         with writing(url_of(url), cold) as saver:

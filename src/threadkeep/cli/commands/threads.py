@@ -30,13 +30,12 @@ from threadkeep.engine.calls import Place, fetch_checkpoint
 from threadkeep.engine.context import not_found
 from threadkeep.engine.lifecycle import State
 from threadkeep.errors import InvalidArgumentError, ThreadNotFoundError
-from threadkeep.saver import Saver
-from threadkeep.threads import ThreadInfo, ThreadPage
-from threadkeep.threads.queries import (
+from threadkeep.registry.filters import (
     MOST,
     OrderName,
 )
-from threadkeep.threads.registry import Filters
+from threadkeep.saver import Saver, store_of
+from threadkeep.threads import Filters, ThreadInfo, ThreadPage
 
 _WHEN = "an ISO time (UTC), or an age: 7d, 12h, 30m"
 
@@ -262,7 +261,7 @@ def copy(
 ) -> int:
     """Copy a thread inside the store: all its checkpoints, tags and metadata."""
     with writing(url_of(url), cold) as saver:
-        if saver.run(fetch_checkpoint(source, "", None)).found is None:
+        if store_of(saver).run(fetch_checkpoint(source, "", None)).found is None:
             raise not_found(Place(source))
         saver.copy_thread(source, target)
     document = {"source": source, "target": target}
