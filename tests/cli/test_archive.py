@@ -93,7 +93,7 @@ def test_the_file_may_name_the_cold_store(told, tmp_path):
         (("archive",), "not clear which threads"),
         (("archive", "order", "--idle", "1d"), "not clear which threads"),
         (("archive", "order"), "A cold store is needed"),
-        (("archive", "order", "--cold", "ftp://host"), "no URL of a cold store"),
+        (("archive", "order", "--cold", "ftp://host"), "Invalid URL of a cold store"),
         (("archive", "--idle", "soon", "--cold", "file:///nowhere"), "--idle"),
         (("restore",), "not clear what is to be restored"),
         (("restore", "--thread", "order"), "not archived"),

@@ -8,6 +8,9 @@ import psycopg
 import pytest
 from kit.postgres import empty_schema, hashed, monthly, plain, url
 from kit.postgres_proxy import proxy
+from threadkeep.engine.entries import Entry, Touch
+from threadkeep.engine.labels import of_metadata
+from threadkeep.engine.lifecycle import Cause, State, move
 
 from threadkeep.backends.group_commit import LoopWriter
 from threadkeep.backends.postgres import (
@@ -15,9 +18,6 @@ from threadkeep.backends.postgres import (
     PostgresBackend,
     changes,
 )
-from threadkeep.engine.entries import Entry, Touch
-from threadkeep.engine.labels import of_metadata
-from threadkeep.engine.lifecycle import Cause, State, move
 from threadkeep.engine.model import (
     Batch,
     CopyThread,

@@ -6,6 +6,8 @@ from datetime import UTC, datetime
 import psycopg
 import pytest
 from kit.postgres import empty_schema, hashed, monthly, plain, url
+from threadkeep.engine.entries import Touch
+from threadkeep.engine.lifecycle import Cause, move
 
 from threadkeep.backends.postgres import (
     PostgresBackend,
@@ -14,8 +16,6 @@ from threadkeep.backends.postgres import (
 )
 from threadkeep.backends.postgres.partitions import ahead
 from threadkeep.backends.postgres.statement import register_arrays
-from threadkeep.engine.entries import Touch
-from threadkeep.engine.lifecycle import Cause, move
 from threadkeep.engine.model import (
     Batch,
     FindThreads,

@@ -21,9 +21,9 @@ from rich.text import Text
 from rich.tree import Tree
 
 from threadkeep.cli.terminal import clean, compact, drawing_here
-from threadkeep.engine.calls import Place
 from threadkeep.engine.context import not_found
-from threadkeep.engine.lifecycle import State
+from threadkeep.engine.operation import CheckpointRef
+from threadkeep.engine.thread_entry import ThreadStatus
 from threadkeep.errors import InvalidArgumentError, UnknownTypeError
 from threadkeep.readable.checkpoints import View
 from threadkeep.saver import Saver
@@ -139,7 +139,7 @@ def found(saver: Saver, thread: str, namespace: str, checkpoint: str | None) -> 
     with naming_modules():
         one = saver.get_tuple(config(thread, namespace, checkpoint))
     if one is None:
-        raise not_found(Place(thread, namespace, checkpoint))
+        raise not_found(CheckpointRef(thread, namespace, checkpoint))
     return one
 
 
@@ -204,10 +204,10 @@ def place(view: View) -> dict[str, Any]:
 
 
 _STYLES = {
-    State.SUSPENDED: "bold yellow",
-    State.ARCHIVED: "blue",
-    State.DELETED: "dim",
-    State.CREATED: "cyan",
+    ThreadStatus.SUSPENDED: "bold yellow",
+    ThreadStatus.ARCHIVED: "blue",
+    ThreadStatus.DELETED: "dim",
+    ThreadStatus.CREATED: "cyan",
 }
 _AGES = (("d", timedelta(days=1)), ("h", timedelta(hours=1)), ("min", timedelta(minutes=1)))
 

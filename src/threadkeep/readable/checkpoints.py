@@ -11,7 +11,10 @@ from typing import Any, NamedTuple
 from langgraph.checkpoint.base import CheckpointTuple
 from langgraph.checkpoint.serde.types import ERROR, INTERRUPT
 
-from threadkeep.engine.steps import following, tasks
+from threadkeep.engine.thread_summary import (
+    following,
+    tasks,
+)
 from threadkeep.langgraph_internals import TASKS
 from threadkeep.readable.values import plain
 

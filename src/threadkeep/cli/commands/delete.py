@@ -26,7 +26,7 @@ from threadkeep.cli.render import (
 )
 from threadkeep.cli.stores import reading, url_of, writing
 from threadkeep.cli.terminal import Output, ask, clean
-from threadkeep.engine.lifecycle import State
+from threadkeep.engine.thread_entry import ThreadStatus
 from threadkeep.errors import ThreadNotFoundError, UnfinishedErasureError
 from threadkeep.saver import Saver, store_of
 from threadkeep.stats import all_sizes
@@ -80,7 +80,7 @@ def _sizes(saver: Saver, threads: list[str]) -> list[_Size]:
     found = []
     for name in threads:
         known, counted = saver.threads.get(name), rows.get(name)
-        if counted is None and (known is None or known.state == State.DELETED):
+        if counted is None and (known is None or known.state == ThreadStatus.DELETED):
             raise ThreadNotFoundError(thread=name, hint="Nothing was deleted.")
         counts = (counted.checkpoints, counted.writes) if counted else (0, 0)
         found.append(_Size(name, *counts, known.bytes if known else 0))

@@ -45,7 +45,7 @@ from threadkeep.cli.render import (
 from threadkeep.cli.stores import looking, url_of
 from threadkeep.cli.terminal import Output, compact, drawing_here
 from threadkeep.diff import StateDiff
-from threadkeep.engine.steps import own
+from threadkeep.engine.thread_summary import own
 from threadkeep.errors import InvalidArgumentError, NotFoundError
 from threadkeep.readable.checkpoints import View, view
 from threadkeep.readable.messages import Message, conversation

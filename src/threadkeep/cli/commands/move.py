@@ -47,7 +47,7 @@ from threadkeep.cli.stores import (
     url_of,
 )
 from threadkeep.cli.terminal import Output
-from threadkeep.engine.lifecycle import State
+from threadkeep.engine.thread_entry import ThreadStatus
 from threadkeep.errors import InvalidArgumentError, ThreadNotFoundError, WrongKeyError
 from threadkeep.saver import Saver
 from threadkeep.threads import Adopted, Filters, Imported, Mirrored, ThreadInfo
@@ -55,7 +55,9 @@ from threadkeep.transfer.files import told as telling_of
 from threadkeep.transfer.kinds import check_is_bundle
 from threadkeep.transfer.sources.payloads import KEY_SIZES
 
-_SAVED = [state for state in State if state not in (State.CREATED, State.DELETED)]
+_SAVED = [
+    state for state in ThreadStatus if state not in (ThreadStatus.CREATED, ThreadStatus.DELETED)
+]
 
 
 @command(Panel.MOVE, "threadkeep export 42 43 refunds.tkb --url threads.db")
@@ -87,7 +89,7 @@ def export(
     output = Output(as_json=as_json)
     with looking(url_of(url), cold) as saver, output.progress() as told:
         found = _find_export(saver, filters) if filters else []
-        archived = [one.id for one in found if one.state == State.ARCHIVED]
+        archived = [one.id for one in found if one.state == ThreadStatus.ARCHIVED]
         wanted = threads or ([one.id for one in found if one.id not in archived] if found else None)
         done = saver.threads.export_bundle(wanted, file, progress=told)
     archived += done.archived

@@ -31,7 +31,12 @@ from threadkeep.cli.render import (
 from threadkeep.cli.stores import reading, url_of, writing
 from threadkeep.cli.terminal import Output, clean
 from threadkeep.cold.tiering import Tiering
-from threadkeep.engine.lifecycle import TABLE, Cause, State, allows
+from threadkeep.engine.thread_entry import (
+    TRANSITIONS,
+    Cause,
+    ThreadStatus,
+    allows,
+)
 from threadkeep.errors import InvalidArgumentError, StateError, ThreadNotFoundError
 from threadkeep.retention.policy import Retention
 from threadkeep.saver import Saver
@@ -90,13 +95,13 @@ def _archive_targets(saver: Saver, threads: list[str] | None, idle: str | None) 
         ThreadNotFoundError, StateError: one of those named cannot go.
     """
     if idle:
-        states = list(TABLE[Cause.ARCHIVE].sources)
+        states = list(TRANSITIONS[Cause.ARCHIVE].sources)
         rested = parsing.age("--idle", idle)
         return list(saver.threads.scan(state=states, updated_before=rested))
     found = []
     for name in dict.fromkeys(threads or ()):
         one = saver.threads.get(name)
-        if one is None or one.state == State.DELETED:
+        if one is None or one.state == ThreadStatus.DELETED:
             raise ThreadNotFoundError(thread=name, hint="Nothing was archived.")
         if not allows(Cause.ARCHIVE, one.state):
             problem = f"A thread that is {one.state} cannot be archived."

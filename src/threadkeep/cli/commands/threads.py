@@ -26,9 +26,12 @@ from threadkeep.cli.render import (
 )
 from threadkeep.cli.stores import reading, url_of, writing
 from threadkeep.cli.terminal import Output
-from threadkeep.engine.calls import Place, fetch_checkpoint
 from threadkeep.engine.context import not_found
-from threadkeep.engine.lifecycle import State
+from threadkeep.engine.operation import (
+    CheckpointRef,
+    fetch_checkpoint,
+)
+from threadkeep.engine.thread_entry import ThreadStatus
 from threadkeep.errors import InvalidArgumentError, ThreadNotFoundError
 from threadkeep.registry.filters import (
     MOST,
@@ -49,7 +52,9 @@ One = Annotated[
 ]
 States = Annotated[
     list[str] | None,
-    typer.Option("--state", help=f"{', '.join(State)}; may be repeated; default: all but deleted"),
+    typer.Option(
+        "--state", help=f"{', '.join(ThreadStatus)}; may be repeated; default: all but deleted"
+    ),
 ]
 CreatedAfter = Annotated[str | None, typer.Option("--created-after", metavar="WHEN", help=_WHEN)]
 CreatedBefore = Annotated[str | None, typer.Option("--created-before", metavar="WHEN", help=_WHEN)]
@@ -262,7 +267,7 @@ def copy(
     """Copy a thread inside the store: all its checkpoints, tags and metadata."""
     with writing(url_of(url), cold) as saver:
         if store_of(saver).run(fetch_checkpoint(source, "", None)).found is None:
-            raise not_found(Place(source))
+            raise not_found(CheckpointRef(source))
         saver.copy_thread(source, target)
     document = {"source": source, "target": target}
     Output(as_json=as_json).tell(document, text(f"{source} was copied to {target}"))
