@@ -6,8 +6,6 @@ from datetime import UTC, datetime
 import psycopg
 import pytest
 from kit.postgres import empty_schema, hashed, monthly, plain, url
-from threadkeep.engine.entries import Touch
-from threadkeep.engine.lifecycle import Cause, move
 
 from threadkeep.backends.postgres import (
     PostgresBackend,
@@ -25,6 +23,11 @@ from threadkeep.engine.model import (
     ReadThread,
     ScanCheckpoints,
     Span,
+)
+from threadkeep.engine.thread_entry import (
+    Cause,
+    Touch,
+    move,
 )
 from threadkeep.testing.records import NOW, checkpoint, segment, uid, write
 
