@@ -19,21 +19,24 @@ demo: ## Run an agent over a folder, kill it, resume it: DIR=path MODEL=provider
 	@$(python) -m demo $(if $(DIR),--dir '$(DIR)') $(if $(MODEL),--model '$(MODEL)') \
 		$(if $(TURNS),--turns '$(TURNS)')
 
-test: ## Run every test: ARGS='-k name' passes options to pytest
+test: ## Run the tests, in six minutes: ARGS='-k name' passes options to pytest
 	@scripts/setup test
 	@scripts/services --quick $(python) -m pytest -n 2 --dist worksteal $(ARGS)
 
-test-all: test ## Run every test, and LangGraph's own tests of graphs on every store
+test-all: export THREADKEEP_TESTS := full
+test-all: test ## Run every case, and LangGraph's own tests of graphs on every store
 	@scripts/upstream
 
 lint: ## Check style (ruff) and types (mypy --strict)
 	@scripts/setup lint
 	@$(python) -m ruff check .
 	@$(python) -m ruff format --check .
+	@$(python) scripts/async_variants.py --check
 	@$(python) -m mypy
 
 format: ## Put the code into the house style
 	@scripts/setup lint
+	@$(python) scripts/async_variants.py
 	@$(python) -m ruff check --fix --quiet . ; $(python) -m ruff format .
 
 # The servers that a comparison needs: beside ours on Redis runs LangGraph's on PostgreSQL.

@@ -156,7 +156,7 @@ def langgraph_memory_async(_path: Path) -> OpenedAsync:
 FULL = partial(langgraph_sqlite, synchronous="full")
 NORMAL = partial(langgraph_sqlite, synchronous="normal")
 
-RELAXED = threadkeep.GroupCommit(ack="relaxed")
+RELAXED = threadkeep.WriteBehind()
 
 KINDS = {
     kind.key: kind
@@ -239,11 +239,11 @@ KINDS = {
         ),
         Kind(
             "pg-relaxed",
-            'threadkeep PostgreSQL, ack="relaxed"',
-            partial(postgres.ours, group_commit=RELAXED),
+            "threadkeep PostgreSQL, write-behind",
+            partial(postgres.ours, write_behind=RELAXED),
             store=DATABASE,
             quick=True,
-            open_async=partial(postgres.ours_async, group_commit=RELAXED),
+            open_async=partial(postgres.ours_async, write_behind=RELAXED),
         ),
         Kind(
             "redis",

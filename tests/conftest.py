@@ -1,15 +1,41 @@
-"""What holds for all tests. Only what concerns the test run itself lives here."""
+"""Settings of the whole run."""
 
 from __future__ import annotations
 
 import gc
+from collections import defaultdict
+
+from hypothesis import settings
+from kit.selection import FULL, SEED, drawn, settings_of
+
+settings.register_profile("threadkeep", settings_of(quick=60, full=300))
+settings.load_profile("threadkeep")
+
+
+def pytest_configure(config):
+    mark = "drawn(count): run so many of the test's cases, drawn by the seed; all in a full run"
+    config.addinivalue_line("markers", mark)
+
+
+def pytest_collection_modifyitems(config, items):
+    marked = defaultdict(list)
+    for item in items:
+        if mark := item.get_closest_marker("drawn"):
+            marked[item.nodeid.split("[")[0], mark.args[0]].append(item)
+    left_out = set()
+    for (name, count), cases in marked.items():
+        left_out.update(set(cases) - set(drawn(cases, count, name)))
+    if left_out:
+        config.hook.pytest_deselected(items=list(left_out))
+        items[:] = [item for item in items if item not in left_out]
+
+
+def pytest_terminal_summary(terminalreporter):
+    part = "All cases" if FULL else "A part of the cases (all: make test-all)"
+    terminalreporter.write_line(f"{part}, drawn with THREADKEEP_SEED={SEED}")
 
 
 def pytest_collection_finish():
-    """Keep the collector out of what stays anyway.
-
-    Some 16,000 collected tests and the modules behind them: to look through them takes it a second
-    each time.
-    """
+    """Freeze the collected tests: a garbage collection would take a second to go through them."""
     gc.collect()
     gc.freeze()

@@ -7,6 +7,7 @@ from typing import Any as _Any
 from threadkeep.backends.group_commit import GroupCommit
 from threadkeep.channel_versions import compare_versions
 from threadkeep.codec import Compression, register, register_module
+from threadkeep.saver import Saver
 from threadkeep.savers import (
     AsyncPostgresSaver,
     AsyncRedisSaver,
@@ -20,6 +21,7 @@ from threadkeep.savers import (
 )
 
 if _CHECKING:
+    from threadkeep.backends.base import AsyncBackend, Backend
     from threadkeep.cache import (
         Cache,
         HotTier,
@@ -31,13 +33,16 @@ if _CHECKING:
     )
     from threadkeep.retention.policy import Retention
     from threadkeep.wrap_langgraph import wrap
+    from threadkeep.write_behind import WriteBehind
 
     __version__: str
 
 __all__ = [
+    "AsyncBackend",
     "AsyncPostgresSaver",
     "AsyncRedisSaver",
     "AsyncSqliteSaver",
+    "Backend",
     "Cache",
     "ColdTier",
     "Compression",
@@ -48,9 +53,11 @@ __all__ = [
     "PostgresSaver",
     "RedisSaver",
     "Retention",
+    "Saver",
     "SqliteSaver",
     "Tiering",
     "WarmTier",
+    "WriteBehind",
     "__version__",
     "compare_versions",
     "open_saver",
@@ -60,12 +67,15 @@ __all__ = [
 ]
 
 _SELDOM = {  # what is imported when it is needed, and where it is
+    "AsyncBackend": "threadkeep.backends.base",
+    "Backend": "threadkeep.backends.base",
     "Cache": "threadkeep.cache",
     "ColdTier": "threadkeep.cold.tiering",
     "HotTier": "threadkeep.cache",
     "Retention": "threadkeep.retention.policy",
     "Tiering": "threadkeep.cold.tiering",
     "WarmTier": "threadkeep.cold.tiering",
+    "WriteBehind": "threadkeep.write_behind",
     "wrap": "threadkeep.wrap_langgraph",
 }
 

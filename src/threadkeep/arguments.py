@@ -1,7 +1,6 @@
-"""LangGraph's arguments to the engine's calls: checked, copied, and turned into plain records.
+"""LangGraph's configs and checkpoints, validated and copied into the engine's records, and back.
 
-Pure functions. Invariant: what is given by a caller is checked here (with `checks`) and
-nowhere else, and containers that the caller owns are copied here.
+Pure functions. Containers that the caller owns are copied here.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ if TYPE_CHECKING:
 
 
 def place(config: RunnableConfig) -> Place:
-    """The thread, namespace and checkpoint that a config names.
+    """Return the thread, namespace and checkpoint that a config names.
 
     Raises:
         InvalidConfigError: there is no thread id.
@@ -73,7 +72,7 @@ def _configurable(config: RunnableConfig | None) -> Mapping[str, Any]:
 
 
 def load(config: RunnableConfig) -> Load:
-    """What `get_tuple` asks for."""
+    """Return the arguments of `get_tuple` as a record."""
     configurable = _configurable(config)
     inside = TASK_ID in configurable or TASK_NS in (config.get("metadata") or {})
     return Load(place(config), RUNTIME in configurable and not inside, inside)
@@ -85,7 +84,7 @@ def put(
     metadata: CheckpointMetadata,
     new_versions: ChannelVersions,
 ) -> Put:
-    """What `put` asks for. The versions that count are the checkpoint's own.
+    """Return the arguments of `put` as a record. The checkpoint's own versions count.
 
     A channel that `new_versions` names is new, even if its version is its parent's.
 
@@ -94,34 +93,34 @@ def put(
         InvalidArgumentError: something else of it cannot be stored as it is.
     """
     parent = place(config)
-    given = dict(validation.mapping("checkpoint", checkpoint, parent))
-    if not isinstance(given.get("id"), str) or not given["id"]:
+    copied = dict(validation.mapping("checkpoint", checkpoint, parent))
+    if not isinstance(copied.get("id"), str) or not copied["id"]:
         raise InvalidConfigError(
             "The checkpoint has no id.",
             hint="Each has one: see langgraph.checkpoint.base.empty_checkpoint().",
             thread=parent.thread,
             namespace=parent.ns or None,
         )
-    own_id = validation.text("checkpoint['id']", given["id"], parent)
+    own_id = validation.text("checkpoint['id']", copied["id"], parent)
     target = Place(parent.thread, parent.ns, own_id)
     values = validation.mapping(
-        "checkpoint['channel_values']", given.get("channel_values") or {}, target
+        "checkpoint['channel_values']", copied.get("channel_values") or {}, target
     )
-    given["channel_values"] = dict(values)
-    versions = given.get("channel_versions") or {}
-    given["channel_versions"] = dict(
+    copied["channel_values"] = dict(values)
+    versions = copied.get("channel_versions") or {}
+    copied["channel_versions"] = dict(
         validation.mapping("checkpoint['channel_versions']", versions, target)
     )
-    validation.checkpoint(given, target)
+    validation.checkpoint(copied, target)
     validation.mapping("metadata", metadata, target)
     new = frozenset(validation.mapping("new_versions", new_versions or {}, target))
     merged: Any = get_checkpoint_metadata(_with_plain_metadata(config), metadata)
     run = RUNTIME in config["configurable"]
-    return Put(target, parent.id, given, merged, new, False, run)  # noqa: FBT003 - `complete`
+    return Put(target, parent.id, copied, merged, new, False, run)  # noqa: FBT003 - `complete`
 
 
 def _with_plain_metadata(config: RunnableConfig) -> RunnableConfig:
-    """The config with a dict in place of LangGraph's `ChainMap`, which is slow to go through."""
+    """Return the config with a dict for LangGraph's `ChainMap`, which is slow to iterate."""
     found: object = config.get("metadata")
     if type(found) is not ChainMap:
         return config
@@ -132,14 +131,14 @@ def _with_plain_metadata(config: RunnableConfig) -> RunnableConfig:
 
 
 def stored(call: Put) -> RunnableConfig:
-    """The config that `put` returns."""
+    """Return the config that `put` returns."""
     return _config(call.place.thread, call.place.ns, call.place.id)
 
 
 def put_writes(
     config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str | None
 ) -> PutWrites:
-    """What `put_writes` asks for. No task path is an empty one.
+    """Return the arguments of `put_writes` as a record. No task path is an empty one.
 
     Raises:
         InvalidConfigError: the config names no checkpoint.
@@ -166,25 +165,25 @@ def listing(
     before: RunnableConfig | None,
     limit: int | None,
 ) -> Listing:
-    """What `list` asks for.
+    """Return the arguments of `list` as a record.
 
     Raises:
-        InvalidArgumentError: the limit, the filter or an id is none.
+        InvalidArgumentError: the limit, the filter or an id is invalid.
     """
     limit = validation.limit(limit)
     older = validation.checkpoint_id(_configurable(before).get("checkpoint_id")) if before else None
-    asked = Place("") if config is None else place(config)
-    wanted = dict(validation.mapping("filter", filter or {}, asked))
+    at = Place("") if config is None else place(config)
+    wanted = dict(validation.mapping("filter", filter or {}, at))
     if config is None:
         return lazy.listing.Listing(None, before=older, filter=wanted, limit=limit)
     ns = _configurable(config).get("checkpoint_ns")
     return lazy.listing.Listing(
-        asked.thread, None if ns is None else str(ns), asked.id, older, wanted, limit
+        at.thread, None if ns is None else str(ns), at.id, older, wanted, limit
     )
 
 
 def checkpoint_tuple(loaded: Loaded, config: RunnableConfig | None = None) -> CheckpointTuple:
-    """What LangGraph gets: with the caller's own config where it named the checkpoint."""
+    """Return LangGraph's tuple, with the caller's own config where it named the checkpoint."""
     own = _config(loaded.thread, loaded.ns, loaded.id)
     if config is not None and config["configurable"].get("checkpoint_id"):
         configurable = {**config["configurable"], "checkpoint_id": loaded.id}

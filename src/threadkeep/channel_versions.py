@@ -1,6 +1,6 @@
 """Channel versions of whatever kind a thread already uses: the next one, and their order.
 
-Pure functions. Invariant: what `next_version` gives is greater, by `compare_versions` and
+Invariant: what `next_version` gives is greater, by `compare_versions` and
 by LangGraph's own comparison, than the version that it was given.
 """
 
@@ -10,14 +10,14 @@ import math
 from random import SystemRandom
 from typing import Literal
 
-from threadkeep.errors import InvalidArgumentError
+from threadkeep.errors import InvalidArgumentError, invalid
 
 # The hash tells apart what two branches made of one version, whatever seed the program sets.
 _RANDOM = SystemRandom()
 
 
 def next_version(current: float | str | None) -> float | str:
-    """The version after `current`, of the same kind: int, float, digits, or "<seq>.<hash>".
+    """Return the version after `current`, of the same kind: int, float, digits, or "<seq>.<hash>".
 
     A new channel begins with 1: small numbers, as threadkeep keeps each branch's values
     apart itself. The hash of LangGraph's own savers only told branches apart, and is
@@ -38,7 +38,7 @@ def next_version(current: float | str | None) -> float | str:
 
 
 def compare_versions(a: float | str, b: float | str) -> Literal[-1, 0, 1]:
-    """-1 if the version `a` comes before `b`, 1 if it comes after, 0 if neither.
+    """Return -1 if the version `a` comes before `b`, 1 if it comes after, 0 if neither.
 
     Numbers (int, float) are ordered as numbers. Texts ("<seq>" or "<seq>.<hash>") are
     ordered by sequence, as a number, then by hash, as text; none comes before any. Where
@@ -58,7 +58,7 @@ def compare_versions(a: float | str, b: float | str) -> Literal[-1, 0, 1]:
 
 
 def _order(version: float | str) -> tuple[float, str, str]:
-    """What versions of one kind are ordered by."""
+    """Return the sort key of versions of one kind."""
     if isinstance(version, str):
         sequence, _, branch = version.partition(".")
         if sequence.isascii() and sequence.isdecimal():
@@ -70,7 +70,4 @@ def _order(version: float | str) -> tuple[float, str, str]:
 
 
 def _unknown(version: object) -> InvalidArgumentError:
-    return InvalidArgumentError(
-        f"The channel version {version!r} is of no known kind.",
-        hint='Versions are numbers, digits or "<number>.<hash>".',
-    )
+    return invalid("channel version", version, 'Use a number, digits or "<number>.<hash>".')

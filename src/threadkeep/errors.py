@@ -1,14 +1,15 @@
-"""Every failure that threadkeep names: one root, a small tree.
+"""Errors of threadkeep: one root, a small tree.
 
-Only exception classes live here. A docstring is the message's first half, so it
-must read as one; `hint` is the second half: what to do. Errors carry the place
-(`thread`, `namespace`, `checkpoint`, `channel`) where it is known, and
-`retryable` tells whether doing the same again can help.
+The docstring of a class is its default message; `hint` says what to do. Errors carry the place
+(`thread`, `namespace`, `checkpoint`, `channel`) where it is known; `retryable` is true where a
+retry can help.
 """
 
 from __future__ import annotations
 
 from typing import Any, Self
+
+_SHOWN = 60  # characters of a value that a message quotes
 
 
 class ThreadkeepError(Exception):
@@ -67,7 +68,29 @@ class ThreadkeepError(Exception):
 
 
 class InvalidArgumentError(ThreadkeepError, ValueError):
-    """An argument has a value that cannot be used."""
+    """An argument has an invalid value."""
+
+
+def invalid(what: str, value: object, hint: str, **place: str | None) -> InvalidArgumentError:
+    """Return the error for an invalid value.
+
+    Args:
+        what: the name of the argument.
+        value: its value, which is shown only as far as that runs no code of its class.
+        hint: a sentence that says what to use.
+        **place: thread, namespace, checkpoint, channel.
+    """
+    return InvalidArgumentError(f"Invalid {what}: {_shown(value)}.", hint=hint, **place)
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, str):
+        return ascii(str.__str__(value[:_SHOWN]))
+    if type(value) is int and value.bit_length() > _SHOWN:
+        return f"an integer of {value.bit_length()} bits"
+    if value is None or type(value) in (bool, float, int):
+        return repr(value)
+    return f"a value of type {type(value).__name__}"
 
 
 class InvalidConfigError(ThreadkeepError, KeyError):
@@ -81,7 +104,7 @@ class InvalidConfigError(ThreadkeepError, KeyError):
 
 
 class NotFoundError(ThreadkeepError, LookupError):
-    """What was asked for is not there."""
+    """It was not found."""
 
 
 class ThreadNotFoundError(NotFoundError):

@@ -39,14 +39,14 @@ ERROR_SOURCE = "__error_source_node__"
 (`langgraph._internal._constants.ERROR_SOURCE_NODE`)"""
 
 BRANCH = "branch:to:"
-"""How the channels that start a node begin: empty again one step later.
+"""Prefix of the channels that start a node: empty again one step later.
 (`langgraph.graph.state`)"""
 
 HAS_TASK_PATH = "_has_task_path"
-"""Whether LangGraph's SqliteSaver finds the column `writes.task_path`: what its `setup()`, which
-would write, finds out. Set to verify what was adopted. (`langgraph.checkpoint.sqlite`)"""
+"""Attribute of LangGraph's SqliteSaver: its table has the column `writes.task_path`. `setup()`,
+which would write, sets it. Set to verify what was adopted. (`langgraph.checkpoint.sqlite`)"""
 
 
 def is_internal(channel: str) -> bool:
-    """Whether the channel is one that LangGraph makes by itself. None of them is a DeltaChannel."""
+    """Return True for a channel that LangGraph makes by itself. None is a DeltaChannel."""
     return channel in (START, TASKS) or channel.startswith(BRANCH)

@@ -1,6 +1,6 @@
 """Modules that a save or a load does not need, imported at their first use.
 
-`lazy.prune` is `threadkeep.retention.prune`. Importing threadkeep stays fast.
+`lazy.gc` is `threadkeep.retention.gc`. Importing threadkeep stays fast.
 """
 
 from importlib import import_module
@@ -10,36 +10,23 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from threadkeep import stats
     from threadkeep.cold import archive, offload
-    from threadkeep.engine import (
-        history,
-        listing,
-        registration,
-    )
-    from threadkeep.forks import copy
-    from threadkeep.retention import prune, thin
+    from threadkeep.engine import history, listing
+    from threadkeep.forks import fork
+    from threadkeep.repair import check
+    from threadkeep.retention import apply, gc
 
-__all__ = [
-    "archive",
-    "copy",
-    "history",
-    "listing",
-    "offload",
-    "prune",
-    "registration",
-    "stats",
-    "thin",
-]
+__all__ = ["apply", "archive", "check", "fork", "gc", "history", "listing", "offload", "stats"]
 
 _PATHS = {
+    "apply": "retention.apply",
     "archive": "cold.archive",
-    "copy": "forks.copy",
+    "check": "repair.check",
+    "fork": "forks.fork",
+    "gc": "retention.gc",
     "history": "engine.history",
     "listing": "engine.listing",
     "offload": "cold.offload",
-    "prune": "retention.prune",
-    "registration": "engine.registration",
     "stats": "stats",
-    "thin": "retention.thin",
 }
 
 

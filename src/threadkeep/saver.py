@@ -1,12 +1,9 @@
-"""The LangGraph face: every method of `BaseCheckpointSaver`, sync and async.
-
-Each method is one line: check the arguments (`arguments`), run an operation. One object
-has both APIs; nothing here decides anything.
-"""
+"""Saver: LangGraph's `BaseCheckpointSaver`, sync and async, on any backend."""
 
 from __future__ import annotations
 
 import copy
+import logging
 import threading
 import time
 from collections.abc import (
@@ -33,52 +30,23 @@ from langgraph.checkpoint.base import (
 )
 from langgraph.checkpoint.serde.base import SerializerProtocol
 
-from threadkeep import (
-    arguments,
-    channel_versions,
-    lazy,
-    validation,
-)
-from threadkeep.backends.group_commit import GroupCommit
-from threadkeep.codec import Codec, Compression, NativeCodec, SerdeCodec
-from threadkeep.engine import (
-    load,
-    put,
-    write,
-)
+import threadkeep
+from threadkeep import arguments, channel_versions, lazy, validation
+from threadkeep.backends.process_forks import ResetInChild
+from threadkeep.codec import Codec, NativeCodec, SerdeCodec
+from threadkeep.engine import load, put, write
 from threadkeep.engine.calls import Operation, Place
-from threadkeep.engine.committing import (
-    Built,
-    Failed,
-    remember,
-    to_commit,
-)
+from threadkeep.engine.committing import Built, Failed, remember, to_commit
 from threadkeep.engine.context import Engine
 from threadkeep.engine.put import Put
 from threadkeep.errors import ThreadkeepError
-from threadkeep.retention.background import (
-    Collector,
-    Gained,
-    quietly,
-)
-from threadkeep.store import (
-    bulk,
-    driver,
-    options,
-)
-from threadkeep.store.opened import (
-    RANDOM,
-    OpenStore,
-)
+from threadkeep.maintenance import Maintenance
+from threadkeep.retention.background import Collector, Gained, quietly
+from threadkeep.store import bulk, driver, options
+from threadkeep.store.store import RANDOM, LayeredStore
 
 if TYPE_CHECKING:
-    from threadkeep.backends.base import AsyncBackend, Backend
-    from threadkeep.cache import Cache
-    from threadkeep.cold.tiering import Tiering
-    from threadkeep.repair.findings import CheckReport
-    from threadkeep.retention.collect import Progress
-    from threadkeep.retention.policy import Retention
-    from threadkeep.stats import Stats
+    from threadkeep.progress import Progress
     from threadkeep.threads import Threads
 
 T = TypeVar("T")
@@ -86,14 +54,35 @@ PutArguments: TypeAlias = tuple[RunnableConfig, Checkpoint, CheckpointMetadata, 
 
 WORKING_SET_BYTES = 256 * 1024 * 1024
 _CLONES = 16  # savers with another allowlist that are kept for the next run
+_log = logging.getLogger("threadkeep")
 
 
-class Saver(OpenStore, BaseCheckpointSaver[Any]):
+class _ForkedRuns(ResetInChild):
+    """Counter and log of runs that left the head of another one behind."""
+
+    def _reset(self) -> None:
+        self.count = 0
+        self._lock = threading.Lock()
+
+    def note(self, thread: str, head: str, checkpoint: str) -> None:
+        with self._lock:
+            self.count += 1
+        _log.warning(
+            "A run has left a head of thread %r behind: its checkpoint %s does not go on from"
+            " %s, which another run stored. Both are kept, as branches."
+            ' With conflicts="raise" such a run is refused.',
+            thread,
+            checkpoint,
+            head,
+        )
+
+
+class Saver(Maintenance, BaseCheckpointSaver[Any]):
     """A LangGraph checkpoint saver that stores what changed, on any backend.
 
     Args:
-        backend: where rows live. The saver closes it. On an async one only the async
-            methods work.
+        backend: stores the rows; closed with the saver. On an async one only the async methods
+            work.
         conflicts: "fork" lets concurrent runs of a thread branch, as LangGraph does, and logs
             it (see `forked_runs`); "raise" refuses the later one with `ConflictError`.
         serde: a LangGraph serializer to use instead of threadkeep's own codec.
@@ -102,43 +91,42 @@ class Saver(OpenStore, BaseCheckpointSaver[Any]):
             runs the code they name: only for data that is trusted).
         working_set_bytes: about how much memory to use for remembering threads.
         group_commit: how concurrent commits share a transaction; without, those that wait at
-            the same time do, and none waits for others. With `ack="relaxed"` saves return before
-            they are durable.
-        cache: how much of the store to keep in memory, as bytes; None for nothing.
-        hot: the URL of a Redis that keeps at hand, for all processes, what a PostgreSQL
-            database holds.
-        cold: the URL of the cold store, where archived threads lie, and old values of others:
+            the same time do, and none waits for others.
+        write_behind: saves return before they are durable, and are stored soon.
+        cache: how much of the store to cache in memory, as bytes; None for nothing.
+        hot: the URL of a Redis that caches a PostgreSQL database for all processes.
+        cold: the URL of the cold store, for archived threads and old values of others:
             `file:///folder`, `s3://bucket/path`, `gs://bucket/path` or `az://container/path`.
-        tiering: what is kept at hand, and what goes into the cold store where `threads.tier()` is
-            not told.
-        retention: what is kept where nothing was said of a thread itself; `threads.gc()` removes
-            the rest.
-        gc_every: seconds, or a timedelta, after which that is done in a thread of its own, and
-            `threads.tier()` if `tiering` and `cold` are given, again and again until the saver is
-            closed; not in the child of a fork. Failures are logged.
-        gc_on_put: after how many checkpoints that this saver put into a thread its checkpoints
-            are gone through by the last put itself. Failures are logged.
+        tiering: what is cached, and what `threads.tier()` moves into the cold store by default.
+        retention: what to keep of threads without a retention of their own; `threads.gc()`
+            removes the rest.
+        gc_every: seconds, or a timedelta, between two runs of `threads.gc()` (and of
+            `threads.tier()` if `tiering` and `cold` are given) in a thread of its own, until the
+            saver is closed; not in the child of a fork. Failures are logged.
+        gc_on_put: the number of checkpoints that this saver puts into a thread before a put
+            applies retention to it. Failures are logged.
 
     Raises:
-        InvalidArgumentError: an option has no meaning, or `gc_every` has no sync backend.
+        InvalidArgumentError: an option is invalid, or `gc_every` has no sync backend.
         OpenError: `hot` or `cold` cannot be read or opened, or its library is not installed.
     """
 
     def __init__(  # noqa: PLR0913 - they are given by name
         self,
-        backend: Backend | AsyncBackend,
+        backend: threadkeep.Backend | threadkeep.AsyncBackend,
         *,
         conflicts: Literal["fork", "raise"] = "fork",
         serde: SerializerProtocol | None = None,
-        compression: Compression | None = None,
+        compression: threadkeep.Compression | None = None,
         pickle_fallback: bool = False,
         working_set_bytes: int = WORKING_SET_BYTES,
-        group_commit: GroupCommit | None = None,
-        cache: Cache | None = None,
+        group_commit: threadkeep.GroupCommit | None = None,
+        write_behind: threadkeep.WriteBehind | None = None,
+        cache: threadkeep.Cache | None = None,
         hot: str | None = None,
         cold: str | None = None,
-        tiering: Tiering | None = None,
-        retention: Retention | None = None,
+        tiering: threadkeep.Tiering | None = None,
+        retention: threadkeep.Retention | None = None,
         gc_every: timedelta | float | None = None,
         gc_on_put: int | None = None,
     ) -> None:
@@ -150,6 +138,7 @@ class Saver(OpenStore, BaseCheckpointSaver[Any]):
                 "pickle_fallback": pickle_fallback,
                 "working_set_bytes": working_set_bytes,
                 "group_commit": group_commit,
+                "write_behind": write_behind,
                 "cache": cache,
                 "hot": hot,
                 "cold": cold,
@@ -161,42 +150,66 @@ class Saver(OpenStore, BaseCheckpointSaver[Any]):
         )
         if gc_every is not None:
             driver.blocking(backend)
-        OpenStore.__init__(
-            self, backend, group_commit, cache, hot, cold, tiering, working_set_bytes
+        super().__init__(serde=serde)
+        self._store = LayeredStore(
+            backend,
+            group_commit=group_commit,
+            write_behind=write_behind,
+            cache=cache,
+            hot=hot,
+            cold=cold,
+            tiering=tiering,
+            working_set_bytes=working_set_bytes,
         )
-        BaseCheckpointSaver.__init__(self, serde=serde)
+        self._forked = _ForkedRuns()
         self._engine = Engine(
             codec=_codec(serde, pickle_fallback=pickle_fallback),
-            compression=compression or Compression(),
-            working_set=self._working_set,
+            compression=compression or threadkeep.Compression(),
+            working_set=self._store.working_set,
             conflicts=conflicts,
             token=RANDOM.getrandbits,
             now=_now,
             forked=self._forked.note,
             retention=retention,
-            holds_all=self._relaxed is not None,
+            holds_all=write_behind is not None,
         )
         self._clones: dict[frozenset[tuple[str, ...]], Saver] = {}
         self._clones_lock = threading.Lock()
         self._gained = None if gc_on_put is None else Gained(gc_on_put)
         self._collector = None if gc_every is None else Collector(self._collect, _seconds(gc_every))
 
+    @property
+    def threads(self) -> Threads:
+        """Methods on threads beside running them: search, fork, archive and so on."""
+        from threadkeep.threads import Threads  # noqa: PLC0415 - much, and seldom needed
+
+        return Threads(self._store, self._engine)
+
+    @property
+    def forked_runs(self) -> int:
+        """Runs known to have left the head of another one behind since the saver was opened.
+
+        Both runs used this saver, or one had loaded what the other one put. Each was logged as a
+        warning.
+        """
+        return self._forked.count
+
     # -- reading ---------------------------------------------------------------------
 
     def get_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
-        """The checkpoint that the config names, or the thread's head; None if there is none.
+        """Return the checkpoint that the config names, or the thread's head; None if there is none.
 
         Raises:
             InvalidConfigError: the config has no thread_id.
             CorruptionError, UnknownTypeError: it cannot be read back as it was.
         """
-        return self.run(self._get_tuple(arguments.load(config), config))
+        return self._store.run(self._get_tuple(arguments.load(config), config))
 
     async def aget_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
-        """See `get_tuple`."""
+        """Async variant of `get_tuple`."""
         call = arguments.load(config)
         # (a load that decodes much would hold up the event loop)
-        run = self.arun_here if load.is_hot(self._engine, call) else self.arun
+        run = self._store.arun_here if load.is_hot(self._engine, call) else self._store.arun
         return await run(self._get_tuple(call, config))
 
     def _get_tuple(
@@ -213,20 +226,20 @@ class Saver(OpenStore, BaseCheckpointSaver[Any]):
         before: RunnableConfig | None = None,
         limit: int | None = None,
     ) -> Iterator[CheckpointTuple]:
-        """Checkpoints, newest first, of the config's thread or (None) of all threads.
+        """Yield checkpoints, newest first, of the config's thread or (None) of all threads.
 
         Args:
             config: names the thread, and may name a namespace and a checkpoint.
             filter: metadata that a checkpoint must have.
             before: only checkpoints with a smaller id than this config's.
-            limit: how many at most.
+            limit: the most to yield.
 
         Raises:
-            InvalidArgumentError: the limit is negative or no number, or an id no text.
+            InvalidArgumentError: the limit or an id is invalid.
         """
         at = lazy.listing.begin(arguments.listing(config, filter, before, limit))
         while at is not None:
-            found, at = self.run(lazy.listing.page(self._engine, at))
+            found, at = self._store.run(lazy.listing.page(self._engine, at))
             yield from map(arguments.checkpoint_tuple, found)
 
     async def alist(
@@ -237,24 +250,24 @@ class Saver(OpenStore, BaseCheckpointSaver[Any]):
         before: RunnableConfig | None = None,
         limit: int | None = None,
     ) -> AsyncIterator[CheckpointTuple]:
-        """See `list`."""
+        """Async variant of `list`."""
         at = lazy.listing.begin(arguments.listing(config, filter, before, limit))
         while at is not None:
-            found, at = await self.arun(lazy.listing.page(self._engine, at))
+            found, at = await self._store.arun(lazy.listing.page(self._engine, at))
             for loaded in found:
                 yield arguments.checkpoint_tuple(loaded)
 
     def get_delta_channel_history(
         self, *, config: RunnableConfig, channels: Sequence[str]
     ) -> Mapping[str, DeltaChannelHistory]:
-        """What DeltaChannels are rebuilt from; see `BaseCheckpointSaver`."""
-        return self.run(self._history(config, channels))
+        """Return the writes that DeltaChannels are rebuilt from; see `BaseCheckpointSaver`."""
+        return self._store.run(self._history(config, channels))
 
     async def aget_delta_channel_history(
         self, *, config: RunnableConfig, channels: Sequence[str]
     ) -> Mapping[str, DeltaChannelHistory]:
-        """See `get_delta_channel_history`."""
-        return await self.arun(self._history(config, channels))
+        """Async variant of `get_delta_channel_history`."""
+        return await self._store.arun(self._history(config, channels))
 
     def _history(
         self, config: RunnableConfig, channels: Sequence[str]
@@ -283,7 +296,7 @@ class Saver(OpenStore, BaseCheckpointSaver[Any]):
         built = put.built(self._engine, call)
         self._save(call.place, built, partial(put.put, self._engine, call))
         if self._gained is not None and self._gained.is_enough(call.place.thread):
-            self.run(self._thinned(call.place.thread))
+            self._store.run(self._thinned(call.place.thread))
         return arguments.stored(call)
 
     async def aput(
@@ -293,12 +306,12 @@ class Saver(OpenStore, BaseCheckpointSaver[Any]):
         metadata: CheckpointMetadata,
         new_versions: ChannelVersions,
     ) -> RunnableConfig:
-        """See `put`."""
+        """Async variant of `put`."""
         call = arguments.put(config, checkpoint, metadata, new_versions)
         built = put.built(self._engine, call)
         await self._asave(call.place, built, partial(put.put, self._engine, call))
         if self._gained is not None and self._gained.is_enough(call.place.thread):
-            await self.arun(self._thinned(call.place.thread))
+            await self._store.arun(self._thinned(call.place.thread))
         return arguments.stored(call)
 
     def _save(
@@ -306,12 +319,12 @@ class Saver(OpenStore, BaseCheckpointSaver[Any]):
     ) -> None:
         """Commit a batch that could be built at once; run the whole operation where that fails."""
         if built is None:
-            self.run(save(None))
+            self._store.run(save(None))
             return
         try:
-            self.commit(to_commit(self._engine, place, built))
+            self._store.commit(to_commit(self._engine, place, built))
         except ThreadkeepError as error:
-            self.run(save((built, error)))
+            self._store.run(save((built, error)))
         except BaseException:
             built.appender.failed()
             raise
@@ -321,16 +334,16 @@ class Saver(OpenStore, BaseCheckpointSaver[Any]):
     async def _asave(
         self, place: Place, built: Built | None, save: Callable[[Failed | None], Operation[None]]
     ) -> None:
-        """See `_save`. A batch that is built at once has the values of when this was called."""
+        """Async variant of `_save`. A batch that is built at once has the values of the call."""
         if built is None:
-            await self.arun_here(save(None))
+            await self._store.arun_here(save(None))
             return
         try:
-            waiting = self.submit(to_commit(self._engine, place, built))
+            waiting = self._store.submit(to_commit(self._engine, place, built))
             if waiting is not None:
                 await waiting
         except ThreadkeepError as error:
-            await self.arun_here(save((built, error)))
+            await self._store.arun_here(save((built, error)))
         except BaseException:
             built.appender.failed()
             raise
@@ -339,9 +352,8 @@ class Saver(OpenStore, BaseCheckpointSaver[Any]):
 
     def _thinned(self, thread: str) -> Operation[None]:
         """Remove what the thread need not keep. Failures are logged."""
-        retention = lazy.thin
-        ours = partial(retention.policy_of, store=self._engine.retention)
-        return quietly(thread, partial(retention.thin, self._engine, thread, ours))
+        thin = partial(lazy.gc.thin, self._engine, thread, self._engine.retention)
+        return quietly(thread, thin)
 
     def _stored(self, call: Put, engine: Engine | None = None) -> Operation[RunnableConfig]:
         yield from put.put(engine or self._engine, call)
@@ -364,17 +376,17 @@ class Saver(OpenStore, BaseCheckpointSaver[Any]):
             ThreadkeepError: as `put`.
         """
         calls = [arguments.put(*one) for one in puts]
-        done = self.run(bulk.together(self._apart(calls)))
-        return done or [self.run(self._stored(call)) for call in calls]
+        done = self._store.run(bulk.together(self._apart(calls)))
+        return done or [self._store.run(self._stored(call)) for call in calls]
 
     async def aput_many(self, puts: Sequence[PutArguments]) -> Sequence[RunnableConfig]:
-        """See `put_many`."""
+        """Async variant of `put_many`."""
         calls = [arguments.put(*one) for one in puts]
-        done = await self.arun(bulk.together(self._apart(calls)))
-        return done or [await self.arun(self._stored(call)) for call in calls]
+        done = await self._store.arun(bulk.together(self._apart(calls)))
+        return done or [await self._store.arun(self._stored(call)) for call in calls]
 
     def _apart(self, calls: Iterable[Put]) -> Iterator[Operation[RunnableConfig]]:
-        """The operations, which remember for themselves alone what is not stored yet."""
+        """Yield the operations, which remember apart what is not stored yet."""
         engine = self._engine.apart()
         return (self._stored(call, engine) for call in calls)
 
@@ -403,129 +415,25 @@ class Saver(OpenStore, BaseCheckpointSaver[Any]):
         task_id: str,
         task_path: str = "",
     ) -> None:
-        """See `put_writes`."""
+        """Async variant of `put_writes`."""
         call = arguments.put_writes(config, writes, task_id, task_path)
         built = write.built(self._engine, call)
         await self._asave(call.place, built, partial(write.put_writes, self._engine, call))
 
-    # -- housekeeping ----------------------------------------------------------------
-
-    def delete_thread(self, thread_id: str) -> None:
-        """Remove a thread. Late writes of runs under way are refused, not resurrected."""
-        self.run(lazy.prune.delete_thread(self._engine, str(thread_id)))
-
-    async def adelete_thread(self, thread_id: str) -> None:
-        """See `delete_thread`."""
-        await self.arun(lazy.prune.delete_thread(self._engine, str(thread_id)))
-
-    def delete_for_runs(self, run_ids: Sequence[str]) -> None:
-        """Remove the checkpoints of these runs (metadata `run_id`), in every thread.
-
-        What DeltaChannels of other checkpoints are rebuilt through stays, hidden.
-
-        Raises:
-            InvalidArgumentError: the ids are no list.
-        """
-        self.run(lazy.prune.delete_for_runs(self._engine, validation.ids("run_ids", run_ids)))
-
-    async def adelete_for_runs(self, run_ids: Sequence[str]) -> None:
-        """See `delete_for_runs`."""
-        await self.arun(
-            lazy.prune.delete_for_runs(self._engine, validation.ids("run_ids", run_ids))
-        )
-
-    def copy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
-        """Copy a whole thread inside the store.
-
-        Raises:
-            ThreadExistsError: the target holds checkpoints.
-        """
-        self.run(self._copy(source_thread_id, target_thread_id))
-
-    async def acopy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
-        """See `copy_thread`."""
-        await self.arun(self._copy(source_thread_id, target_thread_id))
-
-    def _copy(self, source: str, target: str) -> Operation[None]:
-        return lazy.copy.copy_thread(self._engine, str(source), str(target))
-
-    def prune(self, thread_ids: Sequence[str], *, strategy: str = "keep_latest") -> None:
-        """Keep the newest checkpoint of each namespace ("keep_latest"), or none ("delete").
-
-        Raises:
-            InvalidArgumentError: another strategy, or the ids are no list.
-        """
-        self.run(self._prune(thread_ids, strategy))
-
-    async def aprune(self, thread_ids: Sequence[str], *, strategy: str = "keep_latest") -> None:
-        """See `prune`."""
-        await self.arun(self._prune(thread_ids, strategy))
-
-    def _prune(self, threads: Sequence[str], strategy: str) -> Operation[None]:
-        ids = validation.ids("thread_ids", threads)
-        return lazy.prune.prune(self._engine, ids, strategy)
-
-    # -- looking into the store ------------------------------------------------------
-
-    def stats(self) -> Stats:
-        """What takes how much, by thread and by channel, beside whole copies. Reads all."""
-        return self.run(lazy.stats.stats())
-
-    async def astats(self) -> Stats:
-        """See `stats`."""
-        return await self.arun(lazy.stats.stats())
-
-    def check(self, progress: Callable[[int, int], None] | None = None) -> CheckReport:
-        """Verify every checksum, reference and span of every thread. Changes nothing.
-
-        Args:
-            progress: called with how many threads are done, and how many there are.
-        """
-        from threadkeep.repair import workflow  # noqa: PLC0415 - much, and seldom needed
-        from threadkeep.store import workflows  # noqa: PLC0415 - as above
-
-        return workflows.run(workflow.check(self, self._engine, progress))
-
-    async def acheck(self, progress: Callable[[int, int], None] | None = None) -> CheckReport:
-        """See `check`."""
-        from threadkeep.repair import workflow  # noqa: PLC0415 - much, and seldom needed
-        from threadkeep.store import workflows  # noqa: PLC0415 - as above
-
-        return await workflows.arun(workflow.check(self, self._engine, progress))
-
     def _collect(self, progress: Progress) -> None:
         self.threads.gc(progress=progress)
-        if self.tiering is not None and self.cold is not None:
+        if self._store.tiering is not None and self._store.cold is not None:
             self.threads.tier(progress=progress)
-
-    def close(self) -> None:
-        """See `OpenStore.close`."""
-        if self._collector is not None:
-            self._collector.close()
-        super().close()
-
-    async def aclose(self) -> None:
-        """See `OpenStore.aclose`."""
-        if self._collector is not None:
-            await driver.in_thread(self._collector.close)
-        await super().aclose()
-
-    @property
-    def threads(self) -> Threads:
-        """What can be done with threads beside running them."""
-        from threadkeep.threads import Threads  # noqa: PLC0415 - much, and seldom needed
-
-        return Threads(self, self._engine)
 
     # -- the rest of the contract ----------------------------------------------------
 
     def get_next_version(self, current: Any, channel: None) -> Any:
-        """The version after `current`, of the same kind. Thread-safe."""
+        """Return the version after `current`, of the same kind. Thread-safe."""
         del channel
         return channel_versions.next_version(current)
 
     def with_allowlist(self, extra_allowlist: Collection[tuple[str, ...]]) -> Saver:
-        """A saver that also loads these (module, name) classes; all else is shared with it."""
+        """Return a saver that also loads these (module, name) classes; all else is shared."""
         key = validation.classes(extra_allowlist)
         with self._clones_lock:
             clone = self._clones.get(key)
@@ -541,6 +449,11 @@ class Saver(OpenStore, BaseCheckpointSaver[Any]):
         clone._engine = self._engine._replace(codec=codec)  # noqa: SLF001 - a clone
         clone._clones, clone._clones_lock = {}, threading.Lock()  # noqa: SLF001 - a clone
         return clone
+
+
+def store_of(saver: Saver) -> LayeredStore:
+    """Return the store of a saver, for the command line and for copies between stores."""
+    return saver._store  # noqa: SLF001 - the one place outside that may
 
 
 def _codec(serde: SerializerProtocol | None, *, pickle_fallback: bool) -> Codec:

@@ -1,4 +1,4 @@
-"""The savers by name: each is a `Saver` that makes its own backend, nothing more."""
+"""Savers by name: each is a `Saver` that makes its own backend."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class MemorySaver(Saver):
         **options: those of `Saver`.
 
     Raises:
-        InvalidArgumentError: an option is unknown or has no meaning.
+        InvalidArgumentError: an option is unknown or invalid.
     """
 
     def __init__(self, **options: Any) -> None:
@@ -40,7 +40,7 @@ class SqliteSaver(Saver):
 
     Raises:
         OpenError: and its kinds, if the file cannot be opened.
-        InvalidArgumentError: an option is unknown or has no meaning; nothing was opened.
+        InvalidArgumentError: an option is unknown or invalid; nothing was opened.
     """
 
     def __init__(
@@ -87,7 +87,7 @@ class PostgresSaver(Saver):
 
     Raises:
         OpenError: the URL cannot be read, or psycopg is not installed.
-        InvalidArgumentError: an option is unknown or has no meaning, or a pool was given
+        InvalidArgumentError: an option is unknown or invalid, or a pool was given
             with a pipe; nothing was opened.
     """
 
@@ -99,7 +99,7 @@ class PostgresSaver(Saver):
         **options: Any,
     ) -> None:
         options["serde"] = serde
-        own = own_options.taken(options)
+        own = own_options.pop_own(options)
         super().__init__(open_postgres(conn, pipe, **options), **own)
 
     @classmethod
@@ -119,7 +119,7 @@ class AsyncPostgresSaver(PostgresSaver):
     """`PostgresSaver`, in place of LangGraph's `AsyncPostgresSaver`: `setup` is awaited."""
 
     async def setup(self) -> None:  # type: ignore[override] # as the class that it replaces
-        """See `Saver.setup`."""
+        """Make or migrate the tables; see `Saver.setup`."""
         await self.asetup()
 
 
@@ -141,12 +141,12 @@ class RedisSaver(Saver):
 
     Raises:
         OpenError: the URL cannot be read, or redis-py is not installed.
-        InvalidArgumentError: an option is unknown or has no meaning, or the client has
+        InvalidArgumentError: an option is unknown or invalid, or the client has
             `decode_responses`; nothing was opened.
     """
 
     def __init__(self, redis_url: Any, **options: Any) -> None:
-        own = own_options.taken(options)
+        own = own_options.pop_own(options)
         super().__init__(open_redis(redis_url, **options), **own)
 
     @classmethod
@@ -167,9 +167,9 @@ def open_saver(url: str, **options: Any) -> Saver:
 
     Raises:
         OpenError: the scheme is unknown, or the store cannot be opened.
-        InvalidArgumentError: an option is unknown or has no meaning; nothing was opened.
+        InvalidArgumentError: an option is unknown or invalid; nothing was opened.
     """
-    own = own_options.taken(options)
+    own = own_options.pop_own(options)
     return Saver(open_backend(url, **options), **own)
 
 

@@ -14,10 +14,10 @@ from itertools import accumulate
 from typing import TypeAlias, cast
 
 from threadkeep.codec.frame import unpack
-from threadkeep.codec.references import references
-from threadkeep.cold.offloaded import (
+from threadkeep.codec.scan import references
+from threadkeep.cold.stubs import (
     STUB,
-    place_of,
+    location_of,
 )
 from threadkeep.engine import elements
 from threadkeep.engine.calls import Operation, fetch
@@ -274,7 +274,7 @@ def _shares(segment: Segment) -> Iterator[tuple[int, int]]:
 
 def _full_sizes(segment: Segment) -> list[int]:
     """The bytes of each element as it was made; of a stub's, those that are stored for it."""
-    place = place_of(segment)
+    place = location_of(segment)
     if place is not None:
         return [place.size // segment.count] * segment.count
     return [elements.full_size(part) for part in unpack(segment.data)]

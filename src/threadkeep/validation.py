@@ -1,109 +1,110 @@
-"""What the parts of a caller's arguments must be, so that they can be stored as they are.
+"""Validation of arguments: what passes can be stored and read back as it is.
 
-Pure functions for `arguments`, which knows where each part comes from. Invariant: what
-passes here can be written and read back; everything else is an `InvalidArgumentError`
-that says which part is meant.
+Pure functions; an invalid value is an `InvalidArgumentError` that names the argument.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from threadkeep.engine.calls import Place
-from threadkeep.errors import InvalidArgumentError
+from threadkeep.errors import InvalidArgumentError, invalid
 
 if TYPE_CHECKING:
     from typing_extensions import TypeIs
 
 _LEAST, _MOST = -(2**63), 2**63 - 1
-_SHOWN = 60  # characters of a text that a message quotes
-_NAMES = "Names are str, without lone surrogates."
-_VERSIONS = "Versions are numbers of up to 64 bits, or str."
+_NAMES = "Use a str without lone surrogates."
+_VERSIONS = "Use a number of up to 64 bits, or a str."
 
 
 # -- single values -------------------------------------------------------------------
 
 
-def checkpoint_id(given: object) -> str | None:
-    """The id that a config names; None if it names none.
-
-    Raises:
-        InvalidArgumentError: it is neither text nor a UUID.
-    """
-    if type(given) is str and given.isascii():  # (asked for the quick way first)
-        return given or None
-    if given is None or given == "":
+def checkpoint_id(value: object) -> str | None:
+    """Return a checkpoint's id; None where there is none."""
+    if type(value) is str and value.isascii():  # (the quick way first)
+        return value or None
+    if value is None or value == "":
         return None
-    if isinstance(given, UUID):
-        return str(given)
-    if not isinstance(given, str) or not is_unicode(given):
-        refuse("checkpoint_id", given, "Pass the id that put() or get_tuple() returned.")
-    return given if type(given) is str else str.__str__(given)
+    if isinstance(value, UUID):
+        return str(value)
+    if not isinstance(value, str) or not is_unicode(value):
+        raise invalid("checkpoint_id", value, "Use the id that put() or get_tuple() returned.")
+    return value if type(value) is str else str.__str__(value)
 
 
-def text(what: str, given: object, at: Place | None = None) -> str:
-    """A text, as a plain `str`.
-
-    Raises:
-        InvalidArgumentError: it is none, or not valid Unicode.
-    """
-    if type(given) is str and given.isascii():  # (asked for the quick way first)
-        return given
-    if not isinstance(given, str) or not is_unicode(given):
-        refuse(what, given, "It is a str, without lone surrogates.", at)
-    return str.__str__(given)
+def text(what: str, value: object, at: Place | None = None) -> str:
+    """Return valid Unicode as a plain `str`."""
+    if type(value) is str and value.isascii():  # (the quick way first)
+        return value
+    if not isinstance(value, str) or not is_unicode(value):
+        raise _invalid(what, value, _NAMES, at)
+    return str.__str__(value)
 
 
-def mapping(what: str, given: object, at: Place) -> Mapping[Any, Any]:
-    """A dict or the like.
-
-    Raises:
-        InvalidArgumentError: it is none.
-    """
-    if type(given) is not dict and not is_mapping(given):
-        refuse(what, given, "It is a dict.", at)
-    return given
+def thread_id(value: object) -> str:
+    """Return a thread's id, which is not empty."""
+    if not (name := text("thread", value)):
+        raise invalid("thread", value, "Use the thread's id.")
+    return name
 
 
-def is_mapping(given: object) -> TypeIs[Mapping[Any, Any]]:
-    """Whether it is a dict or the like (asked for the quick way first)."""
-    return type(given) is dict or isinstance(given, Mapping)
+def place(thread: object, ns: object = "", checkpoint: object = None) -> Place:
+    """Return the place that arguments name; ids of threads may be of any kind, as in configs."""
+    return Place(text("thread", str(thread)), text("ns", ns), checkpoint_id(checkpoint))
 
 
-def limit(given: object) -> int | None:
-    """How many checkpoints to list; None for all.
-
-    Raises:
-        InvalidArgumentError: it is no whole number, or negative.
-    """
-    if given is not None and (not isinstance(given, int) or given < 0):
-        refuse("limit", given, "Pass 0 or more, or leave it out to list everything.")
-    return given
+def mapping(what: str, value: object, at: Place) -> Mapping[Any, Any]:
+    """Return a dict or another mapping."""
+    if type(value) is not dict and not is_mapping(value):
+        raise _invalid(what, value, "Use a dict.", at)
+    return value
 
 
-def ids(what: str, given: object) -> list[str]:
-    """Several ids, as text.
-
-    Raises:
-        InvalidArgumentError: it is a single text, or cannot be gone through.
-    """
-    if isinstance(given, str | bytes) or not isinstance(given, Iterable):
-        refuse(what, given, "Pass a list of ids, for a single one too.")
-    return [text(what, str(each)) for each in given]
+def is_mapping(value: object) -> TypeIs[Mapping[Any, Any]]:
+    """Return True for a dict or another mapping."""
+    return type(value) is dict or isinstance(value, Mapping)
 
 
-def classes(given: object) -> frozenset[tuple[str, ...]]:
-    """An allowlist: for each class its module and name.
+def flag(what: str, value: object) -> bool:
+    """Return True or False."""
+    if type(value) is not bool:
+        raise invalid(what, value, "Use True or False.")
+    return value
 
-    Raises:
-        InvalidArgumentError: it is none.
-    """
+
+def limit(value: object) -> int | None:
+    """Return the number of checkpoints to list; None for all."""
+    if value is not None and (not isinstance(value, int) or value < 0):
+        raise invalid("limit", value, "Use 0 or more, or leave it out to list everything.")
+    return value
+
+
+def ids(what: str, values: object) -> list[str]:
+    """Return several ids as texts."""
+    if isinstance(values, str | bytes) or not isinstance(values, Iterable):
+        raise invalid(what, values, "Use a list of ids, for a single one too.")
+    return [text(what, str(each)) for each in values]
+
+
+def thread_ids(threads: object) -> list[str] | None:
+    """Return the ids of one thread or of several, each once; None for all threads."""
+    if threads is None:
+        return None
+    if isinstance(threads, str):
+        return [text("threads", threads)]
+    return list(dict.fromkeys(ids("threads", threads)))
+
+
+def classes(values: object) -> frozenset[tuple[str, ...]]:
+    """Return an allowlist: module and name of each class."""
     found = set()
-    for each in given if isinstance(given, Iterable) else [given]:
+    for each in values if isinstance(values, Iterable) else [values]:
         if not isinstance(each, tuple | list) or not all(isinstance(part, str) for part in each):
-            refuse("An entry of the allowlist", each, 'It is a tuple: ("module", "Name").')
+            raise invalid("entry of the allowlist", each, 'Use tuples: ("module", "Name").')
         found.add(tuple(each))
     return frozenset(found)
 
@@ -111,23 +112,23 @@ def classes(given: object) -> frozenset[tuple[str, ...]]:
 # -- a checkpoint --------------------------------------------------------------------
 
 
-def checkpoint(given: Mapping[str, Any], at: Place) -> None:
-    """Check what a checkpoint says beside its values.
+def checkpoint(value: Mapping[str, Any], at: Place) -> None:
+    """Validate all of a checkpoint but its values.
 
     Raises:
         InvalidArgumentError: a name, a version or the time cannot be stored.
     """
     # All at once where all is as usual, which costs a microsecond; else one by one.
-    values, versions = given["channel_values"], given["channel_versions"]
-    seen = given.get("versions_seen", {})
-    _version("checkpoint['v']", given.get("v", 1), at)
+    values, versions = value["channel_values"], value["channel_versions"]
+    seen = value.get("versions_seen", {})
+    _version("checkpoint['v']", value.get("v", 1), at)
     if not is_usual(values, versions, seen):
         _check_each(values, versions, seen, at)
-    text("checkpoint['ts']", given.get("ts", ""), at)
-    updated = given.get("updated_channels")
+    text("checkpoint['ts']", value.get("ts", ""), at)
+    updated = value.get("updated_channels")
     if updated is not None:
         if not isinstance(updated, list | tuple | set | frozenset):
-            refuse("checkpoint['updated_channels']", updated, "It is a list of names.", at)
+            raise _invalid("checkpoint['updated_channels']", updated, "Use a list of names.", at)
         if not _are_ascii(updated):
             for name in updated:
                 _name("checkpoint['updated_channels']", name, at)
@@ -160,7 +161,6 @@ def portable_is_usual(values: Any, versions: Any, seen: Any) -> bool:
 
 
 def _are_ascii(texts: Iterable[Any]) -> bool:
-    """Return True if these are texts, all of them ASCII."""
     try:
         return "".join(texts).isascii()
     except TypeError:
@@ -178,72 +178,53 @@ def _check_each(
         _check_versions(f"checkpoint['versions_seen'][{node!r}]", each, at)
 
 
-def _check_versions(what: str, given: object, at: Place) -> None:
-    for name, version in mapping(what, given, at).items():
+def _check_versions(what: str, versions: object, at: Place) -> None:
+    for name, version in mapping(what, versions, at).items():
         _version(f"{what}[{_name(what, name, at)!r}]", version, at)
 
 
-def _name(where: str, given: object, at: Place) -> str:
-    if not isinstance(given, str) or not is_unicode(given):
-        refuse(f"A name in {where}", given, _NAMES, at)
-    return given
+def _name(where: str, name: object, at: Place) -> str:
+    if not isinstance(name, str) or not is_unicode(name):
+        raise _invalid(f"name in {where}", name, _NAMES, at)
+    return name
 
 
-def _version(what: str, given: object, at: Place) -> None:
-    whole = isinstance(given, int) and _LEAST <= given <= _MOST
-    plain = given is None or isinstance(given, float)
-    if not whole and not plain and not (isinstance(given, str) and is_unicode(given)):
-        refuse(what, given, _VERSIONS, at)
+def _version(what: str, version: object, at: Place) -> None:
+    whole = isinstance(version, int) and _LEAST <= version <= _MOST
+    plain = version is None or isinstance(version, float)
+    if not whole and not plain and not (isinstance(version, str) and is_unicode(version)):
+        raise _invalid(what, version, _VERSIONS, at)
 
 
 # -- pending writes ------------------------------------------------------------------
 
 
-def writes(given: Iterable[tuple[str, Any]], at: Place) -> list[tuple[str, Any]]:
-    """Pending writes, as pairs.
-
-    Raises:
-        InvalidArgumentError: they are no pairs, or a channel's name cannot be stored.
-    """
+def writes(values: Iterable[tuple[str, Any]], at: Place) -> list[tuple[str, Any]]:
+    """Return pending writes as pairs of a channel's name and a value."""
     try:
-        pairs = [(channel, value) for channel, value in given]
+        pairs = [(channel, value) for channel, value in values]
     except (TypeError, ValueError):
-        refuse("writes", given, "Pass a list of pairs: a channel's name and a value.", at)
+        hint = "Use a list of pairs: a channel's name and a value."
+        raise _invalid("writes", values, hint, at) from None
     for channel, _ in pairs:
         if type(channel) is not str or not channel.isascii():  # (as most are)
             _name("writes", channel, at)
     return pairs
 
 
-# -- refusals ------------------------------------------------------------------------
-
-
-def is_unicode(given: str) -> bool:
-    """Whether UTF-8 can hold the text: it has no lone surrogates."""
-    if given.isascii():
+def is_unicode(value: str) -> bool:
+    """Return True if UTF-8 can encode the text: it has no lone surrogates."""
+    if value.isascii():
         return True
     try:
-        str.encode(given)
+        str.encode(value)
     except UnicodeEncodeError:
         return False
     return True
 
 
-def refuse(what: str, given: object, hint: str, at: Place | None = None) -> NoReturn:
-    """Say that this part of the arguments cannot be used."""
-    raise InvalidArgumentError(
-        f"{what} cannot be {_shown(given)}.", hint=hint, **(at.named() if at is not None else {})
-    )
-
-
-def _shown(given: object) -> str:
-    """The value as a message shows it, whatever its class does when it is asked."""
-    if isinstance(given, str):
-        return ascii(str.__str__(given[:_SHOWN]))
-    if type(given) is int:
-        bits = given.bit_length()
-        return str(given) if bits <= _SHOWN else f"a whole number of {bits} bits"
-    return "None" if given is None else f"a value of type {type(given).__name__}"
+def _invalid(what: str, value: object, hint: str, at: Place | None) -> InvalidArgumentError:
+    return invalid(what, value, hint, **({} if at is None else at.named()))
 
 
 try:

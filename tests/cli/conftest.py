@@ -48,7 +48,7 @@ def refused(capsys):
 
 @pytest.fixture
 def here(capsys, caplog, tmp_path, monkeypatch):
-    """Run a command in the test's folder: what `cli_kit.threadkeep` gives, without a process.
+    """Run a command in the test's folder: what `kit.cli.threadkeep` gives, without a process.
 
     What a library logs is looked for as well: a process would show it on stderr.
     """

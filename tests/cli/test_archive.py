@@ -6,8 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from cli_kit import threadkeep
-from engine_kit import Chain
+from kit.engine import Chain
 
 from threadkeep import SqliteSaver
 
@@ -60,12 +59,12 @@ def test_whatever_reads_a_thread_takes_the_cold_store(arguments, told, tmp_path)
 
 
 @pytest.mark.parametrize("file", ["backup.db", "backup.tkb"])
-def test_a_backup_tells_what_it_does_not_hold(file, told, cold):
+def test_a_backup_tells_what_it_does_not_hold(file, told, cold, here):
     told("archive", "order")
-    code, out, errors = threadkeep("backup", "threads.db", file)
+    code, out, errors = here("backup", "threads.db", file)
     assert (code, errors) == (1, [])
     assert out[1] == "values of 1 thread lie in the cold store: order"
-    code, out, _ = threadkeep("backup", "threads.db", file, "--json")
+    code, out, _ = here("backup", "threads.db", file, "--json")
     assert (code, json.loads("".join(out))["away"]) == (1, ["order"])
     told("restore", "--thread", "order")
     assert told("backup", "threads.db", file)[0].startswith(f"{file}: 2 threads")
@@ -100,15 +99,15 @@ def test_the_file_may_name_the_cold_store(told, tmp_path):
         (("restore", "--thread", "order"), "not archived"),
     ],
 )
-def test_what_is_wrong_is_one_line(arguments, said, tmp_path):
+def test_what_is_wrong_is_one_line(arguments, said, tmp_path, here):
     arguments = [a.replace("/nowhere", f"{tmp_path}/cold") for a in arguments]
-    code, out, errors = threadkeep(*arguments)
+    code, out, errors = here(*arguments)
     assert (code, out) == (2, []), errors
     assert said in errors[0]
 
 
-def test_nothing_goes_if_one_is_not_there(told, cold):
-    code, out, errors = threadkeep("archive", "order", "nobody")
+def test_nothing_goes_if_one_is_not_there(told, cold, here):
+    code, out, errors = here("archive", "order", "nobody")
     assert (code, out) == (1, [])
     assert "no such thread" in errors[0]
     assert not cold.exists() or not [*cold.rglob("*.tkb")]
@@ -124,13 +123,13 @@ def test_what_is_archived_is_left_out_and_told(told, cold):
         for name in ("order", "chat"):
             saver.threads.tag(name, "vip")
     assert told("export", "--tag", "vip", "all.tkb", "--json")["archived"] == ["order"]
-    done = told("sync", "threads.db", "sqlite:///other.db", "--json")
+    done = told("mirror", "threads.db", "sqlite:///other.db", "--json")
     assert (done["archived"], done["put"]) == (["order"], ["chat"])
 
 
-def test_looking_at_an_archived_thread_says_how_it_comes_back(told, cold):
+def test_looking_at_an_archived_thread_says_how_it_comes_back(told, cold, here):
     told("archive", "order")
-    code, _, errors = threadkeep("show", "order")
+    code, _, errors = here("show", "order")
     assert code == 2
     assert "archived" in errors[0]
     assert "threadkeep restore --thread" in "".join(errors)

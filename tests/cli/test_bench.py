@@ -13,8 +13,8 @@ from pathlib import Path
 from xml.etree import ElementTree as ET
 
 import pytest
+from kit.redis_servers import Server
 from langgraph.checkpoint.memory import InMemorySaver
-from redis_servers import Server
 
 import threadkeep
 from bench import postgres, redis
@@ -83,6 +83,7 @@ def test_a_small_run_measures_everything_it_was_asked_for(data, tmp_path):
     assert len(lines) == 3 + 2 + 3  # of the legend, of bytes (the floor stores none), of times
 
 
+@pytest.mark.drawn(0)  # the short suite below runs on each server, too
 @pytest.mark.parametrize(
     ("backend", "kinds", "servers", "unaimed"),
     [

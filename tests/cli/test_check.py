@@ -6,8 +6,8 @@ import shutil
 import sqlite3
 
 import pytest
+from kit.engine import Chain, config
 
-from tests.engine_kit import Chain, config
 from threadkeep import SqliteSaver
 from threadkeep.__main__ import main
 

@@ -10,8 +10,8 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from cli_kit import SECONDS, command, threadkeep
-from engine_kit import Chain
+from kit.cli import SECONDS, command
+from kit.engine import Chain
 
 from threadkeep import SqliteSaver
 from threadkeep.__main__ import main
@@ -47,17 +47,17 @@ def names() -> list[str]:
         return [one.id for one in saver.threads.scan()]
 
 
-def test_before_and_after() -> None:
+def test_before_and_after(here) -> None:
     before = Path(STORE).read_bytes()
     words = ("erase", "--metadata", "user_id=u1", "--metadata", "n=1")
-    code, lines, errors = threadkeep(*words, "--dry-run")
+    code, lines, errors = here(*words, "--dry-run")
     assert (code, errors) == (0, [])
     assert lines[0].split() == ["thread", "checkpoints", "writes", "segments", "bytes"]
     assert [line.split()[:2] for line in lines[1:3]] == [["alpha", "3"], ["beta", "3"]]
     assert lines[3].startswith("2 threads would be erased, ")
     assert lines[4:] == ["forks hold what they took: fork (--forks erases them too)"]
     assert Path(STORE).read_bytes() == before
-    code, done, errors = threadkeep(*words, "--forks", "--yes")
+    code, done, errors = here(*words, "--forks", "--yes")
     assert (code, errors) == (0, [])
     assert [line.split()[0] for line in done[1:4]] == ["fork", "alpha", "beta"]
     assert done[4].startswith("3 threads erased, ")
@@ -66,8 +66,8 @@ def test_before_and_after() -> None:
     assert (names(), holds()) == (["gamma"], [])
 
 
-def test_what_it_was_forked_from_is_told() -> None:
-    code, lines, _ = threadkeep("erase", "fork", "--forks", "--yes")
+def test_what_it_was_forked_from_is_told(here) -> None:
+    code, lines, _ = here("erase", "fork", "--forks", "--yes")
     assert code == 0
     assert "shared with, before they parted: alpha" in lines
     assert names() == ["alpha", "beta", "gamma"]
@@ -114,9 +114,9 @@ def test_a_place_that_is_not_cleared_is_told(capsys: pytest.CaptureFixture[str])
         saver.threads.tag("gamma", "new")  # (else the old state is the present one)
         environment = {**os.environ, "PYTHONPATH": os.environ.get("PYTHONPATH", "")}
         program = (
-            "import sys\nfrom threadkeep.cli.commands import erase\n"
+            "import sys\nfrom threadkeep.cli.commands import delete\n"
             "from threadkeep import SqliteSaver\nfrom threadkeep.__main__ import main\n"
-            "erase.writing = lambda place, cold: SqliteSaver(place, busy_timeout=0.05)\n"
+            "delete.writing = lambda place, cold: SqliteSaver(place, busy_timeout=0.05)\n"
             "sys.exit(main(['erase', 'beta', '--yes']))"
         )
         run = [command()[0], "-c", program]

@@ -7,8 +7,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from cli_kit import threadkeep
-from engine_kit import Chain
+from kit.cli import threadkeep
+from kit.engine import Chain
 
 from threadkeep import SqliteSaver
 from threadkeep.__main__ import main

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cli_kit import SECONDS, command
-from engine_kit import Chain, everything
+from kit.cli import SECONDS, command
+from kit.engine import Chain, everything
 
 from threadkeep import Retention, SqliteSaver
 from threadkeep.__main__ import main

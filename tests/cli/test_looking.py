@@ -10,10 +10,10 @@ import sys
 from contextlib import suppress
 from pathlib import Path
 
-import cli_kit
 import pytest
-from cli_kit import SECONDS, command, threadkeep
-from engine_kit import Chain, everything
+from kit import cli as cli_kit
+from kit.cli import SECONDS, command, threadkeep
+from kit.engine import Chain, everything
 from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 from langgraph.graph import END, START, MessagesState, StateGraph
 from langgraph.types import Command, interrupt
@@ -163,15 +163,16 @@ def test_what_threads_hold_gives_no_orders_to_a_terminal(store, told):
     assert r"evil\x1b[2J" in "\n".join(told("stats"))
 
 
+@pytest.mark.drawn(1)
 @pytest.mark.parametrize("name", ["show", "state"])
 def test_classes_of_the_program(store, tmp_path, monkeypatch, name):
     (tmp_path / "planning.py").write_text(OWN)
     program = (
-        "import planning; from engine_kit import Chain; from threadkeep import SqliteSaver;"
+        "import planning; from kit.engine import Chain; from threadkeep import SqliteSaver;"
         "saver = SqliteSaver('threads.db'); Chain(saver, 'own').put(plan=planning.Plan([1]));"
         "saver.close()"
     )
-    kit = Path(cli_kit.__file__).parent
+    kit = Path(cli_kit.__file__).parents[1]
     places = [str(tmp_path), str(kit), str(kit.parent), *sys.path]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, places))}
     subprocess.run([sys.executable, "-c", program], check=True, timeout=SECONDS, env=environment)

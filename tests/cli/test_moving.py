@@ -1,4 +1,4 @@
-"""The commands that move threads: `export`, `import`, `sync` and `adopt`."""
+"""The commands that move threads: `export`, `import`, `mirror` and `adopt`."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from cli_kit import SECONDS, threadkeep
-from engine_kit import Chain, everything
+from kit.cli import SECONDS, threadkeep
+from kit.engine import Chain, everything
 from langgraph.checkpoint.base import empty_checkpoint
 from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
 from langgraph.checkpoint.sqlite import SqliteSaver as LangGraphSaver
@@ -91,15 +91,15 @@ def progress_of(*arguments):
 # -- export and import -------------------------------------------------------------------
 
 
-def test_into_a_file_and_out_of_it():
-    code, said, wrong = threadkeep("export", "a", "b", "some.tkb")
+def test_into_a_file_and_out_of_it(here):
+    code, said, wrong = here("export", "a", "b", "some.tkb")
     size = Path("some.tkb").stat().st_size
     assert (code, wrong) == (0, [])
     assert said == [f"some.tkb: 2 threads, 10 checkpoints, {size:,} bytes"]
     url = ("--url", "sqlite:///new.db")
-    assert threadkeep("import", "some.tkb", *url) == (0, ["2 threads put"], [])
+    assert here("import", "some.tkb", *url) == (0, ["2 threads put"], [])
     again = ["0 threads put, 2 threads had all of theirs"]
-    assert threadkeep("import", "some.tkb", *url) == (0, again, [])
+    assert here("import", "some.tkb", *url) == (0, again, [])
     assert held("new.db") == of("a", "b")
 
 
@@ -159,21 +159,21 @@ def test_an_import_goes_on_after_ctrl_c(told):
     assert told(*made) == ["3 threads put"]
 
 
-# -- sync --------------------------------------------------------------------------------
+# -- mirror ------------------------------------------------------------------------------
 
 
 def test_what_a_sync_says_and_does(told, capsys):
     url = "sqlite:///new.db"
-    assert told("sync", "threads.db", url, "--dry-run")[-1] == "would be done: 4 put"
+    assert told("mirror", "threads.db", url, "--dry-run")[-1] == "would be done: 4 put"
     assert not Path("new.db").exists()
-    assert told("sync", "threads.db", url, "a", "b")[-1] == "2 put"
+    assert told("mirror", "threads.db", url, "a", "b")[-1] == "2 put"
     assert held("new.db") == of("a", "b")
     put("threads.db", "a", 50, n=50)
     for name in ("threads.db", "new.db"):
         put(name, "b", 60 if name == "new.db" else 70, n=name)
     put("new.db", "other", 1, n=1)
     before = held("new.db")
-    arguments = ("sync", "threads.db", "new.db")
+    arguments = ("mirror", "threads.db", "new.db")
     for more, done in (["--dry-run"], "would be done: "), ([], ""):
         assert main([*arguments, *more]) == 1
         said = capsys.readouterr()
@@ -186,7 +186,7 @@ def test_what_a_sync_says_and_does(told, capsys):
         ]
         assert lines[5] == f"{done}2 put, 1 completed, 1 conflict"
         assert "--replace" in lines[6]
-        assert "threadkeep sync B A" in lines[7]
+        assert "threadkeep mirror B A" in lines[7]
         assert said.err == ""
         assert (held("new.db") == before) is bool(more)
     assert main([*arguments, "--json"]) == 1
@@ -199,18 +199,18 @@ def test_what_a_sync_says_and_does(told, capsys):
 
 def test_deletions_are_synced_when_that_is_asked_for(told):
     url = "sqlite:///new.db"
-    told("sync", "threads.db", url)
+    told("mirror", "threads.db", url)
     told("delete", "a", "--yes")
-    assert told("sync", "threads.db", url, "--json")["ahead"] == ["a"]
-    assert told("sync", "threads.db", url, "--delete", "--dry-run", "--json")["deleted"] == ["a"]
+    assert told("mirror", "threads.db", url, "--json")["ahead"] == ["a"]
+    assert told("mirror", "threads.db", url, "--delete", "--dry-run", "--json")["deleted"] == ["a"]
     assert {place[0] for place in held("new.db")} == set(THREADS)
-    assert told("sync", "threads.db", url, "--delete")[-1] == "1 deleted, 3 the same"
+    assert told("mirror", "threads.db", url, "--delete")[-1] == "1 deleted, 3 the same"
     assert held("new.db") == of("b", "c")
 
 
 def test_the_store_that_is_read_is_left_alone(told):
     before = Path("threads.db").read_bytes()
-    assert told("sync", "threads.db", "sqlite:///new.db", "--json")["put"] == [*THREADS, "empty"]
+    assert told("mirror", "threads.db", "sqlite:///new.db", "--json")["put"] == [*THREADS, "empty"]
     assert Path("threads.db").read_bytes() == before
 
 
@@ -218,26 +218,26 @@ def test_long_tables_are_cut(told):
     with SqliteSaver("threads.db") as saver:
         for number in range(30):
             saver.threads.create(f"thread {number:02}")
-    arguments = ("sync", "threads.db", "sqlite:///new.db", "--dry-run")
+    arguments = ("mirror", "threads.db", "sqlite:///new.db", "--dry-run")
     assert told(*arguments)[-2:] == ["... 14 more threads (--full)", "would be done: 34 put"]
     assert len(told(*arguments, "--full")) == 1 + 34 + 1
 
 
 def test_a_thread_that_is_not_there_cannot_be_synced(refused):
     put("new.db", "b", 1, n=1)
-    assert refused("sync", "threads.db", "new.db", "absent") == (1, "ThreadNotFoundError")
+    assert refused("mirror", "threads.db", "new.db", "absent") == (1, "ThreadNotFoundError")
 
 
 def test_a_sync_goes_on_after_ctrl_c(told):
-    interrupted(2, "sync", "threads.db", "sqlite:///new.db")
+    interrupted(2, "mirror", "threads.db", "sqlite:///new.db")
     assert held("new.db") == of("a", "b")
-    done = told("sync", "threads.db", "new.db", "--json")
+    done = told("mirror", "threads.db", "new.db", "--json")
     assert (done["put"], done["same"]) == (["c", "empty"], 2)
     assert held("new.db") == of(*THREADS)
 
 
 def test_a_terminal_sees_how_far_it_is(told):
-    assert "threads compared" in progress_of("sync", "threads.db", "sqlite:///new.db")
+    assert "threads compared" in progress_of("mirror", "threads.db", "sqlite:///new.db")
     fill_langgraph()
     assert "checkpoints read" in progress_of("adopt", "langgraph.db", "new.db")
     assert "threads read" in progress_of("export", "--all", "all.tkb")
@@ -282,7 +282,7 @@ def test_threads_that_were_deleted_stay_so_unless_they_are_named(told):
     ]
 
 
-def test_threads_that_both_went_on_with_are_conflicts(told):
+def test_threads_that_both_went_on_with_are_conflicts(told, here):
     fill_langgraph()
     told("adopt", "langgraph.db", "sqlite:///new.db")
     with LangGraphSaver.from_conn_string("langgraph.db") as source, SqliteSaver("new.db") as ours:
@@ -290,7 +290,7 @@ def test_threads_that_both_went_on_with_are_conflicts(told):
         for saver in (source, ours):
             saver.put(head, empty_checkpoint(), {}, {})
     arguments = ("adopt", "langgraph.db", "new.db", "l")
-    code, said, wrong = threadkeep(*arguments)
+    code, said, wrong = here(*arguments)
     assert (code, wrong) == (1, [])
     assert said[1].split()[:2] == ["l", "conflict"]
     assert said[2] == "0 threads: 0 checkpoints adopted, 1 conflict"
@@ -338,7 +338,7 @@ def test_classes_of_the_program_are_named_before_an_adoption():
     )
     program = (
         "import appstate; from langgraph.checkpoint.sqlite import SqliteSaver;"
-        "from engine_kit import Chain\n"
+        "from kit.engine import Chain\n"
         "with SqliteSaver.from_conn_string('langgraph.db') as saver:\n"
         "    Chain(saver, 'own').put(plan=appstate.Plan('free'))\n"
     )

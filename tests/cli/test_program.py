@@ -15,8 +15,8 @@ from importlib import metadata
 from pathlib import Path
 
 import pytest
-from cli_kit import SECONDS, command, threadkeep
-from engine_kit import Chain
+from kit.cli import SECONDS, command, threadkeep
+from kit.engine import Chain
 from langgraph.checkpoint.sqlite import SqliteSaver as LangGraphSaver
 
 import threadkeep as package
@@ -54,7 +54,7 @@ SUCCEEDS = {
     "show": "show alpha --url threads.db",
     "state": "state alpha --url threads.db",
     "stats": "stats threads.db",
-    "sync": "sync threads.db sqlite:///new.db",
+    "mirror": "mirror threads.db sqlite:///new.db",
     "tag": "tag alpha a --url threads.db",
     "threads": "threads --url threads.db",
     "tier": "tier alpha --url threads.db",
@@ -108,7 +108,7 @@ def test_help_has_an_example_and_names_what_all_have(name, capsys):
     assert main([name, "--help"]) == 0
     help = " ".join(capsys.readouterr().out.split())
     assert f"example: threadkeep {name} " in help
-    named = {"--json"} if name == "sync" else {"--url", "--json"}  # (that has two stores)
+    named = {"--json"} if name == "mirror" else {"--url", "--json"}  # (that has two stores)
     assert named <= set(help.split())
 
 
@@ -204,11 +204,11 @@ def test_on_a_terminal_a_difference_has_colours(folder):
         ("import absent.tkb --url sqlite:///new.db", "absent.tkb"),
         ("import backup.tkb --url new.db", "sqlite:///... makes one"),
         ("import backup.tkb --as new --url threads.db", "cannot all get the id 'new'"),
-        ("sync threads.db", "See threadkeep sync --help"),
-        ("sync absent.db sqlite:///new.db", "There is no file absent.db"),
-        ("sync threads.db new.db", "There is no file new.db"),
-        ("sync threads.db new.db --dry-run", "There is no file new.db"),
-        ("sync threads.db sqlite:///./threads.db", "Both stores are the same one"),
+        ("mirror threads.db", "See threadkeep mirror --help"),
+        ("mirror absent.db sqlite:///new.db", "There is no file absent.db"),
+        ("mirror threads.db new.db", "There is no file new.db"),
+        ("mirror threads.db new.db --dry-run", "There is no file new.db"),
+        ("mirror threads.db sqlite:///./threads.db", "Both stores are the same one"),
         ("adopt absent.db sqlite:///new.db", "There is no file absent.db"),
         ("adopt langgraph.db", "No store is named"),
         ("adopt langgraph.db new.db", "sqlite:///... makes one"),
@@ -248,9 +248,9 @@ def test_what_is_wrong_is_one_line(folder, capsys, arguments, told):
         ["show", "t", "--url", "u:hunter 2@h/x"],
         ["show", "t", "--url", "host=h password=hunter 2"],
         ["stats", "redis://u:hunter 2@127.0.0.1:1/0"],
-        ["sync", "threads.db", "u:hunter 2@h/x"],
-        ["sync", "u:hunter 2@h/x", "threads.db"],
-        ["sync", "threads.db", "postgresql://u:hunter 2@127.0.0.1:1/x"],
+        ["mirror", "threads.db", "u:hunter 2@h/x"],
+        ["mirror", "u:hunter 2@h/x", "threads.db"],
+        ["mirror", "threads.db", "postgresql://u:hunter 2@127.0.0.1:1/x"],
         ["adopt", "u:hunter 2@h/x", "threads.db"],
         ["adopt", "host=h password=hunter 2", "threads.db"],
         ["adopt", "postgresql://u:hunter 2@127.0.0.1:1/x", "threads.db"],
@@ -421,6 +421,7 @@ def test_threads_of_a_file_are_completed(folder, words):
     assert completed(words, TK_URL="threads.db") == ["alpha", "alto"]
 
 
+@pytest.mark.drawn(2)
 @pytest.mark.parametrize("store", ["", "absent.db", "backup.tkb", "nonsense://x"])
 def test_completion_never_fails(folder, store):
     assert completed("threadkeep show al", TK_URL=store) == []

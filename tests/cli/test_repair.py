@@ -6,9 +6,8 @@ import json
 from pathlib import Path
 
 import pytest
-from cli_kit import threadkeep
-from damage_kit import damaging
-from engine_kit import Chain, config
+from kit.damage import damaging
+from kit.engine import Chain, config
 
 from threadkeep import SqliteSaver
 from threadkeep.repair.quarantine import read_quarantine
@@ -29,9 +28,9 @@ def store(tmp_path, monkeypatch):
     return path
 
 
-def test_a_dry_run_and_then_for_real(store):
+def test_a_dry_run_and_then_for_real(store, here):
     before = store.read_bytes()
-    code, said, wrong = threadkeep("repair", "--url", "threads.db", "--dry-run")
+    code, said, wrong = here("repair", "--url", "threads.db", "--dry-run")
     assert (code, wrong) == (0, [])
     assert said == [
         "thread 'a': 1 checkpoints would be taken out",
@@ -39,27 +38,27 @@ def test_a_dry_run_and_then_for_real(store):
         "threads.db: 2 threads, 1 would be repaired",
     ]
     assert store.read_bytes() == before
-    assert threadkeep("check", "threads.db")[0] == 1
-    code, said, wrong = threadkeep("repair", "--url", "threads.db", "--quarantine", "out.tkq")
+    assert here("check", "threads.db")[0] == 1
+    code, said, wrong = here("repair", "--url", "threads.db", "--quarantine", "out.tkq")
     assert (code, wrong) == (0, [])
     assert said[-1] == "threads.db: 2 threads, 1 repaired; what was taken out is in out.tkq"
-    assert threadkeep("check", "threads.db") == (0, ["threads.db: 2 threads, sound"], [])
+    assert here("check", "threads.db") == (0, ["threads.db: 2 threads, sound"], [])
     (taken,) = read_quarantine("out.tkq")
     assert [row.id for row in taken.whole.checkpoints] == ["00000003"]
     with SqliteSaver(store) as saver:
         assert saver.get_tuple(config("a")).checkpoint["channel_values"]["n"] == 1
 
 
-def test_the_file_lies_beside_the_store(store, tmp_path_factory, monkeypatch):
+def test_the_file_lies_beside_the_store(store, tmp_path_factory, monkeypatch, here):
     elsewhere = tmp_path_factory.mktemp("elsewhere")
     monkeypatch.chdir(elsewhere)
-    assert threadkeep("repair", "--url", str(store))[0] == 0
+    assert here("repair", "--url", str(store))[0] == 0
     assert len(list(store.parent.glob("quarantine-*.tkq"))) == 1
     assert list(elsewhere.iterdir()) == []
 
 
-def test_the_file_has_a_name_of_its_own(store):
-    code, said, _ = threadkeep("repair", "a", "--url", "threads.db", "--json")
+def test_the_file_has_a_name_of_its_own(store, here):
+    code, said, _ = here("repair", "a", "--url", "threads.db", "--json")
     document = json.loads("\n".join(said))
     assert code == 0
     assert [file.name for file in store.parent.glob("quarantine-*.tkq")] == [document["file"]]
@@ -67,15 +66,15 @@ def test_the_file_has_a_name_of_its_own(store):
     assert one["checkpoints"] == [{"namespace": "", "checkpoint": "00000003"}]
     assert one["heads"] == [{"namespace": "", "before": "00000003", "after": "00000002"}]
     assert {finding["kind"] for finding in one["findings"]} == {"checkpoint"}
-    code, said, _ = threadkeep("repair", "--url", "threads.db")
+    code, said, _ = here("repair", "--url", "threads.db")
     assert (code, said) == (0, ["threads.db: 2 threads, sound"])
     assert len(list(store.parent.glob("quarantine-*.tkq"))) == 1
 
 
-def test_what_is_left_is_exit_code_1(store):
+def test_what_is_left_is_exit_code_1(store, here):
     db = damaging("sqlite", None, store.parent)
     db.execute("DELETE FROM tk_threads WHERE thread = ?", "b")
-    code, said, _ = threadkeep("repair", "--url", "threads.db", "--quarantine", "out.tkq")
+    code, said, _ = here("repair", "--url", "threads.db", "--quarantine", "out.tkq")
     assert code == 1
     assert any(line.startswith("left: ") and "which is not there" in line for line in said)
     assert any("restore a backup" in line for line in said)
@@ -85,24 +84,24 @@ def test_what_is_left_is_exit_code_1(store):
     ("arguments", "told"),
     [
         (["absent", "--quarantine", "new.tkq"], "There is no such thread"),
-        (["--quarantine", "threads.db"], "is there already"),
+        (["--quarantine", "threads.db"], "exists already"),
         (["--quarantine", "absent/new.tkq"], "There is no folder"),
     ],
 )
-def test_what_cannot_be_done_changes_nothing(store, arguments, told):
+def test_what_cannot_be_done_changes_nothing(store, arguments, told, here):
     before = store.read_bytes()
-    code, said, wrong = threadkeep("repair", *arguments, "--url", "threads.db")
+    code, said, wrong = here("repair", *arguments, "--url", "threads.db")
     assert (code, said) == (1 if "absent" in arguments else 2, [])
     assert told in wrong[0]
     assert store.read_bytes() == before
     assert not Path("new.tkq").exists()
 
 
-def test_a_quarantine_file_is_no_backup(store):
-    threadkeep("repair", "--url", "threads.db", "--quarantine", "out.tkq")
-    code, _, wrong = threadkeep("restore", "out.tkq", "new.db")
+def test_a_quarantine_file_is_no_backup(store, here):
+    here("repair", "--url", "threads.db", "--quarantine", "out.tkq")
+    code, _, wrong = here("restore", "out.tkq", "new.db")
     assert code == 2
     assert "is no backup" in wrong[0]
-    code, _, wrong = threadkeep("backup", "threads.db", "out.tkq")
+    code, _, wrong = here("backup", "threads.db", "out.tkq")
     assert code == 2
     assert len(list(read_quarantine("out.tkq"))) == 1

@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import os
 
-import postgres_kit
 import psycopg
 import pytest
-import redis_kit
-from engine_kit import Chain, config, everything
+from kit import postgres as postgres_kit
+from kit import redis as redis_kit
+from kit.engine import Chain, config, everything
 from langgraph.checkpoint.postgres import PostgresSaver
 from langgraph.checkpoint.sqlite import SqliteSaver as LangGraphSaver
 from psycopg.conninfo import make_conninfo
@@ -100,13 +100,13 @@ def test_threads_go_to_a_server_and_come_back(url, told, tmp_path):
         for name in ("a", "b"):
             Chain(saver, name).put(n=name)
         want = everything(saver)
-    code, done = told("sync", file, url)
+    code, done = told("mirror", file, url)
     assert (code, done["put"], done["to"]) == (0, ["a", "b"], f"{scheme}://...")
     with open_saver(url) as saver:
         assert everything(saver) == want
     assert told("delete", "b", "--yes", "--url", url)[0] == 0
-    assert told("sync", url, file, "--delete", "--dry-run")[1]["deleted"] == ["b"]
-    assert told("sync", url, file, "--delete")[1]["deleted"] == ["b"]
+    assert told("mirror", url, file, "--delete", "--dry-run")[1]["deleted"] == ["b"]
+    assert told("mirror", url, file, "--delete")[1]["deleted"] == ["b"]
     assert told("export", "a", f"{tmp_path / 'a.tkb'}", "--url", url)[1]["threads"] == 1
     imported = told("import", f"{tmp_path / 'a.tkb'}", "--as", "twin", "--url", url)
     assert imported[1]["put"] == ["twin"]

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import random
 import re
-import shutil
-from pathlib import Path
 
 import pytest
-from cli_kit import threadkeep
-from engine_kit import Chain
+from kit.cli import threadkeep
+from kit.engine import Chain
 from langchain_core.messages import HumanMessage
 
 from threadkeep import SqliteSaver
 
 LONG = random.Random(1).randbytes(4_000).hex()
-V1 = Path(__file__).parents[1] / "golden" / "sqlite" / "v1.sqlite"
 
 
 @pytest.fixture(autouse=True)
@@ -126,16 +123,6 @@ def test_one_thread(told, refused):
 )
 def test_what_has_no_meaning_is_exit_code_2(refused, options):
     assert refused("threads", *options.split(" ")) == (2, "InvalidArgumentError")
-
-
-def test_a_file_of_an_earlier_release_is_looked_into(tmp_path, told, refused):
-    old = str(shutil.copy(V1, tmp_path / "old.db"))
-    shown = told("show", "waiting", "--url", old, "--json")
-    assert shown["registry"] is None
-    assert told("show", "waiting", "--url", old)[0].startswith("thread waiting  1f")
-    assert refused("threads", "--url", old) == (2, "NotSetUpError")
-    told("migrate", old)
-    assert told("threads", "--has-interrupt", "--count", "--url", old) == ["1"]
 
 
 # -- changing ----------------------------------------------------------------------------
@@ -313,14 +300,8 @@ def test_nothing_that_is_shown_gives_orders_to_a_terminal(store, told):
 
 def test_as_processes(forked):
     for arguments in (
-        ["threads", "--all"],
-        ["branches", "forked"],
-        ["versions", "forked", "n"],
         ["diff", "forked", forked[0]],
-        ["create", "new"],
-        ["tag", "new", "a"],
-        ["pin", "new"],
-        ["set", "new", "a=1"],
+        ["set", "forked", "a=1"],
         ["copy", "forked", "twin"],
     ):
         code, said, wrong = threadkeep(*arguments)

@@ -6,8 +6,7 @@ import random
 from pathlib import Path
 
 import pytest
-from cli_kit import threadkeep
-from engine_kit import Chain
+from kit.engine import Chain
 
 from threadkeep import SqliteSaver
 
@@ -68,27 +67,27 @@ def test_the_file_may_say_it(told):
         (("tier", "--every", "never"), "--every"),
     ],
 )
-def test_what_is_wrong_is_one_line(arguments, said):
-    code, out, errors = threadkeep(*arguments)
+def test_what_is_wrong_is_one_line(arguments, said, here):
+    code, out, errors = here(*arguments)
     assert (code, out) == (2, []), errors
     assert said in errors[0]
 
 
-def test_what_is_typed_goes_before_the_file(told):
+def test_what_is_typed_goes_before_the_file(told, here):
     Path("threadkeep.toml").write_text("[tiering]\noffload = false\narchive = false\n")
     limits = ("--warm", "0.001s")
     assert told("tier", *limits, "--json")["offloaded"] == []
     (one,) = told("tier", *limits, "--offload-over", "2000", "--json")["offloaded"]
     assert one["thread"] == "order"
     Path("threadkeep.toml").write_text('[tiering]\noffload = "no"\n')
-    code, _, errors = threadkeep("tier")
+    code, _, errors = here("tier")
     assert code == 2
     assert "offload cannot be 'no'" in errors[0]
 
 
-def test_a_key_that_is_unknown_is_one_line():
+def test_a_key_that_is_unknown_is_one_line(here):
     Path("threadkeep.toml").write_text("[tiering]\nhot = 1\n")
-    code, _, errors = threadkeep("tier")
+    code, _, errors = here("tier")
     assert code == 2
     assert "tiering: unknown key 'hot'" in errors[0]
 

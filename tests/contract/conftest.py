@@ -4,7 +4,7 @@ from itertools import count
 
 import psycopg
 import pytest
-from postgres_server import server
+from kit.postgres_server import server
 
 _numbers = count()
 

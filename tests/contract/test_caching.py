@@ -10,13 +10,15 @@ from typing import Annotated, TypedDict
 
 import pytest
 import redis
+from kit.contract import Variant
+from kit.layers import Layered, ThroughCache, awaiting, stack_of
+from kit.postgres import url_for
+from kit.redis import url as redis_url
 from langgraph.checkpoint.base import empty_checkpoint
 from langgraph.graph import START, StateGraph
-from layer_kit import Layered, ThroughCache, awaiting, stack_of
-from postgres_kit import url_for
-from redis_kit import url as redis_url
 
 from threadkeep import AsyncPostgresSaver, Cache, PostgresSaver, RedisSaver, SqliteSaver, open_saver
+from threadkeep.backends.base import Backend
 from threadkeep.backends.memory import MemoryBackend
 from threadkeep.backends.open import open_hot
 from threadkeep.backends.postgres import PostgresBackend
@@ -24,33 +26,33 @@ from threadkeep.backends.postgres import backend as postgres_backend
 from threadkeep.cache import CacheLayer
 from threadkeep.cache import hot as hot_module
 from threadkeep.cache.hot import Hot
-from threadkeep.cache.segments import (
+from threadkeep.cache.lru import (
     Fresh,
-    Kept,
+    SegmentCache,
 )
 from threadkeep.engine.model import Batch, ReadSegments, Segment, Span
 from threadkeep.errors import InvalidArgumentError, OpenError, UnreachableError
 from threadkeep.saver import Saver
-from threadkeep.store.driver import Faces
+from threadkeep.store.driver import BackendPair
 from threadkeep.testing.records import NOW, THREAD, segment
 
 SMALL = Cache(threads=2, bytes=100_000)
 
 
-class TestHotPostgres(ThroughCache):
+class TestHotPostgres(ThroughCache, Variant):
     def new_backend(self, folder):
         backend = PostgresBackend(url_for(folder), max_size=4)
         return opened(Layered, backend, open_hot(redis_url()))
 
 
-class TestAsyncHotPostgres(ThroughCache):
+class TestAsyncHotPostgres(ThroughCache, Variant):
     def new_backend(self, folder):
         backend = PostgresBackend(url_for(folder), max_size=4).asynchronous
         return opened(awaiting, backend, open_hot(redis_url()), SMALL)
 
 
 def opened(face, backend, hot, cache=None):
-    faces = Faces(hot)
+    faces = BackendPair(hot)
     layer = CacheLayer(cache, Hot(faces))
     stack = stack_of(backend, layer)
     found = face(stack, faces)  # (the database was emptied behind its back)
@@ -87,7 +89,7 @@ def everything(thread, generation=0):
 
 
 def test_the_threads_not_used_for_longest_go_first():
-    kept = Kept(Cache(threads=2))
+    kept = SegmentCache(Cache(threads=2))
     for thread in "ab":
         kept.keep(Fresh(thread, 0, [seg()]))
     assert kept.find(everything("a")) == [seg()]
@@ -97,7 +99,7 @@ def test_the_threads_not_used_for_longest_go_first():
 
 
 def test_no_more_bytes_are_kept_than_told():
-    kept = Kept(Cache(bytes=10_000))
+    kept = SegmentCache(Cache(bytes=10_000))
     for number in range(50):
         kept.keep(Fresh(f"t{number}", 0, [seg(size=3000)]))
         assert kept.size <= 10_000
@@ -109,7 +111,7 @@ def test_no_more_bytes_are_kept_than_told():
 
 def test_what_was_not_used_for_a_while_goes():
     now = 0.0
-    kept = Kept(Cache(ttl=10), lambda: now)
+    kept = SegmentCache(Cache(ttl=10), lambda: now)
     kept.keep(Fresh("a", 0, [seg()]))
     kept.keep(Fresh("b", 0, [seg()]))
     now = 8.0
@@ -123,7 +125,7 @@ def test_what_was_not_used_for_a_while_goes():
 
 
 def test_a_larger_segment_takes_the_place_of_those_in_it():
-    kept = Kept(Cache())
+    kept = SegmentCache(Cache())
     kept.keep(Fresh("a", 0, [seg(0), seg(1), seg(2), seg(0, log=2)]))
     before = kept.size
     kept.keep(Fresh("a", 0, [seg(0, 2)], drops=[(1, 0, 1), (1, 1, 1)]))
@@ -134,7 +136,7 @@ def test_a_larger_segment_takes_the_place_of_those_in_it():
 
 
 def test_another_generation_begins_with_nothing():
-    kept = Kept(Cache())
+    kept = SegmentCache(Cache())
     kept.keep(Fresh("a", 0, [seg()]))
     kept.keep(Fresh("a", 1, [seg(5)]))
     assert kept.find(everything("a", 1)) == [seg(5)]
@@ -142,7 +144,7 @@ def test_another_generation_begins_with_nothing():
 
 
 def test_exactly_that_thread_is_cleared():
-    kept = Kept(Cache())
+    kept = SegmentCache(Cache())
     for thread in ("a", "ab", "b"):
         kept.keep(Fresh(thread, 0, [seg()]))
     kept.clear("a")
@@ -273,6 +275,7 @@ def openers(tmp_path, kind):
     return lambda **options: PostgresSaver(url_for(tmp_path), max_size=2, **options)
 
 
+@pytest.mark.drawn(3)
 @pytest.mark.parametrize("kind", ["sqlite", "postgres", "hot postgres"])
 @pytest.mark.parametrize("seed", range(4))
 def test_nothing_stale_is_read_whoever_writes(tmp_path, kind, seed):
@@ -431,7 +434,7 @@ def test_a_hot_store_that_is_absent_is_missed_by_nobody(tmp_path, caplog, monkey
             graph(saver).invoke({"said": [{"text": "question " * 40}]}, config())
         assert len(said(saver)) == 6
         saver.delete_thread("t")
-    warned = [r for r in caplog.records if "left alone" in r.getMessage()]
+    warned = [r for r in caplog.records if "not used for" in r.getMessage()]
     assert len(warned) == 1, "it is not asked again and again"
 
 
@@ -462,7 +465,7 @@ def test_a_database_that_cannot_be_named_goes_without(tmp_path, monkeypatch, cap
         monkeypatch.setattr(postgres_backend, "_IDENTITY", refused)
         graph(saver).invoke({"said": [{"text": "question"}]}, config())
         assert len(said(saver)) == 2
-    assert "left alone" in caplog.text
+    assert "not used for" in caplog.text
 
 
 def test_awaiting_calls_have_it_too(tmp_path, saver):
@@ -496,7 +499,7 @@ def test_stores_without_a_name_are_refused(tmp_path):
         RedisSaver(redis_url(), hot=redis_url())
 
 
-class Failing:
+class Failing(Backend):
     """A hot store whose server fails at what it is told to."""
 
     def __init__(self):
@@ -506,18 +509,18 @@ class Failing:
         self.asked += 1
         raise OpenError("It cannot be reached.")
 
-    commit = clear = fetch
+    commit = clear = close = fetch
 
 
 def test_what_failed_is_left_alone_for_a_while():
     now, store = 0.0, Failing()
-    hot = Hot(Faces(store), lambda: now)
+    hot = Hot(BackendPair(store), lambda: now)
     stack = stack_of(MemoryBackend())
     for at in (0.0, 1.0, 4.9, 5.1, 6.0):
         now = at
         assert stack.run(hot.find(everything("t"))) == []
         stack.run(hot.keep(Fresh("t", 0, [seg()])))
-        stack.run(hot.let_go("t"))
+        stack.run(hot.evict("t"))
     assert store.asked == 2
 
 

@@ -8,8 +8,9 @@ from contextlib import contextmanager
 
 import pytest
 import redis
-from layer_kit import Awaited, Layered, awaiting, stack_of
-from redis_kit import url as redis_url
+from kit.contract import Variant
+from kit.layers import Awaited, Layered, awaiting, stack_of
+from kit.redis import url as redis_url
 
 from threadkeep import Cache
 from threadkeep.backends.memory import MemoryBackend
@@ -21,16 +22,16 @@ from threadkeep.cache import (
 from threadkeep.cache.hot import Hot
 from threadkeep.cold.tiering import Tiering
 from threadkeep.engine.model import Batch, DropThread, ReadCheckpoint, ReadSegments, Segment, Span
-from threadkeep.store.driver import Faces
-from threadkeep.store.opened import OpenStore
-from threadkeep.testing import BackendContract, Blocking
+from threadkeep.store.driver import BackendPair
+from threadkeep.store.store import LayeredStore
+from threadkeep.testing import Blocking
 from threadkeep.testing.records import NOW, THREAD, checkpoint
 
 SECOND = 1_000_000
 SMALL = HotTier(max_bytes=1000, max_age=60, min_reads=2)
 
 
-class TestTiered(BackendContract):
+class TestTiered(Variant):
     """Whatever the rule lets in and out, what is read is what is stored."""
 
     def new_backend(self, folder):
@@ -74,7 +75,7 @@ class Process:
     def __init__(self, store, kind, cache, hot, tier):
         self.store = store
         self.now = NOW / SECOND
-        self.hot = None if hot is None else Faces(hot)
+        self.hot = None if hot is None else BackendPair(hot)
         kept = None if self.hot is None else Hot(self.hot)
         self.cache = CacheLayer(cache, kept, tier, lambda: self.now)
         if kind == "blocking":
@@ -103,7 +104,7 @@ class Process:
 
     def near(self):
         """How many bytes are kept in memory, about."""
-        return self.cache._kept.size if self.cache._kept is not None else 0
+        return self.cache._memory.size if self.cache._memory is not None else 0
 
     def clear(self, thread):
         if isinstance(self.front, Layered):
@@ -302,10 +303,9 @@ def test_clearing_forgets_how_often_a_thread_was_read(process):
 def test_an_open_store_passes_it_on():
     for tier, expected in ((None, 0), (HotTier(max_bytes=1, max_age=None, min_reads=None), 1)):
         store = Store()
-        with OpenStore(store, None, Cache(), None, None, Tiering(hot=tier), 0) as found:
-            front = Layered(found)
-            front.commit(Batch(THREAD, NOW, 0, segments=(Segment(1, 0, 1, b"12"),)))
-            front.fetch([ReadSegments(THREAD, (Span(1, 0, 1),), 0)])
+        front = Layered(LayeredStore(store, cache=Cache(), tiering=Tiering(hot=tier)))
+        front.commit(Batch(THREAD, NOW, 0, segments=(Segment(1, 0, 1, b"12"),)))
+        front.fetch([ReadSegments(THREAD, (Span(1, 0, 1),), 0)])
         assert store.asked == expected
 
 

@@ -1,5 +1,8 @@
 """The contract on the memory backend, directly and behind the async protocol."""
 
+from kit.contract import Variant
+
+from threadkeep.backends.base import AsyncBackend
 from threadkeep.backends.memory import MemoryBackend
 from threadkeep.testing import BackendContract, Blocking
 
@@ -9,7 +12,7 @@ class TestMemory(BackendContract):
         return MemoryBackend()
 
 
-class AsyncMemory:
+class AsyncMemory(AsyncBackend):
     """A natively async backend, as far as the contract can tell."""
 
     def __init__(self):
@@ -25,7 +28,7 @@ class AsyncMemory:
         self.rows.close()
 
 
-class TestAsyncMemory(BackendContract):
+class TestAsyncMemory(Variant):
     def new_backend(self, folder):
         async def make():
             return AsyncMemory()

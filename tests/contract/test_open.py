@@ -65,7 +65,7 @@ def test_options_reach_the_backend(tmp_path):
     url = f"sqlite:///{tmp_path}/threads.db"
     backend = open_backend(url, synchronous="normal", busy_timeout=1.5)
     backend.close()
-    with pytest.raises(InvalidArgumentError, match="synchronous='sometimes'"):
+    with pytest.raises(InvalidArgumentError, match="Invalid synchronous: 'sometimes'"):
         open_backend(url, synchronous="sometimes")
 
 
@@ -141,7 +141,7 @@ def test_no_error_about_an_option_shows_a_password(url):
 
 @pytest.mark.parametrize("url", [f"redis+cluster://u:{PASSWORD}@h", f"redis://{PASSWORD}".encode()])
 def test_no_error_about_a_hot_store_shows_a_password(url):
-    with pytest.raises(InvalidArgumentError, match="hot=") as raised:
+    with pytest.raises(InvalidArgumentError, match="Invalid hot: ") as raised:
         open_hot(url)
     assert PASSWORD not in str(raised.value)
 

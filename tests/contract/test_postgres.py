@@ -4,7 +4,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import psycopg
 import pytest
-from postgres_kit import empty_schema, hashed, monthly, url, url_for
+from kit.contract import Variant
+from kit.postgres import empty_schema, hashed, monthly, url, url_for
 from psycopg_pool import AsyncConnectionPool, ConnectionPool
 
 from threadkeep.backends.postgres import PostgresBackend, opened
@@ -33,14 +34,14 @@ class TestAsyncPostgres(BackendContract):
         return self.new_backend(folder)
 
 
-class TestPostgresWithTimeout(BackendContract):
+class TestPostgresWithTimeout(Variant):
     """Each call is a pipelined transaction then, that sets its own limit."""
 
     def new_backend(self, folder):
         return PostgresBackend(url_for(folder), max_size=8, statement_timeout=20)
 
 
-class TestMonthlyPartitions(BackendContract):
+class TestMonthlyPartitions(Variant):
     """Checkpoints by month, as `partition_by` makes them; the contract's lie in several."""
 
     def new_backend(self, folder):
@@ -50,7 +51,7 @@ class TestMonthlyPartitions(BackendContract):
         return self.new_backend(folder)
 
 
-class TestAsyncMonthlyPartitions(BackendContract):
+class TestAsyncMonthlyPartitions(Variant):
     def new_backend(self, folder):
         async def make():
             return PostgresBackend(url_for(folder, monthly), max_size=8).asynchronous
@@ -61,7 +62,7 @@ class TestAsyncMonthlyPartitions(BackendContract):
         return self.new_backend(folder)
 
 
-class TestHashPartitions(BackendContract):
+class TestHashPartitions(Variant):
     """All tables by a hash of the thread's id, as plain DDL makes them."""
 
     def new_backend(self, folder):
@@ -85,14 +86,14 @@ class Owning:
         self.given.close()
 
 
-class TestGivenPool(BackendContract):
+class TestGivenPool(Variant):
     """A pool as programs have it: not in autocommit mode."""
 
     def new_backend(self, folder):
         return Owning(ConnectionPool(url(), min_size=1, max_size=4, open=True))
 
 
-class TestGivenConnection(BackendContract):
+class TestGivenConnection(Variant):
     def new_backend(self, folder):
         return Owning(psycopg.connect(url()))
 
@@ -103,7 +104,7 @@ class AsyncOwning(Owning):
         await self.given.close()
 
 
-class TestGivenAsyncPool(BackendContract):
+class TestGivenAsyncPool(Variant):
     def new_backend(self, folder):
         async def make():
             pool = AsyncConnectionPool(url(), min_size=1, max_size=4, open=False)
@@ -113,7 +114,7 @@ class TestGivenAsyncPool(BackendContract):
         return Blocking(make)
 
 
-class TestGivenAsyncConnection(BackendContract):
+class TestGivenAsyncConnection(Variant):
     def new_backend(self, folder):
         async def make():
             return AsyncOwning(await psycopg.AsyncConnection.connect(url(), autocommit=True))

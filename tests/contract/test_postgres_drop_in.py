@@ -13,8 +13,8 @@ import pytest
 from integration.places import at
 from integration.rows import aput, place, put, value_at
 from integration.runs import story, told
+from kit.postgres import empty_schema, url
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
-from postgres_kit import empty_schema, url
 from psycopg.rows import dict_row
 from psycopg_pool import AsyncConnectionPool, ConnectionPool
 

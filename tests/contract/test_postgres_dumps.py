@@ -11,8 +11,8 @@ from urllib.parse import urlsplit
 
 import psycopg
 import pytest
-from engine_kit import Chain, everything
-from postgres_kit import hashed, make, monthly, plain, url
+from kit.engine import Chain, everything
+from kit.postgres import hashed, make, monthly, plain, url
 
 from threadkeep import open_saver
 from threadkeep.backends.postgres.dumps import Dumps
@@ -180,6 +180,7 @@ def kinds():
     )
 
 
+@pytest.mark.drawn(4)
 @pytest.mark.parametrize("there", [monthly, plain, hashed, None])
 @pytest.mark.parametrize("saved", [monthly, plain, hashed])
 def test_partitions_are_restored_over_any_others(programs, tmp_path, saved, there):
@@ -208,7 +209,7 @@ def test_all_that_a_url_may_say_is_understood(programs, tmp_path):
     Dumps(store, programs).back_up(tmp_path / "backup")
     Dumps(store, programs).restore(tmp_path / "backup", NOW, replace=True)
     assert contents(store) == want
-    with pytest.raises(InvalidArgumentError, match="partition_by='week'"):
+    with pytest.raises(InvalidArgumentError, match="partition_by: 'week'"):
         Dumps(f"{url()}?schema={SCHEMA}&partition_by=week", programs)
 
 

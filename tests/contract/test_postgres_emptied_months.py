@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 import psycopg
 import pytest
 from integration.rows import place, value_at
-from postgres_databases import (
+from kit.postgres_databases import (
     Writer,
     execute,
     partitions,
@@ -15,7 +15,7 @@ from postgres_databases import (
     set_up_at_once,
     works,
 )
-from postgres_server import SECONDS
+from kit.postgres_server import SECONDS
 
 from threadkeep import AsyncPostgresSaver, PostgresSaver, Retention
 from threadkeep.backends.postgres import backend as backends

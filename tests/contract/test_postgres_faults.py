@@ -9,9 +9,9 @@ from contextlib import contextmanager
 import psycopg
 import pytest
 from integration.rows import aput, place, put, value_at
-from postgres_kit import empty_schema, url
-from postgres_proxy import proxy
-from postgres_server import SECONDS, program, server
+from kit.postgres import empty_schema, url
+from kit.postgres_proxy import proxy
+from kit.postgres_server import SECONDS, program, server
 from psycopg_pool import AsyncConnectionPool, ConnectionPool
 
 from threadkeep import AsyncPostgresSaver, PostgresSaver

@@ -6,8 +6,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import psycopg
 import pytest
-from postgres_kit import empty_schema, hashed, monthly, plain, url
-from postgres_proxy import proxy
+from kit.postgres import empty_schema, hashed, monthly, plain, url
+from kit.postgres_proxy import proxy
 
 from threadkeep.backends.group_commit import LoopWriter
 from threadkeep.backends.postgres import AsyncPostgresBackend, PostgresBackend, groups

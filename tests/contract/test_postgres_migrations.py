@@ -9,9 +9,9 @@ from urllib.parse import quote
 import psycopg
 import pytest
 from integration.rows import aput, place, put
+from kit.postgres_databases import Writer, execute, migrate, set_up_at_once, works
+from kit.postgres_server import SECONDS, free_port
 from langgraph.checkpoint.postgres import PostgresSaver as LangGraphSaver
-from postgres_databases import Writer, execute, migrate, set_up_at_once, works
-from postgres_server import SECONDS, free_port
 
 from threadkeep import AsyncPostgresSaver, PostgresSaver
 from threadkeep.__main__ import main
@@ -208,20 +208,19 @@ def test_schemas_of_any_name(database, name):
 # -- new versions ----------------------------------------------------------------------
 
 
-LIVE = "CREATE INDEX CONCURRENTLY IF NOT EXISTS by_task ON {schema}.writes (thread_id, task_id)"
-
-
 def add_versions(monkeypatch, *added):
     known = migrations.migrations()
-    more = [migrations.Migration(1000 + n, text, live) for n, (text, live) in enumerate(added)]
+    more = [migrations.Migration(1000 + n, text) for n, text in enumerate(added)]
     monkeypatch.setattr(migrations, "migrations", lambda: [*known, *more])
 
 
-def test_an_index_is_made_next_to_writers_and_several_migrators(database, monkeypatch):
+def test_new_versions_are_applied_next_to_writers_and_several_migrators(database, monkeypatch):
     with PostgresSaver(database) as saver:
         saver.setup()
         add_versions(
-            monkeypatch, ("ALTER TABLE {schema}.threads ADD COLUMN note text", False), (LIVE, True)
+            monkeypatch,
+            "ALTER TABLE {schema}.threads ADD COLUMN note text",
+            "CREATE INDEX by_task ON {schema}.writes (thread_id, task_id)",
         )
         writers = [Writer(database)]
         migrators = [threading.Thread(target=saver.setup) for _ in range(4)]
@@ -240,19 +239,14 @@ def test_an_index_is_made_next_to_writers_and_several_migrators(database, monkey
 def test_a_version_that_fails_leaves_nothing_and_no_lock(database, monkeypatch):
     with PostgresSaver(database) as saver:
         with monkeypatch.context() as broken:
-            text = "CREATE TABLE {schema}.half (x int); SELECT 1/0"
-            add_versions(broken, (text, False))
-            with pytest.raises(Exception, match="division by zero"):
-                saver.setup()
-        with monkeypatch.context() as broken:
-            add_versions(broken, ("SELECT 1/0", True))
+            add_versions(broken, "CREATE TABLE {schema}.half (x int); SELECT 1/0")
             with pytest.raises(Exception, match="division by zero"):
                 saver.setup()
         query = "SELECT to_regclass('threadkeep.half'), max(version) FROM threadkeep.migrations"
         assert execute(database, query) == [(None, migrations.migrations()[-1].version)]
         locks = "SELECT 1 FROM pg_locks WHERE locktype = 'advisory'"
         assert execute(database, locks) == []
-        add_versions(monkeypatch, (LIVE, True))
+        add_versions(monkeypatch, "ALTER TABLE {schema}.threads ADD COLUMN note text")
         saver.setup()
         works(saver)
 

@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 import psycopg
 import pytest
 from integration.rows import checkpoint, metadata, place, put, value_at
-from postgres_databases import (
+from kit.postgres_databases import (
     Writer,
     execute,
     migrate,
@@ -16,7 +16,7 @@ from postgres_databases import (
     set_up_at_once,
     works,
 )
-from postgres_server import SECONDS
+from kit.postgres_server import SECONDS
 from psycopg_pool import AsyncConnectionPool, ConnectionPool
 
 from threadkeep import AsyncPostgresSaver, PostgresSaver, open_saver
@@ -72,7 +72,7 @@ def packed(key):
 
 @pytest.mark.parametrize("given", ["week", "", "Month", 1, True, ["month"]])
 def test_any_other_value_is_refused(given):
-    with pytest.raises(InvalidArgumentError, match=r"partition_by=(.|\n)*'month'"):
+    with pytest.raises(InvalidArgumentError, match=r"partition_by: (.|\n)*'month'"):
         PostgresSaver("postgresql://127.0.0.1/x", partition_by=given)
 
 

@@ -9,13 +9,14 @@ from concurrent.futures import ThreadPoolExecutor
 import psycopg
 import pytest
 from integration.rows import aput, place, put, value_at
-from postgres_kit import empty_schema, make, url, url_for
-from postgres_server import SECONDS, bouncer
+from kit.contract import Variant
+from kit.postgres import empty_schema, make, url, url_for
+from kit.postgres_server import SECONDS, bouncer
 
 from threadkeep import AsyncPostgresSaver, PostgresSaver
 from threadkeep.backends.postgres import PostgresBackend
 from threadkeep.errors import StatementTimeoutError
-from threadkeep.testing import BackendContract, Blocking
+from threadkeep.testing import Blocking
 
 POOLED = {"prepare_threshold": None}
 
@@ -27,7 +28,7 @@ def between():
         yield found
 
 
-class TestBehindPgBouncer(BackendContract):
+class TestBehindPgBouncer(Variant):
     @pytest.fixture(autouse=True)
     def _backend(self, tmp_path, between):
         self.folder, self.between = tmp_path, between

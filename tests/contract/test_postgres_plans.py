@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 
 import psycopg
 import pytest
-from postgres_kit import empty_schema, hashed, monthly, plain, url
+from kit.postgres import empty_schema, hashed, monthly, plain, url
 
 from threadkeep.backends.postgres import PostgresBackend, groups, reads
 from threadkeep.backends.postgres.arrays import teach

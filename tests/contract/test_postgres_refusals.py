@@ -10,8 +10,8 @@ from itertools import count
 import psycopg
 import pytest
 from integration.rows import aput, place, put, value_at
-from postgres_kit import empty_schema, url
-from postgres_server import SECONDS, free_port, server
+from kit.postgres import empty_schema, url
+from kit.postgres_server import SECONDS, free_port, server
 
 from threadkeep import AsyncPostgresSaver, PostgresSaver
 from threadkeep.backends.postgres import PostgresBackend

@@ -5,8 +5,8 @@ import uuid
 import psycopg
 import pytest
 from integration.rows import aput, place, put, value_at
-from postgres_kit import empty_schema, url
-from postgres_proxy import proxy
+from kit.postgres import empty_schema, url
+from kit.postgres_proxy import proxy
 
 from threadkeep import AsyncPostgresSaver, PostgresSaver
 from threadkeep.backends.postgres import PostgresBackend

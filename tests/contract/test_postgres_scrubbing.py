@@ -4,10 +4,10 @@ from uuid import uuid4
 
 import psycopg
 import pytest
-from engine_kit import Chain
-from postgres_server import server
+from kit.engine import Chain
+from kit.postgres_server import server
+from kit.remnants import remnants
 from psycopg_pool import AsyncConnectionPool
-from remnants import remnants
 
 from threadkeep import PostgresSaver, open_saver
 from threadkeep.backends.postgres import scrubbing

@@ -5,7 +5,7 @@ import json
 
 import pytest
 from integration.rows import checkpoint, metadata, place, put, value_at
-from postgres_kit import empty_schema, url
+from kit.postgres import empty_schema, url
 
 from threadkeep import PostgresSaver
 from threadkeep.backends.postgres import PostgresBackend

@@ -7,14 +7,15 @@ from functools import cache
 import pytest
 import redis
 import redis.asyncio
-from redis_kit import empty_prefix, url, url_for
-from redis_servers import Server
+from kit.contract import Variant
+from kit.redis import empty_prefix, url, url_for
+from kit.redis_servers import Server
 
 from threadkeep.backends.redis import RedisBackend, opened
 from threadkeep.testing import BackendContract, Blocking
 
 
-class TestRedis(BackendContract):
+class TestRedis(Variant):
     def new_backend(self, folder):
         return RedisBackend(url_for(folder))
 
@@ -47,7 +48,7 @@ class Owning:
         self.given.close()
 
 
-class TestGivenClient(BackendContract):
+class TestGivenClient(Variant):
     """One that speaks the newer protocol."""
 
     def new_backend(self, folder):
@@ -60,7 +61,7 @@ class AsyncOwning(Owning):
         await self.given.aclose()
 
 
-class TestGivenAsyncClient(BackendContract):
+class TestGivenAsyncClient(Variant):
     def new_backend(self, folder):
         async def make():
             return AsyncOwning(redis.asyncio.Redis.from_url(url()))
@@ -79,7 +80,7 @@ def newer_server():
     return server
 
 
-class TestNewerRedis(BackendContract):
+class TestNewerRedis(Variant):
     """Redis or Valkey of version 7 or newer."""
 
     def new_backend(self, folder):

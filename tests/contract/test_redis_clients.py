@@ -10,9 +10,9 @@ from unittest import mock
 import pytest
 import redis
 import redis.asyncio
+from kit.redis import empty_prefix, url
 from redis.asyncio.connection import AbstractConnection as AsyncConnection
 from redis.connection import AbstractConnection as BlockingConnection
-from redis_kit import empty_prefix, url
 
 import threadkeep
 from threadkeep.backends.redis import AsyncRedisBackend, RedisBackend, opened

@@ -10,8 +10,9 @@ from typing import Annotated, TypedDict
 import pytest
 import redis
 import redis.asyncio
+from kit.contract import Variant
+from kit.redis_servers import cluster
 from langgraph.graph import START, StateGraph
-from redis_servers import cluster
 
 import threadkeep
 from threadkeep.backends.redis import RedisBackend, opened
@@ -41,7 +42,7 @@ class TestCluster(BackendContract):
         return RedisBackend(cluster().url, prefix=self.prefix)
 
 
-class TestAsyncCluster(BackendContract):
+class TestAsyncCluster(Variant):
     def new_backend(self, folder):
         async def make():
             return RedisBackend(cluster().url, prefix=new_prefix()).asynchronous

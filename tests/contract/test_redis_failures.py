@@ -7,8 +7,8 @@ from contextlib import contextmanager
 
 import pytest
 import redis
+from kit.redis_servers import PATIENCE, Server, cluster, free_port, until
 from redis._parsers import BaseParser
-from redis_servers import PATIENCE, Server, cluster, free_port, until
 
 from threadkeep.backends import retry
 from threadkeep.backends.redis import RedisBackend, clients

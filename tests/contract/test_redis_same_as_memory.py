@@ -6,7 +6,7 @@ Ids are such as nobody hopes for: empty, with NUL and what stands for it, one th
 import random
 
 import pytest
-from redis_kit import empty_prefix, url
+from kit.redis import empty_prefix, url
 
 from threadkeep.backends.memory import MemoryBackend
 from threadkeep.backends.redis import RedisBackend
@@ -167,6 +167,7 @@ def outcome(backend, what):
     return None
 
 
+@pytest.mark.drawn(5)
 @pytest.mark.parametrize("seed", range(20))
 def test_the_same_as_in_memory(seed):
     chance = random.Random(seed)

@@ -3,10 +3,10 @@
 import os
 
 import pytest
-from engine_kit import Chain
-from postgres_kit import empty_schema, url
-from redis_servers import Server, cluster
-from remnants import remnants
+from kit.engine import Chain
+from kit.postgres import empty_schema, url
+from kit.redis_servers import Server, cluster
+from kit.remnants import remnants
 
 from threadkeep import open_saver
 from threadkeep.backends.redis import scrubbing

@@ -2,7 +2,7 @@
 
 import pytest
 import redis
-from redis_kit import empty_prefix, url
+from kit.redis import empty_prefix, url
 
 from threadkeep.backends.redis import RedisBackend
 from threadkeep.backends.redis.keys import index_of, keys_of

@@ -5,8 +5,8 @@ from typing import Annotated, TypedDict
 
 import pytest
 import redis
+from kit.redis import empty_prefix, url
 from langgraph.graph import START, StateGraph
-from redis_kit import empty_prefix, url
 
 from threadkeep import RedisSaver
 from threadkeep.backends.redis import RedisBackend

@@ -2,6 +2,8 @@
 
 import sqlite3
 
+from kit.contract import Variant
+
 from threadkeep.backends.sqlite import SqliteBackend
 from threadkeep.testing import BackendContract
 
@@ -14,12 +16,12 @@ class TestFile(BackendContract):
         return SqliteBackend(folder / "threads.db")
 
 
-class TestMemoryDatabase(BackendContract):
+class TestMemoryDatabase(Variant):
     def new_backend(self, folder):
         return SqliteBackend(":memory:")
 
 
-class TestConnection(BackendContract):
+class TestConnection(Variant):
     """The file of a connection that the program has open anyway."""
 
     def new_backend(self, folder):

@@ -101,11 +101,9 @@ def test_own_tables_beside_ours_do_no_harm(path):
 
 def test_a_newer_database_asks_for_an_upgrade(path):
     other = sqlite3.connect(filled(path))
-    other.execute("PRAGMA user_version = 3")
+    other.execute("PRAGMA user_version = 2")
     other.close()
-    with pytest.raises(
-        NewerDatabaseError, match="version 3; this release knows version 2"
-    ) as raised:
+    with pytest.raises(NewerDatabaseError, match=r"version 2; .* version 1") as raised:
         SqliteBackend(path)
     assert isinstance(raised.value, OpenError)
     assert isinstance(raised.value, NewerFormatError)

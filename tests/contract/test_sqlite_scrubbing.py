@@ -7,10 +7,10 @@ import threading
 from contextlib import closing
 
 import pytest
-from engine_kit import Chain, everything
-from remnants import remnants
+from kit.engine import Chain, everything
+from kit.remnants import remnants
 
-from threadkeep import Cache, GroupCommit, Retention, SqliteSaver
+from threadkeep import Cache, GroupCommit, Retention, SqliteSaver, WriteBehind
 from threadkeep.codec.frame import Compression
 from threadkeep.errors import LockedError, ThreadkeepError, UnfinishedErasureError
 
@@ -92,7 +92,7 @@ def test_nothing_is_left_of_a_tombstone(path):
 
 @pytest.mark.parametrize(
     "options",
-    [{"group_commit": GroupCommit(ack="relaxed", flush_every=60)}, {"group_commit": GroupCommit()}],
+    [{"write_behind": WriteBehind(flush_interval=60)}, {"group_commit": GroupCommit()}],
     ids=["relaxed", "grouped"],
 )
 async def test_in_front_of_it_nothing_is_held_back(path, options):

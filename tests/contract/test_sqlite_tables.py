@@ -142,7 +142,7 @@ def test_the_registry_is_readable(shell):
 
 def test_the_file_says_what_it_is(shell):
     assert tuple(shell.execute("PRAGMA application_id").fetchone()) == (0x74686B70,)
-    assert tuple(shell.execute("PRAGMA user_version").fetchone()) == (2,)
+    assert tuple(shell.execute("PRAGMA user_version").fetchone()) == (1,)
 
 
 def test_rows_are_compact(tmp_path):

@@ -23,7 +23,7 @@ from langgraph.graph import END, START, StateGraph
 from langgraph.graph.message import add_messages
 from langgraph.types import Send
 
-from threadkeep import GroupCommit, MemorySaver, Retention, open_saver
+from threadkeep import MemorySaver, Retention, WriteBehind, open_saver
 from threadkeep.saver import Saver
 
 RELAXED = "--relaxed"  # saves return before they are durable
@@ -92,7 +92,7 @@ def converse(url: str, seed: int) -> None:
     """Talk in every conversation at once, for ever."""
     options: dict[str, Any] = {"synchronous": "normal"} if url.startswith("sqlite") else {}
     if RELAXED in sys.argv:
-        options["group_commit"] = GroupCommit(ack="relaxed", flush_every=0.01)
+        options["write_behind"] = WriteBehind(flush_interval=0.01)
     if COLLECTING in sys.argv:
         limits = Retention(keep_last=KEPT, channels={"files": "latest"})
         options |= {"retention": limits, "gc_every": 0.005, "gc_on_put": 7}

@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import redis_kit
-from engine_kit import everything
+from kit import redis as redis_kit
+from kit.engine import everything
+from kit.postgres import url_for
 from langgraph.checkpoint.base import empty_checkpoint
 from langgraph.checkpoint.sqlite import SqliteSaver
-from postgres_kit import url_for
 
 from threadkeep import open_saver
 

@@ -13,11 +13,12 @@ import threading
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any
 
 import pytest
-import redis_kit
-from engine_kit import (
+from kit import redis as redis_kit
+from kit.engine import (
     Chain,
     Counted,
     Steps,
@@ -26,18 +27,21 @@ from engine_kit import (
     everything,
     fresh,
     put_operation,
+    recorded,
     run_config,
     use_backend,
 )
+from kit.postgres import empty_schema, url
+from kit.selection import drawn
 from langchain_core.messages import AIMessage, HumanMessage
-from postgres_kit import empty_schema, url
 
 from threadkeep import Retention, errors
+from threadkeep.backends.base import Backend
 from threadkeep.backends.memory import MemoryBackend
 from threadkeep.backends.postgres import PostgresBackend
 from threadkeep.backends.redis import RedisBackend
 from threadkeep.backends.sqlite import SqliteBackend
-from threadkeep.cold import offloaded
+from threadkeep.cold import stubs
 from threadkeep.engine import open_logs
 from threadkeep.saver import Saver
 
@@ -48,8 +52,10 @@ class Death(BaseException):
     """The process is gone: nothing in it runs on."""
 
 
-class Failing:
+class Failing(Backend):
     """Raises at request number `at`, before the inner backend carries it out or after."""
+
+    has_identity = True
 
     def __init__(self, inner: Any) -> None:
         self.inner = inner
@@ -78,16 +84,43 @@ class Failing:
         if self.asked - 1 != self.at:
             return request()
         if self.after:
-            request()
+            with suppress(errors.ThreadkeepError):  # (its refusal is lost as well)
+                request()
         raise self.error
 
 
 # -- the store that every operation begins with ----------------------------------------
 
+PLACES = {f"old {i}": config(checkpoint_id=f"{i + 1:08d}") for i in range(5)}
+PLACES["head"] = PLACES["old 4"]
+
+
+def build(saver: Saver) -> None:
+    chain = Chain(saver)
+    for i in range(5):
+        message = HumanMessage(f"{i} {LONG}", id=f"m{i}")
+        chain.put(m=[*chain.values.get("m", []), message], doc=f"{i} {LONG}" * 20, n=i)
+        assert chain.at == PLACES[f"old {i}"]
+        saver.put_writes(chain.at, [("m", [AIMessage(LONG, id=f"a{i}")])], f"task {i}")
+    fork = checkpoint("00000003 fork", {"m": [1, LONG]}, {"m": 100})
+    saver.put(PLACES["old 2"], fork, {"source": "fork", "run_id": "r2"}, {})
+    inner = Chain(saver, "t", "sub:1", start=10)
+    inner.put(m=[LONG, LONG])
+    inner.put(m=[LONG, LONG, LONG])
+    other = Chain(saver, "u")
+    other.put(m=[LONG] * 3)
+    saver.put(other.at, checkpoint(50, {"m": [LONG]}, {"m": 50}), {"run_id": "r2"}, {})
+
+
+@cache
+def history() -> list[Any]:
+    """The commits of `build`, made once."""
+    return recorded(build)
+
 
 @dataclass
 class Scene:
-    """A store with a history, and one saver that knows it."""
+    """A store with a history, and one saver that has loaded it."""
 
     backend: Failing
     conflicts: Any
@@ -96,27 +129,14 @@ class Scene:
     places: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        self.places |= PLACES
+        assert self.backend.inner.commit_many(history()) == [None] * len(history())
         self.saver = Saver(self.backend, conflicts=self.conflicts, cold=self.cold)
-        self.build()
+        for thread, ns in (("t", ""), ("t", "sub:1"), ("u", "")):
+            assert self.saver.get_tuple(config(thread, ns)) is not None
+        assert len(everything(self.saver)) == 10
         if self.operation is lose:
             self.overtake()
-
-    def build(self) -> None:
-        chain = Chain(self.saver)
-        for i in range(5):
-            message = HumanMessage(f"{i} {LONG}", id=f"m{i}")
-            chain.put(m=[*chain.values.get("m", []), message], doc=f"{i} {LONG}" * 20, n=i)
-            self.places[f"old {i}"] = chain.at
-            self.saver.put_writes(chain.at, [("m", [AIMessage(LONG, id=f"a{i}")])], f"task {i}")
-        self.places["head"] = chain.at
-        fork = checkpoint("00000003 fork", {"m": [1, LONG]}, {"m": 100})
-        self.saver.put(self.places["old 2"], fork, {"source": "fork", "run_id": "r2"}, {})
-        inner = Chain(self.saver, "t", "sub:1", start=10)
-        inner.put(m=[LONG, LONG])
-        inner.put(m=[LONG, LONG, LONG])
-        other = Chain(self.saver, "u")
-        other.put(m=[LONG] * 3)
-        self.saver.put(other.at, checkpoint(50, {"m": [LONG]}, {"m": 50}), {"run_id": "r2"}, {})
 
     def overtake(self) -> None:
         """A run loads the head and writes; another one puts the next checkpoint."""
@@ -252,6 +272,17 @@ def stores(request, tmp_path):
         backend.close()
 
 
+@pytest.fixture
+def cases(request):
+    """Draws from a list of failures: all of them where the store is in memory."""
+    in_memory = "memory" in request.node.name
+
+    def draw(every, count):
+        return list(every) if in_memory else drawn(every, count, request.node.name)
+
+    return draw
+
+
 @pytest.fixture(autouse=True)
 def small_seals(monkeypatch):
     """Segments are sealed early here, so that the operations do it."""
@@ -262,6 +293,7 @@ def small_seals(monkeypatch):
 def uninterrupted(stores, conflicts, operation):
     """Everything that is there in the end, and how many requests it took."""
     scene = Scene(stores(), conflicts, operation)
+    everything(scene.saver)  # as where it is interrupted: what was read is remembered
     scene.backend.asked = 0
     operation(scene.saver, scene)
     requests = scene.backend.asked
@@ -270,22 +302,21 @@ def uninterrupted(stores, conflicts, operation):
 
 @pytest.mark.parametrize("conflicts", ["fork", "raise"])
 @pytest.mark.parametrize("operation", OPERATIONS, ids=lambda op: op.__name__)
-def test_failure_at_every_request(stores, operation, conflicts):
+def test_failure_at_every_request(stores, operation, conflicts, cases):
     end, requests = uninterrupted(stores, conflicts, operation)
     assert requests
-    for at in range(requests):
-        for after in (False, True):
-            for error in (errors.BackendError, Death):
-                scene = Scene(stores(), conflicts, operation)
-                before = everything(scene.saver)
-                interrupt(scene, operation, at, after, error)
-                reader = fresh(scene.saver)
-                assert reader.check().ok, (at, after, error)
-                assert_nothing_lost(before, everything(reader), end)
-                again = scene.saver if error is errors.BackendError else reader
-                operation(again, scene)
-                assert everything(fresh(again)) == end, (at, after, error)
-                assert fresh(again).check().ok
+    failures = itertools.product(range(requests), (False, True), (errors.BackendError, Death))
+    for at, after, error in cases(failures, 2):
+        scene = Scene(stores(), conflicts, operation)
+        before = everything(scene.saver)
+        interrupt(scene, operation, at, after, error)
+        reader = fresh(scene.saver)
+        assert reader.check().ok, (at, after, error)
+        assert_nothing_lost(before, everything(reader), end)
+        again = scene.saver if error is errors.BackendError else reader
+        operation(again, scene)
+        assert everything(fresh(again)) == end, (at, after, error)
+        assert fresh(again).check().ok
 
 
 def interrupt(scene, operation, at, after, error):
@@ -326,6 +357,7 @@ def archive_again(saver: Saver, scene: Scene) -> None:
     archive(saver, scene)
 
 
+@pytest.mark.drawn(4)
 @pytest.mark.parametrize("operation", [archive, archive_again, read], ids=lambda op: op.__name__)
 def test_an_archived_thread_is_whole_at_every_request(stores, operation, tmp_path):
     for at in itertools.count():
@@ -368,7 +400,7 @@ def replace_pages(scene: Scene) -> None:
 
 
 def offload(saver: Saver, scene: Scene) -> None:
-    saver.threads.offload("t", over=offloaded.LEAST)
+    saver.threads.offload("t", over=stubs.LEAST)
 
 
 def bring_back(saver: Saver, scene: Scene) -> None:
@@ -384,13 +416,14 @@ def fork(saver: Saver, scene: Scene) -> None:
 def offload_less(saver: Saver, scene: Scene) -> None:
     """What retention has removed is gone through, too."""
     saver.threads.gc(Retention(channels={"doc": "latest"}))
-    saver.threads.offload("t", over=offloaded.LEAST)
+    saver.threads.offload("t", over=stubs.LEAST)
 
 
 def archive_rest(saver: Saver, scene: Scene) -> None:
     archive(saver, scene)
 
 
+@pytest.mark.drawn(8)
 @pytest.mark.parametrize(
     "operation",
     [offload, bring_back, fork, copy_thread, offload_less, archive_rest],
@@ -478,7 +511,7 @@ def test_sealing_goes_on_after_an_operation_was_closed(stores):
     assert fresh(scene.saver).check().ok
 
 
-class Gate:
+class Gate(Backend):
     """A blocking backend whose commits wait until they are let through."""
 
     def __init__(self, inner: Any) -> None:

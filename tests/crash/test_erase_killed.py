@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from engine_kit import Chain, everything
+from kit.engine import Chain, everything
 
 from threadkeep import SqliteSaver
 from threadkeep.codec.frame import Compression
@@ -19,7 +19,7 @@ PROGRAM = """
 import os, signal, sys
 from threadkeep import SqliteSaver
 from threadkeep.backends.sqlite import connections, maintenance as scrubbing
-from threadkeep.erasure import rows as erasing
+from threadkeep.erasure import erase as erasing
 
 def die(*_, **__):
     os.kill(os.getpid(), signal.SIGKILL)

@@ -13,17 +13,17 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-import redis_kit
+from kit import redis as redis_kit
+from kit.postgres import url_for
+from kit.selection import SEED, some
 from langgraph.checkpoint.base import CheckpointTuple
-from postgres_kit import url_for
 
 from tests.crash.nursery import COLLECTING, CONVERSATIONS, KEPT, RELAXED, digest
 from threadkeep import Retention, open_saver
 from threadkeep.saver import Saver
 
-KILLS = {"sqlite": 180, "postgres": 60, "redis": 40}
-KILLS_A_STORE = 20
-SEED = 20
+KILLS = {"sqlite": some(24, 180), "postgres": some(10, 60), "redis": some(10, 40)}
+KILLS_A_STORE = some(8, 20)
 ROOT = Path(__file__).parents[2]
 
 
@@ -150,7 +150,7 @@ def test_nor_by_later_kills(nursery: Nursery, store: str, tmp_path: Path) -> Non
 def test_relaxed_saves_lose_their_last_alone(nursery: Nursery, store: str, tmp_path: Path) -> None:
     """Whatever is there is whole, and of each thread only the newest may be missing."""
     kept = 0
-    for kill, saver in kills(nursery, store, tmp_path, SEED + 2, KILLS[store] // 4):
+    for kill, saver in kills(nursery, store, tmp_path, SEED + 2, some(8, KILLS[store] // 4)):
         told = sorted(nursery.told)
         lost = missing(saver, nursery.told)
         for thread in CONVERSATIONS:
@@ -167,7 +167,7 @@ def test_nothing_is_lost_that_was_to_be_kept(nursery: Nursery, store: str, tmp_p
     """Killed while it removes what need not be kept; what stays is whole."""
     collected = False
     # Long enough that most of them have checkpoints of their own to remove.
-    most, count = 12 * KEPT, KILLS[store] // 3
+    most, count = 12 * KEPT, some(8, KILLS[store] // 3)
     for kill, saver in kills(nursery, store, tmp_path, SEED + 3, count, most):
         told = nursery.told
         newest = {max(place for place in told if place[0] == name) for name, _ in told}

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import redis_kit
-from damage_kit import damaging, rows_of
-from engine_kit import Chain, everything
-from postgres_kit import url_for
+from kit import redis as redis_kit
+from kit.damage import damaging, rows_of
+from kit.engine import Chain, everything
+from kit.postgres import url_for
 
 from threadkeep import open_saver
 from threadkeep.errors import CorruptionError
@@ -23,7 +23,7 @@ THREADS = [f"t{number}" for number in range(5)]
 PROGRAM = """
 import os, signal, sys
 from threadkeep import open_saver
-from threadkeep.repair import rows as repairing
+from threadkeep.repair import repair as repairing
 
 inner, left = repairing.carry_out, [int(sys.argv[3])]
 

@@ -1,4 +1,4 @@
-"""The values in the golden files, by file: append new files, never change what is there."""
+"""Values of the golden files, by file: append new files, never change an existing one."""
 
 from __future__ import annotations
 
@@ -39,6 +39,9 @@ from langchain_core.messages import (
 from langgraph.checkpoint.serde.types import _DeltaSnapshot
 from langgraph.store.base import Item
 from langgraph.types import Command, Interrupt, Overwrite, Send, TimeoutPolicy
+
+from threadkeep.engine.model import CheckpointRow, Segment, WriteRow
+from threadkeep.transfer.bundling import WholeThread
 
 
 class Colour(enum.Enum):
@@ -254,7 +257,7 @@ FILES: dict[str, list[Any]] = {
         ExceptionGroup("group", [ValueError("a"), KeyError(1)]),
         RefusedError(503),
     ],
-    "v1-likenesses": [ValueError(object), defaultdict(with_notes, a=1)],
+    "v1-substitutes": [ValueError(object), defaultdict(with_notes, a=1)],
     "v1-views": [memoryview(b"abc"), memoryview(bytearray(b"abcdefgh")).cast("H", [2, 2])],
     "v1-pandas": [
         pd.Timestamp("2026-06-01T12:30:15.000000999"),
@@ -274,3 +277,21 @@ FILES: dict[str, list[Any]] = {
     "v1-compressed": [TEXT * 100, [HumanMessage(TEXT * 10)] * 5],
 }
 """File -> its values, each an element of the file's one frame."""
+
+ROWS = [
+    WholeThread(
+        "thread \0 é 😀",
+        1_763_000_000_000_000,
+        (Segment(1, 0, 3, b"\0\xff data"), Segment(2**63 - 1, 5, 1, b"")),
+        (
+            CheckpointRow("", "a", None, 0, 0, 0, 17, "{}", None, 1, 0, b"manifest"),
+            CheckpointRow("ns", "b", "a", 2**31, 2, 7, "no time", "{}", b"exact", 1, 2, b""),
+        ),
+        (
+            WriteRow("", "a", 0, 0, "task", "~path", b"body", 1),
+            WriteRow("", "a", 3, 1, "", "", b"", 2),
+        ),
+    ),
+    WholeThread("", 5, (), (), ()),
+]
+"""The threads of `v1-rows.tkb`."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import redis_kit
-from postgres_kit import url_for
+from kit import redis as redis_kit
+from kit.postgres import url_for
 
 import threadkeep
 

@@ -10,8 +10,8 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
-import postgres_kit
 import psycopg
+from kit import postgres as postgres_kit
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.checkpoint.postgres import PostgresSaver
 from langgraph.checkpoint.postgres.aio import AsyncPostgresSaver
@@ -19,7 +19,7 @@ from langgraph.checkpoint.sqlite import SqliteSaver
 from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
 from psycopg.conninfo import make_conninfo
 
-from threadkeep import Cache, GroupCommit, wrap
+from threadkeep import Cache, WriteBehind, wrap
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -28,11 +28,11 @@ FOREIGN = ("memory", "sqlite", "aiosqlite", "postgres", "aiopostgres")
 BLOCKING = ("sqlite", "postgres")
 """Those that cannot be awaited."""
 
-SELDOM = GroupCommit(ack="relaxed", flush_every=60)
+SELDOM = WriteBehind(flush_interval=60)
 MODES: dict[str, dict[str, Any]] = {
-    "relaxed": {"group_commit": SELDOM},
+    "relaxed": {"write_behind": SELDOM},
     "cache": {"cache": Cache(), "sole_writer": True},
-    "both": {"group_commit": SELDOM, "cache": Cache(), "sole_writer": True},
+    "both": {"write_behind": SELDOM, "cache": Cache(), "sole_writer": True},
 }
 
 

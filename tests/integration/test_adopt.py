@@ -16,7 +16,7 @@ from uuid import uuid4
 import ormsgpack
 import psycopg
 import pytest
-from engine_kit import Dying, difference, everything, shown, use_backend
+from kit.engine import Dying, difference, everything, shown, use_backend
 from langchain_core.messages import AIMessage, HumanMessage
 from langgraph.checkpoint.base import empty_checkpoint
 from langgraph.checkpoint.memory import InMemorySaver
@@ -35,6 +35,7 @@ from threadkeep import (
     Cache,
     GroupCommit,
     MemorySaver,
+    WriteBehind,
 )
 from threadkeep.engine.model import ReadThread
 from threadkeep.engine.open_logs import SEAL_BYTES
@@ -163,6 +164,7 @@ def filled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str],
 # -- all of it ---------------------------------------------------------------------------
 
 
+@pytest.mark.drawn(4)
 @pytest.mark.parametrize("source", SOURCES)
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_everything_is_the_same(source: str, backend: str, tmp_path: Path, filled: Any) -> None:
@@ -179,6 +181,7 @@ def test_everything_is_the_same(source: str, backend: str, tmp_path: Path, fille
         assert ours.check().ok
 
 
+@pytest.mark.drawn(30)
 @pytest.mark.parametrize("name", SCENARIOS)
 def test_whatever_people_do_with_graphs(name: str, tmp_path: Path) -> None:
     with official("memory", tmp_path) as (inner, _), MemorySaver() as ours:
@@ -186,7 +189,7 @@ def test_whatever_people_do_with_graphs(name: str, tmp_path: Path) -> None:
         ours.threads.adopt(inner, verify=True)
         assert_same(everything(ours), theirs(inner))
         with MemorySaver() as other:
-            ours.threads.sync(other)
+            ours.threads.mirror(other)
             assert_same(everything(other), everything(ours))
 
 
@@ -281,6 +284,7 @@ def test_the_source_is_not_changed(tmp_path: Path) -> None:
 # -- again, and in the middle ------------------------------------------------------------
 
 
+@pytest.mark.drawn(4)
 @pytest.mark.parametrize("source", SOURCES)
 def test_done_again_it_brings_the_rest(source: str, tmp_path: Path, saver: Any) -> None:
     with official(source, tmp_path) as (inner, name):
@@ -324,7 +328,7 @@ def test_a_source_that_is_written_meanwhile(source: str, tmp_path: Path, monkeyp
 @pytest.mark.parametrize(
     "options",
     [
-        {"group_commit": GroupCommit(ack="relaxed", flush_every=60)},
+        {"write_behind": WriteBehind(flush_interval=60)},
         {"group_commit": GroupCommit()},
         {"cache": Cache()},
         {"working_set_bytes": 1},
@@ -336,14 +340,14 @@ def test_whatever_stands_in_front_of_the_store(options: Any, backend: str, tmp_p
         fill(inner, ["subgraph_with_a_memory_that_asks"])
         with open_backend(backend, tmp_path, **options) as ours:
             ours.threads.adopt(inner, verify=True)
-            ours.threads.export("delta", tmp_path / "delta.tkb")
-            ours.threads.import_(tmp_path / "delta.tkb", "copy")
+            ours.threads.export_bundle("delta", tmp_path / "delta.tkb")
+            ours.threads.import_bundle(tmp_path / "delta.tkb", "copy")
             story(ours, Delta).invoke({"log": ["d"]}, at("copy"))
             with MemorySaver() as other:
-                ours.threads.sync(other)
+                ours.threads.mirror(other)
                 assert story(other, Delta).get_state(at("copy")).values["log"][-1] == "d-second"
                 story(other, Delta).invoke({"log": ["e"]}, at("copy"))
-                assert other.threads.sync(ours).completed == ["copy"]
+                assert other.threads.mirror(ours).completed == ["copy"]
         with open_backend(backend, tmp_path) as again:
             assert again.check().ok
             log = story(again, Delta).get_state(at("copy")).values["log"]
@@ -542,7 +546,7 @@ def test_a_thread_that_went_on_here_alone_is_no_conflict(tmp_path: Path, saver: 
 
 
 def test_replace_and_as_fork_exclude_each_other() -> None:
-    with MemorySaver() as ours, pytest.raises(InvalidArgumentError, match="Give one of them"):
+    with MemorySaver() as ours, pytest.raises(InvalidArgumentError, match="Use one of them"):
         ours.threads.adopt(InMemorySaver(), replace=True, as_fork=True)
 
 

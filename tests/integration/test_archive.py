@@ -15,10 +15,12 @@ from langgraph.types import Command, interrupt
 from threadkeep import (
     GroupCommit,
     Retention,
+    WriteBehind,
     open_saver,
 )
+from threadkeep.backends.base import Backend
 from threadkeep.backends.sqlite import SqliteBackend
-from threadkeep.cold import archive_workflow
+from threadkeep.cold import archive
 from threadkeep.cold.store import ColdStore
 from threadkeep.engine import registration
 from threadkeep.engine.entries import ReadEntry
@@ -242,7 +244,7 @@ def test_whatever_stands_in_front_of_the_store(tmp_path: Path, cold: Path) -> No
     for number, options in enumerate(
         (
             {"group_commit": GroupCommit()},
-            {"group_commit": GroupCommit(ack="relaxed", flush_every=60)},
+            {"write_behind": WriteBehind(flush_interval=60)},
         )
     ):
         url = f"sqlite:///{tmp_path / str(number)}.db"
@@ -322,26 +324,26 @@ def test_looking_after_the_store_brings_nothing_back(saver: Any, tmp_path: Path)
     saver.threads.archive("t")
     saver.check()
     saver.stats()
-    assert saver.threads.export(None, tmp_path / "all.tkb").archived == ("t",)
+    assert saver.threads.export_bundle(None, tmp_path / "all.tkb").archived == ("t",)
     with open_saver("memory://") as other:
-        done = saver.threads.sync(other)
+        done = saver.threads.mirror(other)
         assert (done.archived, done.put) == (["t"], ["u"])
         assert state_of(saver) == "archived"
-        assert saver.threads.sync(other, "t").put == ["t"]
+        assert saver.threads.mirror(other, "t").put == ["t"]
         assert shown(other) == shown(saver)
 
 
 def test_a_name_that_is_archived_is_not_free(saver: Any, tmp_path: Path) -> None:
     say(saver, "one")
     say(saver, "two", "u")
-    saver.threads.export("u", tmp_path / "u.tkb")
+    saver.threads.export_bundle("u", tmp_path / "u.tkb")
     before = shown(saver)
     saver.threads.archive("t")
     for attempt in (
         lambda: saver.threads.create("t"),
         lambda: saver.threads.fork("u", new_thread_id="t"),
         lambda: saver.copy_thread("u", "t"),
-        lambda: saver.threads.import_(tmp_path / "u.tkb", "t"),
+        lambda: saver.threads.import_bundle(tmp_path / "u.tkb", "t"),
     ):
         with pytest.raises(ThreadExistsError):
             attempt()
@@ -368,7 +370,7 @@ def test_what_says_where_it_is_goes_nowhere_else(saver: Any, tmp_path: Path, col
     saver.threads.archive("t")
     saver.threads.restore("t")
     with open_saver("memory://", cold=cold.as_uri()) as other:
-        saver.threads.sync(other)
+        saver.threads.mirror(other)
         other.delete_thread("t")
     saver.copy_thread("t", "copy")
     saver.delete_thread("copy")
@@ -383,7 +385,7 @@ def test_an_archive_is_a_bundle_like_others(ours: Any, tmp_path: Path, cold: Pat
     bundle = file.read_bytes()
     with open_saver("memory://") as other:
         (tmp_path / "t.tkb").write_bytes(bundle)
-        other.threads.import_(tmp_path / "t.tkb")
+        other.threads.import_bundle(tmp_path / "t.tkb")
         assert shown(other) == before
         assert state_of(other) == "active"
 
@@ -407,7 +409,7 @@ def test_erasing_leaves_nothing_there(saver: Any, cold: Path) -> None:
 
 
 def _entry(saver: Any, thread: str) -> Any:
-    return saver.run(registration.read(thread))
+    return saver._store.run(registration.read(thread))
 
 
 def test_what_cannot_be_reached_is_not_erased(tmp_path: Path, cold: Path) -> None:
@@ -500,7 +502,7 @@ def test_an_archive_outlives_what_may_not_be_on_the_disk_yet(
     ours: Any, cold: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The one before stays; those before that go, once nobody can be about to name them."""
-    monkeypatch.setattr(archive_workflow, "GRACE", -3600)  # (an hour has passed)
+    monkeypatch.setattr(archive, "GRACE", -3600)  # (an hour has passed)
     names = []
     for number in range(4):
         say(ours, str(number))
@@ -515,8 +517,10 @@ def test_an_archive_outlives_what_may_not_be_on_the_disk_yet(
 # -- others who are faster -------------------------------------------------------------
 
 
-class Between:
+class Between(Backend):
     """A store in which something happens before a request."""
+
+    has_identity = True
 
     def __init__(self, inner: Any) -> None:
         self.inner, self.when, self.what = inner, lambda _: False, lambda: None
@@ -605,7 +609,7 @@ def test_it_goes_whenever_it_is_copied(rivals: Any) -> None:
         between.when = lambda asked: isinstance(asked, CopyThread)
 
     between.when, between.what = lambda asked: isinstance(asked, CopyThread), away
-    with pytest.raises(ConflictError, match="archived whenever"):
+    with pytest.raises(ConflictError, match="Other writers"):
         one.copy_thread("t", "copy")
     assert len(tries) > 1
     assert one.threads.get("copy") is None

@@ -11,9 +11,9 @@ from typing import Any, Self
 
 import psycopg
 import pytest
-from engine_kit import Chain, config, exactly, shown
-from postgres_kit import url as postgres_url
-from redis_servers import Server, cluster
+from kit.engine import Chain, config, exactly, shown
+from kit.postgres import url as postgres_url
+from kit.redis_servers import Server, cluster
 
 from threadkeep import open_saver
 from threadkeep.backends.sqlite import maintenance
@@ -95,6 +95,7 @@ def goes_on(saver: Any) -> None:
     assert saver.check().ok
 
 
+@pytest.mark.drawn(3)
 @pytest.mark.parametrize("target", SHARED)
 @pytest.mark.parametrize("source", SHARED)
 def test_a_bundle_of_any_store_fills_any_store(source: str, target: str, tmp_path: Path) -> None:

@@ -185,7 +185,7 @@ async def test_subgraphs_have_trees_of_their_own(look: Any) -> None:
     await outer.compile(checkpointer=look.saver).ainvoke({"log": ["turn"]}, at())
     namespaces = {c.config["configurable"]["checkpoint_ns"] for c in look.saver.list(at())}
     assert len(namespaces) == 2
-    trees = await look("all_branches", THREAD)
+    trees = await look("branches_by_ns", THREAD)
     assert trees.keys() == namespaces
     for ns in namespaces:
         found = await look("branches", THREAD, ns)
@@ -198,6 +198,6 @@ async def test_what_is_not_there(look: Any) -> None:
     await aput(look.saver, place(), {"v": 1})
     await look.refuses(ThreadNotFoundError, "branches", "nobody")
     await look.refuses(ThreadNotFoundError, "branches", THREAD, "nowhere")
-    await look.refuses(ThreadNotFoundError, "all_branches", "nobody")
+    await look.refuses(ThreadNotFoundError, "branches_by_ns", "nobody")
     await look.refuses(InvalidArgumentError, "branches", THREAD, 5)
     await look.refuses(InvalidArgumentError, "branches", "\ud800")

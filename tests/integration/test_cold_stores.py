@@ -82,6 +82,7 @@ def copy_by_backup(name: str, folder: Path) -> None:
 WAYS = [*[(name, False) for name in SHARED], ("sqlite", True)]
 
 
+@pytest.mark.drawn(8)
 @pytest.mark.parametrize(("name", "plainly"), WAYS)
 @pytest.mark.parametrize("kind", ["archived", "offloaded"])
 def test_a_copy_beside_its_original(
@@ -177,13 +178,13 @@ def test_whoever_only_reads_needs_no_name(tmp_path: Path, cold: Path) -> None:
 @pytest.mark.parametrize("name", BACKENDS)
 async def test_a_store_has_one_name_for_all(name: str, tmp_path: Path) -> None:
     async with open_backend(name, tmp_path / "one") as saver:
-        asked = [saver.run(call("identity")), await saver.arun(call("identity"))]
-        names = {*asked, saver.run(call("identity"))}
+        asked = [saver._store.run(call("identity")), await saver._store.arun(call("identity"))]
+        names = {*asked, saver._store.run(call("identity"))}
         async with open_backend(name, tmp_path / "other") as other:
-            assert {await other.arun(call("identity"))} & names == set()
+            assert {await other._store.arun(call("identity"))} & names == set()
     if name != "memory":
         async with open_backend(name, tmp_path / "one") as again:
-            names.add(await again.arun(call("identity")))
+            names.add(await again._store.arun(call("identity")))
     assert len(names) == 1
 
 

@@ -27,6 +27,7 @@ def _states(graph: Any, names: list[str]) -> dict[str, Any]:
     return {name: _shown(graph.get_state(_config(name))) for name in names}
 
 
+@pytest.mark.drawn(4)
 @pytest.mark.parametrize("first", ["m", "a", "z"])
 def test_old_checkpoints_go_one_by_one(saver: Any, first: str) -> None:
     graph, names = _family(saver)
@@ -38,11 +39,11 @@ def test_old_checkpoints_go_one_by_one(saver: Any, first: str) -> None:
         saver.threads.gc(Retention())
         assert saver.check().ok
         assert _states(graph, names) == states
-        sizes.append(sum(s.size for s in saver.run(fetch(ReadThread(name))).segments))
+        sizes.append(sum(s.size for s in saver._store.run(fetch(ReadThread(name))).segments))
     for name in names:
         graph.invoke(HELLO, _config(name))
     assert saver.check().ok
-    shared = bool(saver.run(fetch(ReadThread("m"))).family)
+    shared = bool(saver._store.run(fetch(ReadThread("m"))).family)
     if shared:  # only when nobody needs the history any more can it go
         assert sizes[0] >= sizes[1] > sizes[2]
 
@@ -61,7 +62,7 @@ def test_a_thread_that_has_rested_goes_and_its_forks_stay(saver: Any) -> None:
         saver.threads.unpin(name)
     saver.threads.gc(Retention(ttl=0.000001))
     assert saver.stats().threads == 0
-    assert saver.run(fetch(ReadThread("z"))).segments == ()
+    assert saver._store.run(fetch(ReadThread("z"))).segments == ()
 
 
 def test_the_report_and_the_registry_agree(saver: Any) -> None:

@@ -54,6 +54,7 @@ async def test_case(case: Any, backend: str, face: str, tmp_path: Path) -> None:
         await case(saver)
 
 
+@pytest.mark.drawn(1)
 @pytest.mark.parametrize("face", FACES)
 @pytest.mark.parametrize("backend", BACKENDS)
 async def test_every_capability_is_detected_and_passes(

@@ -7,7 +7,7 @@ import operator
 from typing import Annotated, Any
 
 import pytest
-from engine_kit import counted_saver
+from kit.engine import counted_saver
 from langchain_core.messages import AIMessage, HumanMessage, RemoveMessage
 from langgraph.checkpoint.serde.types import _DeltaSnapshot
 from langgraph.graph import END, START, StateGraph

@@ -7,15 +7,16 @@ import sqlite3
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from engine_kit import Chain, everything, fresh
+from kit.engine import Chain, everything, fresh
 
-from threadkeep import Cache, GroupCommit, SqliteSaver
+from threadkeep import Cache, SqliteSaver, WriteBehind
+from threadkeep.backends.base import Backend
 from threadkeep.backends.memory import MemoryBackend
 from threadkeep.backends.sqlite import SqliteBackend
 from threadkeep.codec.frame import Compression
 from threadkeep.engine.calls import fetch
 from threadkeep.engine.model import Batch, ReadSegments, ReadThread, Span
-from threadkeep.erasure.workflow import EraseReport
+from threadkeep.erasure.erase import EraseReport
 from threadkeep.errors import (
     ConflictError,
     CorruptionError,
@@ -43,7 +44,7 @@ def _told(report: EraseReport) -> list[tuple[str, int]]:
 
 
 def _holds(saver: Any, thread: str) -> bool:
-    rows = saver.run(fetch(ReadThread(thread)))
+    rows = saver._store.run(fetch(ReadThread(thread)))
     return bool(rows.checkpoints or rows.orphans or rows.segments)
 
 
@@ -133,7 +134,7 @@ def test_progress_is_told(saver: Any) -> None:
 
 
 def test_more_threads_than_a_page(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("threadkeep.erasure.rows._PAGE", 3)
+    monkeypatch.setattr("threadkeep.engine.registration.PAGE", 3)
     saver = Saver(MemoryBackend())
     for number in range(10):
         saver.threads.create(f"t{number}", metadata={"k": number % 5 > 0})
@@ -159,13 +160,13 @@ def _family(saver: Any) -> Any:
 def _bytes(saver: Any, thread: str) -> bytes:
     """All that is stored of a thread, and of those that share its segments."""
     everywhere = tuple(Span(log, 0, 2**40) for log in _logs(saver, thread))
-    segments = saver.run(fetch(ReadSegments(thread, everywhere)))
-    rows = saver.run(fetch(ReadThread(thread)))
+    segments = saver._store.run(fetch(ReadSegments(thread, everywhere)))
+    rows = saver._store.run(fetch(ReadThread(thread)))
     return repr((segments, rows.checkpoints, rows.orphans)).encode()
 
 
 def _logs(saver: Any, thread: str) -> set[int]:
-    return {place.log for place in saver.run(fetch(ReadThread(thread))).segments}
+    return {place.log for place in saver._store.run(fetch(ReadThread(thread))).segments}
 
 
 @pytest.fixture
@@ -234,7 +235,7 @@ def test_of_sealed_segments_what_others_need_stays(monkeypatch: pytest.MonkeyPat
     for number in range(9):
         fork.put(said=[*fork.values["said"], f"{number} {MARKER}"])
     before = {p: one for p, one in everything(saver).items() if p[0] == "origin"}
-    shared = [s for s in saver.run(fetch(ReadThread("origin"))).segments if s.count > 1]
+    shared = [s for s in saver._store.run(fetch(ReadThread("origin"))).segments if s.count > 1]
     assert MARKER.encode() in _bytes(saver, "origin")
     assert shared
     saver.threads.erase("fork")
@@ -256,7 +257,7 @@ def test_a_damaged_relative_is_told_before_anything_goes(tmp_path: Path) -> None
         for name in ("fork", "other"):
             saver.threads.update(name, metadata={"k": 1})
         assert len(saver.threads.erase(metadata={"k": 1}, dry_run=True).unfinished) == 1
-        before = saver.run(fetch(ReadThread("fork"))).checkpoints
+        before = saver._store.run(fetch(ReadThread("fork"))).checkpoints
         with pytest.raises(UnfinishedErasureError, match="Repair the threads") as caught:
             saver.threads.erase(metadata={"k": 1})
         report = caught.value.report
@@ -265,7 +266,7 @@ def test_a_damaged_relative_is_told_before_anything_goes(tmp_path: Path) -> None
         assert "the SQLite file and its WAL, written anew" in report.cleared
         with pytest.raises(CorruptionError, match="Repair the threads"):
             saver.threads.erase("fork")
-        assert saver.run(fetch(ReadThread("fork"))).checkpoints == before
+        assert saver._store.run(fetch(ReadThread("fork"))).checkpoints == before
         report = saver.threads.erase("second")  # (what is damaged itself may go)
         assert report.ok
         assert saver.threads.erase("fork").ok
@@ -279,7 +280,7 @@ class Death(BaseException):
     """The process is gone."""
 
 
-class Dying:
+class Dying(Backend):
     """Dies at a request, before or after it is carried out."""
 
     def __init__(self, inner: Any) -> None:
@@ -355,7 +356,7 @@ def test_somebody_who_writes_all_the_time_is_told_of() -> None:
     saver = Saver(Busy())
     _family(saver)
     before = everything(saver)
-    with pytest.raises(ConflictError, match="End its runs"):
+    with pytest.raises(ConflictError, match="Other writers"):
         saver.threads.erase("fork")
     left = {place: one for place, one in everything(saver).items() if place[0] == "fork"}
     assert left
@@ -367,8 +368,8 @@ def test_somebody_who_writes_all_the_time_is_told_of() -> None:
 
 
 async def test_what_waits_is_settled_first(tmp_path: Path) -> None:
-    relaxed = GroupCommit(ack="relaxed", flush_every=60)
-    async with SqliteSaver(tmp_path / "threads.db", group_commit=relaxed, cache=Cache()) as saver:
+    relaxed = WriteBehind(flush_interval=60)
+    async with SqliteSaver(tmp_path / "threads.db", write_behind=relaxed, cache=Cache()) as saver:
         await asyncio.to_thread(_chat, saver, turns=3)
         report = await saver.threads.aerase("thread")
         assert report.threads[0].checkpoints == 9
@@ -378,16 +379,10 @@ async def test_what_waits_is_settled_first(tmp_path: Path) -> None:
         assert saver.threads.erase("thread").threads[0].checkpoints == 3
 
 
-class Mute:
+class Mute(MemoryBackend):
     """A store of somebody else's, which does not say what its files hold."""
 
-    def __init__(self) -> None:
-        self._inner = MemoryBackend()
-        self.fetch, self.commit, self.close = (
-            self._inner.fetch,
-            self._inner.commit,
-            self._inner.close,
-        )
+    scrub = Backend.scrub
 
 
 def test_a_store_that_cannot_scrub_is_told_of() -> None:

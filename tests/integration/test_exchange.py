@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from engine_kit import Chain, everything, run_on
+from kit.engine import Chain, everything, run_on
 
 from threadkeep import MemorySaver
 from threadkeep.engine.model import Batch
@@ -75,12 +75,12 @@ def test_from_any_store_into_any_other(saver: Any, tmp_path: Path) -> None:
     fill(saver)
     file = tmp_path / "some.tkb"
     names = ["plain", "pruned", "writes \N{GRINNING FACE}"]
-    done = saver.threads.export(names, file)
+    done = saver.threads.export_bundle(names, file)
     assert (done.threads, done.size) == (3, file.stat().st_size)
     for name in BACKENDS:
         with open_backend(name, tmp_path / name) if name != "sqlite" else MemorySaver() as target:
             Chain(target, "other").put(n=1)
-            filled = target.threads.import_(file)
+            filled = target.threads.import_bundle(file)
             assert set(filled.put) == set(names)
             assert (
                 filled.checkpoints == done.checkpoints > len(of(saver, *names))
@@ -93,8 +93,8 @@ def test_from_any_store_into_any_other(saver: Any, tmp_path: Path) -> None:
 
 
 def test_it_goes_on_where_it_was(source: Any, saver: Any, tmp_path: Path) -> None:
-    source.threads.export(None, tmp_path / "all.tkb")
-    saver.threads.import_(tmp_path / "all.tkb")
+    source.threads.export_bundle(None, tmp_path / "all.tkb")
+    saver.threads.import_bundle(tmp_path / "all.tkb")
     for schema, thread in ((Plain, "plain"), (Delta, "delta")):
         story(saver, schema).invoke({"log": ["c"]}, at(thread))
         state = story(saver, schema).get_state(at(thread))
@@ -105,9 +105,11 @@ def test_it_goes_on_where_it_was(source: Any, saver: Any, tmp_path: Path) -> Non
 async def test_awaited(saver: Any, tmp_path: Path) -> None:
     fill(saver)
     want, heard = of(saver, "plain"), []
-    await saver.threads.aexport("plain", tmp_path / "one.tkb", progress=lambda *a: heard.append(a))
+    await saver.threads.aexport_bundle(
+        "plain", tmp_path / "one.tkb", progress=lambda *a: heard.append(a)
+    )
     assert ("threads read", 1, 1) in heard
-    filled = await saver.threads.aimport_(
+    filled = await saver.threads.aimport_bundle(
         tmp_path / "one.tkb", "new", progress=lambda *a: heard.append(a)
     )
     assert filled.put == ("new",)
@@ -117,9 +119,9 @@ async def test_awaited(saver: Any, tmp_path: Path) -> None:
 
 
 def test_a_new_id(source: Any, saver: Any, tmp_path: Path) -> None:
-    source.threads.export("delta", tmp_path / "one.tkb")
-    saver.threads.import_(tmp_path / "one.tkb")
-    saver.threads.import_(tmp_path / "one.tkb", "copy")
+    source.threads.export_bundle("delta", tmp_path / "one.tkb")
+    saver.threads.import_bundle(tmp_path / "one.tkb")
+    saver.threads.import_bundle(tmp_path / "one.tkb", "copy")
     assert of(saver, "copy") == moved(of(source, "delta"), "copy")
     assert digests(saver, "copy") == digests(source, "delta")
     story(saver, Delta).invoke({"log": ["c"]}, at("copy"))
@@ -127,58 +129,58 @@ def test_a_new_id(source: Any, saver: Any, tmp_path: Path) -> None:
 
 
 def test_a_thread_that_was_deleted_here_comes_back(source: Any, saver: Any, tmp_path: Path) -> None:
-    source.threads.export("plain", tmp_path / "one.tkb")
-    saver.threads.import_(tmp_path / "one.tkb")
+    source.threads.export_bundle("plain", tmp_path / "one.tkb")
+    saver.threads.import_bundle(tmp_path / "one.tkb")
     saver.delete_thread("plain")
-    assert saver.threads.import_(tmp_path / "one.tkb").put == ("plain",)
+    assert saver.threads.import_bundle(tmp_path / "one.tkb").put == ("plain",)
     story(saver, Plain).invoke({"log": ["c"]}, at("plain"))
     saver.delete_thread("plain")
-    saver.threads.import_(tmp_path / "one.tkb", "plain")
+    saver.threads.import_bundle(tmp_path / "one.tkb", "plain")
     assert of(saver, "plain") == of(source, "plain")
 
 
 def test_done_again_it_is_known(source: Any, saver: Any, tmp_path: Path) -> None:
-    source.threads.export(["plain", "delta", "plain"], tmp_path / "two.tkb")
-    assert saver.threads.import_(tmp_path / "two.tkb").put == ("plain", "delta")
-    again = saver.threads.import_(tmp_path / "two.tkb")
+    source.threads.export_bundle(["plain", "delta", "plain"], tmp_path / "two.tkb")
+    assert saver.threads.import_bundle(tmp_path / "two.tkb").put == ("plain", "delta")
+    again = saver.threads.import_bundle(tmp_path / "two.tkb")
     assert (again.put, again.known) == ((), ("plain", "delta"))
 
 
 def test_what_stands_there_is_kept_unless_replaced(source: Any, saver: Any, tmp_path: Path) -> None:
-    source.threads.export(["delta", "plain"], tmp_path / "two.tkb")
+    source.threads.export_bundle(["delta", "plain"], tmp_path / "two.tkb")
     story(saver, Plain).invoke({"log": ["mine"]}, at("plain"))
     before = everything(saver)
     with pytest.raises(ThreadExistsError, match="'plain'"):
-        saver.threads.import_(tmp_path / "two.tkb")
+        saver.threads.import_bundle(tmp_path / "two.tkb")
     assert everything(saver) == before  # nor is the first of the two there
-    saver.threads.import_(tmp_path / "two.tkb", replace=True)
+    saver.threads.import_bundle(tmp_path / "two.tkb", replace=True)
     assert everything(saver) == of(source, "plain", "delta")
 
 
 def test_several_threads_and_one_new_id(source: Any, tmp_path: Path) -> None:
-    source.threads.export(["delta", "plain"], tmp_path / "two.tkb")
+    source.threads.export_bundle(["delta", "plain"], tmp_path / "two.tkb")
     with MemorySaver() as target:
         with pytest.raises(InvalidArgumentError, match="holds 2 threads"):
-            target.threads.import_(tmp_path / "two.tkb", "new")
+            target.threads.import_bundle(tmp_path / "two.tkb", "new")
         assert not everything(target)
 
 
 def test_a_damaged_bundle_changes_nothing(source: Any, tmp_path: Path) -> None:
     file = tmp_path / "two.tkb"
-    source.threads.export(["delta", "plain"], file)
+    source.threads.export_bundle(["delta", "plain"], file)
     data = file.read_bytes()
     with MemorySaver() as target:
         for broken in (data[:-1], data[:-70] + b"\xff" + data[-69:], data + b"\0"):
             file.write_bytes(broken)
             with pytest.raises(CorruptionError):
-                target.threads.import_(file)
+                target.threads.import_bundle(file)
         assert not everything(target)
 
 
 def test_a_thread_that_is_not_the_one_that_was_noted(source: Any, tmp_path: Path) -> None:
     """A bundle whose checksums hold, but one of its checkpoints is another one."""
     file = tmp_path / "one.tkb"
-    source.threads.export("plain", file)
+    source.threads.export_bundle("plain", file)
     with file.open("rb") as opened:
         (whole,) = read_bundle(opened)
     assert whole.digests is not None
@@ -189,7 +191,7 @@ def test_a_thread_that_is_not_the_one_that_was_noted(source: Any, tmp_path: Path
         bundle.end()
     with MemorySaver() as target:
         with pytest.raises(CorruptionError, match="digest"):
-            target.threads.import_(file)
+            target.threads.import_bundle(file)
         assert not everything(target)
 
 
@@ -197,7 +199,7 @@ _ROWS = ("thread", "deleted_at", "segments", "checkpoints", "writes")
 
 
 def test_a_store_that_loses_something_is_found_out(source: Any, tmp_path: Path) -> None:
-    source.threads.export("plain", tmp_path / "one.tkb")
+    source.threads.export_bundle("plain", tmp_path / "one.tkb")
     with MemorySaver() as target:
         commit = target._store.backend.commit
 
@@ -208,11 +210,11 @@ def test_a_store_that_loses_something_is_found_out(source: Any, tmp_path: Path) 
 
         target._store.backend.commit = forgetful
         with pytest.raises(CorruptionError, match="digest"):
-            target.threads.import_(tmp_path / "one.tkb")
+            target.threads.import_bundle(tmp_path / "one.tkb")
 
 
 def test_a_store_that_fails_says_what_is_there(source: Any, tmp_path: Path) -> None:
-    source.threads.export(["delta", "plain"], tmp_path / "two.tkb")
+    source.threads.export_bundle(["delta", "plain"], tmp_path / "two.tkb")
     with MemorySaver() as target:
         commit = target._store.backend.commit
 
@@ -223,11 +225,11 @@ def test_a_store_that_fails_says_what_is_there(source: Any, tmp_path: Path) -> N
 
         target._store.backend.commit = failing
         with pytest.raises(BackendError, match="full") as caught:
-            target.threads.import_(tmp_path / "two.tkb")
+            target.threads.import_bundle(tmp_path / "two.tkb")
         assert "of 2 threads: 'delta'" in caught.value.__notes__[0]
         assert everything(target) == of(source, "delta")
         target._store.backend.commit = commit
-        filled = target.threads.import_(tmp_path / "two.tkb")
+        filled = target.threads.import_bundle(tmp_path / "two.tkb")
         assert (filled.put, filled.known) == (("plain",), ("delta",))
 
 
@@ -238,37 +240,37 @@ def test_a_thread_that_is_deleted_meanwhile_is_left_out(tmp_path: Path) -> None:
         def progress(what: str, done: int, total: int) -> None:
             saver.delete_thread("pruned")
 
-        done = saver.threads.export(None, tmp_path / "all.tkb", progress=progress)
+        done = saver.threads.export_bundle(None, tmp_path / "all.tkb", progress=progress)
         with MemorySaver() as target:
-            assert len(target.threads.import_(tmp_path / "all.tkb").put) == done.threads == 3
+            assert len(target.threads.import_bundle(tmp_path / "all.tkb").put) == done.threads == 3
             assert everything(target) == everything(saver)
 
 
 def test_what_cannot_be_exported(source: Any, tmp_path: Path) -> None:
     with pytest.raises(ThreadNotFoundError, match="'nobody'"):
-        source.threads.export(["plain", "nobody"], tmp_path / "x.tkb")
+        source.threads.export_bundle(["plain", "nobody"], tmp_path / "x.tkb")
     with pytest.raises(InvalidArgumentError):
-        source.threads.export(5, tmp_path / "x.tkb")
+        source.threads.export_bundle(5, tmp_path / "x.tkb")
     with pytest.raises(OpenError):
-        source.threads.export("plain", tmp_path / "no folder" / "x.tkb")
+        source.threads.export_bundle("plain", tmp_path / "no folder" / "x.tkb")
     (tmp_path / "letter.txt").write_text("to somebody")
     with pytest.raises(OpenError, match="left as it is"):
-        source.threads.export("plain", tmp_path / "letter.txt")
+        source.threads.export_bundle("plain", tmp_path / "letter.txt")
     assert [file.name for file in tmp_path.iterdir()] == ["letter.txt"]
 
 
 def test_what_cannot_be_imported(source: Any, tmp_path: Path) -> None:
     (tmp_path / "letter.txt").write_text("to somebody")
     with pytest.raises(NotOursError):
-        source.threads.import_(tmp_path / "letter.txt")
+        source.threads.import_bundle(tmp_path / "letter.txt")
     with pytest.raises(OpenError):
-        source.threads.import_(tmp_path / "nothing.tkb")
+        source.threads.import_bundle(tmp_path / "nothing.tkb")
     (tmp_path / "x.db").write_bytes(b"SQLite format 3\0" * 9)
     with pytest.raises(InvalidArgumentError, match="a SQLite database"):
-        source.threads.import_(tmp_path / "x.db")
-    source.threads.export("plain", tmp_path / "x.tkb")
+        source.threads.import_bundle(tmp_path / "x.db")
+    source.threads.export_bundle("plain", tmp_path / "x.tkb")
     with pytest.raises(InvalidArgumentError, match="thread"):
-        source.threads.import_(tmp_path / "x.tkb", 5)
+        source.threads.import_bundle(tmp_path / "x.tkb", 5)
 
 
 async def test_a_cancelled_export_leaves_nothing(source: Any, tmp_path: Path) -> None:
@@ -277,7 +279,9 @@ async def test_a_cancelled_export_leaves_nothing(source: Any, tmp_path: Path) ->
     def heard(what: str, done: int, total: int) -> None:
         asked.set()
 
-    task = asyncio.ensure_future(source.threads.aexport(None, tmp_path / "x.tkb", progress=heard))
+    task = asyncio.ensure_future(
+        source.threads.aexport_bundle(None, tmp_path / "x.tkb", progress=heard)
+    )
     await asked.wait()
     task.cancel()
     with pytest.raises(asyncio.CancelledError):

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from langgraph.graph import END, START, StateGraph
 
-from threadkeep import GroupCommit
+from threadkeep import WriteBehind
 from threadkeep.errors import ConflictError
 
 from .backends import open_backend
@@ -21,7 +21,7 @@ from .runs import Gate, HeldBack, Plain, Run, story, told
 LOSES = "left a head of thread 'thread' behind"
 
 
-@pytest.fixture(params=({}, {"group_commit": GroupCommit(ack="relaxed")}), ids=("", "relaxed"))
+@pytest.fixture(params=({}, {"write_behind": WriteBehind()}), ids=("", "relaxed"))
 def saver_options(request: Any) -> Any:
     return request.param
 

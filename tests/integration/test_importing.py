@@ -25,9 +25,9 @@ print(json.dumps(list(sys.modules)))
 """
 SELDOM = (
     *("threads", "transfer", "diff", "wrap_langgraph", "readable", "cli", "testing", "stats"),
-    *("repair", "erasure", "forks", "write_behind", "cache", "retention.prune", "retention.thin"),
-    *("cold.store", "cold.archives", "cold.archive", "cold.offload", "cold.tiering"),
-    *("backends.scrubbed", "backends.blocking", "backends.base", "backends.memory"),
+    *("repair", "erasure", "forks", "write_behind", "cache", "retention.apply", "retention.gc"),
+    *("cold.store", "cold.archive", "cold.offload", "cold.tiering"),
+    *("registry", "backends.blocking", "backends.memory"),
     *("backends.postgres", "backends.redis", "backends.sqlite.maintenance"),
 )
 EXTRAS = ("psycopg", "psycopg_pool", "redis", "obstore", "rich", "typer", "aiosqlite", "numpy")

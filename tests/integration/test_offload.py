@@ -20,13 +20,14 @@ from threadkeep import (
     GroupCommit,
     Retention,
     Tiering,
+    WriteBehind,
     open_saver,
     stats,
 )
 from threadkeep.backends.sqlite import SqliteBackend
 from threadkeep.cold import (
-    archive_workflow,
-    offload_workflow,
+    archive,
+    offload,
 )
 from threadkeep.cold import offload as offloads
 from threadkeep.cold.store import ColdStore
@@ -84,7 +85,7 @@ def objects(cold: Path) -> list[Path]:
 
 
 def segment_bytes(saver: Any) -> int:
-    (one,) = saver.run(stats.sizes(None)).threads
+    (one,) = saver._store.run(stats.sizes(None)).threads
     return int(one.segment_bytes)
 
 
@@ -165,10 +166,10 @@ def test_much_goes_object_by_object(ours: Any, cold: Path, monkeypatch: pytest.M
 
 
 def test_whatever_stands_in_front_of_the_store(tmp_path: Path, cold: Path) -> None:
-    kinds = (GroupCommit(), GroupCommit(ack="relaxed", flush_every=60))
-    for number, group_commit in enumerate(kinds):
+    kinds = ({"group_commit": GroupCommit()}, {"write_behind": WriteBehind(flush_interval=60)})
+    for number, options in enumerate(kinds):
         url = f"sqlite:///{tmp_path / str(number)}.db"
-        with open_saver(url, cold=cold.as_uri(), group_commit=group_commit) as saver:
+        with open_saver(url, cold=cold.as_uri(), **options) as saver:
             say(saver, "one", "two")
             before = shown(saver)
             assert saver.threads.offload("t", over=OVER).segments > 0
@@ -197,9 +198,9 @@ def test_a_cache_that_has_other_pieces(tmp_path: Path, cold: Path) -> None:
 
 
 def test_relaxed_saves_of_another_process_are_not_lost(tmp_path: Path, cold: Path) -> None:
-    relaxed = GroupCommit(ack="relaxed", flush_every=60)
+    relaxed = WriteBehind(flush_interval=60)
     with (
-        open_backend("sqlite", tmp_path, cold=cold.as_uri(), group_commit=relaxed) as one,
+        open_backend("sqlite", tmp_path, cold=cold.as_uri(), write_behind=relaxed) as one,
         open_backend("sqlite", tmp_path, cold=cold.as_uri()) as other,
     ):
         say(one, "one", "two", "three")
@@ -284,11 +285,11 @@ def test_it_goes_elsewhere_whole(saver: Any, tmp_path: Path) -> None:
     say(saver, "one", "two")
     before = shown(saver)
     saver.threads.offload("t", over=OVER)
-    saver.threads.export("t", tmp_path / "t.tkb")
+    saver.threads.export_bundle("t", tmp_path / "t.tkb")
     with open_saver("memory://") as other:
-        saver.threads.sync(other)
+        saver.threads.mirror(other)
         assert shown(other) == before
-        other.threads.import_(tmp_path / "t.tkb", "u")
+        other.threads.import_bundle(tmp_path / "t.tkb", "u")
         assert [one[1] for one in shown(other, "u")] == [one[1] for one in before]
         assert other.threads.get("u").offloaded_bytes == 0
 
@@ -325,7 +326,7 @@ def test_what_retention_removes_goes_later(
     hours = iter((-3600, -7200))
     for _ in range(2):  # noted in the one, removed in the other
         grace = next(hours)
-        monkeypatch.setattr(offload_workflow, "GRACE", grace)
+        monkeypatch.setattr(offload, "GRACE", grace)
         saver.threads.offload("t", over=OVER)
     assert [file for file in cold.rglob("*") if file.is_file()] == []
     assert saver.threads.get("t").offloaded_bytes == 0
@@ -336,7 +337,7 @@ def test_an_object_that_is_needed_again_stays(
     ours: Any, cold: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As where the machine failed before it was on the disk that nobody needs it."""
-    monkeypatch.setattr(offload_workflow, "GRACE", -3600)
+    monkeypatch.setattr(offload, "GRACE", -3600)
     say(ours, "one", "two", "three")
     ours.threads.offload("t", over=OVER)
     (file,) = objects(cold)
@@ -421,14 +422,14 @@ def test_a_backup_is_no_bundle_for_elsewhere(ours: Any, tmp_path: Path) -> None:
         open_saver("memory://") as other,
         pytest.raises(InvalidArgumentError, match="is a backup"),
     ):
-        other.threads.import_(tmp_path / "all.tkb")
+        other.threads.import_bundle(tmp_path / "all.tkb")
 
 
 def test_the_size_is_set_right(ours: Any) -> None:
     """Who brings back what somebody else has brought back meanwhile counts it twice."""
     say(ours, "one", "two", "three")
     ours.threads.offload("t", over=OVER)
-    ours.run(_wrong_size())
+    ours._store.run(_wrong_size())
     assert ours.check().notes != ()
     ours.threads.tier(Tiering(cold=ColdTier(archive=False, offload_over=None)))
     assert ours.check().notes == ()
@@ -467,7 +468,7 @@ CALLS: tuple[Callable[[Any], Any], ...] = (
     lambda saver: saver.threads.fork("t", new_thread_id="fork"),
     lambda saver: saver.copy_thread("t", "copy"),
     lambda saver: saver.threads.restore("t"),
-    lambda saver: saver.threads.export("t", "never.tkb"),
+    lambda saver: saver.threads.export_bundle("t", "never.tkb"),
 )
 
 
@@ -526,13 +527,13 @@ def test_what_a_crash_leaves_is_removed(
     """It is there, and no stub came to name it."""
     say(ours, "one", "two")
     with monkeypatch.context() as patched:
-        patched.setattr(offloads, "close", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        patched.setattr(offloads, "commit", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
             ours.threads.offload("t", over=OVER)
     assert len(objects(cold)) == 1
     ours.threads.pin("t")
     for grace in (-3600, -7200):
-        monkeypatch.setattr(offload_workflow, "GRACE", grace)
+        monkeypatch.setattr(offload, "GRACE", grace)
         ours.threads.tier()
     assert [file for file in cold.rglob("*") if file.is_file()] == []
     assert ours.threads.get("t").offloaded_bytes == 0
@@ -641,7 +642,7 @@ def test_it_is_written_all_the_time(rivals: Any, cold: Path) -> None:
         between.when = _is_exchange
 
     between.when, between.what = _is_exchange, again
-    with pytest.raises(ConflictError, match="all the time"):
+    with pytest.raises(ConflictError, match="Other writers"):
         one.threads.offload("t", over=OVER)
     assert objects(cold) == []
     assert one.check().ok
@@ -660,5 +661,5 @@ def test_an_answer_that_was_lost(rivals: Any, cold: Path, monkeypatch: pytest.Mo
     assert one.threads.offload("t", over=OVER).segments > 0
     assert len(objects(cold)) == 1
     assert shown(one) == before
-    assert archive_workflow.GRACE == offload_workflow.GRACE
+    assert archive.GRACE == offload.GRACE
     assert ColdStore(cold.as_uri()).objects("threads")

@@ -17,7 +17,7 @@ from langchain_core.runnables import RunnableConfig
 from langgraph.graph import START, StateGraph
 from langgraph.types import Command, interrupt
 
-from threadkeep import Cache, GroupCommit
+from threadkeep import Cache, WriteBehind
 from threadkeep.engine.loads import LOADS
 
 from .backends import BACKENDS, open_backend
@@ -105,7 +105,7 @@ def remembered() -> int:
 
 @pytest.mark.parametrize(
     "options",
-    [{}, {"cache": Cache()}, {"group_commit": GroupCommit(ack="relaxed")}],
+    [{}, {"cache": Cache()}, {"write_behind": WriteBehind()}],
     ids=("plain", "cached", "relaxed"),
 )
 @pytest.mark.parametrize("store", BACKENDS)

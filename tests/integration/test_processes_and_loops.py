@@ -14,6 +14,7 @@ from langgraph.graph import START, StateGraph
 from langgraph.types import Send
 
 import threadkeep
+from threadkeep.backends.base import AsyncBackend
 from threadkeep.backends.memory import MemoryBackend
 from threadkeep.errors import InvalidArgumentError
 from threadkeep.saver import Saver
@@ -120,7 +121,7 @@ async def test_sync_nodes_may_wait_for_the_loop(saver: Any) -> None:
 # -- async backends ------------------------------------------------------------------
 
 
-class AsyncMemory:
+class AsyncMemory(AsyncBackend):
     """The memory backend with a native async driver's face."""
 
     def __init__(self) -> None:

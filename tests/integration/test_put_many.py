@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from engine_kit import checkpoint
+from kit.engine import checkpoint
 from langchain_core.messages import HumanMessage
 
 from threadkeep import GroupCommit, MemorySaver

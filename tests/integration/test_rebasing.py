@@ -11,16 +11,16 @@ from typing import Any
 
 import numpy as np
 import pytest
-from engine_kit import Chain, checkpoint, config, exactly, run_config
+from kit.engine import Chain, checkpoint, config, exactly, run_config
 from langchain_core.messages import HumanMessage
 
-from threadkeep import GroupCommit, Retention, errors
+from threadkeep import Retention, WriteBehind, errors
 from threadkeep.backends.memory import MemoryBackend
 from threadkeep.engine import open_logs
 from threadkeep.langgraph_internals import DELTA_COUNTERS
 from threadkeep.saver import Saver
 
-SELDOM = GroupCommit(ack="relaxed", flush_every=60)
+SELDOM = WriteBehind(flush_interval=60)
 LONG = "x" * 90
 
 
@@ -30,7 +30,7 @@ class Pair:
     def __init__(self, cold: str) -> None:
         self.store = MemoryBackend()
         self.cold = cold
-        self.relaxed = Saver(self.store, group_commit=SELDOM, cold=cold)
+        self.relaxed = Saver(self.store, write_behind=SELDOM, cold=cold)
         self.other = Saver(self.store, cold=cold)
 
     def values(self, number: int) -> Any:
@@ -219,7 +219,7 @@ def test_a_position_that_was_given_again_is_not_taken_for_the_old_one(pair: Pair
 
 
 def test_one_that_is_archived_where_we_cannot_reach_it_is_kept(pair: Pair) -> None:
-    relaxed = Saver(pair.store, group_commit=SELDOM)
+    relaxed = Saver(pair.store, write_behind=SELDOM)
     chain = Chain(relaxed)
     chain.put(n=1)
     relaxed.flush()
@@ -233,14 +233,14 @@ def test_one_that_is_archived_where_we_cannot_reach_it_is_kept(pair: Pair) -> No
 
 
 def test_values_that_wait_count_in_what_may_wait() -> None:
-    saver = Saver(MemoryBackend(), group_commit=SELDOM)
+    saver = Saver(MemoryBackend(), write_behind=SELDOM)
     chain = Chain(saver)
     for number in range(10):
         chain.put(text=f"{number}" * 100_000)
-    unstored = saver._relaxed.unstored
-    assert 1_000_000 < unstored._size < 2_000_000
+    queue = saver._store._relaxed.queue
+    assert 1_000_000 < queue._size < 2_000_000
     saver.close()
-    assert unstored._size == 0
+    assert queue._size == 0
 
 
 # -- anything in any order ---------------------------------------------------------------

@@ -164,7 +164,7 @@ def test_a_uuid_names_the_checkpoint_of_its_text(saver: Any) -> None:
 
 BAD_PLACES: dict[str, Any] = {
     "checkpoint_id": place(checkpoint=5),  # type: ignore[arg-type]
-    "checkpoint_id cannot": place(checkpoint=LONE),
+    "Invalid checkpoint_id": place(checkpoint=LONE),
     "checkpoint_ns": place(checkpoint="1", ns=LONE),
     "thread_id": place(LONE, checkpoint="1"),
 }

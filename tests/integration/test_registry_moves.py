@@ -35,12 +35,12 @@ def other() -> Any:
 
 def test_with_a_bundle(saver: Any, other: Any, tmp_path: Path) -> None:
     _filled(saver)
-    saver.threads.export(["one", "two"], tmp_path / "some.tkb")
-    other.threads.import_(tmp_path / "some.tkb")
+    saver.threads.export_bundle(["one", "two"], tmp_path / "some.tkb")
+    other.threads.import_bundle(tmp_path / "some.tkb")
     for name in ("one", "two"):
         assert other.threads.get(name) == saver.threads.get(name)
-    saver.threads.export(["one"], tmp_path / "one.tkb")
-    other.threads.import_(tmp_path / "one.tkb", "renamed")
+    saver.threads.export_bundle(["one"], tmp_path / "one.tkb")
+    other.threads.import_bundle(tmp_path / "one.tkb", "renamed")
     assert other.threads.get("renamed").tags == ("vip",)
     assert [t.id for t in other.threads.search(metadata={"user_id": "u1"}).threads]
 
@@ -49,8 +49,8 @@ def test_a_fork_takes_its_own_along(saver: Any, other: Any, tmp_path: Path) -> N
     graph = _filled(saver)
     fork = saver.threads.fork("two").id
     graph.invoke({"said": ["secret" * 99]}, _config("two"))
-    saver.threads.export([fork], tmp_path / "fork.tkb")
-    other.threads.import_(tmp_path / "fork.tkb")
+    saver.threads.export_bundle([fork], tmp_path / "fork.tkb")
+    other.threads.import_bundle(tmp_path / "fork.tkb")
     assert other.threads.get(fork).forked_from == saver.threads.get(fork).forked_from
     assert other.check().ok
     values = _chat(other).get_state(_config(fork)).values
@@ -61,19 +61,19 @@ def test_a_fork_takes_its_own_along(saver: Any, other: Any, tmp_path: Path) -> N
 
 def test_with_a_sync(saver: Any, other: Any) -> None:
     graph = _filled(saver)
-    saver.threads.sync(other)
+    saver.threads.mirror(other)
     for name in ("one", "two"):
         assert other.threads.get(name) == saver.threads.get(name)
     saver.threads.tag("two", "late")
     graph.invoke(HELLO, _config("one"))
-    synced = saver.threads.sync(other)
+    synced = saver.threads.mirror(other)
     assert sorted(synced.completed) == ["one", "two"]
     assert other.threads.get("two").tags == ("late",)
     assert other.threads.get("one").state == "active"
     assert other.threads.get("one").bytes == saver.threads.get("one").bytes
-    assert saver.threads.sync(other).same == 3
+    assert saver.threads.mirror(other).same == 3
     other.threads.tag("one", "theirs")
-    assert saver.threads.sync(other).same == 3
+    assert saver.threads.mirror(other).same == 3
     assert set(other.threads.get("one").tags) == {"vip", "theirs"}
 
 

@@ -14,15 +14,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, TypedDict
 
-import postgres_kit
 import pytest
-from engine_kit import Chain, checkpoint, config, run_config
+from kit import postgres as postgres_kit
+from kit.engine import Chain, checkpoint, config, run_config
 from langchain_core.messages import HumanMessage
 from langgraph.checkpoint.base.id import uuid6
 from langgraph.graph import END, START, StateGraph
 from psycopg_pool import AsyncConnectionPool
 
-from threadkeep import AsyncPostgresSaver, GroupCommit, MemorySaver, open_saver
+from threadkeep import AsyncPostgresSaver, GroupCommit, MemorySaver, WriteBehind, open_saver
 from threadkeep.backends.memory import MemoryBackend
 from threadkeep.errors import (
     ClosedError,
@@ -34,11 +34,11 @@ from threadkeep.errors import (
     UnreachableError,
 )
 from threadkeep.saver import Saver
-from threadkeep.write_behind.waiting import _lists
+from threadkeep.write_behind.commit_queue import _nonempty
 
 from .backends import BACKENDS, SHARED, open_backend, url_of
 
-SELDOM = GroupCommit(ack="relaxed", flush_every=60)
+SELDOM = WriteBehind(flush_interval=60)
 LONG = "x" * 90
 
 
@@ -100,7 +100,7 @@ def shown(saver: Any, thread: str = "t") -> list[Any]:
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_everything_is_there_when_it_is_read(backend: str, tmp_path: Path) -> None:
-    with open_backend(backend, tmp_path, group_commit=SELDOM) as saver:
+    with open_backend(backend, tmp_path, write_behind=SELDOM) as saver:
         talk(saver, 40)
         talk(saver, 5, "u")
         assert shown(saver) == expected(40)
@@ -110,7 +110,7 @@ def test_everything_is_there_when_it_is_read(backend: str, tmp_path: Path) -> No
 
 @pytest.mark.parametrize("backend", SHARED)
 def test_closing_stores_it(backend: str, tmp_path: Path) -> None:
-    with open_backend(backend, tmp_path, group_commit=SELDOM) as saver:
+    with open_backend(backend, tmp_path, write_behind=SELDOM) as saver:
         talk(saver, 10)
     with open_backend(backend, tmp_path) as saver:
         assert shown(saver) == expected(10)
@@ -118,7 +118,7 @@ def test_closing_stores_it(backend: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("backend", BACKENDS)
 async def test_awaited(backend: str, tmp_path: Path) -> None:
-    async with open_backend(backend, tmp_path, group_commit=SELDOM) as saver:
+    async with open_backend(backend, tmp_path, write_behind=SELDOM) as saver:
         chain = Chain(saver)
         chain.put(m=[LONG], n=1)
         await saver.aput_writes(chain.at, [("n", 2)], "task")
@@ -131,7 +131,7 @@ async def test_awaited(backend: str, tmp_path: Path) -> None:
 
 def test_many_saves_are_one_change() -> None:
     store = Store()
-    saver = Saver(store, group_commit=SELDOM)
+    saver = Saver(store, write_behind=SELDOM)
     talk(saver, 5)
     talk(saver, 5, "u")
     saver.flush()
@@ -142,7 +142,7 @@ def test_many_saves_are_one_change() -> None:
 
 def test_a_save_asks_nothing_of_the_store() -> None:
     store = Store()
-    saver = Saver(store, group_commit=SELDOM)
+    saver = Saver(store, write_behind=SELDOM)
     chain = talk(saver, 2)
     store.down = True
     chain.put(m=[LONG], n=7)
@@ -153,7 +153,7 @@ def test_a_save_asks_nothing_of_the_store() -> None:
 
 def test_it_is_stored_before_long() -> None:
     store = Store()
-    saver = Saver(store, group_commit=GroupCommit(ack="relaxed", flush_every=0.01))
+    saver = Saver(store, write_behind=WriteBehind(flush_interval=0.01))
     talk(saver, 1)
     assert store.stored.wait(10)
     saver.close()
@@ -161,7 +161,7 @@ def test_it_is_stored_before_long() -> None:
 
 def test_a_saver_that_is_let_go_of_loses_nothing() -> None:
     store = Store()
-    saver = Saver(store, group_commit=GroupCommit(ack="relaxed", flush_every=0.05))
+    saver = Saver(store, write_behind=WriteBehind(flush_interval=0.05))
     talk(saver, 3)
     chain = talk(saver, 1, "u")
     del saver, chain
@@ -173,10 +173,10 @@ def test_a_saver_that_is_let_go_of_loses_nothing() -> None:
 
 def test_what_waits_is_bounded() -> None:
     store = Store()
-    saver = Saver(store, group_commit=replace(SELDOM, max_pending=5000))
+    saver = Saver(store, write_behind=replace(SELDOM, max_pending_bytes=5000))
     talk(saver, 40)
     assert store.changes > 2
-    assert saver._relaxed.unstored._size < 5000 + 1000  # (one more than there is room for)
+    assert saver._store._relaxed.queue._size < 5000 + 1000  # (one more than there is room for)
     assert shown(saver) == expected(40)
 
 
@@ -185,7 +185,7 @@ def test_what_waits_is_bounded() -> None:
 
 def test_a_failing_store_loses_nothing() -> None:
     store = Store()
-    saver = Saver(store, group_commit=SELDOM)
+    saver = Saver(store, write_behind=SELDOM)
     chain = talk(saver, 4)
     store.down = True
     for _ in range(2):
@@ -200,10 +200,10 @@ def test_a_failing_store_loses_nothing() -> None:
 
 def test_a_background_failure_is_told_at_the_next_call() -> None:
     store = Store()
-    saver = Saver(store, group_commit=SELDOM)
+    saver = Saver(store, write_behind=SELDOM)
     chain = talk(saver, 2)
     store.down = True
-    saver._relaxed.unstored.flush_quietly()
+    saver._store._relaxed.queue.flush_quietly()
     store.down = False
     with pytest.raises(UnreachableError, match="down"):
         saver.put_writes(chain.at, [("n", 5)], "other")
@@ -214,7 +214,7 @@ def test_a_background_failure_is_told_at_the_next_call() -> None:
 
 def test_a_full_list_waits_for_the_store_and_says_why_not() -> None:
     store = Store()
-    saver = Saver(store, group_commit=replace(SELDOM, max_pending=5000))
+    saver = Saver(store, write_behind=replace(SELDOM, max_pending_bytes=5000))
     store.down = True
     with pytest.raises(UnreachableError, match="down"):
         talk(saver, 40, "u")
@@ -230,11 +230,11 @@ def test_a_full_list_waits_for_the_store_and_says_why_not() -> None:
 
 def test_one_that_fails_alone_leaves_the_others_alone() -> None:
     store = Store()
-    saver = Saver(store, group_commit=SELDOM)
+    saver = Saver(store, write_behind=SELDOM)
     talk(saver, 3, "bad")
     talk(saver, 3)
     store.bad = "bad"
-    saver._relaxed.unstored.flush_quietly()
+    saver._store._relaxed.queue.flush_quietly()
     assert shown(Saver(store)) == expected(3)
     with pytest.raises(DiskFullError):
         saver.get_tuple(config("bad"))
@@ -247,16 +247,16 @@ def test_one_that_fails_alone_leaves_the_others_alone() -> None:
 
 def test_what_is_refused_takes_what_builds_on_it_along_and_is_told(caplog: Any) -> None:
     store = Store()
-    saver = Saver(store, group_commit=SELDOM)
+    saver = Saver(store, write_behind=SELDOM)
     chain = talk(saver, 3)
     talk(saver, 3, "u")
     saver.flush()
     chain.put(m=[LONG], n=1)
     Saver(store).delete_thread("t")  # as another process does
     saver.put_writes(chain.at, [("n", 5)], "task")
-    saver._relaxed.unstored.flush_quietly()
-    assert "lost" in caplog.text
-    with pytest.raises(LostSavesError, match="2 calls") as caught:
+    saver._store._relaxed.queue.flush_quietly()
+    assert "Lost" in caplog.text
+    with pytest.raises(LostSavesError, match="2 saves") as caught:
         saver.put_writes(chain.at, [("n", 6)], "task")
     assert isinstance(caught.value.__cause__, ThreadDeletedError)
     with pytest.raises(ThreadDeletedError):
@@ -271,7 +271,7 @@ def test_what_is_refused_takes_what_builds_on_it_along_and_is_told(caplog: Any) 
 def test_nothing_is_built_on_what_was_lost() -> None:
     """The values of a lost save are met again, and found nowhere."""
     store = Store()
-    saver = Saver(store, group_commit=SELDOM)
+    saver = Saver(store, write_behind=SELDOM)
     chain, note = Chain(saver), {"text": LONG}
     chain.put(n=0)
     chain.put(notes=[note])
@@ -282,7 +282,7 @@ def test_nothing_is_built_on_what_was_lost() -> None:
     later = Saver(store).put(config(), checkpoint("1", {}, {}), {}, {})
     Saver(store).prune(["t"])
     note["text"] = "changed in place: what was saved of it is nowhere any more"
-    with pytest.raises(LostSavesError, match="2 calls") as caught:
+    with pytest.raises(LostSavesError, match="2 saves") as caught:
         saver.flush()
     assert isinstance(caught.value.__cause__, StaleThreadError)
     at = saver.put(later, checkpoint("2", {"m": same}, {"m": 9}), {}, {})
@@ -296,7 +296,7 @@ def test_nothing_is_built_on_what_was_lost() -> None:
 
 def test_a_deleted_thread_stays_deleted() -> None:
     store = Store()
-    saver = Saver(store, group_commit=SELDOM)
+    saver = Saver(store, write_behind=SELDOM)
     graph_id = str(uuid6())
     chain = talk(saver, 2)
     saver.put_writes({**config(checkpoint_id=graph_id)}, [("n", 1)], "task")
@@ -311,7 +311,7 @@ def test_a_deleted_thread_stays_deleted() -> None:
 def test_an_ordinary_saver_may_write_to_the_same_thread() -> None:
     """Neither goes on with the other's logs, so that nothing can be taken."""
     store = Store()
-    saver = Saver(store, group_commit=SELDOM)
+    saver = Saver(store, write_behind=SELDOM)
     talk(saver, 3)
     saver.flush()
     other = Saver(store)
@@ -329,7 +329,7 @@ def test_an_ordinary_saver_may_write_to_the_same_thread() -> None:
 
 
 def test_housekeeping_comes_after_what_was_saved() -> None:
-    with MemorySaver(group_commit=SELDOM) as saver:
+    with MemorySaver(write_behind=SELDOM) as saver:
         talk(saver, 6)
         saver.prune(["t"])
         assert len(shown(saver)) == 1
@@ -344,7 +344,7 @@ def test_housekeeping_comes_after_what_was_saved() -> None:
 
 def test_what_was_read_before_a_prune_is_not_built_on_after_it() -> None:
     store = Store()
-    saver = Saver(store, group_commit=SELDOM)
+    saver = Saver(store, write_behind=SELDOM)
     chain = talk(saver, 3)
     saver.flush()
     saver.clear_cache("t")  # so that the parent has to be read
@@ -365,7 +365,7 @@ def test_what_was_read_before_a_prune_is_not_built_on_after_it() -> None:
 
 def test_housekeeping_beside_runs_loses_nothing() -> None:
     """In one process nothing is refused: runs, prunes and copies beside each other."""
-    with MemorySaver(group_commit=GroupCommit(ack="relaxed", flush_every=0.002)) as saver:
+    with MemorySaver(write_behind=WriteBehind(flush_interval=0.002)) as saver:
         ended = threading.Event()
 
         def tidy() -> None:
@@ -402,7 +402,7 @@ def late(saver: Any, parent: Any) -> Any:
 @pytest.mark.parametrize("flushed", [0, 1, 2])
 def test_deletion_stays_deleted_for_a_run_under_way(whose: str, flushed: int) -> None:
     store = Store()
-    saver = Saver(store, group_commit=SELDOM)
+    saver = Saver(store, write_behind=SELDOM)
     at = late(saver, config())
     for number in range(3):
         at = late(saver, at)
@@ -428,9 +428,9 @@ def test_deletion_stays_deleted_for_a_run_under_way(whose: str, flushed: int) ->
 def test_a_graph_that_runs_on_does_not_bring_its_thread_back(
     backend: str, whose: str, tmp_path: Path
 ) -> None:
-    how = GroupCommit(ack="relaxed", flush_every=0.005)
+    how = WriteBehind(flush_interval=0.005)
     with (
-        open_backend(backend, tmp_path, group_commit=how) as saver,
+        open_backend(backend, tmp_path, write_behind=how) as saver,
         open_backend(backend, tmp_path) as other,
     ):
 
@@ -459,7 +459,7 @@ def test_a_graph_that_runs_on_does_not_bring_its_thread_back(
 
 def test_an_interrupted_save_holds_up_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
     store = Store()
-    saver = Saver(store, group_commit=SELDOM)
+    saver = Saver(store, write_behind=SELDOM)
     talk(saver, 2, "u")
     chain = talk(saver, 2)
     saver.flush()
@@ -469,19 +469,19 @@ def test_an_interrupted_save_holds_up_nobody(monkeypatch: pytest.MonkeyPatch) ->
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(saver._relaxed.batches, "size", interrupted)
+        patch.setattr(saver._store._relaxed.sink, "size", interrupted)
         with pytest.raises(KeyboardInterrupt):
             saver.put_writes(config("v", checkpoint_id="1"), [("n", 1)], "task")
-    saver._relaxed.unstored._held.add("t")  # as if interrupted while something was removed
+    saver._store._relaxed.queue._paused.add("t")  # as if interrupted while something was removed
     saver.put_writes(chain.at, [("n", 8)], "other")
     saver.flush()
     assert saver.get_tuple(config()).pending_writes == [("other", "n", 8)]
-    assert saver._relaxed.unstored._size == 0
+    assert saver._store._relaxed.queue._size == 0
 
 
 def test_a_store_that_is_down_is_asked_once() -> None:
     store = Store()
-    saver = Saver(store, group_commit=replace(SELDOM, max_batch=10))
+    saver = Saver(store, write_behind=SELDOM, group_commit=GroupCommit(max_batch=10))
     for number in range(55):
         talk(saver, 1, f"thread {number}")
     saver.flush()
@@ -501,20 +501,20 @@ def test_a_store_that_is_down_is_asked_once() -> None:
 def test_what_is_refused_for_a_moment_is_kept() -> None:
     """A program's own transaction is open on the connection, say."""
     store = Store()
-    saver = Saver(store, group_commit=SELDOM)
+    saver = Saver(store, write_behind=SELDOM)
     talk(saver, 3)
 
     def refused(_changes: Any) -> None:
         raise InvalidArgumentError("The given connection is in the middle of a transaction.")
 
     look, store._look = store._look, refused  # type: ignore[method-assign]
-    saver._relaxed.unstored.flush_quietly()
+    saver._store._relaxed.queue.flush_quietly()
     store._look = look  # type: ignore[method-assign]
     assert shown(saver) == expected(3)
 
 
 async def test_those_who_wait_for_a_store_hold_up_nobody_else(tmp_path: Path) -> None:
-    async with open_backend("postgres", tmp_path, group_commit=SELDOM) as saver:
+    async with open_backend("postgres", tmp_path, write_behind=SELDOM) as saver:
         for number in range(40):
             await saver.aput(*Chain(saver, f"t{number}").arguments(n=1))
         go_on = threading.Event()
@@ -540,9 +540,9 @@ async def test_those_who_wait_for_a_store_hold_up_nobody_else(tmp_path: Path) ->
 
 AT_EXIT = """
 import sys
-from threadkeep import GroupCommit, open_saver
-from engine_kit import Chain
-saver = open_saver(sys.argv[1], group_commit=GroupCommit(ack="relaxed", flush_every=60))
+from threadkeep import WriteBehind, open_saver
+from kit.engine import Chain
+saver = open_saver(sys.argv[1], write_behind=WriteBehind(flush_interval=60))
 Chain(saver).put(m=["kept"], n=1)
 """
 
@@ -561,36 +561,34 @@ def test_the_end_of_the_program_stores_it(backend: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "options",
     [
-        {"ack": "soon"},
-        {"flush_every": 0},
-        {"max_pending": 0},
-        {"flush_every": "1"},
-        {"ack": None},
-        {"max_wait": True},
+        {"flush_interval": 0},
+        {"flush_interval": 61},
+        {"flush_interval": "1"},
+        {"max_pending_bytes": 0},
     ],
 )
 def test_what_has_no_meaning_is_refused(options: Any) -> None:
-    with pytest.raises(InvalidArgumentError, match="no meaning"):
-        GroupCommit(**options)
+    with pytest.raises(InvalidArgumentError, match="Invalid"):
+        WriteBehind(**options)
 
 
 def test_conflicts_cannot_be_raised() -> None:
     with pytest.raises(InvalidArgumentError, match="conflict"):
-        MemorySaver(group_commit=SELDOM, conflicts="raise")
+        MemorySaver(write_behind=SELDOM, conflicts="raise")
 
 
 async def test_a_store_that_can_only_be_awaited_is_refused() -> None:
     async with AsyncConnectionPool(postgres_kit.url(), open=False) as pool:
         with pytest.raises(InvalidArgumentError, match="URL"):
-            AsyncPostgresSaver(pool, group_commit=SELDOM)
+            AsyncPostgresSaver(pool, write_behind=SELDOM)
 
 
 async def test_an_awaiting_saver_has_reached_the_store_before_it_answers(tmp_path: Path) -> None:
     """At the program's end a pool's threads may not be started any more."""
-    async with open_backend("postgres", tmp_path, group_commit=SELDOM) as saver:
-        assert not saver._relaxed._is_reached
+    async with open_backend("postgres", tmp_path, write_behind=SELDOM) as saver:
+        assert not saver._store._relaxed._is_reached
         await saver.aput(*Chain(saver).arguments(n=1))
-        assert saver._relaxed._is_reached
+        assert saver._store._relaxed._is_reached
 
 
 def test_a_program_that_ends_stores_without_a_thread(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -598,18 +596,18 @@ def test_a_program_that_ends_stores_without_a_thread(monkeypatch: pytest.MonkeyP
         raise RuntimeError("can't create new thread at interpreter shutdown")
 
     store = Store()
-    saver = Saver(store, group_commit=SELDOM)
+    saver = Saver(store, write_behind=SELDOM)
     with monkeypatch.context() as patch:
         patch.setattr(threading.Thread, "start", refused)
         talk(saver, 2)
-    assert saver._relaxed.unstored in _lists
-    saver._relaxed.unstored.flush_quietly()  # as the program's end does
+    assert saver._store._relaxed.queue in _nonempty
+    saver._store._relaxed.queue.flush_quietly()  # as the program's end does
     assert shown(Saver(store)) == expected(2)
 
 
 def test_what_cannot_be_stored_at_the_end_is_told_once() -> None:
     store = Store()
-    saver = Saver(store, group_commit=SELDOM)
+    saver = Saver(store, write_behind=SELDOM)
     talk(saver, 2)
     talk(saver, 2, "u")
     store.down = True
@@ -620,7 +618,7 @@ def test_what_cannot_be_stored_at_the_end_is_told_once() -> None:
 
 def test_all_threads_that_were_lost_are_named_at_the_end() -> None:
     store = Store()
-    saver = Saver(store, group_commit=SELDOM)
+    saver = Saver(store, write_behind=SELDOM)
     for thread in "abc":
         talk(saver, 2, thread)
     saver.flush()
@@ -633,7 +631,7 @@ def test_all_threads_that_were_lost_are_named_at_the_end() -> None:
 
 def test_an_interrupted_close_can_be_done_again(monkeypatch: pytest.MonkeyPatch) -> None:
     store = Store()
-    saver = Saver(store, group_commit=SELDOM)
+    saver = Saver(store, write_behind=SELDOM)
     talk(saver, 3)
 
     def interrupted(_changes: Any) -> None:
@@ -643,26 +641,26 @@ def test_an_interrupted_close_can_be_done_again(monkeypatch: pytest.MonkeyPatch)
         patch.setattr(store, "_look", interrupted)
         with pytest.raises(KeyboardInterrupt):
             saver.close()
-    assert saver._relaxed.unstored in _lists  # the program's end would store it as well
+    assert saver._store._relaxed.queue in _nonempty  # the program's end would store it as well
     monkeypatch.setattr(store, "close", lambda: None)
     saver.close()
-    assert saver._relaxed.unstored not in _lists
+    assert saver._store._relaxed.queue not in _nonempty
     assert shown(Saver(store)) == expected(3)
 
 
 def test_a_failure_that_is_mended_is_not_told() -> None:
     store = Store()
-    saver = Saver(store, group_commit=SELDOM)
+    saver = Saver(store, write_behind=SELDOM)
     talk(saver, 3)
     store.down = True
-    saver._relaxed.unstored.flush_quietly()
+    saver._store._relaxed.queue.flush_quietly()
     store.down = False
-    saver._relaxed.unstored.flush_quietly()
+    saver._store._relaxed.queue.flush_quietly()
     assert shown(saver) == expected(3)
 
 
 def test_once_closed_nothing_is_taken() -> None:
-    saver = MemorySaver(group_commit=SELDOM)
+    saver = MemorySaver(write_behind=SELDOM)
     chain = talk(saver, 2)
     saver.close()
     saver.close()

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from engine_kit import Chain, everything, fresh
-from remnants import remnants
+from kit.engine import Chain, everything, fresh
+from kit.remnants import remnants
 
 from threadkeep import MemorySaver, Retention, SqliteSaver
 from threadkeep.codec.frame import Compression
@@ -76,7 +76,7 @@ def of_fork(saver: Any, name: str = "fork") -> dict[Any, Any]:
 BEFORE: dict[str, Callable[[Any, Path], Any]] = {
     "kept": lambda *_: None,
     "archived": lambda saver, _: saver.threads.archive("fork"),
-    "exported": lambda saver, folder: saver.threads.export(["fork"], folder / "fork.tkb"),
+    "exported": lambda saver, folder: saver.threads.export_bundle(["fork"], folder / "fork.tkb"),
     "copied": lambda saver, _: saver.copy_thread("fork", "copy"),
     "forked": lambda saver, _: saver.threads.fork("fork", new_thread_id="second"),
     "offloaded": lambda saver, _: (
@@ -121,9 +121,9 @@ def test_where_forks_are_copies_a_fork_of_a_fork_holds_none_of_it(
         saver.threads.fork("fork", new_thread_id="second")
         saver.delete_thread("fork")
         shown = of_fork(saver, "second")
-        rows = saver.run(fetch(ReadThread("second")))
+        rows = saver._store.run(fetch(ReadThread("second")))
         spans = [Span(s.log, s.start, s.start + s.count) for s in rows.segments]
-        held = saver.run(fetch(ReadSegments("second", tuple(spans))))
+        held = saver._store.run(fetch(ReadSegments("second", tuple(spans))))
         saver.threads.erase("origin")
         assert LATER not in repr((held, rows))
         assert of_fork(saver, "second") == shown
@@ -134,9 +134,9 @@ def test_a_bundle_from_another_store_brings_none_of_it(store: Any, tmp_path: Pat
     """Into a store that takes files as they are, and by `sync`."""
     shown = family(store)
     with MemorySaver() as other:
-        store.threads.sync(other, ["fork"])
+        store.threads.mirror(other, ["fork"])
         assert of_fork(other) == shown
-        other.threads.export(["fork"], tmp_path / "again.tkb")
+        other.threads.export_bundle(["fork"], tmp_path / "again.tkb")
     store.threads.erase("origin", forks=True)
     assert remnants(tmp_path, LATER) == {}
 
@@ -207,7 +207,7 @@ def test_what_was_pruned_is_not_taken_along(store: Any, tmp_path: Path) -> None:
     chain = Chain(store, "t", start=2000).follow()
     chain.put(said=[said("left", 0), *chain.values["said"][:0]], page="")
     store.prune(["t"])
-    store.threads.export(["t"], tmp_path / "one.tkb")
+    store.threads.export_bundle(["t"], tmp_path / "one.tkb")
     assert remnants(tmp_path, MARKER).keys() <= {"threads.db", "threads.db-wal"}
     store.threads.archive("t")
     assert remnants(tmp_path / "cold", MARKER) == {}

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
 import pytest
-from damage_kit import damaging, rows_of
-from engine_kit import everything
+from kit.damage import damaging, rows_of
+from kit.engine import everything
 from langgraph.graph import END, START, StateGraph
 from langgraph.types import Command, interrupt
 from typing_extensions import TypedDict
@@ -18,7 +18,7 @@ from typing_extensions import TypedDict
 from threadkeep.backends.redis.keys import keys_of
 from threadkeep.backends.sqlite.records import unpack_id
 from threadkeep.engine.context import read_manifest
-from threadkeep.repair.findings import Kind
+from threadkeep.repair.check import Kind
 from threadkeep.repair.quarantine import read_quarantine
 from threadkeep.saver import Saver
 from threadkeep.threads import RepairReport
@@ -388,7 +388,7 @@ def test_the_registry_is_put_right(name: str, tmp_path: Path) -> None:
 
 
 def forget(name: str, folder: Path) -> None:
-    """Let one thread be unknown, as before there was a registry, and another's size be wrong."""
+    """Remove the entry of one thread, and falsify the size of another."""
     harm = damaging(name, None, folder)
     if name == "redis":
         harm._client.hdel(

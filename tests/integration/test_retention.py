@@ -55,7 +55,7 @@ def _ids(graph: Any, thread: str = "thread") -> list[str]:
 
 
 def _held(saver: Any, thread: str = "thread") -> int:
-    rows = saver.run(fetch(ReadThread(thread)))
+    rows = saver._store.run(fetch(ReadThread(thread)))
     return registry.of_rows(rows.checkpoints, rows.orphans, sum(s.size for s in rows.segments)).size
 
 
@@ -174,7 +174,7 @@ def test_subgraphs_go_with_their_task(saver: Any) -> None:
     graph.invoke({"said": ["well?"]}, at())
 
     def spaces() -> set[str]:
-        rows = saver.run(fetch(ReadThread("thread")))
+        rows = saver._store.run(fetch(ReadThread("thread")))
         return {s.row.ns for s in rows.checkpoints}
 
     assert len(spaces()) == 1 + 5
@@ -279,7 +279,7 @@ async def test_the_same_is_awaited(saver: Any) -> None:
         await graph.ainvoke({"said": [f"{turn}"]}, at())
     seen: list[tuple[int, int]] = []
     found = await saver.threads.agc(
-        Retention(keep_last=1), progress=lambda done, all_of: seen.append((done, all_of))
+        Retention(keep_last=1), progress=lambda _, done, of: seen.append((done, of))
     )
     assert (found.checkpoints, seen) == (8, [(1, 1)])
     assert (await saver.threads.aretain("thread", Retention(keep_last=1))).retention is not None
@@ -406,6 +406,22 @@ def test_marked_checkpoints_stay(saver: Any) -> None:
     assert _ids(graph) == ids[:1]
 
 
+def test_pruning_keeps_what_is_marked(saver: Any) -> None:
+    graph = _chat(saver)
+    ids = _ids(graph)
+    saver.threads.pin("thread", checkpoint=ids[3])
+    saver.threads.tag("thread", "try", checkpoint=ids[5])
+    saver.prune(["thread"])
+    assert _ids(graph) == [ids[0], ids[3], ids[5]]
+    saver.threads.pin("thread")
+    saver.threads.unpin("thread", checkpoint=ids[3])
+    saver.prune(["thread"])
+    assert _ids(graph) == [ids[0], ids[3], ids[5]]
+    saver.threads.unpin("thread")
+    saver.prune(["thread"])
+    assert _ids(graph) == [ids[0], ids[5]]
+
+
 def test_marks_do_not_outlive_a_thread_and_are_copied_with_it(saver: Any) -> None:
     graph = _chat(saver)
     old = _ids(graph)[-1]
@@ -510,7 +526,7 @@ def test_what_has_no_value_any_more_is_no_delta_channel(saver: Any) -> None:
     found = saver.threads.diff("thread", ids[5], ids[4]).channels["scratch"]
     assert (found.is_same, found.is_delta) == (True, False)
     _gc(saver, Retention(keep_last=3))
-    rows = saver.run(fetch(ReadThread("thread")))
+    rows = saver._store.run(fetch(ReadThread("thread")))
     assert len(rows.checkpoints) < 3 + 3 * 3  # what `log` needs, and no more
     assert graph.get_state(at()).values["log"][-1] == "14"
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from kit.selection import drawn
 from langgraph.checkpoint.memory import InMemorySaver
 
 from .backends import open_backend
@@ -33,7 +34,7 @@ CASES = [
     pytest.param(name, durability, *run, id="-".join((name, durability, *run)))
     for name, scenario in SCENARIOS.items()
     for durability in scenario.durabilities
-    for run in RUNS[durability]
+    for run in drawn(RUNS[durability], 1, (name, durability))
 ]
 DEFAULT = {n: "async" if "async" in s.durabilities else "sync" for n, s in SCENARIOS.items()}
 
@@ -59,12 +60,14 @@ def test_scenario(name: str, durability: str, api: str, backend: str, tmp_path: 
         check(name, durability, api, saver)
 
 
+@pytest.mark.drawn(30)
 @pytest.mark.parametrize("name", SCENARIOS)
 def test_scenario_crosswise(name: str, tmp_path: Path) -> None:
     with open_backend("sqlite", tmp_path) as saver:
         check(name, DEFAULT[name], "async", saver)
 
 
+@pytest.mark.drawn(30)
 @pytest.mark.parametrize("name", SCENARIOS)
 def test_scenario_with_unusual_options(name: str, tmp_path: Path) -> None:
     with open_backend("memory", tmp_path, **UNUSUAL) as saver:

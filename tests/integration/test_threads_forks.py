@@ -11,7 +11,7 @@ from langgraph.channels import DeltaChannel
 from langgraph.graph import END, START, StateGraph
 from langgraph.types import Command, Send, interrupt
 
-from threadkeep import GroupCommit
+from threadkeep import WriteBehind
 from threadkeep.engine import registry
 from threadkeep.engine.calls import fetch
 from threadkeep.engine.model import ReadSegments, ReadThread, Span
@@ -230,27 +230,27 @@ def test_values_are_shared_where_the_store_can(saver: Any) -> None:
     graph.invoke({"said": ["x" * 200_000]}, _config("one"))
     before = saver.stats().bytes_on_disk
     forks = [saver.threads.fork("one") for _ in range(8)]
-    rows = saver.run(fetch(ReadThread("one")))
+    rows = saver._store.run(fetch(ReadThread("one")))
     if rows.family:
         assert sorted(rows.family) == sorted(fork.id for fork in forks)
         assert saver.stats().bytes_on_disk < before + 150_000
         assert all(fork.bytes < 20_000 for fork in forks)
-    fork = saver.run(fetch(ReadThread(forks[0].id)))
+    fork = saver._store.run(fetch(ReadThread(forks[0].id)))
     assert sum(s.size for s in fork.segments) == sum(s.size for s in rows.segments)
 
 
 def test_segments_that_only_a_deleted_fork_needed_go_with_the_next_prune(saver: Any) -> None:
     graph = _chat(saver)
     graph.invoke(HELLO, _config("one"))
-    alone = {s.log for s in saver.run(fetch(ReadThread("one"))).segments}
+    alone = {s.log for s in saver._store.run(fetch(ReadThread("one"))).segments}
     fork = saver.threads.fork("one").id
     graph.invoke({"said": ["secret" * 100]}, _config(fork))
     saver.delete_thread(fork)
     saver.prune(["one"])
-    rows = saver.run(fetch(ReadThread("one")))
+    rows = saver._store.run(fetch(ReadThread("one")))
     assert {s.log for s in rows.segments} <= alone
     everything = tuple(Span(s.log, s.start, s.start + s.count) for s in rows.segments)
-    found = saver.run(fetch(ReadSegments("one", everything)))
+    found = saver._store.run(fetch(ReadSegments("one", everything)))
     assert not any(b"secret" in segment.data for segment in found)
     assert saver.threads.get("one").bytes == _held(rows)
 
@@ -327,7 +327,7 @@ def test_two_processes_fork_and_run(another: Any) -> None:
 
 def test_forks_beside_relaxed_saves(another: Any) -> None:
     """Nothing that waits in a member of the family is lost when another one is pruned."""
-    saver = another(group_commit=GroupCommit(ack="relaxed", flush_every=60))
+    saver = another(write_behind=WriteBehind(flush_interval=60))
     graph = _chat(saver)
     for turn in range(4):
         graph.invoke({"said": [f"turn {turn}"]}, _config("one"))

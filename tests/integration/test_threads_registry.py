@@ -78,7 +78,7 @@ def test_bytes_are_what_rows_and_segments_hold(saver: Any) -> None:
 
 
 def _held(saver: Any, thread: str) -> int:
-    rows = saver.run(fetch(ReadThread(thread)))
+    rows = saver._store.run(fetch(ReadThread(thread)))
     return registry.of_rows(rows.checkpoints, rows.orphans, sum(s.size for s in rows.segments)).size
 
 
@@ -123,7 +123,7 @@ def test_waiting_means_what_langgraph_means(saver: Any) -> None:
         assert tree.checkpoints[tree.head].is_interrupted is bool(found)
         assert _known(saver, "one").has_interrupt is bool(found)
         assert sum(len(one.waiting) for one in tree.checkpoints.values()) == len(found)
-        rows = saver.run(fetch(ReadThread("one")))
+        rows = saver._store.run(fetch(ReadThread("one")))
         assert (registry.of_rows(rows.checkpoints, (), 0).moves[-1].waits) is bool(found)
         return len(found)
 

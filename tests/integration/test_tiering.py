@@ -11,8 +11,8 @@ import pytest
 
 from threadkeep import ColdTier, SqliteSaver, Tiering, WarmTier, open_saver
 from threadkeep.cold import (
-    archive_workflow,
-    offload_workflow,
+    archive,
+    offload,
 )
 from threadkeep.cold.store import ColdStore
 from threadkeep.errors import (
@@ -134,10 +134,10 @@ def test_only_what_is_asked_for(ours: Any) -> None:
     for thread in ("a", "b", "c"):
         say(ours, "one", "two", thread=thread)
     at(ours, updated_at(ours, "c") + 2 * DAY)
-    told: list[tuple[int, int]] = []
+    told: list[tuple[str, int, int]] = []
     report = ours.threads.tier(threads=["a", "b", "a"], progress=lambda *done: told.append(done))
     assert [one.thread for one in report.archived] == ["a", "b"]
-    assert told[-1][0] == 2
+    assert told[-1] == ("threads tiered", 2, 3)
     none = Tiering(cold=ColdTier(archive=False, offload_over=None))
     assert ours.threads.tier(none).bytes == 0
     values = ours.threads.tier(Tiering(cold=ColdTier(archive=False, offload_over=OVER)))
@@ -155,7 +155,7 @@ def test_what_was_offloaded_goes_when_the_thread_is_archived(
     ours.threads.offload("t", over=OVER)
     ours.threads.archive("t")
     for grace in (-3600, -7200):  # noted in the one pass, removed in the next
-        monkeypatch.setattr(offload_workflow, "GRACE", grace)
+        monkeypatch.setattr(offload, "GRACE", grace)
         ours.threads.tier()
     assert objects(cold) == []
     assert ours.threads.get("t").offloaded_bytes == 0
@@ -168,14 +168,14 @@ def test_one_that_is_damaged_keeps_nobody_from_the_others(
 ) -> None:
     for thread in ("a", "b"):
         say(ours, "one", thread=thread)
-    packed = archive_workflow.packed
+    pack = archive.pack
 
     def damaged(whole: Any, *rest: Any) -> Any:
         if whole.thread == "a":
             raise CorruptionError("Torn.")
-        return packed(whole, *rest)
+        return pack(whole, *rest)
 
-    monkeypatch.setattr(archive_workflow, "packed", damaged)
+    monkeypatch.setattr(archive, "pack", damaged)
     at(ours, updated_at(ours, "b") + 2 * DAY)
     report = ours.threads.tier()
     assert [(one.thread, one.skipped) for one in report.skipped] == [("a", "Torn.")]

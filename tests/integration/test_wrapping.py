@@ -13,13 +13,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from engine_kit import config
+from kit.engine import config
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from langgraph.checkpoint.sqlite import SqliteSaver
 from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
 
-from threadkeep import Cache, GroupCommit, MemorySaver, wrap
+from threadkeep import Cache, MemorySaver, WriteBehind, wrap
 from threadkeep.errors import (
     BackendError,
     ClosedError,
@@ -31,11 +31,11 @@ from .foreign import FOREIGN, SELDOM, foreign
 from .inner import Inner, OnlyAwaited, aput, arguments, avalues, put, values
 from .test_processes_and_loops import in_fork
 
-QUICK = GroupCommit(ack="relaxed", flush_every=0.01)
+QUICK = WriteBehind(flush_interval=0.01)
 
 
-def relaxed(inner: Any, how: GroupCommit = SELDOM) -> Any:
-    return wrap(inner, group_commit=how)
+def relaxed(inner: Any, how: WriteBehind = SELDOM) -> Any:
+    return wrap(inner, write_behind=how)
 
 
 # -- saves that wait ---------------------------------------------------------------------
@@ -131,17 +131,17 @@ def test_a_saver_that_is_let_go_of_loses_nothing() -> None:
 
 def test_what_waits_is_bounded() -> None:
     inner = Inner()
-    saver = relaxed(inner, replace(SELDOM, max_pending=5000))
+    saver = relaxed(inner, replace(SELDOM, max_pending_bytes=5000))
     for number in range(1, 60):
         put(saver, number=number, a="x" * 200)
-        assert saver._waiting._size < 6000
+        assert saver._queue._size < 6000
     assert inner.asked
     assert len([*saver.list(config())]) == 59
 
 
 async def test_a_full_list_is_waited_for_elsewhere() -> None:
     inner = Inner()
-    saver = relaxed(inner, replace(SELDOM, max_pending=1))
+    saver = relaxed(inner, replace(SELDOM, max_pending_bytes=1))
     for number in range(1, 5):
         await aput(saver, number=number, a=number)
     assert len(inner.asked) == 3
@@ -187,7 +187,7 @@ def test_a_background_failure_is_told_at_the_next_call_and_nothing_is_lost() -> 
     for number in (1, 2):
         put(saver, "bad", number, a=number)
         put(saver, "t", number, a=number)
-    saver._waiting.flush_quietly()
+    saver._queue.flush_quietly()
     assert inner.asked == ["put t", "put t"]
     assert values(saver) == {"a": 2}
     with pytest.raises(BackendError, match=r"Inner\.put failed: OSError: bad is bad") as caught:
@@ -220,7 +220,7 @@ def raising(*_given: Any, **_named: Any) -> None:
 
 def test_a_full_list_says_why() -> None:
     inner = Inner()
-    saver = relaxed(inner, replace(SELDOM, max_pending=1))
+    saver = relaxed(inner, replace(SELDOM, max_pending_bytes=1))
     inner.bad = {"bad"}
     put(saver, "bad", a=1)
     with pytest.raises(BackendError, match="bad is bad"):
@@ -235,14 +235,14 @@ def test_what_can_never_be_stored_goes_with_its_thread() -> None:
     saver = relaxed(inner)
     put(saver, "bad", a=1)
     inner.bad = {"bad"}
-    saver._waiting.flush_quietly()
+    saver._queue.flush_quietly()
     saver.delete_thread("bad")
     saver.flush()
     inner.bad = set()
     assert values(saver, "bad") is None
 
 
-@pytest.mark.parametrize("how", [{"group_commit": SELDOM}, {"cache": Cache(), "sole_writer": True}])
+@pytest.mark.parametrize("how", [{"write_behind": SELDOM}, {"cache": Cache(), "sole_writer": True}])
 def test_values_are_kept_each_on_its_own(how: Any) -> None:
     """LangGraph's serializer keeps a `bytearray`, but not one within a list."""
     saver = wrap(InMemorySaver(), **how)
@@ -271,7 +271,7 @@ def test_a_config_that_names_nothing_is_refused_at_once() -> None:
         saver.put_writes(config(), [("a", 1)], "task")
     with pytest.raises(KeyError):
         saver.put(config(), {}, {}, {})
-    assert saver._waiting.clean(None)
+    assert saver._queue.is_settled(None)
 
 
 # -- savers that can only be awaited -----------------------------------------------------
@@ -311,7 +311,7 @@ async def test_a_blocking_call_in_the_loop_is_refused(tmp_path: Path) -> None:
 
 
 async def test_a_full_list_in_the_loop_is_refused(tmp_path: Path) -> None:
-    full = replace(SELDOM, max_pending=1)
+    full = replace(SELDOM, max_pending_bytes=1)
     async with foreign("aiosqlite", tmp_path) as inner, relaxed(inner, full) as saver:
         put(saver, number=1, a=1)
         with pytest.raises(InvalidArgumentError, match="async"):
@@ -338,7 +338,7 @@ def test_a_loop_that_has_ended_is_told_of() -> None:
     with pytest.raises(BackendError, match="event loop") as caught:
         saver.flush()
     assert "aclose()" in caught.value.hint
-    saver._waiting.forget("t")
+    saver._queue.forget("t")
 
 
 def test_a_loop_that_stops_meanwhile_is_told_of() -> None:
@@ -357,7 +357,7 @@ def test_a_loop_that_stops_meanwhile_is_told_of() -> None:
     saver, tasks = loop.run_until_complete(begin())
     with pytest.raises(BackendError, match="event loop"):
         saver.flush()
-    saver._waiting.forget("t")
+    saver._queue.forget("t")
     for task in tasks:
         task.cancel()
     loop.run_until_complete(asyncio.wait(tasks))
@@ -407,10 +407,10 @@ AT_EXIT = """
 import sqlite3, sys
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from langgraph.checkpoint.sqlite import SqliteSaver
-from threadkeep import GroupCommit, wrap
+from threadkeep import WriteBehind, wrap
 from integration.inner import put
 inner = SqliteSaver(sqlite3.connect(sys.argv[1], check_same_thread=False))
-saver = wrap(inner, group_commit=GroupCommit(ack="relaxed", flush_every=60))
+saver = wrap(inner, write_behind=WriteBehind(flush_interval=60))
 put(saver, a=["kept"])
 """
 
@@ -449,11 +449,10 @@ def test_what_waits_is_the_parents_to_store() -> None:
         (object(), {}, "no LangGraph saver"),
         (SqliteSaver.from_conn_string(":memory:"), {}, "under `with`"),
         (wrap(Inner()), {}, "wrapped already"),
-        (Inner(), {"group_commit": GroupCommit()}, "cannot share a transaction"),
-        (Inner(), {"group_commit": True}, "group_commit=True"),
+        (Inner(), {"write_behind": True}, "Invalid write_behind: True"),
         (Inner(), {"cache": Cache()}, "sole_writer=True"),
         (Inner(), {"cache": Cache(), "sole_writer": 1}, "sole_writer=True"),
-        (Inner(), {"cache": 5, "sole_writer": True}, "cache=5"),
+        (Inner(), {"cache": 5, "sole_writer": True}, "Invalid cache: 5"),
     ],
 )
 def test_what_cannot_be_had_is_refused(given: Any, options: Any, says: str) -> None:

@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from engine_kit import config
+from kit.engine import config
 from langchain_core.messages import AIMessage, HumanMessage
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 
 from threadkeep import Cache, wrap
-from threadkeep.wrap_langgraph.heads import Heads
+from threadkeep.wrap_langgraph.heads import HeadCache
 
 from .foreign import SELDOM
 from .inner import Inner, arguments, avalues, put, values
@@ -99,7 +99,7 @@ ACHANGES: dict[str, Callable[[Any], Any]] = {
     "acopy_thread": lambda saver: saver.acopy_thread("u", "t"),
     "adelete_for_runs": lambda saver: saver.adelete_for_runs(["run of t"]),
 }
-KEEPS = ({}, {"group_commit": SELDOM})
+KEEPS = ({}, {"write_behind": SELDOM})
 
 
 def filled(**options: Any) -> tuple[Inner, Any]:
@@ -147,7 +147,7 @@ def test_a_change_in_the_middle_of_a_read_is_seen(change: str, options: Any) -> 
 
 
 def test_a_change_just_after_a_read_is_seen() -> None:
-    inner, heads = Inner(), Heads(Cache())
+    inner, heads = Inner(), HeadCache(Cache())
     put(inner, a=1)
     for changes in (True, False):
         with heads.look(config(), None, inner.serde) as look:
@@ -160,7 +160,7 @@ def test_a_change_just_after_a_read_is_seen() -> None:
 
 
 def test_what_two_load_at_once_is_kept_once() -> None:
-    inner, heads = Inner(), Heads(Cache())
+    inner, heads = Inner(), HeadCache(Cache())
     put(inner, a=1)
     sizes = []
     for _ in range(2):

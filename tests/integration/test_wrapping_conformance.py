@@ -71,6 +71,7 @@ def opened(name: str, stack: ExitStack) -> Any:
     return InMemorySaver()
 
 
+@pytest.mark.drawn(36)
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize(
     ("name", "api"),

@@ -1,6 +1,6 @@
 """What LangGraph's savers promise, over plain dicts: the oracle of the state machine.
 
-Values are kept in their exact form (`engine_kit.exactly`) as of the moment of the call.
+Values are kept in their exact form (`kit.engine.exactly`) as of the moment of the call.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import json
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from engine_kit import exactly, rest_of
+from kit.engine import exactly, rest_of
 from langgraph.checkpoint.base import WRITES_IDX_MAP
 
 from threadkeep.engine.loads import LOADS

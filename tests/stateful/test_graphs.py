@@ -1,28 +1,20 @@
 """Any graph and any script show on ours what they show on LangGraph's `InMemorySaver`.
 
-Quick by default; `THREADKEEP_GRAPHS=2000` plays so many random ones.
+`THREADKEEP_EXAMPLES=2000` plays so many new ones.
 """
 
 from __future__ import annotations
 
-import os
 import tempfile
 from pathlib import Path
 
-from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import given
+from kit.selection import settings_of
 
 from .graphs.plan import EDITED, PLANS, Plan
 from .graphs.play import compare
 
-EXAMPLES = int(os.environ.get("THREADKEEP_GRAPHS", "0"))
-PROFILE = settings(
-    max_examples=EXAMPLES or 60,
-    derandomize=not EXAMPLES,
-    deadline=None,
-    suppress_health_check=list(HealthCheck),
-    report_multiple_bugs=False,
-    phases=[Phase.reuse, Phase.generate] if os.environ.get("THREADKEEP_NO_SHRINK") else list(Phase),
-)
+PROFILE = settings_of(quick=20, full=120, report_multiple_bugs=False)
 
 
 @PROFILE

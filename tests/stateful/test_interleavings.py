@@ -4,19 +4,17 @@ By one process or by two. Whatever the order: nothing is broken, each put that r
 is there as it was given (unless the other operation removed it), each load shows a whole
 checkpoint, and a process that remembers nothing sees the same as one that does.
 
-Quick by default, with some orders of each two; all with `THREADKEEP_STATEFUL=1`.
+`make test` plays some orders of each two, `make test-all` all of them.
 """
 
 from __future__ import annotations
 
-import os
-import random
 from collections.abc import Callable, Iterator
 from itertools import combinations
 from typing import Any
 
 import pytest
-from engine_kit import (
+from kit.engine import (
     Chain,
     Steps,
     checkpoint,
@@ -29,6 +27,7 @@ from engine_kit import (
     run_config,
     shown,
 )
+from kit.selection import drawn
 from langchain_core.messages import AIMessage, HumanMessage
 
 from threadkeep import arguments, errors, stats
@@ -40,13 +39,13 @@ from threadkeep.engine import (
 )
 from threadkeep.engine.calls import Place
 from threadkeep.engine.history import delta_history
-from threadkeep.forks import copy as copying
+from threadkeep.forks import fork as copying
 from threadkeep.repair import check as checking
-from threadkeep.retention import prune as housekeeping
+from threadkeep.retention import apply as housekeeping
 from threadkeep.saver import Saver
 
 LONG = "x" * 90
-MOST_ORDERS = 10**6 if os.environ.get("THREADKEEP_STATEFUL") else 12
+ORDERS = 3
 
 
 def old_messages(count: int = 8) -> list[Any]:
@@ -232,9 +231,7 @@ def orders(first: int, second: int) -> Iterator[list[int]]:
     """The orders of so many steps of the first and of the second operation."""
     total = first + second
     places = list(combinations(range(total), first))
-    if len(places) > MOST_ORDERS:
-        places = random.Random(total).sample(places, MOST_ORDERS)
-    for chosen in places:
+    for chosen in drawn(places, ORDERS, (first, second)):
         yield [0 if i in chosen else 1 for i in range(total)]
 
 

@@ -1,11 +1,10 @@
 """Any sequence of calls, on two savers of one store, shows what the model says.
 
-Quick by default; `THREADKEEP_STATEFUL=20000` plays about that many random sequences.
+`THREADKEEP_EXAMPLES=20000` plays about that many new sequences.
 """
 
 from __future__ import annotations
 
-import os
 import random
 import shutil
 import tempfile
@@ -19,9 +18,6 @@ from typing import Any
 
 import psycopg
 import pytest
-import redis_kit
-from engine_kit import difference, exactly, shown
-from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     RuleBasedStateMachine,
@@ -31,37 +27,38 @@ from hypothesis.stateful import (
     rule,
     run_state_machine_as_test,
 )
+from kit import redis as redis_kit
+from kit.engine import difference, exactly, shown
+from kit.postgres import empty_schema, url
+from kit.selection import settings_of, some
 from langchain_core.messages import AIMessage, HumanMessage
 from langgraph.checkpoint.base import get_checkpoint_metadata
-from postgres_kit import empty_schema, url
 from unit.engine.values import VALUES, Plain, changes
 
 from threadkeep import (
-    GroupCommit,
     PostgresSaver,
     RedisSaver,
     Retention,
     SqliteSaver,
+    WriteBehind,
     errors,
 )
 from threadkeep.backends.memory import MemoryBackend
-from threadkeep.cold import offload_workflow
+from threadkeep.cold import offload
 from threadkeep.cold.layer import TierLayer
 from threadkeep.cold.store import ColdStore
 from threadkeep.engine.model import HIDDEN, ReadThread
 from threadkeep.engine.working_set import WorkingSet
-from threadkeep.retention import selection
+from threadkeep.retention import choose
 from threadkeep.saver import Saver
 from threadkeep.store import workflows
 from threadkeep.store.driver import (
     Stack,
     Store,
 )
-from threadkeep.write_behind import RelaxedLayer
+from threadkeep.write_behind.layer import WriteBehindLayer
 
 from .model import EMPTY, Conflict, Model, load_of
-
-EXAMPLES = int(os.environ.get("THREADKEEP_STATEFUL", "0"))
 
 THREADS = st.sampled_from(["a", "b", "c"])
 SPACES = st.sampled_from(["", "", "", "sub:1"])
@@ -413,7 +410,7 @@ class Machine(RuleBasedStateMachine):
     def kept(self, thread: str, policy: Retention) -> dict[str, set[str]]:
         """What stays; the newest do, whatever else does."""
         (rows,) = self.savers[0]._store.backend.fetch([ReadThread(thread)])
-        found = selection.kept(rows.checkpoints, policy, (), time.time_ns() // 1000).keys
+        found = choose.choose(rows.checkpoints, policy, (), time.time_ns() // 1000).keys
         spaces = self.model.newest(thread)
         assert {(ns, id) for ns, ids in spaces.items() for id in ids} <= found
         return {ns: {id for space, id in found if space == ns} for ns in spaces}
@@ -470,11 +467,10 @@ class Machine(RuleBasedStateMachine):
     def offload(self, data: Any, thread: str) -> None:
         """Old values go; nobody sees a difference."""
         saver = self.saver(data)
-        assert saver.cold is not None
-        wish = offload_workflow.Wish(over=0)
+        assert saver._store.cold is not None
         with suppress(errors.ThreadNotFoundError, errors.StateError):
-            plan = offload_workflow.offload(
-                saver.beneath(), saver.cold, saver._engine, thread, wish
+            plan = offload.offload(
+                saver._store.beneath(), saver._store.cold, saver._engine, thread, 0
             )
             self.offloaded += workflows.run(plan).segments
 
@@ -616,26 +612,26 @@ class OnRelaxed(OnMemory):
     def __init__(self) -> None:
         super().__init__()
         self.stored = Stack(Store(self.backend), [TierLayer(ColdStore(self.cold))])
-        self.waiting = RelaxedLayer(self.stored, GroupCommit(ack="relaxed", flush_every=60))
+        self.waiting = WriteBehindLayer(self.stored, WriteBehind(flush_interval=60))
 
     def open(self, number: int) -> Saver:
         del number
         saver = Saver(self.backend, cold=self.cold)
-        saver._beneath, saver._relaxed = self.stored, self.waiting
-        Stack.__init__(saver, self.stored._store, [self.waiting, *self.stored._layers])
+        saver._store._beneath, saver._store._relaxed = self.stored, self.waiting
+        Stack.__init__(saver._store, self.stored._store, [self.waiting, *self.stored._layers])
         own = WorkingSet(2**20, threading.Lock, random.getrandbits, exclusive=True)
         saver._engine = saver._engine._replace(working_set=own)
         return saver
 
     @rule()
     def store(self) -> None:
-        self.waiting.unstored.flush()
+        self.waiting.queue.flush()
 
     def teardown(self) -> None:
         try:
             super().teardown()
         finally:
-            self.waiting.unstored.close()
+            self.waiting.queue.close()
 
 
 class OnSqlite(Machine):
@@ -700,14 +696,8 @@ class OnRedisFenced(OnRedis):
     conflicts = "raise"
 
 
-PROFILE = settings(
-    max_examples=EXAMPLES or 30,
-    stateful_step_count=60 if EXAMPLES else 30,
-    derandomize=not EXAMPLES,
-    deadline=None,
-    suppress_health_check=list(HealthCheck),
-    report_multiple_bugs=False,
-    phases=[Phase.reuse, Phase.generate] if os.environ.get("THREADKEEP_NO_SHRINK") else list(Phase),
+PROFILE = settings_of(
+    quick=8, full=60, stateful_step_count=some(30, 60), report_multiple_bugs=False
 )
 
 

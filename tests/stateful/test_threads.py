@@ -9,10 +9,11 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-import redis_kit
-from engine_kit import checkpoint, config, exactly, fresh, run_config, values_of
+from kit import redis as redis_kit
+from kit.engine import checkpoint, config, exactly, fresh, run_config, values_of
+from kit.postgres import empty_schema, url
+from kit.selection import some
 from langchain_core.messages import AIMessage, HumanMessage
-from postgres_kit import empty_schema, url
 
 from threadkeep import errors
 from threadkeep.backends.memory import MemoryBackend
@@ -24,7 +25,7 @@ from threadkeep.saver import Saver
 
 LONG = "x" * 60
 WORKERS = 6
-ROUNDS = 25
+ROUNDS = some(8, 25)
 
 
 @pytest.fixture(autouse=True)

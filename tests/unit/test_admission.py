@@ -14,7 +14,7 @@ from threadkeep.cache.admission import (
     Admission,
     Verdict,
 )
-from threadkeep.cache.segments import Fresh
+from threadkeep.cache.lru import Fresh
 from threadkeep.engine.model import Batch, ReadCheckpoint, Segment
 from threadkeep.errors import InvalidArgumentError
 from threadkeep.testing.records import NOW, checkpoint, uid, write

@@ -7,7 +7,7 @@ import threading
 from typing import Any
 
 import pytest
-from engine_kit import memory_saver
+from kit.engine import memory_saver
 
 from threadkeep.errors import BackendError
 from threadkeep.store import (

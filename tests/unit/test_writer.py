@@ -233,7 +233,7 @@ def test_several_event_loops_meet_in_one_queue():
 
 
 def test_pending_writes_wait_for_the_checkpoint_that_follows(monkeypatch):
-    monkeypatch.setattr("threadkeep.backends.group_commit._COMPANY_SECONDS", 10)
+    monkeypatch.setattr("threadkeep.backends.group_commit._LINGER_SECONDS", 10)
     store = Gate()
     store.opened.set()
     writer = Writer(store)
@@ -246,7 +246,7 @@ def test_pending_writes_wait_for_the_checkpoint_that_follows(monkeypatch):
 
 
 def test_awaited_pending_writes_wait_for_the_checkpoint_that_follows(monkeypatch):
-    monkeypatch.setattr("threadkeep.backends.group_commit._COMPANY_SECONDS", 10)
+    monkeypatch.setattr("threadkeep.backends.group_commit._LINGER_SECONDS", 10)
     store = Gate()
     store.opened.set()
 
@@ -299,7 +299,7 @@ def test_a_thread_that_ends_by_an_interrupt_is_followed_by_another():
     writer = Writer(store)
 
     def interrupt(names):
-        writer._hand_over()  # somebody else wakes the thread meanwhile
+        writer._wake_or_commit()  # somebody else wakes the thread meanwhile
         raise KeyboardInterrupt
 
     async def save(number):
@@ -314,31 +314,31 @@ def test_a_thread_that_ends_by_an_interrupt_is_followed_by_another():
 
 
 def test_waits_in_vain_are_left_out_for_a_while(monkeypatch):
-    monkeypatch.setattr("threadkeep.backends.group_commit._COMPANY_SECONDS", 0)
+    monkeypatch.setattr("threadkeep.backends.group_commit._LINGER_SECONDS", 0)
     store = Gate()
     store.opened.set()
     writer = Writer(store)
     writer.commit(writes(1))  # in vain
-    monkeypatch.setattr("threadkeep.backends.group_commit._COMPANY_SECONDS", 1000)
+    monkeypatch.setattr("threadkeep.backends.group_commit._LINGER_SECONDS", 1000)
     for number in range(10):
         writer.commit(writes(number))
     assert len(store.groups) == 11
 
 
 def test_waits_in_vain_become_ever_rarer(monkeypatch):
-    monkeypatch.setattr("threadkeep.backends.group_commit._COMPANY_SECONDS", 0)
+    monkeypatch.setattr("threadkeep.backends.group_commit._LINGER_SECONDS", 0)
     store = Gate()
     store.opened.set()
     writer, waits = Writer(store), []
-    note = writer._note
-    writer._note = lambda **known: waits.append(known) or note(**known)
+    note = writer._note_linger
+    writer._note_linger = lambda **known: waits.append(known) or note(**known)
     for _ in range(1000):
         writer.commit(writes(1))
     assert 4 <= len(waits) <= 8
 
 
 def test_interrupts_wait_for_nobody(monkeypatch):
-    monkeypatch.setattr("threadkeep.backends.group_commit._COMPANY_SECONDS", 1000)
+    monkeypatch.setattr("threadkeep.backends.group_commit._LINGER_SECONDS", 1000)
     store = Gate()
     store.opened.set()
     waits = Touch(moves=(move(Cause.INTERRUPT, "1"),))

@@ -1,1 +1,1 @@
-"""Where rows live: one protocol, several stores."""
+"""Backends: stores of rows behind one protocol."""

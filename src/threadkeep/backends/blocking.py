@@ -9,23 +9,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Generic, Protocol, TypeVar
 
-from threadkeep.backends.base import AsyncBackend
+from threadkeep.backends.base import AsyncBackend, Backend, Scrubbed
 from threadkeep.backends.sync_bridge import finish
 from threadkeep.engine.model import Change, Read
 from threadkeep.errors import ThreadkeepError
 
-A = TypeVar("A", bound="GroupingFace")
-
-
-class CommitsManyAwaited(Protocol):
-    """An awaited store that commits several changes at once."""
-
-    async def commit_many(self, changes: Sequence[Change]) -> list[ThreadkeepError | None]:
-        """See `GroupingBackend.commit_many`."""
-
-
-class GroupingFace(AsyncBackend, CommitsManyAwaited, Protocol):
-    """An awaited store that commits in groups."""
+A = TypeVar("A", bound=AsyncBackend)
 
 
 class Loops(Protocol):
@@ -35,7 +24,7 @@ class Loops(Protocol):
         """Close it in all event loops but the one that runs here, if one does."""
 
 
-class BlockingFace(Generic[A]):
+class BlockingFace(Backend, Generic[A]):
     """A backend for blocking calls: an async one over connections that never suspend.
 
     Args:
@@ -43,6 +32,9 @@ class BlockingFace(Generic[A]):
         asynchronous: the same store for awaiting calls, where there is one.
         loops: what that one keeps.
     """
+
+    commits_groups = True
+    has_identity = True
 
     def __init__(self, face: A, asynchronous: A | None, loops: Loops | None) -> None:
         self._face = face
@@ -58,8 +50,16 @@ class BlockingFace(Generic[A]):
         finish(self._face.commit(change))
 
     def commit_many(self, changes: Sequence[Change]) -> list[ThreadkeepError | None]:
-        """See `GroupingBackend.commit_many`."""
+        """See `Backend.commit_many`."""
         return finish(self._face.commit_many(changes))
+
+    def identity(self) -> str:
+        """See `Backend.identity`."""
+        return finish(self._face.identity())
+
+    def scrub(self, *, rewrite: bool) -> Scrubbed:
+        """See `Backend.scrub`."""
+        return finish(self._face.scrub(rewrite=rewrite))
 
     def close(self) -> None:
         """Close all connections of ours; later calls raise `ClosedError`. Idempotent."""

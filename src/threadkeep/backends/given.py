@@ -1,33 +1,18 @@
-"""What a program gives to reach a store: numbers, times, parameters of a URL.
-
-Only how these are read and refused lives here; what each is for is its store's to say.
-"""
+"""Validation of options: numbers, times, parameters of a URL."""
 
 from __future__ import annotations
 
 import sys
-from typing import NoReturn
 from urllib.parse import parse_qsl, quote, urlencode, urlsplit, urlunsplit
-
-from threadkeep.errors import InvalidArgumentError
-
-
-def refuse(name: str, value: object, hint: str) -> NoReturn:
-    """Refuse an option's value.
-
-    Raises:
-        InvalidArgumentError: always.
-    """
-    raise InvalidArgumentError(f"{name}={value!r} has no meaning.", hint=hint)
 
 
 def is_count(value: object, least: int) -> bool:
-    """Whether it is a whole number, and large enough."""
+    """Return True for a whole number of at least `least`."""
     return type(value) is int and value >= least
 
 
 def is_time(value: object) -> bool:
-    """Whether it is a number of seconds, more than 0."""
+    """Return True for a number of seconds, more than 0."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return False
     return 0 < value <= sys.float_info.max  # (a whole number may be larger than any float)

@@ -1,10 +1,10 @@
-"""Writer of a store: changes that wait at the same time are committed together.
+"""Group commit: changes that wait at the same time are committed together.
 
-`Writer` serves blocking and awaiting callers of a blocking store, `LoopWriter` those of a store
-that is awaited. Invariants: each caller gets the result of its own change, once that is durable;
-a change that fails leaves its neighbors alone; changes are committed in the order in which they
-came; a change stays in the queue until it is settled, so that none is lost where a caller, or the
-thread that commits, is interrupted.
+`Writer` serves blocking and awaiting callers of a blocking backend, `LoopWriter` those of an async
+one. Invariants: each caller gets the result of its own change, once that is durable; a change that
+fails leaves its neighbors alone; changes are committed in the order in which they came; a change
+stays in the queue until it is settled, so that none is lost where a caller, or the thread that
+commits, is interrupted.
 """
 
 from __future__ import annotations
@@ -19,24 +19,23 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 from queue import Empty, SimpleQueue
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
-from threadkeep.backends import process_forks
-from threadkeep.backends.given import is_count, is_time, refuse
+from threadkeep.backends.given import is_count, is_time
 from threadkeep.backends.loops import PerLoop
+from threadkeep.backends.process_forks import ResetInChild
 from threadkeep.backends.sync_bridge import finish
 from threadkeep.engine.model import Batch, Change
-from threadkeep.errors import BackendError, ClosedError, ThreadkeepError, UnreachableError
+from threadkeep.errors import BackendError, ClosedError, ThreadkeepError, UnreachableError, invalid
 
 if TYPE_CHECKING:
-    from threadkeep.backends.base import GroupingBackend
-    from threadkeep.backends.blocking import CommitsManyAwaited
+    from threadkeep.backends.base import AsyncBackend, Backend
 
-_LONGEST_WAIT = 60
+_MAX_WAIT = 60
 _IDLE_SECONDS = 10.0  # after which the thread ends; the next change starts another
-_COMPANY_SECONDS = 0.004  # that pending writes wait for the checkpoint that they lead to
-_LEAST_SKIPS, _MOST_SKIPS = 16, 4096  # such waits that are left out after some were in vain
-_LAST_SECONDS = 5.0  # that what waits is given in an event loop that shuts down
+_LINGER_SECONDS = 0.004  # that pending writes wait for the checkpoint that they lead to
+_MIN_SKIPS, _MAX_SKIPS = 16, 4096  # lingers that are left out after some were in vain
+_LAST_SECONDS = 5.0  # to commit the queue of an event loop that shuts down
 _OF_THE_STORE = (UnreachableError, ClosedError)  # failures that no single change has caused
 
 
@@ -49,36 +48,20 @@ class GroupCommit:
         max_wait: seconds that a commit waits for others to join it, while there are any: after
             a transaction that held one change alone, none is waited for. What waits while
             another transaction is under way goes together in any case.
-        ack: "durable": a save returns when it is durable. "relaxed": it returns at once, and is
-            stored soon: before its thread is read, by `flush()`, on close, at the program's end.
-            A crash of the process loses what was not stored yet.
-        flush_every: seconds after which relaxed saves are stored at the latest.
-        max_pending: bytes of relaxed saves that may wait, and of the values they were made of; a
-            save beyond waits itself.
 
     Raises:
-        InvalidArgumentError: one of them has no meaning.
+        InvalidArgumentError: a value is invalid.
     """
 
     max_batch: int = 100
     max_wait: float = 0.005
-    ack: Literal["durable", "relaxed"] = "durable"
-    flush_every: float = 1.0
-    max_pending: int = 64 * 1024 * 1024
 
     def __post_init__(self) -> None:
         if not is_count(self.max_batch, 1):
-            refuse("max_batch", self.max_batch, "Give 1 or more.")
+            raise invalid("max_batch", self.max_batch, "Use 1 or more.")
         waits = self.max_wait == 0 or is_time(self.max_wait)
-        if type(self.max_wait) is bool or not waits or self.max_wait > _LONGEST_WAIT:
-            refuse("max_wait", self.max_wait, f"Give seconds from 0 to {_LONGEST_WAIT}.")
-        if self.ack not in ("durable", "relaxed"):
-            refuse("ack", self.ack, 'Give "durable" or "relaxed".')
-        if not is_time(self.flush_every) or self.flush_every > _LONGEST_WAIT:
-            hint = f"Give seconds, more than 0 and at most {_LONGEST_WAIT}."
-            refuse("flush_every", self.flush_every, hint)
-        if not is_count(self.max_pending, 1):
-            refuse("max_pending", self.max_pending, "Give a number of bytes, 1 or more.")
+        if type(self.max_wait) is bool or not waits or self.max_wait > _MAX_WAIT:
+            raise invalid("max_wait", self.max_wait, f"Use seconds, from 0 to {_MAX_WAIT}.")
 
 
 AT_ONCE = GroupCommit(max_wait=0)
@@ -86,23 +69,23 @@ AT_ONCE = GroupCommit(max_wait=0)
 
 
 class _Ticket:
-    """A change that waits, and the result of its commit.
+    """A queued change, and the result of its commit.
 
-    `future` is that of an awaiting caller; `company` is set when it is done, for a blocking
-    caller who waits for company.
+    `future` is that of an awaiting caller; `settled` is set at the end, for a blocking caller that
+    lingers.
     """
 
-    __slots__ = ("change", "company", "done", "error", "future")
+    __slots__ = ("change", "done", "error", "future", "settled")
 
     def __init__(self, change: Change, future: asyncio.Future[None] | None = None) -> None:
         self.change = change
         self.future = future
-        self.company: threading.Event | None = None
+        self.settled: threading.Event | None = None
         self.done = False
         self.error: ThreadkeepError | None = None
 
     @property
-    def is_patient(self) -> bool:
+    def expects_more(self) -> bool:
         """True if another change of the thread is likely to follow soon.
 
         A graph saves what its tasks write, and then the checkpoint that this leads to, and does
@@ -117,8 +100,8 @@ class _Ticket:
     def settle(self, error: ThreadkeepError | None) -> None:
         self.error = error
         self.done = True
-        if self.company is not None:
-            self.company.set()
+        if self.settled is not None:
+            self.settled.set()
 
 
 _CommitMany: TypeAlias = Callable[[Sequence[Change]], Awaitable[object]]
@@ -149,7 +132,7 @@ async def _settle(tickets: Sequence[_Ticket], commit_many: _CommitMany) -> None:
 
 
 def _checked(results: object, count: int) -> list[ThreadkeepError | None]:
-    """The results of `commit_many`, if they are what it is to return."""
+    """Return the results of `commit_many`, if they are valid."""
     if not isinstance(results, list) or len(results) != count:
         raise BackendError(
             f"commit_many() of the store returned {results!r:.100} for {count} changes.",
@@ -159,7 +142,7 @@ def _checked(results: object, count: int) -> list[ThreadkeepError | None]:
 
 
 def _named(error: BaseException) -> ThreadkeepError:
-    """The error, as one of ours."""
+    """Return the error as a `ThreadkeepError`."""
     if isinstance(error, ThreadkeepError):
         return error
     failure = BackendError(f"The store failed in a way that it does not know: {error!r}")
@@ -180,7 +163,7 @@ def _resolve(tickets: Sequence[_Ticket]) -> None:
 
 
 class _Queue:
-    """Tickets in the order in which they came."""
+    """Queue of tickets."""
 
     def __init__(self) -> None:
         self._tickets: deque[_Ticket] = deque()
@@ -194,7 +177,7 @@ class _Queue:
             self._tickets.append(ticket)
 
     def first(self, most: int) -> list[_Ticket]:
-        """The first tickets that are not settled; those before them are taken away."""
+        """Return the first tickets that are not settled; remove those before them."""
         with self._lock:
             tickets = self._swept()
             # (settled ones in between: a group was interrupted)
@@ -202,80 +185,71 @@ class _Queue:
 
     @property
     def is_awaited(self) -> bool:
-        """True if an awaiting caller waits: nobody commits for it but the thread."""
+        """True if an awaiting caller waits: only the thread commits for it."""
         with self._lock:
             return any(not ticket.done and ticket.future for ticket in self._swept())
 
     @property
-    def is_patient(self) -> bool:
-        """True if something waits, and more is likely to follow all of it."""
+    def expects_more(self) -> bool:
+        """True if the queue is not empty, and another change is likely to follow each in it."""
         with self._lock:
             waiting = [ticket for ticket in self._swept() if not ticket.done]
-            return bool(waiting) and all(ticket.is_patient for ticket in waiting)
+            return bool(waiting) and all(ticket.expects_more for ticket in waiting)
 
     def _swept(self) -> deque[_Ticket]:
-        """The tickets, without those in front that are settled. The caller holds the lock."""
+        """Remove settled tickets in front; return the rest. The caller holds the lock."""
         tickets = self._tickets
         while tickets and tickets[0].done:
             tickets.popleft()
         return tickets
 
 
-class Writer:
-    """Commits of a blocking store, for blocking and for awaiting callers.
+class Writer(ResetInChild):
+    """Group commit of a blocking backend, for blocking and awaiting callers.
 
-    A blocking caller commits what waits itself, its own change and those of others, unless
+    A blocking caller commits the queue itself, its own change and those of others, unless
     somebody else is at it. For awaiting callers a thread does, which starts when it is needed and
-    ends when it is idle; they are told together, by one call of their event loop a transaction.
+    ends when it is idle; it resolves their futures by one call of the event loop a transaction.
 
     Args:
         backend: the store.
         how: `max_batch` and `max_wait`.
     """
 
-    def __init__(self, backend: GroupingBackend, how: GroupCommit = AT_ONCE) -> None:
+    def __init__(self, backend: Backend, how: GroupCommit = AT_ONCE) -> None:
         self._backend = backend
         self._how = how
-        self._start()
-        process_forks.watch(self)
+        super().__init__()
 
-    def _start(self) -> None:
+    def _reset(self) -> None:
         self._queue = _Queue()
         self._turn = threading.Lock()  # held by whoever commits
         self._alone = True  # the last transaction held one change
-        self._patient = False  # the thread waits for company, and wakes by itself
-        self._skips = 0  # waits for company to leave out
-        self._skipped = 0  # those that were left out after the last one in vain
+        self._lingering = False  # the thread waits for another change, and wakes by itself
+        self._skips = 0  # lingers to leave out
+        self._skipped = 0  # lingers that were left out after the last one in vain
         self._wakes: SimpleQueue[None] = SimpleQueue()
         self._awake = False  # the thread is about to look at the queue
         self._thread: threading.Thread | None = None
         self._starting = threading.Lock()  # of starting and ending it
         self._closing = False
 
-    def before_fork(self) -> None:
-        """See `Watched.before_fork`."""
-
-    def after_fork(self, *, in_child: bool) -> None:
-        """See `Watched.after_fork`: a child has no threads but the one that forked."""
-        if in_child:
-            self._start()
-
     def commit(self, change: Change) -> None:
-        """Commit the change, with others that wait; return when it is durable."""
+        """Commit the change, with others in the queue; return when it is durable."""
         ticket = _Ticket(change)
-        if ticket.is_patient and self._may_wait():
-            ticket.company = threading.Event()
+        if ticket.expects_more and self._should_linger():
+            ticket.settled = threading.Event()
         self._queue.add(ticket)
         try:
-            if ticket.company is not None:
-                self._note(in_vain=not ticket.company.wait(_COMPANY_SECONDS))
+            if ticket.settled is not None:
+                self._note_linger(in_vain=not ticket.settled.wait(_LINGER_SECONDS))
             with self._turn:
                 while not ticket.done:
                     self._commit_waiting()
         finally:
             ticket.done = True  # (one that was interrupted while it waited is left out)
             if self._queue.is_awaited:
-                self._hand_over()
+                self._wake_or_commit()
         if ticket.error is not None:
             try:
                 raise ticket.error
@@ -287,8 +261,8 @@ class Writer:
         future = asyncio.get_running_loop().create_future()
         ticket = _Ticket(change, future)
         self._queue.add(ticket)  # (first: the thread looks after it has changed either flag)
-        if not self._awake and not (self._patient and ticket.is_patient):
-            self._hand_over()
+        if not self._awake and not (self._lingering and ticket.expects_more):
+            self._wake_or_commit()
         return future
 
     async def acommit(self, change: Change) -> None:
@@ -296,7 +270,7 @@ class Writer:
         await self.submit(change)
 
     def close(self) -> None:
-        """Commit what waits, and end the thread. Idempotent."""
+        """Commit the queue, and end the thread. Idempotent."""
         self._commit_all()
         self._closing = True
         if self._thread is not None:
@@ -305,18 +279,18 @@ class Writer:
     # -- committing --------------------------------------------------------------------
 
     def _commit_all(self) -> None:
-        """Commit until nothing waits."""
+        """Commit until the queue is empty."""
         with self._turn:
             while self._queue.first(1):
                 self._commit_waiting()
 
     def _fail(self, error: BaseException) -> None:
-        """Fail whatever waits."""
+        """Fail all changes in the queue."""
         with self._turn:
             group = self._queue.first(len(self._queue))
             for ticket in group:
                 ticket.settle(_named(error).anew())
-            self._tell(group)
+            self._notify(group)
 
     def _commit_waiting(self) -> None:
         """Commit the first changes of the queue. The caller holds the turn."""
@@ -330,13 +304,13 @@ class Writer:
         try:
             finish(_settle(group, self._commit_many))
         finally:
-            self._tell([ticket for ticket in group if ticket.done and ticket.future is not None])
+            self._notify([ticket for ticket in group if ticket.done and ticket.future is not None])
 
     async def _commit_many(self, changes: Sequence[Change]) -> object:
         return self._backend.commit_many(changes)
 
     @staticmethod
-    def _tell(tickets: Sequence[_Ticket]) -> None:
+    def _notify(tickets: Sequence[_Ticket]) -> None:
         by_loop: dict[asyncio.AbstractEventLoop, list[_Ticket]] = {}
         for ticket in tickets:
             if ticket.future is not None:
@@ -347,15 +321,15 @@ class Writer:
 
     # -- the thread --------------------------------------------------------------------
 
-    def _hand_over(self) -> None:
-        """Let the thread commit what waits; where none can be started, do it here."""
+    def _wake_or_commit(self) -> None:
+        """Have the thread commit the queue; if none can be started, commit it here."""
         try:
             self._wake()
         except RuntimeError:  # the program ends, or the system has no more threads
             self._commit_all()
 
     def _wake(self) -> None:
-        """Let the thread look at the queue."""
+        """Wake the thread, or start it."""
         with self._starting:
             self._awake = True  # (before it is woken: it says when it looks)
             self._wakes.put(None)
@@ -377,7 +351,7 @@ class Writer:
             except Empty:
                 is_idle = True
             self._awake = False  # (before it looks: what comes from now on wakes it again)
-            self._wait_for_company()
+            self._linger()
             try:
                 self._commit_all()
             except BaseException as error:  # noqa: BLE001 - no caller may wait for ever
@@ -388,31 +362,31 @@ class Writer:
             if (is_idle or self._closing) and self._ended():
                 return
 
-    # -- waiting for company -----------------------------------------------------------
+    # -- lingering ---------------------------------------------------------------------
 
-    def _wait_for_company(self) -> None:
-        """Wait a little while all that waits is patient, if that has been worth it."""
-        if not self._queue.is_patient or not self._may_wait():
+    def _linger(self) -> None:
+        """Wait a little if another change is likely to come, and that has been worth it."""
+        if not self._queue.expects_more or not self._should_linger():
             return
-        self._patient = True
+        self._lingering = True
         try:
-            self._wakes.get(timeout=_COMPANY_SECONDS)
+            self._wakes.get(timeout=_LINGER_SECONDS)
             in_vain = False
         except Empty:
             in_vain = True
-        self._patient = self._awake = False
-        self._note(in_vain=in_vain)
+        self._lingering = self._awake = False
+        self._note_linger(in_vain=in_vain)
 
-    def _may_wait(self) -> bool:
-        """Return True if it is worth it to wait for company."""
+    def _should_linger(self) -> bool:
+        """Return True if lingering has been worth it."""
         if self._skips:
             self._skips -= 1
         return not self._skips
 
-    def _note(self, *, in_vain: bool) -> None:
-        """Note what came of a wait: those in vain become ever rarer."""
+    def _note_linger(self, *, in_vain: bool) -> None:
+        """Note the result of a linger: after each in vain, more are left out."""
         if in_vain:
-            self._skipped = min(max(2 * self._skipped, _LEAST_SKIPS), _MOST_SKIPS)
+            self._skipped = min(max(2 * self._skipped, _MIN_SKIPS), _MAX_SKIPS)
             self._skips = self._skipped
         else:
             self._skipped //= 2
@@ -426,14 +400,14 @@ class Writer:
 
 
 class LoopWriter:
-    """Commits of a store that is awaited: in each event loop a task commits what waits.
+    """Group commit of an async backend: in each event loop a task commits the queue.
 
     Args:
         backend: the store.
         how: `max_batch` and `max_wait`.
     """
 
-    def __init__(self, backend: CommitsManyAwaited, how: GroupCommit = AT_ONCE) -> None:
+    def __init__(self, backend: AsyncBackend, how: GroupCommit = AT_ONCE) -> None:
         self._queues = PerLoop(partial(_LoopQueue, backend, how))
 
     def submit(self, change: Change) -> asyncio.Future[None]:
@@ -441,18 +415,18 @@ class LoopWriter:
         return self._queues.here().submit(change)
 
     async def commit(self, change: Change) -> None:
-        """Commit the change, with others that wait; return when it is durable."""
+        """Commit the change, with others in the queue; return when it is durable."""
         await self.submit(change)
 
     async def close(self) -> None:
-        """Wait until what waits in this event loop is committed."""
+        """Wait until the queue of this event loop is committed."""
         await self._queues.here().drain()
 
 
 class _LoopQueue:
-    """The changes that wait in one event loop."""
+    """Queue of one event loop."""
 
-    def __init__(self, backend: CommitsManyAwaited, how: GroupCommit) -> None:
+    def __init__(self, backend: AsyncBackend, how: GroupCommit) -> None:
         self._backend = backend
         self._how = how
         self._queue = _Queue()

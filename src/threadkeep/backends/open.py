@@ -1,8 +1,6 @@
-"""URLs to backends.
+"""Backends by URL.
 
-Only the reading of URLs lives here; what a path or an option means is the backend's
-own affair. Invariant: every URL ends in a backend or in an error that says what to give, and shows
-no part of it that may be a password.
+Errors say what to give, and show no part of a URL that may be a password.
 """
 
 from __future__ import annotations
@@ -21,7 +19,7 @@ if TYPE_CHECKING:
 
     from threadkeep.backends.base import AsyncBackend, Backend
     from threadkeep.backends.postgres.dumps import Dumps
-    from threadkeep.cache.hot import HotStore
+    from threadkeep.backends.redis.backend import HotRedis
 
 _FORMS = (
     "Known are sqlite:///relative.db, sqlite:////absolute.db, sqlite:///:memory:,"
@@ -45,14 +43,14 @@ def open_backend(url: str, **options: Any) -> Backend | AsyncBackend:
 
     Raises:
         OpenError: the URL is none of these, or what it names cannot be opened.
-        InvalidArgumentError: an option is unknown or has no meaning.
+        InvalidArgumentError: an option is unknown or invalid.
     """
     if not isinstance(url, str):
         raise OpenError(f"{type(url).__name__} is not a URL.", hint=_FORMS)
     try:
         url.encode()
     except UnicodeEncodeError:
-        hint = "Write a byte that is no character as % and two hex digits."
+        hint = "Use a byte that is no character as % and two hex digits."
         # (the cause would show all of it)
         raise OpenError(f"{_shown(url)} is not valid Unicode.", hint=hint) from None
     scheme, separator, rest = url.partition("://")
@@ -84,11 +82,11 @@ _SCHEME = r"([A-Za-z][A-Za-z0-9+.-]*)://"
 
 
 def _unknown(url: str) -> OpenError:
-    """What to say of a text that names no store of ours."""
+    """Return the error for a text that names no store."""
     found = re.match(_SCHEME, url)
     if found is not None:
         driver = found[1].lower().startswith(("postgresql+", "postgres+"))
-        hint = "Write postgresql://, without a driver." if driver else _FORMS
+        hint = "Use postgresql://, without a driver." if driver else _FORMS
         return OpenError(f"The scheme {found[1]!r} is unknown.", hint=hint)
     check_is_path(url)
     hint = f"For a file write sqlite:///{url}. {_FORMS}" if url and _is_public(url) else _FORMS
@@ -96,17 +94,17 @@ def _unknown(url: str) -> OpenError:
 
 
 def _is_public(text: str) -> bool:
-    """Whether an error may show it: it cannot hold a password, in whatever form."""
+    """Return True if an error may show the text: it cannot hold a password."""
     return not set(text) & set("@=")
 
 
 def _shown(text: str) -> str:
-    """The text as an error may show it."""
+    """Return the text as an error may show it."""
     return repr(text) if _is_public(text) else "This"
 
 
 def is_postgres(url: str) -> bool:
-    """Whether a URL names a PostgreSQL database."""
+    """Return True if a URL names a PostgreSQL database."""
     scheme, separator, _ = url.partition("://")
     return bool(separator) and _OPENERS.get(scheme.lower()) is _open_postgres
 
@@ -122,7 +120,7 @@ def sqlite_path(url: str) -> str | None:
 
 
 def file_of(store: str) -> str | None:
-    """The path of the SQLite file that a user means; None for another kind of store.
+    """Return the path of the SQLite file that a user names; None for another kind of store.
 
     Args:
         store: a URL, or the path of a SQLite file.
@@ -160,7 +158,7 @@ def _open_sqlite(url: str, rest: str, options: dict[str, Any]) -> Backend:
 
 def _sqlite_path(url: str, rest: str) -> str:
     if not rest.startswith("/"):
-        hint = f"Write sqlite:///{rest if _is_public(rest) else 'path'}."
+        hint = f"Use sqlite:///{rest if _is_public(rest) else 'path'}."
         raise OpenError(f"{_shown(url)} names a host, but SQLite has none.", hint=hint)
     if "?" in rest or "#" in rest:
         raise OpenError(
@@ -175,7 +173,7 @@ def _sqlite_path(url: str, rest: str) -> str:
 
 @contextmanager
 def extra(store: str, name: str) -> Iterator[None]:
-    """Say what to install where a store's libraries are missing."""
+    """Raise an error that names the extra to install if a library is missing."""
     try:
         yield
     except ImportError as error:
@@ -201,7 +199,7 @@ def open_postgres(database: Any, pipe: Any = None, **options: Any) -> Backend | 
 
     Raises:
         OpenError: the URL cannot be read, or psycopg is not installed.
-        InvalidArgumentError: an option is unknown or has no meaning.
+        InvalidArgumentError: an option is unknown or invalid.
     """
     with extra("PostgreSQL", "postgres"):
         from threadkeep.backends import postgres  # noqa: PLC0415 - an extra, only where it is used
@@ -210,7 +208,7 @@ def open_postgres(database: Any, pipe: Any = None, **options: Any) -> Backend | 
 
 
 def postgres_dumps(url: str, folder: str) -> Dumps:
-    """Backups of a PostgreSQL database by its own programs, which lie in this folder.
+    """Return backups of a PostgreSQL database by its own programs, which are in this folder.
 
     Raises:
         OpenError: the URL cannot be read, or psycopg is not installed.
@@ -233,7 +231,7 @@ def open_redis(server: Any, **options: Any) -> Backend | AsyncBackend:
 
     Raises:
         OpenError: the URL cannot be read, or redis-py is not installed.
-        InvalidArgumentError: an option is unknown or has no meaning.
+        InvalidArgumentError: an option is unknown or invalid.
     """
     with extra("Redis", "redis"):
         from threadkeep.backends import redis  # noqa: PLC0415 - an extra, only where it is used
@@ -241,8 +239,8 @@ def open_redis(server: Any, **options: Any) -> Backend | AsyncBackend:
     return redis.opened(server, **options)
 
 
-def open_hot(url: Any) -> HotStore:
-    """Open the Redis that keeps at hand what a store holds.
+def open_hot(url: Any) -> HotRedis:
+    """Open the Redis that caches segments of a store.
 
     Raises:
         OpenError: the URL cannot be read, or redis-py is not installed.

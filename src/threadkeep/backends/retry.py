@@ -1,8 +1,4 @@
-"""Doing something again that failed, where the failure passes.
-
-Only how long and how often lives here; which failures pass is each store's to say. For
-stores behind a network: needs tenacity, which their extras bring.
-"""
+"""Retries of calls over a network, with pauses in between (needs tenacity)."""
 
 from __future__ import annotations
 
@@ -21,12 +17,12 @@ async def again(
     passes: Callable[[BaseException], bool],
     pause: Callable[[float], Awaitable[None]],
 ) -> T:
-    """What the call returns, made again with pauses in between.
+    """Call until it succeeds; return the result.
 
     Args:
-        call: what is done; once at least.
-        passes: whether a failure may be gone the next time.
-        pause: waits for some seconds, in the caller's own way.
+        call: the call.
+        passes: returns True for an error that a retry may get over.
+        pause: sleeps for some seconds.
     """
     tries = AsyncRetrying(
         sleep=pause,

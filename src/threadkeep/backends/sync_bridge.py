@@ -1,8 +1,4 @@
-"""Runs coroutines that never suspend, so that one logic serves blocking and awaiting callers.
-
-Only that lives here; `blocking` has the face of backends that are written so. Invariant: such a
-coroutine runs in the calling thread, to its end.
-"""
+"""Runs coroutines that never suspend, so that one logic serves blocking and awaiting callers."""
 
 from __future__ import annotations
 
@@ -14,7 +10,7 @@ T = TypeVar("T")
 
 
 def finish(coroutine: Coroutine[Any, Any, T]) -> T:
-    """Run a coroutine to its end, by one step: whatever it awaits has no need to wait."""
+    """Run a coroutine to its end in the calling thread, by one step: nothing it awaits suspends."""
     try:
         coroutine.send(None)
     except StopIteration as stop:
@@ -26,5 +22,5 @@ def finish(coroutine: Coroutine[Any, Any, T]) -> T:
 
 
 async def sleep(seconds: float) -> None:
-    """Wait in the calling thread."""
+    """Sleep in the calling thread."""
     time.sleep(seconds)  # noqa: ASYNC251 - it runs straight: nothing else waits for it

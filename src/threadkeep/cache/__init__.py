@@ -1,7 +1,7 @@
-"""What was read or stored a moment ago, kept at hand in front of a store.
+"""Caches in front of a store.
 
-Segments never change under a thread's generation, so that what is kept is always right:
-whoever asks for them has just read from the store which ones, and under which generation.
+Segments never change under a thread's generation, so that the cache is never stale: a reader has
+just read from the store which segments it needs, and under which generation.
 """
 
 from threadkeep.cache.admission import HotTier

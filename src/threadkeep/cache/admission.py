@@ -1,8 +1,6 @@
-"""Which threads are worth keeping at hand: `HotTier`, and what that is decided by.
+"""Choice of the threads to cache: `HotTier`, and what is remembered of threads to apply it.
 
-Only the decision lives here, and what is remembered for it; the bytes are their keepers'.
-Invariants: what is remembered is bounded, and to forget any of it costs a read of the store and
-makes nothing wrong; the lock guards moments.
+What is remembered is bounded. To forget any of it costs a read of the store, no more.
 """
 
 from __future__ import annotations
@@ -14,14 +12,15 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import NamedTuple
 
-from threadkeep.backends import process_forks
-from threadkeep.backends.given import is_count, refuse
+from threadkeep.backends.given import is_count
+from threadkeep.backends.process_forks import ResetInChild
 from threadkeep.cache.lru import (
     Cache,
-    Shelf,
+    Fresh,
+    LruCache,
 )
-from threadkeep.cache.segments import Fresh
 from threadkeep.engine.model import Batch, CheckpointRow, ReadCheckpoint, Segment
+from threadkeep.errors import invalid
 from threadkeep.retention.policy import (
     MICROSECOND,
     duration,
@@ -33,23 +32,23 @@ _NEVER = 0  # microseconds since 1970
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HotTier:
-    """Which threads are kept at hand at all: small ones, written of late, and read often.
+    """Limits on the threads to cache: small ones, written recently, and read often.
 
-    All that is said must hold. A thread for which something does not hold any more is let go of
-    when that is noticed: at the next read or save of it in this process.
+    A thread is cached while it meets all limits. One that no longer does is evicted when that is
+    noticed: at the next read or save of it in this process.
 
     Args:
-        max_bytes: how much may be kept of a thread, as bytes of its values as they are stored.
-            Counted is what a read needs and what is saved after it, as this process sees them.
-        max_age: how long ago the thread may have been written last, in seconds or as a timedelta,
-            by the time in its newest checkpoint. One whose time cannot be read is not kept.
+        max_bytes: size of the thread at most, in bytes of its values as they are stored: what a
+            read needs and what is saved after it, as this process sees them.
+        max_age: seconds, or a timedelta, since the thread was written last, by the time in its
+            newest checkpoint. One whose time cannot be read is not cached.
         min_reads: how often this process must have read the thread within `max_age`. A load
             counts once.
 
-    None means that there is no such limit.
+    None means no limit.
 
     Raises:
-        InvalidArgumentError: one of them has no meaning.
+        InvalidArgumentError: a value is invalid.
     """
 
     max_bytes: int | None = 10_000
@@ -58,9 +57,9 @@ class HotTier:
 
     def __post_init__(self) -> None:
         if self.max_bytes is not None and not is_count(self.max_bytes, 1):
-            refuse("max_bytes", self.max_bytes, "Give a number of bytes, 1 or more, or None.")
+            raise invalid("max_bytes", self.max_bytes, "Use a number of bytes, 1 or more, or None.")
         if self.min_reads is not None and not is_count(self.min_reads, 0):
-            refuse("min_reads", self.min_reads, "Give a whole number, 0 or more, or None.")
+            raise invalid("min_reads", self.min_reads, "Use a whole number, 0 or more, or None.")
         if self.max_age is not None:
             object.__setattr__(self, "max_age", duration("max_age", self.max_age))
 
@@ -71,14 +70,17 @@ class HotTier:
 
 
 class Verdict(NamedTuple):
-    """What is to be done with bytes of a thread.
+    """Decision about bytes of a thread. If they are not kept, memory evicts the thread.
 
-    Where they are not kept, nothing of the thread stays in memory.
+    Args:
+        keep: cache them.
+        anew: memory evicts what it has of the thread first.
+        let_go: the hot store evicts what it has of it first.
     """
 
     keep: bool
-    anew: bool = False  # what memory holds of the thread goes first
-    let_go: bool = False  # what the hot store holds of it goes first
+    anew: bool = False
+    let_go: bool = False
 
 
 KEEP = Verdict(keep=True)
@@ -86,7 +88,7 @@ KEEP = Verdict(keep=True)
 
 @dataclass(slots=True)
 class _Thread:
-    """What is remembered of a thread; `size` is that of what is kept of it, or would be."""
+    """Statistics of a thread; `size` is that of its cached segments, or would be."""
 
     written: int | None = _NEVER  # None: the newest checkpoint is of no known age
     generation: int = -1
@@ -98,8 +100,8 @@ class _Thread:
     before: int = 0
 
 
-class Admission:
-    """What was seen of threads, and whether they are kept by a `HotTier`.
+class Admission(ResetInChild):
+    """Statistics of threads, and the decision to cache them by a `HotTier`.
 
     Args:
         how: the rule.
@@ -110,25 +112,16 @@ class Admission:
         self._age, self._most = how.age, how.max_bytes
         self._min_reads = how.min_reads or 0
         self._clock = clock
-        self._start()
-        process_forks.watch(self)
+        super().__init__()
 
-    def _start(self) -> None:
+    def _reset(self) -> None:
         self._lock = threading.Lock()
-        self._shelf: Shelf[_Thread] = Shelf(Cache(threads=_THREADS, ttl=None))
-
-    def before_fork(self) -> None:
-        """See `Watched.before_fork`."""
-
-    def after_fork(self, *, in_child: bool) -> None:
-        """See `Watched.after_fork`: another thread may have been in the middle of a change."""
-        if in_child:
-            self._start()
+        self._threads: LruCache[_Thread] = LruCache(Cache(threads=_THREADS, ttl=None))
 
     # -- what is seen ------------------------------------------------------------------
 
     def met(self, read: ReadCheckpoint, row: CheckpointRow) -> bool:
-        """Note a checkpoint that was read; whether all of its thread is to be let go of now."""
+        """Note a checkpoint that was read; return True if its thread is to be evicted now."""
         with self._lock:
             known = self._known(read.thread)
             if read.id is None:
@@ -143,7 +136,7 @@ class Admission:
             return True
 
     def read(self, fresh: Fresh, whole: Sequence[Segment]) -> Verdict:
-        """Note what a read has found in all, and what of that was not at hand."""
+        """Note all that a read has found, and what of that was not cached."""
         with self._lock:
             known = self._known(fresh.thread)
             if not known.is_load:
@@ -161,7 +154,7 @@ class Admission:
         have the reads of all others forgotten.
         """
         with self._lock:
-            known = self._shelf.get(batch.thread)
+            known = self._threads.get(batch.thread)
             if known is None:
                 if self._min_reads:
                     return Verdict(keep=False)
@@ -176,22 +169,22 @@ class Admission:
             return self._judge(known, known.size + more, _kept_size(known) + more)
 
     def forget(self, thread: str | None) -> None:
-        """Remember nothing of a thread, or (None) of any."""
+        """Forget a thread, or (None) all."""
         with self._lock:
-            self._shelf.drop(thread)
+            self._threads.drop(thread)
 
     # -- what is decided ---------------------------------------------------------------
 
     def may_be_shared(self, thread: str) -> bool:
-        """Whether other processes may keep it, who know of it as much as this one."""
+        """Return True if other processes, which know as much of it, may cache it."""
         with self._lock:
-            known = self._shelf.get(thread)
+            known = self._threads.get(thread)
             return known is None or (self._is_young(known) and self._fits(known.size))
 
     def _judge(self, known: _Thread, alone: int, together: int) -> Verdict:
-        """Whether bytes are kept, of a thread that needs so many `alone`.
+        """Decide about a thread that needs `alone` bytes.
 
-        `together` are those at hand then, with what is kept already.
+        `together` are those that would be cached, with those that are already.
         """
         was_kept = known.is_kept
         if not self._fits(alone) or not self._is_young(known):
@@ -218,11 +211,11 @@ class Admission:
     # -- what is remembered ------------------------------------------------------------
 
     def _known(self, thread: str) -> _Thread:
-        known = self._shelf.get(thread)
+        known = self._threads.get(thread)
         if known is None:
-            known = self._shelf.put(thread, _Thread())
-            self._shelf.trim()
-        self._shelf.use(thread)
+            known = self._threads.put(thread, _Thread())
+            self._threads.trim()
+        self._threads.use(thread)
         return known
 
     def _count(self, known: _Thread) -> None:
@@ -252,7 +245,7 @@ def _touch(known: _Thread, now: int) -> None:
 
 
 def _enter(known: _Thread, generation: int) -> None:
-    """What was kept under another generation is not there for this one."""
+    """Note the generation; segments of another one are not there for it."""
     if known.generation != generation:
         known.generation, known.size = generation, 0
 

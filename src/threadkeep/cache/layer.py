@@ -1,9 +1,8 @@
-"""A backend with what is kept at hand in front of it.
+"""Cache layer: segments in memory and in a hot store, in front of a backend.
 
-Only what is looked for where, and kept when, lives here. Invariants: which checkpoint is the
-head, and what is pending on it, is always the store's to say; only what was read under a
-generation, or committed under one, is kept; what cannot be put together is asked for whole;
-without a `HotTier` all threads are kept.
+Invariants: the head, and what is pending on it, always comes from the backend; only what was read
+or committed under a generation is cached; a read that cannot be put together goes to the backend
+whole.
 """
 
 from __future__ import annotations
@@ -12,8 +11,13 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from threadkeep.backends.logs import Log, add, between, missing
-from threadkeep.backends.scrubbed import Scrubbed
+from threadkeep.backends.base import Scrubbed
+from threadkeep.backends.records import (
+    Log,
+    add,
+    between,
+    missing,
+)
 from threadkeep.cache.admission import (
     KEEP,
     Admission,
@@ -21,12 +25,12 @@ from threadkeep.cache.admission import (
     Verdict,
 )
 from threadkeep.cache.hot import Hot
-from threadkeep.cache.lru import Cache
-from threadkeep.cache.segments import (
+from threadkeep.cache.lru import (
+    Cache,
     Fresh,
-    Kept,
+    SegmentCache,
 )
-from threadkeep.cold.offloaded import STUB
+from threadkeep.cold.stubs import STUB
 from threadkeep.engine.calls import Commit, CommitMany, Fetch, Requests, fetch
 from threadkeep.engine.model import (
     Batch,
@@ -42,12 +46,12 @@ from threadkeep.store.layer import CHANGES
 
 
 class CacheLayer:
-    """The layer that keeps segments in front of a store, nearest first.
+    """Cache of segments in front of a store: memory first, then the hot store.
 
     Args:
-        cache: how much this process keeps in memory, if anything.
-        hot: what all processes keep, if there is such a store.
-        hot_tier: which threads are kept; None for all.
+        cache: limits of the cache in memory, if there is one.
+        hot: the cache that all processes share, if there is one.
+        hot_tier: limits on the threads to cache; None for all threads.
         clock: gives seconds since 1970, for `hot_tier`.
     """
 
@@ -60,7 +64,7 @@ class CacheLayer:
         hot_tier: HotTier | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        self._kept = None if cache is None else Kept(cache)
+        self._memory = None if cache is None else SegmentCache(cache)
         self._hot = hot
         self._admission = None if hot_tier is None else Admission(hot_tier, clock)
 
@@ -97,13 +101,13 @@ class CacheLayer:
             if not isinstance(read, ReadCheckpoint) or reply.found is None:
                 continue
             if admission.met(read, reply.found.row):
-                yield from self._let_go(read.thread)
+                yield from self._evict(read.thread)
 
     def _segments(self, read: ReadSegments, generation: int) -> Requests[list[Segment]]:
         logs: dict[int, Log] = {}
         taken: Sequence[Segment] = ()
         fetched: Sequence[Segment] = ()
-        add(logs, self._kept.find(read) if self._kept is not None else ())
+        add(logs, self._memory.find(read) if self._memory is not None else ())
         rest = missing(logs, read.spans)
         if rest and self._hot is not None and self._may_be_shared(read.thread):
             taken = yield from self._hot.find(read._replace(spans=rest))
@@ -124,18 +128,18 @@ class CacheLayer:
     def _keep_read(
         self, fetched: Fresh, taken: Sequence[Segment], whole: Sequence[Segment]
     ) -> Requests[None]:
-        """Keep what a read got from the store, and near what it took from the hot one."""
+        """Cache what a read got from the store, and in memory what it got from the hot store."""
         verdict = KEEP if self._admission is None else self._admission.read(fetched, whole)
         near = whole if verdict.anew else [*taken, *fetched.segments]
         shared = whole if verdict.let_go else fetched.segments
         yield from self._keep(verdict, fetched._replace(segments=near), shared)
 
     def _note(self, change: Change) -> Requests[None]:
-        """Keep what was just stored; let go of what is there no more."""
+        """Cache what was just stored; evict what is gone."""
         if not isinstance(change, Batch) or change.bump or _drops_unnamed(change):
             if self._admission is not None and isinstance(change, DropThread):
                 self._admission.forget(change.thread)
-            yield from self._let_go(change.thread)
+            yield from self._evict(change.thread)
             return
         verdict = KEEP if self._admission is None else self._admission.stored(change)
         fresh = Fresh(change.thread, 0, ())
@@ -145,45 +149,45 @@ class CacheLayer:
         yield from self._keep(verdict, fresh, fresh.segments)
 
     def _keep(self, verdict: Verdict, near: Fresh, shared: Sequence[Segment]) -> Requests[None]:
-        """Do as the verdict says with what is for memory and what is for the hot store."""
+        """Apply the verdict to segments for memory and for the hot store."""
         thread = near.thread
-        if self._kept is not None and (verdict.anew or not verdict.keep):
-            self._kept.clear(thread)
+        if self._memory is not None and (verdict.anew or not verdict.keep):
+            self._memory.clear(thread)
         if self._hot is not None and verdict.let_go:
-            yield from self._hot.let_go(thread)
+            yield from self._hot.evict(thread)
         if not verdict.keep:
             return
         near, shared = near._replace(segments=_without_stubs(near.segments)), _without_stubs(shared)
-        if self._kept is not None and (near.segments or near.drops):
-            self._kept.keep(near)
+        if self._memory is not None and (near.segments or near.drops):
+            self._memory.keep(near)
         if self._hot is not None and (shared or near.drops):
             yield from self._hot.keep(near._replace(segments=shared))
 
-    def _let_go(self, thread: str) -> Requests[None]:
-        if self._kept is not None:
-            self._kept.clear(thread)
+    def _evict(self, thread: str) -> Requests[None]:
+        if self._memory is not None:
+            self._memory.clear(thread)
         if self._hot is not None:
-            yield from self._hot.let_go(thread)
+            yield from self._hot.evict(thread)
 
     def clear(self, thread: str | None = None) -> Requests[None]:
-        """Keep nothing of a thread, or of any. Raises as `Hot.clear`."""
+        """Evict a thread, or all. Raises as `Hot.clear`."""
         if self._admission is not None:
             self._admission.forget(thread)
-        if self._kept is not None:
-            self._kept.clear(thread)
+        if self._memory is not None:
+            self._memory.clear(thread)
         if self._hot is not None:
             yield from self._hot.clear(thread)
 
     def scrub_hot(self) -> Requests[Scrubbed]:
-        """Leave nothing in the files of the hot store, if there is one. Raises as it does."""
+        """Scrub the hot store, if there is one. Raises as it does."""
         return Scrubbed() if self._hot is None else (yield from self._hot.scrub())
 
 
 def _drops_unnamed(batch: Batch) -> bool:
-    """Return True if it drops segments under no generation: nobody knows which are kept then."""
+    """Return True if it drops segments under no generation: which are cached is unknown then."""
     return bool(batch.drop_segments) and batch.generation is None
 
 
 def _without_stubs(segments: Sequence[Segment]) -> Sequence[Segment]:
-    """Those that hold their own bytes: what a stub names may be gone once it stands no more."""
+    """Return the segments that hold their own bytes: what a stub names may go when it does."""
     return [segment for segment in segments if not segment.data.startswith(STUB)]

@@ -1,36 +1,40 @@
-"""What is kept by thread within limits: how many threads, how many bytes, for how long.
-
-Only the limits live here; what is kept of a thread is its owner's. Invariant: after `trim`
-all that is kept stays within the limits, and what was used last is there.
-"""
+"""LRU caches by thread, within limits: how many threads, how many bytes, for how long."""
 
 from __future__ import annotations
 
+import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Generic, TypeVar
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Generic, NamedTuple, TypeVar
 
-from threadkeep.backends.given import is_count, is_time, refuse
+from threadkeep.backends.given import is_count, is_time
+from threadkeep.backends.process_forks import ResetInChild
+from threadkeep.backends.records import (
+    Log,
+    between,
+)
+from threadkeep.engine.model import ReadSegments, Segment
+from threadkeep.errors import invalid
 
-Thing = TypeVar("Thing")
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
 class Cache:
-    """How much of a store a process keeps in memory, as bytes that it need not ask for again.
+    """Limits of the cache that a process keeps in memory in front of a store.
 
-    What is kept is never stale: each read asks the store which checkpoint is the head, and
-    takes from memory only what that checkpoint refers to.
+    The cache is never stale: each read asks the store which checkpoint is the head, and takes
+    from memory only what that checkpoint refers to.
 
     Args:
-        threads: of how many threads at most; those not used for longest go first.
-        bytes: how many bytes at most.
-        ttl: seconds after which a thread that was not used is let go; None for never.
+        threads: number of threads at most; the least recently used are evicted first.
+        bytes: number of bytes at most.
+        ttl: seconds after which an idle thread is evicted; None for never.
 
     Raises:
-        InvalidArgumentError: one of them has no meaning.
+        InvalidArgumentError: a value is invalid.
     """
 
     threads: int = 1000
@@ -39,22 +43,22 @@ class Cache:
 
     def __post_init__(self) -> None:
         if not is_count(self.threads, 1):
-            refuse("threads", self.threads, "Give 1 or more.")
+            raise invalid("threads", self.threads, "Use 1 or more.")
         if not is_count(self.bytes, 1):
-            refuse("bytes", self.bytes, "Give a number of bytes, 1 or more.")
+            raise invalid("bytes", self.bytes, "Use a number of bytes, 1 or more.")
         if self.ttl is not None and not is_time(self.ttl):
-            refuse("ttl", self.ttl, "Give seconds, more than 0, or None.")
+            raise invalid("ttl", self.ttl, "Use seconds, more than 0, or None.")
 
 
 @dataclass(slots=True)
-class _Entry(Generic[Thing]):
-    thing: Thing
+class _Entry(Generic[T]):
+    value: T
     size: int = 0
     used: float = 0.0
 
 
-class Shelf(Generic[Thing]):
-    """One thing of each thread, those used last at the end. Its owner holds a lock.
+class LruCache(Generic[T]):
+    """LRU cache of one value for each thread. Its owner holds a lock.
 
     Args:
         how: the limits.
@@ -64,38 +68,38 @@ class Shelf(Generic[Thing]):
     def __init__(self, how: Cache, clock: Callable[[], float] = time.monotonic) -> None:
         self._how = how
         self._clock = clock
-        self._entries: OrderedDict[str, _Entry[Thing]] = OrderedDict()
+        self._entries: OrderedDict[str, _Entry[T]] = OrderedDict()
         self.size = 0
-        """About how many bytes are kept."""
+        """About how many bytes are cached."""
 
-    def get(self, thread: str) -> Thing | None:
-        """What is kept of a thread."""
+    def get(self, thread: str) -> T | None:
+        """Return the value of a thread."""
         entry = self._entries.get(thread)
-        return None if entry is None else entry.thing
+        return None if entry is None else entry.value
 
-    def put(self, thread: str, thing: Thing) -> Thing:
-        """Keep this of a thread, of no size yet, and nothing else."""
+    def put(self, thread: str, value: T) -> T:
+        """Cache a value, of no size yet, in place of the thread's last one."""
         self.drop(thread)
-        self._entries[thread] = _Entry(thing)
+        self._entries[thread] = _Entry(value)
         self.use(thread)
-        return thing
+        return value
 
     def use(self, thread: str) -> None:
-        """Note that what is kept of a thread was used."""
+        """Note that a thread was used."""
         self._entries[thread].used = self._clock()
         self._entries.move_to_end(thread)
 
     def weigh(self, thread: str, size: int) -> None:
-        """Note that what is kept of a thread takes so many bytes more."""
+        """Note that the value of a thread takes so many bytes more."""
         self._entries[thread].size += size
         self.size += size
 
     def trim(self) -> None:
-        """Let go of what was not used for long, and make room."""
-        while self._entries and self._is_too_much():
+        """Evict until all is within the limits."""
+        while self._entries and self._is_over():
             self.drop(next(iter(self._entries)))
 
-    def _is_too_much(self) -> bool:
+    def _is_over(self) -> bool:
         how = self._how
         if len(self._entries) > how.threads or self.size > how.bytes:
             return True
@@ -103,8 +107,80 @@ class Shelf(Generic[Thing]):
         return how.ttl is not None and oldest.used < self._clock() - how.ttl
 
     def drop(self, thread: str | None) -> None:
-        """Let go of a thread, or (None) of all of them."""
+        """Evict a thread, or (None) all."""
         for name in [*self._entries] if thread is None else [thread]:
             entry = self._entries.pop(name, None)
             if entry is not None:
                 self.size -= entry.size
+
+
+_OVERHEAD = 200  # bytes that a segment takes beside its data, about
+
+
+class Fresh(NamedTuple):
+    """Segments of a thread that were just read or stored, and places of those that are gone."""
+
+    thread: str
+    generation: int
+    segments: Sequence[Segment]
+    drops: Sequence[tuple[int, int, int]] = ()  # log, start, count
+
+
+@dataclass(slots=True)
+class _Thread:
+    generation: int
+    logs: dict[int, Log] = field(default_factory=dict)
+
+
+class SegmentCache(ResetInChild):
+    """LRU cache of segments; of a thread, only those of one generation."""
+
+    def __init__(self, how: Cache, clock: Callable[[], float] = time.monotonic) -> None:
+        self._how = how
+        self._clock = clock
+        super().__init__()
+
+    def _reset(self) -> None:
+        self._lock = threading.Lock()
+        self._threads: LruCache[_Thread] = LruCache(self._how, self._clock)
+
+    def find(self, read: ReadSegments) -> list[Segment]:
+        """Return the cached segments that overlap the spans."""
+        with self._lock:
+            self._threads.trim()
+            kept = self._threads.get(read.thread)
+            if kept is None or kept.generation != read.generation:
+                return []
+            self._threads.use(read.thread)
+            return between(kept.logs, read.spans)
+
+    def keep(self, fresh: Fresh) -> None:
+        """Cache segments, and evict those that are gone."""
+        thread, generation, segments, drops = fresh
+        with self._lock:
+            kept = self._threads.get(thread)
+            if kept is None or kept.generation != generation:
+                kept = self._threads.put(thread, _Thread(generation))
+            for log, start, count in drops:
+                gone = kept.logs[log].drop(start, count) if log in kept.logs else None
+                self._threads.weigh(thread, -_size([gone] if gone is not None else []))
+            for segment in segments:
+                log_of = kept.logs.setdefault(segment.log, Log())
+                self._threads.weigh(thread, -_size(log_of.replace(segment)))
+                self._threads.weigh(thread, _size([segment]))
+            self._threads.use(thread)
+            self._threads.trim()
+
+    def clear(self, thread: str | None = None) -> None:
+        """Evict a thread, or all."""
+        with self._lock:
+            self._threads.drop(thread)
+
+    @property
+    def size(self) -> int:
+        """About how many bytes are cached."""
+        return self._threads.size
+
+
+def _size(segments: Iterable[Segment]) -> int:
+    return sum([len(segment.data) + _OVERHEAD for segment in segments])

@@ -1,7 +1,6 @@
-"""Bytes to values: the worker behind each call of `NativeCodec.decode`.
+"""Decoder: bytes to values, behind each call of `NativeCodec.decode`.
 
-Only decoding lives here. Invariant: nothing that the data names is imported or called;
-whatever the bytes are, the outcome is a value or a typed error.
+Nothing that the data names is imported or called. Any bytes end in a value or a typed error.
 """
 
 from __future__ import annotations
@@ -12,22 +11,20 @@ from typing import Any, ClassVar, NoReturn
 
 import ormsgpack
 
-from threadkeep.codec import (
-    arrays,
-    exceptions,
-    known,
-    models,
-    nesting,
-    records,
-    subclasses,
-    timestamps,
-    values,
+from threadkeep.codec import data_classes, langchain_types, numpy_pandas, scan, subclasses, values
+from threadkeep.codec.class_lookup import Finder
+from threadkeep.codec.format import (
+    MAX_DEPTH,
+    OBJECT,
+    OWN,
+    Decode,
+    Resolve,
+    Tag,
+    describe,
+    malformed,
+    newer,
 )
-from threadkeep.codec.failures import OWN, malformed, told
-from threadkeep.codec.finding import Finder
-from threadkeep.codec.format import MAX_DEPTH, OBJECT, Decode, Tag
-from threadkeep.codec.protocol import Resolve
-from threadkeep.errors import CorruptionError, NewerFormatError, UnknownTypeError
+from threadkeep.errors import CorruptionError, UnknownTypeError
 
 _unpackb = ormsgpack.unpackb
 _OBJECT = bytes((OBJECT,))
@@ -35,15 +32,15 @@ _KNOWN_OBJECT = bytes((OBJECT, Tag.KNOWN))
 
 
 class Decoder:
-    """One call of `decode` or `decode_many`: unpacks values and the objects inside.
+    """State of one call of `decode` or `decode_many`.
 
     Args:
-        finder: what classes may be loaded.
-        pickle_fallback: whether pickles may be loaded.
+        finder: lookup of the classes that may be loaded.
+        pickle_fallback: load pickles.
         resolve: see `Codec.decode`.
     """
 
-    __slots__ = ("depth", "failure", "finder", "found", "levels", "pickle_fallback", "resolve")
+    __slots__ = ("classes", "depth", "failure", "finder", "levels", "pickle_fallback", "resolve")
 
     decoders: ClassVar[Mapping[int, Decode]] = {}
     options: ClassVar[int | None] = None
@@ -60,13 +57,13 @@ class Decoder:
         self.depth = 0  # of objects within objects
         self.levels = 0  # of lists and dicts, from `nesting.SHALLOW` objects on
         self.failure: BaseException | None = None
-        self.found: dict[tuple[str | int, Tag], type] = {}
+        self.classes: dict[tuple[str | int, Tag], type] = {}
 
-    def whole(self, data: bytes) -> Any:
+    def decode(self, data: bytes) -> Any:
         """Return the value whose bytes these are."""
         if data[:2] == _KNOWN_OBJECT:  # most values: the short way, a tenth faster
             try:
-                return known.decode(data[2:], self)
+                return langchain_types.decode(data[2:], self)
             except OWN:
                 raise
             except Exception as error:
@@ -75,32 +72,34 @@ class Decoder:
             return self.extension(data[1] if len(data) > 1 else -1, data[2:])
         return self.unpack(data)
 
-    def many(self, items: Iterable[bytes]) -> list[Any]:
+    def decode_many(self, items: Iterable[bytes]) -> list[Any]:
         """Return the values of several pieces of bytes.
 
-        Most are messages: they are read here, a third faster than by `whole`. Whatever goes
-        wrong with one is met again there, which says what it is.
+        Most are messages: they are read here, a third faster than by `decode`, which raises the
+        error for those that fail.
         """
-        hook, options, plans = self.inside, self.options, known.PLANS
+        hook, options, codecs = self.on_extension, self.options, langchain_types.FIELD_CODECS
         found = []
         for data in items:
             if data[:2] == _KNOWN_OBJECT:
                 try:
                     parts = _unpackb(data[2:], ext_hook=hook, option=options)
-                    found.append(plans[parts[0]].decode(parts[1], parts[2:]))
-                except Exception:  # noqa: BLE001 - told apart by `whole`
+                    found.append(codecs[parts[0]].decode(parts[1], parts[2:]))
+                except Exception:  # noqa: BLE001 - `decode` raises the right error
                     afresh = Decoder(self.finder, self.pickle_fallback, self.resolve)
-                    found.append(afresh.whole(data))
+                    found.append(afresh.decode(data))
             else:
-                found.append(self.whole(data))
+                found.append(self.decode(data))
         return found
 
     def unpack(self, data: bytes) -> Any:
         """Return the value of a piece of msgpack."""
-        if self.depth > nesting.SHALLOW:
-            self.descend(data)
+        if self.depth > scan.SHALLOW:
+            self.levels += scan.depth_of_bytes(data)
+            if self.levels > 2 * scan.LIMIT:  # the measure may be too high by as much
+                raise CorruptionError("The stored value is nested too deeply.")
         try:
-            return _unpackb(data, ext_hook=self.inside, option=self.options)
+            return _unpackb(data, ext_hook=self.on_extension, option=self.options)
         except ValueError as error:
             refusal = error
         if self.failure is not None:
@@ -108,7 +107,7 @@ class Decoder:
         raise CorruptionError(f"The stored value is not whole: {refusal}.") from refusal
 
     def unpickle(self, data: bytes) -> Any:
-        """Load a pickle, if that was asked for."""
+        """Load a pickle if `pickle_fallback` allows it."""
         if not self.pickle_fallback:
             raise UnknownTypeError(
                 "The stored value is a pickle, and loading a pickle runs the code that it names.",
@@ -120,20 +119,16 @@ class Decoder:
             raise
         except (ImportError, AttributeError) as error:
             raise UnknownTypeError(
-                f"A stored pickle names what this program does not have: {told(error)}.",
+                f"A stored pickle names what this program does not have: {describe(error)}.",
                 hint="Bring the class back under its old name, if only as an alias.",
             ) from error
         except Exception as error:
-            raise CorruptionError(f"A stored pickle cannot be loaded: {told(error)}.") from error
+            raise CorruptionError(
+                f"A stored pickle cannot be loaded: {describe(error)}."
+            ) from error
 
-    def descend(self, data: bytes) -> None:
-        """Refuse what would need more stack than there may be."""
-        self.levels += nesting.of_bytes(data)
-        if self.levels > 2 * nesting.LIMIT:  # `of_bytes` may be too high by as much
-            raise CorruptionError("The stored value is nested too deeply.")
-
-    def inside(self, tag: int, data: bytes) -> Any:
-        """Called by ormsgpack for each extension."""
+    def on_extension(self, tag: int, data: bytes) -> Any:
+        """Callback of ormsgpack for extensions."""
         try:
             return self.extension(tag, data)
         except BaseException as error:
@@ -162,24 +157,21 @@ class Decoder:
     def find(self, reference: str | int, tag: Tag) -> type:
         """Return the class that data names, if it is allowed and of the stored kind."""
         try:
-            return self.found[reference, tag]
+            return self.classes[reference, tag]
         except KeyError:
-            cls = self.found[reference, tag] = self.finder.find(reference, tag)
+            cls = self.classes[reference, tag] = self.finder.find(reference, tag)
             return cls
 
 
 def _refuse_tag(tag: int) -> NoReturn:
     if tag == Tag.SERDE:
         raise CorruptionError(
-            "The value was written by a serializer that was given as serde=.",
+            "The value was written by a serializer, with serde=.",
             hint="Open the store with the same serde= again.",
         )
     if not 0 <= tag < Tag.SERDE:
         raise CorruptionError(f"There is no value of kind {tag}.")
-    raise NewerFormatError(
-        f"The stored value is of kind {tag}, which this release does not know.",
-        hint="Upgrade threadkeep: pip install --upgrade threadkeep",
-    )
+    raise newer(f"The kind {tag} of the stored value is unknown to this release.")
 
 
 def _read_reference(data: bytes, decoder: Decoder) -> Any:
@@ -205,29 +197,27 @@ def _read_foreign(data: bytes, decoder: Decoder) -> Any:
     except Exception as error:
         raise CorruptionError(
             f"The decode= registered for {name.replace(':', '.')} cannot read the stored value: "
-            f"{told(error)}.",
-            hint="It must stay able to read whatever its encode= has given so far.",
+            f"{describe(error)}.",
+            hint="It must stay able to read all results of its encode=.",
         ) from error
 
 
 Decoder.decoders = {
     **values.DECODERS,
     Tag.REFERENCE: _read_reference,
-    Tag.KNOWN: known.decode,
-    Tag.PYDANTIC: models.decode_model,
-    Tag.PYDANTIC_V1: models.decode_model_v1,
-    Tag.DATACLASS: records.decode_record(Tag.DATACLASS),
-    Tag.ATTRS: records.decode_record(Tag.ATTRS),
-    Tag.PLAIN: records.decode_record(Tag.PLAIN),
-    Tag.NAMEDTUPLE: records.decode_namedtuple,
-    Tag.ENUM: records.decode_enum,
-    Tag.FLAG: records.decode_flag,
+    Tag.KNOWN: langchain_types.decode,
+    Tag.PYDANTIC: data_classes.decode_model,
+    Tag.PYDANTIC_V1: data_classes.decode_model_v1,
+    Tag.DATACLASS: data_classes.decode_record(Tag.DATACLASS),
+    Tag.ATTRS: data_classes.decode_record(Tag.ATTRS),
+    Tag.PLAIN: data_classes.decode_record(Tag.PLAIN),
+    Tag.NAMEDTUPLE: data_classes.decode_namedtuple,
+    Tag.ENUM: data_classes.decode_enum(Tag.ENUM),
+    Tag.FLAG: data_classes.decode_enum(Tag.FLAG),
     Tag.SUBCLASS: subclasses.decode_subclass,
-    Tag.EXCEPTION: exceptions.decode_exception,
+    Tag.EXCEPTION: subclasses.decode_exception,
     Tag.FOREIGN: _read_foreign,
-    Tag.LIKENESS: lambda data, decoder: decoder.unpack(data),
+    Tag.SUBSTITUTE: lambda data, decoder: decoder.unpack(data),
     Tag.PICKLE: lambda data, decoder: decoder.unpickle(data),
-    Tag.NDARRAY: arrays.decode_array,
-    Tag.NUMPY_SCALAR: arrays.decode_scalar,
-    **timestamps.DECODERS,
+    **numpy_pandas.DECODERS,
 }

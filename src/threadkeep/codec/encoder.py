@@ -1,22 +1,33 @@
-"""Values to bytes: the worker behind each call of `NativeCodec.encode`.
+"""Encoder: values to bytes, behind each call of `NativeCodec.encode`.
 
-Only encoding lives here. Invariant: what is written comes back exactly, or, where it has
-no exact form, as LangGraph's savers give it (`likeness`), or a typed error says why not.
+A value comes back exactly, or, where it has no exact form, as LangGraph's savers return it, or a
+typed error says why not.
 """
 
 from __future__ import annotations
 
 import pickle
+import sys
+from collections import defaultdict
+from datetime import datetime, timezone
 from typing import Any, NoReturn
 
 import ormsgpack
 
-from threadkeep.codec import nesting, values
-from threadkeep.codec.failures import FinalError, told
-from threadkeep.codec.format import MAX_DEPTH, OBJECT, Rule, Tag
-from threadkeep.codec.likeness import likeness
-from threadkeep.codec.protocol import Intern
+from threadkeep.codec import scan, values
+from threadkeep.codec.format import (
+    MAX_DEPTH,
+    OBJECT,
+    FinalError,
+    Intern,
+    Rule,
+    Tag,
+    describe,
+    dotted,
+)
+from threadkeep.codec.introspection import kind_of
 from threadkeep.codec.registry import Registry
+from threadkeep.codec.subclasses import plain_value
 from threadkeep.errors import UnserializableError
 
 _OPTIONS = (
@@ -36,8 +47,8 @@ _OBJECT = [bytes((OBJECT, tag)) for tag in range(128)]
 _REFERENCE = Tag.REFERENCE  # an enum's members are slow to look up
 
 
-class AtOnce:
-    """A packer for values that are plain msgpack all the way down: TypeError for others."""
+class PlainPacker:
+    """Packer for values that are plain msgpack all the way down: TypeError for others."""
 
     @staticmethod
     def pack(value: Any) -> bytes:
@@ -49,11 +60,11 @@ class AtOnce:
 
 
 class Encoder:
-    """One call of `encode`: packs values, and every object inside them by its rule.
+    """State of one call of `encode`.
 
     Args:
-        registry: where the rules are.
-        pickle_fallback: whether what has no rule is pickled.
+        registry: registry with the rules.
+        pickle_fallback: pickle values that have no rule.
         intern: see `Codec.encode`.
     """
 
@@ -69,11 +80,11 @@ class Encoder:
         self.pickle_fallback = pickle_fallback
         self.intern = intern
         self.depth = 0  # of objects within objects
-        self.levels = 0  # of lists and dicts, from `nesting.SHALLOW` objects on
+        self.levels = 0  # of lists and dicts, from `scan.SHALLOW` objects on
         self.failure: BaseException | None = None
 
-    def whole(self, value: Any) -> bytes:
-        """Return the bytes of the value that `encode` was given."""
+    def encode(self, value: Any) -> bytes:
+        """Return the bytes of the whole value."""
         kind = type(value)
         rule = self.registry.rules.get(kind)
         if rule is None or kind is int:
@@ -85,36 +96,32 @@ class Encoder:
 
     def pack(self, value: Any) -> bytes:
         """Return msgpack, with an extension for whatever msgpack has no exact form for."""
-        if self.depth > nesting.SHALLOW:
-            self.descend(value)
+        if self.depth > scan.SHALLOW:
+            self.levels += scan.depth_of_value(value)
+            if self.levels > scan.LIMIT:
+                _refuse_depth()
         try:
-            data = _packb(value, self.inside, _OPTIONS)
+            data = _packb(value, self.on_unknown, _OPTIONS)
         except TypeError:
-            return self.pack_spelled_out(value)
+            return self.pack_with_markers(value)
         # ormsgpack writes a bytearray as bytes without asking: where there may be bytes, look.
         if (_BIN_8 in data or _BIN_16 in data or _BIN_32 in data) and _has_buffer(value):
-            return self.pack_spelled_out(value)
+            return self.pack_with_markers(value)
         return data
 
-    def descend(self, value: Any) -> None:
-        """Refuse what would need more stack than there may be."""
-        self.levels += nesting.of_value(value)
-        if self.levels > nesting.LIMIT:
-            _refuse_depth()
-
-    def pack_spelled_out(self, value: Any) -> bytes:
-        """Pack what ormsgpack refuses: keys that are not str, text that is not Unicode."""
+    def pack_with_markers(self, value: Any) -> bytes:
+        """Pack values that ormsgpack refuses: keys that are not str, text that is not Unicode."""
         self.raise_failure()
-        spelled_out = _spelled_out(value, 0)
+        marked = _with_markers(value, 0)
         try:
-            return _packb(spelled_out, self.inside, _OPTIONS)
+            return _packb(marked, self.on_unknown, _OPTIONS)
         except TypeError as error:
             refusal = error
         self.raise_failure()
         raise UnserializableError(f"The value cannot be stored: {refusal}.") from refusal
 
-    def inside(self, value: Any) -> ormsgpack.Ext:
-        """Called by ormsgpack for what it does not know."""
+    def on_unknown(self, value: Any) -> ormsgpack.Ext:
+        """Callback of ormsgpack for types that it does not know."""
         try:
             return self.extension(value)
         except BaseException as error:
@@ -143,7 +150,7 @@ class Encoder:
                 rule = rule.otherwise
                 payload = rule.encode(value, self)
         except UnserializableError as error:
-            # What is deep stays so, and an `encode=` that fails is not to be passed over.
+            # Too deep stays too deep, and an `encode=` that fails must not go unnoticed.
             if isinstance(error, FinalError):
                 raise
             self.failure, self.depth, self.levels = None, depth + 1, levels
@@ -151,25 +158,32 @@ class Encoder:
         except RecursionError:
             _refuse_depth()
         except Exception as error:
-            raise _failed(value, error) from error
+            raise FinalError(
+                f"A value of type {dotted(type(value))} could not be encoded: {describe(error)}.",
+                hint="The cause, above, comes from the class itself or from its encode=:"
+                " correct it there.",
+            ) from error
         self.depth, self.levels = depth, levels
         return rule, payload or b""
 
     def second_best(self, value: Any, error: UnserializableError) -> tuple[Rule, bytes]:
-        """Return a pickle, if that was asked for, else what LangGraph's savers give back."""
+        """Return a pickle, if that was asked for, else the substitute."""
         if self.pickle_fallback:
             return _PICKLE, _pickle(value, self)
-        like = likeness(value)
-        if like is None:
+        try:
+            plain = _substitute(value)
+        except Exception:  # noqa: BLE001 - a `repr` of the program, a zone of another library
+            plain = None
+        if plain is None:
             raise error
-        return _LIKENESS, self.pack(like)
+        return _SUBSTITUTE, self.pack(plain)
 
     def rule(self, kind: type) -> Rule:
-        """Return how objects of this type are written."""
-        return self.registry.rule(kind) or _LIKENESS
+        """Return the rule for objects of this type."""
+        return self.registry.rule(kind) or _SUBSTITUTE
 
     def raise_failure(self) -> None:
-        """Raise what made ormsgpack give up, if it was not ormsgpack itself."""
+        """Raise the error that made ormsgpack give up, if it was not its own."""
         if isinstance(self.failure, RecursionError):
             _refuse_depth()
         if self.failure is not None:
@@ -177,7 +191,7 @@ class Encoder:
 
 
 def _has_buffer(value: Any) -> bool:
-    """Whether a bytearray or memoryview is among the values that ormsgpack writes itself."""
+    """Tell whether a bytearray or memoryview is among the values that ormsgpack writes itself."""
     kind = type(value)
     if kind is list:
         return any(map(_has_buffer, value))
@@ -186,16 +200,16 @@ def _has_buffer(value: Any) -> bool:
     return kind is bytearray or kind is memoryview
 
 
-def _spelled_out(value: Any, depth: int) -> Any:
-    """Return the value with stand-ins for what ormsgpack would refuse or change."""
-    if depth > nesting.LIMIT:
+def _with_markers(value: Any, depth: int) -> Any:
+    """Return the value with markers in place of parts that ormsgpack would refuse or change."""
+    if depth > scan.LIMIT:
         _refuse_depth()
     kind = type(value)
     if kind is list:
-        return [_spelled_out(item, depth + 1) for item in value]
+        return [_with_markers(item, depth + 1) for item in value]
     if kind is dict:
         if all(type(key) is str and _is_unicode(key) for key in value):
-            return {key: _spelled_out(item, depth + 1) for key, item in value.items()}
+            return {key: _with_markers(item, depth + 1) for key, item in value.items()}
         return values.Pairs(value)
     if kind is str and not _is_unicode(value):
         return values.Surrogates(value)
@@ -212,28 +226,56 @@ def _is_unicode(text: str) -> bool:
     return True
 
 
-def _refuse(value: Any, _: object) -> NoReturn:
-    cls = type(value)
-    raise UnserializableError(
-        f"A value of type {cls.__module__}.{cls.__qualname__} cannot be stored exactly.",
-        hint=f"Register it: threadkeep.register({cls.__qualname__}, encode=..., decode=...), "
-        "or open the saver with pickle_fallback=True.",
-    )
-
-
-def _failed(value: Any, error: Exception) -> UnserializableError:
-    """The error for a class whose own code raised another one."""
-    cls = type(value)
-    return FinalError(
-        f"A value of type {cls.__module__}.{cls.__qualname__} could not be encoded: {told(error)}.",
-        hint="The cause, above, comes from the class itself or from its encode=: correct it there.",
-    )
-
-
 def _refuse_depth() -> NoReturn:
     raise FinalError(
         "The value is nested too deeply, or contains itself.",
         hint="Store a flat form of it: a list of nodes that refer to each other by id, say.",
+    )
+
+
+# -- values without an exact form ------------------------------------------------------
+
+
+def _substitute(value: Any) -> Any:
+    """Return the value that LangGraph's savers return for a refused value; None if there is none.
+
+    A graph that runs on LangGraph's savers must run on ours. Of a container only itself is
+    replaced, never its content, so that no content is encoded twice.
+
+    - an exception: its `repr`
+    - a time in a zone of another library: with the offset that it has
+    - a defaultdict with a function: a plain dict
+    - a subclass of a built-in type that is written in C, or of str or int with attributes
+      that cannot be stored: the plain value
+    - a subclass of a NumPy array: a plain array
+    """
+    cls: Any = type(value)
+    if isinstance(value, BaseException):
+        return repr(value)
+    if isinstance(value, defaultdict):
+        return None if values.has_known_factory(value) else dict(dict.items(value))
+    if isinstance(value, datetime) and value.tzinfo is not None:
+        offset = value.utcoffset()
+        zone = None if offset is None else timezone(offset)
+        if cls is datetime:
+            return value.replace(tzinfo=zone)
+        return value.tz_convert(zone) if hasattr(value, "tz_convert") else None  # pandas
+    if not isinstance(value, (str, int)) and kind_of(cls) is not None:
+        return None
+    numpy = sys.modules.get("numpy")
+    if numpy is not None and isinstance(value, numpy.ndarray):
+        return None if cls is numpy.ndarray else value.view(numpy.ndarray)
+    # LangGraph takes no subclasses of these.
+    refused = isinstance(value, (float, tuple, bytes, bytearray, complex))
+    return None if refused else plain_value(value)
+
+
+def _refuse(value: Any, _: object) -> NoReturn:
+    cls = type(value)
+    raise UnserializableError(
+        f"A value of type {dotted(cls)} cannot be stored exactly.",
+        hint=f"Register it: threadkeep.register({cls.__qualname__}, encode=..., decode=...), "
+        "or open the saver with pickle_fallback=True.",
     )
 
 
@@ -242,10 +284,11 @@ def _pickle(value: Any, _: object) -> bytes:
         return pickle.dumps(value, protocol=5)
     except Exception as error:
         raise UnserializableError(
-            f"A value of type {type(value).__qualname__} cannot be pickled either: {told(error)}.",
+            f"A value of type {type(value).__qualname__} cannot be pickled either: "
+            f"{describe(error)}.",
             hint=f"threadkeep.register({type(value).__qualname__}, encode=..., decode=...)",
         ) from error
 
 
 _PICKLE = Rule(Tag.PICKLE, _pickle)
-_LIKENESS = Rule(Tag.LIKENESS, _refuse)
+_SUBSTITUTE = Rule(Tag.SUBSTITUTE, _refuse)

@@ -1,25 +1,29 @@
-"""The numbers of the value format, and what encoders and decoders share.
+"""The value format: tags, class numbers, and the types and errors shared by the whole codec.
 
-Only constants and the small types that every part of the codec needs live here.
-Invariant: a tag is never renumbered and never reused; new ones are added.
-
-A value is msgpack. What msgpack has no exact form for is an extension: one of these
-tags and a payload. An extension that is the whole value is written as `OBJECT`, a byte
-that msgpack never uses, the tag, and the payload: two bytes instead of three to six.
+A value is msgpack. Whatever msgpack has no exact form for is an extension: a tag and a payload.
+An extension that is the whole value is written as `OBJECT` (a byte that msgpack never uses), the
+tag and the payload: two bytes instead of three to six. Tags and class numbers are append-only.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
 from enum import IntEnum
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypeAlias
+
+from threadkeep.errors import (
+    CorruptionError,
+    NewerFormatError,
+    ThreadkeepError,
+    UnserializableError,
+)
 
 OBJECT = 0xC1
 MAX_DEPTH = 64  # objects within objects; lists and dicts within one object nest to 254
 
 
 class Tag(IntEnum):
-    """What an extension's payload holds."""
+    """Kind of an extension's payload."""
 
     REFERENCE = 0  # an element of a log, stored once and referred to
     KNOWN = 1  # a LangChain message or document, by its code and field numbers
@@ -32,10 +36,10 @@ class Tag(IntEnum):
     FLAG = 8  # a combination of enum flags
     SUBCLASS = 9  # a Python subclass of str, int, dict, ...
     PLAIN = 10  # a plain class that was registered, by its attributes
-    FOREIGN = 11  # what a registered encode= gave
+    FOREIGN = 11  # the result of a registered encode=
     PICKLE = 12
     EXCEPTION = 13
-    LIKENESS = 14  # what LangGraph's savers give for a value that has no exact form
+    SUBSTITUTE = 14  # what LangGraph's savers return for a value that has no exact form
 
     TUPLE = 16
     SET = 17
@@ -87,15 +91,50 @@ class Tag(IntEnum):
     SERDE = 127  # written by a serializer that the user brought
 
 
+HOMES: dict[int, str] = {
+    1: "langchain_core.messages.human:HumanMessage",
+    2: "langchain_core.messages.ai:AIMessage",
+    3: "langchain_core.messages.tool:ToolMessage",
+    4: "langchain_core.messages.system:SystemMessage",
+    5: "langchain_core.messages.modifier:RemoveMessage",
+    6: "langchain_core.messages.chat:ChatMessage",
+    7: "langchain_core.messages.function:FunctionMessage",
+    8: "langchain_core.messages.human:HumanMessageChunk",
+    9: "langchain_core.messages.ai:AIMessageChunk",
+    10: "langchain_core.messages.tool:ToolMessageChunk",
+    11: "langchain_core.messages.system:SystemMessageChunk",
+    12: "langchain_core.messages.chat:ChatMessageChunk",
+    13: "langchain_core.messages.function:FunctionMessageChunk",
+    14: "langchain_core.documents.base:Document",
+    32: "langchain_core.messages.base:TextAccessor",
+    33: "langgraph.types:Send",
+    34: "langgraph.types:Command",
+    35: "langgraph.types:Interrupt",
+    36: "langgraph.types:Overwrite",
+    37: "langgraph.types:TimeoutPolicy",
+    38: "langgraph.checkpoint.serde.types:_DeltaSnapshot",
+    39: "langgraph.store.base:Item",
+    40: "langgraph.store.base:SearchItem",
+}
+"""Code of a class -> its name in data, "module:qualified name"."""
+
+CODES: dict[str, int] = {home: code for code, home in HOMES.items()}
+"""A class that moves gets its new name in `HOMES`, and the old one is added here."""
+
+PLAIN: dict[int, dict[str, Any]] = {33: {"timeout": None}, 39: {}, 40: {"score": None}}
+"""Codes of ordinary classes that their attributes describe fully -> defaults of attributes that
+older releases of LangGraph do not have."""
+
+
 class Packer(Protocol):
-    """What a type's encoding may use: packing of the values inside."""
+    """Packs the values inside an object."""
 
     def pack(self, value: Any) -> bytes:
         """Return the value as msgpack."""
 
 
 class Unpacker(Protocol):
-    """What a type's decoding may use."""
+    """Unpacks the values inside an object, and looks up its class."""
 
     def unpack(self, data: bytes) -> Any:
         """Return the value of a piece of msgpack."""
@@ -104,17 +143,101 @@ class Unpacker(Protocol):
         """Return the class that data names, if it is allowed and of the stored kind."""
 
 
-class Rule(NamedTuple):
-    """How instances of one type are written.
+Reference: TypeAlias = str | int
+"""A class in data: its code, or "module:qualified name"."""
 
-    `shareable`: `intern` is asked for them. `otherwise` is the rule for an instance that
-    `encode` gives None for.
+Encode: TypeAlias = Callable[[Any, Packer], bytes | None]
+Decode: TypeAlias = Callable[[bytes, Any], Any]  # (payload, Unpacker) -> value
+
+
+class Rule(NamedTuple):
+    """Encoding of the instances of one type.
+
+    `shareable` instances may be replaced by references. `otherwise` is the rule for an instance
+    for which `encode` returns None.
     """
 
     tag: Tag
-    encode: Callable[[Any, Packer], bytes | None]
+    encode: Encode
     shareable: bool = False
     otherwise: Rule | None = None
 
 
-Decode = Callable[[bytes, Any], Any]  # payload, Unpacker -> value
+Intern: TypeAlias = Callable[[object], tuple[int, int] | None]
+"""Function from an object to the (log, position) where it is stored already, or None."""
+
+Resolve: TypeAlias = Callable[[int, int], Any]
+"""Function from (log, position) to the decoded element there."""
+
+
+class Codec(Protocol):
+    """Encodes values to bytes and decodes them, exactly or with a typed error.
+
+    A codec has no per-call state: one object serves any number of threads at once.
+    """
+
+    def encode(self, value: Any, intern: Intern | None = None) -> bytes:
+        """Return the value's bytes; equal values of equal types give equal bytes.
+
+        Args:
+            value: what to store.
+            intern: called for every message, model, dataclass and the like inside
+                `value` (not for `value` itself), maybe more than once for an object;
+                where it returns an address, a reference replaces the object.
+
+        Raises:
+            UnserializableError: the value would not come back exactly.
+        """
+
+    def decode(self, data: bytes, resolve: Resolve | None = None) -> Any:
+        """Return an encoded value as new objects.
+
+        Raises:
+            UnknownTypeError: the data names a type that this program has not allowed.
+            CorruptionError: the bytes are damaged, or hold a reference and `resolve` is None.
+        """
+
+    def decode_many(self, items: Sequence[bytes], resolve: Resolve | None = None) -> list[Any]:
+        """Decode each item; cheaper than as many calls of `decode`."""
+
+    def divides(self, value: Any) -> bool:
+        """Tell whether the elements of a list, tuple or dict may be stored one by one.
+
+        A dict's element is the list of its key and its value.
+        """
+
+    def with_allowlist(self, extra: Collection[tuple[str, ...]]) -> Codec:
+        """Return a codec that also loads these (module, name) classes once imported."""
+
+
+# -- errors ----------------------------------------------------------------------------
+
+OWN = (ThreadkeepError, MemoryError, RecursionError)
+"""Errors that decoding passes on; any other means that the data is malformed."""
+
+
+class FinalError(UnserializableError):
+    """This value cannot be stored exactly, nor be pickled instead."""
+
+
+def describe(error: BaseException) -> str:
+    """Return an error as one line, even if its own `__str__` fails."""
+    try:
+        return f"{type(error).__name__}: {error}"
+    except Exception:  # noqa: BLE001 - code of the program
+        return type(error).__name__
+
+
+def malformed(error: Exception) -> CorruptionError:
+    """Return the error for a payload that cannot be read."""
+    return CorruptionError(f"The stored value is malformed: {describe(error)}.")
+
+
+def newer(message: str) -> NewerFormatError:
+    """Return the error for data that only a later release can read."""
+    return NewerFormatError(message, hint="Upgrade threadkeep: pip install --upgrade threadkeep")
+
+
+def dotted(cls: type) -> str:
+    """Return a class's name for messages."""
+    return f"{cls.__module__}.{cls.__qualname__}"

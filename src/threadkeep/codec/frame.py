@@ -1,27 +1,21 @@
 """Frames: the bytes of one stored segment, a run of encoded elements.
 
-Only the framing lives here: layout, checksum, compression. Invariant: `unpack(pack(x))`
-is `x`, and whatever else `unpack` is given ends in a typed error.
-
-Layout, integers as LEB128 varints unless said otherwise:
+Layout, integers as LEB128 varints (seven bits a byte, the lowest first) unless noted:
 
     magic    1 byte   0xB7
     version  1 byte   high four bits: format version; low four bits: flags
     checksum 4 bytes  CRC-32 of the two bytes before and of all that follows, little endian
-    [cipher id, key id, nonce: each a length byte and its bytes]    if ENCRYPTED
     [size of the body when decompressed, then a zstd frame]         if COMPRESSED
-    [where the whole frame lies, in place of the rest]              if ELSEWHERE
+    [address of the whole frame, in place of the rest]              if ELSEWHERE
     body: element count; if more than one: how many bytes a size takes (1, 2, 4 or 8), the
           size of each element, little endian; the elements
 
 Sizes of one width, because they are read at the speed of C: 200 of them in 3 us, where
 varints take 70. Most frames hold one element, and then its size is what is left.
 
-CRC-32 because it guards against accidents (a torn page, a flipped bit), not against an
-adversary: it is in every Python, costs 0.1 us for 200 bytes, finds every burst of up to 32 bits,
-and takes 4 bytes of a frame that often holds 200. It covers the stored form, so that
-nothing is decompressed that is not whole. An adversary is what the cipher is for: an
-authenticated one, with the header as its associated data.
+CRC-32 guards against accidents (a torn page, a flipped bit), not against an adversary: it is in
+every Python, costs 0.1 us for 200 bytes, finds every burst of up to 32 bits, and takes 4 bytes of
+a frame that often holds 200. It covers the stored form, so that nothing damaged is decompressed.
 """
 
 from __future__ import annotations
@@ -35,21 +29,14 @@ from zlib import crc32
 
 import zstandard
 
-from threadkeep.codec import varint
-from threadkeep.errors import (
-    CorruptionError,
-    InvalidArgumentError,
-    NewerFormatError,
-    UnserializableError,
-    WrongKeyError,
-)
+from threadkeep.codec.format import newer
+from threadkeep.errors import CorruptionError, UnserializableError, invalid
 
 MAGIC = 0xB7
 VERSION = 1
 COMPRESSED = 1
-ENCRYPTED = 2
 ELSEWHERE = 4
-_KNOWN_FLAGS = COMPRESSED | ENCRYPTED | ELSEWHERE
+_KNOWN_FLAGS = COMPRESSED | ELSEWHERE
 _HEADER = 6  # bytes: magic, version and flags, checksum
 _WIDTHS = {1: "B", 2: "H", 4: "I", 8: "Q"}  # bytes of a size -> its form in `struct`
 
@@ -60,12 +47,12 @@ and no damaged or hostile size can make a reader allocate more."""
 
 @dataclass(frozen=True)
 class Compression:
-    """When segments are compressed, with zstd.
+    """Compression of segments with zstd.
 
     Args:
         level: zstd level from 1 (fast) to 22 (small); 0 or None turns compression off.
-        over: bytes; what is not longer than this is stored as it is.
-        ratio: the compressed form is kept only if it takes at most this share, 0 to 1.
+        over: bytes; only longer segments are compressed.
+        ratio: greatest share, 0 to 1, that a compressed segment may take of the original.
 
     Raises:
         InvalidArgumentError: a value is out of its range.
@@ -77,11 +64,11 @@ class Compression:
 
     def __post_init__(self) -> None:
         if self.level is not None and not _is_int_within(self.level, 0, 22):
-            _refuse("level", self.level, "a whole number from 0 (off) to 22")
+            raise invalid("level", self.level, "Use a whole number from 0 (off) to 22.")
         if not _is_int_within(self.over, 0, MAX_BODY):
-            _refuse("over", self.over, f"a number of bytes from 0 to {MAX_BODY}")
+            raise invalid("over", self.over, f"Use a number of bytes from 0 to {MAX_BODY}.")
         if type(self.ratio) not in (int, float) or not 0 < self.ratio <= 1:
-            _refuse("ratio", self.ratio, "a share above 0 and up to 1")
+            raise invalid("ratio", self.ratio, "Use a share above 0 and up to 1.")
 
 
 def pack(elements: Sequence[bytes], compression: Compression) -> bytes:
@@ -98,7 +85,7 @@ def pack(elements: Sequence[bytes], compression: Compression) -> bytes:
         )
     flags = 0
     if compression.level and len(body) > compression.over:
-        packed = varint.pack(len(body)) + _compressor(compression.level).compress(body)
+        packed = pack_varint(len(body)) + _compress(body, compression.level)
         if len(packed) <= compression.ratio * len(body):
             flags, body = COMPRESSED, packed
     head = _HEADS[flags]
@@ -106,16 +93,16 @@ def pack(elements: Sequence[bytes], compression: Compression) -> bytes:
 
 
 def pack_elsewhere(place: bytes) -> bytes:
-    """Return the frame that stands for one that lies elsewhere; `place` says where."""
+    """Return the frame that replaces one that was moved to `place`."""
     head = _HEADS[ELSEWHERE]
     return head + crc32(place, crc32(head)).to_bytes(4, "little") + place
 
 
 def elsewhere(data: bytes) -> bytes | None:
-    """Return what says where a frame lies; None of one that is here.
+    """Return the place that a frame was moved to, None for one that is here.
 
     Raises:
-        CorruptionError: what should say it is damaged.
+        CorruptionError: the frame is damaged.
     """
     if not data.startswith(_HEADS[ELSEWHERE]):
         return None
@@ -128,8 +115,7 @@ def unpack(data: bytes) -> list[bytes]:
 
     Raises:
         NewerFormatError: a newer release wrote the frame.
-        CorruptionError: the bytes are no frame, damaged or cut short; or it lies elsewhere.
-        WrongKeyError: they are encrypted.
+        CorruptionError: the bytes are no frame, damaged or cut short; or it was moved elsewhere.
     """
     body = data[_HEADER:]
     if (
@@ -144,11 +130,6 @@ def unpack(data: bytes) -> list[bytes]:
             "A segment lies in the cold store, which did not have it as it was put there.",
             hint="Put the object back from a backup of the cold store; the log names it.",
         )
-    if flags & ENCRYPTED:
-        raise WrongKeyError(
-            "The segment is encrypted, and no key was given.",
-            hint="Open the store with the key that it was written with.",
-        )
     if flags & COMPRESSED:
         body = _decompress(body)
     return _split(body)
@@ -156,7 +137,6 @@ def unpack(data: bytes) -> list[bytes]:
 
 _HEADS = [bytes((MAGIC, VERSION << 4 | flags)) for flags in range(8)]
 _PLAIN, _PLAIN_CRC = _HEADS[0], crc32(_HEADS[0])
-_local = threading.local()  # zstd contexts serve one thread at a time
 
 
 def _check(data: bytes) -> int:
@@ -167,10 +147,9 @@ def _check(data: bytes) -> int:
         raise CorruptionError("The segment's checksum does not match its bytes.")
     version, flags = data[1] >> 4, data[1] & 15
     if version > VERSION or (version == VERSION and flags & ~_KNOWN_FLAGS):
-        raise NewerFormatError(
+        raise newer(
             f"The segment has format version {version} with flags {flags:#x}; "
-            f"this release reads version {VERSION}.",
-            hint="Upgrade threadkeep: pip install --upgrade threadkeep",
+            f"this release reads version {VERSION}."
         )
     if version != VERSION:
         raise CorruptionError(f"There is no segment format version {version}.")
@@ -186,14 +165,14 @@ def _join(elements: Sequence[bytes]) -> bytes:
     sizes = [*map(len, elements)]
     width = next(width for width in _WIDTHS if max(sizes) < 1 << 8 * width)
     table = struct.pack(f"<{count}{_WIDTHS[width]}", *sizes)
-    return b"".join((varint.pack(count), bytes((width,)), table, *elements))
+    return b"".join((pack_varint(count), bytes((width,)), table, *elements))
 
 
 def _split(body: bytes) -> list[bytes]:
     """Cut a body into its elements; sizes must account for every byte."""
     if body[:1] == b"\x01":
         return [body[1:]]
-    count, at = varint.read(body, 0)
+    count, at = read_varint(body, 0)
     if count == 1:
         return [body[at:]]
     sizes, at = _read_sizes(body, at, count) if count else ((), at)
@@ -217,40 +196,67 @@ def _read_sizes(body: bytes, at: int, count: int) -> tuple[tuple[int, ...], int]
 
 def _decompress(data: bytes) -> bytes:
     """Undo the compression; the declared size bounds what is allocated."""
-    size, at = varint.read(data, 0)
+    size, at = read_varint(data, 0)
     packed = data[at:]
     try:
         declared = zstandard.frame_content_size(packed)
         if size != declared or size > MAX_BODY:
             raise CorruptionError(f"The segment declares {size} bytes, its content {declared}.")
-        return _decompressor().decompress(packed, allow_extra_data=False)
+        return _contexts.decompressor.decompress(packed, allow_extra_data=False)
     except zstandard.ZstdError as error:
         raise CorruptionError("The segment cannot be decompressed.") from error
 
 
-def _compressor(level: int) -> zstandard.ZstdCompressor:
-    try:
-        return _local.compressors[level]  # type: ignore[no-any-return]
-    except AttributeError:
-        _local.compressors = {}
-    except KeyError:
-        pass
-    made = zstandard.ZstdCompressor(level=level)
-    _local.compressors[level] = made
-    return made
+class _Contexts(threading.local):
+    """Contexts of zstd, which serve one thread at a time."""
+
+    def __init__(self) -> None:
+        self.compressors: dict[int, zstandard.ZstdCompressor] = {}
+        self.decompressor = zstandard.ZstdDecompressor()
 
 
-def _decompressor() -> zstandard.ZstdDecompressor:
-    try:
-        return _local.decompressor  # type: ignore[no-any-return]
-    except AttributeError:
-        made = _local.decompressor = zstandard.ZstdDecompressor()
-        return made
+_contexts = _Contexts()
+
+
+def _compress(body: bytes, level: int) -> bytes:
+    compressor = _contexts.compressors.get(level)
+    if compressor is None:
+        compressor = _contexts.compressors[level] = zstandard.ZstdCompressor(level=level)
+    return compressor.compress(body)
 
 
 def _is_int_within(value: object, low: int, high: int) -> bool:
     return type(value) is int and low <= value <= high
 
 
-def _refuse(name: str, value: object, wanted: str) -> None:
-    raise InvalidArgumentError(f"Compression({name}={value!r}) is not {wanted}.")
+_MORE = 0x80  # the bit of a byte that says that another follows
+_MOST = 10  # bytes: enough for 64 bits
+_SMALL = [bytes((n,)) for n in range(_MORE)]
+
+
+def pack_varint(number: int) -> bytes:
+    """Return the bytes of a number of 0 or more."""
+    if number < _MORE:
+        return _SMALL[number]
+    out = bytearray()
+    while number >= _MORE:
+        out.append(number & (_MORE - 1) | _MORE)
+        number >>= 7
+    out.append(number)
+    return bytes(out)
+
+
+def read_varint(data: bytes, at: int) -> tuple[int, int]:
+    """Return the number that begins at `at`, and where it ends.
+
+    Raises:
+        CorruptionError: no number of 64 bits begins there.
+    """
+    number = shift = 0
+    for byte in data[at : at + _MOST]:
+        at += 1
+        number |= (byte & (_MORE - 1)) << shift
+        if byte < _MORE:
+            return number, at
+        shift += 7
+    raise CorruptionError("Stored bytes are cut short inside a number.")

@@ -1,26 +1,36 @@
-"""Which classes a program can store, and which it has allowed to be loaded.
-
-Only the registry and the search for a class by name live here. Invariant: looking a
-class up reads dictionaries; it never imports, and never calls what data names.
-"""
+"""Registry of the classes that a program can store and load, and the rule for each type."""
 
 from __future__ import annotations
 
 import importlib
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from types import ModuleType
 from typing import Any, NamedTuple, TypeVar, overload
 
-from threadkeep.codec import arrays, timestamps, values
-from threadkeep.codec.format import Packer, Rule, Tag
-from threadkeep.codec.kinds import MAX_CLASSES, kind_of, solid_base
-from threadkeep.codec.local_classes import LocalClasses
-from threadkeep.codec.rules import BUILT_IN, data_rule, encode_foreign
-from threadkeep.codec.wellknown import CODES
+from threadkeep.codec import data_classes, langchain_types, numpy_pandas, subclasses, values
+from threadkeep.codec.class_lookup import LocalClasses, imported, name_of
+from threadkeep.codec.format import CODES, Encode, Packer, Reference, Rule, Tag, dotted
+from threadkeep.codec.introspection import MAX_CLASSES, kind_of, solid_base
 from threadkeep.errors import InvalidArgumentError, UnserializableError
 
 C = TypeVar("C", bound=type)
+
+_BUILT_IN: dict[type, Rule] = {**values.RULES, **langchain_types.RULES}
+"""Rules for types that are matched exactly."""
+
+_DATA_CLASSES: dict[Tag, tuple[Callable[[Reference, Any], Encode], bool]] = {
+    Tag.ENUM: (data_classes.encode_enum, False),
+    Tag.FLAG: (data_classes.encode_enum, False),
+    Tag.NAMEDTUPLE: (data_classes.encode_namedtuple, False),
+    Tag.SUBCLASS: (subclasses.encode_subclass, False),
+    Tag.EXCEPTION: (subclasses.encode_exception, False),
+    Tag.PYDANTIC: (data_classes.encode_model, True),
+    Tag.PYDANTIC_V1: (data_classes.encode_model_v1, True),
+    Tag.DATACLASS: (data_classes.encode_record, True),
+    Tag.ATTRS: (data_classes.encode_record, True),
+    Tag.PLAIN: (data_classes.encode_record, True),
+}
+"""Tag -> the encoding of a class's instances, and whether these are shareable."""
 
 
 class Foreign(NamedTuple):
@@ -50,12 +60,12 @@ class Registry:
         name: str | None = None,
     ) -> None:
         """See `threadkeep.register`."""
-        _check_registrable(cls, encode, decode)
-        for known_as in {name_of(cls), _check_name(name) if name else name_of(cls)}:
+        _check_registrable(cls, encode, decode, name)
+        for key in {name_of(cls), name or name_of(cls)}:
             if encode and decode:
-                self._foreign[known_as] = Foreign(cls, encode, decode)
+                self._foreign[key] = Foreign(cls, encode, decode)
             else:
-                self._named[known_as] = cls
+                self._named[key] = cls
         self._forget()
 
     def register_module(self, name: str) -> None:
@@ -74,7 +84,7 @@ class Registry:
         return self._foreign.get(name)
 
     def rule(self, cls: type) -> Rule | None:
-        """Return how instances of exactly this type are written, None if they cannot be."""
+        """Return the rule for instances of exactly this type, None if they cannot be stored."""
         try:
             return self.rules[cls]
         except KeyError:
@@ -84,29 +94,30 @@ class Registry:
             return rule
 
     def _forget(self) -> None:
-        """Start over with the built-in rules: what was worked out may have changed."""
-        self.rules = dict(BUILT_IN)
+        """Drop all rules but the built-in ones: a registration may change them."""
+        self.rules = dict(_BUILT_IN)
 
     def _make_rule(self, cls: type) -> Rule | None:
         name = name_of(cls)
         if (foreign := self._foreign.get(name)) and foreign.cls is cls:
-            return Rule(Tag.FOREIGN, encode_foreign(name, foreign.encode), shareable=True)
-        if rule := arrays.rule_for(cls) or timestamps.rule_for(cls) or values.rule_for(cls):
+            own = foreign.encode
+            return Rule(Tag.FOREIGN, lambda value, packer: packer.pack([name, own(value)]), True)  # noqa: FBT003
+        if rule := numpy_pandas.rule_for(cls) or values.v1_secret_rule(cls):
             return rule
         tag = kind_of(cls) or (Tag.PLAIN if self._named.get(name) is cls else None)
         if tag is None:
             return None
         found = self.named(name) or imported(name)
         if found is None:
-            return data_rule(cls, tag, self.local.name(cls, name))
+            return _data_rule(cls, tag, self.local.name(cls, name))
         if found is not cls:
-            raise _not_the_one(cls)
-        rule = data_rule(cls, tag, CODES.get(name, name))
+            raise _replaced(cls)
+        rule = _data_rule(cls, tag, CODES.get(name, name))
         return rule if name in self._named else _while_found(rule, cls)
 
 
 DEFAULT_REGISTRY = Registry()
-"""What `threadkeep.register` fills and every saver uses."""
+"""The registry that `threadkeep.register` fills and every saver uses."""
 
 
 @overload
@@ -135,10 +146,11 @@ def register(
     Args:
         cls: the class. Data classes (pydantic, dataclass, attrs, enum, named tuple) need
             no more; neither does a plain Python class that its attributes describe.
-        encode: for a foreign class: instance -> a value that can be stored.
-        decode: and back. Both or neither; they must stay able to read what was stored.
+        encode: for a foreign class: function from an instance to a value that can be stored.
+        decode: function from that value to the instance. Give both or neither; they must
+            stay able to read stored values.
         name: another name that stored data has for the class, as "module:Qualified.Name":
-            where it lived before it was moved or renamed.
+            its name before it was moved or renamed.
 
     Raises:
         InvalidArgumentError: this cannot be registered so; the message says what can.
@@ -163,10 +175,15 @@ def register_module(name: str) -> None:
     DEFAULT_REGISTRY.register_module(name)
 
 
-def _while_found(rule: Rule, cls: type) -> Rule:
-    """The rule, for as long as the class's name leads to this class and no other.
+def _data_rule(cls: type, tag: Tag, reference: Reference) -> Rule:
+    encoding, shareable = _DATA_CLASSES[tag]
+    return Rule(tag, encoding(reference, cls), shareable)
 
-    (A module that is reloaded, or a cell that is run again, makes another of the name: an
+
+def _while_found(rule: Rule, cls: type) -> Rule:
+    """Return a rule that refuses instances once the class's name leads to another class.
+
+    (A module that is reloaded, or a cell that is run again, makes another class of the name: an
     old instance would come back as one of those.)
     """
     encode, name = rule.encode, name_of(cls)
@@ -178,38 +195,18 @@ def _while_found(rule: Rule, cls: type) -> Rule:
         # (The short way first: this is done for every value of a class of the program's.)
         here = scope.get(inside) is cls and modules.get(home) is module
         if not here and imported(name) is not cls:
-            raise _not_the_one(cls)
+            raise _replaced(cls)
         return encode(value, packer)
 
     return rule._replace(encode=encode_if_found)
 
 
-# -- names -----------------------------------------------------------------------------
-
-
-def name_of(cls: type) -> str:
-    """Return the name that data has for a class: "module:Qualified.Name"."""
-    return f"{cls.__module__}:{cls.__qualname__}"
-
-
-def imported(name: str) -> type | None:
-    """Return the class of this name if its module is imported, without running anything."""
-    module_name, _, qualname = name.partition(":")
-    module = sys.modules.get(module_name)
-    # Not isinstance, nor getattr below: what stands in for a module may import when it is
-    # asked for an attribute, its class included.
-    if not issubclass(type(module), ModuleType) or not qualname:
-        return None
-    scope = object.__getattribute__(module, "__dict__")
-    if (whole := scope.get(qualname)) is not None:  # also "Generic[int]"
-        return whole if isinstance(whole, type) else None
-    found: Any = None
-    for part in qualname.split("."):
-        found = scope.get(part)
-        if not isinstance(found, type):
-            return None
-        scope = vars(found)
-    return found  # type: ignore[no-any-return]
+def _replaced(cls: type) -> UnserializableError:
+    return UnserializableError(
+        f"{dotted(cls)} is another class by now than this value's: "
+        "it would come back as something else.",
+        hint="Make the value anew from the new class, or give that another name.",
+    )
 
 
 def _classes_of(module: str, scope: Mapping[str, Any], outer: str = "") -> Iterator[type]:
@@ -232,35 +229,21 @@ def _import(name: str) -> Any:
         ) from error
 
 
-# -- refusals --------------------------------------------------------------------------
-
-
-def _not_the_one(cls: type) -> UnserializableError:
-    return UnserializableError(
-        f"{cls.__module__}.{cls.__qualname__} is another class by now than this value's: "
-        "it would come back as something else.",
-        hint="Make the value anew from the new class, or give that another name.",
-    )
-
-
-def _check_name(name: str) -> str:
-    module, colon, qualname = name.partition(":")
-    if not (module and colon and qualname):
-        raise InvalidArgumentError(f"{name!r} is not of the form 'module:Qualified.Name'.")
-    return name
-
-
-def _check_registrable(cls: Any, encode: object, decode: object) -> None:
+def _check_registrable(cls: Any, encode: object, decode: object, name: str | None) -> None:
     if not isinstance(cls, type):
         raise InvalidArgumentError(
             f"{cls!r} is not a class.", hint="Register the class of the values to be stored."
         )
     if (encode is None) != (decode is None):
         raise InvalidArgumentError("encode and decode must be given together.")
-    if cls in BUILT_IN or cls.__module__ == "builtins":
+    if cls in _BUILT_IN or cls.__module__ == "builtins":
         raise InvalidArgumentError(f"threadkeep has its own form for {cls.__qualname__}.")
     if encode is None and kind_of(cls) is None and solid_base(cls) is not object:
         raise InvalidArgumentError(
             f"{cls.__qualname__} is not described by its attributes alone.",
             hint=f"threadkeep.register({cls.__qualname__}, encode=..., decode=...)",
+        )
+    if name is not None and not all(name.partition(":")):
+        raise InvalidArgumentError(
+            f"Invalid name: {name!r}.", hint="Give it as 'module:Qualified.Name'."
         )

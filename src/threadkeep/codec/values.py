@@ -1,9 +1,4 @@
-"""Values of the standard library, each with its own tag.
-
-Only types whose instances are wholly described by a few plain values live here, matched
-by their exact type. Invariant: decoding constructs nothing but these types, and only
-from values of the form that encoding writes.
-"""
+"""Payloads of standard library types, each with its own tag and matched by exact type."""
 
 from __future__ import annotations
 
@@ -14,15 +9,8 @@ from collections import OrderedDict, defaultdict, deque
 from datetime import UTC, date, datetime, time, timedelta, timezone, tzinfo
 from decimal import Decimal
 from fractions import Fraction
-from ipaddress import (
-    IPv4Address,
-    IPv4Interface,
-    IPv4Network,
-    IPv6Address,
-    IPv6Interface,
-    IPv6Network,
-)
-from pathlib import PosixPath, PurePosixPath, PureWindowsPath, WindowsPath
+from functools import partial
+from operator import attrgetter
 from typing import Any
 from uuid import UUID, SafeUUID
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
@@ -30,20 +18,21 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 import ormsgpack
 from pydantic import SecretBytes, SecretStr
 
-from threadkeep.codec.format import Decode, Packer, Rule, Tag, Unpacker
+from threadkeep.codec.format import Decode, Encode, Packer, Rule, Tag, Unpacker
+from threadkeep.codec.introspection import ADDRESSES, PATHS
 from threadkeep.errors import CorruptionError, UnknownTypeError, UnserializableError
 
 # -- text and numbers ------------------------------------------------------------------
 
 
 class Surrogates(str):
-    """Stands for an equal str that UTF-8 cannot hold."""
+    """Marker for an equal str that UTF-8 cannot hold."""
 
     __slots__ = ()
 
 
 class Pairs:
-    """Stands for a dict with keys that msgpack maps cannot hold exactly."""
+    """Marker for a dict with keys that msgpack maps cannot hold exactly."""
 
     __slots__ = ("pairs",)
 
@@ -60,7 +49,7 @@ def _big_int(value: int, _: Packer) -> bytes:
 
 
 def pack_view(value: memoryview, _: Packer | None = None) -> bytes:
-    """Format, shape, whether it may be written to, bytes; of a format that no cast makes, bytes."""
+    """Bytes, format, shape and whether it is read-only; bytes alone where no cast makes it."""
     raw, shape = value.tobytes(), list(value.shape or ())
     try:
         _view(raw, value.format, shape)
@@ -82,23 +71,17 @@ def _read_view(data: bytes, unpacker: Unpacker) -> memoryview | bytes:
     return _view(raw if readonly else bytearray(raw), form, shape)
 
 
-def _complex(value: complex, _: Packer) -> bytes:
-    return struct.pack(">dd", value.real, value.imag)
-
-
-def _range(value: range, packer: Packer) -> bytes:
-    return packer.pack([value.start, value.stop, value.step])
-
-
-def _fraction(value: Fraction, packer: Packer) -> bytes:
-    return packer.pack([value.numerator, value.denominator])
+def _attributes(*names: str) -> Any:
+    """Return the encoding of a value as the list of these attributes."""
+    read = attrgetter(*names)
+    return lambda value, packer: packer.pack(list(read(value)))
 
 
 # -- containers ------------------------------------------------------------------------
 
 
-def _pairs(value: Pairs, packer: Packer) -> bytes:
-    return packer.pack([part for pair in value.pairs.items() for part in pair])
+def _flat(value: dict[Any, Any]) -> list[Any]:
+    return [part for pair in value.items() for part in pair]
 
 
 def _read_pairs(data: bytes, unpacker: Unpacker) -> dict[Any, Any]:
@@ -116,14 +99,6 @@ def _read_members(data: bytes, unpacker: Unpacker) -> list[Any]:
     return [unpacker.unpack(member) for member in unpacker.unpack(data)]
 
 
-def _items(value: Any, packer: Packer) -> bytes:
-    return packer.pack(list(value))
-
-
-def _deque(value: deque[Any], packer: Packer) -> bytes:
-    return packer.pack([value.maxlen, *value])
-
-
 def _read_deque(data: bytes, unpacker: Unpacker) -> deque[Any]:
     maxlen, *items = unpacker.unpack(data)
     return deque(items, maxlen)
@@ -132,24 +107,20 @@ def _read_deque(data: bytes, unpacker: Unpacker) -> deque[Any]:
 def _ordered(value: OrderedDict[Any, Any], packer: Packer) -> bytes:
     if value.__dict__:
         raise UnserializableError("An OrderedDict with attributes of its own cannot be stored.")
-    return packer.pack([part for pair in value.items() for part in pair])
+    return packer.pack(_flat(value))
 
 
 _FACTORIES: tuple[Any, ...] = (None, list, dict, set, int, float, str, tuple, bool, frozenset)
-"""What a stored defaultdict may create; positions are part of the format."""
+"""Factories that a stored defaultdict may have; positions are part of the format."""
 
 
 def has_known_factory(value: defaultdict[Any, Any]) -> bool:
-    """Whether data can name the factory."""
+    """Tell whether data can name the factory."""
     return value.default_factory in _FACTORIES
 
 
 def check_factory(value: defaultdict[Any, Any]) -> None:
-    """Refuse a factory that data cannot name.
-
-    Raises:
-        UnserializableError: it is none of `_FACTORIES`.
-    """
+    """Raise UnserializableError for a factory that data cannot name."""
     if not has_known_factory(value):
         raise UnserializableError(
             f"A defaultdict of {value.default_factory!r} cannot be stored exactly.",
@@ -159,8 +130,7 @@ def check_factory(value: defaultdict[Any, Any]) -> None:
 
 def _default_dict(value: defaultdict[Any, Any], packer: Packer) -> bytes:
     check_factory(value)
-    flat = [part for pair in value.items() for part in pair]
-    return packer.pack([_FACTORIES.index(value.default_factory), *flat])
+    return packer.pack([_FACTORIES.index(value.default_factory), *_flat(value)])
 
 
 def _read_default_dict(data: bytes, unpacker: Unpacker) -> defaultdict[Any, Any]:
@@ -171,66 +141,42 @@ def _read_default_dict(data: bytes, unpacker: Unpacker) -> defaultdict[Any, Any]
 
 # -- time ------------------------------------------------------------------------------
 
-_DATETIME = struct.Struct(">HBBBBBI")
+_COMPLEX = struct.Struct(">dd")
 _DATE = struct.Struct(">HBB")
-_TIME = struct.Struct(">BBBI")
 _FOLD = 1 << 31  # beside the microseconds
+_TIME = ("hour", "minute", "second")
 
 
-def _zone(value: tzinfo | None, packer: Packer) -> bytes:
-    if value is None:
-        return b""
-    if type(value) is timezone or type(value) is ZoneInfo:
-        return packer.pack(value)
-    raise UnserializableError(
-        f"A time zone of type {type(value).__qualname__} cannot be stored exactly.",
-        hint="Use zoneinfo.ZoneInfo or datetime.timezone.",
-    )
+def check_zone(zone: tzinfo | None) -> None:
+    """Raise UnserializableError for a time zone of another library."""
+    if zone is not None and type(zone) is not timezone and type(zone) is not ZoneInfo:
+        raise UnserializableError(
+            f"A time zone of type {type(zone).__qualname__} cannot be stored exactly.",
+            hint="Use zoneinfo.ZoneInfo or datetime.timezone.",
+        )
 
 
-def _read_zone(data: bytes, unpacker: Unpacker) -> tzinfo | None:
-    zone = unpacker.unpack(data) if data else None
-    if zone is not None and not isinstance(zone, tzinfo):
-        raise CorruptionError("A stored time has something else than a time zone.")
-    return zone
+def _clock(build: Any, layout: struct.Struct, *names: str) -> tuple[Encode, Decode]:
+    """Fields, microseconds and fold in one number, and the time zone if there is one."""
+    read_fields = attrgetter(*names)
 
+    def encode(value: Any, packer: Packer) -> bytes:
+        fields = layout.pack(*read_fields(value), value.microsecond | _FOLD * value.fold)
+        check_zone(value.tzinfo)
+        return fields if value.tzinfo is None else fields + packer.pack(value.tzinfo)
 
-def _datetime(value: datetime, packer: Packer) -> bytes:
-    fraction = value.microsecond | _FOLD * value.fold
-    clock = (value.hour, value.minute, value.second, fraction)
-    fields = _DATETIME.pack(value.year, value.month, value.day, *clock)
-    return fields + _zone(value.tzinfo, packer)
+    def decode(data: bytes, unpacker: Unpacker) -> Any:
+        *fields, fraction = layout.unpack_from(data)
+        zone = unpacker.unpack(data[layout.size :]) if len(data) > layout.size else None
+        if zone is not None and not isinstance(zone, tzinfo):
+            raise CorruptionError("A stored time has something else than a time zone.")
+        return build(*fields, fraction & ~_FOLD, zone, fold=fraction >> 31)
 
-
-def _read_datetime(data: bytes, unpacker: Unpacker) -> datetime:
-    year, month, day, hour, minute, second, fraction = _DATETIME.unpack_from(data)
-    zone = _read_zone(data[_DATETIME.size :], unpacker)
-    microsecond, fold = fraction & ~_FOLD, fraction >> 31
-    return datetime(year, month, day, hour, minute, second, microsecond, zone, fold=fold)
-
-
-def _date(value: date, _: Packer) -> bytes:
-    return _DATE.pack(value.year, value.month, value.day)
-
-
-def _time(value: time, packer: Packer) -> bytes:
-    fraction = value.microsecond | _FOLD * value.fold
-    fields = _TIME.pack(value.hour, value.minute, value.second, fraction)
-    return fields + _zone(value.tzinfo, packer)
-
-
-def _read_time(data: bytes, unpacker: Unpacker) -> time:
-    hour, minute, second, fraction = _TIME.unpack_from(data)
-    zone = _read_zone(data[_TIME.size :], unpacker)
-    return time(hour, minute, second, fraction & ~_FOLD, tzinfo=zone, fold=fraction >> 31)
-
-
-def _timedelta(value: timedelta, packer: Packer) -> bytes:
-    return packer.pack([value.days, value.seconds, value.microseconds])
+    return encode, decode
 
 
 def _timezone(value: timezone, packer: Packer) -> bytes:
-    """Nothing for UTC itself, else the offset and the name, if it was given one."""
+    """Nothing for UTC itself, else the offset and the name, if it has one."""
     if value is UTC:
         return b""
     return packer.pack(list(value.__getinitargs__()))  # type: ignore[attr-defined]
@@ -272,10 +218,6 @@ def make_path(cls: type, *parts: str) -> Any:
             f"A stored {cls.__name__} cannot exist on this operating system.",
             hint="Between systems, store pure paths: PurePosixPath, PureWindowsPath.",
         ) from error
-
-
-def _path(cls: type) -> Decode:
-    return lambda data, _: make_path(cls, data.decode("utf-8", "surrogatepass"))
 
 
 def _pattern(value: re.Pattern[Any], packer: Packer) -> bytes:
@@ -331,10 +273,6 @@ def _from_parts(build: Any) -> Decode:
     return lambda data, unpacker: build(*unpacker.unpack(data))
 
 
-def _from_items(build: Any) -> Decode:
-    return lambda data, unpacker: build(unpacker.unpack(data))
-
-
 def _exactly(kind: type, build: Any) -> Decode:
     def read(data: bytes, unpacker: Unpacker) -> Any:
         value = unpacker.unpack(data)
@@ -350,35 +288,54 @@ _TYPES: tuple[tuple[type, Tag, Any, Decode], ...] = (
     (Surrogates, Tag.SURROGATES, _text, _from_text(str)),
     (bytearray, Tag.BYTEARRAY, lambda value, _: bytes(value), lambda data, _: bytearray(data)),
     (memoryview, Tag.MEMORYVIEW, pack_view, _read_view),
-    (complex, Tag.COMPLEX, _complex, lambda data, _: complex(*struct.unpack(">dd", data))),
-    (range, Tag.RANGE, _range, _from_parts(range)),
-    (Fraction, Tag.FRACTION, _fraction, _from_parts(Fraction)),
+    (
+        complex,
+        Tag.COMPLEX,
+        lambda value, _: _COMPLEX.pack(value.real, value.imag),
+        lambda data, _: complex(*_COMPLEX.unpack(data)),
+    ),
+    (range, Tag.RANGE, _attributes("start", "stop", "step"), _from_parts(range)),
+    (Fraction, Tag.FRACTION, _attributes("numerator", "denominator"), _from_parts(Fraction)),
     (Decimal, Tag.DECIMAL, _text, _from_text(Decimal)),
-    (Pairs, Tag.PAIRS, _pairs, _read_pairs),
-    (tuple, Tag.TUPLE, _items, _from_items(tuple)),
+    (Pairs, Tag.PAIRS, lambda value, packer: packer.pack(_flat(value.pairs)), _read_pairs),
+    (
+        tuple,
+        Tag.TUPLE,
+        lambda value, packer: packer.pack(list(value)),
+        lambda data, u: tuple(u.unpack(data)),
+    ),
     (set, Tag.SET, _members, lambda data, unpacker: set(_read_members(data, unpacker))),
     (frozenset, Tag.FROZENSET, _members, lambda data, u: frozenset(_read_members(data, u))),
-    (deque, Tag.DEQUE, _deque, _read_deque),
+    (deque, Tag.DEQUE, lambda value, packer: packer.pack([value.maxlen, *value]), _read_deque),
     (OrderedDict, Tag.ORDERED_DICT, _ordered, lambda d, u: OrderedDict(_read_pairs(d, u))),
     (defaultdict, Tag.DEFAULT_DICT, _default_dict, _read_default_dict),
-    (datetime, Tag.DATETIME, _datetime, _read_datetime),
-    (date, Tag.DATE, _date, lambda data, _: date(*_DATE.unpack(data))),
-    (time, Tag.TIME, _time, _read_time),
-    (timedelta, Tag.TIMEDELTA, _timedelta, _from_parts(timedelta)),
+    (
+        datetime,
+        Tag.DATETIME,
+        *_clock(datetime, struct.Struct(">HBBBBBI"), "year", "month", "day", *_TIME),
+    ),
+    (
+        date,
+        Tag.DATE,
+        lambda value, _: _DATE.pack(value.year, value.month, value.day),
+        lambda data, _: date(*_DATE.unpack(data)),
+    ),
+    (time, Tag.TIME, *_clock(time, struct.Struct(">BBBI"), *_TIME)),
+    (
+        timedelta,
+        Tag.TIMEDELTA,
+        _attributes("days", "seconds", "microseconds"),
+        _from_parts(timedelta),
+    ),
     (timezone, Tag.TIMEZONE, _timezone, _read_timezone),
     (ZoneInfo, Tag.ZONE_INFO, _zone_info, _from_text(make_zone_info)),
-    (PosixPath, Tag.POSIX_PATH, _text, _path(PosixPath)),
-    (WindowsPath, Tag.WINDOWS_PATH, _text, _path(WindowsPath)),
-    (PurePosixPath, Tag.PURE_POSIX_PATH, _text, _path(PurePosixPath)),
-    (PureWindowsPath, Tag.PURE_WINDOWS_PATH, _text, _path(PureWindowsPath)),
+    *(
+        (cls, Tag(Tag.POSIX_PATH + n), _text, _from_text(partial(make_path, cls)))
+        for n, cls in enumerate(PATHS)
+    ),
     (re.Pattern, Tag.PATTERN, _pattern, _from_parts(make_pattern)),
     (UUID, Tag.UUID, _uuid, _read_uuid),
-    (IPv4Address, Tag.IPV4_ADDRESS, _text, _from_text(IPv4Address)),
-    (IPv6Address, Tag.IPV6_ADDRESS, _text, _from_text(IPv6Address)),
-    (IPv4Interface, Tag.IPV4_INTERFACE, _text, _from_text(IPv4Interface)),
-    (IPv6Interface, Tag.IPV6_INTERFACE, _text, _from_text(IPv6Interface)),
-    (IPv4Network, Tag.IPV4_NETWORK, _text, _from_text(IPv4Network)),
-    (IPv6Network, Tag.IPV6_NETWORK, _text, _from_text(IPv6Network)),
+    *((cls, Tag(Tag.IPV4_ADDRESS + n), _text, _from_text(cls)) for n, cls in enumerate(ADDRESSES)),
     (SecretStr, Tag.SECRET_STR, _secret, _exactly(str, SecretStr)),
     (SecretBytes, Tag.SECRET_BYTES, _secret, _exactly(bytes, SecretBytes)),
 )
@@ -386,7 +343,7 @@ _TYPES: tuple[tuple[type, Tag, Any, Decode], ...] = (
 _V1_SECRETS = {"SecretStr": (Tag.SECRET_STR_V1, str), "SecretBytes": (Tag.SECRET_BYTES_V1, bytes)}
 
 
-def rule_for(cls: type) -> Rule | None:
+def v1_secret_rule(cls: type) -> Rule | None:
     """Return the rule for a secret of pydantic 1, None for any other class."""
     if cls.__module__ == "pydantic.v1.types" and cls.__qualname__ in _V1_SECRETS:
         return Rule(_V1_SECRETS[cls.__qualname__][0], _secret)

@@ -1,34 +1,34 @@
-"""Archived threads: what stays of one in the store, and how it leaves and comes back.
+"""Archived threads: how one leaves the store for the cold store, and comes back.
 
-Only rows and entries are dealt with here; where archives lie, and what they look like, is the
-affair of `tiers`. Invariants: the entry names an archive before there is one, and as long as
-there may be; a thread's rows go in the change that says that they are archived, and come back in
-the one that says that they are not.
+The entry names an archive before there is one, and as long as there may be. A thread's rows go in
+the change that says that they are archived, and come back in the one that says that they are not:
+wherever this is cut off, the thread is whole in the store, or in an archive that its entry names.
+Keys are never used twice. Archives of another store, of which this one is a copy, are not touched.
 """
 
 from __future__ import annotations
 
 import hashlib
+import secrets
 from collections.abc import Iterator
-from typing import NamedTuple, TypeGuard, cast
+from dataclasses import replace
+from functools import partial
+from io import BytesIO
+from typing import TYPE_CHECKING, NamedTuple, TypeGuard, cast
 
 from threadkeep.engine import labels, registration, registry
 from threadkeep.engine.calls import Operation, commit, fetch_checkpoint
-from threadkeep.engine.context import (
-    ATTEMPTS,
-    Engine,
-)
+from threadkeep.engine.context import Engine
 from threadkeep.engine.entries import Entry, EntryFence
 from threadkeep.engine.lifecycle import Cause, State, allows, is_archived
 from threadkeep.engine.model import Batch, DropThread, RowsFence
-from threadkeep.errors import (
-    ConflictError,
-    CorruptionError,
-    StaleThreadError,
-    StateError,
-    ThreadNotFoundError,
-)
+from threadkeep.engine.optimistic import OVERTAKEN, retry
+from threadkeep.errors import CorruptionError, StateError, ThreadNotFoundError
+from threadkeep.store.workflows import Plan, Store, aside, on
+from threadkeep.transfer import digest
+from threadkeep.transfer.bundle_format import BundleWriter, read_bundle
 from threadkeep.transfer.bundling import (
+    Snapshot,
     WholeThread,
     fence_of,
     parts_of,
@@ -36,18 +36,24 @@ from threadkeep.transfer.bundling import (
     stored_of,
 )
 
-RECORD = labels.ARCHIVE
+if TYPE_CHECKING:
+    from threadkeep.cold.store import ColdStore
+
+GRACE = 3600
+"""Seconds for which an object stays that nothing names: another process may be about to."""
+
+_SUFFIX = ".tkb"
 
 
 class Archive(NamedTuple):
-    """What the entry says of a thread's archive.
+    """The record of a thread's archive in its entry.
 
-    `folder` is where all archives of this thread are that one store has made: this one, or one that
-    this is a copy of. `name` is that of the newest in it; `sha256` is the digest of its bytes in
-    hex, `size` their number: of nothing before the first. `state` is the thread's own, which it has
-    again when it is back. `offloaded` is about how many bytes of segments lie there beside
-    archives: 0 where there is no stub, -1 where there may soon be one. `back_at` is when the
-    thread, or what was offloaded of it, came back last, in microseconds since 1970.
+    `folder` is where one store puts all archives of this thread: this store, or one that this is a
+    copy of. `name` is that of the newest in it; `sha256` is the digest of its bytes in hex, `size`
+    their number; empty before the first. `state` is the thread's own, which it has again when it
+    is back. `offloaded` is about how many bytes of segments are there beside archives: 0 where
+    there is no stub, -1 where there may soon be one. `back_at` is when the thread, or what was
+    offloaded of it, came back last, in microseconds since 1970.
     """
 
     folder: str
@@ -60,74 +66,104 @@ class Archive(NamedTuple):
 
     @property
     def key(self) -> str:
-        """The newest one's name in the cold store."""
+        """Key of the newest archive."""
         return self.folder + self.name
 
 
 def archive_of(entry: Entry | None) -> Archive | None:
-    """The archive that an entry names. One of another thread, whose copy this is, does not count.
+    """Return the archive that an entry names; one of another thread does not count.
 
     Raises:
-        CorruptionError: what it says cannot be read.
+        CorruptionError: the record is damaged.
     """
-    found = None if entry is None else labels.record(entry.labels, RECORD)
-    if entry is None or found is None:
+    record = None if entry is None else labels.record(entry.labels, labels.ARCHIVE)
+    if entry is None or record is None:
         return None
     try:
-        archive = Archive(*found)
+        archive = Archive(*record)
         return archive if _name(entry.thread) in archive.folder.split("/") else None
     except (TypeError, AttributeError) as error:
         raise CorruptionError(
-            "Where a thread is archived cannot be read.", thread=entry.thread
+            "The record of a thread's archive cannot be read.", thread=entry.thread
         ) from error
 
 
-def home_of(store: str, thread: str) -> str:
-    """Where a store, by its identity, puts what it takes of threads of this name.
-
-    No other one puts anything there, or removes anything.
-    """
-    return f"threads/{store}/{_name(thread)}/"
-
-
-def _name(thread: str) -> str:
-    """A thread's name as a part of keys, which may not be anything."""
-    return hashlib.sha256(thread.encode()).hexdigest()[:40]
+def with_archive(entry: Entry, archive: Archive) -> Entry:
+    """Return the entry with this archive, and no other."""
+    others = labels.without_record(entry.labels, labels.ARCHIVE)
+    label = labels.of_record(labels.ARCHIVE, list(archive))
+    return entry._replace(labels=tuple(sorted((*others, label))))
 
 
 def is_at(entry: Entry | None, key: str) -> TypeGuard[Entry]:
-    """Whether the thread is archived under this key."""
+    """Return whether the thread is archived under this key."""
     if not is_archived(entry):
         return False
     archive = archive_of(entry)
     return archive is not None and archive.key == key
 
 
-def naming(entry: Entry, archive: Archive) -> Entry:
-    """The entry, which names this archive and no other."""
-    others = labels.without_record(entry.labels, RECORD)
-    label = labels.of_record(RECORD, list(archive))
-    return entry._replace(labels=tuple(sorted((*others, label))))
+def home_of(store: str, thread: str) -> str:
+    """Return the folder of a thread's objects, by the identity of the store that put them there."""
+    return f"threads/{store}/{_name(thread)}/"
 
 
-# -- into an archive -----------------------------------------------------------------
+def _name(thread: str) -> str:
+    """A thread's name as a part of keys, which take few characters."""
+    return hashlib.sha256(thread.encode()).hexdigest()[:40]
 
 
-def announce(
-    engine: Engine, thread: str, home: str, token: str, *, stubs: bool = False
-) -> Operation[Archive]:
-    """What the entry says of the thread's archives; with this token, if it names none at home.
+# -- into an archive -------------------------------------------------------------------
 
-    With `stubs` it says that there may be some. The entry names the folder before anything is in
-    it, as long as the thread lives.
+
+def archive(store: Store, cold: ColdStore, engine: Engine, thread: str) -> Plan[Entry]:
+    """Write a thread to an archive, and leave only its entry in the store.
+
+    Raises:
+        ThreadNotFoundError: there is no such thread, or it holds no checkpoints.
+        StateError: it is archived already.
+        ConflictError: others keep writing to it.
+        CorruptionError: it is damaged, or the archive reads back differently.
+        BackendError: the cold store refused, or failed; the thread is as it was.
+    """
+
+    def attempt() -> Plan[Entry]:
+        announced = yield from on(store, announce(engine, thread, cold.home(thread)))
+        state = yield from on(store, read_state(thread))
+        entry = _archivable(state, thread)
+        fence = yield from on(store, fence_of(state))
+        data, new = yield from aside(partial(pack, state.whole, announced, entry.state))
+        yield from aside(partial(put, cold, new.key, data))
+        change = _replacing(state, entry, fence, new)
+        try:
+            yield from on(store, commit(change))
+        except OVERTAKEN:
+            found = yield from on(store, registration.read(thread))
+            if not is_at(found, new.key):  # else it was done, and the answer was lost
+                # Refused, and nothing of this attempt is under way any more.
+                yield from aside(partial(cold.delete, new.key))
+                raise
+        engine.working_set.forget(thread)
+        found = yield from on(store, registration.read(thread))
+        yield from aside(partial(_tidy, cold, {new.key, announced.key}, new.folder))
+        return found or cast("Entry", change.entry)
+
+    return retry(thread, attempt)
+
+
+def announce(engine: Engine, thread: str, home: str, *, stubs: bool = False) -> Operation[Archive]:
+    """Let the entry name a folder of this store's before anything is in it; return its record.
+
+    With `stubs` the record says that there may be some.
 
     Raises:
         ThreadNotFoundError: there is no such thread.
         StateError: it holds nothing, or is archived already.
-        ConflictError: others change it all the time.
+        ConflictError: others keep changing it.
     """
+    token = secrets.token_hex(8)
 
-    def how(entry: Entry) -> Entry:
+    def update(entry: Entry) -> Entry:
         if not allows(Cause.ARCHIVE, entry.state):
             raise StateError(f"A thread that is {entry.state} cannot be archived.", thread=thread)
         known = archive_of(entry)
@@ -136,57 +172,98 @@ def announce(
             archive = archive._replace(folder=f"{home}{token}/", name="", sha256="", size=0)
         if stubs and not archive.offloaded:
             archive = archive._replace(offloaded=-1)
-        return entry if archive == known else naming(entry, archive)
+        return entry if archive == known else with_archive(entry, archive)
 
-    entry = yield from registration.change(engine, thread, how)
+    entry = yield from registration.change(engine, thread, update)
     return cast("Archive", archive_of(entry))
 
 
-class Taken(NamedTuple):
-    """A thread as it was read, and what must still be so when it goes."""
-
-    whole: WholeThread
-    entry: Entry
-    generation: int
-    rows: RowsFence
-
-
-def take(thread: str) -> Operation[Taken]:
-    """Read a thread that is to be archived.
-
-    Raises:
-        ThreadNotFoundError: it holds no checkpoints.
-        StateError: it was archived meanwhile.
-        ConflictError: segments were removed at every try.
-        CorruptionError: it is damaged.
-    """
-    state = yield from read_state(thread)
-    fence = yield from fence_of(state)
+def _archivable(state: Snapshot, thread: str) -> Entry:
     if is_archived(state.entry):
-        raise StateError("Somebody else has archived this thread.", thread=thread)
+        raise StateError("Another process has archived this thread.", thread=thread)
     if state.entry is None or not state.whole.checkpoints:
         raise ThreadNotFoundError(thread=thread)
-    return Taken(state.whole, state.entry, state.rows.generation, fence)
+    return state.entry
 
 
-def close(engine: Engine, taken: Taken, archive: Archive) -> Operation[Entry]:
-    """Remove the thread's rows; the entry says where they are.
-
-    Raises:
-        ConflictError, StaleThreadError: the thread has changed since it was taken.
-    """
-    thread, entry = taken.whole.thread, taken.entry
+def _replacing(state: Snapshot, entry: Entry, fence: RowsFence, archive: Archive) -> DropThread:
+    """The change that removes a thread's rows, and says in its entry where they are."""
     known = archive_of(entry) or archive
     archive = archive._replace(offloaded=known.offloaded)
-    entry = naming(entry, archive)._replace(state=State.ARCHIVED)
-    fences = (taken.rows, EntryFence(entry.revision))
-    tombstone = taken.whole.deleted_at
-    yield from commit(DropThread(thread, tombstone, taken.generation, fences, entry))
-    engine.working_set.forget(thread)
-    return (yield from registration.read(thread)) or entry
+    return DropThread(
+        entry.thread,
+        state.whole.deleted_at,
+        state.rows.generation,
+        (fence, EntryFence(entry.revision)),
+        with_archive(entry, archive)._replace(state=State.ARCHIVED),
+    )
 
 
-# -- and back ------------------------------------------------------------------------
+def pack(whole: WholeThread, announced: Archive, state: str) -> tuple[bytes, Archive]:
+    """Return a thread as an archive's bytes, a bundle with digests, and their record.
+
+    Args:
+        whole: the thread.
+        announced: the record so far.
+        state: the thread's own, which it has again when it is back.
+
+    Raises:
+        CorruptionError: the thread is damaged.
+        UnserializableError: it is too large for a bundle.
+    """
+    file = BytesIO()
+    bundle = BundleWriter(file)
+    bundle.add(replace(whole, digests=tuple(digest.of_checkpoints(whole).values())))
+    bundle.end()
+    data, name = file.getvalue(), f"{secrets.token_hex(8)}{_SUFFIX}"
+    sha256 = hashlib.sha256(data).hexdigest()
+    return data, Archive(announced.folder, name, state, sha256, len(data))
+
+
+def put(cold: ColdStore, key: str, data: bytes) -> None:
+    """Put an object there, and read it back: it will be the only copy.
+
+    Raises:
+        CorruptionError: it reads back differently.
+        OpenError, BackendError: the cold store refused, or failed.
+    """
+    cold.put(key, data)
+    if cold.get(key) != data:
+        raise CorruptionError(
+            f"The cold store does not give back what was put there: {key}.",
+            hint="Check the cold store, and try again. The thread is still in the store.",
+        )
+
+
+def _tidy(cold: ColdStore, keep: set[str], folder: str) -> None:
+    """Remove earlier archives, and those of attempts that were cut off.
+
+    The one before stays until the thread was archived twice since: an object that a store calls
+    durable may not be on its disk yet.
+    """
+    for key in cold.objects(folder, older_than=GRACE):
+        if key.endswith(_SUFFIX) and key not in keep:
+            cold.delete(key)
+
+
+# -- and back --------------------------------------------------------------------------
+
+
+def unpack(thread: str, data: bytes, archive: Archive) -> WholeThread:
+    """Return the thread in an archive.
+
+    Raises:
+        CorruptionError: the bytes are not those that were put there.
+        NewerFormatError: a newer release wrote it.
+    """
+    if hashlib.sha256(data).hexdigest() != archive.sha256:
+        raise CorruptionError(
+            f"The archive {archive.key} is not what was put there.",
+            hint="Put it back from a backup of the cold store.",
+            thread=thread,
+        )
+    (whole,) = read_bundle(BytesIO(data))
+    return whole
 
 
 def reopen(whole: WholeThread, archive: Archive, now: int) -> Operation[None]:
@@ -196,20 +273,18 @@ def reopen(whole: WholeThread, archive: Archive, now: int) -> Operation[None]:
     thread had. The entry goes on to name the archive.
 
     Raises:
-        ConflictError: others change it all the time.
+        ConflictError: others keep changing it.
     """
-    for _ in range(ATTEMPTS):
+
+    def attempt() -> Operation[None]:
         entry = yield from registration.read(whole.thread)
         if not is_at(entry, archive.key):
-            return
+            return  # somebody else has brought it back
         there = yield from fetch_checkpoint(whole.thread, "", None)
-        try:
-            for batch in _batches(whole, entry, there.generation, archive, now):
-                yield from commit(batch)
-        except (ConflictError, StaleThreadError):
-            continue  # somebody has brought it back, or has changed its entry: look again
-        return
-    raise registration.busy(whole.thread)
+        for batch in _batches(whole, entry, there.generation, archive, now):
+            yield from commit(batch)
+
+    return retry(whole.thread, attempt)
 
 
 def _batches(
@@ -220,10 +295,11 @@ def _batches(
     for segments in parts_of(whole.segments, lambda segment: len(segment.data)):
         yield plain._replace(segments=tuple(segments))
     touch = registry.of_rows(*stored_of(whole), sum([len(s.data) for s in whole.segments]))
+    back = with_archive(entry, archive._replace(back_at=now))
     yield plain._replace(
         checkpoints=whole.checkpoints,
         writes=whole.writes,
         bump=True,
-        entry=naming(entry, archive._replace(back_at=now))._replace(state=archive.state),
+        entry=back._replace(state=archive.state),
         touch=touch._replace(moves=()),
     )

@@ -1,8 +1,8 @@
-"""Tiering layer: it brings back what is in the cold store, when it is asked for.
+"""Tiering layer: brings back archived threads and offloaded values where they are read.
 
-Only what is looked at, and when, lives here. Invariants: a thread that is in the store costs
-nothing more; whoever reads one that is archived, or has stubs, sees it whole, or an error that
-says why not; an archive goes only when its thread is gone; no thread has stubs of another.
+A thread that is in the store costs nothing more. Whoever reads one that is archived, or has stubs,
+sees it whole, or an error that says why not. An archive goes only when its thread is gone, and no
+thread has stubs of another.
 """
 
 from __future__ import annotations
@@ -10,17 +10,12 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 from threadkeep import lazy
-from threadkeep.cold.stubs import (
-    WITH_COLD,
-    stubbed,
-    whole,
-)
+from threadkeep.cold.stubs import WITH_COLD, stubbed, whole
 from threadkeep.engine.calls import Commit, Fetch, Requests, aside, call, commit, fetch
-from threadkeep.engine.context import ATTEMPTS
 from threadkeep.engine.entries import Entry, EntryFence, ReadEntry
 from threadkeep.engine.lifecycle import is_archived
 from threadkeep.engine.model import (
@@ -34,6 +29,7 @@ from threadkeep.engine.model import (
     ScanCheckpoints,
     ThreadState,
 )
+from threadkeep.engine.optimistic import retry
 from threadkeep.errors import (
     BackendError,
     ConflictError,
@@ -48,7 +44,6 @@ from threadkeep.store.layer import through
 if TYPE_CHECKING:
     from threadkeep.cold.archive import Archive
     from threadkeep.cold.store import ColdStore
-    from threadkeep.transfer.bundling import WholeThread
 
 _log = logging.getLogger("threadkeep")
 
@@ -71,19 +66,23 @@ class TierLayer:
             return (yield from self._fetch(request))
         change = request.change
         if isinstance(change, CopyThread):
-            return (yield from self._copy(change))
+            return (yield from retry(change.source, partial(self._copy, change), ConflictError))
         if isinstance(change, ForkThread):
-            return (yield from self._fork(change))
+            return (yield from retry(change.source, partial(self._fork, change), ConflictError))
         if isinstance(change, DropThread) and change.entry is None:
             return (yield from self._drop(change))
         return (yield request)
+
+    # -- reads -------------------------------------------------------------------------
 
     def _fetch(self, request: Fetch) -> Requests[list[Any]]:
         reads = request.reads
         replies: list[Any] = yield request
         names = sorted(set(_missed(reads, replies)))
         if names:
-            replies = yield from self._looked_for(reads, names)
+            replies = yield from retry(
+                names[0], partial(self._looked_for, reads, names), ConflictError
+            )
         for number, thread in stubbed(reads, replies):
             replies[number] = yield from aside(whole, self._cold, thread, replies[number])
         return replies
@@ -93,20 +92,21 @@ class TierLayer:
 
         A thread that is neither archived before the reads, nor changes its generation while they
         are answered, was not archived meanwhile: to leave and to come back both raise that.
+
+        Raises:
+            ConflictError: one was archived.
         """
         heads: list[Read] = [ReadCheckpoint(name, "") for name in names]
         entries: list[Read] = [ReadEntry(name) for name in names]
-        for _ in range(ATTEMPTS):
-            found, count = (yield Fetch([*heads, *entries, *reads])), len(names)
-            archived = [entry for entry in found[count : 2 * count] if is_archived(entry)]
-            for entry in archived:
-                yield from self._bring_back(entry)
-            if archived:
-                continue
+        found, count = (yield Fetch([*heads, *entries, *reads])), len(names)
+        archived = [entry for entry in found[count : 2 * count] if is_archived(entry)]
+        for entry in archived:
+            yield from self._bring_back(entry)
+        if not archived:
             after = yield Fetch(heads)  # (of one fetch, some stores answer in parts)
             if _generations(found[:count]) == _generations(after):
                 return list(found[2 * count :])
-        raise _never_there(names[0])
+        raise ConflictError(thread=names[0])
 
     def _bring_back(self, entry: Entry) -> Requests[None]:
         """Bring a thread back, if nobody else has done so meanwhile."""
@@ -114,7 +114,8 @@ class TierLayer:
         if self._cold is None or archive is None:
             raise ThreadArchivedError(hint=WITH_COLD, thread=thread)
         try:
-            found = yield from aside(_read, self._cold, thread, archive)
+            data = yield from aside(self._cold.get, archive.key)
+            found = yield from aside(lazy.archive.unpack, thread, data, archive)
         except CorruptionError:
             now = yield from fetch(ReadEntry(thread))
             if lazy.archive.is_at(now, archive.key):
@@ -129,33 +130,24 @@ class TierLayer:
                 thread=thread,
             ) from error
 
-    # -- changes ---------------------------------------------------------------------
+    # -- changes -----------------------------------------------------------------------
 
     def _copy(self, change: CopyThread) -> Requests[None]:
         """Copy a thread, which may be archived or get stubs: now, or while it is copied."""
-        for _ in range(ATTEMPTS):
-            known = yield from self._ready(change.source, change.target)
-            with suppress(ConflictError):
-                yield from commit(change._replace(revision=_revision(known)))
-                known, copy = yield Fetch(
-                    [ReadEntry(change.source), ReadThread(change.target, stub=True)]
-                )
-                if copy.checkpoints or not is_archived(known):
-                    return
-                yield from self._bring_back(known)
-        raise _never_there(change.source)
+        known = yield from self._ready(change.source, change.target)
+        yield from commit(change._replace(revision=_revision(known)))
+        known, copy = yield Fetch([ReadEntry(change.source), ReadThread(change.target, stub=True)])
+        if not copy.checkpoints and is_archived(known):
+            yield from self._bring_back(known)
+            raise ConflictError(thread=change.source)
 
     def _fork(self, change: ForkThread) -> Requests[None]:
         """Fork a thread: what it shares has no stubs, then or later."""
-        for _ in range(ATTEMPTS):
-            known = yield from self._ready(change.source, change.target)
-            with suppress(ConflictError):
-                yield from commit(change._replace(revision=_revision(known)))
-                return
-        raise lazy.registration.busy(change.source)
+        known = yield from self._ready(change.source, change.target)
+        yield from commit(change._replace(revision=_revision(known)))
 
     def _ready(self, source: str, target: str) -> Requests[Entry | None]:
-        """The source's entry, once it has no stubs: what brings one changes the entry.
+        """Return the source's entry, once it has no stubs: one that comes changes the entry.
 
         Raises:
             ThreadExistsError: the target is archived.
@@ -177,27 +169,30 @@ class TierLayer:
         Whoever takes something there names it in the entry. So the entry that goes must be the
         one that was read; but a deletion that expects nothing is not refused in the end.
         """
-        for attempt in range(ATTEMPTS):
-            entry = yield from fetch(ReadEntry(change.thread))
-            expecting = change
-            if attempt < ATTEMPTS - 1 and not change.fences:
-                expecting = change._replace(fences=(EntryFence(_revision(entry)),))
-            try:
-                yield from commit(expecting)
-            except ConflictError:
-                if expecting is change:
-                    raise
-                continue
-            archive = lazy.archive.archive_of(entry)
-            left = None if change.rows is None else lazy.archive.archive_of(change.rows.entry)
-            if archive is not None and (left is None or left.folder != archive.folder):
-                yield from self._remove(change.thread, archive)
+        if change.fences:
+            yield from self._drop_as(change)
             return
+        try:
+            yield from retry(change.thread, partial(self._drop_read, change), ConflictError)
+        except ConflictError:
+            yield from self._drop_as(change)
+
+    def _drop_read(self, change: DropThread) -> Requests[None]:
+        yield from self._drop_as(change, fenced=True)
+
+    def _drop_as(self, change: DropThread, *, fenced: bool = False) -> Requests[None]:
+        entry = yield from fetch(ReadEntry(change.thread))
+        fences = (EntryFence(_revision(entry)),) if fenced else change.fences
+        yield from commit(change._replace(fences=fences))
+        archive = lazy.archive.archive_of(entry)
+        left = None if change.rows is None else lazy.archive.archive_of(change.rows.entry)
+        if archive is not None and (left is None or left.folder != archive.folder):
+            yield from self._remove(change.thread, archive)
 
     def _remove(self, thread: str, archive: Archive) -> Requests[None]:
         """Remove the archives of a thread that is gone: its next life has another folder."""
         if self._cold is None:
-            _log.warning("a thread went; its archives stay in %s", archive.folder)
+            _log.warning("A thread was deleted without its cold store: %s stays.", archive.folder)
             return
         home = self._cold.of((yield from call("identity"))).home(thread)
         if not archive.folder.startswith(home):
@@ -212,24 +207,12 @@ class TierLayer:
             ) from error
 
 
-def _read(cold: ColdStore, thread: str, archive: Archive) -> WholeThread:
-    from threadkeep.cold.archives import unpacked  # noqa: PLC0415 - much, and seldom needed
-
-    return unpacked(thread, cold.get(archive.key), archive)
-
-
 def _revision(entry: Entry | None) -> int:
     return 0 if entry is None else entry.revision
 
 
 def _now() -> int:
     return time.time_ns() // 1000
-
-
-def _never_there(thread: str) -> ConflictError:
-    return ConflictError(
-        "This thread is being archived whenever it is read.", hint="Try again later.", thread=thread
-    )
 
 
 def _generations(states: Sequence[ThreadState]) -> list[int]:

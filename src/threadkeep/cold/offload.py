@@ -1,40 +1,47 @@
-"""Offloading: segments that the heads do not need, put aside while their thread is in use.
+"""Offloading: segments that the heads do not need, moved while their thread is in use.
 
-Only rows and entries are dealt with here; where the bytes lie is the affair of `tiers`.
-Invariants: a stub comes into the store in the change that takes its segment away, and the other
-way round; the entry says that there may be stubs before there is one, and changes with each that
-comes. A thread that shares its segments has none, so that an object belongs to one thread.
+A stub comes into the store in the change that takes its segment away, and the other way round; the
+entry says that there may be stubs before there is one, and changes with each that comes. An object
+is there, and was read back, before a stub names it. A thread that shares segments has no stubs, so
+that an object belongs to one thread.
 
-Positions and what lies there stay as they are, so the generation does, too: what others remember
-is still right, and a run is not kept from going on. As segments change their form meanwhile, and
-a cache may have the former one, they are read here past all caches: under no generation.
+Positions and their elements stay as they are, and so does the generation: what others remember is
+still right, and runs go on. As segments change their form, and a cache may have the former one,
+they are read here past all caches: under no generation.
 """
 
 from __future__ import annotations
 
+import logging
+import secrets
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
-from typing import NamedTuple
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple
 
-from threadkeep.cold import offloaded
-from threadkeep.cold.archive import (
-    Archive,
-    archive_of,
-    naming,
-)
+from threadkeep.cold import stubs
+from threadkeep.cold.archive import GRACE, Archive, announce, archive_of, put, with_archive
+from threadkeep.cold.stubs import is_stub, location_of, stubs_for
 from threadkeep.engine import registration, registry
-from threadkeep.engine.calls import Operation, commit, fetch, fetch_segments
-from threadkeep.engine.context import (
-    ATTEMPTS,
-    Engine,
-)
-from threadkeep.engine.entries import Entry, EntryFence, Touch
-from threadkeep.engine.lifecycle import Cause, allows, is_archived
+from threadkeep.engine.calls import Operation, commit, fetch, fetch_checkpoint, fetch_segments
+from threadkeep.engine.context import Engine
+from threadkeep.engine.entries import Entry, Touch
+from threadkeep.engine.lifecycle import Cause, allows, is_archived, is_there
 from threadkeep.engine.lineage import (
-    Key,
+    CheckpointKey,
     Lineage,
+    Positions,
     Search,
+    SegmentKey,
+    by_log,
+    checkpoint_key,
+    overlap,
+    parts,
+    positions,
     searches,
+    segment_key,
+    spans_of,
 )
 from threadkeep.engine.model import (
     Batch,
@@ -46,99 +53,103 @@ from threadkeep.engine.model import (
     StoredCheckpoint,
     ThreadRows,
 )
+from threadkeep.engine.optimistic import OVERTAKEN, Snapshot, read_snapshot, retry
 from threadkeep.engine.refs import covering, span_of
 from threadkeep.engine.rows import heads, unpack_writes
 from threadkeep.errors import (
     ConflictError,
     CorruptionError,
-    SegmentTakenError,
     StaleThreadError,
     StateError,
     ThreadNotFoundError,
 )
-from threadkeep.repair.findings import SegmentKey
-from threadkeep.retention.prune import (
-    by_log,
-    nothing_new,
-    read_family,
-    referred,
-    spans_of,
-)
-from threadkeep.retention.shortening import (
-    ROW,
-    Used,
-    alive,
-    parts,
-)
+from threadkeep.retention.apply import SEGMENT_ROW
+from threadkeep.store.workflows import Plan, Store, aside, on
 from threadkeep.transfer.bundling import parts_of
+
+if TYPE_CHECKING:
+    from threadkeep.cold.store import ColdStore
+
+_SUFFIX = ".tkp"
+_LOOSE = ".loose"  # behind an object's key: no stub has named it since this was written
+_SHARED = "it shares its segments with forks"
+_log = logging.getLogger("threadkeep")
+
+
+@dataclass(frozen=True, slots=True)
+class Offloaded:
+    """The result for one thread: what was offloaded, or would be.
+
+    Args:
+        thread: its name.
+        segments: stored runs of values.
+        bytes: what they took in the store.
+        skipped: why nothing was done; None where it was.
+    """
+
+    thread: str
+    segments: int = 0
+    bytes: int = 0
+    skipped: str | None = None
+
+
+# -- the segments that may go ----------------------------------------------------------
 
 
 class Piece(NamedTuple):
     """A segment of which some positions, the `idle` ones, may be offloaded, and others not."""
 
-    place: SegmentInfo
+    segment: SegmentInfo
     idle: tuple[Span, ...]
     busy: tuple[Span, ...]
-
-    @property
-    def key(self) -> SegmentKey:
-        """Where it lies."""
-        return self.place.log, self.place.start, self.place.count
-
-
-class Movable(NamedTuple):
-    """What may be offloaded of a thread, and the thread as it was read.
-
-    `shared`: nothing may, as other threads share its segments.
-    """
-
-    entry: Entry
-    rows: ThreadRows
-    pieces: tuple[Piece, ...]
-    shared: bool = False
 
 
 def movable(
     engine: Engine, thread: str, over: int, before: int | None, known: Collection[SegmentKey] = ()
-) -> Operation[Movable]:
-    """What of a thread may be offloaded: what neither its heads need nor its young checkpoints.
+) -> Operation[tuple[Snapshot, list[Piece]]]:
+    """Return the segments that neither the heads of a thread need nor its young checkpoints.
 
-    Keyframes stay, as every look at the history reads them.
-
-    Args:
-        engine: the engine's parts.
-        thread: its name.
-        over: of segments that take more bytes than this.
-        before: checkpoints from this time on (microseconds since 1970) are young; None: none is.
-        known: segments that were looked at before, and are to stay.
-
-    Raises:
-        ThreadNotFoundError: it is not there.
-        StateError: it is archived, or holds nothing.
-        CorruptionError: it is damaged.
+    Keyframes stay, as every look at the history reads them. Nothing of a thread that shares
+    segments may go. Segments go that have more bytes than `over`, but for those `known` before;
+    checkpoints from `before` on (microseconds since 1970) are young. Raises as `offload`.
     """
-    entry = yield from registration.known(thread)
-    if not allows(Cause.ARCHIVE, entry.state):
-        raise StateError(f"Nothing of a thread that is {entry.state} can be moved.", thread=thread)
-    rows, others = yield from read_family(thread, stub=True)
-    if others:
-        return Movable(entry, rows, (), shared=True)
+    snapshot = yield from read_snapshot(thread)
+    rows = snapshot.rows
+    if not is_there(snapshot.entry):
+        raise ThreadNotFoundError(thread=thread)
+    if not allows(Cause.ARCHIVE, snapshot.entry.state):
+        state = snapshot.entry.state
+        raise StateError(f"A thread that is {state} cannot be offloaded.", thread=thread)
+    if snapshot.others:
+        return snapshot, []
     if not rows.checkpoints:
         raise ThreadNotFoundError(thread=thread)
     lineage = Lineage(rows.checkpoints)
     stay = set(heads(rows.checkpoints).items()) | set(_young(rows.checkpoints, before))
     deltas = yield from searches(engine, thread, lineage, stay)
     used = by_log([*spans_of(lineage, stay, rows.orphans), *_rebuilding(lineage, deltas)])
-    known_to = referred(lineage, rows.orphans)
+    referred = positions(lineage, lineage.stored, rows.orphans)
     keyframes = {stored.row.key_log for stored in rows.checkpoints}
-    least = max(over, offloaded.LEAST)
-    large = [p for p in rows.segments if p.size > least and p.log not in keyframes]
-    pieces = [piece for piece in (_piece(p, used, known_to) for p in large) if piece.idle]
-    return Movable(entry, rows, tuple([piece for piece in pieces if piece.key not in known]))
+    least = max(over, stubs.LEAST)
+    pieces = [
+        _piece(segment, used, referred)
+        for segment in rows.segments
+        if segment.size > least and segment.log not in keyframes
+        if segment_key(segment) not in known
+    ]
+    return snapshot, [piece for piece in pieces if piece.idle]
+
+
+def _young(checkpoints: Iterable[StoredCheckpoint], before: int | None) -> Iterator[CheckpointKey]:
+    """The checkpoints that are not from before this; those of no known time count as young."""
+    for stored in checkpoints if before is not None else ():
+        ts = stored.row.ts
+        if isinstance(ts, str) or before is None or ts >= before:
+            yield checkpoint_key(stored)
 
 
 def _rebuilding(lineage: Lineage, deltas: Iterable[Search]) -> Iterator[Span]:
-    """What DeltaChannels are rebuilt from: of each ancestor their own values and writes."""
+    """The elements that DeltaChannels are rebuilt from: their values and writes in ancestors."""
     for at, channel in deltas:
         for key in lineage.ancestors([(at, channel)]):
             ref = lineage.value(key, channel)
@@ -148,15 +159,15 @@ def _rebuilding(lineage: Lineage, deltas: Iterable[Search]) -> Iterator[Span]:
                     yield from write.ref.needs if write.channel == channel else ()
 
 
-def _piece(place: SegmentInfo, used: Used, known_to: Used) -> Piece:
-    """What nothing refers to stays: a former origin may have said it, and it is swept here."""
-    span = span_of(place)
-    busy = covering([*alive(span, used), *_between(span, alive(span, known_to))])
-    return Piece(place, tuple(_between(span, busy)), busy)
+def _piece(segment: SegmentInfo, used: Positions, referred: Positions) -> Piece:
+    """Split a segment. What nothing refers to stays: it may be a former origin's, and is swept."""
+    span = span_of(segment)
+    busy = covering([*overlap(used, span), *_between(span, overlap(referred, span))])
+    return Piece(segment, tuple(_between(span, busy)), busy)
 
 
 def _between(span: Span, some: Iterable[Span]) -> Iterator[Span]:
-    """What these leave of a span."""
+    """The gaps that these leave in a span."""
     start = span.start
     for one in some:
         if start < one.start:
@@ -166,80 +177,116 @@ def _between(span: Span, some: Iterable[Span]) -> Iterator[Span]:
         yield Span(span.log, start, span.stop)
 
 
-def _young(checkpoints: Iterable[StoredCheckpoint], before: int | None) -> Iterator[Key]:
-    """The checkpoints that are not from before this; those of no known time count as young."""
-    if before is None:
-        return
-    for stored in checkpoints:
-        ts = stored.row.ts
-        if isinstance(ts, str) or ts >= before:
-            yield stored.row.ns, stored.row.id
+# -- out of the store ------------------------------------------------------------------
 
 
-class Taken(NamedTuple):
-    """Segments as they were read, what of them goes, and what stays in shorter ones.
+class Cut(NamedTuple):
+    """Segments as they were read, the parts of them that go, and those that stay.
 
     `left` are those that were read and are not worth it.
     """
 
-    movable: Movable
+    snapshot: Snapshot
     old: tuple[Segment, ...]
     go: tuple[Segment, ...]
     stay: tuple[Segment, ...]
     left: tuple[SegmentKey, ...]
 
-    @property
-    def bytes(self) -> int:
-        """How many bytes go."""
-        return bytes_of(self.go)
 
-
-def in_parts(pieces: Sequence[Piece]) -> Iterator[list[Piece]]:
-    """As many of the pieces at a time as are moved together."""
-    return parts_of(pieces, lambda piece: piece.place.size)
-
-
-def take(engine: Engine, found: Movable, some: Sequence[Piece], over: int) -> Operation[Taken]:
-    """Read some of the segments, and see what of each is to go.
+def offload(
+    store: Store, cold: ColdStore, engine: Engine, thread: str, over: int, before: int | None = None
+) -> Plan[Offloaded]:
+    """Move segments of a thread into the cold store; for `over` and `before` see `movable`.
 
     Raises:
-        StaleThreadError: segments were removed, or sealed, meanwhile.
-        CorruptionError: one is damaged.
+        ThreadNotFoundError: there is no such thread.
+        StateError: it is archived already, or holds nothing.
+        ConflictError: others keep writing to it.
+        CorruptionError: it is damaged, or an object reads back differently.
+        BackendError: the cold store refused, or failed; what was moved before is moved.
     """
-    read = yield from _at_once(found.entry.thread, [span_of(piece.place) for piece in some])
+    yield from tidy(store, cold, engine, thread)
+    return (yield from move_out(store, cold, engine, thread, over, before))
+
+
+def move_out(
+    store: Store,
+    cold: ColdStore | None,
+    engine: Engine,
+    thread: str,
+    over: int,
+    before: int | None,
+) -> Plan[Offloaded]:
+    """Offload a thread that is tidy, object by object; without a cold store a dry run."""
+    seen: set[SegmentKey] = set()  # segments that are to stay, or (dry run) were counted
+
+    def attempt() -> Plan[Cut | str | None]:
+        """Move one object; at the end None, or why nothing can be moved."""
+        found, pieces = yield from on(store, movable(engine, thread, over, before, seen))
+        if not pieces:
+            return _SHARED if found.others else None
+        archive = archive_of(found.entry)
+        if cold is not None and not _is_announced(archive, cold.home(thread)):
+            home = cold.home(thread)
+            yield from on(store, announce(engine, thread, home, stubs=True))
+            return (yield from attempt())
+        some = next(parts_of(pieces, lambda piece: piece.segment.size))
+        cut = yield from on(store, _cut(engine, found, some, over))
+        seen.update(cut.left)
+        if cold is None:
+            seen.update([segment_key(piece.segment) for piece in some])
+        elif cut.go and archive is not None:
+            yield from _move(store, cold, engine, cut, archive)
+        return cut
+
+    segments = size = 0
+    while True:
+        cut = yield from retry(thread, attempt)
+        if not isinstance(cut, Cut):
+            return Offloaded(thread, segments, size, cut)
+        segments += len(cut.go)
+        size += _bytes_of(cut.go)
+
+
+def _is_announced(archive: Archive | None, home: str) -> bool:
+    return archive is not None and bool(archive.offloaded) and archive.folder.startswith(home)
+
+
+def _cut(engine: Engine, found: Snapshot, pieces: Sequence[Piece], over: int) -> Operation[Cut]:
+    """Read some of the segments, and cut out of each what is to go. Raises as `_exactly`."""
+    read = yield from _exactly(found.thread, [span_of(piece.segment) for piece in pieces])
     old, go, stay, left = list[Segment](), list[Segment](), list[Segment](), list[SegmentKey]()
-    for piece, segment in zip(some, read, strict=True):
+    for piece, segment in zip(pieces, read, strict=True):
         whole = not piece.busy
         idle = [segment] if whole else parts(segment, piece.idle, engine.compression)
         busy = [] if whole else parts(segment, piece.busy, engine.compression)
-        stubs = (offloaded.USUAL + ROW) * len(idle)
-        if bytes_of(idle) > over and bytes_of(busy) + stubs < len(segment.data):
+        stub_bytes = (stubs.USUAL + SEGMENT_ROW) * len(idle)
+        if _bytes_of(idle) > over and _bytes_of(busy) + stub_bytes < len(segment.data):
             old.append(segment)
             go += idle
             stay += busy
         else:
-            left.append(piece.key)
-    return Taken(found, tuple(old), tuple(go), tuple(stay), tuple(left))
+            left.append(segment_key(piece.segment))
+    return Cut(found, tuple(old), tuple(go), tuple(stay), tuple(left))
 
 
-def _at_once(thread: str, spans: Sequence[Span]) -> Operation[tuple[Segment, ...]]:
-    """The segments that lie at just these places.
+def _exactly(thread: str, spans: Sequence[Span]) -> Operation[tuple[Segment, ...]]:
+    """The segments of just these spans.
 
     Raises:
-        StaleThreadError: others do.
-        CorruptionError: the cold store does not have one that was put there.
+        StaleThreadError: segments were removed, or sealed, meanwhile.
+        CorruptionError: one is damaged, or the cold store lost it.
     """
     by_span = {s.span: s for s in (yield from fetch_segments(thread, covering(spans)))}
     if not by_span.keys() >= set(spans):
         raise StaleThreadError(thread=thread)
     segments = tuple([by_span[span] for span in spans])
-    if any(map(_is_stub, segments)):
-        raise lacking(thread)
+    if any(map(is_stub, segments)):
+        raise _lost(thread)
     return segments
 
 
-def lacking(thread: str) -> CorruptionError:
-    """The error where an object is not there, or not what was put there."""
+def _lost(thread: str) -> CorruptionError:
     return CorruptionError(
         "The cold store does not have what was put there.",
         hint="Is it the same one? Else put the object back from a backup; the log names it.",
@@ -247,126 +294,201 @@ def lacking(thread: str) -> CorruptionError:
     )
 
 
-def close(
-    engine: Engine, taken: Taken, archive: Archive, stubs: Sequence[Segment]
-) -> Operation[None]:
-    """Put the stubs in the place of what goes.
+def _move(store: Store, cold: ColdStore, engine: Engine, cut: Cut, archive: Archive) -> Plan[None]:
+    """Move segments into an object of their own, and put stubs in their place.
 
     Raises:
-        ConflictError, StaleThreadError: the thread has changed since it was read.
+        ConflictError, StaleThreadError: the thread has changed; the object is gone again.
     """
-    entry, rows, *_ = taken.movable
-    entry = naming(entry, archive._replace(offloaded=max(archive.offloaded, 0) + taken.bytes))
-    new = (*taken.stay, *stubs)
-    batch = _exchange(engine.now(), entry.thread, rows.generation, taken.old, new)
-    fences = (nothing_new((rows,)), EntryFence(entry.revision))
-    size = registry.of_thread(rows).size + bytes_of(new) - bytes_of(taken.old)
-    touch = Touch(size=size, whole=True)
-    yield from commit(batch._replace(fences=fences, entry=entry, touch=touch))
-    engine.working_set.forget(entry.thread)
+    snapshot, entry = cut.snapshot, cut.snapshot.entry
+    assert entry is not None  # noqa: S101 - see `movable`
+    key = f"{archive.folder}{secrets.token_hex(8)}{_SUFFIX}"
+    data, new_stubs = stubs_for(cut.go, key)
+    yield from aside(partial(put, cold, key, data))
+    size = max(archive.offloaded, 0) + _bytes_of(cut.go)
+    new = (*cut.stay, *new_stubs)
+    batch = _exchange(engine.now(), snapshot.rows, snapshot.thread, cut.old, new)
+    total = registry.of_thread(snapshot.rows).size + _bytes_of(new) - _bytes_of(cut.old)
+    batch = batch._replace(
+        fences=snapshot.fences,
+        entry=with_archive(entry, archive._replace(offloaded=size)),
+        touch=Touch(size=total, whole=True),
+    )
+    try:
+        yield from on(store, commit(batch))
+    except OVERTAKEN:
+        _, needed = yield from on(store, objects_of(snapshot.thread))
+        if key not in needed:  # else it was done, and the answer was lost
+            yield from aside(partial(cold.delete, key))
+            raise
+    engine.working_set.forget(snapshot.thread)
 
 
 def _exchange(
-    now: int, thread: str, generation: int, old: Sequence[Segment], new: Sequence[Segment]
+    now: int, rows: ThreadRows, thread: str, old: Sequence[Segment], new: Sequence[Segment]
 ) -> Batch:
-    """What puts segments in the place of the same ones in another form."""
+    """The change that puts segments in the place of the same ones in another form."""
     return Batch(
         thread,
         now,
-        generation,
+        rows.generation,
         segments=tuple(new),
-        drop_segments=tuple([(s.log, s.start, s.count) for s in old]),
-        touch=Touch(size=bytes_of(new) - bytes_of(old)),
+        drop_segments=tuple(map(segment_key, old)),
+        touch=Touch(size=_bytes_of(new) - _bytes_of(old)),
     )
 
 
-def note(engine: Engine, entry: Entry, archive: Archive, rows: ThreadRows) -> Operation[None]:
-    """Let the entry say this of the cold store, if it and the rows are those that were read.
-
-    It says the size anew, too: whoever seals over a stub, or brings one back that somebody else
-    has brought back meanwhile, counts what was there before.
-    """
-    new, size = naming(entry, archive), registry.of_thread(rows).size
-    if rows.family or is_archived(entry):
-        size = entry.size
-    if new == entry and size == entry.size:
-        return
-    fences = (EntryFence(entry.revision), nothing_new((rows,)))
-    batch = Batch(entry.thread, engine.now(), fences=fences if not rows.family else fences[:1])
-    touch = None if size == entry.size else Touch(size=size, whole=True)
-    with suppress(ConflictError):  # something else was written or said: the next time will do
-        yield from commit(batch._replace(entry=new, touch=touch))
-
-
-def bytes_of(segments: Iterable[Segment]) -> int:
-    """How many bytes segments take."""
+def _bytes_of(segments: Iterable[Segment]) -> int:
     return sum([len(segment.data) for segment in segments])
 
 
-# -- what was offloaded ----------------------------------------------------------------
+# -- back into the store ---------------------------------------------------------------
 
 
-def stubs_of(thread: str) -> Operation[tuple[ThreadRows, list[Segment]]]:
-    """A thread's rows, and its stubs among them."""
-    rows: ThreadRows = yield from fetch(ReadThread(thread, stub=True))
-    small = covering([span_of(place) for place in rows.segments if place.size <= offloaded.MOST])
-    if not small:
-        return rows, []
-    found = yield from fetch(ReadSegments(thread, small, stub=True))
-    return rows, [s for s in found if _is_stub(s)]
+def restore(engine: Engine, thread: str) -> Operation[Entry]:
+    """Bring an archived thread back, or all that was offloaded of one.
 
+    Raises:
+        ThreadNotFoundError: there is no such thread.
+        StateError: nothing of it is in the cold store.
+        ThreadArchivedError: there is no cold store.
+        ConflictError: others keep changing the thread.
+        CorruptionError: the cold store lost what was put there.
+    """
+    entry = yield from registration.known(thread)
+    archive = archive_of(entry)
+    if is_archived(entry):
+        yield from fetch_checkpoint(thread, "", None)  # (whatever reads it brings it back)
+    elif archive is not None and archive.offloaded:
+        now = engine.now()
+        yield from bring_back(thread, now)
 
-def _is_stub(segment: Segment) -> bool:
-    try:
-        return offloaded.place_of(segment) is not None
-    except CorruptionError:
-        return False
+        def back(entry: Entry) -> Entry:
+            archive = archive_of(entry)
+            return entry if archive is None else with_archive(entry, archive._replace(back_at=now))
 
-
-def objects_of(thread: str) -> Operation[tuple[ThreadRows, dict[str, int]]]:
-    """A thread's rows, and the objects of the cold store that it needs: how many bytes of each."""
-    rows, stubs = yield from stubs_of(thread)
-    needed: dict[str, int] = {}
-    for place in filter(None, map(offloaded.place_of, stubs)):
-        needed[place.key] = needed.get(place.key, 0) + place.size
-    return rows, needed
+        yield from registration.change(engine, thread, back)
+    else:
+        problem = f"A thread that is {entry.state} is not archived."
+        raise StateError(problem, hint="Nothing of it was offloaded.", thread=thread)
+    return (yield from registration.known(thread))
 
 
 def bring_back(thread: str, now: int) -> Operation[int]:
-    """Put the segments back into the store; gives how many these were.
+    """Put the offloaded segments back into the store; return how many these were.
 
     Raises:
-        ConflictError: others change the thread all the time.
-        CorruptionError: the cold store does not have what was put there.
+        ConflictError: others keep changing the thread.
+        CorruptionError: the cold store lost what was put there.
     """
-    count = refused = 0
-    while refused < ATTEMPTS:
-        rows, stubs = yield from stubs_of(thread)
-        if not stubs:
+
+    def attempt() -> Operation[int]:
+        rows, found = yield from _stubs_of(thread)
+        if not found:
+            return 0
+        part = next(parts_of(found, _size_of))
+        segments = yield from _exactly(thread, [stub.span for stub in part])
+        yield from commit(_exchange(now, rows, thread, part, segments))
+        return len(part)
+
+    count = 0
+    while True:
+        moved = yield from retry(thread, attempt)
+        if not moved:
             return count
-        part = next(parts_of(stubs, _size_of))
-        try:
-            whole = yield from _at_once(thread, [stub.span for stub in part])
-            yield from commit(_exchange(now, thread, rows.generation, part, whole))
-        except (ConflictError, StaleThreadError, SegmentTakenError):
-            refused += 1  # somebody else did it, or something was removed: look again
-        else:
-            count += len(part)
-    raise registration.busy(thread)
-
-
-def restore(engine: Engine, thread: str) -> Operation[None]:
-    """Put the segments back, and note in the entry when that was. Raises as `bring_back`."""
-    now = engine.now()
-    yield from bring_back(thread, now)
-
-    def back(entry: Entry) -> Entry:
-        archive = archive_of(entry)
-        return entry if archive is None else naming(entry, archive._replace(back_at=now))
-
-    yield from registration.change(engine, thread, back)
+        count += moved
 
 
 def _size_of(stub: Segment) -> int:
-    place = offloaded.place_of(stub)
-    return 0 if place is None else place.size
+    location = location_of(stub)
+    return 0 if location is None else location.size
+
+
+def _stubs_of(thread: str) -> Operation[tuple[ThreadRows, list[Segment]]]:
+    """A thread's rows, and its stubs."""
+    rows: ThreadRows = yield from fetch(ReadThread(thread, stub=True))
+    small = covering([span_of(segment) for segment in rows.segments if segment.size <= stubs.MOST])
+    if not small:
+        return rows, []
+    found = yield from fetch(ReadSegments(thread, small, stub=True))
+    return rows, [segment for segment in found if is_stub(segment)]
+
+
+def objects_of(thread: str) -> Operation[tuple[ThreadRows, dict[str, int]]]:
+    """Return a thread's rows, and the objects that it needs: how many bytes of each."""
+    rows, found = yield from _stubs_of(thread)
+    needed: dict[str, int] = {}
+    for location in filter(None, map(location_of, found)):
+        needed[location.key] = needed.get(location.key, 0) + location.size
+    return rows, needed
+
+
+# -- objects that no stub names --------------------------------------------------------
+
+
+def tidy(store: Store, cold: ColdStore, engine: Engine, thread: str) -> Plan[None]:
+    """Remove objects of a thread that no stub has named for an hour.
+
+    They stay so long because an object that a store calls durable may not be on its disk yet. The
+    entry says from then on how much is left. Objects of another store stay.
+
+    Raises:
+        CorruptionError: an object that a stub names is not there.
+    """
+    entry = yield from on(store, registration.read(thread))
+    archive = archive_of(entry)
+    if entry is None or archive is None or not archive.offloaded:
+        return
+    rows, needed = yield from on(store, objects_of(thread))
+    home, left = cold.home(thread), dict[str, int]()
+    if archive.folder.startswith(home):
+        left = yield from aside(partial(_tidy, cold, archive.folder, needed))
+    elsewhere = {key: size for key, size in needed.items() if not key.startswith(home)}
+    missing = needed.keys() - left.keys() - elsewhere.keys()
+    if missing:
+        _log.error("The cold store has lost %s.", ", ".join(sorted(missing)))
+        raise _lost(thread)
+    archive = archive._replace(offloaded=sum((left | elsewhere).values()))
+    yield from on(store, _note(engine, Snapshot(thread, entry, rows), archive))
+
+
+def _tidy(cold: ColdStore, folder: str, needed: Collection[str]) -> dict[str, int]:
+    """Mark the objects that are loose, remove those that have been for long; return the others."""
+    there, old = cold.objects(folder), cold.objects(folder, older_than=GRACE)
+    left = {key: size for key, size in there.items() if key.endswith(_SUFFIX)}
+    for key in tuple(left):
+        mark = key + _LOOSE
+        if key in needed and mark in there:
+            cold.delete(mark)
+        elif key not in needed and mark in old:
+            cold.delete(key)  # (before its mark: else it would have to wait anew)
+            cold.delete(mark)
+            del left[key]
+        elif key not in needed and mark not in there and key in old:
+            cold.put(mark, b"")
+    for mark in there:
+        if mark.endswith(_LOOSE) and mark.removesuffix(_LOOSE) not in there:
+            cold.delete(mark)  # (somebody else has removed the object)
+    return left
+
+
+def _note(engine: Engine, snapshot: Snapshot, archive: Archive) -> Operation[None]:
+    """Let the entry have this archive, if it and the rows are those that were read.
+
+    The size is set anew, too: whoever seals over a stub, or brings one back that somebody else
+    has brought back meanwhile, counts what was there before.
+    """
+    entry, rows = snapshot.entry, snapshot.rows
+    assert entry is not None  # noqa: S101 - see `tidy`
+    is_shared = bool(rows.family)
+    size = registry.of_thread(rows).size
+    if is_shared or is_archived(entry):
+        size = entry.size
+    new = with_archive(entry, archive)
+    if new == entry and size == entry.size:
+        return
+    fences = (snapshot.entry_fence,) if is_shared else snapshot.fences
+    touch = None if size == entry.size else Touch(size=size, whole=True)
+    with suppress(ConflictError):  # something else was written or said: the next time will do
+        change = Batch(entry.thread, engine.now(), fences=fences, entry=new, touch=touch)
+        yield from commit(change)

@@ -1,48 +1,57 @@
-"""Where threads lie, as somebody has said it: `Tiering` and its tiers.
+"""Tiering: which threads and values stay in the store, and moving the others by age and size.
 
-Only these records live here; `moving` has the steps. Invariant: one that was made has a meaning.
+Each thread is whole at every step, so a run may be cut off anywhere, and repeated.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
+from functools import partial
+from typing import TYPE_CHECKING
 
-from threadkeep.backends.given import is_count, refuse
+from threadkeep.backends.given import is_count
 from threadkeep.cache import HotTier
-from threadkeep.cold.offloaded import LEAST
-from threadkeep.retention.policy import (
-    LONGEST,
-    MICROSECOND,
-    duration,
+from threadkeep.cold.archive import archive, archive_of
+from threadkeep.cold.offload import Offloaded, move_out, tidy
+from threadkeep.cold.stubs import LEAST
+from threadkeep.engine import registration
+from threadkeep.engine.context import Engine
+from threadkeep.engine.entries import Entry
+from threadkeep.engine.lifecycle import Cause, allows
+from threadkeep.errors import (
+    CodecError,
+    ConflictError,
+    StateError,
+    ThreadNotFoundError,
+    invalid,
 )
+from threadkeep.retention.policy import LONGEST, MICROSECOND, duration
+from threadkeep.store.workflows import Plan, Store, on
+
+if TYPE_CHECKING:
+    from threadkeep.cold.store import ColdStore
+    from threadkeep.progress import Progress
 
 OFFLOAD_OVER = 64 * 1024
-"""Bytes of a stored run of values from which it is worth an object store's while."""
+"""Bytes of a stored run of values above which an object of the cold store pays."""
 
 
-def check_over(name: str, given: object) -> int:
-    """Refuse what is no size from which values can be offloaded.
-
-    Raises:
-        InvalidArgumentError: it has no meaning.
-    """
-    if not is_count(given, LEAST) or not isinstance(given, int) or given >= LONGEST:
-        refuse(name, given, f"Give a number of bytes, {LEAST} or more.")
-    return given
+# -- the policy ------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WarmTier:
-    """Which threads stay in the store whole: those in use of late.
+    """Threads that stay in the store whole: those in use of late.
 
     Args:
-        max_age: how long ago a thread was written last, or brought back from the cold store, in
-            seconds or as a timedelta. So old are the checkpoints of a thread in use whose values
-            go as well.
+        max_age: how long ago a thread was last written, or brought back from the cold store, in
+            seconds or as a timedelta. Values of a thread in use that only older checkpoints need
+            may be offloaded.
 
     Raises:
-        InvalidArgumentError: it has no meaning.
+        InvalidArgumentError: it is invalid.
     """
 
     max_age: timedelta | float = timedelta(days=1)
@@ -61,12 +70,12 @@ class ColdTier:
     """What goes into the cold store of all that is not warm.
 
     Args:
-        archive: whether threads go whole.
-        offload_over: bytes; of a thread that stays, stored runs of values that are larger go, if
-            only checkpoints that are not warm need them. None: none does.
+        archive: whether threads are archived.
+        offload_over: bytes; of a thread that stays, larger stored runs of values are offloaded
+            that only checkpoints that are not warm need. None: none is.
 
     Raises:
-        InvalidArgumentError: one of them has no meaning.
+        InvalidArgumentError: one of them is invalid.
     """
 
     archive: bool = True
@@ -74,22 +83,22 @@ class ColdTier:
 
     def __post_init__(self) -> None:
         if type(self.archive) is not bool:
-            refuse("archive", self.archive, "Give True or False.")
+            raise invalid("archive", self.archive, "Use True or False.")
         if self.offload_over is not None:
             check_over("offload_over", self.offload_over)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tiering:
-    """Where threads lie: at hand, in the store, or in the cold store.
+    """Tiers of threads: cached, in the store, or in the cold store.
 
     Args:
-        hot: which threads are kept at hand, where the saver has a `cache` or `hot`; None for all.
-        warm: which threads stay in the store.
-        cold: what goes of the others.
+        hot: threads that are cached, where the saver has a `cache` or `hot`; None for all.
+        warm: threads that stay in the store.
+        cold: what becomes of the others.
 
     Raises:
-        InvalidArgumentError: one of them is no such thing.
+        InvalidArgumentError: one of them is invalid.
     """
 
     hot: HotTier | None = field(default_factory=HotTier)
@@ -99,4 +108,151 @@ class Tiering:
     def __post_init__(self) -> None:
         for name, kind in (("hot", HotTier), ("warm", WarmTier), ("cold", ColdTier)):
             if not isinstance(getattr(self, name), kind | None if name == "hot" else kind):
-                refuse(name, getattr(self, name), f"Give a threadkeep.{kind.__name__}.")
+                raise invalid(name, getattr(self, name), f"Use a threadkeep.{kind.__name__}.")
+
+
+def check_over(name: str, value: object) -> int:
+    """Return a size from which values can be offloaded.
+
+    Raises:
+        InvalidArgumentError: it is none.
+    """
+    if not is_count(value, LEAST) or not isinstance(value, int) or value >= LONGEST:
+        raise invalid(name, value, f"Use a number of bytes, {LEAST} or more.")
+    return value
+
+
+# -- applying it -----------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Archived:
+    """A thread that was archived, or would be.
+
+    Args:
+        thread: its name.
+        bytes: what it took in the store.
+    """
+
+    thread: str
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class TierReport:
+    """The result for a store: what was moved, or (`dry_run`) would be.
+
+    Args:
+        archived: the threads that were archived.
+        offloaded: the threads of which values were offloaded.
+        shared: the threads whose old values stay, as forks share them.
+        skipped: those that failed, each with the reason; they are as they were.
+        looked_at: how many threads were looked at.
+        dry_run: whether nothing was moved.
+    """
+
+    archived: tuple[Archived, ...]
+    offloaded: tuple[Offloaded, ...]
+    shared: tuple[str, ...]
+    skipped: tuple[Offloaded, ...]
+    looked_at: int
+    dry_run: bool
+
+    @property
+    def bytes(self) -> int:
+        """Number of bytes moved out of the store."""
+        archived, offloaded = self.archived, self.offloaded
+        return sum([one.bytes for one in archived]) + sum([one.bytes for one in offloaded])
+
+
+def tier(
+    store: Store,
+    cold: ColdStore | None,
+    engine: Engine,
+    tiering: Tiering,
+    threads: Sequence[str] | None = None,
+    *,
+    progress: Progress | None = None,
+) -> Plan[TierReport]:
+    """Move all threads, or some, where they belong.
+
+    A thread that fails does not keep the others from it, but a cold store that fails does.
+
+    Args:
+        store: the store.
+        cold: the cold store; None: report only what would be moved.
+        engine: the engine's parts.
+        tiering: the policy.
+        threads: only these.
+        progress: see `Progress`.
+
+    Raises:
+        ThreadNotFoundError: one of `threads` does not exist; nothing was moved.
+        OpenError, BackendError: the cold store refused or failed; what was moved is moved.
+    """
+    run = _Run(store, cold, engine, tiering)
+    done = yield from registration.for_each(
+        threads, run.visit, "threads tiered", progress, partial(on, store)
+    )
+    return TierReport(
+        tuple(run.archived),
+        tuple(run.offloaded),
+        tuple(run.shared),
+        tuple(run.skipped),
+        looked_at=done,
+        dry_run=cold is None,
+    )
+
+
+@dataclass(slots=True)
+class _Run:
+    """One pass over a store."""
+
+    store: Store
+    cold: ColdStore | None
+    engine: Engine
+    tiering: Tiering
+    archived: list[Archived] = field(default_factory=list)
+    offloaded: list[Offloaded] = field(default_factory=list)
+    shared: list[str] = field(default_factory=list)
+    skipped: list[Offloaded] = field(default_factory=list)
+
+    def visit(self, entry: Entry) -> Plan[None]:
+        """Tidy one thread; then archive it, offload its values, or leave it."""
+        try:
+            known = archive_of(entry)
+            if self.cold is not None and known is not None and known.offloaded:
+                yield from tidy(self.store, self.cold, self.engine, entry.thread)
+            if allows(Cause.ARCHIVE, entry.state) and not entry.pinned:
+                yield from self._move(entry)
+        except (CodecError, ConflictError) as error:
+            self.skipped.append(Offloaded(entry.thread, skipped=error.message))
+        except (ThreadNotFoundError, StateError):
+            pass  # somebody else deleted it, or archived it, meanwhile
+
+    def _move(self, entry: Entry) -> Plan[None]:
+        tier, warm = self.tiering.cold, self.engine.now() - self.tiering.warm.age
+        known = archive_of(entry)
+        back_at = 0 if known is None else known.back_at
+        if tier.archive and max(entry.updated_at, back_at) < warm:
+            yield from self._archive(entry)
+        elif tier.offload_over is not None and max(entry.created_at, back_at) < warm:
+            has_stubs = known is not None and bool(known.offloaded)
+            # (one that is too small holds nothing large enough; a fork's size may lack it)
+            if entry.size > tier.offload_over or entry.origin is not None or has_stubs:
+                yield from self._offload(entry.thread, tier.offload_over, warm)
+
+    def _archive(self, entry: Entry) -> Plan[None]:
+        now = yield from on(self.store, registration.known(entry.thread))
+        if now.updated_at != entry.updated_at:
+            return  # it is in use again
+        if self.cold is not None:
+            yield from archive(self.store, self.cold, self.engine, entry.thread)
+        self.archived.append(Archived(entry.thread, max(entry.size, 0)))
+
+    def _offload(self, thread: str, over: int, before: int) -> Plan[None]:
+        found = yield from move_out(self.store, self.cold, self.engine, thread, over, before)
+        if found.segments:
+            self.offloaded.append(found)
+        elif found.skipped is not None:
+            self.shared.append(thread)

@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from threadkeep.codec import state
+from threadkeep.codec import introspection
 from threadkeep.engine.capture import is_state
 
 _EXTRA = "__pydantic_extra__"
@@ -23,7 +23,7 @@ def fields(value: object) -> dict[str, Any] | None:
         return dict(zip(names, value, strict=False))
     if not is_state(value):
         return None
-    found = state.read(value)
+    found = introspection.read_attributes(value)
     extra = found.pop(_EXTRA, None)
     for name in _UNTOLD:
         found.pop(name, None)

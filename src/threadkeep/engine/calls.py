@@ -55,26 +55,23 @@ class CommitMany(NamedTuple):
 
 
 class Call(NamedTuple):
-    """Call a method of a store: the blocking one, or the one to await, as the caller does.
+    """Call a method of the backend, or of its async variant. Reply: its result."""
 
-    `of` is a pair of faces (`drive.Faces`), or None for the store that the operation runs on.
-    Reply: its result.
-    """
-
-    of: Any
     method: str
     args: tuple[Any, ...] = ()
     options: Mapping[str, Any] = MappingProxyType({})
 
 
 class Aside(NamedTuple):
-    """Do what blocks: at once, or for an awaiting caller in a worker thread. Reply: its result.
+    """Do something beside the backend. Reply: its result.
 
-    `by`: how an awaiting caller does it, where any worker thread will not do.
+    Args:
+        call: does it for a blocking caller, and may block.
+        acall: does it for an awaiting caller; None for `call` in a worker thread.
     """
 
     call: Callable[[], Any]
-    by: Callable[[Callable[[], Any]], Awaitable[Any]] | None = None
+    acall: Callable[[], Awaitable[Any]] | None = None
 
 
 Request: TypeAlias = Fetch | Commit | CommitMany | Call | Aside
@@ -122,14 +119,14 @@ def commit_many(changes: Sequence[Batch]) -> Requests[Sequence[ThreadkeepError |
     return refusals
 
 
-def call(method: str, *args: Any, of: Any = None, **options: Any) -> Requests[Any]:
-    """Call a method of a store; see `Call`."""
-    return (yield Call(of, method, args, options))
+def call(method: str, *args: Any, **options: Any) -> Requests[Any]:
+    """Call a method of the backend; see `Call`."""
+    return (yield Call(method, args, options))
 
 
-def aside(function: Callable[..., T], *args: Any, by: Any = None) -> Requests[T]:
-    """Do what blocks; see `Aside`."""
-    result: T = yield Aside(partial(function, *args), by)
+def aside(function: Callable[..., T], *args: Any) -> Requests[T]:
+    """Call a function that blocks; see `Aside`."""
+    result: T = yield Aside(partial(function, *args))
     return result
 
 

@@ -23,7 +23,7 @@ from typing import Any, TypeAlias
 
 from pydantic import BaseModel
 
-from threadkeep.codec.state import layout
+from threadkeep.codec.introspection import layout
 from threadkeep.engine.identity import FENCE, Watched, can_change, portable_intact
 
 LEAF, CONTAINER, STATE, SETTLED, OPAQUE, DERIVED = range(6)  # (a leaf is the only falsy one)

@@ -27,7 +27,7 @@ from __future__ import annotations
 from typing import Any
 
 from threadkeep.codec import Codec
-from threadkeep.codec.state import layout
+from threadkeep.codec.introspection import layout
 from threadkeep.engine import elements, refs
 from threadkeep.engine.appender import Appender
 from threadkeep.engine.capture import is_state

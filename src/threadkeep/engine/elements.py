@@ -14,7 +14,10 @@ from bisect import bisect_right
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Any
 
-from threadkeep.codec import Codec, varint
+from threadkeep.codec import (
+    Codec,
+    frame,
+)
 from threadkeep.codec.format import OBJECT, Tag
 from threadkeep.codec.frame import unpack
 from threadkeep.engine import patch, refs
@@ -50,7 +53,7 @@ def against(base: Raw | None, data: bytes) -> tuple[bytes, int, tuple[Span, ...]
     delta = patch.diff(to.data, data)
     if len(delta) > len(data) // 2:
         return data, 0, (), None
-    element = _PATCH + varint.pack(to.log) + varint.pack(to.pos) + delta
+    element = _PATCH + frame.pack_varint(to.log) + frame.pack_varint(to.pos) + delta
     uses = refs.covering((*to.uses, to.span))
     if to is base:
         return element, base.depth + 1, uses, anchor
@@ -263,8 +266,8 @@ class Elements:
                 return data, patches
             if len(patches) > _LONGEST * 4:
                 raise CorruptionError("A stored value's patches go round in a circle.")
-            log, at = varint.read(data, 2)
-            pos, at = varint.read(data, at)
+            log, at = frame.read_varint(data, 2)
+            pos, at = frame.read_varint(data, at)
             patches.append((place, data[at:]))
             place = log, pos
 
@@ -273,8 +276,8 @@ def full_size(element: bytes) -> int:
     """How many bytes the element's value takes when it is whole."""
     if element[:2] != _PATCH:
         return len(element)
-    _, at = varint.read(element, 2)
-    _, at = varint.read(element, at)
+    _, at = frame.read_varint(element, 2)
+    _, at = frame.read_varint(element, at)
     return patch.full_size(element[at:])
 
 

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
 
-from threadkeep.codec.state import layout
+from threadkeep.codec.introspection import layout
 from threadkeep.engine.capture import is_state
 
 _PLAIN = (str, bytes, int, bool, type(None))

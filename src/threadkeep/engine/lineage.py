@@ -1,47 +1,68 @@
-"""Which ancestors the DeltaChannels of some checkpoints are rebuilt through.
+"""The checkpoints of one thread beside each other: ancestors, and the elements that they refer to.
 
-Only looking at rows that were read lives here. Invariant: however many checkpoints are
-asked about, a manifest is decoded at most once and a step up the parent chain is taken
-at most once for each channel; where no channel is looked for, nothing is decoded.
+However many checkpoints are looked at, a manifest is decoded at most once, and a step up the
+parent chain taken at most once for each channel.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 from langgraph.checkpoint.serde.types import _DeltaSnapshot
 
 from threadkeep.codec.format import OBJECT, Tag
+from threadkeep.codec.frame import Compression, pack
 from threadkeep.engine import registry
 from threadkeep.engine.calls import Operation, fetch_segments
-from threadkeep.engine.context import (
-    NO_CODEC,
-    Engine,
-    Keyframes,
-    read_manifest,
-)
-from threadkeep.engine.elements import Elements
+from threadkeep.engine.context import NO_CODEC, Engine, Keyframes, read_manifest
+from threadkeep.engine.elements import Elements, opened
 from threadkeep.engine.manifest import Manifest
-from threadkeep.engine.model import CheckpointRow, Child, StoredCheckpoint
+from threadkeep.engine.model import (
+    CheckpointRow,
+    Child,
+    Segment,
+    SegmentInfo,
+    Span,
+    StoredCheckpoint,
+    ThreadRows,
+    WriteRow,
+)
 from threadkeep.engine.refs import Cell, Inline, Ref, covering
-from threadkeep.engine.rows import counting, unpack_metadata
+from threadkeep.engine.rows import counting, unpack_metadata, unpack_writes
 from threadkeep.engine.snapshots import Keyframe
 from threadkeep.errors import ThreadkeepError, UnknownTypeError
-from threadkeep.langgraph_internals import (
-    DELTA_COUNTERS,
-    is_internal,
-)
+from threadkeep.langgraph_internals import DELTA_COUNTERS, is_internal
 
-Key: TypeAlias = tuple[str, str]  # namespace and checkpoint id
-Search: TypeAlias = tuple[Key, str]  # a checkpoint, and a channel that has no value there
+CheckpointKey: TypeAlias = tuple[str, str]  # namespace, checkpoint id
+WriteKey: TypeAlias = tuple[str, str, int]  # namespace, checkpoint id, seq
+SegmentKey: TypeAlias = tuple[int, int, int]  # log, start, count
+Search: TypeAlias = tuple[CheckpointKey, str]  # a checkpoint, and a channel without a value there
+Positions: TypeAlias = Mapping[int, Sequence[Span]]
+"""Positions by log: spans in order, which do not touch."""
 
-# How the bytes of a snapshot begin: ours, and those of a serializer that was brought.
+# How the bytes of a snapshot begin: ours, and those of another serializer.
 _SNAPSHOT_MARKS = (bytes((OBJECT, Tag.NAMEDTUPLE)), bytes((OBJECT, Tag.SERDE)))
 
 
+def checkpoint_key(stored: StoredCheckpoint) -> CheckpointKey:
+    """Return the key of a checkpoint."""
+    return stored.row.ns, stored.row.id
+
+
+def write_key(row: WriteRow) -> WriteKey:
+    """Return the key of a row of pending writes."""
+    return row.ns, row.checkpoint_id, row.seq
+
+
+def segment_key(segment: Segment | SegmentInfo) -> SegmentKey:
+    """Return the key of a segment."""
+    return segment.log, segment.start, segment.count
+
+
 class _Origin(NamedTuple):
-    """What a channel without a value goes back to: its nearest ancestor's value, if any.
+    """The value that a channel without one goes back to: of its nearest ancestor, if any.
 
     `written`: on the way a write to the channel led to a checkpoint without a value.
     """
@@ -57,14 +78,14 @@ class Lineage:
     """The checkpoints of one thread by key, with what was decoded of them so far."""
 
     def __init__(self, checkpoints: Iterable[StoredCheckpoint]) -> None:
-        self.stored: dict[Key, StoredCheckpoint] = {(s.row.ns, s.row.id): s for s in checkpoints}
-        self._manifests: dict[Key, tuple[Manifest, Keyframe]] = {}
+        self.stored = {checkpoint_key(stored): stored for stored in checkpoints}
+        self._manifests: dict[CheckpointKey, tuple[Manifest, Keyframe]] = {}
         self._keyframes: Keyframes = {}
-        self._led: dict[Key, frozenset[str]] = {}
+        self._written: dict[CheckpointKey, frozenset[str]] = {}
         self._origins: dict[Search, _Origin] = {}
 
-    def manifest(self, key: Key) -> tuple[Manifest, Keyframe]:
-        """The checkpoint's manifest and its keyframe. Raises CorruptionError."""
+    def manifest(self, key: CheckpointKey) -> tuple[Manifest, Keyframe]:
+        """Return the checkpoint's manifest and its keyframe. Raises CorruptionError."""
         if key not in self._manifests:
             stored = self.stored[key]
             try:
@@ -74,15 +95,29 @@ class Lineage:
                 raise
         return self._manifests[key]
 
-    def above(self, key: Key) -> Key | None:
-        """The parent, if it is there."""
+    def value(self, key: CheckpointKey, channel: str) -> Ref | None:
+        """Return the reference of the channel's value; None where it has none there."""
+        entry = self.manifest(key)[0].entries.get(channel)
+        return None if entry is None else entry.ref
+
+    def above(self, key: CheckpointKey) -> CheckpointKey | None:
+        """Return the parent, if it is there."""
         parent = self.stored[key].row.parent
         above = None if parent is None else (key[0], parent)
         return above if above in self.stored else None
 
-    def children(self) -> dict[Key, list[CheckpointRow]]:
-        """The rows below each checkpoint that has any, in the order of the thread's rows."""
-        found: dict[Key, list[CheckpointRow]] = {}
+    def path(self, key: CheckpointKey) -> Iterator[CheckpointKey]:
+        """Iterate over the checkpoint and its ancestors, hidden ones too."""
+        met: set[CheckpointKey] = set()
+        step: CheckpointKey | None = key
+        while step is not None and step not in met:
+            met.add(step)
+            yield step
+            step = self.above(step)
+
+    def children(self) -> dict[CheckpointKey, list[CheckpointRow]]:
+        """Return the rows below each checkpoint that has any, in the order of the thread's rows."""
+        found: dict[CheckpointKey, list[CheckpointRow]] = {}
         for key, stored in self.stored.items():
             above = self.above(key)
             if above is not None:
@@ -106,13 +141,13 @@ class Lineage:
             at = above
         written, seed = self._origins[at, channel]
         for key in reversed(passed):
-            written = written or channel in self._led_to(key)
+            written = written or channel in self._written_before(key)
             self._origins[key, channel] = _Origin(written, seed)
         return self._origins[search]
 
-    def ancestors(self, searches: Iterable[Search]) -> set[Key]:
-        """All ancestors up to the nearest that has a value of the channel, or to the root."""
-        found: set[Key] = set()
+    def ancestors(self, searches: Iterable[Search]) -> set[CheckpointKey]:
+        """Return all ancestors up to the nearest with a value of the channel, or to the root."""
+        found: set[CheckpointKey] = set()
         met: set[Search] = set()
         for key, channel in searches:
             above = self.above(key)
@@ -122,25 +157,23 @@ class Lineage:
                 above = None if self.value(above, channel) is not None else self.above(above)
         return found
 
-    def value(self, key: Key, channel: str) -> Ref | None:
-        """Where the channel's value lies; None where it has none there."""
-        entry = self.manifest(key)[0].entries.get(channel)
-        return None if entry is None else entry.ref
-
-    def _led_to(self, key: Key) -> frozenset[str]:
+    def _written_before(self, key: CheckpointKey) -> frozenset[str]:
         """The channels of the parent's writes that led to this checkpoint."""
-        if key not in self._led:
+        if key not in self._written:
             above, row = self.above(key), self.stored[key].row
             writes = self.stored[above].writes if above is not None else ()
             counted = counting(writes, Child(row.id, row.run, row.seen))
-            self._led[key] = frozenset([write.channel for write in counted])
-        return self._led[key]
+            self._written[key] = frozenset([write.channel for write in counted])
+        return self._written[key]
+
+
+# -- DeltaChannels ---------------------------------------------------------------------
 
 
 def needed(
-    engine: Engine, thread: str, lineage: Lineage, keep: Iterable[Key]
-) -> Operation[set[Key]]:
-    """The ancestors that DeltaChannels of the kept checkpoints are rebuilt through.
+    engine: Engine, thread: str, lineage: Lineage, keep: Iterable[CheckpointKey]
+) -> Operation[set[CheckpointKey]]:
+    """Return the ancestors that DeltaChannels of the kept checkpoints are rebuilt through.
 
     Raises:
         CorruptionError, UnknownTypeError: a row that tells cannot be read.
@@ -152,23 +185,23 @@ def searches(
     engine: Engine,
     thread: str,
     lineage: Lineage,
-    keep: Iterable[Key],
+    keep: Iterable[CheckpointKey],
     elements: Elements | None = None,
 ) -> Operation[list[Search]]:
-    """The DeltaChannels of some checkpoints that have no value there.
+    """Return the DeltaChannels of some checkpoints that have no value there.
 
-    A channel without a value may be a DeltaChannel or just empty. It is one if the
-    metadata counts it (LangGraph does, from its first write to its next snapshot). Where
-    nothing is counted, it is one if a write to it led to a checkpoint without a value,
-    which no other channel does, or if the nearest value on its path is a snapshot.
+    A channel without a value may be a DeltaChannel or just empty. It is one if the metadata
+    counts it (LangGraph does, from its first write to its next snapshot). Where nothing is
+    counted, it is one if a write to it led to a checkpoint without a value, which no other
+    channel does, or if the nearest value on its path is a snapshot.
 
     Args:
-        engine: the parts.
-        thread: its id.
+        engine: the engine's parts.
+        thread: its name.
         lineage: its checkpoints.
-        keep: those that are asked about.
-        elements: the thread's elements as far as they are sound; None: they are read, and one
-            that cannot be read may be a snapshot.
+        keep: the checkpoints to look at.
+        elements: the thread's sound elements; None: they are read, and a value that cannot be
+            read counts as a snapshot.
 
     Raises:
         CorruptionError, UnknownTypeError: a row that tells cannot be read.
@@ -188,8 +221,8 @@ def searches(
     return sure + [search for search, o in origins.items() if o.written or o.seed in snapshots]
 
 
-def _empty_channels(lineage: Lineage, key: Key) -> list[str]:
-    """The channels that have a version but no value, where there was an ancestor to look at."""
+def _empty_channels(lineage: Lineage, key: CheckpointKey) -> list[str]:
+    """The channels with a version but no value, if there may be an ancestor to look at."""
     if lineage.stored[key].row.parent is None:
         return []
     entries = lineage.manifest(key)[0].entries
@@ -197,7 +230,7 @@ def _empty_channels(lineage: Lineage, key: Key) -> list[str]:
 
 
 def counted_channels(engine: Engine, stored: StoredCheckpoint) -> set[str]:
-    """The DeltaChannels that the checkpoint's metadata counts."""
+    """Return the DeltaChannels that the checkpoint's metadata counts."""
     row = stored.row
     try:
         metadata = unpack_metadata(row.metadata, row.exact, engine.codec)
@@ -209,11 +242,19 @@ def counted_channels(engine: Engine, stored: StoredCheckpoint) -> set[str]:
 def snapshots_among(
     engine: Engine, thread: str, seeds: set[Ref], elements: Elements | None = None
 ) -> Operation[set[Ref]]:
-    """Which of the values are a DeltaChannel's snapshots; see `searches` for `elements`."""
-    doubtful = elements is None
-    if elements is None:
-        elements = yield from _elements(thread, seeds)
-    return {seed for seed in seeds if _may_be_snapshot(engine, seed, elements, doubtful)}
+    """Return those of the values that are snapshots of a DeltaChannel; see `searches`."""
+    found = set()
+    known = elements
+    if known is None:
+        known = yield from _elements(thread, seeds)
+    for seed in seeds:
+        try:
+            if _is_snapshot(engine, seed, known):
+                found.add(seed)
+        except ThreadkeepError:
+            if elements is None:
+                found.add(seed)
+    return found
 
 
 def _elements(thread: str, seeds: set[Ref]) -> Operation[Elements]:
@@ -225,19 +266,6 @@ def _elements(thread: str, seeds: set[Ref]) -> Operation[Elements]:
         return Elements(NO_CODEC, segments)
     except ThreadkeepError:
         return Elements(NO_CODEC)  # then no cell can be read
-
-
-def _may_be_snapshot(
-    engine: Engine,
-    seed: Ref,
-    elements: Elements,
-    doubtful: bool,  # noqa: FBT001 - what is told of one that cannot be read
-) -> bool:
-    """Whether the value is a DeltaChannel's snapshot."""
-    try:
-        return _is_snapshot(engine, seed, elements)
-    except ThreadkeepError:
-        return doubtful
 
 
 def _is_snapshot(engine: Engine, seed: Ref, elements: Elements) -> bool:
@@ -253,5 +281,82 @@ def _is_snapshot(engine: Engine, seed: Ref, elements: Elements) -> bool:
 
 
 def _unread(log: int, pos: int) -> Any:
-    """In place of what the value refers to: its own type is all that is asked for."""
+    """Stand in for what the value refers to: only its own type matters."""
     del log, pos
+
+
+# -- the elements that rows refer to ---------------------------------------------------
+
+
+def spans_of(
+    lineage: Lineage, keys: Iterable[CheckpointKey], orphans: Iterable[WriteRow]
+) -> Iterator[Span]:
+    """Iterate over the spans that some checkpoints and writes refer to. Raises CorruptionError."""
+    for key in keys:
+        read, keyframe = lineage.manifest(key)
+        yield Span(keyframe.log, keyframe.pos, keyframe.pos + 1)
+        yield from read.needs()
+        for row in lineage.stored[key].writes:
+            yield from write_spans(row)
+    for row in orphans:
+        yield from write_spans(row)
+
+
+def write_spans(row: WriteRow) -> list[Span]:
+    """Return the spans that pending writes refer to. Raises CorruptionError."""
+    return [span for write in unpack_writes(row) for span in write.ref.needs]
+
+
+def positions(
+    lineage: Lineage,
+    keys: Iterable[CheckpointKey],
+    orphans: Iterable[WriteRow],
+    others: Iterable[ThreadRows] = (),
+) -> dict[int, list[Span]]:
+    """Return the positions that some checkpoints and writes, and all rows of other threads, need.
+
+    Raises:
+        CorruptionError: one of them cannot be read.
+    """
+    spans = list(spans_of(lineage, keys, orphans))
+    for rows in others:
+        theirs = Lineage(rows.checkpoints)
+        spans += spans_of(theirs, theirs.stored, rows.orphans)
+    return by_log(spans)
+
+
+def by_log(spans: Iterable[Span]) -> dict[int, list[Span]]:
+    """Return the spans as `Positions`."""
+    found: dict[int, list[Span]] = {}
+    for span in covering(spans):
+        found.setdefault(span.log, []).append(span)
+    return found
+
+
+def overlap(used: Positions, span: Span) -> list[Span]:
+    """Return the used parts of the span, in order."""
+    spans = used.get(span.log, ())
+    first = max(bisect_right(spans, span.start, key=lambda s: s.start) - 1, 0)
+    found = []
+    for one in spans[first:]:
+        if one.start >= span.stop:
+            break
+        start, stop = max(one.start, span.start), min(one.stop, span.stop)
+        if start < stop:
+            found.append(Span(span.log, start, stop))
+    return found
+
+
+def touches(used: Positions, span: Span) -> bool:
+    """Return whether a position of the span is used."""
+    return bool(overlap(used, span))
+
+
+def parts(segment: Segment, spans: Iterable[Span], compression: Compression) -> list[Segment]:
+    """Return segments with just these positions of a segment, one for each span."""
+    elements = opened(segment)
+    return [
+        Segment(log, start, stop - start, pack(data, compression))
+        for log, start, stop in spans
+        for data in (elements[start - segment.start : stop - segment.start],)
+    ]

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import zstandard
 
-from threadkeep.codec import varint
+from threadkeep.codec import frame
 from threadkeep.codec.frame import MAX_BODY
 from threadkeep.errors import CorruptionError
 
@@ -33,11 +33,11 @@ def diff(old: bytes, new: bytes) -> bytes:
     back = _shared_back(old, new, min(len(old), len(new)) - front)
     middle = new[front : len(new) - back]
     head = (
-        varint.pack(first)
+        frame.pack_varint(first)
         + new[:first]
-        + varint.pack(front)
-        + varint.pack(back)
-        + varint.pack(len(middle))
+        + frame.pack_varint(front)
+        + frame.pack_varint(back)
+        + frame.pack_varint(len(middle))
     )
     if len(middle) > _COMPRESS_OVER:
         packed = _compress(middle, old[front : len(old) - back])
@@ -53,7 +53,7 @@ def apply(old: bytes, patch: bytes) -> bytes:
         CorruptionError: the patch is damaged or was not made against `old`.
     """
     try:
-        first, at = varint.read(patch, 0)
+        first, at = frame.read_varint(patch, 0)
         head, at = patch[at : at + first], at + first
         front, back, size, at = _bounds(patch, at)
         if size > MAX_BODY:  # no value is longer: nothing is to be allocated for it
@@ -70,16 +70,16 @@ def apply(old: bytes, patch: bytes) -> bytes:
 
 def full_size(patch: bytes) -> int:
     """The length of what the patch makes."""
-    first, at = varint.read(patch, 0)
+    first, at = frame.read_varint(patch, 0)
     front, back, size, _ = _bounds(patch, at + first)
     return front + back + size
 
 
 def _bounds(patch: bytes, at: int) -> tuple[int, int, int, int]:
     """The three numbers that begin at `at`, and where they end."""
-    front, at = varint.read(patch, at)
-    back, at = varint.read(patch, at)
-    size, at = varint.read(patch, at)
+    front, at = frame.read_varint(patch, at)
+    back, at = frame.read_varint(patch, at)
+    size, at = frame.read_varint(patch, at)
     return front, back, size, at
 
 

@@ -1,21 +1,12 @@
-"""The registry: creating threads by name, changing what is known of them, finding them.
-
-Invariant: what somebody else has changed meanwhile is not lost: a change is made of the entry as
-it is, and made anew where that is another one by then.
-"""
+"""Operations on the registry: create threads, change entries, find threads."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from typing import cast
+from collections.abc import Callable, Generator, Iterable, Sequence
+from typing import TYPE_CHECKING, Any, cast
 
 from threadkeep.engine.calls import Operation, Place, commit, fetch, fetch_checkpoint
-from threadkeep.engine.context import (
-    ATTEMPTS,
-    Engine,
-    not_found,
-    visible,
-)
+from threadkeep.engine.context import Engine, not_found, visible
 from threadkeep.engine.entries import (
     CountThreads,
     Entry,
@@ -27,11 +18,18 @@ from threadkeep.engine.entries import (
 )
 from threadkeep.engine.lifecycle import Cause, State, allows, is_there
 from threadkeep.engine.model import Batch
-from threadkeep.errors import ConflictError, ThreadExistsError, ThreadNotFoundError
+from threadkeep.engine.optimistic import retry
+from threadkeep.errors import ThreadExistsError, ThreadNotFoundError
+
+if TYPE_CHECKING:
+    from threadkeep.progress import Progress
 
 PAGE = 500
 ALL = ThreadQuery()
 """Threads that were not deleted."""
+
+
+# -- changing an entry -----------------------------------------------------------------
 
 
 def create(
@@ -40,88 +38,74 @@ def create(
     """Register a thread before anything is saved in it.
 
     Raises:
-        ThreadExistsError: it is there.
-        ConflictError: others change it all the time.
+        ThreadExistsError: it exists.
+        ConflictError: others keep changing it.
     """
 
-    def made(entry: Entry | None) -> Entry:
+    def created(entry: Entry | None) -> Entry:
         if not allows(Cause.CREATE, "" if entry is None else entry.state):
             raise ThreadExistsError(
                 "There is a thread of this name.",
-                hint="Give another name, or exist_ok=True to take it as it is.",
+                hint="Give another name, or exist_ok=True to use the thread as it is.",
                 thread=thread,
             )
         now = engine.now()
         return Entry(thread, State.CREATED, now, now, labels=labels, ttl=ttl)
 
-    if (yield from read(thread)) is None:
-        state = yield from fetch_checkpoint(thread, "", None)
-        if state.found is not None:  # a thread of an earlier release, not registered yet
-            raise ThreadExistsError(hint="Each save registers it.", thread=thread)
-    return (yield from _changed(engine, thread, made))
+    return _changed(engine, thread, created)
 
 
 def change(
-    engine: Engine, thread: str, how: Callable[[Entry], Entry], at: Place | None = None
+    engine: Engine, thread: str, update: Callable[[Entry], Entry], at: Place | None = None
 ) -> Operation[Entry]:
-    """Change what is known of a thread; `how` makes the new entry of the present one.
+    """Change the entry of a thread; `update` makes the new one of the present one.
 
     Raises:
-        ThreadNotFoundError: it is not there, or was deleted.
-        CheckpointNotFoundError: the checkpoint that this is about, `at`, is not there.
-        ConflictError: others change it all the time.
+        ThreadNotFoundError: there is no such thread, or it was deleted.
+        CheckpointNotFoundError: the checkpoint `at`, which the change is about, is not there.
+        ConflictError: others keep changing it.
     """
 
-    def made(entry: Entry | None) -> Entry:
+    def updated(entry: Entry | None) -> Entry:
         if not is_there(entry):
             raise ThreadNotFoundError(thread=thread)
-        return how(entry)
+        return update(entry)
 
-    return _changed(engine, thread, made, at)
+    return _changed(engine, thread, updated, at)
 
 
 def _changed(
-    engine: Engine, thread: str, made: Callable[[Entry | None], Entry], at: Place | None = None
+    engine: Engine, thread: str, update: Callable[[Entry | None], Entry], at: Place | None = None
 ) -> Operation[Entry]:
-    for _ in range(ATTEMPTS):
+    def attempt() -> Operation[Entry]:
         entry = yield from read(thread)
-        new = made(entry)
+        new = update(entry)
         if new == entry:
             return new
-        if at is not None:  # (behind the entry: whoever removes the checkpoint changes that)
+        if at is not None:  # (after the entry: whoever removes the checkpoint changes that)
             state = yield from fetch_checkpoint(*at)
             if visible(state.found) is None:
                 raise not_found(at)
         fence = EntryFence(0 if entry is None else entry.revision)
-        try:
-            yield from commit(Batch(thread, engine.now(), fences=(fence,), entry=new))
-        except ConflictError:
-            continue  # it has changed meanwhile: look again
-        found = yield from read(thread)
-        return found or new
-    raise busy(thread)
+        yield from commit(Batch(thread, engine.now(), fences=(fence,), entry=new))
+        return (yield from read(thread)) or new
+
+    return retry(thread, attempt)
 
 
-def busy(thread: str) -> ConflictError:
-    """The error where others change a thread's entry at every try."""
-    return ConflictError(
-        "Others change what is known of this thread all the time.",
-        hint="Try again later.",
-        thread=thread,
-    )
+# -- reading entries -------------------------------------------------------------------
 
 
 def read(thread: str) -> Operation[Entry | None]:
-    """What is known of a thread; None of one that never was."""
-    reply = yield from fetch(ReadEntry(thread))
-    return cast("Entry | None", reply)
+    """Return the entry of a thread; None if there never was one."""
+    return cast("Entry | None", (yield from fetch(ReadEntry(thread))))
 
 
 def known(thread: str) -> Operation[Entry]:
-    """What is known of a thread that is there.
+    """Return the entry of an existing thread.
 
     Raises:
-        ThreadNotFoundError: it is not, or was deleted.
+        ThreadNotFoundError: there is no such thread, or it was deleted.
     """
     entry = yield from read(thread)
     if not is_there(entry):
@@ -129,53 +113,75 @@ def known(thread: str) -> Operation[Entry]:
     return entry
 
 
-def search(asked: SearchThreads) -> Operation[list[Entry]]:
-    """A page of the registry."""
-    reply = yield from fetch(asked)
-    return cast("list[Entry]", reply)
+def search(query: SearchThreads) -> Operation[list[Entry]]:
+    """Return a page of the registry."""
+    return cast("list[Entry]", (yield from fetch(query)))
+
+
+def all_names(query: ThreadQuery) -> Operation[list[str]]:
+    """Return the names of all threads that match, in order."""
+    names: list[str] = []
+    after: tuple[str, str] | None = None
+    while True:
+        page = yield from search(SearchThreads(query, "thread", False, after, PAGE))  # noqa: FBT003 - `descending`
+        names += [entry.thread for entry in page]
+        if len(page) < PAGE:
+            return names
+        after = names[-1], names[-1]
 
 
 def page_of(order: Order, after: tuple[int | str, str] | None) -> Operation[list[Entry]]:
-    """Some of all threads that were not deleted, in order; fewer than `PAGE` at the end.
+    """Return the next page of all threads in ascending order; the last one is short.
 
-    `after` is the order's value of the last one before, and its id.
+    `after` is the order's value of the last entry of the page before, and its thread.
     """
     return search(SearchThreads(ALL, order, descending=False, after=after, limit=PAGE))
 
 
-def named(threads: Iterable[str]) -> Operation[list[Entry]]:
-    """Threads by name, each once.
+def count(query: ThreadQuery) -> Operation[int]:
+    """Return how many threads match."""
+    return cast("int", (yield from fetch(CountThreads(query))))
 
-    Raises:
-        ThreadNotFoundError: one of them is not there.
-    """
+
+def _named(threads: Iterable[str]) -> Operation[list[Entry]]:
     found: list[Entry] = []
     for name in dict.fromkeys(threads):
         found += [(yield from known(name))]
     return found
 
 
-def following(
-    threads: Sequence[str] | None, page: Sequence[Entry] | None = None
-) -> Operation[list[Entry]]:
-    """The first of the threads that are meant (None: all), or those behind a page; none at the end.
+def for_each(
+    threads: Sequence[str] | None,
+    visit: Callable[[Entry], Generator[Any, Any, None]],
+    stage: str,
+    progress: Progress | None,
+    run: Callable[[Operation[Any]], Generator[Any, Any, Any]] = lambda operation: operation,
+) -> Generator[Any, Any, int]:
+    """Visit all threads in the order of their names, or some; return how many.
+
+    Args:
+        threads: names; None for all threads.
+        visit: called with each entry.
+        stage: what is being done, for `progress`.
+        progress: called after each thread.
+        run: how an operation is run; within an operation as it is.
 
     Raises:
-        ThreadNotFoundError: one that is named is not there.
+        ThreadNotFoundError: one of `threads` does not exist; none was visited.
     """
-    if page is None:
-        return page_of("thread", None) if threads is None else named(threads)
-    if threads is not None or len(page) < PAGE:
-        return _nothing()
-    return page_of("thread", (page[-1].thread, page[-1].thread))
-
-
-def _nothing() -> Operation[list[Entry]]:
-    yield from ()
-    return []
-
-
-def count(query: ThreadQuery) -> Operation[int]:
-    """How many threads are as the query says."""
-    reply = yield from fetch(CountThreads(query))
-    return cast("int", reply)
+    if threads is None:
+        total, page = (yield from run(count(ALL))), (yield from run(page_of("thread", None)))
+    else:
+        total, page = len(threads), (yield from run(_named(threads)))
+    done = 0
+    while page:
+        for entry in page:
+            yield from visit(entry)
+            done += 1
+            if progress is not None:
+                progress(stage, done, max(done, total))
+        if threads is not None or len(page) < PAGE:
+            break
+        last = page[-1].thread
+        page = yield from run(page_of("thread", (last, last)))
+    return done

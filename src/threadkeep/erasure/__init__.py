@@ -1,1 +1,1 @@
-"""Erasure: remove threads so that no byte of them is left."""
+"""Erasure: threads that leave no byte behind."""

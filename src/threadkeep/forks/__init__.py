@@ -1,1 +1,1 @@
-"""Forks of threads: begin, merge back, show as a tree."""
+"""Forks: threads that begin as others were, the tree of a thread, and merging a fork back."""

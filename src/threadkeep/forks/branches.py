@@ -1,16 +1,27 @@
-"""The tree that a thread's checkpoints make, from what their rows say.
+"""The tree of a thread's checkpoints, from their rows and manifests; no value is decoded.
 
-Pure functions and records. Invariant: each checkpoint stands in the tree once, behind its
-parent, whatever rows say of their parents: absent ones, pruned ones, or themselves.
+Each checkpoint stands in the tree once, behind its parent, whatever rows say of their parents:
+absent ones, pruned ones, or themselves. Each round trip reads a bounded number of rows.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
-from threadkeep.engine.steps import Tasks
+from threadkeep.engine.calls import Fetch, Operation, Place, fetch
+from threadkeep.engine.context import Engine, Keyframes, named, not_found, read_manifest
+from threadkeep.engine.manifest import Manifest
+from threadkeep.engine.model import HIDDEN, ReadPath, ScanCheckpoints, StoredCheckpoint
+from threadkeep.engine.refs import Inline, Run
+from threadkeep.engine.rows import counting, unpack_metadata, unpack_time
+from threadkeep.engine.steps import Tasks, following, own, tasks
+from threadkeep.langgraph_internals import TASKS
+
+_PAGE = 256  # rows that a scan reads at once
+_SHORTEST, _LONGEST = 8, 256  # hidden ancestors that are read at once, of one checkpoint
+_ROWS = 1024  # of several
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,11 +29,11 @@ class BranchCheckpoint:
     """One checkpoint of the tree.
 
     `parent` is the parent's id as LangGraph has it, and `above` the checkpoint that this one
-    hangs from: the nearest ancestor that is there; None for a root. The two differ where
-    pruned ancestors that are kept, hidden, for DeltaChannels lie between: `hidden` of them.
-    `is_cut` tells that the way up ends at a parent that is absent, as after a prune.
-    `children` are those that hang from it, oldest id first. `time` is ISO text; `step` and
-    `source` are of the metadata (None where that has none).
+    hangs from: the nearest visible ancestor; None for a root. The two differ where pruned
+    ancestors that are kept, hidden, for DeltaChannels lie between: `hidden` of them. `is_cut`
+    tells that the way up ends at a parent that is absent, as after a prune. `children` are those
+    that hang from it, oldest id first. `time` is ISO text; `step` and `source` are of the
+    metadata (None where that has none).
 
     `next` names the nodes that are to run after it; `sends`: so are nodes that tasks were sent
     to (`Send`), which only values name. `written` names the state's channels that the step
@@ -60,9 +71,9 @@ class Branches:
     """A thread's checkpoints in one namespace.
 
     `checkpoints` has them by id, each behind the one that it hangs from: a root, its first
-    child with all that came of it, and so on. `roots` are what hangs from nothing, `tips`
-    what nothing hangs from, `forks` what several hang from, each oldest id first. `head` is
-    where a run goes on that names no checkpoint.
+    child with all that came of it, and so on. `roots` hang from nothing, nothing hangs from
+    `tips`, and several hang from `forks`, each oldest id first. `head` is the checkpoint where a
+    run goes on that names none.
     """
 
     thread: str
@@ -74,10 +85,10 @@ class Branches:
     checkpoints: Mapping[str, BranchCheckpoint]
 
     def since_fork(self, id: str) -> tuple[str, ...]:
-        """What led to this checkpoint alone, oldest first: from behind the fork, or from a root.
+        """Return the ids that led to this checkpoint alone, from behind the fork or from a root.
 
         Args:
-            id: a checkpoint of the tree; the last that is told.
+            id: a checkpoint of the tree; the last one of the result.
         """
         found = [id]
         above = self.checkpoints[id].above
@@ -88,7 +99,7 @@ class Branches:
 
 
 class Around(NamedTuple):
-    """What a checkpoint's rows say of the steps before and after it; see `BranchCheckpoint`."""
+    """The steps before and after a checkpoint, by its rows; see `BranchCheckpoint`."""
 
     next: tuple[str, ...] = ()
     sends: bool = False
@@ -97,7 +108,7 @@ class Around(NamedTuple):
 
 
 class Shown(NamedTuple):
-    """What a visible checkpoint's rows say."""
+    """A visible checkpoint, by its rows."""
 
     id: str
     parent: str | None
@@ -106,10 +117,133 @@ class Shown(NamedTuple):
     around: Around = Around()
 
 
+# -- reading ---------------------------------------------------------------------------
+
+
+def branches(engine: Engine, thread: str, ns: str) -> Operation[Branches]:
+    """Return the tree of a thread's checkpoints in a namespace.
+
+    Raises:
+        ThreadNotFoundError: there are none.
+        CorruptionError, UnknownTypeError: rows cannot be read.
+    """
+    trees = yield from _trees(engine, thread, ns)
+    if ns not in trees:
+        raise not_found(Place(thread, ns))
+    return trees[ns]
+
+
+def all_branches(engine: Engine, thread: str) -> Operation[dict[str, Branches]]:
+    """Return the trees of all namespaces of a thread, by namespace. Raises as `branches`."""
+    trees = yield from _trees(engine, thread, None)
+    if not trees:
+        raise not_found(Place(thread, ""))
+    return dict(sorted(trees.items()))
+
+
+def _trees(engine: Engine, thread: str, ns: str | None) -> Operation[dict[str, Branches]]:
+    rows = _Rows(engine)
+    after: tuple[str, str, str] | None = None
+    while True:
+        scan = ScanCheckpoints(thread, ns, None, None, {}, after, _PAGE)
+        page = cast("list[StoredCheckpoint]", (yield from fetch(scan)))
+        rows.add(page)
+        if len(page) < _PAGE:
+            break
+        after = page[-1].row.id, thread, page[-1].row.ns
+    yield from _read_hidden(rows, thread)
+    found = rows.shown.items()
+    return {ns: tree(thread, ns, shown, rows.hidden.get(ns, {})) for ns, shown in found}
+
+
+def _read_hidden(rows: _Rows, thread: str) -> Operation[None]:
+    """Read on from the parents that the scan did not show, until all are known."""
+    size = _SHORTEST
+    unknown = rows.unknown()
+    while unknown:
+        some = unknown[: _ROWS // size]
+        replies = yield Fetch([ReadPath(thread, ns, id, size) for ns, id in some])
+        for key, path in zip(some, replies, strict=True):
+            rows.add(path)
+            if not path:
+                rows.absent.add(key)
+        size = min(2 * size, _LONGEST)
+        unknown = rows.unknown()
+
+
+class _Rows:
+    """The rows read so far, by namespace and id; `absent` are parents that do not exist."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.shown: dict[str, dict[str, Shown]] = {}
+        self.hidden: dict[str, dict[str, str | None]] = {}
+        self.absent: set[tuple[str, str]] = set()
+        self._engine = engine
+        self._keyframes: Keyframes = {}
+        self._nothing = Inline(engine.codec.encode([]))
+
+    def add(self, page: list[StoredCheckpoint]) -> None:
+        """Add rows."""
+        for stored in page:
+            row = stored.row
+            if row.flags & HIDDEN:
+                self.hidden.setdefault(row.ns, {})[row.id] = row.parent
+            elif row.id not in self.shown.get(row.ns, ()):
+                with named(stored):
+                    self.shown.setdefault(row.ns, {})[row.id] = self._shown(stored)
+
+    def unknown(self) -> list[tuple[str, str]]:
+        """Return the parents that were not read yet."""
+        found: list[tuple[str, str]] = []
+        for ns, shown in self.shown.items():
+            hidden = self.hidden.get(ns, {})
+            parents = {one.parent for one in shown.values()} | set(hidden.values())
+            known = shown.keys() | hidden.keys()
+            found += [(ns, id) for id in parents if id is not None and id not in known]
+        return sorted(set(found) - self.absent)
+
+    def _shown(self, stored: StoredCheckpoint) -> Shown:
+        row = stored.row
+        metadata = unpack_metadata(row.metadata, row.exact, self._engine.codec)
+        read, _ = read_manifest(stored, self._keyframes)
+        channels = [name for name, entry in read.entries.items() if entry.ref is not None]
+        around = Around(
+            next=tuple(following(channels)),
+            sends=self._sends(read),
+            written=tuple(own(read.updated if isinstance(read.updated, list) else ())),
+            tasks=_tasks(stored),
+        )
+        return Shown(row.id, row.parent, unpack_time(row.ts), metadata, around)
+
+    def _sends(self, read: Manifest) -> bool:
+        """Whether tasks were sent: their list is often there, and empty."""
+        entry = read.entries.get(TASKS)
+        ref = None if entry is None else entry.ref
+        return bool(ref.spans) if isinstance(ref, Run) else ref not in (None, self._nothing)
+
+
+def _tasks(stored: StoredCheckpoint) -> Tasks:
+    """The tasks of the step after it; where the thread went on, none waits any more."""
+    if not stored.writes:
+        return Tasks()
+    found = tasks([(w.task_id, w.channel) for w in counting(stored.writes, stored.child)])
+    return found if stored.child is None else found._replace(waiting=())
+
+
+# -- the tree --------------------------------------------------------------------------
+
+
 def tree(
     thread: str, ns: str, shown: Mapping[str, Shown], hidden: Mapping[str, str | None]
 ) -> Branches:
-    """The tree of at least one visible checkpoint; `hidden` has the pruned ones' parents."""
+    """Build the tree of at least one visible checkpoint.
+
+    Args:
+        thread: its name.
+        ns: the namespace.
+        shown: the visible checkpoints by id.
+        hidden: the parents of the pruned ones, by id.
+    """
     ways = _ways(shown, hidden)
     above = {id: way.above for id, way in ways.items()}
     _break_circles(above)
@@ -159,9 +293,6 @@ def _checkpoint(
     )
 
 
-# -- ways up -------------------------------------------------------------------------
-
-
 class _Way(NamedTuple):
     """The way up to the nearest visible ancestor: past so many hidden ones, or to a gap."""
 
@@ -199,7 +330,7 @@ def _way(
 
 
 def _break_circles(above: dict[str, str | None]) -> None:
-    """Where checkpoints are their own ancestors, the oldest id of them becomes a root."""
+    """Make the oldest id a root where checkpoints are their own ancestors."""
     done: set[str] = set()
     for start in above:
         passed: dict[str, None] = {}

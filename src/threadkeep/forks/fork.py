@@ -1,51 +1,57 @@
-"""Forks: a thread that begins as another one was at one of its checkpoints.
+"""Forks and copies of a thread, inside the store.
 
-Only what a fork takes over is decided here. Invariant: a fork is the thread as the run that put
-its newest checkpoint left it: what later runs made of that checkpoint is not in it.
+A fork is the thread as the run that put its newest checkpoint left it: what later runs made of
+that checkpoint is not in it. Neither a fork nor a copy holds an element that its own rows do not
+refer to, except where it shares segments.
 """
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Container, Sequence
+from contextlib import suppress
 from enum import Enum
+from functools import partial
 from typing import NamedTuple
 
 from threadkeep.engine import labels, registry
-from threadkeep.engine.calls import Operation, commit, fetch
-from threadkeep.engine.context import (
-    ATTEMPTS,
-    Engine,
-)
-from threadkeep.engine.entries import Entry, ReadEntry
+from threadkeep.engine.calls import Operation, commit
+from threadkeep.engine.context import Engine
+from threadkeep.engine.entries import Entry
 from threadkeep.engine.lifecycle import State
-from threadkeep.engine.lineage import (
-    Key,
-    Lineage,
-)
+from threadkeep.engine.lineage import CheckpointKey, Lineage, checkpoint_key, write_key
 from threadkeep.engine.model import (
     CheckpointRow,
+    CopyThread,
     ForkThread,
-    ReadThread,
     StoredCheckpoint,
     ThreadRows,
     WriteRow,
 )
+from threadkeep.engine.optimistic import Snapshot, optimistic, read_snapshot
 from threadkeep.engine.rows import of_the_graph, unpack_metadata
+from threadkeep.erasure.erase import sweep
 from threadkeep.errors import (
     CheckpointNotFoundError,
     ConflictError,
-    StaleThreadError,
+    CorruptionError,
+    InvalidArgumentError,
     ThreadNotFoundError,
 )
-from threadkeep.forks import copy
+
+_READ = partial(read_snapshot, stub=False, alone=True)
 
 
-class _Taken(NamedTuple):
-    """What a fork takes over of its origin: it begins at the first checkpoint."""
+def copy_thread(engine: Engine, source: str, target: str) -> Operation[None]:
+    """Copy a thread inside the store; a missing source copies nothing.
 
-    at: StoredCheckpoint
-    checkpoints: list[StoredCheckpoint]
-    writes: list[WriteRow]
+    Raises:
+        ThreadExistsError: the target holds checkpoints.
+        InvalidArgumentError: source and target are the same thread.
+    """
+    if source == target:
+        raise InvalidArgumentError("A thread cannot be copied onto itself.", thread=source)
+    yield from commit(CopyThread(source, target, engine.now()))
+    yield from _trim(engine, target)
 
 
 def fork(engine: Engine, source: str, checkpoint: str | None, target: str) -> Operation[Entry]:
@@ -61,82 +67,76 @@ def fork(engine: Engine, source: str, checkpoint: str | None, target: str) -> Op
         ThreadNotFoundError: the source holds no checkpoints.
         CheckpointNotFoundError: the source has no such checkpoint.
         ThreadExistsError: the target holds checkpoints.
-        ConflictError: segments of the source were removed at every try.
+        ConflictError: others keep changing the source.
     """
-    for _ in range(ATTEMPTS):
-        rows, known = yield from _read(source)
-        taken = _taken(engine, source, rows, checkpoint)
-        entry = _entry(engine, target, taken, known)
+
+    def build(snapshot: Snapshot) -> Operation[tuple[ForkThread, Entry]]:
+        yield from ()
+        begin = _begin(engine, source, snapshot.rows, checkpoint)
+        entry = _entry(engine, target, begin, snapshot.entry)
         change = ForkThread(
             source,
             target,
             entry.created_at,
-            rows.generation,
-            tuple([(s.row.ns, s.row.id) for s in taken.checkpoints]),
-            tuple([(w.ns, w.checkpoint_id, w.seq) for w in taken.writes]),
+            snapshot.rows.generation,
+            tuple(map(checkpoint_key, begin.checkpoints)),
+            tuple(map(write_key, begin.writes)),
             entry,
         )
-        try:
-            yield from commit(change)
-        except StaleThreadError:
-            continue  # something was removed meanwhile: look again
-        yield from copy.trim(engine, target)
-        return entry
-    raise ConflictError(
-        "Segments of this thread were removed whenever it was to be forked.",
-        hint="Do it again when nobody prunes or deletes.",
-        thread=source,
-    )
+        return change, entry
+
+    entry = yield from optimistic(engine, source, build, _READ)
+    yield from _trim(engine, target)
+    return entry
 
 
-def _read(thread: str) -> Operation[tuple[ThreadRows, Entry | None]]:
-    rows = yield from fetch(ReadThread(thread))
-    known = yield from fetch(ReadEntry(thread))
-    return rows, known
+def _trim(engine: Engine, thread: str) -> Operation[None]:
+    """Take out of a new copy, or of a fork where the store copies, what it does not refer to."""
+    # (Damaged rows do not tell what that is; whoever writes there already is not kept waiting.)
+    with suppress(CorruptionError, ConflictError):
+        yield from sweep(engine, thread, alone=True)
+    engine.working_set.forget(thread)
 
 
-def _entry(engine: Engine, target: str, taken: _Taken, known: Entry | None) -> Entry:
-    now, root = engine.now(), taken.at.row
-    waits = registry.waits(taken.at)
-    rows: list[CheckpointRow | WriteRow] = [s.row for s in taken.checkpoints]
-    rows += taken.writes
-    return Entry(
-        target,
-        State.FORKED,
-        now,
-        now,
-        sum(map(registry.row_size, rows)),
-        labels=labels.without_tags(known.labels if known is not None else ()),
-        origin=(taken.at.thread, root.id),
-        waits_at=root.id if waits else None,
-    )
+# -- the beginning of a fork -----------------------------------------------------------
 
 
-# -- what is taken over ----------------------------------------------------------------
+class Begin(NamedTuple):
+    """The rows that a fork begins with: `at` is its newest checkpoint."""
+
+    at: StoredCheckpoint
+    checkpoints: list[StoredCheckpoint]
+    writes: list[WriteRow]
 
 
-def _taken(engine: Engine, source: str, rows: ThreadRows, checkpoint: str | None) -> _Taken:
+class _Run(Enum):
+    """What became of the run that put the fork's newest checkpoint."""
+
+    ENDED = "nobody has gone on from there: all is as it was left"
+    FOLLOWED = "only later runs went on: what they added is not a part of the fork"
+    WENT_ON = "it went on itself: what it did from there on is not a part of the fork"
+
+
+def _begin(engine: Engine, source: str, rows: ThreadRows, checkpoint: str | None) -> Begin:
     lineage = Lineage(rows.checkpoints)
     at = _origin(source, lineage, checkpoint)
-    root = set(path(lineage, at))
-    children = lineage.children()
-    ended = _ended(children.get(at, ()))
+    root, children = set(lineage.path(at)), lineage.children()
+    run = _run(children.get(at, ()))
     found = root | {
         key
         for key, stored in lineage.stored.items()
-        if key[0] and _belongs(engine, stored, root, at, ended)
+        if key[0] and _belongs(engine, stored, root, at, run)
     }
-    taken = [stored for key, stored in lineage.stored.items() if key in found]
-    writes: dict[Key, list[WriteRow]] = {
-        key: _left(stored, children.get(key, ()), found)
-        for key, stored in lineage.stored.items()
-        if key in found
-    }
-    begin = lineage.stored[at]._replace(writes=tuple(writes[at]))
-    return _Taken(begin, taken, [write for some in writes.values() for write in some])
+    taken = {key: stored for key, stored in lineage.stored.items() if key in found}
+    writes = {key: _writes(one, children.get(key, ()), found) for key, one in taken.items()}
+    return Begin(
+        taken[at]._replace(writes=tuple(writes[at])),
+        list(taken.values()),
+        [write for some in writes.values() for write in some],
+    )
 
 
-def _origin(source: str, lineage: Lineage, checkpoint: str | None) -> Key:
+def _origin(source: str, lineage: Lineage, checkpoint: str | None) -> CheckpointKey:
     """The checkpoint that the fork begins with.
 
     Raises:
@@ -151,32 +151,18 @@ def _origin(source: str, lineage: Lineage, checkpoint: str | None) -> Key:
     return "", ids[-1] if checkpoint is None else checkpoint
 
 
-def path(lineage: Lineage, at: Key) -> Iterator[Key]:
-    """The checkpoint and its ancestors, hidden ones too."""
-    met: set[Key] = set()
-    step: Key | None = at
-    while step is not None and step not in met:
-        met.add(step)
-        yield step
-        step = lineage.above(step)
-
-
-class _Ended(Enum):
-    """How the run that put the fork's first checkpoint ended there."""
-
-    WITH_IT = "nobody has gone on from there: all is as it was left"
-    BEFORE_OTHERS = "only later runs went on: what they added is not a part of it"
-    NOT = "it went on itself: what it did from there on is not a part of it"
-
-
-def _ended(children: Sequence[CheckpointRow]) -> _Ended:
+def _run(children: Sequence[CheckpointRow]) -> _Run:
     if any(row.run == 0 for row in children):
-        return _Ended.NOT
-    return _Ended.BEFORE_OTHERS if children else _Ended.WITH_IT
+        return _Run.WENT_ON
+    return _Run.FOLLOWED if children else _Run.ENDED
 
 
 def _belongs(
-    engine: Engine, stored: StoredCheckpoint, root: Container[Key], at: Key, ended: _Ended
+    engine: Engine,
+    stored: StoredCheckpoint,
+    root: Container[CheckpointKey],
+    at: CheckpointKey,
+    run: _Run,
 ) -> bool:
     """Whether a subgraph's checkpoint was made for one of these, and before anybody went on.
 
@@ -188,11 +174,11 @@ def _belongs(
     parent = parents.get("") if isinstance(parents, dict) else None
     if parent != at[1]:
         return ("", parent) in root
-    return ended is _Ended.WITH_IT or (ended is _Ended.BEFORE_OTHERS and row.run == 0)
+    return run is _Run.ENDED or (run is _Run.FOLLOWED and row.run == 0)
 
 
-def _left(
-    stored: StoredCheckpoint, children: Sequence[CheckpointRow], taken: Container[Key]
+def _writes(
+    stored: StoredCheckpoint, children: Sequence[CheckpointRow], found: Container[CheckpointKey]
 ) -> list[WriteRow]:
     """The pending writes that are a part of the fork.
 
@@ -202,8 +188,24 @@ def _left(
     itself.
     """
     writes = list(stored.writes)
-    if not children or any((row.ns, row.id) in taken for row in children):
+    if not children or any((row.ns, row.id) in found for row in children):
         return writes
     if any(row.run == 0 for row in children):
         return []
     return [write for write in writes if write.run == 0]
+
+
+def _entry(engine: Engine, target: str, begin: Begin, origin: Entry | None) -> Entry:
+    now, root = engine.now(), begin.at.row
+    rows: list[CheckpointRow | WriteRow] = [s.row for s in begin.checkpoints]
+    rows += begin.writes
+    return Entry(
+        target,
+        State.FORKED,
+        now,
+        now,
+        sum(map(registry.row_size, rows)),
+        labels=labels.without_tags(origin.labels if origin is not None else ()),
+        origin=(begin.at.thread, root.id),
+        waits_at=root.id if registry.waits(begin.at) else None,
+    )

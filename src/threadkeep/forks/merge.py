@@ -1,7 +1,6 @@
-"""Bringing what a fork has become back into its origin, channel by channel.
+"""Merging a fork back into its origin, channel by channel, as one new checkpoint there.
 
-Invariants: a channel that only one side has changed since the fork began is never a conflict;
-what is merged is one new checkpoint behind the head that was looked at, or nothing.
+A channel that only one side has changed since the fork began is never a conflict.
 """
 
 from __future__ import annotations
@@ -18,13 +17,11 @@ from threadkeep.engine import (
     registration,
 )
 from threadkeep.engine.calls import Operation, Place, fetch, fetch_segments
-from threadkeep.engine.context import (
-    ATTEMPTS,
-    Engine,
-)
+from threadkeep.engine.context import Engine
 from threadkeep.engine.elements import Elements
 from threadkeep.engine.lineage import Lineage
 from threadkeep.engine.model import Child, ReadThread, ThreadRows
+from threadkeep.engine.optimistic import retry
 from threadkeep.engine.refs import covering
 from threadkeep.engine.rows import Write, counting
 from threadkeep.errors import (
@@ -34,32 +31,31 @@ from threadkeep.errors import (
     MergeConflictError,
     ThreadNotFoundError,
 )
-from threadkeep.forks.fork import path
 from threadkeep.langgraph_internals import (
     DELTA_COUNTERS,
     is_internal,
 )
 
 NOTHING: Any = object()
-"""What a channel without a value has."""
+"""Stands for the value of a channel without one."""
 
 Resolve: TypeAlias = Callable[[str, Any, Any, Any], Any]
-"""Given a channel's name and its value at the beginning, here and in the fork: the new value."""
+"""Called with a channel's name and its value at the beginning, here and in the fork; returns the
+new value."""
 
 
 class Reducer(Protocol):
     """A channel of LangGraph, as a graph has it in its `channels`."""
 
     def from_checkpoint(self, checkpoint: Any) -> Any:
-        """A channel with this value."""
+        """Return a channel with this value."""
 
 
 @dataclass(frozen=True, slots=True)
 class Strategy:
-    """What becomes of a channel that both sides have changed.
+    """Resolution of a channel that both sides have changed: one of these.
 
-    One of these is given: a side, a function, or the channels of the graph, whose reducers take
-    what was written in the fork.
+    A side, a function, or the channels of the graph, whose reducers take the fork's writes.
     """
 
     side: Literal["theirs", "ours"] | None = None
@@ -76,7 +72,7 @@ class MergeConflict(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Merge:
-    """What was merged, or would be.
+    """The result of a merge, or of a dry run.
 
     Args:
         fork, into: the threads.
@@ -95,7 +91,7 @@ class Merge:
 
 
 class New(NamedTuple):
-    """What the checkpoint that a merge makes has of its own; the version is its channels'."""
+    """Id and time of the checkpoint that a merge makes, and the version of its new values."""
 
     id: str
     ts: str
@@ -103,7 +99,7 @@ class New(NamedTuple):
 
 
 Making: TypeAlias = Callable[[int, Iterable[float | str]], New]
-"""Makes that of the checkpoint's step and the versions that are there."""
+"""Makes that of the checkpoint's step and the versions so far."""
 
 
 def merge(
@@ -116,39 +112,35 @@ def merge(
         fork: the fork, which is not changed.
         into: the other thread.
         strategy: for conflicts; None to refuse where there is one.
-        making: makes what is new; None to only look.
+        making: makes the id, time and version of the new checkpoint; None for a dry run.
 
     Raises:
         ThreadNotFoundError: one of them holds nothing.
         CheckpointNotFoundError: the checkpoint that the fork began with is not there any more.
         InvalidArgumentError: the fork is none of this thread, or a channel cannot be merged.
         MergeConflictError: both have changed a channel, and there is no strategy.
-        ConflictError: others write to the thread all the time.
+        ConflictError: others keep writing to the thread.
     """
-    for _ in range(ATTEMPTS):
+
+    def attempt() -> Operation[Merge]:
         base_id = yield from _base(fork, into)
         base = yield from _loaded(engine, into, base_id)
         ours = yield from _loaded(engine, into, None)
         theirs = yield from _loaded(engine, fork, None)
         _check_channels(base, ours, theirs)
         written = yield from _written(engine, fork, base_id, strategy)
-        sides = _Sides(engine, base, ours, theirs)
-        values, found = _merged(sides, strategy, written)
-        report = Merge(fork, into, base_id, *found)
+        values, taken, conflicts = _merged(engine, (base, ours, theirs), strategy, written)
+        report = Merge(fork, into, base_id, taken, conflicts)
         if making is None or not values:
             return report
         known = ours.checkpoint["channel_versions"].values()
         made = making(int(ours.metadata.get("step", 0)) + 1, known)
-        try:
-            # (whatever else is promised of this saver: nobody may have moved on meanwhile)
-            fenced = engine._replace(conflicts="raise")
-            yield from put.put(fenced, _checkpoint(into, ours, theirs, values, made))
-        except ConflictError:
-            continue
+        # (whatever else is promised of this saver: nobody may have moved on meanwhile)
+        fenced = engine._replace(conflicts="raise")
+        yield from put.put(fenced, _checkpoint(into, ours, theirs, values, made))
         return replace(report, checkpoint=made.id)
-    raise ConflictError(
-        "This thread is being written all the time.", hint="Try again later.", thread=into
-    )
+
+    return retry(into, attempt, ConflictError)
 
 
 # -- the three states ------------------------------------------------------------------
@@ -160,7 +152,7 @@ def _base(fork: str, into: str) -> Operation[str]:
         raise ThreadNotFoundError(thread=fork)
     if entry.origin is None or fork == into:
         raise InvalidArgumentError(
-            "This thread is no fork.", hint="Merge what `threads.fork` has made.", thread=fork
+            "This thread is no fork.", hint="Merge a thread that threads.fork made.", thread=fork
         )
     return entry.origin[1]
 
@@ -188,7 +180,7 @@ def _check_channels(*states: load.Loaded) -> None:
         if deltas:
             raise InvalidArgumentError(
                 f"{min(deltas)} is a DeltaChannel, whose value only the graph can put together.",
-                hint="Bring it over with graph.update_state, and delete the fork.",
+                hint="Set it with graph.update_state, and delete the fork.",
                 thread=state.thread,
                 channel=min(deltas),
             )
@@ -197,58 +189,44 @@ def _check_channels(*states: load.Loaded) -> None:
 # -- channel by channel ------------------------------------------------------------------
 
 
-class _Sides:
-    """The values of a channel at the beginning, here and in the fork; told apart exactly."""
+def _merged(
+    engine: Engine,
+    states: Sequence[load.Loaded],
+    strategy: Strategy | None,
+    written: Mapping[str, Sequence[Sequence[Any]]],
+) -> tuple[dict[str, Any], tuple[str, ...], tuple[MergeConflict, ...]]:
+    """The new values, the channels taken and the conflicts of: the beginning, here, the fork."""
 
-    def __init__(
-        self, engine: Engine, base: load.Loaded, ours: load.Loaded, theirs: load.Loaded
-    ) -> None:
-        self._engine = engine
-        self._states = [state.checkpoint["channel_values"] for state in (base, ours, theirs)]
-
-    def channels(self) -> Iterator[str]:
-        """Names of all channels but LangGraph's own, which say what runs next."""
-        names = dict.fromkeys([name for state in self._states for name in state])
-        return (name for name in names if not is_internal(name))
-
-    def values(self, channel: str) -> list[Any]:
-        """The three values."""
-        return [state.get(channel, NOTHING) for state in self._states]
-
-    def same(self, one: Any, other: Any) -> bool:
+    def same(one: Any, other: Any) -> bool:
         """Whether they are stored as the same bytes."""
         if one is NOTHING or other is NOTHING:
             return one is other
-        return self._engine.codec.encode(one) == self._engine.codec.encode(other)
+        return engine.codec.encode(one) == engine.codec.encode(other)
 
-
-def _merged(
-    sides: _Sides, strategy: Strategy | None, written: Mapping[str, Sequence[Sequence[Any]]]
-) -> tuple[dict[str, Any], tuple[tuple[str, ...], tuple[MergeConflict, ...]]]:
-    """The new values; the channels taken, and the conflicts."""
     values: dict[str, Any] = {}
     taken: list[str] = []
     conflicts: list[MergeConflict] = []
-    for channel in sides.channels():
-        base, ours, theirs = sides.values(channel)
-        if sides.same(theirs, base):
-            continue
-        if sides.same(ours, base):
+    sides = [state.checkpoint["channel_values"] for state in states]
+    for channel in dict.fromkeys([name for side in sides for name in side]):
+        base, ours, theirs = (side.get(channel, NOTHING) for side in sides)
+        if is_internal(channel) or same(theirs, base):
+            continue  # (LangGraph's own channels say what runs next)
+        if same(ours, base):
             taken.append(channel)
             values[channel] = theirs
             continue
-        if sides.same(theirs, ours) and not (strategy and strategy.reducers):
+        if same(theirs, ours) and not (strategy and strategy.reducers):
             continue  # (a reducer may count both)
-        value, how = _resolved(strategy, channel, (base, ours, theirs), written)
-        conflicts.append(MergeConflict(channel, how))
-        if not sides.same(value, ours):
+        value, resolution = _resolved(strategy, channel, (base, ours, theirs), written)
+        conflicts.append(MergeConflict(channel, resolution))
+        if not same(value, ours):
             values[channel] = value
     if strategy is None and conflicts:
         raise MergeConflictError(
             f"Both have changed {', '.join([one.channel for one in conflicts])}.",
-            hint='Say what counts: strategy="theirs", "ours", a function, or the graph.',
+            hint='Resolve it: strategy="theirs", "ours", a function, or the graph.',
         )
-    return values, (tuple(taken), tuple(conflicts))
+    return values, tuple(taken), tuple(conflicts)
 
 
 def _resolved(
@@ -257,7 +235,7 @@ def _resolved(
     values: tuple[Any, Any, Any],
     written: Mapping[str, Sequence[Sequence[Any]]],
 ) -> tuple[Any, str]:
-    """The value of a channel that both have changed, and in what way it was found."""
+    """The value of a channel that both have changed, and how it was resolved."""
     base, ours, theirs = values
     if strategy is None:
         return ours, ""
@@ -270,7 +248,7 @@ def _resolved(
     if channel not in reducers:
         raise InvalidArgumentError(
             f"The graph has no channel {channel!r}, which both have changed.",
-            hint="Give the graph that these threads were run with, or another strategy.",
+            hint="Use the graph that these threads were run with, or another strategy.",
             channel=channel,
         )
     reducer = reducers[channel].from_checkpoint(ours) if ours is not NOTHING else None
@@ -287,7 +265,7 @@ def _resolved(
 def _written(
     engine: Engine, fork: str, base: str, strategy: Strategy | None
 ) -> Operation[dict[str, list[list[Any]]]]:
-    """What each superstep of the fork wrote to each channel, where reducers are to be asked."""
+    """The values that each superstep of the fork wrote to each channel, if reducers need them."""
     if strategy is None or strategy.reducers is None:
         return {}
     rows = cast("ThreadRows", (yield from fetch(ReadThread(fork))))
@@ -309,11 +287,11 @@ def _steps(rows: ThreadRows, base: str) -> Iterator[list[Write]]:
     """The writes that led from each checkpoint to the next, oldest first, from the base on."""
     lineage = Lineage(rows.checkpoints)
     head = max(key for key in lineage.stored if not key[0])
-    ids = list(path(lineage, head))
+    ids = list(lineage.path(head))
     if ("", base) not in ids:
         raise CheckpointNotFoundError(
             "The checkpoint that the fork began with is not in the fork any more.",
-            hint="It was pruned: its reducers cannot be asked. Use another strategy.",
+            hint="It was pruned, so reducers lack its values. Use another strategy.",
             checkpoint=base,
         )
     ids = ids[: ids.index(("", base)) + 1]

@@ -1,1 +1,1 @@
-"""Check a store, repair it, and quarantine what is damaged."""
+"""Repair: check a store, take out what is damaged, and quarantine that."""

@@ -1,37 +1,43 @@
-"""Whether what is stored is sound: what is broken, of which kind, and what depends on it.
+"""Checking a store: damage, its kind, and the values that are rebuilt through it.
 
-Only looking lives here; what comes of it is `repairing`'s. Invariants: nothing is changed, and
-one broken row or segment never keeps the others from being looked at.
+Nothing is changed, and one broken row or segment never keeps the others from being checked.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from enum import StrEnum
 from itertools import pairwise
-from typing import cast
+from typing import TYPE_CHECKING
 
 from threadkeep.codec.frame import unpack
-from threadkeep.cold.offloaded import STUB
+from threadkeep.cold.stubs import STUB
 from threadkeep.engine import checksum, registry
-from threadkeep.engine.calls import Fetch, Operation, fetch, fetch_segments
-from threadkeep.engine.context import (
-    NO_CODEC,
-    Engine,
-)
+from threadkeep.engine.calls import Operation, fetch, fetch_segments
+from threadkeep.engine.context import NO_CODEC, Engine
 from threadkeep.engine.elements import Elements
-from threadkeep.engine.entries import Entry, ReadEntry
+from threadkeep.engine.entries import Entry
 from threadkeep.engine.lineage import (
-    Key,
+    CheckpointKey,
     Lineage,
     Search,
+    SegmentKey,
+    WriteKey,
+    by_log,
+    checkpoint_key,
+    overlap,
     searches,
+    segment_key,
+    touches,
+    write_key,
 )
 from threadkeep.engine.model import (
     FindThreads,
     ReadDamage,
     ReadSegments,
-    ReadThread,
     Segment,
     SegmentInfo,
     Span,
@@ -39,250 +45,306 @@ from threadkeep.engine.model import (
     ThreadRows,
     WriteRow,
 )
+from threadkeep.engine.optimistic import Snapshot, read_snapshot
 from threadkeep.engine.refs import Cell, Ref, span_of
 from threadkeep.engine.rows import counts_for, unpack_writes
 from threadkeep.errors import (
     CodecError,
     CorruptionError,
     InvalidArgumentError,
-    NotSetUpError,
     ThreadArchivedError,
     ThreadkeepError,
 )
-from threadkeep.repair.findings import (
-    NOTES,
-    Examined,
-    Finding,
-    Kind,
-    SegmentKey,
-)
-from threadkeep.retention.prune import (
-    by_log,
-    touches,
-)
-from threadkeep.stats import (
-    EVERYTHING,
-    all_sizes,
-)
+from threadkeep.stats import EVERYTHING, all_sizes
+from threadkeep.store.workflows import Plan, Store, on
+
+if TYPE_CHECKING:
+    from threadkeep.progress import Progress
+
+UNREADABLE = (CodecError, InvalidArgumentError)
+"""Errors of a store about rows that it cannot read."""
 
 _PAGE = 256
 _LOOKS = 3
-_UNREADABLE = (CodecError, InvalidArgumentError)  # what a store says of rows that it cannot read
 
 
-# -- all of a store --------------------------------------------------------------------
+class Kind(StrEnum):
+    """Kind of a finding; quarantine files hold these names, so they never change."""
+
+    STORE = "store"  # what the store finds wrong with its own files or tables
+    UNREADABLE = "unreadable"  # rows that the store cannot give
+    SEGMENT = "segment"  # a stored run of elements
+    CHECKPOINT = "checkpoint"  # a checkpoint's row
+    METADATA = "metadata"  # a checkpoint's metadata
+    KEYFRAME = "keyframe"  # what a checkpoint's manifest is written against
+    VALUE = "value"  # a channel's value in a checkpoint
+    WRITE = "write"  # what a task wrote
+    DELTA = "delta"  # a DeltaChannel that is rebuilt through something broken
+    UNKNOWN = "unknown"  # no damage: of a newer release, or encrypted
+    AWAY = "away"  # no damage: in the cold store, which is not known here
+    REGISTRY = "registry"  # no damage: the thread's entry does not fit its rows
+
+
+NOTES = frozenset({Kind.AWAY, Kind.REGISTRY})
+"""Kinds that are no damage."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """A problem, and its place; without a place it is the store's."""
+
+    problem: str
+    thread: str | None = None
+    namespace: str | None = None
+    checkpoint: str | None = None
+    channel: str | None = None
+    kind: Kind = Kind.STORE
+
+    def __str__(self) -> str:
+        names = ("thread", "namespace", "checkpoint", "channel")
+        place = ", ".join(f"{n} {v!r}" for n in names if (v := getattr(self, n)))
+        return f"{place}: {self.problem}" if place else self.problem
+
+
+@dataclass(frozen=True, slots=True)
+class CheckReport:
+    """The result of a check: how many threads were checked, and all that is broken.
+
+    `notes` are no damage: findings of a kind in `NOTES`.
+    """
+
+    threads: int
+    findings: tuple[Finding, ...]
+    notes: tuple[Finding, ...] = ()
+
+    @property
+    def ok(self) -> bool:
+        """Whether nothing is broken."""
+        return not self.findings
+
+
+def check(store: Store, engine: Engine, progress: Progress | None = None) -> Plan[CheckReport]:
+    """Verify a whole store; see `Saver.check`."""
+    findings = yield from on(store, damage())
+    threads, unlisted = yield from on(store, threads_to_check())
+    findings += unlisted
+    notes: list[Finding] = []
+    for done, thread in enumerate(threads, 1):
+        found, noted = yield from on(store, check_thread(engine, thread))
+        findings += found
+        notes += noted
+        if progress is not None:
+            progress("threads checked", done, len(threads))
+    return CheckReport(len(threads), tuple(findings), tuple(notes))
 
 
 def damage() -> Operation[list[Finding]]:
-    """What the store finds wrong with its own files."""
-    reply = yield from fetch(ReadDamage())
-    return [Finding(problem) for problem in cast("list[str]", reply)]
+    """Return what the store finds wrong with its own files."""
+    return [Finding(problem) for problem in (yield from fetch(ReadDamage()))]
 
 
 def threads_to_check() -> Operation[tuple[list[str], list[Finding]]]:
-    """The threads that hold any row, or all that can be listed; and what was in the way."""
-    try:
-        found = yield from all_sizes()
-    except CorruptionError as exc:
-        return (yield from _all_names([Finding(exc.message)]))
-    return [size.thread for size in found.threads], []
-
-
-def _all_names(findings: list[Finding]) -> Operation[tuple[list[str], list[Finding]]]:
+    """Return the threads that hold any row, or all that can be listed; and why not all could."""
     names: list[str] = []
-    while True:
-        try:
-            page = yield from fetch(FindThreads(names[-1] if names else None, _PAGE, empty=True))
-        except CorruptionError as exc:
-            return names, [*findings, Finding(f"not all threads can be listed: {exc.message}")]
-        names += page
-        if len(page) < _PAGE:
-            return names, findings
+    try:
+        sizes = yield from all_sizes()
+        return [size.thread for size in sizes.threads], []
+    except CorruptionError as exc:
+        findings = [Finding(exc.message)]
+    try:
+        page = yield from fetch(FindThreads(None, _PAGE, empty=True))
+        while page:
+            names += page
+            page = yield from fetch(FindThreads(names[-1], _PAGE, empty=True))
+    except CorruptionError as exc:
+        findings.append(Finding(f"not all threads can be listed: {exc.message}"))
+    return names, findings
 
 
 def check_thread(engine: Engine, thread: str) -> Operation[tuple[list[Finding], list[Finding]]]:
-    """Verify every checksum, reference and span of a thread: findings, and notes.
+    """Verify every checksum, reference and span of a thread; return findings and notes.
 
-    The store may be written while it is read: what is told was found at every look.
+    The store may be written while it is read: only what was found at every look counts.
     """
-    found = yield from _found(engine, thread)
+    found = yield from _findings(engine, thread)
     for _ in range(_LOOKS - 1):
         if found:
-            again = yield from _found(engine, thread)
+            again = yield from _findings(engine, thread)
             found = [finding for finding in found if finding in again]
     notes = [finding for finding in found if finding.kind in NOTES]
     return [finding for finding in found if finding.kind not in NOTES], notes
 
 
-def _found(engine: Engine, thread: str) -> Operation[list[Finding]]:
+def _findings(engine: Engine, thread: str) -> Operation[list[Finding]]:
     try:
-        rows, entry = yield from _read(thread)
-    except _UNREADABLE as exc:
-        problem = f"its rows cannot be read: {exc.message}"
-        return [Finding(problem, thread, kind=Kind.UNREADABLE)]
-    found = yield from examine(engine, thread, rows, entry)
-    return found.findings
+        snapshot = yield from read_snapshot(thread, skip=True, alone=True)
+    except UNREADABLE as exc:
+        return [unreadable(thread, exc)]
+    return (yield from examine(engine, snapshot)).findings
 
 
-def _read(thread: str) -> Operation[tuple[ThreadRows, Entry | None]]:
-    """A thread, and what the registry says of it where there is one."""
-    try:
-        rows, entry = yield Fetch([ReadThread(thread, skip=True), ReadEntry(thread)])
-    except NotSetUpError:  # of an earlier release: its rows are its entry
-        (rows,) = yield Fetch([ReadThread(thread, skip=True)])
-        entry = registry.entry_of(thread, rows.checkpoints, 0) if rows.checkpoints else None
-        if entry is not None:
-            entry = entry._replace(size=registry.of_thread(rows).size)
-    return rows, entry
+def unreadable(thread: str, error: ThreadkeepError) -> Finding:
+    """Return the finding where a store cannot read a thread's rows at all."""
+    return Finding(f"its rows cannot be read: {error.message}", thread, kind=Kind.UNREADABLE)
 
 
 # -- one thread ------------------------------------------------------------------------
 
 
-def examine(
-    engine: Engine, thread: str, rows: ThreadRows, entry: Entry | None
-) -> Operation[Examined]:
-    """Look at all of a thread.
+@dataclass(slots=True)
+class Examined:
+    """The findings of one look at a thread, and the facts behind them.
 
-    Args:
-        engine: the parts.
-        thread: its id.
-        rows: its rows, those that cannot be read told apart.
-        entry: what the registry says of it.
+    `damaged` segments cannot be read, and have their bytes where the store gives them; those of
+    `away` are in a cold store that is not known here. `lineage` holds the checkpoints whose
+    manifest can be read, `lost` the channels of each whose values cannot, `broken` all checkpoints
+    that cannot be loaded as they were, and `rebuilt` their DeltaChannels without a value.
     """
+
+    thread: str
+    rows: ThreadRows
+    entry: Entry | None = None
+    findings: list[Finding] = field(default_factory=list)
+    segments: dict[SegmentKey, Segment] = field(default_factory=dict)
+    damaged: dict[SegmentKey, Segment | None] = field(default_factory=dict)
+    away: dict[SegmentKey, Span] = field(default_factory=dict)
+    lineage: Lineage = field(default_factory=lambda: Lineage(()))
+    lost: dict[CheckpointKey, set[str]] = field(default_factory=dict)
+    broken: set[CheckpointKey] = field(default_factory=set)
+    broken_writes: set[WriteKey] = field(default_factory=set)
+    rebuilt: list[Search] = field(default_factory=list)
+
+    def add(
+        self, kind: Kind, problem: str, key: CheckpointKey | None = None, channel: str = ""
+    ) -> None:
+        """Add a finding."""
+        ns, checkpoint = key or (None, None)
+        place = (self.thread, ns or None, checkpoint, channel or None)
+        self.findings.append(Finding(problem, *place, kind))
+
+    def hides(self, table: str) -> bool:
+        """Return whether this table has unreadable rows of the thread."""
+        return any(row.table == table for row in self.rows.unreadable)
+
+
+def examine(engine: Engine, snapshot: Snapshot) -> Operation[Examined]:
+    """Look at all of a thread, read with its unreadable rows apart."""
+    thread, entry, rows, _ = snapshot
     found = Examined(thread, rows, entry)
     for row in rows.unreadable:
-        found.tell(Kind.UNREADABLE, row.problem)
+        found.add(Kind.UNREADABLE, row.problem)
     yield from _read_segments(found)
     elements = Elements(NO_CODEC, found.segments.values())
     whole = _with_keyframes(rows, found)
     found.lineage = _readable(found, whole)
-    for stored in found.lineage.stored.values():
-        _look_at_values(found, stored, elements)
+    for key in found.lineage.stored:
+        _look_at_values(found, key, elements)
     _look_at_writes(found, elements)
     if found.broken or found.broken_writes or rows.unreadable:
         yield from _look_at_deltas(engine, found, whole)
     if all(finding.kind in NOTES for finding in found.findings):
-        problem = registry_problem(rows, entry)
+        problem = _registry_problem(rows, entry)
         if problem:
-            found.tell(Kind.REGISTRY, problem)
+            found.add(Kind.REGISTRY, problem)
     return found
+
+
+# -- segments --------------------------------------------------------------------------
 
 
 def _read_segments(found: Examined) -> Operation[None]:
     """Sort the thread's segments into those that can be read, and the others."""
+    logs = sorted({info.log for info in found.rows.segments})
     segments: list[Segment] = []
     try:
-        segments = yield from _those_here(found, [Span(log, 0, EVERYTHING) for log in _logs(found)])
-    except _UNREADABLE:
-        segments = yield from _one_by_one(found)
-    there = {_key(s) for s in segments} | found.damaged.keys() | found.away.keys()
-    for place in found.rows.segments:
-        key = (place.log, place.start, place.count)
-        if key not in there and not _is_sealed(place, segments):
+        segments = yield from _not_away(found, [Span(log, 0, EVERYTHING) for log in logs])
+    except UNREADABLE:
+        for log in logs:
+            segments += yield from _of_log(found, log)
+    there = set(map(segment_key, segments)) | found.damaged.keys() | found.away.keys()
+    read = by_log([segment.span for segment in segments])  # (sealed ones hold others' positions)
+    for info in found.rows.segments:
+        key, span = segment_key(info), span_of(info)
+        if key not in there and overlap(read, span) != [span]:
             found.damaged[key] = None
-            found.tell(Kind.SEGMENT, f"segment {place.start} of log {place.log} cannot be read")
+            found.add(Kind.SEGMENT, f"{_name(info)} cannot be read")
     for segment in segments:
         _sort(found, segment)
-    _tell_overlaps(found)
+    _find_overlaps(found)
 
 
-def _logs(found: Examined) -> list[int]:
-    return sorted({place.log for place in found.rows.segments})
+def _name(segment: Segment | SegmentInfo) -> str:
+    return f"segment {segment.start} of log {segment.log}"
 
 
-def _those_here(found: Examined, spans: Sequence[Span]) -> Operation[list[Segment]]:
+def _not_away(found: Examined, spans: Sequence[Span]) -> Operation[list[Segment]]:
     """The segments but for those whose bytes are in a cold store that is not known here."""
     try:
         return (yield from fetch_segments(found.thread, tuple(spans)))
     except ThreadArchivedError:
         if not found.away:
-            problem = "values of it are in the cold store, and were not looked at"
-            found.tell(Kind.AWAY, problem)
+            found.add(Kind.AWAY, "some of its values are in the cold store, and were not checked")
     segments = yield from fetch(ReadSegments(found.thread, tuple(spans), stub=True))
-    found.away |= {_key(s): s.span for s in segments if s.data.startswith(STUB)}
-    return [s for s in segments if _key(s) not in found.away]
+    found.away |= {segment_key(s): s.span for s in segments if s.data.startswith(STUB)}
+    return [s for s in segments if segment_key(s) not in found.away]
 
 
-def _is_sealed(place: SegmentInfo, segments: Iterable[Segment]) -> bool:
-    """Whether another segment holds the same positions: it took the place's meanwhile."""
-    stop = place.start + place.count
-    return any(s.log == place.log and s.start <= place.start and s.stop >= stop for s in segments)
-
-
-def _one_by_one(found: Examined) -> Operation[list[Segment]]:
-    """The segments log by log, and place by place in those that cannot be read at once."""
-    segments: list[Segment] = []
-    for log in _logs(found):
-        try:
-            segments += yield from _those_here(found, [Span(log, 0, EVERYTHING)])
-        except _UNREADABLE:
-            places = [place for place in found.rows.segments if place.log == log]
-            segments += yield from _placed(found, places)
-    return segments
-
-
-def _placed(found: Examined, places: Iterable[SegmentInfo]) -> Operation[list[Segment]]:
-    segments: list[Segment] = []
-    for place in places:
-        span = span_of(place)
-        try:
-            segments += yield from _those_here(found, [span])
-        except _UNREADABLE as exc:
-            found.damaged[place.log, place.start, place.count] = None
-            where = f"segment {place.start} of log {place.log}"
-            found.tell(Kind.SEGMENT, f"{where} cannot be read: {exc.message}")
+def _of_log(found: Examined, log: int) -> Operation[list[Segment]]:
+    """The segments of a log, one by one where they cannot be read at once."""
+    try:
+        return (yield from _not_away(found, [Span(log, 0, EVERYTHING)]))
+    except UNREADABLE:
+        segments: list[Segment] = []
+    for info in found.rows.segments:
+        if info.log == log:
+            try:
+                segments += yield from _not_away(found, [span_of(info)])
+            except UNREADABLE as exc:
+                found.damaged[segment_key(info)] = None
+                found.add(Kind.SEGMENT, f"{_name(info)} cannot be read: {exc.message}")
     return segments
 
 
 def _sort(found: Examined, segment: Segment) -> None:
-    key, where = _key(segment), f"segment {segment.start} of log {segment.log}"
+    key = segment_key(segment)
     try:
         count = len(unpack(segment.data))
     except CodecError as exc:
-        is_damage = isinstance(exc, CorruptionError)
-        found.tell(Kind.SEGMENT if is_damage else Kind.UNKNOWN, f"{where}: {exc.message}")
+        kind = Kind.SEGMENT if isinstance(exc, CorruptionError) else Kind.UNKNOWN
+        found.add(kind, f"{_name(segment)}: {exc.message}")
         found.damaged[key] = segment
         return
-    if count == segment.count:
-        found.segments[key] = segment
-        return
-    found.tell(Kind.SEGMENT, f"{where} holds {count} elements, not {segment.count}")
-    found.damaged[key] = segment
+    if count != segment.count:
+        found.add(Kind.SEGMENT, f"{_name(segment)} holds {count} elements, not {segment.count}")
+    (found.segments if count == segment.count else found.damaged)[key] = segment
 
 
-def _tell_overlaps(found: Examined) -> None:
+def _find_overlaps(found: Examined) -> None:
     """Of two segments for the same positions nobody knows which one is right."""
     for one, other in pairwise([found.segments[key] for key in sorted(found.segments)]):
         if one.log == other.log and other.start < one.stop:
-            where = f"segment {other.start} of log {other.log}"
-            found.tell(Kind.SEGMENT, f"{where} overlaps the one before")
+            found.add(Kind.SEGMENT, f"{_name(other)} overlaps the one before")
             for segment in (one, other):
-                found.damaged[_key(segment)] = segment
+                found.damaged[segment_key(segment)] = segment
     for key in found.damaged.keys() & found.segments.keys():
         del found.segments[key]
 
 
-def _key(segment: Segment) -> SegmentKey:
-    return segment.log, segment.start, segment.count
-
-
-# -- checkpoints -----------------------------------------------------------------------
+# -- checkpoints and writes ------------------------------------------------------------
 
 
 def _with_keyframes(rows: ThreadRows, found: Examined) -> list[StoredCheckpoint]:
-    """The checkpoints, with the keyframes that a careful read leaves out."""
-    by_log: dict[int, list[Segment]] = {}
+    """The checkpoints with their keyframes, which a read of unreadable rows leaves out."""
+    logs: dict[int, list[Segment]] = {}
     for segment in (*found.segments.values(), *filter(None, found.damaged.values())):
-        by_log.setdefault(segment.log, []).append(segment)
-    whole = []
-    for stored in rows.checkpoints:
-        if stored.keyframe is None:
-            log, pos = stored.row.key_log, stored.row.key_pos
-            over = [s for s in by_log.get(log, ()) if s.start <= pos < s.stop]
-            stored = stored._replace(keyframe=over[0] if over else None)  # noqa: PLW2901
-        whole.append(stored)
-    return whole
+        logs.setdefault(segment.log, []).append(segment)
+
+    def with_keyframe(stored: StoredCheckpoint) -> StoredCheckpoint:
+        log, pos = stored.row.key_log, stored.row.key_pos
+        over = [stored.keyframe, *[s for s in logs.get(log, ()) if s.start <= pos < s.stop]]
+        return stored._replace(keyframe=next(filter(None, over), None))
+
+    return list(map(with_keyframe, rows.checkpoints))
 
 
 def _readable(found: Examined, checkpoints: Iterable[StoredCheckpoint]) -> Lineage:
@@ -293,41 +355,34 @@ def _readable(found: Examined, checkpoints: Iterable[StoredCheckpoint]) -> Linea
             lineage.manifest(key)
         except CodecError as exc:
             found.broken.add(key)
-            _tell_manifest(found, stored, exc)
+            _add_manifest(found, stored, exc)
             del lineage.stored[key]
-        else:
-            sound = tuple([row for row in stored.writes if not _write_problem(row)])
-            lineage.stored[key] = stored._replace(writes=sound)
+            continue
+        sound = tuple([row for row in stored.writes if not _write_problem(row)])
+        lineage.stored[key] = stored._replace(writes=sound)
     return lineage
 
 
-def _tell_manifest(found: Examined, stored: StoredCheckpoint, error: CodecError) -> None:
-    row = stored.row
-    key = row.ns, row.id
+def _add_manifest(found: Examined, stored: StoredCheckpoint, error: CodecError) -> None:
+    row, key = stored.row, checkpoint_key(stored)
     try:
         checksum.unseal(row.manifest, checksum.of_checkpoint(row))
     except CorruptionError:
-        found.tell(Kind.CHECKPOINT, error.message, key)
-        if not _is_json(row.metadata):
-            found.tell(Kind.METADATA, "its metadata is no JSON", key)
+        found.add(Kind.CHECKPOINT, error.message, key)
+        with suppress(ValueError, RecursionError):
+            if isinstance(json.loads(row.metadata), dict):
+                return
+        found.add(Kind.METADATA, "its metadata is no JSON", key)
     else:
-        known = isinstance(error, CorruptionError)
-        found.tell(Kind.KEYFRAME if known else Kind.UNKNOWN, error.message, key)
+        kind = Kind.KEYFRAME if isinstance(error, CorruptionError) else Kind.UNKNOWN
+        found.add(kind, error.message, key)
 
 
-def _is_json(text: str) -> bool:
-    try:
-        return isinstance(json.loads(text), dict)
-    except (ValueError, RecursionError):
-        return False
-
-
-def _look_at_values(found: Examined, stored: StoredCheckpoint, elements: Elements) -> None:
-    key = stored.row.ns, stored.row.id
+def _look_at_values(found: Examined, key: CheckpointKey, elements: Elements) -> None:
     for channel, entry in found.lineage.manifest(key)[0].entries.items():
         problem = _problem(found, entry.ref, elements) if entry.ref is not None else ""
         if problem:
-            found.tell(Kind.VALUE, problem, key, channel)
+            found.add(Kind.VALUE, problem, key, channel)
             found.lost.setdefault(key, set()).add(channel)
             found.broken.add(key)
 
@@ -338,14 +393,13 @@ def _look_at_writes(found: Examined, elements: Elements) -> None:
         key, task = (row.ns, row.checkpoint_id), f"of task {row.task_id!r}"
         problem = _write_problem(row)
         if problem:
-            found.tell(Kind.WRITE, f"writes {task}: {problem}", key)
-            found.broken_writes.add((*key, row.seq))
-            continue
-        for write in unpack_writes(row):
+            found.add(Kind.WRITE, f"writes {task}: {problem}", key)
+            found.broken_writes.add(write_key(row))
+        for write in unpack_writes(row) if not problem else ():
             problem = _problem(found, write.ref, elements)
             if problem:
-                found.tell(Kind.WRITE, f"write {task}: {problem}", key, write.channel)
-                found.broken_writes.add((*key, row.seq))
+                found.add(Kind.WRITE, f"write {task}: {problem}", key, write.channel)
+                found.broken_writes.add(write_key(row))
 
 
 def _write_problem(row: WriteRow) -> str:
@@ -356,19 +410,15 @@ def _write_problem(row: WriteRow) -> str:
     return ""
 
 
-def _told(missing: Iterable[Span]) -> str:
-    places = ", ".join(f"{s.start} to {s.stop} of log {s.log}" for s in missing)
-    return f"elements {places} are missing"
-
-
 def _problem(found: Examined, ref: Ref, elements: Elements) -> str:
-    """Why the value cannot be read; nothing where it can, or where that cannot be told."""
+    """Why the value cannot be read; empty where it can, or where that cannot be told."""
     missing = elements.missing(ref.needs)
-    if missing and found.away:
-        away = by_log(found.away.values())
-        return "" if any(touches(away, span) for span in missing) else _told(missing)
     if missing:
-        return _told(missing)
+        away = by_log(found.away.values())
+        if any(touches(away, span) for span in missing):
+            return ""
+        spans = ", ".join(f"{s.start} to {s.stop} of log {s.log}" for s in missing)
+        return f"elements {spans} are missing"
     if isinstance(ref, Cell):
         try:
             elements.raw(ref.log, ref.pos)
@@ -377,32 +427,29 @@ def _problem(found: Examined, ref: Ref, elements: Elements) -> str:
     return ""
 
 
-# -- what is rebuilt through it --------------------------------------------------------
-
-
 def _look_at_deltas(
     engine: Engine, found: Examined, whole: Sequence[StoredCheckpoint]
 ) -> Operation[None]:
     """Find the DeltaChannels that are rebuilt through something broken."""
     lineage, elements = found.lineage, Elements(NO_CODEC, found.segments.values())
     found.rebuilt = yield from searches(engine, found.thread, lineage, lineage.stored, elements)
-    stored = {(s.row.ns, s.row.id): s for s in whole}
-    through: dict[Search, Key | None] = {}
+    stored = {checkpoint_key(one): one for one in whole}
+    causes: dict[Search, CheckpointKey | None] = {}
     for key, channel in found.rebuilt:
-        cause = _broken_above(found, stored, (key, channel), through)
+        cause = _broken_above(found, stored, (key, channel), causes)
         if cause is not None:
             problem = f"it is rebuilt through checkpoint {cause[1]!r}, of which something is broken"
-            found.tell(Kind.DELTA, problem, key, channel)
+            found.add(Kind.DELTA, problem, key, channel)
             found.broken.add(key)
 
 
 def _broken_above(
     found: Examined,
-    stored: dict[Key, StoredCheckpoint],
+    stored: dict[CheckpointKey, StoredCheckpoint],
     search: Search,
-    known: dict[Search, Key | None],
-) -> Key | None:
-    """The nearest ancestor that the channel is rebuilt through and that does not tell it."""
+    known: dict[Search, CheckpointKey | None],
+) -> CheckpointKey | None:
+    """The nearest ancestor that the channel is rebuilt through and that lacks it."""
     (at, channel), passed = search, []
     while (at, channel) not in known:
         passed.append(at)
@@ -411,10 +458,8 @@ def _broken_above(
         above = (at[0], parent) if parent is not None else None
         if above is None or (above not in stored and not found.hides("checkpoints")):
             break
-        if above not in found.lineage.stored or channel in found.lost.get(above, ()):
-            known[at, channel] = above
-            break
-        if _lacks_writes(found, stored[above], stored[at]):
+        is_lost = above not in found.lineage.stored or channel in found.lost.get(above, ())
+        if is_lost or _lacks_writes(found, stored[above], stored[at]):
             known[at, channel] = above
             break
         if found.lineage.value(above, channel) is not None:
@@ -428,20 +473,15 @@ def _broken_above(
 def _lacks_writes(found: Examined, above: StoredCheckpoint, below: StoredCheckpoint) -> bool:
     """Whether writes on the one that led to the other are broken."""
     return found.hides("writes") or any(
-        counts_for(row, below.row)
-        for row in above.writes
-        if (row.ns, row.checkpoint_id, row.seq) in found.broken_writes
+        counts_for(row, below.row) for row in above.writes if write_key(row) in found.broken_writes
     )
 
 
-# -- the registry ----------------------------------------------------------------------
+def _registry_problem(rows: ThreadRows, entry: Entry | None) -> str:
+    """How the entry of a sound thread does not fit its rows; empty where it does.
 
-
-def registry_problem(rows: ThreadRows, entry: Entry | None) -> str:
-    """What the registry says that a thread's sound rows do not; nothing where they agree.
-
-    Sizes of forks, and of threads that share segments, are not compared: what was there before a
-    fork counts for its origin.
+    Sizes of forks, and of threads that share segments, are not compared: what is shared counts for
+    one of them.
     """
     if not rows.checkpoints:
         return ""

@@ -1,42 +1,35 @@
 """Quarantine files (`.tkq`): what a repair took out of threads, byte by byte.
 
-Only the file's form and its writing live here (`bundles` says the rest: records, checksums, the
-end). Invariants: a file that is there is never written over; what `add` has been given is on the
-disk when it returns.
-
-Each record is a thread as in a bundle, of which only the rows and segments are there that were
-taken out (and sound segments that these refer to). Its `more` has `findings`, an array of
-`[kind, problem, namespace, checkpoint, channel]`, and `unreadable`, an array of
-`[table, key, problem, data]`.
+The form is a bundle's. Each record is a thread with only the rows and segments that were taken out
+(and sound segments that these refer to). Its `more` has `findings`, an array of `[kind, problem,
+namespace, checkpoint, channel]`, and `unreadable`, an array of `[table, key, problem, data]`. A
+file that exists is never overwritten.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from types import NoneType
 from typing import Any, BinaryIO
 
 from threadkeep.engine.model import UnreadableRow
 from threadkeep.errors import CorruptionError, OpenError
-from threadkeep.repair.findings import (
-    Finding,
-    Kind,
-)
-from threadkeep.repair.rows import Taken
+from threadkeep.repair.check import Finding, Kind
 from threadkeep.transfer.bundle_format import (
     BUNDLE,
     BundleWriter,
     Form,
     read_threads,
 )
+from threadkeep.transfer.bundling import WholeThread
 from threadkeep.transfer.files import sync_folder, told
 
 _FINDINGS, _UNREADABLE = "findings", "unreadable"
 QUARANTINE = Form(
     b"\x89TKQ\r\n\x1a\n",
-    (1, 2),
     BUNDLE.names | {_FINDINGS, _UNREADABLE},
     "quarantine file",
     "The repair that wrote it was interrupted, or the file was damaged since: the threads before"
@@ -44,14 +37,27 @@ QUARANTINE = Form(
 )
 
 
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """The rows and segments that go out of a thread, with their bytes as they are.
+
+    `whole` holds the checkpoints and writes that go, the damaged segments, and a copy of the
+    sound ones that they refer to. `unreadable` are rows that the store cannot make sense of.
+    """
+
+    whole: WholeThread
+    findings: tuple[Finding, ...]
+    unreadable: tuple[UnreadableRow, ...] = ()
+
+
 class QuarantineFile:
-    """Writes a quarantine file, which is there once something is added.
+    """Writer of a quarantine file, which is made once something is added.
 
     Args:
-        path: where to.
+        path: the file.
 
     Raises:
-        OpenError: there is something already, or nothing can be written there.
+        OpenError: it exists already, or its folder does not.
     """
 
     def __init__(self, path: Path) -> None:
@@ -61,7 +67,9 @@ class QuarantineFile:
         if path.exists() or path.is_symlink():
             raise _exists(path)
         if not path.absolute().parent.is_dir():
-            raise OpenError(f"There is no folder {path.absolute().parent}.", hint="Make it first.")
+            raise OpenError(
+                f"There is no folder {path.absolute().parent}.", hint="Create it first."
+            )
 
     @property
     def is_used(self) -> bool:
@@ -69,7 +77,7 @@ class QuarantineFile:
         return self._writer is not None
 
     def add(self, taken: Taken) -> None:
-        """Write what goes out of a thread; durable on return.
+        """Write the rows and segments that go out of a thread; durable on return.
 
         Raises:
             OpenError, DiskFullError, BackendError: it cannot be written.
@@ -81,14 +89,14 @@ class QuarantineFile:
             _flush(file)
 
     def end(self) -> None:
-        """Write the end: now the file is whole."""
+        """Write the end: the file is complete."""
         if self._writer is not None and self._file is not None:
             with told(self.path):
                 self._writer.end()
                 _flush(self._file)
 
     def close(self) -> None:
-        """Let go of the file, whole or not. Idempotent."""
+        """Close the file, complete or not. Idempotent."""
         if self._file is not None:
             self._file.close()
 
@@ -106,7 +114,7 @@ class QuarantineFile:
 
 
 def _exists(path: Path) -> OpenError:
-    return OpenError(f"{path} is there already: it is left as it is.", hint="Give another file.")
+    return OpenError(f"{path} exists already: it is left as it is.", hint="Use another file.")
 
 
 def _flush(file: BinaryIO) -> None:
@@ -124,14 +132,14 @@ def _more(taken: Taken) -> dict[str, Any]:
 
 
 def read_quarantine(file: str | os.PathLike[str]) -> Iterator[Taken]:
-    """What a repair took out, thread by thread, in the order in which it did.
+    """Iterate over the threads of a quarantine file, in the order in which they were repaired.
 
     Args:
         file: the quarantine file.
 
     Raises:
         OpenError: it cannot be opened.
-        NotOursError, NewerFormatError: it is none, or of a newer release.
+        NotOursError, NewerFormatError: it is no quarantine file, or of a newer release.
         CorruptionError: from here on it is damaged or was never written.
     """
     path = Path(file)

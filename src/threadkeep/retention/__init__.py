@@ -1,1 +1,1 @@
-"""Retention: which checkpoints and threads are removed, and how."""
+"""Retention: a policy, the choice of what it keeps, and the change that removes the rest."""

@@ -1,8 +1,7 @@
-"""Collecting without being asked: from time to time, and after so many checkpoints.
+"""Background collection: from time to time, and after so many checkpoints.
 
-Only when it is done lives here; what is done is `threads.gc` and one of its steps. Invariants:
-nobody is kept alive, kept waiting for long at the end, or refused anything by it; what fails is
-logged, and tried again the next time. A child of a fork does not collect.
+It never keeps its owner alive, never refuses or fails a save, and logs what fails. The child of a
+process fork does not collect.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from threadkeep.engine.calls import Operation
 from threadkeep.errors import ThreadkeepError
 
 if TYPE_CHECKING:
-    from threadkeep.retention.collect import Progress
+    from threadkeep.progress import Progress
 
 _MOST_COUNTED = 10_000  # threads whose checkpoints are counted; of others the count begins anew
 _log = logging.getLogger("threadkeep")
@@ -30,7 +29,7 @@ class Collector:
     """Collects every so many seconds, in a thread of its own, for as long as its owner lives.
 
     Args:
-        collect: a method, whose owner is not kept alive; tells of each thread that is done.
+        collect: a method, whose owner is not kept alive; it reports progress after each thread.
         every: seconds between two collections.
     """
 
@@ -38,7 +37,7 @@ class Collector:
         self._end = threading.Event()
         pause = min(every, threading.TIMEOUT_MAX)
         self._thread: threading.Thread | None = threading.Thread(
-            target=_collect_now_and_then,
+            target=_collect_until,
             args=(weakref.WeakMethod(collect), self._end, pause),
             name="threadkeep-gc",
             daemon=True,
@@ -47,7 +46,7 @@ class Collector:
         self._thread.start()
 
     def close(self) -> None:
-        """Stop; return when the thread that is being looked at is done. Idempotent."""
+        """Stop after the thread that is being collected. Idempotent."""
         self._end.set()
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join()
@@ -66,11 +65,11 @@ class _StoppedError(Exception):
     """The owner is being closed."""
 
 
-def _collect_now_and_then(
+def _collect_until(
     method: weakref.WeakMethod[Callable[[Progress], object]], end: threading.Event, pause: float
 ) -> None:
-    def progress(done: int, total: int) -> None:
-        del done, total
+    def progress(stage: str, done: int, total: int) -> None:
+        del stage, done, total
         if end.is_set():
             raise _StoppedError
 
@@ -82,15 +81,15 @@ def _collect_now_and_then(
             with suppress(_StoppedError):
                 collect(progress)
         except Exception:  # noqa: BLE001 - nobody waits for this, and it is done again
-            _log.warning("What need not be kept could not be removed.", exc_info=True)
+            _log.warning("Background collection failed.", exc_info=True)
         del collect
 
 
 class Gained:
-    """How many checkpoints threads have gained in this process since they were looked at.
+    """Counts the checkpoints that threads have gained since they were collected.
 
     Args:
-        enough: so many are worth a look.
+        enough: so many are worth a collection.
     """
 
     def __init__(self, enough: int) -> None:
@@ -99,7 +98,7 @@ class Gained:
         self._counts: OrderedDict[str, int] = OrderedDict()
 
     def is_enough(self, thread: str) -> bool:
-        """Count one more; tell whether the thread is worth a look, and count from 0 then."""
+        """Count one more; return whether there are enough, and count from 0 then."""
         with self._lock:
             count = self._counts.pop(thread, 0) + 1
             if count < self._enough:
@@ -110,8 +109,8 @@ class Gained:
 
 
 def quietly(thread: str, operation: Callable[[], Operation[object]]) -> Operation[None]:
-    """Carry out what must not make a save fail, which is stored by then."""
+    """Run an operation after a save, which must not fail by it."""
     try:
         yield from operation()
     except ThreadkeepError as error:
-        _log.warning("What thread %r need not keep could not be removed: %s", thread, error)
+        _log.warning("Thread %r could not be collected: %s", thread, error)

@@ -1,8 +1,7 @@
-"""Many operations in one call: their batches are collected and carried out together.
+"""Bulk commits: many operations in one call, whose batches are collected and committed together.
 
-Only that lives here. Invariant: what is collected is remembered by nobody else, so that
-nothing that is stored meanwhile refers to it; it is carried out in order, and before
-anything is read.
+Batches are committed in order, and before anything is read. Until then nobody remembers them, so
+that nothing that is stored meanwhile refers to them.
 """
 
 from __future__ import annotations
@@ -20,11 +19,11 @@ from threadkeep.store.layer import (
 
 T = TypeVar("T")
 
-_MOST = 100  # batches in one transaction
+_MAX_BATCH = 100  # batches in one transaction
 
 
 class Collecting:
-    """The layer that collects batches, and carries them out later, many at a time."""
+    """Layer that collects batches and commits them many at a time."""
 
     handles = CHANGES | {Fetch}
 
@@ -32,17 +31,17 @@ class Collecting:
         self._batches: list[Batch] = []
 
     def answer(self, request: Fetch | Commit) -> Requests[Any]:
-        """Collect a batch; anything else comes behind what is collected."""
+        """Collect a batch; put anything else behind what is collected."""
         if isinstance(request, Commit) and isinstance(request.change, Batch):
             self._batches.append(request.change)
-            if len(self._batches) >= _MOST:
+            if len(self._batches) >= _MAX_BATCH:
                 yield from self.flush()
             return None
         yield from self.flush()
         return (yield request)
 
     def flush(self) -> Requests[None]:
-        """Carry out what is collected.
+        """Commit what is collected.
 
         Raises:
             ThreadkeepError: the first refusal; what was not refused is stored.
@@ -54,10 +53,11 @@ class Collecting:
 
 
 def together(operations: Iterable[Operation[T]]) -> Requests[list[T] | None]:
-    """The result of each operation, in order; all is durable on return.
+    """Run operations and return their results, in order; all is durable on return.
 
-    None where the store has refused some of it: then they are to be done one by one, which
-    says what it is, and is harmless.
+    Returns:
+        The results; None if the store has refused a batch. Then run the operations one by one,
+        which is harmless, and raises the error.
     """
     collecting, results = Collecting(), []
     try:

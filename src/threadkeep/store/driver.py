@@ -1,105 +1,63 @@
-"""Drives operations on a store: the only place, beside the backends, where sync and async differ.
+"""Runs operations on a store, through its layers, for blocking and awaiting callers.
 
-An operation (see `engine.calls`) is a generator; the driver answers what it yields and throws
-errors in. There is one driver, a coroutine: where answers block it never suspends, so that it
-can be run to its end by one `send`.
+An operation is a generator (see `engine.calls`). This is the only place, beside the backends, where
+sync and async differ.
 """
 
 from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Awaitable, Callable, Generator, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from inspect import iscoroutinefunction
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
-from threadkeep.backends import process_forks
+from threadkeep.backends.base import AsyncBackend, Backend
 from threadkeep.backends.group_commit import (
     AT_ONCE,
     GroupCommit,
     LoopWriter,
     Writer,
 )
+from threadkeep.backends.process_forks import ResetInChild
 from threadkeep.backends.sync_bridge import finish
-from threadkeep.engine.calls import Call, Commit, CommitMany, Fetch, Request, Requests
+from threadkeep.engine.calls import Aside, Call, Commit, CommitMany, Fetch, Request, Requests
 from threadkeep.engine.calls import commit as committing
 from threadkeep.engine.model import Change
 from threadkeep.errors import InvalidArgumentError
-from threadkeep.store.layer import (
-    Layer,
-    through,
-)
+from threadkeep.store.layer import Layer, drive, through
 
-if TYPE_CHECKING:
-    from typing_extensions import TypeIs
-
-    from threadkeep.backends.base import AsyncBackend, Backend
-
-S = TypeVar("S")
 T = TypeVar("T")
 
-_MOST_READERS = 4  # fetches of one process that wait for its disks at the same time
-_MOST_THREADS = 32  # other calls that block
-
-
-async def driven(steps: Generator[S, Any, T], do: Callable[[S], Awaitable[Any]]) -> T:
-    """Do each step that a generator yields; return its result.
-
-    However it ends, also by a cancellation, the generator is closed then.
-    """
-    reply: Any = None
-    error: Exception | None = None
-    try:
-        while True:
-            try:
-                step = steps.send(reply) if error is None else steps.throw(error)
-            except StopIteration as stop:
-                result: T = stop.value
-                return result
-            reply = error = None
-            try:
-                reply = await do(step)
-            except Exception as exc:  # noqa: BLE001 - the generator decides what it means
-                error = exc
-    finally:
-        steps.close()
+_MAX_READERS = 4  # fetches of one process that wait for its disks at the same time
+_MAX_THREADS = 32  # other calls that block
 
 
 # -- worker threads --------------------------------------------------------------------
 
 
-class _Workers:
-    """Worker threads of the process, started when they are first needed."""
+class _Workers(ResetInChild):
+    """Worker threads of the process, started at their first use."""
 
-    def __init__(self, most: int, name: str) -> None:
-        self._most = most
+    def __init__(self, count: int, name: str) -> None:
+        self._count = count
         self._name = name
-        self._start()
-        process_forks.watch(self)
+        super().__init__()
 
-    def _start(self) -> None:
+    def _reset(self) -> None:
         self._lock = threading.Lock()
         self._pool: ThreadPoolExecutor | None = None
 
     def pool(self) -> ThreadPoolExecutor:
         with self._lock:
             if self._pool is None:
-                self._pool = ThreadPoolExecutor(self._most, thread_name_prefix=self._name)
+                self._pool = ThreadPoolExecutor(self._count, thread_name_prefix=self._name)
             return self._pool
 
-    def before_fork(self) -> None:
-        """See `Watched.before_fork`."""
 
-    def after_fork(self, *, in_child: bool) -> None:
-        """See `Watched.after_fork`: a child has no threads but the one that forked."""
-        if in_child:
-            self._start()
-
-
-_readers = _Workers(_MOST_READERS, "threadkeep-read")
-_workers = _Workers(_MOST_THREADS, "threadkeep")
+_readers = _Workers(_MAX_READERS, "threadkeep-read")
+_workers = _Workers(_MAX_THREADS, "threadkeep")
 
 
 async def in_thread(call: Callable[[], T], workers: _Workers = _workers) -> T:
@@ -115,95 +73,96 @@ async def in_thread(call: Callable[[], T], workers: _Workers = _workers) -> T:
 # -- stores ----------------------------------------------------------------------------
 
 
-def is_async(backend: Backend | AsyncBackend) -> TypeIs[AsyncBackend]:
-    """Return True if the backend is driven by awaiting it."""
-    return iscoroutinefunction(backend.fetch)
-
-
 def blocking(backend: Backend | AsyncBackend) -> Backend:
-    """The backend, which a sync method is about to use.
+    """Return the backend for blocking calls.
 
     Raises:
         InvalidArgumentError: it can only be awaited.
     """
-    return Faces(backend).blocking  # type: ignore[no-any-return] # it is this backend
+    return BackendPair(backend).blocking
 
 
-class Faces:
-    """The blocking and the awaited face of one store, as far as it has both.
+class BackendPair:
+    """A backend, and its async variant if there is one.
 
     Args:
-        backend: the store: a blocking one, perhaps with its awaited face as `asynchronous`, or
-            one that can only be awaited.
+        backend: a `Backend`, or an `AsyncBackend` that has no blocking variant.
 
-    `instant`: its calls never wait, so that awaiting callers make them in the event loop. The
-    blocking face says so by an attribute of that name.
+    Raises:
+        InvalidArgumentError: it is neither.
     """
 
-    def __init__(self, backend: Any) -> None:
+    def __init__(self, backend: Backend | AsyncBackend) -> None:
+        if not isinstance(backend, Backend | AsyncBackend):
+            raise InvalidArgumentError(
+                f"{type(backend).__name__} is no backend.",
+                hint="Inherit from threadkeep.backends.base.Backend or AsyncBackend.",
+            )
         self.backend = backend
-        self.awaited: Any = backend if is_async(backend) else getattr(backend, "asynchronous", None)
-        self.instant = bool(getattr(backend, "instant", False))
+        self.instant = backend.instant
+        self._blocking = backend if isinstance(backend, Backend) else None
+        self.awaited = backend.asynchronous if isinstance(backend, Backend) else backend
 
     @property
-    def blocking(self) -> Any:
-        """The face for blocking calls.
+    def blocking(self) -> Backend:
+        """The backend for blocking calls.
 
         Raises:
             InvalidArgumentError: there is none.
         """
-        if self.backend is self.awaited:
+        if self._blocking is None:
             raise InvalidArgumentError(
                 f"{type(self.backend).__name__} is an async backend.",
                 hint="Use the saver's async methods: aget_tuple, aput, ...",
             )
-        return self.backend
-
-    def has(self, name: str) -> bool:
-        """Return True if the store has a capability: a method or an attribute of this name."""
-        return hasattr(self.backend, name)
+        return self._blocking
 
     def call(self, request: Call) -> Any:
-        """Call a method of the blocking face."""
+        """Call a method of the backend."""
         return getattr(self.blocking, request.method)(*request.args, **request.options)
 
     async def acall(self, request: Call) -> Any:
-        """Call a method of the awaited face, or the blocking one in a worker thread."""
+        """Call a method of the async variant, or the blocking one in a worker thread."""
         if self.awaited is not None:
             return await getattr(self.awaited, request.method)(*request.args, **request.options)
         return self.call(request) if self.instant else await in_thread(partial(self.call, request))
 
+    def aside(self, method: str, *args: Any, **options: Any) -> Aside:
+        """Return a request that calls a method of this backend, whatever store answers it."""
+        request = Call(method, args, options)
+        return Aside(partial(self.call, request), partial(self.acall, request))
+
     def close(self) -> None:
-        """Close the store. Idempotent."""
+        """Close the backend. Idempotent."""
         self.blocking.close()
 
     async def aclose(self) -> None:
-        """See `close`."""
+        """Async variant of `close`."""
         if self.awaited is not None:
             await self.awaited.close()
-        if self.backend is not self.awaited:
-            await in_thread(self.backend.close)
+        if self._blocking is not None:
+            await in_thread(self._blocking.close)
 
 
-class Store(Faces):
-    """The store at the bottom: it carries out the requests that no layer has answered.
+class Store(BackendPair):
+    """A backend as the bottom of a stack: it answers the requests that no layer has answered.
 
-    Commits of a store that can commit several changes at once go through a writer
-    (`backends.group_commit`), but for one that is `instant`.
+    Commits of a backend that commits groups go through a writer (`backends.group_commit`), unless
+    it is `instant`.
 
     Args:
-        backend: see `Faces`.
-        how: how concurrent commits share a transaction.
+        backend: see `BackendPair`.
+        how: tuning of group commit.
     """
 
     def __init__(self, backend: Backend | AsyncBackend, how: GroupCommit = AT_ONCE) -> None:
         super().__init__(backend)
-        self._reads_in_memory = bool(getattr(backend, "reads_hot_in_memory", False))
-        is_grouping = self.has("commit_many") and not self.instant
+        self._reads_in_memory = backend.reads_hot_in_memory
+        is_grouping = backend.commits_groups and not self.instant
         self._writer: Writer | None = None
         self._loop_writer: LoopWriter | None = None
-        if is_grouping and self.backend is not self.awaited:
-            self._writer = Writer(self.backend, how)
+        if is_grouping and self._blocking is not None:
+            self._writer = Writer(self._blocking, how)
         if is_grouping and self.awaited is not None:
             self._loop_writer = LoopWriter(self.awaited, how)
 
@@ -216,7 +175,7 @@ class Store(Faces):
         if isinstance(request, CommitMany):
             return self.blocking.commit_many(request.changes)
         if isinstance(request, Call):
-            return (request.of or self).call(request)
+            return self.call(request)
         return request.call()
 
     async def aanswer(self, request: Request) -> Any:
@@ -226,18 +185,17 @@ class Store(Faces):
         if isinstance(request, Commit):
             return await self.acommit(request.change)
         if isinstance(request, CommitMany):
-            return await self.acall(Call(None, "commit_many", (request.changes,)))
+            return await self.acall(Call("commit_many", (request.changes,)))
         if isinstance(request, Call):
-            return await (request.of or self).acall(request)
-        return await (request.by or in_thread)(request.call)
+            return await self.acall(request)
+        return await (in_thread(request.call) if request.acall is None else request.acall())
 
     async def _afetch(self, request: Fetch) -> Sequence[Any]:
         if self.awaited is not None:
-            replies: Sequence[Any] = await self.awaited.fetch(request.reads)
-            return replies
+            return await self.awaited.fetch(request.reads)
         if self.instant or (request.hot and self._reads_in_memory):
-            return self.backend.fetch(request.reads)  # type: ignore[no-any-return] # any backend
-        return await in_thread(partial(self.backend.fetch, request.reads), _readers)
+            return self.blocking.fetch(request.reads)
+        return await in_thread(partial(self.blocking.fetch, request.reads), _readers)
 
     def commit(self, change: Change) -> None:
         """Commit a change; return when it is durable. See `Backend.commit`."""
@@ -256,9 +214,9 @@ class Store(Faces):
         if self._writer is not None and self.awaited is None:
             return self._writer.submit(change)
         if self.instant and self.awaited is None:
-            self.backend.commit(change)
+            self.blocking.commit(change)
             return None
-        return self.acall(Call(None, "commit", (change,)))
+        return self.acall(Call("commit", (change,)))
 
     async def acommit(self, change: Change) -> None:
         """See `commit`."""
@@ -269,8 +227,8 @@ class Store(Faces):
     def close(self) -> None:
         """Close the store. Idempotent.
 
-        What waits in front of the blocking face is committed first; what event loops still commit
-        over the awaited one is refused.
+        What waits for the blocking backend is committed first; what event loops still commit is
+        refused.
         """
         if self._writer is not None:
             self._writer.close()
@@ -290,7 +248,7 @@ class Stack:
 
     Args:
         store: the store.
-        layers: those in front of it, from the outside in.
+        layers: the layers in front of it, from the outside in.
     """
 
     def __init__(self, store: Store, layers: Sequence[Layer] = ()) -> None:
@@ -299,12 +257,12 @@ class Stack:
         self._handled = frozenset[type]().union(*[layer.handles for layer in layers])
 
     def under(self, layer: Layer) -> Stack:
-        """The same store and layers, with one more in front."""
+        """Return the same store and layers with one more in front."""
         return Stack(self._store, (layer, *self._layers))
 
     @property
     def has_awaited(self) -> bool:
-        """True if awaiting callers use a face of the store that is their own."""
+        """True if awaiting callers use an async variant of the backend."""
         return self._store.awaited is not None
 
     def run(self, operation: Requests[T]) -> T:
@@ -314,7 +272,7 @@ class Stack:
             InvalidArgumentError: the store can only be awaited.
         """
         self._store.blocking  # noqa: B018 - raises, also where nothing is asked of the store
-        return finish(driven(self._through(operation), self._answer))
+        return finish(drive(self._through(operation), self._answer))
 
     async def arun(self, operation: Requests[T]) -> T:
         """See `run`. In front of a store that blocks, a worker thread does all of it."""
@@ -327,10 +285,10 @@ class Stack:
 
         Values are looked at before this first suspends, as the program goes on then.
         """
-        return await driven(self._through(operation), self._store.aanswer)
+        return await drive(self._through(operation), self._store.aanswer)
 
     def commit(self, change: Change) -> None:
-        """Commit a change; durable on return, unless saves are relaxed.
+        """Commit a change; durable on return, unless `write_behind` is used.
 
         No generator is made where no layer handles such changes.
 

@@ -1,18 +1,17 @@
-"""Layers: what stands in front of a store and answers some of the requests made to it.
+"""Layers in front of a store, and the loop that drives operations through them.
 
-Only how a request passes a layer lives here. Invariants: a layer meets the requests of the
-kinds that it handles, those of what stands above it; it yields requests to whatever stands
-beneath, and what fails there is thrown in at the yield; what it raises itself is thrown in where
-the request came from.
+A layer meets the requests of the kinds that it handles. It yields requests to what is beneath,
+and an error there is thrown in at the yield.
 """
 
 from __future__ import annotations
 
-from typing import Any, Protocol, TypeVar, get_args
+from collections.abc import Callable, Generator
+from types import coroutine
+from typing import Any, Protocol, TypeVar, cast, get_args
 
-from threadkeep.engine.calls import Commit, CommitMany, Request, Requests
-from threadkeep.engine.model import Batch, Change
-from threadkeep.errors import ThreadkeepError
+from threadkeep.engine.calls import Commit, Request, Requests
+from threadkeep.engine.model import Change
 
 T = TypeVar("T")
 
@@ -23,60 +22,59 @@ CHANGES: frozenset[type] = frozenset(get_args(Change))
 class Layer(Protocol):
     """One layer.
 
-    `handles`: the kinds of requests that it is to meet; a `Commit` is of the kind of its change
+    `handles` names the kinds of requests that it answers; a `Commit` is of the kind of its change
     (`Batch`, `DropThread`, ...). All others pass it by, and cost nothing.
     """
 
     @property
     def handles(self) -> frozenset[type]:
-        """See above."""
+        """The kinds of requests that this layer answers."""
 
     def answer(self, request: Any) -> Requests[Any]:
-        """Return the reply to a request; yield what is asked of whatever stands beneath."""
+        """Return the reply to a request; yield what is asked of what is beneath."""
 
 
-def kind(request: Request) -> type:
-    """The kind of a request; see `Layer`."""
+@coroutine
+def drive(
+    requests: Generator[Any, Any, T],
+    answer: Callable[[Any], Any],
+    handles: frozenset[type] | None = None,
+) -> Generator[Any, Any, T]:
+    """Answer each request that a generator yields; return its result.
+
+    The generator is closed at the end, also where this is cancelled. (The result can be awaited,
+    and `yield from` takes it as well: the one loop serves layers and stores.)
+
+    Args:
+        requests: an operation, a layer's answer or a workflow.
+        answer: a generator function that yields requests in turn, or a coroutine function.
+        handles: the kinds of requests to answer; others are yielded. None for all.
+    """
+    reply: Any = None
+    error: Exception | None = None
+    try:
+        while True:
+            try:
+                request = requests.send(reply) if error is None else requests.throw(error)
+            except StopIteration as stop:
+                result: T = stop.value
+                return result
+            reply = error = None
+            try:
+                if handles is None or _kind(request) in handles:
+                    reply = yield from answer(request)
+                else:
+                    reply = yield request
+            except Exception as exc:  # noqa: BLE001 - the generator decides what it means
+                error = exc
+    finally:
+        requests.close()
+
+
+def _kind(request: Request) -> type:
     return type(request.change) if type(request) is Commit else type(request)
 
 
 def through(layer: Layer, operation: Requests[T]) -> Requests[T]:
-    """The operation, with requests answered by a layer."""
-    handles = layer.handles
-    reply: Any = None
-    error: Exception | None = None
-    while True:
-        try:
-            request = operation.send(reply) if error is None else operation.throw(error)
-        except StopIteration as stop:
-            result: T = stop.value
-            return result
-        reply = error = None
-        try:
-            if kind(request) in handles:
-                reply = yield from layer.answer(request)
-            else:
-                reply = yield request
-        except Exception as exc:  # noqa: BLE001 - the operation decides what it means
-            error = exc
-
-
-class OneByOne:
-    """The layer in front of a store that commits one change at a time."""
-
-    handles = frozenset({CommitMany})
-
-    def answer(self, request: CommitMany) -> Requests[list[ThreadkeepError | None]]:
-        """Commit each batch."""
-        refusals: list[ThreadkeepError | None] = []
-        for batch in request.changes:
-            refusals.append((yield from self._refusal(batch)))  # noqa: PERF401 - it yields
-        return refusals
-
-    @staticmethod
-    def _refusal(batch: Batch) -> Requests[ThreadkeepError | None]:
-        try:
-            yield Commit(batch)
-        except ThreadkeepError as error:
-            return error
-        return None
+    """Return the operation with requests answered by a layer."""
+    return cast("Requests[T]", drive(operation, layer.answer, layer.handles))

@@ -1,83 +1,56 @@
-"""Plans: what takes several steps, on several stores or beside them, written once.
+"""Workflows: several operations, on one store or more, and what blocks between them.
 
-A plan is a generator, one level above operations: it yields steps and is sent what each gave;
-errors are thrown in at the yield. Only steps and their drivers live here. Invariant: however
-a plan ends, also by a cancellation, no step of it is still under way then, and it was closed:
-what it had open is not.
+A workflow is a generator above operations: each `Aside` that it yields says how to do a step for a
+blocking and for an awaiting caller. However it ends, also by a cancellation, no step is under way
+then.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Generator
-from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar
+from functools import partial
+from typing import Any, Protocol, TypeAlias, TypeVar
 
 from threadkeep.backends.sync_bridge import finish
-from threadkeep.engine.calls import Requests
-from threadkeep.store import driver
+from threadkeep.engine.calls import Aside, Requests
+from threadkeep.store.driver import in_thread
+from threadkeep.store.layer import drive
 
 T = TypeVar("T")
+Plan: TypeAlias = Generator[Aside, Any, T]
 
 
 class Store(Protocol):
-    """Where operations run."""
+    """A store that operations run on."""
 
     def run(self, operation: Requests[T]) -> T:
-        """Run one, waiting for it."""
+        """Run an operation."""
 
     async def arun(self, operation: Requests[T]) -> T:
-        """See `run`."""
+        """Async variant of `run`."""
 
 
-class Step(Protocol):
-    """A part of a plan, done in either way."""
-
-    def run(self) -> Any:
-        """Do it, waiting for it."""
-
-    async def arun(self) -> Any:
-        """See `run`."""
+def on(store: Store, operation: Requests[T]) -> Plan[T]:
+    """Run an operation on a store."""
+    result: T = yield Aside(partial(store.run, operation), partial(store.arun, operation))
+    return result
 
 
-Plan: TypeAlias = Generator[Step, Any, T]
+def aside(call: Callable[[], T]) -> Plan[T]:
+    """Call what blocks; an awaiting caller does so in a worker thread."""
+    return either(call, partial(in_thread, call))
 
 
-class _On(NamedTuple):
-    store: Store
-    operation: Requests[Any]
-
-    def run(self) -> Any:
-        return self.store.run(self.operation)
-
-    async def arun(self) -> Any:
-        return await self.store.arun(self.operation)
+def either(call: Callable[[], T], acall: Callable[[], Awaitable[T]]) -> Plan[T]:
+    """Call the first for a blocking caller, the second for an awaiting one."""
+    result: T = yield Aside(call, partial(_to_its_end, acall))
+    return result
 
 
-class _Aside(NamedTuple):
-    call: Callable[[], Any]
-
-    def run(self) -> Any:
-        return self.call()
-
-    async def arun(self) -> Any:
-        """Do it in a worker thread."""
-        return await _to_its_end(driver.in_thread(self.call))
-
-
-class _Either(NamedTuple):
-    waiting: Callable[[], Any]
-    awaiting: Callable[[], Awaitable[Any]]
-
-    def run(self) -> Any:
-        return self.waiting()
-
-    async def arun(self) -> Any:
-        return await _to_its_end(self.awaiting())
-
-
-async def _to_its_end(work: Awaitable[T]) -> T:
-    """What it returns; a caller that is cancelled waits until it is done."""
-    task = asyncio.ensure_future(work)
+async def _to_its_end(call: Callable[[], Awaitable[T]]) -> T:
+    """Await the call; a caller that is cancelled waits until it is done."""
+    task = asyncio.ensure_future(call())
     try:
         return await asyncio.shield(task)
     except asyncio.CancelledError:
@@ -85,33 +58,19 @@ async def _to_its_end(work: Awaitable[T]) -> T:
         raise
 
 
-def on(store: Store, operation: Requests[T]) -> Plan[T]:
-    """Run an operation on a store."""
-    result: T = yield _On(store, operation)
-    return result
+def run(workflow: Plan[T]) -> T:
+    """Run a workflow."""
+    return finish(drive(workflow, _call))
 
 
-def aside(call: Callable[[], T]) -> Plan[T]:
-    """Do what blocks, beside the event loop: with a file, or with another program's database."""
-    result: T = yield _Aside(call)
-    return result
+async def arun(workflow: Plan[T]) -> T:
+    """Async variant of `run`."""
+    return await drive(workflow, _acall)
 
 
-def either(waiting: Callable[[], T], awaiting: Callable[[], Awaitable[T]]) -> Plan[T]:
-    """Call what there is in both ways: the one where the plan waits, the other where it awaits."""
-    result: T = yield _Either(waiting, awaiting)
-    return result
+async def _call(step: Aside) -> Any:
+    return step.call()
 
 
-def run(plan: Plan[T]) -> T:
-    """Carry out a plan, waiting for each step."""
-    return finish(driver.driven(plan, _waiting))
-
-
-async def arun(plan: Plan[T]) -> T:
-    """See `run`."""
-    return await driver.driven(plan, lambda step: step.arun())
-
-
-async def _waiting(step: Step) -> Any:
-    return step.run()
+async def _acall(step: Aside) -> Any:
+    return await (step.acall or partial(in_thread, step.call))()

@@ -1,7 +1,6 @@
 """An async backend behind the synchronous protocol, so that one suite tests both.
 
-Only this adapter lives here. Invariant: every call runs on one event loop of its own,
-whichever thread it comes from.
+Every call runs on one event loop, whichever thread it comes from.
 """
 
 from __future__ import annotations
@@ -10,20 +9,19 @@ import asyncio
 import threading
 from typing import TYPE_CHECKING, Any, TypeVar
 
-import pytest
+from threadkeep.backends.base import Backend
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine, Sequence
 
-    from threadkeep.backends.base import AsyncBackend
-    from threadkeep.backends.scrubbed import Scrubbed
+    from threadkeep.backends.base import AsyncBackend, Scrubbed
     from threadkeep.engine.model import Change, Read
     from threadkeep.errors import ThreadkeepError
 
 _T = TypeVar("_T")
 
 
-class Blocking:
+class Blocking(Backend):
     """Runs an `AsyncBackend` on an event loop in a thread of its own.
 
     Args:
@@ -45,23 +43,15 @@ class Blocking:
         self._run(self._backend.commit(change))
 
     def commit_many(self, changes: Sequence[Change]) -> list[ThreadkeepError | None]:
-        """See `GroupingBackend.commit_many`, where the backend has it."""
-        results: list[ThreadkeepError | None] = self._run(self._method("commit_many")(changes))
-        return results
+        """See `Backend.commit_many`."""
+        return self._run(self._backend.commit_many(changes))
 
     def scrub(self, *, rewrite: bool) -> Scrubbed:
-        """See `ScrubbingBackend.scrub`, where the backend has it."""
-        scrubbed: Scrubbed = self._run(self._method("scrub")(rewrite=rewrite))
-        return scrubbed
-
-    def _method(self, name: str) -> Any:
-        method = getattr(self._backend, name, None)
-        if method is None:
-            pytest.skip(f"this backend has no {name}")
-        return method
+        """See `Backend.scrub`."""
+        return self._run(self._backend.scrub(rewrite=rewrite))
 
     def close(self) -> None:
-        """See `Backend.close`. The loop goes on, so that later calls can be refused."""
+        """See `Backend.close`. The loop runs on, so that later calls can be refused."""
         self._run(self._backend.close())
 
     def stop(self) -> None:

@@ -34,7 +34,7 @@ class ConcurrencyContract(Contract):
             return list(pool.map(run, range(WORKERS)))
 
     def test_commits_of_many_threads_all_arrive(self) -> None:
-        """What a commit returned for is there, however many commit at once."""
+        """Every commit that returned is stored, however many run at once."""
 
         def work(worker: int) -> int:
             for number in range(ROUNDS):

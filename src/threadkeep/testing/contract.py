@@ -1,7 +1,4 @@
-"""The whole contract, put together of its parts.
-
-Only the composition lives here: what is tested stands in the parts.
-"""
+"""The whole contract, composed of its parts."""
 
 from __future__ import annotations
 
@@ -9,11 +6,10 @@ from threadkeep.testing.batches import BatchContract
 from threadkeep.testing.concurrency import ConcurrencyContract
 from threadkeep.testing.fences import FenceContract
 from threadkeep.testing.forks import ForkContract
-from threadkeep.testing.groups import GroupContract
+from threadkeep.testing.groups import GroupContract, ScrubContract
 from threadkeep.testing.reads import ReadContract
 from threadkeep.testing.registry import RegistryContract
 from threadkeep.testing.scans import ScanContract
-from threadkeep.testing.scrubs import ScrubContract
 from threadkeep.testing.segments import SegmentContract
 from threadkeep.testing.threads import ThreadContract
 

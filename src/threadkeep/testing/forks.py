@@ -35,7 +35,7 @@ FORK = "fork"
 
 
 def places(segments: list[Segment] | tuple[SegmentInfo, ...]) -> list[tuple[int, int, int]]:
-    """Where segments lie."""
+    """The positions of segments."""
     return [(s.log, s.start, s.count) for s in segments]
 
 
@@ -64,10 +64,14 @@ class ForkContract(Contract):
         }
         return ForkThread(**{**change, **fields})
 
-    def test_a_fork_has_the_rows_that_are_named(self) -> None:
-        """As they are, with their `seq`; those that are not there are left out."""
+    def origin_and_fork(self) -> None:
+        """Both of them."""
         self.origin()
         self.backend.commit(self.fork())
+
+    def test_a_fork_has_the_rows_that_are_named(self) -> None:
+        """As they are, with their `seq`; those that are not there are left out."""
+        self.origin_and_fork()
         rows, source = self.rows(FORK), self.rows()
         assert [s.row for s in rows.checkpoints] == [
             s.row for s in source.checkpoints if s.row.id != uid(3)
@@ -87,8 +91,7 @@ class ForkContract(Contract):
 
     def test_a_fork_reads_the_segments_of_its_origin(self) -> None:
         """Those of before, whatever happens to the origin afterwards."""
-        self.origin()
-        self.backend.commit(self.fork())
+        self.origin_and_fork()
         everything = ((1, 0, 9), (2, 0, 9))
         assert self.segments(*everything, thread=FORK) == self.segments(*everything)
         before = self.segments(*everything, thread=FORK)
@@ -101,8 +104,7 @@ class ForkContract(Contract):
 
     def test_rows_that_take_a_fork_s_place_leave_its_origin_alone(self) -> None:
         """They lie at positions that the origin has too, and hold something else."""
-        self.origin()
-        self.backend.commit(self.fork())
+        self.origin_and_fork()
         everything = ((1, 0, 9), (2, 0, 9))
         before = self.segments(*everything)
         new = segment(0, 2, data=b"new")
@@ -114,17 +116,15 @@ class ForkContract(Contract):
 
     def test_a_fork_is_registered_as_told(self) -> None:
         """Its entry is its own, and the origin's as it was."""
-        self.origin()
-        self.backend.commit(self.fork())
+        self.origin_and_fork()
         entry = self.one(ReadEntry(FORK))
         expected = Entry(FORK, "active", NOW + 9, NOW + 9, 5, origin=(THREAD, uid(2)))
         assert entry._replace(revision=0) == expected
         assert self.one(ReadEntry(THREAD)) is None
 
     def test_both_go_on(self) -> None:
-        """What one adds does not stand in the way of the other, but for the same positions."""
-        self.origin()
-        self.backend.commit(self.fork())
+        """Additions of one do not block the other, except at the same positions."""
+        self.origin_and_fork()
         self.put(thread=FORK, segments=(segment(0, log=3),), checkpoints=(checkpoint(5, 2),))
         self.put(segments=(segment(0, log=4),), checkpoints=(checkpoint(4, 3),))
         assert self.segments((3, 0, 1), thread=FORK) == [segment(0, log=3)]
@@ -134,17 +134,15 @@ class ForkContract(Contract):
 
     def test_positions_of_the_origin_are_taken(self) -> None:
         """A fork that would write other bytes there is told, as any other writer is."""
-        self.origin()
-        self.backend.commit(self.fork())
+        self.origin_and_fork()
         taken = Batch(FORK, NOW, segments=(segment(2, data=b"other"),))
         self.refuses(taken, SegmentTakenError, thread=FORK)
         self.put(thread=FORK, segments=(segment(2),))
         assert len(self.segments((1, 0, 9), thread=FORK)) == 2
 
     def test_a_family_that_shares_is_told_of(self) -> None:
-        """And where nothing is shared, nobody is."""
-        self.origin()
-        self.backend.commit(self.fork())
+        """`family` names the threads that share segments; it is empty where nothing is shared."""
+        self.origin_and_fork()
         family = self.rows().family
         assert family in ((), (FORK,))
         assert self.rows(FORK).family == ((THREAD,) if family else ())
@@ -155,8 +153,7 @@ class ForkContract(Contract):
 
     def test_what_is_removed_for_one_is_stale_for_all(self) -> None:
         """`bump` raises the generation of whoever shares the segments."""
-        self.origin()
-        self.backend.commit(self.fork())
+        self.origin_and_fork()
         before = self.state(thread=FORK).generation
         self.put(drop_segments=((2, 0, 1),), bump=True)
         gone = self.segments((2, 0, 1), thread=FORK) == []
@@ -169,9 +166,8 @@ class ForkContract(Contract):
             self.refuses(stale, StaleThreadError, thread=FORK)
 
     def test_rows_of_the_family_count_for_a_fence(self) -> None:
-        """What somebody of the family has added may need what looked unused."""
-        self.origin()
-        self.backend.commit(self.fork())
+        """Rows of all threads that share the segments count: any may need what looks unused."""
+        self.origin_and_fork()
         shared = bool(self.rows().family)
         own = RowsFence(4, 4)
         all_of_them = RowsFence(4 + 3, 4 + 2) if shared else own
@@ -186,8 +182,7 @@ class ForkContract(Contract):
 
     def test_the_last_one_takes_the_segments_along(self) -> None:
         """Nothing is left of them when nobody shares them any more."""
-        self.origin()
-        self.backend.commit(self.fork())
+        self.origin_and_fork()
         for name in (THREAD, FORK):
             self.backend.commit(DropThread(name, now=NOW + 20))
         assert self.one(ReadSizes(None, 10)).threads == ()
@@ -196,8 +191,7 @@ class ForkContract(Contract):
 
     def test_a_deleted_member_begins_anew(self) -> None:
         """Its next life has nothing to do with the family."""
-        self.origin()
-        self.backend.commit(self.fork())
+        self.origin_and_fork()
         self.backend.commit(DropThread(THREAD, now=NOW + 20))
         other = segment(0, 2, data=b"other")
         self.put(segments=(other,), checkpoints=(checkpoint(50),))
@@ -211,8 +205,7 @@ class ForkContract(Contract):
 
     def test_a_copy_of_a_fork_is_whole(self) -> None:
         """It shares nothing."""
-        self.origin()
-        self.backend.commit(self.fork())
+        self.origin_and_fork()
         self.backend.commit(CopyThread(FORK, "copy", now=NOW + 10))
         for name in (THREAD, FORK):
             self.backend.commit(DropThread(name, now=NOW + 20))
@@ -275,8 +268,7 @@ class ForkContract(Contract):
 
     def test_who_comes_and_goes_is_noticed(self) -> None:
         """After a deletion or one more fork there may be as many rows as before: all are stale."""
-        self.origin()
-        self.backend.commit(self.fork())
+        self.origin_and_fork()
         if not self.rows().family:
             return
         for change in (self.fork(target="third"), DropThread(FORK, now=NOW + 20)):
@@ -288,7 +280,7 @@ class ForkContract(Contract):
         self.refuses(stale, StaleThreadError)
 
     def test_the_entry_of_a_fork_is_its_own_whole(self) -> None:
-        """Whatever was known of the target before."""
+        """The target's former entry leaves no trace."""
         self.origin()
         before = Entry(FORK, "created", NOW - 5, NOW - 5, labels=('"old"',), pinned=True, ttl=5)
         self.put(thread=FORK, entry=before)
@@ -297,9 +289,8 @@ class ForkContract(Contract):
         assert self.one(ReadEntry(FORK))._replace(revision=0) == entry
 
     def test_forks_outlive_the_backend(self) -> None:
-        """What they share too."""
-        self.origin()
-        self.backend.commit(self.fork())
+        """So do the segments that they share."""
+        self.origin_and_fork()
         self.backend.commit(DropThread(THREAD, now=NOW + 20))
         again = self.reopen(self.folder)
         if again is None:

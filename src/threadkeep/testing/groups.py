@@ -1,12 +1,11 @@
-"""The contract of `commit_many`, for backends that have it."""
+"""The contract of `commit_many` and `scrub`, for backends that have them."""
 # ruff: noqa: S101, PLR2004 - tests are made of asserts, and numbers are their point
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import pytest
-
+from threadkeep.backends.base import Scrubbed
 from threadkeep.engine.entries import ReadEntry, Touch
 from threadkeep.engine.labels import of_metadata
 from threadkeep.engine.lifecycle import Cause, move
@@ -16,6 +15,7 @@ from threadkeep.engine.model import (
     DropThread,
     FindThreads,
     HeadFence,
+    ReadThread,
     Segment,
 )
 from threadkeep.errors import (
@@ -35,11 +35,9 @@ class GroupContract(Contract):
     """Several changes at once: each as if it came alone, after those before it."""
 
     def group(self, *changes: Change) -> list[Any]:
-        """Carry out the changes together; the types of the refusals."""
-        commit_many = getattr(self.backend, "commit_many", None)
-        if commit_many is None:
-            pytest.skip("this backend has no commit_many")
-        return [type(error) if error is not None else None for error in commit_many(changes)]
+        """Commit the changes together and return the types of the errors."""
+        results = self.backend.commit_many(changes)
+        return [type(error) if error is not None else None for error in results]
 
     def test_each_change_of_a_group_is_carried_out(self) -> None:
         """`commit_many` carries out each change."""
@@ -199,3 +197,25 @@ class GroupContract(Contract):
         assert self.segments((1, 0, 9)) == [segment(0), segment(2)]
         assert len(self.rows().orphans) == 2
         assert self.head() == uid(2)
+
+
+class ScrubContract(Contract):
+    """Scrubbing removes remnants from files and changes no row."""
+
+    def test_to_scrub_changes_no_row(self) -> None:
+        """Others may use the store meanwhile; idempotent."""
+        scrub = self.backend.scrub
+        rows: dict[str, Any] = {"segments": (segment(0),), "checkpoints": (checkpoint(1),)}
+        rows["writes"] = (write(1),)
+        self.put(**rows)
+        self.put(thread="gone", **rows)
+        self.backend.commit(DropThread("gone", NOW))
+        reads = [ReadThread(THREAD), ReadThread("gone")]
+        before = self.backend.fetch(reads)
+        told = scrub(rewrite=False)
+        assert isinstance(told, Scrubbed)
+        assert all(isinstance(line, str) for line in (*told.cleared, *told.remains))
+        assert scrub(rewrite=False) == told
+        assert self.backend.fetch(reads) == before
+        self.put(thread="new", **rows)
+        assert len(self.rows("new").checkpoints) == 1

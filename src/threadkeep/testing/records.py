@@ -1,7 +1,4 @@
-"""Records built by hand, and the base that every part of the contract stands on.
-
-Only builders and short ways to ask a backend live here, no tests.
-"""
+"""Builders of records, and the base class of the parts of the contract."""
 # ruff: noqa: S101 - tests are made of asserts
 
 from __future__ import annotations
@@ -77,12 +74,12 @@ def write(number: int, **fields: Any) -> WriteRow:
 
 
 def segment(start: int, count: int = 1, *, log: int = 1, data: bytes = b"") -> Segment:
-    """A segment; its bytes tell where it lies unless they are given."""
+    """A segment; its bytes name its position unless `data` is given."""
     return Segment(log, start, count, data or b"%d/%d+%d" % (log, start, count))
 
 
 class Contract:
-    """What each part needs: an empty backend, and short ways to ask it."""
+    """Base class of the parts: an empty backend, and short ways to read it and write to it."""
 
     backend: Backend
 
@@ -91,7 +88,7 @@ class Contract:
         raise NotImplementedError
 
     def reopen(self, folder: Path) -> Backend | None:
-        """Open the store of `new_backend(folder)` again; None where it dies with `close`."""
+        """Open the store of `new_backend(folder)` again; None if `close` discards it."""
         del folder
         return None
 

@@ -31,25 +31,32 @@ USER = of_metadata("user_id", "u1")
 OTHER_USER = of_metadata("user_id", "u2")
 TAG = of_tag("urgent")
 ALL = ThreadQuery()
+# The threads of `six_threads` in each order, descending and ascending; equal ones go by their ids.
+ORDERS: dict[Order, tuple[str, str]] = {
+    "updated_at": ("badce", "ecdab"),
+    "created_at": ("bdcea", "aecdb"),
+    "size": ("adceb", "becda"),
+    "thread": ("edcba", "abcde"),
+}
 
 
 def saved(number: int) -> Move:
-    """What a checkpoint `uid(number)` means."""
+    """The move of a saved checkpoint `uid(number)`."""
     return move(Cause.SAVE, uid(number))
 
 
 def interrupted(number: int) -> Move:
-    """What an interrupt at `uid(number)` means."""
+    """The move of an interrupt at `uid(number)`."""
     return move(Cause.INTERRUPT, uid(number))
 
 
 def resumed(number: int) -> Move:
-    """What an answer to an interrupt at `uid(number)` means."""
+    """The move of an answer to an interrupt at `uid(number)`."""
     return move(Cause.RESUME, uid(number))
 
 
 class RegistryContract(Contract):
-    """What is known of threads as a whole."""
+    """Entries of threads: what changes them, and how they are found."""
 
     def entry(self, thread: str = THREAD) -> Entry | None:
         """The thread's entry."""
@@ -58,7 +65,7 @@ class RegistryContract(Contract):
         return found
 
     def known(self, thread: str = THREAD) -> Entry:
-        """The thread's entry, which must be there."""
+        """The thread's entry, which must exist."""
         found = self.entry(thread)
         assert found is not None
         return found
@@ -72,25 +79,25 @@ class RegistryContract(Contract):
         return self.known().revision
 
     def touch(self, *moves: Move, thread: str = THREAD, now: int = NOW, **fields: Any) -> None:
-        """Tell the registry something."""
+        """Commit a batch that only touches the entry."""
         self.put(thread=thread, now=now, touch=Touch(moves=moves, **fields))
 
     def register(self, thread: str, at: int = NOW, **fields: Any) -> None:
-        """Give a thread an entry by hand."""
+        """Set the entry of a thread."""
         entry = Entry(thread, fields.pop("state", "active"), at, at)._replace(**fields)
         self.put(thread=thread, now=at, entry=entry, touch=Touch(size=entry.size))
 
     def found(
         self, query: ThreadQuery = ALL, order: Order = "updated_at", **fields: Any
     ) -> list[str]:
-        """The ids of the entries that are meant, latest first."""
+        """The ids of the matching entries, latest first."""
         read = SearchThreads(query, order, descending=True, after=None, limit=100)
         return [entry.thread for entry in self.one(read._replace(**fields))]
 
     # -- moves -----------------------------------------------------------------------
 
     def test_what_was_never_registered_has_no_entry(self) -> None:
-        """Nothing is known of a thread that no batch told of."""
+        """A thread has no entry until a batch touches it."""
         assert self.entry() is None
         self.put(checkpoints=(checkpoint(1),))
         assert self.entry() is None
@@ -125,7 +132,7 @@ class RegistryContract(Contract):
         assert self.known().size == 3
 
     def test_an_interrupt_suspends_until_a_later_checkpoint(self) -> None:
-        """What waits is over with a later checkpoint, not with the one where it waits."""
+        """A later checkpoint ends the wait, not the one where the thread waits."""
         self.touch(saved(1))
         self.touch(interrupted(1))
         assert self.told() == Entry(THREAD, "suspended", NOW, NOW, waits_at=uid(1))
@@ -282,9 +289,10 @@ class RegistryContract(Contract):
         self.touch(thread="a", at=NOW + 4)
         self.backend.commit(DropThread("f", now=NOW + 9))
 
-    @pytest.mark.parametrize(
-        ("query", "expected"),
-        [
+    def test_entries_are_found(self) -> None:
+        """Each part of a query, latest first; counted alike."""
+        self.six_threads()
+        for query, expected in (
             (ALL, "badce"),
             (ThreadQuery(states=("active",)), "bac"),
             (ThreadQuery(states=("deleted",)), "f"),
@@ -306,13 +314,9 @@ class RegistryContract(Contract):
             (ThreadQuery(rested=NOW + 8), "c"),
             (ThreadQuery(rested=NOW + 7), ""),
             (ThreadQuery(labels=(USER,), size=20, updated=(NOW, NOW + 9)), "c"),
-        ],
-    )
-    def test_entries_are_found(self, query: ThreadQuery, expected: str) -> None:
-        """Each part of a query, latest first; counted alike."""
-        self.six_threads()
-        assert "".join(self.found(query)) == expected
-        assert self.one(CountThreads(query)) == len(expected)
+        ):
+            assert "".join(self.found(query)) == expected, query
+            assert self.one(CountThreads(query)) == len(expected), query
 
     def test_forks_are_found_by_their_origin(self) -> None:
         """Whatever the checkpoint."""
@@ -321,35 +325,22 @@ class RegistryContract(Contract):
         self.register("three", origin=("ab", uid(1)))
         assert self.found(ThreadQuery(origin="a")) == ["two", "one"]
 
-    @pytest.mark.parametrize(
-        ("order", "descending", "expected"),
-        [
-            ("updated_at", True, "badce"),
-            ("updated_at", False, "ecdab"),
-            ("created_at", True, "bdcea"),
-            ("created_at", False, "aecdb"),
-            ("size", True, "adceb"),
-            ("size", False, "becda"),
-            ("thread", True, "edcba"),
-            ("thread", False, "abcde"),
-        ],
-    )
-    def test_pages_go_on_behind_an_entry(
-        self,
-        order: Order,
-        descending: bool,  # noqa: FBT001 - a parameter of the test
-        expected: str,
-    ) -> None:
+    def test_pages_go_on_behind_an_entry(self) -> None:
         """In every order, each entry once."""
         self.six_threads()
-        for query in (ALL, ThreadQuery(states=("active", "created", "suspended"))):
-            names, after = "", None
-            for _ in range(4):
-                read = SearchThreads(query, order, descending, after, 2)
-                page = self.one(read)
-                names += "".join(entry.thread for entry in page)
-                after = (getattr(page[-1], order), page[-1].thread) if page else after
-            assert names == expected
+        for order, expected in ORDERS.items():
+            for query in (ALL, ThreadQuery(states=("active", "created", "suspended"))):
+                assert self.page_by_page(query, order, descending=True) == expected[0], order
+                assert self.page_by_page(query, order, descending=False) == expected[1], order
+
+    def page_by_page(self, query: ThreadQuery, order: Order, *, descending: bool) -> str:
+        """Search in pages of two."""
+        names, after = "", None
+        for _ in range(4):
+            page = self.one(SearchThreads(query, order, descending, after, 2))
+            names += "".join(entry.thread for entry in page)
+            after = (getattr(page[-1], order), page[-1].thread) if page else after
+        return names
 
     def test_a_label_that_many_have(self) -> None:
         """The same, however common it is."""
@@ -363,7 +354,7 @@ class RegistryContract(Contract):
         assert [entry.thread for entry in self.one(read)] == ["t251", "t252"]
 
     def test_entries_outlive_the_backend(self) -> None:
-        """Where the store does."""
+        """Entries are there after `close` and a new start, as rows are."""
         self.six_threads()
         before = [self.entry(name) for name in "abcdef"]
         again = self.reopen(self.folder)

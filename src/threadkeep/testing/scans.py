@@ -4,15 +4,11 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
-
-import pytest
+from itertools import product
+from typing import Any
 
 from threadkeep.engine.model import HIDDEN, ScanCheckpoints, StoredCheckpoint
 from threadkeep.testing.records import THREAD, Contract, checkpoint, segment, uid, write
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 METADATA: tuple[dict[str, Any], ...] = (
     {},
@@ -128,35 +124,30 @@ class ScanContract(Contract):
         assert self.places(ns="", id=uid(5)) == []
         assert [t for _, t, _ in self.places(thread=None, ns="", id=uid(2))] == ["a", "b", THREAD]
 
-    @pytest.mark.parametrize("limit", [1, 2, 5])
-    @pytest.mark.parametrize(
-        "wanted",
-        [
+    def test_pages_join_to_the_whole(self) -> None:
+        """`after` continues behind the last row of the page before."""
+        self.fill_threads()
+        scans: tuple[dict[str, Any], ...] = (
             {"thread": None},
             {"thread": None, "ns": "y"},
             {"ns": None},
             {"ns": ""},
             {"thread": None, "before": uid(4)},
             {"thread": None, "id": uid(2)},
-        ],
-        ids=["all", "namespace of all", "thread", "namespace", "before", "id"],
-    )
-    def test_pages_join_to_the_whole(self, wanted: Mapping[str, Any], limit: int) -> None:
-        """`after` continues behind the last row of the page before."""
-        self.fill_threads()
-        found: list[tuple[str, str, str]] = []
-        while page := self.places(**wanted, limit=limit, after=found[-1] if found else None):
-            assert len(page) <= limit
-            assert not set(page) & set(found)
-            found += page
-        assert found == self.places(**wanted)
+        )
+        for wanted, limit in product(scans, (1, 2, 5)):
+            found: list[tuple[str, str, str]] = []
+            while page := self.places(**wanted, limit=limit, after=found[-1] if found else None):
+                assert len(page) <= limit
+                assert not set(page) & set(found)
+                found += page
+            assert found == self.places(**wanted), (wanted, limit)
 
-    @pytest.mark.parametrize("key", KEYS)
-    def test_a_filter_never_drops_a_match(self, key: str) -> None:
+    def test_a_filter_never_drops_a_match(self) -> None:
         """A filter never drops a row whose metadata has `metadata.get(key) == value`."""
         rows = [checkpoint(n, metadata=_json(m)) for n, m in enumerate(METADATA)]
         self.put(checkpoints=tuple(rows))
-        for value in VALUES:
+        for key, value in product(KEYS, VALUES):
             found = {s.row.id for s in self.scan(filter={key: value})}
             missed = [
                 m for n, m in enumerate(METADATA) if m.get(key) == value and uid(n) not in found

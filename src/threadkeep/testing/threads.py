@@ -169,7 +169,7 @@ class ThreadContract(Contract):
         assert self.segments(*everything, thread="copy") == self.segments(*everything)
 
     def test_a_copy_lives_on_its_own(self) -> None:
-        """What happens to one of the two does not happen to the other."""
+        """A change to one of the two does not reach the other."""
         self.fill()
         self.backend.commit(CopyThread(THREAD, "copy", now=NOW))
         before = self.rows("copy")
@@ -227,7 +227,7 @@ class ThreadContract(Contract):
         assert len(self.rows("copy").checkpoints) == len(self.rows().checkpoints)
 
     def entry_revision(self, entry: Entry) -> int:
-        """What the thread's entry has when it is this one."""
+        """Set the thread's entry and return its revision."""
         self.put(entry=entry)
         (found,) = self.backend.fetch([ReadEntry(entry.thread)])
         return int(found.revision)

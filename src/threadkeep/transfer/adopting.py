@@ -36,6 +36,7 @@ from threadkeep.errors import (
     ThreadNotFoundError,
 )
 from threadkeep.forks import fork as forking
+from threadkeep.progress import Progress
 from threadkeep.store import bulk
 from threadkeep.store.workflows import (
     Plan,
@@ -46,7 +47,6 @@ from threadkeep.store.workflows import (
 from threadkeep.transfer import adoption
 from threadkeep.transfer.adoption import Present
 from threadkeep.transfer.comparing import differences
-from threadkeep.transfer.portable import Progress
 from threadkeep.transfer.sources import Found, FoundWrite, Source
 
 Call: TypeAlias = Put | PutWrites

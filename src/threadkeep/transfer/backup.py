@@ -10,12 +10,12 @@ import os
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from threadkeep.backends.base import Backend, MigratingBackend
+from threadkeep.backends.base import Backend
 from threadkeep.backends.open import (
     file_of,
     is_postgres,
@@ -26,17 +26,17 @@ from threadkeep.backends.sqlite import (
     SqliteBackend,
     maintenance,
 )
-from threadkeep.errors import CorruptionError, InvalidArgumentError, NotSetUpError, OpenError
+from threadkeep.errors import CorruptionError, InvalidArgumentError, OpenError
+from threadkeep.progress import Progress
 from threadkeep.saver import Saver
 from threadkeep.store import (
     driver,
     workflows,
 )
-from threadkeep.store.opened import OpenStore
+from threadkeep.store.store import LayeredStore
 from threadkeep.transfer import portable
 from threadkeep.transfer.files import replacing, told
 from threadkeep.transfer.kinds import Kind, check_may_be_replaced, kind_of
-from threadkeep.transfer.portable import Progress
 
 Format = Literal["native", "bundle"]
 
@@ -104,7 +104,7 @@ def _away(store: str) -> tuple[str, ...]:
     """The threads that are archived, and those of which values were offloaded."""
     path = file_of(store)
     backend = open_backend(store) if path is None else SqliteBackend(path, read_only=True)
-    with Saver(backend) as saver, suppress(NotSetUpError):  # (files of a release without these)
+    with Saver(backend) as saver:
         return tuple(
             [
                 one.id
@@ -112,7 +112,6 @@ def _away(store: str) -> tuple[str, ...]:
                 if one.archived_bytes is not None or one.offloaded_bytes
             ]
         )
-    return ()
 
 
 def _copy(store: str, file: Path, progress: Progress, programs: str) -> int | None:
@@ -166,17 +165,16 @@ def restore(
 def _filled(
     backend: Backend, file: Path, names: list[str], progress: Progress, *, replace: bool
 ) -> Restored:
-    if isinstance(backend, MigratingBackend):
-        backend.migrate()
+    backend.migrate()
     # (without the cold store: what lies there stays, as what is restored may name it)
     filling = portable.fill(_store(backend), file, names, progress, replace=replace, stubs=True)
     done = workflows.run(filling)
     return Restored(len(done.put), len(done.known))
 
 
-def _store(backend: Backend) -> OpenStore:
+def _store(backend: Backend) -> LayeredStore:
     """A backend, with nothing in front of it, of which nothing is remembered."""
-    return OpenStore(backend, None, None, None, None, None, 0)
+    return LayeredStore(backend)
 
 
 def _check_is_other(store: str, file: Path) -> None:
@@ -219,7 +217,7 @@ def _opened(store: str) -> Backend:
 
 def _check_sound(file: Path, progress: Progress) -> None:
     with Saver(SqliteBackend(file, read_only=True)) as saver:
-        report = saver.check(partial(progress, "threads verified"))
+        report = saver.check(progress)
     if not report.ok:
         raise CorruptionError(
             f"{file} is damaged: {report.findings[0]}",

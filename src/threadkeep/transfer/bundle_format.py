@@ -1,8 +1,6 @@
-"""Bundles: threads in a file that any store can be filled from.
+"""Format of bundles: files of threads that any store can import (docs/design/0006-bundles.md).
 
-Only the file's form lives here (docs/design/0006-bundles.md); reading and putting threads is
-the engine's. Invariants: a bundle that was read to its end is whole; whatever else is read
-ends in a typed error.
+A bundle that was read to its end is complete; anything else ends in a typed error.
 
     head    89 54 4B 42 0D 0A 1A 0A, then the version, 1 byte
     record  kind (1 byte), size of the body (8 bytes), CRC-32 of kind, size and body (4 bytes), body
@@ -11,8 +9,8 @@ ends in a typed error.
 
 All numbers are little endian. The end is the last record, and nothing follows it. A thread is
 the array `[id, deleted_at, segments, checkpoints, writes, more]`, each of the three in the middle
-an array of arrays: the fields of `engine.model`'s records in their order. `more` is a map from
-names to what a thread may have besides; version 1 has no `more`.
+an array of arrays: the fields of `engine.model`'s records in their order. `more` maps names to
+optional parts: a later release adds names there.
 """
 
 from __future__ import annotations
@@ -45,29 +43,28 @@ _TAIL = struct.Struct("<Q32s")
 _MOST = 1 << 32  # bytes of one thread: what a record may ask a reader to allocate
 _LEVEL = 3
 
-MAGIC = b"\x89TKB\r\n\x1a\n"  # as PNG's: shows what a transfer as text does to it
-VERSION = 2
+MAGIC = b"\x89TKB\r\n\x1a\n"  # as PNG's: a transfer as text damages it visibly
+VERSION = 1
 
 
 class Form(NamedTuple):
-    """A kind of file of this form: how it begins, and what its threads may have in `more`.
+    """A kind of file: its magic number, and the names that `more` of its threads may have.
 
-    `versions` are those that are read, the last one is written. `noun` and `again` are what a
-    reader is told: what the file is, and what to do where it is damaged.
+    `noun` and `again` are for error messages: the name of the kind, and what to do with a
+    damaged file.
     """
 
     magic: bytes
-    versions: tuple[int, ...]
     names: frozenset[str]
     noun: str
     again: str
 
 
-_DIGESTS = "digests"  # in `more`: an array of each checkpoint's (`operations.digest`)
-_ENTRY = "entry"  # likewise: what the registry says of the thread (`engine.entries.Entry`)
+# Names in `more`:
+_DIGESTS = "digests"  # an array of the checkpoints' digests (`operations.digest`)
+_ENTRY = "entry"  # the thread's entry in the registry (`engine.entries.Entry`)
 BUNDLE = Form(
     MAGIC,
-    (1, VERSION),
     frozenset((_DIGESTS, _ENTRY)),
     "bundle",
     "Take another backup: what is left of this one cannot be relied on.",
@@ -86,11 +83,11 @@ _WRITE = (_TEXT, _TEXT, _NUMBER, _NUMBER, _TEXT, _TEXT, _BYTES, _NUMBER)
 
 
 class BundleWriter:
-    """Writes a bundle.
+    """Writes a bundle, which is complete once `end` has returned.
 
     Args:
-        file: where to; what is there before the end is written is no bundle yet.
-        form: which kind of file.
+        file: opened for writing.
+        form: kind of file.
     """
 
     def __init__(self, file: BinaryIO, form: Form = BUNDLE) -> None:
@@ -98,10 +95,14 @@ class BundleWriter:
         self._digest = hashlib.sha256()
         self._compressor = zstandard.ZstdCompressor(level=_LEVEL)
         self._threads = 0
-        self._write(form.magic + bytes((form.versions[-1],)))
+        self._write(form.magic + bytes((VERSION,)))
 
     def add(self, whole: WholeThread, more: dict[str, Any] | None = None) -> None:
-        """Write a thread, with what it has besides.
+        """Write a thread.
+
+        Args:
+            whole: its rows and segments.
+            more: further parts by name.
 
         Raises:
             UnserializableError: it is too large for a bundle.
@@ -117,7 +118,7 @@ class BundleWriter:
         self._threads += 1
 
     def end(self) -> None:
-        """Write the end: now the bundle is whole."""
+        """Write the end record, which makes the bundle complete."""
         self._record(_END, _TAIL.pack(self._threads, self._digest.digest()))
 
     def _record(self, kind: bytes, body: bytes) -> None:
@@ -130,10 +131,10 @@ class BundleWriter:
 
 
 def read_bundle(file: BinaryIO) -> Iterator[WholeThread]:
-    """The threads of a bundle; only at the end is it known that it is whole.
+    """Yield the threads of a bundle, which is known to be complete only at its end.
 
     Raises:
-        NotOursError: the file is no bundle.
+        NotOursError: the file is not a bundle.
         NewerFormatError: a newer release wrote it.
         CorruptionError: it is damaged, or was cut short.
     """
@@ -141,7 +142,7 @@ def read_bundle(file: BinaryIO) -> Iterator[WholeThread]:
 
 
 def read_threads(file: BinaryIO, form: Form) -> Iterator[tuple[WholeThread, dict[str, Any]]]:
-    """The threads of a file of this form, each with all of its `more`.
+    """Yield the threads of a file, each with its `more`.
 
     Raises:
         NotOursError, NewerFormatError, CorruptionError: see `read_bundle`.
@@ -150,7 +151,7 @@ def read_threads(file: BinaryIO, form: Form) -> Iterator[tuple[WholeThread, dict
     start = file.read(len(form.magic) + 1)
     _check_start(start, form)
     digest.update(start)
-    threads, version = 0, start[-1]
+    threads = 0
     while True:
         kind, body, data = _read_record(file, form)
         if kind == _END:
@@ -158,28 +159,30 @@ def read_threads(file: BinaryIO, form: Form) -> Iterator[tuple[WholeThread, dict
             return
         digest.update(data)
         digest.update(body)
-        yield _unpacked(body, version, form)
+        yield _unpacked(body, form)
         threads += 1
 
 
 def _check_start(start: bytes, form: Form) -> None:
     if not start.startswith(form.magic):
         raise NotOursError(
-            f"This file is no {form.noun} of threadkeep.",
+            f"This file is not a {form.noun} of threadkeep.",
             hint="Give a file that `threadkeep backup` has written."
             if form is BUNDLE
             else "Give a file that `threadkeep repair` has written.",
         )
-    if not start[len(form.magic) :] or start[-1] not in form.versions:
+    if start == form.magic:
+        raise _damaged(" was cut short", form)
+    if start[-1] != VERSION:
         raise NewerFormatError(
-            f"The {form.noun} is not of version 1 to {form.versions[-1]}, which this release"
-            " reads.",
+            f"The {form.noun} has format version {start[-1]};"
+            f" this release reads version {VERSION}.",
             hint="Upgrade threadkeep: pip install --upgrade threadkeep",
         )
 
 
-def _check_end(body: bytes, told: tuple[int, bytes], rest: bytes, form: Form) -> None:
-    if rest or len(body) != _TAIL.size or _TAIL.unpack(body) != told:
+def _check_end(body: bytes, expected: tuple[int, bytes], rest: bytes, form: Form) -> None:
+    if rest or len(body) != _TAIL.size or _TAIL.unpack(body) != expected:
         raise _damaged("'s end does not match what is before it", form)
 
 
@@ -188,7 +191,7 @@ def _damaged(how: str, form: Form) -> CorruptionError:
 
 
 def _read_record(file: BinaryIO, form: Form) -> tuple[bytes, bytes, bytes]:
-    """A record's kind, body and head."""
+    """Return a record's kind, body and head."""
     head = file.read(_HEAD.size)
     if len(head) != _HEAD.size:
         raise _damaged(" was cut short", form)
@@ -202,7 +205,7 @@ def _read_record(file: BinaryIO, form: Form) -> tuple[bytes, bytes, bytes]:
 
 
 def _read(file: BinaryIO, size: int, form: Form) -> bytes:
-    """So many bytes, without asking for memory that a damaged size names."""
+    """Read in parts: a damaged size must not allocate memory."""
     parts: list[bytes] = []
     while size:
         part = file.read(min(size, 1 << 24))
@@ -234,7 +237,6 @@ def _packed(whole: WholeThread, more: dict[str, Any]) -> bytes:
 
 
 def _more(whole: WholeThread) -> dict[str, Any]:
-    """What the thread has besides, by name: a later release adds names, and no version."""
     more: dict[str, Any] = {}
     if whole.digests is not None:
         more[_DIGESTS] = list(whole.digests)
@@ -260,12 +262,9 @@ def _entry(thread: str, more: dict[str, Any]) -> Entry | None:
     return Entry(thread, *times, tuple(labels), pinned, ttl, begun, waits_at)
 
 
-def _unpacked(body: bytes, version: int, form: Form) -> tuple[WholeThread, dict[str, Any]]:
+def _unpacked(body: bytes, form: Form) -> tuple[WholeThread, dict[str, Any]]:
     try:
-        parts = ormsgpack.unpackb(_plain(body))
-        thread, deleted_at, segments, checkpoints, writes, more = (
-            parts if version > 1 else [*parts, {}]
-        )
+        thread, deleted_at, segments, checkpoints, writes, more = ormsgpack.unpackb(_plain(body))
         _checked((_TEXT, _NUMBER, (dict,)), (thread, deleted_at, more))
         _check_names(more, form)
         whole = WholeThread(
@@ -283,11 +282,7 @@ def _unpacked(body: bytes, version: int, form: Form) -> tuple[WholeThread, dict[
 
 
 def _check_names(more: dict[str, Any], form: Form) -> None:
-    """Refuse a thread that has something besides that would be lost here.
-
-    Raises:
-        NewerFormatError: it has.
-    """
+    """Raise NewerFormatError for a part that this release does not know, and would lose."""
     for name in more:
         if name not in form.names:
             raise NewerFormatError(
@@ -297,7 +292,6 @@ def _check_names(more: dict[str, Any], form: Form) -> None:
 
 
 def _digests(more: dict[str, Any], count: int) -> tuple[bytes, ...] | None:
-    """The checkpoints' digests, if they are noted."""
     digests = more.get(_DIGESTS)
     return None if digests is None else tuple(_checked((_BYTES,) * count, digests))
 
@@ -313,7 +307,7 @@ def _all(make: Callable[..., T], kinds: tuple[Any, ...], rows: Any) -> tuple[T, 
 
 
 def _checked(kinds: tuple[Any, ...], values: Any) -> Any:
-    """The values, if each is of one of its kinds."""
+    """Return the values if each is of one of its kinds."""
     for kind, value in zip(kinds, values, strict=True):
         if type(value) not in kind:
             raise TypeError(f"{type(value).__name__} stands where it must not")

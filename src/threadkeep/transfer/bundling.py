@@ -15,7 +15,7 @@ from dataclasses import replace as replaced
 from typing import NamedTuple, TypeAlias, TypeVar, cast
 
 from threadkeep.codec.frame import Compression
-from threadkeep.cold.offloaded import STUB
+from threadkeep.cold.stubs import STUB
 from threadkeep.engine import checksum, labels, registry
 from threadkeep.engine.calls import (
     Fetch,
@@ -24,10 +24,9 @@ from threadkeep.engine.calls import (
     fetch,
     fetch_checkpoint,
 )
-from threadkeep.engine.context import ATTEMPTS
 from threadkeep.engine.entries import Entry, EntryFence, ReadEntry
 from threadkeep.engine.lifecycle import State, is_archived
-from threadkeep.engine.lineage import Lineage
+from threadkeep.engine.lineage import Lineage, Positions, overlap, parts, positions, touches
 from threadkeep.engine.model import (
     Batch,
     CheckpointRow,
@@ -43,24 +42,12 @@ from threadkeep.engine.model import (
     ThreadRows,
     WriteRow,
 )
+from threadkeep.engine.optimistic import read_snapshot, retry, rows_fence
 from threadkeep.engine.refs import covering, span_of
 from threadkeep.errors import (
-    ConflictError,
-    SegmentTakenError,
     StaleThreadError,
     ThreadExistsError,
     ThreadkeepError,
-)
-from threadkeep.retention.prune import (
-    nothing_new,
-    read_family,
-    referred,
-    touches,
-)
-from threadkeep.retention.shortening import (
-    Used,
-    alive,
-    parts,
 )
 
 T = TypeVar("T")
@@ -138,7 +125,8 @@ class Snapshot(NamedTuple):
 
 def read_state(thread: str, *, stub: bool = True, stubs: bool = False) -> Operation[Snapshot]:
     """See `read_thread`."""
-    for _ in range(ATTEMPTS):
+
+    def attempt() -> Operation[Snapshot]:
         rows, entry = yield from read_rows(thread, stub=stub)
         used = _used(rows.checkpoints, rows.orphans)
         places = [s for s in rows.segments if used is None or touches(used, span_of(s))]
@@ -147,15 +135,12 @@ def read_state(thread: str, *, stub: bool = True, stubs: bool = False) -> Operat
         segments = yield from _segments(thread, places, stubs=stubs)
         # Positions are given again only after a removal, and that raises the generation.
         after = yield from fetch_checkpoint(thread, "", None)
-        if after.generation == rows.generation and _cover(segments, places):
-            own = _of_use(segments, used)
-            whole = whole_of(thread, rows, own, entry, stubs=stubs)
-            return Snapshot(whole, rows, entry, tuple(segments))
-    raise ConflictError(
-        "Segments of this thread were removed whenever it was read.",
-        hint="Do it again when nobody prunes or deletes.",
-        thread=thread,
-    )
+        if after.generation != rows.generation or not _cover(segments, places):
+            raise StaleThreadError(thread=thread)
+        whole = whole_of(thread, rows, _of_use(segments, used), entry, stubs=stubs)
+        return Snapshot(whole, rows, entry, tuple(segments))
+
+    return retry(thread, attempt)
 
 
 def read_rows(thread: str, *, stub: bool = True) -> Operation[tuple[ThreadRows, Entry | None]]:
@@ -169,20 +154,21 @@ def _used(
 ) -> dict[int, list[Span]] | None:
     """The positions that a thread's rows refer to; None of damaged rows."""
     try:
-        return referred(Lineage(checkpoints), orphans)
+        lineage = Lineage(checkpoints)
+        return positions(lineage, lineage.stored, orphans)
     except ThreadkeepError:
         return None  # they are taken along as they are, with all that may be theirs
 
 
-def _of_use(segments: Iterable[Segment], used: Used | None) -> Sequence[Segment]:
+def _of_use(segments: Iterable[Segment], used: Positions | None) -> Sequence[Segment]:
     """Of each segment what is used of it: a shared one also holds what others have said."""
     if used is None:
         return tuple(segments)
     return [part for segment in segments for part in _parts_used(segment, used)]
 
 
-def _parts_used(segment: Segment, used: Used) -> Sequence[Segment]:
-    spans = alive(segment.span, used)
+def _parts_used(segment: Segment, used: Positions) -> Sequence[Segment]:
+    spans = overlap(used, segment.span)
     if not spans or spans == [segment.span]:
         return [segment] if spans else ()
     try:
@@ -341,7 +327,8 @@ def put_thread(
         ThreadExistsError: rows or segments stand there that would be lost.
         ConflictError: others write to this thread all the time.
     """
-    for _ in range(ATTEMPTS):
+
+    def attempt() -> Operation[bool]:
         state = yield from read_state(whole.thread, stubs=stubs)
         there = state.whole
         if not replace:
@@ -350,16 +337,10 @@ def put_thread(
             if there.entry is None and whole.entry is not None:
                 yield from commit(_registered(whole, now))
             return False
-        try:
-            yield from _put(whole, state, now)
-        except (ConflictError, StaleThreadError, SegmentTakenError):
-            continue  # somebody wrote meanwhile, or an answer was lost: look again
+        yield from _put(whole, state, now)
         return True
-    raise ConflictError(
-        "This thread is being written all the time.",
-        hint="Stop the programs that use this store, and do it again.",
-        thread=whole.thread,
-    )
+
+    return retry(whole.thread, attempt)
 
 
 def _refuse_loss(whole: WholeThread, there: Snapshot) -> None:
@@ -411,10 +392,10 @@ def _put(whole: WholeThread, there: Snapshot, now: int) -> Operation[None]:
 
 def fence_of(state: Snapshot) -> Operation[RowsFence]:
     """What holds as long as nobody adds a row to a thread that was read, or to its family."""
-    family: list[ThreadRows] = []
+    others: tuple[ThreadRows, ...] = ()
     if state.rows.family:
-        _, family = yield from read_family(state.whole.thread, stub=True)
-    return nothing_new((state.rows, *family))
+        others = (yield from read_snapshot(state.whole.thread)).others
+    return rows_fence((state.rows, *others))
 
 
 def _batches(whole: WholeThread, generation: int, now: int) -> Iterator[Batch]:

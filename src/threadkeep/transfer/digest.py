@@ -18,7 +18,7 @@ from typing import Any, TypeAlias
 
 import ormsgpack
 
-from threadkeep.codec.references import references
+from threadkeep.codec.scan import references
 from threadkeep.engine import elements
 from threadkeep.engine.context import (
     NO_CODEC,

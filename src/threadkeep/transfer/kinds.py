@@ -70,7 +70,7 @@ def check_is_bundle(path: Path) -> None:
     if kind is not Kind.BUNDLE:
         raise InvalidArgumentError(
             f"{path} is {kind.value}, no bundle.",
-            hint="Give a file of saver.threads.export(); restore others: `threadkeep restore`.",
+            hint="Use a file of export_bundle(); restore others: `threadkeep restore`.",
         )
 
 

@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple, TypeAlias
 
-from threadkeep.cold.offloaded import STUB
+from threadkeep.cold.stubs import STUB
 from threadkeep.engine.lifecycle import is_archived
 from threadkeep.errors import (
     CorruptionError,
@@ -23,6 +23,7 @@ from threadkeep.errors import (
     ThreadkeepError,
     ThreadNotFoundError,
 )
+from threadkeep.progress import Progress
 from threadkeep.store.workflows import (
     Plan,
     Store,
@@ -39,9 +40,6 @@ from threadkeep.transfer.bundle_format import (
 )
 from threadkeep.transfer.bundling import WholeThread
 from threadkeep.transfer.files import replacing, told
-
-Progress: TypeAlias = Callable[[str, int, int], None]
-"""Called with what is being done, how much of it is done, and how much there is in all."""
 
 Add: TypeAlias = Callable[[BundleWriter, str], Plan[int]]
 

@@ -13,14 +13,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
-from threadkeep.cold import completion
-from threadkeep.cold.completion import Standing
 from threadkeep.engine.calls import commit
-from threadkeep.engine.context import ATTEMPTS
 from threadkeep.engine.ids import created_at
 from threadkeep.engine.lifecycle import is_archived
 from threadkeep.engine.model import DropThread
+from threadkeep.engine.optimistic import retry
 from threadkeep.errors import ConflictError, ThreadNotFoundError
+from threadkeep.progress import Progress
 from threadkeep.store.workflows import (
     Plan,
     Store,
@@ -29,14 +28,16 @@ from threadkeep.store.workflows import (
 )
 from threadkeep.transfer import (
     bundling,
+    completion,
     digest,
 )
 from threadkeep.transfer.bundling import WholeThread
-from threadkeep.transfer.portable import Progress, compare
+from threadkeep.transfer.completion import Standing
+from threadkeep.transfer.portable import compare
 
 
 @dataclass(slots=True)
-class Synced:
+class Mirrored:
     """What was done, or (of a dry run) is to be done: the ids of threads.
 
     Attributes:
@@ -75,7 +76,7 @@ def sync(
     names: Sequence[str] | None,
     wishes: Wishes,
     progress: Progress,
-) -> Plan[Synced]:
+) -> Plan[Mirrored]:
     """Bring threads from one store into another.
 
     Args:
@@ -93,7 +94,7 @@ def sync(
     known = yield from on(here, bundling.all_threads())
     for name in set(names or ()).difference(known):
         raise ThreadNotFoundError(hint="Correct the ids of threads.", thread=name)
-    result = Synced()
+    result = Mirrored()
     wanted = known if names is None else names
     for done, name in enumerate(wanted, 1):
         yield from _thread(here, there, name, wishes, result, is_named=names is not None)
@@ -106,21 +107,14 @@ class _GoneError(Exception):
 
 
 def _thread(
-    here: Store, there: Store, name: str, wishes: Wishes, result: Synced, *, is_named: bool
+    here: Store, there: Store, name: str, wishes: Wishes, result: Mirrored, *, is_named: bool
 ) -> Plan[None]:
-    for _ in range(ATTEMPTS):
-        try:
-            yield from _looked_at(here, there, name, wishes, result, is_named=is_named)
-        except _GoneError:
-            continue
-        return
-    raise ConflictError(
-        "This thread is archived whenever it is read.", hint="Try again later.", thread=name
-    )
+    attempt = partial(_looked_at, here, there, name, wishes, result, is_named=is_named)
+    return retry(name, attempt, _GoneError)
 
 
 def _looked_at(
-    here: Store, there: Store, name: str, wishes: Wishes, result: Synced, *, is_named: bool
+    here: Store, there: Store, name: str, wishes: Wishes, result: Mirrored, *, is_named: bool
 ) -> Plan[None]:
     own = yield from on(here, completion.rows_of(name, stub=not is_named))
     if is_archived(own.entry):
@@ -169,7 +163,7 @@ def _are_equal(here: Store, there: Store, own: WholeThread) -> Plan[bool]:
 
 
 def _gone(
-    there: Store, own: WholeThread, other: WholeThread, wishes: Wishes, result: Synced
+    there: Store, own: WholeThread, other: WholeThread, wishes: Wishes, result: Mirrored
 ) -> Plan[None]:
     """A thread that was deleted here, and is there."""
     times = [created_at(row.id) or own.deleted_at for row in other.checkpoints]

@@ -1,8 +1,7 @@
-"""Calls to another saver that are carried out later.
+"""Calls to another saver that are queued, with their values as bytes.
 
-Only what a call is made of lives here, and how it is carried out. Invariants: what a call holds
-does not change with the objects that it was given; calls of a thread are carried out in their
-order, each by the saver that it was made to; one that fails keeps those behind it waiting.
+Each value is serialized by itself: LangGraph's serializer keeps a `bytearray` alone, and not within
+another value. Calls of a thread are made in order; one that fails keeps those behind it queued.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ import asyncio
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import wait
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import (
@@ -20,15 +19,36 @@ from langgraph.checkpoint.base import (
     Checkpoint,
     CheckpointMetadata,
 )
+from langgraph.checkpoint.serde.base import SerializerProtocol
 
 from threadkeep import arguments
 from threadkeep.errors import BackendError, InvalidArgumentError, ThreadkeepError
-from threadkeep.wrap_langgraph.frozen import (
-    Frozen,
-    freeze,
-    thaw,
-)
-from threadkeep.write_behind.waiting import Outcome
+from threadkeep.write_behind.commit_queue import Outcome
+
+Typed: TypeAlias = tuple[str, bytes]
+
+
+class Frozen(NamedTuple):
+    """A value, and the values that belong into it, as bytes."""
+
+    rest: Typed
+    values: tuple[Typed, ...]
+
+    @property
+    def size(self) -> int:
+        """Number of bytes."""
+        return sum(len(data) for _, data in (self.rest, *self.values))
+
+
+def freeze(serde: SerializerProtocol, rest: Any, values: Sequence[Any]) -> Frozen:
+    """Serialize. Raises what the serializer raises."""
+    return Frozen(serde.dumps_typed(rest), tuple(serde.dumps_typed(value) for value in values))
+
+
+def thaw(serde: SerializerProtocol, frozen: Frozen) -> tuple[Any, list[Any]]:
+    """Load fresh objects."""
+    return serde.loads_typed(frozen.rest), [serde.loads_typed(value) for value in frozen.values]
+
 
 AnySaver: TypeAlias = BaseCheckpointSaver[Any]
 
@@ -36,33 +56,33 @@ _OVERHEAD = 500  # bytes that a call takes beside its values, about
 _LOOK = 0.5  # seconds after which it is looked whether a loop still runs
 
 
-class Home:
-    """The event loop that a saver's calls must be carried out in, if there is one."""
+class SaverLoop:
+    """The event loop that a saver's calls must be made in, if there is one."""
 
     def __init__(self, saver: AnySaver) -> None:
         loop = getattr(saver, "loop", None)  # as LangGraph's own async savers call it
         self._loop = loop if isinstance(loop, asyncio.AbstractEventLoop) else None
-        self._moves = type(saver).put is BaseCheckpointSaver.put  # it has no blocking methods
+        self._is_async = type(saver).put is BaseCheckpointSaver.put
 
     @property
     def loop(self) -> asyncio.AbstractEventLoop | None:
-        """That loop; None where blocking methods do, in any thread."""
+        """The loop; None if blocking methods can be called, in any thread."""
         return self._loop
 
     def note(self) -> None:
-        """Note that an awaiting call is made: a saver that can only be awaited is at home here."""
-        if self._moves:
+        """Note the running loop, if the saver can only be awaited."""
+        if self._is_async:
             self._loop = asyncio.get_running_loop()
 
     def refuse_here(self) -> None:
-        """Refuse to wait in the loop's own thread for what that loop has to do.
+        """Refuse to block the loop that has to make the calls.
 
         Raises:
             InvalidArgumentError: this is that thread.
         """
         if self._loop is not None and _running() is self._loop:
             raise InvalidArgumentError(
-                "What waits is stored by the event loop that this call would hold up.",
+                "Queued saves are stored by the event loop that this call would block.",
                 hint="Use the async methods there: await aflush(), aget_tuple(), aclose(), ...",
             )
 
@@ -86,16 +106,16 @@ class Call:
 
     @property
     def thread(self) -> str:
-        """The thread that it is about."""
+        """The thread of the call."""
         return str(self.config["configurable"]["thread_id"])
 
     @property
     def size(self) -> int:
-        """About how many bytes it takes."""
+        """About how many bytes the call takes."""
         return self.data.size + _OVERHEAD
 
     def arguments(self) -> tuple[Any, ...]:
-        """What the saver is to be called with: objects of nobody else."""
+        """Return the arguments, as fresh objects."""
         given, values = thaw(self.saver.serde, self.data)
         channels, *rest = self.rest
         named = list(zip(channels, values, strict=True))
@@ -112,7 +132,7 @@ def put(
     metadata: CheckpointMetadata,
     new_versions: ChannelVersions,
 ) -> tuple[Call, RunnableConfig]:
-    """A `put` to be carried out later, and what it returns.
+    """Return a `put` to be queued, and its result.
 
     Raises:
         InvalidConfigError: the config has no thread_id.
@@ -135,7 +155,7 @@ def put_writes(
     task_id: str,
     task_path: str,
 ) -> Call:
-    """A `put_writes` to be carried out later. Raises as `put`.
+    """Return a `put_writes` to be queued. Raises as `put`.
 
     Raises:
         InvalidConfigError: the config names no checkpoint.
@@ -148,7 +168,7 @@ def put_writes(
 
 
 def _snapshot(config: RunnableConfig) -> RunnableConfig:
-    """The config with the containers of its own that savers read copied."""
+    """Return the config with copies of the containers that savers read."""
     configurable = {"checkpoint_ns": "", **config["configurable"]}
     copied: RunnableConfig = {**config, "configurable": configurable}
     if copied.get("metadata"):
@@ -156,35 +176,35 @@ def _snapshot(config: RunnableConfig) -> RunnableConfig:
     return copied
 
 
-class Calls:
-    """Carries out calls; see `Storing`.
+class CallSink:
+    """Makes queued calls. See `Sink`.
 
     Args:
-        home: where.
-        changed: told of a thread, just before a call of it begins to wait.
+        home: the event loop to make them in.
+        changed: called with the thread just before a call is queued.
     """
 
     together = False
 
-    def __init__(self, home: Home, changed: Callable[[str], None]) -> None:
+    def __init__(self, home: SaverLoop, changed: Callable[[str], None]) -> None:
         self._home = home
         self._changed = changed
 
     def size(self, call: Call) -> int:
-        """See `Storing.size`."""
+        """See `Sink.size`."""
         return call.size
 
-    def admitted(self, call: Call) -> Call:
-        """See `Storing.admitted`."""
+    def admit(self, call: Call) -> Call:
+        """See `Sink.admit`."""
         self._changed(call.thread)
         return call
 
     def lost(self, thread: str, items: Sequence[Call], *, deleted: bool) -> None:
-        """See `Storing.lost`: nothing has to be remembered of it."""
+        """See `Sink.lost`."""
 
-    def store(self, waiting: Mapping[str, Sequence[Call]]) -> Mapping[str, Outcome]:
-        """See `Storing.store`."""
-        return {thread: self._each(thread, calls) for thread, calls in waiting.items()}
+    def store(self, items: Mapping[str, Sequence[Call]]) -> Mapping[str, Outcome]:
+        """See `Sink.store`."""
+        return {thread: self._each(thread, calls) for thread, calls in items.items()}
 
     def _each(self, thread: str, calls: Sequence[Call]) -> Outcome:
         for done, call in enumerate(calls):
@@ -206,7 +226,7 @@ class Calls:
 def _in_loop(
     loop: asyncio.AbstractEventLoop, begin: Callable[[], Coroutine[Any, Any, Any]]
 ) -> None:
-    """Carry out a coroutine in a loop that another thread runs."""
+    """Run a coroutine in a loop that another thread runs."""
     if not loop.is_running():
         raise _ended()
     future = asyncio.run_coroutine_threadsafe(begin(), loop)
@@ -218,19 +238,19 @@ def _in_loop(
 
 def _ended() -> BackendError:
     return BackendError(
-        "The event loop that the saver belongs to does not run any more.",
-        hint="Call aclose() or aflush() before it ends: what waits now cannot be stored.",
+        "The event loop of the saver is not running.",
+        hint="Call aclose() or aflush() before it ends: queued saves cannot be stored now.",
     )
 
 
 def _failure(thread: str, call: Call, cause: Exception) -> ThreadkeepError:
-    """What became of a call, to be told at the next one."""
+    """Return the error of a failed call, to be raised at the next one."""
     if isinstance(cause, ThreadkeepError):
         return cause.at(thread=thread)
     what = f"{type(call.saver).__name__}.{call.name} failed: {type(cause).__name__}: {cause}"
     error = BackendError(
         what,
-        hint="The save is kept, and tried again with those behind it; delete_thread lets go of it.",
+        hint="The save is kept, and retried with those behind it; delete_thread drops it.",
         thread=thread,
     )
     error.__cause__ = cause

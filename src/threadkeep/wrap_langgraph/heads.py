@@ -1,9 +1,8 @@
-"""The newest checkpoints of another saver's threads, kept at hand as bytes.
+"""Cache of the newest checkpoints of another saver's threads, as bytes.
 
-Only what is kept lives here, and when it must not be. Invariants: only this process changes the
-store (its user has said so); what was loaded while something of its thread changed is not kept;
-each reader gets objects of its own; where nobody knows whether a change was made, nothing of
-its thread is kept any more.
+Invariants: only this process changes the store (its user has said so); a checkpoint that was loaded
+while its thread changed is not cached; each reader gets objects of its own; after a change that may
+or may not have been made, nothing of its thread is cached any more.
 """
 
 from __future__ import annotations
@@ -20,45 +19,45 @@ from langgraph.checkpoint.serde.base import SerializerProtocol
 from threadkeep.backends import process_forks
 from threadkeep.cache.lru import (
     Cache,
-    Shelf,
+    LruCache,
 )
-from threadkeep.wrap_langgraph.frozen import (
+from threadkeep.wrap_langgraph.calls import (
     Frozen,
     freeze,
     thaw,
 )
-from threadkeep.write_behind.waiting import Threads
+from threadkeep.write_behind.commit_queue import Threads
 
 Key: TypeAlias = tuple[Any, ...]
 
 _OVERHEAD = 500  # bytes that a checkpoint takes beside its own, about
-_MOST_DOUBTS = 10_000  # threads that are left alone, before all are
+_MAX_DOUBTS = 10_000  # threads that are not cached any more, before none is
 _OWN = {"thread_id", "checkpoint_ns", "checkpoint_id"}
 
 
-class Look:
-    """One read of a head: what is kept, or what was loaded."""
+class Lookup:
+    """One read of a head: from the cache, or loaded."""
 
     __slots__ = ("_serde", "data", "found", "is_valid")
 
     def __init__(self, serde: SerializerProtocol, data: Frozen | None = None) -> None:
         self._serde = serde
         self.found = None if data is None else _load(serde, data)
-        """What is kept; None where it has to be loaded."""
+        """The cached checkpoint; None if it has to be loaded."""
         self.data: Frozen | None = None
-        """What is to be kept."""
+        """The checkpoint to cache."""
         self.is_valid = True
-        """Whether nothing has changed since this began."""
+        """False once the thread has changed since this began."""
 
     def loaded(self, found: CheckpointTuple | None) -> CheckpointTuple | None:
-        """Keep what was loaded, if it can be given back as it is; return it."""
+        """Cache a loaded checkpoint, if it can be returned again as it is; return it."""
         if found is not None and self.is_valid and _is_plain(found.config):
             self.data = _dump(self._serde, found)
         return found
 
 
-class Heads:
-    """Heads by thread, within the limits of a `Cache`; with none, nothing is kept."""
+class HeadCache:
+    """Cache of heads by thread; without limits (None), nothing is cached."""
 
     def __init__(self, how: Cache | None) -> None:
         self._how = how
@@ -68,8 +67,8 @@ class Heads:
     def _start(self) -> None:
         self._lock = threading.Lock()  # held for moments only
         self._off = self._how is None
-        self._shelf: Shelf[dict[Key, Frozen]] = Shelf(self._how or Cache())
-        self._looks: dict[str, set[Look]] = {}
+        self._threads: LruCache[dict[Key, Frozen]] = LruCache(self._how or Cache())
+        self._lookups: dict[str, set[Lookup]] = {}
         self._doubts: set[str] = set()
 
     def before_fork(self) -> None:
@@ -84,24 +83,24 @@ class Heads:
     @contextmanager
     def look(
         self, config: RunnableConfig, view: object, serde: SerializerProtocol
-    ) -> Iterator[Look]:
-        """Read the head that a config names, or (if it names something else) only load.
+    ) -> Iterator[Lookup]:
+        """Look up the head that a config names; anything else is loaded.
 
         Args:
             config: names a thread.
-            view: what else decides how a checkpoint is loaded.
+            view: further key of the cached checkpoint: what else decides how it is loaded.
             serde: turns checkpoints into bytes and back.
         """
         named = None if self._off else _named(config)
         if named is None:
-            nothing = Look(serde)
+            nothing = Lookup(serde)
             nothing.is_valid = False
             yield nothing
             return
         thread, key = named[0], (*named[1:], view)
-        look = Look(serde, self._find(thread, key))
+        look = Lookup(serde, self._find(thread, key))
         with self._lock:
-            self._looks.setdefault(thread, set()).add(look)
+            self._lookups.setdefault(thread, set()).add(look)
         try:
             yield look
         finally:
@@ -109,33 +108,33 @@ class Heads:
 
     def _find(self, thread: str, key: Key) -> Frozen | None:
         with self._lock:
-            self._shelf.trim()
-            kept = self._shelf.get(thread)
+            self._threads.trim()
+            kept = self._threads.get(thread)
             if kept is None or key not in kept:
                 return None
-            self._shelf.use(thread)
+            self._threads.use(thread)
             return kept[key]
 
-    def _end(self, thread: str, key: Key, look: Look) -> None:
+    def _end(self, thread: str, key: Key, look: Lookup) -> None:
         with self._lock:
-            looks = self._looks.get(thread, set())
+            looks = self._lookups.get(thread, set())
             looks.discard(look)
             if not looks:
-                self._looks.pop(thread, None)
+                self._lookups.pop(thread, None)
             if look.data is not None and look.is_valid and not self._is_doubted(thread):
                 self._keep(thread, key, look.data)
 
     def _keep(self, thread: str, key: Key, data: Frozen) -> None:
-        kept = self._shelf.get(thread)
+        kept = self._threads.get(thread)
         if kept is None:
-            kept = self._shelf.put(thread, {})
+            kept = self._threads.put(thread, {})
         before = kept.get(key)
         kept[key] = data
-        self._shelf.weigh(thread, data.size + _OVERHEAD)
+        self._threads.weigh(thread, data.size + _OVERHEAD)
         if before is not None:
-            self._shelf.weigh(thread, -before.size - _OVERHEAD)
-        self._shelf.use(thread)
-        self._shelf.trim()
+            self._threads.weigh(thread, -before.size - _OVERHEAD)
+        self._threads.use(thread)
+        self._threads.trim()
 
     def _is_doubted(self, thread: str) -> bool:
         return self._off or thread in self._doubts
@@ -144,7 +143,7 @@ class Heads:
 
     @contextmanager
     def changing(self, threads: Threads) -> Iterator[None]:
-        """Something changes these threads (None: any): what was kept before is let go of."""
+        """Evict these threads (None: all), which are about to change, when they have."""
         try:
             yield
         except NotImplementedError:  # nothing was begun
@@ -158,35 +157,35 @@ class Heads:
     def _doubt(self, threads: Threads) -> None:
         with self._lock:
             self._doubts |= set(threads or ())
-            if threads is None or len(self._doubts) > _MOST_DOUBTS:
+            if threads is None or len(self._doubts) > _MAX_DOUBTS:
                 self._doubts.clear()
                 self._off = True
 
     def changed(self, threads: Threads) -> None:
-        """Let go of these threads, and of what is being loaded of them."""
+        """Evict these threads; lookups under way will not be cached."""
         with self._lock:
             for thread in [None] if threads is None else threads:
-                self._shelf.drop(thread)
-            for thread in [*self._looks] if threads is None else threads:
-                self._void(self._looks.get(thread, ()))
+                self._threads.drop(thread)
+            for thread in [*self._lookups] if threads is None else threads:
+                self._void(self._lookups.get(thread, ()))
 
     @staticmethod
-    def _void(looks: Collection[Look]) -> None:
+    def _void(looks: Collection[Lookup]) -> None:
         for look in looks:
             look.is_valid = False
 
     def clear(self, thread: str | None) -> None:
-        """Let go of exactly this thread, or (None) of all."""
+        """Evict a thread, or (None) all."""
         self.changed(None if thread is None else [thread])
 
     @property
     def size(self) -> int:
-        """About how many bytes are kept."""
-        return self._shelf.size
+        """About how many bytes are cached."""
+        return self._threads.size
 
 
 def _named(config: RunnableConfig) -> tuple[str, type, str] | None:
-    """The thread whose head a config names, the kind of its id, and the namespace."""
+    """Return the thread whose head a config names, the type of its id, and the namespace."""
     configurable = config.get("configurable") or {}
     thread = configurable.get("thread_id")
     if thread is None or configurable.get("checkpoint_id"):
@@ -195,7 +194,7 @@ def _named(config: RunnableConfig) -> tuple[str, type, str] | None:
 
 
 def _is_plain(config: RunnableConfig) -> bool:
-    """Whether it names the checkpoint and holds nothing of who asked."""
+    """Return True if the config names the checkpoint and holds nothing else."""
     return set(config) == {"configurable"} and set(config["configurable"]) <= _OWN
 
 

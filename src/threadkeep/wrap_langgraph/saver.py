@@ -1,8 +1,4 @@
-"""Another LangGraph saver, with relaxed saves and a cache in front of it.
-
-Only the face lives here: each method brings what waits to its place, and hands over to the
-saver inside. Invariant: a graph shows the same as on that saver alone.
-"""
+"""Wrapper around another LangGraph saver. A graph shows the same as on that saver alone."""
 
 from __future__ import annotations
 
@@ -23,7 +19,6 @@ from langgraph.checkpoint.base import (
     DeltaChannelHistory,
 )
 
-from threadkeep.backends.group_commit import GroupCommit
 from threadkeep.cache import Cache
 from threadkeep.errors import InvalidArgumentError, ThreadkeepError
 from threadkeep.saver import Saver
@@ -32,35 +27,36 @@ from threadkeep.wrap_langgraph import calls
 from threadkeep.wrap_langgraph.calls import (
     AnySaver,
     Call,
-    Calls,
-    Home,
+    CallSink,
+    SaverLoop,
 )
-from threadkeep.wrap_langgraph.heads import Heads
-from threadkeep.write_behind.waiting import (
+from threadkeep.wrap_langgraph.heads import HeadCache
+from threadkeep.write_behind import WriteBehind
+from threadkeep.write_behind.commit_queue import (
+    CommitQueue,
     Threads,
-    Waiting,
 )
 
 
 class Wrapped(BaseCheckpointSaver[Any]):
-    """What `wrap` returns. What is not said here is as the saver inside does it.
+    """A LangGraph saver with write-behind or a cache in front of it, as `wrap` returns it.
 
-    Its other attributes (`setup`, `conn`, ...) are those of the saver inside; a method of it
-    that is not part of `BaseCheckpointSaver` does not see what waits: call `flush()` first.
+    Its other attributes (`setup`, `conn`, ...) are those of the wrapped saver. A method that is not
+    part of `BaseCheckpointSaver` does not see queued saves: call `flush()` first.
     """
 
     def __init__(
-        self, saver: AnySaver, group_commit: GroupCommit | None, cache: Cache | None
+        self, saver: AnySaver, write_behind: WriteBehind | None, cache: Cache | None
     ) -> None:
         super().__init__(serde=saver.serde)
         self._inner = saver
         self._allowed: frozenset[Any] = frozenset()
-        heads = self._heads = Heads(cache)
-        self._home = Home(saver)
-        self._waiting: Waiting[Call] | None = None
-        if group_commit is not None:
-            told = Calls(self._home, lambda thread: heads.changed([thread]))
-            self._waiting = Waiting(group_commit, told)
+        heads = self._heads = HeadCache(cache)
+        self._home = SaverLoop(saver)
+        self._queue: CommitQueue[Call] | None = None
+        if write_behind is not None:
+            sink = CallSink(self._home, lambda thread: heads.changed([thread]))
+            self._queue = CommitQueue(write_behind, sink)
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):
@@ -70,30 +66,30 @@ class Wrapped(BaseCheckpointSaver[Any]):
     # -- life ------------------------------------------------------------------------
 
     def flush(self) -> None:
-        """Store what waits; durable on return, as far as the saver inside is.
+        """Store all queued saves; durable on return, as far as the wrapped saver is.
 
         Raises:
-            BackendError: it failed, and its error is the cause; what it did not store is kept.
-            InvalidArgumentError: this is the event loop that has to store it: use `aflush`.
+            BackendError: the wrapped saver failed (its error is the cause); the saves are kept.
+            InvalidArgumentError: this is the event loop that has to store them: use `aflush`.
         """
         self._settle(None)
 
     async def aflush(self) -> None:
-        """See `flush`."""
+        """Async variant of `flush`."""
         await self._asettle(None)
 
     def _settle(self, threads: Threads) -> None:
-        """Store what waits in these threads."""
-        if self._waiting is not None and not self._waiting.clean(threads):
+        """Store the queued saves of these threads."""
+        if self._queue is not None and not self._queue.is_settled(threads):
             self._home.refuse_here()
-            self._waiting.flush(threads)
+            self._queue.flush(threads)
 
     async def _asettle(self, threads: Threads) -> None:
-        if self._waiting is not None:
-            await self._waiting.aflush(threads)
+        if self._queue is not None:
+            await self._queue.aflush(threads)
 
     def close(self) -> None:
-        """Store what waits, and close the saver inside if it can be closed. Raises as `flush`."""
+        """Flush, and close the wrapped saver if it can be closed. Raises as `flush`."""
         try:
             self._end()
         finally:
@@ -101,13 +97,13 @@ class Wrapped(BaseCheckpointSaver[Any]):
                 self._inner.close()
 
     def _end(self) -> None:
-        if self._waiting is not None:
-            if not self._waiting.clean(None):
+        if self._queue is not None:
+            if not self._queue.is_settled(None):
                 self._home.refuse_here()
-            self._waiting.close()
+            self._queue.close()
 
     async def aclose(self) -> None:
-        """See `close`."""
+        """Async variant of `close`."""
         try:
             await self._aend()
         finally:
@@ -117,8 +113,8 @@ class Wrapped(BaseCheckpointSaver[Any]):
                 await closed
 
     async def _aend(self) -> None:
-        if self._waiting is not None:
-            await self._waiting.alone(self._waiting.close)
+        if self._queue is not None:
+            await self._queue.in_turn(self._queue.close)
 
     def __enter__(self) -> Self:
         if hasattr(self._inner, "__enter__"):
@@ -227,17 +223,17 @@ class Wrapped(BaseCheckpointSaver[Any]):
         metadata: CheckpointMetadata,
         new_versions: ChannelVersions,
     ) -> RunnableConfig:
-        """See `BaseCheckpointSaver`; relaxed, it returns before the checkpoint is stored.
+        """See `BaseCheckpointSaver`. With write-behind it returns before the checkpoint is stored.
 
         Raises:
-            BackendError: an earlier save of the thread failed; this one is not noted.
-            InvalidConfigError: relaxed: the config has no thread_id.
+            BackendError: an earlier save of the thread failed; this one is not queued.
+            InvalidConfigError: with write-behind: the config has no thread_id.
         """
-        if self._waiting is None:
+        if self._queue is None:
             with self._heads.changing(_threads(config)):
                 return self._inner.put(config, checkpoint, metadata, new_versions)
         call, answer = calls.put(self._inner, config, checkpoint, metadata, new_versions)
-        self._add(self._waiting, call)
+        self._add(self._queue, call)
         return answer
 
     async def aput(
@@ -247,12 +243,12 @@ class Wrapped(BaseCheckpointSaver[Any]):
         metadata: CheckpointMetadata,
         new_versions: ChannelVersions,
     ) -> RunnableConfig:
-        """See `put`."""
-        if self._waiting is None:
+        """Async variant of `put`."""
+        if self._queue is None:
             with self._heads.changing(_threads(config)):
                 return await self._inner.aput(config, checkpoint, metadata, new_versions)
         call, answer = calls.put(self._inner, config, checkpoint, metadata, new_versions)
-        await self._aadd(self._waiting, call)
+        await self._aadd(self._queue, call)
         return answer
 
     def put_writes(
@@ -262,13 +258,13 @@ class Wrapped(BaseCheckpointSaver[Any]):
         task_id: str,
         task_path: str = "",
     ) -> None:
-        """See `BaseCheckpointSaver`; relaxed, it returns before they are stored. See `put`."""
-        if self._waiting is None:
+        """See `BaseCheckpointSaver` and `put`."""
+        if self._queue is None:
             with self._heads.changing(_threads(config)):
                 self._inner.put_writes(config, writes, task_id, task_path)
             return
         call = calls.put_writes(self._inner, config, writes, task_id, task_path)
-        self._add(self._waiting, call)
+        self._add(self._queue, call)
 
     async def aput_writes(
         self,
@@ -277,48 +273,48 @@ class Wrapped(BaseCheckpointSaver[Any]):
         task_id: str,
         task_path: str = "",
     ) -> None:
-        """See `put_writes`."""
-        if self._waiting is None:
+        """Async variant of `put_writes`."""
+        if self._queue is None:
             with self._heads.changing(_threads(config)):
                 await self._inner.aput_writes(config, writes, task_id, task_path)
             return
         call = calls.put_writes(self._inner, config, writes, task_id, task_path)
-        await self._aadd(self._waiting, call)
+        await self._aadd(self._queue, call)
 
-    def _add(self, waiting: Waiting[Call], call: Call) -> None:
-        if not waiting.added(call.thread, call):
+    def _add(self, queue: CommitQueue[Call], call: Call) -> None:
+        if not queue.try_add(call.thread, call):
             self._home.refuse_here()
-            waiting.add(call.thread, call)
+            queue.add(call.thread, call)
 
-    async def _aadd(self, waiting: Waiting[Call], call: Call) -> None:
+    async def _aadd(self, queue: CommitQueue[Call], call: Call) -> None:
         self._home.note()
-        await waiting.aadd(call.thread, call)
+        await queue.aadd(call.thread, call)
 
     # -- housekeeping ----------------------------------------------------------------
 
     def delete_thread(self, thread_id: str) -> None:
-        """See `BaseCheckpointSaver`. What waits in the thread and cannot be stored is let go of."""
+        """See `BaseCheckpointSaver`. Queued saves that cannot be stored are dropped."""
         thread = str(thread_id)
-        if self._waiting is not None and not self._waiting.clean([thread]):
+        if self._queue is not None and not self._queue.is_settled([thread]):
             self._home.refuse_here()
-            self._let_go(self._waiting, thread)
+            self._let_go(self._queue, thread)
         with self._heads.changing([thread]):
             self._inner.delete_thread(thread_id)
 
     async def adelete_thread(self, thread_id: str) -> None:
-        """See `delete_thread`."""
+        """Async variant of `delete_thread`."""
         thread = str(thread_id)
-        if self._waiting is not None and not self._waiting.clean([thread]):
-            await self._waiting.alone(partial(self._let_go, self._waiting, thread))
+        if self._queue is not None and not self._queue.is_settled([thread]):
+            await self._queue.in_turn(partial(self._let_go, self._queue, thread))
         with self._heads.changing([thread]):
             await self._inner.adelete_thread(thread_id)
 
     @staticmethod
-    def _let_go(waiting: Waiting[Call], thread: str) -> None:
+    def _let_go(queue: CommitQueue[Call], thread: str) -> None:
         try:
-            waiting.flush([thread])
+            queue.flush([thread])
         except ThreadkeepError:
-            waiting.forget(thread)
+            queue.forget(thread)
 
     def delete_for_runs(self, run_ids: Sequence[str]) -> None:
         """See `BaseCheckpointSaver`."""
@@ -359,11 +355,11 @@ class Wrapped(BaseCheckpointSaver[Any]):
             await self._inner.aprune(thread_ids, strategy=strategy)
 
     def clear_cache(self, thread: str | None = None) -> None:
-        """Keep nothing at hand of exactly this thread, or (None) of any thread."""
+        """Evict a thread, or (None) all, from the cache."""
         self._heads.clear(thread)
 
     async def aclear_cache(self, thread: str | None = None) -> None:
-        """See `clear_cache`."""
+        """Async variant of `clear_cache`."""
         self._heads.clear(thread)
 
     # -- the rest of the contract ----------------------------------------------------
@@ -378,7 +374,7 @@ class Wrapped(BaseCheckpointSaver[Any]):
         return self._inner.get_next_version(current, channel)
 
     def with_allowlist(self, extra_allowlist: Collection[tuple[str, ...]]) -> Wrapped:
-        """The same around the saver's own clone; what waits and what is kept is shared."""
+        """Wrap the saver's clone; the queue and the cache are shared."""
         inner = self._inner.with_allowlist(extra_allowlist)
         if inner is self._inner:
             return self
@@ -391,51 +387,43 @@ class Wrapped(BaseCheckpointSaver[Any]):
 def wrap(
     saver: BaseCheckpointSaver[Any],
     *,
-    group_commit: GroupCommit | None = None,
+    write_behind: WriteBehind | None = None,
     cache: Cache | None = None,
     sole_writer: bool = False,
 ) -> Wrapped:
-    """Put relaxed saves or a cache in front of any other LangGraph saver.
+    """Put write-behind or a cache in front of any other LangGraph saver.
 
     Args:
-        saver: it; closed with what is returned, if it can be closed.
-        group_commit: `GroupCommit(ack="relaxed")`: saves return at once, and are carried out
-            soon, one after the other (`max_batch` and `max_wait` have no meaning here). Values
-            are what the saver's `serde` makes of them at the time of the call. A save that fails
-            is kept, with those behind it in its thread, and the thread's next call raises why.
-        cache: how much to keep in memory of the newest checkpoint of each thread. It needs
-            `sole_writer`.
-        sole_writer: True says that nobody but what is returned changes the saver's store.
+        saver: the saver; closed with the wrapper, if it can be closed.
+        write_behind: saves return at once, and are made soon, one after the other. Values are
+            serialized at the time of the call, by the saver's `serde`. A save that fails is
+            kept, with those behind it in its thread, and the thread's next call raises why.
+        cache: limits of a cache of the newest checkpoint of each thread. It needs `sole_writer`.
+        sole_writer: True says that only the wrapper changes the saver's store.
 
     Raises:
-        InvalidArgumentError: an argument has no meaning, or asks for what cannot be had.
+        InvalidArgumentError: an argument is invalid or not supported.
     """
     _check_saver(saver)
-    options.check({"group_commit": group_commit, "cache": cache})
-    if group_commit is not None and group_commit.ack != "relaxed":
-        raise InvalidArgumentError(
-            'ack="durable" cannot be had in front of another saver, whose calls cannot share a'
-            " transaction.",
-            hint='Give GroupCommit(ack="relaxed"), or use a saver of threadkeep.',
-        )
+    options.check({"write_behind": write_behind, "cache": cache})
     if cache is not None and sole_writer is not True:
         raise InvalidArgumentError(
-            "Another saver cannot be asked whether somebody else has written: what is kept of it"
-            " could be stale.",
-            hint="Give sole_writer=True if nobody else writes to its store; else leave cache= out.",
+            "Another saver cannot tell whether somebody else has written: its cache could be"
+            " stale.",
+            hint="Use sole_writer=True if nobody else writes to its store; else leave cache= out.",
         )
-    return Wrapped(saver, group_commit, cache)
+    return Wrapped(saver, write_behind, cache)
 
 
 def _check_saver(saver: object) -> None:
     if isinstance(saver, Saver):
         raise InvalidArgumentError(
             f"{type(saver).__name__} is a saver of threadkeep, which does all this itself.",
-            hint="Give group_commit= and cache= to the saver instead of wrapping it.",
+            hint="Give write_behind= and cache= to the saver instead of wrapping it.",
         )
     if isinstance(saver, Wrapped):
         raise InvalidArgumentError(
-            "The saver is wrapped already.", hint="Give group_commit= and cache= in one call."
+            "The saver is wrapped already.", hint="Give write_behind= and cache= in one call."
         )
     if not isinstance(saver, BaseCheckpointSaver):
         raise InvalidArgumentError(
@@ -445,6 +433,6 @@ def _check_saver(saver: object) -> None:
 
 
 def _threads(config: RunnableConfig | None) -> Threads:
-    """The thread that a config names; all where it names none."""
+    """Return the thread that a config names; all (None) if it names none."""
     thread = ((config or {}).get("configurable") or {}).get("thread_id")
     return None if thread is None else [str(thread)]

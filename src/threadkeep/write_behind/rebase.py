@@ -1,9 +1,9 @@
-"""Committing batches that were answered already, after their thread has changed underneath.
+"""Merging batches of one thread, and rebasing them after their thread has changed in the store.
 
 Other processes prune, archive and erase between the making of a batch and its commit. A rebased
 batch brings the same checkpoints and writes under the thread's generation now. Invariants: what
-it refers to is in it or in the store; bytes that are still to be had are never encoded again,
-as their value may have changed in place since.
+it refers to is in it or in the store; bytes that are still there are never encoded again, as their
+value may have changed in place since. The logs of the batches are this process's own.
 """
 
 from __future__ import annotations
@@ -15,11 +15,15 @@ from threadkeep.engine import manifest as manifests
 from threadkeep.engine.appender import Appender
 from threadkeep.engine.calls import Operation, commit, fetch
 from threadkeep.engine.committing import Made
-from threadkeep.engine.context import ATTEMPTS
 from threadkeep.engine.elements import opened
 from threadkeep.engine.lineage import (
-    Key,
+    CheckpointKey,
     Lineage,
+    Positions,
+    by_log,
+    overlap,
+    spans_of,
+    touches,
 )
 from threadkeep.engine.model import (
     Batch,
@@ -31,8 +35,8 @@ from threadkeep.engine.model import (
     WriteRow,
 )
 from threadkeep.engine.open_logs import EXCLUSIVE, KEYFRAMES
+from threadkeep.engine.optimistic import retry
 from threadkeep.engine.refs import Cell, Inline, Ref, Run, span_of
-from threadkeep.engine.registration import busy
 from threadkeep.engine.rows import pack_writes
 from threadkeep.engine.shadow import Shadow, still
 from threadkeep.engine.snapshots import (
@@ -47,15 +51,63 @@ from threadkeep.errors import (
     ThreadkeepError,
 )
 from threadkeep.langgraph_internals import DELTA_COUNTERS
-from threadkeep.retention.prune import (
-    by_log,
-    spans_of,
-    touches,
-)
-from threadkeep.retention.shortening import (
-    Used,
-    alive,
-)
+
+_Place = tuple[int, int, int]  # log, start, count
+
+
+def only_adds(batch: Batch) -> bool:
+    """Return True if the batch may be queued: it expects nothing, and removes nothing visible.
+
+    Small segments that it joins to larger ones are not seen.
+    """
+    return not (
+        batch.fences
+        or batch.drop_checkpoints
+        or batch.drop_writes
+        or batch.hide_checkpoints
+        or batch.bump
+        or batch.entry
+    )
+
+
+def merged(batches: Sequence[Batch]) -> list[Batch]:
+    """Merge batches of a thread into as few as possible: one for each generation they name."""
+    together: list[list[Batch]] = []
+    for batch in batches:
+        names = {one.generation for one in together[-1]} if together else set()
+        if together and len((names | {batch.generation}) - {None}) <= 1:
+            together[-1].append(batch)
+        else:
+            together.append([batch])
+    return [joined(group) if len(group) > 1 else group[0] for group in together]
+
+
+def joined(batches: Sequence[Batch]) -> Batch:
+    """Merge batches of a thread into one, under the first generation they name."""
+    borns = [batch.born for batch in batches if batch.born is not None]
+    named = [batch.generation for batch in batches if batch.generation is not None]
+    checkpoints: dict[tuple[str, str], CheckpointRow] = {}
+    segments: dict[_Place, Segment] = {}
+    drops: dict[_Place, None] = {}
+    for batch in batches:
+        for place in batch.drop_segments:
+            segments.pop(place, None)
+            # Also where it was to be added here: that may have been done, and its answer lost.
+            drops[place] = None
+        added = {(s.log, s.start, s.count): s for s in batch.segments}
+        # One that was joined to others before is there with them.
+        segments |= {place: s for place, s in added.items() if place not in drops}
+        checkpoints |= {(row.ns, row.id): row for row in batch.checkpoints}
+    return batches[-1]._replace(
+        generation=named[0] if named else None,
+        born=min(borns, default=None),
+        segments=tuple(segments.values()),
+        checkpoints=tuple(checkpoints.values()),
+        writes=tuple(row for batch in batches for row in batch.writes),
+        drop_segments=tuple(drops),
+        touch=registry.merged(tuple([b.touch for b in batches if b.touch is not None])),
+        made=None,
+    )
 
 
 def rebase(plain: Batch, parts: Sequence[Batch]) -> Operation[None]:
@@ -70,15 +122,16 @@ def rebase(plain: Batch, parts: Sequence[Batch]) -> Operation[None]:
         StaleThreadError: a value was removed from the store, and has changed in place since.
         ConflictError: segments were removed at every try.
     """
-    for _ in range(ATTEMPTS):
+
+    def attempt() -> Operation[None]:
         rows = yield from fetch(ReadThread(plain.thread))
         batch = _Rebase(rows, parts).batch(plain)
         try:
             yield from commit(batch)
-        except (StaleThreadError, SegmentTakenError):
-            continue
-        return
-    raise busy(plain.thread)
+        except StaleThreadError as error:  # (of the commit: the batch may be stale for good)
+            raise SegmentTakenError(thread=plain.thread) from error
+
+    return retry(plain.thread, attempt, SegmentTakenError)
 
 
 def _made(batch: Batch) -> Made:
@@ -96,7 +149,7 @@ def _gone(thread: str) -> StaleThreadError:
 
 
 class _Rebase:
-    """The batches beside the thread as it is now."""
+    """Batches beside their thread as it is now."""
 
     def __init__(self, rows: ThreadRows, parts: Sequence[Batch]) -> None:
         self._rows = rows
@@ -114,7 +167,7 @@ class _Rebase:
         # been given again, unless a checkpoint that was there refers to it still.
         there = [span_of(s) for s in rows.segments if s.log >= EXCLUSIVE]
         there += spans_of(self._lineage, kept, ())
-        self._there: Used = by_log([*there, *[segment.span for segment in segments]])
+        self._there: Positions = by_log([*there, *[segment.span for segment in segments]])
         self._needed: list[Span] = []
         self._engine = _made(parts[0]).engine
         memory = self._engine.working_set.apart().thread(parts[0].thread)
@@ -122,9 +175,9 @@ class _Rebase:
         self._moved: dict[tuple[int, int], Span] = {}  # elements encoded anew, by where they were
 
     def batch(self, plain: Batch) -> Batch:
-        """All that the batches bring, in one. Raises as `rebase`."""
+        """Return one batch with all that they bring. Raises as `rebase`."""
         self._refuse_deleted(plain)
-        checkpoints: dict[Key, CheckpointRow] = {}
+        checkpoints: dict[CheckpointKey, CheckpointRow] = {}
         writes: list[WriteRow] = []
         for part in self._parts:
             made = _made(part)
@@ -154,7 +207,7 @@ class _Rebase:
             raise ThreadDeletedError(thread=plain.thread)
 
     def _segments(self) -> tuple[Segment, ...]:
-        """What rows need of the batches' own elements and the store has not, and what is new."""
+        """Return the segments that the rows need and the store lacks."""
         needed, stored = by_log(self._needed), by_log(map(span_of, self._rows.segments))
         for (log, pos), data in self._own.items():
             place = Span(log, pos, pos + 1)
@@ -200,15 +253,15 @@ class _Rebase:
     # -- values ----------------------------------------------------------------------
 
     def _has(self, spans: Iterable[Span]) -> bool:
-        """Whether all of these are in the batches or in the store; then they are needed."""
+        """Return True if the batches or the store have all of these; note that they are needed."""
         spans = list(spans)
-        if any(refs.length(alive(span, self._there)) < refs.length([span]) for span in spans):
+        if any(refs.length(overlap(self._there, span)) < refs.length([span]) for span in spans):
             return False
         self._needed += spans
         return True
 
     def _ref(self, ref: Ref | None, held: Held | None) -> Ref | None:
-        """The reference, to the value's elements encoded anew where they have gone."""
+        """Return the reference, with elements that have gone encoded anew."""
         if ref is None or self._has(ref.needs):
             return ref
         if isinstance(held, HeldRun):
@@ -245,7 +298,7 @@ class _Rebase:
         return Cell(log, pos)
 
     def _encoded(self, value: object, shadow: Shadow) -> bytes:
-        """The bytes of a value, which is now what it was when its shadow was taken."""
+        """Encode a value that is still what it was when its shadow was taken."""
         copies, now, _ = still([value])
         try:
             data = self._engine.codec.encode(copies[0])

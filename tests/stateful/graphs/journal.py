@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from engine_kit import difference, exactly
+from kit.engine import difference, exactly
 from langgraph.checkpoint.base import BaseCheckpointSaver
 
 _UNSEEN = ("__error__", "__no_writes__", "__error_source_node__")

@@ -28,7 +28,7 @@ from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.errors import InvalidUpdateError
 from langgraph.types import Command, Send
 
-from threadkeep import Cache, GroupCommit
+from threadkeep import Cache, WriteBehind
 
 from .build import built
 from .disturb import disturbed
@@ -41,7 +41,7 @@ OPTIONS: dict[str, Any] = {
     "default": dict,
     "forgetful": lambda: {"conflicts": "raise", "working_set_bytes": 1},
     "cached": lambda: {"cache": Cache()},
-    "relaxed": lambda: {"group_commit": GroupCommit(ack="relaxed")},
+    "relaxed": lambda: {"write_behind": WriteBehind()},
 }
 LOOSE = "<edited meanwhile>"
 

@@ -1,4 +1,4 @@
-"""Classes that the codec tests store, one for each way to write a data class."""
+"""Classes for the codec tests: one for each way to write a data class."""
 
 from __future__ import annotations
 
@@ -285,14 +285,14 @@ class OddZone(tzinfo):
 
 
 class Plain:
-    """Not a data class: can be stored only once registered."""
+    """Plain class, which can be stored only once registered."""
 
     def __init__(self, a: Any) -> None:
         self.a = a
 
 
 def function() -> None:
-    """Never to be called by loading."""
+    """Fail: loading must not call this."""
     raise AssertionError
 
 

@@ -18,7 +18,7 @@ import pydantic.v1
 
 
 def same(a: Any, b: Any) -> bool:
-    """Whether `b` is what `a` is, in type and value, all the way down."""
+    """Tell whether two values are equal in type and value, all the way down."""
     if type(a) is not type(b):
         return False
     if isinstance(a, Enum):

@@ -1,4 +1,4 @@
-"""Exceptions as values: type, arguments, attributes, notes and the fields of built-in ones."""
+"""Exceptions come back with type, arguments, attributes, notes and built-in fields."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ CODEC = NativeCodec()
 
 
 class HttpError(Exception):
-    """What most libraries define: `args` are not the arguments of `__init__`."""
+    """As most libraries define exceptions: `args` are not the arguments of `__init__`."""
 
     def __init__(self, status: int, *, body: Any = None) -> None:
         super().__init__(f"status {status}")
@@ -137,7 +137,7 @@ FIELDS = (
 
 
 def told(error: Any) -> Any:
-    """All there is to an exception."""
+    """Return every part of an exception for a comparison."""
     if not isinstance(error, BaseException):
         return error
     fields = {name: getattr(error, name) for name in FIELDS if hasattr(error, name)}

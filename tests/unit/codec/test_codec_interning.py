@@ -1,4 +1,4 @@
-"""Objects that are stored already are referred to instead of written again."""
+"""Objects that are stored already are written as references."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ CODEC = NativeCodec()
 
 
 class Log:
-    """Remembers objects by identity, as the engine does."""
+    """Intern objects by identity, as the engine does."""
 
     def __init__(self, *stored: object) -> None:
         self.stored = list(stored)

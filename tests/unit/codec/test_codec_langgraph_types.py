@@ -1,4 +1,4 @@
-"""Every type that LangGraph's serializer takes comes back exactly, or as LangGraph gives it."""
+"""All types that LangGraph's serializer takes come back exactly, or as LangGraph returns them."""
 
 from __future__ import annotations
 
@@ -159,7 +159,7 @@ class Interface6(ipaddress.IPv6Interface):
 
 
 class Soup(str):
-    """A text with a way back to where it was found."""
+    """A text with a reference to its parent, as of a parsed page."""
 
     __slots__ = ("parent",)
 
@@ -187,7 +187,7 @@ def with_note(value: Any) -> Any:
 
 
 class Like:
-    """A value that comes back as something like it, as LangGraph's serializer gives it."""
+    """A value with a substitute, and the substitute."""
 
     def __init__(self, taken: Any, like: Any) -> None:
         self.taken = taken
@@ -333,7 +333,7 @@ VALUES = [value for values in TAKEN.values() for value in values]
 
 
 def test_the_table_has_every_type_that_langgraph_s_serializer_knows() -> None:
-    """Fails where a release of LangGraph takes another type: add values of it above."""
+    """Fail where a release of LangGraph takes another type: add values of it above."""
     function: Any = ast.parse(inspect.getsource(jsonplus._msgpack_default)).body[0]
     branch, known = function.body[0], set()
     while isinstance(branch, ast.If):

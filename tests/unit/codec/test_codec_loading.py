@@ -1,4 +1,4 @@
-"""Loading finds only classes that this program has allowed, imports nothing and calls nothing."""
+"""Loading finds only allowed classes, imports nothing and calls nothing."""
 
 from __future__ import annotations
 
@@ -24,8 +24,7 @@ from langgraph.types import Send
 
 from threadkeep.codec import NativeCodec, Registry, register, register_module
 from threadkeep.codec import registry as registry_module
-from threadkeep.codec.format import OBJECT, Tag
-from threadkeep.codec.wellknown import HOMES
+from threadkeep.codec.format import HOMES, OBJECT, Tag
 from threadkeep.errors import (
     CodecError,
     CorruptionError,
@@ -55,7 +54,7 @@ def forged(tag: int, *parts: Any) -> bytes:
 
 
 def forged_instance(tag: int, name: str) -> bytes:
-    """Well-formed data of this kind that names a class."""
+    """Return well-formed data of this kind that names a class."""
     return forged(tag, name, 0, "x") if tag == Tag.SUBCLASS else forged(tag, name, {})
 
 
@@ -466,7 +465,7 @@ def test_what_cannot_be_pickled_is_refused_too() -> None:
 
 
 class Pickled:
-    """Its own code fails where `fails` says so."""
+    """A class whose own code fails where `fails` says so."""
 
     fails = ""
 

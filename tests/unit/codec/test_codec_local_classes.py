@@ -1,4 +1,4 @@
-"""Classes that no name leads to: they come back in the process that made them."""
+"""Instances of classes that no name leads to come back in the process that made them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import pytest
 from langgraph.checkpoint.serde import _msgpack as langgraph_msgpack
 
 from threadkeep.codec import NativeCodec, Registry
-from threadkeep.codec.local_classes import LocalClasses
+from threadkeep.codec.class_lookup import LocalClasses
 from threadkeep.errors import UnknownTypeError
 
 

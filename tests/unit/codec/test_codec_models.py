@@ -1,4 +1,4 @@
-"""Messages, models, dataclasses and attrs: rebuilt from their fields, without their code."""
+"""Messages, models, dataclasses and attrs are rebuilt from their fields, without their code."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ from langchain_core.messages import (
 from langgraph.types import Send
 
 from threadkeep.codec import NativeCodec
-from threadkeep.codec.known import PLANS, Plan
-from threadkeep.codec.wellknown import CODES, HOMES, MODELS
+from threadkeep.codec.format import CODES, HOMES
+from threadkeep.codec.langchain_types import FIELD_CODECS, MODELS, FieldCodec
 from threadkeep.errors import NewerFormatError
 
 CODEC = NativeCodec()
@@ -110,12 +110,12 @@ def test_messages_come_back_exactly(message) -> None:
 def test_each_known_class_is_where_the_table_says(code) -> None:
     cls = MODELS[code].cls
     assert CODES[f"{cls.__module__}:{cls.__qualname__}"] == code
-    assert PLANS[code].unnumbered == (), "langchain-core has fields that the table lacks"
-    assert PLANS[code].bits.keys() == set(cls.model_fields)
+    assert FIELD_CODECS[code].unnumbered == (), "langchain-core has fields that the table lacks"
+    assert FIELD_CODECS[code].bits.keys() == set(cls.model_fields)
 
 
 def test_codes_are_given_once() -> None:
-    assert len(CODES) == sum(map(len, HOMES.values()))
+    assert len(CODES) == len(HOMES)
 
 
 def test_a_message_that_is_not_as_its_class_says_goes_the_general_way() -> None:
@@ -154,10 +154,10 @@ def test_empty_containers_of_other_types_are_not_taken_for_defaults() -> None:
 
 
 def test_fields_that_a_newer_langchain_added_take_part(monkeypatch) -> None:
-    plan = PLANS[1]
-    older = Plan(1, plan_model_without(plan, "name"))
+    codec = FIELD_CODECS[1]
+    older = FieldCodec(1, plan_model_without(codec, "name"))
     assert older.unnumbered == ("name",)
-    monkeypatch.setitem(PLANS, 1, older)
+    monkeypatch.setitem(FIELD_CODECS, 1, older)
     assert same(older.decode(0b110, ["hi", "id"]), HumanMessage("hi", id="id"))
     assert older.encode(HumanMessage("hi"), _Packer()) is not None
     assert older.encode(HumanMessage("hi", name="n"), _Packer()) is None
@@ -166,14 +166,14 @@ def test_fields_that_a_newer_langchain_added_take_part(monkeypatch) -> None:
 def test_fields_that_the_class_has_lost_are_dropped() -> None:
     model = MODELS[1]
     content, id_, *rest = model.fields
-    longer = type(PLANS[1])(1, model._replace(fields=(content, id_, ("gone", None), *rest)))
+    longer = type(FIELD_CODECS[1])(1, model._replace(fields=(content, id_, ("gone", None), *rest)))
     back = longer.decode(0b111 << 1, ["hi", "id", "old"])
     assert same(back.__dict__, HumanMessage("hi", id="id").__dict__)
 
 
 def test_unknown_field_bits_are_from_a_newer_release() -> None:
     with pytest.raises(NewerFormatError, match="Upgrade"):
-        PLANS[1].decode(1 << 20, [])
+        FIELD_CODECS[1].decode(1 << 20, [])
 
 
 class _Packer:
@@ -181,9 +181,9 @@ class _Packer:
         return b"packed"
 
 
-def plan_model_without(plan, name):
-    fields = tuple(field for field in MODELS[plan.code].fields if field[0] != name)
-    return _AsGeneral(plan.cls, fields, {})
+def plan_model_without(codec, name):
+    fields = tuple(field for field in MODELS[codec.code].fields if field[0] != name)
+    return _AsGeneral(codec.cls, fields, {})
 
 
 class _AsGeneral:

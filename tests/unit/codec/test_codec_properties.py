@@ -1,4 +1,4 @@
-"""Generated values: whatever is accepted comes back exactly and encodes the same again."""
+"""Generated values come back exactly and encode to the same bytes again."""
 
 from __future__ import annotations
 
@@ -10,11 +10,12 @@ from typing import Any
 import codec_models as m
 import ormsgpack
 from codec_same import same
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from kit.selection import settings_of
 from langchain_core.messages import AIMessage, HumanMessage
 
-from threadkeep.codec import NativeCodec, nesting
+from threadkeep.codec import NativeCodec, scan
 from threadkeep.errors import CodecError
 
 CODEC = NativeCodec()
@@ -67,13 +68,11 @@ def containers(inside: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
 
 
 values = st.recursive(leaves, containers, max_leaves=25)
-quick = settings(
-    max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True
-)
+examples = settings_of(quick=80, full=500, print_blob=True)
 
 
 @given(values)
-@quick
+@examples
 def test_any_value_comes_back_exactly(value) -> None:
     data = CODEC.encode(value)
     back = CODEC.decode(data)
@@ -83,7 +82,7 @@ def test_any_value_comes_back_exactly(value) -> None:
 
 
 @given(st.binary(max_size=200))
-@quick
+@examples
 def test_any_bytes_end_in_a_value_or_a_typed_error(data) -> None:
     for whole in (data, b"\xc1" + data):
         with suppress(CodecError):
@@ -91,7 +90,7 @@ def test_any_bytes_end_in_a_value_or_a_typed_error(data) -> None:
 
 
 @given(st.integers(0, 127), values)
-@quick
+@examples
 def test_any_payload_under_any_tag_ends_in_a_value_or_a_typed_error(tag, value) -> None:
     with suppress(CodecError):
         CODEC.decode(bytes((0xC1, tag)) + CODEC.encode(value))
@@ -104,13 +103,13 @@ plain = st.recursive(
 
 
 @given(plain)
-@quick
+@examples
 def test_nesting_is_measured_the_same_in_values_and_bytes(value) -> None:
-    exact = nesting.of_value(value)
+    exact = scan.depth_of_value(value)
     packed = ormsgpack.packb(value)
-    assert nesting._exact(packed) == exact_without_empty(value)
-    assert exact - 1 <= nesting._exact(packed) <= nesting.of_bytes(packed)
-    assert nesting.of_bytes(packed) <= max(exact, nesting.SHALLOW)
+    assert scan._exact(packed) == exact_without_empty(value)
+    assert exact - 1 <= scan._exact(packed) <= scan.depth_of_bytes(packed)
+    assert scan.depth_of_bytes(packed) <= max(exact, scan.SHALLOW)
 
 
 def exact_without_empty(value: Any) -> int:

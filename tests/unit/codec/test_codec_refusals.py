@@ -1,4 +1,4 @@
-"""What cannot come back exactly is refused when it is written, and the error helps."""
+"""Values that cannot come back exactly are refused when they are written, with a hint."""
 
 from __future__ import annotations
 
@@ -185,7 +185,7 @@ class Holder:
 
 
 def anew(cls: Any) -> Any:
-    """Another class of the same name and place, as a cell that is run again makes one."""
+    """Define another class of the same name, as a cell that is run again does."""
     if cls is Shape:
         return enum.Enum("Shape", {"SQUARE": 1}, module=__name__)
     made = pydantic.create_model(cls.__name__, __module__=__name__, b=(int, 2))

@@ -1,4 +1,4 @@
-"""Serializers that the user brings decide alone what comes back."""
+"""A serializer of the program decides alone how values come back."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every value comes back with its own type, alone and inside others, and encodes the same again."""
+"""Values come back with their own type, alone and inside others, and encode the same again."""
 
 from __future__ import annotations
 

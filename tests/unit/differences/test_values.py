@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
-from engine_kit import exactly
 from hypothesis import example, given
 from hypothesis import strategies as st
+from kit.engine import exactly
 from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 
 from threadkeep.codec import NativeCodec

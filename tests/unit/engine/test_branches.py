@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from engine_kit import Chain, Counted, checkpoint, config, counted_saver
 from hypothesis import example, given
 from hypothesis import strategies as st
+from kit.engine import Chain, Counted, checkpoint, config, counted_saver
 
 from threadkeep.engine.model import Batch
 from threadkeep.forks.branches import (

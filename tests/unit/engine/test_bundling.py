@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 import pytest
-from engine_kit import (
+from kit.engine import (
     Chain,
     Counted,
     Steps,
@@ -34,7 +34,7 @@ from threadkeep.engine.model import (
 )
 from threadkeep.engine.rows import unpack_writes
 from threadkeep.errors import ConflictError, ThreadDeletedError, ThreadExistsError
-from threadkeep.retention import prune
+from threadkeep.retention import apply
 from threadkeep.saver import Saver
 from threadkeep.transfer import bundling
 
@@ -138,7 +138,7 @@ class Restless(Counted):
 
 def test_a_thread_that_is_pruned_all_the_time_is_an_error(saver):
     backend = Restless(saver._store.backend)
-    with pytest.raises(ConflictError, match="removed whenever"):
+    with pytest.raises(ConflictError, match="Other writers"):
         run_on(bundling.read_thread("t"), backend)
 
 
@@ -407,7 +407,7 @@ def test_deleting_while_it_is_put(saver):
     target = memory_saver()
     steps = until_commit(Steps(bundling.put_thread(whole, NOW), target._store.backend))
     steps.step()
-    run_on(prune.delete_thread(target._engine, "t"), target._store.backend)
+    run_on(apply.delete_thread(target._engine, "t"), target._store.backend)
     steps.finish()
     assert everything(target) == everything(saver)
     assert sound(target)

@@ -10,9 +10,9 @@ from collections import Counter, OrderedDict
 from typing import Any
 
 import pytest
-from engine_kit import exactly
 from hypothesis import given
 from hypothesis import strategies as st
+from kit.engine import exactly
 from langchain_core.messages import HumanMessage
 from pydantic import BaseModel
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Annotated
 
 import pytest
-from engine_kit import Chain, CountedCodec, config, exactly, fresh, memory_saver, values_of
+from kit.engine import Chain, CountedCodec, config, exactly, fresh, memory_saver, values_of
 from langchain_core.messages import AIMessage
 from langgraph.graph import START, StateGraph
 from typing_extensions import TypedDict

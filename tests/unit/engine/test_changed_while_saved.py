@@ -16,7 +16,7 @@ from itertools import cycle, pairwise
 from typing import Any, NamedTuple
 
 import pytest
-from engine_kit import Chain, exactly, fresh, memory_saver, values_of
+from kit.engine import Chain, exactly, fresh, memory_saver, values_of
 from langchain_core.messages import AIMessage
 
 from threadkeep.engine import shadow as shadows

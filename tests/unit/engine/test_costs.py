@@ -8,7 +8,7 @@ import weakref
 from typing import Annotated
 
 import pytest
-from engine_kit import (
+from kit.engine import (
     Chain,
     Counted,
     checkpoint,

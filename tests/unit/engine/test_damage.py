@@ -8,7 +8,7 @@ from dataclasses import is_dataclass, replace
 from functools import partial
 
 import pytest
-from engine_kit import (
+from kit.engine import (
     Chain,
     checkpoint,
     config,
@@ -122,6 +122,7 @@ def call_all(saver, name):
                 call(fresh(saver))
 
 
+@pytest.mark.drawn(30)
 @pytest.mark.parametrize("seed", range(120))
 def test_an_altered_row(seed):
     chance = random.Random(seed)
@@ -137,6 +138,7 @@ def test_an_altered_row(seed):
     call_all(saver, name)
 
 
+@pytest.mark.drawn(15)
 @pytest.mark.parametrize("seed", range(60))
 def test_an_error_or_the_very_checkpoint_that_was_put(seed):
     """Which run made a row tells whether it counts: only `check` notices that this changed."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 import pytest
-from engine_kit import Chain, config, fresh, memory_saver, run_on
+from kit.engine import Chain, config, fresh, memory_saver, run_on
 from langchain_core.messages import HumanMessage
 
 from threadkeep.codec.frame import Compression, pack, unpack

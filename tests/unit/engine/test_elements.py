@@ -6,10 +6,15 @@ import random
 
 import numpy as np
 import pytest
-from engine_kit import Chain, CountedCodec, config, exactly, fresh, memory_saver, values_of
+from kit.engine import Chain, CountedCodec, config, exactly, fresh, memory_saver, values_of
 from langchain_core.messages import AIMessage
 
-from threadkeep.codec import Compression, NativeCodec, pack, varint
+from threadkeep.codec import (
+    Compression,
+    NativeCodec,
+    frame,
+    pack,
+)
 from threadkeep.engine import elements, patch, refs
 from threadkeep.engine.elements import Elements
 from threadkeep.engine.model import Segment, Span
@@ -177,7 +182,10 @@ def test_small_values_and_other_values_are_stored_whole():
 
 def test_patches_in_a_circle_are_named():
     delta = patch.diff(b"a" * 2000, b"a" * 2001)
-    ring = [elements._PATCH + varint.pack(1) + varint.pack(1 - pos) + delta for pos in range(2)]
+    ring = [
+        elements._PATCH + frame.pack_varint(1) + frame.pack_varint(1 - pos) + delta
+        for pos in range(2)
+    ]
     found = Elements(CODEC, [raw_segment(1, 0, ring)])
     with pytest.raises(CorruptionError, match="circle"):
         found.raw(1, 0)
@@ -188,8 +196,8 @@ def test_a_patch_cut_short_is_named(cut):
     base = CODEC.encode("a" * 2000)
     whole = (
         elements._PATCH
-        + varint.pack(300)
-        + varint.pack(0)
+        + frame.pack_varint(300)
+        + frame.pack_varint(0)
         + patch.diff(base, CODEC.encode("b" * 2000))
     )
     found = Elements(CODEC, [raw_segment(300, 0, [base]), raw_segment(1, 0, [whole[:cut]])])

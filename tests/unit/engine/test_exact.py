@@ -6,9 +6,9 @@ import copy
 from dataclasses import dataclass
 
 import pytest
-from engine_kit import exactly
 from hypothesis import given
 from hypothesis import strategies as st
+from kit.engine import exactly
 from langchain_core.messages import HumanMessage
 
 from threadkeep.codec import NativeCodec

@@ -7,7 +7,7 @@ from operator import add
 from typing import Annotated, Any
 
 import pytest
-from engine_kit import Counted, put_operation
+from kit.engine import Counted, put_operation
 from langchain_core.messages import AIMessage, HumanMessage, RemoveMessage
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import START, StateGraph
@@ -117,9 +117,9 @@ def stored_by(calls, *, flat: bool) -> list[Any]:
         if flat or name == "get_tuple":
             getattr(saver, name)(*given)
         elif name == "put":
-            saver.run(put_operation(saver, *given))
+            saver._store.run(put_operation(saver, *given))
         else:
-            saver.run(write.put_writes(saver._engine, arguments.put_writes(*given)))
+            saver._store.run(write.put_writes(saver._engine, arguments.put_writes(*given)))
     return backend.commits
 
 

@@ -7,7 +7,7 @@ import resource
 import sys
 
 import pytest
-from engine_kit import Chain, Counted, exactly, fresh, values_of
+from kit.engine import Chain, Counted, exactly, fresh, values_of
 from langchain_core.messages import HumanMessage
 
 from threadkeep.saver import Saver

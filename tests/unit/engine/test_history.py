@@ -5,7 +5,7 @@ from __future__ import annotations
 from random import Random
 
 import pytest
-from engine_kit import Counted, checkpoint, config, fresh, memory_saver, rows_in_memory
+from kit.engine import Counted, checkpoint, config, fresh, memory_saver, rows_in_memory
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from langgraph.checkpoint.serde.types import _DeltaSnapshot

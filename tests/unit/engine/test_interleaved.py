@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from engine_kit import (
+from kit.engine import (
     Chain,
     Steps,
     checkpoint,
@@ -22,7 +22,7 @@ from langchain_core.messages import HumanMessage
 from threadkeep import arguments
 from threadkeep.engine import write
 from threadkeep.engine.model import DropThread
-from threadkeep.retention import prune as housekeeping
+from threadkeep.retention import apply as housekeeping
 
 LONG = "x" * 90
 BIG = 400_000

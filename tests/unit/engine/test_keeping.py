@@ -17,9 +17,9 @@ from threadkeep.engine.refs import Inline
 from threadkeep.engine.rows import pack_writes
 from threadkeep.errors import CorruptionError, InvalidArgumentError, NewerFormatError
 from threadkeep.retention import policy
-from threadkeep.retention.selection import (
+from threadkeep.retention.choose import (
     GRACE,
-    kept,
+    choose,
 )
 
 NOW = 1_800_000_000_000_000
@@ -69,7 +69,7 @@ def chain(*sources: str, ns: str = "", **more: Any) -> list[StoredCheckpoint]:
 
 def left(rows: list[StoredCheckpoint], *marked: tuple[str, str], **limits: Any) -> str:
     """The ids that stay, of the root namespace."""
-    found = kept(rows, Retention(**limits), marked, NOW)
+    found = choose(rows, Retention(**limits), marked, NOW)
     return "".join(sorted(id for ns, id in found.keys if not ns))
 
 
@@ -108,10 +108,10 @@ def test_the_ends_of_turns_stay_the_ends() -> None:
 
 def test_age_is_measured_at_each_checkpoint() -> None:
     rows = [stored(id, time=NOW - i * DAY) for i, id in zip((4, 3, 2, 1), "abcd", strict=True)]
-    found = kept(rows, Retention(max_age=timedelta(days=3)), (), NOW)
+    found = choose(rows, Retention(max_age=timedelta(days=3)), (), NOW)
     assert {id for _, id in found.keys} == set("bcd")
     assert found.until == NOW  # (b is of the last moment)
-    found = kept(rows, Retention(max_age=timedelta(days=2.5)), (), NOW)
+    found = choose(rows, Retention(max_age=timedelta(days=2.5)), (), NOW)
     assert found.until == NOW + DAY // 2
     assert left([stored("a", time="yesterday"), stored("b")], max_age=1) == "ab"
 
@@ -126,7 +126,7 @@ def test_an_interrupt_that_was_passed_by_waits_no_more() -> None:
     rows = [stored("a"), stored("b", asks=True, child="c"), stored("c", parent="b"), stored("d")]
     assert left(rows, keep_last=1) == "d"
     # Where it stays for another reason, its child has to tell so the next time as well.
-    found = kept(rows, Retention(keep_last=3), (), NOW)
+    found = choose(rows, Retention(keep_last=3), (), NOW)
     assert found.ends == {("", "b"): ("", "c")}
 
 
@@ -136,7 +136,7 @@ def test_the_young_tip_of_a_branch_stays_for_an_hour() -> None:
         return [stored("a", child="b"), tip, stored("c", parent="a")]
 
     assert left(rows(GRACE), keep_last=1) == "bc"
-    assert kept(rows(GRACE - 5), Retention(keep_last=1), (), NOW).until == NOW + 5
+    assert choose(rows(GRACE - 5), Retention(keep_last=1), (), NOW).until == NOW + 5
     assert left(rows(GRACE + 1), keep_last=1) == "c"
     assert left(rows(0)[1:], keep_last=1) == "c"  # (that it is a tip cannot be told)
 
@@ -146,7 +146,7 @@ def subgraph(parent: str, ns: str = "inner:1", **more: Any) -> list[StoredCheckp
 
 
 def inner(rows: list[StoredCheckpoint], *marked: tuple[str, str], **limits: Any) -> set[Any]:
-    return {key for key in kept(rows, Retention(**limits), marked, NOW).keys if key[0]}
+    return {key for key in choose(rows, Retention(**limits), marked, NOW).keys if key[0]}
 
 
 def test_a_subgraph_goes_with_its_task() -> None:
@@ -172,7 +172,7 @@ def test_a_marked_checkpoint_of_a_subgraph_keeps_what_it_was_made_under() -> Non
 def test_a_subgraph_whose_task_is_not_there_may_be_early() -> None:
     young = subgraph("not yet", time=NOW - GRACE)
     assert inner([*TURNS, *young], keep_last=1) == {("inner:1", "b")}
-    assert kept([*TURNS, *young], Retention(keep_last=1), (), NOW).until == NOW
+    assert choose([*TURNS, *young], Retention(keep_last=1), (), NOW).until == NOW
     assert inner([*TURNS, *subgraph("gone")], keep_last=1) == set()
 
 
@@ -184,7 +184,7 @@ def test_hidden_ones_are_not_counted() -> None:
 def test_damaged_metadata_is_said() -> None:
     row = stored("a").row._replace(metadata="{")
     with pytest.raises(CorruptionError, match="metadata"):
-        kept([StoredCheckpoint("t", row, None)], Retention(keep_last=1), (), NOW)
+        choose([StoredCheckpoint("t", row, None)], Retention(keep_last=1), (), NOW)
 
 
 # -- whatever is said ------------------------------------------------------------------
@@ -231,7 +231,7 @@ limits = st.fixed_dictionaries(
 def test_whatever_is_said(rows: Any, given: Any, data: Any) -> None:
     shown = {(s.row.ns, s.row.id) for s in rows if not s.row.flags & HIDDEN}
     marked = data.draw(st.sets(st.sampled_from(sorted(shown)))) if shown else set()
-    found = kept(rows, Retention(**given), marked, NOW)
+    found = choose(rows, Retention(**given), marked, NOW)
     assert marked <= found.keys <= shown
     for ns in ("", "inner"):  # these have no task that they could go with
         heads = [key for key in sorted(shown) if key[0] == ns][-1:]
@@ -243,9 +243,9 @@ def test_whatever_is_said(rows: Any, given: Any, data: Any) -> None:
     # What stayed would stay again, and more limits never keep more.
     again = [s for s in rows if (s.row.ns, s.row.id) in found.keys or s.row.flags & HIDDEN]
     if given.get("keep", "all") == "all":
-        assert kept(again, Retention(**given), marked, NOW).keys == found.keys
+        assert choose(again, Retention(**given), marked, NOW).keys == found.keys
     tighter = Retention(**{"keep_last": 1, **given})
-    assert kept(rows, tighter, marked, NOW).keys <= found.keys
+    assert choose(rows, tighter, marked, NOW).keys <= found.keys
 
 
 # -- what can be said --------------------------------------------------------------------

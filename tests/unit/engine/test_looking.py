@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from engine_kit import Chain, Counted, Steps
+from kit.engine import Chain, Counted, Steps
 
 from threadkeep.diff import (
     checkpoints,
@@ -12,7 +12,7 @@ from threadkeep.diff import (
 from threadkeep.engine.calls import Place
 from threadkeep.engine.model import Batch
 from threadkeep.errors import CheckpointNotFoundError, CorruptionError, ThreadNotFoundError
-from threadkeep.forks import tree
+from threadkeep.forks import branches
 from threadkeep.saver import Saver
 
 
@@ -76,7 +76,7 @@ def test_a_thread_that_is_deleted_meanwhile_is_not_there(made):
 
 def test_a_tree_whose_thread_is_deleted_between_pages_is_as_it_was_read(made):
     saver, backend = made
-    steps = Steps(tree.branches(saver._engine, "t", ""), backend)
+    steps = Steps(branches.branches(saver._engine, "t", ""), backend)
     steps.step()
     saver.delete_thread("t")
     found = steps.finish()

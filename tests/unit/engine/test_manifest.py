@@ -5,9 +5,9 @@ from __future__ import annotations
 from contextlib import suppress
 
 import pytest
-from engine_kit import exactly
 from hypothesis import given
 from hypothesis import strategies as st
+from kit.engine import exactly
 
 from threadkeep.engine import manifest
 from threadkeep.engine.manifest import Entry, Manifest

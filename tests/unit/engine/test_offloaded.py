@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 
 from threadkeep.codec.frame import Compression, pack, pack_elsewhere
 from threadkeep.cold.offload import _piece
-from threadkeep.cold.offloaded import (
+from threadkeep.cold.stubs import (
     MOST,
     STUB,
-    Place,
-    place_of,
+    Location,
+    location_of,
     stubs_for,
 )
 from threadkeep.engine.model import Segment, SegmentInfo, Span
@@ -31,11 +31,11 @@ def test_an_object_holds_what_its_stubs_say(given: list[bytes]) -> None:
     data, stubs = stubs_for(segments, KEY)
     for segment, stub in zip(segments, stubs, strict=True):
         assert (stub.log, stub.span, stub.count) == (segment.log, segment.span, segment.count)
-        place = place_of(stub)
+        place = location_of(stub)
         assert place is not None
         found = data[place.start : place.start + place.size]
-        assert (place.key, found, place.holds(found)) == (KEY, segment.data, True)
-        assert not place.holds(found + b"?")
+        assert (place.key, found, place.matches(found)) == (KEY, segment.data, True)
+        assert not place.matches(found + b"?")
         assert stub.data.startswith(STUB)
         assert len(stub.data) <= MOST
 
@@ -45,15 +45,15 @@ def test_a_stub_is_read_by_every_release() -> None:
     digest = hashlib.sha256(b"bytes").digest()
     data = bytes.fromhex("94") + ormsgpack.packb("a/b.tkp") + b"\x07\x05\xc4\x20" + digest
     stub = Segment(1, 0, 1, pack_elsewhere(data))
-    assert place_of(stub) == Place("a/b.tkp", 7, 5, digest)
+    assert location_of(stub) == Location("a/b.tkp", 7, 5, digest)
     assert pack_elsewhere(ormsgpack.packb(["a/b.tkp", 7, 5, digest])) == stub.data
 
 
 def test_what_is_no_stub() -> None:
-    assert place_of(Segment(1, 0, 1, pack([b"element"], Compression()))) is None
+    assert location_of(Segment(1, 0, 1, pack([b"element"], Compression()))) is None
     for wrong in (b"", b"\xc1", ormsgpack.packb(["key", 1, 2]), ormsgpack.packb(7)):
         with pytest.raises(CorruptionError):
-            place_of(Segment(1, 0, 1, pack_elsewhere(wrong)))
+            location_of(Segment(1, 0, 1, pack_elsewhere(wrong)))
 
 
 @given(st.lists(st.tuples(st.integers(0, 40), st.integers(1, 9))), st.integers(0, 40))

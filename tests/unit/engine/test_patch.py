@@ -9,7 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from threadkeep.codec import NativeCodec, varint
+from threadkeep.codec import (
+    NativeCodec,
+)
+from threadkeep.codec import (
+    frame as varint,
+)
 from threadkeep.engine import patch
 from threadkeep.errors import CorruptionError
 
@@ -154,7 +159,7 @@ def test_any_bytes_as_a_patch(old, noise):
 
 @pytest.mark.parametrize("size", [1 << 40, 1 << 62, 1 << 200])
 def test_a_patch_that_claims_to_be_huge(size):
-    head = varint.pack(0) * 3 + varint.pack(size)
+    head = varint.pack_varint(0) * 3 + varint.pack_varint(size)
     frame = patch.diff(b"", b"a" * 1000)[-20:]
     with pytest.raises(CorruptionError):
         patch.apply(b"old", head + b"\x01" + frame)
@@ -170,5 +175,5 @@ def test_a_patch_against_another_base_is_named():
 
 @given(st.integers(0, (1 << 64) - 1), st.binary(max_size=5), st.binary(max_size=5))
 def test_numbers(value, before, after):
-    data = before + varint.pack(value) + after
-    assert varint.read(data, len(before)) == (value, len(data) - len(after))
+    data = before + varint.pack_varint(value) + after
+    assert varint.read_varint(data, len(before)) == (value, len(data) - len(after))

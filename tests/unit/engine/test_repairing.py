@@ -6,7 +6,7 @@ import random
 from contextlib import suppress
 
 import pytest
-from engine_kit import (
+from kit.engine import (
     Chain,
     config,
     counted_saver,
@@ -18,8 +18,8 @@ from engine_kit import (
 )
 
 from threadkeep.errors import InvalidArgumentError, OpenError, ThreadkeepError, ThreadNotFoundError
-from threadkeep.repair import rows
-from threadkeep.repair.findings import Kind
+from threadkeep.repair import repair as rows
+from threadkeep.repair.check import Kind
 from threadkeep.repair.quarantine import read_quarantine
 
 from .test_damage import altered, build, rows_of
@@ -41,6 +41,7 @@ def stored(saver):
     return [place for place in rows_of(saver) if not place[0].startswith(("run", "parent"))]
 
 
+@pytest.mark.drawn(30)
 @pytest.mark.parametrize("seed", range(150))
 def test_what_was_sound_stays_and_the_rest_goes(seed, tmp_path):
     chance = random.Random(seed)
@@ -69,6 +70,7 @@ def test_what_was_sound_stays_and_the_rest_goes(seed, tmp_path):
     assert fresh(saver).check().ok
 
 
+@pytest.mark.drawn(10)
 @pytest.mark.parametrize("seed", range(40))
 def test_the_file_holds_the_bytes_as_they_were(seed, tmp_path):
     chance = random.Random(seed)
@@ -183,9 +185,9 @@ def test_what_is_asked_for_in_a_wrong_way_changes_nothing(tmp_path):
     damaged(saver)
     file = tmp_path / "out.tkq"
     file.write_bytes(b"mine")
-    with pytest.raises(InvalidArgumentError, match="No file"):
+    with pytest.raises(InvalidArgumentError, match="quarantine file is needed"):
         saver.threads.repair()
-    with pytest.raises(OpenError, match="is there already"):
+    with pytest.raises(OpenError, match="exists already"):
         saver.threads.repair(file=file)
     with pytest.raises(OpenError, match="no folder"):
         saver.threads.repair(file=tmp_path / "absent" / "out.tkq")

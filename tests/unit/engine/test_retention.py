@@ -6,7 +6,9 @@ import random
 from typing import Any
 
 import pytest
-from engine_kit import (
+from hypothesis import given
+from hypothesis import strategies as st
+from kit.engine import (
     Chain,
     config,
     counted_saver,
@@ -18,17 +20,19 @@ from engine_kit import (
     use_backend,
     values_of,
 )
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from kit.selection import settings_of
 
 from threadkeep import Retention
+from threadkeep.backends.base import Backend
 from threadkeep.engine import labels, open_logs, registration
+from threadkeep.engine.entries import Touch
+from threadkeep.engine.lineage import overlap
 from threadkeep.engine.model import Batch, DropThread, ReadThread, SegmentInfo, Span
+from threadkeep.engine.refs import covering
 from threadkeep.errors import NewerFormatError
 from threadkeep.retention import (
-    collect,
-    shortening,
-    thin,
+    apply,
+    gc,
 )
 
 CHANCE = random.Random(1)
@@ -73,13 +77,13 @@ def test_a_segment_of_which_half_is_needed_stays() -> None:
 def test_what_is_alive_of_a_span(given: Any, start: int) -> None:
     used = [Span(7, a, a + n) for a, n in given]
     positions = {p for span in used for p in range(span.start, span.stop)}
-    covered = shortening.covering(used)
-    found = shortening.alive(Span(7, start, start + 10), {7: covered})
+    covered = covering(used)
+    found = overlap({7: covered}, Span(7, start, start + 10))
     inside = positions & set(range(start, start + 10))
     assert [p for span in found for p in range(span.start, span.stop)] == sorted(inside)
     info = SegmentInfo(7, start, 10, 100)
-    assert shortening._dies(info, {7: covered}) == (len(inside) < 5)
-    assert shortening._dies(info, {7: covered}, wholly=True) == (len(inside) < 10)
+    assert apply._is_dead(info, {7: covered}, wholly=False) == (len(inside) < 5)
+    assert apply._is_dead(info, {7: covered}, wholly=True) == (len(inside) < 10)
 
 
 # -- whatever was written ----------------------------------------------------------------
@@ -99,7 +103,7 @@ STEPS = st.lists(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings_of(quick=30, full=300)
 @given(STEPS)
 def test_what_stays_is_what_was_there(steps: Any) -> None:
     """Lists that are appended to, cut, changed, forked and collected, by two processes."""
@@ -174,7 +178,7 @@ def test_a_dry_run_changes_nothing() -> None:
 
 
 def test_threads_are_met_page_by_page(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (registration, collect):
+    for module in (registration, gc):
         monkeypatch.setattr(module, "PAGE", 3)
     saver = memory_saver()
     for number in range(10):
@@ -182,7 +186,7 @@ def test_threads_are_met_page_by_page(monkeypatch: pytest.MonkeyPatch) -> None:
         chain.put(m=[1])
         chain.put(m=[2])
     seen: list[tuple[int, int]] = []
-    found = saver.threads.gc(LAST, progress=lambda done, of: seen.append((done, of)))
+    found = saver.threads.gc(LAST, progress=lambda _, done, of: seen.append((done, of)))
     assert (len(found.threads), found.looked_at) == (10, 10)
     assert seen == [(n, 10) for n in range(1, 11)]
     assert len(saver.threads.gc(Retention(max_count=4)).deleted) == 6
@@ -191,7 +195,7 @@ def test_threads_are_met_page_by_page(monkeypatch: pytest.MonkeyPatch) -> None:
 # -- beside others -----------------------------------------------------------------------
 
 
-class Interrupting:
+class Interrupting(Backend):
     """Passes on to another backend; does something before each of the first so many commits."""
 
     def __init__(self, inner: Any, what: Any, count: int) -> None:
@@ -253,7 +257,7 @@ def test_a_thread_that_is_written_all_the_time_is_skipped() -> None:
     (one,) = other.threads.gc(LAST).skipped
     assert (one.thread, one.checkpoints) == ("t", 0)
     assert one.skipped is not None
-    assert "written all the time" in one.skipped
+    assert "Other writers" in one.skipped
 
 
 def test_a_run_that_begins_while_its_thread_is_deleted_goes_on() -> None:
@@ -272,7 +276,7 @@ def test_a_run_that_begins_while_its_thread_is_deleted_goes_on() -> None:
     other._store.backend.commit = between  # type: ignore[method-assign]
     report = other.threads.gc(Retention(ttl=0.000001))
     assert report.deleted == ()
-    assert [one.skipped for one in report.threads] == ["it is being written all the time"]
+    assert [one.skipped for one in report.threads] == ["Other writers keep changing this thread."]
     new.put(m=["new", "newer"])
     assert values_of(fresh(saver), new.at) == {"m": ["new", "newer"]}
 
@@ -289,7 +293,7 @@ def test_damaged_threads_are_told_and_the_others_collected() -> None:
     entry = saver.threads.get("newer")
     assert entry is not None
     touch = labels.of_record("retention", {"v": 99})
-    saver._store.backend.commit(Batch("newer", 1, touch=thin.Touch(labels=(touch,))))
+    saver._store.backend.commit(Batch("newer", 1, touch=Touch(labels=(touch,))))
     found = saver.threads.gc(Retention(keep_last=1, channels={"m": "latest"}))
     assert {one.thread for one in found.skipped} == {"bad", "newer"}
     (newer,) = [one for one in saver.threads.search().threads if one.id == "newer"]

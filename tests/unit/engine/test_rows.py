@@ -9,9 +9,9 @@ from collections import OrderedDict
 from uuid import UUID
 
 import pytest
-from engine_kit import exactly
 from hypothesis import given
 from hypothesis import strategies as st
+from kit.engine import exactly
 from langgraph.checkpoint.base import empty_checkpoint
 
 from threadkeep.codec import NativeCodec

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 import pytest
-from engine_kit import (
+from kit.engine import (
     Chain,
     Counted,
     Steps,

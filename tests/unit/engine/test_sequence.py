@@ -6,9 +6,9 @@ import copy
 import random
 
 import pytest
-from engine_kit import exactly
 from hypothesis import example, given
 from hypothesis import strategies as st
+from kit.engine import exactly
 
 from threadkeep.engine import identity
 from threadkeep.engine.sequence import Piece, Seen, compare, watched

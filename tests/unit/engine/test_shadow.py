@@ -13,12 +13,12 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from engine_kit import exactly
 from hypothesis import given
 from hypothesis import strategies as st
+from kit.engine import exactly
 from langchain_core.messages import AIMessage, HumanMessage
 
-from threadkeep.codec.state import layout
+from threadkeep.codec.introspection import layout
 from threadkeep.engine import capture as captures
 from threadkeep.engine import shadow as shadows
 from threadkeep.engine.shadow import PortableShadow

@@ -5,12 +5,12 @@ from __future__ import annotations
 import random
 
 import pytest
-from engine_kit import Chain, checkpoint, config, fresh, memory_saver
+from kit.engine import Chain, checkpoint, config, fresh, memory_saver
 from langchain_core.messages import AIMessage, HumanMessage
 
 from threadkeep import stats
 from threadkeep.codec import NativeCodec
-from threadkeep.codec.references import references
+from threadkeep.codec.scan import references
 from threadkeep.engine.model import Span
 
 from .values import Plain

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from engine_kit import Chain, counted_saver
+from kit.engine import Chain, counted_saver
 
 from threadkeep.engine.model import Batch
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from engine_kit import exactly
 from hypothesis import given
 from hypothesis import strategies as st
+from kit.engine import exactly
 from langgraph.checkpoint.memory import InMemorySaver
 
 from threadkeep.channel_versions import (

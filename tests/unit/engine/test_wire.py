@@ -6,9 +6,9 @@ import sys
 from types import MappingProxyType
 
 import pytest
-from engine_kit import exactly
 from hypothesis import given
 from hypothesis import strategies as st
+from kit.engine import exactly
 
 from threadkeep import validation
 from threadkeep.engine import manifest

@@ -7,7 +7,7 @@ import threading
 import tracemalloc
 
 import pytest
-from engine_kit import Chain, config, counted_saver, exactly, fresh, run_config, values_of
+from kit.engine import Chain, config, counted_saver, exactly, fresh, run_config, values_of
 from langchain_core.messages import HumanMessage
 
 from threadkeep import MemorySaver

@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 from uuid import UUID
 
 import attrs
-from engine_kit import exactly
 from hypothesis import strategies as st
+from kit.engine import exactly
 from langchain_core.messages import AIMessage, HumanMessage
 from pydantic import BaseModel, ConfigDict, PrivateAttr
 

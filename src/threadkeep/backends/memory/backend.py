@@ -14,11 +14,10 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from threadkeep.backends import process_forks
-from threadkeep.backends.entries import is_meant
-from threadkeep.backends.logs import between
+from threadkeep.backends.base import Backend, Scrubbed
 from threadkeep.backends.memory.changes import carry_out
 from threadkeep.backends.memory.rows import EMPTY, EMPTY_NAMESPACE, Thread, Threads, entry_of
-from threadkeep.backends.scrubbed import Scrubbed
+from threadkeep.backends.records import between, matches
 from threadkeep.engine.entries import (
     CountThreads,
     Entry,
@@ -55,7 +54,7 @@ if TYPE_CHECKING:
     from threadkeep.engine.model import Change, Read
 
 
-class MemoryBackend:
+class MemoryBackend(Backend):
     """Rows in this process's memory, gone when it ends.
 
     A commit takes a few microseconds. Metadata filters of scans are left to the
@@ -63,6 +62,8 @@ class MemoryBackend:
     """
 
     instant = True
+    has_identity = True
+    commits_groups = True
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -84,7 +85,7 @@ class MemoryBackend:
             carry_out(self._threads, change)
 
     def commit_many(self, changes: Sequence[Change]) -> list[ThreadkeepError | None]:
-        """Carry out several changes at once. See `GroupingBackend.commit_many`."""
+        """Carry out several changes at once. See `Backend.commit_many`."""
         with self._lock:
             self._check_open()
             return [self._attempt(change) for change in changes]
@@ -97,11 +98,11 @@ class MemoryBackend:
         return None
 
     def identity(self) -> str:
-        """Another one in each process. See `IdentifiedBackend.identity`."""
+        """Another one in each process. See `Backend.identity`."""
         return self._identity
 
     def scrub(self, *, rewrite: bool) -> Scrubbed:
-        """There are no files. See `ScrubbingBackend.scrub`."""
+        """There are no files. See `Backend.scrub`."""
         del rewrite
         return Scrubbed()
 
@@ -279,7 +280,7 @@ def _count(threads: Threads, read: CountThreads) -> int:
 
 def _meant(threads: Threads, query: ThreadQuery) -> Iterator[Entry]:
     entries = filter(None, map(entry_of, threads.values()))
-    return (entry for entry in entries if is_meant(entry, query))
+    return (entry for entry in entries if matches(entry, query))
 
 
 def _damage(_threads: Threads, _read: ReadDamage) -> list[str]:

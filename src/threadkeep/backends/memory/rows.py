@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right, insort
 from typing import TYPE_CHECKING, TypeAlias
 
-from threadkeep.backends.logs import Log
+from threadkeep.backends.records import Log
 from threadkeep.engine.entries import Entry, Move, Touch
 from threadkeep.engine.labels import beginning_of
 from threadkeep.engine.lifecycle import State

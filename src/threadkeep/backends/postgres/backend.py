@@ -19,6 +19,7 @@ from psycopg import AsyncConnection, Connection
 from psycopg.errors import Diagnostic
 from psycopg_pool import AsyncConnectionPool, ConnectionPool
 
+from threadkeep.backends.base import AsyncBackend, Scrubbed
 from threadkeep.backends.blocking import BlockingFace
 from threadkeep.backends.postgres import changes, groups, migrations, partitions, reads, scrubbing
 from threadkeep.backends.postgres.exchange import NEWEST_STATE, ONE_STATE, Message
@@ -41,7 +42,6 @@ from threadkeep.backends.postgres.refusals import refusal
 from threadkeep.backends.postgres.settings import Settings, settings_of
 from threadkeep.backends.postgres.statement import Rows, Statement
 from threadkeep.backends.retry import again
-from threadkeep.backends.scrubbed import Scrubbed
 from threadkeep.backends.sync_bridge import finish
 from threadkeep.engine.model import Change, CopyThread, Read, ReadThread
 from threadkeep.errors import InvalidArgumentError, ThreadExistsError, ThreadkeepError
@@ -55,7 +55,7 @@ WHERE d.datname = current_database()
 """
 
 
-class AsyncPostgresBackend:
+class AsyncPostgresBackend(AsyncBackend):
     """Rows in a PostgreSQL database, over connections that are awaited.
 
     Args:
@@ -64,6 +64,8 @@ class AsyncPostgresBackend:
     """
 
     counts_for_all = True
+    has_identity = True
+    commits_groups = True
 
     def __init__(self, source: Source, settings: Settings) -> None:
         self._source = source
@@ -90,7 +92,7 @@ class AsyncPostgresBackend:
             raise refused
 
     async def commit_many(self, given: Sequence[Change]) -> list[ThreadkeepError | None]:
-        """Carry out several changes in one transaction. See `GroupingBackend.commit_many`."""
+        """Carry out several changes in one transaction. See `Backend.commit_many`."""
         if len(given) > 1 and await self._together(given):
             return [None] * len(given)
         return await self._each(given) if given else []
@@ -166,14 +168,14 @@ class AsyncPostgresBackend:
             yield from partitions.plan(self._schema, now())
 
     async def identity(self) -> str:
-        """Name the schema among those of all servers. See `IdentifiedBackend.identity`."""
+        """Name the schema among those of all servers. See `Backend.identity`."""
         asked = self._ready(Statement(_IDENTITY, (self._schema,)))
         with self._named():
             ((row,),) = await self._answered([asked], ONE_STATE)
         return "-".join(map(str, row))
 
     async def scrub(self, *, rewrite: bool) -> Scrubbed:
-        """VACUUM the schema's tables, or write them anew. See `ScrubbingBackend.scrub`.
+        """VACUUM the schema's tables, or write them anew. See `Backend.scrub`.
 
         Needs the rights of the tables' owner; a connection that was given must be in autocommit.
         """
@@ -259,10 +261,12 @@ class PostgresBackend(BlockingFace[AsyncPostgresBackend]):
 
     Raises:
         OpenError: the URL cannot be read.
-        InvalidArgumentError: an option has no meaning.
+        InvalidArgumentError: an option is invalid.
     """
 
     counts_for_all = True
+    has_identity = True
+    commits_groups = True
 
     def __init__(
         self, database: str | ConnectionPool[Any] | Connection[Any], **options: Any

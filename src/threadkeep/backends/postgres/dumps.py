@@ -70,7 +70,7 @@ class Dumps:
     Raises:
         OpenError: the URL cannot be read.
         InvalidArgumentError: it has a secret that the programs cannot be given, or a parameter
-            of ours has no meaning.
+            of ours is invalid.
     """
 
     def __init__(self, url: str, folder: str = "") -> None:

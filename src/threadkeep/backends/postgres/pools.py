@@ -21,11 +21,11 @@ from psycopg import AsyncConnection, Connection
 from psycopg_pool import AsyncConnectionPool, ConnectionPool
 
 from threadkeep.backends import process_forks, sync_bridge
-from threadkeep.backends.per_process import PerProcess
 from threadkeep.backends.postgres.exchange import Message, asend, send
 from threadkeep.backends.postgres.failures import mapped
 from threadkeep.backends.postgres.settings import Settings
 from threadkeep.backends.postgres.statement import Rows
+from threadkeep.backends.process_forks import PerProcess
 from threadkeep.errors import ClosedError, UnreachableError
 
 _Conn: TypeAlias = Connection[Any]

@@ -17,10 +17,10 @@ from typing import Any
 
 from psycopg.types.numeric import Int8
 
-from threadkeep.backends.children import first_children
 from threadkeep.backends.postgres import metadata, registry, spanning
 from threadkeep.backends.postgres.statement import Query, Rows, Statement
 from threadkeep.backends.postgres.text import pack_json, pack_text, unpack_text
+from threadkeep.backends.records import first_children
 from threadkeep.engine.entries import CountThreads, ReadEntry, SearchThreads
 from threadkeep.engine.model import (
     HIDDEN,

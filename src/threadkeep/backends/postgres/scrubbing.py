@@ -13,8 +13,8 @@ from typing import NamedTuple
 
 import psycopg.errors
 
+from threadkeep.backends.base import Scrubbed
 from threadkeep.backends.postgres.statement import Rows, Statement
-from threadkeep.backends.scrubbed import Scrubbed
 from threadkeep.errors import InvalidArgumentError, LockedError, ReadOnlyError
 
 _TABLES = ("threads", "thread_labels", "heaps", "checkpoints", "writes", "segments")
@@ -75,7 +75,7 @@ class Server(NamedTuple):
 
 
 async def scrub(server: Server, *, rewrite: bool) -> Scrubbed:
-    """See `ScrubbingBackend.scrub`.
+    """See `Backend.scrub`.
 
     Raises:
         LockedError: an older transaction is open.

@@ -13,8 +13,8 @@ from typing import Any, Literal
 import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
-from threadkeep.backends.given import is_count, is_time, refuse, without
-from threadkeep.errors import OpenError
+from threadkeep.backends.given import is_count, is_time, without
+from threadkeep.errors import OpenError, invalid
 
 _QUOTED = re.compile(r'".*"', re.DOTALL)  # what libpq quotes of a conninfo may be its password
 _LONGEST_TIMEOUT = 2**31 - 1  # milliseconds, as the server counts
@@ -40,7 +40,7 @@ class Settings:
             as it is.
 
     Raises:
-        InvalidArgumentError: one of them has no meaning.
+        InvalidArgumentError: a value is invalid.
         OpenError: the conninfo cannot be read.
     """
 
@@ -57,23 +57,23 @@ class Settings:
     def __post_init__(self) -> None:
         size = len(self.schema.encode()) if isinstance(self.schema, str) else 0
         if not 0 < size <= _LONGEST_NAME or set(self.schema) & set("\0%$"):
-            refuse("schema", self.schema, "Give a name of 1 to 63 bytes, without % and $.")
+            raise invalid("schema", self.schema, "Use a name of 1 to 63 bytes, without % and $.")
         if not is_count(self.min_size, 0):
-            refuse("min_size", self.min_size, "Give a number of connections, 0 or more.")
+            raise invalid("min_size", self.min_size, "Use a number of connections, 0 or more.")
         if not is_count(self.max_size, max(1, self.min_size)):
-            refuse("max_size", self.max_size, "Give at least 1, and no less than min_size.")
+            raise invalid("max_size", self.max_size, "Use at least 1, and no less than min_size.")
         if not is_time(self.timeout):
-            refuse("timeout", self.timeout, "Give seconds, more than 0.")
+            raise invalid("timeout", self.timeout, "Use seconds, more than 0.")
         if self.prepare_threshold is not None and not is_count(self.prepare_threshold, 0):
-            refuse("prepare_threshold", self.prepare_threshold, "Give 0 or more, or None.")
+            raise invalid("prepare_threshold", self.prepare_threshold, "Use 0 or more, or None.")
         if self.statement_timeout is not None and not is_time(self.statement_timeout):
-            refuse("statement_timeout", self.statement_timeout, "Give seconds, or None.")
+            raise invalid("statement_timeout", self.statement_timeout, "Use seconds, or None.")
         if (self.statement_timeout or 0) * 1000 > _LONGEST_TIMEOUT:
-            refuse("statement_timeout", self.statement_timeout, "Give 2,147,483 at most.")
+            raise invalid("statement_timeout", self.statement_timeout, "Use 2,147,483 at most.")
         if not isinstance(self.application_name, str):
-            refuse("application_name", self.application_name, "Give a text.")
+            raise invalid("application_name", self.application_name, "Use a text.")
         if self.partition_by not in (None, "month"):
-            refuse("partition_by", self.partition_by, "Give 'month', or None.")
+            raise invalid("partition_by", self.partition_by, "Use 'month', or None.")
 
     @property
     def quoted_schema(self) -> str:
@@ -123,7 +123,7 @@ def settings_of(database: str, **options: Any) -> Settings:
 
     Raises:
         OpenError: the URL cannot be read.
-        InvalidArgumentError: an option, or a parameter of ours, has no meaning.
+        InvalidArgumentError: an option, or a parameter of ours, is invalid.
     """
     for name in _OF_URLS:
         database, value = without(name, database)

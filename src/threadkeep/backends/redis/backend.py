@@ -18,8 +18,9 @@ from typing import Any
 import redis.asyncio.cluster
 import redis.cluster
 
+from threadkeep.backends.base import AsyncBackend, Scrubbed
 from threadkeep.backends.blocking import BlockingFace
-from threadkeep.backends.given import refuse, without
+from threadkeep.backends.given import without
 from threadkeep.backends.redis import scrubbing
 from threadkeep.backends.redis.changes import fork_arguments, script, waves
 from threadkeep.backends.redis.clients import (
@@ -42,7 +43,6 @@ from threadkeep.backends.redis.scripts import Call, Word, call, reading, writing
 from threadkeep.backends.redis.settings import Settings, refuse_decoding
 from threadkeep.backends.redis.spanning import answer
 from threadkeep.backends.retry import again
-from threadkeep.backends.scrubbed import Scrubbed
 from threadkeep.backends.sync_bridge import finish
 from threadkeep.engine.model import (
     Batch,
@@ -62,10 +62,11 @@ from threadkeep.errors import (
     StaleThreadError,
     ThreadExistsError,
     ThreadkeepError,
+    invalid,
 )
 
 
-class AsyncRedisBackend:
+class AsyncRedisBackend(AsyncBackend):
     """Rows in Redis, over clients that are awaited.
 
     Args:
@@ -73,6 +74,9 @@ class AsyncRedisBackend:
         settings: how threads are kept.
         lives: the births of threads; shared by those that work for one saver.
     """
+
+    commits_groups = True
+    has_identity = True
 
     def __init__(self, source: Source, settings: Settings, lives: Lives | None = None) -> None:
         self._source = source
@@ -195,7 +199,7 @@ class AsyncRedisBackend:
         Each is a transaction of its own. A change may build on one before it of its thread
         (see `bulk.py`), so that it is not carried out once the server has failed that one: batches
         of a thread go in one run of the script. To do all of them again is harmless. See
-        `GroupingBackend.commit_many`.
+        `Backend.commit_many`.
         """
         results: list[ThreadkeepError | None] = []
         with self._named():
@@ -332,7 +336,7 @@ class AsyncRedisBackend:
                     return
 
     async def identity(self) -> str:
-        """Name the threads under this prefix. See `IdentifiedBackend.identity`."""
+        """Name the threads under this prefix. See `Backend.identity`."""
         key = identity_of(self._settings.prefix)
         with self._named():
             made = Call(("SET", key, secrets.token_hex(16), "NX"))
@@ -340,7 +344,7 @@ class AsyncRedisBackend:
         return str(found.decode())
 
     async def scrub(self, *, rewrite: bool) -> Scrubbed:
-        """Have the server's files written anew. See `ScrubbingBackend.scrub`."""
+        """Have the server's files written anew. See `Backend.scrub`."""
         del rewrite  # (nobody is kept out meanwhile)
         source = self._source
         server = scrubbing.Server(self._sent, source.pause, source.is_cluster)
@@ -403,7 +407,7 @@ class RedisBackend(BlockingFace[AsyncRedisBackend]):
 
     Raises:
         OpenError: the URL cannot be read.
-        InvalidArgumentError: an option has no meaning, or the client decodes answers.
+        InvalidArgumentError: an option is invalid, or the client decodes answers.
     """
 
     def __init__(self, server: Any, **options: Any) -> None:
@@ -499,7 +503,7 @@ def hot_store(url: Any) -> HotRedis:
         InvalidArgumentError: it names a cluster.
     """
     if not isinstance(url, str) or not url:
-        refuse("hot", type(url) if url else url, "Give the URL of a Redis server.")
+        raise invalid("hot", url, "Use the URL of a Redis server.")
     settings = Settings(
         *(url, "tk-hot", _HOT_TTL),
         ttl_refresh_on_read=True,
@@ -510,6 +514,6 @@ def hot_store(url: Any) -> HotRedis:
     if settings.is_cluster:
         # (the rest of it could show a password)
         scheme = url.partition("://")[0]
-        refuse("hot", f"{scheme}://", "Give the URL of a single server, redis://host:6379/0.")
+        raise invalid("hot", f"{scheme}://", "Use the URL of a single server, redis://host:6379/0.")
     loops = OwnAsyncClients(settings)
     return HotRedis(*_faces(OwnClient(settings), loops, settings), loops)

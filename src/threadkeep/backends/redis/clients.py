@@ -23,7 +23,7 @@ from redis.exceptions import NoScriptError
 from redis.retry import Retry
 
 from threadkeep.backends import process_forks, sync_bridge
-from threadkeep.backends.per_process import PerProcess
+from threadkeep.backends.process_forks import PerProcess
 from threadkeep.backends.redis.failures import closed
 from threadkeep.backends.redis.scripts import Call
 from threadkeep.backends.redis.settings import Settings

@@ -12,7 +12,7 @@ from itertools import groupby
 from operator import attrgetter
 from typing import Any, NamedTuple
 
-from threadkeep.backends.children import first_children
+from threadkeep.backends.records import first_children
 from threadkeep.backends.redis import salvage
 from threadkeep.backends.redis.entries import unpack_entry
 from threadkeep.backends.redis.packing import pack_number, pack_text, place

@@ -14,7 +14,7 @@ from heapq import nlargest, nsmallest
 from operator import attrgetter
 from typing import Any, Protocol
 
-from threadkeep.backends.entries import is_meant
+from threadkeep.backends.records import matches
 from threadkeep.backends.redis.entries import unpack_entry
 from threadkeep.backends.redis.keys import keys_of, term_of, times_of
 from threadkeep.backends.redis.reads import Question
@@ -193,7 +193,7 @@ async def _with_terms(
             ],
             store,
         )
-        yield [entry for entry in entries if entry is not None and is_meant(entry, query)]
+        yield [entry for entry in entries if entry is not None and matches(entry, query)]
 
 
 async def _take_out(strays: Sequence[tuple[bytes, str]], store: Store) -> None:
@@ -221,7 +221,7 @@ async def _all(query: ThreadQuery, store: Store) -> AsyncIterator[list[Entry]]:
     while True:
         names = await store.threads(after, _MANY)
         entries = await _entries(names, store)
-        yield [entry for entry in entries if entry is not None and is_meant(entry, query)]
+        yield [entry for entry in entries if entry is not None and matches(entry, query)]
         if len(names) < _MANY:
             return
         after = names[-1]
@@ -242,7 +242,7 @@ async def _in_time(
             way = ("ZRANGEBYSCORE", key, bound, "+inf")
         (flat,) = await store.said([Call((*way, "LIMIT", offset, size))])
         entries = await _entries([name.decode() for name in flat], store)
-        found += [one for one in entries if one and is_meant(one, read.query) and is_behind(one)]
+        found += [one for one in entries if one and matches(one, read.query) and is_behind(one)]
         await _unlist(
             key, [name for name, one in zip(flat, entries, strict=True) if one is None], store
         )
@@ -260,7 +260,7 @@ async def _in_name(read: SearchThreads, store: Store) -> list[Entry]:
     while len(found) < read.limit:
         names = await store.threads(after, size, descending=read.descending)
         entries = await _entries(names, store)
-        found += [one for one in entries if one is not None and is_meant(one, read.query)]
+        found += [one for one in entries if one is not None and matches(one, read.query)]
         if len(names) < size:
             break
         after, size = names[-1], _MANY

@@ -11,7 +11,7 @@ from itertools import groupby
 from operator import attrgetter
 from typing import Any, TypeVar
 
-from threadkeep.backends.children import first_children
+from threadkeep.backends.records import first_children
 from threadkeep.backends.redis.packing import pack_number, place
 from threadkeep.backends.redis.rows import (
     pack_checkpoint,

@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 
 from redis import exceptions
 
+from threadkeep.backends.base import Scrubbed
 from threadkeep.backends.redis.scripts import Call
-from threadkeep.backends.scrubbed import Scrubbed
 from threadkeep.errors import LockedError
 
 _PAUSE = 0.05  # seconds between two looks
@@ -68,7 +68,7 @@ _SNAPSHOT = _File(
 
 
 async def scrub(server: Server) -> Scrubbed:
-    """Have the files written anew that the server keeps. See `ScrubbingBackend.scrub`.
+    """Have the files written anew that the server keeps. See `Backend.scrub`.
 
     Raises:
         LockedError: the server has not written them in time.

@@ -12,8 +12,8 @@ from urllib.parse import urlsplit
 
 from redis.connection import parse_url
 
-from threadkeep.backends.given import is_time, refuse
-from threadkeep.errors import InvalidArgumentError, OpenError
+from threadkeep.backends.given import is_time
+from threadkeep.errors import InvalidArgumentError, OpenError, invalid
 
 CLUSTER_SCHEMES = {"redis+cluster": "redis", "rediss+cluster": "rediss"}
 _FORM = "Write redis://user:password@host:6379/0, rediss://... or redis+cluster://host:6379."
@@ -38,7 +38,7 @@ class Settings:
         patient: whether to try again for a while where a failure passes.
 
     Raises:
-        InvalidArgumentError: one of them has no meaning.
+        InvalidArgumentError: a value is invalid.
         OpenError: the URL cannot be read.
     """
 
@@ -53,15 +53,17 @@ class Settings:
 
     def __post_init__(self) -> None:
         if not isinstance(self.prefix, str) or not self.prefix or set(self.prefix) & set("{}"):
-            refuse("prefix", self.prefix, "Give a text, without { and }.")
+            raise invalid("prefix", self.prefix, "Use a text, without { and }.")
         if self.ttl is not None and not (is_time(self.ttl) and self.ttl <= _LONGEST_TTL):
-            refuse("ttl", self.ttl, f"Give seconds, more than 0, at most {_LONGEST_TTL}, or None.")
+            raise invalid(
+                "ttl", self.ttl, f"Use seconds, above 0, at most {_LONGEST_TTL}, or None."
+            )
         if type(self.ttl_refresh_on_read) is not bool:
-            refuse("ttl_refresh_on_read", self.ttl_refresh_on_read, "Give True or False.")
+            raise invalid("ttl_refresh_on_read", self.ttl_refresh_on_read, "Use True or False.")
         if type(self.max_connections) is not int or self.max_connections < 1:
-            refuse("max_connections", self.max_connections, "Give a number of 1 or more.")
+            raise invalid("max_connections", self.max_connections, "Use a number of 1 or more.")
         if not is_time(self.timeout):
-            refuse("timeout", self.timeout, "Give seconds, more than 0.")
+            raise invalid("timeout", self.timeout, "Use seconds, more than 0.")
         if self.url:
             _check_url(self.redis_url)
 

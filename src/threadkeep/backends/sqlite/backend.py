@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Literal
 
 from threadkeep.backends import process_forks
+from threadkeep.backends.base import Backend
 from threadkeep.backends.sqlite import point_reads
 from threadkeep.backends.sqlite.changes import commit_many
 from threadkeep.backends.sqlite.connections import Connections
@@ -17,12 +18,12 @@ from threadkeep.errors import InvalidArgumentError, ThreadkeepError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from threadkeep.backends.scrubbed import Scrubbed
+    from threadkeep.backends.base import Scrubbed
     from threadkeep.backends.sqlite.opening import Database
     from threadkeep.engine.model import Change, Read, ThreadState
 
 
-class SqliteBackend:
+class SqliteBackend(Backend):
     """Rows in one SQLite file, for any number of threads and processes at once.
 
     Readers are never blocked (WAL), and there is one writer at a time.
@@ -43,6 +44,9 @@ class SqliteBackend:
         CorruptionError, LockedError: if it is damaged or stays locked.
         InvalidArgumentError: an argument is invalid.
     """
+
+    commits_groups = True
+    has_identity = True
 
     def __init__(
         self,
@@ -67,7 +71,7 @@ class SqliteBackend:
 
     @property
     def reads_hot_in_memory(self) -> bool:
-        """See `LocalBackend`. A database in memory has one connection, which may be in use."""
+        """See `Backend`. A database in memory has one connection, which may be in use."""
         return not self._connections.in_memory
 
     def fetch(self, reads: Sequence[Read]) -> list[Any]:
@@ -125,17 +129,17 @@ class SqliteBackend:
                 del failure  # its traceback holds this frame: no cycle
 
     def commit_many(self, changes: Sequence[Change]) -> list[ThreadkeepError | None]:
-        """Carry out several changes in one transaction. See `GroupingBackend.commit_many`."""
+        """Carry out several changes in one transaction. See `Backend.commit_many`."""
         return commit_many(self._connections, changes)
 
     def identity(self) -> str:
-        """Name the file; a copy of it has another one. See `IdentifiedBackend.identity`."""
+        """Name the file; a copy of it has another one. See `Backend.identity`."""
         from threadkeep.backends.sqlite.maintenance import identity  # noqa: PLC0415 - seldom needed
 
         return identity(self._connections)
 
     def scrub(self, *, rewrite: bool) -> Scrubbed:
-        """Write the file anew, in either case. See `ScrubbingBackend.scrub`."""
+        """Write the file anew, in either case. See `Backend.scrub`."""
         del rewrite  # (readers go on meanwhile, and writers wait: nobody is kept out)
         from threadkeep.backends.sqlite.maintenance import scrub  # noqa: PLC0415 - seldom needed
 

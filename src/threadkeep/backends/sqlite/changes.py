@@ -317,7 +317,7 @@ _STEPS = 4  # at most, for one commit
 def commit_many(
     connections: Connections, changes: Sequence[Change]
 ) -> list[ThreadkeepError | None]:
-    """Carry out the changes, in order; return the refusal of each. See `GroupingBackend`."""
+    """Carry out the changes, in order; return the refusal of each. See `Backend`."""
     if not changes:
         return []
     with connections.write_lock:

@@ -13,7 +13,6 @@ from threadkeep.errors import (
     DiskFullError,
     InvalidArgumentError,
     LockedError,
-    NotSetUpError,
     ReadOnlyError,
     ThreadkeepError,
 )
@@ -80,11 +79,6 @@ def mapped(error: Exception, path: str) -> ThreadkeepError:
         )
     if isinstance(error, sqlite3.ProgrammingError) and "closed" in str(error):
         return ClosedError(hint="Open a new saver.")
-    if "no such column: t.state" in str(error) or "no such table: tk_labels" in str(error):
-        return NotSetUpError(
-            f"{path} has no registry of threads: its tables are of an earlier release.",
-            hint="Open it once for writing: they are brought up to date then.",
-        )
     code = getattr(error, "sqlite_errorcode", 0) & 0xFF
     kind, hint = _MEANINGS.get(code, (BackendError, "The database is {path}."))
     text = (kind.__doc__ or "").strip().splitlines()[0].rstrip(".")

@@ -11,8 +11,7 @@ from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from threadkeep.backends.scrubbed import Scrubbed
-from threadkeep.backends.sqlite import schema
+from threadkeep.backends.base import Scrubbed
 from threadkeep.backends.sqlite.failures import named
 from threadkeep.backends.sqlite.opening import MEMORY, Location, open_first
 from threadkeep.errors import InvalidArgumentError, LockedError, OpenError, ThreadExistsError
@@ -67,7 +66,7 @@ _COPIES = (
 
 
 def scrub(connections: Connections) -> Scrubbed:
-    """Write the database anew, and empty its WAL. See `ScrubbingBackend.scrub`.
+    """Write the database anew, and empty its WAL. See `Backend.scrub`.
 
     Needs as much free space as the file takes, twice for a while. Others may read meanwhile,
     and wait to write.
@@ -108,8 +107,6 @@ _BUSY_SECONDS = 30.0
 _STEP_PAGES = 1024  # copied between two reports
 
 _TABLES = ("tk_threads", "tk_checkpoints", "tk_writes", "tk_heap_segments", "tk_labels")
-_OLD_NAMES = {"tk_heap_segments": "tk_segments"}
-_COLUMNS = "SELECT name FROM pragma_table_info(?, 'backup')"
 _HOLDS_ROWS = """
 SELECT EXISTS (SELECT 1 FROM main.tk_checkpoints) OR EXISTS (SELECT 1 FROM main.tk_writes)
     OR EXISTS (SELECT 1 FROM main.tk_heap_segments)
@@ -208,25 +205,9 @@ def _fill(db: sqlite3.Connection, now: int) -> None:
     db.execute(_REMEMBER_BY_ID)
     for table in _TABLES:
         db.execute(f"DELETE FROM main.{table}")  # noqa: S608 - a constant
-        source, columns = _found(db, table)
-        if columns:  # (an older version has fewer of them, or no such table)
-            db.execute(
-                f"INSERT INTO main.{table} ({columns})"  # noqa: S608 - names of our own tables
-                f" SELECT {columns} FROM backup.{source}"
-            )
+        db.execute(f"INSERT INTO main.{table} SELECT * FROM backup.{table}")  # noqa: S608
     db.execute(_BURY, (now,))
     db.execute(_RAISE)
-    for statement in schema.REGISTER:
-        db.execute(statement)
-
-
-def _found(db: sqlite3.Connection, table: str) -> tuple[str, str]:
-    """Return the name of a table in the copy, and its columns there."""
-    for name in (table, _OLD_NAMES.get(table, table)):
-        columns = [column for (column,) in db.execute(_COLUMNS, (name,))]
-        if columns:
-            return name, ", ".join(columns)
-    return table, ""
 
 
 @contextmanager

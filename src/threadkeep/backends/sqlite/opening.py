@@ -105,7 +105,6 @@ class Location(NamedTuple):
     synchronous: str
     busy_timeout: float
     mode: str = "rwc"
-    is_old: bool = False  # its tables are of an earlier version, and are only read
 
     @property
     def in_memory(self) -> bool:
@@ -135,7 +134,7 @@ class Location(NamedTuple):
             cached_statements=CACHED,
         )
         try:
-            for setting in (*schema.AS_IF_NEW, *settings) if self.is_old else settings:
+            for setting in settings:
                 db.execute(setting)
         except BaseException:
             db.close()
@@ -175,7 +174,7 @@ def open_first(location: Location) -> tuple[Location, sqlite3.Connection]:
     try:
         if not location.in_memory:
             location = _as_found(location)
-        location, db = _open(location)
+        db = _open(location)
     except DRIVER_ERRORS as error:
         raise _open_error(error, location.path) from error
     except OSError as error:
@@ -186,18 +185,14 @@ def open_first(location: Location) -> tuple[Location, sqlite3.Connection]:
     return (location._replace(mode="rw") if location.mode == "rwc" else location), db
 
 
-def _open(location: Location) -> tuple[Location, sqlite3.Connection]:
+def _open(location: Location) -> sqlite3.Connection:
     db = location.connect_writer()
     try:
         _prepare(db, location, make=location.mode == "rwc")
-        if not location.mode.startswith("rw") and schema.is_old(db):
-            location = location._replace(is_old=True)
-            for view in schema.AS_IF_NEW:
-                db.execute(view)
     except BaseException:
         db.close()
         raise
-    return location, db
+    return db
 
 
 def _prepare(db: sqlite3.Connection, location: Location, *, make: bool) -> None:
@@ -208,8 +203,6 @@ def _prepare(db: sqlite3.Connection, location: Location, *, make: bool) -> None:
         raise _no_tables(location.path)
     if not ours:
         schema.create(db, location.path)
-    elif location.mode in ("rwc", "rw") and schema.is_old(db):
-        schema.upgrade(db)
     if not location.in_memory and make:
         _use_wal(db, location.busy_timeout)
 

@@ -9,7 +9,7 @@ from itertools import groupby
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar
 
-from threadkeep.backends.children import first_children
+from threadkeep.backends.records import first_children
 from threadkeep.backends.sqlite import (
     entries,
     point_reads,

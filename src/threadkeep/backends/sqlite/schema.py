@@ -12,34 +12,33 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from langgraph.checkpoint.serde.types import INTERRUPT, RESUME
-
 from threadkeep.backends.sqlite import records
 from threadkeep.engine.lifecycle import State
-from threadkeep.engine.model import HIDDEN
 from threadkeep.errors import NewerDatabaseError, NotOursError
 
 if TYPE_CHECKING:
     import sqlite3
 
 APPLICATION_ID = 0x74686B70  # "thkp", as `file` and `PRAGMA application_id` show it
-VERSION = 2
+VERSION = 1
 
-# What version 2 added to tk_threads. NULL as `state`: the thread is not in the registry.
-_REGISTRY_COLUMNS = (
-    *("state TEXT", "created_at INTEGER", "updated_at INTEGER", "size INTEGER", "waits_at"),
-    *("revision INTEGER", "pinned INTEGER", "ttl INTEGER", "origin TEXT", "origin_checkpoint"),
-    "heap INTEGER",  # what tk_heap_segments.thread is for it; NULL: its own number
-)
-
-# (ALTER TABLE takes longer than everything else about a new file)
 TABLES = f"""
 CREATE TABLE tk_threads (
     number INTEGER PRIMARY KEY,
     thread TEXT NOT NULL UNIQUE,
     generation INTEGER,
     deleted_at INTEGER,            -- microseconds since 1970; NULL: never
-    {", ".join(_REGISTRY_COLUMNS)}
+    state TEXT,                    -- NULL: the thread is not in the registry
+    created_at INTEGER,
+    updated_at INTEGER,
+    size INTEGER,
+    waits_at,
+    revision INTEGER,
+    pinned INTEGER,
+    ttl INTEGER,
+    origin TEXT,
+    origin_checkpoint,
+    heap INTEGER                   -- tk_heap_segments.thread of its segments; NULL: its own number
 );
 CREATE TABLE tk_checkpoints (
     thread INTEGER NOT NULL,       -- tk_threads.number, here and below
@@ -72,16 +71,13 @@ CREATE TABLE tk_writes (
     PRIMARY KEY (thread, ns, checkpoint, seq)
 ) WITHOUT ROWID;
 CREATE TABLE tk_heap_segments (
-    thread INTEGER NOT NULL,       -- whose segments these are (since version 2: tk_threads.heap)
+    thread INTEGER NOT NULL,       -- whose segments these are, see tk_threads.heap
     log INTEGER NOT NULL,
     start INTEGER NOT NULL,
     count INTEGER NOT NULL,
     data BLOB NOT NULL,
     PRIMARY KEY (thread, log, start)
 ) WITHOUT ROWID;
-"""
-
-REGISTRY = f"""
 CREATE TABLE tk_labels (
     thread INTEGER NOT NULL,
     beginning TEXT NOT NULL,       -- see engine/labels.py
@@ -98,49 +94,6 @@ CREATE INDEX tk_threads_by_origin ON tk_threads (origin) WHERE origin IS NOT NUL
 CREATE INDEX tk_threads_by_heap ON tk_threads (heap) WHERE heap IS NOT NULL;
 CREATE INDEX tk_threads_by_ttl ON tk_threads (ttl) WHERE ttl IS NOT NULL;
 """
-
-# What can be told of threads from before there was a registry: from their rows.
-_HEAD = f"""
-    SELECT max(c.id) FROM tk_checkpoints c
-    WHERE c.thread = tk_threads.number AND c.ns = '' AND (c.flags & {HIDDEN}) IS NOT {HIDDEN}
-"""
-_SIZE = """
-    (SELECT coalesce(sum(length(s.data)), 0) FROM tk_heap_segments s WHERE s.thread = number)
-    + (SELECT coalesce(sum(length(c.manifest) + coalesce(length(c.metadata), 0)
-        + coalesce(length(c.exact), 0)), 0) FROM tk_checkpoints c WHERE c.thread = number)
-    + (SELECT coalesce(sum(length(w.body)), 0) FROM tk_writes w WHERE w.thread = number)
-"""
-_WAITS = f"""
-    SELECT w.checkpoint FROM tk_writes w
-    WHERE w.thread = number AND w.ns = '' AND w.checkpoint = ({_HEAD})
-        AND instr(w.body, CAST('{INTERRUPT}' AS BLOB))
-        AND NOT EXISTS (
-            SELECT 1 FROM tk_writes l WHERE l.thread = w.thread AND l.ns = '' AND l.seq > w.seq
-                AND l.checkpoint = w.checkpoint AND instr(l.body, CAST('{RESUME}' AS BLOB)))
-    LIMIT 1
-"""
-_NOW = "CAST(strftime('%s', 'now') AS INTEGER) * 1000000"
-REGISTER = (
-    f"""
-    UPDATE tk_threads SET state = '{State.ACTIVE}', size = {_SIZE}, waits_at = ({_WAITS}),
-        revision = coalesce(revision, 0) + 1,
-        (created_at, updated_at) = (
-            SELECT coalesce(min(c.ts), {_NOW}), coalesce(max(c.ts), {_NOW})
-            FROM tk_checkpoints c WHERE c.thread = tk_threads.number AND typeof(c.ts) = 'integer')
-    WHERE state IS NULL
-        AND EXISTS (SELECT 1 FROM tk_checkpoints c WHERE c.thread = tk_threads.number)
-    """,
-    f"""
-    UPDATE tk_threads SET state = '{State.SUSPENDED}'
-    WHERE state = '{State.ACTIVE}' AND waits_at IS NOT NULL
-    """,
-    f"""
-    UPDATE tk_threads SET state = '{State.DELETED}', created_at = deleted_at,
-        updated_at = deleted_at, revision = coalesce(revision, 0) + 1
-    WHERE state IS NULL AND deleted_at > 0
-    """,
-)
-"""Statements that register all threads that hold checkpoints, or were deleted, and are not yet."""
 
 
 def _id_text(column: str) -> str:
@@ -247,57 +200,14 @@ def create(db: sqlite3.Connection, path: str) -> None:
         # In an empty file this takes the write lock, and is written with the tables.
         db.execute("PRAGMA auto_vacuum = INCREMENTAL")
         if not is_ours(db, path):
-            _carry_out(db, TABLES + REGISTRY + VIEWS)
+            for statement in (TABLES + VIEWS).split(";\n"):
+                db.execute(statement)
             db.execute(f"PRAGMA application_id = {APPLICATION_ID}")
             db.execute(f"PRAGMA user_version = {VERSION}")
         db.execute("COMMIT")
     finally:
         if db.in_transaction:
             db.execute("ROLLBACK")
-
-
-# A table of that name in the connection's own schema comes first.
-AS_IF_NEW = (
-    "CREATE TEMP VIEW tk_threads AS SELECT *, NULL AS heap FROM main.tk_threads",
-    "CREATE TEMP VIEW tk_heap_segments AS SELECT * FROM main.tk_segments",
-)
-"""What lets a connection read tables of version 1: a thread's segments are its own there."""
-
-
-def is_old(db: sqlite3.Connection) -> bool:
-    """Return True if the tables are of an earlier version."""
-    (version,) = db.execute("PRAGMA user_version").fetchone()
-    return int(version) < VERSION
-
-
-# Programs of an earlier release that have the file open know nothing of what threads share: under
-# another name of this table they fail, and destroy nothing.
-_RENAME = "ALTER TABLE tk_segments RENAME TO tk_heap_segments"
-
-
-def upgrade(db: sqlite3.Connection) -> None:
-    """Bring tables of version 1 to this one, unless another process has just done so."""
-    db.execute("BEGIN IMMEDIATE")
-    try:
-        if is_old(db):
-            db.execute(_RENAME)
-            for view in ("threads", "checkpoints", "writes", "segments"):
-                db.execute(f"DROP VIEW IF EXISTS {view}")
-            for column in _REGISTRY_COLUMNS:
-                db.execute(f"ALTER TABLE tk_threads ADD COLUMN {column}")
-            _carry_out(db, REGISTRY + VIEWS)
-            for statement in REGISTER:
-                db.execute(statement)
-            db.execute(f"PRAGMA user_version = {VERSION}")
-        db.execute("COMMIT")
-    finally:
-        if db.in_transaction:
-            db.execute("ROLLBACK")
-
-
-def _carry_out(db: sqlite3.Connection, statements: str) -> None:
-    for statement in statements.split(";\n"):
-        db.execute(statement)
 
 
 def _not_ours(path: str, names: set[str]) -> NotOursError:

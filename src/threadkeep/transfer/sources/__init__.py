@@ -18,7 +18,7 @@ from threadkeep.backends.open import check_is_path, extra, is_postgres, sqlite_p
 from threadkeep.backends.sqlite.opening import MEMORY, path_of
 from threadkeep.codec import Codec
 from threadkeep.errors import InvalidArgumentError, NotLangGraphError, OpenError
-from threadkeep.store.opened import OpenStore
+from threadkeep.saver import Saver
 from threadkeep.transfer.sources.base import Found, FoundWrite, Source
 from threadkeep.transfer.sources.memory import MemorySource
 from threadkeep.transfer.sources.payloads import Payloads
@@ -46,10 +46,10 @@ def open_source(source: Any, codec: Codec, key: str | bytes | None) -> Source:
         OpenError: it cannot be opened.
         NotLangGraphError: it is no store of LangGraph's.
     """
-    if isinstance(source, OpenStore):
+    if isinstance(source, Saver):
         raise NotLangGraphError(
             "The saver is one of threadkeep's.",
-            hint="Move its threads with saver.threads.export() and import_().",
+            hint="Move its threads with saver.threads.export_bundle() and import_().",
         )
     if isinstance(source, BaseCheckpointSaver):
         return _of_saver(source, Payloads(codec, source.serde, key))

@@ -17,8 +17,14 @@ from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 
 from threadkeep.codec import Codec, NativeCodec
-from threadkeep.codec.failures import OWN, told
-from threadkeep.codec.legacy import Shared, decode_langgraph
+from threadkeep.codec.format import (
+    OWN,
+    describe,
+)
+from threadkeep.codec.langgraph_payloads import (
+    Shared,
+    decode_langgraph,
+)
 from threadkeep.errors import (
     CorruptionError,
     InvalidArgumentError,
@@ -84,7 +90,7 @@ class Payloads:
             raise
         except Exception as error:
             raise CorruptionError(
-                f"{type(self._other).__name__} cannot read the value: {told(error)}."
+                f"{type(self._other).__name__} cannot read the value: {describe(error)}."
             ) from error
 
     def metadata(self, text: str | bytes | None) -> dict[str, Any]:
@@ -103,7 +109,7 @@ class Payloads:
             return self._cipher.decrypt(cipher, data)
         except Exception as error:
             raise WrongKeyError(
-                f"The value cannot be decrypted ({cipher}): {told(error)}.", hint=_GIVE_KEY
+                f"The value cannot be decrypted ({cipher}): {describe(error)}.", hint=_GIVE_KEY
             ) from error
 
 

@@ -124,7 +124,7 @@ def _check_tables(columns: dict[str, set[str]]) -> None:
     if "manifest" in columns.get("checkpoints", ()):
         raise NotLangGraphError(
             "The schema holds a store of threadkeep already.",
-            hint="Open it as it is, or move threads: saver.threads.export() and import_().",
+            hint="Open it as it is, or move threads: saver.threads.export_bundle() and import_().",
         )
     if any(wanted - columns.get(table, set()) for table, wanted in _WANTED.items()):
         raise NotLangGraphError(

@@ -105,7 +105,7 @@ def _writes_columns(db: sqlite3.Connection, path: str) -> set[str]:
     if application == APPLICATION_ID:
         raise NotLangGraphError(
             f"{path} is a store of threadkeep already.",
-            hint="Open it as it is, or move threads: saver.threads.export() and import_().",
+            hint="Open it as it is, or move threads: saver.threads.export_bundle() and import_().",
         )
     found = {
         table: {name for _, name, *_ in db.execute(f"PRAGMA table_info({table})")}

@@ -1,15 +1,13 @@
-"""The tables' versions: each a file of SQL, carried out once, in order.
+"""Migrations of the tables: files of SQL, each run once, in order and in one transaction.
 
-Only the list of files and the plan of a migration live here. Invariants: a version that
-was released never changes; whoever changes anything holds an advisory lock, so that any number
-of processes may begin at once; a file whose name ends in `_live` is not run in a transaction
-(for CREATE INDEX CONCURRENTLY on tables in use) and must bear to be run again.
+A released file never changes. Migrations hold an advisory lock: any number of processes may start
+them at once.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Generator, Iterator, Mapping
+from collections.abc import Collection, Generator, Mapping
 from importlib import resources
 from typing import NamedTuple, TypeAlias
 from urllib.parse import quote
@@ -20,14 +18,12 @@ from threadkeep.backends.postgres.statement import Rows, Statement
 from threadkeep.errors import NewerDatabaseError, NotOursError
 
 Plan: TypeAlias = Generator[Statement, Rows, None]
-"""Statements to be carried out one by one, each answered by its rows."""
+"""Statements to run one by one, each answered by its rows."""
 
 _NAME = re.compile(r"(\d{4})_\w+\.sql")
 KEY = "hashtextextended('threadkeep ' || {literal}, 0)"
-"""The advisory lock that is held by whoever changes tables."""
+"""Key of the advisory lock for changes of tables."""
 
-_LOCK = f"SELECT pg_try_advisory_lock({KEY})"
-_UNLOCK = f"SELECT pg_advisory_unlock({KEY})"
 _PAUSE = "SELECT pg_sleep(0.05)"
 # The tables in a schema that have names of ours, and their columns.
 _TABLES = """
@@ -76,30 +72,24 @@ class Migration(NamedTuple):
 
     version: int
     sql: str
-    live: bool
 
 
 def migrations() -> list[Migration]:
-    """All versions, in order."""
-    return sorted(_files())
-
-
-def _files() -> Iterator[Migration]:
-    for file in resources.files(__name__).iterdir():
-        found = _NAME.fullmatch(file.name)
-        if found is not None:
-            yield Migration(int(found[1]), file.read_text("utf-8"), file.name.endswith("_live.sql"))
+    """Return all migrations in order."""
+    files = {file.name: file for file in resources.files(__name__).iterdir()}
+    names = [found for name in sorted(files) if (found := _NAME.fullmatch(name))]
+    return [Migration(int(name[1]), files[name[0]].read_text("utf-8")) for name in names]
 
 
 def plan(schema: str) -> Plan:
-    """Bring the tables to the newest version.
+    """Migrate the tables to the newest version.
 
     Args:
-        schema: its name, quoted.
+        schema: the quoted name of the schema.
 
     Raises:
         NewerDatabaseError: the tables are of a later version.
-        NotOursError: they are another program's.
+        NotOursError: they belong to another program.
     """
     done = yield from _done(schema)
     known = migrations()
@@ -112,11 +102,11 @@ def plan(schema: str) -> Plan:
         )
     for migration in known:
         if migration.version not in done:
-            yield from (_apply_live if migration.live else _apply)(schema, migration)
+            yield from _apply(schema, migration)
 
 
 def _done(schema: str) -> Generator[Statement, Rows, set[int]]:
-    """The versions that are there; to see that all are takes no lock, and no right but to read."""
+    """Return the applied versions; this takes no lock and no right but SELECT."""
     tables: dict[str, list[str]] = dict((yield tables_in(schema)))
     if tables and not are_ours(tables):
         raise _not_ours(schema, tables)
@@ -126,12 +116,12 @@ def _done(schema: str) -> Generator[Statement, Rows, set[int]]:
 
 
 def tables_in(schema: str) -> Statement:
-    """Asks for the tables in a schema that have names of ours, each with its columns."""
+    """Return the query for a schema's tables with names of ours, each with its columns."""
     return said(_TABLES, schema)
 
 
 def are_ours(tables: Mapping[str, Collection[str]]) -> bool:
-    """Whether the tables are threadkeep's; they are made in one transaction."""
+    """Tell whether the tables are threadkeep's, which are created in one transaction."""
     return "manifest" in tables.get("checkpoints", ()) and "version" in tables.get("migrations", ())
 
 
@@ -156,10 +146,10 @@ def _apply(schema: str, migration: Migration) -> Plan:
 
 
 def locked(schema: str, body: str, declarations: str = "") -> Plan:
-    """Carry out a block of PL/pgSQL as one transaction, while nobody else migrates.
+    """Run a block of PL/pgSQL as one transaction under the advisory lock.
 
     Args:
-        schema: its name, quoted.
+        schema: the quoted name of the schema.
         body: statements; `{literal}` stands for the schema's name as a text.
         declarations: the block's DECLARE section.
     """
@@ -175,19 +165,6 @@ def locked(schema: str, body: str, declarations: str = "") -> Plan:
         yield Statement(_PAUSE)
 
 
-def _apply_live(schema: str, migration: Migration) -> Plan:
-    # Tried again and again, not waited for: a waiting statement would hold up CONCURRENTLY.
-    while not (yield said(_LOCK, schema))[0][0]:
-        yield Statement(_PAUSE)
-    try:
-        if migration.version not in (yield from _done(schema)):
-            yield Statement(migration.sql)
-            note = f"INSERT INTO {{schema}}.migrations (version) VALUES ({migration.version})"  # noqa: S608 - a number
-            yield Statement(note)
-    finally:
-        yield said(_UNLOCK, schema)
-
-
 def said(text: str, schema: str) -> Statement:
-    """The statement with the schema's name as a text in it, where it cannot be a parameter."""
+    """Return the statement with the schema's name as a literal, which cannot be a parameter."""
     return Statement(text.replace("{literal}", "'" + schema.replace("'", "''") + "'"))

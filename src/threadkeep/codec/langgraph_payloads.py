@@ -1,0 +1,334 @@
+"""LangGraph's own payloads, read only: the formats of `JsonPlusSerializer`.
+
+Nothing that the data names is imported, and nothing is called but the closed list below and, for
+models, the validation of a class that this program has allowed. LangGraph's formats lose types
+as they are written (tuples come back as lists, nested models as dicts): a value comes back as
+LangGraph itself would return it, by stricter rules. For a class that cannot be found LangGraph
+returns the bare data; this raises `UnknownTypeError`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import sys
+from collections import deque
+from collections.abc import Callable
+from datetime import date, datetime, time, timedelta, timezone
+from decimal import Decimal
+from enum import Flag
+from functools import partial
+from typing import Any, ClassVar
+from uuid import UUID
+
+import ormsgpack
+from langgraph.checkpoint.serde.types import _DeltaSnapshot
+from pydantic import SecretBytes, SecretStr, ValidationError
+
+from threadkeep.codec import data_classes, numpy_pandas, subclasses
+from threadkeep.codec.class_lookup import Finder, name_of, unknown
+from threadkeep.codec.codecs import NativeCodec
+from threadkeep.codec.decoder import Decoder
+from threadkeep.codec.format import CODES, Tag, describe
+from threadkeep.codec.introspection import ADDRESSES, PATHS, rebuild, set_attributes, solid_base
+from threadkeep.codec.langchain_types import MODELS
+from threadkeep.codec.values import make_path, make_pattern, make_zone_info
+from threadkeep.errors import CorruptionError, ThreadkeepError, UnknownTypeError
+
+
+class Shared:
+    """Cache of the latest decoded objects by their bytes, up to `most` bytes as stored.
+
+    The payloads of neighbouring checkpoints hold mostly the same messages: each is decoded
+    once, and a comparison finds the same object. Within one payload no object is used twice.
+    """
+
+    def __init__(self, most: int = 32 << 20) -> None:
+        self._most = most
+        self._bytes = 0
+        self._objects: dict[tuple[int, bytes, int], Any] = {}
+        self._met: dict[tuple[int, bytes], int] = {}
+
+    def begin(self) -> None:
+        """Start another payload."""
+        self._met = {}
+
+    def object(self, tag: int, data: bytes, make: Callable[[int, bytes], Any]) -> Any:
+        """Return the cached object of these bytes, or make it."""
+        count = self._met[tag, data] = self._met.get((tag, data), -1) + 1
+        key = tag, data, count
+        if key in self._objects:
+            value = self._objects.pop(key)
+        else:
+            value = make(tag, data)
+            self._bytes += len(data)
+        self._objects[key] = value
+        while self._bytes > self._most:
+            oldest = next(iter(self._objects))
+            del self._objects[oldest]
+            self._bytes -= len(oldest[1])
+        return value
+
+
+def decode_langgraph(
+    type_: str, data: bytes, codec: NativeCodec, shared: Shared | None = None
+) -> Any:
+    """Return the value of a payload as `JsonPlusSerializer.dumps_typed` wrote it.
+
+    Args:
+        type_: the payload's type tag: "msgpack", "json", "bytes", "bytearray", "null" or
+            "pickle".
+        data: the payload.
+        codec: its registered and allowed classes may be loaded, and pickles if its
+            `pickle_fallback` is on.
+        shared: cache for payloads with common objects; the value must not be changed then.
+
+    Raises:
+        UnknownTypeError: the data names a type that is not allowed, or is encrypted.
+        CorruptionError: the bytes are damaged.
+    """
+    if type_ == "null":
+        return None
+    if type_ in ("bytes", "bytearray"):
+        return bytes(data) if type_ == "bytes" else bytearray(data)
+    decoder = LangGraphDecoder(codec.finder, codec.pickle_fallback)
+    if shared is not None:
+        shared.begin()
+        decoder.shared = shared
+    if type_ == "msgpack":
+        return decoder.unpack(data)
+    if type_ == "pickle":
+        return decoder.unpickle(data)
+    if type_ == "json":
+        return _read_json(data, codec.finder)
+    raise UnknownTypeError(
+        f"The payload has the type {type_!r}, which LangGraph's plain serializer does not write.",
+        hint="Decrypt or decode it with the serializer that wrote it: serde.loads_typed.",
+    )
+
+
+class LangGraphDecoder(Decoder):
+    """Decoder of LangGraph's msgpack: plain values, and its extension codes 0 to 7."""
+
+    __slots__ = ("shared",)
+
+    options: ClassVar[int | None] = ormsgpack.OPT_NON_STR_KEYS
+
+    def __init__(self, finder: Finder, pickle_fallback: bool = False) -> None:  # noqa: FBT001, FBT002 - as `Decoder`
+        super().__init__(finder, pickle_fallback)
+        self.shared: Shared | None = None
+
+    def on_extension(self, tag: int, data: bytes) -> Any:
+        """See `Decoder.on_extension`. Objects within objects are those objects' own."""
+        if self.shared is None or self.depth:
+            return super().on_extension(tag, data)
+        return self.shared.object(tag, data, super().on_extension)
+
+
+def _read_positional(data: bytes, decoder: Decoder) -> Any:
+    module, name, args = decoder.unpack(data)
+    return construct(decoder.finder, module, name, args, {})
+
+
+def _read_single(data: bytes, decoder: Decoder) -> Any:
+    module, name, arg = decoder.unpack(data)
+    return construct(decoder.finder, module, name, [arg], {})
+
+
+def _read_fields(data: bytes, decoder: Decoder) -> Any:
+    """Keyword arguments, or a model's dump and the method that made it."""
+    module, name, fields = decoder.unpack(data)[:3]
+    return construct(decoder.finder, module, name, [], fields)
+
+
+def _read_method(data: bytes, decoder: Decoder) -> Any:
+    """A call of a method: LangGraph writes only this one."""
+    module, name, arg, method = decoder.unpack(data)
+    if (module, name, method) != ("datetime", "datetime", "fromisoformat"):
+        raise UnknownTypeError(f"The payload asks to call {module}.{name}.{method}.")
+    return datetime.fromisoformat(arg)
+
+
+LangGraphDecoder.decoders = {
+    0: _read_single,
+    1: _read_positional,
+    2: _read_fields,
+    3: _read_method,
+    4: _read_fields,
+    5: _read_fields,
+    6: lambda data, decoder: numpy_pandas.make_array(*decoder.unpack(data)),
+    7: lambda data, decoder: _DeltaSnapshot(decoder.unpack(data)),
+}
+
+
+def construct(finder: Finder, module: str, name: str, args: list[Any], fields: Any) -> Any:
+    """Return the value that a payload describes by a class and its arguments."""
+    known = _CLOSED.get((module, name))
+    if known is not None:
+        return known(*args, **fields)
+    v1 = sys.modules.get("pydantic.v1.types")
+    if v1 is not None and module == v1.__name__ and name in ("SecretStr", "SecretBytes"):
+        return vars(v1)[name](*args)
+    path = f"{module}:{name}"
+    cls, kind = finder.look_up(path)
+    if kind is Tag.PLAIN and path not in CODES and finder.registry.named(path) is None:
+        raise unknown(path, "is stored as a dump of which only the class knows how to read it")
+    return _FILLERS[kind](cls, args, fields)
+
+
+# -- the closed list -------------------------------------------------------------------
+
+
+_CLOSED: dict[tuple[str, str], Callable[..., Any]] = {
+    ("builtins", "set"): set,
+    ("builtins", "frozenset"): frozenset,
+    ("collections", "deque"): deque,
+    ("uuid", "UUID"): UUID,
+    ("decimal", "Decimal"): Decimal,
+    ("datetime", "date"): date,
+    ("datetime", "time"): time,
+    ("datetime", "timedelta"): timedelta,
+    ("datetime", "timezone"): timezone,
+    ("zoneinfo", "ZoneInfo"): make_zone_info,
+    ("re", "compile"): make_pattern,
+    ("pydantic.types", "SecretStr"): SecretStr,
+    ("pydantic.types", "SecretBytes"): SecretBytes,
+    **{("ipaddress", cls.__name__): cls for cls in ADDRESSES},
+    # Python 3.13 moved the classes: payloads have either name.
+    **{
+        (home, cls.__name__): partial(make_path, cls)
+        for cls in PATHS
+        for home in ("pathlib", "pathlib._local")
+    },
+}
+
+
+# -- classes that the program has allowed ----------------------------------------------
+
+
+def _fill_enum(cls: Any, args: list[Any], _: Any) -> Any:
+    """LangGraph writes members by value: find it, or combine flags, without calling the class."""
+    (value,) = args
+    for member in vars(cls)["_member_map_"].values():
+        if type(member.value) is type(value) and member.value == value:
+            return member
+    if issubclass(cls, Flag):
+        return data_classes.combine_flags(cls, value)
+    if isinstance(value, list):  # it was a tuple once
+        return _fill_enum(cls, [tuple(value)], {})
+    raise unknown(name_of(cls), f"has no member with value {value!r}")
+
+
+def _fill_subclass(cls: Any, args: list[Any], _: Any) -> Any:
+    """Build the value inside as one of the base itself."""
+    base = solid_base(cls)
+    build = _CLOSED.get((base.__module__, base.__name__))
+    plain = args[0] if build is None else subclasses.plain_value(build(*args))
+    return subclasses.make_subclass(cls, plain)
+
+
+def _fill_exception(cls: Any, args: list[Any], fields: Any) -> Any:
+    """LangGraph writes only data classes as exceptions, of others the `repr`."""
+    if not dataclasses.is_dataclass(cls):
+        raise unknown(name_of(cls), "is not a data class")
+    value = subclasses.make_exception(cls, tuple(args))
+    set_attributes(value, dict(fields))
+    return value
+
+
+def _fill_record(cls: type, args: list[Any], fields: Any) -> Any:
+    """Set the fields; those that are missing get the class's own default."""
+    own = _fields_of(cls, args, fields)
+    value = rebuild(cls, own)
+    data_classes.add_defaults(value, own.keys())
+    return value
+
+
+def _fields_of(cls: type, args: list[Any], fields: Any) -> dict[str, Any]:
+    """Return the fields by name; LangGraph writes `Send` and `Item` in forms of their own."""
+    if cls.__name__ == "Send" and args:
+        return dict(zip(("node", "arg", "timeout"), args, strict=False))
+    if cls.__name__ in ("Item", "SearchItem"):
+        times = {k: _time(fields[k]) for k in ("created_at", "updated_at")}
+        return {**fields, **times, "namespace": tuple(fields["namespace"])}
+    return dict(fields)
+
+
+def _time(stored: Any) -> Any:
+    return datetime.fromisoformat(stored) if isinstance(stored, str) else stored
+
+
+def _fill_model(cls: Any, _: list[Any], fields: Any) -> Any:
+    """Validate, as LangGraph does.
+
+    A dump has lost the types inside the model: only its own validation can bring them
+    back. That runs code of the class, never code that the data brings: the class was
+    allowed by the rules for loading, and parsing unknown input is what it is made for.
+    """
+    try:
+        return cls.model_validate(fields)
+    except ValidationError:
+        return cls.model_construct(**fields)
+
+
+def _fill_model_v1(cls: Any, _: list[Any], fields: Any) -> Any:
+    """As `_fill_model`; its ValidationError is a ValueError."""
+    try:
+        return cls(**fields)
+    except ValueError:
+        return cls.construct(**fields)
+
+
+_FILLERS: dict[Tag, Callable[[Any, list[Any], Any], Any]] = {
+    Tag.ENUM: _fill_enum,
+    Tag.FLAG: _fill_enum,
+    Tag.NAMEDTUPLE: lambda cls, _, fields: data_classes.make_namedtuple(cls, fields),
+    Tag.SUBCLASS: _fill_subclass,
+    Tag.EXCEPTION: _fill_exception,
+    Tag.DATACLASS: _fill_record,
+    Tag.ATTRS: _fill_record,
+    Tag.PLAIN: _fill_record,
+    Tag.PYDANTIC: _fill_model,
+    Tag.PYDANTIC_V1: _fill_model_v1,
+}
+
+
+# -- JSON ------------------------------------------------------------------------------
+
+_BY_NAME = {model.cls.__name__: model.cls for model in MODELS.values()}
+
+
+def _read_json(data: bytes, finder: Finder) -> Any:
+    try:
+        return json.loads(data, object_hook=lambda value: _revive(value, finder))
+    except (ThreadkeepError, MemoryError):
+        raise
+    except Exception as error:
+        raise CorruptionError(f"The JSON payload cannot be read: {describe(error)}.") from error
+
+
+def _revive(value: dict[str, Any], finder: Finder) -> Any:
+    """Return what an envelope describes; any other object is a dict."""
+    version, kind, path = value.get("lc"), value.get("type"), value.get("id")
+    if version not in (1, 2) or kind is None or not isinstance(path, list) or not path:
+        return value
+    if kind != "constructor":
+        raise UnknownTypeError(f"The payload stands for a LangChain {kind}: {'.'.join(path)}.")
+    if version == 1:
+        return _revive_langchain(path, value.get("kwargs") or {})
+    module, name = ".".join(path[:-1]), path[-1]
+    args, fields = value.get("args") or [], value.get("kwargs") or {}
+    if (module, name) == ("datetime", "datetime"):
+        return datetime.fromisoformat(*args)
+    return construct(finder, module, name, args, fields)
+
+
+def _revive_langchain(path: list[str], fields: dict[str, Any]) -> Any:
+    """LangChain's own envelopes name classes by a path of its own, not by their module."""
+    cls = _BY_NAME.get(path[-1])
+    if cls is None or path[0] not in ("langchain", "langchain_core"):
+        raise UnknownTypeError(
+            f"The payload holds a LangChain object that cannot be read: {'.'.join(path)}.",
+            hint="Messages and documents can; load others with langchain_core.load.",
+        )
+    return _fill_model(cls, [], fields)

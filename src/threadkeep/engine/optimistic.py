@@ -1,0 +1,170 @@
+"""Optimistic changes: read a thread, build one change, commit; retry where others were faster.
+
+The fences of every change come from the snapshot that it was built of.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterable
+from typing import Any, NamedTuple, TypeAlias, TypeVar, cast
+
+from threadkeep.engine import registry
+from threadkeep.engine.calls import Fetch, Operation, commit
+from threadkeep.engine.context import ATTEMPTS, Engine
+from threadkeep.engine.entries import Entry, EntryFence, ReadEntry
+from threadkeep.engine.model import (
+    Batch,
+    Change,
+    DropThread,
+    ReadThread,
+    RowsFence,
+    SegmentInfo,
+    ThreadRows,
+)
+from threadkeep.errors import ConflictError, SegmentTakenError, StaleThreadError
+
+T = TypeVar("T")
+Y = TypeVar("Y")
+
+OVERTAKEN = (ConflictError, StaleThreadError, SegmentTakenError)
+"""Errors of a commit that say that somebody else was faster."""
+
+
+class Snapshot(NamedTuple):
+    """One state of a thread: its entry, its rows, and the rows of threads that share segments."""
+
+    thread: str
+    entry: Entry | None
+    rows: ThreadRows
+    others: tuple[ThreadRows, ...] = ()
+
+    @property
+    def rows_fence(self) -> RowsFence:
+        """Holds as long as nobody adds a row to the thread or to those that share its segments."""
+        return rows_fence((self.rows, *self.others))
+
+    @property
+    def entry_fence(self) -> EntryFence:
+        """Holds as long as the entry is the same."""
+        return EntryFence(0 if self.entry is None else self.entry.revision)
+
+    @property
+    def fences(self) -> tuple[RowsFence, EntryFence]:
+        """Both."""
+        return self.rows_fence, self.entry_fence
+
+    @property
+    def counts_segments(self) -> bool:
+        """Whether segments count for the thread's size: shared ones do for the first by name."""
+        return not any(name < self.thread for name in self.rows.family)
+
+    def segment_bytes(self, without: Iterable[SegmentInfo] = ()) -> int:
+        """Bytes of the segments that count for the thread, but for some of them."""
+        if not self.counts_segments:
+            return 0
+        return registry.bytes_of(self.rows.segments) - registry.bytes_of(without)
+
+    @property
+    def size(self) -> int:
+        """Bytes of the thread, as the registry counts them."""
+        rows = self.rows
+        return registry.of_rows(rows.checkpoints, rows.orphans, self.segment_bytes()).size
+
+
+Build: TypeAlias = Callable[[Snapshot], Operation[tuple[Change | None, T]]]
+"""Makes of a snapshot a change, or None where nothing is to be done, and a result."""
+
+
+def rows_fence(threads: Iterable[ThreadRows]) -> RowsFence:
+    """Holds as long as nobody adds a row to one of these threads."""
+    checkpoints = writes = 0
+    for rows in threads:
+        tables = [row.table for row in rows.unreadable]
+        checkpoints += len(rows.checkpoints) + tables.count("checkpoints")
+        writes += sum([len(s.writes) for s in rows.checkpoints]) + len(rows.orphans)
+        writes += tables.count("writes")
+    return RowsFence(checkpoints, writes)
+
+
+def read_snapshot(
+    thread: str, *, stub: bool = True, skip: bool = False, alone: bool = False
+) -> Operation[Snapshot]:
+    """Read one state of a thread.
+
+    Args:
+        thread: its name.
+        stub: leave an archived thread in the cold store; it has no rows then.
+        skip: list unreadable rows apart, instead of failing.
+        alone: do not read the threads that share its segments.
+    """
+    family: tuple[str, ...] = ()
+    while True:
+        reads = [ReadThread(name, skip=skip, stub=stub) for name in (thread, *family)]
+        entry, rows, *others = yield Fetch([ReadEntry(thread), *reads])
+        if alone or rows.family == family:
+            found = cast("list[ThreadRows]", others)
+            return Snapshot(thread, cast("Entry | None", entry), rows, tuple(found))
+        family = rows.family
+
+
+def optimistic(
+    engine: Engine,
+    thread: str,
+    build: Build[T],
+    read: Callable[[str], Operation[Snapshot]] = read_snapshot,
+) -> Operation[T]:
+    """Change a thread: read a snapshot, build a change, commit it; retry where overtaken.
+
+    Args:
+        engine: the engine's parts.
+        thread: the thread's name.
+        build: makes the change. It may raise one of `OVERTAKEN` to be called again.
+        read: reads the snapshot.
+
+    Raises:
+        ConflictError: others were faster at every attempt.
+    """
+
+    def attempt() -> Operation[T]:
+        change, result = yield from build((yield from read(thread)))
+        if change is not None:
+            yield from commit(change)
+            if _removes(change):
+                engine.working_set.forget(thread)
+        return result
+
+    return (yield from retry(thread, attempt))
+
+
+def _removes(change: Change) -> bool:
+    """Whether what this process remembers of the thread may be gone."""
+    if isinstance(change, Batch):
+        return change.bump or bool(change.drop_segments)
+    return isinstance(change, DropThread)
+
+
+def retry(
+    thread: str,
+    attempt: Callable[[], Generator[Y, Any, T]],
+    overtaken: tuple[type[Exception], ...] | type[Exception] = OVERTAKEN,
+) -> Generator[Y, Any, T]:
+    """Run an attempt, and another one where somebody else was faster: it failed in such a way.
+
+    Raises:
+        ConflictError: others were faster at every attempt.
+    """
+    for _ in range(ATTEMPTS):
+        try:
+            return (yield from attempt())
+        except overtaken:
+            continue
+    raise busy(thread)
+
+
+def busy(thread: str) -> ConflictError:
+    """Return the error where others were faster at every attempt."""
+    return ConflictError(
+        "Other writers keep changing this thread.",
+        hint="Try again later, or stop the programs that use it.",
+        thread=thread,
+    )

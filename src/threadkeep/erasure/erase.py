@@ -1,0 +1,485 @@
+"""Erasing threads: their rows, what is cached of them, and the bytes in the store's files.
+
+Rows go first, and the places that may hold copies of them after all are gone. Each place is
+cleared whether or not rows were found, so that an erasure that was cut off is completed by
+repeating it: a thread that shares segments is emptied before the last row goes that tells whom it
+shares them with. What others need stays whole. One thread, or place, that fails does not keep the
+others from being erased, and is an error that says what was done.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
+
+from threadkeep.backends.base import Scrubbed
+from threadkeep.cold.archive import archive_of
+from threadkeep.engine import registration, registry
+from threadkeep.engine.calls import Fetch, Operation, commit
+from threadkeep.engine.context import Engine
+from threadkeep.engine.entries import Entry, ReadEntry, ThreadQuery, Touch
+from threadkeep.engine.lifecycle import is_there
+from threadkeep.engine.lineage import (
+    Lineage,
+    SegmentKey,
+    checkpoint_key,
+    positions,
+    segment_key,
+    touches,
+    write_key,
+)
+from threadkeep.engine.model import (
+    Batch,
+    CheckpointRow,
+    DropThread,
+    ReadThread,
+    ThreadRows,
+    WriteRow,
+)
+from threadkeep.engine.optimistic import Build, Snapshot, T, optimistic
+from threadkeep.engine.refs import span_of
+from threadkeep.errors import (
+    ConflictError,
+    CorruptionError,
+    ThreadArchivedError,
+    ThreadkeepError,
+    ThreadNotFoundError,
+    UnfinishedErasureError,
+)
+from threadkeep.progress import Progress, no_progress
+from threadkeep.retention.apply import shortened, thinning
+from threadkeep.store.store import LayeredStore
+from threadkeep.store.workflows import Plan, Store, aside, on
+
+if TYPE_CHECKING:
+    from threadkeep.cold.store import ColdStore
+
+ALWAYS = (
+    "Files that were written before (backups, bundles, quarantine files): remove them.",
+    "Copies under other names and in other stores (copy_thread, mirror, import): erase them too.",
+    "What other programs and savers remember of a thread until they load it again: restart them.",
+    "The thread's name and the time: a tombstone, so that no late save brings it back.",
+)
+"""Remains that no store can erase."""
+
+_VERSIONS = "Former versions of archives, if the cold store keeps such: remove them."
+_ELSEWHERE = (
+    "{} in the cold store belongs to another store, from which this one was copied or moved: erase"
+    " the thread in that store. If that store is gone, remove the folder."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ErasedThread:
+    """The result for one thread: what was removed, or would be.
+
+    Args:
+        thread: its name.
+        checkpoints, writes, segments: rows; writes are of one task each. Of segments that others
+            share, those that went or became shorter.
+        bytes: what these held, as stored.
+        archived_bytes: what its archive held, in the cold store.
+    """
+
+    thread: str
+    checkpoints: int = 0
+    writes: int = 0
+    segments: int = 0
+    bytes: int = 0
+    archived_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class EraseReport:
+    """The result of an erasure: what was removed where, or would be, and what is left to do.
+
+    Args:
+        threads: what was removed, thread by thread.
+        forks: threads that were forked from an erased one, and theirs, and hold what they took.
+            Empty where they were erased too.
+        shared_with: other threads that hold a part of what an erased one held: its origin, and
+            that one's forks. What it said itself is not among it.
+        cleared: the places in which nothing is left of the threads.
+        remains: what this cannot promise, each with what to do.
+        unfinished: why a thread was not removed or a place not cleared, and what to do before
+            trying again.
+        dry_run: whether nothing was done.
+    """
+
+    threads: tuple[ErasedThread, ...]
+    forks: tuple[str, ...] = ()
+    shared_with: tuple[str, ...] = ()
+    cleared: tuple[str, ...] = ()
+    remains: tuple[str, ...] = ()
+    unfinished: tuple[str, ...] = ()
+    dry_run: bool = False
+
+    @property
+    def ok(self) -> bool:
+        """Whether all is erased that was to be."""
+        return not self.unfinished
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the same as JSON values."""
+        return {**asdict(self), "ok": self.ok}
+
+
+# -- the whole of it -------------------------------------------------------------------
+
+
+def erase(
+    store: LayeredStore,
+    engine: Engine,
+    thread: str | None = None,
+    labels: tuple[str, ...] = (),
+    *,
+    forks: bool = False,
+    rewrite: bool = False,
+    dry_run: bool = False,
+    progress: Progress | None = None,
+) -> Plan[EraseReport]:
+    """Erase a thread, or all that have these labels; see `Threads.erase`.
+
+    Args:
+        store: where they are.
+        engine: the engine's parts.
+        thread: its name; or
+        labels: what all of them have.
+        forks: also those that were forked from them.
+        rewrite: see `Backend.scrub`.
+        dry_run: change nothing.
+        progress: see `Progress`.
+    """
+    beneath, progress = store.beneath(), progress or no_progress
+    names = yield from on(beneath, _names(thread, labels))
+    found = yield from on(beneath, forks_of(names))
+    # Origins last: as long as they are there, it is known what was forked from them.
+    all_names = [*reversed(found), *names] if forks else names
+    cold = yield from store.own_cold()
+    elsewhere = yield from _elsewhere(beneath, cold, all_names)
+    shared = set[str]()
+    for name in all_names:
+        shared |= yield from on(beneath, sharing_with(name))
+    shared -= {*found, *names}
+    rehearsal = Rehearsal() if dry_run else None
+    done, failures = list[ErasedThread](), list[ThreadkeepError]()
+    for number, name in enumerate(all_names, 1):
+        try:
+            gone = yield from on(beneath, erase_thread(engine, name, rehearsal))
+            done.append(replace(gone, archived_bytes=0) if name in elsewhere else gone)
+        except (ConflictError, CorruptionError) as error:  # (of this thread alone)
+            failures.append(error)
+        progress("threads erased", number, len(all_names))
+    if failures and not done:
+        raise failures[0]
+    left = () if forks else tuple(sorted(found))
+    report = EraseReport(tuple(done), left, tuple(sorted(shared)), dry_run=dry_run)
+    if dry_run:
+        return replace(report, unfinished=_lines(failures))
+    is_new = any(one.checkpoints or one.writes or one.segments for one in done)
+    near = sorted({*names, *found, *shared}) if is_new else None
+    clearance = Clearance(store, cold, all_names, near, tuple(elsewhere.values()), rewrite)
+    return (yield from _clear(clearance, report, failures, progress))
+
+
+def _names(thread: str | None, labels: tuple[str, ...]) -> Operation[list[str]]:
+    if thread is None:
+        return (yield from registration.all_names(ThreadQuery(labels=labels)))
+    entry, rows = yield from _look_at(thread)
+    # (a tombstone is enough, and so are rows that nobody has registered)
+    if entry is None and not (rows.generation or rows.deleted_at) and not _holds_rows(rows):
+        raise ThreadNotFoundError(hint="Nothing was erased.", thread=thread)
+    return [thread]
+
+
+def _elsewhere(store: Store, cold: ColdStore | None, names: Sequence[str]) -> Plan[dict[str, str]]:
+    """The folders of another store that entries of threads name, by thread.
+
+    Raises:
+        ThreadArchivedError: a thread has archives, and there is no cold store.
+    """
+    found: dict[str, str] = {}
+    for name in names:
+        archive = archive_of((yield from on(store, registration.read(name))))
+        if archive is not None and cold is None:
+            hint = "Open the store with cold=, the URL of the cold store. Nothing was erased."
+            raise ThreadArchivedError(hint=hint, thread=name)
+        if archive and cold and not archive.folder.startswith(cold.home(name)):
+            found[name] = archive.folder
+    return found
+
+
+def _lines(failures: Sequence[ThreadkeepError]) -> tuple[str, ...]:
+    return tuple([" ".join(str(error).split()) for error in failures])
+
+
+# -- places that may hold copies -------------------------------------------------------
+
+
+class Clearance(NamedTuple):
+    """The threads to clear a place of.
+
+    `threads` are those that are erased, `near` also those that share with them; None for all that
+    there are: no rows were found, and this may complete what was cut off, of other threads.
+    `elsewhere` are folders of the cold store that are another store's, of which this is a copy.
+    """
+
+    store: LayeredStore
+    cold: ColdStore | None
+    threads: Sequence[str]
+    near: Sequence[str] | None
+    elsewhere: Sequence[str]
+    rewrite: bool
+
+
+def _caches(of: Clearance) -> Plan[Scrubbed]:
+    """Clear what this program and the hot store have cached."""
+    store = of.store
+    for name in (None,) if of.near is None else of.near:
+        yield from on(store, store.clear_cache(name))
+    here = Scrubbed(("what this program remembered, and its cache",))
+    return here + (yield from on(store, store.scrub_hot()))
+
+
+def _files(of: Clearance) -> Plan[Scrubbed]:
+    """Scrub the store's own files."""
+    return on(of.store, of.store.scrub(rewrite=of.rewrite))
+
+
+def _archives(of: Clearance) -> Plan[Scrubbed]:
+    """Remove what this store has put into the cold store, whichever process left it there."""
+    cold = of.cold
+    if cold is None:
+        return Scrubbed()
+    for name in of.threads:
+        yield from aside(partial(cold.clear, cold.home(name)))
+    others = [_ELSEWHERE.format(folder) for folder in of.elsewhere]
+    return Scrubbed(("archives in the cold store",), (_VERSIONS, *others))
+
+
+# A further place that may hold copies is added here: an idempotent function that raises where it
+# fails, and finds what is a thread's by the thread's name, as its rows are gone by then.
+PLACES: tuple[Callable[[Clearance], Plan[Scrubbed]], ...] = (_caches, _archives, _files)
+
+
+def _clear(
+    of: Clearance, report: EraseReport, failures: list[ThreadkeepError], progress: Progress
+) -> Plan[EraseReport]:
+    """Clear all places; return the full report, or raise where anything has failed."""
+    found = Scrubbed(("rows, entries and labels",))
+    for number, place in enumerate(PLACES):
+        progress("places cleared", number, len(PLACES))
+        try:
+            found += yield from place(of)
+        except ThreadkeepError as error:
+            failures.append(error)
+    progress("places cleared", len(PLACES), len(PLACES))
+    unfinished, remains = _lines(failures), (*found.remains, *ALWAYS)
+    report = replace(report, cleared=found.cleared, remains=remains, unfinished=unfinished)
+    if failures:
+        raise UnfinishedErasureError(
+            f"Not every byte of the threads is gone yet: {'; '.join(unfinished)}",
+            hint="Then erase again, in the same way: what was done is not done twice.",
+            report=report,
+        ) from failures[0]
+    return report
+
+
+# -- other threads with parts of the same ----------------------------------------------
+
+
+def forks_of(threads: Sequence[str]) -> Operation[list[str]]:
+    """Return the threads that were forked from these, and from those: each behind its origin."""
+    found, ahead = list[str](), list(threads)
+    for name in ahead:
+        forks = yield from registration.all_names(ThreadQuery(origin=name))
+        new = [one for one in forks if one not in ahead]
+        ahead += new
+        found += new
+    return found
+
+
+def sharing_with(thread: str) -> Operation[set[str]]:
+    """Return the threads that share its segments, and those that it was forked from.
+
+    The latter tell it where the store copies what forks have in common.
+    """
+    entry, rows = yield from _look_at(thread)
+    found, seen = set(rows.family), {thread}
+    while entry is not None and entry.origin is not None and entry.origin[0] not in seen:
+        name = entry.origin[0]
+        seen.add(name)
+        entry, rows = yield from _look_at(name)
+        if is_there(entry) or _holds_rows(rows):
+            found.add(name)
+    return found
+
+
+def _look_at(thread: str) -> Operation[tuple[Entry | None, ThreadRows]]:
+    entry, rows = yield Fetch((ReadEntry(thread), ReadThread(thread, skip=True)))
+    return cast("Entry | None", entry), cast("ThreadRows", rows)
+
+
+def _holds_rows(rows: ThreadRows) -> bool:
+    own = () if rows.family else rows.segments
+    return any((rows.checkpoints, rows.orphans, rows.unreadable, own))
+
+
+# -- one thread ------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Rehearsal:
+    """The result of a dry run so far, of threads that share segments, as if these were gone.
+
+    `freed` is how many bytes of a segment, by a name of its family and its key.
+    """
+
+    threads: set[str] = field(default_factory=set)
+    freed: dict[tuple[str, SegmentKey], int] = field(default_factory=dict)
+
+    def new(self, snapshot: Snapshot, freed: Mapping[SegmentKey, int]) -> dict[SegmentKey, int]:
+        """Return the bytes that were not reported yet, and note them."""
+        self.threads.add(snapshot.thread)
+        family = min(snapshot.thread, *snapshot.rows.family)
+        new: dict[SegmentKey, int] = {}
+        for key, size in freed.items():
+            reported = self.freed.get((family, key), 0)
+            if size > reported:
+                new[key] = size - reported
+                self.freed[family, key] = size
+        return new
+
+
+def erase_thread(
+    engine: Engine, thread: str, rehearsal: Rehearsal | None = None
+) -> Operation[ErasedThread]:
+    """Remove a thread, and the parts of shared segments that it alone needs.
+
+    Args:
+        engine: the engine's parts.
+        thread: its name. One that is a tombstone already stays as it is.
+        rehearsal: change nothing, and report what would go after what was reported before.
+
+    Raises:
+        CorruptionError: what others need of its segments cannot be told, as rows are damaged.
+        ConflictError: somebody who shares them keeps writing.
+    """
+    entry, rows = yield from _look_at(thread)
+    gone = _report(thread, rows, {segment_key(s): s.size for s in rows.segments})
+    if rows.family:
+        gone = yield from _empty(engine, thread, rehearsal)
+    archive = archive_of(entry)
+    if archive is not None:
+        gone = replace(gone, archived_bytes=archive.size)
+    if rehearsal is not None:
+        return gone
+    if is_there(entry) or not rows.deleted_at or _holds_rows(rows) or rows.family:
+        yield from commit(DropThread(thread, engine.now()))
+    # (Something may have been saved, or forked, between the two.)
+    left = {*rows.family, *(yield from forks_of([thread]))}
+    while left:
+        name = min(left)
+        left -= {name, *(yield from sweep(engine, name))}
+        engine.working_set.forget(name)
+    engine.working_set.forget(thread)
+    return gone
+
+
+def _empty(engine: Engine, thread: str, rehearsal: Rehearsal | None) -> Operation[ErasedThread]:
+    """Remove all of a thread's rows, and what nobody else needs of its segments."""
+
+    def build(snapshot: Snapshot) -> Operation[tuple[Batch | None, ErasedThread]]:
+        rows, others = snapshot.rows, snapshot.others
+        if rehearsal is not None:
+            named = zip(rows.family, others, strict=True)
+            others = tuple([one for name, one in named if name not in rehearsal.threads])
+        used = positions(Lineage(()), (), (), others)
+        batch = Batch(
+            thread,
+            engine.now(),
+            rows.generation,
+            fences=(snapshot.rows_fence,),
+            drop_checkpoints=tuple(map(checkpoint_key, rows.checkpoints)),
+            drop_writes=tuple(map(write_key, _writes(rows))),
+            drop_segments=tuple(
+                [segment_key(s) for s in rows.segments if not touches(used, span_of(s))]
+            ),
+            bump=True,
+            touch=Touch(whole=True),
+        )
+        batch = yield from shortened(engine, snapshot, batch, used, wholly=True)
+        freed = _freed(rows, batch)
+        if rehearsal is not None:
+            return None, _report(thread, rows, rehearsal.new(snapshot, freed))
+        return batch._replace(touch=Touch(whole=True)), _report(thread, rows, freed)
+
+    return _with_family(engine, thread, build)
+
+
+def sweep(engine: Engine, thread: str, *, alone: bool = False) -> Operation[tuple[str, ...]]:
+    """Take out of a thread's segments what nobody needs; return with whom it shares them.
+
+    With `alone` nothing is done where it shares them. An archived thread holds no such thing.
+
+    Raises:
+        CorruptionError: what is needed cannot be told, as rows are damaged.
+        ConflictError: somebody who shares them keeps writing.
+    """
+
+    def build(snapshot: Snapshot) -> Operation[tuple[Batch | None, tuple[str, ...]]]:
+        rows = snapshot.rows
+        if alone and snapshot.others:
+            return None, rows.family
+        lineage = Lineage(rows.checkpoints)
+        keep = set(lineage.stored)
+        batch = thinning(engine, snapshot, lineage, keep, set())
+        used = positions(lineage, keep, rows.orphans, snapshot.others)
+        batch = yield from shortened(engine, snapshot, batch, used, wholly=True)
+        return batch if batch.drop_segments else None, rows.family
+
+    return _with_family(engine, thread, build)
+
+
+def _with_family(engine: Engine, thread: str, build: Build[T]) -> Operation[T]:
+    """Change a thread that may share segments."""
+    try:
+        return (yield from optimistic(engine, thread, build))
+    except CorruptionError as error:
+        raise CorruptionError(
+            f"The segments that other threads need cannot be told: {error.message}",
+            hint="Repair the threads that share them: threads.repair, or `threadkeep repair`.",
+            thread=error.thread or thread,
+        ) from error
+
+
+def _writes(rows: ThreadRows) -> list[WriteRow]:
+    return [*rows.orphans, *[row for s in rows.checkpoints for row in s.writes]]
+
+
+def _freed(rows: ThreadRows, batch: Batch) -> dict[SegmentKey, int]:
+    """By how much each segment gets smaller that the batch drops, or writes anew as less."""
+    sizes = {segment_key(s): s.size for s in rows.segments}
+    freed = {key: sizes[key] for key in batch.drop_segments}
+    keys = sorted(freed)
+    for part in batch.segments:  # (each is a part of one of these, which never overlap)
+        of = keys[bisect_right(keys, (part.log, part.start), key=lambda at: at[:2]) - 1]
+        freed[of] -= len(part.data)
+    return freed
+
+
+def _report(thread: str, rows: ThreadRows, freed: Mapping[SegmentKey, int]) -> ErasedThread:
+    """The result: the rows, and so many bytes of segments."""
+    writes, broken = _writes(rows), [row.table for row in rows.unreadable]
+    own: list[CheckpointRow | WriteRow] = [*[s.row for s in rows.checkpoints], *writes]
+    size = sum(map(registry.row_size, own)) + sum([len(row.data) for row in rows.unreadable])
+    return ErasedThread(
+        thread,
+        checkpoints=len(rows.checkpoints) + broken.count("checkpoints"),
+        writes=len(writes) + broken.count("writes"),
+        segments=len(freed) + broken.count("segments"),
+        bytes=size + sum(freed.values()),
+    )

@@ -1,0 +1,159 @@
+"""Methods of a saver that look after its store: delete, copy, prune, check, set up, close."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+
+from threadkeep import lazy, validation
+from threadkeep.awaited import AwaitedMaintenance
+from threadkeep.engine.context import Engine
+from threadkeep.store import workflows
+from threadkeep.store.store import LayeredStore
+
+if TYPE_CHECKING:
+    from threadkeep.progress import Progress
+    from threadkeep.repair.check import CheckReport
+    from threadkeep.retention.background import Collector
+    from threadkeep.stats import Stats
+
+
+class _Done:
+    """Result of `setup()`, which may be awaited."""
+
+    def __await__(self) -> Iterator[None]:
+        return iter(())
+
+
+class Maintenance(AwaitedMaintenance):
+    """Methods of a saver that look after its store."""
+
+    _store: LayeredStore
+    _engine: Engine
+    _collector: Collector | None
+
+    def delete_thread(self, thread_id: str) -> None:
+        """Remove a thread. Late writes of runs under way are refused, not resurrected."""
+        self._store.run(lazy.apply.delete_thread(self._engine, str(thread_id)))
+
+    def delete_for_runs(self, run_ids: Sequence[str]) -> None:
+        """Remove the checkpoints of these runs (metadata `run_id`), in every thread.
+
+        What DeltaChannels of other checkpoints are rebuilt through stays, hidden.
+
+        Raises:
+            InvalidArgumentError: the ids are invalid.
+        """
+        self._store.run(
+            lazy.apply.delete_for_runs(self._engine, validation.ids("run_ids", run_ids))
+        )
+
+    def copy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
+        """Copy a whole thread inside the store.
+
+        Raises:
+            ThreadExistsError: the target holds checkpoints.
+        """
+        self._store.run(
+            lazy.fork.copy_thread(self._engine, str(source_thread_id), str(target_thread_id))
+        )
+
+    def prune(self, thread_ids: Sequence[str], *, strategy: str = "keep_latest") -> None:
+        """Keep the newest checkpoint of each namespace ("keep_latest"), or none ("delete").
+
+        "keep_latest" keeps what is pinned or tagged as well.
+
+        Raises:
+            InvalidArgumentError: another strategy, or the ids are invalid.
+        """
+        ids = validation.ids("thread_ids", thread_ids)
+        self._store.run(lazy.apply.prune(self._engine, ids, strategy))
+
+    def stats(self) -> Stats:
+        """Return sizes by thread and by channel, beside those of whole copies. Reads everything."""
+        return self._store.run(lazy.stats.stats())
+
+    def check(self, progress: Progress | None = None) -> CheckReport:
+        """Verify every checksum, reference and span of every thread. Changes nothing.
+
+        Args:
+            progress: see `threadkeep.progress`.
+        """
+        return workflows.run(lazy.check.check(self._store, self._engine, progress))
+
+    def clear_cache(self, thread: str | None = None) -> None:
+        """Evict exactly this thread, or (None) all, from memory; what is stored stays.
+
+        It clears what this process remembers and the `cache`, and of this store the `hot` one.
+
+        Raises:
+            ThreadkeepError: the hot store could not be reached, and has it still.
+        """
+        self._store.run(self._store.clear_cache(thread))
+
+    # -- life ------------------------------------------------------------------------
+
+    def setup(self) -> _Done:
+        """Make the tables, or migrate them to this release, where opening does not.
+
+        May be awaited; `asetup` waits without holding up the event loop.
+
+        Raises:
+            NewerDatabaseError: the tables are of a later release.
+            UnreachableError, BackendError: the server failed, or refused.
+        """
+        self._store.run(self._store.migrate())
+        return _Done()
+
+    async def asetup(self) -> None:
+        """Async variant of `setup`."""
+        await self._store.arun(self._store.migrate())
+
+    def flush(self) -> None:
+        """Store the saves that `write_behind` has not stored yet; durable on return.
+
+        Raises:
+            LostSavesError: some of it was refused, as it says, and is lost.
+            BackendError: the store failed; what it did not store is kept, and tried again.
+        """
+        self._store.flush()
+
+    async def aflush(self) -> None:
+        """Async variant of `flush`."""
+        await self._store.aflush()
+
+    def close(self) -> None:
+        """Shut down and release everything. Idempotent; later calls raise `ClosedError`."""
+        workflows.run(self._close())
+
+    async def aclose(self) -> None:
+        """Async variant of `close`."""
+        await workflows.arun(self._close())
+
+    def _close(self) -> workflows.Plan[None]:
+        if self._collector is not None:
+            yield from workflows.aside(self._collector.close)
+        yield from self._store.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        value: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        value: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.aclose()

@@ -1,0 +1,1 @@
+"""Registry of threads: what is known of each, and how threads are found."""

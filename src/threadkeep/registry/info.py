@@ -1,0 +1,145 @@
+"""Public records of threads. They hold plain values, which JSON can hold too (`as_json`)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Any, overload
+
+from threadkeep.cold.archive import archive_of
+from threadkeep.engine import labels
+from threadkeep.engine.entries import Entry
+from threadkeep.engine.labels import Mark
+from threadkeep.engine.lifecycle import State, is_archived
+from threadkeep.retention import policy
+from threadkeep.retention.policy import (
+    MICROSECOND,
+    Retention,
+)
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+@dataclass(frozen=True, slots=True)
+class ThreadInfo:
+    """Entry of a thread in the registry.
+
+    Args:
+        id: its name.
+        state: its state; see `State`.
+        created_at, updated_at: in UTC; the second may be late by a second.
+        bytes: about what its rows and segments hold, as stored.
+        metadata: what `create` and `update` said, and the configs of its runs.
+        tags: in order.
+        pinned: True if retention leaves it alone.
+        ttl: how long it may be idle before retention removes it; None for ever.
+        forked_from: the thread and checkpoint that it was forked from.
+        waits_at: the checkpoint at which an interrupt waits for an answer.
+        deleted_at: when it was deleted the last time.
+        retention_json: its own retention, if it has one; see `retention`.
+        marks: the checkpoints that have tags or a pin, each with these.
+        archived_bytes: what it takes in the cold store; None where it is not archived.
+        offloaded_bytes: what of its values lies there while it is in use, about: what nobody needs
+            any more is counted until it is removed.
+    """
+
+    id: str
+    state: State
+    created_at: datetime
+    updated_at: datetime
+    bytes: int
+    metadata: dict[str, Any] = field(default_factory=dict)
+    tags: tuple[str, ...] = ()
+    pinned: bool = False
+    ttl: timedelta | None = None
+    forked_from: tuple[str, str] | None = None
+    waits_at: str | None = None
+    deleted_at: datetime | None = None
+    retention_json: Mapping[str, Any] | None = None
+    marks: tuple[Mark, ...] = ()
+    archived_bytes: int | None = None
+    offloaded_bytes: int = 0
+
+    @property
+    def has_interrupt(self) -> bool:
+        """True if an interrupt waits for an answer."""
+        return self.waits_at is not None
+
+    @property
+    def retention(self) -> Retention | None:
+        """Its own retention, if it has one.
+
+        Raises:
+            NewerFormatError, CorruptionError: it cannot be read.
+        """
+        return None if self.retention_json is None else policy.read(self.retention_json)
+
+    def as_json(self) -> dict[str, Any]:
+        """Return it as values that JSON can hold; times as ISO 8601, the ttl in seconds."""
+        return {
+            "id": self.id,
+            "state": str(self.state),
+            "created_at": self.created_at.isoformat(),
+            "updated_at": self.updated_at.isoformat(),
+            "bytes": self.bytes,
+            "metadata": self.metadata,
+            "tags": list(self.tags),
+            "pinned": self.pinned,
+            "ttl": None if self.ttl is None else self.ttl.total_seconds(),
+            "forked_from": None if self.forked_from is None else list(self.forked_from),
+            "waits_at": self.waits_at,
+            "deleted_at": None if self.deleted_at is None else self.deleted_at.isoformat(),
+            "retention": self.retention_json,
+            "archived_bytes": self.archived_bytes,
+            "offloaded_bytes": self.offloaded_bytes,
+            "marks": [{**mark._asdict(), "tags": list(mark.tags)} for mark in self.marks],
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class ThreadPage(Sequence[ThreadInfo]):
+    """A sequence of threads, and the `cursor` with which `search` goes on; None at the end."""
+
+    threads: tuple[ThreadInfo, ...]
+    cursor: str | None
+
+    def __len__(self) -> int:
+        """Return the number of threads on this page."""
+        return len(self.threads)
+
+    @overload
+    def __getitem__(self, index: int) -> ThreadInfo: ...
+    @overload
+    def __getitem__(self, index: slice) -> tuple[ThreadInfo, ...]: ...
+    def __getitem__(self, index: int | slice) -> ThreadInfo | tuple[ThreadInfo, ...]:
+        """Return one of the threads, or several."""
+        return self.threads[index]
+
+
+def info(entry: Entry) -> ThreadInfo:
+    """Return the public record of an entry."""
+    archive = archive_of(entry)
+    return ThreadInfo(
+        id=entry.thread,
+        state=State(entry.state),
+        created_at=_EPOCH + entry.created_at * MICROSECOND,
+        updated_at=_EPOCH + entry.updated_at * MICROSECOND,
+        bytes=max(entry.size, 0),
+        metadata=labels.metadata(entry.labels),
+        tags=labels.tags(entry.labels),
+        pinned=entry.pinned,
+        ttl=None if entry.ttl is None else entry.ttl * MICROSECOND,
+        forked_from=entry.origin,
+        waits_at=entry.waits_at,
+        deleted_at=_EPOCH + entry.deleted_at * MICROSECOND if entry.deleted_at else None,
+        retention_json=labels.record(entry.labels, policy.RECORD),
+        marks=labels.marks(entry.labels),
+        archived_bytes=archive.size if archive is not None and is_archived(entry) else None,
+        offloaded_bytes=0 if archive is None else max(archive.offloaded, 0),
+    )
+
+
+def micros(moment: datetime) -> int:
+    """Return microseconds since 1970 of a moment that has a time zone."""
+    return (moment - _EPOCH) // MICROSECOND

@@ -1,0 +1,197 @@
+"""A backend with the layers that were asked for in front of it.
+
+From the outside in: write-behind, tiering, the cache; then the backend.
+"""
+
+from __future__ import annotations
+
+import threading
+from functools import partial
+from random import SystemRandom
+from typing import TYPE_CHECKING
+
+from threadkeep.backends import process_forks
+from threadkeep.backends.base import Scrubbed
+from threadkeep.backends.group_commit import AT_ONCE, GroupCommit
+from threadkeep.backends.open import open_hot
+from threadkeep.cold.layer import TierLayer
+from threadkeep.engine.calls import Requests, call
+from threadkeep.engine.working_set import WorkingSet
+from threadkeep.errors import InvalidArgumentError, ThreadkeepError
+from threadkeep.store.driver import BackendPair, Stack, Store
+from threadkeep.store.layer import Layer
+from threadkeep.store.workflows import Plan, either, on
+
+if TYPE_CHECKING:
+    from threadkeep.backends.base import AsyncBackend, Backend
+    from threadkeep.cache import Cache, CacheLayer, HotTier
+    from threadkeep.cold.store import ColdStore
+    from threadkeep.cold.tiering import Tiering
+    from threadkeep.write_behind import WriteBehind
+    from threadkeep.write_behind.layer import WriteBehindLayer
+
+RANDOM = SystemRandom()  # tokens must differ even where a program seeds its random numbers
+
+
+class LayeredStore(Stack):
+    """A backend, the layers in front of it, and the working set of its threads.
+
+    Args:
+        backend: where rows are; closed with the store.
+        group_commit, write_behind, cache, hot, cold, tiering, working_set_bytes: see `Saver`.
+
+    Raises:
+        InvalidArgumentError, OpenError: the backend does not support an option.
+    """
+
+    def __init__(
+        self,
+        backend: Backend | AsyncBackend,
+        *,
+        group_commit: GroupCommit | None = None,
+        write_behind: WriteBehind | None = None,
+        cache: Cache | None = None,
+        hot: str | None = None,
+        cold: str | None = None,
+        tiering: Tiering | None = None,
+        working_set_bytes: int = 0,
+    ) -> None:
+        store = Store(backend, group_commit or AT_ONCE)
+        self.cold = None if cold is None else _open_cold(cold)
+        self.tiering = tiering
+        self._hot = None if hot is None else BackendPair(open_hot(hot))
+        _check(store, group_commit, write_behind, self._hot, self.cold)
+        self._cache: CacheLayer | None = None
+        self._relaxed: WriteBehindLayer | None = None
+        layers: list[Layer] = []
+        if cache is not None or self._hot is not None:
+            self._cache = _cache_layer(cache, self._hot, None if tiering is None else tiering.hot)
+            layers.insert(0, self._cache)
+        layers.insert(0, TierLayer(self.cold))
+        self._beneath = Stack(store, layers)
+        if write_behind is not None:
+            from threadkeep.write_behind.layer import WriteBehindLayer  # noqa: PLC0415 - much, and seldom needed
+
+            self._relaxed = WriteBehindLayer(self._beneath, write_behind, group_commit or AT_ONCE)
+            layers.insert(0, self._relaxed)
+        super().__init__(store, layers)
+        self.working_set = WorkingSet(
+            working_set_bytes,
+            threading.Lock,
+            RANDOM.getrandbits,
+            exclusive=write_behind is not None,
+        )
+        process_forks.watch(self.working_set)
+
+    @property
+    def backend(self) -> Backend | AsyncBackend:
+        """The backend."""
+        return self._store.backend
+
+    def beneath(self) -> Stack:
+        """Return the store for what must be durable on return."""
+        if self._relaxed is None:
+            return self
+        return self._beneath.under(self._relaxed.durable())
+
+    def own_cold(self) -> Plan[ColdStore | None]:
+        """Return the cold store, if there is one, as this store uses it."""
+        if self.cold is None:
+            return None
+        return self.cold.of((yield from on(self, call("identity"))))
+
+    # -- operations ----------------------------------------------------------------------
+
+    def migrate(self) -> Requests[None]:
+        """Make the tables, or bring them up to date, where opening does not."""
+        yield from call("migrate")
+
+    def clear_cache(self, thread: str | None) -> Requests[None]:
+        """Evict a thread, or (None) all, from the working set, the cache and the hot store."""
+        self.working_set.forget(thread)
+        if self._cache is not None:
+            yield from self._cache.clear(thread)
+
+    def scrub(self, *, rewrite: bool) -> Requests[Scrubbed]:
+        """Leave nothing of removed rows in the backend's files. See `Backend.scrub`."""
+        # (no layer in front holds anything that files are made of: it is the backend's alone)
+        scrubbed: Scrubbed = yield from call("scrub", rewrite=rewrite)
+        return scrubbed
+
+    def scrub_hot(self) -> Requests[Scrubbed]:
+        """Do the same with the files of the hot store, if there is one."""
+        return Scrubbed() if self._cache is None else (yield from self._cache.scrub_hot())
+
+    # -- write-behind --------------------------------------------------------------------
+
+    def flush(self) -> None:
+        """Store what waits. See `Saver.flush`."""
+        if self._relaxed is not None:
+            self._relaxed.queue.flush()
+
+    async def aflush(self) -> None:
+        """Async variant of `flush`."""
+        if self._relaxed is not None:
+            await self._relaxed.queue.aflush()
+
+    def close(self) -> Plan[None]:
+        """Store what waits, and close the backend."""
+        failure = None
+        if self._relaxed is not None:
+            queue = self._relaxed.queue
+            try:
+                yield from either(queue.close, partial(queue.in_turn, queue.close))
+            except ThreadkeepError as error:
+                failure = error
+            # (Where it was interrupted, nothing is closed: what waits is stored at the program's
+            # end.)
+        for faces in (self._store, self._hot):
+            if faces is not None:
+                yield from either(faces.close, faces.aclose)
+        if failure is not None:
+            raise failure
+
+
+def _cache_layer(cache: Cache | None, hot: BackendPair | None, tier: HotTier | None) -> CacheLayer:
+    from threadkeep.cache import CacheLayer  # noqa: PLC0415 - much, and seldom needed
+    from threadkeep.cache.hot import Hot  # noqa: PLC0415 - see above
+
+    return CacheLayer(cache, None if hot is None else Hot(hot), tier)
+
+
+def _open_cold(url: str) -> ColdStore:
+    from threadkeep.cold.store import ColdStore  # noqa: PLC0415 - much, and seldom needed
+
+    return ColdStore(url)
+
+
+def _check(
+    store: Store,
+    group_commit: GroupCommit | None,
+    write_behind: WriteBehind | None,
+    hot: BackendPair | None,
+    cold: ColdStore | None,
+) -> None:
+    """Refuse options that the backend does not support."""
+    name = type(store.backend).__name__
+    if hot is not None and not store.backend.counts_for_all:
+        raise InvalidArgumentError(
+            f"hot= cannot stand in front of {name}, which does not count for all processes.",
+            hint="Use it in front of PostgreSQL, or leave it out.",
+        )
+    if cold is not None and not store.backend.has_identity:
+        raise InvalidArgumentError(
+            f"cold= cannot be used with {name}, which has no name of its own: stores that share a"
+            " cold store are told apart by that.",
+            hint="Override `identity` in the backend, and set `has_identity`.",
+        )
+    if write_behind is not None and store.backend is store.awaited:
+        raise InvalidArgumentError(
+            "write_behind= needs connections of its own, to store what waits at any time.",
+            hint="Use a URL instead of an async pool, connection or client.",
+        )
+    if group_commit is not None and not store.backend.commits_groups:
+        raise InvalidArgumentError(
+            f"{name} cannot commit in groups.",
+            hint="Leave group_commit out, or override `commit_many` and set `commits_groups`.",
+        )

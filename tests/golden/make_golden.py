@@ -1,0 +1,87 @@
+"""Write the golden files that do not exist: make test once, then
+
+    PYTHONPATH=.:tests .venv/bin/python tests/golden/make_golden.py
+
+An existing file is never written again: it is what a release wrote, and every later release
+must read it. A new form of a format gets new files.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+from codec_golden_values import FILES, ROWS
+from kit.engine import Chain, memory_saver
+
+from threadkeep import SqliteSaver
+from threadkeep.codec import Compression, NativeCodec, pack
+from threadkeep.saver import Saver
+from threadkeep.transfer.bundle_format import BundleWriter
+
+FOLDER = Path(__file__).parent
+
+
+def encoded(name: str) -> bytes:
+    """Return the bytes of one of the codec's golden files."""
+    codec = NativeCodec()
+    level = 3 if name.endswith("-compressed") else 0
+    return pack([codec.encode(value) for value in FILES[name]], Compression(level))
+
+
+def fill(saver: Saver) -> None:
+    """Save a thread of five checkpoints, the last one with pending writes."""
+    chain = Chain(saver, "real")
+    for n in range(5):
+        chain.put(n=n, m=[f"{i} {'x' * 90}" for i in range(n + 1)])
+    saver.put_writes(chain.at, [("n", 4), ("m", ["w" * 100])], "task")
+
+
+def _codec(name: str, path: Path) -> None:
+    path.write_bytes(encoded(name))
+
+
+def _rows(path: Path) -> None:
+    with path.open("wb") as file:
+        writer = BundleWriter(file)
+        for whole in ROWS:
+            writer.add(whole)
+        writer.end()
+
+
+def _bundle(path: Path) -> None:
+    with memory_saver() as saver:
+        fill(saver)
+        saver.threads.export("real", path)
+
+
+def _sqlite(path: Path) -> None:
+    with SqliteSaver.from_conn_string(str(path)) as saver:
+        fill(saver)
+
+
+WRITERS: dict[str, Callable[[Path], None]] = {
+    **{f"codec/{name}.bin": partial(_codec, name) for name in FILES},
+    "bundles/v1-rows.tkb": _rows,
+    "bundles/v1-thread.tkb": _bundle,
+    "sqlite/v1.sqlite": _sqlite,
+}
+"""Golden file -> the function that writes it."""
+
+
+def main() -> None:
+    """Write the files that do not exist, and report each."""
+    for name, write in WRITERS.items():
+        path = FOLDER / name
+        if path.exists():
+            sys.stdout.write(f"{name} exists: left alone\n")
+            continue
+        path.parent.mkdir(exist_ok=True)
+        write(path)
+        sys.stdout.write(f"{name} written\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,61 @@
+"""Bundles and SQLite files of format version 1 are read."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from codec_golden_values import ROWS
+from kit.engine import Chain, config, memory_saver
+from make_golden import FOLDER
+
+from threadkeep import SqliteSaver
+from threadkeep.transfer.bundle_format import read_bundle
+
+
+def check_thread(saver: Any) -> None:
+    assert [found.checkpoint["channel_values"]["n"] for found in saver.list(None)] == [
+        *(4, 3, 2, 1, 0)
+    ]
+    head = saver.get_tuple(config("real"))
+    assert head.checkpoint["channel_values"]["m"] == [f"{i} {'x' * 90}" for i in range(5)]
+    assert head.pending_writes == [("task", "n", 4), ("task", "m", ["w" * 100])]
+    assert saver.check().ok
+
+
+def test_rows_of_a_bundle_are_read() -> None:
+    with (FOLDER / "bundles" / "v1-rows.tkb").open("rb") as file:
+        assert list(read_bundle(file)) == ROWS
+
+
+def test_a_bundle_is_imported() -> None:
+    with memory_saver() as saver:
+        assert saver.threads.import_(FOLDER / "bundles" / "v1-thread.tkb").put == ("real",)
+        check_thread(saver)
+
+
+def test_digests_are_the_same_in_every_release() -> None:
+    """A reader of a bundle computes the digests again and compares."""
+    with (FOLDER / "bundles" / "v1-thread.tkb").open("rb") as file:
+        (thread,) = read_bundle(file)
+    assert thread.digests is not None
+    assert [digest.hex()[:8] for digest in thread.digests] == DIGESTS
+
+
+DIGESTS = ["409e145e", "bc498b73", "33283463", "a2000b8e", "ba427faf"]
+
+
+@pytest.fixture
+def database(tmp_path) -> Path:
+    return Path(shutil.copy(FOLDER / "sqlite" / "v1.sqlite", tmp_path))
+
+
+def test_a_sqlite_file_is_read_and_written_to(database) -> None:
+    with SqliteSaver.from_conn_string(str(database)) as saver:
+        check_thread(saver)
+        assert [thread.id for thread in saver.threads.search(has_interrupt=False)] == ["real"]
+        at = Chain(saver, "real", start=5).follow().put(n=5)
+        assert saver.get_tuple(at).checkpoint["channel_values"]["n"] == 5
+        assert saver.check().ok

@@ -1,0 +1,1 @@
+"""Helpers of the tests: servers, stores, layers, damage, and savers driven by hand."""

@@ -1,0 +1,28 @@
+"""The command `threadkeep` as a process, for the tests that look at it from outside."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import Any
+
+SECONDS = 60  # for a program that hangs
+
+
+def command(*arguments: Any) -> list[str]:
+    """The words that start it."""
+    return [sys.executable, "-m", "threadkeep", *map(str, arguments)]
+
+
+def threadkeep(*arguments: Any, **options: Any) -> tuple[int, list[str], list[str]]:
+    """Run it: its exit code, and the lines that it said on stdout and stderr."""
+    options = {"stderr": subprocess.PIPE, **options}
+    done = subprocess.run(
+        command(*arguments),
+        check=False,
+        text=True,
+        timeout=SECONDS,
+        stdout=subprocess.PIPE,
+        **options,
+    )
+    return done.returncode, done.stdout.splitlines(), (done.stderr or "").splitlines()

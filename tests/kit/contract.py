@@ -1,0 +1,65 @@
+"""The contract on variants of a backend: in `make test` a part of it, in `make test-all` all.
+
+A variant shares its logic with a configuration that runs the whole contract, and differs in how
+requests reach the server: a pool or client of the program, a timeout, a proxy, another version of
+the server, another layout of the tables. That it is wired rightly shows in one case for each
+kind of request, reply and error. The configurations that run everything are those whose code
+really differs:
+
+    memory                       tests/contract/test_memory.py
+    SQLite, a file               tests/contract/test_sqlite.py
+    PostgreSQL, sync and async   tests/contract/test_postgres.py
+    Redis, async                 tests/contract/test_redis.py
+    a Redis cluster, sync        tests/contract/test_redis_cluster.py
+    the cache layer              tests/contract/test_layers.py
+    the tiering layer            tests/contract/test_layers.py
+    the write-behind layer       tests/contract/test_layers.py
+"""
+
+from __future__ import annotations
+
+from kit.selection import FULL
+from threadkeep.testing import BackendContract
+
+WIRING = {
+    # Each read, and replies in order.
+    "test_an_unknown_thread_is_empty",
+    "test_replies_come_in_request_order",
+    "test_ids_of_any_text_keep_their_order",
+    "test_writes_belong_to_their_checkpoint",
+    "test_path_goes_up_nearest_first",
+    "test_thread_rows_are_all_rows",
+    "test_sizes_count_rows_and_bytes",
+    "test_what_is_stored_outlives_the_backend",
+    "test_equal_ids_come_by_thread_and_namespace",
+    "test_pages_of_a_filter_join_to_the_whole",
+    # Each change, and each error.
+    "test_places_are_64_bits",
+    "test_drops_come_before_additions",
+    "test_checks_come_in_order",
+    "test_a_refused_batch_changes_nothing",
+    "test_a_retry_is_harmless",
+    "test_every_fence_must_hold",
+    "test_rows_take_the_place_of_what_was_dropped",
+    "test_a_copy_has_all_rows",
+    "test_an_entry_is_set",
+    "test_a_fork_reads_the_segments_of_its_origin",
+    "test_a_closed_backend_refuses_everything",
+    # Groups, files, threads.
+    "test_a_refused_change_leaves_its_neighbours_alone",
+    "test_a_large_group",
+    "test_additions_keep_their_place_among_others",
+    "test_to_scrub_changes_no_row",
+    "test_commits_of_many_threads_all_arrive",
+    "test_of_rivals_for_a_head_one_wins",
+}
+
+
+class Variant(BackendContract):
+    """The contract on a variant of a backend."""
+
+
+if not FULL:
+    for _name in dir(BackendContract):
+        if _name.startswith("test_") and _name not in WIRING:
+            setattr(Variant, _name, None)

@@ -1,0 +1,190 @@
+"""Damage done to real rows: in memory, with SQL, with commands of Redis.
+
+`damaging(name, saver, folder)` gives what does it to one store. Each method alters one row or
+segment of a thread in place, as a failing disk or a hand would, and leaves all others as they are.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import redis
+
+from kit import redis as redis_kit
+from kit.engine import rows_in_memory
+from kit.postgres import url_for
+from threadkeep.backends.redis.keys import keys_of
+from threadkeep.backends.redis.packing import place
+from threadkeep.backends.redis.rows import pack_place
+from threadkeep.backends.sqlite.records import pack_id
+from threadkeep.engine.model import ReadThread
+
+
+def flipped(data: bytes) -> bytes:
+    """The same with another last byte."""
+    return data[:-1] + bytes((data[-1] ^ 0x55,))
+
+
+def rows_of(saver: Any, thread: str) -> Any:
+    """All that the store holds of a thread."""
+    (rows,) = saver._store.backend.fetch([ReadThread(thread)])
+    return rows
+
+
+def damaging(name: str, saver: Any, folder: Path) -> Any:
+    if name == "memory":
+        return InMemory(saver)
+    return {"sqlite": InSqlite, "postgres": InPostgres, "redis": InRedis}[name](folder)
+
+
+class InMemory:
+    def __init__(self, saver: Any) -> None:
+        self._threads = rows_in_memory(saver)
+
+    def manifest(self, thread: str, id: str) -> None:
+        rows = self._threads[thread].namespaces[""].rows
+        rows[id] = rows[id]._replace(manifest=flipped(rows[id].manifest))
+
+    def metadata(self, thread: str, id: str) -> None:
+        rows = self._threads[thread].namespaces[""].rows
+        rows[id] = rows[id]._replace(metadata=rows[id].metadata.replace("loop", "lo0p"))
+
+    def write(self, thread: str, id: str) -> None:
+        writes = self._threads[thread].namespaces[""].writes[id]
+        writes[0] = writes[0]._replace(body=flipped(writes[0].body))
+
+    def segment(self, thread: str, log: int, start: int) -> None:
+        segments = self._threads[thread].logs[log].segments
+        segments[start] = segments[start]._replace(data=flipped(segments[start].data))
+
+    def no_segment(self, thread: str, log: int, start: int) -> None:
+        found = self._threads[thread].logs[log]
+        found.drop(start, found.segments[start].count)
+
+
+class _InSql:
+    """The statements are the same, but for names."""
+
+    def __init__(self, names: dict[str, str]) -> None:
+        self._names = names
+
+    def manifest(self, thread: str, id: str) -> None:
+        self.execute("UPDATE {c} SET manifest = flip(manifest) WHERE {t} AND {i} = ?", thread, id)
+
+    def write(self, thread: str, id: str) -> None:
+        self.execute(
+            "UPDATE {w} SET body = flip(body) WHERE {t} AND {j} = ? AND seq = 1", thread, id
+        )
+
+    def segment(self, thread: str, log: int, start: int) -> None:
+        self.execute(
+            f"UPDATE {{s}} SET data = flip(data) WHERE {{h}} AND log = {log} AND start = {start}",
+            thread,
+        )
+
+    def no_segment(self, thread: str, log: int, start: int) -> None:
+        self.execute(f"DELETE FROM {{s}} WHERE {{h}} AND log = {log} AND start = {start}", thread)
+
+    def execute(self, statement: str, thread: str, id: str | None = None) -> None:
+        raise NotImplementedError
+
+
+class InSqlite(_InSql):
+    def __init__(self, folder: Path) -> None:
+        number = "thread = (SELECT {} FROM tk_threads t WHERE t.thread = ?)"
+        super().__init__(
+            {
+                "c": "tk_checkpoints",
+                "w": "tk_writes",
+                "s": "tk_heap_segments",
+                "i": "id",
+                "j": "checkpoint",
+                "t": number.format("number"),
+                "h": number.format("coalesce(heap, number)"),
+            }
+        )
+        self._path = folder / "threads.db"
+
+    def metadata(self, thread: str, id: str) -> None:
+        self.execute("UPDATE {c} SET step = step + 100 WHERE {t} AND {i} = ?", thread, id)
+
+    def execute(self, statement: str, thread: str, id: str | None = None) -> None:
+        db = sqlite3.connect(self._path)
+        db.create_function("flip", 1, flipped)
+        values = [thread] if id is None else [thread, pack_id(id)]
+        assert db.execute(statement.format(**self._names), values).rowcount == 1
+        db.commit()
+        db.close()
+
+
+class InPostgres(_InSql):
+    def __init__(self, folder: Path) -> None:
+        self._base, _, schema = url_for(folder).partition("?schema=")
+        super().__init__(
+            {
+                "c": f"{schema}.checkpoints",
+                "w": f"{schema}.writes",
+                "s": f"{schema}.segments",
+                "i": "checkpoint_id",
+                "j": "checkpoint_id",
+                "t": "thread_id = ?",
+                "h": f"thread_id = {schema}.heap_of(?)",
+            }
+        )
+
+    def metadata(self, thread: str, id: str) -> None:
+        self.execute(
+            "UPDATE {c} SET metadata = metadata || '{{\"step\": 100}}' WHERE {t} AND {i} = ?",
+            thread,
+            id,
+        )
+
+    def execute(self, statement: str, thread: str, id: str | None = None) -> None:
+        for column in ("manifest", "body", "data"):
+            last = f"length({column}) - 1"
+            other = f"set_byte({column}, {last}, get_byte({column}, {last}) # 85)"
+            statement = statement.replace(f"flip({column})", other)
+        values = [thread] if id is None else [thread, id]
+        with psycopg.connect(self._base) as db:
+            done = db.execute(statement.format(**self._names).replace("?", "%s"), values)
+            assert done.rowcount == 1
+
+
+class InRedis:
+    def __init__(self, folder: Path) -> None:
+        self._prefix = redis_kit.prefix_for(folder)
+        self._client = redis.Redis.from_url(redis_kit.url())
+
+    def _replace(self, thread: str, key: int, id: str, change: Any) -> None:
+        name, beginning = keys_of(self._prefix, thread)[key], place("", id) + b"\0"
+        member = next(m for m in self._client.zrange(name, 0, -1) if m.startswith(beginning))
+        other = change(member)
+        assert other != member
+        self._client.zrem(name, member)
+        self._client.zadd(name, {other: 0})
+
+    def manifest(self, thread: str, id: str) -> None:
+        self._replace(thread, 1, id, flipped)
+
+    def metadata(self, thread: str, id: str) -> None:
+        self._replace(thread, 1, id, lambda member: member.replace(b"loop", b"lo0p"))
+
+    def write(self, thread: str, id: str) -> None:
+        self._replace(thread, 3, id, flipped)
+
+    def torn(self, thread: str, id: str) -> None:
+        """Leave only the beginning of a checkpoint's member."""
+        self._replace(thread, 1, id, lambda member: member[: member.index(b"\0", 1) + 3])
+
+    def segment(self, thread: str, log: int, start: int) -> None:
+        name, field = keys_of(self._prefix, thread)[5], pack_place(log, start, 1)[:16]
+        self._client.hset(name, field, flipped(self._client.hget(name, field)))
+
+    def no_segment(self, thread: str, log: int, start: int) -> None:
+        keys, field = keys_of(self._prefix, thread), pack_place(log, start, 1)[:16]
+        member = next(m for m in self._client.zrange(keys[4], 0, -1) if m.startswith(field))
+        assert self._client.zrem(keys[4], member)
+        assert self._client.hdel(keys[5], field)

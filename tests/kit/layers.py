@@ -1,0 +1,138 @@
+"""Backends made of a store and layers in front of it, for the contract suite."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+from itertools import groupby
+from typing import Any
+
+from threadkeep.backends.base import AsyncBackend, Backend
+from threadkeep.engine.calls import Commit, CommitMany, Fetch, Request
+from threadkeep.engine.model import Batch, Change, Read, ReadSegments, Span
+from threadkeep.errors import ThreadkeepError
+from threadkeep.store.driver import (
+    BackendPair,
+    Stack,
+    Store,
+)
+from threadkeep.testing import Blocking
+from threadkeep.testing.records import THREAD
+
+
+class ThroughCache:
+    """Contract tests that ask for segments as the engine does: under the generation they read."""
+
+    def segments(self: Any, *spans: Any, thread: str = THREAD) -> Any:
+        asked = tuple(Span(*span) for span in spans)
+        generation = self.rows(thread).generation
+        first = self.one(ReadSegments(thread, asked, generation))
+        again = self.one(ReadSegments(thread, asked, generation))
+        assert first == again == self.one(ReadSegments(thread, asked))
+        return first
+
+
+class Awaited(AsyncBackend):
+    """A blocking backend behind the awaited protocol; it never waits."""
+
+    counts_for_all = True
+    commits_groups = True
+    has_identity = True
+
+    def __init__(self, backend: Any) -> None:
+        self.backend = backend
+
+    async def fetch(self, reads: Any) -> Any:
+        return self.backend.fetch(reads)
+
+    async def commit(self, change: Any) -> None:
+        self.backend.commit(change)
+
+    async def commit_many(self, changes: Any) -> Any:
+        return self.backend.commit_many(changes)
+
+    async def identity(self) -> Any:
+        return self.backend.identity()
+
+    async def close(self) -> None:
+        self.backend.close()
+
+
+def stack_of(backend: Any, *layers: Any) -> Stack:
+    return Stack(Store(backend), layers)
+
+
+def one(request: Request) -> Generator[Request, Any, Any]:
+    return (yield request)
+
+
+def many(changes: Sequence[Change]) -> Generator[Request, Any, list[ThreadkeepError | None]]:
+    """Batches together, and each other change by itself."""
+    results: list[ThreadkeepError | None] = []
+    for is_batch, found in groupby(changes, lambda change: isinstance(change, Batch)):
+        part: Any = list(found)
+        if is_batch:
+            results += yield CommitMany(part)
+            continue
+        for change in part:
+            try:
+                yield Commit(change)
+                results.append(None)
+            except ThreadkeepError as error:
+                results.append(error)
+    return results
+
+
+class Layered(Backend):
+    """Blocking calls through a stack.
+
+    `also`: the faces of another store, closed with it.
+    """
+
+    def __init__(self, stack: Stack, also: BackendPair | None = None) -> None:
+        self.stack = stack
+        self.also = also
+
+    def fetch(self, reads: Sequence[Read]) -> Any:
+        return self.stack.run(one(Fetch(reads)))
+
+    def commit(self, change: Change) -> None:
+        self.stack.commit(change)
+
+    def commit_many(self, changes: Sequence[Change]) -> Any:
+        return self.stack.run(many(changes))
+
+    def close(self) -> None:
+        self.stack._store.close()
+        if self.also is not None:
+            self.also.close()
+
+
+class AwaitedLayered(AsyncBackend):
+    """Awaiting calls through a stack. See `Layered`."""
+
+    def __init__(self, stack: Stack, also: BackendPair | None = None) -> None:
+        self.stack = stack
+        self.also = also
+
+    async def fetch(self, reads: Sequence[Read]) -> Any:
+        return await self.stack.arun_here(one(Fetch(reads)))
+
+    async def commit(self, change: Change) -> None:
+        await self.stack.acommit(change)
+
+    async def commit_many(self, changes: Sequence[Change]) -> Any:
+        return await self.stack.arun_here(many(changes))
+
+    async def close(self) -> None:
+        await self.stack._store.aclose()
+        if self.also is not None:
+            await self.also.aclose()
+
+
+def awaiting(stack: Stack, also: BackendPair | None = None) -> Blocking:
+    """Awaiting calls through a stack, each waited for."""
+
+    async def made() -> Any:
+        return AwaitedLayered(stack, also)
+
+    return Blocking(made)

@@ -1,0 +1,118 @@
+"""Schemas for tests on a real PostgreSQL server: one for each folder that a test names.
+
+A process makes a few schemas and empties them in turn, which is a hundred times faster than
+making one for each test. `scripts/services` starts the server and says where it is.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+from collections.abc import Callable
+from functools import cache
+from itertools import count
+from pathlib import Path
+
+import psycopg
+
+from threadkeep.backends.postgres import PostgresBackend
+from threadkeep.testing.records import uid
+
+TABLES = ("checkpoints", "writes", "segments", "threads", "thread_labels", "heaps")
+_SCHEMAS = 4  # a test uses no more folders at a time
+
+
+def url() -> str:
+    """The URL of the server."""
+    found = os.environ.get("TK_TEST_POSTGRES")
+    assert found, "no PostgreSQL server: run the tests with `make test`, or scripts/services"
+    return found
+
+
+@cache
+def _server() -> psycopg.Connection:
+    connection = psycopg.connect(url(), autocommit=True)
+    atexit.register(connection.close)
+    return connection
+
+
+class _Schemas:
+    """A few schemas with tables of one layout."""
+
+    def __init__(self, layout: Layout) -> None:
+        self.layout = layout
+        self.by_folder: dict[str, str] = {}
+        self.free: list[str] = []
+        self.made = 0
+
+    def of(self, folder: str) -> str:
+        """The folder's schema: empty, if it is named for the first time."""
+        known = self.by_folder.get(folder)
+        if known is None:
+            known = self.by_folder[folder] = self._take()
+        return known
+
+    def _take(self) -> str:
+        if self.made < _SCHEMAS:
+            name = f"tk_{self.layout.__name__}_{os.getpid()}_{self.made}"
+            self.made += 1
+            make(name, self.layout)
+            return name
+        name = self.by_folder.pop(next(iter(self.by_folder)))
+        _server().execute("; ".join(f"DELETE FROM {name}.{table}" for table in TABLES))
+        return name
+
+
+Layout = Callable[[str], None]
+"""Makes the tables of a schema what a database administrator may have them be."""
+
+
+def plain(schema: str) -> None:
+    """Tables as a migration makes them."""
+
+
+def monthly(schema: str) -> None:
+    """Checkpoints in a partition for each month, and in some more for `records.uid`."""
+    backend = PostgresBackend(url(), schema=schema, max_size=1, partition_by="month")
+    backend.migrate()
+    backend.close()
+    for n, (first, stop) in enumerate([(1, 2), (2, 3), (3, 5), (5, 9), (9, 40)]):
+        _server().execute(
+            f"CREATE TABLE {schema}.of_tests_{n} PARTITION OF {schema}.checkpoints"
+            f" FOR VALUES FROM ('{uid(first)}') TO ('{uid(stop)}')"
+        )
+
+
+def hashed(schema: str) -> None:
+    """All tables of threads in partitions by a hash of the thread's id."""
+    for table in (table for table in TABLES if table != "heaps"):
+        name, new = f"{schema}.{table}", f"{schema}.hashed_{table}"
+        text = f"CREATE TABLE {new} (LIKE {name} INCLUDING ALL) PARTITION BY HASH (thread_id);"
+        for n in range(4):
+            text += f"CREATE TABLE {name}_{n} PARTITION OF {new}"
+            text += f" FOR VALUES WITH (MODULUS 4, REMAINDER {n});"
+        _server().execute(text + f"DROP TABLE {name}; ALTER TABLE {new} RENAME TO {table}")
+
+
+def make(schema: str, layout: Layout = plain) -> None:
+    """Make a schema with its tables; it is dropped when the process ends."""
+    _server().execute(f"DROP SCHEMA IF EXISTS {schema} CASCADE")
+    atexit.register(_server().execute, f"DROP SCHEMA IF EXISTS {schema} CASCADE")
+    backend = PostgresBackend(url(), schema=schema, max_size=1)
+    backend.migrate()
+    backend.close()
+    layout(schema)
+
+
+_schemas = cache(_Schemas)
+_count = count()
+
+
+def empty_schema(layout: Layout = plain) -> str:
+    """A schema that holds nothing; it is another one's again after a few more."""
+    return _schemas(layout).of(f"number {next(_count)}")
+
+
+def url_for(folder: Path, layout: Layout = plain) -> str:
+    """The URL of the schema that stands for a folder: as empty as that when a test begins."""
+    return f"{url()}?schema={_schemas(layout).of(str(folder))}"

@@ -1,0 +1,111 @@
+"""Databases for tests of migrations: set up, looked into, written to meanwhile."""
+
+from __future__ import annotations
+
+import multiprocessing
+import subprocess
+import sys
+import threading
+
+import psycopg
+from integration.rows import checkpoint, metadata, place, put, value_at
+
+from kit.postgres_server import SECONDS
+from threadkeep import PostgresSaver
+
+
+def execute(database, text, *values):
+    with psycopg.connect(database, autocommit=True) as db:
+        cursor = db.execute(text, values)
+        return cursor.fetchall() if cursor.description else []
+
+
+def migrate(url):
+    """`threadkeep migrate` as a process."""
+    command = [sys.executable, "-m", "threadkeep", "migrate", url]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=SECONDS)
+    return done.returncode, done.stdout, done.stderr
+
+
+def put_as(saver, key, value, parent=None, thread="thread"):
+    """Put a checkpoint with an id of its own."""
+    made = {**checkpoint({"value": value}, value=1), "id": key}
+    given = place(thread, parent) if parent else place(thread)
+    return saver.put(given, made, metadata(), made["channel_versions"])
+
+
+def set_up(database, **options):
+    with PostgresSaver(database, **{"partition_by": "month", **options}) as saver:
+        saver.setup()
+
+
+def partitions(database, schema="threadkeep"):
+    text = "SELECT relname FROM pg_inherits JOIN pg_class ON oid = inhrelid WHERE inhparent = "
+    return {name for (name,) in execute(database, text + "%s::regclass", f"{schema}.checkpoints")}
+
+
+def works(saver):
+    config = put(saver, place(), {"value": 1})
+    saver.put_writes(config, [("value", 2)], "task")
+    assert value_at(saver, place()) == 1
+    saver.delete_thread("thread")
+    assert saver.check().ok
+
+
+def _set_up(url, options, ready, go, answers):
+    with PostgresSaver(url, max_size=1, **options) as saver:
+        ready.release()
+        go.wait(SECONDS)
+        try:
+            saver.setup()
+        except Exception as error:  # noqa: BLE001 - handed to the test
+            answers.put(repr(error))
+        else:
+            answers.put("")
+
+
+def set_up_at_once(database, processes, **options):
+    """Call `setup()` in that many processes, all of which must succeed."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["threadkeep.backends.postgres", "threadkeep.savers"])
+    ready, go, answers = context.Semaphore(0), context.Event(), context.Queue()
+    children = [
+        context.Process(target=_set_up, args=(database, options, ready, go, answers), daemon=True)
+        for _ in range(processes)
+    ]
+    for child in children:
+        child.start()
+    for _ in children:
+        assert ready.acquire(timeout=SECONDS)
+    go.set()
+    assert [answers.get(timeout=SECONDS) for _ in children] == [""] * processes
+    for child in children:
+        child.join(SECONDS)
+        assert child.exitcode == 0
+
+
+class Writer(threading.Thread):
+    """Puts one checkpoint after the other until it is told to end."""
+
+    def __init__(self, database):
+        super().__init__()
+        self.database, self.over, self.error, self.steps = database, False, None, 0
+        self.has_written = threading.Event()
+        self.start()
+        assert self.has_written.wait(SECONDS)
+
+    def run(self):
+        try:
+            with PostgresSaver(self.database) as saver:
+                while not self.over:
+                    self.steps += 1
+                    put(saver, place(), {"value": self.steps}, value=self.steps)
+                    self.has_written.set()
+        except Exception as error:  # noqa: BLE001 - handed to the test
+            self.error = error
+
+    def finish(self):
+        self.over = True
+        self.join(SECONDS)
+        assert self.error is None
+        return self.steps

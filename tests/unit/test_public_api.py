@@ -1,0 +1,117 @@
+"""Public names and signatures are those of public_api.txt.
+
+After a wanted change: `.venv/bin/python tests/unit/test_public_api.py` writes the file anew.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator
+from importlib import import_module
+from pathlib import Path
+from typing import Any, get_type_hints
+
+import threadkeep
+
+FILE = Path(__file__).with_name("public_api.txt")
+MODULES = ("threadkeep", "threadkeep.threads", "threadkeep.errors")
+
+
+class Plain(str):
+    """An annotation that is shown without quotes."""
+
+    __slots__ = ()
+    __repr__ = str.__str__
+
+
+def signature(of: Any) -> str:
+    found = inspect.signature(of)
+    given = [
+        one if one.annotation is one.empty else one.replace(annotation=plain(one.annotation))
+        for one in found.parameters.values()
+    ]
+    returned = found.return_annotation
+    shown = returned if returned is found.empty else plain(returned)
+    return str(found.replace(parameters=given, return_annotation=shown))
+
+
+def plain(annotation: Any) -> Plain:
+    return Plain(
+        annotation if isinstance(annotation, str) else inspect.formatannotation(annotation)
+    )
+
+
+def members(cls: type) -> Iterator[str]:
+    """The members that no public class above has, without async variants of the same signature."""
+    above = {base for base in cls.__mro__[1:] if base in PUBLIC}
+    ours = [each for each in cls.__mro__ if each.__module__.startswith("threadkeep")]
+    own = [each for each in ours if not any(issubclass(base, each) for base in above)]
+    for name in sorted({name for each in own for name in vars(each)}):
+        found = inspect.getattr_static(cls, name)
+        sync = getattr(cls, name[1:], None) if name.startswith("a") else None
+        if name.startswith("_") or (sync and inspect.signature(found) == inspect.signature(sync)):
+            continue
+        if isinstance(found, staticmethod | classmethod):
+            yield f"    {type(found).__name__} {name}{signature(getattr(cls, name))}"
+        elif inspect.isroutine(found):
+            yield f"    {name}{signature(found)}"
+        else:
+            yield f"    {name}"
+
+
+def described(name: str, found: Any) -> Iterator[str]:
+    if inspect.isclass(found):
+        yield f"class {name}{init(found)}"
+        yield from members(found)
+    elif inspect.isroutine(found):
+        yield f"{name}{signature(found)}"
+    else:
+        yield name
+
+
+def init(cls: type) -> str:
+    if issubclass(cls, dict):  # (a TypedDict)
+        return f"({', '.join(cls.__annotations__)})"
+    if issubclass(cls, BaseException) or getattr(cls, "_is_protocol", False):
+        return f"({', '.join(base.__name__ for base in cls.__bases__)})"
+    return signature(cls)
+
+
+def public(module: str) -> list[str]:
+    found = import_module(module)
+    own = [name for name, one in vars(found).items() if inspect.isclass(one)]
+    names = getattr(found, "__all__", own)
+    return sorted(name for name in names if not name.startswith("_"))
+
+
+PUBLIC = {getattr(import_module(module), name) for module in MODULES for name in public(module)}
+
+
+def snapshot() -> str:
+    lines: list[str] = []
+    for module in MODULES:
+        lines.append(f"# {module}")
+        for name in public(module):
+            lines += described(name, getattr(import_module(module), name))
+        lines.append("")
+    return "\n".join(lines)
+
+
+def test_names_and_signatures_are_those_that_were_agreed_on():
+    assert snapshot() == FILE.read_text(), __doc__
+
+
+def test_each_method_of_threads_has_an_async_variant():
+    cls = import_module("threadkeep.threads").Threads
+    names = {name for name in dir(cls) if not name.startswith("_")}
+    variants = {name for name in names if inspect.iscoroutinefunction(getattr(cls, name))}
+    variants |= {name for name in names if inspect.isasyncgenfunction(getattr(cls, name))}
+    assert {f"a{name}" for name in names - variants} == variants
+
+
+def test_the_types_of_the_options_of_a_saver_can_be_resolved():
+    assert get_type_hints(threadkeep.Saver.__init__)["retention"] == threadkeep.Retention | None
+
+
+if __name__ == "__main__":
+    FILE.write_text(snapshot())
