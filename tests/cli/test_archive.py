@@ -40,6 +40,7 @@ def test_a_thread_goes_and_comes_back(told, cold):
 
 
 READING = (
+    *("set order a=1", "tag order a", "pin order"),
     *("show order", "state order", "history order", "branches order", "versions order plan"),
     *(
         "diff order 00000001 00000001",
@@ -63,11 +64,11 @@ def test_a_backup_tells_what_it_does_not_hold(file, told, cold, here):
     told("archive", "order")
     code, out, errors = here("backup", "threads.db", file)
     assert (code, errors) == (1, [])
-    assert out[1] == "values of 1 thread lie in the cold store: order"
+    assert out[1] == "Not included: values of 1 thread in the cold store"
     code, out, _ = here("backup", "threads.db", file, "--json")
     assert (code, json.loads("".join(out))["away"]) == (1, ["order"])
     told("restore", "--thread", "order")
-    assert told("backup", "threads.db", file)[0].startswith(f"{file}: 2 threads")
+    assert told("backup", "threads.db", file)[0].startswith(f"Backed up 2 threads to {file}")
 
 
 def test_what_has_rested_goes(told, tmp_path):
@@ -90,12 +91,12 @@ def test_the_file_may_name_the_cold_store(told, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("archive",), "not clear which threads"),
-        (("archive", "order", "--idle", "1d"), "not clear which threads"),
+        (("archive",), "Give either thread ids or --idle"),
+        (("archive", "order", "--idle", "1d"), "Give either thread ids or --idle"),
         (("archive", "order"), "A cold store is needed"),
         (("archive", "order", "--cold", "ftp://host"), "no URL of a cold store"),
         (("archive", "--idle", "soon", "--cold", "file:///nowhere"), "--idle"),
-        (("restore",), "not clear what is to be restored"),
+        (("restore",), "Give either the file of a backup or --thread"),
         (("restore", "--thread", "order"), "not archived"),
     ],
 )
@@ -117,7 +118,7 @@ def test_nothing_goes_if_one_is_not_there(told, cold, here):
 def test_what_is_archived_is_left_out_and_told(told, cold):
     told("archive", "order")
     *_, line = told("export", "--all", "all.tkb")
-    assert line.startswith("left out: 1 archived thread")
+    assert line.startswith("Skipped 1 archived thread")
     assert told("export", "--all", "all.tkb", "--json")["archived"] == ["order"]
     with SqliteSaver("threads.db") as saver:
         for name in ("order", "chat"):

@@ -163,7 +163,7 @@ def parse_ttl(value: str | None) -> timedelta | int | None:
     """Parse an idle time; 0 stands for `never`, as in `saver.threads`."""
     if value is None or value == "never":
         return None if value is None else 0
-    return parse_duration("--ttl", value) or _refuse("--ttl", value, "Use a time above 0, or never.")
+    return parse_positive("--ttl", value)
 
 
 def parse_size(option: str, value: str | None) -> int | None:

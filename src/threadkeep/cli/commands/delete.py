@@ -6,6 +6,7 @@ from typing import Annotated, Any, NamedTuple
 
 import typer
 from rich.table import Table
+from rich.text import Text
 
 from threadkeep.cli.app import command
 from threadkeep.cli.parameters import (
@@ -34,7 +35,7 @@ def delete(
     yes: Yes = False,
     dry_run: DryRun = False,
 ) -> None:
-    """Delete threads with all their checkpoints. If one does not exist, none is deleted."""
+    """Delete threads. If one does not exist, none is deleted."""
     with session.open() as saver:
         sizes = _sizes(saver, list(dict.fromkeys(threads)))
         if not dry_run and not yes:
@@ -81,7 +82,7 @@ def _table(sizes: list[_Size]) -> Table:
 
 
 @command("threadkeep erase --metadata user_id=u1 --dry-run --url threads.db", cold=True)
-def erase(  # noqa: PLR0913 - they are given by name
+def erase(
     session: Session,
     thread: Annotated[
         str | None, typer.Argument(help="Thread id.", autocompletion=thread_ids)
@@ -98,7 +99,9 @@ def erase(  # noqa: PLR0913 - they are given by name
     yes: Yes = False,
     dry_run: DryRun = False,
 ) -> int:
-    """Erase a thread, or all with some metadata: rows, caches, and bytes in the store's files.
+    """Erase threads from tables, caches and the store's files.
+
+    Name one thread, or all that have some metadata.
 
     Exit code 1: part of it was not done. Do what the output says, and erase again.
     """
@@ -129,7 +132,7 @@ def _erase(saver: Saver, session: Session, thread: str | None, **options: Any) -
 def _erase_lines(report: EraseReport) -> list[Any]:
     archived = any(one.archived_bytes for one in report.threads)
     columns = ["thread", "checkpoints>", "writes>", "segments>", "bytes>"]
-    rows = []
+    rows: list[list[Text | str]] = []
     for one in report.threads:
         counts = [one.checkpoints, one.writes, one.segments, one.bytes]
         counts += [one.archived_bytes] if archived else []

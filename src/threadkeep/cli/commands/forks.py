@@ -37,7 +37,7 @@ def fork(
         typer.Option("--as", metavar="NAME", help="Thread id of the fork. Default: a new UUID."),
     ] = None,
 ) -> None:
-    """Fork a thread: start a new one from its head or from another checkpoint."""
+    """Start a new thread from a checkpoint of another."""
     with session.open() as saver:
         info = saver.threads.fork(thread, checkpoint, name)
     print_thread(session, info)
@@ -48,9 +48,7 @@ def fork(
 Side = Literal["theirs", "ours"]
 
 
-@command(
-    "threadkeep merge 'what if' 42 --dry-run --url threads.db", cold=True, imports=True
-)
+@command("threadkeep merge 'what if' 42 --dry-run --url threads.db", cold=True, imports=True)
 def merge(
     session: Session,
     fork: Annotated[str, typer.Argument(help="Thread id of the fork.", autocompletion=thread_ids)],
@@ -124,7 +122,7 @@ def _merge_lines(found: Merge, *, dry_run: bool, is_conflict: bool) -> Iterator[
 
 @command("threadkeep branches 42 --url threads.db", cold=True, imports=True)
 def branches(session: Session, thread: Thread, *, namespace: Namespace = "") -> None:
-    """List the tips of a thread's branches, and where they fork. history draws the tree."""
+    """List the tips of a thread's branches, and where they fork."""
     with session.open_to_read() as saver:
         tree = saver.threads.branches(thread, namespace)
     tips = {id: _tip(tree, id) for id in tree.tips}
@@ -206,7 +204,7 @@ def history(
         typer.Option("--ns", help='Only this namespace; "" for the graph itself. Default: all.'),
     ] = None,
 ) -> None:
-    """Draw the tree of a thread's checkpoints, with forks and subgraphs."""
+    """Draw a thread's checkpoints as a tree."""
     with session.open_to_read() as saver:
         if namespace is None:
             trees = saver.threads.branches_by_ns(thread)

@@ -20,6 +20,7 @@ from threadkeep.cli.app import command
 from threadkeep.cli.parameters import Checkpoint, Full, Namespace, Thread, thread_ids
 from threadkeep.cli.readable import (
     Message,
+    Summary,
     View,
     conversation,
     kind,
@@ -110,7 +111,7 @@ def show(
     namespace: Namespace = "",
     full: Full = False,
 ) -> None:
-    """Show a thread: its messages and tool calls, other channels, and pending interrupts."""
+    """Show a thread's conversation, other channels and interrupts."""
     with session.open_to_read() as saver:
         found = _read(saver, thread, namespace, checkpoint)
         info = saver.threads.get(thread)
@@ -130,13 +131,12 @@ def show(
         "failed": seen.failed,
         "registry": info and info.as_json(),
     }
-    rows = [(text(name), text(one.kind), f"{one.bytes:,}") for name, one in channels.items()]
     session.print(
         document,
         *([thread_line(info)] if info else []),
         _head_line(seen, named=info is None),
         *_message_lines(messages or [], full=full),
-        *(["", table(("channel", "type", "bytes as JSON>"), rows)] if rows else []),
+        *_channel_table(channels),
         *_pending_lines(seen),
     )
 
@@ -155,6 +155,13 @@ def _message_lines(messages: list[Message], *, full: bool) -> Iterator[Renderabl
         for call in message.tool_calls:
             arguments = _cut(compact(call.args), _LINES, _CHARACTERS, full=full)
             yield _indented(f"calls {call.name} {arguments}" + (f" [{call.id}]" if call.id else ""))
+
+
+def _channel_table(channels: dict[str, Summary]) -> Iterator[RenderableType]:
+    if channels:
+        yield ""
+        rows = [(text(name), text(one.kind), f"{one.bytes:,}") for name, one in channels.items()]
+        yield table(("channel", "type", "bytes as JSON>"), rows)
 
 
 def _pending_lines(seen: View) -> Iterator[RenderableType]:
@@ -183,7 +190,7 @@ def state(
     namespace: Namespace = "",
     full: Full = False,
 ) -> None:
-    """Show the values of channels as a tree; with --json as JSON, which loses their types."""
+    """Show the values of channels. JSON loses their types."""
     with session.open_to_read() as saver:
         found = _read(saver, thread, namespace, checkpoint)
     seen, values = view(found), found.checkpoint["channel_values"]
@@ -235,7 +242,7 @@ def versions(
     checkpoint: Checkpoint = None,
     namespace: Namespace = "",
 ) -> None:
-    """List the versions of a channel that led to the head, or to a checkpoint."""
+    """List versions of a channel, up to the head or to a checkpoint."""
     with session.open_to_read() as saver:
         found = saver.threads.versions(thread, channel, namespace, limit + 1, checkpoint=checkpoint)
     if not found:
@@ -280,7 +287,7 @@ _UNLIMITED = 1 << 62
 
 
 @command("threadkeep diff 42 CHECKPOINT --url threads.db", cold=True, imports=True)
-def diff(  # noqa: PLR0913 - most are given by name
+def diff(
     session: Session,
     thread: Thread,
     before: Annotated[str | None, typer.Argument(metavar="A", help="Checkpoint before.")] = None,
@@ -303,7 +310,7 @@ def diff(  # noqa: PLR0913 - most are given by name
     ] = False,
     full: Full = False,
 ) -> None:
-    """Show what changed between two checkpoints, channel by channel."""
+    """Show what changed between two checkpoints."""
     if before is None and other is None:
         raise InvalidArgumentError(
             "There is nothing to compare the head with.",

@@ -129,7 +129,7 @@ _KEY = "TK_ADOPT_KEY"
 
 
 @command("threadkeep adopt langgraph.db sqlite:///threads.db --verify", imports=True)
-def adopt(  # noqa: PLR0913 - they are given by name
+def adopt(
     session: Session,
     source: Annotated[
         str,

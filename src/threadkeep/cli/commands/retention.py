@@ -84,7 +84,7 @@ def archive(
     ] = None,
     dry_run: DryRun = False,
 ) -> None:
-    """Move threads into the cold store. They stay listed; reading one restores it."""
+    """Move threads into the cold store. Reading one restores it."""
     if bool(threads) == bool(idle):
         raise InvalidArgumentError("Give either thread ids or --idle.")
     done: list[ThreadInfo] = []
@@ -130,9 +130,7 @@ def _archive_targets(saver: Saver, threads: list[str] | None, idle: str | None) 
 
 KeepLast = Annotated[
     int | None,
-    typer.Option(
-        "--keep-last", metavar="N", help="Keep the newest N checkpoints of each thread."
-    ),
+    typer.Option("--keep-last", metavar="N", help="Keep the newest N checkpoints of each thread."),
 ]
 Keep = Annotated[
     str | None,
@@ -162,9 +160,7 @@ KeepTagged = Annotated[
 ]
 Latest = Annotated[
     list[str] | None,
-    typer.Option(
-        "--latest", metavar="CHANNEL", help="Keep only the latest value of this channel. Repeatable."
-    ),
+    typer.Option("--latest", metavar="CHANNEL", help="Keep only its latest value. Repeatable."),
 ]
 
 
@@ -184,8 +180,11 @@ def gc(  # noqa: PLR0913 - a limit each
     dry_run: DryRun = False,
     every: Every = None,
 ) -> int:
-    """Remove old checkpoints and threads. Limits: these options, else [retention] in the file."""
-    options = {
+    """Remove checkpoints and threads by a retention policy.
+
+    Limits that are not given come from the table retention of threadkeep.toml.
+    """
+    options: dict[str, Any] = {
         "keep": keep,
         "keep_last": keep_last,
         "max_age": max_age,
@@ -206,10 +205,12 @@ def policy_of(options: Mapping[str, Any]) -> Retention:
     Raises:
         InvalidArgumentError: a key is unknown, or its value is invalid.
     """
-    keys = {**(settings().retention or {}), **options}
+    keys: dict[str, Any] = {**(settings().retention or {}), **options}
     _check_keys("retention", keys, {field.name for field in fields(Retention)})
-    times = {name: _duration(name, keys[name]) for name in ("max_age", "ttl") if name in keys}
-    return Retention(**{**keys, **times})
+    for name in ("max_age", "ttl"):
+        if name in keys:
+            keys[name] = _duration(name, keys[name])
+    return Retention(**keys)
 
 
 @command("threadkeep prune 42 43 --keep-last 10 --dry-run --url threads.db", cold=True)
@@ -225,7 +226,10 @@ def prune(
     ] = 1,
     dry_run: DryRun = False,
 ) -> int:
-    """Remove all but the newest checkpoints of threads, except pinned or tagged ones."""
+    """Remove older checkpoints of threads.
+
+    Pinned and tagged threads are left alone.
+    """
     limits = Retention(keep_last=keep_last)
     return _collect(session, session.url(), limits, threads, dry_run=dry_run)
 
@@ -257,22 +261,20 @@ def _gc_lines(report: GcReport) -> list[Any]:
 
 
 def _gc_summary(report: GcReport) -> str:
-    remove, delete = (
-        ("Would remove", "would delete") if report.dry_run else ("Removed", "deleted")
-    )
+    verbs = ("would remove", "would delete") if report.dry_run else ("removed", "deleted")
     changed = [one for one in report.threads if one.skipped is None and one.deleted is None]
-    parts = []
-    if changed:
-        count = sum(one.checkpoints for one in changed)
-        threads = plural(len(changed), "thread")
-        parts.append(f"{remove} {plural(count, 'checkpoint')} from {threads}")
-    if report.deleted:
-        parts.append(f"{delete} {plural(len(report.deleted), 'thread')}")
-    if not parts:
-        checked = f"Checked {plural(report.looked_at, 'thread')}."
-        return f"{checked} Nothing to remove."
-    summary = " and ".join(parts)
-    return f"{summary[0].upper()}{summary[1:]} ({plural(report.bytes, 'byte')})"
+    count = plural(sum(one.checkpoints for one in changed), "checkpoint")
+    steps = [f"{verbs[0]} {count} from {plural(len(changed), 'thread')}"] if changed else []
+    deleted = plural(len(report.deleted), "thread")
+    steps += [f"{verbs[1]} {deleted}"] if report.deleted else []
+    return _summary(steps, report.looked_at, report.bytes, "Nothing to remove.")
+
+
+def _summary(steps: list[str], threads: int, size: int, nothing: str) -> str:
+    if not steps:
+        return f"Checked {plural(threads, 'thread')}. {nothing}"
+    summary = " and ".join(steps)
+    return f"{summary[0].upper()}{summary[1:]} ({plural(size, 'byte')})"
 
 
 def _gc_note(one: Collected) -> str:
@@ -287,7 +289,7 @@ def _gc_note(one: Collected) -> str:
 
 
 @command("threadkeep tier --warm 7d --cold s3://bucket/agents --dry-run", cold=True)
-def tier(  # noqa: PLR0913 - a limit each
+def tier(
     session: Session,
     threads: OptionalThreadIds = None,
     *,
@@ -314,7 +316,10 @@ def tier(  # noqa: PLR0913 - a limit each
     dry_run: DryRun = False,
     every: Every = None,
 ) -> int:
-    """Archive idle threads, and offload old values of other threads, into the cold store."""
+    """Move idle threads and old values into the cold store.
+
+    Options that are not given come from the table tiering of threadkeep.toml.
+    """
     options = {"warm": warm, "archive": archive, "offload": offload, "offload_over": offload_over}
     tiering = _tiering({name: value for name, value in options.items() if value is not None})
     return _repeat(
@@ -361,14 +366,10 @@ def _tier_lines(report: TierReport) -> list[Any]:
     rows += [(text(one.thread), f"{one.bytes:,}", text("offload")) for one in report.offloaded]
     rows += [(text(one), "", text("left: shares values with forks")) for one in report.shared]
     rows += [(text(one.thread), "", text(f"skipped: {one.skipped}")) for one in report.skipped]
-    line = f"Checked {plural(report.looked_at, 'thread')}. Nothing to move."
-    if report.archived or report.offloaded:
-        archive, offload = (
-            ("Would archive", "offload") if report.dry_run else ("Archived", "offloaded")
-        )
-        archived, offloaded = (
-            plural(len(some), "thread") for some in (report.archived, report.offloaded)
-        )
-        moved = plural(report.bytes, "byte")
-        line = f"{archive} {archived} and {offload} old values of {offloaded} ({moved})"
-    return [table(("thread", "bytes>", ""), rows), line] if rows else [line]
+    verbs = ("would archive", "would offload") if report.dry_run else ("archived", "offloaded")
+    archived = plural(len(report.archived), "thread")
+    offloaded = plural(len(report.offloaded), "thread")
+    steps = [f"{verbs[0]} {archived}"] if report.archived else []
+    steps += [f"{verbs[1]} old values of {offloaded}"] if report.offloaded else []
+    summary = _summary(steps, report.looked_at, report.bytes, "Nothing to move.")
+    return [*([table(("thread", "bytes>", ""), rows)] if rows else []), summary]

@@ -53,10 +53,7 @@ def stats(
         int, typer.Option("--top", min=1, help="Show the largest N threads and channels.")
     ] = 10,
 ) -> None:
-    """Show sizes by thread and channel, compared with full copies of each state.
-
-    Reads all threads.
-    """
+    """Show sizes by thread and channel, beside those of full copies."""
     url = session.url(store)
     with session.open(url, read_only=True) as saver, session.progress() as progress:
         progress("reading threads", 0, 0)
@@ -123,7 +120,7 @@ def _part_table(channels: Counter[str], parts: Counter[str], top: int) -> Table:
 
 @command("threadkeep check threads.db", cold=True)
 def check(session: Session, store: UrlArgument = None) -> int:
-    """Verify every checksum and reference. Exit code 0: no problems, 1: problems found."""
+    """Verify every checksum and reference. Exit code 1: problems found."""
     url = session.url(store)
     before = _stamps(url)
     with session.progress() as progress:
@@ -187,7 +184,7 @@ def repair(
     ] = None,
     dry_run: DryRun = False,
 ) -> int:
-    """Move unreadable data into a file. Exit code 0: no problems are left, 1: some are."""
+    """Move unreadable data into a file. Exit code 1: problems are left."""
     url = session.url()
     file = quarantine or _quarantine_file(file_of(url))
     with session.open(url) as saver, session.progress() as progress:
@@ -353,7 +350,7 @@ def restore(
 
 @command("threadkeep migrate postgresql://owner@localhost/app?schema=agents")
 def migrate(session: Session, store: UrlArgument = None) -> None:
-    """Create the tables of a database, or update them to this release."""
+    """Create the tables of a database, or update them."""
     url = session.url(store)
     with open_target(url) as saver:
         saver.setup()

@@ -54,9 +54,7 @@ UpdatedBefore = Annotated[
 ]
 HasInterrupt = Annotated[
     bool | None,
-    typer.Option(
-        "--has-interrupt/--no-interrupt", help="With or without an interrupt that waits."
-    ),
+    typer.Option("--has-interrupt/--no-interrupt", help="With or without an interrupt that waits."),
 ]
 Pinned = Annotated[bool | None, typer.Option("--pinned/--not-pinned", help="Pinned or not.")]
 MinBytes = Annotated[
@@ -78,9 +76,7 @@ def threads(  # noqa: PLR0913 - they are given by name
     session: Session,
     thread: Annotated[
         str | None,
-        typer.Argument(
-            metavar="THREAD", help="Show only this thread.", autocompletion=thread_ids
-        ),
+        typer.Argument(metavar="THREAD", help="Show only this thread.", autocompletion=thread_ids),
     ] = None,
     *,
     state: States = None,
@@ -168,12 +164,12 @@ def create(
     metadata: Annotated[
         list[str] | None,
         typer.Option(
-            "--metadata", metavar="KEY=VALUE", help="Metadata. VALUE is JSON, else text. Repeatable."
+            "--metadata", metavar="KEY=VALUE", help="VALUE is JSON, else text. Repeatable."
         ),
     ] = None,
     ttl: Ttl = None,
 ) -> None:
-    """Register a thread before its first run, with tags, metadata or a time to live."""
+    """Register a thread before its first run."""
     pairs = parse_metadata("--metadata", metadata)
     limit = parse_ttl(ttl) or None  # (a new thread has no time to live)
     with session.open() as saver:
@@ -226,7 +222,7 @@ def pin(
     *,
     remove: Annotated[bool, typer.Option("--remove", help="Remove the pin instead.")] = False,
 ) -> None:
-    """Pin a thread: gc and prune leave it alone. --remove unpins it."""
+    """Pin a thread, so that gc and prune leave it alone."""
     with session.open() as saver:
         info = saver.threads.unpin(thread) if remove else saver.threads.pin(thread)
     print_thread(session, info)
@@ -238,7 +234,7 @@ def copy(
     source: Annotated[str, typer.Argument(help="Thread id.", autocompletion=thread_ids)],
     target: Annotated[str, typer.Argument(help="Thread id of the copy.")],
 ) -> None:
-    """Copy a thread within the store: all its checkpoints, tags and metadata."""
+    """Copy a thread, its tags and metadata within the store."""
     with session.open() as saver:
         if _existing(saver, source).state in (State.CREATED, State.DELETED):
             raise ThreadNotFoundError(thread=source)
