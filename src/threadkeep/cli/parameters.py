@@ -73,16 +73,16 @@ Imports = Annotated[
         help="Import this module first, for classes that the thread holds. Repeatable.",
     ),
 ]
-Thread = Annotated[str, typer.Argument(help="Thread id.", autocompletion=thread_ids)]
+Thread = Annotated[
+    str, typer.Argument(metavar="THREAD", help="Thread id.", autocompletion=thread_ids)
+]
 ThreadIds = Annotated[
     list[str],
-    typer.Argument(metavar="THREAD...", help="Thread ids.", autocompletion=thread_ids),
+    typer.Argument(metavar="THREAD", help="Thread ids.", autocompletion=thread_ids),
 ]
 OptionalThreadIds = Annotated[
     list[str] | None,
-    typer.Argument(
-        metavar="[THREAD]...", help="Thread ids. Default: all.", autocompletion=thread_ids
-    ),
+    typer.Argument(metavar="THREAD", help="Thread ids. Default: all.", autocompletion=thread_ids),
 ]
 Namespace = Annotated[
     str, typer.Option("--ns", help="Namespace of a subgraph. Default: the graph itself.")

@@ -85,7 +85,7 @@ def _table(sizes: list[_Size]) -> Table:
 def erase(
     session: Session,
     thread: Annotated[
-        str | None, typer.Argument(help="Thread id.", autocompletion=thread_ids)
+        str | None, typer.Argument(metavar="THREAD", help="Thread id.", autocompletion=thread_ids)
     ] = None,
     *,
     metadata: WithMetadata = None,

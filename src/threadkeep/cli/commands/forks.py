@@ -51,9 +51,15 @@ Side = Literal["theirs", "ours"]
 @command("threadkeep merge 'what if' 42 --dry-run --url threads.db", cold=True, imports=True)
 def merge(
     session: Session,
-    fork: Annotated[str, typer.Argument(help="Thread id of the fork.", autocompletion=thread_ids)],
+    fork: Annotated[
+        str,
+        typer.Argument(metavar="FORK", help="Thread id of the fork.", autocompletion=thread_ids),
+    ],
     into: Annotated[
-        str, typer.Argument(help="Thread that it was forked from.", autocompletion=thread_ids)
+        str,
+        typer.Argument(
+            metavar="INTO", help="Thread that it was forked from.", autocompletion=thread_ids
+        ),
     ],
     *,
     strategy: Annotated[

@@ -236,7 +236,7 @@ def _leaf(value: Any, *, full: bool) -> Text:
 def versions(
     session: Session,
     thread: Thread,
-    channel: Annotated[str, typer.Argument(help="Channel name.")],
+    channel: Annotated[str, typer.Argument(metavar="CHANNEL", help="Channel name.")],
     *,
     limit: Annotated[int, typer.Option("--limit", min=1, help="Show the newest N.")] = 10,
     checkpoint: Checkpoint = None,

@@ -93,7 +93,7 @@ def export(
 @command("threadkeep import refunds.tkb --url redis://localhost:6379/0")
 def import_bundle(
     session: Session,
-    file: Annotated[Path, typer.Argument(help="Bundle of threadkeep export.")],
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="Bundle.")],
     *,
     name: Annotated[
         str | None,
@@ -142,7 +142,7 @@ def adopt(
     places: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[TO] [THREAD...]",
+            metavar="TO THREAD",
             help="TO: store, same as --url; leave it out with --url. THREAD: only these threads.",
         ),
     ] = None,
@@ -239,7 +239,7 @@ def mirror(
     a: Annotated[str, typer.Argument(metavar="A", help=f"Source: {STORE}. It is only read.")],
     b: Annotated[str, typer.Argument(metavar="B", help="Target.")],
     threads: Annotated[
-        list[str] | None, typer.Argument(metavar="[THREAD]...", help="Thread ids. Default: all.")
+        list[str] | None, typer.Argument(metavar="THREAD", help="Thread ids. Default: all.")
     ] = None,
     *,
     delete: Annotated[

@@ -75,7 +75,7 @@ def archive(
     session: Session,
     threads: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[THREAD]...", help="Thread ids.", autocompletion=thread_ids),
+        typer.Argument(metavar="THREAD", help="Thread ids.", autocompletion=thread_ids),
     ] = None,
     *,
     idle: Annotated[
@@ -160,7 +160,9 @@ KeepTagged = Annotated[
 ]
 Latest = Annotated[
     list[str] | None,
-    typer.Option("--latest", metavar="CHANNEL", help="Keep only its latest value. Repeatable."),
+    typer.Option(
+        "--latest", metavar="CHANNEL", help="Keep only this channel's latest value. Repeatable."
+    ),
 ]
 
 

@@ -311,7 +311,7 @@ def _missing_lines(taken: backups.Taken) -> Iterator[str]:
 @command("threadkeep restore backup.tkb redis://localhost:6379/0", cold=True)
 def restore(
     session: Session,
-    file: Annotated[Path | None, typer.Argument(help="Backup of threadkeep backup.")] = None,
+    file: Annotated[Path | None, typer.Argument(metavar="FILE", help="Backup.")] = None,
     store: UrlArgument = None,
     *,
     thread: Annotated[

@@ -158,7 +158,7 @@ def _print_page(session: Session, page: ThreadPage) -> None:
 @command("threadkeep create 42 --metadata user_id=u1 --ttl 30d --url threads.db")
 def create(
     session: Session,
-    thread: Annotated[str, typer.Argument(help="Thread id.")],
+    thread: Annotated[str, typer.Argument(metavar="THREAD", help="Thread id.")],
     *,
     tag: Annotated[list[str] | None, typer.Option("--tag", help="Tag. Repeatable.")] = None,
     metadata: Annotated[
@@ -184,7 +184,7 @@ def set_metadata(
     pairs: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="KEY=VALUE...",
+            metavar="KEY=VALUE",
             help="Metadata. VALUE is JSON, else text; null removes the key.",
         ),
     ] = None,
@@ -204,7 +204,7 @@ def set_metadata(
 def tag(
     session: Session,
     thread: Thread,
-    tags: Annotated[list[str], typer.Argument(metavar="TAG...", help="Tags.")],
+    tags: Annotated[list[str], typer.Argument(metavar="TAG", help="Tags.")],
     *,
     remove: Annotated[bool, typer.Option("--remove", help="Remove the tags instead.")] = False,
 ) -> None:
@@ -231,8 +231,10 @@ def pin(
 @command("threadkeep copy 42 experiment --url threads.db", cold=True)
 def copy(
     session: Session,
-    source: Annotated[str, typer.Argument(help="Thread id.", autocompletion=thread_ids)],
-    target: Annotated[str, typer.Argument(help="Thread id of the copy.")],
+    source: Annotated[
+        str, typer.Argument(metavar="THREAD", help="Thread id.", autocompletion=thread_ids)
+    ],
+    target: Annotated[str, typer.Argument(metavar="COPY", help="Thread id of the copy.")],
 ) -> None:
     """Copy a thread, its tags and metadata within the store."""
     with session.open() as saver:
