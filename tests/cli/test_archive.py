@@ -94,7 +94,7 @@ def test_the_file_may_name_the_cold_store(told, tmp_path):
         (("archive",), "Give either thread ids or --idle"),
         (("archive", "order", "--idle", "1d"), "Give either thread ids or --idle"),
         (("archive", "order"), "A cold store is needed"),
-        (("archive", "order", "--cold", "ftp://host"), "no URL of a cold store"),
+        (("archive", "order", "--cold", "ftp://host"), "Invalid URL of a cold store"),
         (("archive", "--idle", "soon", "--cold", "file:///nowhere"), "--idle"),
         (("restore",), "Give either the file of a backup or --thread"),
         (("restore", "--thread", "order"), "not archived"),

@@ -63,7 +63,7 @@ def test_the_file_may_say_it(told):
     [
         (("tier", "--warm", "soon"), "warm"),
         (("tier", "--offload-over", "7"), "over"),
-        (("tier", "--cold", "ftp://host"), "no URL of a cold store"),
+        (("tier", "--cold", "ftp://host"), "Invalid URL of a cold store"),
         (("tier", "--every", "never"), "--every"),
     ],
 )

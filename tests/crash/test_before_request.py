@@ -175,7 +175,7 @@ class Place:
 
     def run(self, thread: str, at: int | None = None, do: Callable[[], object] = int) -> list[str]:
         """Another run, something done before one of its requests; its checkpoints."""
-        layers = self.saver._layers
+        layers = self.saver._store._layers
         if self.saver._engine.holds_all:  # a save is a request then, and so is its being stored
             use_layers(self.saver, [Announcing(self.before), *layers])
         self.before.put.clear()

@@ -54,7 +54,7 @@ def _rows(path: Path) -> None:
 def _bundle(path: Path) -> None:
     with memory_saver() as saver:
         fill(saver)
-        saver.threads.export("real", path)
+        saver.threads.export_bundle("real", path)
 
 
 def _sqlite(path: Path) -> None:

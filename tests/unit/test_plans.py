@@ -30,7 +30,7 @@ def names(saver: Any, where: list[Any]) -> Any:
 
 
 async def test_steps_in_either_way() -> None:
-    saver, where = memory_saver(), []
+    saver, where = memory_saver()._store, []
     assert workflows.run(names(saver, where)) == ([], [[], []])
     assert await workflows.arun(names(saver, where)) == ([], [[], []])
     assert where[0] is threading.current_thread()

@@ -18,15 +18,13 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from threadkeep.engine.model import Change, Read
 from threadkeep.errors import ThreadkeepError
 
 
-@dataclass(frozen=True, slots=True)
-class Scrubbed:
+class Scrubbed(NamedTuple):
     """Places that hold nothing of what was removed, and places that may.
 
     Args:
@@ -37,7 +35,7 @@ class Scrubbed:
     cleared: tuple[str, ...] = ()
     remains: tuple[str, ...] = ()
 
-    def __add__(self, other: Scrubbed) -> Scrubbed:
+    def __add__(self, other: Scrubbed) -> Scrubbed:  # type: ignore[override] # adds places
         return Scrubbed(self.cleared + other.cleared, self.remains + other.remains)
 
 

@@ -202,10 +202,7 @@ def _replacing(state: Snapshot, entry: Entry, fence: RowsFence, archive: Archive
 def pack(whole: WholeThread, announced: Archive, state: str) -> tuple[bytes, Archive]:
     """Return a thread as an archive's bytes, a bundle with digests, and their record.
 
-    Args:
-        whole: the thread.
-        announced: the record so far.
-        state: the thread's own, which it has again when it is back.
+    `announced` is the record so far, `state` the thread's own, which it has again when it is back.
 
     Raises:
         CorruptionError: the thread is damaged.

@@ -172,13 +172,11 @@ class TierLayer:
         if change.fences:
             yield from self._drop_as(change)
             return
+        attempt = partial(self._drop_as, change, fenced=True)
         try:
-            yield from retry(change.thread, partial(self._drop_read, change), ConflictError)
+            yield from retry(change.thread, attempt, ConflictError)
         except ConflictError:
             yield from self._drop_as(change)
-
-    def _drop_read(self, change: DropThread) -> Requests[None]:
-        yield from self._drop_as(change, fenced=True)
 
     def _drop_as(self, change: DropThread, *, fenced: bool = False) -> Requests[None]:
         entry = yield from fetch(ReadEntry(change.thread))

@@ -98,23 +98,17 @@ class Branches:
         return tuple(reversed(found))
 
 
-class Around(NamedTuple):
-    """The steps before and after a checkpoint, by its rows; see `BranchCheckpoint`."""
-
-    next: tuple[str, ...] = ()
-    sends: bool = False
-    written: tuple[str, ...] = ()
-    tasks: Tasks = Tasks()
-
-
 class Shown(NamedTuple):
-    """A visible checkpoint, by its rows."""
+    """A visible checkpoint, by its rows; see `BranchCheckpoint`."""
 
     id: str
     parent: str | None
     time: str
     metadata: Mapping[str, Any]
-    around: Around = Around()
+    next: tuple[str, ...] = ()
+    sends: bool = False
+    written: tuple[str, ...] = ()
+    tasks: Tasks = Tasks()
 
 
 # -- reading ---------------------------------------------------------------------------
@@ -207,13 +201,16 @@ class _Rows:
         metadata = unpack_metadata(row.metadata, row.exact, self._engine.codec)
         read, _ = read_manifest(stored, self._keyframes)
         channels = [name for name, entry in read.entries.items() if entry.ref is not None]
-        around = Around(
+        return Shown(
+            row.id,
+            row.parent,
+            unpack_time(row.ts),
+            metadata,
             next=tuple(following(channels)),
             sends=self._sends(read),
             written=tuple(own(read.updated if isinstance(read.updated, list) else ())),
             tasks=_tasks(stored),
         )
-        return Shown(row.id, row.parent, unpack_time(row.ts), metadata, around)
 
     def _sends(self, read: Manifest) -> bool:
         """Whether tasks were sent: their list is often there, and empty."""
@@ -284,12 +281,12 @@ def _checkpoint(
         source=one.metadata.get("source"),
         metadata=one.metadata,
         is_head=is_head,
-        next=one.around.next,
-        sends=one.around.sends,
-        written=one.around.written,
-        asked=one.around.tasks.asked,
-        waiting=one.around.tasks.waiting,
-        failed=one.around.tasks.failed,
+        next=one.next,
+        sends=one.sends,
+        written=one.written,
+        asked=one.tasks.asked,
+        waiting=one.tasks.waiting,
+        failed=one.tasks.failed,
     )
 
 

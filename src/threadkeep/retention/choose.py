@@ -71,11 +71,8 @@ def choose(
 ) -> Choice:
     """Choose the checkpoints of a thread that a policy keeps, but for its `max_bytes`.
 
-    Args:
-        checkpoints: all of them, hidden ones too, in the order of namespace and id.
-        policy: the limits.
-        marked: those that a tag or a pin protects.
-        now: microseconds since 1970.
+    `checkpoints` are all of them, hidden ones too, in the order of namespace and id. A tag or a
+    pin protects those that are `marked`.
 
     Raises:
         CorruptionError: metadata or writes are damaged.

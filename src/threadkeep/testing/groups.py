@@ -1,4 +1,4 @@
-"""The contract of `commit_many` and `scrub`, for backends that have them."""
+"""The contract of `commit_many` and `scrub`."""
 # ruff: noqa: S101, PLR2004 - tests are made of asserts, and numbers are their point
 
 from __future__ import annotations
