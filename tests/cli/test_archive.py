@@ -30,8 +30,8 @@ def cold(tmp_path, monkeypatch):
 
 def test_a_thread_goes_and_comes_back(told, cold):
     *_, line = told("archive", "order")
-    assert line.startswith("1 thread archived, ")
-    assert line.endswith(" in the cold store")
+    assert line.startswith("Archived 1 thread (")
+    assert line.endswith(" in the cold store)")
     assert len([*cold.rglob("*.tkb")]) == 1
     (shown,) = told("threads", "--state", "archived", "--json")["threads"]
     assert shown["archived_bytes"] == next(cold.rglob("*.tkb")).stat().st_size
@@ -40,7 +40,6 @@ def test_a_thread_goes_and_comes_back(told, cold):
 
 
 READING = (
-    *("set order a=1", "tag order a", "pin order"),
     *("show order", "state order", "history order", "branches order", "versions order plan"),
     *(
         "diff order 00000001 00000001",
@@ -57,6 +56,14 @@ def test_whatever_reads_a_thread_takes_the_cold_store(arguments, told, tmp_path)
     told("archive", "order", *cold)
     assert told(*arguments.split(), *cold)
     assert told("threads", "--state", "archived", "--json")["threads"] == []
+
+
+@pytest.mark.parametrize("arguments", ["set order a=1", "tag order a", "pin order"])
+def test_what_is_known_of_a_thread_is_changed_in_the_archive(arguments, told, tmp_path):
+    cold = ("--cold", (tmp_path / "there").as_uri())
+    told("archive", "order", *cold)
+    assert told(*arguments.split(), *cold, "--json")["thread"]["state"] == "archived"
+    assert told(*arguments.split(), "--json")["thread"]["state"] == "archived"
 
 
 @pytest.mark.parametrize("file", ["backup.db", "backup.tkb"])

@@ -215,7 +215,7 @@ def policy_of(options: Mapping[str, Any]) -> Retention:
     return Retention(**keys)
 
 
-@command("threadkeep prune 42 43 --keep-last 10 --dry-run --url threads.db", cold=True)
+@command("threadkeep prune 42 43 --keep-last 10 --dry-run --url threads.db")
 def prune(
     session: Session,
     threads: ThreadIds,
