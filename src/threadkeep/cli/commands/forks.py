@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Annotated, Any, Literal, TypeAlias
 
 import typer
@@ -79,17 +79,11 @@ def merge(
     with session.open_to_read() if dry_run else session.open() as saver:
         found = _merge(saver, fork, into, strategy, dry_run=dry_run)
     is_conflict = strategy is None and bool(found.conflicts)
-    document = {
-        "fork": found.fork,
-        "into": found.into,
-        "base": found.base,
-        "taken": found.taken,
-        "conflicts": [
-            {"channel": one.channel, "resolution": None if is_conflict else one.resolution}
-            for one in found.conflicts
-        ],
-        "checkpoint": found.checkpoint,
-    }
+    conflicts = [
+        {"channel": one.channel, "resolution": None if is_conflict else one.resolution}
+        for one in found.conflicts
+    ]
+    document = {**asdict(found), "conflicts": conflicts}
     session.print(document, *_merge_lines(found, dry_run=dry_run, is_conflict=is_conflict))
     return 1 if is_conflict else 0
 

@@ -242,12 +242,9 @@ def _collect(
     with session.progress() as progress, session.open(url, read_only=dry_run) as saver:
         report = saver.threads.gc(limits, threads=threads, dry_run=dry_run, progress=progress)
     document = {
-        "dry_run": report.dry_run,
-        "looked_at": report.looked_at,
-        "read": report.read,
+        **asdict(report),
         "checkpoints": report.checkpoints,
         "bytes": report.bytes,
-        "threads": [asdict(one) for one in report.threads],
     }
     session.print(document, *_gc_lines(report))
     return 1 if report.skipped else 0
@@ -350,15 +347,7 @@ def _tiering(options: Mapping[str, Any]) -> Tiering:
 def _tier(session: Session, tiering: Tiering, threads: list[str] | None, *, dry_run: bool) -> int:
     with session.progress() as progress, session.open(read_only=dry_run) as saver:
         report = saver.threads.tier(tiering, threads=threads, dry_run=dry_run, progress=progress)
-    document = {
-        "dry_run": report.dry_run,
-        "looked_at": report.looked_at,
-        "bytes": report.bytes,
-        "archived": [asdict(one) for one in report.archived],
-        "offloaded": [asdict(one) for one in report.offloaded],
-        "shared": list(report.shared),
-        "skipped": [asdict(one) for one in report.skipped],
-    }
+    document = {**asdict(report), "bytes": report.bytes}
     session.print(document, *_tier_lines(report))
     return 1 if report.skipped else 0
 

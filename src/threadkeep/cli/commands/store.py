@@ -128,17 +128,11 @@ def check(session: Session, store: UrlArgument = None) -> int:
         if not report.ok and _stamps(url) != before:
             # Another process wrote meanwhile, and what was read may be of two states.
             report = _check(session, url, progress)
-    document = {
-        "store": public_name(url),
-        "ok": report.ok,
-        "threads": report.threads,
-        "findings": [asdict(finding) for finding in report.findings],
-        "notes": [asdict(note) for note in report.notes],
-    }
+    document = {"store": public_name(url), "ok": report.ok, **asdict(report)}
     lines = [clean(f"{finding.kind}: {finding}") for finding in report.findings]
     lines += [clean(f"note: {note}") for note in report.notes]
-    problems = plural(len(report.findings), "problem") if report.findings else "No problems"
-    found = f"Found {problems}." if report.findings else "No problems found."
+    problems = plural(len(report.findings), "problem")
+    found = "No problems found." if report.ok else f"Found {problems}."
     notes = f" {plural(len(report.notes), 'note')}." if report.notes else ""
     session.print(document, *lines, f"{_checked(report.threads)} {found}{notes}")
     return 0 if report.ok else 1
