@@ -178,7 +178,7 @@ class Waiting(NamedTuple):
     value: Any
 
 
-class View(NamedTuple):
+class CheckpointSummary(NamedTuple):
     """Summary of a checkpoint, made without its graph.
 
     `time` is ISO 8601. `next` names the nodes that are to run, `failed` the errors of tasks.
@@ -195,13 +195,13 @@ class View(NamedTuple):
     failed: tuple[str, ...]
 
 
-def view(found: CheckpointTuple) -> View:
+def summarize(found: CheckpointTuple) -> CheckpointSummary:
     """Summarize a checkpoint."""
     place, checkpoint = found.config["configurable"], found.checkpoint
     metadata, writes = found.metadata or {}, found.pending_writes or []
     values = checkpoint["channel_values"]
     sent = [str(getattr(task, "node", task)) for task in values.get(TASKS) or ()]
-    return View(
+    return CheckpointSummary(
         thread=str(place["thread_id"]),
         namespace=str(place.get("checkpoint_ns") or ""),
         id=str(checkpoint["id"]),

@@ -174,17 +174,17 @@ def _tip_table(tree: Branches, tips: dict[str, dict[str, Any]]) -> Table:
             ("failed" if one.failed else "", "bold red"),
         )
         rows.append((*_cells(one), f"{tip['checkpoints']:,}", text(tip["parted_at"] or ""), status))
-    return table(("tip", "time", "made by", "checkpoints>", "forked at", ""), rows)
+    return table(("tip", "time", "checkpoints>", "forked at", ""), rows)
 
 
 def _fork_table(tree: Branches) -> list[Table | str]:
     found = [tree.checkpoints[id] for id in reversed(tree.forks)]
     rows = [(*_cells(one), f"{len(one.children):,}") for one in found]
-    return ["", table(("fork", "time", "made by", "branches>"), rows)] if rows else []
+    return ["", table(("fork", "time", "branches>"), rows)] if rows else []
 
 
-def _cells(one: BranchCheckpoint) -> tuple[Text, Text, Text]:
-    return text(one.id, "yellow"), text(moment(one.time)), text(made_by(one.source, one.step))
+def _cells(one: BranchCheckpoint) -> tuple[Text, Text]:
+    return text(one.id, "yellow"), text(moment(one.time))
 
 
 # -- history -----------------------------------------------------------------------------

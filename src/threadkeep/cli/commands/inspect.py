@@ -19,14 +19,14 @@ from rich.tree import Tree
 from threadkeep.cli.app import command
 from threadkeep.cli.parameters import Checkpoint, Full, Namespace, Thread, thread_ids
 from threadkeep.cli.readable import (
+    CheckpointSummary,
     Message,
     Summary,
-    View,
     conversation,
     kind,
     plain,
+    summarize,
     summary,
-    view,
 )
 from threadkeep.cli.render import (
     compact,
@@ -69,20 +69,20 @@ def _read(saver: Saver, thread: str, namespace: str, checkpoint: str | None) -> 
     return found
 
 
-def _place(seen: View) -> dict[str, Any]:
-    return {"thread": seen.thread, "namespace": seen.namespace, "checkpoint": seen.id}
+def _place(head: CheckpointSummary) -> dict[str, Any]:
+    return {"thread": head.thread, "namespace": head.namespace, "checkpoint": head.id}
 
 
-def _head_line(seen: View, *, named: bool = True) -> Text:
+def _head_line(head: CheckpointSummary, *, named: bool = True) -> Text:
     """Return a line about a checkpoint, with the thread's id (`named`) or without."""
-    step = "" if seen.step is None else f"step {seen.step}"
+    step = "" if head.step is None else f"step {head.step}"
     return line(
-        (f"thread {seen.thread}" if named else "", "bold"),
-        f"namespace {seen.namespace}" if seen.namespace else "",
-        (seen.id, "yellow"),
-        moment(seen.time),
-        f"{step} ({seen.source})" if seen.source else step,
-        f"next: {', '.join(seen.next)}" if seen.next else "",
+        (f"thread {head.thread}" if named else "", "bold"),
+        f"namespace {head.namespace}" if head.namespace else "",
+        (head.id, "yellow"),
+        moment(head.time),
+        f"{step} ({head.source})" if head.source else step,
+        f"next: {', '.join(head.next)}" if head.next else "",
     )
 
 
@@ -115,29 +115,29 @@ def show(
     with session.open_to_read() as saver:
         found = _read(saver, thread, namespace, checkpoint)
         info = saver.threads.get(thread)
-    seen, values = view(found), found.checkpoint["channel_values"]
+    head, values = summarize(found), found.checkpoint["channel_values"]
     messages = conversation(values)
     others = [name for name in own(values) if messages is None or name != "messages"]
     channels = {name: summary(values[name]) for name in others}
     document = {
-        **_place(seen),
-        "time": seen.time,
-        "step": seen.step,
-        "source": seen.source,
-        "next": seen.next,
+        **_place(head),
+        "time": head.time,
+        "step": head.step,
+        "source": head.source,
+        "next": head.next,
         "messages": None if messages is None else [one.as_json() for one in messages],
         "channels": {name: short._asdict() for name, short in channels.items()},
-        "waiting": [one._asdict() for one in seen.waiting],
-        "failed": seen.failed,
+        "waiting": [one._asdict() for one in head.waiting],
+        "failed": head.failed,
         "registry": info and info.as_json(),
     }
     session.print(
         document,
         *([thread_line(info)] if info else []),
-        _head_line(seen, named=info is None),
+        _head_line(head, named=info is None),
         *_message_lines(messages or [], full=full),
         *_channel_table(channels),
-        *_pending_lines(seen),
+        *_pending_lines(head),
     )
 
 
@@ -164,12 +164,12 @@ def _channel_table(channels: dict[str, Summary]) -> Iterator[RenderableType]:
         yield table(("channel", "type", "bytes as JSON>"), rows)
 
 
-def _pending_lines(seen: View) -> Iterator[RenderableType]:
-    for one in seen.waiting:
+def _pending_lines(head: CheckpointSummary) -> Iterator[RenderableType]:
+    for one in head.waiting:
         yield ""
         yield Text("Waiting for an answer", "bold yellow") + text(f" to {one.id}" if one.id else "")
         yield _indented(one.value if isinstance(one.value, str) else compact(one.value))
-    for error in seen.failed:
+    for error in head.failed:
         yield ""
         yield Text("Failed", "bold red")
         yield _indented(error)
@@ -193,7 +193,7 @@ def state(
     """Show the values of channels. JSON loses their types."""
     with session.open_to_read() as saver:
         found = _read(saver, thread, namespace, checkpoint)
-    seen, values = view(found), found.checkpoint["channel_values"]
+    head, values = summarize(found), found.checkpoint["channel_values"]
     for name in channel or ():
         if name not in values:
             raise NotFoundError(f"There is no channel {name!r} here.", thread=thread)
@@ -202,7 +202,7 @@ def state(
         _tree(text(name, "bold") + Text(f" ({kind(values[name])})", "dim"), value, full=full)
         for name, value in readable.items()
     ]
-    session.print({**_place(seen), "values": readable}, _head_line(seen), *trees)
+    session.print({**_place(head), "values": readable}, _head_line(head), *trees)
 
 
 def _tree(label: Text, value: Any, *, full: bool) -> Tree:
