@@ -77,8 +77,7 @@ Thread = Annotated[
     str, typer.Argument(metavar="THREAD", help="Thread id.", autocompletion=thread_ids)
 ]
 ThreadIds = Annotated[
-    list[str],
-    typer.Argument(metavar="THREAD", help="Thread ids.", autocompletion=thread_ids),
+    list[str], typer.Argument(metavar="THREAD", help="Thread ids.", autocompletion=thread_ids)
 ]
 OptionalThreadIds = Annotated[
     list[str] | None,

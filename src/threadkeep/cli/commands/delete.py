@@ -29,11 +29,7 @@ from threadkeep.threads import EraseReport
 
 @command("threadkeep delete 42 43 --dry-run --url threads.db", cold=True)
 def delete(
-    session: Session,
-    threads: ThreadIds,
-    *,
-    yes: Yes = False,
-    dry_run: DryRun = False,
+    session: Session, threads: ThreadIds, *, yes: Yes = False, dry_run: DryRun = False
 ) -> None:
     """Delete threads. If one does not exist, none is deleted."""
     with session.open() as saver:
@@ -93,8 +89,7 @@ def erase(
         bool, typer.Option("--forks", help="Erase forks too: they hold the same data.")
     ] = False,
     rewrite: Annotated[
-        bool,
-        typer.Option("--rewrite", help="PostgreSQL: rewrite the tables, which locks them."),
+        bool, typer.Option("--rewrite", help="PostgreSQL: rewrite the tables, which locks them.")
     ] = False,
     yes: Yes = False,
     dry_run: DryRun = False,

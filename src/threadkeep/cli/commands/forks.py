@@ -28,8 +28,7 @@ def fork(
     session: Session,
     thread: Thread,
     checkpoint: Annotated[
-        str | None,
-        typer.Argument(metavar="CHECKPOINT", help="Checkpoint id. Default: the head."),
+        str | None, typer.Argument(metavar="CHECKPOINT", help="Checkpoint id. Default: the head.")
     ] = None,
     *,
     name: Annotated[

@@ -28,16 +28,7 @@ from threadkeep.cli.readable import (
     summarize,
     summary,
 )
-from threadkeep.cli.render import (
-    compact,
-    line,
-    made_by,
-    moment,
-    plural,
-    table,
-    text,
-    thread_line,
-)
+from threadkeep.cli.render import compact, line, made_by, moment, plural, table, text, thread_line
 from threadkeep.cli.stores import Session
 from threadkeep.diff import StateDiff
 from threadkeep.engine.calls import Place

@@ -30,7 +30,6 @@ from threadkeep.cli.stores import (
     open_existing,
     open_target,
     public_name,
-    url_of,
 )
 from threadkeep.cli.terminal import clean
 from threadkeep.engine.lifecycle import State
@@ -151,12 +150,10 @@ def adopt(
         bool, typer.Option("--replace", help="Resolve conflicts: replace the threads here.")
     ] = False,
     as_fork: Annotated[
-        bool,
-        typer.Option("--as-fork", help="Resolve conflicts: adopt into forks, THREAD-adopted."),
+        bool, typer.Option("--as-fork", help="Resolve conflicts: adopt into forks, THREAD-adopted.")
     ] = False,
     verify: Annotated[
-        bool,
-        typer.Option("--verify", help="Compare each checkpoint as both savers return it."),
+        bool, typer.Option("--verify", help="Compare each checkpoint as both savers return it.")
     ] = False,
     key_file: Annotated[
         Path | None,
@@ -172,14 +169,14 @@ def adopt(
     Run it again to adopt what came since, or to finish an interrupted run.
     """
     words = places or []
+    target, threads = words[:1], words[1:]
     if session.option:
-        target, threads = session.url(), words
-    else:
-        target, threads = url_of(None, *words[:1]), words[1:]
+        target, threads = [], words
+    url = session.url(*target)
     check_exists(source)
     key = _read_key(key_file)
     try:
-        with open_target(target) as saver, session.progress() as progress:
+        with open_target(url) as saver, session.progress() as progress:
             done = saver.threads.adopt(
                 source,
                 threads or None,
@@ -192,7 +189,7 @@ def adopt(
     except WrongKeyError as error:
         error.hint = f"Use the key that LANGGRAPH_AES_KEY held: --key-file FILE, or {_KEY}."
         raise
-    document = {"from": public_name(source), "to": public_name(target), **asdict(done)}
+    document = {"from": public_name(source), "to": public_name(url), **asdict(done)}
     session.print(document, *_adopt_lines(done))
     return 1 if done.conflicts else 0
 

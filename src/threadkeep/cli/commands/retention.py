@@ -241,11 +241,7 @@ def _collect(
 ) -> int:
     with session.progress() as progress, session.open(url, read_only=dry_run) as saver:
         report = saver.threads.gc(limits, threads=threads, dry_run=dry_run, progress=progress)
-    document = {
-        **asdict(report),
-        "checkpoints": report.checkpoints,
-        "bytes": report.bytes,
-    }
+    document = {**asdict(report), "checkpoints": report.checkpoints, "bytes": report.bytes}
     session.print(document, *_gc_lines(report))
     return 1 if report.skipped else 0
 
@@ -299,8 +295,7 @@ def tier(
         ),
     ] = None,
     archive: Annotated[
-        bool | None,
-        typer.Option("--archive/--no-archive", help="Archive idle threads, or not."),
+        bool | None, typer.Option("--archive/--no-archive", help="Archive idle threads, or not.")
     ] = None,
     offload: Annotated[
         bool | None,

@@ -23,7 +23,7 @@ from threadkeep.cli.parameters import (
     thread_ids,
 )
 from threadkeep.cli.render import bar, plural, print_thread, table, text
-from threadkeep.cli.stores import Session, open_target, public_name, url_of
+from threadkeep.cli.stores import Session, open_target, public_name
 from threadkeep.cli.terminal import clean
 from threadkeep.errors import CorruptionError, InvalidArgumentError
 from threadkeep.progress import Progress
@@ -277,7 +277,7 @@ def backup(
     *store, file = places
     if len(store) > 1:
         raise typer.BadParameter("Use at most a store and a file")
-    url = url_of(session.option, *store)
+    url = session.url(*store)
     with session.progress() as progress:
         taken = backups.back_up(url, Path(file), progress, form=form, programs=pg_bin)
     document = {
@@ -311,9 +311,7 @@ def restore(
     thread: Annotated[
         str | None,
         typer.Option(
-            "--thread",
-            help="Restore this archived thread instead.",
-            autocompletion=thread_ids,
+            "--thread", help="Restore this archived thread instead.", autocompletion=thread_ids
         ),
     ] = None,
     replace: Annotated[

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, cast
+from typing import Annotated
 
 import typer
 
@@ -22,9 +22,9 @@ from threadkeep.cli.render import print_thread, text, thread_table
 from threadkeep.cli.stores import Session
 from threadkeep.engine.lifecycle import State
 from threadkeep.errors import InvalidArgumentError, ThreadNotFoundError
-from threadkeep.registry.filters import MOST, OrderName
+from threadkeep.registry.filters import MOST
 from threadkeep.saver import Saver
-from threadkeep.threads import Filters, ThreadInfo, ThreadPage
+from threadkeep.threads import ThreadInfo, ThreadPage
 
 _WHEN = "Use an ISO time (UTC), or a time ago such as 7d, 12h or 30m."
 
@@ -41,12 +41,10 @@ CreatedAfter = Annotated[
     typer.Option("--created-after", metavar="WHEN", help=f"Created after this time. {_WHEN}"),
 ]
 CreatedBefore = Annotated[
-    str | None,
-    typer.Option("--created-before", metavar="WHEN", help="Created before this time."),
+    str | None, typer.Option("--created-before", metavar="WHEN", help="Created before this time.")
 ]
 UpdatedAfter = Annotated[
-    str | None,
-    typer.Option("--updated-after", metavar="WHEN", help="Updated after this time."),
+    str | None, typer.Option("--updated-after", metavar="WHEN", help="Updated after this time.")
 ]
 UpdatedBefore = Annotated[
     str | None,
@@ -99,7 +97,7 @@ def threads(  # noqa: PLR0913 - they are given by name
     count: Annotated[bool, typer.Option("--count", help="Print only the number.")] = False,
 ) -> None:
     """List threads that match all options, or show one thread."""
-    options = {
+    options: dict[str, Any] = {
         "state": state,
         "tags": tag,
         "metadata": parse_metadata("--metadata", metadata),
@@ -120,11 +118,11 @@ def threads(  # noqa: PLR0913 - they are given by name
         if thread is not None:
             print_thread(session, _existing(saver, thread))
         elif count:
-            number = saver.threads.count(**cast("Filters", filters))
+            number = saver.threads.count(**filters)
             session.print({"count": number}, str(number))
         else:
-            search = {**filters, "order": cast("OrderName", order)}
-            page = _all(saver, cursor, search) if all_pages else _page(saver, limit, cursor, search)
+            search = {**filters, "order": order, "cursor": cursor}
+            page = _all(saver, search) if all_pages else saver.threads.search(limit=limit, **search)
             _print_page(session, page)
 
 
@@ -135,18 +133,13 @@ def _existing(saver: Saver, thread: str) -> ThreadInfo:
     return found
 
 
-def _page(saver: Saver, limit: int, cursor: str | None, search: dict[str, Any]) -> ThreadPage:
-    return saver.threads.search(limit=limit, cursor=cursor, **search)
-
-
-def _all(saver: Saver, cursor: str | None, search: dict[str, Any]) -> ThreadPage:
-    found: list[ThreadInfo] = []
-    while True:
-        page = _page(saver, MOST, cursor, search)
+def _all(saver: Saver, search: dict[str, Any]) -> ThreadPage:
+    page = saver.threads.search(limit=MOST, **search)
+    found = list(page)
+    while page.cursor is not None:
+        page = saver.threads.search(limit=MOST, **{**search, "cursor": page.cursor})
         found += page
-        if page.cursor is None:
-            return ThreadPage(tuple(found), None)
-        cursor = page.cursor
+    return ThreadPage(tuple(found), None)
 
 
 def _print_page(session: Session, page: ThreadPage) -> None:
@@ -184,8 +177,7 @@ def set_metadata(
     pairs: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="KEY=VALUE",
-            help="Metadata. VALUE is JSON, else text; null removes the key.",
+            metavar="KEY=VALUE", help="Metadata. VALUE is JSON, else text; null removes the key."
         ),
     ] = None,
     *,
