@@ -10,8 +10,6 @@ from kit.postgres import empty_schema, hashed, monthly, plain, url
 from threadkeep.backends.postgres import PostgresBackend, groups, reads
 from threadkeep.backends.postgres.arrays import teach
 from threadkeep.backends.postgres.months import ahead
-from threadkeep.engine.entries import Touch
-from threadkeep.engine.lifecycle import Cause, move
 from threadkeep.engine.model import (
     Batch,
     FindThreads,
@@ -21,6 +19,11 @@ from threadkeep.engine.model import (
     ReadThread,
     ScanCheckpoints,
     Span,
+)
+from threadkeep.engine.thread_entry import (
+    Cause,
+    Touch,
+    move,
 )
 from threadkeep.testing.records import NOW, checkpoint, segment, uid, write
 

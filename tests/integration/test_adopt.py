@@ -37,8 +37,8 @@ from threadkeep import (
     MemorySaver,
     WriteBehind,
 )
+from threadkeep.engine.logs import SEAL_BYTES
 from threadkeep.engine.model import ReadThread
-from threadkeep.engine.open_logs import SEAL_BYTES
 from threadkeep.errors import (
     BackendError,
     CorruptionError,

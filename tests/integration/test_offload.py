@@ -31,9 +31,9 @@ from threadkeep.cold import (
 )
 from threadkeep.cold import offload as offloads
 from threadkeep.cold.store import ColdStore
-from threadkeep.engine.calls import Commit
-from threadkeep.engine.entries import Touch
 from threadkeep.engine.model import Batch, CopyThread, DropThread, ForkThread
+from threadkeep.engine.operation import Commit
+from threadkeep.engine.thread_entry import Touch
 from threadkeep.errors import (
     ConflictError,
     CorruptionError,

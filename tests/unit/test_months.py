@@ -7,7 +7,7 @@ import pytest
 from langgraph.checkpoint.base import empty_checkpoint
 
 from threadkeep.backends.postgres.months import Month, ahead, named
-from threadkeep.engine.ids import created_at
+from threadkeep.engine.rows import created_at
 
 EPOCH_OF_UUIDS = datetime(1582, 10, 15, tzinfo=UTC)
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

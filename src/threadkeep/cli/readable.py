@@ -15,7 +15,7 @@ from langgraph.checkpoint.base import CheckpointTuple
 from langgraph.checkpoint.serde.types import ERROR, INTERRUPT
 from pydantic_core import to_json
 
-from threadkeep.engine.steps import following, tasks
+from threadkeep.engine.thread_summary import following, tasks
 from threadkeep.langgraph_internals import TASKS
 
 # -- values ------------------------------------------------------------------------------

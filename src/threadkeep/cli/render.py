@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from threadkeep.cli.terminal import Output, clean
-from threadkeep.engine.lifecycle import State
+from threadkeep.engine.thread_entry import ThreadStatus
 from threadkeep.threads import ThreadInfo
 
 _BAR = 24  # characters
@@ -74,10 +74,10 @@ def made_by(source: str | None, step: int | None) -> str:
 # -- threads -----------------------------------------------------------------------------
 
 _STYLES = {
-    State.SUSPENDED: "bold yellow",
-    State.ARCHIVED: "blue",
-    State.DELETED: "dim",
-    State.CREATED: "cyan",
+    ThreadStatus.SUSPENDED: "bold yellow",
+    ThreadStatus.ARCHIVED: "blue",
+    ThreadStatus.DELETED: "dim",
+    ThreadStatus.CREATED: "cyan",
 }
 _AGES = (("d", timedelta(days=1)), ("h", timedelta(hours=1)), ("min", timedelta(minutes=1)))
 

@@ -21,8 +21,11 @@ from threadkeep.diff import (
 from threadkeep.diff.checkpoints import Compared, Pair, Side
 from threadkeep.diff.effort import Effort
 from threadkeep.diff.trace import ChannelVersion
-from threadkeep.engine.calls import Operation, Place
 from threadkeep.engine.context import Engine
+from threadkeep.engine.operation import (
+    CheckpointRef,
+    Operation,
+)
 from threadkeep.engine.rows import unpack_time
 from threadkeep.errors import invalid
 from threadkeep.langgraph_internals import is_internal
@@ -32,14 +35,16 @@ Where: TypeAlias = RunnableConfig | tuple[str, str | None]
 """A config, or the id of a thread and that of a checkpoint (None: the head)."""
 
 
-def compare(store: Store, engine: Engine, before: Place, after: Place) -> Plan[StateDiff]:
+def compare(
+    store: Store, engine: Engine, before: CheckpointRef, after: CheckpointRef
+) -> Plan[StateDiff]:
     """See `Threads.diff`."""
     found = yield from on(store, checkpoints.compare(engine, before, after))
     # (Where much differs this takes long enough to hold up an event loop.)
     return (yield from aside(partial(_state_diff, engine, found)))
 
 
-def place(where: Where) -> Place:
+def place(where: Where) -> CheckpointRef:
     """Return the place that a caller of `Threads.diff_places` names."""
     if isinstance(where, Mapping):
         return arguments.place(where)

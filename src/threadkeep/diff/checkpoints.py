@@ -11,24 +11,28 @@ from typing import Any, NamedTuple
 
 from langgraph.checkpoint.serde.types import _DeltaSnapshot
 
-from threadkeep.engine import history
-from threadkeep.engine.calls import Fetch, Operation, Place
+from threadkeep.engine import listing
 from threadkeep.engine.context import (
     Engine,
     named,
     not_found,
     read_manifest,
-    visible,
+    unless_hidden,
 )
 from threadkeep.engine.elements import Elements
-from threadkeep.engine.history import ChannelHistory
-from threadkeep.engine.manifest import Entry, Manifest, Version
+from threadkeep.engine.listing import ChannelHistory
+from threadkeep.engine.manifest import ChannelEntry, Manifest, Version
 from threadkeep.engine.model import (
     ReadCheckpoint,
     ReadSegments,
     Span,
     StoredCheckpoint,
     ThreadState,
+)
+from threadkeep.engine.operation import (
+    CheckpointRef,
+    Fetch,
+    Operation,
 )
 from threadkeep.engine.refs import Inline, Ref, covering
 from threadkeep.engine.rows import unpack_metadata
@@ -67,12 +71,12 @@ class Side(NamedTuple):
     metadata: dict[str, Any]
     state: ThreadState
 
-    def entry(self, channel: str) -> Entry:
+    def entry(self, channel: str) -> ChannelEntry:
         """What it says of a channel."""
         return self.manifest.entries.get(channel, _UNKNOWN)
 
 
-_UNKNOWN = Entry(None, None)
+_UNKNOWN = ChannelEntry(None, None)
 
 
 class Compared(NamedTuple):
@@ -83,7 +87,7 @@ class Compared(NamedTuple):
     channels: dict[str, Pair]
 
 
-def compare(engine: Engine, before: Place, after: Place) -> Operation[Compared]:
+def compare(engine: Engine, before: CheckpointRef, after: CheckpointRef) -> Operation[Compared]:
     """Two checkpoints, of one thread or of two.
 
     Raises:
@@ -108,8 +112,8 @@ def compare(engine: Engine, before: Place, after: Place) -> Operation[Compared]:
             return Compared(a, b, channels)
 
 
-def _side(engine: Engine, place: Place, state: ThreadState) -> Side:
-    stored = visible(state.found)
+def _side(engine: Engine, place: CheckpointRef, state: ThreadState) -> Side:
+    stored = unless_hidden(state.found)
     if stored is None:
         raise not_found(place)
     with named(stored):
@@ -158,7 +162,7 @@ class _Kept(NamedTuple):
         return self.writes if self.seed is None else (self.seed, *self.writes)
 
 
-def _kept(entry: Entry, delta: ChannelHistory | None, *, is_delta: bool) -> _Kept:
+def _kept(entry: ChannelEntry, delta: ChannelHistory | None, *, is_delta: bool) -> _Kept:
     if delta is None:
         return _Kept(entry.ref, (), is_delta and entry.ref is not None)
     return _Kept(delta.seed, tuple([write.ref for write in delta.writes]), is_delta=True)
@@ -180,8 +184,8 @@ def _deltas(side: Side, channels: Iterable[str]) -> Operation[dict[str, ChannelH
     if not empty:
         return {}
     row = side.stored.row
-    place = Place(side.stored.thread, row.ns, row.id)
-    found = yield from history.walk(place, empty, side.state)
+    place = CheckpointRef(side.stored.thread, row.ns, row.id)
+    found = yield from listing.walk(place, empty, side.state)
     counted = side.metadata.get(DELTA_COUNTERS)
     known = counted if isinstance(counted, dict) else {}
     return {c: one for c, one in found.items() if one.writes or c in known}

@@ -10,22 +10,26 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from threadkeep.engine.calls import Operation, Place, fetch_checkpoint
 from threadkeep.engine.context import (
     Engine,
     Keyframes,
     named,
     not_found,
     read_manifest,
-    visible,
+    unless_hidden,
 )
-from threadkeep.engine.history import (
+from threadkeep.engine.listing import (
     FIRST_STRETCH,
     LONGEST_STRETCH,
     stretch,
 )
-from threadkeep.engine.manifest import Entry, Version, same_version
+from threadkeep.engine.manifest import ChannelEntry, Version, same_version
 from threadkeep.engine.model import HIDDEN, StoredCheckpoint, ThreadState
+from threadkeep.engine.operation import (
+    CheckpointRef,
+    Operation,
+    fetch_checkpoint,
+)
 from threadkeep.engine.rows import unpack_metadata, unpack_time
 from threadkeep.errors import StaleThreadError
 
@@ -50,7 +54,7 @@ class ChannelVersion:
 
 
 def versions(
-    engine: Engine, place: Place, channel: str, limit: int | None
+    engine: Engine, place: CheckpointRef, channel: str, limit: int | None
 ) -> Operation[list[ChannelVersion]]:
     """The channel's versions on the way to the place, newest first; None for all of them.
 
@@ -61,7 +65,7 @@ def versions(
     generation = -1
     while True:
         target = yield from fetch_checkpoint(place.thread, place.ns, place.id)
-        stored = visible(target.found)
+        stored = unless_hidden(target.found)
         if stored is None:
             raise not_found(place)
         try:
@@ -79,7 +83,7 @@ class _Since(NamedTuple):
     """The oldest visible checkpoint so far that has a version."""
 
     stored: StoredCheckpoint
-    entry: Entry
+    entry: ChannelEntry
     is_first: bool
 
 
@@ -120,7 +124,7 @@ class _Trace:
 
 
 def _trace(
-    place: Place, channel: str, limit: int | None, target: ThreadState
+    place: CheckpointRef, channel: str, limit: int | None, target: ThreadState
 ) -> Operation[list[_Since]]:
     trace, met = _Trace(channel), set[str]()
     at, size = place.id, FIRST_STRETCH

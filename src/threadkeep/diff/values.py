@@ -25,7 +25,7 @@ from threadkeep.diff.records import (
     Change,
     Path,
 )
-from threadkeep.engine.exact import same
+from threadkeep.engine.differences import same
 from threadkeep.errors import ThreadkeepError
 
 DEPTH = 8  # how deep a difference looks into values; below, a part is told whole

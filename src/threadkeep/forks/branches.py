@@ -10,13 +10,23 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple, cast
 
-from threadkeep.engine.calls import Fetch, Operation, Place, fetch
 from threadkeep.engine.context import Engine, Keyframes, named, not_found, read_manifest
 from threadkeep.engine.manifest import Manifest
 from threadkeep.engine.model import HIDDEN, ReadPath, ScanCheckpoints, StoredCheckpoint
+from threadkeep.engine.operation import (
+    CheckpointRef,
+    Fetch,
+    Operation,
+    fetch,
+)
 from threadkeep.engine.refs import Inline, Run
 from threadkeep.engine.rows import counting, unpack_metadata, unpack_time
-from threadkeep.engine.steps import Tasks, following, own, tasks
+from threadkeep.engine.thread_summary import (
+    Tasks,
+    following,
+    own,
+    tasks,
+)
 from threadkeep.langgraph_internals import TASKS
 
 _PAGE = 256  # rows that a scan reads at once
@@ -123,7 +133,7 @@ def branches(engine: Engine, thread: str, ns: str) -> Operation[Branches]:
     """
     trees = yield from _trees(engine, thread, ns)
     if ns not in trees:
-        raise not_found(Place(thread, ns))
+        raise not_found(CheckpointRef(thread, ns))
     return trees[ns]
 
 
@@ -131,7 +141,7 @@ def all_branches(engine: Engine, thread: str) -> Operation[dict[str, Branches]]:
     """Return the trees of all namespaces of a thread, by namespace. Raises as `branches`."""
     trees = yield from _trees(engine, thread, None)
     if not trees:
-        raise not_found(Place(thread, ""))
+        raise not_found(CheckpointRef(thread, ""))
     return dict(sorted(trees.items()))
 
 

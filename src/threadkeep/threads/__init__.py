@@ -4,7 +4,7 @@ from threadkeep.cold.offload import Offloaded
 from threadkeep.cold.tiering import Archived, TierReport
 from threadkeep.diff import Change, ChannelDiff, DiffSide, StateDiff, TextEdit
 from threadkeep.diff.trace import ChannelVersion
-from threadkeep.engine.labels import Mark
+from threadkeep.engine.thread_entry import Mark
 from threadkeep.erasure.erase import ErasedThread, EraseReport
 from threadkeep.forks.branches import BranchCheckpoint, Branches
 from threadkeep.forks.merge import Merge, MergeConflict

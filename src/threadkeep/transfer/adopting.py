@@ -19,17 +19,18 @@ from threadkeep import validation
 from threadkeep.engine import (
     listing,
     put,
-    write,
 )
-from threadkeep.engine.calls import Operation, Place, commit
 from threadkeep.engine.context import Engine
-from threadkeep.engine.ids import created_at
 from threadkeep.engine.listing import Listing
 from threadkeep.engine.load import Loaded
 from threadkeep.engine.model import DropThread
-from threadkeep.engine.put import Put
-from threadkeep.engine.rows import pack_time
-from threadkeep.engine.write import PutWrites
+from threadkeep.engine.operation import (
+    CheckpointRef,
+    Operation,
+    commit,
+)
+from threadkeep.engine.put import Put, PutWrites
+from threadkeep.engine.rows import created_at, pack_time
 from threadkeep.errors import (
     CorruptionError,
     ThreadExistsError,
@@ -300,7 +301,7 @@ def _operation(engine: Engine, call: Call) -> Operation[None]:
     made = at if isinstance(at, int) else created_at(call.place.id)
     if made is not None:
         engine = engine._replace(now=lambda: made)
-    return put.put(engine, call) if isinstance(call, Put) else write.put_writes(engine, call)
+    return put.put(engine, call) if isinstance(call, Put) else put.put_writes(engine, call)
 
 
 def _calls(call: _Adopting, thread: str, found: Found, present: Present) -> Iterator[Call]:
@@ -310,7 +311,7 @@ def _calls(call: _Adopting, thread: str, found: Found, present: Present) -> Iter
         ThreadExistsError: it is there in another state.
         InvalidArgumentError: something of it cannot be stored as it is.
     """
-    place = Place(thread, validation.text("checkpoint_ns", found.ns), found.id)
+    place = CheckpointRef(thread, validation.text("checkpoint_ns", found.ns), found.id)
     for key in ("channel_values", "channel_versions"):
         given = validation.mapping("checkpoint", found.checkpoint, place)
         validation.mapping(f"checkpoint[{key!r}]", given.get(key), place)
@@ -328,7 +329,7 @@ def _calls(call: _Adopting, thread: str, found: Found, present: Present) -> Iter
     yield from _writes(place, [w for w in found.writes if (w.task_id, w.idx) in lacking])
 
 
-def _writes(place: Place, writes: Iterable[FoundWrite]) -> Iterator[PutWrites]:
+def _writes(place: CheckpointRef, writes: Iterable[FoundWrite]) -> Iterator[PutWrites]:
     """A call for each task, in the order of the tasks."""
     for (path, task), each in groupby(writes, lambda w: (w.task_path, w.task_id)):
         own = list(each)

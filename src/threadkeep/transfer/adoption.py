@@ -10,15 +10,19 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any, TypeAlias, cast
 
-from threadkeep.engine.alike import alike
-from threadkeep.engine.calls import Operation, Place, fetch
 from threadkeep.engine.context import (
     Engine,
     Keyframes,
     read_manifest,
 )
+from threadkeep.engine.differences import alike
 from threadkeep.engine.manifest import Manifest
 from threadkeep.engine.model import HIDDEN, ReadThread, StoredCheckpoint, ThreadRows
+from threadkeep.engine.operation import (
+    CheckpointRef,
+    Operation,
+    fetch,
+)
 from threadkeep.engine.rows import unpack_metadata, unpack_time, unpack_writes
 
 Key: TypeAlias = tuple[str, str]  # a namespace and a checkpoint's id
@@ -75,7 +79,7 @@ class Present:
         return max([checkpoint for ns, checkpoint in both if not ns], default=None)
 
     def is_same(
-        self, place: Place, parent: str | None, checkpoint: Mapping[str, Any], metadata: Any
+        self, place: CheckpointRef, parent: str | None, checkpoint: Mapping[str, Any], metadata: Any
     ) -> bool:
         """Whether a checkpoint that is there is this one.
 

@@ -25,8 +25,8 @@ from zlib import crc32
 import ormsgpack
 import zstandard
 
-from threadkeep.engine.entries import Entry
 from threadkeep.engine.model import CheckpointRow, Segment, WriteRow
+from threadkeep.engine.thread_entry import ThreadEntry
 from threadkeep.errors import (
     CorruptionError,
     NewerFormatError,
@@ -62,7 +62,7 @@ class Form(NamedTuple):
 
 # Names in `more`:
 _DIGESTS = "digests"  # an array of the checkpoints' digests (`operations.digest`)
-_ENTRY = "entry"  # the thread's entry in the registry (`engine.entries.Entry`)
+_ENTRY = "entry"  # the thread's entry in the registry (`engine.thread_entry.ThreadEntry`)
 BUNDLE = Form(
     MAGIC,
     frozenset((_DIGESTS, _ENTRY)),
@@ -249,7 +249,7 @@ def _more(whole: WholeThread) -> dict[str, Any]:
     return more
 
 
-def _entry(thread: str, more: dict[str, Any]) -> Entry | None:
+def _entry(thread: str, more: dict[str, Any]) -> ThreadEntry | None:
     if _ENTRY not in more:
         return None
     state, created_at, updated_at, size, labels, pinned, ttl, origin, waits_at = _checked(
@@ -259,7 +259,7 @@ def _entry(thread: str, more: dict[str, Any]) -> Entry | None:
     _checked((_TEXT,) * len(origin), origin)
     begun = (origin[0], origin[1]) if origin else None
     times = (state, created_at, updated_at, size)
-    return Entry(thread, *times, tuple(labels), pinned, ttl, begun, waits_at)
+    return ThreadEntry(thread, *times, tuple(labels), pinned, ttl, begun, waits_at)
 
 
 def _unpacked(body: bytes, form: Form) -> tuple[WholeThread, dict[str, Any]]:

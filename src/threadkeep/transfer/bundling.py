@@ -16,16 +16,10 @@ from typing import NamedTuple, TypeAlias, TypeVar, cast
 
 from threadkeep.codec.frame import Compression
 from threadkeep.cold.stubs import STUB
-from threadkeep.engine import checksum, labels, registry
-from threadkeep.engine.calls import (
-    Fetch,
-    Operation,
-    commit,
-    fetch,
-    fetch_checkpoint,
+from threadkeep.engine import (
+    thread_entry,
+    thread_summary,
 )
-from threadkeep.engine.entries import Entry, EntryFence, ReadEntry
-from threadkeep.engine.lifecycle import State, is_archived
 from threadkeep.engine.lineage import Lineage, Positions, overlap, parts, positions, touches
 from threadkeep.engine.model import (
     Batch,
@@ -42,8 +36,23 @@ from threadkeep.engine.model import (
     ThreadRows,
     WriteRow,
 )
+from threadkeep.engine.operation import (
+    Fetch,
+    Operation,
+    commit,
+    fetch,
+    fetch_checkpoint,
+)
 from threadkeep.engine.optimistic import read_snapshot, retry, rows_fence
 from threadkeep.engine.refs import covering, span_of
+from threadkeep.engine.rows import body_of, manifest_of, with_body, with_manifest
+from threadkeep.engine.thread_entry import (
+    EntryFence,
+    ReadEntry,
+    ThreadEntry,
+    ThreadStatus,
+    is_archived,
+)
 from threadkeep.errors import (
     StaleThreadError,
     ThreadExistsError,
@@ -75,7 +84,7 @@ class WholeThread:
     checkpoints: tuple[CheckpointRow, ...]
     writes: tuple[WriteRow, ...]
     digests: tuple[bytes, ...] | None = None
-    entry: Entry | None = None
+    entry: ThreadEntry | None = None
 
     @property
     def is_nothing(self) -> bool:
@@ -119,7 +128,7 @@ class Snapshot(NamedTuple):
 
     whole: WholeThread
     rows: ThreadRows
-    entry: Entry | None
+    entry: ThreadEntry | None
     segments: tuple[Segment, ...] = ()
 
 
@@ -143,7 +152,9 @@ def read_state(thread: str, *, stub: bool = True, stubs: bool = False) -> Operat
     return retry(thread, attempt)
 
 
-def read_rows(thread: str, *, stub: bool = True) -> Operation[tuple[ThreadRows, Entry | None]]:
+def read_rows(
+    thread: str, *, stub: bool = True
+) -> Operation[tuple[ThreadRows, ThreadEntry | None]]:
     """A thread without its segments, and its entry; `stub` as in `read_thread`."""
     rows, entry = yield Fetch([ReadThread(thread, stub=stub), ReadEntry(thread)])
     return rows, entry
@@ -222,7 +233,7 @@ def whole_of(
     thread: str,
     rows: ThreadRows,
     segments: Sequence[Segment] = (),
-    entry: Entry | None = None,
+    entry: ThreadEntry | None = None,
     *,
     stubs: bool = False,
 ) -> WholeThread:
@@ -240,8 +251,8 @@ def whole_of(
         # (the revision counts in its own store only, and the size is told by the rows; archives
         # are the store's own, but for one that holds all there is)
         kept = entry.labels
-        if entry.state != State.ARCHIVED and not keeps:
-            kept = labels.without_record(kept, labels.ARCHIVE)
+        if entry.state != ThreadStatus.ARCHIVED and not keeps:
+            kept = thread_entry.without_record(kept, thread_entry.ARCHIVE_RECORD)
         entry = entry._replace(revision=0, size=0, labels=kept)
     return WholeThread(
         thread, rows.deleted_at, tuple(segments), tuple(checkpoints), tuple(writes), entry=entry
@@ -274,15 +285,15 @@ def _numbered(
 
 
 def _with_seen(row: CheckpointRow, seen: int) -> CheckpointRow:
-    payload = checksum.unseal(row.manifest, checksum.of_checkpoint(row))
+    payload = manifest_of(row)
     row = row._replace(seen=seen)
-    return row._replace(manifest=checksum.seal(payload, checksum.of_checkpoint(row)))
+    return with_manifest(row, payload)
 
 
 def _write_with_seen(row: WriteRow, seen: int) -> WriteRow:
-    payload = checksum.unseal(row.body, checksum.of_writes(row))
+    payload = body_of(row)
     row = row._replace(seen=seen)
-    return row._replace(body=checksum.seal(payload, checksum.of_writes(row)))
+    return with_body(row, payload)
 
 
 # -- putting -------------------------------------------------------------------------
@@ -419,12 +430,12 @@ def _batches(whole: WholeThread, generation: int, now: int) -> Iterator[Batch]:
 def _registered(whole: WholeThread, now: int) -> Batch:
     """What registers the thread as it was, or as its rows show it."""
     entry = whole.entry
-    if entry is not None and entry.state == State.DELETED:
+    if entry is not None and entry.state == ThreadStatus.DELETED:
         entry = None
     checkpoints, orphans = stored_of(whole)
     if entry is None and whole.checkpoints:
-        entry = registry.entry_of(whole.thread, checkpoints, now)
-    touch = registry.of_rows(checkpoints, orphans, sum([len(s.data) for s in whole.segments]))
+        entry = thread_summary.entry_of(whole.thread, checkpoints, now)
+    touch = thread_summary.of_rows(checkpoints, orphans, sum([len(s.data) for s in whole.segments]))
     # (a thread of generation 0 is taken for one that was never archived)
     return Batch(
         whole.thread, now, bump=is_archived(entry), entry=entry, touch=touch._replace(moves=())
@@ -451,7 +462,7 @@ def row_batches(plain: Batch, done: RowsFence, rows: Iterable[Row]) -> Iterator[
         done: how many rows are there before the first one.
         rows: what is to be put.
     """
-    for part in parts_of(sorted(rows, key=_age), registry.row_size):
+    for part in parts_of(sorted(rows, key=_age), thread_summary.row_size):
         checkpoints = tuple([row for row in part if isinstance(row, CheckpointRow)])
         writes = tuple([row for row in part if isinstance(row, WriteRow)])
         yield plain._replace(fences=(done,), checkpoints=checkpoints, writes=writes)

@@ -1,6 +1,6 @@
 """Whether a checkpoint here is the one that LangGraph's own saver gives.
 
-Only the comparison lives here; of values it is `engine.alike`'s. The order of channels, and of
+Only the comparison lives here; of values it is `engine.differences`. The order of channels, and of
 what is kept by channel, means nothing.
 """
 
@@ -12,7 +12,7 @@ from typing import Any
 from langgraph.checkpoint.base import CheckpointTuple
 
 from threadkeep.codec import Codec
-from threadkeep.engine.alike import alike
+from threadkeep.engine.differences import alike
 from threadkeep.engine.load import Loaded
 
 

@@ -11,10 +11,7 @@ from collections.abc import Iterator, Sequence
 from enum import Enum
 from typing import Any
 
-from threadkeep.engine import registry
-from threadkeep.engine.calls import Operation, commit
-from threadkeep.engine.entries import EntryFence
-from threadkeep.engine.lifecycle import is_there
+from threadkeep.engine import thread_summary
 from threadkeep.engine.model import (
     Batch,
     RowsFence,
@@ -22,8 +19,13 @@ from threadkeep.engine.model import (
     SegmentInfo,
     ThreadRows,
 )
+from threadkeep.engine.operation import (
+    Operation,
+    commit,
+)
 from threadkeep.engine.optimistic import read_snapshot, retry, rows_fence
 from threadkeep.engine.refs import covering, span_of
+from threadkeep.engine.thread_entry import EntryFence, is_there
 from threadkeep.errors import ConflictError
 from threadkeep.transfer.bundling import (
     Row,
@@ -131,7 +133,7 @@ def _batches(whole: WholeThread, rows: ThreadRows, others: RowsFence, now: int) 
 def _told(whole: WholeThread, now: int) -> Operation[None]:
     """Let the registry say of the thread what it says where it comes from, and no less."""
     rows, entry = yield from read_rows(whole.thread)
-    touch = registry.of_thread(rows)
+    touch = thread_summary.of_thread(rows)
     known = whole.entry
     batch = Batch(whole.thread, now, fences=(EntryFence(entry.revision if entry else 0),))
     if not is_there(known):

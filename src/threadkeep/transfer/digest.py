@@ -19,7 +19,6 @@ from typing import Any, TypeAlias
 import ormsgpack
 
 from threadkeep.codec.scan import references
-from threadkeep.engine import elements
 from threadkeep.engine.context import (
     NO_CODEC,
     Keyframes,
@@ -175,7 +174,7 @@ class _Values:
     def _of_segment(self, segment: Segment) -> bytes:
         place = segment.log, segment.start
         if place not in self._digests:
-            positions = range(segment.start, segment.start + len(elements.opened(segment)))
+            positions = range(segment.start, segment.stop)
             raws = [self._elements.raw(segment.log, pos) for pos in positions]
             self._digests[place] = b"".join(map(_hash_bytes, raws))
         return self._digests[place]

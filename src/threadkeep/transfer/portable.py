@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import NamedTuple, TypeAlias
 
 from threadkeep.cold.stubs import STUB
-from threadkeep.engine.lifecycle import is_archived
+from threadkeep.engine.thread_entry import is_archived
 from threadkeep.errors import (
     CorruptionError,
     InvalidArgumentError,

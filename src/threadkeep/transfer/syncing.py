@@ -13,11 +13,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
-from threadkeep.engine.calls import commit
-from threadkeep.engine.ids import created_at
-from threadkeep.engine.lifecycle import is_archived
 from threadkeep.engine.model import DropThread
+from threadkeep.engine.operation import commit
 from threadkeep.engine.optimistic import retry
+from threadkeep.engine.rows import created_at
+from threadkeep.engine.thread_entry import is_archived
 from threadkeep.errors import ConflictError, ThreadNotFoundError
 from threadkeep.progress import Progress
 from threadkeep.store.workflows import (

@@ -21,8 +21,6 @@ from kit.engine import (
 
 from threadkeep.backends.memory import MemoryBackend
 from threadkeep.codec.frame import Compression, pack
-from threadkeep.engine import checksum
-from threadkeep.engine.calls import Fetch
 from threadkeep.engine.model import (
     Batch,
     CopyThread,
@@ -32,7 +30,8 @@ from threadkeep.engine.model import (
     Segment,
     WriteRow,
 )
-from threadkeep.engine.rows import unpack_writes
+from threadkeep.engine.operation import Fetch
+from threadkeep.engine.rows import manifest_of, unpack_writes
 from threadkeep.errors import ConflictError, ThreadDeletedError, ThreadExistsError
 from threadkeep.retention import apply
 from threadkeep.saver import Saver
@@ -205,7 +204,7 @@ def test_writes_are_counted_anew_where_some_are_gone():
     moved = rows(target).checkpoints
     assert [row.seq for row in moved[0].writes] == [1, 2, 3]
     assert moved[1].row.seen == 2
-    checksum.unseal(moved[1].row.manifest, checksum.of_checkpoint(moved[1].row))
+    manifest_of(moved[1].row)
     assert all(unpack_writes(row) for row in moved[0].writes)
     assert everything(target) == want
     assert sound(target)

@@ -16,7 +16,6 @@ from psycopg.types.numeric import Int8
 from threadkeep.backends.postgres import metadata, registry
 from threadkeep.backends.postgres.statement import Statement
 from threadkeep.backends.postgres.text import pack_text
-from threadkeep.engine.entries import EntryFence, Touch
 from threadkeep.engine.model import (
     Batch,
     Change,
@@ -30,6 +29,10 @@ from threadkeep.engine.model import (
     Segment,
     WriteRow,
     WritesFence,
+)
+from threadkeep.engine.thread_entry import (
+    EntryFence,
+    Touch,
 )
 from threadkeep.errors import InvalidArgumentError
 

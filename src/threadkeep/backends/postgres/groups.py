@@ -14,9 +14,8 @@ from threadkeep.backends.postgres.arrays import Array, array
 from threadkeep.backends.postgres.changes import ARRAYS, ROWS, size
 from threadkeep.backends.postgres.statement import Statement
 from threadkeep.backends.postgres.text import pack_text
-from threadkeep.engine.entries import Touch
-from threadkeep.engine.labels import beginning_of
 from threadkeep.engine.model import Batch, Change
+from threadkeep.engine.thread_entry import Touch, label_prefix
 
 _MOST_BYTES = 64 * 1024 * 1024  # of payloads in one call
 
@@ -113,7 +112,7 @@ def _batch(batch: Batch) -> tuple[Any, ...]:
 
 def _tell(number: int, touch: Touch, rows: dict[str, list[tuple[Any, ...]]]) -> None:
     for label in touch.labels:
-        rows["labels"].append((number, beginning_of(label), label))
+        rows["labels"].append((number, label_prefix(label), label))
     for sources, target, checkpoint, waits, same in touch.moves:
         states = f"|{'|'.join(sources)}|"
         rows["moves"].append((number, states, target, pack_text(checkpoint), waits, same))

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime, timedelta
 from typing import NamedTuple
 
-from threadkeep.engine.ids import UUID6_OFFSET
+from threadkeep.engine.rows import UUID6_OFFSET
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _DIGITS = 15  # of an id's time, the version's digit not counted

@@ -21,7 +21,6 @@ from threadkeep.backends.postgres import metadata, registry, spanning
 from threadkeep.backends.postgres.statement import Query, Rows, Statement
 from threadkeep.backends.postgres.text import pack_json, pack_text, unpack_text
 from threadkeep.backends.records import first_children
-from threadkeep.engine.entries import CountThreads, ReadEntry, SearchThreads
 from threadkeep.engine.model import (
     HIDDEN,
     CheckpointRow,
@@ -41,6 +40,11 @@ from threadkeep.engine.model import (
     ThreadRows,
     ThreadState,
     WriteRow,
+)
+from threadkeep.engine.thread_entry import (
+    CountThreads,
+    ReadEntry,
+    SearchThreads,
 )
 
 _LARGEST_EXACT = 2**53  # floats and integers up to here are equal in SQL where they are in Python

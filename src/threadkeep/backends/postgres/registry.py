@@ -13,17 +13,17 @@ from psycopg.types.numeric import Int8
 
 from threadkeep.backends.postgres.statement import Query, Rows, Statement
 from threadkeep.backends.postgres.text import pack_text, unpack_text
-from threadkeep.engine.entries import (
+from threadkeep.engine.model import Batch
+from threadkeep.engine.thread_entry import (
     CountThreads,
-    Entry,
     ReadEntry,
     SearchThreads,
+    ThreadEntry,
     ThreadQuery,
+    ThreadStatus,
     Touch,
+    label_prefix,
 )
-from threadkeep.engine.labels import beginning_of
-from threadkeep.engine.lifecycle import State
-from threadkeep.engine.model import Batch
 
 Argument: TypeAlias = tuple[str, tuple[Any, ...]]
 """An argument of a function as SQL, and the values of its parameters."""
@@ -44,7 +44,7 @@ def arguments(batch: Batch) -> list[Argument]:
     return given
 
 
-def _entry_arguments(entry: Entry) -> Iterator[Argument]:
+def _entry_arguments(entry: ThreadEntry) -> Iterator[Argument]:
     origin, checkpoint = entry.origin or (None, None)
     yield "entry_state => %s", (entry.state,)
     yield "entry_created => %s", (Int8(entry.created_at),)
@@ -54,7 +54,7 @@ def _entry_arguments(entry: Entry) -> Iterator[Argument]:
     yield "entry_origin => %s", (_packed(origin),)
     yield "entry_origin_checkpoint => %s", (_packed(checkpoint),)
     yield "entry_waits_at => %s", (_packed(entry.waits_at),)
-    yield _array("entry_beginnings", "text", map(beginning_of, entry.labels))
+    yield _array("entry_beginnings", "text", map(label_prefix, entry.labels))
     yield _array("entry_labels", "text", entry.labels)
 
 
@@ -65,7 +65,7 @@ def _touch_arguments(touch: Touch) -> Iterator[Argument]:
     if touch.at is not None:
         yield "touch_at => %s", (Int8(touch.at),)
     if touch.labels:
-        yield _array("touch_beginnings", "text", map(beginning_of, touch.labels))
+        yield _array("touch_beginnings", "text", map(label_prefix, touch.labels))
         yield _array("touch_labels", "text", touch.labels)
     if touch.moves:
         sources, targets, checkpoints, waits, same = zip(*touch.moves, strict=True)
@@ -113,7 +113,7 @@ _TIMES = ("updated_at", "created_at")
 def entry(read: ReadEntry) -> Query:
     """What answers a `ReadEntry`."""
 
-    def reply(results: Sequence[Rows]) -> Entry | None:
+    def reply(results: Sequence[Rows]) -> ThreadEntry | None:
         return _entry(results[0][0]) if results[0] else None
 
     return Query((Statement(_ENTRY, (pack_text(read.thread),)),), reply)
@@ -147,10 +147,10 @@ def count(read: CountThreads) -> Query:
     return Query((statement,), lambda results: int(results[0][0][0]))
 
 
-def _entry(row: Sequence[Any]) -> Entry:
+def _entry(row: Sequence[Any]) -> ThreadEntry:
     thread, state, created_at, updated_at, size, labels, pinned, ttl, *rest = row
     origin, origin_checkpoint, waits_at, deleted_at, revision = rest
-    return Entry(
+    return ThreadEntry(
         thread=unpack_text(thread),
         state=state,
         created_at=created_at,
@@ -183,7 +183,7 @@ def _conditions(query: ThreadQuery) -> Iterator[tuple[str, tuple[Any, ...]]]:
     if query.states:
         yield "t.state = ANY(%s)", (list(query.states),)
     else:
-        yield f"t.state <> '{State.DELETED}'", ()
+        yield f"t.state <> '{ThreadStatus.DELETED}'", ()
     for label in query.labels:
         yield _HAS_LABEL, (label,)
     yield from _between("created_at", *query.created)

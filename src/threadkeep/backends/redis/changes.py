@@ -22,7 +22,6 @@ from threadkeep.backends.redis.rows import (
     unpack_write,
 )
 from threadkeep.backends.redis.scripts import Word
-from threadkeep.engine.entries import EntryFence
 from threadkeep.engine.model import (
     Batch,
     Change,
@@ -34,6 +33,7 @@ from threadkeep.engine.model import (
     Segment,
     WritesFence,
 )
+from threadkeep.engine.thread_entry import EntryFence
 
 
 def waves(

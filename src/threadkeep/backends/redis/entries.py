@@ -10,9 +10,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TypeAlias
 
 from threadkeep.backends.redis.scripts import Word
-from threadkeep.engine.entries import Entry, Touch
-from threadkeep.engine.labels import beginning_of
 from threadkeep.engine.model import Batch, CopyThread
+from threadkeep.engine.thread_entry import (
+    ThreadEntry,
+    Touch,
+    label_prefix,
+)
 
 Row: TypeAlias = dict[bytes, bytes] | Sequence[bytes]
 """A thread's own row: as a command gives it, or a script."""
@@ -41,7 +44,7 @@ def _touch_words(touch: Touch, now: int) -> Iterator[Word]:
 def _label_words(labels: Sequence[str]) -> Iterator[Word]:
     yield len(labels)
     for label in labels:
-        yield from (beginning_of(label), label)
+        yield from (label_prefix(label), label)
 
 
 def _or_none(value: str | int | None) -> Word:
@@ -59,7 +62,7 @@ def copy_arguments(change: CopyThread, row: Sequence[bytes]) -> Iterator[Word]:
         yield from _label_words(_labels(found))
 
 
-def entry_words(entry: Entry) -> Iterator[Word]:
+def entry_words(entry: ThreadEntry) -> Iterator[Word]:
     """An entry as `put_entry` takes it."""
     origin, checkpoint = entry.origin or (None, None)
     yield from (entry.state, entry.created_at, entry.updated_at, _or_none(entry.waits_at))
@@ -86,14 +89,14 @@ def _labels(fields: Mapping[bytes, bytes]) -> list[str]:
     return sorted(label.decode() for field, label in fields.items() if field.startswith(b"l:"))
 
 
-def unpack_entry(thread: str, row: Row) -> Entry | None:
+def unpack_entry(thread: str, row: Row) -> ThreadEntry | None:
     """The entry in a thread's own row."""
     found = _fields(row)
     if b"state" not in found:
         return None
     origin, checkpoint = found.get(b"origin"), found.get(b"origin_checkpoint", b"")
     waits_at, rest = found.get(b"waits_at"), found.get(b"rest")
-    return Entry(
+    return ThreadEntry(
         thread=thread,
         state=found[b"state"].decode(),
         created_at=int(found[b"created_at"]),

@@ -25,7 +25,6 @@ from threadkeep.backends.redis.rows import (
     unpack_write,
 )
 from threadkeep.backends.redis.scripts import Word
-from threadkeep.engine.entries import ReadEntry
 from threadkeep.engine.model import (
     Read,
     ReadCheckpoint,
@@ -38,6 +37,7 @@ from threadkeep.engine.model import (
     ThreadRows,
     ThreadState,
 )
+from threadkeep.engine.thread_entry import ReadEntry
 
 _MOST_WORDS = 3_000  # of one question: Lua's stack has room for some 8,000
 

@@ -19,16 +19,16 @@ from threadkeep.backends.redis.entries import unpack_entry
 from threadkeep.backends.redis.keys import keys_of, term_of, times_of
 from threadkeep.backends.redis.reads import Question
 from threadkeep.backends.redis.scripts import Call
-from threadkeep.engine.entries import (
-    CountThreads,
-    Entry,
-    SearchThreads,
-    ThreadQuery,
-    Touch,
-)
-from threadkeep.engine.labels import is_record
-from threadkeep.engine.lifecycle import State
 from threadkeep.engine.model import Batch, Change, CopyThread, DropThread
+from threadkeep.engine.thread_entry import (
+    CountThreads,
+    SearchThreads,
+    ThreadEntry,
+    ThreadQuery,
+    ThreadStatus,
+    Touch,
+    is_record_label,
+)
 
 _TIMES = ("created_at", "updated_at")
 _MANY = 256  # entries that are read together
@@ -47,7 +47,7 @@ def beforehand(change: Change, prefix: str) -> list[Call]:
     touch = (put.touch if isinstance(put, Batch) else None) or Touch()
     entry = change.entry if put is None or change.entry is not None else put.entry
     if isinstance(change, DropThread) and change.now:
-        calls.append(_added(prefix, f"state:{State.DELETED}", thread))
+        calls.append(_added(prefix, f"state:{ThreadStatus.DELETED}", thread))
     if entry is not None:
         calls += _listed(prefix, thread, entry.created_at, entry.updated_at, "NX")
         calls += [_added(prefix, term, thread) for term in _terms(entry)]
@@ -57,7 +57,7 @@ def beforehand(change: Change, prefix: str) -> list[Call]:
     return calls + [_added(prefix, term, thread) for term in _searched(touch.labels)]
 
 
-def _terms(entry: Entry) -> Iterator[str]:
+def _terms(entry: ThreadEntry) -> Iterator[str]:
     yield f"state:{entry.state}"
     yield from _searched(entry.labels)
     if entry.origin is not None:
@@ -65,7 +65,7 @@ def _terms(entry: Entry) -> Iterator[str]:
 
 
 def _searched(labels: Iterable[str]) -> Iterator[str]:
-    return (f"label:{label}" for label in labels if not is_record(label))
+    return (f"label:{label}" for label in labels if not is_record_label(label))
 
 
 def _listed(prefix: str, thread: str, created: int, updated: int, how: str) -> list[Call]:
@@ -127,11 +127,11 @@ class Store(Protocol):
         """The answer to each question about a thread."""
 
 
-async def search(read: SearchThreads, store: Store) -> list[Entry]:
+async def search(read: SearchThreads, store: Store) -> list[ThreadEntry]:
     """Answer a `SearchThreads` as its docstring says."""
     place = attrgetter(read.order, "thread")
 
-    def is_behind(entry: Entry) -> bool:
+    def is_behind(entry: ThreadEntry) -> bool:
         if read.after is None:
             return True
         return bool(place(entry) < read.after if read.descending else place(entry) > read.after)
@@ -141,7 +141,7 @@ async def search(read: SearchThreads, store: Store) -> list[Entry]:
         return await _in_time(read, store, is_behind)
     if pages is None and read.order == "thread":
         return await _in_name(read, store)
-    best: list[Entry] = []
+    best: list[ThreadEntry] = []
     first = nlargest if read.descending else nsmallest
     async for found in pages or _all(read.query, store):
         best = first(read.limit, [*best, *filter(is_behind, found)], key=place)
@@ -156,7 +156,7 @@ async def count(read: CountThreads, store: Store) -> int:
     return total
 
 
-async def _few(query: ThreadQuery, store: Store) -> AsyncIterator[list[Entry]] | None:
+async def _few(query: ThreadQuery, store: Store) -> AsyncIterator[list[ThreadEntry]] | None:
     """All that are meant, where a term of theirs is so rare that they can be looked at."""
     choices = [[f"label:{label}"] for label in query.labels]
     choices += [[f"state:{state}" for state in query.states]] if query.states else []
@@ -172,7 +172,7 @@ async def _few(query: ThreadQuery, store: Store) -> AsyncIterator[list[Entry]] |
 
 async def _with_terms(
     terms: Sequence[str], query: ThreadQuery, store: Store
-) -> AsyncIterator[list[Entry]]:
+) -> AsyncIterator[list[ThreadEntry]]:
     """Those that are meant among the threads of some terms; the others are taken out."""
     keys = [term_of(store.prefix, term) for term in terms]
     sets = await store.said([Call(("SMEMBERS", key)) for key in keys])
@@ -211,11 +211,11 @@ async def _take_out(strays: Sequence[tuple[bytes, str]], store: Store) -> None:
         await store.said(back)
 
 
-def _keys(entry: Entry, store: Store) -> list[bytes]:
+def _keys(entry: ThreadEntry, store: Store) -> list[bytes]:
     return [term_of(store.prefix, term) for term in _terms(entry)]
 
 
-async def _all(query: ThreadQuery, store: Store) -> AsyncIterator[list[Entry]]:
+async def _all(query: ThreadQuery, store: Store) -> AsyncIterator[list[ThreadEntry]]:
     """Those that are meant among all threads."""
     after: str | None = None
     while True:
@@ -228,10 +228,10 @@ async def _all(query: ThreadQuery, store: Store) -> AsyncIterator[list[Entry]]:
 
 
 async def _in_time(
-    read: SearchThreads, store: Store, is_behind: Callable[[Entry], bool]
-) -> list[Entry]:
+    read: SearchThreads, store: Store, is_behind: Callable[[ThreadEntry], bool]
+) -> list[ThreadEntry]:
     """The first that are meant in the order of their times."""
-    key, found = times_of(store.prefix, read.order), list[Entry]()
+    key, found = times_of(store.prefix, read.order), list[ThreadEntry]()
     bound: bytes = b"+inf" if read.descending else b"-inf"
     if read.after is not None:
         bound = str(read.after[0]).encode()
@@ -252,9 +252,9 @@ async def _in_time(
     return found[: read.limit]
 
 
-async def _in_name(read: SearchThreads, store: Store) -> list[Entry]:
+async def _in_name(read: SearchThreads, store: Store) -> list[ThreadEntry]:
     """The first that are meant in the order of their names."""
-    found: list[Entry] = []
+    found: list[ThreadEntry] = []
     after = None if read.after is None else read.after[1]
     size = read.limit
     while len(found) < read.limit:
@@ -283,7 +283,7 @@ async def _unlist(key: str, names: Sequence[bytes], store: Store) -> None:
         await store.said(back)
 
 
-async def _entries(names: Sequence[str], store: Store) -> list[Entry | None]:
+async def _entries(names: Sequence[str], store: Store) -> list[ThreadEntry | None]:
     # (no script: of this one key a command tells one state, and is three times as fast)
     keys = [keys_of(store.prefix, name)[0] for name in names]
     rows = await store.said([Call(("HGETALL", key)) for key in keys])

@@ -23,7 +23,6 @@ from threadkeep.backends.redis.reads import (
     stored_rows,
 )
 from threadkeep.backends.redis.rows import unpack_checkpoint
-from threadkeep.engine.entries import CountThreads, SearchThreads
 from threadkeep.engine.model import (
     FindThreads,
     Read,
@@ -33,6 +32,10 @@ from threadkeep.engine.model import (
     Sizes,
     StoredCheckpoint,
     ThreadSize,
+)
+from threadkeep.engine.thread_entry import (
+    CountThreads,
+    SearchThreads,
 )
 
 _MANY = 64  # threads that are asked together

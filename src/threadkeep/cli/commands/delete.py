@@ -20,7 +20,7 @@ from threadkeep.cli.parameters import (
 from threadkeep.cli.render import plural, table, text
 from threadkeep.cli.stores import Session
 from threadkeep.cli.terminal import clean
-from threadkeep.engine.lifecycle import State
+from threadkeep.engine.thread_entry import ThreadStatus
 from threadkeep.errors import ThreadNotFoundError, UnfinishedErasureError
 from threadkeep.saver import Saver, store_of
 from threadkeep.stats import all_sizes
@@ -65,7 +65,7 @@ def _sizes(saver: Saver, threads: list[str]) -> list[_Size]:
     found = []
     for name in threads:
         info, stored = saver.threads.get(name), rows.get(name)
-        if stored is None and (info is None or info.state == State.DELETED):
+        if stored is None and (info is None or info.state == ThreadStatus.DELETED):
             raise ThreadNotFoundError(thread=name, hint="Nothing was deleted.")
         counts = (stored.checkpoints, stored.writes) if stored else (0, 0)
         found.append(_Size(name, *counts, info.bytes if info else 0))

@@ -31,9 +31,9 @@ from threadkeep.cli.readable import (
 from threadkeep.cli.render import compact, line, made_by, moment, plural, table, text, thread_line
 from threadkeep.cli.stores import Session
 from threadkeep.diff import StateDiff
-from threadkeep.engine.calls import Place
 from threadkeep.engine.context import not_found
-from threadkeep.engine.steps import own
+from threadkeep.engine.operation import CheckpointRef
+from threadkeep.engine.thread_summary import own
 from threadkeep.errors import InvalidArgumentError, NotFoundError
 from threadkeep.saver import Saver
 from threadkeep.threads import ChannelVersion
@@ -56,7 +56,7 @@ def _read(saver: Saver, thread: str, namespace: str, checkpoint: str | None) -> 
     """
     found = saver.get_tuple(_config(thread, namespace, checkpoint))
     if found is None:
-        raise not_found(Place(thread, namespace, checkpoint))
+        raise not_found(CheckpointRef(thread, namespace, checkpoint))
     return found
 
 

@@ -32,14 +32,16 @@ from threadkeep.cli.stores import (
     public_name,
 )
 from threadkeep.cli.terminal import clean
-from threadkeep.engine.lifecycle import State
+from threadkeep.engine.thread_entry import ThreadStatus
 from threadkeep.errors import InvalidArgumentError, ThreadNotFoundError, WrongKeyError
 from threadkeep.threads import Adopted, Filters, Imported, Mirrored
 from threadkeep.transfer.files import told as raising_errors_of
 from threadkeep.transfer.kinds import check_is_bundle
 from threadkeep.transfer.sources.payloads import KEY_SIZES
 
-_SAVED = [state for state in State if state not in (State.CREATED, State.DELETED)]
+_SAVED = [
+    state for state in ThreadStatus if state not in (ThreadStatus.CREATED, ThreadStatus.DELETED)
+]
 
 
 @command("threadkeep export 42 43 refunds.tkb --url threads.db", cold=True)
@@ -75,8 +77,8 @@ def export(
             found = list(saver.threads.scan(**filters))
             if not found:
                 raise ThreadNotFoundError("No threads match.", hint="Nothing was written.")
-            archived = [one.id for one in found if one.state == State.ARCHIVED]
-            threads = [one.id for one in found if one.state != State.ARCHIVED]
+            archived = [one.id for one in found if one.state == ThreadStatus.ARCHIVED]
+            threads = [one.id for one in found if one.state != ThreadStatus.ARCHIVED]
         ids = None if all_threads else threads
         done = saver.threads.export_bundle(ids, file, progress=progress)
     archived += done.archived

@@ -24,7 +24,7 @@ from threadkeep.cli.render import plural, table, text, thread_table
 from threadkeep.cli.stores import Session, settings
 from threadkeep.cli.terminal import print_error
 from threadkeep.cold.tiering import ColdTier, Tiering, WarmTier
-from threadkeep.engine.lifecycle import TABLE, Cause, State, allows
+from threadkeep.engine.thread_entry import TRANSITIONS, Cause, ThreadStatus, allows
 from threadkeep.errors import (
     BackendError,
     InvalidArgumentError,
@@ -111,13 +111,13 @@ def _archive_targets(saver: Saver, threads: list[str] | None, idle: str | None) 
         ThreadNotFoundError, StateError: one of those named cannot be archived.
     """
     if idle:
-        states = list(TABLE[Cause.ARCHIVE].sources)
+        states = list(TRANSITIONS[Cause.ARCHIVE].sources)
         age = parse_duration("--idle", idle)
         return list(saver.threads.scan(state=states, updated_before=age))
     found = []
     for name in dict.fromkeys(threads or ()):
         info = saver.threads.get(name)
-        if info is None or info.state == State.DELETED:
+        if info is None or info.state == ThreadStatus.DELETED:
             raise ThreadNotFoundError(thread=name, hint="Nothing was archived.")
         if not allows(Cause.ARCHIVE, info.state):
             problem = f"A thread in the state {info.state} cannot be archived."

@@ -20,7 +20,7 @@ from threadkeep.cli.parameters import (
 )
 from threadkeep.cli.render import print_thread, text, thread_table
 from threadkeep.cli.stores import Session
-from threadkeep.engine.lifecycle import State
+from threadkeep.engine.thread_entry import ThreadStatus
 from threadkeep.errors import InvalidArgumentError, ThreadNotFoundError
 from threadkeep.registry.filters import MOST
 from threadkeep.saver import Saver
@@ -32,7 +32,7 @@ States = Annotated[
     list[str] | None,
     typer.Option(
         "--state",
-        help=f"Only threads in this state: {', '.join(State)}. Repeatable. Default: all but"
+        help=f"Only threads in this state: {', '.join(ThreadStatus)}. Repeatable. Default: all but"
         " deleted.",
     ),
 ]
@@ -230,7 +230,7 @@ def copy(
 ) -> None:
     """Copy a thread, its tags and metadata within the store."""
     with session.open() as saver:
-        if _existing(saver, source).state in (State.CREATED, State.DELETED):
+        if _existing(saver, source).state in (ThreadStatus.CREATED, ThreadStatus.DELETED):
             raise ThreadNotFoundError(thread=source)
         saver.copy_thread(source, target)
     document = {"source": source, "target": target}
