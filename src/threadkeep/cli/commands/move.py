@@ -51,9 +51,9 @@ from threadkeep.engine.thread_entry import ThreadStatus
 from threadkeep.errors import InvalidArgumentError, ThreadNotFoundError, WrongKeyError
 from threadkeep.saver import Saver
 from threadkeep.threads import Adopted, Filters, Imported, Mirrored, ThreadInfo
-from threadkeep.transfer.files import told as telling_of
-from threadkeep.transfer.kinds import check_is_bundle
-from threadkeep.transfer.sources.payloads import KEY_SIZES
+from threadkeep.transfer.bundles import check_is_bundle
+from threadkeep.transfer.files import file_errors
+from threadkeep.transfer.sources.base import KEY_SIZES
 
 _SAVED = [
     state for state in ThreadStatus if state not in (ThreadStatus.CREATED, ThreadStatus.DELETED)
@@ -249,7 +249,7 @@ def _key(file: Path | None) -> bytes | None:
     """
     if file is None:
         return os.fsencode(os.environ.get(_KEY, "")) or None
-    with telling_of(file):
+    with file_errors(file):
         data = file.read_bytes()
     return data if len(data) in KEY_SIZES else data.rstrip(b"\r\n")
 

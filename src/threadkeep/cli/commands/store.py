@@ -308,7 +308,7 @@ def backup(
     return 1 if taken.away else 0
 
 
-def _left_out_backup(taken: backups.Taken) -> Iterator[str]:
+def _left_out_backup(taken: backups.BackedUp) -> Iterator[str]:
     """What lies elsewhere, and what to do about it."""
     if not taken.away:
         return
