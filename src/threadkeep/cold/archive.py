@@ -41,8 +41,8 @@ from threadkeep.errors import CorruptionError, StateError, ThreadNotFoundError
 from threadkeep.store.workflows import Plan, Store, aside, on
 from threadkeep.transfer import digest
 from threadkeep.transfer.bundle_format import BundleWriter, read_bundle
-from threadkeep.transfer.bundling import (
-    Snapshot,
+from threadkeep.transfer.whole_thread import (
+    StoredThread,
     WholeThread,
     fence_of,
     parts_of,
@@ -196,7 +196,7 @@ def announce(engine: Engine, thread: str, home: str, *, stubs: bool = False) -> 
     return cast("Archive", archive_of(entry))
 
 
-def _archivable(state: Snapshot, thread: str) -> ThreadEntry:
+def _archivable(state: StoredThread, thread: str) -> ThreadEntry:
     if is_archived(state.entry):
         raise StateError("Another process has archived this thread.", thread=thread)
     if state.entry is None or not state.whole.checkpoints:
@@ -205,7 +205,7 @@ def _archivable(state: Snapshot, thread: str) -> ThreadEntry:
 
 
 def _replacing(
-    state: Snapshot, entry: ThreadEntry, fence: RowsFence, archive: Archive
+    state: StoredThread, entry: ThreadEntry, fence: RowsFence, archive: Archive
 ) -> DropThread:
     """The change that removes a thread's rows, and says in its entry where they are."""
     known = archive_of(entry) or archive

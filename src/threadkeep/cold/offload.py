@@ -80,7 +80,7 @@ from threadkeep.errors import (
 )
 from threadkeep.retention.apply import SEGMENT_ROW
 from threadkeep.store.workflows import Plan, Store, aside, on
-from threadkeep.transfer.bundling import parts_of
+from threadkeep.transfer.whole_thread import parts_of
 
 if TYPE_CHECKING:
     from threadkeep.cold.store import ColdStore

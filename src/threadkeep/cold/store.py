@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 from threadkeep.backends.open import extra
 from threadkeep.cold.archive import home_of
 from threadkeep.errors import BackendError, CorruptionError, OpenError, UnreachableError
-from threadkeep.transfer.files import sync, sync_folder, told
+from threadkeep.transfer.files import file_errors, sync, sync_folder
 
 if TYPE_CHECKING:
     from obstore.store import ObjectStore
@@ -133,7 +133,7 @@ class ColdStore:
         if self._folder is None:
             return
         file = self._folder / key
-        with told(file):
+        with file_errors(file):
             sync(file)
         for folder in file.parents:
             sync_folder(folder)

@@ -62,7 +62,7 @@ from threadkeep.repair.check import (
 )
 from threadkeep.repair.quarantine import QuarantineFile, Taken
 from threadkeep.store.workflows import Plan, Store, aside, on
-from threadkeep.transfer.bundling import WholeThread
+from threadkeep.transfer.whole_thread import WholeThread
 
 if TYPE_CHECKING:
     from threadkeep.progress import Progress

@@ -13,9 +13,12 @@ from threadkeep.registry.info import ThreadInfo, ThreadPage
 from threadkeep.repair.repair import RepairedThread, RepairReport
 from threadkeep.retention.gc import Collected, GcReport
 from threadkeep.threads.threads import Threads
-from threadkeep.transfer.adopting import Adopted
-from threadkeep.transfer.portable import Exported, Imported
-from threadkeep.transfer.syncing import Mirrored
+from threadkeep.transfer.adopt import Adopted
+from threadkeep.transfer.bundles import (
+    Exported,
+    Imported,
+)
+from threadkeep.transfer.mirror import Mirrored
 
 __all__ = [
     "Adopted",

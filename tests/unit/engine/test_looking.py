@@ -45,7 +45,7 @@ def test_a_diff_goes_on_where_what_it_compares_is_still_there(made):
     )
     steps.step()
     saver.prune(["t"])
-    assert all(pair.is_same for pair in steps.finish().channels.values())
+    assert all(pair.is_same for pair in steps.finish()[2].values())
 
 
 def test_damage_is_no_reason_to_try_for_ever(made):
@@ -59,7 +59,7 @@ def test_damage_is_no_reason_to_try_for_ever(made):
 
 def test_a_prune_between_the_stretches_of_a_history_is_noticed(made):
     saver, backend = made
-    steps = Steps(trace.versions(saver._engine, CheckpointRef("t"), "n", None), backend)
+    steps = Steps(trace.versions(saver._engine, "t", "n", "", None, None), backend)
     steps.step()
     saver.prune(["t"])
     (found,) = steps.finish()
@@ -68,7 +68,7 @@ def test_a_prune_between_the_stretches_of_a_history_is_noticed(made):
 
 def test_a_thread_that_is_deleted_meanwhile_is_not_there(made):
     saver, backend = made
-    steps = Steps(trace.versions(saver._engine, CheckpointRef("t"), "n", None), backend)
+    steps = Steps(trace.versions(saver._engine, "t", "n", "", None, None), backend)
     steps.step()
     saver.delete_thread("t")
     with pytest.raises(ThreadNotFoundError):

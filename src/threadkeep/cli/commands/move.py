@@ -35,9 +35,9 @@ from threadkeep.cli.terminal import clean
 from threadkeep.engine.thread_entry import ThreadStatus
 from threadkeep.errors import InvalidArgumentError, ThreadNotFoundError, WrongKeyError
 from threadkeep.threads import Adopted, Filters, Imported, Mirrored
-from threadkeep.transfer.files import told as raising_errors_of
-from threadkeep.transfer.kinds import check_is_bundle
-from threadkeep.transfer.sources.payloads import KEY_SIZES
+from threadkeep.transfer.bundles import check_is_bundle
+from threadkeep.transfer.files import file_errors
+from threadkeep.transfer.sources.base import KEY_SIZES
 
 _SAVED = [
     state for state in ThreadStatus if state not in (ThreadStatus.CREATED, ThreadStatus.DELETED)
@@ -204,7 +204,7 @@ def _read_key(file: Path | None) -> bytes | None:
     """
     if file is None:
         return os.fsencode(os.environ.get(_KEY, "")) or None
-    with raising_errors_of(file):
+    with file_errors(file):
         data = file.read_bytes()
     return data if len(data) in KEY_SIZES else data.rstrip(b"\r\n")
 

@@ -293,7 +293,7 @@ def backup(
     return 1 if taken.away else 0
 
 
-def _missing_lines(taken: backups.Taken) -> Iterator[str]:
+def _missing_lines(taken: backups.BackedUp) -> Iterator[str]:
     if taken.away:
         names = ", ".join(taken.away[:_NAMES]) + (", ..." if len(taken.away) > _NAMES else "")
         yield f"Not included: values of {plural(len(taken.away), 'thread')} in the cold store"
