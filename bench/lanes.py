@@ -33,7 +33,7 @@ SPAWN = multiprocessing.get_context("spawn")  # a fresh interpreter, on every sy
 
 @dataclass(frozen=True)
 class Task:
-    """What a lane runs, in words that can be sent to its process."""
+    """Work of a lane, picklable for its process."""
 
     workload: str
     kind: str
@@ -157,7 +157,7 @@ class Lane:
         return self._answer()
 
     def sample(self) -> Sample:
-        """How large it is now.
+        """Return its size now.
 
         The file is looked at from here: SQLite's locks break where one process opens
         a file through two libraries.

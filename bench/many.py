@@ -38,7 +38,7 @@ PAIRS = {
 
 @dataclass
 class Figure:
-    """What one question took, in milliseconds, and what it found."""
+    """Time of one query in milliseconds, and its result."""
 
     question: str
     ours: float
@@ -47,7 +47,7 @@ class Figure:
 
     @property
     def ratio(self) -> float | None:
-        """How many times faster ours is."""
+        """Factor by which ours is faster."""
         return None if self.peer is None else self.peer / self.ours
 
 

@@ -1,4 +1,4 @@
-"""How a saver of ours is opened for use: its tables are made, and it is closed at the end."""
+"""Opening of a saver: its tables are made, and it is closed at the end."""
 
 from __future__ import annotations
 

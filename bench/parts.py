@@ -20,7 +20,7 @@ Step: TypeAlias = Callable[[int, int], None]  # done, total
 
 @dataclass(frozen=True)
 class Setting:
-    """What every part is given: how much, on which data, with which savers, where."""
+    """Arguments of every part: sizes, data, savers, folder."""
 
     sizes: Sizes
     data: Path | None

@@ -1,4 +1,4 @@
-"""Where our time goes: cProfile around every call that LangGraph makes to the saver.
+"""Profiles: cProfile around every call that LangGraph makes to the saver.
 
 LangGraph calls from several threads, and a profile sees one at a time: so the calls
 are let through one by one, which changes waiting but not work.

@@ -47,12 +47,12 @@ class Results:
     servers: list[Server] = field(default_factory=list)  # that the stores are on
 
     def any(self) -> bool:
-        """Whether anything was measured."""
+        """True if anything was measured."""
         return bool(self.turns or self.puts or self.crowd or self.resident or self.runs)
 
 
 def machine() -> dict[str, Any]:
-    """What the figures were measured with."""
+    """Machine and versions of a measurement."""
     return {
         "python": platform.python_version(),
         "system": f"{platform.system()} {platform.machine()}",

@@ -55,7 +55,7 @@ def remove(path: Path) -> None:
 
 
 class Store(NamedTuple):
-    """Where a saver keeps its rows: how large that is in use and closed, its end.
+    """Store of a saver: its size in use and closed, and its removal.
 
     `server` gets the server ready, where there is one, for as long as it is measured.
     """

@@ -1,4 +1,4 @@
-"""What the servers that are measured have in common, whatever kind they are.
+"""Servers to measure on: their URLs.
 
 Only where a server is, what a path is called there, and what the report says of a server
 live here. A file's path stands for a part of a server (a database, a prefix), as it does for
@@ -34,7 +34,7 @@ class Server:
 
 
 def url(backend: str) -> str:
-    """Where `scripts/services`, or the user, says that a backend's server is."""
+    """Return the URL of a backend's server, from `scripts/services` or the user."""
     variable = f"TK_TEST_{backend.upper()}"
     found = os.environ.get(variable)
     if not found:

@@ -1,4 +1,4 @@
-"""How much of everything is measured: the full run, a quick look, and a smoke test.
+"""Sizes of a measurement: the full run, a quick look, and a smoke test.
 
 Only numbers live here. `None` means all that the data holds.
 """

@@ -1,4 +1,4 @@
-"""What is run: graphs and their inputs, turn by turn, the same for every saver.
+"""Workloads: graphs and their inputs, turn by turn, the same for every saver.
 
 Each workload is a fresh object in each process: it builds its graph over a saver and
 says what the next turn's thread and input are. The nodes do no work of their own, so

@@ -1,4 +1,4 @@
-"""Where scripts/services finds programs, a user to run them as, and a folder for their data.
+"""Programs for scripts/services, a user to run them as, and a folder for their data.
 
 In this order: the wheels that the lock names, the PATH, the system's package manager. Always
 holds: nothing is started here, and a program is only named after it was seen to be there.
@@ -55,7 +55,7 @@ def note(text: str) -> None:
 
 
 def other_user() -> int | None:
-    """Whom to run PostgreSQL as: it refuses root. None: as ourselves."""
+    """Return the user to run PostgreSQL as: it refuses root. None: as ourselves."""
     if os.geteuid() != 0:
         return None
     if named := os.environ.get("TK_TEST_USER"):
@@ -70,7 +70,7 @@ def other_user() -> int | None:
 
 
 class Identity(TypedDict):
-    """What `subprocess` needs to run something as a user: its group too, and no other of ours."""
+    """Arguments of `subprocess` to run something as a user: its group too, and no other of ours."""
 
     user: int | None
     group: int | None
@@ -88,7 +88,7 @@ def identity(user: int | None) -> Identity:
 
 
 def runs(user: int | None, *command: str | Path) -> bool:
-    """Whether this user can do it: tried, since modes of folders are not all that decides."""
+    """Return True if this user can do it: tried, since modes of folders are not all that decides."""
     try:
         done = subprocess.run(command, **identity(user), cwd="/", check=False, capture_output=True)
     except (OSError, subprocess.SubprocessError):
@@ -134,7 +134,7 @@ def memory_folder() -> Path | None:
 
 
 def package(name: str) -> Path | None:
-    """Where an installed package lies; it is not imported."""
+    """Return the folder of an installed package; it is not imported."""
     spec = importlib.util.find_spec(name)
     return Path(spec.origin).parent if spec and spec.origin else None
 

@@ -184,7 +184,7 @@ def initialise(programs: Path, data: Path, user: int | None) -> None:
 
 
 def is_postgres(url: str, data: Path) -> bool:
-    """Whether our server answers, not another that was given the port in between."""
+    """Return True if our server answers, not another that was given the port in between."""
     import psycopg  # noqa: PLC0415  not there where only Redis is wanted
 
     try:
@@ -216,7 +216,7 @@ def start_redis(programs: Path, folder: Path, stack: ExitStack, interrupt: Inter
 
 
 def is_redis(port: int, pid: int) -> bool:
-    """Whether our server answers, not another that was given the port in between."""
+    """Return True if our server answers, not another that was given the port in between."""
     try:
         with socket.create_connection(("127.0.0.1", port), 5) as connection:
             connection.sendall(b"INFO server\r\n")

@@ -50,7 +50,7 @@ HASTY = ("fsync=off", "full_page_writes=off")
 
 
 class Asked(NamedTuple):
-    """What the command line says: which servers, how, and the command to run with them."""
+    """Command line: the servers, and the command to run with them."""
 
     only: tuple[str, ...]
     quick: bool
@@ -58,7 +58,7 @@ class Asked(NamedTuple):
 
 
 def read(arguments: list[str]) -> Asked | None:
-    """What is asked for; None where that has no meaning."""
+    """Parse the command line; None if it is invalid."""
     quick = arguments[:1] == ["--quick"]
     command = arguments[1:] if quick else arguments
     only: tuple[str, ...] = NAMES

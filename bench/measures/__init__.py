@@ -1,1 +1,1 @@
-"""What is measured: one module a question, each returning plain records of numbers."""
+"""Measures: one module a question, each returning plain records of numbers."""

@@ -31,7 +31,7 @@ from threadkeep.errors import ThreadkeepError
 
 @dataclass(frozen=True)
 class CrowdFigures:
-    """What a crowd on one file came to."""
+    """Figures of a crowd on one file."""
 
     kind: str
     processes: int
@@ -124,7 +124,7 @@ def chat(graph: Graph, turns: int, thread: str) -> Outcome:
 
 
 def kept(kind: str, file: Path, outcomes: list[Outcome]) -> int:
-    """How many of the turns that were reported as done are in the file."""
+    """Count the turns reported as done that are in the file."""
     with KINDS[kind].open(file) as saver:
         return sum(min(len(o.times), answers(saver, o.thread)) for o in outcomes)
 

@@ -1,4 +1,4 @@
-"""What one put costs beside the least a durable put can cost: a raw commit of two small rows.
+"""Cost of one put beside the least a durable put can cost: a raw commit of two small rows.
 
 Both in the same process, one after the other, over and over, in the same synchronous
 setting. Three ways a message comes: in a put of its own, in `put_writes`, and in the put

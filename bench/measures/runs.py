@@ -24,7 +24,7 @@ from bench.workloads import Replay
 
 @dataclass(frozen=True)
 class RunsFigures:
-    """What the runs of one saver came to."""
+    """Figures of the runs of one saver."""
 
     kind: str
     runs: int

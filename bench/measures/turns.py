@@ -18,7 +18,7 @@ from bench.sizes import Sizes
 
 @dataclass
 class LaneFigures:
-    """What one lane did: milliseconds of every turn, sizes on the way, reads at the end."""
+    """Figures of one lane: milliseconds of every turn, sizes on the way, reads at the end."""
 
     kind: str
     times: list[float] = field(default_factory=list)

@@ -1,4 +1,4 @@
-"""What was measured: groups of figures by saver and round, and the ratios that have targets."""
+"""Measurements: groups of figures by saver and round, and the ratios that have targets."""
 
 from __future__ import annotations
 

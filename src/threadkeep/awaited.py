@@ -14,7 +14,7 @@ from threadkeep.store import workflows
 from threadkeep.store.store import LayeredStore
 
 if TYPE_CHECKING:
-    from threadkeep.progress import Progress
+    from threadkeep.engine.operation import Progress
     from threadkeep.repair.check import CheckReport
     from threadkeep.retention.background import Collector
     from threadkeep.stats import Stats

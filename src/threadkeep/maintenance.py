@@ -13,7 +13,7 @@ from threadkeep.store import workflows
 from threadkeep.store.store import LayeredStore
 
 if TYPE_CHECKING:
-    from threadkeep.progress import Progress
+    from threadkeep.engine.operation import Progress
     from threadkeep.repair.check import CheckReport
     from threadkeep.retention.background import Collector
     from threadkeep.stats import Stats
@@ -78,7 +78,7 @@ class Maintenance(AwaitedMaintenance):
         """Verify every checksum, reference and span of every thread. Changes nothing.
 
         Args:
-            progress: see `threadkeep.progress`.
+            progress: see `threadkeep.engine.operation`.
         """
         return workflows.run(lazy.check.check(self._store, self._engine, progress))
 

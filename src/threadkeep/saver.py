@@ -38,8 +38,13 @@ from threadkeep.engine import (
     load,
     put,
 )
-from threadkeep.engine.committing import Built, Failed, remember, to_commit
-from threadkeep.engine.context import Engine
+from threadkeep.engine.context import (
+    Built,
+    Engine,
+    Failed,
+    remember,
+    to_commit,
+)
 from threadkeep.engine.operation import (
     CheckpointRef,
     Operation,
@@ -48,11 +53,14 @@ from threadkeep.engine.put import Put
 from threadkeep.errors import ThreadkeepError
 from threadkeep.maintenance import Maintenance
 from threadkeep.retention.background import Collector, Gained, quietly
-from threadkeep.store import bulk, driver, options
+from threadkeep.store import (
+    driver,
+    layer,
+)
 from threadkeep.store.store import RANDOM, LayeredStore
 
 if TYPE_CHECKING:
-    from threadkeep.progress import Progress
+    from threadkeep.engine.operation import Progress
     from threadkeep.threads import Threads
 
 T = TypeVar("T")
@@ -136,7 +144,7 @@ class Saver(Maintenance, BaseCheckpointSaver[Any]):
         gc_every: timedelta | float | None = None,
         gc_on_put: int | None = None,
     ) -> None:
-        options.check(
+        validation.check(
             {
                 "conflicts": conflicts,
                 "serde": serde,
@@ -388,13 +396,13 @@ class Saver(Maintenance, BaseCheckpointSaver[Any]):
             ThreadkeepError: as `put`.
         """
         calls = [arguments.put(*one) for one in puts]
-        done = self._store.run(bulk.together(self._apart(calls)))
+        done = self._store.run(layer.together(self._apart(calls)))
         return done or [self._store.run(self._stored(call)) for call in calls]
 
     async def aput_many(self, puts: Sequence[PutArguments]) -> Sequence[RunnableConfig]:
         """Async variant of `put_many`."""
         calls = [arguments.put(*one) for one in puts]
-        done = await self._store.arun(bulk.together(self._apart(calls)))
+        done = await self._store.arun(layer.together(self._apart(calls)))
         return done or [await self._store.arun(self._stored(call)) for call in calls]
 
     def _apart(self, calls: Iterable[Put]) -> Iterator[Operation[RunnableConfig]]:

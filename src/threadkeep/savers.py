@@ -6,10 +6,10 @@ from typing import Any, Literal, Self
 
 from langgraph.checkpoint.serde.base import SerializerProtocol
 
+from threadkeep import validation as own_options
 from threadkeep.backends.open import open_backend, open_postgres, open_redis
 from threadkeep.backends.sqlite import Database, SqliteBackend
 from threadkeep.saver import Saver
-from threadkeep.store import options as own_options
 
 
 class MemorySaver(Saver):

@@ -10,7 +10,7 @@ from itertools import accumulate
 from typing import TypeAlias, cast
 
 from threadkeep.codec.frame import unpack
-from threadkeep.codec.scan import references
+from threadkeep.codec.introspection import references
 from threadkeep.cold.stubs import STUB, location_of
 from threadkeep.engine import elements
 from threadkeep.engine.context import NO_CODEC, Keyframes, read_manifest

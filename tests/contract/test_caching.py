@@ -24,8 +24,8 @@ from threadkeep.backends.open import open_hot
 from threadkeep.backends.postgres import PostgresBackend
 from threadkeep.backends.postgres import backend as postgres_backend
 from threadkeep.cache import CacheLayer
-from threadkeep.cache import hot as hot_module
-from threadkeep.cache.hot import Hot
+from threadkeep.cache import layer as hot_module
+from threadkeep.cache.layer import Hot
 from threadkeep.cache.lru import (
     Fresh,
     SegmentCache,

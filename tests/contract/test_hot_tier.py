@@ -19,7 +19,7 @@ from threadkeep.cache import (
     CacheLayer,
     HotTier,
 )
-from threadkeep.cache.hot import Hot
+from threadkeep.cache.layer import Hot
 from threadkeep.cold.tiering import Tiering
 from threadkeep.engine.model import Batch, DropThread, ReadCheckpoint, ReadSegments, Segment, Span
 from threadkeep.store.driver import BackendPair

@@ -44,7 +44,7 @@ from threadkeep.engine.operation import (
 )
 from threadkeep.errors import InvalidArgumentError, StaleThreadError, ThreadkeepError
 from threadkeep.saver import Saver
-from threadkeep.store import bulk
+from threadkeep.store import layer as bulk
 from threadkeep.store.layer import (
     CHANGES,
 )

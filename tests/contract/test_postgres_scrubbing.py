@@ -10,7 +10,7 @@ from kit.remnants import remnants
 from psycopg_pool import AsyncConnectionPool
 
 from threadkeep import PostgresSaver, open_saver
-from threadkeep.backends.postgres import scrubbing
+from threadkeep.backends.postgres import maintenance
 from threadkeep.codec.frame import Compression
 from threadkeep.errors import UnfinishedErasureError
 
@@ -116,7 +116,7 @@ def test_without_it_the_report_says_what_vacuum_leaves(store, found):
 
 
 def test_an_older_transaction_is_an_error_that_names_it(own, store, found, monkeypatch):
-    monkeypatch.setattr(scrubbing, "_PATIENCE", 0.2)
+    monkeypatch.setattr(maintenance, "_PATIENCE", 0.2)
     with psycopg.connect(own.url()) as other:
         other.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
         process = other.execute("SELECT pg_backend_pid()").fetchone()[0]
@@ -142,7 +142,7 @@ def test_a_connection_that_is_not_in_autocommit(own, store, found):
 
 
 def test_a_prepared_transaction_is_one_too(own, store, found, monkeypatch):
-    monkeypatch.setattr(scrubbing, "_PATIENCE", 0.2)
+    monkeypatch.setattr(maintenance, "_PATIENCE", 0.2)
     with psycopg.connect(own.url(), autocommit=True) as other:
         other.execute("CREATE TABLE IF NOT EXISTS anything (n int)")
         other.execute("BEGIN; INSERT INTO anything VALUES (1); PREPARE TRANSACTION 'forgotten'")

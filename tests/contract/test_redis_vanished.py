@@ -10,7 +10,7 @@ from langgraph.graph import START, StateGraph
 
 from threadkeep import RedisSaver
 from threadkeep.backends.redis import RedisBackend
-from threadkeep.backends.redis import generations as lives_module
+from threadkeep.backends.redis import server as lives_module
 from threadkeep.engine.model import Batch, ReadCheckpoint, ReadThread
 from threadkeep.errors import StaleThreadError
 from threadkeep.testing.records import NOW, THREAD, checkpoint, segment

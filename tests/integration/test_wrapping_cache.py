@@ -14,7 +14,7 @@ from langchain_core.messages import AIMessage, HumanMessage
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 
 from threadkeep import Cache, wrap
-from threadkeep.wrap_langgraph.heads import HeadCache
+from threadkeep.wrap_langgraph.calls import HeadCache
 
 from .foreign import SELDOM
 from .inner import Inner, arguments, avalues, put, values

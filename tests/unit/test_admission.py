@@ -7,14 +7,14 @@ import pytest
 
 from threadkeep.cache import (
     HotTier,
-    admission,
+    lru,
 )
-from threadkeep.cache.admission import (
+from threadkeep.cache.lru import (
     KEEP,
     Admission,
+    Fresh,
     Verdict,
 )
-from threadkeep.cache.lru import Fresh
 from threadkeep.engine.model import Batch, ReadCheckpoint, Segment
 from threadkeep.errors import InvalidArgumentError
 from threadkeep.testing.records import NOW, checkpoint, uid, write
@@ -305,7 +305,7 @@ def test_without_an_age_reads_count_for_ever(decide, clock):
 
 
 def test_the_threads_not_met_for_longest_are_forgotten(decide, monkeypatch):
-    monkeypatch.setattr(admission, "_THREADS", 3)
+    monkeypatch.setattr(lru, "_THREADS", 3)
     rule = decide(min_reads=2)
     for thread in "abcad":
         met(rule, thread)
@@ -315,7 +315,7 @@ def test_the_threads_not_met_for_longest_are_forgotten(decide, monkeypatch):
 
 
 def test_saves_make_no_thread_known_that_must_be_read(decide, monkeypatch):
-    monkeypatch.setattr(admission, "_THREADS", 3)
+    monkeypatch.setattr(lru, "_THREADS", 3)
     rule = decide(min_reads=2)
     load(rule)
     for number in range(10):

@@ -11,7 +11,7 @@ from kit.engine import memory_saver
 
 from threadkeep.errors import BackendError
 from threadkeep.store import (
-    bulk,
+    layer,
     workflows,
 )
 from threadkeep.store.workflows import (
@@ -26,7 +26,7 @@ def names(saver: Any, where: list[Any]) -> Any:
     where.append((yield from aside(threading.current_thread)))
     found = yield from on(saver, whole_thread.all_threads())
     both = yield from on(
-        saver, bulk.together([whole_thread.all_threads(), whole_thread.all_threads()])
+        saver, layer.together([whole_thread.all_threads(), whole_thread.all_threads()])
     )
     return found, both
 

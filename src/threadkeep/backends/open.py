@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from threadkeep.backends.base import AsyncBackend, Backend
-    from threadkeep.backends.postgres.dumps import Dumps
+    from threadkeep.backends.postgres.maintenance import Dumps
     from threadkeep.backends.redis.backend import HotRedis
 
 _FORMS = (
@@ -214,8 +214,8 @@ def postgres_dumps(url: str, folder: str) -> Dumps:
         OpenError: the URL cannot be read, or psycopg is not installed.
     """
     with extra("PostgreSQL", "postgres"):
-        from threadkeep.backends.postgres import dumps  # noqa: PLC0415 - an extra, only where it is used
-    return dumps.Dumps(url, folder)
+        from threadkeep.backends.postgres import maintenance  # noqa: PLC0415 - an extra, only where it is used
+    return maintenance.Dumps(url, folder)
 
 
 _REDIS_OPTIONS = ("prefix", "ttl", "ttl_refresh_on_read", "max_connections", "timeout")

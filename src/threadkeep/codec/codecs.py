@@ -13,11 +13,10 @@ from langgraph.checkpoint.serde.base import (
 from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 
-from threadkeep.codec.class_lookup import Finder
 from threadkeep.codec.decoder import Decoder
 from threadkeep.codec.encoder import Encoder, PlainPacker
 from threadkeep.codec.format import OBJECT, OWN, Intern, Resolve, Tag, describe
-from threadkeep.codec.registry import DEFAULT_REGISTRY, Registry
+from threadkeep.codec.registry import DEFAULT_REGISTRY, Finder, Registry
 from threadkeep.errors import (
     CorruptionError,
     InvalidArgumentError,

@@ -11,8 +11,14 @@ from typing import Any, ClassVar, NoReturn
 
 import ormsgpack
 
-from threadkeep.codec import data_classes, langchain_types, numpy_pandas, scan, subclasses, values
-from threadkeep.codec.class_lookup import Finder
+from threadkeep.codec import (
+    data_classes,
+    introspection,
+    langchain_types,
+    numpy_pandas,
+    subclasses,
+    values,
+)
 from threadkeep.codec.format import (
     MAX_DEPTH,
     OBJECT,
@@ -24,6 +30,7 @@ from threadkeep.codec.format import (
     malformed,
     newer,
 )
+from threadkeep.codec.registry import Finder
 from threadkeep.errors import CorruptionError, UnknownTypeError
 
 _unpackb = ormsgpack.unpackb
@@ -94,9 +101,9 @@ class Decoder:
 
     def unpack(self, data: bytes) -> Any:
         """Return the value of a piece of msgpack."""
-        if self.depth > scan.SHALLOW:
-            self.levels += scan.depth_of_bytes(data)
-            if self.levels > 2 * scan.LIMIT:  # the measure may be too high by as much
+        if self.depth > introspection.SHALLOW:
+            self.levels += introspection.depth_of_bytes(data)
+            if self.levels > 2 * introspection.LIMIT:  # the measure may be too high by as much
                 raise CorruptionError("The stored value is nested too deeply.")
         try:
             return _unpackb(data, ext_hook=self.on_extension, option=self.options)

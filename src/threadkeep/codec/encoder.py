@@ -14,7 +14,10 @@ from typing import Any, NoReturn
 
 import ormsgpack
 
-from threadkeep.codec import scan, values
+from threadkeep.codec import (
+    introspection,
+    values,
+)
 from threadkeep.codec.format import (
     MAX_DEPTH,
     OBJECT,
@@ -96,9 +99,9 @@ class Encoder:
 
     def pack(self, value: Any) -> bytes:
         """Return msgpack, with an extension for whatever msgpack has no exact form for."""
-        if self.depth > scan.SHALLOW:
-            self.levels += scan.depth_of_value(value)
-            if self.levels > scan.LIMIT:
+        if self.depth > introspection.SHALLOW:
+            self.levels += introspection.depth_of_value(value)
+            if self.levels > introspection.LIMIT:
                 _refuse_depth()
         try:
             data = _packb(value, self.on_unknown, _OPTIONS)
@@ -202,7 +205,7 @@ def _has_buffer(value: Any) -> bool:
 
 def _with_markers(value: Any, depth: int) -> Any:
     """Return the value with markers in place of parts that ormsgpack would refuse or change."""
-    if depth > scan.LIMIT:
+    if depth > introspection.LIMIT:
         _refuse_depth()
     kind = type(value)
     if kind is list:

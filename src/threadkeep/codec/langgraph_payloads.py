@@ -26,12 +26,16 @@ from langgraph.checkpoint.serde.types import _DeltaSnapshot
 from pydantic import SecretBytes, SecretStr, ValidationError
 
 from threadkeep.codec import data_classes, numpy_pandas, subclasses
-from threadkeep.codec.class_lookup import Finder, name_of, unknown
 from threadkeep.codec.codecs import NativeCodec
 from threadkeep.codec.decoder import Decoder
 from threadkeep.codec.format import CODES, Tag, describe
 from threadkeep.codec.introspection import ADDRESSES, PATHS, rebuild, set_attributes, solid_base
 from threadkeep.codec.langchain_types import MODELS
+from threadkeep.codec.registry import (
+    Finder,
+    name_of,
+    unknown,
+)
 from threadkeep.codec.values import make_path, make_pattern, make_zone_info
 from threadkeep.errors import CorruptionError, ThreadkeepError, UnknownTypeError
 

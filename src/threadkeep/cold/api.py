@@ -14,10 +14,12 @@ from threadkeep.cold.store import ColdStore
 from threadkeep.cold.tiering import Tiering, TierReport, check_over
 from threadkeep.engine import registration
 from threadkeep.engine.context import Engine
-from threadkeep.engine.operation import Operation
+from threadkeep.engine.operation import Operation, Progress
 from threadkeep.errors import InvalidArgumentError, StateError, invalid
-from threadkeep.progress import Progress
-from threadkeep.registry.info import ThreadInfo, info
+from threadkeep.registry.entries import (
+    ThreadInfo,
+    info,
+)
 from threadkeep.retention import apply
 from threadkeep.retention.policy import MICROSECOND, duration
 from threadkeep.store.store import LayeredStore

@@ -35,7 +35,7 @@ from threadkeep.store.workflows import Plan, Store, on
 
 if TYPE_CHECKING:
     from threadkeep.cold.store import ColdStore
-    from threadkeep.progress import Progress
+    from threadkeep.engine.operation import Progress
 
 OFFLOAD_OVER = 64 * 1024
 """Bytes of a stored run of values above which an object of the cold store pays."""
@@ -70,7 +70,7 @@ class WarmTier:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ColdTier:
-    """What goes into the cold store of all that is not warm.
+    """Limits of what moves into the cold store once it is not warm.
 
     Args:
         archive: whether threads are archived.

@@ -14,9 +14,8 @@ from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.serde.types import _DeltaSnapshot
 
 from threadkeep import arguments, validation
-from threadkeep.diff.alignment import Effort
 from threadkeep.diff.records import Change, ChannelDiff, DiffSide, StateDiff
-from threadkeep.diff.values import differences
+from threadkeep.diff.values import Effort, differences
 from threadkeep.engine import listing
 from threadkeep.engine.context import Engine, named, not_found, read_manifest, unless_hidden
 from threadkeep.engine.elements import Elements

@@ -139,3 +139,11 @@ class CheckpointRef(NamedTuple):
     def named(self) -> dict[str, str | None]:
         """Return it as an error's keyword arguments."""
         return {"thread": self.thread, "namespace": self.ns or None, "checkpoint": self.id}
+
+
+Progress: TypeAlias = Callable[[str, int, int], None]
+"""Called with the stage ("threads read"), how much of it is done, and the total (0: unknown)."""
+
+
+def no_progress(stage: str, done: int, total: int) -> None:
+    """Show nothing."""

@@ -63,7 +63,7 @@ class Snapshot(NamedTuple):
 
     @property
     def counts_segments(self) -> bool:
-        """Whether segments count for the thread's size: shared ones do for the first by name."""
+        """True if segments count for the thread's size: shared ones do for the first by name."""
         return not any(name < self.thread for name in self.rows.family)
 
     def segment_bytes(self, without: Iterable[SegmentInfo] = ()) -> int:
@@ -145,7 +145,7 @@ def optimistic(
 
 
 def _removes(change: Change) -> bool:
-    """Whether what this process remembers of the thread may be gone."""
+    """Return True if the change removes rows that this process may remember."""
     if isinstance(change, Batch):
         return change.bump or bool(change.drop_segments)
     return isinstance(change, DropThread)

@@ -19,10 +19,12 @@ from langgraph.checkpoint.serde.types import ERROR, INTERRUPT
 from threadkeep.codec import Codec
 from threadkeep.engine import manifest as manifests
 from threadkeep.engine import thread_summary
-from threadkeep.engine.committing import Built, Failed, commit_built
 from threadkeep.engine.context import (
     KEYFRAME_EVERY,
+    Built,
     Engine,
+    Failed,
+    commit_built,
     read_elements,
     read_manifest,
     resume_logs,

@@ -31,7 +31,7 @@ from threadkeep.engine.thread_entry import (
 from threadkeep.errors import ThreadExistsError, ThreadNotFoundError
 
 if TYPE_CHECKING:
-    from threadkeep.progress import Progress
+    from threadkeep.engine.operation import Progress
 
 PAGE = 500
 ALL = ThreadQuery()

@@ -7,10 +7,10 @@ from typing import Any
 
 from threadkeep import validation
 from threadkeep.engine.context import Engine
+from threadkeep.engine.operation import Progress
 from threadkeep.erasure import erase as workflow
 from threadkeep.erasure.erase import EraseReport
 from threadkeep.errors import InvalidArgumentError, invalid
-from threadkeep.progress import Progress
 from threadkeep.registry import filters
 from threadkeep.store.store import LayeredStore
 from threadkeep.store.workflows import Plan

@@ -42,7 +42,9 @@ from threadkeep.engine.model import (
 from threadkeep.engine.operation import (
     Fetch,
     Operation,
+    Progress,
     commit,
+    no_progress,
 )
 from threadkeep.engine.optimistic import Build, Snapshot, T, optimistic
 from threadkeep.engine.refs import span_of
@@ -61,7 +63,6 @@ from threadkeep.errors import (
     ThreadNotFoundError,
     UnfinishedErasureError,
 )
-from threadkeep.progress import Progress, no_progress
 from threadkeep.retention.apply import shortened, thinning
 from threadkeep.store.store import LayeredStore
 from threadkeep.store.workflows import Plan, Store, aside, on
@@ -131,7 +132,7 @@ class EraseReport:
 
     @property
     def ok(self) -> bool:
-        """Whether all is erased that was to be."""
+        """True if everything was erased."""
         return not self.unfinished
 
     def as_json(self) -> dict[str, Any]:

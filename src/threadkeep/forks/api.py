@@ -20,7 +20,10 @@ from threadkeep.forks import fork as forking
 from threadkeep.forks import merge as merging
 from threadkeep.forks.branches import Branches
 from threadkeep.forks.merge import Merge, Strategy
-from threadkeep.registry.info import ThreadInfo, info
+from threadkeep.registry.entries import (
+    ThreadInfo,
+    info,
+)
 
 MergeStrategy: TypeAlias = Literal["theirs", "ours"] | Callable[[str, Any, Any, Any], Any] | Any
 """The value of a channel that both threads have changed: see `Threads.merge_fork`."""

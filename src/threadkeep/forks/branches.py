@@ -72,7 +72,7 @@ class BranchCheckpoint:
 
     @property
     def is_interrupted(self) -> bool:
-        """Whether an interrupt waits here for an answer."""
+        """True if an interrupt waits here for an answer."""
         return bool(self.waiting)
 
 
@@ -223,7 +223,7 @@ class _Rows:
         )
 
     def _sends(self, read: Manifest) -> bool:
-        """Whether tasks were sent: their list is often there, and empty."""
+        """Return True if tasks were sent: their list is often there, and empty."""
         entry = read.entries.get(TASKS)
         ref = None if entry is None else entry.ref
         return bool(ref.spans) if isinstance(ref, Run) else ref not in (None, self._nothing)

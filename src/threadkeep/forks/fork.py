@@ -117,7 +117,7 @@ class Begin(NamedTuple):
 
 
 class _Run(Enum):
-    """What became of the run that put the fork's newest checkpoint."""
+    """Outcome of the run that put the fork's newest checkpoint."""
 
     ENDED = "nobody has gone on from there: all is as it was left"
     FOLLOWED = "only later runs went on: what they added is not a part of the fork"
@@ -171,7 +171,7 @@ def _belongs(
     at: CheckpointKey,
     run: _Run,
 ) -> bool:
-    """Whether a subgraph's checkpoint was made for one of these, and before anybody went on.
+    """Return True for a subgraph's checkpoint of one of these, from before anybody went on.
 
     (LangGraph says of each which checkpoint of the root it belongs to: its `parents`.)
     """

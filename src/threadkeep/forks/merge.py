@@ -203,7 +203,7 @@ def _merged(
     """The new values, the channels taken and the conflicts of: the beginning, here, the fork."""
 
     def same(one: Any, other: Any) -> bool:
-        """Whether they are stored as the same bytes."""
+        """Return True if they are stored as the same bytes."""
         if one is NOTHING or other is NOTHING:
             return one is other
         return engine.codec.encode(one) == engine.codec.encode(other)

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from threadkeep import validation
 from threadkeep.engine.context import Engine
+from threadkeep.engine.operation import Progress
 from threadkeep.errors import InvalidArgumentError
-from threadkeep.progress import Progress
 from threadkeep.repair import repair as workflow
 from threadkeep.repair.repair import RepairReport
 from threadkeep.store.store import LayeredStore

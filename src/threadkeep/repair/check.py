@@ -65,7 +65,7 @@ from threadkeep.stats import EVERYTHING, all_sizes
 from threadkeep.store.workflows import Plan, Store, on
 
 if TYPE_CHECKING:
-    from threadkeep.progress import Progress
+    from threadkeep.engine.operation import Progress
 
 UNREADABLE = (CodecError, InvalidArgumentError)
 """Errors of a store about rows that it cannot read."""
@@ -125,7 +125,7 @@ class CheckReport:
 
     @property
     def ok(self) -> bool:
-        """Whether nothing is broken."""
+        """True if nothing is broken."""
         return not self.findings
 
 
@@ -477,14 +477,14 @@ def _broken_above(
 
 
 def _lacks_writes(found: Examined, above: StoredCheckpoint, below: StoredCheckpoint) -> bool:
-    """Whether writes on the one that led to the other are broken."""
+    """Return True if writes on the one that led to the other are broken."""
     return found.hides("writes") or any(
         counts_for(row, below.row) for row in above.writes if write_key(row) in found.broken_writes
     )
 
 
 def _registry_problem(rows: ThreadRows, entry: ThreadEntry | None) -> str:
-    """How the entry of a sound thread does not fit its rows; empty where it does.
+    """Return how the entry of a sound thread differs from its rows; empty if it does not.
 
     Sizes of forks, and of threads that share segments, are not compared: what is shared counts for
     one of them.

@@ -73,7 +73,7 @@ class QuarantineFile:
 
     @property
     def is_used(self) -> bool:
-        """Whether anything was added."""
+        """True if anything was added."""
         return self._writer is not None
 
     def add(self, taken: Taken) -> None:

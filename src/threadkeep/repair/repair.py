@@ -65,7 +65,7 @@ from threadkeep.store.workflows import Plan, Store, aside, on
 from threadkeep.transfer.whole_thread import WholeThread
 
 if TYPE_CHECKING:
-    from threadkeep.progress import Progress
+    from threadkeep.engine.operation import Progress
 
 HINTS = {
     Kind.STORE: "Damage of the store's own files or tables is not repaired by this: restore a"
@@ -123,7 +123,7 @@ class RepairReport:
 
     @property
     def ok(self) -> bool:
-        """Whether nothing is broken any more."""
+        """True if nothing is broken any more."""
         return not self.left
 
 

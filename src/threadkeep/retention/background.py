@@ -19,7 +19,7 @@ from threadkeep.engine.operation import Operation
 from threadkeep.errors import ThreadkeepError
 
 if TYPE_CHECKING:
-    from threadkeep.progress import Progress
+    from threadkeep.engine.operation import Progress
 
 _MOST_COUNTED = 10_000  # threads whose checkpoints are counted; of others the count begins anew
 _log = logging.getLogger("threadkeep")

@@ -8,11 +8,12 @@ A dry run commits nothing and reports the same.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import TYPE_CHECKING, NamedTuple, cast
 
+from threadkeep import validation
 from threadkeep.engine import (
     registration,
     thread_entry,
@@ -20,7 +21,7 @@ from threadkeep.engine import (
 from threadkeep.engine.context import Engine
 from threadkeep.engine.lineage import CheckpointKey, Lineage, checkpoint_key, needed, positions
 from threadkeep.engine.model import Batch, DropThread
-from threadkeep.engine.operation import Operation
+from threadkeep.engine.operation import Operation, Progress
 from threadkeep.engine.optimistic import Snapshot, optimistic
 from threadkeep.engine.registration import ALL, PAGE, page_of
 from threadkeep.engine.rows import visible
@@ -30,7 +31,11 @@ from threadkeep.engine.thread_entry import (
     Touch,
     is_there,
 )
-from threadkeep.errors import CodecError, ConflictError
+from threadkeep.errors import CodecError, ConflictError, InvalidArgumentError, invalid
+from threadkeep.registry.entries import (
+    ThreadInfo,
+    info,
+)
 from threadkeep.retention import policy as policies
 from threadkeep.retention.apply import (
     droppable_channels,
@@ -43,7 +48,8 @@ from threadkeep.retention.choose import GRACE, Choice, choose
 from threadkeep.retention.policy import Retention
 
 if TYPE_CHECKING:
-    from threadkeep.progress import Progress
+    from threadkeep.engine.operation import Progress
+
 
 _SETTLED = "kept"  # the record of the state and policy that a thread was last collected under
 _DIGEST = 8  # bytes
@@ -129,7 +135,7 @@ class GcReport:
 # -- a store ---------------------------------------------------------------------------
 
 
-def gc(
+def collect(
     engine: Engine,
     policy: Retention | None = None,
     threads: Sequence[str] | None = None,
@@ -255,7 +261,7 @@ class _Run:
 
 
 def _is_idle(entry: ThreadEntry, own: Retention, now: int) -> bool:
-    """Whether its ttl is over; the thread's own ttl counts before the policy's."""
+    """Return True if its ttl is over; the thread's own ttl counts before the policy's."""
     ttl = entry.ttl
     if ttl is None and not _is_protected(entry, own):
         ttl = own.rest
@@ -263,7 +269,7 @@ def _is_idle(entry: ThreadEntry, own: Retention, now: int) -> bool:
 
 
 def _is_protected(entry: ThreadEntry, own: Retention) -> bool:
-    """Whether the policy may not delete it."""
+    """Return True if the policy may not delete it."""
     is_tagged = own.keep_tagged and bool(thread_entry.tags_of(entry.labels))
     return entry.pinned or is_tagged or entry.state == ThreadStatus.SUSPENDED
 
@@ -316,7 +322,7 @@ class _Thinned(NamedTuple):
 
     @property
     def removes(self) -> bool:
-        """Whether anything goes."""
+        """True if anything is removed."""
         batch = self.batch
         drops = (batch.drop_checkpoints, batch.drop_writes, batch.drop_segments)
         return any((*drops, batch.hide_checkpoints, batch.checkpoints, batch.writes))
@@ -387,7 +393,7 @@ def _report(snapshot: Snapshot, thinned: _Thinned) -> Collected | None:
 # -- the policy of a thread, and whether it was applied --------------------------------
 
 
-def retain(engine: Engine, thread: str, policy: Retention | None) -> Operation[ThreadEntry]:
+def set_retention(engine: Engine, thread: str, policy: Retention | None) -> Operation[ThreadEntry]:
     """Set the policy of one thread, in place of the store's; None for the store's.
 
     Raises:
@@ -423,7 +429,7 @@ def marked(entry: ThreadEntry, own: Retention) -> set[CheckpointKey]:
 
 
 def _is_settled(entry: ThreadEntry, own: Retention, now: int) -> bool:
-    """Whether the thread was collected as it is now, so that nothing can have to go."""
+    """Return True if the thread was collected as it is now, so that nothing can be removed."""
     known = thread_entry.find_record(entry.labels, _SETTLED)
     if not isinstance(known, list) or known[:3] != _state_of(entry, own, entry.size):
         return False
@@ -452,3 +458,33 @@ def _state_of(entry: ThreadEntry, own: Retention, size: int) -> list[object]:
     state = json.dumps([own.as_json(), sorted(marked(entry, own))])
     digest = blake2b(state.encode(errors="surrogatepass"), digest_size=_DIGEST).hexdigest()
     return [digest, size, entry.updated_at]
+
+
+def gc(
+    engine: Engine,
+    given: Retention | None,
+    threads: Iterable[str] | None,
+    progress: Progress | None,
+    *,
+    dry_run: bool,
+) -> Operation[GcReport]:
+    """See `Threads.gc`."""
+    own = None if given is None else _checked(given)
+    names = None if threads is None else validation.ids("threads", threads)
+    return collect(engine, own, names, dry_run=dry_run, progress=progress)
+
+
+def retain(engine: Engine, thread: str, given: Retention | None) -> Operation[ThreadInfo]:
+    """See `Threads.retain`."""
+    if given is not None and _checked(given).max_count is not None:
+        raise InvalidArgumentError(
+            "max_count is an option of a store, not of one thread.", hint="Use threads.gc(...)."
+        )
+    return info((yield from set_retention(engine, validation.thread_id(thread), given)))
+
+
+def _checked(value: object) -> Retention:
+    if not isinstance(value, Retention):
+        hint = "Use a threadkeep.Retention, such as Retention(keep_last=10)."
+        raise invalid("policy", value, hint)
+    return value

@@ -100,7 +100,7 @@ class Retention:
 
     @property
     def thins(self) -> bool:
-        """Whether it can remove checkpoints."""
+        """True if it can remove checkpoints."""
         limits = (self.keep_last, self.max_age, self.max_bytes)
         is_limited = self.keep != "all" or any(limit is not None for limit in limits)
         return is_limited or bool(self.channels)

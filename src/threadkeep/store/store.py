@@ -157,7 +157,7 @@ class LayeredStore(Stack):
 
 def _cache_layer(cache: Cache | None, hot: BackendPair | None, tier: HotTier | None) -> CacheLayer:
     from threadkeep.cache import CacheLayer  # noqa: PLC0415 - much, and seldom needed
-    from threadkeep.cache.hot import Hot  # noqa: PLC0415 - see above
+    from threadkeep.cache.layer import Hot  # noqa: PLC0415 - see above
 
     return CacheLayer(cache, None if hot is None else Hot(hot), tier)
 

@@ -325,7 +325,7 @@ class RegistryContract(Contract):
             assert self.one(CountThreads(query)) == len(expected), query
 
     def test_forks_are_found_by_their_origin(self) -> None:
-        """Whatever the checkpoint."""
+        """For any checkpoint."""
         self.register("one", origin=("a", uid(1)))
         self.register("two", NOW + 1, origin=("a", uid(2)))
         self.register("three", origin=("ab", uid(1)))

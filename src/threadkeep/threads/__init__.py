@@ -8,8 +8,11 @@ from threadkeep.engine.thread_entry import Mark
 from threadkeep.erasure.erase import ErasedThread, EraseReport
 from threadkeep.forks.branches import BranchCheckpoint, Branches
 from threadkeep.forks.merge import Merge, MergeConflict
+from threadkeep.registry.entries import (
+    ThreadInfo,
+    ThreadPage,
+)
 from threadkeep.registry.filters import Filters
-from threadkeep.registry.info import ThreadInfo, ThreadPage
 from threadkeep.repair.repair import RepairedThread, RepairReport
 from threadkeep.retention.gc import Collected, GcReport
 from threadkeep.threads.threads import Threads

@@ -20,18 +20,21 @@ from threadkeep.diff import StateDiff, trace
 from threadkeep.diff import checkpoints as diffs
 from threadkeep.diff.trace import ChannelVersion
 from threadkeep.engine.context import Engine
+from threadkeep.engine.operation import Progress
 from threadkeep.erasure import api as erasure
 from threadkeep.erasure.erase import EraseReport
 from threadkeep.forks import api as forks
 from threadkeep.forks.branches import Branches
 from threadkeep.forks.merge import Merge
-from threadkeep.progress import Progress
-from threadkeep.registry import api as registry
+from threadkeep.registry import entries as registry
+from threadkeep.registry.entries import (
+    ThreadInfo,
+    ThreadPage,
+)
 from threadkeep.registry.filters import MOST, Filters, OrderName
-from threadkeep.registry.info import ThreadInfo, ThreadPage
 from threadkeep.repair import api as repairs
 from threadkeep.repair.repair import RepairReport
-from threadkeep.retention import api as retention
+from threadkeep.retention import gc as retention
 from threadkeep.retention.gc import GcReport
 from threadkeep.retention.policy import Retention
 from threadkeep.store import workflows

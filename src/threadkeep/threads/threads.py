@@ -18,23 +18,22 @@ from threadkeep.diff import StateDiff, trace
 from threadkeep.diff import checkpoints as diffs
 from threadkeep.diff.trace import ChannelVersion
 from threadkeep.engine.context import Engine
+from threadkeep.engine.operation import Progress
 from threadkeep.erasure import api as erasure
 from threadkeep.erasure.erase import EraseReport
 from threadkeep.forks import api as forks
 from threadkeep.forks.branches import Branches
 from threadkeep.forks.merge import Merge
-from threadkeep.progress import Progress
-from threadkeep.registry.info import ThreadInfo
+from threadkeep.registry.entries import ThreadInfo
 from threadkeep.repair import api as repairs
 from threadkeep.repair.repair import RepairReport
-from threadkeep.retention import api as retention
+from threadkeep.retention import gc as retention
 from threadkeep.retention.gc import GcReport
 from threadkeep.retention.policy import Retention
 from threadkeep.store import workflows
 from threadkeep.store.store import LayeredStore
 from threadkeep.threads.awaited import AwaitedThreads
-from threadkeep.threads.entries import ThreadEntries
-from threadkeep.threads.transfers import ThreadTransfers
+from threadkeep.threads.entries import ThreadEntries, ThreadTransfers
 
 
 class Threads(ThreadEntries, ThreadTransfers, AwaitedThreads):
@@ -225,7 +224,7 @@ class Threads(ThreadEntries, ThreadTransfers, AwaitedThreads):
                 own (`retention=`), or else to keep everything.
             threads: only these; `max_count` does not apply then.
             dry_run: change nothing, and return what would go.
-            progress: see `threadkeep.progress`.
+            progress: see `threadkeep.engine.operation`.
 
         Raises:
             InvalidArgumentError: the policy or the list of threads is invalid.
@@ -325,7 +324,7 @@ class Threads(ThreadEntries, ThreadTransfers, AwaitedThreads):
                 go values of more than 64 KB that only checkpoints older than a day need.
             threads: only these.
             dry_run: move nothing, and return what would go.
-            progress: see `threadkeep.progress`.
+            progress: see `threadkeep.engine.operation`.
 
         Raises:
             InvalidArgumentError: it is no Tiering, or the saver was opened without `cold=`.
@@ -358,7 +357,7 @@ class Threads(ThreadEntries, ThreadTransfers, AwaitedThreads):
             file: the quarantine file (`.tkq`), which must not exist; it is made if anything is
                 moved out. Not needed for a dry run.
             dry_run: change nothing, and return what would be done.
-            progress: see `threadkeep.progress`.
+            progress: see `threadkeep.engine.operation`.
 
         Raises:
             InvalidArgumentError: no file was given, or an id is invalid.
@@ -394,7 +393,7 @@ class Threads(ThreadEntries, ThreadTransfers, AwaitedThreads):
             rewrite: on PostgreSQL, write the tables anew (VACUUM FULL), which nobody can use
                 meanwhile. SQLite's file always is, while others go on reading.
             dry_run: change nothing, and return what would go.
-            progress: see `threadkeep.progress`.
+            progress: see `threadkeep.engine.operation`.
 
         Raises:
             InvalidArgumentError: neither or both were given, or metadata that is empty.

@@ -26,7 +26,14 @@ from threadkeep.engine.listing import Listing
 from threadkeep.engine.load import Loaded
 from threadkeep.engine.manifest import Manifest
 from threadkeep.engine.model import HIDDEN, DropThread, ReadThread, ThreadRows
-from threadkeep.engine.operation import CheckpointRef, Operation, commit, fetch
+from threadkeep.engine.operation import (
+    CheckpointRef,
+    Operation,
+    Progress,
+    commit,
+    fetch,
+    no_progress,
+)
 from threadkeep.engine.put import Put, PutWrites
 from threadkeep.engine.rows import (
     created_at,
@@ -42,8 +49,7 @@ from threadkeep.errors import (
     ThreadNotFoundError,
 )
 from threadkeep.forks import fork as forking
-from threadkeep.progress import Progress, no_progress
-from threadkeep.store import bulk
+from threadkeep.store import layer
 from threadkeep.store.store import LayeredStore
 from threadkeep.store.workflows import Plan, Store, aside, either, on
 from threadkeep.transfer.sources import Source, SourceCheckpoint, SourceWrite, open_source
@@ -282,7 +288,7 @@ class _Adoption:
 
     def _store(self, calls: list[Call], apart: Engine) -> Plan[Engine]:
         """Run the calls; return the engine that remembers what was stored last."""
-        done = yield from on(self.store, bulk.together(_operation(apart, one) for one in calls))
+        done = yield from on(self.store, layer.together(_operation(apart, one) for one in calls))
         if done is None:  # somebody else writes to this thread
             apart = self.engine.apart()
             for one in calls:

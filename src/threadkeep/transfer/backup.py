@@ -25,8 +25,8 @@ from threadkeep.backends.sqlite import (
     SqliteBackend,
     maintenance,
 )
+from threadkeep.engine.operation import Progress
 from threadkeep.errors import CorruptionError, InvalidArgumentError, OpenError
-from threadkeep.progress import Progress
 from threadkeep.saver import Saver
 from threadkeep.store import (
     driver,
@@ -73,7 +73,7 @@ def back_up(
     Args:
         store: a URL as `open_saver` takes it, or the path of a SQLite file.
         file: the backup. An older backup is replaced, anything else is not.
-        progress: see `threadkeep.progress`.
+        progress: see `threadkeep.engine.operation`.
         form: "bundle" for any kind of store; "native" for the store's own format. None: a
             bundle if the file's name ends in `.tkb`, or the store has no format of its own.
         programs: the folder of PostgreSQL's programs; "" for that of TK_PG_BIN, else the PATH.
@@ -124,7 +124,7 @@ def restore(
         file: the backup. A bundle goes into any store; another backup into a store of its own
             kind.
         store: a URL as `open_saver` takes it, or the path of a SQLite file.
-        progress: see `threadkeep.progress`.
+        progress: see `threadkeep.engine.operation`.
         replace: remove what is there: the whole store; for a bundle the threads that it has.
         programs: see `back_up`.
 

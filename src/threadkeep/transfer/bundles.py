@@ -19,6 +19,10 @@ from typing import NamedTuple, TypeAlias
 from threadkeep import validation
 from threadkeep.backends.sqlite.opening import wal_of
 from threadkeep.cold.stubs import STUB
+from threadkeep.engine.operation import (
+    Progress,
+    no_progress,
+)
 from threadkeep.engine.thread_entry import is_archived
 from threadkeep.errors import (
     CorruptionError,
@@ -28,7 +32,6 @@ from threadkeep.errors import (
     ThreadkeepError,
     ThreadNotFoundError,
 )
-from threadkeep.progress import Progress, no_progress
 from threadkeep.store.store import LayeredStore
 from threadkeep.store.workflows import Plan, Store, aside, on
 from threadkeep.transfer import digest, whole_thread
@@ -279,7 +282,7 @@ def verify(file: Path, progress: Progress, *, digests: bool = False) -> Plan[lis
 
     Args:
         file: the bundle.
-        progress: see `threadkeep.progress`.
+        progress: see `threadkeep.engine.operation`.
         digests: compare the checkpoints with their digests, where it has these.
 
     Raises:
@@ -307,7 +310,7 @@ def fill(
         file: the bundle.
         names: the ids that `verify` returned.
         options: see `ImportOptions`.
-        progress: see `threadkeep.progress`.
+        progress: see `threadkeep.engine.operation`.
 
     Raises:
         ThreadExistsError: the store holds a thread that would be lost; nothing was changed,

@@ -17,7 +17,7 @@ from typing import Any
 
 import ormsgpack
 
-from threadkeep.codec.scan import references
+from threadkeep.codec.introspection import references
 from threadkeep.engine.context import (
     NO_CODEC,
     Keyframes,

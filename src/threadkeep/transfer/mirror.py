@@ -18,13 +18,17 @@ from typing import Any, NamedTuple
 from threadkeep import validation
 from threadkeep.engine import thread_summary
 from threadkeep.engine.model import Batch, DropThread, RowsFence, Segment, SegmentInfo, ThreadRows
-from threadkeep.engine.operation import Operation, commit
+from threadkeep.engine.operation import (
+    Operation,
+    Progress,
+    commit,
+    no_progress,
+)
 from threadkeep.engine.optimistic import read_snapshot, retry, rows_fence
 from threadkeep.engine.refs import covering, span_of
 from threadkeep.engine.rows import created_at
 from threadkeep.engine.thread_entry import EntryFence, is_archived, is_there
 from threadkeep.errors import ConflictError, InvalidArgumentError, ThreadNotFoundError
-from threadkeep.progress import Progress, no_progress
 from threadkeep.saver import Saver, store_of
 from threadkeep.store.store import LayeredStore
 from threadkeep.store.workflows import Plan, Store, aside, on

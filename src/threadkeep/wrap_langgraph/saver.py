@@ -19,18 +19,18 @@ from langgraph.checkpoint.base import (
     DeltaChannelHistory,
 )
 
+from threadkeep import validation
 from threadkeep.cache import Cache
 from threadkeep.errors import InvalidArgumentError, ThreadkeepError
 from threadkeep.saver import Saver
-from threadkeep.store import options
 from threadkeep.wrap_langgraph import calls
 from threadkeep.wrap_langgraph.calls import (
     AnySaver,
     Call,
     CallSink,
+    HeadCache,
     SaverLoop,
 )
-from threadkeep.wrap_langgraph.heads import HeadCache
 from threadkeep.write_behind import WriteBehind
 from threadkeep.write_behind.commit_queue import (
     CommitQueue,
@@ -405,7 +405,7 @@ def wrap(
         InvalidArgumentError: an argument is invalid or not supported.
     """
     _check_saver(saver)
-    options.check({"write_behind": write_behind, "cache": cache})
+    validation.check({"write_behind": write_behind, "cache": cache})
     if cache is not None and sole_writer is not True:
         raise InvalidArgumentError(
             "Another saver cannot tell whether somebody else has written: its cache could be"

@@ -20,7 +20,7 @@ from typing import Any, TypeAlias
 
 from threadkeep.backends.group_commit import AT_ONCE, GroupCommit
 from threadkeep.backends.process_forks import ResetInChild
-from threadkeep.engine.committing import BatchSource
+from threadkeep.engine.context import BatchSource
 from threadkeep.engine.model import (
     Batch,
     Change,

@@ -16,7 +16,7 @@ from threadkeep.engine import (
     refs,
     thread_summary,
 )
-from threadkeep.engine.committing import BatchSource
+from threadkeep.engine.context import BatchSource
 from threadkeep.engine.lineage import (
     CheckpointKey,
     Lineage,

@@ -16,7 +16,7 @@ import pytest
 from langgraph.checkpoint.serde import _msgpack as langgraph_msgpack
 
 from threadkeep.codec import NativeCodec, Registry
-from threadkeep.codec.class_lookup import LocalClasses
+from threadkeep.codec.registry import LocalClasses
 from threadkeep.errors import UnknownTypeError
 
 

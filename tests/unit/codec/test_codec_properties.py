@@ -15,7 +15,10 @@ from hypothesis import strategies as st
 from kit.selection import settings_of
 from langchain_core.messages import AIMessage, HumanMessage
 
-from threadkeep.codec import NativeCodec, scan
+from threadkeep.codec import (
+    NativeCodec,
+    introspection,
+)
 from threadkeep.errors import CodecError
 
 CODEC = NativeCodec()
@@ -105,11 +108,11 @@ plain = st.recursive(
 @given(plain)
 @examples
 def test_nesting_is_measured_the_same_in_values_and_bytes(value) -> None:
-    exact = scan.depth_of_value(value)
+    exact = introspection.depth_of_value(value)
     packed = ormsgpack.packb(value)
-    assert scan._exact(packed) == exact_without_empty(value)
-    assert exact - 1 <= scan._exact(packed) <= scan.depth_of_bytes(packed)
-    assert scan.depth_of_bytes(packed) <= max(exact, scan.SHALLOW)
+    assert introspection._exact(packed) == exact_without_empty(value)
+    assert exact - 1 <= introspection._exact(packed) <= introspection.depth_of_bytes(packed)
+    assert introspection.depth_of_bytes(packed) <= max(exact, introspection.SHALLOW)
 
 
 def exact_without_empty(value: Any) -> int:

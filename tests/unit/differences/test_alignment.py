@@ -7,8 +7,8 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from threadkeep.diff import alignment
-from threadkeep.diff.alignment import (
+from threadkeep.diff import values
+from threadkeep.diff.values import (
     Effort,
     align,
     gaps,
@@ -39,7 +39,7 @@ def test_pairs_rise_and_hold_the_same(a, b, steps):
 
 @given(FEW, FEW)
 def test_a_table_finds_as_many_as_there_can_be(a, b):
-    assert len(list(alignment._longest(a, b))) == longest(a, b)
+    assert len(list(values._longest(a, b))) == longest(a, b)
 
 
 def test_what_is_there_once_holds_the_rest_in_its_place():

@@ -21,7 +21,7 @@ from threadkeep.diff import (
     Change,
     differences,
 )
-from threadkeep.diff.alignment import Effort
+from threadkeep.diff.values import Effort
 
 CODEC = NativeCodec()
 

@@ -10,7 +10,7 @@ from langchain_core.messages import AIMessage, HumanMessage
 
 from threadkeep import stats
 from threadkeep.codec import NativeCodec
-from threadkeep.codec.scan import references
+from threadkeep.codec.introspection import references
 from threadkeep.engine.model import Span
 
 from .values import Plain

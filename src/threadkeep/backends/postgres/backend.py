@@ -17,7 +17,13 @@ from psycopg.errors import Diagnostic
 from psycopg_pool import AsyncConnectionPool, ConnectionPool
 
 from threadkeep.backends.base import AsyncBackend, Scrubbed
-from threadkeep.backends.postgres import changes, migrations, partitions, reads, scrubbing
+from threadkeep.backends.postgres import (
+    changes,
+    maintenance,
+    migrations,
+    partitions,
+    reads,
+)
 from threadkeep.backends.postgres.connections import (
     NEWEST_STATE,
     ONE_STATE,
@@ -170,9 +176,9 @@ class AsyncPostgresBackend(AsyncBackend):
 
         Needs the rights of the tables' owner; a given connection must be in autocommit.
         """
-        server = scrubbing.Server(self._send_alone, self._source.pause)
+        server = maintenance.Server(self._send_alone, self._source.pause)
         with self._mapped_errors():
-            return await self._retried(lambda: scrubbing.scrub(server, rewrite=rewrite))
+            return await self._retried(lambda: maintenance.scrub(server, rewrite=rewrite))
 
     async def _send_alone(self, statement: Statement) -> tuple[Rows, Sequence[str]]:
         """Return the rows of a statement that is sent by itself, and the server's warnings."""

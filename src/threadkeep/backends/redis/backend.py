@@ -23,7 +23,6 @@ from threadkeep.backends.redis.clients import (
     Source,
 )
 from threadkeep.backends.redis.failures import DAMAGED, refusal
-from threadkeep.backends.redis.generations import NEVER, Generations
 from threadkeep.backends.redis.reads import Inquiry, Question, inquiry, is_of_thread
 from threadkeep.backends.redis.rows import (
     Word,
@@ -35,7 +34,11 @@ from threadkeep.backends.redis.rows import (
     unpack_entry,
 )
 from threadkeep.backends.redis.scripts import Call, call, fork_words, script_of, waves
-from threadkeep.backends.redis.server import Server
+from threadkeep.backends.redis.server import (
+    NEVER,
+    Generations,
+    Server,
+)
 from threadkeep.backends.sync_bridge import BlockingFace, finish
 from threadkeep.engine.model import (
     Batch,

@@ -293,7 +293,7 @@ async def _entries(names: Sequence[str], server: Server) -> list[ThreadEntry | N
 
 
 class _Counts(NamedTuple):
-    """How much a thread holds, as `read.lua` counts it."""
+    """Counts of a thread's rows and bytes, from `read.lua`."""
 
     there: int
     checkpoints: int

@@ -30,8 +30,7 @@ from threadkeep.backends.sqlite.known import (
     add_write,
     insert,
 )
-from threadkeep.backends.sqlite.records import pack_id, split_metadata, unpack_id
-from threadkeep.backends.sqlite.statements import ManyRows
+from threadkeep.backends.sqlite.records import ManyRows, pack_id, split_metadata, unpack_id
 from threadkeep.engine.model import Batch
 from threadkeep.engine.thread_entry import label_prefix
 from threadkeep.errors import (

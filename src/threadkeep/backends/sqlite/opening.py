@@ -16,7 +16,7 @@ from urllib.parse import quote_from_bytes
 
 from threadkeep.backends.sqlite import schema
 from threadkeep.backends.sqlite.failures import DRIVER_ERRORS, mapped
-from threadkeep.backends.sqlite.statements import CACHED
+from threadkeep.backends.sqlite.records import CACHED
 from threadkeep.errors import InvalidArgumentError, NotOursError, OpenError
 
 

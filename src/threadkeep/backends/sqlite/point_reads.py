@@ -11,8 +11,7 @@ from operator import attrgetter, itemgetter
 from typing import TYPE_CHECKING, TypeAlias
 
 from threadkeep.backends.sqlite import records
-from threadkeep.backends.sqlite.records import pack_id
-from threadkeep.backends.sqlite.statements import ManyRows
+from threadkeep.backends.sqlite.records import ManyRows, pack_id
 from threadkeep.engine.model import (
     Read,
     ReadCheckpoint,

@@ -8,6 +8,10 @@ as TEXT. SQLite sorts TEXT before BLOB and both bytewise, so the order is that o
 
 Most metadata is `{"source":"loop","step":7,"parents":{}}`: `source` and `step` have columns and
 `metadata` is NULL. Any other text is stored whole. The text read back is the text stored.
+
+`ManyRows` is a statement that takes many rows at once: the driver releases the interpreter's lock
+once a statement, not once a row. The number of distinct texts is small, so that SQLite keeps all
+of them prepared.
 """
 
 from __future__ import annotations
@@ -15,11 +19,17 @@ from __future__ import annotations
 import re
 from bisect import bisect_left
 from functools import lru_cache
-from typing import Any, TypeAlias
+from itertools import chain
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from threadkeep.backends.sqlite.failures import DAMAGED
 from threadkeep.engine.model import HIDDEN, CheckpointRow, Child, Segment, SegmentInfo, WriteRow
 from threadkeep.errors import CorruptionError
+
+if TYPE_CHECKING:
+    import sqlite3
+    from collections.abc import Iterator, Sequence
+
 
 _UUID_BYTES = 16
 _HEX = "0123456789abcdef"
@@ -184,3 +194,55 @@ def keyframe(row: CheckpointRow, found: _Row | None) -> Segment | None:
 def child(row: _Row) -> Child:
     """The record of a child: its id, run and seen."""
     return Child(unpack_id(row[0]), row[1] or 0, row[2] or 0)
+
+
+CACHED = 256
+"""Prepared statements that a connection which writes keeps."""
+
+_SIZES = (64, 32, 16)  # and all below: rows of one statement
+
+
+class ManyRows:
+    """A statement whose text repeats a part for each row.
+
+    Args:
+        text: with `{rows}` where the rows stand.
+        row: the part for one row.
+    """
+
+    def __init__(self, text: str, row: str) -> None:
+        self._text = text
+        self._row = row
+        self._texts: dict[int, str] = {}
+
+    def run(self, db: sqlite3.Connection, rows: Sequence[Sequence[Any]]) -> None:
+        """Execute it for the rows, some at a time."""
+        if len(rows) == 1:
+            db.execute(self.text(1), rows[0])
+            return
+        for part in _parts(rows):
+            db.execute(self.text(len(part)), tuple(chain.from_iterable(part)))
+
+    def ask(self, db: sqlite3.Connection, rows: Sequence[Sequence[Any]]) -> list[Any]:
+        """Execute it for the rows, some at a time; return all that it found."""
+        found: list[Any] = []
+        for part in _parts(rows):
+            values = tuple(chain.from_iterable(part))
+            found += db.execute(self.text(len(part)), values).fetchall()
+        return found
+
+    def text(self, count: int) -> str:
+        """Return the SQL for so many rows."""
+        text = self._texts.get(count)
+        if text is None:
+            rows = ", ".join([self._row] * count)
+            text = self._texts[count] = self._text.replace("{rows}", rows)
+        return text
+
+
+def _parts(rows: Sequence[Sequence[Any]]) -> Iterator[Sequence[Sequence[Any]]]:
+    start = 0
+    while left := len(rows) - start:
+        size = next((size for size in _SIZES if size <= left), left)
+        yield rows[start : start + size]
+        start += size

@@ -17,9 +17,13 @@ from threadkeep.cli.parameters import (
     parse_metadata,
     thread_ids,
 )
-from threadkeep.cli.render import plural, table, text
 from threadkeep.cli.stores import Session
-from threadkeep.cli.terminal import clean
+from threadkeep.cli.terminal import (
+    clean,
+    plural,
+    table,
+    text,
+)
 from threadkeep.engine.thread_entry import ThreadStatus
 from threadkeep.errors import ThreadNotFoundError, UnfinishedErasureError
 from threadkeep.saver import Saver, store_of

@@ -15,8 +15,16 @@ from rich.tree import Tree
 
 from threadkeep.cli.app import command
 from threadkeep.cli.parameters import DryRun, Namespace, Thread, thread_ids
-from threadkeep.cli.render import line, made_by, moment, plural, print_thread, table, text
 from threadkeep.cli.stores import Session
+from threadkeep.cli.terminal import (
+    line,
+    made_by,
+    moment,
+    plural,
+    print_thread,
+    table,
+    text,
+)
 from threadkeep.errors import MergeConflictError
 from threadkeep.forks.branches import BranchCheckpoint, Branches
 from threadkeep.saver import Saver

@@ -22,7 +22,6 @@ from threadkeep.cli.parameters import (
     parse_metadata,
     thread_ids,
 )
-from threadkeep.cli.render import plural, table, text
 from threadkeep.cli.stores import (
     Session,
     check_exists,
@@ -31,7 +30,12 @@ from threadkeep.cli.stores import (
     open_target,
     public_name,
 )
-from threadkeep.cli.terminal import clean
+from threadkeep.cli.terminal import (
+    clean,
+    plural,
+    table,
+    text,
+)
 from threadkeep.engine.thread_entry import ThreadStatus
 from threadkeep.errors import InvalidArgumentError, ThreadNotFoundError, WrongKeyError
 from threadkeep.threads import Adopted, Filters, Imported, Mirrored

@@ -20,9 +20,14 @@ from threadkeep.cli.parameters import (
     parse_positive,
     thread_ids,
 )
-from threadkeep.cli.render import plural, table, text, thread_table
 from threadkeep.cli.stores import Session, settings
-from threadkeep.cli.terminal import print_error
+from threadkeep.cli.terminal import (
+    plural,
+    print_error,
+    table,
+    text,
+    thread_table,
+)
 from threadkeep.cold.tiering import ColdTier, Tiering, WarmTier
 from threadkeep.engine.thread_entry import TRANSITIONS, Cause, ThreadStatus, allows
 from threadkeep.errors import (

@@ -22,11 +22,17 @@ from threadkeep.cli.parameters import (
     UrlArgument,
     thread_ids,
 )
-from threadkeep.cli.render import bar, plural, print_thread, table, text
 from threadkeep.cli.stores import Session, open_target, public_name
-from threadkeep.cli.terminal import clean
+from threadkeep.cli.terminal import (
+    bar,
+    clean,
+    plural,
+    print_thread,
+    table,
+    text,
+)
+from threadkeep.engine.operation import Progress
 from threadkeep.errors import CorruptionError, InvalidArgumentError
-from threadkeep.progress import Progress
 from threadkeep.repair.check import CheckReport, Finding
 from threadkeep.repair.repair import HINTS
 from threadkeep.stats import ThreadStats

@@ -18,8 +18,12 @@ from threadkeep.cli.parameters import (
     parse_ttl,
     thread_ids,
 )
-from threadkeep.cli.render import print_thread, text, thread_table
 from threadkeep.cli.stores import Session
+from threadkeep.cli.terminal import (
+    print_thread,
+    text,
+    thread_table,
+)
 from threadkeep.engine.thread_entry import ThreadStatus
 from threadkeep.errors import InvalidArgumentError, ThreadNotFoundError
 from threadkeep.registry.filters import MOST

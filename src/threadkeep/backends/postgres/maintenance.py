@@ -1,6 +1,11 @@
-"""Backups by PostgreSQL's own programs: pg_dump and pg_restore.
+"""Maintenance of a schema: scrubbing of its files, backup and restore.
 
-No secret is ever an argument of a program. A restore that fails has changed nothing.
+A deleted row stays in its page until VACUUM has found it, and its bytes until something is
+written over them. VACUUM FULL writes each table and its indexes into new files, but takes along
+what an older transaction may still see: tables are reported clean only if none was left.
+
+Backups use pg_dump and pg_restore. No secret is ever an argument of a program. A restore that
+fails has changed nothing.
 """
 
 from __future__ import annotations
@@ -9,27 +14,153 @@ import os
 import re
 import shutil
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from tempfile import NamedTemporaryFile
 from typing import Any, NamedTuple
 
 import psycopg
+import psycopg.errors
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg.rows import tuple_row
 
+from threadkeep.backends.base import Scrubbed
 from threadkeep.backends.postgres import migrations
-from threadkeep.backends.postgres.failures import DRIVER_ERRORS, mapped
+from threadkeep.backends.postgres.failures import DRIVER_ERRORS, NO_RIGHT, mapped
 from threadkeep.backends.postgres.settings import settings_of
+from threadkeep.backends.postgres.statement import Rows, Statement
 from threadkeep.errors import (
     BackendError,
     InvalidArgumentError,
+    LockedError,
     NotOursError,
     NotSetUpError,
     OpenError,
+    ReadOnlyError,
     ThreadExistsError,
 )
+
+_TABLES = ("threads", "thread_labels", "heaps", "checkpoints", "writes", "segments")
+_NAMES = ", ".join([f"{{schema}}.{table}" for table in _TABLES])
+# ANALYZE: what the planner notes of columns (in pg_statistic) are values from the rows.
+_VACUUM = Statement(f"VACUUM (ANALYZE) {_NAMES}", keep=False)
+_REWRITE = Statement(f"VACUUM (FULL, ANALYZE) {_NAMES}", keep=False)
+_STATISTICS = Statement("VACUUM (FULL) pg_catalog.pg_statistic", keep=False)
+_CHECKPOINT = Statement("CHECKPOINT", keep=False)
+_PAUSE = 0.1  # seconds between two looks
+_PATIENCE = 10.0  # seconds for others' transactions to end
+
+_NOW = Statement("SELECT mod(txid_current(), 4294967296)::text", keep=False)
+# Transactions of this database, but for VACUUMs, whose own rows count for nobody. (What they hold
+# of old states is not shown to every role; that they run is.)
+_RUNNING = Statement(
+    """
+    SELECT l.virtualtransaction, 'process ' || l.pid
+    FROM pg_locks l JOIN pg_stat_activity a ON a.pid = l.pid
+    WHERE l.locktype = 'virtualxid' AND l.granted AND l.pid <> pg_backend_pid()
+        AND a.datname = current_database()
+        AND NOT EXISTS (SELECT FROM pg_stat_progress_vacuum v WHERE v.pid = l.pid)
+    UNION ALL
+    SELECT 'prepared ' || gid, 'prepared transaction ' || gid
+    FROM pg_prepared_xacts WHERE database = current_database()
+    """,
+    keep=False,
+)
+_BEHIND = """
+SELECT 'replication slot ' || slot_name FROM pg_replication_slots WHERE age(xmin) > age(%s::xid)
+UNION ALL
+SELECT 'replica ' || application_name FROM pg_stat_replication
+WHERE age(backend_xmin) > age(%s::xid)
+"""
+
+_LOG = (
+    "PostgreSQL's write-ahead log (pg_wal), until its files are used anew: pg_switch_wal() and"
+    " CHECKPOINT hasten that. Archived WAL, base backups and replicas: let them expire."
+)
+_PAGES = (
+    "PostgreSQL's table files, in free space that was not used anew yet: erase with rewrite=True"
+    " (--rewrite), or VACUUM FULL the schema's tables in a quiet hour."
+)
+_NOT_VACUUMED = "(VACUUM could not be run, and is left to autovacuum: {})"
+_NOT_WRITTEN = "PostgreSQL's old table files are removed by its next checkpoint, in some minutes."
+_NOTES = (
+    "The PostgreSQL planner's statistics of columns: VACUUM (FULL) pg_catalog.pg_statistic, as the"
+    " database's owner."
+)
+
+
+class Server(NamedTuple):
+    """Functions that send a statement by itself, for its rows and warnings, and that wait."""
+
+    send: Callable[[Statement], Awaitable[tuple[Rows, Sequence[str]]]]
+    pause: Callable[[float], Awaitable[None]]
+
+
+async def scrub(server: Server, *, rewrite: bool) -> Scrubbed:
+    """See `Backend.scrub`.
+
+    Raises:
+        LockedError: an older transaction is open.
+        ReadOnlyError: the role may not do it.
+        InvalidArgumentError: a given connection is not in autocommit.
+        DRIVER_ERRORS: the server failed.
+    """
+    if rewrite:
+        return await _rewrite(server)
+    try:
+        _, warnings = await server.send(_VACUUM)
+    except psycopg.Error as error:
+        warnings = (str(error.diag.message_primary or error),)
+    reason = (_NOT_VACUUMED.format(warnings[0]),) if warnings else ()
+    return Scrubbed((), (" ".join((_PAGES, *reason)), _NOTES, _LOG))
+
+
+async def _rewrite(server: Server) -> Scrubbed:
+    await _wait_for_older_transactions(server)
+    try:
+        _, warnings = await server.send(_REWRITE)
+    except psycopg.errors.ActiveSqlTransaction as error:
+        raise InvalidArgumentError(
+            "The given connection begins transactions by itself, and VACUUM must not be in one.",
+            hint="Give a URL, or connections with autocommit=True.",
+        ) from error
+    if warnings:
+        raise ReadOnlyError(
+            f"PostgreSQL has not rewritten all tables: {warnings[0]}.",
+            hint="Erase as the role that owns the schema's tables.",
+        )
+    notes = () if await _is_allowed(server, _STATISTICS) else (_NOTES,)
+    written = () if await _is_allowed(server, _CHECKPOINT) else (_NOT_WRITTEN,)
+    return Scrubbed(("PostgreSQL's tables and indexes, written anew",), (_LOG, *written, *notes))
+
+
+async def _is_allowed(server: Server, statement: Statement) -> bool:
+    """Run a statement; return False if the role lacks the right."""
+    try:
+        _, warnings = await server.send(statement)
+    except psycopg.Error as error:
+        if error.sqlstate != NO_RIGHT:
+            raise
+        return False
+    return not warnings
+
+
+async def _wait_for_older_transactions(server: Server) -> None:
+    ((now,),), _ = await server.send(_NOW)
+    behind = Statement(_BEHIND, (now, now), keep=False)
+    older: dict[str, str] = dict((await server.send(_RUNNING))[0])
+    for _ in range(round(_PATIENCE / _PAUSE)):
+        still: dict[str, str] = dict((await server.send(_RUNNING))[0])
+        names = [name for key, name in older.items() if key in still]
+        names += [name for (name,) in (await server.send(behind))[0]]
+        if not names:
+            return
+        await server.pause(_PAUSE)
+    raise LockedError(
+        f"An older transaction may still see removed rows: {', '.join(names)}.", hint="End it."
+    )
+
 
 _SECRETS = ("sslpassword", "oauth_client_secret", "scram_client_key", "scram_server_key")
 _INSTALL = (
@@ -272,7 +403,7 @@ def _temporary_file(text: str) -> Iterator[str]:
 
 _SCHEMA = re.compile(r"^\d+; \d+ \d+ SCHEMA - (.+) \S+$", re.MULTILINE)
 _CONSTRAINT = re.compile(r"^\d+; \d+ \d+ CONSTRAINT ")  # a primary key or the like; no foreign key
-_TABLES = ("threads", "checkpoints", "writes", "segments", "thread_labels", "heaps")
+_DUMPED_TABLES = ("threads", "checkpoints", "writes", "segments", "thread_labels", "heaps")
 
 
 def _restore_order(contents: str, schema: str) -> str:
@@ -288,6 +419,6 @@ def _restore_order(contents: str, schema: str) -> str:
         return contents
     first = lines.index(keys[0])
     rest = [line for line in lines[first:] if not _CONSTRAINT.match(line)]
-    ours = tuple(f" CONSTRAINT {schema} {table} " for table in _TABLES)
+    ours = tuple(f" CONSTRAINT {schema} {table} " for table in _DUMPED_TABLES)
     keys.sort(key=lambda line: any(one in line for one in ours))
     return "".join([*lines[:first], *keys, *rest])
