@@ -1,8 +1,8 @@
 """The two parts that are compiled; all else is in pyproject.toml.
 
 Where they cannot be compiled (no compiler, an interpreter without a global lock), the
-installation goes on without them: the same is there in Python (`threadkeep/engine/identity.py`,
-`capture.py`, `manifest.py`, `threadkeep/checks.py`).
+installation goes on without them: the same is there in Python (`threadkeep/engine/capture.py`,
+`shadow.py`, `manifest.py`, `threadkeep/validation.py`).
 """
 
 import sysconfig

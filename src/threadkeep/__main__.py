@@ -1,6 +1,6 @@
-"""`python -m threadkeep`, and the command `threadkeep`: see `cli`.
+"""Entry point of `python -m threadkeep` and the command `threadkeep`.
 
-Only what must work without the command line's libraries lives here.
+It works without the libraries of the command line, and says which one is missing.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ def main(arguments: list[str] | None = None) -> int:
         if (error.name or "").partition(".")[0] not in _LIBRARIES:
             raise
         sys.stderr.write(
-            f"threadkeep: the command line needs {error.name}, which is not installed:"
-            " pip install 'threadkeep[cli]'\n"
+            f"threadkeep: the command line needs {error.name}, which is not installed."
+            " Use pip install 'threadkeep[cli]'\n"
         )
         return 2
     except KeyboardInterrupt:

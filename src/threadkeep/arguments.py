@@ -19,13 +19,12 @@ from langgraph.checkpoint.base import (
 )
 
 from threadkeep import lazy, validation
-from threadkeep.engine.calls import Place
 from threadkeep.engine.load import (
     Load,
     Loaded,
 )
-from threadkeep.engine.put import Put
-from threadkeep.engine.write import PutWrites
+from threadkeep.engine.operation import CheckpointRef
+from threadkeep.engine.put import Put, PutWrites
 from threadkeep.errors import InvalidConfigError
 from threadkeep.langgraph_internals import (
     RUNTIME,
@@ -37,7 +36,7 @@ if TYPE_CHECKING:
     from threadkeep.engine.listing import Listing
 
 
-def place(config: RunnableConfig) -> Place:
+def place(config: RunnableConfig) -> CheckpointRef:
     """Return the thread, namespace and checkpoint that a config names.
 
     Raises:
@@ -48,13 +47,13 @@ def place(config: RunnableConfig) -> Place:
     get = configurable.get
     thread, ns, own_id = get("thread_id"), get("checkpoint_ns", ""), get("checkpoint_id")
     if type(thread) is type(ns) is str and thread.isascii() and ns.isascii():  # as most are
-        return Place(thread, ns, validation.checkpoint_id(own_id))
+        return CheckpointRef(thread, ns, validation.checkpoint_id(own_id))
     if thread is None:
         raise InvalidConfigError(
             "The config has no thread_id.",
             hint='Pass {"configurable": {"thread_id": "..."}}.',
         )
-    return Place(
+    return CheckpointRef(
         validation.text("thread_id", str(thread)),
         validation.text("checkpoint_ns", str(ns or "")),
         validation.checkpoint_id(own_id),
@@ -102,7 +101,7 @@ def put(
             namespace=parent.ns or None,
         )
     own_id = validation.text("checkpoint['id']", copied["id"], parent)
-    target = Place(parent.thread, parent.ns, own_id)
+    target = CheckpointRef(parent.thread, parent.ns, own_id)
     values = validation.mapping(
         "checkpoint['channel_values']", copied.get("channel_values") or {}, target
     )
@@ -172,7 +171,7 @@ def listing(
     """
     limit = validation.limit(limit)
     older = validation.checkpoint_id(_configurable(before).get("checkpoint_id")) if before else None
-    at = Place("") if config is None else place(config)
+    at = CheckpointRef("") if config is None else place(config)
     wanted = dict(validation.mapping("filter", filter or {}, at))
     if config is None:
         return lazy.listing.Listing(None, before=older, filter=wanted, limit=limit)

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from threadkeep import stats
     from threadkeep.cold import archive, offload
-    from threadkeep.engine import history, listing
+    from threadkeep.engine import listing
     from threadkeep.forks import fork
     from threadkeep.repair import check
     from threadkeep.retention import apply, gc
 
-__all__ = ["apply", "archive", "check", "fork", "gc", "history", "listing", "offload", "stats"]
+__all__ = ["apply", "archive", "check", "fork", "gc", "listing", "offload", "stats"]
 
 _PATHS = {
     "apply": "retention.apply",
@@ -23,7 +23,6 @@ _PATHS = {
     "check": "repair.check",
     "fork": "forks.fork",
     "gc": "retention.gc",
-    "history": "engine.history",
     "listing": "engine.listing",
     "offload": "cold.offload",
     "stats": "stats",

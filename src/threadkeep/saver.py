@@ -34,10 +34,16 @@ import threadkeep
 from threadkeep import arguments, channel_versions, lazy, validation
 from threadkeep.backends.process_forks import ResetInChild
 from threadkeep.codec import Codec, NativeCodec, SerdeCodec
-from threadkeep.engine import load, put, write
-from threadkeep.engine.calls import Operation, Place
+from threadkeep.engine import (
+    load,
+    put,
+)
 from threadkeep.engine.committing import Built, Failed, remember, to_commit
 from threadkeep.engine.context import Engine
+from threadkeep.engine.operation import (
+    CheckpointRef,
+    Operation,
+)
 from threadkeep.engine.put import Put
 from threadkeep.errors import ThreadkeepError
 from threadkeep.maintenance import Maintenance
@@ -272,7 +278,7 @@ class Saver(Maintenance, BaseCheckpointSaver[Any]):
     def _history(
         self, config: RunnableConfig, channels: Sequence[str]
     ) -> Operation[Mapping[str, Any]]:
-        return lazy.history.delta_history(self._engine, arguments.place(config), list(channels))
+        return lazy.listing.delta_history(self._engine, arguments.place(config), list(channels))
 
     # -- writing ---------------------------------------------------------------------
 
@@ -293,7 +299,7 @@ class Saver(Maintenance, BaseCheckpointSaver[Any]):
             ThreadDeletedError: the thread was deleted while this run was under way.
         """
         call = arguments.put(config, checkpoint, metadata, new_versions)
-        built = put.built(self._engine, call)
+        built = put.build(self._engine, call)
         self._save(call.place, built, partial(put.put, self._engine, call))
         if self._gained is not None and self._gained.is_enough(call.place.thread):
             self._store.run(self._thinned(call.place.thread))
@@ -308,14 +314,17 @@ class Saver(Maintenance, BaseCheckpointSaver[Any]):
     ) -> RunnableConfig:
         """Async variant of `put`."""
         call = arguments.put(config, checkpoint, metadata, new_versions)
-        built = put.built(self._engine, call)
+        built = put.build(self._engine, call)
         await self._asave(call.place, built, partial(put.put, self._engine, call))
         if self._gained is not None and self._gained.is_enough(call.place.thread):
             await self._store.arun(self._thinned(call.place.thread))
         return arguments.stored(call)
 
     def _save(
-        self, place: Place, built: Built | None, save: Callable[[Failed | None], Operation[None]]
+        self,
+        place: CheckpointRef,
+        built: Built | None,
+        save: Callable[[Failed | None], Operation[None]],
     ) -> None:
         """Commit a batch that could be built at once; run the whole operation where that fails."""
         if built is None:
@@ -332,7 +341,10 @@ class Saver(Maintenance, BaseCheckpointSaver[Any]):
             remember(self._engine, place, built)
 
     async def _asave(
-        self, place: Place, built: Built | None, save: Callable[[Failed | None], Operation[None]]
+        self,
+        place: CheckpointRef,
+        built: Built | None,
+        save: Callable[[Failed | None], Operation[None]],
     ) -> None:
         """Async variant of `_save`. A batch that is built at once has the values of the call."""
         if built is None:
@@ -405,8 +417,8 @@ class Saver(Maintenance, BaseCheckpointSaver[Any]):
             UnserializableError, ConflictError, ThreadDeletedError: as `put`.
         """
         call = arguments.put_writes(config, writes, task_id, task_path)
-        built = write.built(self._engine, call)
-        self._save(call.place, built, partial(write.put_writes, self._engine, call))
+        built = put.build_writes(self._engine, call)
+        self._save(call.place, built, partial(put.put_writes, self._engine, call))
 
     async def aput_writes(
         self,
@@ -417,8 +429,8 @@ class Saver(Maintenance, BaseCheckpointSaver[Any]):
     ) -> None:
         """Async variant of `put_writes`."""
         call = arguments.put_writes(config, writes, task_id, task_path)
-        built = write.built(self._engine, call)
-        await self._asave(call.place, built, partial(write.put_writes, self._engine, call))
+        built = put.build_writes(self._engine, call)
+        await self._asave(call.place, built, partial(put.put_writes, self._engine, call))
 
     def _collect(self, progress: Progress) -> None:
         self.threads.gc(progress=progress)

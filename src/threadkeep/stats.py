@@ -1,13 +1,9 @@
-"""Looking into the store: what takes how much.
-
-Only that lives here; whether it is sound is `checking`'s to say. Invariant: it goes thread by
-thread, so that nothing large is held.
-"""
+"""Statistics of the store: what takes how much, thread by thread."""
 
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import accumulate
@@ -15,17 +11,9 @@ from typing import TypeAlias, cast
 
 from threadkeep.codec.frame import unpack
 from threadkeep.codec.scan import references
-from threadkeep.cold.stubs import (
-    STUB,
-    location_of,
-)
+from threadkeep.cold.stubs import STUB, location_of
 from threadkeep.engine import elements
-from threadkeep.engine.calls import Operation, fetch
-from threadkeep.engine.context import (
-    NO_CODEC,
-    Keyframes,
-    read_manifest,
-)
+from threadkeep.engine.context import NO_CODEC, Keyframes, read_manifest
 from threadkeep.engine.elements import Elements
 from threadkeep.engine.model import (
     FindThreads,
@@ -37,6 +25,7 @@ from threadkeep.engine.model import (
     Span,
     ThreadRows,
 )
+from threadkeep.engine.operation import Operation, fetch
 from threadkeep.engine.refs import Cell, Inline, Ref, Run, covering
 from threadkeep.engine.rows import unpack_writes, visible
 
@@ -50,11 +39,11 @@ EVERYTHING = 2**62
 
 @dataclass(frozen=True, slots=True)
 class ThreadStats:
-    """One thread: how many rows it has, what they and its segments take, and of what that is.
+    """One thread: the number of its rows, and the bytes of their contents and its segments.
 
-    All in bytes of contents, as `ThreadInfo.bytes` counts them: without what the store adds
-    (ids, indexes, pages). What several parts share counts for
-    the first of them, and what several threads share (forks) for the first that refers to it.
+    Bytes are counted as in `ThreadInfo.bytes`: without what the store adds (ids, indexes, pages).
+    What several parts share counts for the first of them, and what several threads share (forks)
+    for the first that refers to it.
 
     Attributes:
         thread: its id.
@@ -97,19 +86,19 @@ class Stats:
 
 
 def sizes(after: str | None) -> Operation[Sizes]:
-    """A page of threads and their sizes."""
+    """Return a page of threads and their sizes."""
     reply = yield from fetch(ReadSizes(after, _PAGE))
     return cast("Sizes", reply)
 
 
 def thread_names(after: str | None, limit: int) -> Operation[list[str]]:
-    """The first ids, in their order, of threads that hold checkpoints, behind this one."""
+    """Return the first ids behind this one, in order, of threads that hold checkpoints."""
     reply = yield from fetch(FindThreads(after, limit))
     return cast("list[str]", reply)
 
 
 def all_sizes() -> Operation[Sizes]:
-    """The sizes of all threads."""
+    """Return the sizes of all threads."""
     page = yield from sizes(None)
     threads = list(page.threads)
     while len(page.threads) == _PAGE:
@@ -119,7 +108,7 @@ def all_sizes() -> Operation[Sizes]:
 
 
 def stats() -> Operation[Stats]:
-    """What takes how much."""
+    """Return the statistics of the store."""
     found = yield from all_sizes()
     threads: list[ThreadStats] = []
     families: dict[frozenset[str], list[Span]] = {}
@@ -138,12 +127,15 @@ def stats() -> Operation[Stats]:
 def _thread_stats(
     thread: str, families: dict[frozenset[str], list[Span]]
 ) -> Operation[ThreadStats]:
-    """One thread; `families` is told what it refers to of what it shares with others."""
+    """Count one thread; add to `families` what it refers to of what it shares with others."""
     reply = yield from fetch(ReadThread(thread))
     rows = cast("ThreadRows", reply)
     # (what was offloaded counts as the bytes that it takes in the cold store: nobody fetches all
     # of it to count)
-    segments = yield from _all_segments(thread, rows)
+    spans = tuple(Span(log, 0, EVERYTHING) for log in sorted({s.log for s in rows.segments}))
+    segments: list[Segment] = []
+    if spans:
+        segments = yield from fetch(ReadSegments(thread, spans, stub=True))
     logs = _Logs(segments)
     taken = families.setdefault(frozenset((thread, *rows.family)), []) if rows.family else []
     logs.take(taken)
@@ -176,7 +168,7 @@ _WRITES: _Part = ("", "")
 
 
 def _needs(rows: ThreadRows, logs: _Logs) -> tuple[dict[_Part, set[Span]], int]:
-    """The positions that each part of a thread refers to, and what whole copies take.
+    """Return the positions that each part of a thread refers to, and the size of whole copies.
 
     In the order in which they are counted: LangGraph's own channels after those of the graph.
     """
@@ -200,15 +192,6 @@ def _needs(rows: ThreadRows, logs: _Logs) -> tuple[dict[_Part, set[Span]], int]:
     }, copies
 
 
-def _all_segments(thread: str, rows: ThreadRows) -> Operation[list[Segment]]:
-    """The segments of all logs of a thread, with their data; of offloaded ones the stubs."""
-    spans = tuple(Span(log, 0, EVERYTHING) for log in sorted({s.log for s in rows.segments}))
-    if not spans:
-        return []
-    reply = yield from fetch(ReadSegments(thread, spans, stub=True))
-    return cast("list[Segment]", reply)
-
-
 class _Logs:
     """The sizes of all elements of a thread, summed up along each log; 0 for missing ones."""
 
@@ -218,7 +201,10 @@ class _Logs:
         for segment in segments:
             sizes = full.setdefault(segment.log, {})
             sizes.update(enumerate(_full_sizes(segment), segment.start))
-            self._left.setdefault(segment.log, {}).update(_shares(segment))
+            # (the stored bytes, in equal shares for its positions)
+            size, count = len(segment.data), segment.count
+            shares = [size * (at + 1) // count - size * at // count for at in range(count)]
+            self._left.setdefault(segment.log, {}).update(enumerate(shares, segment.start))
         self._places = {log: sorted(sizes) for log, sizes in self._left.items()}
         self._segments = [s for s in segments if not s.data.startswith(STUB)]
         self._full = {log: _Sums(sizes) for log, sizes in full.items()}
@@ -229,7 +215,7 @@ class _Logs:
         return Elements(NO_CODEC, self._segments)
 
     def full_size(self, ref: Ref) -> int:
-        """The bytes of a whole copy of the value, with what it refers to."""
+        """Return the bytes of a whole copy of the value, with what it refers to."""
         if isinstance(ref, Run):
             return _sum(self._full, ref.spans)
         if ref not in self._known:  # many checkpoints hold the same value
@@ -252,7 +238,7 @@ class _Logs:
         return size
 
     def take(self, spans: Iterable[Span]) -> int:
-        """About how many stored bytes these positions take, as far as they were not taken yet."""
+        """Return the stored bytes of these positions, about, as far as they were not taken yet."""
         taken = 0
         for log, start, stop in covering(spans):
             places, left = self._places.get(log, []), self._left.get(log, {})
@@ -261,19 +247,12 @@ class _Logs:
         return taken
 
     def rest(self) -> int:
-        """How many bytes were not taken."""
+        """Return how many bytes were not taken."""
         return sum([sum(left.values()) for left in self._left.values()])
 
 
-def _shares(segment: Segment) -> Iterator[tuple[int, int]]:
-    """The stored bytes of a segment, in equal shares for its positions."""
-    size, count = len(segment.data), segment.count
-    for at in range(count):
-        yield segment.start + at, size * (at + 1) // count - size * at // count
-
-
 def _full_sizes(segment: Segment) -> list[int]:
-    """The bytes of each element as it was made; of a stub's, those that are stored for it."""
+    """Return the bytes of each element as it was made; of a stub, those stored for it."""
     place = location_of(segment)
     if place is not None:
         return [place.size // segment.count] * segment.count
@@ -292,14 +271,11 @@ class _Sums:
         return self._sums[last] - self._sums[first]
 
 
-_NOTHING = _Sums({})
-
-
 def _sum(logs: Mapping[int, _Sums], spans: Iterable[Span]) -> int:
-    return sum([logs.get(log, _NOTHING).between(start, stop) for log, start, stop in spans])
+    return sum([logs[log].between(start, stop) for log, start, stop in spans if log in logs])
 
 
 def _covers(spans: Sequence[Span], log: int, pos: int) -> bool:
-    """Whether one of the spans, which are in order and apart, holds the position."""
+    """Return True if one of the spans, which are in order and apart, holds the position."""
     at = bisect_right(spans, (log, pos, EVERYTHING)) - 1
     return at >= 0 and spans[at].log == log and pos < spans[at].stop

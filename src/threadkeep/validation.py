@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
-from threadkeep.engine.calls import Place
+from threadkeep.engine.operation import CheckpointRef
 from threadkeep.errors import InvalidArgumentError, invalid
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ def checkpoint_id(value: object) -> str | None:
     return value if type(value) is str else str.__str__(value)
 
 
-def text(what: str, value: object, at: Place | None = None) -> str:
+def text(what: str, value: object, at: CheckpointRef | None = None) -> str:
     """Return valid Unicode as a plain `str`."""
     if type(value) is str and value.isascii():  # (the quick way first)
         return value
@@ -52,12 +52,12 @@ def thread_id(value: object) -> str:
     return name
 
 
-def place(thread: object, ns: object = "", checkpoint: object = None) -> Place:
+def place(thread: object, ns: object = "", checkpoint: object = None) -> CheckpointRef:
     """Return the place that arguments name; ids of threads may be of any kind, as in configs."""
-    return Place(text("thread", str(thread)), text("ns", ns), checkpoint_id(checkpoint))
+    return CheckpointRef(text("thread", str(thread)), text("ns", ns), checkpoint_id(checkpoint))
 
 
-def mapping(what: str, value: object, at: Place) -> Mapping[Any, Any]:
+def mapping(what: str, value: object, at: CheckpointRef) -> Mapping[Any, Any]:
     """Return a dict or another mapping."""
     if type(value) is not dict and not is_mapping(value):
         raise _invalid(what, value, "Use a dict.", at)
@@ -112,7 +112,7 @@ def classes(values: object) -> frozenset[tuple[str, ...]]:
 # -- a checkpoint --------------------------------------------------------------------
 
 
-def checkpoint(value: Mapping[str, Any], at: Place) -> None:
+def checkpoint(value: Mapping[str, Any], at: CheckpointRef) -> None:
     """Validate all of a checkpoint but its values.
 
     Raises:
@@ -168,7 +168,7 @@ def _are_ascii(texts: Iterable[Any]) -> bool:
 
 
 def _check_each(
-    values: Mapping[Any, Any], versions: Mapping[Any, Any], seen: object, at: Place
+    values: Mapping[Any, Any], versions: Mapping[Any, Any], seen: object, at: CheckpointRef
 ) -> None:
     for name in values:
         _name("checkpoint['channel_values']", name, at)
@@ -178,18 +178,18 @@ def _check_each(
         _check_versions(f"checkpoint['versions_seen'][{node!r}]", each, at)
 
 
-def _check_versions(what: str, versions: object, at: Place) -> None:
+def _check_versions(what: str, versions: object, at: CheckpointRef) -> None:
     for name, version in mapping(what, versions, at).items():
         _version(f"{what}[{_name(what, name, at)!r}]", version, at)
 
 
-def _name(where: str, name: object, at: Place) -> str:
+def _name(where: str, name: object, at: CheckpointRef) -> str:
     if not isinstance(name, str) or not is_unicode(name):
         raise _invalid(f"name in {where}", name, _NAMES, at)
     return name
 
 
-def _version(what: str, version: object, at: Place) -> None:
+def _version(what: str, version: object, at: CheckpointRef) -> None:
     whole = isinstance(version, int) and _LEAST <= version <= _MOST
     plain = version is None or isinstance(version, float)
     if not whole and not plain and not (isinstance(version, str) and is_unicode(version)):
@@ -199,7 +199,7 @@ def _version(what: str, version: object, at: Place) -> None:
 # -- pending writes ------------------------------------------------------------------
 
 
-def writes(values: Iterable[tuple[str, Any]], at: Place) -> list[tuple[str, Any]]:
+def writes(values: Iterable[tuple[str, Any]], at: CheckpointRef) -> list[tuple[str, Any]]:
     """Return pending writes as pairs of a channel's name and a value."""
     try:
         pairs = [(channel, value) for channel, value in values]
@@ -223,7 +223,7 @@ def is_unicode(value: str) -> bool:
     return True
 
 
-def _invalid(what: str, value: object, hint: str, at: Place | None) -> InvalidArgumentError:
+def _invalid(what: str, value: object, hint: str, at: CheckpointRef | None) -> InvalidArgumentError:
     return invalid(what, value, hint, **({} if at is None else at.named()))
 
 

@@ -30,8 +30,8 @@ def cold(tmp_path, monkeypatch):
 
 def test_a_thread_goes_and_comes_back(told, cold):
     *_, line = told("archive", "order")
-    assert line.startswith("1 thread archived, ")
-    assert line.endswith(" in the cold store")
+    assert line.startswith("Archived 1 thread (")
+    assert line.endswith(" in the cold store)")
     assert len([*cold.rglob("*.tkb")]) == 1
     (shown,) = told("threads", "--state", "archived", "--json")["threads"]
     assert shown["archived_bytes"] == next(cold.rglob("*.tkb")).stat().st_size
@@ -58,16 +58,24 @@ def test_whatever_reads_a_thread_takes_the_cold_store(arguments, told, tmp_path)
     assert told("threads", "--state", "archived", "--json")["threads"] == []
 
 
+@pytest.mark.parametrize("arguments", ["set order a=1", "tag order a", "pin order"])
+def test_what_is_known_of_a_thread_is_changed_in_the_archive(arguments, told, tmp_path):
+    cold = ("--cold", (tmp_path / "there").as_uri())
+    told("archive", "order", *cold)
+    assert told(*arguments.split(), *cold, "--json")["thread"]["state"] == "archived"
+    assert told(*arguments.split(), "--json")["thread"]["state"] == "archived"
+
+
 @pytest.mark.parametrize("file", ["backup.db", "backup.tkb"])
 def test_a_backup_tells_what_it_does_not_hold(file, told, cold, here):
     told("archive", "order")
     code, out, errors = here("backup", "threads.db", file)
     assert (code, errors) == (1, [])
-    assert out[1] == "values of 1 thread lie in the cold store: order"
+    assert out[1] == "Not included: values of 1 thread in the cold store"
     code, out, _ = here("backup", "threads.db", file, "--json")
     assert (code, json.loads("".join(out))["away"]) == (1, ["order"])
     told("restore", "--thread", "order")
-    assert told("backup", "threads.db", file)[0].startswith(f"{file}: 2 threads")
+    assert told("backup", "threads.db", file)[0].startswith(f"Backed up 2 threads to {file}")
 
 
 def test_what_has_rested_goes(told, tmp_path):
@@ -90,12 +98,12 @@ def test_the_file_may_name_the_cold_store(told, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("archive",), "not clear which threads"),
-        (("archive", "order", "--idle", "1d"), "not clear which threads"),
+        (("archive",), "Give either thread ids or --idle"),
+        (("archive", "order", "--idle", "1d"), "Give either thread ids or --idle"),
         (("archive", "order"), "A cold store is needed"),
-        (("archive", "order", "--cold", "ftp://host"), "no URL of a cold store"),
+        (("archive", "order", "--cold", "ftp://host"), "Invalid URL of a cold store"),
         (("archive", "--idle", "soon", "--cold", "file:///nowhere"), "--idle"),
-        (("restore",), "not clear what is to be restored"),
+        (("restore",), "Give either the file of a backup or --thread"),
         (("restore", "--thread", "order"), "not archived"),
     ],
 )
@@ -117,7 +125,7 @@ def test_nothing_goes_if_one_is_not_there(told, cold, here):
 def test_what_is_archived_is_left_out_and_told(told, cold):
     told("archive", "order")
     *_, line = told("export", "--all", "all.tkb")
-    assert line.startswith("left out: 1 archived thread")
+    assert line.startswith("Skipped 1 archived thread")
     assert told("export", "--all", "all.tkb", "--json")["archived"] == ["order"]
     with SqliteSaver("threads.db") as saver:
         for name in ("order", "chat"):

@@ -56,10 +56,10 @@ def test_there_and_back(tmp_path, name, as_url, here):
     kind = "a bundle" if name.endswith(".tkb") else "a SQLite database"
     assert (code, said, wrong) == (
         0,
-        [f"{file}: 2 threads, {file.stat().st_size} bytes, {kind}"],
+        [f"Backed up 2 threads to {file} ({kind}, {file.stat().st_size:,} bytes)"],
         [],
     )
-    assert here("restore", file, named(target)) == (0, ["2 threads restored"], [])
+    assert here("restore", file, named(target)) == (0, [f"Restored 2 threads from {file}"], [])
     with SqliteSaver(target) as saver:
         assert everything(saver) == want
         assert saver.check().ok
@@ -75,7 +75,7 @@ def test_the_copy_is_a_database_that_needs_no_other_file(tmp_path, path, here):
     assert names(file.parent) == ["backup.db"]
     assert file.read_bytes()[18:20] == b"\1\1"
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
-    assert here("check", file) == (0, [f"{file}: 3 threads, sound"], [])
+    assert here("check", file) == (0, ["Checked 3 threads. No problems found."], [])
     assert names(file.parent) == ["backup.db"]
 
 
@@ -249,8 +249,10 @@ def test_replacing(tmp_path, name, here):
 def test_a_restore_is_done_again_without_harm(tmp_path, path, here):
     file, target = tmp_path / "backup.tkb", tmp_path / "new.db"
     assert main(["backup", str(path), str(file)]) == 0
-    assert here("restore", file, target)[1] == ["2 threads restored"]
-    assert here("restore", file, target)[1] == ["0 threads restored, 2 were there already"]
+    assert here("restore", file, target)[1] == [f"Restored 2 threads from {file}"]
+    assert here("restore", file, target)[1] == [
+        f"Restored 0 threads from {file}; 2 already complete"
+    ]
 
 
 @pytest.mark.parametrize("name", ["backup.db", "backup.tkb"])

@@ -54,7 +54,7 @@ def checked(path, capsys):
 
 
 def test_a_sound_file(path, capsys):
-    assert checked(path, capsys) == (0, [f"{path}: 3 threads, sound"], "")
+    assert checked(path, capsys) == (0, ["Checked 3 threads. No problems found."], "")
 
 
 def test_a_missing_file_is_not_made(tmp_path, capsys):
@@ -105,7 +105,7 @@ def test_a_file_that_is_in_use(path, capsys):
     with SqliteSaver(path) as saver:
         Chain(saver, "d").put(n=1)
         assert main(["check", str(path)]) == 0
-        assert "4 threads, sound" in capsys.readouterr().out
+        assert "Checked 4 threads. No problems" in capsys.readouterr().out
         Chain(saver, "e").put(n=1)
 
 
@@ -121,7 +121,7 @@ def test_what_a_killed_process_left(path, tmp_path, capsys):
     stored = [copy, copy.with_name(copy.name + "-wal")]
     before = [file.read_bytes() for file in stored]
     assert main(["check", str(copy)]) == 0
-    assert "4 threads, sound" in capsys.readouterr().out
+    assert "Checked 4 threads. No problems" in capsys.readouterr().out
     assert [file.read_bytes() for file in stored] == before
     assert set(contents(copy)) == names
 
@@ -146,7 +146,7 @@ def test_a_malformed_page(path, capsys, table):
     code, findings, said = checked(path, capsys)
     assert (code, said) == (1, "")
     assert "malformed" in "\n".join(findings)
-    assert "findings" in findings[-1]
+    assert "problem" in findings[-1]
 
 
 @pytest.mark.parametrize("lost", [0.9, 0.5, 0.1])

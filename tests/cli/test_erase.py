@@ -54,22 +54,22 @@ def test_before_and_after(here) -> None:
     assert (code, errors) == (0, [])
     assert lines[0].split() == ["thread", "checkpoints", "writes", "segments", "bytes"]
     assert [line.split()[:2] for line in lines[1:3]] == [["alpha", "3"], ["beta", "3"]]
-    assert lines[3].startswith("2 threads would be erased, ")
-    assert lines[4:] == ["forks hold what they took: fork (--forks erases them too)"]
+    assert lines[3].startswith("Would erase 2 threads (")
+    assert lines[4:] == ["Forks still hold the data: fork (--forks erases them)"]
     assert Path(STORE).read_bytes() == before
     code, done, errors = here(*words, "--forks", "--yes")
     assert (code, errors) == (0, [])
     assert [line.split()[0] for line in done[1:4]] == ["fork", "alpha", "beta"]
-    assert done[4].startswith("3 threads erased, ")
-    assert "cleared: the SQLite file and its WAL, written anew" in done
-    assert sum(line.startswith("remains: ") for line in done) >= 4
+    assert done[4].startswith("Erased 3 threads (")
+    assert "Cleared: the SQLite file and its WAL, written anew" in done
+    assert sum(line.startswith("Remaining: ") for line in done) >= 4
     assert (names(), holds()) == (["gamma"], [])
 
 
 def test_what_it_was_forked_from_is_told(here) -> None:
     code, lines, _ = here("erase", "fork", "--forks", "--yes")
     assert code == 0
-    assert "shared with, before they parted: alpha" in lines
+    assert "Shared history with: alpha" in lines
     assert names() == ["alpha", "beta", "gamma"]
 
 
@@ -89,12 +89,12 @@ def test_json_is_the_report(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(
     ("words", "code", "said"),
     [
-        ("erase", 2, "not said"),
-        ("erase alpha --metadata a=1 --yes", 2, "said twice"),
+        ("erase", 2, "not named"),
+        ("erase alpha --metadata a=1 --yes", 2, "named twice"),
         ("erase --metadata user_id --yes", 2, "KEY=VALUE"),
         ("erase absent --yes", 1, "no such thread"),
-        ("erase alpha", 2, "nobody is there to be asked"),
-        ("erase alpha --json", 2, "nobody is there to be asked"),
+        ("erase alpha", 2, "cannot ask for confirmation"),
+        ("erase alpha --json", 2, "cannot ask for confirmation"),
     ],
 )
 def test_what_cannot_be_done(
@@ -114,9 +114,9 @@ def test_a_place_that_is_not_cleared_is_told(capsys: pytest.CaptureFixture[str])
         saver.threads.tag("gamma", "new")  # (else the old state is the present one)
         environment = {**os.environ, "PYTHONPATH": os.environ.get("PYTHONPATH", "")}
         program = (
-            "import sys\nfrom threadkeep.cli.commands import delete\n"
+            "import sys\nfrom threadkeep.cli.stores import Session\n"
             "from threadkeep import SqliteSaver\nfrom threadkeep.__main__ import main\n"
-            "delete.writing = lambda place, cold: SqliteSaver(place, busy_timeout=0.05)\n"
+            "Session.open = lambda self, **_: SqliteSaver(self.url(), busy_timeout=0.05)\n"
             "sys.exit(main(['erase', 'beta', '--yes']))"
         )
         run = [command()[0], "-c", program]
@@ -124,11 +124,11 @@ def test_a_place_that_is_not_cleared_is_told(capsys: pytest.CaptureFixture[str])
             run, env=environment, capture_output=True, text=True, timeout=SECONDS, check=False
         )
         assert (done.returncode, done.stderr) == (1, "")
-        assert "NOT DONE: " in done.stdout
+        assert "Not done: " in done.stdout
         assert "beta" in done.stdout
         other.execute("ROLLBACK")
     assert main(["erase", "beta", "--yes"]) == 0
-    assert "NOT DONE" not in capsys.readouterr().out
+    assert "Not done" not in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("answer", ["y", "n"])
@@ -142,5 +142,5 @@ def test_at_a_terminal_it_asks(answer: str) -> None:
     out, _ = process.communicate(timeout=SECONDS)
     os.close(ours)
     assert process.returncode == (0 if answer == "y" else 2)
-    assert ("1 threads erased" in out) == (answer == "y")
+    assert ("Erased 1 thread (" in out) == (answer == "y")
     assert ("beta" in names()) == (answer == "n")

@@ -89,10 +89,10 @@ def test_conflicts_are_listed_and_nothing_is_merged(fork, capsys):
         assert said.err == ""
         lines = said.out.splitlines()
         assert [line.split() for line in lines[1:3]] == [
-            ["note", "the", "fork", "theirs"],
-            ["plan", "both"],
+            ["note", "fork", "theirs"],
+            ["plan", "both", "conflict"],
         ]
-        assert lines[3].startswith("nothing was merged: give --strategy theirs or ours")
+        assert lines[3].startswith("Nothing was merged: 1 conflict")
         assert main(["merge", fork, "order", "--json", *more]) == 1
         document = json.loads(capsys.readouterr().out)
         assert document["taken"] == ["note"]
@@ -107,7 +107,7 @@ def test_a_strategy_resolves_them(fork, told, strategy, plan):
     arguments = ("merge", fork, "order", "--strategy", strategy)
     planned = told(*arguments, "--dry-run", "--json")
     assert planned["conflicts"] == [{"channel": "plan", "resolution": strategy}]
-    assert told(*arguments, "--dry-run")[-1] == "branch would be merged into order"
+    assert told(*arguments, "--dry-run")[-1] == "Would merge branch into order"
     assert ids() == before
     done = told(*arguments, "--json")
     assert {**planned, "checkpoint": done["checkpoint"]} == done
@@ -117,11 +117,11 @@ def test_a_strategy_resolves_them(fork, told, strategy, plan):
 
 def test_without_conflicts_no_strategy_is_needed(told):
     told("fork", "order", "--as", "branch")
-    assert told("merge", "branch", "order") == ["order has all that branch would bring"]
+    assert told("merge", "branch", "order") == ["Nothing to merge: order is up to date with branch"]
     put("branch", plan="pro")
     *rows, line = told("merge", "branch", "order")
-    assert rows[1].split() == ["plan", "the", "fork", "theirs"]
-    assert line == f"branch was merged into order: {ids()[-1]}"
+    assert rows[1].split() == ["plan", "fork", "theirs"]
+    assert line == f"Merged branch into order: {ids()[-1]}"
     assert values("order") == {"plan": "pro", "seats": 2}
 
 

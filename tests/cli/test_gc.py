@@ -19,8 +19,7 @@ from kit.engine import Chain, everything
 
 from threadkeep import Retention, SqliteSaver
 from threadkeep.__main__ import main
-from threadkeep.cli import parsing
-from threadkeep.errors import InvalidArgumentError
+from threadkeep.cli.commands.retention import policy_of
 
 STORE = "threads.db"
 
@@ -69,7 +68,7 @@ def test_what_goes_is_told_before_and_after(run: Any) -> None:
     assert left() == {"alpha": 1, "beta": 1, "gamma": 2}
     assert run("gc", "--keep-last", "1") == (
         0,
-        ["of 3 threads 0 checkpoints and 0 threads went, 0 bytes"],
+        ["Checked 3 threads. Nothing to remove."],
     )
 
 
@@ -77,10 +76,10 @@ def test_each_thread_is_a_line(run: Any) -> None:
     code, lines = run("gc", "--ttl", "0.000001s", "--dry-run")
     assert (code, len(lines)) == (0, 4)
     assert lines[1].split()[0] == "alpha"
-    assert lines[1].endswith("the thread: ttl")
-    assert lines[3].startswith("of 3 threads 6 checkpoints and 2 threads would go")
+    assert lines[1].endswith("deleted: ttl")
+    assert lines[3].startswith("Would delete 2 threads (")
     _, lines = run("gc", "--ttl", "0.000001s", "--drop-tagged")
-    assert lines[-1].startswith("of 3 threads 9 checkpoints and 3 threads went")
+    assert lines[-1].startswith("Deleted 3 threads (")
     assert left() == {}
 
 
@@ -109,7 +108,7 @@ def test_the_configuration_counts_where_nothing_is_given(run: Any) -> None:
     Path("threadkeep.toml").write_text(
         '[retention]\nkeep_last = 2\nttl = "90d"\nmax_age = 1e9\nchannels = { text = "latest" }\n'
     )
-    assert parsing.policy({}) == Retention(
+    assert policy_of({}) == Retention(
         keep_last=2, ttl=timedelta(days=90), max_age=1e9, channels={"text": "latest"}
     )
     assert run("gc", "--dry-run", "--json")[1]["checkpoints"] == 2
@@ -139,14 +138,6 @@ def test_mistakes_of_the_configuration(run: Any, table: str, told: str) -> None:
 def test_mistakes_of_the_options(run: Any, arguments: str) -> None:
     assert run("gc", *arguments.split())[0] == 2
     assert left()["alpha"] == 3
-
-
-def test_lengths_of_time() -> None:
-    found = [parsing.length("x", given) for given in ("90s", "10m", "1.5h", "7d", "2w", "5", 60)]
-    assert [one.total_seconds() for one in found] == [90, 600, 5400, 604800, 1209600, 5, 60]
-    for given in ("", "m", "-1m", "1e3s", "1 m", "0d", "9" * 40, "\u0665m", None):
-        with pytest.raises(InvalidArgumentError):
-            parsing.length("x", given)
 
 
 def test_a_thread_that_cannot_be_read_is_a_finding(run: Any) -> None:

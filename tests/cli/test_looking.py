@@ -105,7 +105,7 @@ def test_a_conversation(told):
     assert text.count("delivered") == 20
     assert "more characters (--full)" in text
     assert '{"question": "Refund 40 EUR?"}' in lines[-1]
-    assert lines[-2].startswith("waits for an answer to ")
+    assert lines[-2].startswith("Waiting for an answer to ")
     assert lines[-4].split() == ["visits", "int", "1"]
 
 
@@ -236,8 +236,8 @@ def test_a_limit_shows_the_newest_and_says_so(told):
     assert [one["source"] for one in seen["checkpoints"]] == ["update", "loop"]
     assert seen["more"] is True
     lines = told("history", "forked", "--ns", "", "--limit", "2")
-    assert lines[-1] == "... older ones are not shown (--limit)"
-    assert sum("which is not shown" in line for line in lines) == 2
+    assert lines[-1] == "... older checkpoints not shown (--limit)"
+    assert sum("(not shown)" in line for line in lines) == 2
 
 
 def test_state_as_a_tree(told):
@@ -275,8 +275,8 @@ def test_stats(store, told):
     text = "\n".join(told("stats", "--top", "1"))
     assert "forked" in text
     assert "plain" not in text
-    assert "... 2 more (--top)" in text
-    assert f"all{seen['bytes']:,}" in told("stats")[-1].replace(" ", "")
+    assert "... 2 more threads (--top)" in text
+    assert f"total{seen['bytes']:,}" in told("stats")[-1].replace(" ", "")
 
 
 def test_deleting_is_told_before_and_done_once(store, told, refused):
@@ -285,7 +285,7 @@ def test_deleting_is_told_before_and_done_once(store, told, refused):
     code, line = refused("delete", "plain")
     assert (code, "--yes" in line) == (2, True)
     last = told("delete", "plain", "waits", "--dry-run")[-1]
-    assert last.startswith("2 threads would be deleted")
+    assert last.startswith("Would delete 2 threads (")
     dry = told("delete", "plain", "--dry-run", "--json")
     assert (dry["deleted"], dry["threads"][0]["checkpoints"]) == (False, 2)
     with SqliteSaver(store) as saver:
@@ -321,9 +321,9 @@ def answering(answer, *arguments) -> tuple[int, str, str]:
 def test_deleting_at_a_terminal_asks(store, answer, code, end):
     found, out, shown = answering(answer, "delete", "plain")
     assert found == code
-    assert "Delete plain for good? [y/N]" in shown
+    assert "Delete plain? This cannot be undone. [y/N]" in shown
     assert shown.rstrip().endswith(end)
-    assert ("1 threads deleted" in out) is (code == 0)
+    assert ("Deleted 1 thread (" in out) is (code == 0)
     with SqliteSaver(store) as saver:
         there = saver.get_tuple({"configurable": {"thread_id": "plain"}})
         assert (there is None) is (code == 0)

@@ -26,13 +26,14 @@ KEY = b"0123456789abcdef"
 INTERRUPTED = """
 import os, signal, sys
 from threadkeep.__main__ import main
-from threadkeep.cli import terminal
+from contextlib import nullcontext
+from threadkeep.cli.terminal import Output
 
-def told(what, done, total):
+def interrupt(stage, done, total):
     if done >= int(sys.argv[1]):
         os.kill(os.getpid(), signal.SIGINT)
 
-terminal._tell_nobody = told
+Output.progress = lambda self: nullcontext(interrupt)
 sys.exit(main(sys.argv[2:]))
 """
 
@@ -95,10 +96,10 @@ def test_into_a_file_and_out_of_it(here):
     code, said, wrong = here("export", "a", "b", "some.tkb")
     size = Path("some.tkb").stat().st_size
     assert (code, wrong) == (0, [])
-    assert said == [f"some.tkb: 2 threads, 10 checkpoints, {size:,} bytes"]
+    assert said == [f"Exported 2 threads to some.tkb (10 checkpoints, {size:,} bytes)"]
     url = ("--url", "sqlite:///new.db")
-    assert here("import", "some.tkb", *url) == (0, ["2 threads put"], [])
-    again = ["0 threads put, 2 threads had all of theirs"]
+    assert here("import", "some.tkb", *url) == (0, ["Imported 2 threads"], [])
+    again = ["Imported 0 threads; 2 threads already complete"]
     assert here("import", "some.tkb", *url) == (0, again, [])
     assert held("new.db") == of("a", "b")
 
@@ -138,13 +139,13 @@ def test_an_import_under_another_name_and_over_another_thread(told, refused):
     before = held("new.db")
     assert refused("import", "a.tkb", "--url", "new.db") == (2, "ThreadExistsError")
     assert held("new.db") == before
-    planned = ["a would be replaced", "1 thread would be put"]
+    planned = ["Would replace a", "Would import 1 thread"]
     assert told("import", "a.tkb", "--url", "new.db", "--replace", "--dry-run") == planned
     assert refused("import", "a.tkb", "--url", "new.db", "--dry-run") == (2, "ThreadExistsError")
     assert held("new.db") == before
-    done = ["a was replaced", "1 thread put"]
+    done = ["Replaced a", "Imported 1 thread"]
     assert told("import", "a.tkb", "--url", "new.db", "--replace") == done
-    known = ["0 threads put, 1 thread had all of theirs"]
+    known = ["Imported 0 threads; 1 thread already complete"]
     assert told("import", "a.tkb", "--url", "new.db", "--replace") == known
     assert told("import", "a.tkb", "--url", "sqlite:///no.db", "--dry-run") == [planned[1]]
     assert not Path("no.db").exists()
@@ -156,7 +157,7 @@ def test_an_import_goes_on_after_ctrl_c(told):
     made = ("import", "all.tkb", "--url", "sqlite:///new.db")
     interrupted(2, *made)  # (while it is verified)
     assert held("new.db") == {}
-    assert told(*made) == ["3 threads put"]
+    assert told(*made) == ["Imported 3 threads"]
 
 
 # -- mirror ------------------------------------------------------------------------------
@@ -164,9 +165,9 @@ def test_an_import_goes_on_after_ctrl_c(told):
 
 def test_what_a_sync_says_and_does(told, capsys):
     url = "sqlite:///new.db"
-    assert told("mirror", "threads.db", url, "--dry-run")[-1] == "would be done: 4 put"
+    assert told("mirror", "threads.db", url, "--dry-run")[-1] == "Dry run: 4 added"
     assert not Path("new.db").exists()
-    assert told("mirror", "threads.db", url, "a", "b")[-1] == "2 put"
+    assert told("mirror", "threads.db", url, "a", "b")[-1] == "Threads: 2 added"
     assert held("new.db") == of("a", "b")
     put("threads.db", "a", 50, n=50)
     for name in ("threads.db", "new.db"):
@@ -174,17 +175,17 @@ def test_what_a_sync_says_and_does(told, capsys):
     put("new.db", "other", 1, n=1)
     before = held("new.db")
     arguments = ("mirror", "threads.db", "new.db")
-    for more, done in (["--dry-run"], "would be done: "), ([], ""):
+    for more, done in (["--dry-run"], "Dry run"), ([], "Threads"):
         assert main([*arguments, *more]) == 1
         said = capsys.readouterr()
         lines = said.out.splitlines()
         assert [line.split()[:2] for line in lines[1:5]] == [
-            ["c", "put"],
-            ["empty", "put"],
-            ["a", "completed"],
+            ["c", "added"],
+            ["empty", "added"],
+            ["a", "updated"],
             ["b", "conflict"],
         ]
-        assert lines[5] == f"{done}2 put, 1 completed, 1 conflict"
+        assert lines[5] == f"{done}: 2 added, 1 updated, 1 conflict"
         assert "--replace" in lines[6]
         assert "threadkeep mirror B A" in lines[7]
         assert said.err == ""
@@ -204,7 +205,7 @@ def test_deletions_are_synced_when_that_is_asked_for(told):
     assert told("mirror", "threads.db", url, "--json")["ahead"] == ["a"]
     assert told("mirror", "threads.db", url, "--delete", "--dry-run", "--json")["deleted"] == ["a"]
     assert {place[0] for place in held("new.db")} == set(THREADS)
-    assert told("mirror", "threads.db", url, "--delete")[-1] == "1 deleted, 3 the same"
+    assert told("mirror", "threads.db", url, "--delete")[-1] == "Threads: 1 deleted, 3 unchanged"
     assert held("new.db") == of("b", "c")
 
 
@@ -219,7 +220,7 @@ def test_long_tables_are_cut(told):
         for number in range(30):
             saver.threads.create(f"thread {number:02}")
     arguments = ("mirror", "threads.db", "sqlite:///new.db", "--dry-run")
-    assert told(*arguments)[-2:] == ["... 14 more threads (--full)", "would be done: 34 put"]
+    assert told(*arguments)[-2:] == ["... 14 more threads (--full)", "Dry run: 34 added"]
     assert len(told(*arguments, "--full")) == 1 + 34 + 1
 
 
@@ -264,7 +265,7 @@ def test_threads_of_langgraph_are_adopted(told):
     counts = {"threads": 1, "checkpoints": 5, "known": 0, "writes": 5, "verified": 5, "deleted": []}
     apart = {"conflicts": {}, "replaced": [], "forks": {}}
     assert first == {"from": "langgraph.db", "to": "new.db", **counts, **apart}
-    line = "3 threads: 10 checkpoints adopted, 5 were there already, 15 verified"
+    line = "Adopted 10 checkpoints from 3 threads, 5 already present, 15 verified"
     assert told("adopt", "langgraph.db", "--verify", "--url", "new.db") == [line]
     assert Path("langgraph.db").read_bytes() == before
     assert {place[0] for place in held("new.db")} == {"l", "m", "n"}
@@ -276,9 +277,9 @@ def test_threads_that_were_deleted_stay_so_unless_they_are_named(told):
     fill_langgraph()
     told("adopt", "langgraph.db")
     told("delete", "l", "--yes")
-    assert told("adopt", "langgraph.db")[-1].startswith("l was deleted here")
+    assert told("adopt", "langgraph.db")[-1].startswith("Skipped l: it was deleted here")
     assert told("adopt", "langgraph.db", "l", "--url", "threads.db") == [
-        "1 thread: 5 checkpoints adopted"
+        "Adopted 5 checkpoints from 1 thread"
     ]
 
 
@@ -293,10 +294,10 @@ def test_threads_that_both_went_on_with_are_conflicts(told, here):
     code, said, wrong = here(*arguments)
     assert (code, wrong) == (1, [])
     assert said[1].split()[:2] == ["l", "conflict"]
-    assert said[2] == "0 threads: 0 checkpoints adopted, 1 conflict"
+    assert said[2] == "Adopted 0 checkpoints from 0 threads, 1 conflict"
     assert told(*arguments, "--as-fork")[1].split()[:2] == ["l", "forked"]
     assert told(*arguments, "--replace")[1].split() == ["l", "replaced"]
-    assert told(*arguments) == ["1 thread: 0 checkpoints adopted, 6 were there already"]
+    assert told(*arguments) == ["Adopted 0 checkpoints from 1 thread, 6 already present"]
 
 
 def test_an_absent_thread_cannot_be_adopted(refused):
@@ -348,4 +349,4 @@ def test_classes_of_the_program_are_named_before_an_adoption():
     assert "thread 'own', checkpoint '00000001'" in wrong[0]
     assert wrong[0].endswith("Name the module of the class: --import MODULE.")
     code, said, wrong = threadkeep("adopt", "langgraph.db", "threads.db", "--import", "appstate")
-    assert (code, said, wrong) == (0, ["1 thread: 1 checkpoint adopted"], [])
+    assert (code, said, wrong) == (0, ["Adopted 1 checkpoint from 1 thread"], [])

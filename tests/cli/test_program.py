@@ -22,9 +22,9 @@ from langgraph.checkpoint.sqlite import SqliteSaver as LangGraphSaver
 import threadkeep as package
 from threadkeep import SqliteSaver
 from threadkeep.__main__ import main
-from threadkeep.cli.app import built
+from threadkeep.cli.app import build
 
-COMMANDS = sorted(built().commands)
+COMMANDS = sorted(build().commands)
 
 # For each command: arguments with which it succeeds, in a folder with threads.db, backup.tkb, and
 # langgraph.db of LangGraph's own saver.
@@ -107,7 +107,7 @@ def test_the_table_has_every_command():
 def test_help_has_an_example_and_names_what_all_have(name, capsys):
     assert main([name, "--help"]) == 0
     help = " ".join(capsys.readouterr().out.split())
-    assert f"example: threadkeep {name} " in help
+    assert f"Example: threadkeep {name} " in help
     named = {"--json"} if name == "mirror" else {"--url", "--json"}  # (that has two stores)
     assert named <= set(help.split())
 
@@ -189,29 +189,29 @@ def test_on_a_terminal_a_difference_has_colours(folder):
         ("chek", "Did you mean 'check'?"),
         ("check --nonsense", "--nonsense"),
         ("check threads.db more", "See threadkeep check --help"),
-        ("check threads.db --url other.db", "named twice"),
-        ("check", "No store is named"),
+        ("check threads.db --url other.db", "given twice"),
+        ("check", "No store is given"),
         ("check --url", "--url"),
         ("check absent.db", "There is no file absent.db"),
         ("migrate nonsense", "There is no file nonsense"),
         ("migrate memory://", "only for its own process"),
         ("backup a b c", "at most a store and a file"),
         ("history t --limit=a", "Invalid value for '--limit': Input should be"),
-        ("export alpha --url threads.db", "not clear which threads"),
-        ("export alpha new.tkb --all --url threads.db", "not clear which threads"),
+        ("export alpha --url threads.db", "Say which threads"),
+        ("export alpha new.tkb --all --url threads.db", "Say which threads"),
         ("export alpha threads.db --url threads.db", "is a live database: it is left as it is"),
         ("import threads.db --url threads.db", "no bundle"),
         ("import absent.tkb --url sqlite:///new.db", "absent.tkb"),
-        ("import backup.tkb --url new.db", "sqlite:///... makes one"),
+        ("import backup.tkb --url new.db", "sqlite:///... creates one"),
         ("import backup.tkb --as new --url threads.db", "cannot all get the id 'new'"),
         ("mirror threads.db", "See threadkeep mirror --help"),
         ("mirror absent.db sqlite:///new.db", "There is no file absent.db"),
         ("mirror threads.db new.db", "There is no file new.db"),
         ("mirror threads.db new.db --dry-run", "There is no file new.db"),
-        ("mirror threads.db sqlite:///./threads.db", "Both stores are the same one"),
+        ("mirror threads.db sqlite:///./threads.db", "A and B are the same store"),
         ("adopt absent.db sqlite:///new.db", "There is no file absent.db"),
-        ("adopt langgraph.db", "No store is named"),
-        ("adopt langgraph.db new.db", "sqlite:///... makes one"),
+        ("adopt langgraph.db", "No store is given"),
+        ("adopt langgraph.db new.db", "sqlite:///... creates one"),
         ("adopt backup.tkb threads.db", "is no SQLite database"),
         ("adopt threads.db --url threads.db", "is a store of threadkeep already"),
         ("adopt langgraph.db threads.db --key-file absent", "absent cannot be opened"),
@@ -306,7 +306,7 @@ def test_the_option_goes_before_the_environment_and_that_before_the_file(
 
     for name in ("option", "environment", "named", "here", "own"):
         assert main(["migrate", f"sqlite:///{name}.db"]) == 0
-    assert "No store is named" in store()
+    assert "No store is given" in store()
     own = Path(os.environ["HOME"], "threadkeep", "threadkeep.toml")
     own.parent.mkdir(parents=True)
     own.write_text("url = 'own.db'")
@@ -328,8 +328,8 @@ def test_the_option_goes_before_the_environment_and_that_before_the_file(
         ("ulr = 'hunter2'", "threadkeep.toml: unknown key 'ulr'"),
         ("[policies]\nkeep = 5", "unknown key 'policies'"),
         ("url = ['hunter2']", "'url': Input should be a valid string"),
-        ("url = hunter2", "threadkeep.toml is no TOML"),
-        (b"url = '\xff'", "threadkeep.toml is no TOML"),
+        ("url = hunter2", "threadkeep.toml is not valid TOML"),
+        (b"url = '\xff'", "threadkeep.toml is not valid TOML"),
     ],
 )
 def test_a_mistake_in_the_file(folder, capsys, text, told):

@@ -33,16 +33,16 @@ def test_a_dry_run_and_then_for_real(store, here):
     code, said, wrong = here("repair", "--url", "threads.db", "--dry-run")
     assert (code, wrong) == (0, [])
     assert said == [
-        "thread 'a': 1 checkpoints would be taken out",
+        "thread 'a': would remove 1 checkpoint",
         "  head: 00000002 (was 00000003)",
-        "threads.db: 2 threads, 1 would be repaired",
+        "Checked 2 threads. Would repair 1 thread.",
     ]
     assert store.read_bytes() == before
     assert here("check", "threads.db")[0] == 1
     code, said, wrong = here("repair", "--url", "threads.db", "--quarantine", "out.tkq")
     assert (code, wrong) == (0, [])
-    assert said[-1] == "threads.db: 2 threads, 1 repaired; what was taken out is in out.tkq"
-    assert here("check", "threads.db") == (0, ["threads.db: 2 threads, sound"], [])
+    assert said[-1] == "Checked 2 threads. Repaired 1 thread. The removed data is in out.tkq."
+    assert here("check", "threads.db") == (0, ["Checked 2 threads. No problems found."], [])
     (taken,) = read_quarantine("out.tkq")
     assert [row.id for row in taken.whole.checkpoints] == ["00000003"]
     with SqliteSaver(store) as saver:
@@ -67,7 +67,7 @@ def test_the_file_has_a_name_of_its_own(store, here):
     assert one["heads"] == [{"namespace": "", "before": "00000003", "after": "00000002"}]
     assert {finding["kind"] for finding in one["findings"]} == {"checkpoint"}
     code, said, _ = here("repair", "--url", "threads.db")
-    assert (code, said) == (0, ["threads.db: 2 threads, sound"])
+    assert (code, said) == (0, ["Checked 2 threads. No problems found."])
     assert len(list(store.parent.glob("quarantine-*.tkq"))) == 1
 
 
@@ -76,7 +76,7 @@ def test_what_is_left_is_exit_code_1(store, here):
     db.execute("DELETE FROM tk_threads WHERE thread = ?", "b")
     code, said, _ = here("repair", "--url", "threads.db", "--quarantine", "out.tkq")
     assert code == 1
-    assert any(line.startswith("left: ") and "which is not there" in line for line in said)
+    assert any(line.startswith("not repaired: ") and "which is not there" in line for line in said)
     assert any("restore a backup" in line for line in said)
 
 

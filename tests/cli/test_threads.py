@@ -67,7 +67,7 @@ def test_each_filter(told, options, want):
     lines = told("threads", *options.split())
     assert {line.split()[0] for line in lines[1:]} == want
     if not want:
-        assert lines == ["no threads"]
+        assert lines == ["No threads found"]
 
 
 def test_orders_and_pages(told):
@@ -81,7 +81,7 @@ def test_orders_and_pages(told):
     assert first == ["large", "small"]
     assert ids("--order", "thread", "--limit", "2", "--cursor", cursor) == (["waits"], None)
     assert ids("--order", "thread", "--limit", "1", "--all") == (["large", "small", "waits"], None)
-    assert told("threads", "--limit", "1")[-1].startswith("... more: --cursor ")
+    assert told("threads", "--limit", "1")[-1].startswith("More threads: --cursor ")
 
 
 def test_a_line_of_the_table_says_what_is_known(told):
@@ -182,7 +182,7 @@ def test_what_cannot_be_changed(refused, told, arguments, want):
 
 def test_a_copy_holds_the_same(told):
     assert told("copy", "waits", "again", "--json") == {"source": "waits", "target": "again"}
-    assert told("copy", "waits", "more") == ["waits was copied to more"]
+    assert told("copy", "waits", "more") == ["Copied thread waits to more"]
     own, copied = (told("threads", name, "--json")["thread"] for name in ("waits", "again"))
     assert (copied["state"], copied["waits_at"]) == ("suspended", own["waits_at"])
 
@@ -217,7 +217,7 @@ def test_tips_and_forks(forked, told):
     assert lines[3].split()[-3:] == ["2", forked[1], "head"]
     assert lines[-1].startswith(forked[1])
     assert told("branches", "waits", "--json")["tips"][0]["waiting"] == 1
-    assert told("branches", "waits")[-1].endswith("head  waits")
+    assert told("branches", "waits")[-1].endswith("head  waiting")
 
 
 def test_the_history_is_the_same_tree(forked, told):
@@ -226,7 +226,7 @@ def test_the_history_is_the_same_tree(forked, told):
     assert [one["above"] for one in seen][-1] is None
     with SqliteSaver("threads.db") as saver:
         saver.prune(["forked"])
-    assert "which was pruned" in told("history", "forked")[1]
+    assert "(pruned)" in told("history", "forked")[1]
 
 
 def test_versions_of_a_channel(forked, told, refused):
@@ -236,7 +236,7 @@ def test_versions_of_a_channel(forked, told, refused):
     lines = told("versions", "forked", "n", "--limit", "1")
     assert lines[0] == "thread forked  n"
     assert lines[3].split()[1] == forked[5]
-    assert lines[-1] == "... older ones are not shown (--limit)"
+    assert lines[-1] == "... older versions not shown (--limit)"
     older = told("versions", "forked", "n", "--checkpoint", forked[3], "--json")["versions"]
     assert [one["checkpoint"] for one in older] == forked[3::-1]
     assert refused("versions", "forked", "nothing") == (1, "NotFoundError")

@@ -32,17 +32,17 @@ def test_threads_that_rest_go(told):
     )
     assert told("threads", "--state", "archived", "--json")["threads"] == []
     *_, line = told("tier", "--warm", "0.001s")
-    assert line.startswith("of 2 threads 2 archived, old values of 0 moved: ")
+    assert line.startswith("Archived 2 threads (")
     assert len(told("threads", "--state", "archived", "--json")["threads"]) == 2
-    assert told("tier")[-1] == "of 2 threads 0 archived, old values of 0 moved: 0 bytes"
+    assert told("tier")[-1] == "Checked 2 threads. Nothing to move."
 
 
 def test_old_values_of_the_others_go(told, tmp_path):
     limits = ("--warm", "0.001s", "--no-archive", "--offload-over", "2000")
     *_, row, line = told("tier", *limits)
     assert row.split()[0] == "order"
-    assert row.endswith("old values")
-    assert line.startswith("of 2 threads 0 archived, old values of 1 moved: ")
+    assert row.endswith("offload")
+    assert line.startswith("Offloaded old values of 1 thread (")
     assert len([*(tmp_path / "cold").rglob("*.tkp")]) == 1
     (found,) = [one for one in told("threads", "--json")["threads"] if one["id"] == "order"]
     assert found["offloaded_bytes"] > 9000
@@ -63,7 +63,7 @@ def test_the_file_may_say_it(told):
     [
         (("tier", "--warm", "soon"), "warm"),
         (("tier", "--offload-over", "7"), "over"),
-        (("tier", "--cold", "ftp://host"), "no URL of a cold store"),
+        (("tier", "--cold", "ftp://host"), "Invalid URL of a cold store"),
         (("tier", "--every", "never"), "--every"),
     ],
 )
@@ -82,7 +82,7 @@ def test_what_is_typed_goes_before_the_file(told, here):
     Path("threadkeep.toml").write_text('[tiering]\noffload = "no"\n')
     code, _, errors = here("tier")
     assert code == 2
-    assert "offload cannot be 'no'" in errors[0]
+    assert "Invalid offload: 'no'" in errors[0]
 
 
 def test_a_key_that_is_unknown_is_one_line(here):

@@ -24,7 +24,14 @@ from threadkeep.backends.sqlite import SqliteBackend
 from threadkeep.cache import CacheLayer
 from threadkeep.cold.layer import TierLayer
 from threadkeep.cold.store import ColdStore
-from threadkeep.engine.calls import (
+from threadkeep.engine.model import (
+    Batch,
+    CopyThread,
+    DropThread,
+    ReadCheckpoint,
+    ReadThread,
+)
+from threadkeep.engine.operation import (
     Aside,
     Call,
     Commit,
@@ -34,13 +41,6 @@ from threadkeep.engine.calls import (
     call,
     commit,
     fetch,
-)
-from threadkeep.engine.model import (
-    Batch,
-    CopyThread,
-    DropThread,
-    ReadCheckpoint,
-    ReadThread,
 )
 from threadkeep.errors import InvalidArgumentError, StaleThreadError, ThreadkeepError
 from threadkeep.saver import Saver

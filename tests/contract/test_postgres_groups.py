@@ -15,9 +15,6 @@ from threadkeep.backends.postgres import (
     PostgresBackend,
     changes,
 )
-from threadkeep.engine.entries import Entry, Touch
-from threadkeep.engine.labels import of_metadata
-from threadkeep.engine.lifecycle import Cause, State, move
 from threadkeep.engine.model import (
     Batch,
     CopyThread,
@@ -26,6 +23,14 @@ from threadkeep.engine.model import (
     ForkThread,
     HeadFence,
     ReadThread,
+)
+from threadkeep.engine.thread_entry import (
+    Cause,
+    ThreadEntry,
+    ThreadStatus,
+    Touch,
+    metadata_label,
+    move,
 )
 from threadkeep.errors import InvalidArgumentError
 from threadkeep.testing.records import NOW, checkpoint, segment, uid, write
@@ -62,7 +67,7 @@ def begin(backend):
         rows = {"segments": (segment(0), segment(1, 2)), "checkpoints": (checkpoint(1),)}
         touch = Touch(10, at=NOW, moves=(move(Cause.SAVE, uid(1)),))
         backend.commit(Batch(thread, NOW, **rows, touch=touch))
-    entry = Entry("fork", State.FORKED, NOW, NOW, origin=("a", uid(1)))
+    entry = ThreadEntry("fork", ThreadStatus.FORKED, NOW, NOW, origin=("a", uid(1)))
     backend.commit(ForkThread("a", "fork", NOW, 0, (("", uid(1)),), (), entry))
     backend.commit(DropThread("deleted", NOW))
 
@@ -72,7 +77,7 @@ def drawn(draw):
     number = draw.randrange(2, 9)
     thread = draw.choice([*THREADS, f"new {draw.randrange(1000)}"])
     cause = draw.choice([Cause.SAVE, Cause.SAVE_INSIDE, Cause.INTERRUPT])
-    labels = (of_metadata("user", draw.randrange(3)),) * (draw.random() < 0.2)
+    labels = (metadata_label("user", draw.randrange(3)),) * (draw.random() < 0.2)
     moves = (move(cause, uid(number)),)
     touch = Touch(number, at=draw.choice([None, NOW + number]), labels=labels, moves=moves)
     place = draw.choice([0, *range(3, 60)])

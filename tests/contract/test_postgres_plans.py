@@ -14,8 +14,6 @@ from threadkeep.backends.postgres import (
 )
 from threadkeep.backends.postgres.partitions import ahead
 from threadkeep.backends.postgres.statement import register_arrays
-from threadkeep.engine.entries import Touch
-from threadkeep.engine.lifecycle import Cause, move
 from threadkeep.engine.model import (
     Batch,
     FindThreads,
@@ -25,6 +23,11 @@ from threadkeep.engine.model import (
     ReadThread,
     ScanCheckpoints,
     Span,
+)
+from threadkeep.engine.thread_entry import (
+    Cause,
+    Touch,
+    move,
 )
 from threadkeep.testing.records import NOW, checkpoint, segment, uid, write
 

@@ -8,14 +8,18 @@ from threadkeep.backends.sqlite import (
     SqliteBackend,
     changes,
 )
-from threadkeep.engine.entries import ReadEntry, Touch
-from threadkeep.engine.lifecycle import Cause, move
 from threadkeep.engine.model import (
     Batch,
     DropThread,
     HeadFence,
     ReadSizes,
     ReadThread,
+)
+from threadkeep.engine.thread_entry import (
+    Cause,
+    ReadEntry,
+    Touch,
+    move,
 )
 from threadkeep.errors import (
     BackendError,

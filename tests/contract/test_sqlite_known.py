@@ -12,8 +12,6 @@ from threadkeep.backends.sqlite import (
     known,
     point_reads,
 )
-from threadkeep.engine.entries import Entry, Touch
-from threadkeep.engine.lifecycle import Cause, move
 from threadkeep.engine.model import (
     HIDDEN,
     Batch,
@@ -22,6 +20,12 @@ from threadkeep.engine.model import (
     ForkThread,
     ReadCheckpoint,
     ReadThread,
+)
+from threadkeep.engine.thread_entry import (
+    Cause,
+    ThreadEntry,
+    Touch,
+    move,
 )
 from threadkeep.errors import SegmentTakenError, ThreadDeletedError
 from threadkeep.testing.records import checkpoint, segment, uid, write
@@ -310,7 +314,7 @@ def a_change(dice, *, shares):
     if dice.random() < 0.9:
         return a_batch(dice)
     source, target = dice.sample(THREADS, 2)
-    entry = Entry(target, "active", 1, 1)
+    entry = ThreadEntry(target, "active", 1, 1)
     ids = tuple(("", uid(number)) for number in range(1, 9))
     changes = [DropThread(source, dice.randint(1, 9)), CopyThread(source, target, 9)]
     if shares:

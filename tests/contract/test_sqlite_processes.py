@@ -12,7 +12,10 @@ from threadkeep.backends.sqlite import SqliteBackend
 from threadkeep.backends.sqlite.maintenance import back_up
 from threadkeep.engine.model import ReadDamage, ReadThread
 from threadkeep.errors import OpenError
-from threadkeep.transfer.kinds import check_may_be_replaced, kind_of
+from threadkeep.transfer.bundles import (
+    check_may_be_replaced,
+    kind_of,
+)
 
 needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this platform")
 needs_links = pytest.mark.skipif(sys.platform == "win32", reason="links are a right there")

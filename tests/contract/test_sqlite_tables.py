@@ -8,9 +8,6 @@ import uuid
 import pytest
 
 from threadkeep.backends.sqlite import SqliteBackend
-from threadkeep.engine.entries import Entry, Touch
-from threadkeep.engine.labels import of_metadata, of_tag
-from threadkeep.engine.lifecycle import Cause, move
 from threadkeep.engine.model import (
     HIDDEN,
     Batch,
@@ -22,6 +19,14 @@ from threadkeep.engine.model import (
     ScanCheckpoints,
     Span,
     WritesFence,
+)
+from threadkeep.engine.thread_entry import (
+    Cause,
+    ThreadEntry,
+    Touch,
+    metadata_label,
+    move,
+    tag_label,
 )
 from threadkeep.testing.records import NOW, checkpoint, segment, uid, write
 
@@ -49,10 +54,10 @@ def shell(tmp_path):
     )
     backend.commit(DropThread("gone", now=NOW))
     labels = (
-        *(of_tag('it\'s "urgent"'), of_metadata("user", {"id": [1, True, None]})),
-        of_metadata('k"]', "v"),
+        *(tag_label('it\'s "urgent"'), metadata_label("user", {"id": [1, True, None]})),
+        metadata_label('k"]', "v"),
     )
-    entry = Entry("asked", "active", NOW, NOW, 0, labels, True, 60_000_000, ("chat", uid(1)))
+    entry = ThreadEntry("asked", "active", NOW, NOW, 0, labels, True, 60_000_000, ("chat", uid(1)))
     backend.commit(Batch("asked", NOW, entry=entry))
     waits = (move(Cause.INTERRUPT, uid(3)),)
     backend.commit(Batch("asked", NOW, touch=Touch(12, at=NOW + 1, moves=waits)))

@@ -22,9 +22,9 @@ CHECKPOINTS = 24
 PROGRAM = """
 import os, signal, sys
 from threadkeep import open_saver
-from threadkeep.transfer import adopting
+from threadkeep.transfer import adopt
 
-adopting._MOST_CHECKPOINTS = 5
+adopt._MOST_CHECKPOINTS = 5
 
 def progress(what, done, total):
     if done >= int(sys.argv[3]):

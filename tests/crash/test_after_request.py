@@ -42,7 +42,7 @@ from threadkeep.backends.postgres import PostgresBackend
 from threadkeep.backends.redis import RedisBackend
 from threadkeep.backends.sqlite import SqliteBackend
 from threadkeep.cold import stubs
-from threadkeep.engine import open_logs
+from threadkeep.engine import logs
 from threadkeep.saver import Saver
 
 LONG = "x" * 90
@@ -286,8 +286,8 @@ def cases(request):
 @pytest.fixture(autouse=True)
 def small_seals(monkeypatch):
     """Segments are sealed early here, so that the operations do it."""
-    monkeypatch.setattr(open_logs, "SEAL_COUNT", 4)
-    monkeypatch.setattr(open_logs, "SEAL_KEYFRAMES", 2)
+    monkeypatch.setattr(logs, "SEAL_COUNT", 4)
+    monkeypatch.setattr(logs, "SEAL_KEYFRAMES", 2)
 
 
 def uninterrupted(stores, conflicts, operation):

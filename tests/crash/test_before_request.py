@@ -27,7 +27,10 @@ from threadkeep.backends.base import Backend
 from threadkeep.backends.postgres import PostgresBackend
 from threadkeep.backends.sqlite import SqliteBackend
 from threadkeep.cold.stubs import LEAST
-from threadkeep.engine.calls import Commit, Fetch
+from threadkeep.engine.operation import (
+    Commit,
+    Fetch,
+)
 from threadkeep.saver import Saver
 from threadkeep.store.layer import CHANGES
 

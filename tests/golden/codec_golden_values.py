@@ -41,7 +41,7 @@ from langgraph.store.base import Item
 from langgraph.types import Command, Interrupt, Overwrite, Send, TimeoutPolicy
 
 from threadkeep.engine.model import CheckpointRow, Segment, WriteRow
-from threadkeep.transfer.bundling import WholeThread
+from threadkeep.transfer.whole_thread import WholeThread
 
 
 class Colour(enum.Enum):

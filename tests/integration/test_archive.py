@@ -23,8 +23,8 @@ from threadkeep.backends.sqlite import SqliteBackend
 from threadkeep.cold import archive
 from threadkeep.cold.store import ColdStore
 from threadkeep.engine import registration
-from threadkeep.engine.entries import ReadEntry
 from threadkeep.engine.model import Batch, CopyThread, DropThread
+from threadkeep.engine.thread_entry import ReadEntry
 from threadkeep.errors import (
     BackendError,
     ConflictError,

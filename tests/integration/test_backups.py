@@ -37,7 +37,7 @@ def quiet(what: str, done: int, total: int) -> None:
 
 def back_up(
     url: str, file: Path, progress: backup.Progress = quiet, form: Any = None
-) -> backup.Taken:
+) -> backup.BackedUp:
     return backup.back_up(url, file, progress, form=form, programs=PROGRAMS)
 
 

@@ -12,7 +12,7 @@ import pytest
 from threadkeep import Retention, open_saver
 from threadkeep.backends.memory import MemoryBackend
 from threadkeep.backends.sqlite import SqliteBackend
-from threadkeep.engine.calls import call
+from threadkeep.engine.operation import call
 from threadkeep.errors import CorruptionError, InvalidArgumentError, ReadOnlyError
 from threadkeep.saver import Saver
 

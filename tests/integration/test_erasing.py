@@ -14,8 +14,8 @@ from threadkeep.backends.base import Backend
 from threadkeep.backends.memory import MemoryBackend
 from threadkeep.backends.sqlite import SqliteBackend
 from threadkeep.codec.frame import Compression
-from threadkeep.engine.calls import fetch
 from threadkeep.engine.model import Batch, ReadSegments, ReadThread, Span
+from threadkeep.engine.operation import fetch
 from threadkeep.erasure.erase import EraseReport
 from threadkeep.errors import (
     ConflictError,
@@ -220,7 +220,7 @@ async def test_forks_are_erased_with_their_origin(saver: Any) -> None:
 
 def test_of_sealed_segments_what_others_need_stays(monkeypatch: pytest.MonkeyPatch) -> None:
     """A log that both have gone on with lies in segments of both; only the elements go."""
-    monkeypatch.setattr("threadkeep.engine.open_logs.SEAL_COUNT", 4)
+    monkeypatch.setattr("threadkeep.engine.logs.SEAL_COUNT", 4)
     saver = Saver(MemoryBackend(), compression=PLAIN)
     chain = Chain(saver, "origin")
     for number in range(6):

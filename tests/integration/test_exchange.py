@@ -23,8 +23,8 @@ from threadkeep.errors import (
 )
 from threadkeep.store import driver
 from threadkeep.transfer import (
-    bundling,
     digest,
+    whole_thread,
 )
 from threadkeep.transfer.bundle_format import (
     BundleWriter,
@@ -67,7 +67,7 @@ def moved(shown: dict[Any, Any], thread: str) -> dict[Any, Any]:
 
 
 def digests(saver: Any, thread: str) -> Any:
-    whole = run_on(bundling.read_thread(thread), driver.blocking(saver._store.backend))
+    whole = run_on(whole_thread.read_thread(thread), driver.blocking(saver._store.backend))
     return digest.of_checkpoints(whole)
 
 
@@ -187,7 +187,7 @@ def test_a_thread_that_is_not_the_one_that_was_noted(source: Any, tmp_path: Path
     wrong = (*whole.digests[:-1], b"?" * digest.SIZE)
     with file.open("wb") as opened:
         bundle = BundleWriter(opened)
-        bundle.add(bundling.WholeThread(*[getattr(whole, n) for n in _ROWS], wrong))
+        bundle.add(whole_thread.WholeThread(*[getattr(whole, n) for n in _ROWS], wrong))
         bundle.end()
     with MemorySaver() as target:
         with pytest.raises(CorruptionError, match="digest"):

@@ -23,7 +23,7 @@ from threadkeep.errors import (
 )
 from threadkeep.saver import Saver
 from threadkeep.store import driver
-from threadkeep.transfer import bundling
+from threadkeep.transfer import whole_thread
 
 from .backends import BACKENDS, open_backend
 from .places import at
@@ -153,7 +153,7 @@ def test_sealed_in_between(saver: Any) -> None:
 
 @pytest.mark.parametrize("first", [0, 1, 2, 3, 4, 5, 6])
 def test_cut_off_anywhere_it_goes_on(first: int, monkeypatch: Any) -> None:
-    monkeypatch.setattr(bundling, "_MOST_ROWS", 9)
+    monkeypatch.setattr(whole_thread, "_MOST_ROWS", 9)
     with MemorySaver() as saver, MemorySaver() as other:
         fill(saver)
         backend = other._store.backend
@@ -239,7 +239,7 @@ def test_the_same_thread_stored_in_another_way() -> None:
             grow(source, "t", f"{number}{LONG}")
             other.threads.adopt(source)
         saver.threads.adopt(source)
-        wholes = [run_on(bundling.read_thread("t"), s._store.backend) for s in (saver, other)]
+        wholes = [run_on(whole_thread.read_thread("t"), s._store.backend) for s in (saver, other)]
         assert set(wholes[0].checkpoints) != set(wholes[1].checkpoints)
         assert saver.threads.mirror(other).same == 1
 

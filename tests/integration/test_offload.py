@@ -31,9 +31,9 @@ from threadkeep.cold import (
 )
 from threadkeep.cold import offload as offloads
 from threadkeep.cold.store import ColdStore
-from threadkeep.engine.calls import Commit
-from threadkeep.engine.entries import Touch
 from threadkeep.engine.model import Batch, CopyThread, DropThread, ForkThread
+from threadkeep.engine.operation import Commit
+from threadkeep.engine.thread_entry import Touch
 from threadkeep.errors import (
     ConflictError,
     CorruptionError,
@@ -155,7 +155,7 @@ def test_what_is_young_stays(saver: Any) -> None:
 
 
 def test_much_goes_object_by_object(ours: Any, cold: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("threadkeep.transfer.bundling._MOST_BYTES", 50_000)
+    monkeypatch.setattr("threadkeep.transfer.whole_thread._MOST_BYTES", 50_000)
     say(ours, *map(str, range(12)))
     before = shown(ours)
     assert ours.threads.offload("t", over=OVER).bytes > 11 * 20_000

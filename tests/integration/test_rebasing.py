@@ -16,7 +16,7 @@ from langchain_core.messages import HumanMessage
 
 from threadkeep import Retention, WriteBehind, errors
 from threadkeep.backends.memory import MemoryBackend
-from threadkeep.engine import open_logs
+from threadkeep.engine import logs
 from threadkeep.langgraph_internals import DELTA_COUNTERS
 from threadkeep.saver import Saver
 
@@ -357,8 +357,8 @@ def test_whatever_happens_what_was_saved_is_what_is_stored(
     pair: Pair, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if seed % 2:
-        monkeypatch.setattr(open_logs, "SEAL_COUNT", 4)
-        monkeypatch.setattr(open_logs, "SEAL_KEYFRAMES", 2)
+        monkeypatch.setattr(logs, "SEAL_COUNT", 4)
+        monkeypatch.setattr(logs, "SEAL_KEYFRAMES", 2)
     story = Story(pair, seed)
     story.play(30)
     story.verify()

@@ -14,9 +14,9 @@ from langgraph.graph import START, StateGraph
 from langgraph.types import Command, interrupt
 
 from threadkeep import Retention
-from threadkeep.engine import registry
-from threadkeep.engine.calls import fetch
+from threadkeep.engine import thread_summary
 from threadkeep.engine.model import ReadThread
+from threadkeep.engine.operation import fetch
 from threadkeep.errors import CheckpointNotFoundError, InvalidArgumentError, ThreadNotFoundError
 from threadkeep.threads import GcReport, Mark
 
@@ -56,7 +56,9 @@ def _ids(graph: Any, thread: str = "thread") -> list[str]:
 
 def _held(saver: Any, thread: str = "thread") -> int:
     rows = saver._store.run(fetch(ReadThread(thread)))
-    return registry.of_rows(rows.checkpoints, rows.orphans, sum(s.size for s in rows.segments)).size
+    return thread_summary.of_rows(
+        rows.checkpoints, rows.orphans, sum(s.size for s in rows.segments)
+    ).size
 
 
 def _gc(saver: Any, policy: Retention | None = None) -> GcReport:

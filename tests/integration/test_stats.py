@@ -9,7 +9,7 @@ import pytest
 from kit.engine import Chain
 
 from threadkeep.engine.model import Batch
-from threadkeep.transfer import bundling
+from threadkeep.transfer import whole_thread
 
 from .driver import play
 from .scenarios import SCENARIOS
@@ -75,7 +75,7 @@ def test_what_forks_share_counts_once(filled: Any) -> None:
     family = ("a-fork", "plain", "z-fork")
     filled.threads.fork("plain", None, "a-fork")
     filled.threads.fork("plain", None, "z-fork")
-    shared = bool(filled._store.run(bundling.read_rows("plain"))[0].family)
+    shared = bool(filled._store.run(whole_thread.read_rows("plain"))[0].family)
     for thread in family:
         Chain(filled, thread, start=99).follow().put(log=[thread * 1000])
     stats, known = measured(filled), registered(filled)
@@ -89,7 +89,7 @@ def test_what_forks_share_counts_once(filled: Any) -> None:
 def test_what_nothing_refers_to_is_told(saver: Any) -> None:
     for number in range(9):
         Chain(saver, "t", start=number).follow().put(log=[f"{number}" * 3000])
-    rows = saver._store.run(bundling.read_rows("t"))[0]
+    rows = saver._store.run(whole_thread.read_rows("t"))[0]
     gone = tuple([(one.row.ns, one.row.id) for one in rows.checkpoints[5:]])
     saver._store.backend.commit(Batch("t", 0, rows.generation, drop_checkpoints=gone))
     assert measured(saver)["t"].unreferenced > 0

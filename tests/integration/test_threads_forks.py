@@ -12,9 +12,9 @@ from langgraph.graph import END, START, StateGraph
 from langgraph.types import Command, Send, interrupt
 
 from threadkeep import WriteBehind
-from threadkeep.engine import registry
-from threadkeep.engine.calls import fetch
+from threadkeep.engine import thread_summary
 from threadkeep.engine.model import ReadSegments, ReadThread, Span
+from threadkeep.engine.operation import fetch
 from threadkeep.errors import (
     CheckpointNotFoundError,
     InvalidArgumentError,
@@ -256,7 +256,9 @@ def test_segments_that_only_a_deleted_fork_needed_go_with_the_next_prune(saver: 
 
 
 def _held(rows: Any) -> int:
-    return registry.of_rows(rows.checkpoints, rows.orphans, sum(s.size for s in rows.segments)).size
+    return thread_summary.of_rows(
+        rows.checkpoints, rows.orphans, sum(s.size for s in rows.segments)
+    ).size
 
 
 def test_what_is_known_of_a_fork(saver: Any) -> None:

@@ -13,9 +13,9 @@ from langgraph.graph import END, START, StateGraph
 from langgraph.types import Command, Send, interrupt
 
 from threadkeep import MemorySaver
-from threadkeep.engine import registry
-from threadkeep.engine.calls import fetch
+from threadkeep.engine import thread_summary
 from threadkeep.engine.model import ReadThread
+from threadkeep.engine.operation import fetch
 from threadkeep.errors import InvalidArgumentError, ThreadExistsError, ThreadNotFoundError
 from threadkeep.threads import ThreadInfo
 
@@ -79,7 +79,9 @@ def test_bytes_are_what_rows_and_segments_hold(saver: Any) -> None:
 
 def _held(saver: Any, thread: str) -> int:
     rows = saver._store.run(fetch(ReadThread(thread)))
-    return registry.of_rows(rows.checkpoints, rows.orphans, sum(s.size for s in rows.segments)).size
+    return thread_summary.of_rows(
+        rows.checkpoints, rows.orphans, sum(s.size for s in rows.segments)
+    ).size
 
 
 @pytest.mark.parametrize("durability", ["sync", "async", "exit"])
@@ -124,7 +126,7 @@ def test_waiting_means_what_langgraph_means(saver: Any) -> None:
         assert _known(saver, "one").has_interrupt is bool(found)
         assert sum(len(one.waiting) for one in tree.checkpoints.values()) == len(found)
         rows = saver._store.run(fetch(ReadThread("one")))
-        assert (registry.of_rows(rows.checkpoints, (), 0).moves[-1].waits) is bool(found)
+        assert (thread_summary.of_rows(rows.checkpoints, (), 0).moves[-1].waits) is bool(found)
         return len(found)
 
     graph.invoke({"said": ["well?"]}, config)

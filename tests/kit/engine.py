@@ -19,8 +19,12 @@ from threadkeep.backends.base import Backend
 from threadkeep.backends.memory import MemoryBackend
 from threadkeep.codec import NativeCodec
 from threadkeep.engine import put
-from threadkeep.engine.calls import Fetch, Operation, Requests
 from threadkeep.engine.model import Batch, Change, Read, ReadThread
+from threadkeep.engine.operation import (
+    Fetch,
+    Operation,
+    Requests,
+)
 from threadkeep.errors import BackendError, ThreadkeepError
 from threadkeep.saver import Saver
 from threadkeep.store.driver import (

@@ -7,8 +7,13 @@ from itertools import groupby
 from typing import Any
 
 from threadkeep.backends.base import AsyncBackend, Backend
-from threadkeep.engine.calls import Commit, CommitMany, Fetch, Request
 from threadkeep.engine.model import Batch, Change, Read, ReadSegments, Span
+from threadkeep.engine.operation import (
+    Commit,
+    CommitMany,
+    Fetch,
+    Request,
+)
 from threadkeep.errors import ThreadkeepError
 from threadkeep.store.driver import (
     BackendPair,

@@ -34,11 +34,13 @@ from threadkeep import arguments, errors, stats
 from threadkeep.backends.memory import MemoryBackend
 from threadkeep.engine import (
     listing,
-    open_logs,
-    write,
+    logs,
 )
-from threadkeep.engine.calls import Place
-from threadkeep.engine.history import delta_history
+from threadkeep.engine import (
+    put as write,
+)
+from threadkeep.engine.listing import delta_history
+from threadkeep.engine.operation import CheckpointRef
 from threadkeep.forks import fork as copying
 from threadkeep.repair import check as checking
 from threadkeep.retention import apply as housekeeping
@@ -145,7 +147,7 @@ def list_all(scene: Scene, saver: Saver, name: str) -> Any:
 
 def history(scene: Scene, saver: Saver, name: str) -> Any:
     """Of the head's ancestors, `doc` is found at the nearest; `none` up to the root."""
-    call = delta_history(saver._engine, Place("t", "", "00000004"), ["doc", "none"])
+    call = delta_history(saver._engine, CheckpointRef("t", "", "00000004"), ["doc", "none"])
     steps = scene.steps(call)
 
     def check(there: Any) -> None:
@@ -287,8 +289,8 @@ PAIRS = [(a, b) for i, a in enumerate(OPERATIONS) for b in OPERATIONS[i:]]
 @pytest.fixture(autouse=True)
 def small_seals(monkeypatch):
     """Segments are sealed early here, so that the operations do it."""
-    monkeypatch.setattr(open_logs, "SEAL_COUNT", 3)
-    monkeypatch.setattr(open_logs, "SEAL_KEYFRAMES", 2)
+    monkeypatch.setattr(logs, "SEAL_COUNT", 3)
+    monkeypatch.setattr(logs, "SEAL_KEYFRAMES", 2)
 
 
 @pytest.mark.parametrize(

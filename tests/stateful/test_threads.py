@@ -20,7 +20,7 @@ from threadkeep.backends.memory import MemoryBackend
 from threadkeep.backends.postgres import PostgresBackend
 from threadkeep.backends.redis import RedisBackend
 from threadkeep.backends.sqlite import SqliteBackend
-from threadkeep.engine import open_logs
+from threadkeep.engine import logs
 from threadkeep.saver import Saver
 
 LONG = "x" * 60
@@ -31,12 +31,12 @@ ROUNDS = some(8, 25)
 @pytest.fixture(autouse=True)
 def eager():
     """Threads change often, and segments are sealed often."""
-    interval, count = sys.getswitchinterval(), open_logs.SEAL_COUNT
+    interval, count = sys.getswitchinterval(), logs.SEAL_COUNT
     sys.setswitchinterval(1e-5)
-    open_logs.SEAL_COUNT = 4
+    logs.SEAL_COUNT = 4
     yield
     sys.setswitchinterval(interval)
-    open_logs.SEAL_COUNT = count
+    logs.SEAL_COUNT = count
 
 
 @pytest.fixture(params=["memory", "sqlite", "postgres", "redis"])

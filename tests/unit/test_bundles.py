@@ -18,7 +18,7 @@ from threadkeep.transfer.bundle_format import (
     BundleWriter,
     read_bundle,
 )
-from threadkeep.transfer.bundling import WholeThread
+from threadkeep.transfer.whole_thread import WholeThread
 
 MANY = WholeThread(
     "thread \0 é 😀",

@@ -11,7 +11,7 @@ from threadkeep.backends.postgres.partitions import (
     ahead,
     months_of,
 )
-from threadkeep.engine.ids import created_at
+from threadkeep.engine.rows import created_at
 
 EPOCH_OF_UUIDS = datetime(1582, 10, 15, tzinfo=UTC)
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

@@ -19,13 +19,15 @@ from threadkeep.store.workflows import (
     either,
     on,
 )
-from threadkeep.transfer import bundling
+from threadkeep.transfer import whole_thread
 
 
 def names(saver: Any, where: list[Any]) -> Any:
     where.append((yield from aside(threading.current_thread)))
-    found = yield from on(saver, bundling.all_threads())
-    both = yield from on(saver, bulk.together([bundling.all_threads(), bundling.all_threads()]))
+    found = yield from on(saver, whole_thread.all_threads())
+    both = yield from on(
+        saver, bulk.together([whole_thread.all_threads(), whole_thread.all_threads()])
+    )
     return found, both
 
 

@@ -12,13 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 
+from threadkeep.cli.commands.forks import layout
+from threadkeep.cli.readable import ToolCall, conversation, kind, message, plain, summary
 from threadkeep.forks.branches import (
     Shown,
     tree,
 )
-from threadkeep.readable.ancestry import layout
-from threadkeep.readable.messages import ToolCall, conversation, message
-from threadkeep.readable.values import kind, plain, summary
 
 
 class Colour(Enum):

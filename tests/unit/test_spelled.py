@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
 
-from threadkeep.cli import parsing
+from threadkeep.cli import parameters
 from threadkeep.errors import InvalidArgumentError
 
 
@@ -29,7 +29,7 @@ from threadkeep.errors import InvalidArgumentError
     ],
 )
 def test_times_and_ages(given, want):
-    assert parsing.when("--updated-after", given) == want
+    assert parameters.parse_time("--updated-after", given) == want
 
 
 @pytest.mark.parametrize(
@@ -38,16 +38,23 @@ def test_times_and_ages(given, want):
 )
 def test_what_is_no_time(given):
     with pytest.raises(InvalidArgumentError, match="--updated-after"):
-        parsing.when("--updated-after", given)
+        parameters.parse_time("--updated-after", given)
 
 
 def test_a_time_to_live():
-    assert parsing.ttl("30d") == timedelta(days=30)
-    assert parsing.ttl("never") == 0
-    assert parsing.ttl(None) is None
+    assert parameters.parse_ttl("30d") == timedelta(days=30)
+    assert parameters.parse_ttl("never") == 0
+    assert parameters.parse_ttl(None) is None
     for wrong in ("2026-05-01", "0s"):
         with pytest.raises(InvalidArgumentError, match="--ttl"):
-            parsing.ttl(wrong)
+            parameters.parse_ttl(wrong)
+
+
+def test_a_length_of_time_above_0():
+    assert parameters.parse_positive("--every", "10m") == timedelta(minutes=10)
+    for wrong in ("0s", "0d0h", "", "m", "-1m", "1e3s", "1 m", "9" * 40, "5"):
+        with pytest.raises(InvalidArgumentError, match="Invalid value for --every"):
+            parameters.parse_positive("--every", wrong)
 
 
 @pytest.mark.parametrize(
@@ -55,18 +62,18 @@ def test_a_time_to_live():
     [("0", 0), ("1000", 1000), ("10MB", 10_000_000), ("1 KiB", 1024), ("1.5kb", 1500)],
 )
 def test_sizes(given, want):
-    assert parsing.size("--min-bytes", given) == want
+    assert parameters.parse_size("--min-bytes", given) == want
 
 
 @pytest.mark.parametrize("given", ["", "many", "10 parsecs", "MB"])
 def test_what_is_no_size(given):
     with pytest.raises(InvalidArgumentError, match="--min-bytes"):
-        parsing.size("--min-bytes", given)
+        parameters.parse_size("--min-bytes", given)
 
 
 def test_values_are_json_or_else_text():
     given = ["a=1", 'b="1"', "c=1.0", "d=true", "e=null", "f=x=y", "g=[1", "h={}", "i="]
-    found = parsing.metadata("--metadata", given)
+    found = parameters.parse_metadata("--metadata", given)
     assert found == {
         "a": 1,
         "b": "1",
@@ -81,4 +88,4 @@ def test_values_are_json_or_else_text():
     assert [type(found[key]) for key in "acd"] == [int, float, bool]
     for wrong in ("a", "=1"):
         with pytest.raises(InvalidArgumentError, match="KEY=VALUE"):
-            parsing.metadata("--metadata", [wrong])
+            parameters.parse_metadata("--metadata", [wrong])

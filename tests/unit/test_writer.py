@@ -15,9 +15,12 @@ from threadkeep.backends.group_commit import (
     Writer,
 )
 from threadkeep.backends.memory import MemoryBackend
-from threadkeep.engine.entries import Touch
-from threadkeep.engine.lifecycle import Cause, move
 from threadkeep.engine.model import Batch, FindThreads, HeadFence
+from threadkeep.engine.thread_entry import (
+    Cause,
+    Touch,
+    move,
+)
 from threadkeep.errors import BackendError, ConflictError, UnreachableError
 from threadkeep.testing.records import checkpoint, write
 

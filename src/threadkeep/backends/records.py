@@ -7,9 +7,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 from operator import attrgetter
 
-from threadkeep.engine.entries import Entry, ThreadQuery
-from threadkeep.engine.lifecycle import State
 from threadkeep.engine.model import CheckpointRow, Child, Segment, Span, StoredCheckpoint, WriteRow
+from threadkeep.engine.thread_entry import (
+    ThreadEntry,
+    ThreadQuery,
+    ThreadStatus,
+)
 from threadkeep.errors import SegmentTakenError
 
 
@@ -90,10 +93,10 @@ def missing(logs: dict[int, Log], spans: Iterable[Span]) -> tuple[Span, ...]:
     return tuple(gaps)
 
 
-def matches(entry: Entry, query: ThreadQuery) -> bool:
+def matches(entry: ThreadEntry, query: ThreadQuery) -> bool:
     """Return True if the entry matches the query."""
     return (
-        (entry.state in query.states if query.states else entry.state != State.DELETED)
+        (entry.state in query.states if query.states else entry.state != ThreadStatus.DELETED)
         and set(query.labels) <= set(entry.labels)
         and _is_in_range(entry.created_at, query.created)
         and _is_in_range(entry.updated_at, query.updated)
@@ -110,7 +113,7 @@ def _is_in_range(at: int, limits: tuple[int | None, int | None]) -> bool:
     return (first is None or at >= first) and (last is None or at < last)
 
 
-def _has_rested(entry: Entry, now: int) -> bool:
+def _has_rested(entry: ThreadEntry, now: int) -> bool:
     return entry.ttl is not None and entry.updated_at + entry.ttl < now
 
 

@@ -15,8 +15,11 @@ from zlib import crc32
 
 from threadkeep.backends.base import Scrubbed
 from threadkeep.cache.lru import Fresh
-from threadkeep.engine.calls import Requests, call
 from threadkeep.engine.model import Batch, DropThread, ReadSegments, Segment, Span
+from threadkeep.engine.operation import (
+    Requests,
+    call,
+)
 from threadkeep.errors import SegmentTakenError, ThreadkeepError
 from threadkeep.store.driver import BackendPair
 

@@ -31,7 +31,6 @@ from threadkeep.cache.lru import (
     SegmentCache,
 )
 from threadkeep.cold.stubs import STUB
-from threadkeep.engine.calls import Commit, CommitMany, Fetch, Requests, fetch
 from threadkeep.engine.model import (
     Batch,
     Change,
@@ -40,6 +39,13 @@ from threadkeep.engine.model import (
     ReadCheckpoint,
     ReadSegments,
     Segment,
+)
+from threadkeep.engine.operation import (
+    Commit,
+    CommitMany,
+    Fetch,
+    Requests,
+    fetch,
 )
 from threadkeep.errors import ThreadkeepError
 from threadkeep.store.layer import CHANGES

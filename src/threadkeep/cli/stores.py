@@ -20,6 +20,7 @@ from pydantic_settings import (
 
 from threadkeep.backends.open import file_of
 from threadkeep.backends.sqlite import SqliteBackend
+from threadkeep.cli.terminal import Output
 from threadkeep.errors import InvalidArgumentError, OpenError
 from threadkeep.saver import Saver
 from threadkeep.savers import MemorySaver, SqliteSaver, open_saver
@@ -29,7 +30,7 @@ _PREFIX = "TK_"
 
 
 class Settings(BaseSettings):
-    """Everything that can be configured; what a policy needs gets a table of its own here."""
+    """Everything that can be configured."""
 
     model_config = SettingsConfigDict(
         env_prefix=_PREFIX, env_ignore_empty=True, extra="forbid", frozen=True
@@ -49,84 +50,75 @@ class Settings(BaseSettings):
         dotenv_settings: PydanticBaseSettingsSource,
         file_secret_settings: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """The environment goes before the file; nothing else counts."""
+        """Read the environment first, then the file, and nothing else."""
         del init_settings, dotenv_settings, file_secret_settings
-        return env_settings, TomlConfigSettingsSource(settings_cls, config_file())
+        return env_settings, TomlConfigSettingsSource(settings_cls, _config_file())
 
 
 def settings() -> Settings:
-    """What is configured now.
+    """Read the settings.
 
     Raises:
-        InvalidArgumentError: the file is not there, no TOML, or has a key or value that is wrong.
+        InvalidArgumentError: the file is missing or not TOML, or a key or value is invalid.
     """
     try:
         return Settings()
     except ValidationError as error:
-        raise _wrong(error) from None  # (it would show the value)
-    except ValueError as error:  # tomllib's, or the file is no UTF-8
-        raise InvalidArgumentError(f"{config_file()} is no TOML: {error}") from None
+        raise _invalid_setting(error) from None  # (it would show the value)
+    except ValueError as error:  # tomllib's, or the file is not UTF-8
+        raise InvalidArgumentError(f"{_config_file()} is not valid TOML: {error}") from None
     except OSError as error:
         raise InvalidArgumentError(
-            f"{config_file()} cannot be read: {error.strerror}.", hint="Correct TK_CONFIG."
+            f"{_config_file()} cannot be read: {error.strerror}.", hint="Correct TK_CONFIG."
         ) from error
 
 
-def config_file() -> Path | None:
-    """The file that counts: TK_CONFIG's, else the first that is there; None without any.
-
-    Looked for are `threadkeep.toml` in the working directory and in the user's own folder.
-    """
+def _config_file() -> Path | None:
+    """Return TK_CONFIG's file, else that of the working directory, else the user's own, if any."""
     named = os.environ.get("TK_CONFIG")
     if named:
         if not Path(named).is_file():
             raise InvalidArgumentError(f"There is no file {named}.", hint="Correct TK_CONFIG.")
         return Path(named)
-    places = (Path(_NAME), Path(typer.get_app_dir("threadkeep"), _NAME))
-    return next((place for place in places if place.is_file()), None)
+    files = (Path(_NAME), Path(typer.get_app_dir("threadkeep"), _NAME))
+    return next((file for file in files if file.is_file()), None)
 
 
-def _wrong(error: ValidationError) -> InvalidArgumentError:
-    """What to say of the first key that is wrong."""
+def _invalid_setting(error: ValidationError) -> InvalidArgumentError:
     first = error.errors(include_input=False, include_context=False)[0]
     key = ".".join(map(str, first["loc"]))
     variable = f"{_PREFIX}{key.upper()}"
-    place = variable if os.environ.get(variable) else str(config_file())
+    source = variable if os.environ.get(variable) else str(_config_file())
     if first["type"] == "extra_forbidden":
         known = ", ".join(Settings.model_fields)
-        return InvalidArgumentError(f"{place}: unknown key {key!r}.", hint=f"Known: {known}.")
-    return InvalidArgumentError(f"{place}: {key!r}: {first['msg']}.")
+        return InvalidArgumentError(f"{source}: unknown key {key!r}.", hint=f"Use one of: {known}.")
+    return InvalidArgumentError(f"{source}: {key!r}: {first['msg']}.")
 
 
 def url_of(option: str | None, argument: str | None = None) -> str:
-    """The URL, or path of a SQLite file, that a command was given or that is configured.
-
-    Args:
-        option: what `--url` says.
-        argument: what was given by position.
+    """Return the URL or path that a command was given, else the configured one.
 
     Raises:
-        InvalidArgumentError: both were given, or nothing is.
+        InvalidArgumentError: option and argument are both given, or there is no URL at all.
     """
     if option and argument:
-        raise InvalidArgumentError("The store is named twice.", hint="Leave --url out.")
+        raise InvalidArgumentError("The store is given twice.", hint="Leave out --url.")
     url = option or argument or settings().url
     if not url:
         raise InvalidArgumentError(
-            "No store is named.",
-            hint="Give --url, or set TK_URL, or write url = '...' into threadkeep.toml.",
+            "No store is given.",
+            hint="Use --url, set TK_URL, or write url = '...' into threadkeep.toml.",
         )
     return url
 
 
-def reading(url: str, cold: str | None = None) -> Saver:
-    """Open a store that is there, to look into it; use it under `with`.
-
-    A SQLite file is neither made nor changed.
+def open_existing(url: str, cold: str | None = None, *, read_only: bool = False) -> Saver:
+    """Open an existing store.
 
     Args:
         url: the store.
-        cold: the cold store, where another one is meant than is configured.
+        cold: the cold store; None for the configured one.
+        read_only: leave a SQLite file as it is.
 
     Raises:
         OpenError: there is no such store, or it cannot be opened.
@@ -134,92 +126,83 @@ def reading(url: str, cold: str | None = None) -> Saver:
     path, cold = file_of(url), cold or settings().cold
     if path is None:
         return open_saver(url, cold=cold)
-    return Saver(SqliteBackend(_there(path), read_only=True), cold=cold)
+    check_exists(url)
+    if read_only:
+        return Saver(SqliteBackend(path, read_only=True), cold=cold)
+    return SqliteSaver(path, cold=cold)
 
 
-def looking(url: str, cold: str | None) -> Saver:
-    """Open a store that is there, to look into one thread; use it under `with`.
+def open_target(url: str, *, dry_run: bool = False) -> Saver:
+    """Open a store to put threads into. A `sqlite:///` URL creates a missing file.
 
-    With `cold`, an archived thread is brought back, which changes a SQLite file.
-
-    Args:
-        url: the store.
-        cold: the cold store, as it was given for this command.
-
-    Raises:
-        OpenError: there is no such store, or it cannot be opened.
-    """
-    return writing(url, cold) if cold else reading(url)
-
-
-def writing(url: str, cold: str | None = None) -> Saver:
-    """Open a store that is there, to change it; use it under `with`.
+    A plain path has to exist: it may be any word that was mistyped.
 
     Args:
         url: the store.
-        cold: the cold store, where another one is meant than is configured.
-
-    Raises:
-        OpenError: there is no such store, or it cannot be opened.
-    """
-    path, cold = file_of(url), cold or settings().cold
-    return open_saver(url, cold=cold) if path is None else SqliteSaver(_there(path), cold=cold)
-
-
-def made(url: str) -> Saver:
-    """Open a store; a SQLite file that a URL names is made if need be. Use it under `with`.
-
-    A plain path must be there: it may be any word that was typed by mistake.
+        dry_run: open it read-only; an empty store takes the place of a missing file.
 
     Raises:
         OpenError: it cannot be opened.
     """
-    path, cold = file_of(url), settings().cold
-    if "://" in url or path is None:
-        return open_saver(url, cold=cold)
-    hint = "Name a store that is there; sqlite:///... makes one."
-    return SqliteSaver(_there(path, hint), cold=cold)
-
-
-def as_if_made(url: str) -> Saver:
-    """Open for reading what `made` would open; a file that it would make holds nothing.
-
-    Raises:
-        OpenError: as `made`.
-    """
     path = file_of(url)
-    would_be_made = path is not None and "://" in url and not Path(path).exists()
-    return MemorySaver() if would_be_made else reading(url)
+    if path is not None and "://" not in url:
+        check_exists(url, "Use an existing store; sqlite:///... creates one.")
+    if not dry_run:
+        return open_saver(url, cold=settings().cold) if "://" in url else open_existing(url)
+    if path is not None and not Path(path).exists():
+        return MemorySaver()
+    return open_existing(url, read_only=True)
 
 
-def check_there(store: str) -> None:
-    """Refuse the path or URL of a file that is not there.
+def check_exists(url: str, hint: str = "Use the path or URL of an existing store.") -> None:
+    """Check that the SQLite file of a store exists.
 
     Raises:
         OpenError: there is no such file.
     """
-    path = file_of(store)
-    if path is not None:
-        _there(path)
+    path = file_of(url)
+    if path is not None and not Path(path).exists():
+        # (a word that is no path may be a URL with a password, without its scheme)
+        name = "" if set(path) & set("@=") else f" {path}"
+        raise OpenError(f"There is no file{name}.", hint=hint)
 
 
-def same(one: str, other: str) -> bool:
-    """Whether both are the same URL or the same file."""
+def is_same(one: str, other: str) -> bool:
+    """Return whether two URLs are equal, or name the same file."""
     a, b = file_of(one), file_of(other)
     if a is None or b is None:
         return one == other
     return Path(a).resolve() == Path(b).resolve()
 
 
-def shown(url: str) -> str:
-    """The store as it may be shown: a file's path, or what kind of server it is."""
+def public_name(url: str) -> str:
+    """Return a file's path, or only the kind of a server."""
     path = file_of(url)
     return f"{url.partition('://')[0]}://..." if path is None else path
 
 
-def _there(path: str, hint: str = "Name a store that is there.") -> str:
-    if not Path(path).exists():
-        # (what is no path may be a URL with a password, without its scheme)
-        name = "" if set(path) & set("@=") else f" {path}"
-        raise OpenError(f"There is no file{name}.", hint=hint)
-    return path
+class Session(Output):
+    """One run of a command: its store, and its output.
+
+    Args:
+        url: the option --url.
+        cold: the option --cold.
+        as_json: print one JSON document.
+    """
+
+    def __init__(self, url: str | None, cold: str | None, *, as_json: bool) -> None:
+        super().__init__(as_json=as_json)
+        self.option = url
+        self._cold = cold
+
+    def url(self, argument: str | None = None) -> str:
+        """Return the URL of the store; see `url_of`."""
+        return url_of(self.option, argument)
+
+    def open(self, url: str | None = None, *, read_only: bool = False) -> Saver:
+        """Open the store; use it under `with`. See `open_existing`."""
+        return open_existing(url or self.url(), self._cold, read_only=read_only)
+
+    def open_to_read(self) -> Saver:
+        """Open the store read-only; with --cold, reading an archived thread restores it."""
+        return self.open(read_only=not self._cold)

@@ -1,7 +1,7 @@
-"""What the commands say, and where: results on stdout, all else on stderr.
+"""Output of the commands: results on stdout, everything else on stderr.
 
-Invariants: nothing else in the package prints; what goes to no terminal has neither colours
-nor box drawing; nothing that a thread holds can give orders to a terminal.
+Invariants: nothing else in the package prints; output that goes to no terminal has neither colours
+nor box drawing; nothing that a thread holds can control a terminal.
 """
 
 from __future__ import annotations
@@ -10,133 +10,131 @@ import io
 import json
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, TextIO, TypeAlias
+from typing import Any, TextIO
 
 import typer
+from rich import progress as bars
 from rich.console import Console, RenderableType
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from threadkeep.errors import InvalidArgumentError, ThreadkeepError
-
-Told: TypeAlias = Callable[[str, int, int], None]
-"""Called with what is being done, how much of it is done, and how much there is in all."""
+from threadkeep.progress import Progress
 
 _READER_GONE = 141  # as shells have it: 128 and the number of SIGPIPE
-_WIDE = 10_000  # lines that go to no terminal are as long as they are
+_UNLIMITED = 10_000  # columns: lines that go to no terminal are not wrapped
 
 
-def prepare() -> None:
-    """Let no character be what keeps something from being said."""
+def escape_unencodable() -> None:
+    """Print characters that a stream cannot encode as escapes."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
 
 
 class Output:
-    """Where one command says what came of it.
+    """Output of one command.
 
     Args:
-        as_json: whether that is one JSON document, and nothing beside it.
+        as_json: print one JSON document instead of text.
     """
 
     def __init__(self, *, as_json: bool) -> None:
-        self._as_json = as_json
+        self.as_json = as_json
 
-    def tell(self, document: Any, *drawn: RenderableType) -> None:
-        """The result: the document, or what is drawn of it."""
-        if self._as_json:
-            _print(json.dumps(document), sys.stdout)
+    def print(self, document: Any, *drawn: RenderableType) -> None:
+        """Print the result: as the JSON document, or drawn."""
+        if self.as_json:
+            _write(json.dumps(document), sys.stdout)
         else:
-            for one in drawn:
-                _print(_rendered(one, sys.stdout), sys.stdout, "")
-
-    def note(self, drawn: RenderableType) -> None:
-        """What is not the result, for whoever looks."""
-        _print(_rendered(drawn, sys.stderr), sys.stderr, "")
+            for item in drawn:
+                _write(_render(item, sys.stdout), sys.stdout, "")
 
     @contextmanager
-    def working(self, what: str) -> Iterator[None]:
-        """Show that something is being done, to whoever waits at a terminal."""
-        with self.progress() as told:
-            told(what, 0, 0)
-            yield
-
-    @contextmanager
-    def progress(self) -> Iterator[Told]:
-        """Show how far it is to whoever waits at a terminal, until the block ends."""
-        if self._as_json or not sys.stderr.isatty():
-            yield _tell_nobody
+    def progress(self) -> Iterator[Progress]:
+        """Show progress bars on a terminal until the block ends."""
+        if self.as_json or not sys.stderr.isatty():
+            yield lambda *_: None
             return
-        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
-        console = _console(sys.stderr)
-        with Progress(
-            *columns,
-            TimeRemainingColumn(),
-            console=console,
+        tasks: dict[str, bars.TaskID] = {}
+        with bars.Progress(
+            bars.TextColumn("{task.description}"),
+            bars.BarColumn(),
+            bars.MofNCompleteColumn(),
+            bars.TimeRemainingColumn(),
+            console=_console(sys.stderr),
             redirect_stdout=False,
             redirect_stderr=False,
             transient=True,
         ) as shown:
-            yield _Bars(shown)
+
+            def update(stage: str, done: int, total: int) -> None:
+                if stage not in tasks:
+                    tasks[stage] = shown.add_task(stage, total=None)
+                shown.update(tasks[stage], completed=done, total=total or None)
+
+            yield update
+
+    def confirm(self, verb: str, question: str, *shown: RenderableType) -> None:
+        """Ask at the terminal before something is removed.
+
+        Args:
+            verb: "delete" or "erase".
+            question: the question.
+            shown: printed before it.
+
+        Raises:
+            InvalidArgumentError: there is no terminal, or the answer is no.
+        """
+        if self.as_json or not (sys.stdin.isatty() and sys.stderr.isatty()):
+            raise InvalidArgumentError(
+                f"Nothing was {verb}d: cannot ask for confirmation without a terminal.",
+                hint=f"Use --yes to {verb} without confirmation, or --dry-run to preview.",
+            )
+        for item in shown:
+            _write(_render(item, sys.stderr), sys.stderr, "")
+        if not typer.confirm(question, err=True):
+            raise InvalidArgumentError(f"Nothing was {verb}d.")
 
 
-class _Bars:
-    """One bar for each thing that is being done."""
-
-    def __init__(self, shown: Progress) -> None:
-        self._shown = shown
-        self._known: dict[str, Any] = {}
-
-    def __call__(self, what: str, done: int, total: int) -> None:
-        if what not in self._known:
-            self._known[what] = self._shown.add_task(what, total=None)
-        self._shown.update(self._known[what], completed=done, total=total or None)
-
-
-def _tell_nobody(what: str, done: int, total: int) -> None:
-    del what, done, total
-
-
-def complain(
-    error: ThreadkeepError | typer.TyperException, *, as_json: bool, hidden: Sequence[str] = ()
+def print_error(
+    error: ThreadkeepError | typer.TyperException, *, as_json: bool, secrets: Sequence[str] = ()
 ) -> None:
-    """Why it could not be done, on stderr: in one line, or as a JSON document.
+    """Print an error to stderr, as one line or as a JSON document.
 
     Args:
-        error: a failure, or a wrong usage.
-        as_json: which of the two.
-        hidden: arguments that are not to be repeated where the usage is wrong.
+        error: a failure, or a usage error.
+        as_json: print a JSON document.
+        secrets: arguments that a usage error must not repeat.
     """
     if as_json:
-        _print(json.dumps({"error": _as_document(error, hidden)}), sys.stderr)
+        _write(json.dumps({"error": _error_document(error, secrets)}), sys.stderr)
         return
-    text = str(error) if isinstance(error, ThreadkeepError) else _usage(error, hidden)
-    _print(f"threadkeep: {clean(' '.join(text.split()))}", sys.stderr)
+    text = str(error) if isinstance(error, ThreadkeepError) else _usage(error, secrets)
+    _write(f"threadkeep: {clean(' '.join(text.split()))}", sys.stderr)
 
 
-def _as_document(
-    error: ThreadkeepError | typer.TyperException, hidden: Sequence[str]
+def _error_document(
+    error: ThreadkeepError | typer.TyperException, secrets: Sequence[str]
 ) -> dict[str, Any]:
     if not isinstance(error, ThreadkeepError):
-        return {"type": "Usage", "message": _usage(error, hidden), "hint": ""}
+        return {"type": "Usage", "message": _usage(error, secrets), "hint": ""}
     place = {n: getattr(error, n) for n in ("thread", "namespace", "checkpoint", "channel")}
     return {"type": type(error).__name__, "message": error.message, "hint": error.hint, **place}
 
 
-def _usage(error: typer.TyperException, hidden: Sequence[str]) -> str:
+def _usage(error: typer.TyperException, secrets: Sequence[str]) -> str:
     context = getattr(error, "ctx", None)
-    where = f" See {context.command_path} --help." if context is not None else ""
+    see = f" See {context.command_path} --help." if context is not None else ""
     message = error.format_message().strip()
-    for one in filter(None, hidden):
-        message = message.replace(one, "...")
-    end = "" if not where or message.endswith((".", "?")) else "."
-    return f"{message}{end}{where}"
+    for secret in filter(None, secrets):
+        message = message.replace(secret, "...")
+    end = "" if not see or message.endswith((".", "?")) else "."
+    return f"{message}{end}{see}"
 
 
 def clean(text: str) -> str:
-    """The text as it may be shown: of control characters, only line feeds and tabs stay."""
+    """Escape control characters, except line feeds and tabs."""
     return text.translate(_ESCAPED)
 
 
@@ -144,73 +142,39 @@ _CONTROLS = (*range(9), *range(11, 32), *range(127, 160), *range(0x202A, 0x202F)
 _ESCAPED = {code: ascii(chr(code))[1:-1] for code in _CONTROLS}
 
 
-def compact(value: Any) -> str:
-    """What JSON knows, in one line for people."""
-    return json.dumps(value, ensure_ascii=False)
-
-
-def drawing_here() -> bool:
-    """Whether stdout is a terminal that shows more than plain characters."""
-    return _console(sys.stdout).is_terminal
-
-
 class _Console(Console):
-    """One that draws with plain characters where nobody looks."""
+    """Console that draws with plain characters unless it is a terminal."""
 
     @property
     def encoding(self) -> str:
         return super().encoding if self.is_terminal else "ascii"
 
 
-def _console(where: TextIO) -> _Console:
-    here = where.isatty()
-    colours = here and not os.environ.get("NO_COLOR")
+def _console(stream: TextIO) -> _Console:
+    is_terminal = stream.isatty()
+    colours = is_terminal and not os.environ.get("NO_COLOR")
     return _Console(
-        file=where,
-        force_terminal=here,
+        file=stream,
+        force_terminal=is_terminal,
         color_system="auto" if colours else None,
-        width=None if here else _WIDE,
+        width=None if is_terminal else _UNLIMITED,
         highlight=False,
         markup=False,
         emoji=False,
     )
 
 
-def _rendered(drawn: RenderableType, where: TextIO) -> str:
-    console = _console(where)
+def _render(item: RenderableType, stream: TextIO) -> str:
+    console = _console(stream)
     with console.capture() as captured:
-        console.print(drawn, soft_wrap=isinstance(drawn, str))
+        console.print(item, soft_wrap=isinstance(item, str))
     return "".join(f"{line.rstrip()}\n" for line in captured.get().removesuffix("\n").split("\n"))
 
 
-def _print(text: str, where: TextIO, end: str = "\n") -> None:
+def _write(text: str, stream: TextIO, end: str = "\n") -> None:
     try:
-        print(text, file=where, end=end, flush=True)
+        print(text, file=stream, end=end, flush=True)
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), where.fileno())
-        if where is sys.stdout:  # (who reads no complaints is not to be told more)
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+        if stream is sys.stdout:
             raise typer.Exit(_READER_GONE) from None
-
-
-def ask(output: Output, verb: str, question: str, *, as_json: bool, shown: Iterable[Any]) -> None:
-    """Ask whoever sits there whether something is to go for good.
-
-    Args:
-        output: where things are shown.
-        verb: what would be done to it: "delete" or "erase".
-        question: what is asked.
-        as_json: whether nobody reads, but a program.
-        shown: what is shown before.
-
-    Raises:
-        InvalidArgumentError: nobody is there, or the answer is no.
-    """
-    if as_json or not (sys.stdin.isatty() and sys.stderr.isatty()):
-        raise InvalidArgumentError(
-            f"Nothing was {verb}d: nobody is there to be asked.",
-            hint=f"Give --yes to {verb} without a question, or --dry-run to see what would go.",
-        )
-    for one in shown:
-        output.note(one)
-    if not typer.confirm(question, err=True):
-        raise InvalidArgumentError(f"Nothing was {verb}d.")

@@ -13,8 +13,8 @@ from threadkeep.cold.offload import Offloaded
 from threadkeep.cold.store import ColdStore
 from threadkeep.cold.tiering import Tiering, TierReport, check_over
 from threadkeep.engine import registration
-from threadkeep.engine.calls import Operation
 from threadkeep.engine.context import Engine
+from threadkeep.engine.operation import Operation
 from threadkeep.errors import InvalidArgumentError, StateError, invalid
 from threadkeep.progress import Progress
 from threadkeep.registry.info import ThreadInfo, info

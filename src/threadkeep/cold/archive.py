@@ -16,19 +16,33 @@ from functools import partial
 from io import BytesIO
 from typing import TYPE_CHECKING, NamedTuple, TypeGuard, cast
 
-from threadkeep.engine import labels, registration, registry
-from threadkeep.engine.calls import Operation, commit, fetch_checkpoint
+from threadkeep.engine import (
+    registration,
+    thread_entry,
+    thread_summary,
+)
 from threadkeep.engine.context import Engine
-from threadkeep.engine.entries import Entry, EntryFence
-from threadkeep.engine.lifecycle import Cause, State, allows, is_archived
 from threadkeep.engine.model import Batch, DropThread, RowsFence
+from threadkeep.engine.operation import (
+    Operation,
+    commit,
+    fetch_checkpoint,
+)
 from threadkeep.engine.optimistic import OVERTAKEN, retry
+from threadkeep.engine.thread_entry import (
+    Cause,
+    EntryFence,
+    ThreadEntry,
+    ThreadStatus,
+    allows,
+    is_archived,
+)
 from threadkeep.errors import CorruptionError, StateError, ThreadNotFoundError
 from threadkeep.store.workflows import Plan, Store, aside, on
 from threadkeep.transfer import digest
 from threadkeep.transfer.bundle_format import BundleWriter, read_bundle
-from threadkeep.transfer.bundling import (
-    Snapshot,
+from threadkeep.transfer.whole_thread import (
+    StoredThread,
     WholeThread,
     fence_of,
     parts_of,
@@ -70,13 +84,17 @@ class Archive(NamedTuple):
         return self.folder + self.name
 
 
-def archive_of(entry: Entry | None) -> Archive | None:
+def archive_of(entry: ThreadEntry | None) -> Archive | None:
     """Return the archive that an entry names; one of another thread does not count.
 
     Raises:
         CorruptionError: the record is damaged.
     """
-    record = None if entry is None else labels.record(entry.labels, labels.ARCHIVE)
+    record = (
+        None
+        if entry is None
+        else thread_entry.find_record(entry.labels, thread_entry.ARCHIVE_RECORD)
+    )
     if entry is None or record is None:
         return None
     try:
@@ -88,14 +106,14 @@ def archive_of(entry: Entry | None) -> Archive | None:
         ) from error
 
 
-def with_archive(entry: Entry, archive: Archive) -> Entry:
+def with_archive(entry: ThreadEntry, archive: Archive) -> ThreadEntry:
     """Return the entry with this archive, and no other."""
-    others = labels.without_record(entry.labels, labels.ARCHIVE)
-    label = labels.of_record(labels.ARCHIVE, list(archive))
+    others = thread_entry.without_record(entry.labels, thread_entry.ARCHIVE_RECORD)
+    label = thread_entry.record_label(thread_entry.ARCHIVE_RECORD, list(archive))
     return entry._replace(labels=tuple(sorted((*others, label))))
 
 
-def is_at(entry: Entry | None, key: str) -> TypeGuard[Entry]:
+def is_at(entry: ThreadEntry | None, key: str) -> TypeGuard[ThreadEntry]:
     """Return whether the thread is archived under this key."""
     if not is_archived(entry):
         return False
@@ -116,7 +134,7 @@ def _name(thread: str) -> str:
 # -- into an archive -------------------------------------------------------------------
 
 
-def archive(store: Store, cold: ColdStore, engine: Engine, thread: str) -> Plan[Entry]:
+def archive(store: Store, cold: ColdStore, engine: Engine, thread: str) -> Plan[ThreadEntry]:
     """Write a thread to an archive, and leave only its entry in the store.
 
     Raises:
@@ -127,7 +145,7 @@ def archive(store: Store, cold: ColdStore, engine: Engine, thread: str) -> Plan[
         BackendError: the cold store refused, or failed; the thread is as it was.
     """
 
-    def attempt() -> Plan[Entry]:
+    def attempt() -> Plan[ThreadEntry]:
         announced = yield from on(store, announce(engine, thread, cold.home(thread)))
         state = yield from on(store, read_state(thread))
         entry = _archivable(state, thread)
@@ -146,7 +164,7 @@ def archive(store: Store, cold: ColdStore, engine: Engine, thread: str) -> Plan[
         engine.working_set.forget(thread)
         found = yield from on(store, registration.read(thread))
         yield from aside(partial(_tidy, cold, {new.key, announced.key}, new.folder))
-        return found or cast("Entry", change.entry)
+        return found or cast("ThreadEntry", change.entry)
 
     return retry(thread, attempt)
 
@@ -163,7 +181,7 @@ def announce(engine: Engine, thread: str, home: str, *, stubs: bool = False) -> 
     """
     token = secrets.token_hex(8)
 
-    def update(entry: Entry) -> Entry:
+    def update(entry: ThreadEntry) -> ThreadEntry:
         if not allows(Cause.ARCHIVE, entry.state):
             raise StateError(f"A thread that is {entry.state} cannot be archived.", thread=thread)
         known = archive_of(entry)
@@ -178,7 +196,7 @@ def announce(engine: Engine, thread: str, home: str, *, stubs: bool = False) -> 
     return cast("Archive", archive_of(entry))
 
 
-def _archivable(state: Snapshot, thread: str) -> Entry:
+def _archivable(state: StoredThread, thread: str) -> ThreadEntry:
     if is_archived(state.entry):
         raise StateError("Another process has archived this thread.", thread=thread)
     if state.entry is None or not state.whole.checkpoints:
@@ -186,7 +204,9 @@ def _archivable(state: Snapshot, thread: str) -> Entry:
     return state.entry
 
 
-def _replacing(state: Snapshot, entry: Entry, fence: RowsFence, archive: Archive) -> DropThread:
+def _replacing(
+    state: StoredThread, entry: ThreadEntry, fence: RowsFence, archive: Archive
+) -> DropThread:
     """The change that removes a thread's rows, and says in its entry where they are."""
     known = archive_of(entry) or archive
     archive = archive._replace(offloaded=known.offloaded)
@@ -195,17 +215,14 @@ def _replacing(state: Snapshot, entry: Entry, fence: RowsFence, archive: Archive
         state.whole.deleted_at,
         state.rows.generation,
         (fence, EntryFence(entry.revision)),
-        with_archive(entry, archive)._replace(state=State.ARCHIVED),
+        with_archive(entry, archive)._replace(state=ThreadStatus.ARCHIVED),
     )
 
 
 def pack(whole: WholeThread, announced: Archive, state: str) -> tuple[bytes, Archive]:
     """Return a thread as an archive's bytes, a bundle with digests, and their record.
 
-    Args:
-        whole: the thread.
-        announced: the record so far.
-        state: the thread's own, which it has again when it is back.
+    `announced` is the record so far, `state` the thread's own, which it has again when it is back.
 
     Raises:
         CorruptionError: the thread is damaged.
@@ -288,13 +305,13 @@ def reopen(whole: WholeThread, archive: Archive, now: int) -> Operation[None]:
 
 
 def _batches(
-    whole: WholeThread, entry: Entry, generation: int, archive: Archive, now: int
+    whole: WholeThread, entry: ThreadEntry, generation: int, archive: Archive, now: int
 ) -> Iterator[Batch]:
     fences = (RowsFence(0, 0), EntryFence(entry.revision))
     plain = Batch(whole.thread, now, generation, fences=fences)
     for segments in parts_of(whole.segments, lambda segment: len(segment.data)):
         yield plain._replace(segments=tuple(segments))
-    touch = registry.of_rows(*stored_of(whole), sum([len(s.data) for s in whole.segments]))
+    touch = thread_summary.of_rows(*stored_of(whole), sum([len(s.data) for s in whole.segments]))
     back = with_archive(entry, archive._replace(back_at=now))
     yield plain._replace(
         checkpoints=whole.checkpoints,

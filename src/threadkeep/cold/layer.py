@@ -15,9 +15,6 @@ from typing import TYPE_CHECKING, Any, cast
 
 from threadkeep import lazy
 from threadkeep.cold.stubs import WITH_COLD, stubbed, whole
-from threadkeep.engine.calls import Commit, Fetch, Requests, aside, call, commit, fetch
-from threadkeep.engine.entries import Entry, EntryFence, ReadEntry
-from threadkeep.engine.lifecycle import is_archived
 from threadkeep.engine.model import (
     CopyThread,
     DropThread,
@@ -29,7 +26,22 @@ from threadkeep.engine.model import (
     ScanCheckpoints,
     ThreadState,
 )
+from threadkeep.engine.operation import (
+    Commit,
+    Fetch,
+    Requests,
+    aside,
+    call,
+    commit,
+    fetch,
+)
 from threadkeep.engine.optimistic import retry
+from threadkeep.engine.thread_entry import (
+    EntryFence,
+    ReadEntry,
+    ThreadEntry,
+    is_archived,
+)
 from threadkeep.errors import (
     BackendError,
     ConflictError,
@@ -108,7 +120,7 @@ class TierLayer:
                 return list(found[2 * count :])
         raise ConflictError(thread=names[0])
 
-    def _bring_back(self, entry: Entry) -> Requests[None]:
+    def _bring_back(self, entry: ThreadEntry) -> Requests[None]:
         """Bring a thread back, if nobody else has done so meanwhile."""
         archive, thread = lazy.archive.archive_of(entry), entry.thread
         if self._cold is None or archive is None:
@@ -146,7 +158,7 @@ class TierLayer:
         known = yield from self._ready(change.source, change.target)
         yield from commit(change._replace(revision=_revision(known)))
 
-    def _ready(self, source: str, target: str) -> Requests[Entry | None]:
+    def _ready(self, source: str, target: str) -> Requests[ThreadEntry | None]:
         """Return the source's entry, once it has no stubs: one that comes changes the entry.
 
         Raises:
@@ -154,7 +166,7 @@ class TierLayer:
         """
         while True:
             replies = yield Fetch([ReadEntry(source), ReadEntry(target)])
-            known, at = cast("list[Entry | None]", replies)
+            known, at = cast("list[ThreadEntry | None]", replies)
             if is_archived(at):
                 raise ThreadExistsError("The target is archived.", thread=target)
             archive = lazy.archive.archive_of(known)
@@ -172,13 +184,11 @@ class TierLayer:
         if change.fences:
             yield from self._drop_as(change)
             return
+        attempt = partial(self._drop_as, change, fenced=True)
         try:
-            yield from retry(change.thread, partial(self._drop_read, change), ConflictError)
+            yield from retry(change.thread, attempt, ConflictError)
         except ConflictError:
             yield from self._drop_as(change)
-
-    def _drop_read(self, change: DropThread) -> Requests[None]:
-        yield from self._drop_as(change, fenced=True)
 
     def _drop_as(self, change: DropThread, *, fenced: bool = False) -> Requests[None]:
         entry = yield from fetch(ReadEntry(change.thread))
@@ -207,7 +217,7 @@ class TierLayer:
             ) from error
 
 
-def _revision(entry: Entry | None) -> int:
+def _revision(entry: ThreadEntry | None) -> int:
     return 0 if entry is None else entry.revision
 
 

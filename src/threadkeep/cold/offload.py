@@ -23,11 +23,11 @@ from typing import TYPE_CHECKING, NamedTuple
 from threadkeep.cold import stubs
 from threadkeep.cold.archive import GRACE, Archive, announce, archive_of, put, with_archive
 from threadkeep.cold.stubs import is_stub, location_of, stubs_for
-from threadkeep.engine import registration, registry
-from threadkeep.engine.calls import Operation, commit, fetch, fetch_checkpoint, fetch_segments
+from threadkeep.engine import (
+    registration,
+    thread_summary,
+)
 from threadkeep.engine.context import Engine
-from threadkeep.engine.entries import Entry, Touch
-from threadkeep.engine.lifecycle import Cause, allows, is_archived, is_there
 from threadkeep.engine.lineage import (
     CheckpointKey,
     Lineage,
@@ -53,9 +53,24 @@ from threadkeep.engine.model import (
     StoredCheckpoint,
     ThreadRows,
 )
+from threadkeep.engine.operation import (
+    Operation,
+    commit,
+    fetch,
+    fetch_checkpoint,
+    fetch_segments,
+)
 from threadkeep.engine.optimistic import OVERTAKEN, Snapshot, read_snapshot, retry
 from threadkeep.engine.refs import covering, span_of
 from threadkeep.engine.rows import heads, unpack_writes
+from threadkeep.engine.thread_entry import (
+    Cause,
+    ThreadEntry,
+    Touch,
+    allows,
+    is_archived,
+    is_there,
+)
 from threadkeep.errors import (
     ConflictError,
     CorruptionError,
@@ -65,7 +80,7 @@ from threadkeep.errors import (
 )
 from threadkeep.retention.apply import SEGMENT_ROW
 from threadkeep.store.workflows import Plan, Store, aside, on
-from threadkeep.transfer.bundling import parts_of
+from threadkeep.transfer.whole_thread import parts_of
 
 if TYPE_CHECKING:
     from threadkeep.cold.store import ColdStore
@@ -308,7 +323,7 @@ def _move(store: Store, cold: ColdStore, engine: Engine, cut: Cut, archive: Arch
     size = max(archive.offloaded, 0) + _bytes_of(cut.go)
     new = (*cut.stay, *new_stubs)
     batch = _exchange(engine.now(), snapshot.rows, snapshot.thread, cut.old, new)
-    total = registry.of_thread(snapshot.rows).size + _bytes_of(new) - _bytes_of(cut.old)
+    total = thread_summary.of_thread(snapshot.rows).size + _bytes_of(new) - _bytes_of(cut.old)
     batch = batch._replace(
         fences=snapshot.fences,
         entry=with_archive(entry, archive._replace(offloaded=size)),
@@ -345,7 +360,7 @@ def _bytes_of(segments: Iterable[Segment]) -> int:
 # -- back into the store ---------------------------------------------------------------
 
 
-def restore(engine: Engine, thread: str) -> Operation[Entry]:
+def restore(engine: Engine, thread: str) -> Operation[ThreadEntry]:
     """Bring an archived thread back, or all that was offloaded of one.
 
     Raises:
@@ -363,7 +378,7 @@ def restore(engine: Engine, thread: str) -> Operation[Entry]:
         now = engine.now()
         yield from bring_back(thread, now)
 
-        def back(entry: Entry) -> Entry:
+        def back(entry: ThreadEntry) -> ThreadEntry:
             archive = archive_of(entry)
             return entry if archive is None else with_archive(entry, archive._replace(back_at=now))
 
@@ -481,7 +496,7 @@ def _note(engine: Engine, snapshot: Snapshot, archive: Archive) -> Operation[Non
     entry, rows = snapshot.entry, snapshot.rows
     assert entry is not None  # noqa: S101 - see `tidy`
     is_shared = bool(rows.family)
-    size = registry.of_thread(rows).size
+    size = thread_summary.of_thread(rows).size
     if is_shared or is_archived(entry):
         size = entry.size
     new = with_archive(entry, archive)

@@ -1,7 +1,6 @@
 """The cold store: objects by key, in a folder or on an object store.
 
-Only obstore is called here. Invariants: what `put` returned for is durable; no error shows more
-of a URL than its scheme; obstore is loaded where a cold store is opened, and nowhere else.
+No error shows more of a URL than its scheme. obstore is imported where a cold store is opened.
 """
 
 from __future__ import annotations
@@ -17,18 +16,18 @@ from urllib.parse import urlsplit
 from threadkeep.backends.open import extra
 from threadkeep.cold.archive import home_of
 from threadkeep.errors import BackendError, CorruptionError, OpenError, UnreachableError
-from threadkeep.transfer.files import sync, sync_folder, told
+from threadkeep.transfer.files import file_errors, sync, sync_folder
 
 if TYPE_CHECKING:
     from obstore.store import ObjectStore
 
 SCHEMES = ("file", "s3", "gs", "az")
-_FORMS = "Known are file:///folder, s3://bucket/path, gs://bucket/path and az://container/path."
+_FORMS = "Use file:///folder, s3://bucket/path, gs://bucket/path and az://container/path."
 _PATIENCE = timedelta(seconds=60)  # with a request that fails, all of its repetitions
 
 
 class ColdStore:
-    """An open cold store. `of` names the store whose objects it may remove.
+    """An open cold store.
 
     Args:
         url: `file:///folder`, `s3://bucket/path`, `gs://bucket/path` or `az://container/path`.
@@ -42,7 +41,7 @@ class ColdStore:
     def __init__(self, url: str) -> None:
         scheme = urlsplit(url).scheme.lower() if isinstance(url, str) else ""
         if scheme not in SCHEMES:
-            raise OpenError("This is no URL of a cold store.", hint=_FORMS)
+            raise OpenError("Invalid URL of a cold store.", hint=_FORMS)
         with extra("A cold store", "cold"):
             from obstore.exceptions import BaseError  # noqa: PLC0415 - an extra, only where it is used
         self._scheme = scheme
@@ -59,13 +58,13 @@ class ColdStore:
         self._owner: str | None = None
 
     def of(self, owner: str) -> ColdStore:
-        """The same one, for a store of this identity."""
+        """Return the same cold store for a store of this identity, whose objects it may remove."""
         mine = copy(self)
         mine._owner = owner  # noqa: SLF001 - it is one of ours
         return mine
 
     def home(self, thread: str) -> str:
-        """Where all lies that this store has put there of threads of this name."""
+        """Return the folder of all objects that this store has put there of a thread."""
         assert self._owner is not None  # noqa: S101 - see `of`
         return home_of(self._owner, thread)
 
@@ -80,7 +79,7 @@ class ColdStore:
         self._settle(key)
 
     def get(self, key: str) -> bytes:
-        """An object's bytes.
+        """Return an object's bytes.
 
         Raises:
             CorruptionError: there is no such object.
@@ -90,15 +89,15 @@ class ColdStore:
             return bytes(self._store.get(key).bytes())
 
     def delete(self, key: str) -> None:
-        """Remove an object; one that is not there does not matter. Raises as `put`."""
+        """Remove an object, if it exists. Raises as `put`."""
         with self._named(key), suppress(FileNotFoundError):
             self._store.delete(key)
 
     def get_parts(self, key: str, parts: Sequence[tuple[int, int]]) -> list[bytes]:
-        """Parts of an object: where each begins, and how many bytes it takes.
+        """Return parts of an object, each given by its first byte and its size.
 
-        They are asked for at once, with what lies between them. (`get_ranges` of obstore panics
-        where the object is shorter than is asked for.)
+        They are read at once, with the bytes between them. (`get_ranges` of obstore panics where
+        the object is shorter than that.)
 
         Raises:
             CorruptionError: there is no such object.
@@ -111,9 +110,9 @@ class ColdStore:
         return [found[start - first : start - first + size] for start, size in parts]
 
     def objects(self, folder: str, *, older_than: float = 0) -> dict[str, int]:
-        """All objects in a folder that were written longer ago than so many seconds.
+        """Return the objects in a folder that were written longer ago than so many seconds.
 
-        Gives their keys, each with its size in bytes. Raises as `put`.
+        Keys, each with its size in bytes. Raises as `put`.
         """
         before = datetime.now(UTC) - timedelta(seconds=older_than) if older_than else None
         with self._named(folder):
@@ -134,7 +133,7 @@ class ColdStore:
         if self._folder is None:
             return
         file = self._folder / key
-        with told(file):
+        with file_errors(file):
             sync(file)
         for folder in file.parents:
             sync_folder(folder)
@@ -156,7 +155,7 @@ class ColdStore:
             )
             raise CorruptionError(f"{place} has no object {key}.", hint=hint) from error
         except (exceptions.PermissionDeniedError, exceptions.UnauthenticatedError) as error:
-            hint = "Look at its rights, and at the keys in the environment."
+            hint = "Check its permissions, and the keys in the environment."
             raise OpenError(f"{place} refused.", hint=hint) from error
         except (exceptions.BaseError, ValueError, OSError) as error:
             kind = BackendError if self._scheme == "file" else UnreachableError
@@ -167,7 +166,7 @@ class ColdStore:
 
 
 def _first_line(error: Exception) -> str:
-    """What obstore says first; the rest is its own structure."""
+    """The first line of obstore's message; the rest is its own structure."""
     return (str(error).splitlines() or [type(error).__name__])[0]
 
 
@@ -177,6 +176,6 @@ def _opened(url: str, scheme: str) -> ObjectStore:
     if scheme == "file":
         path = urlsplit(url)
         if path.netloc or not path.path.strip("/") or path.query:
-            raise OpenError("This URL of a cold store names no folder.", hint=_FORMS)
+            raise OpenError("Invalid URL of a cold store: it names no folder.", hint=_FORMS)
         return LocalStore.from_url(url, mkdir=True)
     return from_url(url, retry_config={"retry_timeout": _PATIENCE})

@@ -18,8 +18,11 @@ from threadkeep.cold.offload import Offloaded, move_out, tidy
 from threadkeep.cold.stubs import LEAST
 from threadkeep.engine import registration
 from threadkeep.engine.context import Engine
-from threadkeep.engine.entries import Entry
-from threadkeep.engine.lifecycle import Cause, allows
+from threadkeep.engine.thread_entry import (
+    Cause,
+    ThreadEntry,
+    allows,
+)
 from threadkeep.errors import (
     CodecError,
     ConflictError,
@@ -217,7 +220,7 @@ class _Run:
     shared: list[str] = field(default_factory=list)
     skipped: list[Offloaded] = field(default_factory=list)
 
-    def visit(self, entry: Entry) -> Plan[None]:
+    def visit(self, entry: ThreadEntry) -> Plan[None]:
         """Tidy one thread; then archive it, offload its values, or leave it."""
         try:
             known = archive_of(entry)
@@ -230,7 +233,7 @@ class _Run:
         except (ThreadNotFoundError, StateError):
             pass  # somebody else deleted it, or archived it, meanwhile
 
-    def _move(self, entry: Entry) -> Plan[None]:
+    def _move(self, entry: ThreadEntry) -> Plan[None]:
         tier, warm = self.tiering.cold, self.engine.now() - self.tiering.warm.age
         known = archive_of(entry)
         back_at = 0 if known is None else known.back_at
@@ -242,7 +245,7 @@ class _Run:
             if entry.size > tier.offload_over or entry.origin is not None or has_stubs:
                 yield from self._offload(entry.thread, tier.offload_over, warm)
 
-    def _archive(self, entry: Entry) -> Plan[None]:
+    def _archive(self, entry: ThreadEntry) -> Plan[None]:
         now = yield from on(self.store, registration.known(entry.thread))
         if now.updated_at != entry.updated_at:
             return  # it is in use again

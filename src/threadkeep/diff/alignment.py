@@ -1,26 +1,38 @@
-"""Which elements of two sequences are the same ones, in order.
+"""Alignment of two sequences: the positions that hold the same element, in order.
 
-Pure functions over keys that can be hashed. Invariant: pairs rise on both sides, and the
-keys of a pair are equal. Ends are paired first, then keys that each side has once, then
-what lies between by the longest common subsequence, as long as there is effort left.
+Pairs rise on both sides. Ends are paired first, then keys that each side has once, then the
+longest common subsequence of the rest, as long as there is effort left.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from typing import NamedTuple, TypeAlias
-
-from threadkeep.diff.effort import Effort
 
 Keys: TypeAlias = Sequence[Hashable]
 Pair: TypeAlias = tuple[int, int]
-_TABLE = 500_000  # numbers that a table may hold: some megabytes
+_STEPS = 2_000_000  # comparisons of two elements
+_TABLE = 500_000  # numbers in a table: some megabytes
+
+
+class Effort:
+    """Bound on the steps of a difference; once they are spent, it is coarser, in linear time."""
+
+    def __init__(self, steps: int = _STEPS) -> None:
+        self.left = steps
+
+    def spend(self, steps: int) -> bool:
+        """Take so many steps, if they are left."""
+        if steps > self.left:
+            return False
+        self.left -= steps
+        return True
 
 
 class Gap(NamedTuple):
-    """The elements between two pairs: `start <= i < stop` of each side."""
+    """Elements between two pairs: `start <= i < stop` of each side."""
 
     a_start: int
     a_stop: int
@@ -29,52 +41,49 @@ class Gap(NamedTuple):
 
 
 def align(a: Keys, b: Keys, effort: Effort) -> list[Pair]:
-    """Pairs of positions that hold the same."""
+    """Return the pairs of positions that hold the same."""
     return list(_aligned(a, b, Gap(0, len(a), 0, len(b)), effort))
 
 
-def gaps(pairs: Sequence[Pair], a_size: int, b_size: int) -> Iterator[Gap]:
-    """What lies before, between and behind the pairs, empty or not: one more than pairs."""
-    i = j = 0
-    for next_i, next_j in (*pairs, (a_size, b_size)):
+def gaps(pairs: Iterable[Pair], a_size: int, b_size: int) -> Iterator[Gap]:
+    """Return the gaps before, between and behind the pairs, empty or not."""
+    return _gaps(pairs, Gap(0, a_size, 0, b_size))
+
+
+def _gaps(pairs: Iterable[Pair], gap: Gap) -> Iterator[Gap]:
+    i, j = gap.a_start, gap.b_start
+    for next_i, next_j in (*pairs, (gap.a_stop, gap.b_stop)):
         yield Gap(i, next_i, j, next_j)
         i, j = next_i + 1, next_j + 1
 
 
-def _aligned(a: Keys, b: Keys, gap: Gap, effort: Effort) -> Iterator[Pair]:
+def _aligned(
+    a: Keys, b: Keys, gap: Gap, effort: Effort, *, with_anchors: bool = True
+) -> Iterator[Pair]:
     inner = _without_ends(a, b, gap)
-    front, back = inner.a_start - gap.a_start, gap.a_stop - inner.a_stop
-    yield from ((gap.a_start + n, gap.b_start + n) for n in range(front))
-    anchors = _anchors(a, b, inner)
+    yield from _ends_before(gap, inner)
+    anchors = _anchors(a, b, inner) if with_anchors else []
     if anchors:
-        offset = [(i - inner.a_start, j - inner.b_start) for i, j in anchors]
-        sizes = inner.a_stop - inner.a_start, inner.b_stop - inner.b_start
-        for between, anchor in zip(gaps(offset, *sizes), (*anchors, None), strict=True):
-            yield from _between(a, b, _moved(between, inner), effort)
+        for between, anchor in zip(_gaps(anchors, inner), (*anchors, None), strict=True):
+            # (keys that occur once have moved: they are no anchors again)
+            yield from _aligned(a, b, between, effort, with_anchors=False)
             if anchor is not None:
                 yield anchor
     else:
         yield from _common(a, b, inner, effort)
-    yield from ((inner.a_stop + n, inner.b_stop + n) for n in range(back))
+    yield from _ends_behind(gap, inner)
 
 
-def _moved(gap: Gap, by: Gap) -> Gap:
-    a, b = by.a_start, by.b_start
-    return Gap(gap.a_start + a, gap.a_stop + a, gap.b_start + b, gap.b_stop + b)
+def _ends_before(gap: Gap, inner: Gap) -> Iterator[Pair]:
+    return zip(range(gap.a_start, inner.a_start), range(gap.b_start, inner.b_start), strict=True)
 
 
-def _between(a: Keys, b: Keys, gap: Gap, effort: Effort) -> Iterator[Pair]:
-    """Pairs between anchors: keys that are there once have moved, and are no anchors again."""
-    inner = _without_ends(a, b, gap)
-    yield from zip(
-        range(gap.a_start, inner.a_start), range(gap.b_start, inner.b_start), strict=True
-    )
-    yield from _common(a, b, inner, effort)
-    yield from zip(range(inner.a_stop, gap.a_stop), range(inner.b_stop, gap.b_stop), strict=True)
+def _ends_behind(gap: Gap, inner: Gap) -> Iterator[Pair]:
+    return zip(range(inner.a_stop, gap.a_stop), range(inner.b_stop, gap.b_stop), strict=True)
 
 
 def _without_ends(a: Keys, b: Keys, gap: Gap) -> Gap:
-    """The gap without what is the same at its two ends."""
+    """Return the gap without equal elements at its ends."""
     a_start, a_stop, b_start, b_stop = gap
     while a_start < a_stop and b_start < b_stop and a[a_start] == b[b_start]:
         a_start, b_start = a_start + 1, b_start + 1
@@ -84,7 +93,7 @@ def _without_ends(a: Keys, b: Keys, gap: Gap) -> Gap:
 
 
 def _anchors(a: Keys, b: Keys, gap: Gap) -> list[Pair]:
-    """Keys that each side has once, as many as rise on both sides."""
+    """Pair keys that each side has once, as many as rise on both sides."""
     in_a = Counter(a[gap.a_start : gap.a_stop])
     in_b = Counter(b[gap.b_start : gap.b_stop])
     where = {b[j]: j for j in range(gap.b_start, gap.b_stop) if in_b[b[j]] == 1}
@@ -97,10 +106,10 @@ def _anchors(a: Keys, b: Keys, gap: Gap) -> list[Pair]:
 
 
 def _rising(pairs: list[Pair]) -> list[Pair]:
-    """As many of the pairs as rise on the second side too (the first rises already)."""
-    ends: list[int] = []  # the least end of a rising row of each length
-    last: list[int] = []  # which pair that is
-    before: list[int] = []  # the pair before each one in its row
+    """Return a longest run of pairs that rise on the second side too (the first rises already)."""
+    ends: list[int] = []  # least end of a rising row of each length
+    last: list[int] = []  # its pair
+    before: list[int] = []  # pair before each one in its row
     for n, (_, j) in enumerate(pairs):
         length = bisect_left(ends, j)
         before.append(last[length - 1] if length else -1)
@@ -115,17 +124,17 @@ def _rising(pairs: list[Pair]) -> list[Pair]:
 
 
 def _common(a: Keys, b: Keys, gap: Gap, effort: Effort) -> list[Pair]:
-    """A common subsequence: the longest where there is effort left for it."""
+    """Return a common subsequence: the longest if there is effort left for it."""
     xs, ys = a[gap.a_start : gap.a_stop], b[gap.b_start : gap.b_stop]
     if set(xs).isdisjoint(ys):
         return []
     size = len(xs) * len(ys)
-    found = _longest(xs, ys) if size <= _TABLE and effort.spend(size) else _first_met(xs, ys)
-    return [(i + gap.a_start, j + gap.b_start) for i, j in found]
+    pairs = _longest(xs, ys) if size <= _TABLE and effort.spend(size) else _greedy(xs, ys)
+    return [(i + gap.a_start, j + gap.b_start) for i, j in pairs]
 
 
 def _longest(a: Keys, b: Keys) -> Iterator[Pair]:
-    """The longest common subsequence."""
+    """Return the longest common subsequence."""
     rows = [[0] * (len(b) + 1)]  # of the last elements of each side: its length
     for x in reversed(a):
         below, row = rows[-1], [0] * (len(b) + 1)
@@ -144,8 +153,8 @@ def _longest(a: Keys, b: Keys) -> Iterator[Pair]:
             j += 1
 
 
-def _first_met(a: Keys, b: Keys) -> Iterator[Pair]:
-    """A common subsequence, found in one go: each element with the next one like it."""
+def _greedy(a: Keys, b: Keys) -> Iterator[Pair]:
+    """Return a common subsequence in one pass: each element with the next one like it."""
     places: dict[Hashable, list[int]] = {}
     for i, key in enumerate(a):
         places.setdefault(key, []).append(i)

@@ -1,28 +1,27 @@
-"""Reading two checkpoints side by side: of each channel whether it changed, or both values.
+"""Comparison of two checkpoints, channel by channel.
 
-Invariant: a channel that both hold by the same reference is not decoded, and however many
-channels there are, their values are one round trip.
+A channel that both hold by the same reference is not decoded. The values of all others are read
+in one round trip.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any, NamedTuple
+from functools import partial
+from typing import Any, NamedTuple, TypeAlias
 
+from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.serde.types import _DeltaSnapshot
 
-from threadkeep.engine import history
-from threadkeep.engine.calls import Fetch, Operation, Place
-from threadkeep.engine.context import (
-    Engine,
-    named,
-    not_found,
-    read_manifest,
-    visible,
-)
+from threadkeep import arguments, validation
+from threadkeep.diff.alignment import Effort
+from threadkeep.diff.records import Change, ChannelDiff, DiffSide, StateDiff
+from threadkeep.diff.values import differences
+from threadkeep.engine import listing
+from threadkeep.engine.context import Engine, named, not_found, read_manifest, unless_hidden
 from threadkeep.engine.elements import Elements
-from threadkeep.engine.history import ChannelHistory
-from threadkeep.engine.manifest import Entry, Manifest, Version
+from threadkeep.engine.listing import ChannelHistory
+from threadkeep.engine.manifest import ChannelEntry, Manifest, Version
 from threadkeep.engine.model import (
     ReadCheckpoint,
     ReadSegments,
@@ -30,27 +29,29 @@ from threadkeep.engine.model import (
     StoredCheckpoint,
     ThreadState,
 )
+from threadkeep.engine.operation import CheckpointRef, Fetch, Operation
 from threadkeep.engine.refs import Inline, Ref, covering
-from threadkeep.engine.rows import unpack_metadata
-from threadkeep.errors import CorruptionError, StaleThreadError, ThreadkeepError
-from threadkeep.langgraph_internals import (
-    DELTA_COUNTERS,
-    is_internal,
-)
+from threadkeep.engine.rows import unpack_metadata, unpack_time
+from threadkeep.errors import CorruptionError, StaleThreadError, ThreadkeepError, invalid
+from threadkeep.langgraph_internals import DELTA_COUNTERS, is_internal
+from threadkeep.store.workflows import Plan, Store, aside, on
+
+ConfigOrPair: TypeAlias = RunnableConfig | tuple[str, str | None]
+"""A config, or the id of a thread and that of a checkpoint (None: the head)."""
 
 
 class Value(NamedTuple):
-    """A channel's value in one checkpoint; `is_there` False where it is empty or unknown."""
+    """Value of a channel in one checkpoint; `exists` is False where it is empty or unknown."""
 
     version: Version
-    is_there: bool
+    exists: bool
     value: Any = None
 
 
 class Pair(NamedTuple):
-    """A channel in both checkpoints; of one that is the same in both no value is decoded.
+    """A channel in both checkpoints; values that are the same are not decoded.
 
-    `is_delta`: the values are those of `_stored_instead`.
+    `is_delta`: the values are dicts of the last whole value and the writes since.
     """
 
     before: Value
@@ -60,56 +61,68 @@ class Pair(NamedTuple):
 
 
 class Side(NamedTuple):
-    """One of the two checkpoints: its row, manifest and metadata."""
+    """One of the two checkpoints."""
 
     stored: StoredCheckpoint
     manifest: Manifest
     metadata: dict[str, Any]
     state: ThreadState
 
-    def entry(self, channel: str) -> Entry:
-        """What it says of a channel."""
+    def entry(self, channel: str) -> ChannelEntry:
+        """Return the manifest's entry of a channel."""
         return self.manifest.entries.get(channel, _UNKNOWN)
 
 
-_UNKNOWN = Entry(None, None)
+_UNKNOWN = ChannelEntry(None, None)
 
 
-class Compared(NamedTuple):
-    """Two checkpoints, and their channels by name, in order."""
+def place_of(value: ConfigOrPair) -> CheckpointRef:
+    """Return the place that a config or a pair names."""
+    if isinstance(value, Mapping):
+        return arguments.place(value)
+    if isinstance(value, tuple | list) and len(value) == 2:  # noqa: PLR2004 - a pair
+        return validation.place(value[0], "", value[1])
+    hint = "Use state.config, or (thread id, checkpoint id or None)."
+    raise invalid("place to compare", value, hint)
 
-    before: Side
-    after: Side
-    channels: dict[str, Pair]
 
-
-def compare(engine: Engine, before: Place, after: Place) -> Operation[Compared]:
-    """Two checkpoints, of one thread or of two.
+def diff(
+    store: Store, engine: Engine, before: CheckpointRef, after: CheckpointRef
+) -> Plan[StateDiff]:
+    """Compare two checkpoints, of one thread or of two.
 
     Raises:
-        ThreadNotFoundError, CheckpointNotFoundError: one is not there.
+        ThreadNotFoundError, CheckpointNotFoundError: one does not exist.
         CorruptionError, UnknownTypeError: a value cannot be read.
     """
+    a, b, pairs = yield from on(store, compare(engine, before, after))
+    # (Where much differs this takes long enough to hold up an event loop.)
+    return (yield from aside(partial(_state_diff, engine, a, b, pairs)))
+
+
+def compare(
+    engine: Engine, before: CheckpointRef, after: CheckpointRef
+) -> Operation[tuple[Side, Side, dict[str, Pair]]]:
+    """Read two checkpoints, and their channels sorted by name; see `diff`."""
     generations: tuple[int, int] | None = None
     while True:
-        reads = [ReadCheckpoint(*place) for place in (before, after)]
-        states: list[ThreadState] = yield Fetch(reads)
+        states: list[ThreadState] = yield Fetch([ReadCheckpoint(*p) for p in (before, after)])
         try:
             a = _side(engine, before, states[0])
             b = _side(engine, after, states[1])
             channels = yield from _pairs(engine, a, b)
         except (CorruptionError, StaleThreadError):
-            # Checkpoints or segments may have been removed meanwhile: then look again.
-            found = states[0].generation, states[1].generation
-            if found == generations:
+            # Checkpoints or segments may have been removed meanwhile: then read again.
+            current = states[0].generation, states[1].generation
+            if current == generations:
                 raise
-            generations = found
+            generations = current
         else:
-            return Compared(a, b, channels)
+            return a, b, channels
 
 
-def _side(engine: Engine, place: Place, state: ThreadState) -> Side:
-    stored = visible(state.found)
+def _side(engine: Engine, place: CheckpointRef, state: ThreadState) -> Side:
+    stored = unless_hidden(state.found)
     if stored is None:
         raise not_found(place)
     with named(stored):
@@ -120,55 +133,54 @@ def _side(engine: Engine, place: Place, state: ThreadState) -> Side:
 
 def _pairs(engine: Engine, a: Side, b: Side) -> Operation[dict[str, Pair]]:
     channels = sorted({*a.manifest.entries, *b.manifest.entries})
-    a_deltas = yield from _deltas(a, channels)
-    b_deltas = yield from _deltas(b, channels)
-    kept: dict[str, tuple[_Kept, _Kept]] = {}
+    deltas = (yield from _deltas(a, channels)), (yield from _deltas(b, channels))
+    refs: dict[str, tuple[_Refs, _Refs]] = {}
     for channel in channels:
-        is_delta = channel in a_deltas or channel in b_deltas
-        kept[channel] = (
-            _kept(a.entry(channel), a_deltas.get(channel), is_delta=is_delta),
-            _kept(b.entry(channel), b_deltas.get(channel), is_delta=is_delta),
+        is_delta = any(channel in found for found in deltas)
+        refs[channel] = (
+            _refs(a.entry(channel), deltas[0].get(channel), is_delta=is_delta),
+            _refs(b.entry(channel), deltas[1].get(channel), is_delta=is_delta),
         )
     one_thread = a.stored.thread == b.stored.thread
-    same = {c for c, (x, y) in kept.items() if _is_same(x, y, one_thread=one_thread)}
-    wanted = {c: both for c, both in kept.items() if c not in same}
-    a_found, b_found = yield from _elements(engine, a, b, wanted.values())
-    found: dict[str, Pair] = {}
-    for channel, (x, y) in kept.items():
+    same = {c for c, (x, y) in refs.items() if _is_same(x, y, one_thread=one_thread)}
+    changed = [pair for channel, pair in refs.items() if channel not in same]
+    a_elements, b_elements = yield from _elements(engine, a, b, changed)
+    pairs: dict[str, Pair] = {}
+    for channel, (x, y) in refs.items():
         is_same = channel in same
         with named(a.stored):
-            before = _value(a, channel, x, None if is_same else a_found)
+            before = _value(a, channel, x, None if is_same else a_elements)
         with named(b.stored):
-            after = _value(b, channel, y, None if is_same else b_found)
-        found[channel] = Pair(before, after, is_same, x.is_delta or y.is_delta)
-    return found
+            after = _value(b, channel, y, None if is_same else b_elements)
+        pairs[channel] = Pair(before, after, is_same, x.is_delta or y.is_delta)
+    return pairs
 
 
-# -- what is stored of a channel -----------------------------------------------------
+# -- references of a channel -----------------------------------------------------------
 
 
-class _Kept(NamedTuple):
-    """The references that a channel's value, or a DeltaChannel's history, is read from."""
+class _Refs(NamedTuple):
+    """References that a channel's value, or a DeltaChannel's history, is read from."""
 
     seed: Ref | None
     writes: tuple[Ref, ...] = ()
     is_delta: bool = False
 
-    def refs(self) -> Iterable[Ref]:
+    def all(self) -> Iterable[Ref]:
         return self.writes if self.seed is None else (self.seed, *self.writes)
 
 
-def _kept(entry: Entry, delta: ChannelHistory | None, *, is_delta: bool) -> _Kept:
+def _refs(entry: ChannelEntry, delta: ChannelHistory | None, *, is_delta: bool) -> _Refs:
     if delta is None:
-        return _Kept(entry.ref, (), is_delta and entry.ref is not None)
-    return _Kept(delta.seed, tuple([write.ref for write in delta.writes]), is_delta=True)
+        return _Refs(entry.ref, (), is_delta and entry.ref is not None)
+    return _Refs(delta.seed, tuple([write.ref for write in delta.writes]), is_delta=True)
 
 
 def _deltas(side: Side, channels: Iterable[str]) -> Operation[dict[str, ChannelHistory]]:
-    """The histories of those channels that are DeltaChannels without a value here.
+    """Read the histories of DeltaChannels without a value in a checkpoint.
 
-    One that is empty may be just that: a DeltaChannel is counted in the metadata, or a
-    write to it led to a checkpoint without a value (see `lineage.needed`).
+    An empty channel may be just that: a DeltaChannel is counted in the metadata, or a write to
+    it led to a checkpoint without a value (see `lineage.needed`).
     """
     empty = {
         channel: None
@@ -180,32 +192,33 @@ def _deltas(side: Side, channels: Iterable[str]) -> Operation[dict[str, ChannelH
     if not empty:
         return {}
     row = side.stored.row
-    place = Place(side.stored.thread, row.ns, row.id)
-    found = yield from history.walk(place, empty, side.state)
+    place = CheckpointRef(side.stored.thread, row.ns, row.id)
+    histories = yield from listing.walk(place, empty, side.state)
     counted = side.metadata.get(DELTA_COUNTERS)
     known = counted if isinstance(counted, dict) else {}
-    return {c: one for c, one in found.items() if one.writes or c in known}
+    return {c: one for c, one in histories.items() if one.writes or c in known}
 
 
-def _is_same(a: _Kept, b: _Kept, *, one_thread: bool) -> bool:
-    """Whether the references alone tell that both values are the same."""
+def _is_same(a: _Refs, b: _Refs, *, one_thread: bool) -> bool:
+    """Return True if the references alone show that both values are the same."""
     if a != b:
         return False
-    return one_thread or all(isinstance(ref, Inline) and not ref.uses for ref in a.refs())
+    return one_thread or all(isinstance(ref, Inline) and not ref.uses for ref in a.all())
 
 
-# -- values --------------------------------------------------------------------------
+# -- values ----------------------------------------------------------------------------
 
 
 def _elements(
-    engine: Engine, a: Side, b: Side, wanted: Iterable[tuple[_Kept, _Kept]]
+    engine: Engine, a: Side, b: Side, pairs: Iterable[tuple[_Refs, _Refs]]
 ) -> Operation[tuple[Elements, Elements]]:
-    """The elements that both sides' values are made of, which one thread's share."""
+    """Read the elements of both sides' values; the sides of one thread share them."""
     a_spans, b_spans = set[Span](), set[Span]()
-    for x, y in wanted:
-        a_spans.update(*[ref.needs for ref in x.refs()])
-        b_spans.update(*[ref.needs for ref in y.refs()])
-    if a.stored.thread == b.stored.thread:
+    for x, y in pairs:
+        a_spans.update(*[ref.needs for ref in x.all()])
+        b_spans.update(*[ref.needs for ref in y.all()])
+    one_thread = a.stored.thread == b.stored.thread
+    if one_thread:
         a_spans, b_spans = a_spans | b_spans, set()
     reads = [
         ReadSegments(side.stored.thread, covering(spans), side.state.generation)
@@ -214,34 +227,79 @@ def _elements(
     ]
     replies = iter((yield Fetch(reads)) if reads else ())
     first = Elements(engine.codec, next(replies) if a_spans else ())
-    if a.stored.thread == b.stored.thread:
+    if one_thread:
         return first, first
     return first, Elements(engine.codec, next(replies) if b_spans else ())
 
 
-def _value(side: Side, channel: str, kept: _Kept, found: Elements | None) -> Value:
-    """The channel's value, decoded if there are elements to read it from."""
+def _value(side: Side, channel: str, refs: _Refs, elements: Elements | None) -> Value:
+    """Return a channel's value, decoded if there are elements."""
     version = side.entry(channel).version
-    is_there = kept.is_delta or kept.seed is not None
-    if found is None or not is_there:
-        return Value(version, is_there)
-    found.reader = channel
+    exists = refs.is_delta or refs.seed is not None
+    if elements is None or not exists:
+        return Value(version, exists)
+    elements.reader = channel
     try:
-        return Value(version, is_there, _decoded(kept, found))
+        return Value(version, exists, _decoded(refs, elements))
     except ThreadkeepError as exc:
         exc.at(channel=channel)
         raise
 
 
-def _decoded(kept: _Kept, found: Elements) -> Any:
-    seed = None if kept.seed is None else found.value(kept.seed)
+def _decoded(refs: _Refs, elements: Elements) -> Any:
+    seed = None if refs.seed is None else elements.value(refs.seed)
     if isinstance(seed, _DeltaSnapshot):
         seed = seed.value
-    if not kept.is_delta:
+    if not refs.is_delta:
         return seed
-    return _stored_instead(kept, seed, [found.value(ref) for ref in kept.writes])
+    writes = [elements.value(ref) for ref in refs.writes]
+    return {"writes": writes} if refs.seed is None else {"snapshot": seed, "writes": writes}
 
 
-def _stored_instead(kept: _Kept, seed: Any, writes: list[Any]) -> Mapping[str, Any]:
-    """What is stored of a DeltaChannel without a value: its last whole value, and the writes."""
-    return {"writes": writes} if kept.seed is None else {"snapshot": seed, "writes": writes}
+# -- records ---------------------------------------------------------------------------
+
+
+def _state_diff(engine: Engine, a: Side, b: Side, pairs: dict[str, Pair]) -> StateDiff:
+    effort = Effort()
+    channels = {name: _channel_diff(engine, name, pair, effort) for name, pair in pairs.items()}
+    return StateDiff(_diff_side(a), _diff_side(b), channels)
+
+
+def _diff_side(side: Side) -> DiffSide:
+    row, metadata = side.stored.row, side.metadata
+    return DiffSide(
+        thread=side.stored.thread,
+        ns=row.ns,
+        checkpoint=row.id,
+        time=unpack_time(row.ts),
+        step=metadata.get("step"),
+        source=metadata.get("source"),
+    )
+
+
+def _channel_diff(engine: Engine, name: str, pair: Pair, effort: Effort) -> ChannelDiff:
+    before, after = pair.before, pair.after
+    changes = () if pair.is_same else _changes(engine, pair, effort)
+    same_version = (before.version, type(before.version)) == (after.version, type(after.version))
+    kind: Any = "unchanged" if same_version else "version"
+    if changes:
+        whole = changes[0].kind if not changes[0].after_at and len(changes) == 1 else "changed"
+        kind = whole if whole in ("added", "removed") else "changed"
+    return ChannelDiff(
+        channel=name,
+        kind=kind,
+        before_version=before.version,
+        after_version=after.version,
+        changes=changes,
+        is_delta=pair.is_delta,
+        is_internal=is_internal(name),
+    )
+
+
+def _changes(engine: Engine, pair: Pair, effort: Effort) -> tuple[Change, ...]:
+    before, after = pair.before, pair.after
+    if not before.exists:
+        return (Change("added", (), (), after=after.value),) if after.exists else ()
+    if not after.exists:
+        return (Change("removed", (), (), before.value),)
+    return differences(before.value, after.value, engine.codec.encode, effort)

@@ -1,43 +1,40 @@
-"""The versions that a channel went through, up the chain of parents.
-
-Only rows and manifests are read. Invariant: a round trip reads a stretch of the path,
-never a single checkpoint, and a path that leads back to itself ends there.
-"""
+"""Versions of a channel, up the chain of parents: manifests are read, values never."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from threadkeep.engine.calls import Operation, Place, fetch_checkpoint
+from threadkeep import validation
 from threadkeep.engine.context import (
     Engine,
     Keyframes,
     named,
     not_found,
     read_manifest,
-    visible,
+    unless_hidden,
 )
-from threadkeep.engine.history import (
-    FIRST_STRETCH,
-    LONGEST_STRETCH,
-    stretch,
-)
-from threadkeep.engine.manifest import Entry, Version, same_version
+from threadkeep.engine.listing import FIRST_STRETCH, LONGEST_STRETCH, stretch
+from threadkeep.engine.manifest import ChannelEntry, Version, same_version
 from threadkeep.engine.model import HIDDEN, StoredCheckpoint, ThreadState
+from threadkeep.engine.operation import CheckpointRef, Operation, fetch_checkpoint
 from threadkeep.engine.rows import unpack_metadata, unpack_time
 from threadkeep.errors import StaleThreadError
 
 
 @dataclass(frozen=True, slots=True)
 class ChannelVersion:
-    """A version of a channel, and the checkpoint that first had it.
+    """Version of a channel, and the checkpoint that first had it.
 
-    `time` is the checkpoint's ISO time, `step` and `source` are of its metadata (None where
-    that has none). `has_value`: the channel was not empty there; a DeltaChannel is, but at
-    its snapshots. `is_first` is False where an older checkpoint that had this version was
-    pruned: then this is the oldest of those left.
+    Attributes:
+        version: the version.
+        checkpoint: the checkpoint's id.
+        time: its ISO time.
+        step: of its metadata; None where that has none.
+        source: likewise.
+        has_value: the channel was not empty there. A DeltaChannel is, except at its snapshots.
+        is_first: False where an older checkpoint with this version was pruned; then this is the
+            oldest that is left.
     """
 
     version: Version
@@ -50,18 +47,21 @@ class ChannelVersion:
 
 
 def versions(
-    engine: Engine, place: Place, channel: str, limit: int | None
+    engine: Engine, thread: str, channel: str, ns: str, limit: int | None, checkpoint: str | None
 ) -> Operation[list[ChannelVersion]]:
-    """The channel's versions on the way to the place, newest first; None for all of them.
+    """Check the arguments of `Threads.versions`, and read the versions."""
+    place = validation.place(thread, ns, checkpoint)
+    name = validation.text("channel", channel, place)
+    return _versions(engine, place, name, validation.limit(limit))
 
-    Raises:
-        ThreadNotFoundError, CheckpointNotFoundError: there is no such place.
-        CorruptionError: a manifest is damaged.
-    """
+
+def _versions(
+    engine: Engine, place: CheckpointRef, channel: str, limit: int | None
+) -> Operation[list[ChannelVersion]]:
     generation = -1
     while True:
         target = yield from fetch_checkpoint(place.thread, place.ns, place.id)
-        stored = visible(target.found)
+        stored = unless_hidden(target.found)
         if stored is None:
             raise not_found(place)
         try:
@@ -72,19 +72,19 @@ def versions(
                 raise
             generation = target.generation
         else:
-            return [_told(engine, since) for since in found[:limit]]
+            return [_version(engine, since) for since in found[:limit]]
 
 
 class _Since(NamedTuple):
-    """The oldest visible checkpoint so far that has a version."""
+    """Oldest visible checkpoint so far with a version."""
 
     stored: StoredCheckpoint
-    entry: Entry
+    entry: ChannelEntry
     is_first: bool
 
 
 class _Trace:
-    """What a walk up the path has found; `goes_on`: the last version may be older still."""
+    """Versions found on the way up; `goes_on`: the last one may be older still."""
 
     def __init__(self, channel: str) -> None:
         self.found: list[_Since] = []
@@ -93,7 +93,7 @@ class _Trace:
         self._known: Keyframes = {}
 
     def add(self, stored: StoredCheckpoint) -> None:
-        """Look at the next ancestor."""
+        """Add the next ancestor."""
         with named(stored):
             entry = read_manifest(stored, self._known)[0].entries.get(self._channel)
         hidden = bool(stored.row.flags & HIDDEN)
@@ -110,17 +110,17 @@ class _Trace:
                 self.found.append(_Since(stored, entry, is_first=True))
 
     def end_unseen(self) -> None:
-        """The version under way began where nobody can look any more."""
+        """Note that the last version began where nothing can be read any more."""
         if self.goes_on:
             self.found[-1] = self.found[-1]._replace(is_first=False)
 
     def has(self, limit: int | None) -> bool:
-        """Whether so many versions are found with their beginnings."""
+        """Return True if so many versions are found with their beginnings."""
         return limit is not None and len(self.found) - self.goes_on >= limit
 
 
 def _trace(
-    place: Place, channel: str, limit: int | None, target: ThreadState
+    place: CheckpointRef, channel: str, limit: int | None, target: ThreadState
 ) -> Operation[list[_Since]]:
     trace, met = _Trace(channel), set[str]()
     at, size = place.id, FIRST_STRETCH
@@ -129,8 +129,10 @@ def _trace(
         if state.generation != target.generation:
             raise StaleThreadError(thread=place.thread)
         before = len(met)
-        for stored in _new(rows, met):
-            trace.add(stored)
+        for stored in rows:
+            if stored.row.id not in met:  # (a stretch begins with the last one of the one before)
+                met.add(stored.row.id)
+                trace.add(stored)
         cut = len(rows) < size
         if cut and rows and rows[-1].row.parent is not None:
             trace.end_unseen()
@@ -139,15 +141,7 @@ def _trace(
     return trace.found
 
 
-def _new(rows: Iterable[StoredCheckpoint], met: set[str]) -> Iterator[StoredCheckpoint]:
-    """Those that were not met before (the first of a stretch was the last of the one before)."""
-    for stored in rows:
-        if stored.row.id not in met:
-            met.add(stored.row.id)
-            yield stored
-
-
-def _told(engine: Engine, since: _Since) -> ChannelVersion:
+def _version(engine: Engine, since: _Since) -> ChannelVersion:
     row = since.stored.row
     with named(since.stored):
         metadata = unpack_metadata(row.metadata, row.exact, engine.codec)

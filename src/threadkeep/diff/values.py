@@ -1,73 +1,66 @@
-"""What differs between two values, part by part.
+"""Difference of two values, part by part.
 
-Two values are the same if the codec gives the same bytes for them, which tells 1 from True
-and from 1.0. Invariant: applied to the first value, the changes give the second, but for
-what no reader sees (which fields of a model were set, private attributes).
+Two values are the same if the codec encodes them to the same bytes, which tells 1 from True and
+from 1.0. The changes, applied to the first value, give the second, but for what no reader sees
+(which fields of a model were set, private attributes).
 """
 
 from __future__ import annotations
 
+import re
 from collections import Counter
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from difflib import SequenceMatcher
+from itertools import takewhile
 from typing import Any
 
-from threadkeep.diff import (
-    parts,
-    texts,
-)
-from threadkeep.diff.alignment import (
-    Gap,
-    align,
-    gaps,
-)
-from threadkeep.diff.effort import Effort
-from threadkeep.diff.records import (
-    Change,
-    Path,
-)
-from threadkeep.engine.exact import same
+from threadkeep.diff.alignment import Effort, Gap, align, gaps
+from threadkeep.diff.records import Change, Path, TextEdit, fields, items
+from threadkeep.engine.differences import same
 from threadkeep.errors import ThreadkeepError
 
-DEPTH = 8  # how deep a difference looks into values; below, a part is told whole
-_PLAIN = {str, int, bool, float, bytes, type(None)}
+DEPTH = 8  # levels that are compared part by part; deeper parts change as a whole
+LONG = 40  # characters from which a text has edits
+_SCALARS = {str, int, bool, float, bytes, type(None)}
+_WORDS = re.compile(r"\s+|\w+|[^\w\s]")
 
 
 def differences(
     before: Any, after: Any, encode: Callable[[Any], bytes], effort: Effort | None = None
 ) -> tuple[Change, ...]:
-    """What changed between two values; nothing if they are the same.
+    """Return the changes between two values; none if they are the same.
 
     Args:
-        before: the value as it was.
-        after: the value as it is.
+        before: the value before.
+        after: the value after.
         encode: gives equal bytes for equal values of equal types.
-        effort: what may be done for it, shared with other differences.
+        effort: a bound on the steps, shared with other differences.
     """
     walk = _Walk(encode, effort or Effort())
     walk.compare(before, after, (), ())
-    return tuple(walk.found)
+    return tuple(walk.changes)
 
 
 class _Walk:
-    """Goes through two values side by side and collects what differs."""
+    """Walk through two values side by side that collects changes."""
 
     def __init__(self, encode: Callable[[Any], bytes], effort: Effort) -> None:
-        self.found: list[Change] = []
+        self.changes: list[Change] = []
         self._encode = encode
         self._effort = effort
 
     def compare(self, a: Any, b: Any, a_at: Path, b_at: Path) -> None:
-        """Collect what differs between two parts, which stand at these places."""
+        """Collect the changes of a part, by its paths on both sides."""
         if self._same(a, b):
             return
         deeper = type(a) is type(b) and len(b_at) < DEPTH
-        if not (deeper and self._inside(a, b, a_at, b_at)):
-            edits = texts.edits(a, b, self._effort) if type(a) is type(b) is str else ()
-            self.found.append(Change("changed", a_at, b_at, a, b, edits))
+        if not (deeper and self._compare_parts(a, b, a_at, b_at)):
+            edits = text_edits(a, b, self._effort) if type(a) is type(b) is str else ()
+            self.changes.append(Change("changed", a_at, b_at, a, b, edits))
 
-    def _inside(self, a: Any, b: Any, a_at: Path, b_at: Path) -> bool:
-        """Compare the parts of two values of one type; False if they have none."""
-        a_fields, b_fields = parts.fields(a), parts.fields(b)
+    def _compare_parts(self, a: Any, b: Any, a_at: Path, b_at: Path) -> bool:
+        """Compare the parts of two values of one type; return False if they have none."""
+        a_fields, b_fields = fields(a), fields(b)
         if a_fields is not None and b_fields is not None:
             self._mappings(a_fields, b_fields, a_at, b_at)
             return True
@@ -77,35 +70,30 @@ class _Walk:
             return True
         if isinstance(a, set | frozenset):
             return Counter(map(self._bytes, a)) == Counter(map(self._bytes, b))
-        a_items, b_items = parts.items(a), parts.items(b)
+        a_items, b_items = items(a), items(b)
         if a_items is None or b_items is None:
             return False
         self._sequences(a_items, b_items, a_at, b_at)
         return True
 
-    # -- dicts and fields --------------------------------------------------------------
-
     def _mappings(self, a: Mapping[Any, Any], b: Mapping[Any, Any], a_at: Path, b_at: Path) -> None:
-        new = {_typed(key): key for key in b}
+        old, new = set(map(_typed, a)), {_typed(key): key for key in b}
         for key, value in a.items():
             if _typed(key) not in new:
-                self.found.append(Change("removed", (*a_at, key), (*b_at, key), value))
-        old = {_typed(key) for key in a}
+                self.changes.append(Change("removed", (*a_at, key), (*b_at, key), value))
         for typed, key in new.items():
+            places = (*a_at, key), (*b_at, key)
             if typed in old:
-                self.compare(a[key], b[key], (*a_at, key), (*b_at, key))
+                self.compare(a[key], b[key], *places)
             else:
-                added = Change("added", (*a_at, key), (*b_at, key), after=b[key])
-                self.found.append(added)
+                self.changes.append(Change("added", *places, after=b[key]))
 
     def _order(self, a: dict[Any, Any], b: dict[Any, Any], a_at: Path, b_at: Path) -> None:
-        old, new = {_typed(key) for key in a}, {_typed(key) for key in b}
+        old, new = set(map(_typed, a)), set(map(_typed, b))
         before = [key for key in a if _typed(key) in new]
         after = [key for key in b if _typed(key) in old]
         if before != after:
-            self.found.append(Change("reordered", a_at, b_at, before, after))
-
-    # -- lists -------------------------------------------------------------------------
+            self.changes.append(Change("reordered", a_at, b_at, before, after))
 
     def _sequences(self, a: Sequence[Any], b: Sequence[Any], a_at: Path, b_at: Path) -> None:
         a_keys, b_keys = list(map(self._key, a)), list(map(self._key, b))
@@ -115,34 +103,33 @@ class _Walk:
             for n in range(replaced):
                 i, j = gap.a_start + n, gap.b_start + n
                 self.compare(a[i], b[j], (*a_at, i), (*b_at, j))
-            j = gap.b_start + replaced
+            first = gap.b_start + replaced
             for i in range(gap.a_start + replaced, gap.a_stop):
-                self.found.append(Change("removed", (*a_at, i), (*b_at, j), a[i]))
-            for new in range(j, gap.b_stop):
-                at = (*a_at, gap.a_stop), (*b_at, new)
-                self.found.append(Change("added", *at, after=b[new]))
+                self.changes.append(Change("removed", (*a_at, i), (*b_at, first), a[i]))
+            for j in range(first, gap.b_stop):
+                places = (*a_at, gap.a_stop), (*b_at, j)
+                self.changes.append(Change("added", *places, after=b[j]))
             if gap.a_stop < len(a):  # (the pair behind the gap)
                 i, j = gap.a_stop, gap.b_stop
                 self.compare(a[i], b[j], (*a_at, i), (*b_at, j))
 
     def _key(self, element: Any) -> Hashable:
-        """What an element is found by on the other side: its id, else what it is."""
-        name = parts.id_of(element)
-        return self._bytes(element) if name is None else ("id", name)
-
-    # -- sameness ----------------------------------------------------------------------
+        """Return an element's key in the alignment: its field or key `id`, else its bytes."""
+        named = element if isinstance(element, dict) else fields(element) or {}
+        name = named.get("id")
+        return ("id", name) if type(name) in (str, int) else self._bytes(element)
 
     def _same(self, a: Any, b: Any) -> bool:
         if a is b:
             return True
         if type(a) is not type(b):
             return False
-        if type(a) in _PLAIN:
+        if type(a) in _SCALARS:
             return same(a, b)
         return self._bytes(a) == self._bytes(b)
 
     def _bytes(self, value: Any) -> Hashable:
-        """What tells the value from any other; of what cannot be encoded, its identity."""
+        """Encode a value; one that cannot be encoded has its identity."""
         try:
             return self._encode(value)
         except ThreadkeepError:
@@ -150,17 +137,67 @@ class _Walk:
 
 
 def _typed(key: Hashable) -> Hashable:
-    """A dict's key by which 1, True and 1.0 are different."""
+    """Return a dict's key by which 1, True and 1.0 are different."""
     return type(key), key
 
 
 def _replaced(a_keys: Sequence[Hashable], b_keys: Sequence[Hashable], gap: Gap) -> int:
-    """How many elements of a gap to tell as changed: those that no id tells apart."""
-    count = 0
-    for a, b in zip(
-        a_keys[gap.a_start : gap.a_stop], b_keys[gap.b_start : gap.b_stop], strict=False
-    ):
-        if isinstance(a, tuple) or isinstance(b, tuple):
-            break
-        count += 1
-    return count
+    """Count the elements at the start of a gap that no id tells apart: they changed."""
+    pairs = zip(a_keys[gap.a_start : gap.a_stop], b_keys[gap.b_start : gap.b_stop], strict=False)
+    without_ids = takewhile(lambda pair: tuple not in map(type, pair), pairs)
+    return len(list(without_ids))
+
+
+# -- texts: lines first, then words of the lines that differ ---------------------------
+
+
+def text_edits(a: str, b: str, effort: Effort) -> tuple[TextEdit, ...]:
+    """Return the edits from `a` to `b`, in order; none for short texts."""
+    if max(len(a), len(b)) < LONG:
+        return ()
+    edits: list[TextEdit] = []
+    for edit in _line_edits(a, b, effort):
+        last = edits[-1] if edits else None
+        between = a[last.before_at + len(last.before) : edit.before_at] if last else "x"
+        if last is not None and (not between or between.isspace()):
+            before, after = last.before + between + edit.before, last.after + between + edit.after
+            edits[-1] = TextEdit(last.before_at, last.after_at, before, after)
+        else:
+            edits.append(edit)
+    return tuple(edits)
+
+
+def _line_edits(a: str, b: str, effort: Effort) -> Iterator[TextEdit]:
+    a_lines, b_lines = a.splitlines(keepends=True), b.splitlines(keepends=True)
+    i = j = 0
+    for gap in gaps(align(a_lines, b_lines, effort), len(a_lines), len(b_lines)):
+        before = "".join(a_lines[gap.a_start : gap.a_stop])
+        after = "".join(b_lines[gap.b_start : gap.b_stop])
+        yield from _word_edits(before, after, i, j, effort)
+        equal = len(a_lines[gap.a_stop]) if gap.a_stop < len(a_lines) else 0
+        i, j = i + len(before) + equal, j + len(after) + equal
+
+
+def _word_edits(a: str, b: str, i: int, j: int, effort: Effort) -> Iterator[TextEdit]:
+    """Return the edits of two texts that begin at `i` and `j`."""
+    if a == b:
+        return
+    xs, ys = _WORDS.findall(a), _WORDS.findall(b)
+    front = _common_prefix(xs, ys)
+    back = _common_prefix(xs[front:][::-1], ys[front:][::-1])
+    start = len("".join(xs[:front]))
+    xs, ys = xs[front : len(xs) - back], ys[front : len(ys) - back]
+    i, j = i + start, j + start
+    if not effort.spend(len(xs) * len(ys)):
+        yield TextEdit(i, j, "".join(xs), "".join(ys))
+        return
+    matcher = SequenceMatcher(None, xs, ys, autojunk=False)
+    for tag, x0, x1, y0, y1 in matcher.get_opcodes():
+        before, after = "".join(xs[x0:x1]), "".join(ys[y0:y1])
+        if tag != "equal":
+            yield TextEdit(i, j, before, after)
+        i, j = i + len(before), j + len(after)
+
+
+def _common_prefix(a: list[str], b: list[str]) -> int:
+    return len(list(takewhile(lambda pair: pair[0] == pair[1], zip(a, b, strict=False))))

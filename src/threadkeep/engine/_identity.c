@@ -1,5 +1,5 @@
 /* Identity of objects, copies of values as they are at one instant, and shadows of values
- * (identity.py, capture.py and shadow.py have the same in Python).
+ * (capture.py and shadow.py have the same in Python).
  *
  * Invariants: while a function here looks at objects, no Python code runs (but for the hash of a
  * dict's unusual keys) and the collector is off, so that no other thread can change them
@@ -9,7 +9,7 @@
 #include <Python.h>
 #include <stddef.h>
 
-static PyObject *kinds, *layouts, *still_class;  /* see `prepare` */
+static PyObject *kinds, *layouts, *copies_class;  /* see `prepare` */
 static PyObject *dict_name;                      /* "__dict__" */
 
 /* -- lists ---------------------------------------------------------------------------- */
@@ -173,7 +173,7 @@ meet(PyObject *object, void *argument)
     return 0;
 }
 
-/* Whether there is nothing to ask for: in a message most lists and dicts are empty. */
+/* True if there is nothing to ask for: in a message most lists and dicts are empty. */
 static int
 is_empty(PyObject *container)
 {
@@ -532,7 +532,7 @@ Shadow_holds_now(PyObject *self, PyObject *nothing)
     return PyBool_FromLong(hold_all((Shadow *)self));
 }
 
-/* Whether a list, tuple or dict has the first `size` of `items` and no more, in this order. */
+/* True if a list, tuple or dict has the first `size` of `items` and no more, in this order. */
 static int
 consists_of(PyObject *value, PyObject *keys, PyObject *items, Py_ssize_t size)
 {
@@ -636,7 +636,7 @@ typedef struct {
     size_t mask;
 } Met;
 
-/* Whether an object is met for the first time. */
+/* True if an object is met for the first time. */
 static int
 is_new(Met *met, PyObject *object)
 {
@@ -653,7 +653,7 @@ is_new(Met *met, PyObject *object)
     }
 }
 
-/* Whether it can change by itself, not only by what it refers to. */
+/* True if it can change by itself, not only by what it refers to. */
 static int
 can_change(PyObject *object)
 {
@@ -678,7 +678,7 @@ containers(Shadow *shadow, Met *met)
 }
 
 static PyObject *
-apart(PyObject *module, PyObject *shadows)
+disjoint(PyObject *module, PyObject *shadows)
 {
     Py_ssize_t count = 0;
     if (!PyList_Check(shadows)) {
@@ -715,7 +715,7 @@ apart(PyObject *module, PyObject *shadows)
 
 enum { MOST_KINDS = 4096 };  /* classes that are remembered from one value to the next */
 
-/* What an instance of a class is to a shadow; as in capture.py. */
+/* The kind of an instance for a shadow; as in capture.py. */
 enum { LEAF, CONTAINER, STATE, SETTLED, OPAQUE, DERIVED };
 
 /* A container that was met. The original is borrowed: what refers to it cannot change yet. */
@@ -967,7 +967,7 @@ note_first(Walk *walk, Node *node)
                                                        : note_by(walk, object, REFERENTS, note);
 }
 
-/* Whether `layouts` may have the class: it has attributes of its own. */
+/* True if `layouts` may have the class: it has attributes of its own. */
 static int
 may_have_layout(int kind, PyObject *object)
 {
@@ -975,7 +975,7 @@ may_have_layout(int kind, PyObject *object)
            (PyTuple_Check(object) && !PyTuple_CheckExact(object));
 }
 
-/* Put the containers under an element under watch: 1, or 0 where one cannot be watched. */
+/* Watch the containers under an element: 1, or 0 where one cannot be watched. */
 static int
 walk_below(Walk *walk, PyObject *element)
 {
@@ -1259,7 +1259,7 @@ forget(Walk *walk)
     walk->count = 0;
 }
 
-/* Put some elements under watch. */
+/* Watch some elements. */
 static Shadow *
 look_at(Walk *walk, PyObject **elements, Py_ssize_t count)
 {
@@ -1275,7 +1275,7 @@ look_at(Walk *walk, PyObject **elements, Py_ssize_t count)
     return cut(ends, walk->watches, 0, count);
 }
 
-/* Put all elements under watch; what is met is kept for copies, if there are to be any. */
+/* Watch all elements; keep the objects that are met for copies, if there are to be any. */
 static Shadow *
 look(Walk *walk, PyObject *elements, int copying)
 {
@@ -1321,11 +1321,11 @@ list_originals(Walk *walk)
     return originals;
 }
 
-/* A `Still` of the elements, which become copies. */
+/* `WatchedCopies` of the elements, which become copies. */
 static PyObject *
-still_of(Walk *walk, PyObject *elements, Shadow *shadow)
+copies_of(Walk *walk, PyObject *elements, Shadow *shadow)
 {
-    PyTypeObject *type = (PyTypeObject *)still_class;
+    PyTypeObject *type = (PyTypeObject *)copies_class;
     PyObject *originals = rewire_all(walk) < 0 ? NULL : list_originals(walk);
     PyObject *result = originals == NULL ? NULL : type->tp_alloc(type, 3);
     if (result == NULL) {
@@ -1343,8 +1343,8 @@ still_of(Walk *walk, PyObject *elements, Shadow *shadow)
     return result;
 }
 
-/* Look at all that can be reached from the elements, at one instant: their `Still`, for which the
- * list is taken over, or with `copying` 0 their shadow. */
+/* Look at all that can be reached from the elements, at one instant: their `WatchedCopies`,
+ * for which the list is taken over, or with `copying` 0 their shadow. */
 static PyObject *
 look_once(Walk *walk, PyObject *elements, int copying)
 {
@@ -1359,7 +1359,7 @@ look_once(Walk *walk, PyObject *elements, int copying)
         PyGC_Enable();
     }
     if (!failed) {
-        result = copying ? still_of(walk, elements, shadow) : Py_NewRef((PyObject *)shadow);
+        result = copying ? copies_of(walk, elements, shadow) : Py_NewRef((PyObject *)shadow);
     }
     Py_XDECREF(shadow);
     return result;
@@ -1379,7 +1379,7 @@ static PyObject *
 capture(PyObject *elements, int copying)
 {
     PyObject *result = NULL, *unknown = NULL;
-    if (!PyList_Check(elements) || still_class == NULL) {
+    if (!PyList_Check(elements) || copies_class == NULL) {
         PyErr_BadArgument();
         return NULL;
     }
@@ -1410,7 +1410,7 @@ capture(PyObject *elements, int copying)
 }
 
 static PyObject *
-still(PyObject *module, PyObject *elements)
+copy_and_watch(PyObject *module, PyObject *elements)
 {
     return capture(elements, 1);
 }
@@ -1469,25 +1469,26 @@ static PyTypeObject ShadowType = {
 static PyObject *
 prepare(PyObject *module, PyObject *arguments)
 {
-    PyObject *of_classes, *of_instances, *still_type;
+    PyObject *of_classes, *of_instances, *copies_type;
     if (!PyArg_ParseTuple(arguments, "O!O!O!:prepare", &PyDict_Type, &of_classes, &PyDict_Type,
-                          &of_instances, &PyType_Type, &still_type)) {
+                          &of_instances, &PyType_Type, &copies_type)) {
         return NULL;
     }
     Py_XSETREF(kinds, Py_NewRef(of_classes));
     Py_XSETREF(layouts, Py_NewRef(of_instances));
-    Py_XSETREF(still_class, Py_NewRef(still_type));
+    Py_XSETREF(copies_class, Py_NewRef(copies_type));
     Py_RETURN_NONE;
 }
 
 static PyMethodDef methods[] = {
     {"same_front", FAST(same_front), METH_FASTCALL,
-     PyDoc_STR("See identity.portable_same_front.")},
-    {"behind", FAST(behind), METH_FASTCALL, PyDoc_STR("See identity.portable_behind.")},
-    {"apart", apart, METH_O, PyDoc_STR("See shadow.portable_apart.")},
-    {"still", still, METH_O, PyDoc_STR("See shadow.portable_still.")},
+     PyDoc_STR("See capture.portable_same_front.")},
+    {"behind", FAST(behind), METH_FASTCALL, PyDoc_STR("See capture.portable_behind.")},
+    {"disjoint", disjoint, METH_O, PyDoc_STR("See shadow.portable_disjoint.")},
+    {"copy_and_watch", copy_and_watch, METH_O,
+     PyDoc_STR("See shadow.portable_copy_and_watch.")},
     {"prepare", prepare, METH_VARARGS,
-     PyDoc_STR("Give what `capture.KINDS`, `capture.LAYOUTS` and `shadow.Still` are.")},
+     PyDoc_STR("Set `capture.KINDS`, `capture.LAYOUTS` and `shadow.WatchedCopies`.")},
     {NULL, NULL, 0, NULL},
 };
 

@@ -1,13 +1,13 @@
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from threadkeep.engine.manifest import Entry, Versions
+from threadkeep.engine.manifest import ChannelEntry, Versions
 from threadkeep.engine.refs import Ref
 
 def difference(
-    entries: Mapping[str, Entry],
+    entries: Mapping[str, ChannelEntry],
     seen: Mapping[str, Versions],
-    known: Mapping[str, Entry],
+    known: Mapping[str, ChannelEntry],
     known_seen: Mapping[str, Versions],
     channels: Mapping[str, int],
     nodes: Mapping[str, int],

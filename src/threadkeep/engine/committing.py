@@ -1,7 +1,6 @@
-"""Committing what was built, and building it anew where others came in between.
+"""Committing a batch, and building it anew where others came in between.
 
-Only the loop around a commit lives here. Invariant: whatever ends a try, its appender is
-told, so that the logs' tails can be sealed by others.
+Invariant: however an attempt ends, its appender hears of it, so that others can seal the tails.
 """
 
 from __future__ import annotations
@@ -10,19 +9,13 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import NamedTuple, TypeAlias
 
-from threadkeep.engine.appender import Appender
-from threadkeep.engine.calls import Operation, Place, commit
-from threadkeep.engine.context import (
-    ATTEMPTS,
-    Engine,
-)
+from threadkeep.engine.context import ATTEMPTS, Engine
+from threadkeep.engine.logs import Appender
 from threadkeep.engine.model import Batch, HeadFence
+from threadkeep.engine.operation import CheckpointRef, Operation, commit
 from threadkeep.engine.refs import Ref
-from threadkeep.engine.registry import Told
-from threadkeep.engine.snapshots import (
-    Held,
-    State,
-)
+from threadkeep.engine.snapshots import ChannelValue, Snapshot
+from threadkeep.engine.thread_summary import Reported
 from threadkeep.engine.working_set import ThreadMemory
 from threadkeep.errors import (
     BackendError,
@@ -34,21 +27,20 @@ from threadkeep.errors import (
 
 
 class Built(NamedTuple):
-    """A batch ready to commit, and what to remember once it is, in the thread's `memory`.
+    """A batch ready to commit, and what to remember in `memory` once it is.
 
-    `beside` is the checkpoint whose values it was compared with; `writes` are the values of its
-    pending writes: index, channel, where it is stored, and as it was seen. `fence` is
-    what the run expects of the head: where it does not hold, that is told, once a run.
-    `begins`: the checkpoint is its run's first.
+    `beside` is the checkpoint whose values it was compared with; `writes` are pending writes:
+    index, channel, reference, value. `fence` is what the run expects of the head; a violation is
+    reported once a run. `begins`: the checkpoint is its run's first.
     """
 
     memory: ThreadMemory
     batch: Batch
     appender: Appender
-    state: State | None = None
-    told: Told | None = None
+    state: Snapshot | None = None
+    reported: Reported | None = None
     beside: str | None = None
-    writes: tuple[tuple[int, str, Ref, Held], ...] = ()
+    writes: tuple[tuple[int, str, Ref, ChannelValue], ...] = ()
     fence: HeadFence | None = None
     begins: bool = False
 
@@ -57,17 +49,17 @@ Failed: TypeAlias = tuple[Built, ThreadkeepError]
 """A batch whose commit failed, and the failure."""
 
 
-class Made(NamedTuple):
-    """What a batch was made of, for whoever has to make it anew later; see `rebasing`.
+class BatchSource(NamedTuple):
+    """The values of a batch, to make it anew later; see `write_behind.rebase`.
 
-    The values are the program's own, watched by their shadows.
+    They are the program's own, watched by their shadows.
     """
 
     engine: Engine
     ns: str
     beside: str | None
-    state: State | None
-    writes: tuple[tuple[int, str, Ref, Held], ...]
+    state: Snapshot | None
+    writes: tuple[tuple[int, str, Ref, ChannelValue], ...]
 
     @property
     def size(self) -> int:
@@ -75,9 +67,9 @@ class Made(NamedTuple):
         return (self.state.fresh if self.state else 0) + sum([h.weight for *_, h in self.writes])
 
 
-def committed(
+def commit_built(
     engine: Engine,
-    place: Place,
+    place: CheckpointRef,
     build: Callable[[int], Operation[Built]],
     lost: Callable[[], Operation[None]] | None = None,
     failed: Failed | None = None,
@@ -86,14 +78,13 @@ def committed(
 
     Args:
         engine: the engine's parts.
-        place: what the call is about; errors name it.
-        build: makes the batch; is given the number of the try, from 0 on.
-        lost: carried out where the commit is refused for good.
-        failed: the first try, where that has been made.
+        place: the checkpoint that errors name.
+        build: makes the batch, given the number of the attempt, from 0 on.
+        lost: run where the commit is refused for good.
+        failed: the first attempt, where that was made.
 
     Raises:
         ConflictError: the commit was refused, or others kept taking the positions.
-        ThreadkeepError: whatever building or committing raises.
     """
     for attempt in range(ATTEMPTS):
         built, failure = failed or ((yield from build(attempt)), None)
@@ -126,21 +117,21 @@ def committed(
     )
 
 
-def to_commit(engine: Engine, place: Place, built: Built) -> Batch:
-    """The batch to commit; with what it was made of, where it may have to be made anew."""
+def to_commit(engine: Engine, place: CheckpointRef, built: Built) -> Batch:
+    """Return the batch to commit, with its source where it may have to be made anew."""
     if not engine.holds_all:
         return built.batch
-    made = Made(engine, place.ns, built.beside, built.state, built.writes)
+    made = BatchSource(engine, place.ns, built.beside, built.state, built.writes)
     return built.batch._replace(made=made)
 
 
-def remember(engine: Engine, place: Place, built: Built) -> None:
+def remember(engine: Engine, place: CheckpointRef, built: Built) -> None:
     """Remember what is committed."""
     built.appender.committed()
     memory, state = built.memory, built.state
     if state is not None:
         left = memory.publish(
-            state, built.batch.generation, built.fence, built.told, begins=built.begins
+            state, built.batch.generation, built.fence, built.reported, begins=built.begins
         )
         if left is not None:
             engine.forked(place.thread, left, state.id)

@@ -1,6 +1,6 @@
-"""What the operations share: the options, the working set, and reading a stored state.
+"""Parts that operations share: options, working set, and reading a stored checkpoint.
 
-Invariant: nothing here outlives a call except what the working set holds.
+Nothing here outlives a call but what the working set holds.
 """
 
 from __future__ import annotations
@@ -11,24 +11,17 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
 from threadkeep.codec import Codec
 from threadkeep.codec.frame import Compression
-from threadkeep.engine import checksum, elements, manifest, refs
-from threadkeep.engine.appender import FULL_COUNT
-from threadkeep.engine.calls import Operation, Place, fetch_segments
+from threadkeep.engine import manifest, refs
+from threadkeep.engine.differences import Seen, to_watch
 from threadkeep.engine.elements import Elements
+from threadkeep.engine.logs import FULL_COUNT, KEYFRAMES, TailSegment
 from threadkeep.engine.manifest import Manifest
 from threadkeep.engine.model import HIDDEN, Segment, Span, StoredCheckpoint
-from threadkeep.engine.open_logs import KEYFRAMES, Stored
-from threadkeep.engine.refs import Cell, Inline, Ref
-from threadkeep.engine.sequence import Seen, watched
+from threadkeep.engine.operation import CheckpointRef, Operation, fetch_segments
+from threadkeep.engine.refs import Cell, Inline, Ref, Run
+from threadkeep.engine.rows import manifest_of
 from threadkeep.engine.shadow import Shadow
-from threadkeep.engine.snapshots import (
-    Held,
-    HeldRun,
-    Keyframe,
-    Raw,
-    State,
-    cell,
-)
+from threadkeep.engine.snapshots import ChannelValue, Keyframe, Raw, RunValue, Snapshot, cell_value
 from threadkeep.engine.working_set import ThreadMemory, WorkingSet
 from threadkeep.errors import (
     CheckpointNotFoundError,
@@ -48,13 +41,12 @@ ATTEMPTS = 8  # times a change is built anew when others came in between
 
 
 class Engine(NamedTuple):
-    """The engine's parts. `token(bits)` gives a random number, `now()` microseconds since 1970.
+    """The engine's parts.
 
-    `retention` is what is kept where nothing else is said, None for everything. With `holds_all`,
-    what is committed may have to be made anew from what is remembered: saves return before they
-    are stored.
-    `forked(thread, head, checkpoint)` is told of each run that has left the head of another one
-    behind.
+    `token(bits)` gives a random number, `now()` microseconds since 1970. `retention` is the
+    default, None for everything. With `holds_all`, what is committed may have to be made anew from
+    what is remembered: saves return before they are stored. `forked(thread, head, checkpoint)` is
+    called for each run that has left the head of another one behind.
     """
 
     codec: Codec
@@ -68,26 +60,24 @@ class Engine(NamedTuple):
     holds_all: bool = False
 
     def memory(self, thread: str) -> ThreadMemory:
-        """What is remembered of the thread."""
+        """Return what is remembered of the thread."""
         return self.working_set.thread(thread)
 
     def apart(self) -> Engine:
-        """The same engine, which remembers for itself: what others must not build on yet."""
+        """Return an engine that remembers for itself: what others must not build on yet."""
         return self._replace(working_set=self.working_set.apart())
 
     def new_token(self) -> int:
-        """A token for a load; never 0."""
+        """Return a token for a load; never 0."""
         return self.token(TOKEN_BITS) + 1
 
 
 def read_manifest(
     stored: StoredCheckpoint, known: Keyframes | None = None
 ) -> tuple[Manifest, Keyframe]:
-    """A stored checkpoint's manifest, and the keyframe it was written against.
+    """Return a checkpoint's manifest, and the keyframe it was written against.
 
-    Args:
-        stored: the checkpoint as read.
-        known: keyframes of its thread, each decoded once for all that are written against it.
+    `known` are keyframes of its thread, each decoded once.
 
     Raises:
         CorruptionError: the manifest or its keyframe is damaged or missing.
@@ -100,7 +90,7 @@ def read_manifest(
         whole = Elements(NO_CODEC, (stored.keyframe,)).raw(*place)
         known[place] = manifest.decode(whole), len(whole)
     key, size = known[place]
-    data = checksum.unseal(row.manifest, checksum.of_checkpoint(row))
+    data = manifest_of(row)
     # A process that comes and goes cannot count: large differences tell as much.
     used = KEYFRAME_EVERY if 2 * len(data) > size + _KEYFRAME_ROW else 1
     return manifest.decode(data, key), Keyframe(
@@ -108,35 +98,16 @@ def read_manifest(
     )
 
 
-class _NoCodec:
-    """Stands where only bytes are read."""
-
-    def encode(self, value: Any, intern: Any = None) -> bytes:
-        raise NotImplementedError
-
-    def decode(self, data: bytes, resolve: Any = None) -> Any:
-        raise NotImplementedError
-
-    def decode_many(self, items: Any, resolve: Any = None) -> list[Any]:
-        raise NotImplementedError
-
-    def divides(self, value: Any) -> bool:
-        raise NotImplementedError
-
-    def with_allowlist(self, extra: Any) -> Any:
-        raise NotImplementedError
+NO_CODEC: Any = None  # for readers of bytes alone
 
 
-NO_CODEC = _NoCodec()
-
-
-def visible(stored: StoredCheckpoint | None) -> StoredCheckpoint | None:
-    """None for a checkpoint that was pruned and is kept only for what others need of it."""
+def unless_hidden(stored: StoredCheckpoint | None) -> StoredCheckpoint | None:
+    """Return None for a checkpoint that was pruned and is kept for others alone."""
     return None if stored is None or stored.row.flags & HIDDEN else stored
 
 
-def not_found(place: Place) -> ThreadNotFoundError | CheckpointNotFoundError:
-    """The error that says what of a place is not there."""
+def not_found(place: CheckpointRef) -> ThreadNotFoundError | CheckpointNotFoundError:
+    """Return the error for a thread or checkpoint that is not there."""
     if place.id is None:
         return ThreadNotFoundError(
             "There is no such thread, or it holds no checkpoints in this namespace.",
@@ -153,7 +124,7 @@ def not_found(place: Place) -> ThreadNotFoundError | CheckpointNotFoundError:
 
 @contextmanager
 def named(stored: StoredCheckpoint) -> Iterator[None]:
-    """Name the checkpoint in whatever goes wrong with it."""
+    """Name the checkpoint in every error raised inside."""
     try:
         yield
     except ThreadkeepError as exc:
@@ -165,7 +136,7 @@ def named(stored: StoredCheckpoint) -> Iterator[None]:
 def read_elements(
     engine: Engine, thread: str, spans: Iterable[Span], generation: int | None = None
 ) -> Operation[tuple[Elements, list[Segment]]]:
-    """The elements of the spans, and the segments they came in; see `fetch_segments`."""
+    """Return the elements of the spans, and the segments they came in."""
     segments = yield from fetch_segments(thread, refs.covering(spans), generation)
     return Elements(engine.codec, segments), segments
 
@@ -173,20 +144,20 @@ def read_elements(
 # -- remembering what was read -------------------------------------------------------
 
 
-def hold(ref: Ref, found: Elements, value: Any) -> Held:
-    """A value that was read from its reference, watched from now on."""
+def watched_value(ref: Ref, found: Elements, value: Any) -> ChannelValue:
+    """Return a value that was read, watched from now on."""
     if isinstance(ref, Inline):
-        return cell(value, Shadow.of([value]), ref.data, ref.uses)
+        return cell_value(value, Shadow.of([value]), ref.data, ref.uses)
     if isinstance(ref, Cell):
         data, depth = found.raw(ref.log, ref.pos), found.depth(ref.log, ref.pos)
         raw = Raw(data, ref.log, ref.pos, depth, ref.uses)
-        return cell(value, Shadow.of([value]), data, ref.uses, raw)
+        return cell_value(value, Shadow.of([value]), data, ref.uses, raw)
     weight = sum([found.size(span) for span in ref.spans])
     keys = list(value) if ref.kind == refs.DICT else None
     items = list(value) if keys is None else list(value.values())
-    shadow = Shadow.of(watched(keys, items))
+    shadow = Shadow.of(to_watch(keys, items))
     raws = {i: found.raw(*refs.cut(ref.spans, i, i + 1)[0][:2]) for i in shadow.opaque}
-    return HeldRun(ref.kind, ref.spans, Seen(keys, items, shadow), weight, raws)
+    return RunValue(ref.kind, ref.spans, Seen(keys, items, shadow), weight, raws)
 
 
 def resume_logs(
@@ -197,39 +168,33 @@ def resume_logs(
     segments: list[Segment],
     found: Elements,
 ) -> None:
-    """Let this process go on with the logs that a read checkpoint ends in."""
-    ends = elements.stops(segments)
+    """Go on with the logs that a checkpoint ends in."""
+    ends: dict[int, int] = {}
+    for segment in segments:
+        ends[segment.log] = max(ends.get(segment.log, 0), segment.stop)
     for channel, entry in read.entries.items():
-        last = _last_span(entry.ref)
-        if last is not None and last.log in ends:
-            memory.logs.resume(ns, channel, last.log, ends[last.log])
+        ref = entry.ref
+        if ref is None or isinstance(ref, Inline):
+            continue
+        for log, _, _ in ref.spans[-1:] if isinstance(ref, Run) else ref.needs[:1]:
+            if log in ends:
+                memory.logs.resume(ns, channel, log, ends[log])
     memory.logs.resume(ns, KEYFRAMES, key.log, key.pos + 1)
+    small = [segment for segment in segments if segment.count < FULL_COUNT]
+    parts = [(s.log, s.start, found.opened(s), len(s.data)) for s in small]
     memory.logs.note_tails(
-        [
-            (segment.log, segment.start, Stored(found.opened(segment), len(segment.data)))
-            for segment in segments
-            if segment.count < FULL_COUNT
-        ]
+        [(log, at, TailSegment(raws, sum(map(len, raws)), size)) for log, at, raws, size in parts]
     )
 
 
-def _last_span(ref: Ref | None) -> Span | None:
-    if ref is None or isinstance(ref, Inline):
-        return None
-    if isinstance(ref, Cell):
-        return Span(ref.log, ref.pos, ref.pos + 1)
-    return ref.spans[-1] if ref.spans else None
-
-
-def keyframe_of(stored: StoredCheckpoint, state: State | None) -> tuple[Manifest, Keyframe]:
-    """The manifest, from the working set where it is the very one stored."""
+def keyframe_of(stored: StoredCheckpoint, state: Snapshot | None) -> tuple[Manifest, Keyframe]:
+    """Return the manifest, from the working set where it is the very one stored."""
     row = stored.row
-    if state is not None and state.data == row.manifest and is_key(state, row.key_log, row.key_pos):
-        checksum.unseal(row.manifest, checksum.of_checkpoint(row))
+    if (
+        state is not None
+        and state.data == row.manifest
+        and (state.keyframe.log, state.keyframe.pos) == (row.key_log, row.key_pos)
+    ):
+        manifest_of(row)  # (checks it)
         return state.manifest, state.keyframe
     return read_manifest(stored)
-
-
-def is_key(state: State, log: int, pos: int) -> bool:
-    """Whether the state's keyframe is the one stored there."""
-    return (state.keyframe.log, state.keyframe.pos) == (log, pos)

@@ -1,26 +1,26 @@
-"""Reading log elements: from segments to values.
+"""Elements of logs: reading values from segments, and patches.
 
 An element is the codec's bytes, or a patch against another element: two bytes that no
 codec begins with, the base's log and position, the patch.
 
-Invariant: a value is a fresh one each time, but the elements of lists, tuples and dicts are
-decoded once for each reader and shared by all that it reads; but no value holds the same
-element twice.
+Invariant: a value is a fresh one each time. The elements of lists, tuples and dicts are decoded
+once for each reader and shared by all that it reads, but no value holds the same element twice.
 """
 
 from __future__ import annotations
 
+import gc
 from bisect import bisect_right
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
-from threadkeep.codec import (
-    Codec,
-    frame,
-)
+import zstandard
+
+from threadkeep.codec import Codec
 from threadkeep.codec.format import OBJECT, Tag
-from threadkeep.codec.frame import unpack
-from threadkeep.engine import patch, refs
+from threadkeep.codec.frame import MAX_BODY, pack_varint, read_varint, unpack
+from threadkeep.engine import refs
 from threadkeep.engine.model import Segment, Span
 from threadkeep.engine.refs import Cell, Inline, Ref, Run
 from threadkeep.engine.snapshots import Raw
@@ -30,15 +30,21 @@ _PATCH = bytes((OBJECT, Tag.PATCH))
 _PATCH_OVER = 1024  # bytes from which a value is worth a patch
 _LONGEST = 16  # patches on patches, before going back to the anchor
 _OLDEST = 15  # anchors on anchors, before the value is stored whole again
-_KEPT = 32 << 20  # bytes of values put together from patches that one reading keeps
+_CACHE_BYTES = 32 << 20  # of values put together from patches, for one reading
 
-_Place = tuple[int, int]  # a log and a position
+_PLAIN, _ZSTD = 0, 1
+_SHORTEST_DICTIONARY = 8  # bytes; zstd takes none below
+_HEAD = 64  # bytes at the front that may be given anew
+_LARGE_BASE = 1 << 19
+_COMPRESS_OVER = 64  # a zstd frame costs a dozen bytes: below this it cannot win
+
+_Position = tuple[int, int]  # a log and a position
 
 
-def against(base: Raw | None, data: bytes) -> tuple[bytes, int, tuple[Span, ...], Raw | None]:
-    """The element for a value's bytes beside its last version's.
+def patch_against(base: Raw | None, data: bytes) -> tuple[bytes, int, tuple[Span, ...], Raw | None]:
+    """Encode a value's bytes as an element, beside the last version's.
 
-    Gives the element, how many patches deep it lies, the positions that reading it needs,
+    Returns the element, how many patches deep it lies, the positions that reading it needs,
     and the anchor: every 16th version is a patch against the anchor before it instead of
     its neighbour, and every 240th is whole, so that reading never applies more than 46
     (a value that another process wrote may begin up to 15 patches deep).
@@ -50,39 +56,39 @@ def against(base: Raw | None, data: bytes) -> tuple[bytes, int, tuple[Span, ...]
     to = base if steps < _LONGEST - 1 else anchor
     if to is anchor and anchors >= _OLDEST:
         return data, 0, (), None
-    delta = patch.diff(to.data, data)
+    delta = make_patch(to.data, data)
     if len(delta) > len(data) // 2:
         return data, 0, (), None
-    element = _PATCH + frame.pack_varint(to.log) + frame.pack_varint(to.pos) + delta
+    element = _PATCH + pack_varint(to.log) + pack_varint(to.pos) + delta
     uses = refs.covering((*to.uses, to.span))
     if to is base:
         return element, base.depth + 1, uses, anchor
     return element, (anchors + 1) * _LONGEST, uses, None
 
 
-class _Whole:
-    """Values put together from patches: of a listing's versions each is the next one's base.
+class _PatchedValues:
+    """Cache of values put together from patches: of a listing's versions each is the next's base.
 
-    Invariant: holds at most `_KEPT` bytes, the latest ones.
+    Holds at most `_CACHE_BYTES`, the latest ones.
     """
 
     def __init__(self) -> None:
-        self.values: dict[_Place, bytes] = {}
+        self.values: dict[_Position, bytes] = {}
         self._bytes = 0
 
-    def put(self, place: _Place, data: bytes) -> None:
-        """Keep a value, and as many of those before it as there is room for."""
-        self.values[place] = data
+    def put(self, position: _Position, data: bytes) -> None:
+        """Add a value, and evict the oldest ones."""
+        self.values[position] = data
         self._bytes += len(data)
-        while self._bytes > _KEPT:
+        while self._bytes > _CACHE_BYTES:
             self._bytes -= len(self.values.pop(next(iter(self.values))))
 
 
 class Elements:
     """The elements of some segments of one thread, decoded once for each reader.
 
-    `reader` names for whom values are decoded from now on: two channels that hold the same
-    element get a value each.
+    `reader` names who values are decoded for: two channels that hold the same element get a
+    value each.
     """
 
     def __init__(self, codec: Codec, segments: Iterable[Segment] = ()) -> None:
@@ -92,12 +98,12 @@ class Elements:
         self._starts: dict[int, list[int]] = {}
         self._parts: dict[int, list[list[bytes]]] = {}
         self._read: dict[Hashable, dict[int, dict[int, Any]]] = {}  # by reader, log and position
-        self._whole = _Whole()
+        self._patched = _PatchedValues()
         self._last: dict[Hashable, tuple[tuple[Span, ...], list[Any]]] = {}  # the run read last
         self.add(segments)
 
     def add(self, segments: Iterable[Segment]) -> None:
-        """Make more segments readable; one that is there already is skipped."""
+        """Add segments; one that is there already is skipped."""
         for log, start, count, data in segments:
             starts = self._starts.setdefault(log, [])
             at = bisect_right(starts, start)
@@ -105,14 +111,12 @@ class Elements:
                 continue
             raws = unpack(data)
             if len(raws) != count:
-                raise CorruptionError(
-                    "A stored segment holds another number of elements than told."
-                )
+                raise CorruptionError("A stored segment holds a wrong number of elements.")
             starts.insert(at, start)
             self._parts.setdefault(log, []).insert(at, raws)
 
     def missing(self, spans: Iterable[Span]) -> tuple[Span, ...]:
-        """Which of the spans lie in segments that are not here yet."""
+        """Return the spans that lie in segments that are not here yet."""
         return refs.covering([span for span in spans if not self._covers(span)])
 
     def _covers(self, span: Span) -> bool:
@@ -125,7 +129,7 @@ class Elements:
         return True
 
     def _find(self, log: int, pos: int) -> tuple[int, list[bytes]] | None:
-        """Start of the segment that holds the position, and its elements."""
+        """Return the start and the elements of the segment that holds a position."""
         starts = self._starts.get(log)
         at = bisect_right(starts, pos) - 1 if starts else -1
         if at < 0 or starts is None:
@@ -140,7 +144,6 @@ class Elements:
         return part
 
     def _raws(self, span: Span) -> list[bytes]:
-        """The span's elements, as they are stored."""
         log, at, stop = span
         found: list[bytes] = []
         while at < stop:
@@ -152,7 +155,7 @@ class Elements:
     # -- values ----------------------------------------------------------------------
 
     def value(self, ref: Ref) -> Any:
-        """The value that a reference stands for.
+        """Return the value of a reference.
 
         Raises:
             CorruptionError: bytes are damaged or missing.
@@ -166,13 +169,13 @@ class Elements:
 
     @staticmethod
     def container(run: Run, items: list[Any]) -> Any:
-        """A fresh list, tuple or dict of a run's elements."""
+        """Return a fresh list, tuple or dict of a run's elements."""
         if run.kind == refs.DICT:
             return {key: value for key, value in items}  # noqa: C416 - dict() takes pairs of any kind
         return tuple(items) if run.kind == refs.TUPLE else items
 
     def items(self, run: Run) -> list[Any]:
-        """A run's elements, as a fresh list."""
+        """Return a run's elements, in a fresh list."""
         last = self._last.get(self.reader)
         if last is not None and last[0] == run.spans:  # often so of neighbouring checkpoints
             return last[1].copy()
@@ -185,8 +188,8 @@ class Elements:
         return items
 
     def _each_once(self) -> Callable[[int, int], Any]:
-        """Reads the elements of one value: one that it holds in two places is decoded for each."""
-        met: set[_Place] = set()
+        """Return a reader of one value's elements, which decodes those met twice anew."""
+        met: set[_Position] = set()
 
         def element(log: int, pos: int) -> Any:
             if (log, pos) in met:
@@ -197,7 +200,7 @@ class Elements:
         return element
 
     def _decoded(self, spans: Sequence[Span]) -> list[Any]:
-        """The values of the spans, those that are not read yet decoded in one go."""
+        """Return the values of spans, those that are new decoded in one go."""
         read = self._read.setdefault(self.reader, {})
         wanted: list[tuple[int, Sequence[int]]] = []
         raws: list[bytes] = []
@@ -222,43 +225,42 @@ class Elements:
         return [value for log, *ends in spans for value in map(read[log].get, range(*ends))]
 
     def element(self, log: int, pos: int) -> Any:
-        """The value of one element."""
+        """Return the value of one element."""
         known = self._read.setdefault(self.reader, {}).setdefault(log, {})
         if pos not in known:
             known[pos] = self._codec.decode(self.raw(log, pos), self.element)
         return known[pos]
 
     def opened(self, segment: Segment) -> list[bytes]:
-        """One of the segments' elements as stored."""
+        """Return the elements of one of the segments, as stored."""
         return self._at(segment.log, segment.start)[1]
 
     def size(self, span: Span) -> int:
-        """About how many bytes the span's elements take."""
+        """Estimate how many bytes the elements of a span take."""
         _, raws = self._at(span.log, span.start)
         return sum(map(len, raws)) * (span.stop - span.start) // len(raws)
 
     def depth(self, log: int, pos: int) -> int:
-        """How deep the element lies in patches, as `against` counts."""
+        """Count how deep an element lies in patches, as `patch_against` does."""
         steps = len(self._patches((log, pos), {})[1])
         return steps if steps < _LONGEST else _LONGEST * (_OLDEST + 1) - 1
 
     def raw(self, log: int, pos: int) -> bytes:
-        """The codec's bytes of one element, patches applied."""
-        data, patches = self._patches((log, pos), self._whole.values)
+        """Return the codec's bytes of one element, patches applied."""
+        data, patches = self._patches((log, pos), self._patched.values)
         for place, delta in reversed(patches):
-            data = patch.apply(data, delta)
-            self._whole.put(place, data)
+            data = apply_patch(data, delta)
+            self._patched.put(place, data)
         return data
 
     def _patches(
-        self, place: _Place, known: Mapping[_Place, bytes]
-    ) -> tuple[bytes, list[tuple[_Place, bytes]]]:
-        """The nearest whole version that this element goes back to, and the patches after it.
+        self, place: _Position, known: Mapping[_Position, bytes]
+    ) -> tuple[bytes, list[tuple[_Position, bytes]]]:
+        """Return the nearest whole version, and the patches on it with their places, last first.
 
-        The last patch comes first, each with the place that it stands at. A version in
-        `known` counts as whole.
+        A version in `known` counts as whole.
         """
-        patches: list[tuple[_Place, bytes]] = []
+        patches: list[tuple[_Position, bytes]] = []
         while True:
             start, raws = self._at(*place)
             data = known.get(place) or raws[place[1] - start]
@@ -266,29 +268,163 @@ class Elements:
                 return data, patches
             if len(patches) > _LONGEST * 4:
                 raise CorruptionError("A stored value's patches go round in a circle.")
-            log, at = frame.read_varint(data, 2)
-            pos, at = frame.read_varint(data, at)
+            log, at = read_varint(data, 2)
+            pos, at = read_varint(data, at)
             patches.append((place, data[at:]))
             place = log, pos
 
 
 def full_size(element: bytes) -> int:
-    """How many bytes the element's value takes when it is whole."""
+    """Return how many bytes the element's value takes when it is whole."""
     if element[:2] != _PATCH:
         return len(element)
-    _, at = frame.read_varint(element, 2)
-    _, at = frame.read_varint(element, at)
-    return patch.full_size(element[at:])
+    _, at = read_varint(element, 2)
+    _, at = read_varint(element, at)
+    return patched_size(element[at:])
 
 
-def opened(segment: Segment) -> list[bytes]:
-    """A segment's elements as stored."""
-    return unpack(segment.data)
+@contextmanager
+def gc_paused() -> Iterator[None]:
+    """Pause the garbage collector of this process: while values are decoded it finds nothing.
+
+    It looks for garbage after every 700 new containers, which takes longer than the decoding.
+    Where two threads pause it at once, it goes on when the first of them has ended.
+    """
+    if not gc.isenabled():
+        yield
+        return
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
 
 
-def stops(segments: Sequence[Segment]) -> dict[int, int]:
-    """The end of each log as far as these segments show it."""
-    ends: dict[int, int] = {}
-    for segment in segments:
-        ends[segment.log] = max(ends.get(segment.log, 0), segment.stop)
-    return ends
+# -- patches ---------------------------------------------------------------------------
+
+
+def make_patch(old: bytes, new: bytes) -> bytes:
+    """Return the patch that turns `old` into `new`.
+
+    It keeps what both share at the front and at the back and replaces the middle. Where that is
+    long, the new one is compressed with the old one as dictionary, which finds what moved or
+    stayed in between. The very first bytes are given anew where they differ: there an encoding
+    keeps its length, which most edits change.
+
+    Layout: the head's length and the head, three more LEB128 numbers (where the middle begins,
+    bytes kept at the back, length of the new middle), one byte (0 the middle follows as it is,
+    1 as a zstd frame), the middle.
+    """
+    first = _head(old, new)
+    front = _shared(old, new, first)
+    back = _shared_back(old, new, min(len(old), len(new)) - front)
+    middle = new[front : len(new) - back]
+    head = (
+        pack_varint(first)
+        + new[:first]
+        + pack_varint(front)
+        + pack_varint(back)
+        + pack_varint(len(middle))
+    )
+    if len(middle) > _COMPRESS_OVER:
+        packed = _compress(middle, old[front : len(old) - back])
+        if len(packed) < len(middle):
+            return head + bytes((_ZSTD,)) + packed
+    return head + bytes((_PLAIN,)) + middle
+
+
+def apply_patch(old: bytes, patch: bytes) -> bytes:
+    """Return the version that `patch` makes of `old`.
+
+    Raises:
+        CorruptionError: the patch is damaged or was not made against `old`.
+    """
+    try:
+        first, at = read_varint(patch, 0)
+        head, at = patch[at : at + first], at + first
+        front, back, size, at = _bounds(patch, at)
+        if size > MAX_BODY:  # no value is longer: nothing is to be allocated for it
+            raise CorruptionError("A stored patch claims to make more than a segment can hold.")
+        how, middle = patch[at], patch[at + 1 :]
+        if how == _ZSTD:
+            middle = _decompress(middle, old[front : len(old) - back], size)
+    except (IndexError, zstandard.ZstdError) as exc:
+        raise CorruptionError("A stored patch is damaged.") from exc
+    if len(middle) != size or len(head) != first or first > front or front + back > len(old):
+        raise CorruptionError("A stored patch does not fit its base.")
+    return b"".join((head, old[first:front], middle, old[len(old) - back :]))
+
+
+def patched_size(patch: bytes) -> int:
+    """Return the length of the version that the patch makes."""
+    first, at = read_varint(patch, 0)
+    front, back, size, _ = _bounds(patch, at + first)
+    return front + back + size
+
+
+def _bounds(patch: bytes, at: int) -> tuple[int, int, int, int]:
+    front, at = read_varint(patch, at)
+    back, at = read_varint(patch, at)
+    size, at = read_varint(patch, at)
+    return front, back, size, at
+
+
+def _head(old: bytes, new: bytes) -> int:
+    most = min(_HEAD, len(old), len(new))
+    if old[:most] == new[:most]:
+        return 0
+    return 1 + max(i for i in range(most) if old[i] != new[i])
+
+
+def _shared(a: bytes, b: bytes, start: int) -> int:
+    """Find where both first differ from `start` on: by growing steps, then by halving."""
+    low, high = start, min(len(a), len(b))
+    step = 256
+    while low < high and a[low : low + step] == b[low : low + step]:
+        low = min(low + step, high)
+        step *= 2
+    high = min(low + step, high)
+    while low < high:
+        middle = (low + high + 1) // 2
+        if a[low:middle] == b[low:middle]:
+            low = middle
+        else:
+            high = middle - 1
+    return low
+
+
+def _shared_back(a: bytes, b: bytes, most: int) -> int:
+    low, high = 0, most
+    while low < high:
+        middle = (low + high + 1) // 2
+        if a[len(a) - middle : len(a) - low] == b[len(b) - middle : len(b) - low]:
+            low = middle
+        else:
+            high = middle - 1
+    return low
+
+
+def _parameters(size: int, base: int) -> zstandard.ZstdCompressionParameters:
+    window = max(10, min(27, (size + base).bit_length() + 1))
+    # The level's own table is too small for a large base: most of it would not be found.
+    table = {"hash_log": min(24, base.bit_length() - 2)} if base > _LARGE_BASE else {}
+    return zstandard.ZstdCompressionParameters.from_level(
+        3, window_log=window, write_content_size=False, write_checksum=False, **table
+    )
+
+
+def _dictionary(base: bytes) -> zstandard.ZstdCompressionDict | None:
+    if len(base) < _SHORTEST_DICTIONARY:
+        return None
+    return zstandard.ZstdCompressionDict(base, dict_type=zstandard.DICT_TYPE_RAWCONTENT)
+
+
+def _compress(data: bytes, base: bytes) -> bytes:
+    return zstandard.ZstdCompressor(
+        dict_data=_dictionary(base), compression_params=_parameters(len(data), len(base))
+    ).compress(data)
+
+
+def _decompress(data: bytes, base: bytes, size: int) -> bytes:
+    context = zstandard.ZstdDecompressor(dict_data=_dictionary(base), max_window_size=1 << 28)
+    return context.decompress(data, max_output_size=size)

@@ -13,11 +13,10 @@ from typing import Any, NamedTuple, TypeAlias
 from langgraph.checkpoint.serde.types import _DeltaSnapshot
 
 from threadkeep.codec.format import OBJECT, Tag
-from threadkeep.codec.frame import Compression, pack
-from threadkeep.engine import registry
-from threadkeep.engine.calls import Operation, fetch_segments
+from threadkeep.codec.frame import Compression, pack, unpack
+from threadkeep.engine import thread_summary
 from threadkeep.engine.context import NO_CODEC, Engine, Keyframes, read_manifest
-from threadkeep.engine.elements import Elements, opened
+from threadkeep.engine.elements import Elements
 from threadkeep.engine.manifest import Manifest
 from threadkeep.engine.model import (
     CheckpointRow,
@@ -28,6 +27,10 @@ from threadkeep.engine.model import (
     StoredCheckpoint,
     ThreadRows,
     WriteRow,
+)
+from threadkeep.engine.operation import (
+    Operation,
+    fetch_segments,
 )
 from threadkeep.engine.refs import Cell, Inline, Ref, covering
 from threadkeep.engine.rows import counting, unpack_metadata, unpack_writes
@@ -235,7 +238,7 @@ def counted_channels(engine: Engine, stored: StoredCheckpoint) -> set[str]:
     try:
         metadata = unpack_metadata(row.metadata, row.exact, engine.codec)
     except UnknownTypeError:
-        metadata = registry.shown(row)  # (something else in it is of a class of the program)
+        metadata = thread_summary.shown(row)  # (something else in it is of a class of the program)
     return set(metadata.get(DELTA_COUNTERS) or ())
 
 
@@ -354,7 +357,7 @@ def touches(used: Positions, span: Span) -> bool:
 
 def parts(segment: Segment, spans: Iterable[Span], compression: Compression) -> list[Segment]:
     """Return segments with just these positions of a segment, one for each span."""
-    elements = opened(segment)
+    elements = unpack(segment.data)
     return [
         Segment(log, start, stop - start, pack(data, compression))
         for log, start, stop in spans

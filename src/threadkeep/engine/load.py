@@ -1,9 +1,8 @@
 """Reading a checkpoint with its values and pending writes.
 
-A run may be lent the very objects that the thread's last run left in the working set,
-in fresh containers, if they have not changed and that run has ended. Every other reader
-gets fresh objects, so that whatever it does to them changes nothing stored. No object is in
-two places of what a load gives: LangGraph's savers store it for each.
+A run may be lent the very objects that the thread's last run left in the working set, in fresh
+containers, if they have not changed and that run has ended. Every other reader gets fresh
+objects. No object is in two places of what a load gives: LangGraph's savers store it for each.
 """
 
 from __future__ import annotations
@@ -11,44 +10,35 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
-from threadkeep.engine import collector, refs
-from threadkeep.engine.calls import Operation, Place, fetch_checkpoint
+from threadkeep.engine import refs
 from threadkeep.engine.context import (
     Engine,
-    hold,
     keyframe_of,
     read_elements,
     resume_logs,
-    visible,
+    unless_hidden,
+    watched_value,
 )
-from threadkeep.engine.elements import Elements
-from threadkeep.engine.loads import LOADS
+from threadkeep.engine.elements import Elements, gc_paused
 from threadkeep.engine.manifest import Manifest
 from threadkeep.engine.model import FREE, NESTED, Span, StoredCheckpoint
+from threadkeep.engine.operation import CheckpointRef, Operation, fetch_checkpoint
 from threadkeep.engine.rows import Write, counting, unpack_metadata, unpack_time
-from threadkeep.engine.shadow import Shadow, apart
-from threadkeep.engine.snapshots import (
-    Held,
-    HeldCell,
-    HeldRun,
-    State,
-)
+from threadkeep.engine.shadow import Shadow, disjoint
+from threadkeep.engine.snapshots import LOADS, CellValue, ChannelValue, RunValue, Snapshot
 from threadkeep.errors import CorruptionError, ThreadkeepError
 
 
 class Load(NamedTuple):
     """A `get_tuple` call: by a run (`run`), or from inside a running task (`nested`)."""
 
-    place: Place
+    place: CheckpointRef
     run: bool = False
     nested: bool = False
 
 
 class Loaded(NamedTuple):
-    """A checkpoint as a caller may have it.
-
-    Nothing in it is shared with the working set but elements lent to a run.
-    """
+    """A checkpoint as a caller may have it: it shares only elements lent to a run."""
 
     thread: str
     ns: str
@@ -66,7 +56,7 @@ def is_hot(engine: Engine, call: Load) -> bool:
 
 
 def load(engine: Engine, call: Load) -> Operation[Loaded | None]:
-    """The checkpoint, or None if it is not there.
+    """Return the checkpoint, or None if it is not there.
 
     Raises:
         CorruptionError: stored bytes are damaged or missing.
@@ -77,7 +67,7 @@ def load(engine: Engine, call: Load) -> Operation[Loaded | None]:
         hot = is_hot(engine, call)
         reply = yield from fetch_checkpoint(place.thread, place.ns, place.id, hot=hot)
         engine.memory(place.thread).meet(reply.generation)
-        stored = visible(reply.found)
+        stored = unless_hidden(reply.found)
         if stored is None:
             return None
         try:
@@ -104,27 +94,26 @@ def _read(
     found, segments = yield from read_elements(engine, stored.thread, spans, generation)
     values = {name: _lend(held) for name, held in lent.items()}
     flags = (FREE if call.place.id else 0) | (NESTED if call.nested else 0)
-    with collector.paused():
+    with gc_paused():
         loaded = assemble(engine, stored, read, found, writes, values, flags)
     if call.run:
         known = {**lent}
         for name, entry in read.entries.items():
             if entry.ref is not None and name not in lent:
                 value = loaded.checkpoint["channel_values"][name]
-                known[name] = hold(entry.ref, found, value)
+                known[name] = watched_value(entry.ref, found, value)
         if not current:  # (else they are open already)
             resume_logs(memory, ns, read, key, segments, found)
         owner = LOADS.of(loaded.id)
         data, codec = row.manifest, engine.codec
         fresh = sum([held.weight for name, held in known.items() if name not in lent])
-        new = State(ns, row.id, row.flags, read, key, known, data, codec, owner, fresh)
+        new = Snapshot(ns, row.id, row.flags, read, key, known, data, codec, owner, fresh)
         memory.publish(new, generation)
         engine.working_set.settle(stored.thread, memory)
     return loaded
 
 
-def _needed(read: Manifest, lent: Mapping[str, Held], writes: list[Write]) -> list[Span]:
-    """The spans to fetch: of the values that are not lent, and of the writes."""
+def _needed(read: Manifest, lent: Mapping[str, ChannelValue], writes: list[Write]) -> list[Span]:
     needed = [span for write in writes for span in write.ref.needs]
     for name, entry in read.entries.items():
         if entry.ref is not None and name not in lent:
@@ -135,22 +124,21 @@ def _needed(read: Manifest, lent: Mapping[str, Held], writes: list[Write]) -> li
 # -- lending -------------------------------------------------------------------------
 
 
-def _lendable(engine: Engine, state: State) -> dict[str, Held]:
-    """The values that may be lent: the run they were lent to before has ended."""
+def _lendable(engine: Engine, state: Snapshot) -> dict[str, ChannelValue]:
     if state.owner is None or not state.owner.ended or state.codec != engine.codec:
         return {}
-    intact = {name: held for name, held in state.held.items() if _shadow(held).holds()}
+    intact = {name: held for name, held in state.values.items() if _shadow(held).holds()}
     # What is met twice is stored twice: a change to it must not show in both places.
-    once = apart([_shadow(held) for held in intact.values()])
+    once = disjoint([_shadow(held) for held in intact.values()])
     return {name: held for (name, held), alone in zip(intact.items(), once, strict=True) if alone}
 
 
-def _shadow(held: Held) -> Shadow:
-    return held.seen.shadow if isinstance(held, HeldRun) else held.shadow
+def _shadow(held: ChannelValue) -> Shadow:
+    return held.seen.shadow if isinstance(held, RunValue) else held.shadow
 
 
-def _lend(held: Held) -> Any:
-    if isinstance(held, HeldCell):
+def _lend(held: ChannelValue) -> Any:
+    if isinstance(held, CellValue):
         return held.value
     seen = held.seen
     if seen.keys is not None:
@@ -170,7 +158,7 @@ def assemble(
     values: dict[str, Any],
     flags: int,
 ) -> Loaded:
-    """A checkpoint with its values, but for those given, decoded from `found`."""
+    """Make a checkpoint of the values given, and of the others decoded from `found`."""
     row = stored.row
     channel_values = {}
     for name, entry in read.entries.items():

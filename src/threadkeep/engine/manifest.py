@@ -1,22 +1,21 @@
-"""What one checkpoint says of every channel, and its encoding.
+"""Manifests: the version and value of every channel of a checkpoint, and their encoding.
 
-A manifest is written against a *keyframe*, a whole manifest stored as a log element:
-only what differs is kept, and channels and nodes go by their number in the keyframe.
-Keyframes are segments, so deleting one checkpoint never breaks another.
+A manifest is written against a *keyframe*, a whole manifest stored as a log element: only what
+differs is kept, and channels and nodes go by their number in the keyframe. Keyframes are segments,
+so deleting one checkpoint never breaks another.
 
-On the wire, a MessagePack list: `[v, updated, extra, gone, entries, gone_nodes, seen,
-newest]`, with `entries` flat triples (channel, version, value reference) and `seen` flat
-pairs (node, [all?, channel, version, channel, version, ...]). The reference of a value that was
-removed is false. A whole-number version is
-written as its distance to `newest`, the greatest of them: a small number, as all move
-on together.
+On the wire, a MessagePack list: `[v, updated, extra, gone, entries, gone_nodes, seen, newest]`,
+with `entries` flat triples (channel, version, value reference) and `seen` flat pairs (node, [all?,
+channel, version, channel, version, ...]). The reference of a value that was removed is false. A
+whole-number version is written as its distance to `newest`, the greatest of them: a small number,
+as all move on together.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import ormsgpack
 
@@ -24,12 +23,12 @@ from threadkeep.engine.model import Span
 from threadkeep.engine.refs import Ref, from_wire, to_wire
 from threadkeep.errors import CorruptionError
 
-Version = int | float | str | None
-Versions = dict[str, Version]
+Version: TypeAlias = int | float | str | None
+Versions: TypeAlias = dict[str, Version]
 _NONE: Mapping[str, Any] = MappingProxyType({})
 
 
-class Entry(NamedTuple):
+class ChannelEntry(NamedTuple):
     """A channel's version and value; no value means the channel is empty.
 
     `removed`: it had a value, which did not have to be kept.
@@ -41,48 +40,42 @@ class Entry(NamedTuple):
 
     @property
     def is_empty(self) -> bool:
-        """Whether there never was a value: the channel is empty, or a DeltaChannel."""
+        """True if there never was a value: the channel is empty, or a DeltaChannel."""
         return self.ref is None and not self.removed
 
 
 class Manifest(NamedTuple):
     """A checkpoint without its identity: format `v`, channels, what nodes have seen.
 
-    `updated` is the checkpoint's `updated_channels` (False where the key is absent);
-    `extra` holds the codec's bytes for keys of other LangGraph releases.
+    `updated` is the checkpoint's `updated_channels` (False where the key is absent); `extra` holds
+    the codec's bytes for keys of other LangGraph releases.
     """
 
     v: int
-    entries: Mapping[str, Entry] = _NONE
+    entries: Mapping[str, ChannelEntry] = _NONE
     seen: Mapping[str, Versions] = _NONE
     updated: list[str] | bool | None = False
     extra: bytes | None = None
 
     def needs(self) -> Iterable[Span]:
-        """Every span that some channel's value lies in."""
+        """Return every span that some channel's value lies in."""
         return (span for entry in self.entries.values() if entry.ref for span in entry.ref.needs)
 
 
 EMPTY = Manifest(0, {}, {})
 
 
-class Numbers(NamedTuple):
-    """The numbers that a keyframe's channels and nodes go by, in their order."""
-
-    channels: Mapping[str, int]
-    nodes: Mapping[str, int]
+Numbers: TypeAlias = tuple[Mapping[str, int], Mapping[str, int]]  # of a keyframe's channels, nodes
 
 
 def numbers(keyframe: Manifest) -> Numbers:
-    """The numbers of a keyframe's channels and nodes."""
-    return Numbers(
-        {name: number for number, name in enumerate(keyframe.entries)},
-        {name: number for number, name in enumerate(keyframe.seen)},
-    )
+    """Number a keyframe's channels and nodes."""
+    channels = {name: number for number, name in enumerate(keyframe.entries)}
+    return channels, {name: number for number, name in enumerate(keyframe.seen)}
 
 
 def encode(manifest: Manifest, keyframe: Manifest = EMPTY, known: Numbers | None = None) -> bytes:
-    """The manifest's bytes, as a difference to `keyframe`, whose numbers may be known."""
+    """Encode a manifest as a difference to `keyframe`, whose numbers may be known."""
     v, entries, seen, updated, extra = manifest
     channels, nodes = numbers(keyframe) if known is None else known
     if isinstance(updated, list):
@@ -93,18 +86,18 @@ def encode(manifest: Manifest, keyframe: Manifest = EMPTY, known: Numbers | None
 
 
 def portable_difference(
-    entries: Mapping[str, Entry],
+    entries: Mapping[str, ChannelEntry],
     seen: Mapping[str, Versions],
-    known: Mapping[str, Entry],
+    known: Mapping[str, ChannelEntry],
     known_seen: Mapping[str, Versions],
     channels: Mapping[str, int],
     nodes: Mapping[str, int],
     to_wire: Callable[[Ref | None, Ref | None], Any],
 ) -> list[Any]:
-    """The last five parts of the list that is packed, by a keyframe's parts and their numbers.
+    """Return the last five parts of the list that is packed.
 
-    The compiled one gives None where there is anything unusual: names or versions of a
-    subclass, fractions, other mappings than dicts.
+    The compiled twin returns None where anything is unusual: names or versions of a subclass,
+    fractions, other mappings than dicts.
     """
     whole = [entry.version for entry in entries.values() if type(entry.version) is int]
     newest = max(whole) if whole and min(whole) >= 0 else 0
@@ -126,21 +119,20 @@ def portable_difference(
 
 
 def _gone(numbers: Mapping[str, int], now: Mapping[str, Any]) -> list[int]:
-    """The numbers of the keyframe's names that are there no more."""
     if numbers.keys() <= now.keys():
         return []
     return [number for name, number in numbers.items() if name not in now]
 
 
 def _distance(version: Version, newest: int) -> Version:
-    """A whole-number version as its distance to the newest, and back; others as they are."""
+    """Convert a whole-number version to its distance to the newest, or back."""
     return newest - version if type(version) is int else version
 
 
 def sharing(
     seen: Mapping[str, Mapping[str, Version]], before: Mapping[str, Versions]
 ) -> dict[str, Versions]:
-    """Copies of what nodes have seen; where that is what they had seen before, that itself."""
+    """Copy what nodes have seen; where that is what they had seen before, reuse it."""
     shared: dict[str, Versions] = {}
     for node, versions in seen.items():
         old = before.get(node)
@@ -149,7 +141,7 @@ def sharing(
 
 
 def decode(data: bytes, keyframe: Manifest = EMPTY) -> Manifest:
-    """The manifest that `encode` wrote against the same keyframe.
+    """Return the manifest that `encode` encoded against the same keyframe.
 
     Raises:
         CorruptionError: the bytes are damaged or belong to another keyframe.
@@ -170,7 +162,7 @@ def _decoded(parts: list[Any], keyframe: Manifest) -> Manifest:
         known = keyframe.entries.get(name)
         is_removed = wire is False
         ref = None if is_removed else from_wire(wire, None if known is None else known.ref)
-        entries[name] = Entry(_distance(version, newest), ref, is_removed)
+        entries[name] = ChannelEntry(_distance(version, newest), ref, is_removed)
     seen = _without(keyframe.seen, gone_nodes)
     flat = iter(seen_wire)
     for key, wire in zip(flat, flat, strict=True):
@@ -195,7 +187,7 @@ def _without(old: Mapping[str, Any], gone: Sequence[int]) -> dict[str, Any]:
     return {name: value for name, value in old.items() if name not in dropped}
 
 
-def _same_entry(a: Entry, b: Entry | None) -> bool:
+def _same_entry(a: ChannelEntry, b: ChannelEntry | None) -> bool:
     # (Versions first: they tell most entries apart, and a reference may be long.)
     return a is b or (b is not None and same_version(a.version, b.version) and a[1:] == b[1:])
 
@@ -212,7 +204,7 @@ def _same(a: Mapping[str, Version], b: Versions) -> bool:
 def _seen_wire(
     new: Versions, old: Versions | None, channels: Mapping[str, int], newest: int
 ) -> list[Any]:
-    """Only the versions that changed; all of them where some went away."""
+    """Return the versions that changed; all of them where some went away."""
     whole = old is None or not old.keys() <= new.keys()
     wire: list[Any] = [whole]
     for name, version in new.items():
@@ -222,7 +214,7 @@ def _seen_wire(
 
 
 def same_version(a: Version, b: Version) -> bool:
-    """Whether both are one version: 1 and 1.0 are two."""
+    """Return True if both are one version: 1 and 1.0 are two."""
     return a == b and type(a) is type(b)
 
 

@@ -1,25 +1,22 @@
-"""The records that the engine and every backend exchange.
+"""Records that the engine and every backend exchange.
 
-Only frozen, plain records live here: no I/O, no encoding, no behaviour beyond a
-property or two. Invariant: a record is complete in itself, so that any backend can
-store it and any test can build it by hand.
+A record is complete in itself, so that any backend can store it and any test can build it by hand.
+A *log* is an append-only sequence of encoded elements of one thread, a *segment* a stored run of a
+log, a *span* a range of a log. See docs/architecture.md.
 
-Words: a *log* is an append-only sequence of encoded elements of one thread, a
-*segment* a stored run of a log, a *span* a range of a log. See docs/architecture.md.
-
-Ids (of threads, namespaces, checkpoints, tasks) are any text that UTF-8 can hold, ordered by
-code point, as Python orders `str`. Numbers fit in 64 bits, signed.
+Ids (of threads, namespaces, checkpoints, tasks) are any text that UTF-8 can hold, ordered by code
+point, as Python orders `str`. Numbers fit in 64 bits, signed.
 """
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple, TypeAlias
 
-from threadkeep.engine.entries import (
+from threadkeep.engine.thread_entry import (
     CountThreads,
-    Entry,
     EntryFence,
     ReadEntry,
     SearchThreads,
+    ThreadEntry,
     Touch,
 )
 
@@ -89,13 +86,12 @@ class CheckpointRow(NamedTuple):
 
 
 class WriteRow(NamedTuple):
-    """What one `put_writes` call stored: the writes of one task, in one row.
+    """The writes of one `put_writes` call, by one task, in one row.
 
-    `seq` is given by the backend at commit and grows with every row of the same
-    checkpoint (any value put in is ignored). `run` is 0 where the writer is the run
-    that put the checkpoint, else the token of the writer's load; `seen` as in
-    `CheckpointRow`. Rows are only ever added: which of them count is the engine's
-    to decide.
+    `seq` is assigned by the backend at commit and grows with every row of the same checkpoint (any
+    value put in is ignored). `run` is 0 where the writer is the run that put the checkpoint, else
+    the token of the writer's load; `seen` as in `CheckpointRow`. Rows are only ever added: the
+    engine decides which of them count.
     """
 
     ns: str
@@ -132,14 +128,13 @@ class StoredCheckpoint(NamedTuple):
 
 
 class ThreadState(NamedTuple):
-    """What a read of one thread always tells.
+    """The state of a thread, part of every reply about one, and a checkpoint if it was found.
 
-    `generation` grows whenever segments of the thread are removed (delete, prune):
-    what was cached under an older generation must be read again. It is 0 where the thread is
-    not there; where threads can vanish by themselves, each life of one has other generations,
-    and a number means something only to the backend object that gave it. `deleted_at` is the
-    tombstone: microseconds since 1970, 0 if the thread was never deleted.
-    `found` is None where there is no such checkpoint.
+    `generation` grows whenever segments of the thread are removed (delete, prune): anything cached
+    under an older generation must be read again. It is 0 where the thread is not there; where
+    threads can vanish by themselves, each life of one has other generations, and a number is valid
+    only for the backend object that returned it. `deleted_at` is the tombstone: microseconds since
+    1970, 0 if the thread was never deleted.
     """
 
     generation: int
@@ -164,8 +159,8 @@ class ReadCheckpoint(NamedTuple):
 class ReadSegments(NamedTuple):
     """The segments that overlap the spans. Reply: `Segment`s, each once, in (log, start) order.
 
-    With `generation`, none where that is not the thread's own any more: then other bytes may
-    lie at these positions. `stub` means nothing to a store: bytes in the cold store stay there.
+    With `generation`, none where that is not the thread's own any more: then other bytes may lie at
+    these positions. `stub` is ignored by a store: it leaves bytes in the cold store where they are.
     """
 
     thread: str
@@ -208,11 +203,11 @@ class ScanCheckpoints(NamedTuple):
 
 
 class ReadThread(NamedTuple):
-    """Everything but the segments' data of one thread, for housekeeping.
+    """Everything but the segments' data of one thread, for maintenance.
 
-    Reply: one `ThreadRows`. A row that cannot be made a record is a `CorruptionError`; with
-    `skip` it is told apart instead, and the checkpoints may come without their keyframes.
-    `stub` means nothing to a store: a thread that is archived is left where it is.
+    Reply: one `ThreadRows`. A row that cannot be made a record is a `CorruptionError`; with `skip`
+    it is returned as unreadable instead, and the checkpoints may come without their keyframes.
+    `stub` is ignored by a store: it leaves an archived thread where it is.
     """
 
     thread: str
@@ -234,7 +229,7 @@ class UnreadableRow(NamedTuple):
 
 
 class SegmentInfo(NamedTuple):
-    """Place of a segment, and how many bytes it takes as stored."""
+    """The position of a segment, and how many bytes it takes as stored."""
 
     log: int
     start: int
@@ -276,10 +271,10 @@ class FindThreads(NamedTuple):
 
 
 class ReadSizes(NamedTuple):
-    """How much is stored, thread by thread.
+    """The sizes of threads.
 
-    Reply: one `Sizes` with at most `limit` threads, of those that hold any row at all
-    (orphans too), in ascending order, from behind the thread id `after` on.
+    Reply: one `Sizes` with at most `limit` threads, of those that hold any row at all (orphans
+    too), in ascending order, from behind the thread id `after` on.
     """
 
     after: str | None
@@ -287,9 +282,9 @@ class ReadSizes(NamedTuple):
 
 
 class ThreadSize(NamedTuple):
-    """How many rows a thread has (hidden checkpoints count), and their contents in bytes.
+    """The number of a thread's rows (hidden checkpoints count), and their contents in bytes.
 
-    `segment_bytes` are those of segments' data; what several threads share counts for the first.
+    `segment_bytes` are those of segments' data; segments of several threads count for the first.
     """
 
     thread: str
@@ -312,7 +307,7 @@ class Sizes(NamedTuple):
 
 
 class ReadDamage(NamedTuple):
-    """What the store finds wrong with its own files: a line of text (`str`) for each finding."""
+    """The damage in the store's own files. Reply: a line of text (`str`) for each finding."""
 
 
 Read: TypeAlias = (
@@ -400,7 +395,7 @@ class Batch(NamedTuple):
     hide_checkpoints: tuple[tuple[str, str], ...] = ()  # ns, id
     drop_unreadable: tuple[UnreadableRow, ...] = ()
     bump: bool = False
-    entry: Entry | None = None
+    entry: ThreadEntry | None = None
     touch: Touch | None = None
     made: object = None
 
@@ -422,12 +417,12 @@ class DropThread(NamedTuple):
     now: int
     generation: int | None = None
     fences: tuple[Fence, ...] = ()
-    entry: Entry | None = None
+    entry: ThreadEntry | None = None
     rows: Batch | None = None
 
     @property
     def expected(self) -> Batch:
-        """What must hold, as a batch that adds nothing."""
+        """The generation and fences, as a batch that adds nothing."""
         return Batch(self.thread, self.now, self.generation, fences=self.fences)
 
 
@@ -466,7 +461,7 @@ class ForkThread(NamedTuple):
     generation: int
     checkpoints: tuple[tuple[str, str], ...]
     writes: tuple[tuple[str, str, int], ...]
-    entry: Entry
+    entry: ThreadEntry
     revision: int | None = None
 
     @property

@@ -8,10 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterable
 from typing import Any, NamedTuple, TypeAlias, TypeVar, cast
 
-from threadkeep.engine import registry
-from threadkeep.engine.calls import Fetch, Operation, commit
+from threadkeep.engine import thread_summary
 from threadkeep.engine.context import ATTEMPTS, Engine
-from threadkeep.engine.entries import Entry, EntryFence, ReadEntry
 from threadkeep.engine.model import (
     Batch,
     Change,
@@ -20,6 +18,16 @@ from threadkeep.engine.model import (
     RowsFence,
     SegmentInfo,
     ThreadRows,
+)
+from threadkeep.engine.operation import (
+    Fetch,
+    Operation,
+    commit,
+)
+from threadkeep.engine.thread_entry import (
+    EntryFence,
+    ReadEntry,
+    ThreadEntry,
 )
 from threadkeep.errors import ConflictError, SegmentTakenError, StaleThreadError
 
@@ -34,7 +42,7 @@ class Snapshot(NamedTuple):
     """One state of a thread: its entry, its rows, and the rows of threads that share segments."""
 
     thread: str
-    entry: Entry | None
+    entry: ThreadEntry | None
     rows: ThreadRows
     others: tuple[ThreadRows, ...] = ()
 
@@ -62,13 +70,13 @@ class Snapshot(NamedTuple):
         """Bytes of the segments that count for the thread, but for some of them."""
         if not self.counts_segments:
             return 0
-        return registry.bytes_of(self.rows.segments) - registry.bytes_of(without)
+        return thread_summary.bytes_of(self.rows.segments) - thread_summary.bytes_of(without)
 
     @property
     def size(self) -> int:
         """Bytes of the thread, as the registry counts them."""
         rows = self.rows
-        return registry.of_rows(rows.checkpoints, rows.orphans, self.segment_bytes()).size
+        return thread_summary.of_rows(rows.checkpoints, rows.orphans, self.segment_bytes()).size
 
 
 Build: TypeAlias = Callable[[Snapshot], Operation[tuple[Change | None, T]]]
@@ -103,7 +111,7 @@ def read_snapshot(
         entry, rows, *others = yield Fetch([ReadEntry(thread), *reads])
         if alone or rows.family == family:
             found = cast("list[ThreadRows]", others)
-            return Snapshot(thread, cast("Entry | None", entry), rows, tuple(found))
+            return Snapshot(thread, cast("ThreadEntry | None", entry), rows, tuple(found))
         family = rows.family
 
 

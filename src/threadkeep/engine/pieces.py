@@ -1,7 +1,4 @@
-"""Elements of a list, tuple or dict on their way into a log, and where its pieces lie.
-
-Pure functions for `draft`.
-"""
+"""Elements of a list, tuple or dict on their way into a log, and the spans of its pieces."""
 
 from __future__ import annotations
 
@@ -9,12 +6,14 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
+from threadkeep.codec.introspection import layout
 from threadkeep.engine import refs
-from threadkeep.engine.capture import is_leaf
+from threadkeep.engine.capture import is_leaf, is_state
+from threadkeep.engine.differences import Comparison, Piece, Seen
 from threadkeep.engine.model import Span
-from threadkeep.engine.sequence import Now, Piece, Seen
 from threadkeep.engine.shadow import Shadow
-from threadkeep.engine.snapshots import HeldRun
+from threadkeep.engine.snapshots import RunValue
+from threadkeep.errors import UnserializableError
 
 NO_KEY: Any = object()
 SPANS_FREE = 32  # spans that a value may have before a rewrite is thought of
@@ -22,14 +21,14 @@ SPANS_FREE = 32  # spans that a value may have before a rewrite is thought of
 
 @dataclass(slots=True)
 class Element:
-    """One element on its way into a log: where it is, or the bytes to put there.
+    """One element on its way into a log: its position, or the bytes to put there.
 
-    `still` is a copy of the item; `shadow` that of the item as it is stored.
+    `copy` is a copy of the item; `shadow` that of the item as it is stored.
     """
 
     index: int
     item: Any
-    still: Any
+    copy: Any
     key: Any
     span: Span | None = None
     data: bytes = b""
@@ -37,13 +36,13 @@ class Element:
     shadow: Shadow | None = None
 
 
-def new_elements(now: Now) -> list[Element]:
-    """The elements that are new."""
+def new_elements(now: Comparison) -> list[Element]:
+    """Return the elements that are new."""
     return [
         Element(
             i,
             now.items[i - now.first],
-            now.still.copies[i - now.start],
+            now.watched.copies[i - now.start],
             NO_KEY if now.keys is None else now.keys[i],
         )
         for piece in now.pieces
@@ -67,15 +66,8 @@ def _same_key(a: Any, b: Any) -> bool:
     return a is b or (type(a) is type(b) and is_leaf(a) and bool(a == b))
 
 
-def seen_of(now: Now, old: HeldRun | None, shadow: Shadow) -> Seen:
-    """Record of the sequence, to be remembered."""
-    if old is not None and now.first:
-        return old.seen.followed(now.items, shadow)
-    return Seen(now.keys, now.items, shadow)
-
-
-def spans_of(pieces: list[Piece], fresh: list[Element], old: HeldRun | None) -> list[Span]:
-    """Spans of the pieces, in order."""
+def spans_of(pieces: list[Piece], fresh: list[Element], old: RunValue | None) -> list[Span]:
+    """Return the spans of the pieces, in order."""
     spans: list[Span] = []
     rest = iter(fresh)
     for piece in pieces:
@@ -88,18 +80,29 @@ def spans_of(pieces: list[Piece], fresh: list[Element], old: HeldRun | None) -> 
     return spans
 
 
-def still_there(old: HeldRun | None, element: Element) -> Span | None:
-    """Place of an element that cannot be watched, if its bytes are what they were."""
-    if old is None or old.raws.get(element.index) != element.data:
-        return None
-    return refs.cut(old.spans, element.index, element.index + 1)[0]
-
-
 def too_scattered(spans: tuple[Span, ...], weight: int) -> bool:
     """Return True if writing the value afresh costs less than carrying on with its spans.
 
-    Each span costs about 6 bytes in every manifest that follows. After n changes that
-    split one more span each, n * n * 3 bytes went into spans: rewrite when that is what
-    the value itself takes, which keeps both within a constant of the best.
+    Each span costs about 6 bytes in every manifest that follows. After n changes that split one
+    more span each, n * n * 3 bytes went into spans: rewrite when that is what the value itself
+    takes.
     """
     return len(spans) > SPANS_FREE and 3 * len(spans) ** 2 > weight
+
+
+def was_changed(exc: UnserializableError) -> bool:
+    """Return True if a value was refused because parts that are not copied changed meanwhile."""
+    cause = exc.__cause__
+    return isinstance(cause, RuntimeError) and not isinstance(cause, RecursionError)
+
+
+def passing(value: Any) -> bool:
+    """Return True for an object that LangGraph is about to give an id: a message has a field.
+
+    (Not `getattr`: an `id` may be a property, and then it is the program's code.)
+    """
+    cls: type = type(value)
+    if not is_state(value) or not layout(cls).has_dict:
+        return False
+    fields = object.__getattribute__(value, "__dict__")
+    return fields.get("id", value) is None

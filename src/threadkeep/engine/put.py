@@ -1,68 +1,57 @@
-"""Storing a checkpoint: what changed since its parent, in one commit.
+"""Saving a checkpoint, and a task's pending writes: what changed, in one commit.
 
-Which channels changed is read off their versions beside the parent's: the same version
-is the parent's value, unread, whatever the checkpoint shows of it (a DeltaChannel's
-snapshot stays visible so), unless the caller names the channel as new; another version is
-the value given, or none.
+The channels that changed are read off their versions beside the parent's: the same version is
+the parent's value, unread, whatever the checkpoint shows of it (a DeltaChannel's snapshot stays
+visible so), unless the caller names the channel as new; another version is the value given, or
+none. Writes may come before their checkpoint, after it, or for one that never comes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple, TypeAlias, cast
+
+from langgraph.checkpoint.base import WRITES_IDX_MAP
+from langgraph.checkpoint.serde.types import ERROR, INTERRUPT
 
 from threadkeep.codec import Codec
-from threadkeep.engine import checksum, registry
 from threadkeep.engine import manifest as manifests
-from threadkeep.engine.appender import Appender
-from threadkeep.engine.calls import Operation, Place, commit, fetch, fetch_checkpoint
-from threadkeep.engine.committing import (
-    Built,
-    Failed,
-    committed,
-)
+from threadkeep.engine import thread_summary
+from threadkeep.engine.committing import Built, Failed, commit_built
 from threadkeep.engine.context import (
     KEYFRAME_EVERY,
     Engine,
-    hold,
     read_elements,
     read_manifest,
     resume_logs,
+    watched_value,
 )
 from threadkeep.engine.draft import Draft
-from threadkeep.engine.ids import created_at
-from threadkeep.engine.loads import LOADS, LoadEntry, copied
-from threadkeep.engine.manifest import Entry, Manifest, Version
+from threadkeep.engine.logs import KEYFRAMES, Appender
+from threadkeep.engine.manifest import ChannelEntry, Manifest, Version
 from threadkeep.engine.model import (
     FREE,
+    NESTED,
     Batch,
     CheckpointRow,
     HeadFence,
     ReadThread,
     ThreadRows,
+    WriteRow,
+    WritesFence,
 )
-from threadkeep.engine.open_logs import KEYFRAMES
+from threadkeep.engine.operation import CheckpointRef, Operation, commit, fetch, fetch_checkpoint
 from threadkeep.engine.refs import Inline, Ref
-from threadkeep.engine.rows import pack_metadata, pack_time
-from threadkeep.engine.shadow import still
-from threadkeep.engine.snapshots import (
-    Held,
-    Keyframe,
-    State,
-)
+from threadkeep.engine.rows import created_at, pack_metadata, pack_time, pack_writes, seal
+from threadkeep.engine.shadow import copy_and_watch
+from threadkeep.engine.snapshots import LOADS, ChannelValue, Keyframe, LoadEntry, Snapshot, own_copy
 from threadkeep.engine.working_set import ThreadMemory
-from threadkeep.errors import (
-    CodecError,
-    ThreadkeepError,
-)
+from threadkeep.errors import CodecError, ThreadkeepError
 
 _KNOWN_KEYS = frozenset(
-    {
-        *("v", "id", "ts", "channel_values", "channel_versions", "versions_seen"),
-        "updated_channels",
-    }
+    {*("v", "id", "ts", "channel_values", "channel_versions", "versions_seen"), "updated_channels"}
 )
 
 
@@ -74,7 +63,7 @@ class Put(NamedTuple):
     whatever its version. `run`: of a graph's run.
     """
 
-    place: Place
+    place: CheckpointRef
     parent: str | None
     checkpoint: dict[str, Any]
     metadata: dict[str, Any]
@@ -84,18 +73,18 @@ class Put(NamedTuple):
 
     @property
     def loaded(self) -> LoadEntry | None:
-        """The load that the run begins with; None for a run that goes on."""
+        """The load that the run began with; None for a run that goes on."""
         return LOADS.of(self.parent)
 
-    def still(self) -> Put:
-        """The call with copies of its values, as they are now."""
+    def with_copies(self) -> Put:
+        """Return the call with copies of its values, as they are now."""
         values = self.checkpoint["channel_values"]
-        copies = dict(zip(values, still([*values.values()]).copies, strict=True))
+        copies = dict(zip(values, copy_and_watch([*values.values()]).copies, strict=True))
         return self._replace(checkpoint={**self.checkpoint, "channel_values": copies})
 
 
-def built(engine: Engine, call: Put) -> Built | None:
-    """Build the batch of a put at once; None where the store must be asked first.
+def build(engine: Engine, call: Put) -> Built | None:
+    """Build the batch of a put; None where the store must be read first.
 
     Raises:
         UnserializableError: a value cannot be stored.
@@ -107,36 +96,31 @@ def built(engine: Engine, call: Put) -> Built | None:
     generation, parent = known
     if parent is not None and _lost(engine, parent, call):
         return None
-    held = {} if parent is None else parent.held
+    held = {} if parent is None else parent.values
     with memory.encoding:
-        return _build(engine, memory, call, generation, parent, held, seal=True)
+        return _put_batch(engine, memory, call, generation, parent, held, join=True)
 
 
 def put(engine: Engine, call: Put, failed: Failed | None = None) -> Operation[None]:
-    """Store the checkpoint.
-
-    Args:
-        engine: the engine's parts.
-        call: the arguments.
-        failed: a batch that was built of them, and what its commit ended with.
+    """Store the checkpoint; `failed` is the batch of a first attempt.
 
     Raises:
         UnserializableError: a value cannot be stored; nothing was.
         ConflictError: with `conflicts="raise"`, the thread has moved on; nothing was stored.
         ThreadDeletedError: the run is older than the thread's deletion.
     """
-    build, lost = partial(_built, engine, call), partial(_sweep, engine, call)
-    yield from committed(engine, call.place, build, lost, failed)
+    build, lost = partial(_put_attempt, engine, call), partial(_sweep, engine, call)
+    yield from commit_built(engine, call.place, build, lost, failed)
 
 
-def _built(engine: Engine, call: Put, attempt: int) -> Operation[Built]:
+def _put_attempt(engine: Engine, call: Put, attempt: int) -> Operation[Built]:
     memory = engine.memory(call.place.thread)
     if _known_parent(memory, call) is None:
-        call = call.still()  # the program goes on while the store is asked
+        call = call.with_copies()  # the program goes on while the store is asked
     generation, parent = yield from _parent(engine, memory, call)
     held = yield from _recall(engine, memory, parent, call, generation, resume=attempt == 0)
     with memory.encoding:
-        return _build(engine, memory, call, generation, parent, held, seal=attempt == 0)
+        return _put_batch(engine, memory, call, generation, parent, held, join=attempt == 0)
 
 
 def _sweep(engine: Engine, call: Put) -> Operation[None]:
@@ -158,8 +142,7 @@ def _sweep(engine: Engine, call: Put) -> Operation[None]:
 # -- the parent ----------------------------------------------------------------------
 
 
-def _known_parent(memory: ThreadMemory, call: Put) -> tuple[int, State | None] | None:
-    """What `_parent` returns, if this process knows it; None if the store must be asked."""
+def _known_parent(memory: ThreadMemory, call: Put) -> tuple[int, Snapshot | None] | None:
     generation = memory.generation
     if generation is None:
         return None
@@ -169,12 +152,10 @@ def _known_parent(memory: ThreadMemory, call: Put) -> tuple[int, State | None] |
     return None if state is None else (generation, state)
 
 
-def _parent(engine: Engine, memory: ThreadMemory, call: Put) -> Operation[tuple[int, State | None]]:
-    """The parent as this process knows it, read if it must be; None if there is none.
-
-    With it goes the thread's generation: what is built on the parent holds only under
-    that one, whatever another call of this process has met meanwhile.
-    """
+def _parent(
+    engine: Engine, memory: ThreadMemory, call: Put
+) -> Operation[tuple[int, Snapshot | None]]:
+    """Return the parent, if there is one, and the thread's generation under which it holds."""
     place, known = call.place, _known_parent(memory, call)
     if known is not None:
         return known
@@ -185,30 +166,29 @@ def _parent(engine: Engine, memory: ThreadMemory, call: Put) -> Operation[tuple[
     read, key = read_manifest(reply.found)
     row = reply.found.row
     data, codec = row.manifest, engine.codec
-    return reply.generation, State(place.ns, row.id, row.flags, read, key, {}, data, codec)
+    return reply.generation, Snapshot(place.ns, row.id, row.flags, read, key, {}, data, codec)
 
 
 def _recall(
     engine: Engine,
     memory: ThreadMemory,
-    parent: State | None,
+    parent: Snapshot | None,
     call: Put,
     generation: int,
     *,
     resume: bool,
-) -> Operation[Mapping[str, Held]]:
-    """What the parent held of the channels that changed, read where it is not known.
+) -> Operation[Mapping[str, ChannelValue]]:
+    """Return the parent's values of the channels that changed, read where they are not known.
 
-    Where the engine holds all, that is all that the parent has, so that it can be stored anew.
-    Its logs are gone on with (`resume`) unless that has been tried: others may have done
-    so before, from a later checkpoint.
+    Where the engine remembers all, those of all channels, so that they can be stored anew.
+    With `resume` its logs are gone on with: not after a failure, as others may have done so.
     """
     if parent is None:
         return {}
     lost = _lost(engine, parent, call)
     if not lost:
-        return parent.held
-    held = dict(parent.held)
+        return parent.values
+    held = dict(parent.values)
     spans = [span for ref in lost.values() for span in ref.needs]
     # An old value that cannot be read is no base: the new one is stored whole then.
     with suppress(CodecError):
@@ -217,13 +197,13 @@ def _recall(
             resume_logs(memory, parent.ns, parent.manifest, parent.keyframe, segments, found)
         for channel, ref in lost.items():
             with suppress(CodecError):
-                held[channel] = hold(ref, found, found.value(ref))
+                held[channel] = watched_value(ref, found, found.value(ref))
     return held
 
 
-def _lost(engine: Engine, parent: State, call: Put) -> dict[str, Ref]:
-    """The channels whose value at the parent is needed and not known."""
-    held, values = parent.held, call.checkpoint["channel_values"]
+def _lost(engine: Engine, parent: Snapshot, call: Put) -> dict[str, Ref]:
+    """Return the channels whose value at the parent is needed and not known."""
+    held, values = parent.values, call.checkpoint["channel_values"]
     versions = call.checkpoint["channel_versions"]
     lost: dict[str, Ref] = {}
     for channel, entry in parent.manifest.entries.items():
@@ -236,8 +216,7 @@ def _lost(engine: Engine, parent: State, call: Put) -> dict[str, Ref]:
     return lost
 
 
-def _is_kept(call: Put, entry: Entry, channel: str, version: Version) -> bool:
-    """Return True if a channel has the value that its parent has."""
+def _is_kept(call: Put, entry: ChannelEntry, channel: str, version: Version) -> bool:
     before = entry.version
     if version is None or version != before or type(version) is not type(before) or call.complete:
         return False
@@ -247,20 +226,19 @@ def _is_kept(call: Put, entry: Entry, channel: str, version: Version) -> bool:
 # -- the new checkpoint --------------------------------------------------------------
 
 
-def _build(
+def _put_batch(
     engine: Engine,
     memory: ThreadMemory,
     call: Put,
     generation: int,
-    parent: State | None,
-    known: Mapping[str, Held],
+    parent: Snapshot | None,
+    known: Mapping[str, ChannelValue],
     *,
-    seal: bool,
+    join: bool,
 ) -> Built:
-    """Make the batch of a put, and what is to be remembered of it."""
     place, now, codec = call.place, engine.now(), engine.codec
     thread, ns, own_id = place
-    appender = Appender(memory, ns, engine.compression)
+    appender = Appender(memory.logs, ns, engine.compression)
     draft = Draft(memory, codec, appender)
     try:
         written, held = _manifest(codec, draft, call, parent, known)
@@ -270,21 +248,26 @@ def _build(
         raise
     key = _keyframe(parent, written, appender)
     data = manifests.encode(written, key.manifest, key.numbers)
-    if seal:
+    if join:
         appender.seal()
     segments = appender.segments()
     draft.settle(generation)
-    told, loaded, owner = memory.told, call.loaded, None
+    reported, loaded, owner = memory.reported, call.loaded, None
     flags = FREE if call.metadata.get("source") == "fork" else 0
     if loaded is not None:  # a run begins: others may have said something else meanwhile
-        told, flags, owner = told._replace(metadata={}), flags | loaded.flags, loaded
+        reported, flags, owner = reported._replace(metadata={}), flags | loaded.flags, loaded
     elif parent is not None:  # a run goes on, and if it chose its checkpoint, it still has
         flags, owner = flags | parent.flags & FREE, parent.owner
-    row = _row(call, loaded, flags, (metadata, exact, key.log, key.pos), data)
-    above = row.parent
+    run, seen = (0, 0) if loaded is None else (loaded.run, loaded.seen)
+    above = None if call.parent is None else own_copy(call.parent)
+    ts = pack_time(call.checkpoint.get("ts", ""))
+    # (what the checksum covers, and the columns of the row, in their order)
+    at = (ns, own_copy(str(own_id)), above, run, seen, flags, ts)
+    fields = (*at, metadata, exact, key.log, key.pos)
+    row = CheckpointRow(*fields, seal(data, fields))
     # What a run that named no checkpoint expects: that it goes on from the head.
     fence = None if ns or flags & FREE else HeadFence(ns, above)
-    touch = registry.of_checkpoint(row, call.metadata, appender.stored, now, told)
+    touch = thread_summary.of_checkpoint(row, call.metadata, appender.stored, now, reported)
     batch = Batch(
         thread=thread,
         now=now,
@@ -297,45 +280,33 @@ def _build(
         touch=touch,
     )
     data, fresh = row.manifest, draft.fresh
-    state = State(ns, row.id, flags, written, key, held, data, codec, owner, fresh)
-    told = registry.told_more(told, touch, call.metadata)
+    state = Snapshot(ns, row.id, flags, written, key, held, data, codec, owner, fresh)
+    reported = thread_summary.report_of(reported, touch, call.metadata)
     begins = loaded is not None
     expected = fence if call.run or begins else None
-    return Built(memory, batch, appender, state, told, above, (), expected, begins)
-
-
-def _row(
-    call: Put,
-    loaded: LoadEntry | None,
-    flags: int,
-    rest: tuple[str, bytes | None, int, int],
-    manifest: bytes,
-) -> CheckpointRow:
-    """The checkpoint's row; `rest` are its last columns but for the manifest."""
-    parent = None if call.parent is None else copied(call.parent)
-    run, seen = (0, 0) if loaded is None else (loaded.run, loaded.seen)
-    ts = pack_time(call.checkpoint.get("ts", ""))
-    # (what the checksum covers, and the columns of the row, in their order)
-    told = (call.place.ns, copied(str(call.place.id)), parent, run, seen, flags, ts, *rest)
-    return CheckpointRow(*told, checksum.seal(manifest, told))
+    return Built(memory, batch, appender, state, reported, above, (), expected, begins)
 
 
 def born(*ids: str | None) -> int | None:
-    """When the oldest of the ids that tell was made."""
+    """Return when the oldest of the ids was made, of those that tell."""
     times = [time for i in ids if (time := created_at(i)) is not None]
     return min(times) if times else None
 
 
 def _manifest(
-    codec: Codec, draft: Draft, call: Put, parent: State | None, known: Mapping[str, Held]
-) -> tuple[Manifest, dict[str, Held]]:
-    """Store the changed values; the manifest, and what is held of each channel now."""
+    codec: Codec,
+    draft: Draft,
+    call: Put,
+    parent: Snapshot | None,
+    known: Mapping[str, ChannelValue],
+) -> tuple[Manifest, dict[str, ChannelValue]]:
+    """Store the changed values; the manifest, and the values that are known now."""
     checkpoint = call.checkpoint
     values, versions = checkpoint["channel_values"], checkpoint["channel_versions"]
     before = parent.manifest if parent is not None else manifests.EMPTY
     old_entries, new, complete = before.entries, call.new, call.complete
-    entries: dict[str, Entry] = {}
-    held: dict[str, Held] = {}
+    entries: dict[str, ChannelEntry] = {}
+    held: dict[str, ChannelValue] = {}
     for channel, version in versions.items():
         old = old_entries.get(channel)
         if (  # as `_is_kept`, for all channels of every save
@@ -351,14 +322,14 @@ def _manifest(
                 held[channel] = known[channel]
         elif channel in values:
             ref, held[channel] = draft.value(channel, values[channel], known.get(channel))
-            entries[channel] = Entry(version, ref)
+            entries[channel] = ChannelEntry(version, ref)
         else:
-            entries[channel] = Entry(version, None)
+            entries[channel] = ChannelEntry(version, None)
     if not values.keys() <= versions.keys():
         for channel, value in values.items():  # (given without a version)
             if channel not in versions:
                 ref, held[channel] = draft.value(channel, value, known.get(channel))
-                entries[channel] = Entry(None, ref)
+                entries[channel] = ChannelEntry(None, ref)
     extra = None
     if not checkpoint.keys() <= _KNOWN_KEYS:
         extra = codec.encode({k: v for k, v in checkpoint.items() if k not in _KNOWN_KEYS})
@@ -369,10 +340,122 @@ def _manifest(
     return Manifest(checkpoint.get("v", 1), entries, seen, updated, extra), held
 
 
-def _keyframe(parent: State | None, written: Manifest, appender: Appender) -> Keyframe:
-    """The keyframe to write against: the parent's, or a new one when that has served."""
+def _keyframe(parent: Snapshot | None, written: Manifest, appender: Appender) -> Keyframe:
+    """Return the keyframe to write against: the parent's, or a new one when that is used up."""
     key = parent.keyframe if parent is not None else None
     if key is not None and key.used < KEYFRAME_EVERY:
         return Keyframe(key.manifest, key.log, key.pos, key.used + 1, key.numbers)
     log, pos = appender.append(KEYFRAMES, [manifests.encode(written)])
     return Keyframe(written, log, pos, 1, manifests.numbers(written))
+
+
+Writes: TypeAlias = Sequence[tuple[str, Any]]  # channel and value
+
+
+class PutWrites(NamedTuple):
+    """A `put_writes` call; `indexes` are the writes' own, where another saver has given them."""
+
+    place: CheckpointRef
+    writes: Writes
+    task_id: str
+    task_path: str
+    indexes: Sequence[int] | None = None
+
+    def index_of(self, number: int, channel: str) -> int:
+        """The index of a write, given its number and channel."""
+        if self.indexes is not None:
+            return self.indexes[number]
+        return WRITES_IDX_MAP.get(channel, number)
+
+
+def build_writes(engine: Engine, call: PutWrites) -> Built | None:
+    """Build the batch of the writes; None where the store must be read first.
+
+    Raises:
+        UnserializableError: a value cannot be stored.
+    """
+    memory = engine.memory(call.place.thread)
+    generation = memory.generation
+    if generation is None:
+        return None
+    with memory.encoding:
+        return _writes_batch(engine, memory, call, generation)
+
+
+def put_writes(engine: Engine, call: PutWrites, failed: Failed | None = None) -> Operation[None]:
+    """Store the writes; `failed` is the batch of a first attempt.
+
+    Raises:
+        UnserializableError: a value cannot be stored; nothing was.
+        ConflictError: with `conflicts="raise"`, another live run has written here.
+        ThreadDeletedError: the run is older than the thread's deletion.
+    """
+    build = partial(_write_attempt, engine, call)
+    yield from commit_built(engine, call.place, build, failed=failed)
+
+
+def _write_attempt(engine: Engine, call: PutWrites, attempt: int) -> Operation[Built]:
+    del attempt  # each is made alike
+    memory = engine.memory(call.place.thread)
+    generation = memory.generation
+    if generation is None:  # nobody has looked whether the thread is there, and not archived
+        # (the program goes on while the store is read)
+        copies = copy_and_watch([value for _, value in call.writes]).copies
+        writes = [(channel, copy) for (channel, _), copy in zip(call.writes, copies, strict=True)]
+        call = call._replace(writes=writes)
+        state = yield from fetch_checkpoint(*call.place)
+        generation = state.generation
+    with memory.encoding:
+        return _writes_batch(engine, memory, call, generation)
+
+
+def _writes_batch(engine: Engine, memory: ThreadMemory, call: PutWrites, generation: int) -> Built:
+    place, now = call.place, engine.now()
+    thread, ns, own_id = place
+    appender = Appender(memory.logs, ns, engine.compression)
+    draft = Draft(memory, engine.codec, appender, writes=True)
+    # A write may come before its checkpoint is stored: then the one before shows what is there.
+    state = memory.state(ns, str(own_id)) or memory.newest(ns)
+    held = state.values if state is not None else {}
+    made = []
+    try:
+        for number, (channel, value) in enumerate(call.writes):
+            # A failed task's exception is stored as its repr, as by LangGraph's savers: else
+            # a value that cannot be stored would mask the node's own error.
+            failed = channel == ERROR and isinstance(value, BaseException)
+            stored = repr(value) if failed else value
+            ref, seen = draft.value(channel, stored, held.get(channel))
+            made.append((call.index_of(number, channel), channel, ref, seen))
+    except ThreadkeepError as exc:
+        exc.at(**place.named())
+        raise
+    segments = appender.segments()
+    draft.settle(generation)
+    loaded = LOADS.of(own_id)
+    run, since = (0, 0) if loaded is None else (loaded.run, loaded.seen)
+    # (what the checksum covers, and the columns of the row, in their order)
+    fields = (ns, own_copy(str(own_id)), run, since, call.task_id, call.task_path)
+    row = WriteRow(*fields, seal(pack_writes([one[:3] for one in made]), fields))
+    waits = False  # a task of the thread's head
+    if not ns and INTERRUPT in [channel for channel, _ in call.writes]:
+        latest = memory.newest("")
+        waits = latest is None or latest.id <= row.checkpoint_id
+    # With `conflicts="raise"`, a run loses that meets another live run's writes.
+    is_fenced = (
+        engine.conflicts == "raise"
+        and not ns
+        and loaded is not None
+        and not loaded.flags & (FREE | NESTED)
+    )
+    batch = Batch(
+        thread=thread,
+        now=now,
+        generation=generation,
+        born=born(own_id),
+        fences=(WritesFence(ns, row.checkpoint_id, run, since),) if is_fenced else (),
+        segments=segments,
+        writes=(row,),
+        touch=thread_summary.of_writes(row, appender.stored, now, waits=waits),
+    )
+    beside = None if state is None else state.id
+    return Built(memory, batch, appender, beside=beside, writes=tuple(made))

@@ -1,17 +1,17 @@
-"""Value references: how a manifest or a pending write holds one value.
+"""Value references: how a manifest or a pending write refers to one value.
 
 - `Inline`: the codec's bytes, for what is small.
 - `Cell`: one element of a log, for one large value.
 - `Run`: the elements of a list, tuple or dict (as items) as spans over logs.
 
-`uses` names elements that the bytes refer to (values stored elsewhere already). Together
-with a reference's own place these are all the addresses it needs, so a reader can fetch
-them at once and a cleaner can keep them.
+`uses` names elements that the bytes refer to (values stored elsewhere already). Together with a
+reference's own place these are all the addresses it needs, so a reader can fetch them at once and
+a cleaner can keep them.
 
-On the wire (MessagePack): bytes for a plain `Inline`, else a list that begins with the
-kind: `[0, data, *uses]`, `[1, log, pos, *uses]`, `[2|3|4, *spans]`; a span is
-`log, start, length`; no value at all is nil. `[5, kind, *changes]` gives the spans as a
-difference to those of an older reference (see `_changes`).
+On the wire (MessagePack): bytes for a plain `Inline`, else a list that begins with the kind:
+`[0, data, *uses]`, `[1, log, pos, *uses]`, `[2|3|4, *spans]`; a span is `log, start, length`; no
+value at all is nil. `[5, kind, *changes]` gives the spans as a difference to those of an older
+reference (see `_changes`).
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ Ref: TypeAlias = Inline | Cell | Run
 
 
 def to_wire(ref: Ref | None, old: Ref | None = None) -> Any:
-    """What to put into a MessagePack document for the reference, beside an older one."""
+    """Return the form of a reference in a MessagePack document, beside an older one."""
     if ref is None:
         return None
     if isinstance(ref, Inline):  # (first, as most are)
@@ -79,7 +79,7 @@ def to_wire(ref: Ref | None, old: Ref | None = None) -> Any:
 
 
 def from_wire(wire: Any, old: Ref | None = None) -> Ref | None:
-    """The reference that `to_wire` wrote beside the same older one."""
+    """Return the reference that `to_wire` wrote beside the same older one."""
     if wire is None:
         return None
     if isinstance(wire, bytes):
@@ -95,7 +95,7 @@ def from_wire(wire: Any, old: Ref | None = None) -> Ref | None:
 
 
 def _changes(new: tuple[Span, ...], old: tuple[Span, ...]) -> list[int]:
-    """Spans as runs of the old ones (`first, count`) and new ones (`~log, start, length`)."""
+    """Write spans as runs of the old ones (`first, count`) and new ones (`~log, start, length`)."""
     same = _common(new, old)
     flat = [0, same] if same else []
     last = len(flat) - 1  # where the count of the run under way stands, if there is one
@@ -114,7 +114,6 @@ def _changes(new: tuple[Span, ...], old: tuple[Span, ...]) -> list[int]:
 
 
 def _common(new: tuple[Span, ...], old: tuple[Span, ...]) -> int:
-    """How many spans both begin with: nearly all, where a value has grown."""
     count = 0
     for a, b in zip(new, old, strict=False):
         if a is not b and a != b:
@@ -124,7 +123,6 @@ def _common(new: tuple[Span, ...], old: tuple[Span, ...]) -> int:
 
 
 def _changed(flat: Sequence[int], old: tuple[Span, ...]) -> tuple[Span, ...]:
-    """The spans that `_changes` described."""
     spans: list[Span] = []
     at = 0
     while at < len(flat):
@@ -156,17 +154,17 @@ def _spans(flat: Sequence[int]) -> tuple[Span, ...]:
 
 
 def span_of(place: SegmentInfo) -> Span:
-    """All positions of a segment."""
+    """Return all positions of a segment."""
     return Span(place.log, place.start, place.start + place.count)
 
 
 def length(spans: Iterable[Span]) -> int:
-    """How many elements the spans hold together."""
+    """Count the elements of spans."""
     return sum([stop - start for _, start, stop in spans])
 
 
 def cut(spans: Iterable[Span], start: int, stop: int) -> list[Span]:
-    """The spans of the elements number `start <= i < stop`."""
+    """Return the spans of the elements number `start <= i < stop`."""
     found, at = [], 0
     for span in spans:
         log, first, last = span
@@ -182,7 +180,7 @@ def cut(spans: Iterable[Span], start: int, stop: int) -> list[Span]:
 
 
 def merged(spans: Iterable[Span]) -> tuple[Span, ...]:
-    """The same elements in as few spans as can be."""
+    """Return the same elements in as few spans as can be."""
     out: list[Span] = []
     log = stop = -1  # where the last one ends
     for span in spans:
@@ -197,7 +195,7 @@ def merged(spans: Iterable[Span]) -> tuple[Span, ...]:
 
 
 def covering(spans: Iterable[Span]) -> tuple[Span, ...]:
-    """The positions that the spans name, each once, in (log, start) order."""
+    """Return the positions that the spans name, each once, in (log, start) order."""
     out: list[Span] = []
     for span in sorted(spans):
         if out and out[-1].log == span.log and out[-1].stop >= span.start:

@@ -5,20 +5,29 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
-from threadkeep.engine.calls import Operation, Place, commit, fetch, fetch_checkpoint
-from threadkeep.engine.context import Engine, not_found, visible
-from threadkeep.engine.entries import (
+from threadkeep.engine.context import Engine, not_found, unless_hidden
+from threadkeep.engine.model import Batch
+from threadkeep.engine.operation import (
+    CheckpointRef,
+    Operation,
+    commit,
+    fetch,
+    fetch_checkpoint,
+)
+from threadkeep.engine.optimistic import retry
+from threadkeep.engine.thread_entry import (
+    Cause,
     CountThreads,
-    Entry,
     EntryFence,
     Order,
     ReadEntry,
     SearchThreads,
+    ThreadEntry,
     ThreadQuery,
+    ThreadStatus,
+    allows,
+    is_there,
 )
-from threadkeep.engine.lifecycle import Cause, State, allows, is_there
-from threadkeep.engine.model import Batch
-from threadkeep.engine.optimistic import retry
 from threadkeep.errors import ThreadExistsError, ThreadNotFoundError
 
 if TYPE_CHECKING:
@@ -34,7 +43,7 @@ ALL = ThreadQuery()
 
 def create(
     engine: Engine, thread: str, labels: tuple[str, ...], ttl: int | None
-) -> Operation[Entry]:
+) -> Operation[ThreadEntry]:
     """Register a thread before anything is saved in it.
 
     Raises:
@@ -42,7 +51,7 @@ def create(
         ConflictError: others keep changing it.
     """
 
-    def created(entry: Entry | None) -> Entry:
+    def created(entry: ThreadEntry | None) -> ThreadEntry:
         if not allows(Cause.CREATE, "" if entry is None else entry.state):
             raise ThreadExistsError(
                 "There is a thread of this name.",
@@ -50,14 +59,17 @@ def create(
                 thread=thread,
             )
         now = engine.now()
-        return Entry(thread, State.CREATED, now, now, labels=labels, ttl=ttl)
+        return ThreadEntry(thread, ThreadStatus.CREATED, now, now, labels=labels, ttl=ttl)
 
     return _changed(engine, thread, created)
 
 
 def change(
-    engine: Engine, thread: str, update: Callable[[Entry], Entry], at: Place | None = None
-) -> Operation[Entry]:
+    engine: Engine,
+    thread: str,
+    update: Callable[[ThreadEntry], ThreadEntry],
+    at: CheckpointRef | None = None,
+) -> Operation[ThreadEntry]:
     """Change the entry of a thread; `update` makes the new one of the present one.
 
     Raises:
@@ -66,7 +78,7 @@ def change(
         ConflictError: others keep changing it.
     """
 
-    def updated(entry: Entry | None) -> Entry:
+    def updated(entry: ThreadEntry | None) -> ThreadEntry:
         if not is_there(entry):
             raise ThreadNotFoundError(thread=thread)
         return update(entry)
@@ -75,16 +87,19 @@ def change(
 
 
 def _changed(
-    engine: Engine, thread: str, update: Callable[[Entry | None], Entry], at: Place | None = None
-) -> Operation[Entry]:
-    def attempt() -> Operation[Entry]:
+    engine: Engine,
+    thread: str,
+    update: Callable[[ThreadEntry | None], ThreadEntry],
+    at: CheckpointRef | None = None,
+) -> Operation[ThreadEntry]:
+    def attempt() -> Operation[ThreadEntry]:
         entry = yield from read(thread)
         new = update(entry)
         if new == entry:
             return new
         if at is not None:  # (after the entry: whoever removes the checkpoint changes that)
             state = yield from fetch_checkpoint(*at)
-            if visible(state.found) is None:
+            if unless_hidden(state.found) is None:
                 raise not_found(at)
         fence = EntryFence(0 if entry is None else entry.revision)
         yield from commit(Batch(thread, engine.now(), fences=(fence,), entry=new))
@@ -96,12 +111,12 @@ def _changed(
 # -- reading entries -------------------------------------------------------------------
 
 
-def read(thread: str) -> Operation[Entry | None]:
+def read(thread: str) -> Operation[ThreadEntry | None]:
     """Return the entry of a thread; None if there never was one."""
-    return cast("Entry | None", (yield from fetch(ReadEntry(thread))))
+    return cast("ThreadEntry | None", (yield from fetch(ReadEntry(thread))))
 
 
-def known(thread: str) -> Operation[Entry]:
+def known(thread: str) -> Operation[ThreadEntry]:
     """Return the entry of an existing thread.
 
     Raises:
@@ -113,9 +128,9 @@ def known(thread: str) -> Operation[Entry]:
     return entry
 
 
-def search(query: SearchThreads) -> Operation[list[Entry]]:
+def search(query: SearchThreads) -> Operation[list[ThreadEntry]]:
     """Return a page of the registry."""
-    return cast("list[Entry]", (yield from fetch(query)))
+    return cast("list[ThreadEntry]", (yield from fetch(query)))
 
 
 def all_names(query: ThreadQuery) -> Operation[list[str]]:
@@ -130,7 +145,7 @@ def all_names(query: ThreadQuery) -> Operation[list[str]]:
         after = names[-1], names[-1]
 
 
-def page_of(order: Order, after: tuple[int | str, str] | None) -> Operation[list[Entry]]:
+def page_of(order: Order, after: tuple[int | str, str] | None) -> Operation[list[ThreadEntry]]:
     """Return the next page of all threads in ascending order; the last one is short.
 
     `after` is the order's value of the last entry of the page before, and its thread.
@@ -143,8 +158,8 @@ def count(query: ThreadQuery) -> Operation[int]:
     return cast("int", (yield from fetch(CountThreads(query))))
 
 
-def _named(threads: Iterable[str]) -> Operation[list[Entry]]:
-    found: list[Entry] = []
+def _named(threads: Iterable[str]) -> Operation[list[ThreadEntry]]:
+    found: list[ThreadEntry] = []
     for name in dict.fromkeys(threads):
         found += [(yield from known(name))]
     return found
@@ -152,7 +167,7 @@ def _named(threads: Iterable[str]) -> Operation[list[Entry]]:
 
 def for_each(
     threads: Sequence[str] | None,
-    visit: Callable[[Entry], Generator[Any, Any, None]],
+    visit: Callable[[ThreadEntry], Generator[Any, Any, None]],
     stage: str,
     progress: Progress | None,
     run: Callable[[Operation[Any]], Generator[Any, Any, Any]] = lambda operation: operation,

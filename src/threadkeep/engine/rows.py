@@ -1,55 +1,116 @@
-"""Rows to what LangGraph knows and back: metadata, times, what is visible, which writes count.
+"""Rows of checkpoints and pending writes: checksums, metadata, times, and which writes count.
 
-Pure functions over rows. Invariant: times come back exactly, metadata as JSON gives it.
+A row's checksum covers its payload and every column that reading relies on; segments carry one
+in their frame. It is CRC-16/XMODEM (`binascii.crc_hqx`): rows are small and many, and it finds
+every burst of up to 16 bits.
 """
 
 from __future__ import annotations
 
 import json
 import re
+from binascii import crc_hqx
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime, timedelta
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import ormsgpack
 from langgraph.checkpoint.base import writes_sort_key
 
 from threadkeep.codec import Codec
-from threadkeep.engine import checksum
 from threadkeep.engine.model import HIDDEN, CheckpointRow, Child, StoredCheckpoint, WriteRow
 from threadkeep.engine.refs import Ref, from_wire, to_wire
 from threadkeep.errors import CorruptionError
 
+_CHECKSUM = 2  # bytes
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _AS_LANGGRAPH = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}\+00:00", re.ASCII).fullmatch
 _MICROSECOND = timedelta(microseconds=1)
 _MAX_LEVELS = 300  # more than any codec takes
 _COMPACT = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False)
 
+# Microseconds between 1582-10-15 (the epoch of UUID version 6) and 1970-01-01.
+UUID6_OFFSET = 0x01B21DD213814000 // 10
+_VERSION_AT = 14
+_UUID_LENGTH = 36
 
-# -- what is visible -------------------------------------------------------------------
+
+# -- checksums -------------------------------------------------------------------------
+
+
+def seal(payload: bytes, fields: tuple[object, ...]) -> bytes:
+    """Append the checksum of a payload and of other fields of its row."""
+    # `repr` would not do: which characters it escapes grows with Python's Unicode tables.
+    crc = crc_hqx(ascii(fields).encode(), crc_hqx(payload, 0))
+    return payload + crc.to_bytes(_CHECKSUM, "big")
+
+
+def unseal(sealed: bytes, fields: tuple[object, ...]) -> bytes:
+    """Check and remove the checksum that `seal` has appended.
+
+    Raises:
+        CorruptionError: the payload or a field has changed.
+    """
+    payload = sealed[:-_CHECKSUM]
+    if len(sealed) < _CHECKSUM or seal(payload, fields) != sealed:
+        raise CorruptionError("A stored row is damaged: its checksum does not match.")
+    return payload
+
+
+def checkpoint_fields(row: CheckpointRow) -> tuple[object, ...]:
+    """All columns but the manifest. A checkpoint may be hidden later."""
+    return (*row[:5], row.flags & ~HIDDEN, *row[6:-1])
+
+
+def write_fields(row: WriteRow) -> tuple[object, ...]:
+    """All columns but the body and `seq`, which the backend assigns."""
+    return row[:6]
+
+
+def manifest_of(row: CheckpointRow) -> bytes:
+    """Return the manifest without its checksum. Raises `CorruptionError`."""
+    return unseal(row.manifest, checkpoint_fields(row))
+
+
+def with_manifest(row: CheckpointRow, manifest: bytes) -> CheckpointRow:
+    """Return the row with another manifest, and its checksum."""
+    return row._replace(manifest=seal(manifest, checkpoint_fields(row)))
+
+
+def body_of(row: WriteRow) -> bytes:
+    """Return the body without its checksum. Raises `CorruptionError`."""
+    return unseal(row.body, write_fields(row))
+
+
+def with_body(row: WriteRow, body: bytes) -> WriteRow:
+    """Return the row with another body, and its checksum."""
+    return row._replace(body=seal(body, write_fields(row)))
+
+
+# -- visibility ------------------------------------------------------------------------
 
 
 def visible(checkpoints: Iterable[StoredCheckpoint]) -> list[StoredCheckpoint]:
-    """Those that are not hidden, in their order."""
+    """Return the checkpoints that are not hidden, in their order."""
     return [stored for stored in checkpoints if not stored.row.flags & HIDDEN]
 
 
 def of_the_graph(checkpoints: Iterable[StoredCheckpoint]) -> list[StoredCheckpoint]:
-    """The visible ones of the graph itself, without those of subgraphs, in their order."""
+    """Return the visible checkpoints of the root namespace, in their order."""
     return [stored for stored in visible(checkpoints) if not stored.row.ns]
 
 
 def heads(checkpoints: Iterable[StoredCheckpoint]) -> dict[str, str]:
-    """The newest visible checkpoint of each namespace; they come in ascending order."""
+    """Return the newest visible checkpoint of each namespace, of checkpoints in ascending order."""
     return {stored.row.ns: stored.row.id for stored in visible(checkpoints)}
 
 
-# -- metadata and times --------------------------------------------------------------
+# -- metadata --------------------------------------------------------------------------
 
 
 def pack_metadata(metadata: dict[str, Any], codec: Codec) -> tuple[str, bytes | None]:
-    """JSON text, and the codec's bytes where JSON cannot hold it.
+    """Return metadata as JSON text, and as the codec's bytes where JSON cannot hold it.
 
     Metadata comes back as JSON gives it, as from LangGraph's savers: a tuple as a list. Where
     those of SQLite and PostgreSQL refuse it (a UUID, NaN), it comes back as from its saver in
@@ -67,7 +128,7 @@ def pack_metadata(metadata: dict[str, Any], codec: Codec) -> tuple[str, bytes | 
 
 
 def _plain_text(metadata: dict[str, Any]) -> str | None:
-    """The JSON of words and numbers, as most metadata is, in half the time; None for other."""
+    """Return the JSON of words and numbers, in half the time; None for other metadata."""
     parts = []
     for key, value in metadata.items():
         if type(key) is not str or not key.isidentifier():
@@ -84,7 +145,6 @@ def _plain_text(metadata: dict[str, Any]) -> str | None:
 
 
 def _with_json_containers(value: Any, level: int = 0) -> Any:
-    """The value with plain lists and dicts in place of tuples and the like."""
     if level > _MAX_LEVELS:
         return value  # the codec refuses it
     if isinstance(value, dict):
@@ -95,7 +155,7 @@ def _with_json_containers(value: Any, level: int = 0) -> Any:
 
 
 def _readable(metadata: dict[str, Any]) -> str:
-    """The parts of metadata that JSON can hold, the rest as text."""
+    """Return the parts of metadata that JSON can hold, and the others as text, as JSON."""
     plain = {}
     for key, value in metadata.items():
         try:
@@ -103,12 +163,11 @@ def _readable(metadata: dict[str, Any]) -> str:
             plain[key] = value
         except (TypeError, ValueError, RecursionError):
             name = str(key).encode(errors="backslashreplace").decode()
-            plain[name] = _as_text(value)
+            plain[name] = _safe_repr(value)
     return json.dumps(plain, ensure_ascii=False, separators=(",", ":"))
 
 
-def _as_text(value: Any) -> str:
-    """The value for a reader of the store, whatever its `__repr__` does."""
+def _safe_repr(value: Any) -> str:
     try:
         return ascii(value)
     except Exception:  # noqa: BLE001 - it is the program's own code
@@ -116,7 +175,7 @@ def _as_text(value: Any) -> str:
 
 
 def unpack_metadata(text: str, exact: bytes | None, codec: Codec) -> dict[str, Any]:
-    """The metadata that `pack_metadata` packed.
+    """Return the metadata that `pack_metadata` packed.
 
     Raises:
         CorruptionError, UnknownTypeError: it cannot be read back as it was.
@@ -130,13 +189,16 @@ def unpack_metadata(text: str, exact: bytes | None, codec: Codec) -> dict[str, A
     return metadata
 
 
+# -- times -----------------------------------------------------------------------------
+
+
 def pack_time(text: str) -> int | str:
-    """Microseconds since 1970 for an ISO time as LangGraph writes it, else the text."""
+    """Return microseconds since 1970 for an ISO time as LangGraph writes it, else the text."""
     try:
         time = datetime.fromisoformat(text)
     except (TypeError, ValueError):
         return text
-    # (LangGraph's form is known by its looks, which is much quicker than to write it out again)
+    # (Matching LangGraph's form is much quicker than formatting the time again.)
     if not (time.microsecond and _AS_LANGGRAPH(text)) and (
         time.tzinfo is not UTC or time.isoformat() != text
     ):
@@ -145,13 +207,32 @@ def pack_time(text: str) -> int | str:
 
 
 def unpack_time(packed: int | str) -> str:
-    """The text that `pack_time` packed."""
+    """Return the text that `pack_time` packed."""
     if isinstance(packed, str):
         return packed
     return (_EPOCH + packed * _MICROSECOND).isoformat()
 
 
-# -- pending writes ------------------------------------------------------------------
+@lru_cache(maxsize=4096)  # (called for each checkpoint, and again for its first child)
+def created_at(checkpoint_id: str | None) -> int | None:
+    """Return when an id was made, in microseconds since 1970; None if it does not tell.
+
+    LangGraph's ids are UUIDs of version 6 (RFC 9562, section 5.6).
+    """
+    if (
+        checkpoint_id is None
+        or len(checkpoint_id) != _UUID_LENGTH
+        or checkpoint_id[_VERSION_AT] != "6"
+    ):
+        return None
+    digits = checkpoint_id[:8] + checkpoint_id[9:13] + checkpoint_id[15:18]
+    try:
+        return int(digits, 16) // 10 - UUID6_OFFSET
+    except ValueError:
+        return None
+
+
+# -- pending writes --------------------------------------------------------------------
 
 
 class Write(NamedTuple):
@@ -165,17 +246,16 @@ class Write(NamedTuple):
 
 
 def pack_writes(writes: Iterable[tuple[int, str, Ref]]) -> bytes:
-    """A write row's body."""
+    """Pack the body of a write row, without its checksum."""
     return ormsgpack.packb([[idx, channel, to_wire(ref)] for idx, channel, ref in writes])
 
 
 def unpack_writes(row: WriteRow) -> list[Write]:
-    """The writes of one row, in the order they were given."""
+    """Return the writes of one row, in the order in which they were packed."""
     try:
-        body = ormsgpack.unpackb(checksum.unseal(row.body, checksum.of_writes(row)))
         return [
             Write(row.task_id, row.task_path, idx, channel, ref)
-            for idx, channel, wire in body
+            for idx, channel, wire in ormsgpack.unpackb(body_of(row))
             if (ref := from_wire(wire)) is not None
         ]
     except (ValueError, TypeError, IndexError) as exc:
@@ -185,12 +265,12 @@ def unpack_writes(row: WriteRow) -> list[Write]:
 
 
 def counts_for(row: WriteRow, child: Child | CheckpointRow) -> bool:
-    """Whether the writes led to the child: its run made them, or had loaded them."""
+    """Return True if the writes led to the child: its run made them, or had loaded them."""
     return row.run == child.run or row.seq <= child.seen
 
 
 def counting(rows: Sequence[WriteRow], child: Child | None) -> list[Write]:
-    """The writes of a checkpoint that count, in the order LangGraph applies them.
+    """Return the writes of a checkpoint that count, in the order LangGraph applies them.
 
     With a child: those that the child's run made, or had loaded when it began. Without
     one: all, the first run's of each task. Of a task's writes with the same index the
@@ -204,9 +284,9 @@ def counting(rows: Sequence[WriteRow], child: Child | None) -> list[Write]:
         writes = unpack_writes(row)
         torn = any(r.run != row.run and r.seq > row.seen for r in began.get(row.task_id, ()))
         for write in writes:
-            place = (write.task_id, write.idx)
-            if write.idx < 0 or (not torn and place not in chosen):
-                chosen[place] = write
+            key = (write.task_id, write.idx)
+            if write.idx < 0 or (not torn and key not in chosen):
+                chosen[key] = write
         if not torn and any(write.idx >= 0 for write in writes):
             began.setdefault(row.task_id, []).append(row)
     return sorted(chosen.values(), key=lambda w: writes_sort_key(w.task_path, w.task_id, w.idx))

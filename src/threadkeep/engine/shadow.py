@@ -1,17 +1,16 @@
-"""Noticing that a value was changed in place since it was encoded.
+"""Shadows: noticing that a value was changed in place since it was encoded.
 
-A shadow remembers, for a run of elements, every mutable container reachable from them
-and the identity of all that each container referred to. The check asks the interpreter
-for those references again, container by container, and compares identities: about 0.04 us
-a message, exact (`1`, `True` and `1.0` are different objects), blind to nothing a data value
-is made of. Dict keys are compared too, as the interpreter does not report the keys of a dict
-whose keys are all text.
+A shadow remembers, for a run of elements, every mutable container reachable from them and the
+identity of all that each container referred to. The check asks the interpreter for those references
+again, container by container, and compares identities: about 0.04 us a message, exact (`1`, `True`
+and `1.0` are different objects). Dict keys are compared too, as the interpreter does not report the
+keys of a dict whose keys are all text.
 
-Invariant: a shadow that holds says that encoding the elements again would give the same
-bytes. What cannot be watched (arrays, foreign objects) is `opaque` and never holds.
+Invariant: a shadow that holds says that encoding the elements again would give the same bytes. What
+cannot be watched (arrays, foreign objects) is `opaque` and never holds.
 
-`Shadow`, `still` and `apart` are compiled (`_identity.c`) where the installation could compile
-them: one object then holds all that is remembered of up to 256 elements. The classes and
+`Shadow`, `copy_and_watch` and `disjoint` are compiled (`_identity.c`) where the installation could
+compile them: one object then holds all that is remembered of up to 256 elements. The classes and
 functions in Python here have the same answers.
 """
 
@@ -21,10 +20,12 @@ from collections.abc import Sequence
 from itertools import chain
 from typing import Any, NamedTuple
 
-from threadkeep.engine.capture import KINDS, LAYOUTS, capture
-from threadkeep.engine.identity import (
+from threadkeep.engine.capture import (
+    KINDS,
+    LAYOUTS,
     Watched,
     can_change,
+    capture,
     portable_consists_of,
     portable_intact,
 )
@@ -46,26 +47,26 @@ class PortableShadow:
 
     @classmethod
     def of(cls, elements: list[Any]) -> PortableShadow:
-        """The shadow of the elements as they are now; nobody else changes them meanwhile."""
+        """Return the shadow of elements that nobody else changes meanwhile."""
         return cls._of(capture(elements, copying=False)[0])
 
     @classmethod
     def of_unwatched(cls, size: int) -> PortableShadow:
-        """A shadow that never holds, of so many elements."""
+        """Return a shadow of so many elements that never holds."""
         return cls._of([Watched(is_opaque=True)] * size)
 
     @classmethod
     def joined(cls, parts: Sequence[PortableShadow]) -> PortableShadow:
-        """The shadow of the parts' elements in a row."""
+        """Return the shadow of the parts' elements in a row."""
         return parts[0] if len(parts) == 1 else cls().extended(*parts)
 
     def extended(self, *others: PortableShadow) -> PortableShadow:
-        """The shadow of this one's elements followed by those of the others."""
+        """Return the shadow of these elements followed by those of the others."""
         rows = [shadow._elements for shadow in (self, *others)]  # noqa: SLF001 - our own
         return self._of(list(chain.from_iterable(rows)))
 
     def part(self, start: int, stop: int) -> PortableShadow:
-        """The shadow of the elements `start <= i < stop`."""
+        """Return the shadow of the elements `start <= i < stop`."""
         return self._of(self._elements[start:stop])
 
     @property
@@ -94,13 +95,8 @@ class PortableShadow:
     def holds_in(self, value: object, keys: list[Any] | None, items: list[Any], size: int) -> bool:
         """Return True if a value has just these elements, as they were, at one instant.
 
-        Parts that cannot be watched are passed over.
-
-        Args:
-            value: a list, tuple or dict.
-            keys: a dict's keys; None for others.
-            items: the elements, or a dict's values, and perhaps more behind them.
-            size: how many of them there are.
+        Parts that cannot be watched are passed over. `keys` are a dict's keys; of `items`, or the
+        dict's values, `size` count.
         """
         return portable_consists_of(value, keys, items, size) and self.holds_now()
 
@@ -112,15 +108,15 @@ class PortableShadow:
         return frozenset([i for i, e in elements if e.is_opaque or not portable_intact([e])])
 
     def containers(self) -> list[Any]:
-        """All containers that are watched and can change by themselves."""
+        """Return all containers that are watched and can change by themselves."""
         return [x for e in self._elements for x in e.containers[::2] if can_change(x)]
 
 
-class Still(NamedTuple):
-    """Elements as they were at one instant: copies, and the shadow of the elements themselves.
+class WatchedCopies(NamedTuple):
+    """Elements at one instant: copies of them, and the shadow of the elements themselves.
 
-    `copies` share nothing mutable with the elements but parts that cannot be watched.
-    `originals` gives the instance that a copied one, named by its `id`, was made from.
+    `copies` share nothing mutable with the elements but parts that cannot be watched. `originals`
+    gives the instance that a copied one, named by its `id`, was made from.
     """
 
     copies: list[Any]
@@ -128,15 +124,15 @@ class Still(NamedTuple):
     originals: dict[int, Any]
 
 
-def portable_still(elements: list[Any]) -> Still:
-    """Copy the elements, and put them under watch, at one instant."""
+def portable_copy_and_watch(elements: list[Any]) -> WatchedCopies:
+    """Copy the elements, and watch them, at one instant."""
     watched, copies, originals = capture(elements, copying=True)
     shadow: Any = PortableShadow._of(watched)  # noqa: SLF001 - our own
-    return Still(copies, shadow, originals)
+    return WatchedCopies(copies, shadow, originals)
 
 
-def portable_apart(shadows: list[PortableShadow]) -> list[bool]:
-    """Tell of each shadow whether all that it watches is met once, and in none before it."""
+def portable_disjoint(shadows: list[PortableShadow]) -> list[bool]:
+    """Return of each shadow True if all that it watches is met once, and in none before it."""
     met: set[int] = set()
     answers = []
     for shadow in shadows:
@@ -148,13 +144,14 @@ def portable_apart(shadows: list[PortableShadow]) -> list[bool]:
 
 
 try:
-    from threadkeep.engine._identity import Shadow, apart, prepare, still
+    from threadkeep.engine._identity import Shadow, copy_and_watch, disjoint, prepare
 except ImportError:  # it could not be compiled
-    Shadow, apart, still = PortableShadow, portable_apart, portable_still  # type: ignore[misc,assignment] # a class in place of a class
+    Shadow = PortableShadow  # type: ignore[misc,assignment] # a class in place of a class
+    disjoint, copy_and_watch = portable_disjoint, portable_copy_and_watch  # type: ignore[assignment] # with that class
 else:
-    prepare(KINDS, LAYOUTS, Still)
+    prepare(KINDS, LAYOUTS, WatchedCopies)
 
 ONE_LEAF = Shadow.of([None])
 """The shadow of one element that can never change."""
 
-__all__ = ["ONE_LEAF", "Shadow", "Still", "apart", "still"]
+__all__ = ["ONE_LEAF", "Shadow", "WatchedCopies", "copy_and_watch", "disjoint"]

@@ -1,29 +1,115 @@
-"""Records of what this process saw or stored: values, checkpoints, and where they lie.
+"""Records of what this process saw or stored: loads, values, checkpoints.
 
-Only immutable records live here (and `Home`, which a commit settles). Invariant: a record
-holds a value together with its shadow, so that a change in place since then is noticed.
+Invariant: a record holds a value together with its shadow, so that a change in place since then
+is noticed.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from sys import getrefcount
 from types import MappingProxyType
 from typing import Any, NamedTuple, TypeAlias
 
 from threadkeep.codec import Codec
-from threadkeep.engine.loads import LoadEntry
+from threadkeep.engine.differences import Seen
 from threadkeep.engine.manifest import Manifest, Numbers
 from threadkeep.engine.model import Segment, Span
 from threadkeep.engine.refs import Ref
-from threadkeep.engine.sequence import Seen
 from threadkeep.engine.shadow import Shadow
+
+_LEAST = 128  # entries before the first sweep
+
+
+class LoadEntry:
+    """One load, by the id that it returned.
+
+    `run` is the load's token (never 0), `seen` the `seq` of the newest write it returned,
+    `flags` (see `model`) tell how what comes of it is to be fenced.
+    """
+
+    __slots__ = ("flags", "id", "run", "seen")
+
+    def __init__(self, id: str, run: int, seen: int, flags: int) -> None:
+        self.id, self.run, self.seen, self.flags = id, run, seen, flags
+
+    @property
+    def ended(self) -> bool:
+        """True if the program holds the id no more. Then it never will again."""
+        return _references(self) <= _UNHELD
+
+
+def _references(entry: LoadEntry) -> int:
+    return getrefcount(entry.id)
+
+
+def own_copy(text: str) -> str:
+    """Return an equal text that is an object of its own, if it has two characters or more."""
+    return text[:1] + text[1:]
+
+
+_UNHELD = _references(LoadEntry(own_copy("id"), 1, 0, 0))
+"""References to an id that only its entry holds: each version of Python counts in its own way."""
+
+
+class Loads:
+    """Table of loads, by the identity of the checkpoint ids that they returned.
+
+    Each load returns an id that is a `str` object of its own. LangGraph carries that very object
+    into the first `put` and into every `put_writes` on the checkpoint, for graphs, subgraphs and
+    state updates alike; so these calls find the load they come from. To everybody else the id is
+    text like any other. An id that is not in the table, in a later `put` say, means that the run
+    that put the parent goes on.
+
+    Invariants: an entry holds its id, so no other object can have the same identity while it is
+    here; nothing else of ours does, so the number of references tells if the program still holds
+    it. Entries that nobody holds are at most as many again, or 128. Only operations that are atomic
+    in CPython touch the table: it needs no lock, and a fork may copy it at any time.
+    """
+
+    def __init__(self) -> None:
+        self._entries: dict[int, LoadEntry] = {}
+        self._room = _LEAST
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def add(self, text: str, run: int, seen: int, flags: int) -> str:
+        """Remember a load; the id to return.
+
+        An id of one character is not remembered: Python has one object for all of these.
+        """
+        if len(text) < 2:  # noqa: PLR2004 - see above
+            return text
+        found = own_copy(text)
+        self._entries[id(found)] = LoadEntry(found, run, seen, flags)
+        if len(self._entries) > self._room:
+            self.sweep()
+        return found
+
+    def of(self, text: str | None) -> LoadEntry | None:
+        """Return the load that returned this very object; None if none did."""
+        entry = self._entries.get(id(text))
+        return entry if entry is not None and entry.id is text else None
+
+    def sweep(self) -> None:
+        """Remove the entries that nobody holds. The next loads share the cost."""
+        for key, entry in self._entries.copy().items():
+            if entry.ended:
+                self._entries.pop(key, None)
+        self._room = max(_LEAST, 2 * len(self._entries))
+
+
+LOADS = Loads()
+"""The one table of the process: ids may pass from one saver to another."""
+
 
 _PART_MOST = 64  # elements of one value by which it is found again
 _NO_RAWS: Mapping[int, bytes] = MappingProxyType({})
 _PART_OVER = 16  # bytes that such elements take at least, on average
 
 
-class HeldRun(NamedTuple):
+class RunValue(NamedTuple):
     """A list, tuple or dict as last seen, and the spans it is stored in."""
 
     kind: int
@@ -34,15 +120,15 @@ class HeldRun(NamedTuple):
 
     @property
     def needs(self) -> tuple[Span, ...]:
-        """Where the value is stored."""
+        """The spans that the value is stored in."""
         return self.spans
 
 
 class Raw(NamedTuple):
-    """Bytes stored as an element: in full `depth` patches behind the last whole one.
+    """Bytes stored as an element, in full.
 
-    `uses` are the positions that reading it needs beside its own; `anchor` is an earlier
-    version that the next patch may go back to when the chain has grown long.
+    `depth` counts patches behind the last whole one, `uses` are the positions that reading it needs
+    beside its own; `anchor` is an earlier version that the next patch may go back to.
     """
 
     data: bytes
@@ -58,7 +144,7 @@ class Raw(NamedTuple):
         return Span(self.log, self.pos, self.pos + 1)
 
 
-class HeldCell(NamedTuple):
+class CellValue(NamedTuple):
     """A single value as last seen. `raw` is None for a value stored inline.
 
     `weight` is about how many bytes this stands for.
@@ -73,20 +159,20 @@ class HeldCell(NamedTuple):
 
     @property
     def needs(self) -> tuple[Span, ...]:
-        """Where the value, and what it refers to, is stored."""
+        """The spans that the value, and what it refers to, is stored in."""
         return (*self.uses, self.raw.span) if self.raw is not None else self.uses
 
 
-def cell(
+def cell_value(
     value: Any, shadow: Shadow, data: bytes, uses: tuple[Span, ...] = (), raw: Raw | None = None
-) -> HeldCell:
+) -> CellValue:
     """Return the record of a single value, with its weight."""
     anchor = None if raw is None else raw.anchor
     weight = len(data) if anchor is None else len(data) + len(anchor.data)
-    return HeldCell(value, shadow, data, uses, raw, weight)
+    return CellValue(value, shadow, data, uses, raw, weight)
 
 
-Held: TypeAlias = HeldRun | HeldCell
+ChannelValue: TypeAlias = RunValue | CellValue
 
 
 class Keyframe(NamedTuple):
@@ -102,14 +188,13 @@ class Keyframe(NamedTuple):
     numbers: Numbers
 
 
-class State(NamedTuple):
+class Snapshot(NamedTuple):
     """A stored checkpoint with the values that this process knows of.
 
-    `data` is the manifest as stored, which tells a row that was replaced since. `codec`
-    is the one that the values were decoded with: who may load other types gets others.
-    `owner` is the load of the run that these very objects were lent to; None where that is
-    not known, and then they are not lent again. `fresh` are the bytes
-    of what it does not share with the state before it.
+    `data` is the manifest as stored, which tells a row that was replaced since. The values were
+    decoded with `codec`: who may load other types gets others. `owner` is the load of the run that
+    they were lent to; None where that is not known: then they are not lent again. `fresh` are the
+    bytes that it does not share with the snapshot before it.
     """
 
     ns: str
@@ -117,7 +202,7 @@ class State(NamedTuple):
     flags: int
     manifest: Manifest
     keyframe: Keyframe
-    held: Mapping[str, Held]
+    values: Mapping[str, ChannelValue]
     data: bytes
     codec: Codec
     owner: LoadEntry | None = None
@@ -125,12 +210,12 @@ class State(NamedTuple):
 
     @property
     def weight(self) -> int:
-        """About how many bytes this stands for."""
-        return sum([held.weight for held in self.held.values()])
+        """About how many bytes the values stand for."""
+        return sum([held.weight for held in self.values.values()])
 
 
-class Home:
-    """The segments that one batch carries, and whether it was committed."""
+class BatchSegments:
+    """The segments of one batch, until it is committed."""
 
     __slots__ = ("committed", "segments")
 
@@ -139,22 +224,22 @@ class Home:
         self.committed = False
 
     def holding(self, span: Span) -> list[Segment]:
-        """The segments that some of the span lies in."""
+        """Return the segments that some of the span lies in."""
         log, start, stop = span
         return [s for s in self.segments if s.log == log and s.start < stop and start < s.stop]
 
 
-class Placed(NamedTuple):
+class StoredObject(NamedTuple):
     """An object (a message, say) that was put into a log, found again by its identity."""
 
     value: Any
     shadow: Shadow
     span: Span
     size: int
-    home: Home
+    home: BatchSegments
 
 
-class Known(NamedTuple):
+class StoredValue(NamedTuple):
     """A whole value of a channel that was stored a moment ago, as a pending write say.
 
     `size` are the bytes that were stored for it and for nothing before.
@@ -162,13 +247,13 @@ class Known(NamedTuple):
 
     value: Any
     ref: Ref
-    held: Held
-    home: Home
+    held: ChannelValue
+    home: BatchSegments
     size: int
 
     def parts(self) -> Iterable[tuple[int, Any]]:
-        """The elements that the value is found again by, each with its number."""
-        if not isinstance(self.held, HeldRun):
+        """Return the elements that the value is found again by, with their numbers."""
+        if not isinstance(self.held, RunValue):
             return ()
         seen = self.held.seen
         if seen.size > _PART_MOST or self.held.weight < _PART_OVER * seen.size:
@@ -176,8 +261,8 @@ class Known(NamedTuple):
         return enumerate(seen.items)
 
     def holds(self, value: Any) -> bool:
-        """Whether what was stored is what the value is at this instant."""
-        if isinstance(self.held, HeldCell):
+        """Return True if this is what the value is at this instant."""
+        if isinstance(self.held, CellValue):
             return self.held.shadow.holds()
         seen = self.held.seen
         return not seen.shadow.is_opaque and seen.is_now(value)

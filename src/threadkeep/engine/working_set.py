@@ -1,28 +1,23 @@
-"""What this process last saw of its threads: bounded, and never needed for correctness.
+"""Working set: what this process last saw of its threads. Never needed for correctness.
 
-Per thread: the states of its last checkpoints (manifest and values with their shadows),
-the logs it appends to, and the values it stored a moment ago. Everything is dropped when
-the thread's generation changes (segments were removed) or when room is needed. States
-are immutable and published only after their commit.
+Per thread: the snapshots of its last checkpoints, the logs it appends to, and the values it
+stored a moment ago. All is dropped when the thread's generation changes (segments were removed),
+or to make room. Snapshots are published only after their commit.
 
-Invariant: what is remembered as stored is stored, under the generation remembered.
-The locks made by `locks` guard moments; none is held while an operation waits.
+Invariant: what is remembered as stored is stored, under the generation remembered. The locks
+made by `locks` guard moments; none is held while an operation waits.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable
+from typing import Any
 
+from threadkeep.engine.logs import Lock, OpenLogs
 from threadkeep.engine.model import NESTED, HeadFence
-from threadkeep.engine.open_logs import Lock, OpenLogs
-from threadkeep.engine.recent import Recent
-from threadkeep.engine.registry import NOTHING, Told
-from threadkeep.engine.snapshots import (
-    Known,
-    Placed,
-    State,
-)
+from threadkeep.engine.snapshots import Snapshot, StoredObject, StoredValue
+from threadkeep.engine.thread_summary import NOTHING_REPORTED, Reported
 
 _STATES = 6  # checkpoints remembered per thread: a run's last ones and a fork's
 _STATE_BYTES = 4 * 1024 * 1024  # what they may hold that the one before did not
@@ -33,7 +28,7 @@ _OBJECT_FACTOR = 6  # a decoded value with its shadow takes about this many time
 
 
 class ThreadMemory:
-    """What is remembered of one thread."""
+    """The part of the working set that is of one thread."""
 
     def __init__(
         self, locks: Callable[[], Lock], token: Callable[[int], int], *, exclusive: bool = False
@@ -45,14 +40,14 @@ class ThreadMemory:
         self.generation: int | None = None
         self.logs = OpenLogs(self._lock, token, exclusive=exclusive)
         self.recent = Recent(self._lock, self.logs)
-        self._states: OrderedDict[tuple[str, str], State] = OrderedDict()
+        self._states: OrderedDict[tuple[str, str], Snapshot] = OrderedDict()
         self._states_bytes = 0  # what each holds that the one before did not
         self._newest_bytes = 0  # the values of the one that was remembered last
         self._head: str | None = None  # the greatest checkpoint id that a `HeadFence` counts
         # The last checkpoints of the runs that left a head behind, the oldest first. They outlive
-        # the states and the generation: a run is told of once.
+        # the states and the generation: a run is reported once.
         self._forked: dict[str, None] = {}
-        self.told = NOTHING
+        self.reported = NOTHING_REPORTED
 
     def meet(self, generation: int) -> None:
         """Forget everything if segments were removed since."""
@@ -63,7 +58,7 @@ class ThreadMemory:
                 self._states.clear()
                 self._states_bytes = self._newest_bytes = 0
                 self._head = None
-                self.told = NOTHING
+                self.reported = NOTHING_REPORTED
                 self.generation = generation
                 self.logs.met()
 
@@ -74,12 +69,12 @@ class ThreadMemory:
             self.recent.clear()
 
     def remember(
-        self, placed: list[Placed], known: list[tuple[str, Known]], generation: int | None
+        self,
+        placed: list[StoredObject],
+        known: list[tuple[str, StoredValue]],
+        generation: int | None,
     ) -> None:
-        """Remember where values were put under `generation`.
-
-        Under an unknown one nothing is: nobody would notice that it has passed.
-        """
+        """Remember what was put where, under `generation`; nothing under an unknown one."""
         if generation is None or not (placed or known):
             return
         with self._lock:
@@ -88,12 +83,12 @@ class ThreadMemory:
 
     # -- states ----------------------------------------------------------------------
 
-    def state(self, ns: str, checkpoint_id: str) -> State | None:
-        """The checkpoint's state, if it is remembered."""
+    def state(self, ns: str, checkpoint_id: str) -> Snapshot | None:
+        """Return the snapshot of a checkpoint, if it is remembered."""
         return self._states.get((ns, checkpoint_id))
 
-    def newest(self, ns: str) -> State | None:
-        """The state that was remembered last in the namespace."""
+    def newest(self, ns: str) -> Snapshot | None:
+        """Return the snapshot that was remembered last in the namespace."""
         with self._lock:
             for state in reversed(self._states.values()):
                 if state.ns == ns:
@@ -102,31 +97,27 @@ class ThreadMemory:
 
     def publish(
         self,
-        state: State,
+        state: Snapshot,
         generation: int | None,
         fence: HeadFence | None = None,
-        told: Told | None = None,
+        reported: Reported | None = None,
         *,
         begins: bool = False,
     ) -> str | None:
-        """Remember a state whose commit has succeeded (or that was read) under `generation`.
+        """Remember a checkpoint that was committed (or read) under `generation`.
 
-        Args:
-            state: the checkpoint.
-            generation: the thread's, when it was committed or read.
-            fence: what its run expects of the head.
-            told: what the registry was told with it, if anything was.
-            begins: the checkpoint is its run's first.
+        `fence` is what its run expects of the head, `reported` what is reported of the thread with
+        it; `begins`: it is its run's first.
 
         Returns:
-            The head that the run leaves behind, as far as this process knows; None if it is
-            known to have left one behind before.
+            The head that the run leaves behind, as far as this process knows; None if it is known
+            to have left one behind before.
         """
         with self._lock:
             if generation != self.generation:
                 return None
-            if told is not None:
-                self.told = told
+            if reported is not None:
+                self.reported = reported
             left = None if fence is None else self._left(state, fence, begins=begins)
             is_counted = not state.ns and not state.flags & NESTED
             if is_counted and (self._head is None or self._head < state.id):
@@ -136,11 +127,16 @@ class ThreadMemory:
             self._states[key] = state
             self._states_bytes += state.fresh - (before.fresh if before is not None else 0)
             self._newest_bytes = state.weight
-            self._keep_last()
+            states = self._states
+            while len(states) > _STATES or (
+                self._states_bytes > _STATE_BYTES and len(states) > _STATES_LEAST
+            ):
+                _, evicted = states.popitem(last=False)
+                self._states_bytes -= evicted.fresh
             return left
 
-    def _left(self, state: State, fence: HeadFence, *, begins: bool) -> str | None:
-        """The head that this checkpoint's run leaves behind; None if it did so before."""
+    def _left(self, state: Snapshot, fence: HeadFence, *, begins: bool) -> str | None:
+        """Return the head that this run leaves behind; None if it did so before."""
         head, expected = self._head, fence.expected
         is_known = state.id in self._forked or (not begins and expected in self._forked)
         is_newer = head is not None and (expected is None or head > expected)
@@ -153,15 +149,6 @@ class ThreadMemory:
             del self._forked[next(iter(self._forked))]
         return None if is_known else head
 
-    def _keep_last(self) -> None:
-        """Forget the states that are too many, the oldest first."""
-        states = self._states
-        while len(states) > _STATES or (
-            self._states_bytes > _STATE_BYTES and len(states) > _STATES_LEAST
-        ):
-            _, gone = states.popitem(last=False)
-            self._states_bytes -= gone.fresh
-
     @property
     def weight(self) -> int:
         """About how many bytes this takes."""
@@ -170,9 +157,9 @@ class ThreadMemory:
 
 
 class WorkingSet:
-    """The threads last used, at most about `limit` bytes of them.
+    """LRU cache of threads, at most about `limit` bytes of them.
 
-    With `exclusive`, it appends to logs of its own alone (see `open_logs`).
+    With `exclusive`, it appends to logs of its own alone (see `logs`).
     """
 
     def __init__(
@@ -196,10 +183,10 @@ class WorkingSet:
         self._total = 0
 
     def apart(self) -> WorkingSet:
-        """An empty one of the same size, which appends to logs that are nobody else's.
+        """Return an empty one of the same size, which appends to exclusive logs.
 
-        What is remembered in it is not stored yet: where a part of that is refused, what was
-        built on it must not reach anything of others.
+        What it remembers is not stored yet: where a part of that is refused, nothing built on it
+        may reach others.
         """
         return WorkingSet(self._limit, self._locks, self._token, exclusive=True)
 
@@ -207,12 +194,12 @@ class WorkingSet:
         """Do nothing: what another thread has locked, the child lets go of."""
 
     def after_fork(self, *, in_child: bool) -> None:
-        """Remember nothing in the child: the parent's next log positions are not its own."""
+        """Forget everything in the child: the parent's next log positions are not its own."""
         if in_child:
             self._start()
 
     def thread(self, thread: str) -> ThreadMemory:
-        """What is remembered of the thread; a fresh memory if nothing is."""
+        """Return what is remembered of the thread."""
         with self._lock:
             memory = self._threads.get(thread)
             if memory is None:
@@ -224,7 +211,7 @@ class WorkingSet:
             return memory
 
     def forget(self, thread: str | None) -> None:
-        """Remember nothing of the thread, or (None) of any."""
+        """Forget the thread, or (None) all."""
         with self._lock:
             for name in [*self._threads] if thread is None else [thread]:
                 self._drop(name)
@@ -239,7 +226,6 @@ class WorkingSet:
                 self._make_room()
 
     def _make_room(self) -> None:
-        """Forget the threads that were not used for longest; the newest stays."""
         while self._total > self._limit and len(self._threads) > 1:
             self._drop(next(iter(self._threads)))
 
@@ -253,3 +239,127 @@ class WorkingSet:
 
     def __len__(self) -> int:
         return len(self._threads)
+
+
+_PLACED = 512  # objects remembered by identity
+_KNOWN = 64  # whole values remembered by identity
+_BYTES = 1024 * 1024  # what either may take, but for the newest of them
+_LEAST = 2
+_RESERVED = 64  # positions reserved for objects that are not final yet
+
+
+class Recent:
+    """The values of one thread that were stored last, found again by identity.
+
+    A message comes first as its task's pending write and then in its channel, or the other way
+    round: the second time it need not be encoded. Bounded by number and by bytes.
+    """
+
+    def __init__(self, lock: Lock, logs: OpenLogs) -> None:
+        self._lock = lock
+        self._logs = logs
+        self._placed: OrderedDict[int, StoredObject] = OrderedDict()
+        self._known: OrderedDict[tuple[str, int], StoredValue] = OrderedDict()
+        self._parts: OrderedDict[tuple[str, int], tuple[StoredValue, int]] = OrderedDict()
+        self._reserved: OrderedDict[int, tuple[Any, int, int]] = OrderedDict()
+        self._placed_bytes = self._known_bytes = 0
+
+    @property
+    def weight(self) -> int:
+        """About how many bytes the values stand for."""
+        return self._placed_bytes + self._known_bytes
+
+    def clear(self) -> None:
+        """Forget all of them. The caller holds the lock."""
+        for values in (self._placed, self._known, self._parts, self._reserved):
+            values.clear()
+        self._placed_bytes = self._known_bytes = 0
+
+    # -- finding -----------------------------------------------------------------------
+
+    def placed(self, value: Any) -> StoredObject | None:
+        """Return where this very object is stored, if it has not changed since."""
+        found = self._placed.get(id(value))
+        return found if found and found.value is value and found.shadow.holds() else None
+
+    def all_placed(self, values: list[Any]) -> list[StoredObject] | None:
+        """Return where these very objects are stored, changed or not; None if one is not."""
+        found = []
+        for value in values:
+            one = self._placed.get(id(value))
+            if one is None or one.value is not value:
+                return None
+            found.append(one)
+        return found
+
+    def has_any(self, values: list[Any]) -> bool:
+        """Return True if one of these objects was stored, or has a position reserved."""
+        placed, reserved = self._placed, self._reserved
+        for value in values:
+            name = id(value)
+            if name in placed or name in reserved:
+                return True
+        return False
+
+    def is_known(self, channel: str, value: Any) -> bool:
+        """Return True if this very value of the channel was stored, changed or not."""
+        found = self._known.get((channel, id(value)))
+        return found is not None and found.value is value
+
+    def known(self, channel: str, value: Any) -> StoredValue | None:
+        """Return how this very value of the channel was stored, if it has not changed since."""
+        found = self._known.get((channel, id(value)))
+        return found if found and found.value is value and found.holds(value) else None
+
+    def known_part(self, channel: str, item: Any) -> tuple[StoredValue, int] | None:
+        """Return a stored value of the channel that holds `item`, and where it is in it."""
+        return self._parts.get((channel, id(item)))
+
+    # -- remembering -------------------------------------------------------------------
+
+    def remember(self, placed: list[StoredObject], known: list[tuple[str, StoredValue]]) -> None:
+        """Remember the last few values. The caller holds the lock."""
+        for item in placed:
+            name = id(item.value)
+            before = self._placed.pop(name, None)
+            self._placed[name] = item
+            self._placed_bytes += item.size - (before.size if before is not None else 0)
+        for channel, value in known:
+            self._forget_known(channel, self._known.pop((channel, id(value.value)), None))
+            self._known[channel, id(value.value)] = value
+            self._known_bytes += value.size
+            for offset, item in value.parts():
+                self._parts[channel, id(item)] = (value, offset)
+        while len(self._placed) > _PLACED or (
+            self._placed_bytes > _BYTES and len(self._placed) > _LEAST
+        ):
+            self._placed_bytes -= self._placed.popitem(last=False)[1].size
+        while len(self._known) > _KNOWN or (
+            self._known_bytes > _BYTES and len(self._known) > _LEAST
+        ):
+            (channel, _), evicted = self._known.popitem(last=False)
+            self._forget_known(channel, evicted)
+
+    def _forget_known(self, channel: str, value: StoredValue | None) -> None:
+        if value is None:
+            return
+        self._known_bytes -= value.size
+        for _, item in value.parts():
+            if self._parts.get((channel, id(item)), (None,))[0] is value:
+                del self._parts[channel, id(item)]
+
+    # -- positions reserved for objects that are not final yet -----------------------------
+
+    def reserve(self, ns: str, channel: str, value: Any) -> None:
+        """Reserve the next position of the channel's log for an object that is not final."""
+        place = self._logs.reserve(ns, channel, 1)
+        with self._lock:
+            self._reserved[id(value)] = (value, *place)
+            while len(self._reserved) > _RESERVED:
+                self._reserved.popitem(last=False)
+
+    def take_reserved(self, value: Any) -> tuple[int, int] | None:
+        """Release the log and position that were reserved for the object, if any were."""
+        with self._lock:
+            reserved = self._reserved.pop(id(value), None)
+        return reserved[1:] if reserved is not None and reserved[0] is value else None

@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from threadkeep.backends.base import Scrubbed
 from threadkeep.cold.archive import archive_of
-from threadkeep.engine import registration, registry
-from threadkeep.engine.calls import Fetch, Operation, commit
+from threadkeep.engine import (
+    registration,
+    thread_summary,
+)
 from threadkeep.engine.context import Engine
-from threadkeep.engine.entries import Entry, ReadEntry, ThreadQuery, Touch
-from threadkeep.engine.lifecycle import is_there
 from threadkeep.engine.lineage import (
     Lineage,
     SegmentKey,
@@ -39,8 +39,20 @@ from threadkeep.engine.model import (
     ThreadRows,
     WriteRow,
 )
+from threadkeep.engine.operation import (
+    Fetch,
+    Operation,
+    commit,
+)
 from threadkeep.engine.optimistic import Build, Snapshot, T, optimistic
 from threadkeep.engine.refs import span_of
+from threadkeep.engine.thread_entry import (
+    ReadEntry,
+    ThreadEntry,
+    ThreadQuery,
+    Touch,
+    is_there,
+)
 from threadkeep.errors import (
     ConflictError,
     CorruptionError,
@@ -318,9 +330,9 @@ def sharing_with(thread: str) -> Operation[set[str]]:
     return found
 
 
-def _look_at(thread: str) -> Operation[tuple[Entry | None, ThreadRows]]:
+def _look_at(thread: str) -> Operation[tuple[ThreadEntry | None, ThreadRows]]:
     entry, rows = yield Fetch((ReadEntry(thread), ReadThread(thread, skip=True)))
-    return cast("Entry | None", entry), cast("ThreadRows", rows)
+    return cast("ThreadEntry | None", entry), cast("ThreadRows", rows)
 
 
 def _holds_rows(rows: ThreadRows) -> bool:
@@ -475,7 +487,7 @@ def _report(thread: str, rows: ThreadRows, freed: Mapping[SegmentKey, int]) -> E
     """The result: the rows, and so many bytes of segments."""
     writes, broken = _writes(rows), [row.table for row in rows.unreadable]
     own: list[CheckpointRow | WriteRow] = [*[s.row for s in rows.checkpoints], *writes]
-    size = sum(map(registry.row_size, own)) + sum([len(row.data) for row in rows.unreadable])
+    size = sum(map(thread_summary.row_size, own)) + sum([len(row.data) for row in rows.unreadable])
     return ErasedThread(
         thread,
         checkpoints=len(rows.checkpoints) + broken.count("checkpoints"),

@@ -12,8 +12,8 @@ from langgraph.checkpoint.base.id import uuid6
 
 from threadkeep import validation
 from threadkeep.channel_versions import compare_versions, next_version
-from threadkeep.engine.calls import Operation
 from threadkeep.engine.context import Engine
+from threadkeep.engine.operation import Operation
 from threadkeep.errors import invalid
 from threadkeep.forks import branches as trees
 from threadkeep.forks import fork as forking

@@ -10,13 +10,23 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple, cast
 
-from threadkeep.engine.calls import Fetch, Operation, Place, fetch
 from threadkeep.engine.context import Engine, Keyframes, named, not_found, read_manifest
 from threadkeep.engine.manifest import Manifest
 from threadkeep.engine.model import HIDDEN, ReadPath, ScanCheckpoints, StoredCheckpoint
+from threadkeep.engine.operation import (
+    CheckpointRef,
+    Fetch,
+    Operation,
+    fetch,
+)
 from threadkeep.engine.refs import Inline, Run
 from threadkeep.engine.rows import counting, unpack_metadata, unpack_time
-from threadkeep.engine.steps import Tasks, following, own, tasks
+from threadkeep.engine.thread_summary import (
+    Tasks,
+    following,
+    own,
+    tasks,
+)
 from threadkeep.langgraph_internals import TASKS
 
 _PAGE = 256  # rows that a scan reads at once
@@ -98,23 +108,17 @@ class Branches:
         return tuple(reversed(found))
 
 
-class Around(NamedTuple):
-    """The steps before and after a checkpoint, by its rows; see `BranchCheckpoint`."""
-
-    next: tuple[str, ...] = ()
-    sends: bool = False
-    written: tuple[str, ...] = ()
-    tasks: Tasks = Tasks()
-
-
 class Shown(NamedTuple):
-    """A visible checkpoint, by its rows."""
+    """A visible checkpoint, by its rows; see `BranchCheckpoint`."""
 
     id: str
     parent: str | None
     time: str
     metadata: Mapping[str, Any]
-    around: Around = Around()
+    next: tuple[str, ...] = ()
+    sends: bool = False
+    written: tuple[str, ...] = ()
+    tasks: Tasks = Tasks()
 
 
 # -- reading ---------------------------------------------------------------------------
@@ -129,7 +133,7 @@ def branches(engine: Engine, thread: str, ns: str) -> Operation[Branches]:
     """
     trees = yield from _trees(engine, thread, ns)
     if ns not in trees:
-        raise not_found(Place(thread, ns))
+        raise not_found(CheckpointRef(thread, ns))
     return trees[ns]
 
 
@@ -137,7 +141,7 @@ def all_branches(engine: Engine, thread: str) -> Operation[dict[str, Branches]]:
     """Return the trees of all namespaces of a thread, by namespace. Raises as `branches`."""
     trees = yield from _trees(engine, thread, None)
     if not trees:
-        raise not_found(Place(thread, ""))
+        raise not_found(CheckpointRef(thread, ""))
     return dict(sorted(trees.items()))
 
 
@@ -207,13 +211,16 @@ class _Rows:
         metadata = unpack_metadata(row.metadata, row.exact, self._engine.codec)
         read, _ = read_manifest(stored, self._keyframes)
         channels = [name for name, entry in read.entries.items() if entry.ref is not None]
-        around = Around(
+        return Shown(
+            row.id,
+            row.parent,
+            unpack_time(row.ts),
+            metadata,
             next=tuple(following(channels)),
             sends=self._sends(read),
             written=tuple(own(read.updated if isinstance(read.updated, list) else ())),
             tasks=_tasks(stored),
         )
-        return Shown(row.id, row.parent, unpack_time(row.ts), metadata, around)
 
     def _sends(self, read: Manifest) -> bool:
         """Whether tasks were sent: their list is often there, and empty."""
@@ -284,12 +291,12 @@ def _checkpoint(
         source=one.metadata.get("source"),
         metadata=one.metadata,
         is_head=is_head,
-        next=one.around.next,
-        sends=one.around.sends,
-        written=one.around.written,
-        asked=one.around.tasks.asked,
-        waiting=one.around.tasks.waiting,
-        failed=one.around.tasks.failed,
+        next=one.next,
+        sends=one.sends,
+        written=one.written,
+        asked=one.tasks.asked,
+        waiting=one.tasks.waiting,
+        failed=one.tasks.failed,
     )
 
 

@@ -13,11 +13,11 @@ from enum import Enum
 from functools import partial
 from typing import NamedTuple
 
-from threadkeep.engine import labels, registry
-from threadkeep.engine.calls import Operation, commit
+from threadkeep.engine import (
+    thread_entry,
+    thread_summary,
+)
 from threadkeep.engine.context import Engine
-from threadkeep.engine.entries import Entry
-from threadkeep.engine.lifecycle import State
 from threadkeep.engine.lineage import CheckpointKey, Lineage, checkpoint_key, write_key
 from threadkeep.engine.model import (
     CheckpointRow,
@@ -27,8 +27,13 @@ from threadkeep.engine.model import (
     ThreadRows,
     WriteRow,
 )
+from threadkeep.engine.operation import (
+    Operation,
+    commit,
+)
 from threadkeep.engine.optimistic import Snapshot, optimistic, read_snapshot
 from threadkeep.engine.rows import of_the_graph, unpack_metadata
+from threadkeep.engine.thread_entry import ThreadEntry, ThreadStatus
 from threadkeep.erasure.erase import sweep
 from threadkeep.errors import (
     CheckpointNotFoundError,
@@ -54,7 +59,9 @@ def copy_thread(engine: Engine, source: str, target: str) -> Operation[None]:
     yield from _trim(engine, target)
 
 
-def fork(engine: Engine, source: str, checkpoint: str | None, target: str) -> Operation[Entry]:
+def fork(
+    engine: Engine, source: str, checkpoint: str | None, target: str
+) -> Operation[ThreadEntry]:
     """Begin a thread with a checkpoint of another, and all that led there.
 
     Args:
@@ -70,7 +77,7 @@ def fork(engine: Engine, source: str, checkpoint: str | None, target: str) -> Op
         ConflictError: others keep changing the source.
     """
 
-    def build(snapshot: Snapshot) -> Operation[tuple[ForkThread, Entry]]:
+    def build(snapshot: Snapshot) -> Operation[tuple[ForkThread, ThreadEntry]]:
         yield from ()
         begin = _begin(engine, source, snapshot.rows, checkpoint)
         entry = _entry(engine, target, begin, snapshot.entry)
@@ -195,17 +202,17 @@ def _writes(
     return [write for write in writes if write.run == 0]
 
 
-def _entry(engine: Engine, target: str, begin: Begin, origin: Entry | None) -> Entry:
+def _entry(engine: Engine, target: str, begin: Begin, origin: ThreadEntry | None) -> ThreadEntry:
     now, root = engine.now(), begin.at.row
     rows: list[CheckpointRow | WriteRow] = [s.row for s in begin.checkpoints]
     rows += begin.writes
-    return Entry(
+    return ThreadEntry(
         target,
-        State.FORKED,
+        ThreadStatus.FORKED,
         now,
         now,
-        sum(map(registry.row_size, rows)),
-        labels=labels.without_tags(origin.labels if origin is not None else ()),
+        sum(map(thread_summary.row_size, rows)),
+        labels=thread_entry.metadata_labels(origin.labels if origin is not None else ()),
         origin=(begin.at.thread, root.id),
-        waits_at=root.id if registry.waits(begin.at) else None,
+        waits_at=root.id if thread_summary.waits(begin.at) else None,
     )

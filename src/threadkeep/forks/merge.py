@@ -16,11 +16,16 @@ from threadkeep.engine import (
     put,
     registration,
 )
-from threadkeep.engine.calls import Operation, Place, fetch, fetch_segments
 from threadkeep.engine.context import Engine
 from threadkeep.engine.elements import Elements
 from threadkeep.engine.lineage import Lineage
 from threadkeep.engine.model import Child, ReadThread, ThreadRows
+from threadkeep.engine.operation import (
+    CheckpointRef,
+    Operation,
+    fetch,
+    fetch_segments,
+)
 from threadkeep.engine.optimistic import retry
 from threadkeep.engine.refs import covering
 from threadkeep.engine.rows import Write, counting
@@ -158,7 +163,7 @@ def _base(fork: str, into: str) -> Operation[str]:
 
 
 def _loaded(engine: Engine, thread: str, checkpoint: str | None) -> Operation[load.Loaded]:
-    found = yield from load.load(engine, load.Load(Place(thread, "", checkpoint)))
+    found = yield from load.load(engine, load.Load(CheckpointRef(thread, "", checkpoint)))
     if found is None and checkpoint is None:
         raise ThreadNotFoundError(thread=thread)
     if found is None:
@@ -329,5 +334,5 @@ def _checkpoint(
         "merged_from": theirs.thread,
         "merged_checkpoint": theirs.id,
     }
-    place = Place(into, "", made.id)
+    place = CheckpointRef(into, "", made.id)
     return put.Put(place, ours.id, checkpoint, metadata, frozenset(values))

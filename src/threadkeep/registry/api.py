@@ -8,10 +8,12 @@ from typing import Any
 
 from threadkeep import validation
 from threadkeep.engine import registration
-from threadkeep.engine.calls import Operation, Place
 from threadkeep.engine.context import Engine
-from threadkeep.engine.entries import Entry
-from threadkeep.engine.labels import beginning_of
+from threadkeep.engine.operation import (
+    CheckpointRef,
+    Operation,
+)
+from threadkeep.engine.thread_entry import ThreadEntry, label_prefix
 from threadkeep.errors import ThreadExistsError
 from threadkeep.registry import filters
 from threadkeep.registry.filters import Filters, OrderName
@@ -55,9 +57,9 @@ def update(
     added = filters.metadata_labels({k: v for k, v in metadata.items() if v is not None})
     rest = filters.ttl(ttl) if ttl else None
 
-    def updated(entry: Entry) -> Entry:
-        gone = set(map(beginning_of, removed))
-        stay = [label for label in entry.labels if beginning_of(label) not in gone]
+    def updated(entry: ThreadEntry) -> ThreadEntry:
+        gone = set(map(label_prefix, removed))
+        stay = [label for label in entry.labels if label_prefix(label) not in gone]
         labels = filters.checked_labels((*stay, *added), entry.thread)
         return entry._replace(labels=labels, ttl=entry.ttl if ttl is None else rest)
 
@@ -91,11 +93,16 @@ def pin(
 
 
 def _labelled(
-    engine: Engine, thread: str, labels: tuple[str, ...], at: Place | None = None, *, add: bool
+    engine: Engine,
+    thread: str,
+    labels: tuple[str, ...],
+    at: CheckpointRef | None = None,
+    *,
+    add: bool,
 ) -> Operation[ThreadInfo]:
     """Add labels, of a checkpoint that is there, or remove them."""
 
-    def labelled(entry: Entry) -> Entry:
+    def labelled(entry: ThreadEntry) -> ThreadEntry:
         others = [label for label in entry.labels if label not in labels]
         found = filters.checked_labels((*others, *(labels if add else ())), entry.thread)
         return entry._replace(labels=found)
@@ -104,7 +111,10 @@ def _labelled(
 
 
 def _changed(
-    engine: Engine, thread: str, change: Callable[[Entry], Entry], at: Place | None = None
+    engine: Engine,
+    thread: str,
+    change: Callable[[ThreadEntry], ThreadEntry],
+    at: CheckpointRef | None = None,
 ) -> Operation[ThreadInfo]:
     entry = yield from registration.change(engine, validation.thread_id(thread), change, at)
     return info(entry)

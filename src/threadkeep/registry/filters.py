@@ -9,10 +9,15 @@ from datetime import datetime, timedelta
 from typing import Any, Literal, TypeAlias, TypedDict, Unpack
 
 from threadkeep import validation
-from threadkeep.engine import labels
-from threadkeep.engine.calls import Place
-from threadkeep.engine.entries import Entry, Order, SearchThreads, ThreadQuery
-from threadkeep.engine.lifecycle import State
+from threadkeep.engine import thread_entry
+from threadkeep.engine.operation import CheckpointRef
+from threadkeep.engine.thread_entry import (
+    Order,
+    SearchThreads,
+    ThreadEntry,
+    ThreadQuery,
+    ThreadStatus,
+)
 from threadkeep.errors import InvalidArgumentError, invalid
 from threadkeep.registry.info import micros
 from threadkeep.retention.policy import LONGEST, MICROSECOND, duration
@@ -95,8 +100,8 @@ def _states(value: str | Iterable[str] | None) -> tuple[str, ...]:
         return ()
     found = (value,) if isinstance(value, str) else tuple(value)
     for one in found:
-        if one not in tuple(State):
-            raise invalid("state", one, f"States are {', '.join(State)}.")
+        if one not in tuple(ThreadStatus):
+            raise invalid("state", one, f"States are {', '.join(ThreadStatus)}.")
     return tuple(dict.fromkeys(map(str, found)))
 
 
@@ -124,7 +129,7 @@ def tag_labels(tags: Iterable[str]) -> tuple[str, ...]:
     """Return the labels of tags."""
     if isinstance(tags, str) or not isinstance(tags, Iterable):
         raise invalid("tags", tags, "Use a list of texts, for a single one too.")
-    return tuple(dict.fromkeys([_label("tag", labels.of_tag, _tag(tag)) for tag in tags]))
+    return tuple(dict.fromkeys([_label("tag", thread_entry.tag_label, _tag(tag)) for tag in tags]))
 
 
 def _tag(value: object) -> str:
@@ -133,12 +138,12 @@ def _tag(value: object) -> str:
     return text
 
 
-def mark_labels(at: Place, tags: Iterable[str] | None) -> tuple[str, ...]:
+def mark_labels(at: CheckpointRef, tags: Iterable[str] | None) -> tuple[str, ...]:
     """Return the labels of a checkpoint's tags, or (None) of its pin."""
     id = at.id or ""
     if tags is None:
-        return (_label("pin", labels.of_mark, at.ns, id),)
-    found = [_label("tag", labels.of_mark, at.ns, id, _tag(tag)) for tag in tags]
+        return (_label("pin", thread_entry.mark_label, at.ns, id),)
+    found = [_label("tag", thread_entry.mark_label, at.ns, id, _tag(tag)) for tag in tags]
     return tuple(dict.fromkeys(found))
 
 
@@ -149,7 +154,7 @@ def metadata_labels(metadata: Mapping[str, Any]) -> tuple[str, ...]:
     names = [validation.text("key of metadata", key) for key in metadata]
     return tuple(
         [
-            _label(f"metadata[{name!r}]", labels.of_metadata, name, value)
+            _label(f"metadata[{name!r}]", thread_entry.metadata_label, name, value)
             for name, value in zip(names, metadata.values(), strict=True)
         ]
     )
@@ -161,19 +166,24 @@ def _label(what: str, make: Callable[..., str], *parts: Any) -> str:
     except (ValueError, TypeError, RecursionError) as error:
         raise InvalidArgumentError(
             f"Invalid {what}: {error}.",
-            hint=f"Use JSON values without NUL characters, of at most {labels.MOST_BYTES} bytes"
-            " with their key; larger ones belong into the state.",
+            hint="Use JSON values without NUL characters, of at most"
+            f" {thread_entry.MAX_LABEL_BYTES} bytes with their key;"
+            " larger ones belong into the state.",
         ) from None
 
 
 def checked_labels(found: Iterable[str], name: str) -> tuple[str, ...]:
     """Return all labels of a thread, if they are not too many."""
-    together = tuple(sorted({labels.beginning_of(label): label for label in found}.values()))
-    own = [one for one in together if labels.is_mark(one) or not labels.is_record(one)]
-    if len(own) > labels.MOST:
+    together = tuple(sorted({thread_entry.label_prefix(label): label for label in found}.values()))
+    own = [
+        one
+        for one in together
+        if thread_entry.is_mark_label(one) or not thread_entry.is_record_label(one)
+    ]
+    if len(own) > thread_entry.MAX_LABELS:
         raise InvalidArgumentError(
-            f"A thread has at most {labels.MOST} tags and pieces of metadata, with the tags and"
-            " pins of its checkpoints.",
+            f"A thread has at most {thread_entry.MAX_LABELS} tags and pieces of metadata,"
+            " with the tags and pins of its checkpoints.",
             thread=name,
         )
     return together
@@ -199,7 +209,7 @@ def page(query: ThreadQuery, order: OrderName, limit: int, cursor: str | None) -
     return SearchThreads(query, name, order.startswith("-"), after, limit)
 
 
-def cursor_after(entry: Entry, order: OrderName) -> str:
+def cursor_after(entry: ThreadEntry, order: OrderName) -> str:
     """Return the cursor behind an entry."""
     place = [order, getattr(entry, _ORDERS[order.removeprefix("-")]), entry.thread]
     return urlsafe_b64encode(json.dumps(place).encode()).decode().rstrip("=")

@@ -8,10 +8,13 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, overload
 
 from threadkeep.cold.archive import archive_of
-from threadkeep.engine import labels
-from threadkeep.engine.entries import Entry
-from threadkeep.engine.labels import Mark
-from threadkeep.engine.lifecycle import State, is_archived
+from threadkeep.engine import thread_entry
+from threadkeep.engine.thread_entry import (
+    Mark,
+    ThreadEntry,
+    ThreadStatus,
+    is_archived,
+)
 from threadkeep.retention import policy
 from threadkeep.retention.policy import (
     MICROSECOND,
@@ -45,7 +48,7 @@ class ThreadInfo:
     """
 
     id: str
-    state: State
+    state: ThreadStatus
     created_at: datetime
     updated_at: datetime
     bytes: int
@@ -117,24 +120,24 @@ class ThreadPage(Sequence[ThreadInfo]):
         return self.threads[index]
 
 
-def info(entry: Entry) -> ThreadInfo:
+def info(entry: ThreadEntry) -> ThreadInfo:
     """Return the public record of an entry."""
     archive = archive_of(entry)
     return ThreadInfo(
         id=entry.thread,
-        state=State(entry.state),
+        state=ThreadStatus(entry.state),
         created_at=_EPOCH + entry.created_at * MICROSECOND,
         updated_at=_EPOCH + entry.updated_at * MICROSECOND,
         bytes=max(entry.size, 0),
-        metadata=labels.metadata(entry.labels),
-        tags=labels.tags(entry.labels),
+        metadata=thread_entry.metadata_of(entry.labels),
+        tags=thread_entry.tags_of(entry.labels),
         pinned=entry.pinned,
         ttl=None if entry.ttl is None else entry.ttl * MICROSECOND,
         forked_from=entry.origin,
         waits_at=entry.waits_at,
         deleted_at=_EPOCH + entry.deleted_at * MICROSECOND if entry.deleted_at else None,
-        retention_json=labels.record(entry.labels, policy.RECORD),
-        marks=labels.marks(entry.labels),
+        retention_json=thread_entry.find_record(entry.labels, policy.RECORD),
+        marks=thread_entry.marks_of(entry.labels),
         archived_bytes=archive.size if archive is not None and is_archived(entry) else None,
         offloaded_bytes=0 if archive is None else max(archive.offloaded, 0),
     )

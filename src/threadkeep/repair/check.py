@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING
 
 from threadkeep.codec.frame import unpack
 from threadkeep.cold.stubs import STUB
-from threadkeep.engine import checksum, registry
-from threadkeep.engine.calls import Operation, fetch, fetch_segments
+from threadkeep.engine import (
+    thread_summary,
+)
 from threadkeep.engine.context import NO_CODEC, Engine
 from threadkeep.engine.elements import Elements
-from threadkeep.engine.entries import Entry
 from threadkeep.engine.lineage import (
     CheckpointKey,
     Lineage,
@@ -45,9 +45,15 @@ from threadkeep.engine.model import (
     ThreadRows,
     WriteRow,
 )
+from threadkeep.engine.operation import (
+    Operation,
+    fetch,
+    fetch_segments,
+)
 from threadkeep.engine.optimistic import Snapshot, read_snapshot
 from threadkeep.engine.refs import Cell, Ref, span_of
-from threadkeep.engine.rows import counts_for, unpack_writes
+from threadkeep.engine.rows import counts_for, manifest_of, unpack_writes
+from threadkeep.engine.thread_entry import ThreadEntry
 from threadkeep.errors import (
     CodecError,
     CorruptionError,
@@ -203,7 +209,7 @@ class Examined:
 
     thread: str
     rows: ThreadRows
-    entry: Entry | None = None
+    entry: ThreadEntry | None = None
     findings: list[Finding] = field(default_factory=list)
     segments: dict[SegmentKey, Segment] = field(default_factory=dict)
     damaged: dict[SegmentKey, Segment | None] = field(default_factory=dict)
@@ -366,7 +372,7 @@ def _readable(found: Examined, checkpoints: Iterable[StoredCheckpoint]) -> Linea
 def _add_manifest(found: Examined, stored: StoredCheckpoint, error: CodecError) -> None:
     row, key = stored.row, checkpoint_key(stored)
     try:
-        checksum.unseal(row.manifest, checksum.of_checkpoint(row))
+        manifest_of(row)
     except CorruptionError:
         found.add(Kind.CHECKPOINT, error.message, key)
         with suppress(ValueError, RecursionError):
@@ -477,7 +483,7 @@ def _lacks_writes(found: Examined, above: StoredCheckpoint, below: StoredCheckpo
     )
 
 
-def _registry_problem(rows: ThreadRows, entry: Entry | None) -> str:
+def _registry_problem(rows: ThreadRows, entry: ThreadEntry | None) -> str:
     """How the entry of a sound thread does not fit its rows; empty where it does.
 
     Sizes of forks, and of threads that share segments, are not compared: what is shared counts for
@@ -487,9 +493,9 @@ def _registry_problem(rows: ThreadRows, entry: Entry | None) -> str:
         return ""
     if entry is None or not entry.state:
         return "the registry does not know it"
-    wanted = registry.of_thread(rows)
+    wanted = thread_summary.of_thread(rows)
     waits_at = next((m.checkpoint for m in wanted.moves if m.waits), None)
-    if not registry.fits(entry, waits_at):
+    if not thread_summary.fits(entry, waits_at):
         at = f"an interrupt waits at {waits_at!r}" if waits_at else "nothing waits"
         return f"the registry has it as {entry.state!r}, and {at}"
     if not rows.family and entry.origin is None and entry.size != wanted.size:

@@ -24,8 +24,8 @@ from threadkeep.transfer.bundle_format import (
     Form,
     read_threads,
 )
-from threadkeep.transfer.bundling import WholeThread
-from threadkeep.transfer.files import sync_folder, told
+from threadkeep.transfer.files import file_errors, sync_folder
+from threadkeep.transfer.whole_thread import WholeThread
 
 _FINDINGS, _UNREADABLE = "findings", "unreadable"
 QUARANTINE = Form(
@@ -83,7 +83,7 @@ class QuarantineFile:
             OpenError, DiskFullError, BackendError: it cannot be written.
             UnserializableError: it is too large.
         """
-        with told(self.path):
+        with file_errors(self.path):
             writer, file = self._opened()
             writer.add(taken.whole, _more(taken))
             _flush(file)
@@ -91,7 +91,7 @@ class QuarantineFile:
     def end(self) -> None:
         """Write the end: the file is complete."""
         if self._writer is not None and self._file is not None:
-            with told(self.path):
+            with file_errors(self.path):
                 self._writer.end()
                 _flush(self._file)
 
@@ -143,7 +143,7 @@ def read_quarantine(file: str | os.PathLike[str]) -> Iterator[Taken]:
         CorruptionError: from here on it is damaged or was never written.
     """
     path = Path(file)
-    with told(path), path.open("rb") as opened:
+    with file_errors(path), path.open("rb") as opened:
         for whole, more in read_threads(opened, QUARANTINE):
             try:
                 findings = [_finding(whole.thread, one) for one in more[_FINDINGS]]
@@ -151,7 +151,7 @@ def read_quarantine(file: str | os.PathLike[str]) -> Iterator[Taken]:
             except (KeyError, TypeError, ValueError) as error:
                 raise CorruptionError(
                     f"A thread of the quarantine file cannot be read: {error}",
-                    hint=QUARANTINE.again,
+                    hint=QUARANTINE.hint,
                 ) from error
             yield Taken(whole, tuple(findings), tuple(unreadable))
 

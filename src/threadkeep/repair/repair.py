@@ -14,10 +14,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from threadkeep.cold.stubs import WITH_COLD
-from threadkeep.engine import checksum, manifest, registry
-from threadkeep.engine.calls import Operation, commit
+from threadkeep.engine import (
+    manifest,
+    thread_summary,
+)
 from threadkeep.engine.context import Engine
-from threadkeep.engine.lifecycle import State
 from threadkeep.engine.lineage import (
     CheckpointKey,
     Lineage,
@@ -40,8 +41,13 @@ from threadkeep.engine.model import (
     ThreadRows,
     WriteRow,
 )
+from threadkeep.engine.operation import (
+    Operation,
+    commit,
+)
 from threadkeep.engine.optimistic import Snapshot, read_snapshot, retry
-from threadkeep.engine.rows import heads
+from threadkeep.engine.rows import heads, with_manifest
+from threadkeep.engine.thread_entry import ThreadStatus
 from threadkeep.errors import CodecError, ThreadNotFoundError
 from threadkeep.repair.check import (
     NOTES,
@@ -56,7 +62,7 @@ from threadkeep.repair.check import (
 )
 from threadkeep.repair.quarantine import QuarantineFile, Taken
 from threadkeep.store.workflows import Plan, Store, aside, on
-from threadkeep.transfer.bundling import WholeThread
+from threadkeep.transfer.whole_thread import WholeThread
 
 if TYPE_CHECKING:
     from threadkeep.progress import Progress
@@ -269,12 +275,12 @@ def plan(engine: Engine, thread: str) -> Operation[Repair | None]:
 def _registering(engine: Engine, snapshot: Snapshot) -> Batch:
     """The change that puts the entry of a sound thread right."""
     rows, entry, now = snapshot.rows, snapshot.entry, engine.now()
-    touch = registry.put_right(registry.of_thread(rows))
+    touch = thread_summary.put_right(thread_summary.of_thread(rows))
     if rows.family or (entry is not None and entry.origin is not None):
         touch = touch._replace(size=0, whole=False)  # (what is shared counts for one of them)
     new = None
-    if entry is None or entry.state in ("", State.DELETED):
-        new = registry.entry_of(snapshot.thread, rows.checkpoints, now)
+    if entry is None or entry.state in ("", ThreadStatus.DELETED):
+        new = thread_summary.entry_of(snapshot.thread, rows.checkpoints, now)
     thread, fences = snapshot.thread, snapshot.fences
     return Batch(thread, now, rows.generation, fences=fences, entry=new, touch=touch)
 
@@ -323,7 +329,7 @@ class _Surgery:
         }
         data = manifest.encode(read._replace(entries=entries), keyframe.manifest)
         row = row._replace(flags=row.flags | HIDDEN)
-        return row._replace(manifest=checksum.seal(data, checksum.of_checkpoint(row)))
+        return with_manifest(row, data)
 
     def _left(self) -> list[StoredCheckpoint]:
         """The checkpoints that stay, as they will be."""
@@ -426,7 +432,9 @@ class _Surgery:
             drop_segments=tuple(dropped),
             drop_unreadable=rows.unreadable,
             bump=True,
-            touch=registry.put_right(registry.of_rows(self._left(), self._orphans(), size)),
+            touch=thread_summary.put_right(
+                thread_summary.of_rows(self._left(), self._orphans(), size)
+            ),
         )
 
 

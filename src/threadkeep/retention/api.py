@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from threadkeep import validation
-from threadkeep.engine.calls import Operation
 from threadkeep.engine.context import Engine
+from threadkeep.engine.operation import Operation
 from threadkeep.errors import InvalidArgumentError, invalid
 from threadkeep.progress import Progress
 from threadkeep.registry.info import ThreadInfo, info

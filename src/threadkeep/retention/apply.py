@@ -13,12 +13,12 @@ from functools import partial
 from typing import NamedTuple, TypeAlias, cast
 
 from threadkeep.codec import Codec
-from threadkeep.engine import checksum, labels, registry
 from threadkeep.engine import manifest as manifests
-from threadkeep.engine.calls import Operation, commit, fetch, fetch_segments
+from threadkeep.engine import (
+    thread_entry,
+    thread_summary,
+)
 from threadkeep.engine.context import Engine
-from threadkeep.engine.entries import Touch
-from threadkeep.engine.ids import created_at
 from threadkeep.engine.lineage import (
     CheckpointKey,
     Lineage,
@@ -45,9 +45,25 @@ from threadkeep.engine.model import (
     StoredCheckpoint,
     WriteRow,
 )
+from threadkeep.engine.operation import (
+    Operation,
+    commit,
+    fetch,
+    fetch_segments,
+)
 from threadkeep.engine.optimistic import Snapshot, optimistic, read_snapshot
 from threadkeep.engine.refs import Ref, covering, length, span_of
-from threadkeep.engine.rows import heads, pack_writes, unpack_metadata, unpack_writes, visible
+from threadkeep.engine.rows import (
+    created_at,
+    heads,
+    pack_writes,
+    unpack_metadata,
+    unpack_writes,
+    visible,
+    with_body,
+    with_manifest,
+)
+from threadkeep.engine.thread_entry import Touch
 from threadkeep.errors import StaleThreadError, invalid
 
 SEGMENT_ROW = 64  # bytes that a segment takes beside its data, about
@@ -103,7 +119,7 @@ def _latest(snapshot: Snapshot) -> set[CheckpointKey]:
     if entry is None:
         return latest
     keys = set(map(checkpoint_key, visible(checkpoints)))
-    marks = {(mark.ns, mark.checkpoint) for mark in labels.marks(entry.labels)}
+    marks = {(mark.ns, mark.checkpoint) for mark in thread_entry.marks_of(entry.labels)}
     return keys if entry.pinned else latest | (marks & keys)
 
 
@@ -170,7 +186,7 @@ def thinning(
         hide_checkpoints=tuple([k for k in hidden if not stored[k].row.flags & HIDDEN]),
         drop_segments=tuple(map(segment_key, unused)),
         bump=True,
-        touch=registry.of_rows(left, orphans, snapshot.segment_bytes(without=unused)),
+        touch=thread_summary.of_rows(left, orphans, snapshot.segment_bytes(without=unused)),
     )
 
 
@@ -320,7 +336,7 @@ def _without_refs(
         return row, 0
     removed = {name: read.entries[name]._replace(ref=None, removed=True) for name in names}
     data = manifests.encode(read._replace(entries={**read.entries, **removed}), keyframe.manifest)
-    return row._replace(manifest=checksum.seal(data, checksum.of_checkpoint(row))), len(names)
+    return with_manifest(row, data), len(names)
 
 
 def _without_writes(
@@ -339,7 +355,6 @@ def _without_writes(
         all_writes = unpack_writes(row)
         stay = [(w.idx, w.channel, w.ref) for w in all_writes if w.channel not in channels]
         if len(stay) != len(all_writes):
-            body = checksum.seal(pack_writes(stay), checksum.of_writes(row))
-            row = row._replace(body=body)  # noqa: PLW2901 - the same row
+            row = with_body(row, pack_writes(stay))  # noqa: PLW2901 - the same row
         found.append(row)
     return tuple(found)

@@ -15,7 +15,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from threadkeep.backends import process_forks
-from threadkeep.engine.calls import Operation
+from threadkeep.engine.operation import Operation
 from threadkeep.errors import ThreadkeepError
 
 if TYPE_CHECKING:

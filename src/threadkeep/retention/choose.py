@@ -11,11 +11,10 @@ from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from threadkeep.engine.ids import created_at
 from threadkeep.engine.lineage import CheckpointKey, checkpoint_key
 from threadkeep.engine.model import HIDDEN, StoredCheckpoint
-from threadkeep.engine.registry import waits
-from threadkeep.engine.rows import visible
+from threadkeep.engine.rows import created_at, visible
+from threadkeep.engine.thread_summary import waits
 from threadkeep.errors import CorruptionError
 from threadkeep.retention.policy import Ends, Retention
 
@@ -71,11 +70,8 @@ def choose(
 ) -> Choice:
     """Choose the checkpoints of a thread that a policy keeps, but for its `max_bytes`.
 
-    Args:
-        checkpoints: all of them, hidden ones too, in the order of namespace and id.
-        policy: the limits.
-        marked: those that a tag or a pin protects.
-        now: microseconds since 1970.
+    `checkpoints` are all of them, hidden ones too, in the order of namespace and id. A tag or a
+    pin protects those that are `marked`.
 
     Raises:
         CorruptionError: metadata or writes are damaged.

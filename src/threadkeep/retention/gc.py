@@ -13,16 +13,23 @@ from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import TYPE_CHECKING, NamedTuple, cast
 
-from threadkeep.engine import labels, registration
-from threadkeep.engine.calls import Operation
+from threadkeep.engine import (
+    registration,
+    thread_entry,
+)
 from threadkeep.engine.context import Engine
-from threadkeep.engine.entries import Entry, Touch
-from threadkeep.engine.lifecycle import State, is_there
 from threadkeep.engine.lineage import CheckpointKey, Lineage, checkpoint_key, needed, positions
 from threadkeep.engine.model import Batch, DropThread
+from threadkeep.engine.operation import Operation
 from threadkeep.engine.optimistic import Snapshot, optimistic
 from threadkeep.engine.registration import ALL, PAGE, page_of
 from threadkeep.engine.rows import visible
+from threadkeep.engine.thread_entry import (
+    ThreadEntry,
+    ThreadStatus,
+    Touch,
+    is_there,
+)
 from threadkeep.errors import CodecError, ConflictError
 from threadkeep.retention import policy as policies
 from threadkeep.retention.apply import (
@@ -40,7 +47,7 @@ if TYPE_CHECKING:
 
 _SETTLED = "kept"  # the record of the state and policy that a thread was last collected under
 _DIGEST = 8  # bytes
-_LEFT = (State.DELETED, State.ARCHIVED)  # nothing of these is in the store
+_LEFT = (ThreadStatus.DELETED, ThreadStatus.ARCHIVED)  # nothing of these is in the store
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,7 +171,7 @@ class _Run:
         if found is not None:
             self.threads.append(found)
 
-    def visit(self, entry: Entry) -> Operation[None]:
+    def visit(self, entry: ThreadEntry) -> Operation[None]:
         """Collect one thread."""
         now = self.engine.now()
         try:
@@ -172,15 +179,17 @@ class _Run:
         except CodecError as exc:
             self.threads.append(Collected(entry.thread, skipped=exc.message))
             return
-        if entry.pinned or entry.state == State.DELETED:
+        if entry.pinned or entry.state == ThreadStatus.DELETED:
             return
         if _is_idle(entry, own, now):
 
-            def is_due(entry: Entry) -> bool:
+            def is_due(entry: ThreadEntry) -> bool:
                 return not entry.pinned and _is_idle(entry, policy_of(entry, self.policy), now)
 
             self._add((yield from self._delete(entry.thread, "ttl", is_due)))
-        elif own.thins and entry.state != State.ARCHIVED and not _is_settled(entry, own, now):
+        elif (
+            own.thins and entry.state != ThreadStatus.ARCHIVED and not _is_settled(entry, own, now)
+        ):
             thinned = thin(self.engine, entry.thread, self.policy, dry_run=self.dry_run)
             self._add((yield from thinned))
 
@@ -201,8 +210,8 @@ class _Run:
                 return
             after = page[-1].updated_at, page[-1].thread
 
-    def _delete_one(self, entry: Entry) -> Operation[bool]:
-        def is_due(now: Entry) -> bool:
+    def _delete_one(self, entry: ThreadEntry) -> Operation[bool]:
+        def is_due(now: ThreadEntry) -> bool:
             own = policy_of(now, self.policy)
             return now.updated_at == entry.updated_at and not _is_protected(now, own)
 
@@ -218,7 +227,7 @@ class _Run:
         return found is not None and found.deleted is not None
 
     def _delete(
-        self, thread: str, reason: str, is_due: Callable[[Entry], bool]
+        self, thread: str, reason: str, is_due: Callable[[ThreadEntry], bool]
     ) -> Operation[Collected | None]:
         """Delete a thread that is due; None if it is not, or not any more."""
 
@@ -245,7 +254,7 @@ class _Run:
             return Collected(thread, skipped=error.message)
 
 
-def _is_idle(entry: Entry, own: Retention, now: int) -> bool:
+def _is_idle(entry: ThreadEntry, own: Retention, now: int) -> bool:
     """Whether its ttl is over; the thread's own ttl counts before the policy's."""
     ttl = entry.ttl
     if ttl is None and not _is_protected(entry, own):
@@ -253,10 +262,10 @@ def _is_idle(entry: Entry, own: Retention, now: int) -> bool:
     return ttl is not None and entry.updated_at + ttl < now
 
 
-def _is_protected(entry: Entry, own: Retention) -> bool:
+def _is_protected(entry: ThreadEntry, own: Retention) -> bool:
     """Whether the policy may not delete it."""
-    is_tagged = own.keep_tagged and bool(labels.tags(entry.labels))
-    return entry.pinned or is_tagged or entry.state == State.SUSPENDED
+    is_tagged = own.keep_tagged and bool(thread_entry.tags_of(entry.labels))
+    return entry.pinned or is_tagged or entry.state == ThreadStatus.SUSPENDED
 
 
 # -- a thread --------------------------------------------------------------------------
@@ -314,7 +323,7 @@ class _Thinned(NamedTuple):
 
 
 def _thinned(
-    engine: Engine, snapshot: Snapshot, entry: Entry, own: Retention
+    engine: Engine, snapshot: Snapshot, entry: ThreadEntry, own: Retention
 ) -> Operation[_Thinned]:
     rows, now = snapshot.rows, engine.now()
     choice = choose(rows.checkpoints, own, marked(entry, own), now)
@@ -378,54 +387,58 @@ def _report(snapshot: Snapshot, thinned: _Thinned) -> Collected | None:
 # -- the policy of a thread, and whether it was applied --------------------------------
 
 
-def retain(engine: Engine, thread: str, policy: Retention | None) -> Operation[Entry]:
+def retain(engine: Engine, thread: str, policy: Retention | None) -> Operation[ThreadEntry]:
     """Set the policy of one thread, in place of the store's; None for the store's.
 
     Raises:
         ThreadNotFoundError: there is no such thread.
     """
 
-    def update(entry: Entry) -> Entry:
-        others = labels.without_record(entry.labels, policies.RECORD)
-        own = () if policy is None else (labels.of_record(policies.RECORD, policy.as_json()),)
+    def update(entry: ThreadEntry) -> ThreadEntry:
+        others = thread_entry.without_record(entry.labels, policies.RECORD)
+        own = (
+            ()
+            if policy is None
+            else (thread_entry.record_label(policies.RECORD, policy.as_json()),)
+        )
         return entry._replace(labels=tuple(sorted((*others, *own))))
 
     return registration.change(engine, thread, update)
 
 
-def policy_of(entry: Entry, store: Retention | None) -> Retention:
+def policy_of(entry: ThreadEntry, store: Retention | None) -> Retention:
     """Return the retention of a thread: its own, or else the store's, or else everything.
 
     Raises:
         NewerFormatError, CorruptionError: its own cannot be read.
     """
-    own = labels.record(entry.labels, policies.RECORD)
+    own = thread_entry.find_record(entry.labels, policies.RECORD)
     return (store or policies.EVERYTHING) if own is None else policies.read(own)
 
 
-def marked(entry: Entry, own: Retention) -> set[CheckpointKey]:
+def marked(entry: ThreadEntry, own: Retention) -> set[CheckpointKey]:
     """Return the checkpoints that a tag or a pin protects."""
-    marks = labels.marks(entry.labels)
+    marks = thread_entry.marks_of(entry.labels)
     return {(m.ns, m.checkpoint) for m in marks if m.pinned or (own.keep_tagged and m.tags)}
 
 
-def _is_settled(entry: Entry, own: Retention, now: int) -> bool:
+def _is_settled(entry: ThreadEntry, own: Retention, now: int) -> bool:
     """Whether the thread was collected as it is now, so that nothing can have to go."""
-    known = labels.record(entry.labels, _SETTLED)
+    known = thread_entry.find_record(entry.labels, _SETTLED)
     if not isinstance(known, list) or known[:3] != _state_of(entry, own, entry.size):
         return False
     (until,) = known[3:]
     return until is None or now <= until
 
 
-def _settled(snapshot: Snapshot, entry: Entry, own: Retention, thinned: _Thinned) -> Batch:
+def _settled(snapshot: Snapshot, entry: ThreadEntry, own: Retention, thinned: _Thinned) -> Batch:
     """The change, which also notes the state that the thread is collected in.
 
     The size is noted either way: where it was another (a checkpoint was put again, say), the
     thread would seem to have been written since, time and again.
     """
     known = [*_state_of(entry, own, thinned.size), thinned.until]
-    note = labels.of_record(_SETTLED, known)
+    note = thread_entry.record_label(_SETTLED, known)
     batch = thinned.batch
     if thinned.removes:
         touch = cast("Touch", batch.touch)._replace(labels=(note,))
@@ -434,7 +447,7 @@ def _settled(snapshot: Snapshot, entry: Entry, own: Retention, thinned: _Thinned
     return Batch(batch.thread, batch.now, batch.generation, fences=snapshot.fences, touch=touch)
 
 
-def _state_of(entry: Entry, own: Retention, size: int) -> list[object]:
+def _state_of(entry: ThreadEntry, own: Retention, size: int) -> list[object]:
     """The policy, and what changes with every write; `updated_at` may be late, the size tells."""
     state = json.dumps([own.as_json(), sorted(marked(entry, own))])
     digest = blake2b(state.encode(errors="surrogatepass"), digest_size=_DIGEST).hexdigest()

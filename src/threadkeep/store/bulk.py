@@ -9,8 +9,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, TypeVar
 
-from threadkeep.engine.calls import Commit, Fetch, Operation, Requests, commit_many
 from threadkeep.engine.model import Batch
+from threadkeep.engine.operation import (
+    Commit,
+    Fetch,
+    Operation,
+    Requests,
+    commit_many,
+)
 from threadkeep.errors import ConflictError, SegmentTakenError, StaleThreadError
 from threadkeep.store.layer import (
     CHANGES,

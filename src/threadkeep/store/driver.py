@@ -1,6 +1,6 @@
 """Runs operations on a store, through its layers, for blocking and awaiting callers.
 
-An operation is a generator (see `engine.calls`). This is the only place, beside the backends, where
+An operation is a generator (see `engine.operation`). This is the only place, beside backends, where
 sync and async differ.
 """
 
@@ -22,9 +22,17 @@ from threadkeep.backends.group_commit import (
 )
 from threadkeep.backends.process_forks import ResetInChild
 from threadkeep.backends.sync_bridge import finish
-from threadkeep.engine.calls import Aside, Call, Commit, CommitMany, Fetch, Request, Requests
-from threadkeep.engine.calls import commit as committing
 from threadkeep.engine.model import Change
+from threadkeep.engine.operation import (
+    Aside,
+    Call,
+    Commit,
+    CommitMany,
+    Fetch,
+    Request,
+    Requests,
+)
+from threadkeep.engine.operation import commit as committing
 from threadkeep.errors import InvalidArgumentError
 from threadkeep.store.layer import Layer, drive, through
 

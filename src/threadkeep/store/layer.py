@@ -10,8 +10,12 @@ from collections.abc import Callable, Generator
 from types import coroutine
 from typing import Any, Protocol, TypeVar, cast, get_args
 
-from threadkeep.engine.calls import Commit, Request, Requests
 from threadkeep.engine.model import Change
+from threadkeep.engine.operation import (
+    Commit,
+    Request,
+    Requests,
+)
 
 T = TypeVar("T")
 

@@ -15,7 +15,10 @@ from threadkeep.backends.base import Scrubbed
 from threadkeep.backends.group_commit import AT_ONCE, GroupCommit
 from threadkeep.backends.open import open_hot
 from threadkeep.cold.layer import TierLayer
-from threadkeep.engine.calls import Requests, call
+from threadkeep.engine.operation import (
+    Requests,
+    call,
+)
 from threadkeep.engine.working_set import WorkingSet
 from threadkeep.errors import InvalidArgumentError, ThreadkeepError
 from threadkeep.store.driver import BackendPair, Stack, Store

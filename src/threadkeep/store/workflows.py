@@ -13,7 +13,10 @@ from functools import partial
 from typing import Any, Protocol, TypeAlias, TypeVar
 
 from threadkeep.backends.sync_bridge import finish
-from threadkeep.engine.calls import Aside, Requests
+from threadkeep.engine.operation import (
+    Aside,
+    Requests,
+)
 from threadkeep.store.driver import in_thread
 from threadkeep.store.layer import drive
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from threadkeep.engine.entries import Entry, ReadEntry
 from threadkeep.engine.model import (
     Batch,
     CopyThread,
@@ -19,6 +18,10 @@ from threadkeep.engine.model import (
     ScanCheckpoints,
     Segment,
     Span,
+)
+from threadkeep.engine.thread_entry import (
+    ReadEntry,
+    ThreadEntry,
 )
 from threadkeep.errors import (
     ConflictError,
@@ -60,7 +63,7 @@ class ForkContract(Contract):
             "generation": self.state(thread=source).generation,
             "checkpoints": (("", uid(1)), ("", uid(2)), ("child", uid(2)), ("", uid(99))),
             "writes": (("", uid(1), 1), ("", uid(2), 2), ("", uid(2), 9)),
-            "entry": Entry(target, "active", NOW + 9, NOW + 9, 5, origin=(source, uid(2))),
+            "entry": ThreadEntry(target, "active", NOW + 9, NOW + 9, 5, origin=(source, uid(2))),
         }
         return ForkThread(**{**change, **fields})
 
@@ -118,7 +121,7 @@ class ForkContract(Contract):
         """Its entry is its own, and the origin's as it was."""
         self.origin_and_fork()
         entry = self.one(ReadEntry(FORK))
-        expected = Entry(FORK, "active", NOW + 9, NOW + 9, 5, origin=(THREAD, uid(2)))
+        expected = ThreadEntry(FORK, "active", NOW + 9, NOW + 9, 5, origin=(THREAD, uid(2)))
         assert entry._replace(revision=0) == expected
         assert self.one(ReadEntry(THREAD)) is None
 
@@ -239,7 +242,7 @@ class ForkContract(Contract):
     def test_a_fork_needs_its_origins_entry_as_it_was_read(self) -> None:
         """`ConflictError` if `revision` is not that of the source's entry."""
         self.origin()
-        entry = Entry(THREAD, "active", NOW, NOW)
+        entry = ThreadEntry(THREAD, "active", NOW, NOW)
         self.put(entry=entry)
         known = self.one(ReadEntry(THREAD))
         self.put(entry=entry._replace(pinned=True))
@@ -282,9 +285,13 @@ class ForkContract(Contract):
     def test_the_entry_of_a_fork_is_its_own_whole(self) -> None:
         """The target's former entry leaves no trace."""
         self.origin()
-        before = Entry(FORK, "created", NOW - 5, NOW - 5, labels=('"old"',), pinned=True, ttl=5)
+        before = ThreadEntry(
+            FORK, "created", NOW - 5, NOW - 5, labels=('"old"',), pinned=True, ttl=5
+        )
         self.put(thread=FORK, entry=before)
-        entry = Entry(FORK, "forked", NOW + 9, NOW + 9, 5, waits_at=uid(2), origin=(THREAD, uid(2)))
+        entry = ThreadEntry(
+            FORK, "forked", NOW + 9, NOW + 9, 5, waits_at=uid(2), origin=(THREAD, uid(2))
+        )
         self.backend.commit(self.fork(entry=entry))
         assert self.one(ReadEntry(FORK))._replace(revision=0) == entry
 

@@ -6,9 +6,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from threadkeep.backends.base import Scrubbed
-from threadkeep.engine.entries import ReadEntry, Touch
-from threadkeep.engine.labels import of_metadata
-from threadkeep.engine.lifecycle import Cause, move
 from threadkeep.engine.model import (
     Batch,
     CopyThread,
@@ -17,6 +14,13 @@ from threadkeep.engine.model import (
     HeadFence,
     ReadThread,
     Segment,
+)
+from threadkeep.engine.thread_entry import (
+    Cause,
+    ReadEntry,
+    Touch,
+    metadata_label,
+    move,
 )
 from threadkeep.errors import (
     ConflictError,
@@ -120,7 +124,7 @@ class GroupContract(Contract):
 
     def test_a_batch_builds_on_the_one_before_it(self) -> None:
         """On its segments, on its writes, and on what it told the registry."""
-        user = of_metadata("user_id", "u1")
+        user = metadata_label("user_id", "u1")
         told = Touch(5, at=NOW, labels=(user,), moves=(move(Cause.SAVE, uid(1)),))
         waits = Touch(7, at=NOW + 9, moves=(move(Cause.INTERRUPT, uid(1)),))
         first = Batch(

@@ -7,29 +7,33 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from threadkeep.engine.entries import (
+from threadkeep.engine.model import CopyThread, DropThread, FindThreads
+from threadkeep.engine.thread_entry import (
+    Cause,
     CountThreads,
-    Entry,
     EntryFence,
     Move,
     ReadEntry,
     SearchThreads,
+    ThreadEntry,
     ThreadQuery,
     Touch,
+    mark_label,
+    metadata_label,
+    move,
+    record_label,
+    tag_label,
 )
-from threadkeep.engine.labels import of_mark, of_metadata, of_record, of_tag
-from threadkeep.engine.lifecycle import Cause, move
-from threadkeep.engine.model import CopyThread, DropThread, FindThreads
 from threadkeep.errors import ConflictError
 from threadkeep.testing.records import NOW, THREAD, Contract, checkpoint, segment, uid
 
 if TYPE_CHECKING:
-    from threadkeep.engine.entries import Order
+    from threadkeep.engine.thread_entry import Order
 
 SECOND = 1_000_000
-USER = of_metadata("user_id", "u1")
-OTHER_USER = of_metadata("user_id", "u2")
-TAG = of_tag("urgent")
+USER = metadata_label("user_id", "u1")
+OTHER_USER = metadata_label("user_id", "u2")
+TAG = tag_label("urgent")
 ALL = ThreadQuery()
 # The threads of `six_threads` in each order, descending and ascending; equal ones go by their ids.
 ORDERS: dict[Order, tuple[str, str]] = {
@@ -58,19 +62,19 @@ def resumed(number: int) -> Move:
 class RegistryContract(Contract):
     """Entries of threads: what changes them, and how they are found."""
 
-    def entry(self, thread: str = THREAD) -> Entry | None:
+    def entry(self, thread: str = THREAD) -> ThreadEntry | None:
         """The thread's entry."""
         found = self.one(ReadEntry(thread))
-        assert found is None or isinstance(found, Entry)
+        assert found is None or isinstance(found, ThreadEntry)
         return found
 
-    def known(self, thread: str = THREAD) -> Entry:
+    def known(self, thread: str = THREAD) -> ThreadEntry:
         """The thread's entry, which must exist."""
         found = self.entry(thread)
         assert found is not None
         return found
 
-    def told(self, thread: str = THREAD) -> Entry:
+    def told(self, thread: str = THREAD) -> ThreadEntry:
         """The thread's entry but for its revision, which grows in steps of the backend's own."""
         return self.known(thread)._replace(revision=0)
 
@@ -84,7 +88,7 @@ class RegistryContract(Contract):
 
     def register(self, thread: str, at: int = NOW, **fields: Any) -> None:
         """Set the entry of a thread."""
-        entry = Entry(thread, fields.pop("state", "active"), at, at)._replace(**fields)
+        entry = ThreadEntry(thread, fields.pop("state", "active"), at, at)._replace(**fields)
         self.put(thread=thread, now=at, entry=entry, touch=Touch(size=entry.size))
 
     def found(
@@ -107,7 +111,7 @@ class RegistryContract(Contract):
     def test_a_save_makes_an_entry(self) -> None:
         """The first checkpoint registers its thread, as of the batch's time or the touch's."""
         self.put(checkpoints=(checkpoint(1),), touch=Touch(size=7, moves=(saved(1),)))
-        assert self.told() == Entry(THREAD, "active", NOW, NOW, 7)
+        assert self.told() == ThreadEntry(THREAD, "active", NOW, NOW, 7)
         assert self.revision() > 0
         self.touch(saved(1), thread="thread-2", at=NOW - 5)
         assert self.known("thread-2")[:4] == ("thread-2", "active", NOW - 5, NOW - 5)
@@ -118,7 +122,7 @@ class RegistryContract(Contract):
         before = self.revision()
         self.touch(saved(2), at=NOW + 5, size=3)
         self.touch(at=NOW + 2, size=4)
-        assert self.told() == Entry(THREAD, "active", NOW, NOW + 5, 7)
+        assert self.told() == ThreadEntry(THREAD, "active", NOW, NOW + 5, 7)
         assert self.revision() == before
 
     def test_sizes_are_added_and_set(self) -> None:
@@ -135,11 +139,11 @@ class RegistryContract(Contract):
         """A later checkpoint ends the wait, not the one where the thread waits."""
         self.touch(saved(1))
         self.touch(interrupted(1))
-        assert self.told() == Entry(THREAD, "suspended", NOW, NOW, waits_at=uid(1))
+        assert self.told() == ThreadEntry(THREAD, "suspended", NOW, NOW, waits_at=uid(1))
         self.touch(saved(1))
         assert self.known().waits_at == uid(1)
         self.touch(saved(2))
-        assert self.told() == Entry(THREAD, "active", NOW, NOW)
+        assert self.told() == ThreadEntry(THREAD, "active", NOW, NOW)
 
     def test_an_interrupt_may_come_before_its_checkpoint(self) -> None:
         """The order of saves is not promised."""
@@ -156,7 +160,7 @@ class RegistryContract(Contract):
         assert self.known().state == "suspended"
         before = self.revision()
         self.touch(resumed(2))
-        assert self.told() == Entry(THREAD, "active", NOW, NOW)
+        assert self.told() == ThreadEntry(THREAD, "active", NOW, NOW)
         after = self.revision()
         assert after > before
         self.touch(resumed(2))
@@ -172,7 +176,7 @@ class RegistryContract(Contract):
         self.touch(saved(1))
         with pytest.raises(ConflictError):
             self.put(fences=(EntryFence(0),), touch=Touch(moves=(interrupted(1),)))
-        assert self.told() == Entry(THREAD, "active", NOW, NOW)
+        assert self.told() == ThreadEntry(THREAD, "active", NOW, NOW)
 
     # -- labels and what is set ------------------------------------------------------
 
@@ -181,32 +185,32 @@ class RegistryContract(Contract):
         self.touch(saved(1), labels=(USER, TAG))
         assert self.known().labels == tuple(sorted((USER, TAG)))
         before = self.revision()
-        self.touch(labels=(OTHER_USER, of_metadata("user", "u3")))
-        expected = sorted((OTHER_USER, TAG, of_metadata("user", "u3")))
+        self.touch(labels=(OTHER_USER, metadata_label("user", "u3")))
+        expected = sorted((OTHER_USER, TAG, metadata_label("user", "u3")))
         assert self.known().labels == tuple(expected)
         assert self.revision() > before
 
     def test_an_entry_is_set(self) -> None:
         """Everything but times and size; the fence holds as long as nobody else has set it."""
-        entry = Entry(THREAD, "created", NOW, NOW, 0, (TAG,))
+        entry = ThreadEntry(THREAD, "created", NOW, NOW, 0, (TAG,))
         entry = entry._replace(pinned=True, ttl=60 * SECOND, origin=("origin", uid(7)))
         self.put(fences=(EntryFence(0),), entry=entry)
         assert self.told() == entry
         self.touch(saved(1), at=NOW + 1, size=9)
         assert self.told() == entry._replace(state="active", updated_at=NOW + 1, size=9)
         before = self.revision()
-        edited = Entry(THREAD, "suspended", 1, 1, 99, (USER,), waits_at=uid(3))
+        edited = ThreadEntry(THREAD, "suspended", 1, 1, 99, (USER,), waits_at=uid(3))
         self.put(fences=(EntryFence(before),), entry=edited)
-        assert self.told() == Entry(THREAD, "suspended", NOW, NOW + 1, 9, (USER,))
+        assert self.told() == ThreadEntry(THREAD, "suspended", NOW, NOW + 1, 9, (USER,))
         assert self.revision() > before
 
     def test_records_take_the_place_of_their_kind_and_marks_of_nothing(self) -> None:
         """Labels of our own, which are kept, copied and dropped, and looked up by nobody."""
-        marks = (of_mark("", uid(1)), of_mark("ns", uid(1), "best"), of_mark("ns", uid(1)))
-        old, other = of_record("kept", ["a", 1, None]), of_record("retention", {"v": 1})
+        marks = (mark_label("", uid(1)), mark_label("ns", uid(1), "best"), mark_label("ns", uid(1)))
+        old, other = record_label("kept", ["a", 1, None]), record_label("retention", {"v": 1})
         self.touch(saved(1), labels=(TAG, *marks, old, other))
         assert self.known().labels == tuple(sorted((TAG, *marks, old, other)))
-        new = of_record("kept", ["b", 2, 3])
+        new = record_label("kept", ["b", 2, 3])
         self.touch(labels=(new,))
         expected = tuple(sorted((TAG, *marks, new, other)))
         assert self.known().labels == expected
@@ -215,8 +219,10 @@ class RegistryContract(Contract):
 
     def test_labels_of_any_text(self) -> None:
         """Quotes, wildcards and characters of all kinds are just text."""
-        labels = [of_tag(text) for text in ("it's", '"', "%", "_", "\\", "ä\U0001f40d", "\n", " ")]
-        labels += [of_metadata("k'\"%", {"a": [1, 2.5, None, True, "x"]})]
+        labels = [
+            tag_label(text) for text in ("it's", '"', "%", "_", "\\", "ä\U0001f40d", "\n", " ")
+        ]
+        labels += [metadata_label("k'\"%", {"a": [1, 2.5, None, True, "x"]})]
         for number, label in enumerate(labels):
             self.touch(saved(1), thread=f"t{number}", labels=(label,))
         for number, label in enumerate(labels):
@@ -230,7 +236,7 @@ class RegistryContract(Contract):
         self.touch(saved(1), interrupted(1), labels=(USER, TAG), size=5)
         before = self.revision()
         self.backend.commit(DropThread(THREAD, now=NOW + 1))
-        assert self.told() == Entry(THREAD, "deleted", NOW + 1, NOW + 1, deleted_at=NOW + 1)
+        assert self.told() == ThreadEntry(THREAD, "deleted", NOW + 1, NOW + 1, deleted_at=NOW + 1)
         assert self.revision() > before
         assert self.found(ThreadQuery(labels=(USER,))) == []
         assert self.found(ThreadQuery(labels=(USER,), states=("deleted",))) == []
@@ -252,7 +258,7 @@ class RegistryContract(Contract):
         assert self.known().state == "deleted"
         assert self.known().labels == ()
         self.touch(saved(9), now=NOW + 3, labels=(TAG,), size=2)
-        entry = Entry(THREAD, "active", NOW + 3, NOW + 3, 3, (TAG,), deleted_at=NOW + 1)
+        entry = ThreadEntry(THREAD, "active", NOW + 3, NOW + 3, 3, (TAG,), deleted_at=NOW + 1)
         assert self.told() == entry
 
     def test_a_copy_is_registered_as_a_thread_of_its_own(self) -> None:
@@ -263,7 +269,7 @@ class RegistryContract(Contract):
         self.register("copy", at=NOW - 9, state="created", labels=(OTHER_USER,), pinned=True)
         self.backend.commit(CopyThread(THREAD, "copy", now=NOW + 4))
         labels = tuple(sorted((OTHER_USER, TAG)))
-        assert self.told("copy") == Entry(
+        assert self.told("copy") == ThreadEntry(
             "copy", "suspended", NOW + 4, NOW + 4, 8, labels, pinned=True, waits_at=uid(1)
         )
         self.register(THREAD, pinned=True, ttl=5, labels=(TAG,), origin=("old", uid(2)))
@@ -299,7 +305,7 @@ class RegistryContract(Contract):
             (ThreadQuery(states=("created", "suspended")), "de"),
             (ThreadQuery(labels=(USER,)), "bc"),
             (ThreadQuery(labels=(USER, TAG)), "c"),
-            (ThreadQuery(labels=(of_tag("none"),)), ""),
+            (ThreadQuery(labels=(tag_label("none"),)), ""),
             (ThreadQuery(states=("created",), labels=(TAG,)), "d"),
             (ThreadQuery(updated=(NOW + 3, None)), "badc"),
             (ThreadQuery(updated=(None, NOW + 3)), "e"),

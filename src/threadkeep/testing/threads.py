@@ -5,14 +5,6 @@ from __future__ import annotations
 
 import pytest
 
-from threadkeep.engine.entries import (
-    CountThreads,
-    Entry,
-    EntryFence,
-    ReadEntry,
-    ThreadQuery,
-    Touch,
-)
 from threadkeep.engine.model import (
     HIDDEN,
     Batch,
@@ -23,6 +15,14 @@ from threadkeep.engine.model import (
     RowsFence,
     ThreadRows,
     ThreadState,
+)
+from threadkeep.engine.thread_entry import (
+    CountThreads,
+    EntryFence,
+    ReadEntry,
+    ThreadEntry,
+    ThreadQuery,
+    Touch,
 )
 from threadkeep.errors import ConflictError, StaleThreadError, ThreadExistsError
 from threadkeep.testing.records import NOW, THREAD, Contract, checkpoint, segment, uid, write
@@ -82,7 +82,7 @@ class ThreadContract(Contract):
     def test_a_drop_leaves_the_entry_that_it_brings(self) -> None:
         """With an entry the thread holds nothing, and is registered as the entry says."""
         self.fill()
-        left = Entry(
+        left = ThreadEntry(
             THREAD, "kept apart", 3, 4, labels=('"tag"',), pinned=True, ttl=5, waits_at=uid(3)
         )
         self.backend.commit(DropThread(THREAD, now=0, entry=left))
@@ -98,7 +98,7 @@ class ThreadContract(Contract):
     def test_rows_take_the_place_of_what_was_dropped(self) -> None:
         """In the same change, at the same positions, with writes numbered from 1 on."""
         self.fill()
-        entry = Entry(THREAD, "active", 3, 4, labels=('"tag"',))
+        entry = ThreadEntry(THREAD, "active", 3, 4, labels=('"tag"',))
         new = Batch(
             THREAD,
             NOW + 1,
@@ -215,7 +215,7 @@ class ThreadContract(Contract):
     def test_a_source_whose_entry_has_changed_is_refused(self) -> None:
         """`ConflictError` if `revision` is not that of its entry; nothing is copied."""
         self.fill()
-        known = Entry(THREAD, "active", NOW, NOW)
+        known = ThreadEntry(THREAD, "active", NOW, NOW)
         for revision in (0, self.entry_revision(known)):
             self.put(entry=known._replace(labels=(f'"{revision}"',)))
             stale = CopyThread(THREAD, "copy", now=NOW, revision=revision)
@@ -226,7 +226,7 @@ class ThreadContract(Contract):
         self.backend.commit(stale._replace(revision=entry.revision))
         assert len(self.rows("copy").checkpoints) == len(self.rows().checkpoints)
 
-    def entry_revision(self, entry: Entry) -> int:
+    def entry_revision(self, entry: ThreadEntry) -> int:
         """Set the thread's entry and return its revision."""
         self.put(entry=entry)
         (found,) = self.backend.fetch([ReadEntry(entry.thread)])

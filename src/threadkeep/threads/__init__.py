@@ -4,7 +4,7 @@ from threadkeep.cold.offload import Offloaded
 from threadkeep.cold.tiering import Archived, TierReport
 from threadkeep.diff import Change, ChannelDiff, DiffSide, StateDiff, TextEdit
 from threadkeep.diff.trace import ChannelVersion
-from threadkeep.engine.labels import Mark
+from threadkeep.engine.thread_entry import Mark
 from threadkeep.erasure.erase import ErasedThread, EraseReport
 from threadkeep.forks.branches import BranchCheckpoint, Branches
 from threadkeep.forks.merge import Merge, MergeConflict
@@ -13,9 +13,12 @@ from threadkeep.registry.info import ThreadInfo, ThreadPage
 from threadkeep.repair.repair import RepairedThread, RepairReport
 from threadkeep.retention.gc import Collected, GcReport
 from threadkeep.threads.threads import Threads
-from threadkeep.transfer.adopting import Adopted
-from threadkeep.transfer.portable import Exported, Imported
-from threadkeep.transfer.syncing import Mirrored
+from threadkeep.transfer.adopt import Adopted
+from threadkeep.transfer.bundles import (
+    Exported,
+    Imported,
+)
+from threadkeep.transfer.mirror import Mirrored
 
 __all__ = [
     "Adopted",

@@ -16,8 +16,8 @@ from threadkeep import validation
 from threadkeep.cold import api as cold
 from threadkeep.cold.offload import Offloaded
 from threadkeep.cold.tiering import OFFLOAD_OVER, Tiering, TierReport
-from threadkeep.diff import StateDiff
-from threadkeep.diff import api as diffs
+from threadkeep.diff import StateDiff, trace
+from threadkeep.diff import checkpoints as diffs
 from threadkeep.diff.trace import ChannelVersion
 from threadkeep.engine.context import Engine
 from threadkeep.erasure import api as erasure
@@ -36,11 +36,10 @@ from threadkeep.retention.gc import GcReport
 from threadkeep.retention.policy import Retention
 from threadkeep.store import workflows
 from threadkeep.store.store import LayeredStore
-from threadkeep.transfer import adopting, syncing
-from threadkeep.transfer import api as transfer
-from threadkeep.transfer.adopting import Adopted
-from threadkeep.transfer.portable import Exported, Imported
-from threadkeep.transfer.syncing import Mirrored
+from threadkeep.transfer import adopt, bundles, mirror
+from threadkeep.transfer.adopt import Adopted, AdoptOptions
+from threadkeep.transfer.bundles import Exported, Imported
+from threadkeep.transfer.mirror import Mirrored, MirrorOptions
 
 if TYPE_CHECKING:
     from threadkeep.saver import Saver
@@ -150,12 +149,14 @@ class AwaitedThreads:
     ) -> StateDiff:
         """Async variant of `diff`."""
         a, b = (validation.place(thread, ns, before), validation.place(thread, ns, after))
-        return await workflows.arun(diffs.compare(self._store, self._engine, a, b))
+        return await workflows.arun(diffs.diff(self._store, self._engine, a, b))
 
-    async def adiff_places(self, before: diffs.Where, after: diffs.Where) -> StateDiff:
+    async def adiff_places(
+        self, before: diffs.ConfigOrPair, after: diffs.ConfigOrPair
+    ) -> StateDiff:
         """Async variant of `diff_places`."""
-        a, b = (diffs.place(before), diffs.place(after))
-        return await workflows.arun(diffs.compare(self._store, self._engine, a, b))
+        a, b = (diffs.place_of(before), diffs.place_of(after))
+        return await workflows.arun(diffs.diff(self._store, self._engine, a, b))
 
     async def aversions(
         self,
@@ -168,7 +169,7 @@ class AwaitedThreads:
     ) -> list[ChannelVersion]:
         """Async variant of `versions`."""
         return await self._store.arun(
-            diffs.versions(self._engine, thread, channel, ns, limit, checkpoint)
+            trace.versions(self._engine, thread, channel, ns, limit, checkpoint)
         )
 
     async def afork(
@@ -289,7 +290,7 @@ class AwaitedThreads:
         progress: Progress | None = None,
     ) -> Exported:
         """Async variant of `export_bundle`."""
-        return await workflows.arun(transfer.export(self._store, threads, file, progress))
+        return await workflows.arun(bundles.export_bundle(self._store, threads, file, progress))
 
     async def aimport_bundle(
         self,
@@ -302,7 +303,9 @@ class AwaitedThreads:
     ) -> Imported:
         """Async variant of `import_bundle`."""
         return await workflows.arun(
-            transfer.import_(self._store, file, thread, progress, replace=replace, dry_run=dry_run)
+            bundles.import_bundle(
+                self._store, file, thread, progress, replace=replace, dry_run=dry_run
+            )
         )
 
     async def aadopt(
@@ -317,9 +320,9 @@ class AwaitedThreads:
         progress: Progress | None = None,
     ) -> Adopted:
         """Async variant of `adopt`."""
-        wishes = adopting.Wishes(verify, replace, as_fork)
+        options = AdoptOptions(verify, replace, as_fork)
         return await workflows.arun(
-            transfer.adopt(self._store, self._engine, source, threads, key, wishes, progress)
+            adopt.adopt(self._store, self._engine, source, threads, key, options, progress)
         )
 
     async def amirror(
@@ -333,5 +336,5 @@ class AwaitedThreads:
         progress: Progress | None = None,
     ) -> Mirrored:
         """Async variant of `mirror`."""
-        wishes = syncing.Wishes(replace, delete, dry_run)
-        return await workflows.arun(transfer.mirror(self._store, other, threads, wishes, progress))
+        options = MirrorOptions(replace, delete, dry_run)
+        return await workflows.arun(mirror.mirror(self._store, other, threads, options, progress))

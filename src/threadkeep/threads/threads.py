@@ -14,8 +14,8 @@ from threadkeep import validation
 from threadkeep.cold import api as cold
 from threadkeep.cold.offload import Offloaded
 from threadkeep.cold.tiering import OFFLOAD_OVER, Tiering, TierReport
-from threadkeep.diff import StateDiff
-from threadkeep.diff import api as diffs
+from threadkeep.diff import StateDiff, trace
+from threadkeep.diff import checkpoints as diffs
 from threadkeep.diff.trace import ChannelVersion
 from threadkeep.engine.context import Engine
 from threadkeep.erasure import api as erasure
@@ -86,9 +86,9 @@ class Threads(ThreadEntries, ThreadTransfers, AwaitedThreads):
             CorruptionError, UnknownTypeError: a value cannot be read.
         """
         a, b = validation.place(thread, ns, before), validation.place(thread, ns, after)
-        return workflows.run(diffs.compare(self._store, self._engine, a, b))
+        return workflows.run(diffs.diff(self._store, self._engine, a, b))
 
-    def diff_places(self, before: diffs.Where, after: diffs.Where) -> StateDiff:
+    def diff_places(self, before: diffs.ConfigOrPair, after: diffs.ConfigOrPair) -> StateDiff:
         """Compare two checkpoints of any threads, channel by channel.
 
         Args:
@@ -100,8 +100,8 @@ class Threads(ThreadEntries, ThreadTransfers, AwaitedThreads):
             InvalidConfigError: a config has no thread_id.
             ThreadkeepError: as `diff`.
         """
-        a, b = diffs.place(before), diffs.place(after)
-        return workflows.run(diffs.compare(self._store, self._engine, a, b))
+        a, b = diffs.place_of(before), diffs.place_of(after)
+        return workflows.run(diffs.diff(self._store, self._engine, a, b))
 
     def versions(
         self,
@@ -129,7 +129,7 @@ class Threads(ThreadEntries, ThreadTransfers, AwaitedThreads):
             InvalidArgumentError: a name or the limit is invalid.
             CorruptionError: a manifest on the way is damaged.
         """
-        return self._store.run(diffs.versions(self._engine, thread, channel, ns, limit, checkpoint))
+        return self._store.run(trace.versions(self._engine, thread, channel, ns, limit, checkpoint))
 
     # -- forks -----------------------------------------------------------------------
 

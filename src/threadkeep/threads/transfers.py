@@ -12,11 +12,10 @@ from threadkeep.engine.context import Engine
 from threadkeep.progress import Progress
 from threadkeep.store import workflows
 from threadkeep.store.store import LayeredStore
-from threadkeep.transfer import adopting, syncing
-from threadkeep.transfer import api as transfer
-from threadkeep.transfer.adopting import Adopted
-from threadkeep.transfer.portable import Exported, Imported
-from threadkeep.transfer.syncing import Mirrored
+from threadkeep.transfer import adopt, bundles, mirror
+from threadkeep.transfer.adopt import Adopted, AdoptOptions
+from threadkeep.transfer.bundles import Exported, Imported
+from threadkeep.transfer.mirror import Mirrored, MirrorOptions
 
 if TYPE_CHECKING:
     from threadkeep.saver import Saver
@@ -51,7 +50,7 @@ class ThreadTransfers:
             OpenError, DiskFullError: the file cannot be written, or is no bundle.
             ConflictError, CorruptionError: a thread could not be read.
         """
-        return workflows.run(transfer.export(self._store, threads, file, progress))
+        return workflows.run(bundles.export_bundle(self._store, threads, file, progress))
 
     def import_bundle(
         self,
@@ -82,7 +81,9 @@ class ThreadTransfers:
             ThreadkeepError: the store failed; a note of the error says what is there.
         """
         return workflows.run(
-            transfer.import_(self._store, file, thread, progress, replace=replace, dry_run=dry_run)
+            bundles.import_bundle(
+                self._store, file, thread, progress, replace=replace, dry_run=dry_run
+            )
         )
 
     def adopt(
@@ -129,9 +130,9 @@ class ThreadTransfers:
                 allowed; the error names the checkpoint and the line that helps.
             CorruptionError: something is damaged, or not what LangGraph's saver gives.
         """
-        wishes = adopting.Wishes(verify, replace, as_fork)
+        options = AdoptOptions(verify, replace, as_fork)
         return workflows.run(
-            transfer.adopt(self._store, self._engine, source, threads, key, wishes, progress)
+            adopt.adopt(self._store, self._engine, source, threads, key, options, progress)
         )
 
     def mirror(
@@ -164,5 +165,5 @@ class ThreadTransfers:
             CorruptionError: a thread is damaged, or did not arrive as it is here.
             ConflictError: a thread is written there all the time.
         """
-        wishes = syncing.Wishes(replace, delete, dry_run)
-        return workflows.run(transfer.mirror(self._store, other, threads, wishes, progress))
+        options = MirrorOptions(replace, delete, dry_run)
+        return workflows.run(mirror.mirror(self._store, other, threads, options, progress))

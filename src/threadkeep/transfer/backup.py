@@ -1,7 +1,6 @@
-"""Backups of a store, and stores from backups: whichever way is the store's own.
+"""Backups of a store and their restore, each in the store's own way.
 
-Only the choice of the way lives here. Invariants: a backup is there whole or not at all; what
-a store holds is replaced only if that was asked for.
+A backup is complete or absent. What a store holds is replaced only if the caller says so.
 """
 
 from __future__ import annotations
@@ -34,24 +33,23 @@ from threadkeep.store import (
     workflows,
 )
 from threadkeep.store.store import LayeredStore
-from threadkeep.transfer import portable
-from threadkeep.transfer.files import replacing, told
-from threadkeep.transfer.kinds import Kind, check_may_be_replaced, kind_of
+from threadkeep.transfer import bundles
+from threadkeep.transfer.bundles import ImportOptions, Kind, check_may_be_replaced, kind_of
+from threadkeep.transfer.files import file_errors, replacing
 
 Format = Literal["native", "bundle"]
 
 BUNDLE_SUFFIX = ".tkb"
 
 
-class Taken(NamedTuple):
-    """A backup.
+class BackedUp(NamedTuple):
+    """Result of a backup.
 
     Attributes:
-        kind: what it is.
+        kind: the kind of file.
         size: its bytes.
-        threads: how many threads it holds, where that is known.
-        away: the ids of threads whose values lie in the cold store, all or some: the backup
-            says where, and does not hold them.
+        threads: how many threads it holds, if that is known.
+        away: threads with values in the cold store, which the backup does not hold.
     """
 
     kind: Kind
@@ -61,7 +59,7 @@ class Taken(NamedTuple):
 
 
 class Restored(NamedTuple):
-    """How many threads were put where that is known, and how many were there already."""
+    """Number of threads that were written, if known, and of those that were there already."""
 
     threads: int | None
     known: int = 0
@@ -69,21 +67,20 @@ class Restored(NamedTuple):
 
 def back_up(
     store: str, file: Path, progress: Progress, *, form: Format | None = None, programs: str = ""
-) -> Taken:
-    """Back a store up into a file, while programs use it.
+) -> BackedUp:
+    """Back up a store to a file, while programs use it.
 
     Args:
         store: a URL as `open_saver` takes it, or the path of a SQLite file.
-        file: where to. A backup that stands there is replaced, anything else is not.
-        progress: see `Progress`.
-        form: "bundle": threads in a file for any kind of store; "native": the store's own.
-            None: a bundle where the file's name ends in `.tkb`, or the store has no own form.
-        programs: the folder of PostgreSQL's programs; "" for the one that the environment's
-            TK_PG_BIN names, else the PATH.
+        file: the backup. An older backup is replaced, anything else is not.
+        progress: see `threadkeep.progress`.
+        form: "bundle" for any kind of store; "native" for the store's own format. None: a
+            bundle if the file's name ends in `.tkb`, or the store has no format of its own.
+        programs: the folder of PostgreSQL's programs; "" for that of TK_PG_BIN, else the PATH.
 
     Raises:
-        InvalidArgumentError: the store has no form of its own, or is gone with its process.
-        ThreadkeepError: the store cannot be read, or the file not written.
+        InvalidArgumentError: the store has no format of its own, or is gone with its process.
+        ThreadkeepError: the store cannot be read, or the file cannot be written.
     """
     check_may_be_replaced(file)
     kind = _kind_for(store, file, form)
@@ -91,31 +88,26 @@ def back_up(
     threads: int | None
     if kind is Kind.BUNDLE:
         with _readable(store, file.parent, progress) as backend:
-            threads = workflows.run(portable.back_up(_store(backend), file, progress))
+            threads = workflows.run(bundles.back_up(LayeredStore(backend), file, progress))
     else:
         with replacing(file) as beside:
             threads = _copy(store, beside, progress, programs)
     away = _away(store)
-    with told(file):
-        return Taken(kind, file.stat().st_size, threads, away)
+    with file_errors(file):
+        return BackedUp(kind, file.stat().st_size, threads, away)
 
 
 def _away(store: str) -> tuple[str, ...]:
-    """The threads that are archived, and those of which values were offloaded."""
+    """Return the threads that are archived, and those with offloaded values."""
     path = file_of(store)
     backend = open_backend(store) if path is None else SqliteBackend(path, read_only=True)
     with Saver(backend) as saver:
-        return tuple(
-            [
-                one.id
-                for one in saver.threads.scan()
-                if one.archived_bytes is not None or one.offloaded_bytes
-            ]
-        )
+        found = saver.threads.scan()
+        return tuple([t.id for t in found if t.archived_bytes is not None or t.offloaded_bytes])
 
 
 def _copy(store: str, file: Path, progress: Progress, programs: str) -> int | None:
-    """Write the store to a file in its own format; how many threads it has, if that is known."""
+    """Copy the store in its own format; return how many threads it has, if that is known."""
     path = file_of(store)
     if path is not None:
         return maintenance.back_up(path, file, partial(progress, "pages copied"))
@@ -126,26 +118,24 @@ def _copy(store: str, file: Path, progress: Progress, programs: str) -> int | No
 def restore(
     file: Path, store: str, progress: Progress, *, replace: bool = False, programs: str = ""
 ) -> Restored:
-    """Fill a store from a backup.
+    """Restore a backup to a store.
 
     Args:
-        file: what `back_up` has written. A bundle goes into any store; another backup into
-            a store of its own kind.
+        file: the backup. A bundle goes into any store; another backup into a store of its own
+            kind.
         store: a URL as `open_saver` takes it, or the path of a SQLite file.
-        progress: see `Progress`.
-        replace: whether what stands there may be removed: the whole store; for a bundle the
-            threads that it has.
-        programs: the folder of PostgreSQL's programs; "" for the one that the environment's
-            TK_PG_BIN names, else the PATH.
+        progress: see `threadkeep.progress`.
+        replace: remove what is there: the whole store; for a bundle the threads that it has.
+        programs: see `back_up`.
 
     Raises:
-        ThreadExistsError: threads stand there that would be lost.
-        InvalidArgumentError: the backup is one of another kind of store.
-        ThreadkeepError: the file cannot be read, or the store not written.
+        ThreadExistsError: threads in the store would be lost.
+        InvalidArgumentError: the backup is of another kind of store.
+        ThreadkeepError: the file cannot be read, or the store cannot be written.
     """
     kind, path = kind_of(file), file_of(store)
     if kind is Kind.BUNDLE:
-        names = workflows.run(portable.verified(file, progress))
+        names = workflows.run(bundles.verify(file, progress))
         with closing(_opened(store)) as backend:
             return _filled(backend, file, names, progress, replace=replace)
     now = time.time_ns() // 1000
@@ -157,7 +147,7 @@ def restore(
         return Restored(None)
     raise InvalidArgumentError(
         f"{file} is {kind.value}, and cannot be restored into another kind of store.",
-        hint="Restore it into one of its own kind; a bundle of that goes into any store:"
+        hint="Restore it into a store of its own kind, and copy the threads with a bundle:"
         " threadkeep backup STORE threads.tkb",
     )
 
@@ -166,21 +156,16 @@ def _filled(
     backend: Backend, file: Path, names: list[str], progress: Progress, *, replace: bool
 ) -> Restored:
     backend.migrate()
-    # (without the cold store: what lies there stays, as what is restored may name it)
-    filling = portable.fill(_store(backend), file, names, progress, replace=replace, stubs=True)
-    done = workflows.run(filling)
+    # (without the cold store: what is restored may name objects there)
+    options = ImportOptions(replace, stubs=True)
+    done = workflows.run(bundles.fill(LayeredStore(backend), file, names, options, progress))
     return Restored(len(done.put), len(done.known))
-
-
-def _store(backend: Backend) -> LayeredStore:
-    """A backend, with nothing in front of it, of which nothing is remembered."""
-    return LayeredStore(backend)
 
 
 def _check_is_other(store: str, file: Path) -> None:
     path = file_of(store)
     if path is not None and file.exists() and Path(path).exists() and file.samefile(path):
-        raise InvalidArgumentError(f"{file} is the store itself.", hint="Give another file.")
+        raise InvalidArgumentError(f"{file} is the store itself.", hint="Use another file.")
 
 
 def _kind_for(store: str, file: Path, form: Format | None) -> Kind:
@@ -197,13 +182,13 @@ def _kind_for(store: str, file: Path, form: Format | None) -> Kind:
 
 @contextmanager
 def _readable(store: str, folder: Path, progress: Progress) -> Iterator[Backend]:
-    """The store, for reading. Of a SQLite file a copy, so that the file itself is left alone."""
+    """Open the store for reading; of a SQLite file a copy, so that it is left alone."""
     path = file_of(store)
     if path is None:
         with closing(_opened(store)) as backend:
             yield backend
         return
-    with told(folder), tempfile.TemporaryDirectory(dir=folder, prefix=".threadkeep-") as own:
+    with file_errors(folder), tempfile.TemporaryDirectory(dir=folder, prefix=".threadkeep-") as own:
         copy = Path(own, "copy.db")
         maintenance.back_up(path, copy, partial(progress, "pages copied"))
         with closing(SqliteBackend(copy, read_only=True)) as backend:
@@ -221,13 +206,13 @@ def _check_sound(file: Path, progress: Progress) -> None:
     if not report.ok:
         raise CorruptionError(
             f"{file} is damaged: {report.findings[0]}",
-            hint=f"See `threadkeep check {file}`, and take an older backup."
-            " If there is none: it is a database itself, and can be used as far as it goes.",
+            hint=f"See `threadkeep check {file}`, and use an older backup. If there is none: it is"
+            " a database itself, and its sound threads can be used.",
         )
 
 
 def _folder(programs: str) -> str:
-    """The folder of PostgreSQL's programs: the one given, else the one that TK_PG_BIN names."""
+    """Return the folder of PostgreSQL's programs; "" for the PATH."""
     folder = programs or os.environ.get("TK_PG_BIN", "")
     if folder and not Path(folder).is_dir():
         raise OpenError(f"There is no folder {folder}.", hint="Correct --pg-bin or TK_PG_BIN.")

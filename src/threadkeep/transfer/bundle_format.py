@@ -25,22 +25,22 @@ from zlib import crc32
 import ormsgpack
 import zstandard
 
-from threadkeep.engine.entries import Entry
 from threadkeep.engine.model import CheckpointRow, Segment, WriteRow
+from threadkeep.engine.thread_entry import ThreadEntry
 from threadkeep.errors import (
     CorruptionError,
     NewerFormatError,
     NotOursError,
     UnserializableError,
 )
-from threadkeep.transfer.bundling import WholeThread
+from threadkeep.transfer.whole_thread import WholeThread
 
 T = TypeVar("T")
 
 _THREAD, _END = b"T", b"E"
 _HEAD = struct.Struct("<cQI")
 _TAIL = struct.Struct("<Q32s")
-_MOST = 1 << 32  # bytes of one thread: what a record may ask a reader to allocate
+_MOST = 1 << 32  # bytes of one thread: bounds what a record makes a reader allocate
 _LEVEL = 3
 
 MAGIC = b"\x89TKB\r\n\x1a\n"  # as PNG's: a transfer as text damages it visibly
@@ -48,26 +48,29 @@ VERSION = 1
 
 
 class Form(NamedTuple):
-    """A kind of file: its magic number, and the names that `more` of its threads may have.
+    """Kind of file.
 
-    `noun` and `again` are for error messages: the name of the kind, and what to do with a
-    damaged file.
+    Attributes:
+        magic: its magic number.
+        names: the names that `more` of its threads may have.
+        noun: its name in messages.
+        hint: hint of errors about a damaged file.
     """
 
     magic: bytes
     names: frozenset[str]
     noun: str
-    again: str
+    hint: str
 
 
 # Names in `more`:
-_DIGESTS = "digests"  # an array of the checkpoints' digests (`operations.digest`)
-_ENTRY = "entry"  # the thread's entry in the registry (`engine.entries.Entry`)
+_DIGESTS = "digests"  # an array of the checkpoints' digests (`transfer.digest`)
+_ENTRY = "entry"  # the thread's entry in the registry (`engine.thread_entry.ThreadEntry`)
 BUNDLE = Form(
     MAGIC,
     frozenset((_DIGESTS, _ENTRY)),
     "bundle",
-    "Take another backup: what is left of this one cannot be relied on.",
+    "Use another backup: the rest of this one cannot be relied on.",
 )
 _TEXT, _NUMBER, _BYTES = (str,), (int,), (bytes,)
 _ENTRY_KINDS = (
@@ -83,10 +86,10 @@ _WRITE = (_TEXT, _TEXT, _NUMBER, _NUMBER, _TEXT, _TEXT, _BYTES, _NUMBER)
 
 
 class BundleWriter:
-    """Writes a bundle, which is complete once `end` has returned.
+    """Writer of a bundle, which is complete once `end` has returned.
 
     Args:
-        file: opened for writing.
+        file: file, opened for writing.
         form: kind of file.
     """
 
@@ -167,9 +170,7 @@ def _check_start(start: bytes, form: Form) -> None:
     if not start.startswith(form.magic):
         raise NotOursError(
             f"This file is not a {form.noun} of threadkeep.",
-            hint="Give a file that `threadkeep backup` has written."
-            if form is BUNDLE
-            else "Give a file that `threadkeep repair` has written.",
+            hint=f"Use a file of `threadkeep {'backup' if form is BUNDLE else 'repair'}`.",
         )
     if start == form.magic:
         raise _damaged(" was cut short", form)
@@ -187,7 +188,7 @@ def _check_end(body: bytes, expected: tuple[int, bytes], rest: bytes, form: Form
 
 
 def _damaged(how: str, form: Form) -> CorruptionError:
-    return CorruptionError(f"The {form.noun}{how}.", hint=form.again)
+    return CorruptionError(f"The {form.noun}{how}.", hint=form.hint)
 
 
 def _read_record(file: BinaryIO, form: Form) -> tuple[bytes, bytes, bytes]:
@@ -249,7 +250,7 @@ def _more(whole: WholeThread) -> dict[str, Any]:
     return more
 
 
-def _entry(thread: str, more: dict[str, Any]) -> Entry | None:
+def _entry(thread: str, more: dict[str, Any]) -> ThreadEntry | None:
     if _ENTRY not in more:
         return None
     state, created_at, updated_at, size, labels, pinned, ttl, origin, waits_at = _checked(
@@ -259,7 +260,7 @@ def _entry(thread: str, more: dict[str, Any]) -> Entry | None:
     _checked((_TEXT,) * len(origin), origin)
     begun = (origin[0], origin[1]) if origin else None
     times = (state, created_at, updated_at, size)
-    return Entry(thread, *times, tuple(labels), pinned, ttl, begun, waits_at)
+    return ThreadEntry(thread, *times, tuple(labels), pinned, ttl, begun, waits_at)
 
 
 def _unpacked(body: bytes, form: Form) -> tuple[WholeThread, dict[str, Any]]:
@@ -298,7 +299,7 @@ def _digests(more: dict[str, Any], count: int) -> tuple[bytes, ...] | None:
 
 def _plain(body: bytes) -> bytes:
     if zstandard.frame_content_size(body) > _MOST:
-        raise ValueError("it is larger than any thread may be")
+        raise ValueError("it is over the limit of a thread's size")
     return zstandard.ZstdDecompressor().decompress(body, allow_extra_data=False)
 
 
@@ -310,5 +311,5 @@ def _checked(kinds: tuple[Any, ...], values: Any) -> Any:
     """Return the values if each is of one of its kinds."""
     for kind, value in zip(kinds, values, strict=True):
         if type(value) not in kind:
-            raise TypeError(f"{type(value).__name__} stands where it must not")
+            raise TypeError(f"unexpected {type(value).__name__}")
     return values

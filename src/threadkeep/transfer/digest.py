@@ -1,12 +1,11 @@
-"""Digests: what a checkpoint is, in 16 bytes, wherever and however it is stored.
+"""Digests of checkpoints: 16 bytes, equal in every store (docs/design/0011-moving-threads.md).
 
-Only their definition lives here (docs/design/0011-moving-threads.md). Invariant: a digest is
-made from what a reader can see and from the stored elements of values: neither segments nor
-addresses in logs, neither generations nor the store's numbers, nor the thread's own id, are
-part of it. Nothing is decoded, so that no class is needed.
+A digest is computed from what a reader can see and from the stored elements of values. Segments,
+addresses in logs, generations, the store's numbers and the thread's own id are no part of it.
+Nothing is decoded, so that no class is needed.
 
-BLAKE2b of MessagePack. Equal digests mean equal checkpoints. Of different ones the values may
-be equal still, where one of them is stored whole and the other one in parts.
+BLAKE2b of MessagePack. Equal digests mean equal checkpoints. Checkpoints with different ones may
+have equal values still, where one of them is stored whole and the other one in parts.
 """
 
 from __future__ import annotations
@@ -14,12 +13,11 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from hashlib import blake2b
-from typing import Any, TypeAlias
+from typing import Any
 
 import ormsgpack
 
 from threadkeep.codec.scan import references
-from threadkeep.engine import elements
 from threadkeep.engine.context import (
     NO_CODEC,
     Keyframes,
@@ -39,32 +37,30 @@ from threadkeep.engine.model import (
 from threadkeep.engine.refs import Inline, Ref, Run
 from threadkeep.engine.rows import Write, counting
 from threadkeep.errors import CorruptionError, ThreadkeepError
-from threadkeep.transfer.bundling import WholeThread
-
-Key: TypeAlias = tuple[str, str]  # a namespace and an id
+from threadkeep.transfer.whole_thread import CheckpointKey, WholeThread
 
 SIZE = 16  # bytes
 
 
-def of_checkpoints(whole: WholeThread) -> dict[Key, bytes]:
-    """The digest of each checkpoint of a thread, hidden ones too.
+def of_checkpoints(whole: WholeThread) -> dict[CheckpointKey, bytes]:
+    """Compute the digest of each checkpoint of a thread, hidden ones too.
 
     Raises:
         CorruptionError: something of it cannot be read; the error names the checkpoint.
     """
-    reading = _Thread(whole)
-    found: dict[Key, bytes] = {}
+    digests = _Thread(whole)
+    found: dict[CheckpointKey, bytes] = {}
     for row in whole.checkpoints:
         try:
-            found[row.ns, row.id] = reading.checkpoint(row)
+            found[row.ns, row.id] = digests.checkpoint(row)
         except ThreadkeepError as exc:
             exc.at(thread=whole.thread, namespace=row.ns or None, checkpoint=row.id)
             raise
     return found
 
 
-def of_thread(checkpoints: dict[Key, bytes]) -> bytes:
-    """The digest of a thread: of its checkpoints' digests."""
+def of_thread(checkpoints: dict[CheckpointKey, bytes]) -> bytes:
+    """Compute the digest of a thread, from those of its checkpoints."""
     return _hash(sorted([*key, digest] for key, digest in checkpoints.items()))
 
 
@@ -77,12 +73,12 @@ def _hash_bytes(data: bytes) -> bytes:
 
 
 class _Thread:
-    """One state of a thread, with what its checkpoints' digests have in common."""
+    """One state of a thread, whose checkpoints' digests share those of values."""
 
     def __init__(self, whole: WholeThread) -> None:
         self._values = _Values(whole.segments)
         self._known: Keyframes = {}
-        self._writes: dict[Key, list[WriteRow]] = {}
+        self._writes: dict[CheckpointKey, list[WriteRow]] = {}
         for write in whole.writes:
             self._writes.setdefault((write.ns, write.checkpoint_id), []).append(write)
         self._children = _first_children(whole.checkpoints)
@@ -91,8 +87,8 @@ class _Thread:
         key = self._values.segment(row.key_log, row.key_pos)
         manifest, _ = read_manifest(StoredCheckpoint("", row, key), self._known)
         place = [row.ns, row.id, row.parent, bool(row.flags & HIDDEN)]
-        said = [row.ts, row.metadata, row.exact]
-        return _hash([place, said, self._manifest(manifest), *self._pending(row)])
+        metadata = [row.ts, row.metadata, row.exact]
+        return _hash([place, metadata, self._manifest(manifest), *self._pending(row)])
 
     def _manifest(self, manifest: Manifest) -> list[Any]:
         entries = sorted(manifest.entries.items())
@@ -101,7 +97,7 @@ class _Thread:
         return [manifest.v, manifest.updated, manifest.extra, channels, seen]
 
     def _pending(self, row: CheckpointRow) -> tuple[list[Any], list[Any]]:
-        """The writes that count, and those on the parent that led here."""
+        """Return the pending writes that count, and those on the parent that led here."""
         own = counting(self._writes.get((row.ns, row.id), ()), self._children.get((row.ns, row.id)))
         before = self._writes.get((row.ns, row.parent), ()) if row.parent is not None else ()
         led = counting(before, Child(row.id, row.run, row.seen))
@@ -112,9 +108,9 @@ class _Thread:
         return [*where, self._values.digest(write.ref)]
 
 
-def _first_children(rows: Iterable[CheckpointRow]) -> dict[Key, Child]:
-    """The first child of each checkpoint; see `StoredCheckpoint.child`."""
-    children: dict[Key, Child] = {}
+def _first_children(rows: Iterable[CheckpointRow]) -> dict[CheckpointKey, Child]:
+    """Find the first child of each checkpoint; see `StoredCheckpoint.child`."""
+    children: dict[CheckpointKey, Child] = {}
     for row in sorted(rows, key=lambda row: row.id):
         if row.parent is not None and row.parent < row.id:
             children.setdefault((row.ns, row.parent), Child(row.id, row.run, row.seen))
@@ -122,7 +118,7 @@ def _first_children(rows: Iterable[CheckpointRow]) -> dict[Key, Child]:
 
 
 class _Values:
-    """The digests of values, those of elements made once for each segment."""
+    """Digests of values; those of elements are computed once for each segment."""
 
     def __init__(self, segments: Sequence[Segment]) -> None:
         self._segments = {(s.log, s.start): s for s in segments}
@@ -130,18 +126,18 @@ class _Values:
         for log, start in sorted(self._segments):
             self._starts.setdefault(log, []).append(start)
         self._elements = Elements(NO_CODEC, segments)
-        self._digests: dict[tuple[int, int], bytes] = {}  # by segment, one behind the other
+        self._digests: dict[tuple[int, int], bytes] = {}  # by segment, one after the other
         self._known: dict[Ref, bytes] = {}
 
     def segment(self, log: int, pos: int) -> Segment | None:
-        """The segment that holds a position."""
+        """Find the segment that holds a position."""
         starts = self._starts.get(log, [])
         at = bisect_right(starts, pos) - 1
         found = self._segments[log, starts[at]] if at >= 0 else None
         return found if found is not None and pos < found.stop else None
 
     def digest(self, ref: Ref | None) -> bytes | None:
-        """The digest of a value; None for none."""
+        """Compute the digest of a value; None for none."""
         if ref is None:
             return None
         if isinstance(ref, Run):
@@ -152,7 +148,7 @@ class _Values:
         return self._known[ref]
 
     def _parts(self, data: bytes, uses: Sequence[Span]) -> list[bytes]:
-        """A value's bytes, with what they refer to in place of where that lies."""
+        """Return a value's bytes, with digests of elements in place of their addresses."""
         parts, at = [], 0
         for log, pos, size, start in references(data) if uses else ():
             if start >= at and any(log == s.log and s.start <= pos < s.stop for s in uses):
@@ -161,7 +157,7 @@ class _Values:
         return [*parts, data[at:]]
 
     def _of_span(self, span: Span) -> Iterable[bytes]:
-        """The digests of a span's elements, those of a segment at a time."""
+        """Yield the digests of a span's elements, a segment at a time."""
         at = span.start
         while at < span.stop:
             segment = self.segment(span.log, at)
@@ -175,7 +171,7 @@ class _Values:
     def _of_segment(self, segment: Segment) -> bytes:
         place = segment.log, segment.start
         if place not in self._digests:
-            positions = range(segment.start, segment.start + len(elements.opened(segment)))
+            positions = range(segment.start, segment.stop)
             raws = [self._elements.raw(segment.log, pos) for pos in positions]
             self._digests[place] = b"".join(map(_hash_bytes, raws))
         return self._digests[place]

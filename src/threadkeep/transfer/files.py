@@ -1,8 +1,4 @@
-"""Files that are there whole or not at all.
-
-Only that lives here. Invariant: until everything is on the disk, what stood under the name
-stands there still; whatever ends it before, no part of the new file is left.
-"""
+"""Files that are complete or absent: a new file takes its name once it is on the disk."""
 
 from __future__ import annotations
 
@@ -15,39 +11,38 @@ from pathlib import Path
 
 from threadkeep.errors import BackendError, DiskFullError, OpenError
 
+_SUFFIXES = ("", "-journal", "-wal", "-shm")  # of files that SQLite may leave
+
 
 @contextmanager
 def replacing(file: Path) -> Iterator[Path]:
-    """A new file beside this one, which takes its name at the end of the block.
+    """Create a new file beside this one, which takes its name at the end of the block.
 
-    It can be read by its owner only, and others' rights are not copied: a backup holds all
-    that the store does.
+    Only its owner can read it, and others' rights are not copied: a backup holds all that the
+    store does.
 
     Raises:
         OpenError, DiskFullError, BackendError: the system refused.
     """
     file = Path(os.path.realpath(file))  # a link goes on pointing where it does
-    beside = file.with_name(f".{file.name}.{secrets.token_hex(4)}.part")
+    part = file.with_name(f".{file.name}.{secrets.token_hex(4)}.part")
     try:
-        with told(file):
-            os.close(os.open(beside, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
-        yield beside
-        with told(file):
-            sync(beside)
-            beside.replace(file)
+        with file_errors(file):
+            os.close(os.open(part, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
+        yield part
+        with file_errors(file):
+            sync(part)
+            part.replace(file)
             sync_folder(file.parent)
     finally:
-        for left in (beside, *(beside.with_name(beside.name + end) for end in _BESIDE)):
+        for suffix in _SUFFIXES:
             with suppress(OSError):
-                left.unlink(missing_ok=True)
-
-
-_BESIDE = ("-journal", "-wal", "-shm")  # what SQLite may leave beside its file
+                part.with_name(part.name + suffix).unlink(missing_ok=True)
 
 
 @contextmanager
-def told(file: Path) -> Iterator[None]:
-    """Raise the system's errors as ours, about this file."""
+def file_errors(file: Path) -> Iterator[None]:
+    """Raise the system's errors about a file as ours."""
     try:
         yield
     except OSError as error:
@@ -59,13 +54,13 @@ def told(file: Path) -> Iterator[None]:
             ) from error
         raise OpenError(
             f"{file} cannot be opened: {error.strerror}.",
-            hint="Give a path that this system allows and this process may use.",
+            hint="Use a path that this system allows and this process may use.",
         ) from error
 
 
-def sync(file: Path) -> None:
+def sync(file: Path, flags: int = os.O_RDWR) -> None:
     """Wait until a file is on the disk."""
-    descriptor = os.open(file, os.O_RDWR)
+    descriptor = os.open(file, flags)
     try:
         os.fsync(descriptor)
     finally:
@@ -73,10 +68,6 @@ def sync(file: Path) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Make the new name last; some systems cannot do that with a folder."""
+    """Make a new name in a folder durable; some systems cannot."""
     with suppress(OSError):
-        descriptor = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+        sync(folder, os.O_RDONLY)

@@ -8,7 +8,7 @@ Invariants:
 - The engine never builds on what was lost or rebased. Then, and at each removal, the thread's
   generation gets another name, so that what is built on the one before is refused while its
   values are still in memory. Nothing else is: the logs are this process's own (see
-  `engine.open_logs`).
+  `engine.logs`).
 """
 
 from __future__ import annotations
@@ -20,17 +20,7 @@ from typing import Any, TypeAlias
 
 from threadkeep.backends.group_commit import AT_ONCE, GroupCommit
 from threadkeep.backends.process_forks import ResetInChild
-from threadkeep.engine.calls import (
-    Aside,
-    Commit,
-    CommitMany,
-    Fetch,
-    Operation,
-    Requests,
-    commit_many,
-    fetch,
-)
-from threadkeep.engine.committing import Made
+from threadkeep.engine.committing import BatchSource
 from threadkeep.engine.model import (
     Batch,
     Change,
@@ -42,6 +32,16 @@ from threadkeep.engine.model import (
     ReadSegments,
     ReadThread,
     ThreadRows,
+)
+from threadkeep.engine.operation import (
+    Aside,
+    Commit,
+    CommitMany,
+    Fetch,
+    Operation,
+    Requests,
+    commit_many,
+    fetch,
 )
 from threadkeep.errors import (
     ClosedError,
@@ -196,7 +196,7 @@ class BatchSink:
         size = sum([len(s.data) for s in batch.segments])
         size += sum([len(w.body) for w in batch.writes])
         size += sum([len(r.manifest) + len(r.metadata) for r in batch.checkpoints])
-        size += batch.made.size if isinstance(batch.made, Made) else 0
+        size += batch.made.size if isinstance(batch.made, BatchSource) else 0
         return size + _OVERHEAD
 
     def store(self, items: Mapping[str, Sequence[Batch]]) -> Mapping[str, Outcome]:

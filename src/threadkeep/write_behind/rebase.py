@@ -10,12 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from threadkeep.engine import checksum, refs, registry
+from threadkeep.codec.frame import unpack
 from threadkeep.engine import manifest as manifests
-from threadkeep.engine.appender import Appender
-from threadkeep.engine.calls import Operation, commit, fetch
-from threadkeep.engine.committing import Made
-from threadkeep.engine.elements import opened
+from threadkeep.engine import (
+    refs,
+    thread_summary,
+)
+from threadkeep.engine.committing import BatchSource
 from threadkeep.engine.lineage import (
     CheckpointKey,
     Lineage,
@@ -24,6 +25,11 @@ from threadkeep.engine.lineage import (
     overlap,
     spans_of,
     touches,
+)
+from threadkeep.engine.logs import (
+    EXCLUSIVE,
+    KEYFRAMES,
+    Appender,
 )
 from threadkeep.engine.model import (
     Batch,
@@ -34,15 +40,19 @@ from threadkeep.engine.model import (
     ThreadRows,
     WriteRow,
 )
-from threadkeep.engine.open_logs import EXCLUSIVE, KEYFRAMES
+from threadkeep.engine.operation import (
+    Operation,
+    commit,
+    fetch,
+)
 from threadkeep.engine.optimistic import retry
 from threadkeep.engine.refs import Cell, Inline, Ref, Run, span_of
-from threadkeep.engine.rows import pack_writes
-from threadkeep.engine.shadow import Shadow, still
+from threadkeep.engine.rows import pack_writes, with_body, with_manifest
+from threadkeep.engine.shadow import Shadow, copy_and_watch
 from threadkeep.engine.snapshots import (
-    Held,
-    HeldCell,
-    HeldRun,
+    CellValue,
+    ChannelValue,
+    RunValue,
 )
 from threadkeep.errors import (
     SegmentTakenError,
@@ -105,7 +115,7 @@ def joined(batches: Sequence[Batch]) -> Batch:
         checkpoints=tuple(checkpoints.values()),
         writes=tuple(row for batch in batches for row in batch.writes),
         drop_segments=tuple(drops),
-        touch=registry.merged(tuple([b.touch for b in batches if b.touch is not None])),
+        touch=thread_summary.merged(tuple([b.touch for b in batches if b.touch is not None])),
         made=None,
     )
 
@@ -134,8 +144,8 @@ def rebase(plain: Batch, parts: Sequence[Batch]) -> Operation[None]:
     return retry(plain.thread, attempt, SegmentTakenError)
 
 
-def _made(batch: Batch) -> Made:
-    if not isinstance(batch.made, Made):
+def _made(batch: Batch) -> BatchSource:
+    if not isinstance(batch.made, BatchSource):
         raise _gone(batch.thread)
     return batch.made
 
@@ -159,7 +169,7 @@ class _Rebase:
         self._own = {
             (segment.log, segment.start + number): data
             for segment in segments
-            for number, data in enumerate(opened(segment))
+            for number, data in enumerate(unpack(segment.data))
         }
         self._beside = {(made.ns, made.beside) for made in map(_made, parts) if made.beside}
         kept = [key for key in self._beside if key in self._lineage.stored]
@@ -171,7 +181,7 @@ class _Rebase:
         self._needed: list[Span] = []
         self._engine = _made(parts[0]).engine
         memory = self._engine.working_set.apart().thread(parts[0].thread)
-        self._appender = Appender(memory, "", self._engine.compression)
+        self._appender = Appender(memory.logs, "", self._engine.compression)
         self._moved: dict[tuple[int, int], Span] = {}  # elements encoded anew, by where they were
 
     def batch(self, plain: Batch) -> Batch:
@@ -187,7 +197,7 @@ class _Rebase:
             writes += [self._write(row, made) for row in part.writes]
         segments = self._segments()
         rows: list[CheckpointRow | WriteRow] = [*checkpoints.values(), *writes]
-        size = sum(map(registry.row_size, rows)) + sum([len(s.data) for s in segments])
+        size = sum(map(thread_summary.row_size, rows)) + sum([len(s.data) for s in segments])
         return plain._replace(
             generation=self._rows.generation,
             checkpoints=tuple(checkpoints.values()),
@@ -217,13 +227,13 @@ class _Rebase:
 
     # -- rows ------------------------------------------------------------------------
 
-    def _checkpoint(self, row: CheckpointRow, made: Made) -> CheckpointRow:
+    def _checkpoint(self, row: CheckpointRow, made: BatchSource) -> CheckpointRow:
         state = made.state
         if state is None:
             raise _gone(self._parts[0].thread)
         self._refuse_cut_off(row)
         entries = {
-            channel: entry._replace(ref=self._ref(entry.ref, state.held.get(channel)))
+            channel: entry._replace(ref=self._ref(entry.ref, state.values.get(channel)))
             for channel, entry in state.manifest.entries.items()
         }
         key = Span(row.key_log, row.key_pos, row.key_pos + 1)
@@ -233,22 +243,22 @@ class _Rebase:
         log, pos = self._appender.append(KEYFRAMES, [manifests.encode(written)])
         row = row._replace(key_log=log, key_pos=pos)
         data = manifests.encode(written, written)
-        return row._replace(manifest=checksum.seal(data, checksum.of_checkpoint(row)))
+        return with_manifest(row, data)
 
     def _refuse_cut_off(self, row: CheckpointRow) -> None:
         """Refuse a checkpoint whose DeltaChannels are rebuilt through one that has gone."""
         above = (row.ns, row.parent)
         own = {(one.ns, one.id) for part in self._parts for one in part.checkpoints}
         is_there = row.parent is None or above in own or above in self._lineage.stored
-        if not is_there and registry.shown(row).get(DELTA_COUNTERS):
+        if not is_there and thread_summary.shown(row).get(DELTA_COUNTERS):
             raise _gone(self._parts[0].thread)
 
-    def _write(self, row: WriteRow, made: Made) -> WriteRow:
+    def _write(self, row: WriteRow, made: BatchSource) -> WriteRow:
         packed = [(idx, channel, self._ref(ref, held)) for idx, channel, ref, held in made.writes]
         if all(new is old[2] for (_, _, new), old in zip(packed, made.writes, strict=True)):
             return row
         body = pack_writes([(idx, channel, ref) for idx, channel, ref in packed if ref is not None])
-        return row._replace(body=checksum.seal(body, checksum.of_writes(row)))
+        return with_body(row, body)
 
     # -- values ----------------------------------------------------------------------
 
@@ -260,17 +270,17 @@ class _Rebase:
         self._needed += spans
         return True
 
-    def _ref(self, ref: Ref | None, held: Held | None) -> Ref | None:
+    def _ref(self, ref: Ref | None, held: ChannelValue | None) -> Ref | None:
         """Return the reference, with elements that have gone encoded anew."""
         if ref is None or self._has(ref.needs):
             return ref
-        if isinstance(held, HeldRun):
+        if isinstance(held, RunValue):
             return self._run(held)
         if held is None:
             raise _gone(self._parts[0].thread)
         return self._single(ref, held)
 
-    def _run(self, held: HeldRun) -> Run:
+    def _run(self, held: RunValue) -> Run:
         spans: list[Span] = []
         for span in held.spans:
             for pos in range(span.start, span.stop):
@@ -278,7 +288,7 @@ class _Rebase:
                 spans.append(one if self._has([one]) else self._element(held, len(spans), one))
         return Run(held.kind, refs.merged(spans))
 
-    def _element(self, held: HeldRun, number: int, old: Span) -> Span:
+    def _element(self, held: RunValue, number: int, old: Span) -> Span:
         if old[:2] not in self._moved:
             data = held.raws.get(number)
             if data is None:
@@ -288,7 +298,7 @@ class _Rebase:
             self._moved[old[:2]] = self._append(data)
         return self._moved[old[:2]]
 
-    def _single(self, ref: Ref, held: HeldCell) -> Inline | Cell:
+    def _single(self, ref: Ref, held: CellValue) -> Inline | Cell:
         data = held.data
         if held.uses:  # (elements of others, or versions before)
             data = self._encoded(held.value, held.shadow)
@@ -299,7 +309,7 @@ class _Rebase:
 
     def _encoded(self, value: object, shadow: Shadow) -> bytes:
         """Encode a value that is still what it was when its shadow was taken."""
-        copies, now, _ = still([value])
+        copies, now, _ = copy_and_watch([value])
         try:
             data = self._engine.codec.encode(copies[0])
         except ThreadkeepError as error:  # parts that are not copied change at this moment

@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 
 from threadkeep.diff import alignment
 from threadkeep.diff.alignment import (
+    Effort,
     align,
     gaps,
 )
-from threadkeep.diff.effort import Effort
 
 FEW = st.lists(st.integers(0, 2), max_size=6)
 KEYS = st.lists(st.integers(0, 4), max_size=14)

@@ -21,7 +21,7 @@ from threadkeep.diff import (
     DiffSide,
     StateDiff,
     differences,
-    plain,
+    records,
 )
 
 
@@ -76,14 +76,14 @@ def test_any_difference_has_both_forms(a: Any, b: Any) -> None:
 
 
 def test_values_as_data() -> None:
-    assert plain.value([1, 1.5, "a", None, True]) == [1, 1.5, "a", None, True]
-    assert plain.value((math.nan, math.inf)) == ["nan", "inf"]
-    assert plain.value({1: b"ab", None: {3, 1}}) == {"1": "YWI=", "None": [1, 3]}
-    assert plain.value(datetime(2024, 1, 2, tzinfo=UTC)) == "2024-01-02 00:00:00+00:00"
-    assert plain.value([UUID(int=1), Color.RED]) == [str(UUID(int=1)), "Color.RED"]
-    assert plain.value(Broken()) == "<Broken>"
-    assert plain.value(np.arange(3)) == "[0 1 2]"
-    found = plain.value(AIMessage("hi", id="1"))
+    assert records.value_data([1, 1.5, "a", None, True]) == [1, 1.5, "a", None, True]
+    assert records.value_data((math.nan, math.inf)) == ["nan", "inf"]
+    assert records.value_data({1: b"ab", None: {3, 1}}) == {"1": "YWI=", "None": [1, 3]}
+    assert records.value_data(datetime(2024, 1, 2, tzinfo=UTC)) == "2024-01-02 00:00:00+00:00"
+    assert records.value_data([UUID(int=1), Color.RED]) == [str(UUID(int=1)), "Color.RED"]
+    assert records.value_data(Broken()) == "<Broken>"
+    assert records.value_data(np.arange(3)) == "[0 1 2]"
+    found = records.value_data(AIMessage("hi", id="1"))
     assert (found["__class__"], found["content"], found["id"]) == ("AIMessage", "hi", "1")
 
 
@@ -91,7 +91,7 @@ def test_a_value_that_goes_on_and_on() -> None:
     value: Any = []
     for _ in range(500):
         value = [value]
-    json.dumps(plain.value(value))
+    json.dumps(records.value_data(value))
 
 
 def test_what_was_added_has_no_before() -> None:

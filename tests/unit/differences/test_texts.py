@@ -5,11 +5,8 @@ from __future__ import annotations
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from threadkeep.diff.effort import Effort
-from threadkeep.diff.texts import (
-    LONG,
-    edits,
-)
+from threadkeep.diff.alignment import Effort
+from threadkeep.diff.values import LONG, text_edits
 
 TEXT = st.text(st.sampled_from("ab \n,x\r"), max_size=120)
 
@@ -29,7 +26,7 @@ def applied(text: str, found):
 @example("a\n" * 30, "a\nb\n" * 30, 0)
 @example("", "a" * LONG, 0)
 def test_they_turn_one_into_the_other(a, b, steps):
-    found = edits(a, b, Effort(steps))
+    found = text_edits(a, b, Effort(steps))
     if max(len(a), len(b)) < LONG:
         assert found == ()
     else:
@@ -39,13 +36,13 @@ def test_they_turn_one_into_the_other(a, b, steps):
 
 def test_one_word():
     a = "The quick brown fox jumps over the lazy dog, again."
-    (edit,) = edits(a, a.replace("brown", "red"), Effort())
+    (edit,) = text_edits(a, a.replace("brown", "red"), Effort())
     assert (edit.before_at, edit.after_at, edit.before, edit.after) == (10, 10, "brown", "red")
 
 
 def test_neighbouring_words_are_one_edit():
     a = "The quick brown fox jumps over the lazy dog, again."
-    (edit,) = edits(a, a.replace("quick brown fox", "slow red ant"), Effort())
+    (edit,) = text_edits(a, a.replace("quick brown fox", "slow red ant"), Effort())
     assert (edit.before, edit.after) == ("quick brown fox", "slow red ant")
 
 
@@ -54,7 +51,7 @@ def test_a_word_in_a_long_text_of_many_lines():
     a = "\n".join(lines)
     lines[10_000] = "line 10000 of very many"
     del lines[3]
-    found = edits(a, "\n".join(lines), Effort())
+    found = text_edits(a, "\n".join(lines), Effort())
     assert [(e.before.strip(), e.after.strip()) for e in found] == [
         ("line 3 of many", ""),
         ("", "very"),

@@ -21,7 +21,7 @@ from threadkeep.diff import (
     Change,
     differences,
 )
-from threadkeep.diff.effort import Effort
+from threadkeep.diff.alignment import Effort
 
 CODEC = NativeCodec()
 

@@ -21,8 +21,6 @@ from kit.engine import (
 
 from threadkeep.backends.memory import MemoryBackend
 from threadkeep.codec.frame import Compression, pack
-from threadkeep.engine import checksum
-from threadkeep.engine.calls import Fetch
 from threadkeep.engine.model import (
     Batch,
     CopyThread,
@@ -32,11 +30,12 @@ from threadkeep.engine.model import (
     Segment,
     WriteRow,
 )
-from threadkeep.engine.rows import unpack_writes
+from threadkeep.engine.operation import Fetch
+from threadkeep.engine.rows import manifest_of, unpack_writes
 from threadkeep.errors import ConflictError, ThreadDeletedError, ThreadExistsError
 from threadkeep.retention import apply
 from threadkeep.saver import Saver
-from threadkeep.transfer import bundling
+from threadkeep.transfer import whole_thread
 
 LONG = "x" * 90
 NOW = 1_763_000_000_000_000
@@ -45,8 +44,8 @@ NOW = 1_763_000_000_000_000
 @pytest.fixture(autouse=True)
 def small_parts(monkeypatch):
     """So that a thread of a test is read and put in several requests."""
-    monkeypatch.setattr(bundling, "_MOST_ROWS", 7)
-    monkeypatch.setattr(bundling, "_MOST_BYTES", 2000)
+    monkeypatch.setattr(whole_thread, "_MOST_ROWS", 7)
+    monkeypatch.setattr(whole_thread, "_MOST_BYTES", 2000)
 
 
 @pytest.fixture
@@ -68,11 +67,11 @@ def fill(chain, count=30):
 
 
 def read(saver, thread="t"):
-    return run_on(bundling.read_thread(thread), saver._store.backend)
+    return run_on(whole_thread.read_thread(thread), saver._store.backend)
 
 
 def put(saver, whole, *, replace=False):
-    return run_on(bundling.put_thread(whole, NOW, replace=replace), saver._store.backend)
+    return run_on(whole_thread.put_thread(whole, NOW, replace=replace), saver._store.backend)
 
 
 def sound(saver):
@@ -104,7 +103,7 @@ def test_a_thread_that_nobody_knows_is_nothing():
 @pytest.mark.parametrize("number", range(1, 14))
 def test_a_thread_that_is_pruned_while_it_is_read(saver, number):
     """At any request: what was read refers to nothing that is not there."""
-    steps = Steps(bundling.read_thread("t"), saver._store.backend)
+    steps = Steps(whole_thread.read_thread("t"), saver._store.backend)
     for _ in range(number):
         if steps.request is not None:
             steps.step()
@@ -119,7 +118,7 @@ def test_a_thread_that_grows_and_is_sealed_while_it_is_read():
     saver = memory_saver()
     chain = fill(Chain(saver), 20)
     before = everything(saver)
-    steps = Steps(bundling.read_thread("t"), saver._store.backend)
+    steps = Steps(whole_thread.read_thread("t"), saver._store.backend)
     steps.step()
     while steps.request is not None:
         fill(chain, 12)
@@ -139,12 +138,12 @@ class Restless(Counted):
 def test_a_thread_that_is_pruned_all_the_time_is_an_error(saver):
     backend = Restless(saver._store.backend)
     with pytest.raises(ConflictError, match="Other writers"):
-        run_on(bundling.read_thread("t"), backend)
+        run_on(whole_thread.read_thread("t"), backend)
 
 
 def test_positions_that_were_given_again_are_not_taken_for_the_old_ones(saver):
     """The thread is removed, and another of the same segments' places is put there."""
-    steps = Steps(bundling.read_thread("t"), saver._store.backend)
+    steps = Steps(whole_thread.read_thread("t"), saver._store.backend)
     until_segments(steps)
     other = memory_saver()
     fill(Chain(other, "u"), 3)
@@ -163,7 +162,7 @@ def until_segments(steps):
 
 def test_a_thread_that_expires_while_it_is_read(saver):
     """As on Redis: all of it goes at once, its generation too."""
-    steps = until_segments(Steps(bundling.read_thread("t"), saver._store.backend))
+    steps = until_segments(Steps(whole_thread.read_thread("t"), saver._store.backend))
     rows_in_memory(saver).clear()
     assert steps.finish().is_nothing
 
@@ -173,7 +172,7 @@ def test_segments_that_are_sealed_between_two_parts_do_not_overlap():
     parts = [Segment(1, i, 1, pack([b"%d" % i], Compression())) for i in range(20)]
     row = WriteRow("", "1", 0, 0, "task", "", b"body", 1)
     backend.commit(Batch("t", NOW, segments=tuple(parts), writes=(row,)))
-    steps = until_segments(Steps(bundling.read_thread("t"), backend))
+    steps = until_segments(Steps(whole_thread.read_thread("t"), backend))
     steps.step()
     sealed = Segment(1, 3, 15, pack([b"%d" % i for i in range(3, 18)], Compression()))
     dropped = tuple((s.log, s.start, s.count) for s in parts[3:18])
@@ -205,7 +204,7 @@ def test_writes_are_counted_anew_where_some_are_gone():
     moved = rows(target).checkpoints
     assert [row.seq for row in moved[0].writes] == [1, 2, 3]
     assert moved[1].row.seen == 2
-    checksum.unseal(moved[1].row.manifest, checksum.of_checkpoint(moved[1].row))
+    manifest_of(moved[1].row)
     assert all(unpack_writes(row) for row in moved[0].writes)
     assert everything(target) == want
     assert sound(target)
@@ -219,7 +218,7 @@ def test_nothing_refers_to_what_is_not_there_yet_and_a_cut_off_put_is_completed(
     number = 0
     while True:
         target = memory_saver()
-        steps = Steps(bundling.put_thread(whole, NOW), target._store.backend)
+        steps = Steps(whole_thread.put_thread(whole, NOW), target._store.backend)
         for _ in range(number):
             if steps.request is not None:
                 steps.step()
@@ -249,14 +248,14 @@ def test_an_answer_that_was_lost(saver):
     """Whichever it was: writes are not there twice, and nothing else is missing."""
     whole = read(saver)
     backend = Twice()
-    run_on(bundling.put_thread(whole, NOW), backend)
+    run_on(whole_thread.put_thread(whole, NOW), backend)
     needed = len(backend.commits)
     assert needed > 20
     for number in range(1, needed + 1):
         backend = Twice()
         backend.at = number
-        run_on(bundling.put_thread(whole, NOW), backend)
-        assert run_on(bundling.read_thread("t"), backend) == whole
+        run_on(whole_thread.put_thread(whole, NOW), backend)
+        assert run_on(whole_thread.read_thread("t"), backend) == whole
 
 
 def test_what_somebody_else_has_put_between_two_batches_is_not_lost(saver):
@@ -265,7 +264,7 @@ def test_what_somebody_else_has_put_between_two_batches_is_not_lost(saver):
     number, ended = 0, False
     while not ended:
         target = memory_saver()
-        steps = Steps(bundling.put_thread(whole, NOW), target._store.backend)
+        steps = Steps(whole_thread.put_thread(whole, NOW), target._store.backend)
         for _ in range(number):
             steps.step()
         number += 1
@@ -299,7 +298,7 @@ def test_what_stands_there_gives_way_in_one_change(saver):
     backend = Counted()
     fill(Chain(Saver(backend)), 3)
     backend.asked()
-    run_on(bundling.put_thread(read(saver), NOW, replace=True), backend)
+    run_on(whole_thread.put_thread(read(saver), NOW, replace=True), backend)
     (change,) = backend.commits
     assert isinstance(change, DropThread)
     assert change.rows.checkpoints == read(saver).checkpoints
@@ -309,7 +308,7 @@ def test_what_came_while_it_was_looked_at_is_not_replaced_unseen(saver):
     there = memory_saver()
     chain = Chain(there)
     chain.put(n=1)
-    steps = Steps(bundling.put_thread(read(saver), NOW, replace=True), there._store.backend)
+    steps = Steps(whole_thread.put_thread(read(saver), NOW, replace=True), there._store.backend)
     while isinstance(steps.request, Fetch):
         steps.step()
     chain.put(n=2)
@@ -334,9 +333,9 @@ def test_rows_alone_do_not_make_the_same_thread(saver):
 def test_a_thread_that_is_there_already_is_only_read(saver):
     whole = read(saver)
     backend = Counted()
-    run_on(bundling.put_thread(whole, NOW), backend)
+    run_on(whole_thread.put_thread(whole, NOW), backend)
     backend.asked()
-    assert run_on(bundling.put_thread(whole, NOW), backend) is False
+    assert run_on(whole_thread.put_thread(whole, NOW), backend) is False
     assert backend.asked()[1] == 0
 
 
@@ -405,7 +404,7 @@ def test_a_saver_that_knew_a_thread_that_has_expired_does_not_rely_on_it():
 def test_deleting_while_it_is_put(saver):
     whole = read(saver)
     target = memory_saver()
-    steps = until_commit(Steps(bundling.put_thread(whole, NOW), target._store.backend))
+    steps = until_commit(Steps(whole_thread.put_thread(whole, NOW), target._store.backend))
     steps.step()
     run_on(apply.delete_thread(target._engine, "t"), target._store.backend)
     steps.finish()
@@ -415,5 +414,5 @@ def test_deleting_while_it_is_put(saver):
 
 def test_the_tombstone_of_another_drop_is_kept(saver):
     saver._store.backend.commit(DropThread("u", NOW))
-    assert run_on(bundling.all_threads(), saver._store.backend) == ["t", "u"]
-    assert run_on(bundling.all_threads(empty=False), saver._store.backend) == ["t"]
+    assert run_on(whole_thread.all_threads(), saver._store.backend) == ["t", "u"]
+    assert run_on(whole_thread.all_threads(empty=False), saver._store.backend) == ["t"]

@@ -22,8 +22,8 @@ from threadkeep.engine.capture import is_state
 
 from .values import VALUES, Mixed, Model, Pair, Slotted, changes
 
-BOTH = list(dict.fromkeys([shadows.still, shadows.portable_still]))
-still: Any = shadows.still
+BOTH = list(dict.fromkeys([shadows.copy_and_watch, shadows.portable_copy_and_watch]))
+still: Any = shadows.copy_and_watch
 
 
 @pytest.fixture(params=BOTH, ids=lambda way: way.__name__, scope="module", autouse=True)
@@ -79,7 +79,7 @@ def alone(element):
     """Whether each part is in one place of the element only."""
     shadow = still([element]).shadow
     compiled = not isinstance(shadow, shadows.PortableShadow)
-    return (shadows.apart if compiled else shadows.portable_apart)([shadow]) == [True]
+    return (shadows.disjoint if compiled else shadows.portable_disjoint)([shadow]) == [True]
 
 
 def test_what_is_in_two_places_of_an_element_is_noted_twice():
@@ -101,7 +101,7 @@ def test_of_nothing_and_of_leaves():
 
 
 def test_what_is_no_list_is_refused():
-    if still is not shadows.portable_still:
+    if still is not shadows.portable_copy_and_watch:
         with pytest.raises(TypeError):
             still(())
 
@@ -224,7 +224,7 @@ class Hashed(metaclass=Hashing):
 
 
 def test_no_code_of_a_metaclass_is_run():
-    if still is shadows.portable_still:
+    if still is shadows.portable_copy_and_watch:
         pytest.skip("in Python nothing is in the way of it")
     before = Hashing.hashed
     assert still([Hashed()]).shadow.is_opaque

@@ -203,8 +203,8 @@ def test_what_is_stored_has_existed(kind):
 @pytest.fixture
 def _in_python(monkeypatch):
     """All of the engine with what is in Python alone."""
-    names = {"Shadow": shadows.PortableShadow, "still": shadows.portable_still}
-    names |= {"apart": shadows.portable_apart, "ONE_LEAF": shadows.PortableShadow.of([None])}
+    names = {"Shadow": shadows.PortableShadow, "copy_and_watch": shadows.portable_copy_and_watch}
+    names |= {"disjoint": shadows.portable_disjoint, "ONE_LEAF": shadows.PortableShadow.of([None])}
     engine = [module for name, module in sys.modules.items() if name.startswith(ENGINE)]
     for name, portable in names.items():
         compiled = getattr(shadows, name)

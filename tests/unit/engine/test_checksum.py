@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from threadkeep.engine import checksum
+from threadkeep.engine import rows
 from threadkeep.engine.model import FREE, HIDDEN, CheckpointRow, WriteRow
 from threadkeep.errors import CorruptionError
 
@@ -16,21 +16,21 @@ WRITES = WriteRow("", "1", 0, 0, "task", "~path", b"")
 
 @given(st.binary(max_size=50), st.text(max_size=20))
 def test_round_trip(payload, text):
-    assert checksum.unseal(checksum.seal(payload, (text, 1)), (text, 1)) == payload
+    assert rows.unseal(rows.seal(payload, (text, 1)), (text, 1)) == payload
 
 
 @given(st.binary(max_size=50), st.data())
 def test_a_flipped_bit_is_noticed(payload, data):
-    sealed = bytearray(checksum.seal(payload, ()))
+    sealed = bytearray(rows.seal(payload, ()))
     sealed[data.draw(st.integers(0, len(sealed) - 1))] ^= 1 << data.draw(st.integers(0, 7))
     with pytest.raises(CorruptionError):
-        checksum.unseal(bytes(sealed), ())
+        rows.unseal(bytes(sealed), ())
 
 
 @pytest.mark.parametrize("sealed", [b"", b"x"])
 def test_too_short(sealed):
     with pytest.raises(CorruptionError):
-        checksum.unseal(sealed, ())
+        rows.unseal(sealed, ())
 
 
 @pytest.mark.parametrize(
@@ -53,14 +53,14 @@ def test_too_short(sealed):
     ids=str,
 )
 def test_every_column_of_a_checkpoint_counts(change):
-    sealed = checksum.seal(b"manifest", checksum.of_checkpoint(ROW))
+    sealed = rows.seal(b"manifest", rows.checkpoint_fields(ROW))
     with pytest.raises(CorruptionError):
-        checksum.unseal(sealed, checksum.of_checkpoint(ROW._replace(**change)))
+        rows.unseal(sealed, rows.checkpoint_fields(ROW._replace(**change)))
 
 
 def test_hiding_a_checkpoint_is_no_damage():
-    sealed = checksum.seal(b"manifest", checksum.of_checkpoint(ROW))
-    checksum.unseal(sealed, checksum.of_checkpoint(ROW._replace(flags=HIDDEN)))
+    sealed = rows.seal(b"manifest", rows.checkpoint_fields(ROW))
+    rows.unseal(sealed, rows.checkpoint_fields(ROW._replace(flags=HIDDEN)))
 
 
 @pytest.mark.parametrize(
@@ -76,11 +76,11 @@ def test_hiding_a_checkpoint_is_no_damage():
     ids=str,
 )
 def test_every_column_of_a_write_counts(change):
-    sealed = checksum.seal(b"body", checksum.of_writes(WRITES))
+    sealed = rows.seal(b"body", rows.write_fields(WRITES))
     with pytest.raises(CorruptionError):
-        checksum.unseal(sealed, checksum.of_writes(WRITES._replace(**change)))
+        rows.unseal(sealed, rows.write_fields(WRITES._replace(**change)))
 
 
 def test_the_same_on_every_python():
     # A character that Python 3.11's Unicode tables do not know and those of 3.13 do.
-    assert checksum.seal(b"body", ("\U0001fae8", 1, None, "é")).hex() == "626f6479db3e"
+    assert rows.seal(b"body", ("\U0001fae8", 1, None, "é")).hex() == "626f6479db3e"

@@ -12,15 +12,15 @@ from threadkeep.codec.frame import Compression, pack, unpack
 from threadkeep.engine.model import CopyThread, Segment
 from threadkeep.errors import CorruptionError
 from threadkeep.transfer import (
-    bundling,
     digest,
+    whole_thread,
 )
 
 LONG = "x" * 90
 
 
 def whole(saver, thread="t"):
-    return run_on(bundling.read_thread(thread), saver._store.backend)
+    return run_on(whole_thread.read_thread(thread), saver._store.backend)
 
 
 def digests(saver, thread="t"):

@@ -9,13 +9,11 @@ import pytest
 from kit.engine import Chain, CountedCodec, config, exactly, fresh, memory_saver, values_of
 from langchain_core.messages import AIMessage
 
-from threadkeep.codec import (
-    Compression,
-    NativeCodec,
-    frame,
-    pack,
+from threadkeep.codec import Compression, NativeCodec, frame, pack
+from threadkeep.engine import (
+    elements,
+    refs,
 )
-from threadkeep.engine import elements, patch, refs
 from threadkeep.engine.elements import Elements
 from threadkeep.engine.model import Segment, Span
 from threadkeep.engine.refs import Cell, Inline, Run
@@ -103,13 +101,6 @@ def test_the_same_segment_twice_is_opened_once(found):
     assert found.element(1, 0) == "a"
 
 
-def test_stops():
-    assert elements.stops([segment(1, 5, "ab"), segment(1, 0, "ab"), segment(2, 0, "c")]) == {
-        1: 7,
-        2: 1,
-    }
-
-
 # -- patches ---------------------------------------------------------------------------
 
 
@@ -125,7 +116,7 @@ def versions(count, size=4000):
 def test_a_long_chain_of_patches_is_read_in_few_steps():
     stored, raw, whole, deepest = {}, None, 0, 0
     for pos, data in enumerate(versions(600)):
-        element, depth, uses, anchor = elements.against(raw, data)
+        element, depth, uses, anchor = elements.patch_against(raw, data)
         stored[pos] = element
         raw = Raw(data, 1, pos, depth, uses, anchor)
         whole += element == data
@@ -141,7 +132,7 @@ def test_a_long_chain_of_patches_is_read_in_few_steps():
 def test_a_chain_goes_on_in_another_process():
     stored, raw = {}, None
     for pos, data in enumerate(versions(200)):
-        element, depth, uses, anchor = elements.against(raw, data)
+        element, depth, uses, anchor = elements.patch_against(raw, data)
         stored[pos] = element
         raw = Raw(data, 1, pos, depth, uses, anchor)
         if pos % 7 == 0:  # what another process knows of it
@@ -157,31 +148,31 @@ def test_neighbouring_versions_are_put_together_once(order, room, monkeypatch):
     stored, raw = [], None
     whole = list(versions(200))
     for pos, data in enumerate(whole):
-        element, depth, uses, anchor = elements.against(raw, data)
+        element, depth, uses, anchor = elements.patch_against(raw, data)
         stored.append(element)
         raw = Raw(data, 1, pos, depth, uses, anchor)
     applied = []
-    apply = patch.apply
-    monkeypatch.setattr(patch, "apply", lambda *of: applied.append(of) or apply(*of))
-    monkeypatch.setattr(elements, "_KEPT", room)
+    apply = elements.apply_patch
+    monkeypatch.setattr(elements, "apply_patch", lambda *of: applied.append(of) or apply(*of))
+    monkeypatch.setattr(elements, "_CACHE_BYTES", room)
     found = Elements(CODEC, [raw_segment(1, 0, stored)])
     for pos in range(200)[::order]:
         assert found.raw(1, pos) == whole[pos]
     patches = sum(element.startswith(elements._PATCH) for element in stored)
     assert len(applied) == patches if room else len(applied) > 5 * patches
-    assert sum(map(len, found._whole.values.values())) <= room
+    assert sum(map(len, found._patched.values.values())) <= room
 
 
 def test_small_values_and_other_values_are_stored_whole():
-    assert elements.against(None, b"x" * 5000)[0] == b"x" * 5000
-    assert elements.against(Raw(b"x" * 1000, 1, 0), b"x" * 1001)[0] == b"x" * 1001
+    assert elements.patch_against(None, b"x" * 5000)[0] == b"x" * 5000
+    assert elements.patch_against(Raw(b"x" * 1000, 1, 0), b"x" * 1001)[0] == b"x" * 1001
     rng = random.Random(6)
     other = rng.randbytes(5000)
-    assert elements.against(Raw(rng.randbytes(5000), 1, 0), other) == (other, 0, (), None)
+    assert elements.patch_against(Raw(rng.randbytes(5000), 1, 0), other) == (other, 0, (), None)
 
 
 def test_patches_in_a_circle_are_named():
-    delta = patch.diff(b"a" * 2000, b"a" * 2001)
+    delta = elements.make_patch(b"a" * 2000, b"a" * 2001)
     ring = [
         elements._PATCH + frame.pack_varint(1) + frame.pack_varint(1 - pos) + delta
         for pos in range(2)
@@ -198,7 +189,7 @@ def test_a_patch_cut_short_is_named(cut):
         elements._PATCH
         + frame.pack_varint(300)
         + frame.pack_varint(0)
-        + patch.diff(base, CODEC.encode("b" * 2000))
+        + elements.make_patch(base, CODEC.encode("b" * 2000))
     )
     found = Elements(CODEC, [raw_segment(300, 0, [base]), raw_segment(1, 0, [whole[:cut]])])
     with pytest.raises(CorruptionError):

@@ -12,7 +12,7 @@ from kit.engine import exactly
 from langchain_core.messages import HumanMessage
 
 from threadkeep.codec import NativeCodec
-from threadkeep.engine.exact import same
+from threadkeep.engine.differences import same
 
 from .values import VALUES, Model, Slotted, changes
 

@@ -16,7 +16,7 @@ from langgraph.types import interrupt
 from typing_extensions import TypedDict
 
 from threadkeep import arguments
-from threadkeep.engine import write
+from threadkeep.engine import put
 from threadkeep.engine.draft import Draft
 from threadkeep.saver import Saver
 
@@ -119,7 +119,7 @@ def stored_by(calls, *, flat: bool) -> list[Any]:
         elif name == "put":
             saver._store.run(put_operation(saver, *given))
         else:
-            saver._store.run(write.put_writes(saver._engine, arguments.put_writes(*given)))
+            saver._store.run(put.put_writes(saver._engine, arguments.put_writes(*given)))
     return backend.commits
 
 

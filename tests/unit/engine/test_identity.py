@@ -10,7 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from threadkeep.engine.identity import behind, portable_behind, portable_same_front, same_front
+from threadkeep.engine.capture import (
+    behind,
+    portable_behind,
+    portable_same_front,
+    same_front,
+)
 
 BOTH_FRONTS = list(dict.fromkeys([portable_same_front, same_front]))
 BOTH_BEHIND = list(dict.fromkeys([portable_behind, behind]))

@@ -20,7 +20,7 @@ from kit.engine import (
 from langchain_core.messages import HumanMessage
 
 from threadkeep import arguments
-from threadkeep.engine import write
+from threadkeep.engine import put as write
 from threadkeep.engine.model import DropThread
 from threadkeep.retention import apply as housekeeping
 

@@ -11,10 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from threadkeep import Retention
-from threadkeep.engine import checksum
 from threadkeep.engine.model import HIDDEN, CheckpointRow, Child, StoredCheckpoint, WriteRow
 from threadkeep.engine.refs import Inline
-from threadkeep.engine.rows import pack_writes
+from threadkeep.engine.rows import pack_writes, with_body
 from threadkeep.errors import CorruptionError, InvalidArgumentError, NewerFormatError
 from threadkeep.retention import policy
 from threadkeep.retention.choose import (
@@ -30,7 +29,7 @@ LONG_AGO = NOW - 100 * DAY
 def write(ns: str, checkpoint: str, channel: str) -> WriteRow:
     row = WriteRow(ns, checkpoint, 0, 0, "task", "", b"", seq=1)
     body = pack_writes([(-1, channel, Inline(b"x"))])
-    return row._replace(body=checksum.seal(body, checksum.of_writes(row)))
+    return with_body(row, body)
 
 
 def stored(

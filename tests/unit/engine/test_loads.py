@@ -8,7 +8,11 @@ import threading
 
 import pytest
 
-from threadkeep.engine.loads import LoadEntry, Loads, copied
+from threadkeep.engine.snapshots import (
+    LoadEntry,
+    Loads,
+    own_copy,
+)
 
 TEXT = "1ef4f797-8335-6428-8001-8a1503f9b875"
 
@@ -25,7 +29,7 @@ def test_an_id_is_found_by_what_it_is_not_by_what_it_says(loads):
         (7, 3, 1),
         (8, 4, 0),
     ]
-    assert loads.of(TEXT) is loads.of(copied(first)) is loads.of(None) is None
+    assert loads.of(TEXT) is loads.of(own_copy(first)) is loads.of(None) is None
 
 
 @pytest.mark.parametrize(
@@ -64,7 +68,7 @@ def test_a_load_has_ended_when_nobody_holds_its_id(loads):
 def test_what_ends_is_told_alike_however_often_python_has_run_the_code():
     # (the interpreter puts quicker instructions in place of those that run often)
     for _ in range(3000):
-        text = copied(TEXT)
+        text = own_copy(TEXT)
         load = LoadEntry(text, 1, 0, 0)
         assert not load.ended
         del text

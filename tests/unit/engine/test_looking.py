@@ -9,8 +9,8 @@ from threadkeep.diff import (
     checkpoints,
     trace,
 )
-from threadkeep.engine.calls import Place
 from threadkeep.engine.model import Batch
+from threadkeep.engine.operation import CheckpointRef
 from threadkeep.errors import CheckpointNotFoundError, CorruptionError, ThreadNotFoundError
 from threadkeep.forks import branches
 from threadkeep.saver import Saver
@@ -28,7 +28,7 @@ def made():
 
 def test_a_prune_between_the_reads_of_a_diff_is_noticed(made):
     saver, backend = made
-    places = Place("t", "", "00000001"), Place("t", "", "00000006")
+    places = CheckpointRef("t", "", "00000001"), CheckpointRef("t", "", "00000006")
     steps = Steps(checkpoints.compare(saver._engine, *places), backend)
     steps.step()
     saver.prune(["t"])
@@ -40,11 +40,12 @@ def test_a_prune_between_the_reads_of_a_diff_is_noticed(made):
 def test_a_diff_goes_on_where_what_it_compares_is_still_there(made):
     saver, backend = made
     steps = Steps(
-        checkpoints.compare(saver._engine, Place("t"), Place("t", "", "00000006")), backend
+        checkpoints.compare(saver._engine, CheckpointRef("t"), CheckpointRef("t", "", "00000006")),
+        backend,
     )
     steps.step()
     saver.prune(["t"])
-    assert all(pair.is_same for pair in steps.finish().channels.values())
+    assert all(pair.is_same for pair in steps.finish()[2].values())
 
 
 def test_damage_is_no_reason_to_try_for_ever(made):
@@ -58,7 +59,7 @@ def test_damage_is_no_reason_to_try_for_ever(made):
 
 def test_a_prune_between_the_stretches_of_a_history_is_noticed(made):
     saver, backend = made
-    steps = Steps(trace.versions(saver._engine, Place("t"), "n", None), backend)
+    steps = Steps(trace.versions(saver._engine, "t", "n", "", None, None), backend)
     steps.step()
     saver.prune(["t"])
     (found,) = steps.finish()
@@ -67,7 +68,7 @@ def test_a_prune_between_the_stretches_of_a_history_is_noticed(made):
 
 def test_a_thread_that_is_deleted_meanwhile_is_not_there(made):
     saver, backend = made
-    steps = Steps(trace.versions(saver._engine, Place("t"), "n", None), backend)
+    steps = Steps(trace.versions(saver._engine, "t", "n", "", None, None), backend)
     steps.step()
     saver.delete_thread("t")
     with pytest.raises(ThreadNotFoundError):

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from kit.engine import exactly
 
 from threadkeep.engine import manifest
-from threadkeep.engine.manifest import Entry, Manifest
+from threadkeep.engine.manifest import ChannelEntry, Manifest
 from threadkeep.engine.model import Span
 from threadkeep.engine.refs import Cell, Inline, Run
 from threadkeep.errors import CorruptionError
@@ -25,8 +25,8 @@ VERSIONS = st.one_of(
     st.text(max_size=5),
 )
 ENTRY = st.one_of(
-    st.builds(Entry, VERSIONS, REFS, st.just(value=False)),
-    st.builds(Entry, VERSIONS, st.none(), st.just(value=True)),
+    st.builds(ChannelEntry, VERSIONS, REFS, st.just(value=False)),
+    st.builds(ChannelEntry, VERSIONS, st.none(), st.just(value=True)),
 )
 ENTRIES = st.dictionaries(NAMES, ENTRY, max_size=5)
 SEEN = st.dictionaries(NAMES, st.dictionaries(NAMES, VERSIONS, max_size=4), max_size=4)
@@ -67,27 +67,27 @@ def test_against_a_keyframe_as_it_was_stored(written):
 @pytest.mark.parametrize("other", [1.0, True, "1", None, 2])
 def test_the_type_of_a_version_counts(other):
     ref = Inline(b"\x01")
-    key = Manifest(4, {"n": Entry(1, ref)}, {"node": {"n": 1}})
-    written = Manifest(4, {"n": Entry(other, ref)}, {"node": {"n": other}})
+    key = Manifest(4, {"n": ChannelEntry(1, ref)}, {"node": {"n": 1}})
+    written = Manifest(4, {"n": ChannelEntry(other, ref)}, {"node": {"n": other}})
     found = manifest.decode(manifest.encode(written, key), key)
     assert exactly(found.entries["n"].version) == exactly(other)
     assert exactly(found.seen["node"]["n"]) == exactly(other)
 
 
 def test_what_does_not_change_costs_nothing():
-    entries = {f"channel {i}": Entry(i, Cell(i, i)) for i in range(100)}
+    entries = {f"channel {i}": ChannelEntry(i, Cell(i, i)) for i in range(100)}
     seen = {f"node {i}": {f"channel {j}": j for j in range(20)} for i in range(20)}
     key = Manifest(4, entries, seen)
     changed = dict(entries)
-    changed["channel 7"] = Entry(8, Run(2, (Span(1, 0, 9),)))
+    changed["channel 7"] = ChannelEntry(8, Run(2, (Span(1, 0, 9),)))
     written = Manifest(4, changed, seen | {"node 3": seen["node 3"] | {"channel 1": 5}})
     assert len(manifest.encode(key)) > 2_000
     assert len(manifest.encode(written, key)) < 50
 
 
 def test_gone_channels_and_nodes_stay_gone():
-    key = Manifest(4, {c: Entry(1, None) for c in "abc"}, {n: {"a": 1} for n in "xyz"})
-    written = Manifest(4, {"b": Entry(1, None)}, {"y": {}})
+    key = Manifest(4, {c: ChannelEntry(1, None) for c in "abc"}, {n: {"a": 1} for n in "xyz"})
+    written = Manifest(4, {"b": ChannelEntry(1, None)}, {"y": {}})
     found = manifest.decode(manifest.encode(written, key), key)
     assert plainly(found) == plainly(written)
 
@@ -112,7 +112,7 @@ def test_any_bytes(noise):
 
 
 def test_another_keyframe_is_noticed_where_numbers_do_not_fit():
-    key = Manifest(4, {"a": Entry(1, None), "b": Entry(1, None)})
-    data = manifest.encode(Manifest(4, {"a": Entry(1, None)}), key)
+    key = Manifest(4, {"a": ChannelEntry(1, None), "b": ChannelEntry(1, None)})
+    data = manifest.encode(Manifest(4, {"a": ChannelEntry(1, None)}), key)
     with pytest.raises(CorruptionError):
         manifest.decode(data, Manifest(4))

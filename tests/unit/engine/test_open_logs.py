@@ -7,15 +7,18 @@ import threading
 from hypothesis import given
 from hypothesis import strategies as st
 
-from threadkeep.engine.open_logs import OpenLogs, Stored
+from threadkeep.engine.logs import (
+    OpenLogs,
+    TailSegment,
+)
 
 
 def logs() -> OpenLogs:
     return OpenLogs(threading.Lock(), lambda bits: bits)
 
 
-def stored(count: int) -> Stored:
-    return Stored([b"element"] * count, 7 * count)
+def stored(count: int) -> TailSegment:
+    return TailSegment([b"element"] * count, 7 * count, 7 * count)
 
 
 def test_parts_of_what_is_remembered_are_not_noted() -> None:

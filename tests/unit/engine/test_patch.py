@@ -9,13 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from threadkeep.codec import (
-    NativeCodec,
-)
-from threadkeep.codec import (
-    frame as varint,
-)
-from threadkeep.engine import patch
+from threadkeep.codec import NativeCodec
+from threadkeep.codec.frame import pack_varint, read_varint
+from threadkeep.engine import elements
 from threadkeep.errors import CorruptionError
 
 PIECES = st.one_of(
@@ -51,14 +47,14 @@ def edited(draw):
 @given(edited())
 def test_an_edited_version_comes_back(versions):
     old, new = versions
-    made = patch.diff(old, new)
-    assert patch.apply(old, made) == new
-    assert patch.full_size(made) == len(new)
+    made = elements.make_patch(old, new)
+    assert elements.apply_patch(old, made) == new
+    assert elements.patched_size(made) == len(new)
 
 
 @given(TEXTS, TEXTS)
 def test_any_version_comes_back(old, new):
-    assert patch.apply(old, patch.diff(old, new)) == new
+    assert elements.apply_patch(old, elements.make_patch(old, new)) == new
 
 
 def lines(count):
@@ -70,8 +66,8 @@ def test_one_line_of_a_megabyte_costs_a_line(at):
     document = lines(30_000)
     old = b"".join(document)
     document[at] = b"another line\n"
-    made = patch.diff(old, b"".join(document))
-    assert patch.apply(old, made) == b"".join(document)
+    made = elements.make_patch(old, b"".join(document))
+    assert elements.apply_patch(old, made) == b"".join(document)
     assert len(made) < 120
 
 
@@ -81,8 +77,8 @@ def test_an_edit_that_changes_the_length_in_the_header(size):
     noise = random.Random(2).randbytes(size)
     old = codec.encode(noise)
     new = codec.encode(noise[: size - 100] + b"some more" + noise[size - 100 :])
-    made = patch.diff(old, new)
-    assert patch.apply(old, made) == new
+    made = elements.make_patch(old, new)
+    assert elements.apply_patch(old, made) == new
     assert len(made) < 40
 
 
@@ -91,8 +87,8 @@ def test_far_edits_of_a_large_text():
     old = b"".join(document)
     for at in range(5_000, 200_000, 10_000):
         document[at] = b"an edit of another length\n"
-    made = patch.diff(old, b"".join(document))
-    assert patch.apply(old, made) == b"".join(document)
+    made = elements.make_patch(old, b"".join(document))
+    assert elements.apply_patch(old, made) == b"".join(document)
     assert len(made) < len(old) // 100
 
 
@@ -101,16 +97,16 @@ def test_two_far_edits_do_not_cost_what_lies_between():
     old = b"".join(document)
     document[10] = b"the first edit\n"
     document[29_000] = b"the second edit\n"
-    made = patch.diff(old, b"".join(document))
-    assert patch.apply(old, made) == b"".join(document)
+    made = elements.make_patch(old, b"".join(document))
+    assert elements.apply_patch(old, made) == b"".join(document)
     assert len(made) < len(old) // 100
 
 
 def test_a_moved_block_is_found():
     noise = random.Random(1).randbytes(200_000)
     moved = noise[50_000:] + noise[:50_000]
-    made = patch.diff(noise, moved)
-    assert patch.apply(noise, made) == moved
+    made = elements.make_patch(noise, moved)
+    assert elements.apply_patch(noise, made) == moved
     assert len(made) < 2_000
 
 
@@ -126,21 +122,21 @@ def test_a_moved_block_is_found():
     ],
 )
 def test_edges(old, new):
-    assert patch.apply(old, patch.diff(old, new)) == new
+    assert elements.apply_patch(old, elements.make_patch(old, new)) == new
 
 
 def only_corruption(old, damaged):
     """Whatever the bytes are: a version, or the one error."""
     with suppress(CorruptionError):
-        assert isinstance(patch.apply(old, damaged), bytes)
+        assert isinstance(elements.apply_patch(old, damaged), bytes)
     with suppress(CorruptionError):
-        assert patch.full_size(damaged) >= 0
+        assert elements.patched_size(damaged) >= 0
 
 
 @given(edited(), st.data())
 def test_a_damaged_patch_is_named(versions, data):
     old, new = versions
-    made = bytearray(patch.diff(old, new))
+    made = bytearray(elements.make_patch(old, new))
     how = data.draw(st.sampled_from(["flip", "cut", "grow"]))
     at = data.draw(st.integers(0, len(made) - 1))
     if how == "flip":
@@ -159,21 +155,21 @@ def test_any_bytes_as_a_patch(old, noise):
 
 @pytest.mark.parametrize("size", [1 << 40, 1 << 62, 1 << 200])
 def test_a_patch_that_claims_to_be_huge(size):
-    head = varint.pack_varint(0) * 3 + varint.pack_varint(size)
-    frame = patch.diff(b"", b"a" * 1000)[-20:]
+    head = pack_varint(0) * 3 + pack_varint(size)
+    frame = elements.make_patch(b"", b"a" * 1000)[-20:]
     with pytest.raises(CorruptionError):
-        patch.apply(b"old", head + b"\x01" + frame)
+        elements.apply_patch(b"old", head + b"\x01" + frame)
     with pytest.raises(CorruptionError):
-        patch.apply(b"old", head + b"\x00abc")
+        elements.apply_patch(b"old", head + b"\x00abc")
 
 
 def test_a_patch_against_another_base_is_named():
-    made = patch.diff(b"x" * 500 + b"1" + b"y" * 500, b"x" * 500 + b"2" + b"y" * 500)
+    made = elements.make_patch(b"x" * 500 + b"1" + b"y" * 500, b"x" * 500 + b"2" + b"y" * 500)
     with pytest.raises(CorruptionError):
-        patch.apply(b"x" * 90, made)
+        elements.apply_patch(b"x" * 90, made)
 
 
 @given(st.integers(0, (1 << 64) - 1), st.binary(max_size=5), st.binary(max_size=5))
 def test_numbers(value, before, after):
-    data = before + varint.pack_varint(value) + after
-    assert varint.read_varint(data, len(before)) == (value, len(data) - len(after))
+    data = before + pack_varint(value) + after
+    assert read_varint(data, len(before)) == (value, len(data) - len(after))

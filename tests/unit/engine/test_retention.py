@@ -24,11 +24,15 @@ from kit.selection import settings_of
 
 from threadkeep import Retention
 from threadkeep.backends.base import Backend
-from threadkeep.engine import labels, open_logs, registration
-from threadkeep.engine.entries import Touch
+from threadkeep.engine import (
+    logs,
+    registration,
+    thread_entry,
+)
 from threadkeep.engine.lineage import overlap
 from threadkeep.engine.model import Batch, DropThread, ReadThread, SegmentInfo, Span
 from threadkeep.engine.refs import covering
+from threadkeep.engine.thread_entry import Touch
 from threadkeep.errors import NewerFormatError
 from threadkeep.retention import (
     apply,
@@ -292,7 +296,7 @@ def test_damaged_threads_are_told_and_the_others_collected() -> None:
     saver._store.backend.commit(Batch("bad", 1, checkpoints=(broken,)))
     entry = saver.threads.get("newer")
     assert entry is not None
-    touch = labels.of_record("retention", {"v": 99})
+    touch = thread_entry.record_label("retention", {"v": 99})
     saver._store.backend.commit(Batch("newer", 1, touch=Touch(labels=(touch,))))
     found = saver.threads.gc(Retention(keep_last=1, channels={"m": "latest"}))
     assert {one.thread for one in found.skipped} == {"bad", "newer"}
@@ -323,5 +327,5 @@ def test_writes_of_several_runs_stay_as_they_are() -> None:
 @pytest.fixture(autouse=True)
 def small_seals(monkeypatch: pytest.MonkeyPatch) -> None:
     """Segments are sealed early here, so that there are some of which little is left."""
-    monkeypatch.setattr(open_logs, "SEAL_COUNT", 4)
-    monkeypatch.setattr(open_logs, "SEAL_KEYFRAMES", 2)
+    monkeypatch.setattr(logs, "SEAL_COUNT", 4)
+    monkeypatch.setattr(logs, "SEAL_KEYFRAMES", 2)

@@ -15,7 +15,7 @@ from kit.engine import exactly
 from langgraph.checkpoint.base import empty_checkpoint
 
 from threadkeep.codec import NativeCodec
-from threadkeep.engine import checksum, rows
+from threadkeep.engine import rows
 from threadkeep.engine.model import Child, WriteRow
 from threadkeep.engine.refs import Inline
 from threadkeep.errors import CorruptionError, UnserializableError
@@ -224,7 +224,7 @@ def row(seq, run, seen, writes, task="task", path=""):
     """A write row; `writes` maps indexes to values, the channel is named after the index."""
     bare = WriteRow("", "1", run, seen, task, path, b"", seq)
     packed = [(idx, f"channel {idx}", Inline(CODEC.encode(value))) for idx, value in writes.items()]
-    return bare._replace(body=checksum.seal(rows.pack_writes(packed), checksum.of_writes(bare)))
+    return bare._replace(body=rows.seal(rows.pack_writes(packed), rows.write_fields(bare)))
 
 
 def counted(stored, child=None):
@@ -307,7 +307,7 @@ def test_one_runs_writes_count_as_with_langgraphs_savers(batches, committed):
 @given(st.binary(max_size=20))
 def test_damaged_writes_are_named(noise):
     bare = WriteRow("", "1", 0, 0, "task", "", b"", 1)
-    for body in (noise, checksum.seal(noise, checksum.of_writes(bare))):
+    for body in (noise, rows.seal(noise, rows.write_fields(bare))):
         try:
             rows.unpack_writes(bare._replace(body=body))
         except CorruptionError:

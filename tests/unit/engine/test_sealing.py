@@ -18,7 +18,7 @@ from kit.engine import (
 )
 from langchain_core.messages import AIMessage
 
-from threadkeep.engine import appender
+from threadkeep.engine import logs
 from threadkeep.engine.model import ReadThread
 from threadkeep.saver import Saver
 
@@ -144,7 +144,7 @@ def test_a_large_run_is_cut_into_segments(made):
     value = [rng.randbytes(10_000) for _ in range(300)]
     at = Chain(saver).put(m=value)
     sizes = [one.size for one in segments(backend)]
-    assert max(sizes) < appender.SEGMENT_BYTES + 11_000
+    assert max(sizes) < logs.SEGMENT_BYTES + 11_000
     assert values_of(fresh(saver), at)["m"] == value
 
 

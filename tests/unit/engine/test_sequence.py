@@ -10,8 +10,13 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from kit.engine import exactly
 
-from threadkeep.engine import identity
-from threadkeep.engine.sequence import Piece, Seen, compare, watched
+from threadkeep.engine import capture
+from threadkeep.engine.differences import (
+    Piece,
+    Seen,
+    compare,
+    to_watch,
+)
 from threadkeep.engine.shadow import Shadow
 
 from .values import VALUES, Plain, changes
@@ -20,21 +25,21 @@ from .values import VALUES, Plain, changes
 @pytest.fixture(params=["compiled", "portable"], scope="module", autouse=True)
 def _both_ways(request):
     """The comparisons as they are compiled, and the same in Python."""
-    before = identity.behind, identity.same_front
+    before = capture.behind, capture.same_front
     if request.param == "portable":
-        identity.behind, identity.same_front = (
-            identity.portable_behind,
-            identity.portable_same_front,
+        capture.behind, capture.same_front = (
+            capture.portable_behind,
+            capture.portable_same_front,
         )
     yield
-    identity.behind, identity.same_front = before
+    capture.behind, capture.same_front = before
 
 
 def seen_of(value):
     """A list or dict as it is remembered."""
     keys = list(value) if isinstance(value, dict) else None
     items = list(value.values()) if isinstance(value, dict) else list(value)
-    return Seen(keys, items, Shadow.of(watched(keys, items)))
+    return Seen(keys, items, Shadow.of(to_watch(keys, items)))
 
 
 def parts(value):
@@ -228,7 +233,7 @@ def test_a_list_that_only_grows_is_not_copied():
     value[7].a = "changed in place"
     now = compare([*value, "new"], seen)
     assert (len(now.items), now.first, now.start) == (51, 0, 7)
-    assert len(now.still.copies) == 44
+    assert len(now.watched.copies) == 44
 
 
 def test_an_edit_of_a_list_of_other_objects_keeps_what_follows():

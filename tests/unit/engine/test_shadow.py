@@ -324,7 +324,7 @@ def test_the_same_answers(made, data):
         for one, other in found:
             assert answers(one, value, elements) == answers(other, value, elements)
         kinds = [[pair[i] for pair in found] for i in (0, 1)]
-        assert shadows.apart(kinds[0]) == shadows.portable_apart(kinds[1])
+        assert shadows.disjoint(kinds[0]) == shadows.portable_disjoint(kinds[1])
         if ways:
             try:
                 data.draw(st.sampled_from(ways)).made()
@@ -349,7 +349,7 @@ def test_holding_in_a_value(value):
 
 def test_what_is_met_once():
     a, b, c, fixed = [1], {"b": 1}, {3}, (1, 2)
-    apart = shadows.apart if Shadow is COMPILED else shadows.portable_apart
+    apart = shadows.disjoint if Shadow is COMPILED else shadows.portable_disjoint
 
     def of(*parts):
         return Shadow.joined([Shadow.of(part) for part in parts])

@@ -7,7 +7,11 @@ from hypothesis import strategies as st
 from langgraph._internal import _constants
 from langgraph.pregel._task_status import read_task_statuses
 
-from threadkeep.engine.steps import following, own, tasks
+from threadkeep.engine.thread_summary import (
+    following,
+    own,
+    tasks,
+)
 from threadkeep.langgraph_internals import (
     ERROR_SOURCE,
     NO_TASK,

@@ -12,8 +12,11 @@ from kit.engine import exactly
 
 from threadkeep import validation
 from threadkeep.engine import manifest
-from threadkeep.engine.identity import behind, portable_behind
-from threadkeep.engine.manifest import Entry, Manifest, numbers, portable_difference
+from threadkeep.engine.capture import (
+    behind,
+    portable_behind,
+)
+from threadkeep.engine.manifest import ChannelEntry, Manifest, numbers, portable_difference
 from threadkeep.engine.model import Span
 from threadkeep.engine.refs import Cell, Inline, Run, to_wire
 
@@ -24,7 +27,11 @@ compiled = pytest.mark.skipif(
 )
 USUAL = Manifest(
     4,
-    {"a": Entry(3, Run(2, (Span(1, 0, 4),))), "b": Entry(1, None), "c": Entry("1.5", Cell(1, 2))},
+    {
+        "a": ChannelEntry(3, Run(2, (Span(1, 0, 4),))),
+        "b": ChannelEntry(1, None),
+        "c": ChannelEntry("1.5", Cell(1, 2)),
+    },
     {"node": {"a": 2, "b": 1}, "other": {"a": 1}, "none": {}},
 )
 
@@ -102,11 +109,19 @@ def test_a_difference_to_what_it_came_from(key, data):
         USUAL,
         Manifest(4, {}, {}),
         Manifest(4, dict(list(USUAL.entries.items())[1:]), {"other": {"a": 1}}),
-        Manifest(4, {**USUAL.entries, "a": Entry(4, Inline(b"\x01"))}, {"node": {"b": 1}}),
-        Manifest(4, {"a": Entry(2**80, None), "b": Entry(-(2**80), None)}, {"x": {"a": 2**90}}),
-        Manifest(4, {"a": Entry(3, None, removed=True), "ü": Entry(None, Run(3, ()))}, {"ü": {}}),
-        Manifest(4, {"a": Entry(-1, Inline(b"", (Span(1, 2, 3),)))}, {"node": {"a": None}}),
-        Manifest(4, {"c": Entry("2", Run(2, (Span(1, 0, 1), Span(3, 0, 1))))}, {}),
+        Manifest(4, {**USUAL.entries, "a": ChannelEntry(4, Inline(b"\x01"))}, {"node": {"b": 1}}),
+        Manifest(
+            4,
+            {"a": ChannelEntry(2**80, None), "b": ChannelEntry(-(2**80), None)},
+            {"x": {"a": 2**90}},
+        ),
+        Manifest(
+            4,
+            {"a": ChannelEntry(3, None, removed=True), "ü": ChannelEntry(None, Run(3, ()))},
+            {"ü": {}},
+        ),
+        Manifest(4, {"a": ChannelEntry(-1, Inline(b"", (Span(1, 2, 3),)))}, {"node": {"a": None}}),
+        Manifest(4, {"c": ChannelEntry("2", Run(2, (Span(1, 0, 1), Span(3, 0, 1))))}, {}),
     ],
 )
 @pytest.mark.parametrize("key", [USUAL, manifest.EMPTY])
@@ -116,10 +131,10 @@ def test_usual_manifests_are_left_to_the_compiled_one(written, key):
 
 
 def test_several_spans_are_a_difference_to_the_older_ones():
-    key = Manifest(4, {"a": Entry(1, Run(2, (Span(1, 0, 2), Span(3, 0, 2))))}, {})
+    key = Manifest(4, {"a": ChannelEntry(1, Run(2, (Span(1, 0, 2), Span(3, 0, 2))))}, {})
     more = Run(2, (Span(1, 0, 2), Span(3, 0, 2), Span(1, 5, 6)))
     for ref in (more, Run(2, (Span(1, 0, 2),)), Inline(b"\x01"), Cell(1, 1), None):
-        assert_same(Manifest(4, {"a": Entry(2, ref)}, {}), key)
+        assert_same(Manifest(4, {"a": ChannelEntry(2, ref)}, {}), key)
 
 
 @compiled
@@ -127,17 +142,17 @@ def test_several_spans_are_a_difference_to_the_older_ones():
 def test_unusual_versions_are_left_to_the_python(other):
     ref = Inline(b"\x01")
     for written in (
-        Manifest(4, {"a": Entry(other, ref)}, {}),
+        Manifest(4, {"a": ChannelEntry(other, ref)}, {}),
         Manifest(4, {}, {"node": {"a": other}}),
     ):
         for version in (1, "1"):
-            key = Manifest(4, {"a": Entry(version, ref)}, {"node": {"a": version}})
+            key = Manifest(4, {"a": ChannelEntry(version, ref)}, {"node": {"a": version}})
             assert manifest.difference(*parts(written, key)) is None
 
 
 @compiled
 def test_unusual_names_and_mappings_are_left_to_the_python():
-    odd = {Text("a"): Entry(1, None)}
+    odd = {Text("a"): ChannelEntry(1, None)}
     for written in (
         Manifest(4, odd, {}),
         Manifest(4, {}, {Text("node"): {}}),
@@ -154,7 +169,7 @@ def test_what_fails_fails_in_both():
         raise LookupError(ref, old)
 
     several = Run(2, (Span(1, 0, 1), Span(3, 0, 1)))
-    given = [{"a": Entry(1, several)}, {}, {}, {}, {}, {}, refuse]
+    given = [{"a": ChannelEntry(1, several)}, {}, {}, {}, {}, {}, refuse]
     for ways in (manifest.difference, portable_difference):
         with pytest.raises(LookupError):
             ways(*given)
@@ -162,11 +177,11 @@ def test_what_fails_fails_in_both():
 
 def test_nothing_is_kept_or_lost():
     names, long = ["a name", "a node"], Run(2, (Span(10**6, 0, 10**7), Span(10**6, 0, 10**7)))
-    entries = {names[0]: Entry("a version", long)}
-    odd = {**entries, "odd": Entry(1.5, None)}
+    entries = {names[0]: ChannelEntry("a version", long)}
+    odd = {**entries, "odd": ChannelEntry(1.5, None)}
     seen, numbered = {names[1]: {names[0]: 10**9}}, {"gone": 10**9}
     held = [*names, long, entries, odd, seen, numbered, *entries.values(), *numbered.values()]
-    keys = [{}, {names[0]: Entry("another", Cell(1, 2))}]
+    keys = [{}, {names[0]: ChannelEntry("another", Cell(1, 2))}]
 
     def counts():
         return [sys.getrefcount(each) for each in held]

@@ -18,13 +18,6 @@ from threadkeep.backends.base import Backend, Scrubbed
 from threadkeep.backends.memory.changes import carry_out
 from threadkeep.backends.memory.rows import EMPTY, EMPTY_NAMESPACE, Thread, Threads, entry_of
 from threadkeep.backends.records import between, matches
-from threadkeep.engine.entries import (
-    CountThreads,
-    Entry,
-    ReadEntry,
-    SearchThreads,
-    ThreadQuery,
-)
 from threadkeep.engine.model import (
     CheckpointRow,
     FindThreads,
@@ -44,6 +37,13 @@ from threadkeep.engine.model import (
     ThreadSize,
     ThreadState,
     WriteRow,
+)
+from threadkeep.engine.thread_entry import (
+    CountThreads,
+    ReadEntry,
+    SearchThreads,
+    ThreadEntry,
+    ThreadQuery,
 )
 from threadkeep.errors import ClosedError, ThreadkeepError
 
@@ -260,11 +260,11 @@ def _size(name: str, thread: Thread) -> ThreadSize:
 # -- the registry --------------------------------------------------------------------
 
 
-def _entry(threads: Threads, read: ReadEntry) -> Entry | None:
+def _entry(threads: Threads, read: ReadEntry) -> ThreadEntry | None:
     return entry_of(threads.get(read.thread, EMPTY))
 
 
-def _search(threads: Threads, read: SearchThreads) -> list[Entry]:
+def _search(threads: Threads, read: SearchThreads) -> list[ThreadEntry]:
     place = attrgetter(read.order, "thread")
     found = _meant(threads, read.query)
     if read.after is not None and read.descending:
@@ -278,7 +278,7 @@ def _count(threads: Threads, read: CountThreads) -> int:
     return sum(1 for _ in _meant(threads, read.query))
 
 
-def _meant(threads: Threads, query: ThreadQuery) -> Iterator[Entry]:
+def _meant(threads: Threads, query: ThreadQuery) -> Iterator[ThreadEntry]:
     entries = filter(None, map(entry_of, threads.values()))
     return (entry for entry in entries if matches(entry, query))
 

@@ -19,7 +19,6 @@ from threadkeep.backends.memory.rows import (
     replace_entry,
     touch,
 )
-from threadkeep.engine.entries import EntryFence
 from threadkeep.engine.model import (
     NESTED,
     Batch,
@@ -33,6 +32,7 @@ from threadkeep.engine.model import (
     Segment,
     WritesFence,
 )
+from threadkeep.engine.thread_entry import EntryFence
 from threadkeep.errors import (
     ConflictError,
     SegmentTakenError,

@@ -6,9 +6,6 @@ from bisect import bisect_left, bisect_right, insort
 from typing import TYPE_CHECKING, TypeAlias
 
 from threadkeep.backends.records import Log
-from threadkeep.engine.entries import Entry, Move, Touch
-from threadkeep.engine.labels import beginning_of
-from threadkeep.engine.lifecycle import State
 from threadkeep.engine.model import (
     HIDDEN,
     CheckpointRow,
@@ -17,11 +14,18 @@ from threadkeep.engine.model import (
     StoredCheckpoint,
     WriteRow,
 )
+from threadkeep.engine.thread_entry import (
+    Move,
+    ThreadEntry,
+    ThreadStatus,
+    Touch,
+    label_prefix,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from threadkeep.engine.entries import Entry
+    from threadkeep.engine.thread_entry import ThreadEntry
 
 
 class Namespace:
@@ -120,7 +124,7 @@ class Thread:
         self.deleted_at = 0
         self.namespaces: dict[str, Namespace] = {}
         self.heap = Heap()
-        self.entry: Entry | None = None
+        self.entry: ThreadEntry | None = None
         self.size = 0
         self.revision = 0
 
@@ -193,7 +197,7 @@ EMPTY = Thread()
 EMPTY_NAMESPACE = Namespace()
 
 
-def entry_of(thread: Thread) -> Entry | None:
+def entry_of(thread: Thread) -> ThreadEntry | None:
     """The thread's entry, as it is read."""
     if thread.entry is None:
         return None
@@ -202,10 +206,10 @@ def entry_of(thread: Thread) -> Entry | None:
     )
 
 
-def replace_entry(thread: Thread, entry: Entry) -> None:
+def replace_entry(thread: Thread, entry: ThreadEntry) -> None:
     """Let the thread be registered so; see `Batch.entry`."""
     known = thread.entry
-    if known is not None and known.state != State.DELETED:
+    if known is not None and known.state != ThreadStatus.DELETED:
         times = (known.created_at, known.updated_at)
         entry = entry._replace(created_at=times[0], updated_at=times[1], waits_at=known.waits_at)
     thread.entry = entry._replace(labels=_joined(entry.labels))
@@ -218,7 +222,7 @@ def touch(thread: Thread, name: str, touched: Touch, now: int) -> None:
     for move in touched.moves:
         _move(thread, name, move, now if touched.at is None else touched.at)
     entry = thread.entry
-    if entry is None or entry.state == State.DELETED:
+    if entry is None or entry.state == ThreadStatus.DELETED:
         return
     if touched.at is not None:
         entry = entry._replace(updated_at=max(entry.updated_at, touched.at))
@@ -235,8 +239,8 @@ def _move(thread: Thread, name: str, move: Move, at: int) -> None:
     waits_at = entry.waits_at if entry else None
     if waits_at is not None and not _is_later(move, waits_at):
         return
-    if entry is None or entry.state == State.DELETED:
-        entry = Entry(name, move.target, at, at)
+    if entry is None or entry.state == ThreadStatus.DELETED:
+        entry = ThreadEntry(name, move.target, at, at)
     waits = move.checkpoint if move.waits else None
     thread.entry = entry._replace(state=move.target, waits_at=waits)
     thread.revision += 1
@@ -250,7 +254,7 @@ def bury(thread: Thread, name: str, before: Thread) -> None:
     """Leave the entry of a deleted thread, if it has a tombstone."""
     thread.revision = before.revision + 1
     if thread.deleted_at:
-        thread.entry = Entry(name, State.DELETED, thread.deleted_at, thread.deleted_at)
+        thread.entry = ThreadEntry(name, ThreadStatus.DELETED, thread.deleted_at, thread.deleted_at)
 
 
 def copy_entry(copy: Thread, name: str, source: Thread, target: Thread, now: int) -> None:
@@ -258,7 +262,7 @@ def copy_entry(copy: Thread, name: str, source: Thread, target: Thread, now: int
     copy.size, copy.revision = source.size, target.revision + 1
     if source.entry is None:
         return
-    own = target.entry or Entry(name, "", now, now)
+    own = target.entry or ThreadEntry(name, "", now, now)
     copy.entry = source.entry._replace(
         thread=name,
         created_at=now,
@@ -272,4 +276,4 @@ def copy_entry(copy: Thread, name: str, source: Thread, target: Thread, now: int
 
 def _joined(labels: Iterable[str]) -> tuple[str, ...]:
     """The labels in order; of those with the same beginning the last."""
-    return tuple(sorted({beginning_of(label): label for label in labels}.values()))
+    return tuple(sorted({label_prefix(label): label for label in labels}.values()))

@@ -24,8 +24,6 @@ from threadkeep.backends.postgres.statement import (
     pack_optional,
     pack_text,
 )
-from threadkeep.engine.entries import Entry, EntryFence, Touch
-from threadkeep.engine.labels import beginning_of
 from threadkeep.engine.model import (
     Batch,
     Change,
@@ -38,6 +36,12 @@ from threadkeep.engine.model import (
     RowsFence,
     WriteRow,
     WritesFence,
+)
+from threadkeep.engine.thread_entry import (
+    EntryFence,
+    ThreadEntry,
+    Touch,
+    label_prefix,
 )
 from threadkeep.errors import InvalidArgumentError
 
@@ -176,7 +180,7 @@ _ROWS: dict[str, Callable[[Any], _Row]] = {
 
 
 def _register(
-    thread: str, now: int, entry: Entry | None, touch: Touch | None
+    thread: str, now: int, entry: ThreadEntry | None, touch: Touch | None
 ) -> tuple[str, tuple[Any, ...]]:
     """Return the call of `register` as SQL, and its parameters; "" where nothing is told."""
     arguments: list[_Argument] = []
@@ -190,7 +194,7 @@ def _register(
     return text, (pack_text(thread), Int8(now), *[value for _, some in arguments for value in some])
 
 
-def _entry_arguments(entry: Entry) -> Iterator[_Argument]:
+def _entry_arguments(entry: ThreadEntry) -> Iterator[_Argument]:
     origin, checkpoint = entry.origin or (None, None)
     yield "entry_state => %s", (entry.state,)
     yield "entry_created => %s", (Int8(entry.created_at),)
@@ -218,7 +222,7 @@ def _touch_arguments(touch: Touch) -> Iterator[_Argument]:
 
 
 def _label_arguments(of: str, labels: Sequence[str]) -> Iterator[_Argument]:
-    yield _array_argument(f"{of}_beginnings", "text", tuple(map(beginning_of, labels)))
+    yield _array_argument(f"{of}_beginnings", "text", tuple(map(label_prefix, labels)))
     yield _array_argument(f"{of}_labels", "text", tuple(labels))
 
 
@@ -396,7 +400,7 @@ def _rows(batches: Sequence[Batch]) -> dict[str, list[_Row]]:
                 row_of = _ROWS[kind]
                 rows[kind] += [(number, *row_of(one)) for one in some]
         if touch is not None:
-            rows["labels"] += [(number, beginning_of(label), label) for label in touch.labels]
+            rows["labels"] += [(number, label_prefix(label), label) for label in touch.labels]
             rows["moves"] += [(number, *_move(move)) for move in touch.moves]
     return rows
 

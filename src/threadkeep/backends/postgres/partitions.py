@@ -16,7 +16,7 @@ from datetime import UTC, datetime, timedelta
 from typing import NamedTuple
 
 from threadkeep.backends.postgres.migrations import KEY, Plan, locked, said
-from threadkeep.engine.ids import UUID6_OFFSET
+from threadkeep.engine.rows import UUID6_OFFSET
 from threadkeep.errors import InvalidArgumentError
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

@@ -25,7 +25,6 @@ from threadkeep.backends.postgres.statement import (
 )
 from threadkeep.backends.postgres.threads import MICROSECONDS
 from threadkeep.backends.records import with_writes
-from threadkeep.engine.entries import CountThreads, ReadEntry, SearchThreads
 from threadkeep.engine.model import (
     HIDDEN,
     CheckpointRow,
@@ -45,6 +44,11 @@ from threadkeep.engine.model import (
     ThreadRows,
     ThreadState,
     WriteRow,
+)
+from threadkeep.engine.thread_entry import (
+    CountThreads,
+    ReadEntry,
+    SearchThreads,
 )
 
 _LARGEST_EXACT = 2**53  # floats and integers up to here are equal in SQL where they are in Python

@@ -19,9 +19,15 @@ from threadkeep.backends.postgres.statement import (
     unpack_optional,
     unpack_text,
 )
-from threadkeep.engine.entries import CountThreads, Entry, ReadEntry, SearchThreads, ThreadQuery
-from threadkeep.engine.lifecycle import State
 from threadkeep.engine.model import FindThreads, ReadDamage, ReadSizes, Sizes, ThreadSize
+from threadkeep.engine.thread_entry import (
+    CountThreads,
+    ReadEntry,
+    SearchThreads,
+    ThreadEntry,
+    ThreadQuery,
+    ThreadStatus,
+)
 
 MICROSECONDS = "(extract(epoch from {}) * 1000000)::bigint"
 """A timestamp as microseconds since 1970."""
@@ -46,7 +52,7 @@ _ORDERS = {name: f"t.{name}" for name in (*_TIMES, "size")} | {"thread": "t.thre
 def entry(read: ReadEntry) -> Query:
     """Answer a `ReadEntry`."""
 
-    def reply(results: Sequence[Rows]) -> Entry | None:
+    def reply(results: Sequence[Rows]) -> ThreadEntry | None:
         return _entry(results[0][0]) if results[0] else None
 
     return Query((Statement(_ENTRY, (pack_text(read.thread),)),), reply)
@@ -80,10 +86,10 @@ def count(read: CountThreads) -> Query:
     return Query((statement,), lambda results: int(results[0][0][0]))
 
 
-def _entry(row: Sequence[Any]) -> Entry:
+def _entry(row: Sequence[Any]) -> ThreadEntry:
     thread, state, created_at, updated_at, size, labels, pinned, ttl, *rest = row
     origin, origin_checkpoint, waits_at, deleted_at, revision = rest
-    return Entry(
+    return ThreadEntry(
         thread=unpack_text(thread),
         state=state,
         created_at=created_at,
@@ -116,7 +122,7 @@ def _conditions(query: ThreadQuery) -> Iterator[tuple[str, tuple[Any, ...]]]:
     if query.states:
         yield "t.state = ANY(%s)", (list(query.states),)
     else:
-        yield f"t.state <> '{State.DELETED}'", ()
+        yield f"t.state <> '{ThreadStatus.DELETED}'", ()
     for label in query.labels:
         yield _HAS_LABEL, (label,)
     yield from _between("created_at", *query.created)

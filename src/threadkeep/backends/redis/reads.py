@@ -27,7 +27,6 @@ from threadkeep.backends.redis.rows import (
     unpack_place,
     unpack_write,
 )
-from threadkeep.engine.entries import ReadEntry
 from threadkeep.engine.model import (
     Read,
     ReadCheckpoint,
@@ -42,6 +41,7 @@ from threadkeep.engine.model import (
     UnreadableRow,
     WriteRow,
 )
+from threadkeep.engine.thread_entry import ReadEntry
 
 T = TypeVar("T")
 

@@ -24,8 +24,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 from urllib.parse import quote
 
-from threadkeep.engine.entries import Entry, Touch
-from threadkeep.engine.labels import beginning_of
 from threadkeep.engine.model import (
     Batch,
     CheckpointRow,
@@ -35,6 +33,11 @@ from threadkeep.engine.model import (
     SegmentInfo,
     StoredCheckpoint,
     WriteRow,
+)
+from threadkeep.engine.thread_entry import (
+    ThreadEntry,
+    Touch,
+    label_prefix,
 )
 
 Word: TypeAlias = bytes | str | int
@@ -283,7 +286,7 @@ def registry_words(batch: Batch) -> Iterator[Word]:
         yield from _touch_words(batch.touch, batch.now)
 
 
-def entry_words(entry: Entry) -> Iterator[Word]:
+def entry_words(entry: ThreadEntry) -> Iterator[Word]:
     """Yield an entry as `put_entry` takes it."""
     origin, checkpoint = entry.origin or (None, None)
     yield from (entry.state, entry.created_at, entry.updated_at, _optional(entry.waits_at))
@@ -303,7 +306,7 @@ def _touch_words(touch: Touch, now: int) -> Iterator[Word]:
 def _label_words(labels: Sequence[str]) -> Iterator[Word]:
     yield len(labels)
     for label in labels:
-        yield from (beginning_of(label), label)
+        yield from (label_prefix(label), label)
 
 
 def _optional(value: str | int | None) -> Word:
@@ -334,14 +337,14 @@ def _labels(fields: Mapping[bytes, bytes]) -> list[str]:
     return sorted(label.decode() for field, label in fields.items() if field.startswith(b"l:"))
 
 
-def unpack_entry(thread: str, row: Row) -> Entry | None:
+def unpack_entry(thread: str, row: Row) -> ThreadEntry | None:
     """Make the entry in a thread's own row."""
     fields = _fields(row)
     if b"state" not in fields:
         return None
     origin, checkpoint = fields.get(b"origin"), fields.get(b"origin_checkpoint", b"")
     waits_at, rest = fields.get(b"waits_at"), fields.get(b"rest")
-    return Entry(
+    return ThreadEntry(
         thread=thread,
         state=fields[b"state"].decode(),
         created_at=int(fields[b"created_at"]),

@@ -29,7 +29,6 @@ from threadkeep.backends.redis.rows import (
     unpack_checkpoint,
     unpack_write,
 )
-from threadkeep.engine.entries import EntryFence
 from threadkeep.engine.model import (
     Batch,
     Change,
@@ -41,6 +40,7 @@ from threadkeep.engine.model import (
     Segment,
     WritesFence,
 )
+from threadkeep.engine.thread_entry import EntryFence
 
 # -- calls of scripts ------------------------------------------------------------------
 

@@ -29,9 +29,6 @@ from threadkeep.backends.redis.rows import (
 )
 from threadkeep.backends.redis.scripts import Call
 from threadkeep.backends.redis.server import Server
-from threadkeep.engine.entries import CountThreads, Entry, SearchThreads, ThreadQuery, Touch
-from threadkeep.engine.labels import is_record
-from threadkeep.engine.lifecycle import State
 from threadkeep.engine.model import (
     Batch,
     Change,
@@ -45,6 +42,15 @@ from threadkeep.engine.model import (
     Sizes,
     StoredCheckpoint,
     ThreadSize,
+)
+from threadkeep.engine.thread_entry import (
+    CountThreads,
+    SearchThreads,
+    ThreadEntry,
+    ThreadQuery,
+    ThreadStatus,
+    Touch,
+    is_record_label,
 )
 
 _TIMES = ("created_at", "updated_at")
@@ -70,7 +76,7 @@ def beforehand(change: Change, prefix: str) -> list[Call]:
     touch = (put.touch if isinstance(put, Batch) else None) or Touch()
     entry = change.entry if put is None or change.entry is not None else put.entry
     if isinstance(change, DropThread) and change.now:
-        calls.append(_added(prefix, f"state:{State.DELETED}", thread))
+        calls.append(_added(prefix, f"state:{ThreadStatus.DELETED}", thread))
     if entry is not None:
         calls += _listed(prefix, thread, entry.created_at, entry.updated_at, "NX")
         calls += [_added(prefix, term, thread) for term in _terms(entry)]
@@ -80,7 +86,7 @@ def beforehand(change: Change, prefix: str) -> list[Call]:
     return calls + [_added(prefix, term, thread) for term in _searched(touch.labels)]
 
 
-def _terms(entry: Entry) -> Iterator[str]:
+def _terms(entry: ThreadEntry) -> Iterator[str]:
     yield f"state:{entry.state}"
     yield from _searched(entry.labels)
     if entry.origin is not None:
@@ -88,7 +94,7 @@ def _terms(entry: Entry) -> Iterator[str]:
 
 
 def _searched(labels: Iterable[str]) -> Iterator[str]:
-    return (f"label:{label}" for label in labels if not is_record(label))
+    return (f"label:{label}" for label in labels if not is_record_label(label))
 
 
 def _listed(prefix: str, thread: str, created: int, updated: int, how: str) -> list[Call]:
@@ -131,13 +137,13 @@ def afterwards(change: Change, answer: Sequence[bytes], prefix: str) -> list[Cal
 # -- entries ---------------------------------------------------------------------------
 
 
-async def _search(read: SearchThreads, server: Server) -> list[Entry]:
+async def _search(read: SearchThreads, server: Server) -> list[ThreadEntry]:
     pages = await _few(read.query, server)
     if pages is None and read.order in _TIMES:
         return await _by_time(read, server)
     if pages is None and read.order == "thread":
         return await _by_name(read, server)
-    best: list[Entry] = []
+    best: list[ThreadEntry] = []
     first = nlargest if read.descending else nsmallest
     async for found in pages or _all(read.query, server):
         best = first(
@@ -148,7 +154,7 @@ async def _search(read: SearchThreads, server: Server) -> list[Entry]:
     return best
 
 
-def _is_behind(entry: Entry, read: SearchThreads) -> bool:
+def _is_behind(entry: ThreadEntry, read: SearchThreads) -> bool:
     if read.after is None:
         return True
     at = getattr(entry, read.order), entry.thread
@@ -162,7 +168,7 @@ async def _count(read: CountThreads, server: Server) -> int:
     return total
 
 
-async def _few(query: ThreadQuery, server: Server) -> AsyncIterator[list[Entry]] | None:
+async def _few(query: ThreadQuery, server: Server) -> AsyncIterator[list[ThreadEntry]] | None:
     """Return all that match, if a term of the query is so rare that they can be looked at."""
     choices = [[f"label:{label}"] for label in query.labels]
     choices += [[f"state:{state}" for state in query.states]] if query.states else []
@@ -178,7 +184,7 @@ async def _few(query: ThreadQuery, server: Server) -> AsyncIterator[list[Entry]]
 
 async def _with_terms(
     terms: Sequence[str], query: ThreadQuery, server: Server
-) -> AsyncIterator[list[Entry]]:
+) -> AsyncIterator[list[ThreadEntry]]:
     """Yield those that match among the threads of some terms; the others are taken out."""
     keys = [term_of(server.prefix, term) for term in terms]
     members: dict[bytes, list[bytes]] = {}
@@ -214,22 +220,22 @@ async def _take_out(strays: Sequence[tuple[bytes, str]], server: Server) -> None
     await server.sent(back)
 
 
-def _keys(entry: Entry, server: Server) -> list[bytes]:
+def _keys(entry: ThreadEntry, server: Server) -> list[bytes]:
     return [term_of(server.prefix, term) for term in _terms(entry)]
 
 
-def _matching(entries: Iterable[Entry | None], query: ThreadQuery) -> list[Entry]:
+def _matching(entries: Iterable[ThreadEntry | None], query: ThreadQuery) -> list[ThreadEntry]:
     return [entry for entry in entries if entry is not None and matches(entry, query)]
 
 
-async def _all(query: ThreadQuery, server: Server) -> AsyncIterator[list[Entry]]:
+async def _all(query: ThreadQuery, server: Server) -> AsyncIterator[list[ThreadEntry]]:
     async for names in server.pages(_MANY_ENTRIES):
         yield _matching(await _entries(names, server), query)
 
 
-async def _by_time(read: SearchThreads, server: Server) -> list[Entry]:
+async def _by_time(read: SearchThreads, server: Server) -> list[ThreadEntry]:
     """Return the first that match in the order of their times."""
-    key, found = times_of(server.prefix, read.order), list[Entry]()
+    key, found = times_of(server.prefix, read.order), list[ThreadEntry]()
     name, first, last = (
         ("ZREVRANGEBYSCORE", "+inf", "-inf")
         if read.descending
@@ -262,9 +268,9 @@ async def _unlist(name: str, strays: Sequence[bytes], server: Server) -> None:
     await server.sent(back)
 
 
-async def _by_name(read: SearchThreads, server: Server) -> list[Entry]:
+async def _by_name(read: SearchThreads, server: Server) -> list[ThreadEntry]:
     """Return the first that match in the order of their ids."""
-    found: list[Entry] = []
+    found: list[ThreadEntry] = []
     after = None if read.after is None else read.after[1]
     size = read.limit
     while len(found) < read.limit:
@@ -276,7 +282,7 @@ async def _by_name(read: SearchThreads, server: Server) -> list[Entry]:
     return found[: read.limit]
 
 
-async def _entries(names: Sequence[str], server: Server) -> list[Entry | None]:
+async def _entries(names: Sequence[str], server: Server) -> list[ThreadEntry | None]:
     # (no script: of this one key a command tells one state, and is three times as fast)
     keys = [keys_of(server.prefix, name)[0] for name in names]
     rows = await server.sent([Call(("HGETALL", key)) for key in keys])

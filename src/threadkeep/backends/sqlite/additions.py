@@ -32,8 +32,8 @@ from threadkeep.backends.sqlite.known import (
 )
 from threadkeep.backends.sqlite.records import pack_id, split_metadata, unpack_id
 from threadkeep.backends.sqlite.statements import ManyRows
-from threadkeep.engine.labels import beginning_of
 from threadkeep.engine.model import Batch
+from threadkeep.engine.thread_entry import label_prefix
 from threadkeep.errors import (
     CorruptionError,
     SegmentTakenError,
@@ -46,8 +46,8 @@ if TYPE_CHECKING:
     import sqlite3
     from collections.abc import Sequence
 
-    from threadkeep.engine.entries import Touch
     from threadkeep.engine.model import Change, CheckpointRow, Segment, WriteRow
+    from threadkeep.engine.thread_entry import Touch
 
 _Stored: TypeAlias = tuple[int, int, int]  # log, start, stop
 
@@ -383,7 +383,7 @@ class _Run:
         thread.tell(touch, now)
         if thread.has_entry:
             for label in touch.labels:
-                self._labels[thread.number, beginning_of(label)] = label
+                self._labels[thread.number, label_prefix(label)] = label
                 thread.edited()
 
     def store(self) -> None:

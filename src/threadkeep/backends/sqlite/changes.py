@@ -22,7 +22,6 @@ from threadkeep.backends.sqlite.records import (
     pack_id,
     unpack_id,
 )
-from threadkeep.engine.entries import EntryFence
 from threadkeep.engine.model import (
     HIDDEN,
     NESTED,
@@ -36,6 +35,7 @@ from threadkeep.engine.model import (
     RowsFence,
     WritesFence,
 )
+from threadkeep.engine.thread_entry import EntryFence
 from threadkeep.errors import (
     ConflictError,
     StaleThreadError,

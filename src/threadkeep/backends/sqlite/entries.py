@@ -14,17 +14,20 @@ from threadkeep.backends.sqlite.records import (
     pack_id,
     unpack_id,
 )
-from threadkeep.engine.entries import Entry
-from threadkeep.engine.labels import beginning_of
-from threadkeep.engine.lifecycle import State
+from threadkeep.engine.thread_entry import ThreadEntry, ThreadStatus, label_prefix
 from threadkeep.errors import CorruptionError
 
 if TYPE_CHECKING:
     import sqlite3
     from collections.abc import Iterator, Sequence
 
-    from threadkeep.engine.entries import CountThreads, ReadEntry, SearchThreads, ThreadQuery
     from threadkeep.engine.model import CopyThread
+    from threadkeep.engine.thread_entry import (
+        CountThreads,
+        ReadEntry,
+        SearchThreads,
+        ThreadQuery,
+    )
 
 _RARE = 5000  # threads with a label; so few are looked at one by one
 
@@ -40,13 +43,13 @@ _LABELS = "SELECT label FROM tk_labels WHERE thread = ? ORDER BY label"
 _ENTRY = f"SELECT {_COLUMNS} FROM tk_threads t WHERE t.thread = ? AND t.state IS NOT NULL"
 
 
-def entry(db: sqlite3.Connection, read: ReadEntry) -> Entry | None:
+def entry(db: sqlite3.Connection, read: ReadEntry) -> ThreadEntry | None:
     """The reply to a `ReadEntry`."""
     row = db.execute(_ENTRY, (read.thread,)).fetchone()
     return None if row is None else _entry(db, row)
 
 
-def search(db: sqlite3.Connection, read: SearchThreads) -> list[Entry]:
+def search(db: sqlite3.Connection, read: SearchThreads) -> list[ThreadEntry]:
     """The reply to a `SearchThreads`."""
     source, conditions, values = _where(db, read.query)
     order, sign = f"t.{read.order}", "<" if read.descending else ">"
@@ -69,7 +72,7 @@ def count(db: sqlite3.Connection, read: CountThreads) -> int:
     return int(db.execute(sql, values).fetchone()[0])
 
 
-def _entry(db: sqlite3.Connection, row: tuple[Any, ...]) -> Entry:
+def _entry(db: sqlite3.Connection, row: tuple[Any, ...]) -> ThreadEntry:
     thread, number, state, created_at, updated_at, size, pinned, ttl, *rest = row
     origin, origin_checkpoint, waits_at, deleted_at, revision = rest
     times = (created_at, updated_at, size or 0, ttl or 0, deleted_at or 0, revision or 0)
@@ -77,7 +80,7 @@ def _entry(db: sqlite3.Connection, row: tuple[Any, ...]) -> Entry:
         raise CorruptionError(
             "A row of tk_threads holds values of the wrong types.", hint=DAMAGED, thread=thread
         )
-    return Entry(
+    return ThreadEntry(
         thread=thread,
         state=state,
         created_at=created_at,
@@ -128,7 +131,7 @@ def _conditions(query: ThreadQuery) -> Iterator[tuple[str, tuple[Any, ...]]]:
     if query.states:
         yield f"t.state IN ({', '.join('?' * len(query.states))})", query.states
     else:
-        yield f"t.state <> '{State.DELETED}'", ()
+        yield f"t.state <> '{ThreadStatus.DELETED}'", ()
     for column, (first, last) in (("created_at", query.created), ("updated_at", query.updated)):
         if first is not None:
             yield f"t.{column} >= ?", (first,)
@@ -150,11 +153,11 @@ def _conditions(query: ThreadQuery) -> Iterator[tuple[str, tuple[Any, ...]]]:
 
 _SET = f"""
 UPDATE tk_threads SET
-    created_at = CASE WHEN coalesce(state, '{State.DELETED}') = '{State.DELETED}'
+    created_at = CASE WHEN coalesce(state, '{ThreadStatus.DELETED}') = '{ThreadStatus.DELETED}'
         THEN :created_at ELSE created_at END,
-    updated_at = CASE WHEN coalesce(state, '{State.DELETED}') = '{State.DELETED}'
+    updated_at = CASE WHEN coalesce(state, '{ThreadStatus.DELETED}') = '{ThreadStatus.DELETED}'
         THEN :updated_at ELSE updated_at END,
-    waits_at = CASE WHEN coalesce(state, '{State.DELETED}') = '{State.DELETED}'
+    waits_at = CASE WHEN coalesce(state, '{ThreadStatus.DELETED}') = '{ThreadStatus.DELETED}'
         THEN :waits_at ELSE waits_at END,
     size = coalesce(size, 0), state = :state, pinned = :pinned, ttl = :ttl, origin = :origin,
     origin_checkpoint = :origin_checkpoint, revision = coalesce(revision, 0) + 1
@@ -164,7 +167,7 @@ _DROP_LABELS = "DELETE FROM tk_labels WHERE thread = ?"
 _ADD_LABEL = "INSERT OR REPLACE INTO tk_labels (thread, beginning, label) VALUES (?, ?, ?)"
 
 
-def replace_entry(db: sqlite3.Connection, number: int, entry: Entry) -> None:
+def replace_entry(db: sqlite3.Connection, number: int, entry: ThreadEntry) -> None:
     """Let the thread be registered so; see `Batch.entry`."""
     origin, checkpoint = entry.origin or (None, None)
     db.execute(
@@ -182,7 +185,7 @@ def replace_entry(db: sqlite3.Connection, number: int, entry: Entry) -> None:
         },
     )
     db.execute(_DROP_LABELS, (number,))
-    rows = [(number, beginning_of(label), label) for label in entry.labels]
+    rows = [(number, label_prefix(label), label) for label in entry.labels]
     db.executemany(_ADD_LABEL, rows)
 
 
@@ -202,7 +205,7 @@ def revision(db: sqlite3.Connection, number: int) -> int:
 
 _FORGET = f"""
 UPDATE tk_threads SET
-    state = CASE WHEN :now THEN '{State.DELETED}' END, created_at = nullif(:now, 0),
+    state = CASE WHEN :now THEN '{ThreadStatus.DELETED}' END, created_at = nullif(:now, 0),
     updated_at = nullif(:now, 0), size = NULL, waits_at = NULL, pinned = NULL, ttl = NULL,
     origin = NULL, origin_checkpoint = NULL, revision = coalesce(revision, 0) + 1
 WHERE number = :number

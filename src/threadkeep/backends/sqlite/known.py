@@ -14,15 +14,18 @@ from threadkeep.backends.sqlite.records import (
     pack_id,
     unpack_id,
 )
-from threadkeep.engine.lifecycle import State
 from threadkeep.engine.model import HIDDEN, Segment, StoredCheckpoint, ThreadState
+from threadkeep.engine.thread_entry import ThreadStatus
 
 if TYPE_CHECKING:
     import sqlite3
     from collections.abc import Iterable
 
-    from threadkeep.engine.entries import Move, Touch
     from threadkeep.engine.model import Batch, CheckpointRow, ReadCheckpoint, WriteRow
+    from threadkeep.engine.thread_entry import (
+        Move,
+        Touch,
+    )
 
 
 NOTHING, SIZE, TIME, ENTRY, NEW = range(5)
@@ -52,7 +55,7 @@ class ThreadRow:
     @property
     def has_entry(self) -> bool:
         """True if the registry knows the thread, and not as deleted."""
-        return self.state is not None and self.state != State.DELETED
+        return self.state is not None and self.state != ThreadStatus.DELETED
 
     def was_deleted(self, born: int) -> bool:
         """Return True if the thread was deleted after something of it was born."""

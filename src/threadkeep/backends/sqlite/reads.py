@@ -17,7 +17,6 @@ from threadkeep.backends.sqlite import (
     salvage,
 )
 from threadkeep.backends.sqlite.records import pack_id
-from threadkeep.engine.entries import CountThreads, ReadEntry, SearchThreads
 from threadkeep.engine.model import (
     CheckpointRow,
     Child,
@@ -37,6 +36,11 @@ from threadkeep.engine.model import (
     ThreadSize,
     UnreadableRow,
     WriteRow,
+)
+from threadkeep.engine.thread_entry import (
+    CountThreads,
+    ReadEntry,
+    SearchThreads,
 )
 from threadkeep.errors import CorruptionError
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from threadkeep.backends.sqlite import records
-from threadkeep.engine.lifecycle import State
+from threadkeep.engine.thread_entry import ThreadStatus
 from threadkeep.errors import NewerDatabaseError, NotOursError
 
 if TYPE_CHECKING:
@@ -86,9 +86,9 @@ CREATE TABLE tk_labels (
 ) WITHOUT ROWID;
 CREATE INDEX tk_labels_by_label ON tk_labels (label, thread);
 CREATE INDEX tk_threads_by_update ON tk_threads (updated_at, thread)
-    WHERE state <> '{State.DELETED}';
+    WHERE state <> '{ThreadStatus.DELETED}';
 CREATE INDEX tk_threads_by_creation ON tk_threads (created_at, thread)
-    WHERE state <> '{State.DELETED}';
+    WHERE state <> '{ThreadStatus.DELETED}';
 CREATE INDEX tk_threads_by_state ON tk_threads (state, updated_at, thread);
 CREATE INDEX tk_threads_by_origin ON tk_threads (origin) WHERE origin IS NOT NULL;
 CREATE INDEX tk_threads_by_heap ON tk_threads (heap) WHERE heap IS NOT NULL;

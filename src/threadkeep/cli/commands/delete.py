@@ -2,67 +2,52 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Annotated, Any, NamedTuple
 
 import typer
+from rich.table import Table
+from rich.text import Text
 
-from threadkeep.cli import parsing
-from threadkeep.cli.app import Panel, command
+from threadkeep.cli.app import command
 from threadkeep.cli.parameters import (
-    AsJson,
-    Cold,
     DryRun,
     ThreadIds,
-    Url,
     WithMetadata,
     Yes,
+    parse_metadata,
     thread_ids,
 )
-from threadkeep.cli.render import (
-    size,
-    table,
-    text,
-)
-from threadkeep.cli.stores import reading, url_of, writing
-from threadkeep.cli.terminal import Output, ask, clean
-from threadkeep.engine.lifecycle import State
+from threadkeep.cli.render import plural, table, text
+from threadkeep.cli.stores import Session
+from threadkeep.cli.terminal import clean
+from threadkeep.engine.thread_entry import ThreadStatus
 from threadkeep.errors import ThreadNotFoundError, UnfinishedErasureError
 from threadkeep.saver import Saver, store_of
 from threadkeep.stats import all_sizes
-from threadkeep.threads import ErasedThread, EraseReport
+from threadkeep.threads import EraseReport
 
 
-@command(Panel.CHANGE, "threadkeep delete 42 43 --dry-run --url threads.db")
+@command("threadkeep delete 42 43 --dry-run --url threads.db", cold=True)
 def delete(
-    threads: ThreadIds,
-    *,
-    yes: Yes = False,
-    dry_run: DryRun = False,
-    cold: Cold = None,
-    url: Url = None,
-    as_json: AsJson = False,
-) -> int:
-    """Delete threads, with all their checkpoints. Nothing is, if one of them is not there."""
-    output = Output(as_json=as_json)
-    with writing(url_of(url), cold) as saver:
+    session: Session, threads: ThreadIds, *, yes: Yes = False, dry_run: DryRun = False
+) -> None:
+    """Delete threads. If one does not exist, none is deleted."""
+    with session.open() as saver:
         sizes = _sizes(saver, list(dict.fromkeys(threads)))
         if not dry_run and not yes:
             names = clean(", ".join(one.thread for one in sizes))
-            question = f"Delete {names} for good?"
-            ask(output, "delete", question, as_json=as_json, shown=[_draw_delete(sizes)])
+            session.confirm("delete", f"Delete {names}? This cannot be undone.", _table(sizes))
         for one in sizes if not dry_run else ():
             saver.delete_thread(one.thread)
-    documents = [_delete_document(one) for one in sizes]
-    what = "would be deleted" if dry_run else "deleted"
-    line = f"{len(sizes)} threads {what}, {size(sum(one['bytes'] for one in documents))} bytes"
-    drawn = [_draw_delete(sizes)] if dry_run else []
-    output.tell({"threads": documents, "deleted": not dry_run}, *drawn, line)
-    return 0
+    verb = "Would delete" if dry_run else "Deleted"
+    total = plural(sum(one.bytes for one in sizes), "byte")
+    document = {"threads": [one._asdict() for one in sizes], "deleted": not dry_run}
+    summary = f"{verb} {plural(len(sizes), 'thread')} ({total})"
+    session.print(document, *([_table(sizes)] if dry_run else []), summary)
 
 
 class _Size(NamedTuple):
-    """How many rows a thread has, and its bytes as `threadkeep threads` tells them."""
+    """Rows of a thread, and its bytes as the registry counts them."""
 
     thread: str
     checkpoints: int
@@ -71,112 +56,91 @@ class _Size(NamedTuple):
 
 
 def _sizes(saver: Saver, threads: list[str]) -> list[_Size]:
-    """How much each takes.
+    """Return the sizes of threads.
 
     Raises:
-        ThreadNotFoundError: there is none of that name.
+        ThreadNotFoundError: one of them does not exist.
     """
     rows = {one.thread: one for one in store_of(saver).run(all_sizes()).threads}
     found = []
     for name in threads:
-        known, counted = saver.threads.get(name), rows.get(name)
-        if counted is None and (known is None or known.state == State.DELETED):
+        info, stored = saver.threads.get(name), rows.get(name)
+        if stored is None and (info is None or info.state == ThreadStatus.DELETED):
             raise ThreadNotFoundError(thread=name, hint="Nothing was deleted.")
-        counts = (counted.checkpoints, counted.writes) if counted else (0, 0)
-        found.append(_Size(name, *counts, known.bytes if known else 0))
+        counts = (stored.checkpoints, stored.writes) if stored else (0, 0)
+        found.append(_Size(name, *counts, info.bytes if info else 0))
     return found
 
 
-def _delete_document(one: _Size) -> dict[str, Any]:
-    return {
-        "thread": one.thread,
-        "checkpoints": one.checkpoints,
-        "writes": one.writes,
-        "bytes": one.bytes,
-    }
-
-
-def _draw_delete(sizes: list[_Size]) -> Any:
-    rows = [(text(one.thread), size(one.checkpoints), size(one.bytes)) for one in sizes]
+def _table(sizes: list[_Size]) -> Table:
+    rows = [(text(one.thread), f"{one.checkpoints:,}", f"{one.bytes:,}") for one in sizes]
     return table(("thread", "checkpoints>", "~bytes>"), rows)
 
 
-@command(Panel.CHANGE, "threadkeep erase --metadata user_id=u1 --dry-run --url threads.db")
-def erase(  # noqa: PLR0913 - they are given by name
+@command("threadkeep erase --metadata user_id=u1 --dry-run --url threads.db", cold=True)
+def erase(
+    session: Session,
     thread: Annotated[
-        str | None,
-        typer.Argument(help="the thread's id", autocompletion=thread_ids),
+        str | None, typer.Argument(metavar="THREAD", help="Thread id.", autocompletion=thread_ids)
     ] = None,
     *,
     metadata: WithMetadata = None,
     forks: Annotated[
-        bool,
-        typer.Option("--forks", help="also what was forked from these, and holds what it took"),
+        bool, typer.Option("--forks", help="Erase forks too: they hold the same data.")
     ] = False,
     rewrite: Annotated[
-        bool,
-        typer.Option(
-            "--rewrite", help="PostgreSQL: write the tables anew; nobody can use them meanwhile"
-        ),
+        bool, typer.Option("--rewrite", help="PostgreSQL: rewrite the tables, which locks them.")
     ] = False,
     yes: Yes = False,
     dry_run: DryRun = False,
-    cold: Cold = None,
-    url: Url = None,
-    as_json: AsJson = False,
 ) -> int:
-    """Erase a thread, or all with some metadata: rows, caches, and bytes in the store's files.
+    """Erase threads from tables, caches and the store's files.
 
-    Exit code 1: a place could not be cleared, or one of the threads not be removed: do what is
-    said, and erase again.
+    Name one thread, or all that have some metadata.
+
+    Exit code 1: part of it was not done. Do what the output says, and erase again.
     """
-    output, place = Output(as_json=as_json), url_of(url)
-    given = None if metadata is None else parsing.metadata("--metadata", metadata)
-    if dry_run:
-        with reading(place) as saver:
-            report = saver.threads.erase(thread, metadata=given, forks=forks, dry_run=True)
-    else:
-        with writing(place, cold) as saver:
+    pairs = None if metadata is None else parse_metadata("--metadata", metadata)
+    options: dict[str, Any] = {"metadata": pairs, "forks": forks}
+    with session.open(read_only=dry_run) as saver:
+        if dry_run or not yes:
+            report = saver.threads.erase(thread, **options, dry_run=True)
+        if not dry_run:
             if not yes:
-                would = saver.threads.erase(thread, metadata=given, forks=forks, dry_run=True)
-                question = f"Erase {len(would.threads)} threads for good?"
-                ask(output, "erase", question, as_json=as_json, shown=_draw_erase(would))
-            report = _erased(saver, output, thread, metadata=given, forks=forks, rewrite=rewrite)
-    output.tell(report.as_json(), *_draw_erase(report))
+                question = f"Erase {plural(len(report.threads), 'thread')}? This cannot be undone."
+                session.confirm("erase", question, *_erase_lines(report))
+            report = _erase(saver, session, thread, **options, rewrite=rewrite)
+    session.print(report.as_json(), *_erase_lines(report))
     return 0 if report.ok else 1
 
 
-def _erased(saver: Saver, output: Output, thread: str | None, **options: Any) -> EraseReport:
-    """The report, also where a place was not cleared."""
-    with output.progress() as told:
+def _erase(saver: Saver, session: Session, thread: str | None, **options: Any) -> EraseReport:
+    with session.progress() as progress:
         try:
-            return saver.threads.erase(thread, progress=told, **options)
+            return saver.threads.erase(thread, progress=progress, **options)
         except UnfinishedErasureError as error:
             if not isinstance(error.report, EraseReport):
                 raise
             return error.report
 
 
-def _row(one: ErasedThread, *, archived: bool) -> Sequence[Any]:
-    counts = [one.checkpoints, one.writes, one.segments, one.bytes]
-    return [text(one.thread), *map(size, counts + ([one.archived_bytes] if archived else []))]
-
-
-def _draw_erase(report: EraseReport) -> list[Any]:
+def _erase_lines(report: EraseReport) -> list[Any]:
     archived = any(one.archived_bytes for one in report.threads)
-    rows = [_row(one, archived=archived) for one in report.threads]
     columns = ["thread", "checkpoints>", "writes>", "segments>", "bytes>"]
+    rows: list[list[Text | str]] = []
+    for one in report.threads:
+        counts = [one.checkpoints, one.writes, one.segments, one.bytes]
+        counts += [one.archived_bytes] if archived else []
+        rows.append([text(one.thread), *(f"{count:,}" for count in counts)])
     columns += ["archived>"] if archived else []
-    what = "would be erased" if report.dry_run else "erased"
-    total = size(sum([one.bytes for one in report.threads]))
-    lines = [f"{len(rows)} threads {what}, {total} bytes"]
+    verb = "Would erase" if report.dry_run else "Erased"
+    total = plural(sum([one.bytes for one in report.threads]), "byte")
+    lines = [f"{verb} {plural(len(rows), 'thread')} ({total})"]
     if report.forks:
-        lines.append(
-            f"forks hold what they took: {', '.join(report.forks)} (--forks erases them too)"
-        )
+        lines.append(f"Forks still hold the data: {', '.join(report.forks)} (--forks erases them)")
     if report.shared_with:
-        lines.append(f"shared with, before they parted: {', '.join(report.shared_with)}")
-    lines += [f"cleared: {one}" for one in report.cleared]
-    lines += [f"remains: {one}" for one in report.remains]
-    lines += [f"NOT DONE: {one}" for one in report.unfinished]
+        lines.append(f"Shared history with: {', '.join(report.shared_with)}")
+    lines += [f"Cleared: {place}" for place in report.cleared]
+    lines += [f"Remaining: {place}" for place in report.remains]
+    lines += [f"Not done: {place}" for place in report.unfinished]
     return [*([table(columns, rows)] if rows else []), *map(clean, lines)]

@@ -2,143 +2,173 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
-from functools import partial
+import threading
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import asdict, fields
+from datetime import timedelta
 from typing import Annotated, Any
 
 import typer
 
-from threadkeep.cli import parsing
-from threadkeep.cli.app import Panel, command
+from threadkeep.cli.app import command
 from threadkeep.cli.parameters import (
-    AsJson,
-    Cold,
     DryRun,
-    Every,
+    OptionalThreadIds,
     ThreadIds,
-    Url,
     UrlArgument,
-    repeated,
+    parse_duration,
+    parse_positive,
     thread_ids,
 )
-from threadkeep.cli.render import (
-    in_a_table,
-    size,
-    some,
-    table,
-    text,
+from threadkeep.cli.render import plural, table, text, thread_table
+from threadkeep.cli.stores import Session, settings
+from threadkeep.cli.terminal import print_error
+from threadkeep.cold.tiering import ColdTier, Tiering, WarmTier
+from threadkeep.engine.thread_entry import TRANSITIONS, Cause, ThreadStatus, allows
+from threadkeep.errors import (
+    BackendError,
+    InvalidArgumentError,
+    StateError,
+    ThreadNotFoundError,
+    invalid,
 )
-from threadkeep.cli.stores import reading, url_of, writing
-from threadkeep.cli.terminal import Output, clean
-from threadkeep.cold.tiering import Tiering
-from threadkeep.engine.lifecycle import TABLE, Cause, State, allows
-from threadkeep.errors import InvalidArgumentError, StateError, ThreadNotFoundError
-from threadkeep.retention.policy import Retention
+from threadkeep.retention.policy import Retention, duration
 from threadkeep.saver import Saver
 from threadkeep.threads import Collected, GcReport, ThreadInfo, TierReport
 
+Every = Annotated[
+    str | None,
+    typer.Option("--every", metavar="TIME", help="Repeat at this interval, such as 10m."),
+]
 
-@command(Panel.CHANGE, "threadkeep archive --idle 30d --cold s3://bucket/agents --url threads.db")
+
+def _repeat(session: Session, once: Callable[[], int], every: str | None) -> int:
+    """Run once, or at the interval of --every until interrupted; return the exit code."""
+    if every is None:
+        return once()
+    pause = min(parse_positive("--every", every).total_seconds(), threading.TIMEOUT_MAX)
+    timer = threading.Event()
+    while True:
+        try:
+            once()
+        except BackendError as error:
+            print_error(error, as_json=session.as_json)
+        timer.wait(pause)
+
+
+def _check_keys(table: str, keys: Mapping[str, Any], known: Collection[str]) -> None:
+    unknown = sorted(keys.keys() - set(known))
+    if unknown:
+        hint = f"Use one of: {', '.join(sorted(known))}."
+        raise InvalidArgumentError(f"{table}: unknown key {unknown[0]!r}.", hint=hint)
+
+
+def _duration(name: str, value: object) -> timedelta:
+    return parse_positive(name, value) if isinstance(value, str) else duration(name, value)
+
+
+# -- archive -----------------------------------------------------------------------------
+
+
+@command("threadkeep archive --idle 30d --cold s3://bucket/agents --url threads.db", cold=True)
 def archive(
+    session: Session,
     threads: Annotated[
         list[str] | None,
-        typer.Argument(
-            metavar="[THREAD...]",
-            help="the threads' ids",
-            autocompletion=thread_ids,
-        ),
+        typer.Argument(metavar="THREAD", help="Thread ids.", autocompletion=thread_ids),
     ] = None,
     *,
     idle: Annotated[
         str | None,
-        typer.Option(
-            "--idle",
-            metavar="TIME",
-            help="all that were not written for so long: 30d, 12h",
-        ),
+        typer.Option("--idle", metavar="TIME", help="All threads idle for this long: 30d, 12h."),
     ] = None,
     dry_run: DryRun = False,
-    cold: Cold = None,
-    url: Url = None,
-    as_json: AsJson = False,
-) -> int:
-    """Move threads into the cold store. They are found as before; reading one brings it back."""
+) -> None:
+    """Move threads into the cold store. Reading one restores it."""
     if bool(threads) == bool(idle):
-        hint = "Use the ids of threads, or --idle and a time."
-        raise InvalidArgumentError("It is not clear which threads are meant.", hint=hint)
-    output, gone = Output(as_json=as_json), list[ThreadInfo]()
-    with writing(url_of(url), cold) as saver:
-        meant = _archive_targets(saver, threads, idle)
-        with output.progress() as told:
-            for one in meant if not dry_run else ():
-                gone.append(saver.threads.archive(one.id))
-                told("threads archived", len(gone), len(meant))
-    shown = meant if dry_run else gone
-    what = "would be archived" if dry_run else "archived"
-    line = f"{some(len(shown), 'thread')} {what}, {size(sum(one.bytes for one in meant))} bytes"
+        raise InvalidArgumentError("Give either thread ids or --idle.")
+    done: list[ThreadInfo] = []
+    with session.open() as saver:
+        targets = _archive_targets(saver, threads, idle)
+        with session.progress() as progress:
+            for info in targets if not dry_run else ():
+                done.append(saver.threads.archive(info.id))
+                progress("threads archived", len(done), len(targets))
+    shown = targets if dry_run else done
+    freed = plural(sum(info.bytes for info in targets), "byte")
+    summary = f"Would archive {plural(len(shown), 'thread')} ({freed})"
     if not dry_run:
-        line += f"; {size(sum(one.archived_bytes or 0 for one in gone))} in the cold store"
-    document = {"threads": [one.as_json() for one in shown], "archived": not dry_run}
-    output.tell(document, *([in_a_table(shown)] if shown else []), line)
-    return 0
+        stored = f"{sum(info.archived_bytes or 0 for info in done):,} in the cold store"
+        summary = f"Archived {plural(len(shown), 'thread')} ({freed}, {stored})"
+    document = {"threads": [info.as_json() for info in shown], "archived": not dry_run}
+    session.print(document, *([thread_table(shown)] if shown else []), summary)
 
 
 def _archive_targets(saver: Saver, threads: list[str] | None, idle: str | None) -> list[ThreadInfo]:
-    """The threads that are to go: those named, or all that have rested.
+    """Return the threads to archive.
 
     Raises:
-        ThreadNotFoundError, StateError: one of those named cannot go.
+        ThreadNotFoundError, StateError: one of those named cannot be archived.
     """
     if idle:
-        states = list(TABLE[Cause.ARCHIVE].sources)
-        rested = parsing.age("--idle", idle)
-        return list(saver.threads.scan(state=states, updated_before=rested))
+        states = list(TRANSITIONS[Cause.ARCHIVE].sources)
+        age = parse_duration("--idle", idle)
+        return list(saver.threads.scan(state=states, updated_before=age))
     found = []
     for name in dict.fromkeys(threads or ()):
-        one = saver.threads.get(name)
-        if one is None or one.state == State.DELETED:
+        info = saver.threads.get(name)
+        if info is None or info.state == ThreadStatus.DELETED:
             raise ThreadNotFoundError(thread=name, hint="Nothing was archived.")
-        if not allows(Cause.ARCHIVE, one.state):
-            problem = f"A thread that is {one.state} cannot be archived."
+        if not allows(Cause.ARCHIVE, info.state):
+            problem = f"A thread in the state {info.state} cannot be archived."
             raise StateError(problem, thread=name, hint="Nothing was archived.")
-        found.append(one)
+        found.append(info)
     return found
 
 
+# -- gc and prune ------------------------------------------------------------------------
+
 KeepLast = Annotated[
-    int | None, typer.Option("--keep-last", metavar="N", help="the newest so many stay")
+    int | None,
+    typer.Option("--keep-last", metavar="N", help="Keep the newest N checkpoints of each thread."),
 ]
 Keep = Annotated[
     str | None,
-    typer.Option("--keep", metavar="WHICH", help="all, or only the last ones: run_ends, turn_ends"),
+    typer.Option(
+        "--keep",
+        metavar="WHICH",
+        help="Keep all checkpoints, or only those at run_ends or turn_ends.",
+    ),
 ]
 MaxAge = Annotated[
-    str | None, typer.Option("--max-age", metavar="TIME", help="younger ones stay, such as 7d")
+    str | None,
+    typer.Option("--max-age", metavar="TIME", help="Keep checkpoints younger than this: 7d."),
 ]
 MaxBytes = Annotated[
-    int | None, typer.Option("--max-bytes", metavar="N", help="what a thread may hold")
+    int | None, typer.Option("--max-bytes", metavar="N", help="Keep at most N bytes per thread.")
 ]
 MaxCount = Annotated[
-    int | None, typer.Option("--max-count", metavar="N", help="threads of the store")
+    int | None, typer.Option("--max-count", metavar="N", help="Keep at most N threads.")
 ]
-Ttl = Annotated[
-    str | None, typer.Option("--ttl", metavar="TIME", help="how long threads may rest, such as 90d")
+IdleTtl = Annotated[
+    str | None,
+    typer.Option("--ttl", metavar="TIME", help="Delete threads idle for this long: 90d."),
 ]
 KeepTagged = Annotated[
-    bool | None, typer.Option("--keep-tagged/--drop-tagged", help="whether a tag protects")
+    bool | None,
+    typer.Option("--keep-tagged/--drop-tagged", help="Leave tagged threads alone, or not."),
 ]
 Latest = Annotated[
     list[str] | None,
     typer.Option(
-        "--latest",
-        metavar="CHANNEL",
-        help="a channel of which the latest value is enough; may be repeated",
+        "--latest", metavar="CHANNEL", help="Keep only this channel's latest value. Repeatable."
     ),
 ]
 
 
-@command(Panel.STORE, "threadkeep gc --keep turn_ends --keep-last 10 --ttl 90d --dry-run")
+@command("threadkeep gc --keep turn_ends --keep-last 10 --ttl 90d --dry-run", cold=True)
 def gc(  # noqa: PLR0913 - a limit each
+    session: Session,
     store: UrlArgument = None,
     *,
     keep: Keep = None,
@@ -146,16 +176,17 @@ def gc(  # noqa: PLR0913 - a limit each
     max_age: MaxAge = None,
     max_bytes: MaxBytes = None,
     latest: Latest = None,
-    ttl: Ttl = None,
+    ttl: IdleTtl = None,
     max_count: MaxCount = None,
     keep_tagged: KeepTagged = None,
     dry_run: DryRun = False,
     every: Every = None,
-    url: Url = None,
-    as_json: AsJson = False,
 ) -> int:
-    """Remove what need not be kept, as these options and the file's table `retention` say."""
-    given = {
+    """Remove checkpoints and threads by a retention policy.
+
+    Limits that are not given come from the table retention of threadkeep.toml.
+    """
+    options: dict[str, Any] = {
         "keep": keep,
         "keep_last": keep_last,
         "max_age": max_age,
@@ -165,150 +196,166 @@ def gc(  # noqa: PLR0913 - a limit each
         "max_count": max_count,
         "keep_tagged": keep_tagged,
     }
-    limits = parsing.policy({name: one for name, one in given.items() if one is not None})
-    place, output = url_of(url, store), Output(as_json=as_json)
-    once = partial(_collect, place, limits, None, output, dry_run=dry_run)
-    return repeated(once, every, as_json=as_json)
+    limits = policy_of({name: value for name, value in options.items() if value is not None})
+    url = session.url(store)
+    return _repeat(session, lambda: _collect(session, url, limits, None, dry_run=dry_run), every)
 
 
-@command(Panel.CHANGE, "threadkeep prune 42 43 --keep-last 10 --dry-run --url threads.db")
+def policy_of(options: Mapping[str, Any]) -> Retention:
+    """Return the policy of these options, and of the configuration for all others.
+
+    Raises:
+        InvalidArgumentError: a key is unknown, or its value is invalid.
+    """
+    keys: dict[str, Any] = {**(settings().retention or {}), **options}
+    _check_keys("retention", keys, {field.name for field in fields(Retention)})
+    for name in ("max_age", "ttl"):
+        if name in keys:
+            keys[name] = _duration(name, keys[name])
+    return Retention(**keys)
+
+
+@command("threadkeep prune 42 43 --keep-last 10 --dry-run --url threads.db")
 def prune(
+    session: Session,
     threads: ThreadIds,
     *,
-    keep_last: Annotated[int, typer.Option("--keep-last", metavar="N", help="how many stay")] = 1,
+    keep_last: Annotated[
+        int,
+        typer.Option(
+            "--keep-last", metavar="N", help="Keep the newest N checkpoints of each thread."
+        ),
+    ] = 1,
     dry_run: DryRun = False,
-    url: Url = None,
-    as_json: AsJson = False,
 ) -> int:
-    """Remove all but the newest checkpoints of threads. Pinned and tagged ones stay."""
-    output = Output(as_json=as_json)
+    """Remove older checkpoints of threads.
+
+    Pinned and tagged threads are left alone.
+    """
     limits = Retention(keep_last=keep_last)
-    return _collect(url_of(url), limits, threads, output, dry_run=dry_run)
+    return _collect(session, session.url(), limits, threads, dry_run=dry_run)
 
 
 def _collect(
-    place: str, limits: Retention, threads: list[str] | None, output: Output, *, dry_run: bool
+    session: Session, url: str, limits: Retention, threads: list[str] | None, *, dry_run: bool
 ) -> int:
-    opened = reading if dry_run else writing
-    with output.progress() as told, opened(place) as saver:
-        report = saver.threads.gc(limits, threads=threads, dry_run=dry_run, progress=told)
-    output.tell(_gc_document(report), *_draw_gc(report))
+    with session.progress() as progress, session.open(url, read_only=dry_run) as saver:
+        report = saver.threads.gc(limits, threads=threads, dry_run=dry_run, progress=progress)
+    document = {**asdict(report), "checkpoints": report.checkpoints, "bytes": report.bytes}
+    session.print(document, *_gc_lines(report))
     return 1 if report.skipped else 0
 
 
-# -- what is told ------------------------------------------------------------------------
-
-
-def _gc_document(report: GcReport) -> dict[str, Any]:
-    return {
-        "dry_run": report.dry_run,
-        "looked_at": report.looked_at,
-        "read": report.read,
-        "checkpoints": report.checkpoints,
-        "bytes": report.bytes,
-        "threads": [asdict(one) for one in report.threads],
-    }
-
-
-def _draw_gc(report: GcReport) -> list[Any]:
+def _gc_lines(report: GcReport) -> list[Any]:
     rows = [
-        (text(one.thread), size(one.checkpoints), size(one.bytes), text(_remark(one)))
+        (text(one.thread), f"{one.checkpoints:,}", f"{one.bytes:,}", text(_gc_note(one)))
         for one in report.threads
     ]
-    what = "would go" if report.dry_run else "went"
-    line = (
-        f"of {report.looked_at} threads {size(report.checkpoints)} checkpoints"
-        f" and {len(report.deleted)} threads {what}, {size(report.bytes)} bytes"
-    )
     columns = ("thread", "checkpoints>", "bytes>", "")
-    return [table(columns, rows), line] if rows else [line]
+    return [*([table(columns, rows)] if rows else []), _gc_summary(report)]
 
 
-def _remark(one: Collected) -> str:
+def _gc_summary(report: GcReport) -> str:
+    verbs = ("would remove", "would delete") if report.dry_run else ("removed", "deleted")
+    changed = [one for one in report.threads if one.skipped is None and one.deleted is None]
+    count = plural(sum(one.checkpoints for one in changed), "checkpoint")
+    steps = [f"{verbs[0]} {count} from {plural(len(changed), 'thread')}"] if changed else []
+    deleted = plural(len(report.deleted), "thread")
+    steps += [f"{verbs[1]} {deleted}"] if report.deleted else []
+    return _summary(steps, report.looked_at, report.bytes, "Nothing to remove.")
+
+
+def _summary(steps: list[str], threads: int, size: int, nothing: str) -> str:
+    if not steps:
+        return f"Checked {plural(threads, 'thread')}. {nothing}"
+    summary = " and ".join(steps)
+    return f"{summary[0].upper()}{summary[1:]} ({plural(size, 'byte')})"
+
+
+def _gc_note(one: Collected) -> str:
     if one.skipped is not None:
-        return clean(f"skipped: {one.skipped}")
+        return f"skipped: {one.skipped}"
     if one.deleted is not None:
-        return f"the thread: {one.deleted}"
-    return f"left whole: {', '.join(one.whole)}" if one.whole else ""
+        return f"deleted: {one.deleted}"
+    return f"channels kept: {', '.join(one.whole)}" if one.whole else ""
 
 
-@command(Panel.STORE, "threadkeep tier --warm 7d --cold s3://bucket/agents --dry-run")
-def tier(  # noqa: PLR0913 - a limit each
-    threads: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="[THREAD...]", help="only these", autocompletion=thread_ids),
-    ] = None,
+# -- tier --------------------------------------------------------------------------------
+
+
+@command("threadkeep tier --warm 7d --cold s3://bucket/agents --dry-run", cold=True)
+def tier(
+    session: Session,
+    threads: OptionalThreadIds = None,
     *,
     warm: Annotated[
         str | None,
-        typer.Option("--warm", metavar="TIME", help="what is in use stays: 1d, if nothing is said"),
+        typer.Option(
+            "--warm", metavar="TIME", help="Leave threads used within this time. Default: 1d."
+        ),
     ] = None,
     archive: Annotated[
-        bool | None,
-        typer.Option("--archive/--no-archive", help="whether threads go that are not in use"),
+        bool | None, typer.Option("--archive/--no-archive", help="Archive idle threads, or not.")
     ] = None,
     offload: Annotated[
         bool | None,
-        typer.Option("--offload/--no-offload", help="whether old values of the others go"),
+        typer.Option("--offload/--no-offload", help="Offload old values of others, or not."),
     ] = None,
     offload_over: Annotated[
         int | None,
-        typer.Option("--offload-over", metavar="N", help="bytes; those that are larger: 65536"),
+        typer.Option(
+            "--offload-over", metavar="N", help="Offload values over N bytes. Default: 65536."
+        ),
     ] = None,
     dry_run: DryRun = False,
     every: Every = None,
-    cold: Cold = None,
-    url: Url = None,
-    as_json: AsJson = False,
 ) -> int:
-    """Move into the cold store what is not in use: threads, and old values of others."""
-    given = {"warm": warm, "archive": archive, "offload": offload, "offload_over": offload_over}
-    how = parsing.tiering({name: one for name, one in given.items() if one is not None})
-    place, output = url_of(url), Output(as_json=as_json)
-    once = partial(_move, place, cold, how, threads or None, output, dry_run=dry_run)
-    return repeated(once, every, as_json=as_json)
+    """Move idle threads and old values into the cold store.
+
+    Options that are not given come from the table tiering of threadkeep.toml.
+    """
+    options = {"warm": warm, "archive": archive, "offload": offload, "offload_over": offload_over}
+    tiering = _tiering({name: value for name, value in options.items() if value is not None})
+    return _repeat(
+        session, lambda: _tier(session, tiering, threads or None, dry_run=dry_run), every
+    )
 
 
-def _move(
-    place: str,
-    cold: str | None,
-    how: Tiering,
-    threads: list[str] | None,
-    output: Output,
-    *,
-    dry_run: bool,
-) -> int:
-    opened = reading if dry_run else writing
-    with output.progress() as told, opened(place, cold) as saver:
-        report = saver.threads.tier(how, threads=threads, dry_run=dry_run, progress=told)
-    output.tell(_tier_document(report), *_draw_tier(report))
+def _tiering(options: Mapping[str, Any]) -> Tiering:
+    """Return the tiering of these options, and of the configuration for all others.
+
+    Raises:
+        InvalidArgumentError: a key is unknown, or its value is invalid.
+    """
+    keys = {**(settings().tiering or {}), **options}
+    _check_keys("tiering", keys, {"warm", "archive", "offload_over", "offload"})
+    warm = WarmTier(max_age=_duration("warm", keys["warm"])) if "warm" in keys else WarmTier()
+    cold = {name: keys[name] for name in ("archive", "offload_over") if name in keys}
+    offload = keys.get("offload", True)
+    if not isinstance(offload, bool):
+        raise invalid("offload", offload, "Use true or false.")
+    if not offload and ("offload" in options or "offload_over" not in options):
+        cold["offload_over"] = None
+    return Tiering(warm=warm, cold=ColdTier(**cold))
+
+
+def _tier(session: Session, tiering: Tiering, threads: list[str] | None, *, dry_run: bool) -> int:
+    with session.progress() as progress, session.open(read_only=dry_run) as saver:
+        report = saver.threads.tier(tiering, threads=threads, dry_run=dry_run, progress=progress)
+    document = {**asdict(report), "bytes": report.bytes}
+    session.print(document, *_tier_lines(report))
     return 1 if report.skipped else 0
 
 
-def _tier_document(report: TierReport) -> dict[str, Any]:
-    return {
-        "dry_run": report.dry_run,
-        "looked_at": report.looked_at,
-        "bytes": report.bytes,
-        "archived": [asdict(one) for one in report.archived],
-        "offloaded": [asdict(one) for one in report.offloaded],
-        "shared": list(report.shared),
-        "skipped": [asdict(one) for one in report.skipped],
-    }
-
-
-def _draw_tier(report: TierReport) -> list[Any]:
-    rows = [(text(one.thread), size(one.bytes), "archived") for one in report.archived]
-    rows += [(text(one.thread), size(one.bytes), "old values") for one in report.offloaded]
-    rows += [(text(one), "", "left: it shares its values with forks") for one in report.shared]
-    rows += [(text(one.thread), "", _remark_tier(one.skipped)) for one in report.skipped]
-    would = "would be " if report.dry_run else ""
-    line = (
-        f"of {some(report.looked_at, 'thread')} {len(report.archived)} {would}archived,"
-        f" old values of {len(report.offloaded)} {would}moved: {size(report.bytes)} bytes"
-    )
-    return [table(("thread", "bytes>", ""), rows), line] if rows else [line]
-
-
-def _remark_tier(why: str | None) -> str:
-    return clean(f"skipped: {why}")
+def _tier_lines(report: TierReport) -> list[Any]:
+    rows = [(text(one.thread), f"{one.bytes:,}", text("archive")) for one in report.archived]
+    rows += [(text(one.thread), f"{one.bytes:,}", text("offload")) for one in report.offloaded]
+    rows += [(text(one), "", text("left: shares values with forks")) for one in report.shared]
+    rows += [(text(one.thread), "", text(f"skipped: {one.skipped}")) for one in report.skipped]
+    verbs = ("would archive", "would offload") if report.dry_run else ("archived", "offloaded")
+    archived = plural(len(report.archived), "thread")
+    offloaded = plural(len(report.offloaded), "thread")
+    steps = [f"{verbs[0]} {archived}"] if report.archived else []
+    steps += [f"{verbs[1]} old values of {offloaded}"] if report.offloaded else []
+    summary = _summary(steps, report.looked_at, report.bytes, "Nothing to move.")
+    return [*([table(("thread", "bytes>", ""), rows)] if rows else []), summary]

@@ -1,4 +1,4 @@
-"""Commands for a whole store: stats, check, repair, backup, restore, migrate."""
+"""Commands for a whole store: check, repair, stats, backup, restore, migrate."""
 
 from __future__ import annotations
 
@@ -13,261 +13,250 @@ import typer
 from rich.table import Table
 
 from threadkeep.backends.open import file_of
-from threadkeep.cli.app import Panel, command
-from threadkeep.cli.parameters import STORE, AsJson, Cold, Programs, Url, UrlArgument, thread_ids
-from threadkeep.cli.render import (
-    bar,
-    document,
-    in_a_line,
-    size,
-    some,
-    table,
-    text,
+from threadkeep.cli.app import command
+from threadkeep.cli.parameters import (
+    STORE,
+    DryRun,
+    OptionalThreadIds,
+    Programs,
+    UrlArgument,
+    thread_ids,
 )
-from threadkeep.cli.stores import made, reading, shown, url_of, writing
-from threadkeep.cli.terminal import Output, Told, clean
+from threadkeep.cli.render import bar, plural, print_thread, table, text
+from threadkeep.cli.stores import Session, open_target, public_name
+from threadkeep.cli.terminal import clean
 from threadkeep.errors import CorruptionError, InvalidArgumentError
-from threadkeep.repair.check import (
-    CheckReport,
-    Finding,
-)
-from threadkeep.repair.repair import (
-    HINTS,
-    RepairedThread,
-    RepairReport,
-)
+from threadkeep.progress import Progress
+from threadkeep.repair.check import CheckReport, Finding
+from threadkeep.repair.repair import HINTS
 from threadkeep.stats import ThreadStats
+from threadkeep.threads import RepairedThread, RepairReport
 from threadkeep.transfer import backup as backups
 
+# -- stats -------------------------------------------------------------------------------
+
 _PARTS = {
-    "manifests": "(what checkpoints say of channels)",
+    "manifests": "(manifests)",
     "pending_writes": "(pending writes)",
-    "metadata": "(metadata of checkpoints)",
-    "unreferenced": "(not referred to any more)",
+    "metadata": "(checkpoint metadata)",
+    "unreferenced": "(unreferenced)",
 }
-"""Parts of a thread beside its channels, in `ThreadStats` and as they are shown."""
+"""Parts of a thread beside its channels: fields of `ThreadStats`, and their names in a table."""
 
 
-@command(Panel.STORE, "threadkeep stats threads.db --top 20")
+@command("threadkeep stats threads.db --top 20")
 def stats(
+    session: Session,
     store: UrlArgument = None,
     *,
-    top: Annotated[int, typer.Option("--top", min=1, help="how many threads and channels")] = 10,
-    url: Url = None,
-    as_json: AsJson = False,
-) -> int:
-    """Show sizes by thread and by channel, beside whole copies of each state. Reads all."""
-    place, output = url_of(url, store), Output(as_json=as_json)
-    with reading(place) as saver, output.working("reading all threads"):
+    top: Annotated[
+        int, typer.Option("--top", min=1, help="Show the largest N threads and channels.")
+    ] = 10,
+) -> None:
+    """Show sizes by thread and channel, beside those of full copies."""
+    url = session.url(store)
+    with session.open(url, read_only=True) as saver, session.progress() as progress:
+        progress("reading threads", 0, 0)
         found = saver.stats()
     channels: Counter[str] = Counter()
     parts: Counter[str] = Counter()
     for one in found.by_thread:
         channels.update(one.channels)
         parts.update({name: getattr(one, name) for name in _PARTS})
-    whole = sum([one.bytes for one in found.by_thread])
+    total = sum([one.bytes for one in found.by_thread])
     document = {
-        "store": shown(place),
-        "bytes": whole,
+        "store": public_name(url),
+        "bytes": total,
         **asdict(found),
         "by_channel": dict(channels.most_common()),
         "by_part": {"channels": channels.total(), **parts},
     }
-    counted = f"{some(found.threads, 'thread')}, {some(found.checkpoints, 'checkpoint')}"
+    counts = f"{plural(found.threads, 'thread')}, {plural(found.checkpoints, 'checkpoint')}"
     largest = sorted(found.by_thread, key=lambda one: one.bytes, reverse=True)
-    output.tell(
+    hidden = len(largest) - top
+    session.print(
         document,
-        text(f"{shown(place)}: {counted}"),
-        f"{size(found.bytes_on_disk)} bytes in the store, {size(whole)} of them in threads;"
-        f" whole copies would take {size(found.full_copy_bytes)}",
+        text(f"{public_name(url)}: {counts}"),
+        f"{plural(found.bytes_on_disk, 'byte')} on disk, {total:,} of them in threads;"
+        f" full copies would take {found.full_copy_bytes:,}",
         "",
-        _of_threads(largest[:top]),
-        *_left_out(len(largest) - top),
+        _thread_table(largest[:top]),
+        *([f"... {plural(hidden, 'more thread')} (--top)"] if hidden > 0 else []),
         "",
-        _of_parts(channels, parts, top),
+        _part_table(channels, parts, top),
     )
-    return 0
 
 
-def _of_threads(threads: list[ThreadStats]) -> Table:
+def _thread_table(threads: list[ThreadStats]) -> Table:
     most = max([one.bytes for one in threads], default=0)
     rows = [
         (
             text(one.thread),
-            size(one.checkpoints),
-            size(one.bytes),
-            size(one.full_copy_bytes),
+            f"{one.checkpoints:,}",
+            f"{one.bytes:,}",
+            f"{one.full_copy_bytes:,}",
             bar(one.bytes, most),
         )
         for one in threads
     ]
-    return table(("thread", "checkpoints>", "bytes>", "whole copies>", ""), rows)
+    return table(("thread", "checkpoints>", "bytes>", "full copies>", ""), rows)
 
 
-def _of_parts(channels: Counter[str], parts: Counter[str], top: int) -> Table:
-    """All parts of the threads' bytes, down to their sum; the smallest channels in one line."""
-    named = [(name, count) for name, count in channels.most_common(top) if count]
-    rest = channels.total() - sum([count for _, count in named])
-    named += [(f"... {len(channels) - top} more channels (--top)", rest)] if rest else []
-    named += [(shown_as, parts[name]) for name, shown_as in _PARTS.items() if parts[name]]
-    most = max([count for _, count in named], default=0)
-    rows = [(text(name), size(count), bar(count, most)) for name, count in named]
-    rows.append((text("all"), size(channels.total() + parts.total()), text("")))
+def _part_table(channels: Counter[str], parts: Counter[str], top: int) -> Table:
+    """Return all parts of the threads' bytes, down to their sum; small channels in one row."""
+    counts = [(name, count) for name, count in channels.most_common(top) if count]
+    rest = channels.total() - sum([count for _, count in counts])
+    others = plural(len(channels) - top, "more channel")
+    counts += [(f"... {others} (--top)", rest)] if rest else []
+    counts += [(label, parts[name]) for name, label in _PARTS.items() if parts[name]]
+    most = max([count for _, count in counts], default=0)
+    rows = [(text(name), f"{count:,}", bar(count, most)) for name, count in counts]
+    rows.append((text("total"), f"{channels.total() + parts.total():,}", text("")))
     return table(("channel", "bytes>", ""), rows)
 
 
-def _left_out(count: int) -> list[str]:
-    return [f"... {count} more (--top)"] if count > 0 else []
+# -- check -------------------------------------------------------------------------------
 
 
-@command(Panel.STORE, "threadkeep check threads.db")
-def check(
-    store: UrlArgument = None, *, cold: Cold = None, url: Url = None, as_json: AsJson = False
-) -> int:
-    """Verify every checksum, reference and span. Exit code 0: sound (or notes), 1: damaged."""
-    place, output = url_of(url, store), Output(as_json=as_json)
-    before = _stamps(place)
-    with output.progress() as told:
-        report = _report(place, cold, told)
-        if not report.ok and _stamps(place) != before:
-            # Somebody wrote meanwhile, and what was read may be of two states.
-            report = _report(place, cold, told)
-    verdict = "sound" if report.ok else f"{len(report.findings)} findings"
-    if report.notes:
-        verdict += f", {len(report.notes)} notes"
-    document = {
-        "store": shown(place),
-        "ok": report.ok,
-        "threads": report.threads,
-        "findings": [asdict(finding) for finding in report.findings],
-        "notes": [asdict(note) for note in report.notes],
-    }
+@command("threadkeep check threads.db", cold=True)
+def check(session: Session, store: UrlArgument = None) -> int:
+    """Verify every checksum and reference. Exit code 1: problems found."""
+    url = session.url(store)
+    before = _stamps(url)
+    with session.progress() as progress:
+        report = _check(session, url, progress)
+        if not report.ok and _stamps(url) != before:
+            # Another process wrote meanwhile, and what was read may be of two states.
+            report = _check(session, url, progress)
+    document = {"store": public_name(url), "ok": report.ok, **asdict(report)}
     lines = [clean(f"{finding.kind}: {finding}") for finding in report.findings]
     lines += [clean(f"note: {note}") for note in report.notes]
-    output.tell(document, *lines, f"{shown(place)}: {report.threads} threads, {verdict}")
+    problems = plural(len(report.findings), "problem")
+    found = "No problems found." if report.ok else f"Found {problems}."
+    notes = f" {plural(len(report.notes), 'note')}." if report.notes else ""
+    session.print(document, *lines, f"{_checked(report.threads)} {found}{notes}")
     return 0 if report.ok else 1
 
 
-def _report(url: str, cold: str | None, told: Told) -> CheckReport:
-    """What is broken; a file so damaged that it cannot be opened is one finding."""
+def _checked(threads: int) -> str:
+    return f"Checked {plural(threads, 'thread')}."
+
+
+def _check(session: Session, url: str, progress: Progress) -> CheckReport:
+    """Check a store; a file too damaged to be opened is one finding."""
     try:
-        with reading(url, cold) as saver:
-            return saver.check(told)
+        with session.open(url, read_only=True) as saver:
+            return saver.check(progress)
     except CorruptionError as exc:
         return CheckReport(0, (Finding(exc.message),))
 
 
 def _stamps(url: str) -> list[tuple[int, int] | None]:
-    """Of a SQLite file, the sizes and times of it and its WAL: others when somebody has written."""
+    """Return sizes and times of a SQLite file and its WAL, which change when it is written."""
     path = file_of(url)
     files = [] if path is None else [Path(path), Path(f"{path}-wal")]
     stats = [file.stat() if file.exists() else None for file in files]
     return [None if stat is None else (stat.st_size, stat.st_mtime_ns) for stat in stats]
 
 
-@command(Panel.STORE, "threadkeep repair --url threads.db --dry-run")
+# -- repair ------------------------------------------------------------------------------
+
+
+@command("threadkeep repair --url threads.db --dry-run", cold=True)
 def repair(
-    threads: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="[THREAD]...", help="the threads' ids; default: all", autocompletion=thread_ids
-        ),
-    ] = None,
+    session: Session,
+    threads: OptionalThreadIds = None,
     *,
     quarantine: Annotated[
         Path | None,
         typer.Option(
             "--quarantine",
             metavar="FILE",
-            help="where to what is taken out; default: quarantine-TIME.tkq, beside a SQLite file,"
-            " else in this folder",
+            help="File for the removed data. Default: quarantine-TIME.tkq, beside a SQLite file,"
+            " else in this folder.",
         ),
     ] = None,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="only tell what would be taken out")
-    ] = False,
-    cold: Cold = None,
-    url: Url = None,
-    as_json: AsJson = False,
+    dry_run: DryRun = False,
 ) -> int:
-    """Take out what cannot be read, into a file. Exit code 0: all is sound, 1: not all."""
-    place, output = url_of(url), Output(as_json=as_json)
-    file = quarantine or _beside(file_of(place))
-    with writing(place, cold) as saver, output.progress() as told:
-        report = saver.threads.repair(threads or None, file=file, dry_run=dry_run, progress=told)
+    """Move unreadable data into a file. Exit code 1: problems are left."""
+    url = session.url()
+    file = quarantine or _quarantine_file(file_of(url))
+    with session.open(url) as saver, session.progress() as progress:
+        report = saver.threads.repair(
+            threads or None, file=file, dry_run=dry_run, progress=progress
+        )
+    document = {
+        "store": public_name(url),
+        "ok": report.ok,
+        "dry_run": dry_run,
+        "threads": report.threads,
+        "repaired": [_repair_document(one) for one in report.repaired],
+        "left": [{**asdict(one), "hint": HINTS.get(one.kind, "")} for one in report.left],
+        "file": None if report.file is None else str(report.file),
+    }
     lines = [line for one in report.repaired for line in _repair_lines(one, dry_run=dry_run)]
-    lines += [f"left: {finding}" for finding in report.left]
+    lines += [f"not repaired: {finding}" for finding in report.left]
     kinds = {finding.kind for finding in report.left}
     lines += [hint for kind, hint in HINTS.items() if kind in kinds]
-    lines.append(_repair_summary(shown(place), report, dry_run=dry_run))
-    output.tell(_repair_document(shown(place), report, dry_run=dry_run), *map(clean, lines))
+    lines.append(_repair_summary(report, dry_run=dry_run))
+    session.print(document, *map(clean, lines))
     return 0 if report.ok else 1
 
 
-def _beside(store: str | None) -> Path:
-    """A new name in the folder of a SQLite file, or in this folder."""
+def _quarantine_file(store: str | None) -> Path:
     folder = Path(store or "").parent
     return folder / f"quarantine-{datetime.now(UTC):%Y%m%d-%H%M%S-%f}.tkq"
 
 
-def _repair_lines(one: RepairedThread, *, dry_run: bool) -> list[str]:
-    """What is said of a thread: how much goes, and what its head is then."""
-    parts = {
-        "checkpoints": len(one.checkpoints),
-        "pending writes": one.writes,
-        "segments": one.segments,
-        "unreadable rows": one.unreadable,
-    }
-    told = ", ".join(f"{number} {what}" for what, number in parts.items() if number)
-    verb = "would be taken out" if dry_run else "taken out"
-    if not told:
-        return [f"thread {one.thread!r}: its entry in the registry is put right"]
-    lines = [f"thread {one.thread!r}: {told} {verb}"]
-    for head in one.heads:
-        where = f" of namespace {head.namespace!r}" if head.namespace else ""
-        after = head.after or "none: nothing of it is sound"
-        lines.append(f"  head{where}: {after} (was {head.before})")
-    return lines
-
-
-def _repair_summary(store: str, report: RepairReport, *, dry_run: bool) -> str:
-    threads = f"{store}: {report.threads} threads"
-    if not report.repaired and report.ok:
-        return f"{threads}, sound"
-    verb = "would be repaired" if dry_run else "repaired"
-    where = f"; what was taken out is in {report.file}" if report.file else ""
-    left = f", {len(report.left)} findings left" if report.left else ""
-    return f"{threads}, {len(report.repaired)} {verb}{left}{where}"
-
-
-def _repair_document(store: str, report: RepairReport, *, dry_run: bool) -> dict[str, Any]:
-    return {
-        "store": store,
-        "ok": report.ok,
-        "dry_run": dry_run,
-        "threads": report.threads,
-        "repaired": [_as_json(one) for one in report.repaired],
-        "left": [{**asdict(one), "hint": HINTS.get(one.kind, "")} for one in report.left],
-        "file": None if report.file is None else str(report.file),
-    }
-
-
-def _as_json(one: RepairedThread) -> dict[str, Any]:
+def _repair_document(one: RepairedThread) -> dict[str, Any]:
     checkpoints = [{"namespace": ns, "checkpoint": id} for ns, id in one.checkpoints]
     return {**asdict(one), "checkpoints": checkpoints}
 
 
-_NAMES = 5  # that are told
+def _repair_lines(one: RepairedThread, *, dry_run: bool) -> Iterator[str]:
+    counts = {
+        "checkpoint": len(one.checkpoints),
+        "pending write": one.writes,
+        "segment": one.segments,
+        "unreadable row": one.unreadable,
+    }
+    parts = ", ".join(plural(count, noun) for noun, count in counts.items() if count)
+    if not parts:
+        verb = "would correct" if dry_run else "corrected"
+        yield f"thread {one.thread!r}: {verb} its entry in the registry"
+        return
+    yield f"thread {one.thread!r}: {'would remove' if dry_run else 'removed'} {parts}"
+    for head in one.heads:
+        namespace = f" of namespace {head.namespace!r}" if head.namespace else ""
+        after = head.after or "none, no checkpoint is readable"
+        yield f"  head{namespace}: {after} (was {head.before})"
 
 
-@command(Panel.STORE, "threadkeep backup sqlite:///threads.db backup.db")
+def _repair_summary(report: RepairReport, *, dry_run: bool) -> str:
+    checked = _checked(report.threads)
+    if not report.repaired and report.ok:
+        return f"{checked} No problems found."
+    verb = "Would repair" if dry_run else "Repaired"
+    repaired = f" {verb} {plural(len(report.repaired), 'thread')}." if report.repaired else ""
+    left = f" {plural(len(report.left), 'problem')} left." if report.left else ""
+    file = f" The removed data is in {report.file}." if report.file else ""
+    return f"{checked}{repaired}{left}{file}"
+
+
+# -- backup, restore, migrate ------------------------------------------------------------
+
+_NAMES = 5  # shown of the threads in the cold store
+
+
+@command("threadkeep backup sqlite:///threads.db backup.db")
 def backup(
+    session: Session,
     places: Annotated[
         list[str],
         typer.Argument(
             metavar="[STORE] FILE",
-            help=f"STORE: the same as --url ({STORE}). FILE: where to; a backup that is"
-            " there is replaced",
+            help=f"STORE: same as --url ({STORE}). FILE: backup to write. An existing backup is"
+            " replaced.",
         ),
     ],
     *,
@@ -275,99 +264,86 @@ def backup(
         backups.Format | None,
         typer.Option(
             "--format",
-            help="native: the store's own; bundle: for any kind of store. Default: native where"
-            " there is such a format, and the file's name does not end in .tkb",
+            help="native: the database's own format. bundle: a file for any kind of store."
+            " Default: native if there is one, and FILE does not end in .tkb.",
         ),
     ] = None,
     pg_bin: Programs = "",
-    url: Url = None,
-    as_json: AsJson = False,
 ) -> int:
-    """Write all threads of a store to a file, while programs use it.
+    """Back up all threads of a store to a file. Programs may keep running.
 
-    Exit code 1: of some it holds only where they are, as their values lie in the cold store.
+    Exit code 1: values in the cold store are not included.
     """
     *store, file = places
     if len(store) > 1:
-        raise typer.BadParameter("at most a store and a file")
-    output = Output(as_json=as_json)
-    with output.progress() as told:
-        taken = backups.back_up(
-            url_of(url, *store),
-            Path(file),
-            told,
-            form=form,
-            programs=pg_bin,
-        )
-    document = {"file": file, "kind": taken.kind.name.lower(), "bytes": taken.size}
-    threads = "" if taken.threads is None else f"{taken.threads} threads, "
-    line = clean(f"{file}: {threads}{taken.size} bytes, {taken.kind.value}")
-    output.tell(
-        {**document, "threads": taken.threads, "away": taken.away}, line, *_left_out_backup(taken)
-    )
+        raise typer.BadParameter("Use at most a store and a file")
+    url = session.url(*store)
+    with session.progress() as progress:
+        taken = backups.back_up(url, Path(file), progress, form=form, programs=pg_bin)
+    document = {
+        "file": file,
+        "kind": taken.kind.name.lower(),
+        "bytes": taken.size,
+        "threads": taken.threads,
+        "away": taken.away,
+    }
+    threads = "" if taken.threads is None else f"{plural(taken.threads, 'thread')} "
+    summary = f"Backed up {threads}to {file} ({taken.kind.value}, {plural(taken.size, 'byte')})"
+    session.print(document, *map(clean, [summary, *_missing_lines(taken)]))
     return 1 if taken.away else 0
 
 
-def _left_out_backup(taken: backups.Taken) -> Iterator[str]:
-    """What lies elsewhere, and what to do about it."""
-    if not taken.away:
-        return
-    names = ", ".join(taken.away[:_NAMES]) + (", ..." if len(taken.away) > _NAMES else "")
-    yield clean(f"values of {some(len(taken.away), 'thread')} lie in the cold store: {names}")
-    yield "keep the cold store with this file; or bring them back first, and do it again:"
-    yield clean(f"threadkeep restore --thread {taken.away[0]} --cold URL")
+def _missing_lines(taken: backups.BackedUp) -> Iterator[str]:
+    if taken.away:
+        names = ", ".join(taken.away[:_NAMES]) + (", ..." if len(taken.away) > _NAMES else "")
+        yield f"Not included: values of {plural(len(taken.away), 'thread')} in the cold store"
+        yield f"  {names}"
+        yield "Keep the cold store with this backup, or restore the threads and back up again:"
+        yield f"  threadkeep restore --thread {taken.away[0]} --cold URL"
 
 
-@command(Panel.STORE, "threadkeep restore backup.tkb redis://localhost:6379/0")
+@command("threadkeep restore backup.tkb redis://localhost:6379/0", cold=True)
 def restore(
-    file: Annotated[Path | None, typer.Argument(help="what threadkeep backup has written")] = None,
+    session: Session,
+    file: Annotated[Path | None, typer.Argument(metavar="FILE", help="Backup.")] = None,
     store: UrlArgument = None,
     *,
     thread: Annotated[
         str | None,
         typer.Option(
-            "--thread",
-            help="bring this archived thread back instead",
-            autocompletion=thread_ids,
+            "--thread", help="Restore this archived thread instead.", autocompletion=thread_ids
         ),
     ] = None,
-    cold: Cold = None,
     replace: Annotated[
         bool,
         typer.Option(
             "--replace",
-            help="remove what stands there: the whole store; for a bundle the threads that it has",
+            help="Replace the whole store; from a bundle, only the threads that it holds.",
         ),
     ] = False,
     pg_bin: Programs = "",
-    url: Url = None,
-    as_json: AsJson = False,
-) -> int:
-    """Fill a store from a backup, or bring an archived thread back."""
-    output = Output(as_json=as_json)
-    if (file is None) == (thread is None):
-        hint = "Use the file of a backup, or --thread and the id of an archived thread."
-        raise InvalidArgumentError("It is not clear what is to be restored.", hint=hint)
-    if file is None or thread is not None:
-        with writing(url_of(url), cold) as saver:
-            one = saver.threads.restore(str(thread))
-        output.tell(document(one), in_a_line(one))
-        return 0
-    place = url_of(url, store)
-    with output.progress() as told:
-        done = backups.restore(file, place, told, replace=replace, programs=pg_bin)
-    known = f", {done.known} were there already" if done.known else ""
-    line = "restored" if done.threads is None else f"{done.threads} threads restored{known}"
-    output.tell({"file": str(file), "threads": done.threads, "known": done.known}, line)
-    return 0
+) -> None:
+    """Restore a store from a backup, or a thread from the cold store."""
+    if file is not None and thread is None:
+        url = session.url(store)
+        with session.progress() as progress:
+            done = backups.restore(file, url, progress, replace=replace, programs=pg_bin)
+        what = "the store" if done.threads is None else plural(done.threads, "thread")
+        known = f"; {done.known:,} already complete" if done.known else ""
+        document = {"file": str(file), "threads": done.threads, "known": done.known}
+        session.print(document, text(f"Restored {what} from {file}{known}"))
+    elif thread is not None and file is None:
+        with session.open() as saver:
+            info = saver.threads.restore(thread)
+        print_thread(session, info)
+    else:
+        raise InvalidArgumentError("Give either the file of a backup or --thread.")
 
 
-@command(Panel.STORE, "threadkeep migrate postgresql://owner@localhost/app?schema=agents")
-def migrate(store: UrlArgument = None, *, url: Url = None, as_json: AsJson = False) -> int:
-    """Make the tables of a database, or bring them to this release's version."""
-    place = url_of(url, store)
-    with made(place) as saver:
+@command("threadkeep migrate postgresql://owner@localhost/app?schema=agents")
+def migrate(session: Session, store: UrlArgument = None) -> None:
+    """Create the tables of a database, or update them."""
+    url = session.url(store)
+    with open_target(url) as saver:
         saver.setup()
-    document = {"store": shown(place), "migrated": True}
-    Output(as_json=as_json).tell(document, "the tables are of this release")
-    return 0
+    session.print({"store": public_name(url), "migrated": True}, "The tables are up to date")

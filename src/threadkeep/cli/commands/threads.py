@@ -2,87 +2,80 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, cast
+from typing import Annotated, Any
 
 import typer
 
-from threadkeep.cli import parsing
-from threadkeep.cli.app import Panel, command
+from threadkeep.cli.app import command
 from threadkeep.cli.parameters import (
-    AsJson,
-    Cold,
     Thread,
     Ttl,
-    Url,
     WithMetadata,
     WithTags,
+    parse_metadata,
+    parse_size,
+    parse_time,
+    parse_ttl,
     thread_ids,
 )
-from threadkeep.cli.render import (
-    document,
-    in_a_line,
-    in_a_table,
-    text,
-)
-from threadkeep.cli.stores import reading, url_of, writing
-from threadkeep.cli.terminal import Output
-from threadkeep.engine.calls import Place, fetch_checkpoint
-from threadkeep.engine.context import not_found
-from threadkeep.engine.lifecycle import State
+from threadkeep.cli.render import print_thread, text, thread_table
+from threadkeep.cli.stores import Session
+from threadkeep.engine.thread_entry import ThreadStatus
 from threadkeep.errors import InvalidArgumentError, ThreadNotFoundError
-from threadkeep.registry.filters import (
-    MOST,
-    OrderName,
-)
-from threadkeep.saver import Saver, store_of
-from threadkeep.threads import Filters, ThreadInfo, ThreadPage
+from threadkeep.registry.filters import MOST
+from threadkeep.saver import Saver
+from threadkeep.threads import ThreadInfo, ThreadPage
 
-_WHEN = "an ISO time (UTC), or an age: 7d, 12h, 30m"
+_WHEN = "Use an ISO time (UTC), or a time ago such as 7d, 12h or 30m."
 
-One = Annotated[
-    str | None,
-    typer.Argument(
-        metavar="THREAD",
-        help="only this one, with all that is known of it",
-        autocompletion=thread_ids,
-    ),
-]
 States = Annotated[
     list[str] | None,
-    typer.Option("--state", help=f"{', '.join(State)}; may be repeated; default: all but deleted"),
+    typer.Option(
+        "--state",
+        help=f"Only threads in this state: {', '.join(ThreadStatus)}. Repeatable. Default: all but"
+        " deleted.",
+    ),
 ]
-CreatedAfter = Annotated[str | None, typer.Option("--created-after", metavar="WHEN", help=_WHEN)]
-CreatedBefore = Annotated[str | None, typer.Option("--created-before", metavar="WHEN", help=_WHEN)]
-UpdatedAfter = Annotated[str | None, typer.Option("--updated-after", metavar="WHEN", help=_WHEN)]
-UpdatedBefore = Annotated[str | None, typer.Option("--updated-before", metavar="WHEN", help=_WHEN)]
+CreatedAfter = Annotated[
+    str | None,
+    typer.Option("--created-after", metavar="WHEN", help=f"Created after this time. {_WHEN}"),
+]
+CreatedBefore = Annotated[
+    str | None, typer.Option("--created-before", metavar="WHEN", help="Created before this time.")
+]
+UpdatedAfter = Annotated[
+    str | None, typer.Option("--updated-after", metavar="WHEN", help="Updated after this time.")
+]
+UpdatedBefore = Annotated[
+    str | None,
+    typer.Option("--updated-before", metavar="WHEN", help="Not updated since this time."),
+]
 HasInterrupt = Annotated[
     bool | None,
-    typer.Option("--has-interrupt/--no-interrupt", help="whether an interrupt waits for an answer"),
+    typer.Option("--has-interrupt/--no-interrupt", help="With or without an interrupt that waits."),
 ]
-Pinned = Annotated[
-    bool | None, typer.Option("--pinned/--not-pinned", help="whether they are pinned")
+Pinned = Annotated[bool | None, typer.Option("--pinned/--not-pinned", help="Pinned or not.")]
+MinBytes = Annotated[
+    str | None, typer.Option("--min-bytes", metavar="BYTES", help="At least this size: 10MB.")
 ]
-MinBytes = Annotated[str | None, typer.Option("--min-bytes", metavar="BYTES", help="such as 10MB")]
 ForkedFrom = Annotated[
-    str | None, typer.Option("--forked-from", metavar="THREAD", help="forks of this thread")
+    str | None, typer.Option("--forked-from", metavar="THREAD", help="Forks of this thread.")
 ]
 Order = Annotated[
     str,
     typer.Option(
-        "--order", help="updated_at, created_at, bytes or thread; with a minus the greatest first"
+        "--order", help="Sort by updated_at, created_at, bytes or thread; - reverses: -bytes."
     ),
 ]
-Limit = Annotated[int, typer.Option("--limit", min=1, max=MOST, help="how many on a page")]
-Cursor = Annotated[
-    str | None, typer.Option("--cursor", help="go on behind the page that gave this")
-]
-All = Annotated[bool, typer.Option("--all", help="all of them, page after page")]
-Count = Annotated[bool, typer.Option("--count", help="only how many there are")]
 
 
-@command(Panel.LOOK, "threadkeep threads --has-interrupt --updated-before 1h --url threads.db")
+@command("threadkeep threads --has-interrupt --updated-before 1h --url threads.db")
 def threads(  # noqa: PLR0913 - they are given by name
-    thread: One = None,
+    session: Session,
+    thread: Annotated[
+        str | None,
+        typer.Argument(metavar="THREAD", help="Show only this thread.", autocompletion=thread_ids),
+    ] = None,
     *,
     state: States = None,
     tag: WithTags = None,
@@ -96,174 +89,149 @@ def threads(  # noqa: PLR0913 - they are given by name
     min_bytes: MinBytes = None,
     forked_from: ForkedFrom = None,
     order: Order = "-updated_at",
-    limit: Limit = 50,
-    cursor: Cursor = None,
-    all_pages: All = False,
-    count: Count = False,
-    url: Url = None,
-    as_json: AsJson = False,
-) -> int:
-    """List threads that are as all options say, or tell what is known of one."""
-    filters = _threads_targets(
-        state=state,
-        tags=tag,
-        metadata=parsing.metadata("--metadata", metadata),
-        created_after=parsing.when("--created-after", created_after),
-        created_before=parsing.when("--created-before", created_before),
-        updated_after=parsing.when("--updated-after", updated_after),
-        updated_before=parsing.when("--updated-before", updated_before),
-        has_interrupt=has_interrupt,
-        pinned=pinned,
-        min_bytes=parsing.size("--min-bytes", min_bytes),
-        forked_from=forked_from,
-    )
+    limit: Annotated[int, typer.Option("--limit", min=1, max=MOST, help="Threads per page.")] = 50,
+    cursor: Annotated[
+        str | None, typer.Option("--cursor", help="Continue after the page that printed this.")
+    ] = None,
+    all_pages: Annotated[bool, typer.Option("--all", help="List all pages.")] = False,
+    count: Annotated[bool, typer.Option("--count", help="Print only the number.")] = False,
+) -> None:
+    """List threads that match all options, or show one thread."""
+    options: dict[str, Any] = {
+        "state": state,
+        "tags": tag,
+        "metadata": parse_metadata("--metadata", metadata),
+        "created_after": parse_time("--created-after", created_after),
+        "created_before": parse_time("--created-before", created_before),
+        "updated_after": parse_time("--updated-after", updated_after),
+        "updated_before": parse_time("--updated-before", updated_before),
+        "has_interrupt": has_interrupt,
+        "pinned": pinned,
+        "min_bytes": parse_size("--min-bytes", min_bytes),
+        "forked_from": forked_from,
+    }
+    filters = {name: value for name, value in options.items() if value not in (None, [], {})}
     if thread is not None and (filters or cursor or all_pages or count):
-        raise InvalidArgumentError("A thread and a search are asked for.", hint="Give one of them.")
-    output = Output(as_json=as_json)
-    with reading(url_of(url)) as saver:
+        hint = "Use either a thread id or options that filter."
+        raise InvalidArgumentError("A thread id cannot be combined with a search.", hint=hint)
+    with session.open(read_only=True) as saver:
         if thread is not None:
-            one = _one(saver, thread)
-            output.tell(document(one), in_a_line(one))
+            print_thread(session, _existing(saver, thread))
         elif count:
             number = saver.threads.count(**filters)
-            output.tell({"count": number}, str(number))
+            session.print({"count": number}, str(number))
         else:
-            read = _all if all_pages else _page
-            _tell(output, read(saver, order, limit, cursor, filters))
-    return 0
+            search = {**filters, "order": order, "cursor": cursor}
+            page = _all(saver, search) if all_pages else saver.threads.search(limit=limit, **search)
+            _print_page(session, page)
 
 
-def _threads_targets(**given: Any) -> Filters:
-    """What was given of the filters."""
-    return cast("Filters", {name: one for name, one in given.items() if one not in (None, [], {})})
-
-
-def _one(saver: Saver, thread: str) -> ThreadInfo:
+def _existing(saver: Saver, thread: str) -> ThreadInfo:
     found = saver.threads.get(thread)
     if found is None:
         raise ThreadNotFoundError(thread=thread)
     return found
 
 
-def _page(saver: Saver, order: str, limit: int, cursor: str | None, filters: Filters) -> ThreadPage:
-    by = cast("OrderName", order)  # (the saver says which there are)
-    return saver.threads.search(order=by, limit=limit, cursor=cursor, **filters)
-
-
-def _all(saver: Saver, order: str, limit: int, cursor: str | None, filters: Filters) -> ThreadPage:
-    """Every thread that is meant, from the cursor on, in one page."""
-    del limit
-    found: list[ThreadInfo] = []
-    while True:
-        page = _page(saver, order, MOST, cursor, filters)
+def _all(saver: Saver, search: dict[str, Any]) -> ThreadPage:
+    page = saver.threads.search(limit=MOST, **search)
+    found = list(page)
+    while page.cursor is not None:
+        page = saver.threads.search(limit=MOST, **{**search, "cursor": page.cursor})
         found += page
-        if page.cursor is None:
-            return ThreadPage(tuple(found), None)
-        cursor = page.cursor
+    return ThreadPage(tuple(found), None)
 
 
-def _tell(output: Output, page: ThreadPage) -> None:
+def _print_page(session: Session, page: ThreadPage) -> None:
     document = {"threads": [one.as_json() for one in page], "cursor": page.cursor}
-    drawn = [in_a_table(page)] if page else ["no threads"]
-    more = [f"... more: --cursor {page.cursor}, or --all"] if page.cursor else []
-    output.tell(document, *drawn, *more)
+    more = [f"More threads: --cursor {page.cursor}, or --all"] if page.cursor else []
+    session.print(document, thread_table(page) if page else "No threads found", *more)
 
 
-@command(Panel.CHANGE, "threadkeep create 42 --metadata user_id=u1 --ttl 30d --url threads.db")
+@command("threadkeep create 42 --metadata user_id=u1 --ttl 30d --url threads.db")
 def create(
-    thread: Annotated[str, typer.Argument(help="the thread's id")],
+    session: Session,
+    thread: Annotated[str, typer.Argument(metavar="THREAD", help="Thread id.")],
     *,
-    tag: Annotated[list[str] | None, typer.Option("--tag", help="may be repeated")] = None,
+    tag: Annotated[list[str] | None, typer.Option("--tag", help="Tag. Repeatable.")] = None,
     metadata: Annotated[
         list[str] | None,
         typer.Option(
-            "--metadata", metavar="KEY=VALUE", help="VALUE is JSON or else text; may be repeated"
+            "--metadata", metavar="KEY=VALUE", help="VALUE is JSON, else text. Repeatable."
         ),
     ] = None,
     ttl: Ttl = None,
-    url: Url = None,
-    as_json: AsJson = False,
-) -> int:
-    """Register a thread, to give it tags, metadata or a time to live before its first run."""
-    pairs = parsing.metadata("--metadata", metadata)
-    rest = parsing.ttl(ttl) or None  # (never is what a new thread has anyway)
-    with writing(url_of(url)) as saver:
-        one = saver.threads.create(thread, metadata=pairs, tags=tag or (), ttl=rest)
-    Output(as_json=as_json).tell(document(one), in_a_line(one))
-    return 0
+) -> None:
+    """Register a thread before its first run."""
+    pairs = parse_metadata("--metadata", metadata)
+    limit = parse_ttl(ttl) or None  # (a new thread has no time to live)
+    with session.open() as saver:
+        info = saver.threads.create(thread, metadata=pairs, tags=tag or (), ttl=limit)
+    print_thread(session, info)
 
 
-@command(Panel.CHANGE, "threadkeep set 42 plan=pro trial=null --ttl 30d --url threads.db")
-def set_(
+@command("threadkeep set 42 plan=pro trial=null --ttl 30d --url threads.db", cold=True)
+def set_metadata(
+    session: Session,
     thread: Thread,
     pairs: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="KEY=VALUE...",
-            help="metadata; VALUE is JSON or else text, null removes the key",
+            metavar="KEY=VALUE", help="Metadata. VALUE is JSON, else text; null removes the key."
         ),
     ] = None,
     *,
     ttl: Ttl = None,
-    url: Url = None,
-    as_json: AsJson = False,
-) -> int:
-    """Set metadata of a thread, or how long it may rest before retention removes it."""
+) -> None:
+    """Set metadata of a thread, or its time to live."""
     if not pairs and ttl is None:
-        raise InvalidArgumentError("Nothing is to be set.", hint="Give KEY=VALUE, or --ttl.")
-    metadata, rest = parsing.metadata("KEY=VALUE", pairs), parsing.ttl(ttl)
-    with writing(url_of(url)) as saver:
-        one = saver.threads.update(thread, metadata=metadata, ttl=rest)
-    Output(as_json=as_json).tell(document(one), in_a_line(one))
-    return 0
+        raise InvalidArgumentError("There is nothing to set.", hint="Use KEY=VALUE, or --ttl.")
+    metadata, limit = parse_metadata("KEY=VALUE", pairs), parse_ttl(ttl)
+    with session.open() as saver:
+        info = saver.threads.update(thread, metadata=metadata, ttl=limit)
+    print_thread(session, info)
 
 
-@command(Panel.CHANGE, "threadkeep tag 42 escalated vip --url threads.db")
+@command("threadkeep tag 42 escalated vip --url threads.db", cold=True)
 def tag(
+    session: Session,
     thread: Thread,
-    tags: Annotated[list[str], typer.Argument(metavar="TAG...", help="the tags")],
+    tags: Annotated[list[str], typer.Argument(metavar="TAG", help="Tags.")],
     *,
-    remove: Annotated[bool, typer.Option("--remove", help="remove them instead")] = False,
-    url: Url = None,
-    as_json: AsJson = False,
-) -> int:
+    remove: Annotated[bool, typer.Option("--remove", help="Remove the tags instead.")] = False,
+) -> None:
     """Add tags to a thread, or remove them."""
-    with writing(url_of(url)) as saver:
+    with session.open() as saver:
         change = saver.threads.untag if remove else saver.threads.tag
-        one = change(thread, *tags)
-    Output(as_json=as_json).tell(document(one), in_a_line(one))
-    return 0
+        info = change(thread, *tags)
+    print_thread(session, info)
 
 
-@command(Panel.CHANGE, "threadkeep pin 42 --url threads.db")
+@command("threadkeep pin 42 --url threads.db", cold=True)
 def pin(
+    session: Session,
     thread: Thread,
     *,
-    remove: Annotated[bool, typer.Option("--remove", help="remove the pin instead")] = False,
-    url: Url = None,
-    as_json: AsJson = False,
-) -> int:
-    """Pin a thread, so that retention leaves it alone, or remove the pin."""
-    with writing(url_of(url)) as saver:
-        one = saver.threads.unpin(thread) if remove else saver.threads.pin(thread)
-    Output(as_json=as_json).tell(document(one), in_a_line(one))
-    return 0
+    remove: Annotated[bool, typer.Option("--remove", help="Remove the pin instead.")] = False,
+) -> None:
+    """Pin a thread, so that gc and prune leave it alone."""
+    with session.open() as saver:
+        info = saver.threads.unpin(thread) if remove else saver.threads.pin(thread)
+    print_thread(session, info)
 
 
-@command(Panel.CHANGE, "threadkeep copy 42 experiment --url threads.db")
+@command("threadkeep copy 42 experiment --url threads.db", cold=True)
 def copy(
-    source: Annotated[str, typer.Argument(help="the thread's id", autocompletion=thread_ids)],
-    target: Annotated[str, typer.Argument(help="the id of the copy")],
-    *,
-    cold: Cold = None,
-    url: Url = None,
-    as_json: AsJson = False,
-) -> int:
-    """Copy a thread inside the store: all its checkpoints, tags and metadata."""
-    with writing(url_of(url), cold) as saver:
-        if store_of(saver).run(fetch_checkpoint(source, "", None)).found is None:
-            raise not_found(Place(source))
+    session: Session,
+    source: Annotated[
+        str, typer.Argument(metavar="THREAD", help="Thread id.", autocompletion=thread_ids)
+    ],
+    target: Annotated[str, typer.Argument(metavar="COPY", help="Thread id of the copy.")],
+) -> None:
+    """Copy a thread, its tags and metadata within the store."""
+    with session.open() as saver:
+        if _existing(saver, source).state in (ThreadStatus.CREATED, ThreadStatus.DELETED):
+            raise ThreadNotFoundError(thread=source)
         saver.copy_thread(source, target)
     document = {"source": source, "target": target}
-    Output(as_json=as_json).tell(document, text(f"{source} was copied to {target}"))
-    return 0
+    session.print(document, text(f"Copied thread {source} to {target}"))

@@ -1,8 +1,4 @@
-"""Stores of LangGraph's own savers, for reading.
-
-Only the choice of the reader lives here. Invariant: what is given is a store of LangGraph's,
-or an error says what it is instead.
-"""
+"""Readers of the stores of LangGraph's own savers."""
 
 from __future__ import annotations
 
@@ -17,18 +13,23 @@ from threadkeep.backends.given import without
 from threadkeep.backends.open import check_is_path, extra, is_postgres, sqlite_path
 from threadkeep.backends.sqlite.opening import MEMORY, path_of
 from threadkeep.codec import Codec
-from threadkeep.errors import InvalidArgumentError, NotLangGraphError, OpenError
+from threadkeep.errors import InvalidArgumentError, OpenError
 from threadkeep.saver import Saver
-from threadkeep.transfer.sources.base import Found, FoundWrite, Source
+from threadkeep.transfer.sources.base import (
+    Payloads,
+    Source,
+    SourceCheckpoint,
+    SourceWrite,
+    own_store,
+)
 from threadkeep.transfer.sources.memory import MemorySource
-from threadkeep.transfer.sources.payloads import Payloads
 from threadkeep.transfer.sources.sqlite import copy_of, open_sqlite
 
-__all__ = ["Found", "FoundWrite", "Source", "open_source"]
+__all__ = ["Source", "SourceCheckpoint", "SourceWrite", "open_source"]
 
 _HOME = "langgraph.checkpoint."
-_KNOWN = (
-    "Give the path or URL (sqlite:///, postgresql://) of a database of LangGraph's SqliteSaver or"
+_HINT = (
+    "Use the path or URL (sqlite:///, postgresql://) of a database of LangGraph's SqliteSaver or"
     " PostgresSaver, or one of these savers, or an InMemorySaver."
 )
 
@@ -38,29 +39,26 @@ def open_source(source: Any, codec: Codec, key: str | bytes | None) -> Source:
 
     Args:
         source: its URL or path, or the saver.
-        codec: whose classes may be loaded.
-        key: of its encrypted values; see `Payloads`.
+        codec: has the classes that may be loaded.
+        key: key of encrypted values; see `Payloads`.
 
     Raises:
-        InvalidArgumentError: it is none of these, or the key is none.
+        InvalidArgumentError: it is none of these, or the key is invalid.
         OpenError: it cannot be opened.
-        NotLangGraphError: it is no store of LangGraph's.
+        NotLangGraphError: it is not a store of LangGraph's.
     """
     if isinstance(source, Saver):
-        raise NotLangGraphError(
-            "The saver is one of threadkeep's.",
-            hint="Move its threads with saver.threads.export_bundle() and import_().",
-        )
+        raise own_store("The saver")
     if isinstance(source, BaseCheckpointSaver):
         return _of_saver(source, Payloads(codec, source.serde, key))
     if not isinstance(source, str | os.PathLike):
-        raise InvalidArgumentError(f"{type(source).__name__} is no source.", hint=_KNOWN)
+        raise InvalidArgumentError(f"Invalid source: {type(source).__name__}.", hint=_HINT)
     return _of_name(os.fspath(source), Payloads(codec, None, key))
 
 
 def _of_name(name: str, payloads: Payloads) -> Source:
     if not isinstance(name, str):
-        raise InvalidArgumentError("A path is a str here.", hint=_KNOWN)
+        raise InvalidArgumentError("Invalid path: bytes.", hint=_HINT)
     if is_postgres(name):
         name, schema = without("schema", name)
         with extra("PostgreSQL", "postgres"):
@@ -69,7 +67,7 @@ def _of_name(name: str, payloads: Payloads) -> Source:
     if "://" in name:
         path = sqlite_path(name)
         if path is None:
-            raise OpenError("This URL names no store of LangGraph's.", hint=_KNOWN)
+            raise OpenError("This URL is not one of LangGraph's stores.", hint=_HINT)
         return open_sqlite(path, payloads)
     check_is_path(name)
     return open_sqlite(path_of(name), payloads)
@@ -85,7 +83,7 @@ def _of_saver(saver: BaseCheckpointSaver[Any], payloads: Payloads) -> Source:
         with extra("PostgreSQL", "postgres"):
             from threadkeep.transfer.sources import postgres  # noqa: PLC0415 - as above
         return postgres.open_postgres(postgres.conninfo_of(_connection(saver)), payloads)
-    raise InvalidArgumentError(f"{type(saver).__name__} cannot be read losslessly.", hint=_KNOWN)
+    raise InvalidArgumentError(f"{type(saver).__name__} cannot be read losslessly.", hint=_HINT)
 
 
 def _of_sqlite(saver: BaseCheckpointSaver[Any], payloads: Payloads) -> Source:

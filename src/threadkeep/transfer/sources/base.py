@@ -1,22 +1,43 @@
-"""What is read of LangGraph's stores: records, and the protocol of whatever reads them.
+"""Readers of LangGraph's stores: their records, their protocol, and the payloads of values.
 
-Only these live here. Invariant: a source is never changed, not even migrated.
+A source is never changed, not even migrated. A value is what LangGraph would return, or an error
+says why not.
 """
 
 from __future__ import annotations
 
-from collections.abc import Generator
+import json
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol, TypeAlias
+from typing import Any, NamedTuple, Protocol, cast
 
 from langgraph.checkpoint.base import BaseCheckpointSaver
+from langgraph.checkpoint.serde.base import CipherProtocol, SerializerProtocol
+from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
+from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 
-Place: TypeAlias = tuple[str, str]
-"""The namespace and id of a checkpoint."""
+from threadkeep.codec import Codec, NativeCodec
+from threadkeep.codec.format import OWN, describe
+from threadkeep.codec.langgraph_payloads import Shared, decode_langgraph
+from threadkeep.errors import (
+    CorruptionError,
+    InvalidArgumentError,
+    NotLangGraphError,
+    OpenError,
+    ThreadkeepError,
+    WrongKeyError,
+)
+from threadkeep.transfer.whole_thread import CheckpointKey
+
+KEY_SIZES = (16, 24, 32)
+"""Sizes of AES keys, in bytes."""
+
+_KEY_HINT = "Use the key that LangGraph's EncryptedSerializer had: adopt(..., key=...)."
 
 
-class FoundWrite(NamedTuple):
-    """A pending write, with the index that it has in its task."""
+class SourceWrite(NamedTuple):
+    """Pending write, with its index in its task."""
 
     task_id: str
     task_path: str
@@ -26,35 +47,35 @@ class FoundWrite(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
-    """A checkpoint as LangGraph's own saver gives it; `size` is about its bytes as read."""
+class SourceCheckpoint:
+    """Checkpoint as LangGraph's own saver returns it; `size` is about its bytes as read."""
 
     ns: str
     id: str
     parent: str | None
     checkpoint: dict[str, Any]
     metadata: dict[str, Any]
-    writes: list[FoundWrite] = field(default_factory=list)
+    writes: list[SourceWrite] = field(default_factory=list)
     size: int = 0
 
 
 class Source(Protocol):
-    """A store of LangGraph's. Not for several threads at a time; calls may block."""
+    """Store of LangGraph's, for reading by one thread at a time; calls may block."""
 
     def threads(self) -> dict[str, int]:
-        """How many checkpoints each thread has, by its id, in order."""
+        """Count the checkpoints of each thread, by its id, in order."""
 
-    def parents(self, thread: str) -> dict[Place, str | None]:
-        """The parent of each checkpoint of a thread, by namespace and id; reads no values."""
+    def parents(self, thread: str) -> dict[CheckpointKey, str | None]:
+        """Return the parent of each checkpoint of a thread; reads no values."""
 
     def begin(self) -> None:
-        """What is read from now on is one state."""
+        """Read one state from now on."""
 
     def end(self) -> None:
-        """See `begin`; harmless where nothing was begun."""
+        """End what `begin` began, if anything."""
 
-    def checkpoints(self, thread: str) -> Generator[Found, None, None]:
-        """A thread's checkpoints, by namespace and id, in ascending order.
+    def checkpoints(self, thread: str) -> Generator[SourceCheckpoint, None, None]:
+        """Yield a thread's checkpoints, by namespace and id, in ascending order.
 
         Raises:
             UnknownTypeError, CorruptionError, WrongKeyError: a value cannot be read; the
@@ -63,7 +84,7 @@ class Source(Protocol):
         """
 
     def saver(self) -> BaseCheckpointSaver[Any]:
-        """LangGraph's own saver, reading the same state.
+        """Return LangGraph's own saver, which reads the same state.
 
         Raises:
             OpenError: its library is not installed.
@@ -71,3 +92,127 @@ class Source(Protocol):
 
     def close(self) -> None:
         """Release everything. Idempotent."""
+
+
+# -- payloads --------------------------------------------------------------------------
+
+
+class Payloads:
+    """Reader of payloads: a type and bytes, to values.
+
+    Args:
+        codec: has the classes that may be loaded.
+        serde: the serializer of the saver that is read; None for LangGraph's own.
+        key: AES key, as LangGraph takes it (LANGGRAPH_AES_KEY), 16, 24 or 32 bytes.
+
+    Raises:
+        InvalidArgumentError: the key has another length.
+        OpenError: there is a key, and pycryptodome is not installed.
+    """
+
+    def __init__(
+        self, codec: Codec, serde: SerializerProtocol | None, key: str | bytes | None
+    ) -> None:
+        native = codec if isinstance(codec, NativeCodec) else NativeCodec()
+        if key is not None:
+            serde = _with_key(key, native.pickle_fallback, serde)
+        inner = serde
+        self._cipher: CipherProtocol | None = None
+        if isinstance(serde, EncryptedSerializer):
+            self._cipher, inner = serde.cipher, serde.serde
+        is_own = inner is None or type(inner) is JsonPlusSerializer
+        if is_own and inner is not None and getattr(inner, "pickle_fallback", False):
+            native = NativeCodec(native.registry, True, native.finder.allowed)  # noqa: FBT003 - by position there
+        self._codec = native
+        self._other = None if is_own else inner
+        self._shared = Shared()
+        self.serde = serde or JsonPlusSerializer(pickle_fallback=native.pickle_fallback)
+
+    def value(self, kind: str, data: bytes | None) -> Any:
+        """Read a value. It may share objects with others, and must not be changed.
+
+        Raises:
+            UnknownTypeError: it names a class that is not allowed, or is of an unknown kind.
+            CorruptionError: it is damaged.
+            WrongKeyError: it is encrypted, and the key is missing or wrong.
+        """
+        data = b"" if data is None else data
+        kind, _, cipher = str(kind).partition("+")
+        if cipher:
+            data = self._decrypted(cipher, data)
+        if self._other is None:
+            return decode_langgraph(kind, data, self._codec, self._shared)
+        try:
+            return self._other.loads_typed((kind, data))
+        except OWN:
+            raise
+        except Exception as error:
+            raise CorruptionError(
+                f"{type(self._other).__name__} cannot read the value: {describe(error)}."
+            ) from error
+
+    def metadata(self, text: str | bytes | None) -> dict[str, Any]:
+        """Read metadata that is stored as JSON."""
+        if text is None:
+            return {}
+        try:
+            return cast("dict[str, Any]", json.loads(text))
+        except ValueError as error:
+            raise CorruptionError("A checkpoint's metadata is no JSON.") from error
+
+    def _decrypted(self, cipher: str, data: bytes) -> bytes:
+        if self._cipher is None:
+            raise WrongKeyError(hint=_KEY_HINT)
+        try:
+            return self._cipher.decrypt(cipher, data)
+        except Exception as error:
+            raise WrongKeyError(
+                f"The value cannot be decrypted ({cipher}): {describe(error)}.", hint=_KEY_HINT
+            ) from error
+
+
+def _with_key(
+    key: object,
+    pickle_fallback: bool,  # noqa: FBT001 - as the codec has it
+    serde: SerializerProtocol | None,
+) -> EncryptedSerializer:
+    data = key.encode() if isinstance(key, str) else key
+    if not isinstance(data, bytes) or len(data) not in KEY_SIZES:
+        raise InvalidArgumentError(
+            "Invalid key.", hint="Use the value of LANGGRAPH_AES_KEY: 16, 24 or 32 bytes."
+        )
+    inner = serde or JsonPlusSerializer(pickle_fallback=pickle_fallback)
+    with needs("pycryptodome", "read encrypted values"):
+        return EncryptedSerializer.from_pycryptodome_aes(inner, key=data)
+
+
+# -- errors ----------------------------------------------------------------------------
+
+
+@contextmanager
+def needs(package: str, purpose: str) -> Iterator[None]:
+    """Raise OpenError if an import in the block fails."""
+    try:
+        yield
+    except ImportError as error:
+        raise OpenError(
+            f"{package} is needed to {purpose}.", hint=f"pip install {package}"
+        ) from error
+
+
+def own_store(what: str) -> NotLangGraphError:
+    """Return the error for a source that is threadkeep's own."""
+    return NotLangGraphError(
+        f"{what} is a store of threadkeep already.",
+        hint="Open it as it is, or copy threads: export_bundle() and import_bundle().",
+    )
+
+
+@contextmanager
+def naming(thread: str, ns: str, checkpoint: str) -> Iterator[None]:
+    """Add a checkpoint's place to errors."""
+    try:
+        yield
+    except ThreadkeepError as exc:
+        exc.at(thread=thread, namespace=ns or None, checkpoint=checkpoint)
+        raise

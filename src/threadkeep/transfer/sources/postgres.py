@@ -1,16 +1,16 @@
-"""The tables of LangGraph's PostgresSaver and AsyncPostgresSaver.
+"""Reader of the tables of LangGraph's PostgresSaver and AsyncPostgresSaver.
 
-Only reading them lives here. Invariant: every transaction is read only. Each thread is read
-in one of its own, so that what is read of it is one state.
+Every transaction is read only. Each thread is read in one of its own, so that it is one state.
 
 A checkpoint's row holds small values; the others lie in `checkpoint_blobs`, by channel and
-version. The tables are the same since langgraph-checkpoint-postgres 2.0, but for
+version. The tables are the same since langgraph-checkpoint-postgres 2.0, except
 `checkpoint_writes.task_path`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -22,10 +22,18 @@ from threadkeep.backends.postgres.failures import DRIVER_ERRORS, mapped
 from threadkeep.backends.postgres.settings import settings_of
 from threadkeep.errors import NotLangGraphError, OpenError
 from threadkeep.langgraph_internals import TASKS
-from threadkeep.transfer.sources.base import Found, FoundWrite, Place
-from threadkeep.transfer.sources.payloads import Payloads, named
+from threadkeep.transfer.sources.base import (
+    Payloads,
+    Source,
+    SourceCheckpoint,
+    SourceWrite,
+    naming,
+    needs,
+    own_store,
+)
+from threadkeep.transfer.whole_thread import CheckpointKey
 
-_PAGE = 16  # checkpoints' rows that are read at a time
+_PAGE = 16  # rows of checkpoints in one read
 _CURSOR = "threadkeep_adopt"
 _COLUMNS = """
 SELECT relname, attname FROM pg_attribute JOIN pg_class ON pg_class.oid = attrelid
@@ -61,7 +69,7 @@ _WRITES = """
 SELECT checkpoint_ns, checkpoint_id, task_id, {path} AS task_path, idx, channel, type, blob
 FROM checkpoint_writes WHERE thread_id = %s AND checkpoint_ns = ANY(%s) AND checkpoint_id = ANY(%s)
 """
-# As LangGraph's saver asks for it: in whatever namespace, and in the database's own order.
+# As in LangGraph's saver: of any namespace, and in the database's own order.
 _SENDS = """
 SELECT type, blob FROM checkpoint_writes
 WHERE thread_id = %s AND checkpoint_id = %s AND channel = %s ORDER BY {path}, task_id, idx
@@ -71,10 +79,10 @@ _FIRST_VERSION = f"{1:032}.{0:016}"  # as LangGraph counts, without its random p
 
 
 def conninfo_of(connection: Any) -> str:
-    """How a connection or pool of psycopg, of either kind, reaches its server.
+    """Return the conninfo of a connection or pool of psycopg, sync or async.
 
     Raises:
-        OpenError: it does not tell.
+        OpenError: it has none.
     """
     try:
         if hasattr(connection, "conninfo"):
@@ -84,8 +92,8 @@ def conninfo_of(connection: Any) -> str:
         return psycopg.conninfo.make_conninfo(**parameters)
     except (AttributeError, TypeError, psycopg.Error) as error:
         raise OpenError(
-            "The saver's connection does not tell where its database is.",
-            hint="Give the database's URL.",
+            "The saver's connection does not say where its database is.",
+            hint="Use the database's URL.",
         ) from error
 
 
@@ -95,7 +103,7 @@ def open_postgres(database: str, payloads: Payloads, schema: str | None = None) 
     Args:
         database: its URL, or another conninfo of libpq.
         payloads: reads values.
-        schema: where the tables lie; None for the search path that the connection has.
+        schema: the schema of the tables; None for the connection's search path.
 
     Raises:
         OpenError: it cannot be reached.
@@ -103,10 +111,8 @@ def open_postgres(database: str, payloads: Payloads, schema: str | None = None) 
     """
     settings = settings_of(database)
     server = settings.server
-    try:
+    with _mapped(server):
         db = psycopg.connect(settings.conninfo, row_factory=dict_row, prepare_threshold=None)
-    except DRIVER_ERRORS as error:
-        raise mapped(error, server) from error
     try:
         if schema is not None:
             path = replace(settings, schema=schema).quoted_schema
@@ -122,40 +128,32 @@ def open_postgres(database: str, payloads: Payloads, schema: str | None = None) 
 
 def _check_tables(columns: dict[str, set[str]]) -> None:
     if "manifest" in columns.get("checkpoints", ()):
-        raise NotLangGraphError(
-            "The schema holds a store of threadkeep already.",
-            hint="Open it as it is, or move threads: saver.threads.export_bundle() and import_().",
-        )
+        raise own_store("This schema")
     if any(wanted - columns.get(table, set()) for table, wanted in _WANTED.items()):
         raise NotLangGraphError(
             "The database has no tables of LangGraph's PostgresSaver (2.0 or newer).",
-            hint="If they lie in another schema, say so in the URL: ?schema=NAME."
+            hint="If they are in another schema, name it in the URL: ?schema=NAME."
             " Those of ShallowPostgresSaver are not read.",
         )
 
 
-class _Mapped:
-    """Raises the driver's errors as ours."""
-
-    def __init__(self, server: str) -> None:
-        self._server = server
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
-        if isinstance(error, DRIVER_ERRORS):
-            raise mapped(error, self._server) from error
+@contextmanager
+def _mapped(server: str) -> Iterator[None]:
+    """Raise the driver's errors as ours."""
+    try:
+        yield
+    except DRIVER_ERRORS as error:
+        raise mapped(error, server) from error
 
 
-class PostgresSource:
+class PostgresSource(Source):
     """See `Source`."""
 
     def __init__(
         self, db: psycopg.Connection[dict[str, Any]], server: str, payloads: Payloads
     ) -> None:
         self._db = db
-        self._mapped = _Mapped(server)
+        self._server = server
         self._payloads = payloads
         columns: dict[str, set[str]] = {}
         for row in self._all(_COLUMNS):
@@ -166,7 +164,7 @@ class PostgresSource:
         self._writes, self._sends = _WRITES.format(path=path), _SENDS.format(path=path)
 
     def _all(self, text: str, parameters: Sequence[Any] = ()) -> list[dict[str, Any]]:
-        with self._mapped:
+        with _mapped(self._server):
             return self._db.execute(text, parameters).fetchall()
 
     def threads(self) -> dict[str, int]:
@@ -175,7 +173,7 @@ class PostgresSource:
         self.end()
         return {row["thread_id"]: row["count"] for row in found}
 
-    def parents(self, thread: str) -> dict[Place, str | None]:
+    def parents(self, thread: str) -> dict[CheckpointKey, str | None]:
         """See `Source.parents`."""
         return {
             (row["checkpoint_ns"], row["checkpoint_id"]): row["parent_checkpoint_id"] or None
@@ -187,19 +185,19 @@ class PostgresSource:
 
     def end(self) -> None:
         """See `Source.begin`."""
-        with self._mapped:
+        with _mapped(self._server):
             self._db.rollback()
 
-    def checkpoints(self, thread: str) -> Generator[Found, None, None]:
+    def checkpoints(self, thread: str) -> Generator[SourceCheckpoint, None, None]:
         """See `Source.checkpoints`."""
         blobs: dict[tuple[str, str, str], Any] = {}  # those of the checkpoint before
-        with self._mapped, self._db.cursor(_CURSOR) as cursor:
+        with _mapped(self._server), self._db.cursor(_CURSOR) as cursor:
             cursor.execute(_CHECKPOINTS, (thread,))
             while page := cursor.fetchmany(_PAGE):
                 writes = self._writes_of(thread, page)
                 for row in page:
                     place = row["checkpoint_ns"], row["checkpoint_id"]
-                    with named(thread, *place):
+                    with naming(thread, *place):
                         blobs, size = self._blobs_of(thread, row, blobs)
                         found = self._found(thread, row, blobs, writes.get(place, []), size)
                     yield found
@@ -211,7 +209,7 @@ class PostgresSource:
         blobs: dict[tuple[str, str, str], Any],
         writes: list[dict[str, Any]],
         size: int,
-    ) -> Found:
+    ) -> SourceCheckpoint:
         checkpoint = row["checkpoint"]
         values = {**(checkpoint.get("channel_values") or {})}
         values |= {channel: blob[0] for (_, channel, _), blob in blobs.items() if blob}
@@ -222,14 +220,15 @@ class PostgresSource:
         size += sum([len(write["blob"]) for write in writes])
         parent = row["parent_checkpoint_id"] or None
         place = row["checkpoint_ns"], row["checkpoint_id"]
-        return Found(*place, parent, whole, row["metadata"], read, size)
+        return SourceCheckpoint(*place, parent, whole, row["metadata"], read, size)
 
     def _blobs_of(
         self, thread: str, row: dict[str, Any], known: dict[tuple[str, str, str], Any]
     ) -> tuple[dict[tuple[str, str, str], Any], int]:
-        """The values that lie apart, by namespace, channel and version, and what was read.
+        """Return the values of `checkpoint_blobs`, and the bytes that were read.
 
-        Each is in a tuple, which is empty for no value. Neighbours have most in common.
+        They are by namespace, channel and version; each is in a tuple, which is empty for no
+        value. Neighbouring checkpoints share most of them: `known` are those of the last one.
         """
         ns = row["checkpoint_ns"]
         wanted = [(ns, channel, version) for channel, version in row["versions"] or ()]
@@ -247,7 +246,7 @@ class PostgresSource:
     def _writes_of(
         self, thread: str, page: list[dict[str, Any]]
     ) -> dict[tuple[str, str], list[dict[str, Any]]]:
-        """The rows of pending writes of some checkpoints, in their order."""
+        """Return the rows of pending writes by checkpoint, in their order."""
         places = {row["checkpoint_ns"] for row in page}, {row["checkpoint_id"] for row in page}
         rows = self._all(self._writes, (thread, *map(list, places)))
         rows.sort(key=lambda row: writes_sort_key(row["task_path"], row["task_id"], row["idx"]))
@@ -256,12 +255,12 @@ class PostgresSource:
             found.setdefault((row["checkpoint_ns"], row["checkpoint_id"]), []).append(row)
         return found
 
-    def _write(self, row: dict[str, Any]) -> FoundWrite:
+    def _write(self, row: dict[str, Any]) -> SourceWrite:
         value = self._payloads.value(*_payload(row))
-        return FoundWrite(row["task_id"], row["task_path"], row["idx"], row["channel"], value)
+        return SourceWrite(row["task_id"], row["task_path"], row["idx"], row["channel"], value)
 
     def _move_sends(self, thread: str, parent: str, checkpoint: dict[str, Any]) -> None:
-        """Show tasks that a checkpoint of an old format has sent as LangGraph's saver does."""
+        """Add the tasks that a checkpoint of an old format has sent, as LangGraph's saver does."""
         sends = self._all(self._sends, (thread, parent, TASKS))
         if not sends:
             return
@@ -272,13 +271,8 @@ class PostgresSource:
 
     def saver(self) -> BaseCheckpointSaver[Any]:
         """See `Source.saver`."""
-        try:
+        with needs("langgraph-checkpoint-postgres", "verify"):
             from langgraph.checkpoint.postgres import PostgresSaver  # noqa: PLC0415 - only to verify
-        except ImportError as error:
-            raise OpenError(
-                "To verify needs LangGraph's own saver.",
-                hint="pip install langgraph-checkpoint-postgres",
-            ) from error
         return PostgresSaver(self._db, serde=self._payloads.serde)
 
     def close(self) -> None:

@@ -1,10 +1,8 @@
-"""The database of LangGraph's SqliteSaver and AsyncSqliteSaver.
+"""Reader of the database of LangGraph's SqliteSaver and AsyncSqliteSaver.
 
-Only reading its tables lives here. Invariant: the file is opened for reading only. (SQLite
-itself may leave an empty WAL beside a database that is in that mode.)
-
-The tables are the same since langgraph-checkpoint-sqlite 2.0, but for `writes.task_path`.
-A checkpoint is one payload with all its values, so that nothing has to be looked up.
+The file is opened for reading only. (SQLite itself may leave an empty WAL beside a database in that
+mode.) The tables are the same since langgraph-checkpoint-sqlite 2.0, except `writes.task_path`. A
+checkpoint is one payload with all its values.
 """
 
 from __future__ import annotations
@@ -21,10 +19,18 @@ from langgraph.checkpoint.base import BaseCheckpointSaver
 from threadkeep.backends.sqlite.failures import named as mapped
 from threadkeep.backends.sqlite.opening import MEMORY, Location
 from threadkeep.backends.sqlite.schema import APPLICATION_ID
-from threadkeep.errors import CorruptionError, NotLangGraphError, OpenError
+from threadkeep.errors import NotLangGraphError, OpenError
 from threadkeep.langgraph_internals import HAS_TASK_PATH
-from threadkeep.transfer.sources.base import Found, FoundWrite, Place
-from threadkeep.transfer.sources.payloads import Payloads, named
+from threadkeep.transfer.sources.base import (
+    Payloads,
+    Source,
+    SourceCheckpoint,
+    SourceWrite,
+    naming,
+    needs,
+    own_store,
+)
+from threadkeep.transfer.whole_thread import CheckpointKey
 
 _BUSY_SECONDS = 30.0
 _CHECKPOINTS = (
@@ -55,12 +61,12 @@ def open_sqlite(path: str, payloads: Payloads) -> SqliteSource:
     """Open a file.
 
     Raises:
-        OpenError: there is none, or it may not be read.
+        OpenError: it does not exist, or may not be read.
         NotLangGraphError: it is another program's, or threadkeep's own.
     """
     file = Path(path)
     if not file.is_file():
-        raise OpenError(f"There is no file {path}.", hint="Give the path of LangGraph's database.")
+        raise OpenError(f"There is no file {path}.", hint="Use the path of LangGraph's database.")
     with mapped(path):
         mode = "immutable" if _is_frozen(file) else "ro"
         db = Location(path, "full", _BUSY_SECONDS, mode).connect_reader()
@@ -68,7 +74,7 @@ def open_sqlite(path: str, payloads: Payloads) -> SqliteSource:
 
 
 def copy_of(saver: Any, payloads: Payloads) -> SqliteSource:
-    """The database in memory that a SqliteSaver holds, as it is now."""
+    """Copy the database in memory of a SqliteSaver."""
     db = sqlite3.connect(MEMORY, isolation_level=None, check_same_thread=False)
     with mapped(MEMORY), saver.lock:
         saver.conn.backup(db)
@@ -76,7 +82,7 @@ def copy_of(saver: Any, payloads: Payloads) -> SqliteSource:
 
 
 def _is_frozen(file: Path) -> bool:
-    """Whether nothing can be made beside the file, as SQLite would for one that has a WAL."""
+    """Return True if no file can be created beside it, as SQLite would for one with a WAL."""
     wal = file.with_name(file.name + "-wal")
     return not wal.exists() and not os.access(file.parent, os.W_OK)
 
@@ -85,28 +91,18 @@ def _checked(db: sqlite3.Connection, path: str, payloads: Payloads) -> SqliteSou
     try:
         with mapped(path):
             return SqliteSource(db, path, payloads, _writes_columns(db, path))
-    except CorruptionError as error:
+    except BaseException as error:
         db.close()
-        if isinstance(error.__cause__, sqlite3.DatabaseError) and _is_no_database(error.__cause__):
-            raise NotLangGraphError(f"{path} is no SQLite database.") from error
+        if getattr(error.__cause__, "sqlite_errorcode", 0) == sqlite3.SQLITE_NOTADB:
+            raise NotLangGraphError(f"{path} is not a SQLite database.") from error
         raise
-    except BaseException:
-        db.close()
-        raise
-
-
-def _is_no_database(error: sqlite3.DatabaseError) -> bool:
-    return getattr(error, "sqlite_errorcode", 0) == sqlite3.SQLITE_NOTADB
 
 
 def _writes_columns(db: sqlite3.Connection, path: str) -> set[str]:
-    """The columns of `writes`, in a database whose tables are LangGraph's."""
+    """Return the columns of `writes`, in a database with LangGraph's tables."""
     (application,) = db.execute("PRAGMA application_id").fetchone()
     if application == APPLICATION_ID:
-        raise NotLangGraphError(
-            f"{path} is a store of threadkeep already.",
-            hint="Open it as it is, or move threads: saver.threads.export_bundle() and import_().",
-        )
+        raise own_store(path)
     found = {
         table: {name for _, name, *_ in db.execute(f"PRAGMA table_info({table})")}
         for table in _COLUMNS
@@ -114,12 +110,12 @@ def _writes_columns(db: sqlite3.Connection, path: str) -> set[str]:
     if any(columns - found[table] for table, columns in _COLUMNS.items()):
         raise NotLangGraphError(
             f"{path} has no tables of LangGraph's SqliteSaver.",
-            hint="Give the file that SqliteSaver or AsyncSqliteSaver (2.0 or newer) writes.",
+            hint="Use the file that SqliteSaver or AsyncSqliteSaver (2.0 or newer) writes.",
         )
     return found["writes"]
 
 
-class SqliteSource:
+class SqliteSource(Source):
     """See `Source`."""
 
     def __init__(
@@ -137,7 +133,7 @@ class SqliteSource:
             counted = "SELECT thread_id, count(*) FROM checkpoints GROUP BY thread_id ORDER BY 1"
             return {str(thread): count for thread, count in self._db.execute(counted)}
 
-    def parents(self, thread: str) -> dict[Place, str | None]:
+    def parents(self, thread: str) -> dict[CheckpointKey, str | None]:
         """See `Source.parents`."""
         with mapped(self._path):
             rows = self._db.execute(_PARENTS, (thread,))
@@ -153,11 +149,11 @@ class SqliteSource:
         if self._db.in_transaction:
             self._db.execute("ROLLBACK")
 
-    def checkpoints(self, thread: str) -> Generator[Found, None, None]:
+    def checkpoints(self, thread: str) -> Generator[SourceCheckpoint, None, None]:
         """See `Source.checkpoints`."""
         with mapped(self._path), closing(self._db.execute(_CHECKPOINTS, (thread,))) as rows:
             for row in rows:
-                with named(thread, row[0], row[1]):
+                with naming(thread, row[0], row[1]):
                     found = self._found(thread, *row)
                 yield found
 
@@ -170,30 +166,25 @@ class SqliteSource:
         kind: str,
         data: bytes,
         metadata: bytes | None,
-    ) -> Found:
+    ) -> SourceCheckpoint:
         rows = self._db.execute(self._writes, (thread, ns, checkpoint)).fetchall()
         writes = [self._write(*row) for row in rows]
         size = len(data) + sum([len(row[5] or b"") for row in rows])
         value = self._payloads.value(kind, data)
         own = self._payloads.metadata(metadata)
-        return Found(ns, checkpoint, parent or None, value, own, writes, size)
+        return SourceCheckpoint(ns, checkpoint, parent or None, value, own, writes, size)
 
     def _write(
         self, task: str, path: str, idx: int, channel: str, kind: str, data: bytes
-    ) -> FoundWrite:
-        return FoundWrite(task, path, idx, channel, self._payloads.value(kind, data))
+    ) -> SourceWrite:
+        return SourceWrite(task, path, idx, channel, self._payloads.value(kind, data))
 
     def saver(self) -> BaseCheckpointSaver[Any]:
         """See `Source.saver`."""
-        try:
+        with needs("langgraph-checkpoint-sqlite", "verify"):
             from langgraph.checkpoint.sqlite import SqliteSaver  # noqa: PLC0415 - only to verify
-        except ImportError as error:
-            raise OpenError(
-                "To verify needs LangGraph's own saver.",
-                hint="pip install langgraph-checkpoint-sqlite",
-            ) from error
         saver = SqliteSaver(self._db, serde=self._payloads.serde)
-        saver.is_setup = True  # else it would make tables
+        saver.is_setup = True  # else it would create tables
         setattr(saver, HAS_TASK_PATH, self._has_paths)
         return saver
 

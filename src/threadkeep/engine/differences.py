@@ -1,20 +1,23 @@
-"""What of a list, tuple or dict is still stored: the difference to its last version.
+"""Differences between two versions of a list, tuple or dict: ranges that are kept or new.
 
-Pure functions over what was last seen of the value (`Seen`). The result is a list of
-pieces in the new value's order: ranges kept from the old one and ranges that are new.
 Invariant: a range is kept only if each of its elements is the same value as before, by
 identity and an unchanged shadow, or by exact comparison of a copy.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from functools import lru_cache
 from typing import Any, NamedTuple
 
-from threadkeep.engine import identity
-from threadkeep.engine.exact import same
-from threadkeep.engine.shadow import Shadow, Still, still
+from threadkeep.codec import Codec, NativeCodec
+from threadkeep.codec.introspection import layout
+from threadkeep.engine import capture
+from threadkeep.engine.capture import is_state
+from threadkeep.engine.shadow import Shadow, WatchedCopies, copy_and_watch
+from threadkeep.errors import UnserializableError
 
 
 class Piece(NamedTuple):
@@ -51,7 +54,7 @@ class Seen:
         return self._items[number]
 
     def is_now(self, value: list[Any] | tuple[Any, ...] | dict[Any, Any], *others: Shadow) -> bool:
-        """Whether this is what the value is, and `others` hold, at this instant.
+        """Return True if this is what the value is, and `others` hold, at this instant.
 
         Parts that cannot be watched are passed over.
         """
@@ -59,47 +62,47 @@ class Seen:
         return shadow.holds_in(value, self.keys, self._items, self.size)
 
     def same_front(self, items: list[Any]) -> int:
-        """How many of the very elements seen here the items begin with."""
-        return min(identity.same_front(self._items, items), self.size)
+        """Count the elements at the beginning of `items` that are the very ones seen here."""
+        return min(capture.same_front(self._items, items), self.size)
 
     def behind(self, value: list[Any]) -> list[Any] | None:
-        """What a list has behind the very elements seen here; None if those are not its first."""
-        return identity.behind(self._items, self.size, value)
+        """Return what a list has behind these elements; None if it does not begin with them."""
+        return capture.behind(self._items, self.size, value)
 
     def followed(self, new: list[Any], shadow: Shadow) -> Seen:
-        """This list with new elements behind it. Called by one thread at a time."""
+        """Return this list with new elements behind it. Called by one thread at a time."""
         # Where another version has gone on already, this one is copied.
         items = self._items if len(self._items) == self.size else self.items
         items += new
         return Seen(None, items, shadow)
 
 
-class Now(NamedTuple):
+class Comparison(NamedTuple):
     """A sequence as it is now, beside its last version.
 
     `items` are its elements from number `first` on: all, or only what came behind the last
-    version's. `still` are copies of those from number `start` on that are not known to be the
+    version's. `to_watch` has copies of those from number `start` on that are not known to be the
     last version's own objects, unchanged; what is before and behind them is.
     """
 
     keys: list[Any] | None
     items: list[Any]
     pieces: list[Piece]
-    still: Still
+    watched: WatchedCopies
     start: int = 0
     first: int = 0
 
     @property
     def size(self) -> int:
-        """How many elements there are."""
+        """The number of elements."""
         return self.first + len(self.items)
 
 
 _CONSTANT = {str, int, bool, float, bytes, type(None)}
 
 
-def watched(keys: list[Any] | None, items: list[Any]) -> list[Any]:
-    """What a sequence's shadow is to be taken of: a dict's keys too, where one may change."""
+def to_watch(keys: list[Any] | None, items: list[Any]) -> list[Any]:
+    """Return the elements to watch: a dict's keys too, where one may change."""
     if keys is None or set(map(type, keys)) <= _CONSTANT:
         return items
     return list(zip(keys, items, strict=True))
@@ -107,8 +110,8 @@ def watched(keys: list[Any] | None, items: list[Any]) -> list[Any]:
 
 def compare(
     value: list[Any] | tuple[Any, ...] | dict[Any, Any], old: Seen | None, *, trust: bool = False
-) -> Now:
-    """Look at a value, at once as it may go on changing, beside its last version.
+) -> Comparison:
+    """Compare a value, which may go on changing, with its last version.
 
     With `trust`, the last version's elements are taken to be unchanged: the caller asks their
     shadow afterwards.
@@ -118,22 +121,22 @@ def compare(
         if new is not None and (old.shadow.holds() if not trust else not old.shadow.is_opaque):
             kept = [Piece(0, 0, old.size)] if old.size else []
             added = [Piece(None, old.size, old.size + len(new))] if new else []
-            return Now(None, new, kept + added, still(new), old.size, old.size)
+            return Comparison(None, new, kept + added, copy_and_watch(new), old.size, old.size)
     keys, items = _copied(value)
     if old is None or (old.keys is None) != (keys is None) or is_fragment(old, items):
         return whole(keys, items)
     changed = old.shadow.opaque if trust else old.shadow.changed()
-    return _Beside(old, keys, items, changed).cut()
+    return _Comparer(old, keys, items, changed).cut()
 
 
-def whole(keys: list[Any] | None, items: list[Any]) -> Now:
-    """A sequence of which nothing is stored."""
-    return Now(keys, items, [Piece(None, 0, len(items))], _still(keys, items))
+def whole(keys: list[Any] | None, items: list[Any]) -> Comparison:
+    """Return a comparison in which all elements are new."""
+    return Comparison(keys, items, [Piece(None, 0, len(items))], _copies(keys, items))
 
 
-def _still(keys: list[Any] | None, items: list[Any]) -> Still:
-    elements = watched(keys, items)
-    found = still(elements)
+def _copies(keys: list[Any] | None, items: list[Any]) -> WatchedCopies:
+    elements = to_watch(keys, items)
+    found = copy_and_watch(elements)
     return found if elements is items else found._replace(copies=[v for _, v in found.copies])
 
 
@@ -153,10 +156,12 @@ def is_fragment(old: Seen, items: list[Any]) -> bool:
     return items[0] is not old.item(0) and items[-1] is not old.item(old.size - 1)
 
 
-def shadows(now: Now, old: Seen | None, found: Mapping[int, Shadow]) -> tuple[Shadow, list[Shadow]]:
-    """The shadow of a sequence, each element's as it is stored.
+def shadows(
+    now: Comparison, old: Seen | None, found: Mapping[int, Shadow]
+) -> tuple[Shadow, list[Shadow]]:
+    """Return the shadow of a sequence, each element's as it is stored.
 
-    And those of the last version's elements that others, equal to them, have replaced: what
+    With those of the last version's elements that others, equal to them, have replaced: what
     is stored is right as long as these hold too.
 
     Args:
@@ -164,7 +169,7 @@ def shadows(now: Now, old: Seen | None, found: Mapping[int, Shadow]) -> tuple[Sh
         old: that one.
         found: shadows of elements, by number, that are stored elsewhere already.
     """
-    stop = now.start + len(now.still.copies)
+    stop = now.start + len(now.watched.copies)
     if old is None or now.first:
         middle = _joined(now, found, stop)
         return (old.shadow.extended(middle) if old else middle), []
@@ -183,17 +188,17 @@ def shadows(now: Now, old: Seen | None, found: Mapping[int, Shadow]) -> tuple[Sh
     return before.extended(_joined(now, parts, stop), behind), others
 
 
-def _joined(now: Now, parts: Mapping[int, Shadow], stop: int) -> Shadow:
-    """The shadow of the elements that were copied, some of which are stored with another one."""
-    taken = now.still.shadow
+def _joined(now: Comparison, parts: Mapping[int, Shadow], stop: int) -> Shadow:
+    """Return the shadow of the elements that were copied; `parts` are of those stored elsewhere."""
+    taken = now.watched.shadow
     if not parts:
         return taken
     numbers = [(i, i - now.start) for i in range(now.start, stop)]
     return Shadow.joined([parts.get(i) or taken.part(n, n + 1) for i, n in numbers])
 
 
-class _Beside:
-    """A sequence beside its last version, of which the elements `changed` have changed."""
+class _Comparer:
+    """Compares a sequence with its last version, of which the elements `changed` have changed."""
 
     def __init__(
         self, old: Seen, keys: list[Any] | None, items: list[Any], changed: AbstractSet[int]
@@ -203,38 +208,36 @@ class _Beside:
         self.behind = self._same_back()
         stop = len(items) - self.behind
         middle = None if keys is None else keys[self.start : stop]
-        self.still = _still(middle, items[self.start : stop])
+        self.watched = _copies(middle, items[self.start : stop])
 
-    def cut(self) -> Now:
+    def cut(self) -> Comparison:
         """Cut the sequence into pieces that are kept and pieces that are new."""
         back, size = len(self.items) - self.behind, len(self.items)
         pieces = [Piece(0, 0, self.start)] if self.start else []
         pieces += _pieces(self._found(), self.start)
         if self.behind:
             pieces.append(Piece(self.old.size - self.behind, back, size))
-        return Now(self.keys, self.items, pieces, self.still, self.start)
+        return Comparison(self.keys, self.items, pieces, self.watched, self.start)
 
     def _same_front(self) -> int:
-        """How many elements both start with, by identity."""
         at = self.old.same_front(self.items)
         if self.keys is not None and self.old.keys is not None:
-            at = min(at, identity.same_front(self.old.keys, self.keys))
+            at = min(at, capture.same_front(self.old.keys, self.keys))
         return min(at, min(self.changed, default=at))
 
     def _same_back(self) -> int:
-        """How many elements both end with, by identity."""
         most = min(self.old.size, len(self.items)) - self.start
         most = min(most, self.old.size - 1 - max(self.changed, default=-1))
         if most <= 0:
             return 0
-        at = identity.same_front(self.old.items[: -most - 1 : -1], self.items[: -most - 1 : -1])
+        at = capture.same_front(self.old.items[: -most - 1 : -1], self.items[: -most - 1 : -1])
         if self.keys is not None and self.old.keys is not None:
             keys = self.old.keys[: -most - 1 : -1], self.keys[: -most - 1 : -1]
-            at = min(at, identity.same_front(*keys))
+            at = min(at, capture.same_front(*keys))
         return at
 
     def _found(self) -> list[int | None]:
-        """Of each element in the middle, its number in the last version, if it is there."""
+        """Return the numbers that the elements in the middle have in the last version, or None."""
         stop, old_stop = len(self.items) - self.behind, self.old.size - self.behind
         front = 0
         while self.start + front < min(stop, old_stop) and self._is(
@@ -250,7 +253,6 @@ class _Beside:
         return [*found, *range(old_stop - back, old_stop)]
 
     def _anywhere(self, start: int, old_stop: int, stop: int) -> list[int | None]:
-        """The same of elements that may have moved."""
         if start == old_stop:  # nothing left to find
             return [None] * (stop - start)
         names: Sequence[Any] = self.old.items if self.old.keys is None else self.old.keys
@@ -265,7 +267,7 @@ class _Beside:
         return found
 
     def _is(self, i: int, j: int) -> bool:
-        """Whether element `j` is what element `i` of the last version was."""
+        """Return True if element `j` is what element `i` of the last version was."""
         if i in self.changed:
             return False
         if self.keys is not None and self.old.keys is not None:
@@ -273,16 +275,15 @@ class _Beside:
             if a is not b and not same(a, b):
                 return False
         kept = self.old.item(i)
-        return kept is self.items[j] or same(kept, self.still.copies[j - self.start])
+        return kept is self.items[j] or same(kept, self.watched.copies[j - self.start])
 
 
 def _name(value: Any, old: Seen) -> Any:
-    """What finds an element again: a dict's key (with its type), a list element's identity."""
     return id(value) if old.keys is None else (type(value), value)
 
 
 def _pieces(sources: Sequence[int | None], start: int) -> list[Piece]:
-    """Pieces of the elements from `start` on, neighbours that go on from each other joined."""
+    """Return pieces of the elements from `start` on, neighbours joined."""
     pieces: list[Piece] = []
     for j, source in enumerate(sources, start):
         last = pieces[-1] if pieces else None
@@ -297,3 +298,90 @@ def _goes_on(last: Piece, source: int | None, j: int) -> bool:
     if last.old is None or source is None:
         return last.old is source is None
     return last.old + (j - last.start) == source
+
+
+_PLAIN = (str, bytes, int, bool, type(None))
+_STATE_PARTS = ("__dict__", "__pydantic_extra__", "__pydantic_private__")
+_PYDANTIC_SLOTS = {*_STATE_PARTS, "__pydantic_fields_set__"}
+
+
+def same(a: Any, b: Any) -> bool:
+    """Return True if both are the same value, types and order included; both encode alike then.
+
+    For values rebuilt at every step, where identity says nothing. Cyclic values, and kinds not
+    known here, are never the same (which costs an encoding, not correctness).
+    """
+    try:
+        return _same(a, b)
+    except RecursionError:
+        return False
+
+
+def _same(a: Any, b: Any) -> bool:
+    cls = type(a)
+    if cls is not type(b):
+        return False
+    if cls in _PLAIN:
+        return bool(a == b)
+    if a is b:
+        return True
+    compare = _BY_TYPE.get(cls)
+    if compare is not None:
+        return compare(a, b)
+    return is_state(a) and _same_state(a, b)
+
+
+def _same_float(a: float, b: float) -> bool:
+    return a == b and math.copysign(1, a) == math.copysign(1, b)
+
+
+def _same_items(a: Any, b: Any) -> bool:
+    return len(a) == len(b) and all(map(_same, list(a), list(b)))
+
+
+def _same_dict(a: dict[Any, Any], b: dict[Any, Any]) -> bool:
+    return (
+        len(a) == len(b)
+        and _same_items(list(a), list(b))
+        and _same_items(list(a.values()), list(b.values()))
+    )
+
+
+@lru_cache(maxsize=1024)
+def _has_slots(cls: type) -> bool:
+    """Return True if instances keep attributes where `_same_state` does not look."""
+    where = layout(cls)
+    return not where.has_dict or not where.slots.keys() <= _PYDANTIC_SLOTS
+
+
+def _same_state(a: object, b: object) -> bool:
+    cls: type = type(a)
+    if _has_slots(cls):
+        return False
+    if getattr(a, "__pydantic_fields_set__", None) != getattr(b, "__pydantic_fields_set__", None):
+        return False
+    return all(_same(getattr(a, p, None), getattr(b, p, None)) for p in _STATE_PARTS)
+
+
+_BY_TYPE: dict[type, Callable[[Any, Any], bool]] = {
+    float: _same_float,
+    list: _same_items,
+    tuple: _same_items,
+    dict: _same_dict,
+    # The order of equal sets may differ, and with it their bytes: order counts.
+    set: _same_items,
+    frozenset: _same_items,
+}
+
+
+def alike(codec: Codec, a: Any, b: Any) -> bool:
+    """Return True if both are the same to a reader of the store: by the bytes of our own codec.
+
+    Types and the order of dicts count, that of sets does not. A serializer's bytes, with which
+    the store's codec may encode, may differ each time, as encrypted ones do.
+    """
+    native = codec if isinstance(codec, NativeCodec) else NativeCodec()
+    try:
+        return native.encode(a) == native.encode(b)
+    except UnserializableError:  # then a serializer of the program's own stores it
+        return type(a) is type(b) and bool(a == b)

@@ -1,31 +1,21 @@
-"""Taking whole threads out of a store, and putting them into another.
+"""Whole threads: read from one store, put into another.
 
-Only that lives here; how a thread looks in a file is `bundles`' to say. Invariants: what is
-read of a thread is one state of it, and holds no element that its own rows do not refer to; what
-is put refers to nothing that is not there yet; a thread that is put loses none of the rows that
-stood in its place, unless that was asked for.
+What is read is one state of a thread, without elements that its own rows do not refer to. What is
+put refers to nothing that is not there yet, and no row that it replaces is lost, unless the caller
+says so.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from dataclasses import replace as replaced
 from typing import NamedTuple, TypeAlias, TypeVar, cast
 
 from threadkeep.codec.frame import Compression
 from threadkeep.cold.stubs import STUB
-from threadkeep.engine import checksum, labels, registry
-from threadkeep.engine.calls import (
-    Fetch,
-    Operation,
-    commit,
-    fetch,
-    fetch_checkpoint,
-)
-from threadkeep.engine.entries import Entry, EntryFence, ReadEntry
-from threadkeep.engine.lifecycle import State, is_archived
+from threadkeep.engine import thread_entry, thread_summary
 from threadkeep.engine.lineage import Lineage, Positions, overlap, parts, positions, touches
 from threadkeep.engine.model import (
     Batch,
@@ -42,8 +32,23 @@ from threadkeep.engine.model import (
     ThreadRows,
     WriteRow,
 )
+from threadkeep.engine.operation import (
+    Fetch,
+    Operation,
+    commit,
+    fetch,
+    fetch_checkpoint,
+)
 from threadkeep.engine.optimistic import read_snapshot, retry, rows_fence
 from threadkeep.engine.refs import covering, span_of
+from threadkeep.engine.rows import body_of, manifest_of, with_body, with_manifest
+from threadkeep.engine.thread_entry import (
+    EntryFence,
+    ReadEntry,
+    ThreadEntry,
+    ThreadStatus,
+    is_archived,
+)
 from threadkeep.errors import (
     StaleThreadError,
     ThreadExistsError,
@@ -52,9 +57,11 @@ from threadkeep.errors import (
 
 T = TypeVar("T")
 Row: TypeAlias = CheckpointRow | WriteRow
+CheckpointKey: TypeAlias = tuple[str, str]
+"""The namespace and id of a checkpoint."""
 
 _PAGE = 256
-_MOST_BYTES = 4 << 20  # read or written at a time: on Redis nothing else runs meanwhile
+_MOST_BYTES = 4 << 20  # in one read or write: Redis runs nothing else meanwhile
 _MOST_ROWS = 128
 
 
@@ -62,11 +69,15 @@ _MOST_ROWS = 128
 class WholeThread:
     """One state of a thread, complete in itself.
 
-    Segments by (log, start), checkpoints (hidden ones too) and writes (orphans too) by
-    namespace and id; the writes of a checkpoint in `seq` order, which counts from 1 without
-    gaps. `deleted_at` is the tombstone: 0 if the thread was never deleted. `digests` are those
-    of the checkpoints, in their order, where whoever took the thread has noted them; `entry` is
-    what the registry says of it, where it says anything.
+    Attributes:
+        thread: its id.
+        deleted_at: its tombstone; 0 if it was never deleted.
+        segments: by log and start.
+        checkpoints: by namespace and id, hidden ones included.
+        writes: by namespace and id, orphans included; those of a checkpoint in `seq` order,
+            which counts from 1 without gaps.
+        digests: of the checkpoints, in their order, if they were computed.
+        entry: the registry's entry, if there is one.
     """
 
     thread: str
@@ -75,17 +86,17 @@ class WholeThread:
     checkpoints: tuple[CheckpointRow, ...]
     writes: tuple[WriteRow, ...]
     digests: tuple[bytes, ...] | None = None
-    entry: Entry | None = None
+    entry: ThreadEntry | None = None
 
     @property
     def is_nothing(self) -> bool:
-        """Whether there is nothing to tell of the thread, not even that it was deleted."""
+        """True if there is no trace of the thread, not even a tombstone."""
         rows = self.segments or self.checkpoints or self.writes
         return not (self.deleted_at or rows or self.entry)
 
 
 def all_threads(*, empty: bool = True) -> Operation[list[str]]:
-    """The ids of all threads, in order; with `empty` also those that hold nothing."""
+    """Return the ids of all threads, in order; with `empty` also those without checkpoints."""
     names: list[str] = []
     while True:
         after = names[-1] if names else None
@@ -99,52 +110,54 @@ def all_threads(*, empty: bool = True) -> Operation[list[str]]:
 
 
 def read_thread(thread: str, *, stub: bool = True, stubs: bool = False) -> Operation[WholeThread]:
-    """One state of the thread, however much others write, seal and prune meanwhile.
+    """Read one state of a thread, while others write, seal and prune it.
 
     Args:
         thread: its id.
-        stub: whether one that is archived stays so, and is read without what is in the archive.
-        stubs: whether what was offloaded stays so, and is read as what stands for it.
+        stub: leave an archived thread in the cold store; it has no rows then.
+        stubs: leave offloaded segments in the cold store, and read their stubs.
 
     Raises:
-        ConflictError: segments were removed at every try.
-        CorruptionError: rows are damaged that had to be counted anew.
+        ConflictError: segments were removed at every attempt.
+        CorruptionError: damaged rows had to be numbered again.
     """
     state = yield from read_state(thread, stub=stub, stubs=stubs)
     return state.whole
 
 
-class Snapshot(NamedTuple):
-    """One state of a thread: as a whole, what a change to it must expect, and uncut segments."""
+class StoredThread(NamedTuple):
+    """A whole thread, with its rows, entry and uncut segments as they are in the store."""
 
     whole: WholeThread
     rows: ThreadRows
-    entry: Entry | None
+    entry: ThreadEntry | None
     segments: tuple[Segment, ...] = ()
 
 
-def read_state(thread: str, *, stub: bool = True, stubs: bool = False) -> Operation[Snapshot]:
+def read_state(thread: str, *, stub: bool = True, stubs: bool = False) -> Operation[StoredThread]:
     """See `read_thread`."""
 
-    def attempt() -> Operation[Snapshot]:
+    def attempt() -> Operation[StoredThread]:
         rows, entry = yield from read_rows(thread, stub=stub)
         used = _used(rows.checkpoints, rows.orphans)
         places = [s for s in rows.segments if used is None or touches(used, span_of(s))]
         if not places:
-            return Snapshot(whole_of(thread, rows, (), entry), rows, entry)
+            return StoredThread(whole_of(thread, rows, (), entry), rows, entry)
         segments = yield from _segments(thread, places, stubs=stubs)
         # Positions are given again only after a removal, and that raises the generation.
         after = yield from fetch_checkpoint(thread, "", None)
         if after.generation != rows.generation or not _cover(segments, places):
             raise StaleThreadError(thread=thread)
         whole = whole_of(thread, rows, _of_use(segments, used), entry, stubs=stubs)
-        return Snapshot(whole, rows, entry, tuple(segments))
+        return StoredThread(whole, rows, entry, tuple(segments))
 
     return retry(thread, attempt)
 
 
-def read_rows(thread: str, *, stub: bool = True) -> Operation[tuple[ThreadRows, Entry | None]]:
-    """A thread without its segments, and its entry; `stub` as in `read_thread`."""
+def read_rows(
+    thread: str, *, stub: bool = True
+) -> Operation[tuple[ThreadRows, ThreadEntry | None]]:
+    """Read a thread without its segments, and its entry; `stub` as in `read_thread`."""
     rows, entry = yield Fetch([ReadThread(thread, stub=stub), ReadEntry(thread)])
     return rows, entry
 
@@ -152,16 +165,16 @@ def read_rows(thread: str, *, stub: bool = True) -> Operation[tuple[ThreadRows, 
 def _used(
     checkpoints: Iterable[StoredCheckpoint], orphans: Iterable[WriteRow]
 ) -> dict[int, list[Span]] | None:
-    """The positions that a thread's rows refer to; None of damaged rows."""
+    """Return the positions that a thread's rows refer to; None of damaged rows."""
     try:
         lineage = Lineage(checkpoints)
         return positions(lineage, lineage.stored, orphans)
     except ThreadkeepError:
-        return None  # they are taken along as they are, with all that may be theirs
+        return None  # they are copied as they are, with all that may be theirs
 
 
 def _of_use(segments: Iterable[Segment], used: Positions | None) -> Sequence[Segment]:
-    """Of each segment what is used of it: a shared one also holds what others have said."""
+    """Cut segments to the positions in use: a shared one also holds elements of other threads."""
     if used is None:
         return tuple(segments)
     return [part for segment in segments for part in _parts_used(segment, used)]
@@ -174,11 +187,11 @@ def _parts_used(segment: Segment, used: Positions) -> Sequence[Segment]:
     try:
         return parts(segment, spans, Compression())
     except ThreadkeepError:
-        return [segment]  # (damaged, or a stub: whoever opens it is told)
+        return [segment]  # (damaged, or a stub: opening it raises)
 
 
 def trimmed(whole: WholeThread) -> WholeThread:
-    """The thread without elements that its rows do not refer to, as `read_thread` gives it."""
+    """Return a thread without elements that its rows do not refer to, as `read_thread` does."""
     by_span = sorted(whole.segments, key=lambda segment: segment.span)
 
     def key_of(row: CheckpointRow) -> Segment | None:
@@ -193,7 +206,7 @@ def trimmed(whole: WholeThread) -> WholeThread:
 def _segments(
     thread: str, places: Iterable[SegmentInfo], *, stubs: bool
 ) -> Operation[list[Segment]]:
-    """What lies at these places now: the same segments, or sealed ones that hold them."""
+    """Read what is at these places now: the same segments, or sealed ones that hold them."""
     found: dict[Span, Segment] = {}
     for part in parts_of(places, lambda place: place.size):
         spans = covering(map(span_of, part))
@@ -204,7 +217,7 @@ def _segments(
 
 
 def _outermost(spans: Iterable[Span]) -> Iterator[Span]:
-    """The spans, in order, without those that lie within another."""
+    """Sort spans, without those that lie within another."""
     log, stop = -1, 0
     for span in sorted(spans, key=lambda span: (span.log, span.start, -span.stop)):
         if span.log != log or span.stop > stop:
@@ -213,7 +226,7 @@ def _outermost(spans: Iterable[Span]) -> Iterator[Span]:
 
 
 def _cover(segments: Iterable[Segment], places: Iterable[SegmentInfo]) -> bool:
-    """Whether the segments hold all positions of these places."""
+    """Return True if the segments hold all positions of these places."""
     wanted = covering(map(span_of, places))
     return covering([*wanted, *(s.span for s in segments)]) == covering(s.span for s in segments)
 
@@ -222,14 +235,21 @@ def whole_of(
     thread: str,
     rows: ThreadRows,
     segments: Sequence[Segment] = (),
-    entry: Entry | None = None,
+    entry: ThreadEntry | None = None,
     *,
     stubs: bool = False,
 ) -> WholeThread:
-    """A thread as it was read (with `stubs`: what was offloaded, too), its writes numbered anew.
+    """Make a whole thread of what was read, its writes numbered again from 1.
+
+    Args:
+        thread: its id.
+        rows: its rows.
+        segments: its segments.
+        entry: its entry.
+        stubs: stubs among the segments stay: keep the record of their archive.
 
     Raises:
-        CorruptionError: rows are damaged that had to be counted anew.
+        CorruptionError: damaged rows had to be numbered again.
     """
     writes = [row for stored in rows.checkpoints for row in stored.writes]
     checkpoints, writes = _numbered(
@@ -237,12 +257,12 @@ def whole_of(
     )
     keeps = stubs and any(segment.data.startswith(STUB) for segment in segments)
     if entry is not None:
-        # (the revision counts in its own store only, and the size is told by the rows; archives
-        # are the store's own, but for one that holds all there is)
-        kept = entry.labels
-        if entry.state != State.ARCHIVED and not keeps:
-            kept = labels.without_record(kept, labels.ARCHIVE)
-        entry = entry._replace(revision=0, size=0, labels=kept)
+        # (the revision counts in its own store only, the rows give the size, and an archive is
+        # the store's own, unless it holds all there is)
+        own = entry.labels
+        if entry.state != ThreadStatus.ARCHIVED and not keeps:
+            own = thread_entry.without_record(own, thread_entry.ARCHIVE_RECORD)
+        entry = entry._replace(revision=0, size=0, labels=own)
     return WholeThread(
         thread, rows.deleted_at, tuple(segments), tuple(checkpoints), tuple(writes), entry=entry
     )
@@ -251,7 +271,7 @@ def whole_of(
 def _numbered(
     checkpoints: list[CheckpointRow], writes: list[WriteRow]
 ) -> tuple[list[CheckpointRow], list[WriteRow]]:
-    """The rows with each checkpoint's writes numbered from 1 on, as a store will number them.
+    """Number each checkpoint's writes from 1, as a store will.
 
     `seen` is such a number: where there was a gap it changes, and with it the checksum.
     """
@@ -264,47 +284,31 @@ def _numbered(
     for at, row in enumerate(checkpoints):
         seqs = gaps.get((row.ns, row.parent)) if row.parent is not None else None
         if seqs:
-            checkpoints[at] = _with_seen(row, bisect_right(seqs, row.seen))
+            seen = bisect_right(seqs, row.seen)
+            checkpoints[at] = with_manifest(row._replace(seen=seen), manifest_of(row))
     for at, write in enumerate(writes):
         seqs = gaps.get((write.ns, write.checkpoint_id))
         if seqs:
             seen, seq = bisect_right(seqs, write.seen), bisect_right(seqs, write.seq)
-            writes[at] = _write_with_seen(write, seen)._replace(seq=seq)
+            numbered = with_body(write._replace(seen=seen), body_of(write))
+            writes[at] = numbered._replace(seq=seq)
     return checkpoints, writes
-
-
-def _with_seen(row: CheckpointRow, seen: int) -> CheckpointRow:
-    payload = checksum.unseal(row.manifest, checksum.of_checkpoint(row))
-    row = row._replace(seen=seen)
-    return row._replace(manifest=checksum.seal(payload, checksum.of_checkpoint(row)))
-
-
-def _write_with_seen(row: WriteRow, seen: int) -> WriteRow:
-    payload = checksum.unseal(row.body, checksum.of_writes(row))
-    row = row._replace(seen=seen)
-    return row._replace(body=checksum.seal(payload, checksum.of_writes(row)))
 
 
 # -- putting -------------------------------------------------------------------------
 
 
 def refuse_loss(whole: WholeThread, *, stubs: bool = False) -> Operation[None]:
-    """Refuse to put the thread where something stands that it does not have.
-
-    With `stubs` what was offloaded there is looked at as what stands for it.
+    """Refuse to put a thread that lacks a row or segment of the one in the store.
 
     Raises:
         ThreadExistsError: there is such a row or segment.
     """
-    there = yield from read_state(whole.thread, stubs=stubs)
-    _refuse_loss(whole, there)
+    _refuse_loss(whole, (yield from read_state(whole.thread, stubs=stubs)))
 
 
 def outlook(whole: WholeThread, *, stubs: bool = False) -> Operation[tuple[bool, bool]]:
-    """Whether anything would be done to put the thread, and whether something would be lost.
-
-    `stubs` as in `refuse_loss`.
-    """
+    """Return what putting a thread would do: if it changes anything, and if something is lost."""
     there = yield from read_state(whole.thread, stubs=stubs)
     return not _is_there(there.whole, whole), _loses(whole, there)
 
@@ -312,19 +316,19 @@ def outlook(whole: WholeThread, *, stubs: bool = False) -> Operation[tuple[bool,
 def put_thread(
     whole: WholeThread, now: int, *, replace: bool = False, stubs: bool = False
 ) -> Operation[bool]:
-    """Put a thread where it is not there; what a cut-off put has left is completed.
+    """Put a thread that is not there, and complete a put that was cut off.
 
     Args:
         whole: the thread.
         now: microseconds since 1970.
-        replace: whether what stands there may be removed first.
-        stubs: as in `refuse_loss`.
+        replace: remove the thread of this id that is there.
+        stubs: compare stubs of offloaded segments, instead of what they stand for.
 
     Returns:
-        Whether anything had to be done: False where all of it was there.
+        False if all of it was there.
 
     Raises:
-        ThreadExistsError: rows or segments stand there that would be lost.
+        ThreadExistsError: rows or segments in the store would be lost.
         ConflictError: others write to this thread all the time.
     """
 
@@ -343,40 +347,37 @@ def put_thread(
     return retry(whole.thread, attempt)
 
 
-def _refuse_loss(whole: WholeThread, there: Snapshot) -> None:
+def _refuse_loss(whole: WholeThread, there: StoredThread) -> None:
     if _loses(whole, there):
         raise ThreadExistsError(
             "The store holds this thread already, in another state.",
-            hint="It is left as it is. To put this one in its place: replace=True, or --replace.",
+            hint="It is left as it is. To replace it: replace=True, or --replace.",
             thread=whole.thread,
         )
 
 
-def _loses(whole: WholeThread, there: Snapshot) -> bool:
-    """Whether something is there, as it is stored or of use, that the thread does not have."""
-    parts = _parts_of(whole)
-    as_stored = _parts_of(replaced(there.whole, segments=there.segments))
-    has_all = as_stored <= parts or _parts_of(there.whole) <= parts
+def _loses(whole: WholeThread, there: StoredThread) -> bool:
+    """Return True if something in the store, uncut or in use, is not in the thread."""
+    own = _rows_of(whole)
+    uncut = _rows_of(replaced(there.whole, segments=there.segments))
+    has_all = uncut <= own or _rows_of(there.whole) <= own
     return is_archived(there.entry) or not has_all
 
 
-def _parts_of(whole: WholeThread) -> set[Row | Segment]:
+def _rows_of(whole: WholeThread) -> set[Row | Segment]:
     return {*whole.checkpoints, *whole.writes, *whole.segments}
 
 
 def _is_there(there: WholeThread, whole: WholeThread) -> bool:
-    is_same = _parts_of(there) == _parts_of(whole) and _is_as_dead(there, whole)
+    # (the tombstone does not matter if the thread has been used since)
+    same_tombstone = bool(whole.checkpoints) or there.deleted_at == whole.deleted_at
+    is_same = same_tombstone and _rows_of(there) == _rows_of(whole)
     return is_same and not is_archived(there.entry)
 
 
-def _is_as_dead(there: WholeThread, whole: WholeThread) -> bool:
-    """Whether the tombstone is right, or does not matter: the thread has been used since."""
-    return bool(whole.checkpoints) or there.deleted_at == whole.deleted_at
-
-
-def _put(whole: WholeThread, there: Snapshot, now: int) -> Operation[None]:
-    """Put a thread: in the place of what stands there by one change, else part by part."""
-    is_empty = not (there.rows.segments or _parts_of(there.whole) or is_archived(there.entry))
+def _put(whole: WholeThread, there: StoredThread, now: int) -> Operation[None]:
+    """Put a thread: by one change if it replaces another one, else part by part."""
+    is_empty = not (there.rows.segments or _rows_of(there.whole) or is_archived(there.entry))
     if is_empty and there.whole.deleted_at == whole.deleted_at:
         for batch in _batches(whole, there.rows.generation, now):
             yield from commit(batch)
@@ -390,8 +391,8 @@ def _put(whole: WholeThread, there: Snapshot, now: int) -> Operation[None]:
     yield from commit(DropThread(whole.thread, whole.deleted_at, generation, fences, rows=rows))
 
 
-def fence_of(state: Snapshot) -> Operation[RowsFence]:
-    """What holds as long as nobody adds a row to a thread that was read, or to its family."""
+def fence_of(state: StoredThread) -> Operation[RowsFence]:
+    """Return a fence that holds as long as nobody adds a row to the thread or its family."""
     others: tuple[ThreadRows, ...] = ()
     if state.rows.family:
         others = (yield from read_snapshot(state.whole.thread)).others
@@ -399,10 +400,10 @@ def fence_of(state: Snapshot) -> Operation[RowsFence]:
 
 
 def _batches(whole: WholeThread, generation: int, now: int) -> Iterator[Batch]:
-    """What refers comes after what it refers to, older checkpoints before younger ones.
+    """Yield segments before rows, older checkpoints before younger ones.
 
-    The last one raises the generation: what a process remembers of another thread of this id,
-    say one that has expired, is no longer relied on.
+    The last batch raises the generation: a process may remember another thread of this id, say
+    one that has expired.
     """
     plain = Batch(whole.thread, now, generation, fences=(RowsFence(0, 0),))
     for segments in parts_of(whole.segments, lambda segment: len(segment.data)):
@@ -417,22 +418,22 @@ def _batches(whole: WholeThread, generation: int, now: int) -> Iterator[Batch]:
 
 
 def _registered(whole: WholeThread, now: int) -> Batch:
-    """What registers the thread as it was, or as its rows show it."""
+    """Return a batch that registers the thread by its entry, or else by its rows."""
     entry = whole.entry
-    if entry is not None and entry.state == State.DELETED:
+    if entry is not None and entry.state == ThreadStatus.DELETED:
         entry = None
     checkpoints, orphans = stored_of(whole)
     if entry is None and whole.checkpoints:
-        entry = registry.entry_of(whole.thread, checkpoints, now)
-    touch = registry.of_rows(checkpoints, orphans, sum([len(s.data) for s in whole.segments]))
-    # (a thread of generation 0 is taken for one that was never archived)
+        entry = thread_summary.entry_of(whole.thread, checkpoints, now)
+    touch = thread_summary.of_rows(checkpoints, orphans, sum([len(s.data) for s in whole.segments]))
+    # (a thread of generation 0 counts as never archived)
     return Batch(
         whole.thread, now, bump=is_archived(entry), entry=entry, touch=touch._replace(moves=())
     )
 
 
 def stored_of(whole: WholeThread) -> tuple[list[StoredCheckpoint], list[WriteRow]]:
-    """The checkpoints with their writes, and the writes on none of them."""
+    """Return the checkpoints with their writes, and the writes on none of them."""
     writes: dict[tuple[str, str], list[WriteRow]] = {}
     for write in whole.writes:
         writes.setdefault((write.ns, write.checkpoint_id), []).append(write)
@@ -444,14 +445,14 @@ def stored_of(whole: WholeThread) -> tuple[list[StoredCheckpoint], list[WriteRow
 
 
 def row_batches(plain: Batch, done: RowsFence, rows: Iterable[Row]) -> Iterator[Batch]:
-    """Rows in batches, older checkpoints before younger ones, each with its writes.
+    """Yield rows in batches, older checkpoints before younger ones, each with its writes.
 
     Args:
-        plain: what each batch is made from.
-        done: how many rows are there before the first one.
-        rows: what is to be put.
+        plain: a batch without rows.
+        done: the number of rows before the first one.
+        rows: the rows.
     """
-    for part in parts_of(sorted(rows, key=_age), registry.row_size):
+    for part in parts_of(sorted(rows, key=_age), thread_summary.row_size):
         checkpoints = tuple([row for row in part if isinstance(row, CheckpointRow)])
         writes = tuple([row for row in part if isinstance(row, WriteRow)])
         yield plain._replace(fences=(done,), checkpoints=checkpoints, writes=writes)
@@ -464,12 +465,18 @@ def _age(row: Row) -> tuple[str, str, int]:
     return (row.checkpoint_id, row.ns, row.seq)
 
 
-def parts_of(items: Iterable[T], size: Callable[[T], int]) -> Iterator[list[T]]:
-    """The items in order, so many at a time as are neither too many nor too large."""
+def parts_of(
+    items: Iterable[T],
+    size: Callable[[T], int],
+    most_items: int | None = None,
+    most_bytes: int | None = None,
+) -> Generator[list[T], None, None]:
+    """Yield the items in parts that are neither too many nor too large."""
+    most_items, most_bytes = most_items or _MOST_ROWS, most_bytes or _MOST_BYTES
     part: list[T] = []
     total = 0
     for item in items:
-        if part and (len(part) >= _MOST_ROWS or total + size(item) > _MOST_BYTES):
+        if part and (len(part) >= most_items or total + size(item) > most_bytes):
             yield part
             part, total = [], 0
         part.append(item)

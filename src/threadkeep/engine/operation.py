@@ -1,9 +1,9 @@
-"""Requests of an operation to whoever drives it, and the calls it is made from.
+"""Operations, the requests that they yield, and helpers to make them.
 
 An operation is a generator: it yields requests and is sent their replies; errors are thrown in
 at the yield. Those of the engine yield a `Fetch` or a `Commit`; the other requests are for what
-stands in front of a store (see `threadkeep.store.layer`). `yield` is typed `Any`, so operations use
-only the helpers here.
+stands in front of a store (see `threadkeep.store.layer`). `yield` is typed `Any`, so operations
+use only the helpers here.
 """
 
 from __future__ import annotations
@@ -31,8 +31,7 @@ T = TypeVar("T")
 class Fetch(NamedTuple):
     """Answer these reads in one round trip. Reply: a list, in order.
 
-    `hot`: this process has just used the rows, so that a store on a local disk finds them in
-    memory.
+    `hot`: this process has just used the rows, so a store on a local disk finds them in memory.
     """
 
     reads: Sequence[Read]
@@ -80,7 +79,7 @@ Requests: TypeAlias = Generator[Request, Any, T]
 
 
 def fetch(read: Read, *, hot: bool = False) -> Operation[Any]:
-    """One read's reply."""
+    """Return the reply to one read."""
     replies = yield Fetch((read,), hot)
     return replies[0]
 
@@ -88,7 +87,7 @@ def fetch(read: Read, *, hot: bool = False) -> Operation[Any]:
 def fetch_checkpoint(
     thread: str, ns: str, checkpoint_id: str | None, *, hot: bool = False
 ) -> Operation[ThreadState]:
-    """The thread's generation and one of its checkpoints, or its head."""
+    """Return the thread's generation and one of its checkpoints, or its head."""
     reply = yield from fetch(ReadCheckpoint(thread, ns, checkpoint_id), hot=hot)
     return cast("ThreadState", reply)
 
@@ -96,7 +95,7 @@ def fetch_checkpoint(
 def fetch_segments(
     thread: str, spans: tuple[Span, ...], generation: int | None = None
 ) -> Operation[list[Segment]]:
-    """The segments that the spans lie in; no round trip for no spans.
+    """Return the segments that the spans lie in; no round trip for no spans.
 
     `generation` is the thread's own of when the spans were read, where that is known.
     """
@@ -112,7 +111,7 @@ def commit(change: Change) -> Operation[None]:
 
 
 def commit_many(changes: Sequence[Batch]) -> Requests[Sequence[ThreadkeepError | None]]:
-    """Carry out batches together; the reply as `CommitMany` says. No request for none."""
+    """Carry out batches together; the reply is that of `CommitMany`."""
     if not changes:
         return ()
     refusals: Sequence[ThreadkeepError | None] = yield CommitMany(changes)
@@ -130,13 +129,13 @@ def aside(function: Callable[..., T], *args: Any) -> Requests[T]:
     return result
 
 
-class Place(NamedTuple):
-    """Which checkpoint a call is about: of the head where `id` is None."""
+class CheckpointRef(NamedTuple):
+    """The checkpoint that a call is about: the head where `id` is None."""
 
     thread: str
     ns: str = ""
     id: str | None = None
 
     def named(self) -> dict[str, str | None]:
-        """The place as an error's keyword arguments."""
+        """Return it as an error's keyword arguments."""
         return {"thread": self.thread, "namespace": self.ns or None, "checkpoint": self.id}

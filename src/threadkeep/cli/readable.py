@@ -1,0 +1,223 @@
+"""Readable forms of values, messages and checkpoints.
+
+Invariant: a value of any type has a readable form, and none is changed.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from typing import Any, NamedTuple
+
+from langchain_core.messages import BaseMessage
+from langgraph.checkpoint.base import CheckpointTuple
+from langgraph.checkpoint.serde.types import ERROR, INTERRUPT
+from pydantic_core import to_json
+
+from threadkeep.engine.thread_summary import following, tasks
+from threadkeep.langgraph_internals import TASKS
+
+# -- values ------------------------------------------------------------------------------
+
+_CONTAINERS = (Mapping, Sequence, AbstractSet)
+_TEXTS = (str, bytes, bytearray, memoryview)  # sequences that are single values
+_MAX_DEPTH = 200
+
+
+class Summary(NamedTuple):
+    """Type of a value, and its bytes as UTF-8 JSON."""
+
+    kind: str
+    bytes: int
+
+
+def plain(value: Any) -> Any:
+    """Return a value as JSON; what JSON does not have becomes text, or its `repr`.
+
+    Bytes become base64, infinities and NaN their names. Types are lost.
+    """
+    try:
+        data = to_json(value, bytes_mode="base64", inf_nan_mode="strings", fallback=repr)
+        return json.loads(data)
+    except (ValueError, RecursionError):  # not Unicode, cyclic, or too deep
+        return _plain(value, _MAX_DEPTH)
+
+
+def _plain(value: Any, depth: int) -> Any:
+    """Do the same for what pydantic refuses: containers item by item, all else as its `repr`."""
+    if isinstance(value, str):
+        return str(value)  # (json.dumps writes half a surrogate as an escape)
+    if depth and isinstance(value, Mapping):
+        return {str(k): _plain(v, depth - 1) for k, v in value.items()}
+    if depth and isinstance(value, _CONTAINERS) and not isinstance(value, _TEXTS):
+        return [_plain(item, depth - 1) for item in value]
+    if value is None or isinstance(value, bool | int):
+        return value
+    try:
+        return repr(value)
+    except Exception as error:  # noqa: BLE001 - it is the value's own code that fails
+        return f"<{type(value).__name__}: {type(error).__name__} in its repr>"
+
+
+def kind(value: Any) -> str:
+    """Return the type of a value in a few words: `list of 3`, `str`, `AIMessage`."""
+    name = type(value).__name__
+    if isinstance(value, _CONTAINERS) and not isinstance(value, _TEXTS):
+        return f"{name} of {len(value)}"
+    return name
+
+
+def summary(value: Any) -> Summary:
+    """Return the type and size of a value."""
+    as_json = json.dumps(plain(value), ensure_ascii=False)
+    return Summary(kind(value), len(as_json.encode("utf-8", "surrogatepass")))
+
+
+# -- messages ----------------------------------------------------------------------------
+
+
+class ToolCall(NamedTuple):
+    """Call of a tool; `args` as JSON."""
+
+    name: str
+    args: Any
+    id: str | None
+
+
+class Message(NamedTuple):
+    """One message. `tool_call_id` and `status` are those of a tool's result."""
+
+    role: str
+    name: str | None
+    text: str
+    tool_calls: tuple[ToolCall, ...] = ()
+    tool_call_id: str | None = None
+    status: str | None = None
+    id: str | None = None
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the same as JSON values."""
+        return {**self._asdict(), "tool_calls": [call._asdict() for call in self.tool_calls]}
+
+
+def conversation(values: Mapping[str, Any], channel: str = "messages") -> list[Message] | None:
+    """Return the messages of a state; None if the channel holds no list."""
+    found = values.get(channel)
+    return [message(one) for one in found] if isinstance(found, list | tuple) else None
+
+
+def message(value: Any) -> Message:
+    """Read an item of a list of messages: LangChain's, a dict, a pair, or text."""
+    if isinstance(value, BaseMessage):
+        return _read({**value.__dict__, "role": value.type})
+    if isinstance(value, Mapping):
+        return _read(value)
+    if isinstance(value, tuple | list) and len(value) == 2:  # noqa: PLR2004 - a role and a text
+        return Message(str(value[0]), None, _text(value[1]))
+    return Message("human" if isinstance(value, str) else type(value).__name__, None, _text(value))
+
+
+def _read(fields: Mapping[str, Any]) -> Message:
+    role = fields.get("role") or fields.get("type") or "message"
+    return Message(
+        str(role),
+        _optional(fields.get("name")),
+        _text(fields.get("content")),
+        tuple(_calls(fields.get("tool_calls"))),
+        _optional(fields.get("tool_call_id")),
+        _optional(fields.get("status")) if role == "tool" else None,
+        _optional(fields.get("id")),
+    )
+
+
+def _optional(value: Any) -> str | None:
+    return None if value is None else str(value)
+
+
+def _calls(calls: Any) -> Iterable[ToolCall]:
+    for call in calls if isinstance(calls, list | tuple) else ():
+        if isinstance(call, Mapping):
+            # (OpenAI's own form has name and arguments one level down)
+            inner = call.get("function")
+            fields = inner if isinstance(inner, Mapping) else call
+            args = fields.get("args", fields.get("arguments"))
+            yield ToolCall(str(fields.get("name")), plain(args), _optional(call.get("id")))
+
+
+def _text(content: Any) -> str:
+    if content is None:
+        return ""
+    if isinstance(content, str):
+        return content
+    if isinstance(content, list | tuple):
+        return "\n".join(filter(None, map(_block, content)))
+    return str(plain(content))
+
+
+def _block(block: Any) -> str:
+    if not isinstance(block, Mapping):
+        return _text(block)
+    kind = str(block.get("type", "block"))
+    for key in ("text", "thinking", "reasoning"):
+        if isinstance(block.get(key), str):
+            return str(block[key]) if key == "text" else f"[{kind}] {block[key]}"
+    return "" if kind in _CALLS else f"[{kind}]"
+
+
+_CALLS = ("tool_use", "tool_call", "function_call")  # these are among the message's tool calls
+
+# -- checkpoints -------------------------------------------------------------------------
+
+
+class Waiting(NamedTuple):
+    """Interrupt without an answer; `value` as JSON."""
+
+    task: str
+    id: str | None
+    value: Any
+
+
+class CheckpointSummary(NamedTuple):
+    """Summary of a checkpoint, made without its graph.
+
+    `time` is ISO 8601. `next` names the nodes that are to run, `failed` the errors of tasks.
+    """
+
+    thread: str
+    namespace: str
+    id: str
+    time: str
+    source: str
+    step: int | None
+    next: tuple[str, ...]
+    waiting: tuple[Waiting, ...]
+    failed: tuple[str, ...]
+
+
+def summarize(found: CheckpointTuple) -> CheckpointSummary:
+    """Summarize a checkpoint."""
+    place, checkpoint = found.config["configurable"], found.checkpoint
+    metadata, writes = found.metadata or {}, found.pending_writes or []
+    values = checkpoint["channel_values"]
+    sent = [str(getattr(task, "node", task)) for task in values.get(TASKS) or ()]
+    return CheckpointSummary(
+        thread=str(place["thread_id"]),
+        namespace=str(place.get("checkpoint_ns") or ""),
+        id=str(checkpoint["id"]),
+        time=str(checkpoint["ts"]),
+        source=str(metadata.get("source", "")),
+        step=metadata.get("step"),
+        next=tuple(dict.fromkeys([*following(values), *sent])),
+        waiting=tuple(_waiting(writes)),
+        failed=tuple(str(value) for _, channel, value in writes if channel == ERROR),
+    )
+
+
+def _waiting(writes: list[Any]) -> Iterator[Waiting]:
+    waiting = tasks([(task, channel) for task, channel, _ in writes]).waiting
+    for task, channel, value in writes:
+        if channel == INTERRUPT and task in waiting:
+            for one in value if isinstance(value, list | tuple) else (value,):
+                question = plain(getattr(one, "value", one))
+                yield Waiting(str(task), getattr(one, "id", None), question)

@@ -1,0 +1,358 @@
+"""Entries of the registry: what is known of a thread as a whole, its states, and its labels.
+
+The records are plain, like those of `model`, whose closed sets they belong to.
+
+A label is a text that every store can look up, in JSON: `"urgent"` is a tag, `["user_id","u1"]`
+a piece of metadata, `{"at":[ns,id],"tag":"best"}` a tag of one checkpoint (without a "tag": its
+pin), `{"kept":...}` a record of our own, of a kind that a thread has one of. The last two are
+looked up by nobody. Invariant: equal tags and equal pieces of metadata are the same text, and no
+text is two things; numbers are equal as texts: 1 is not 1.0, nor true.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from enum import StrEnum
+from types import MappingProxyType
+from typing import Any, Literal, NamedTuple, TypeAlias, TypeGuard
+
+MAX_LABEL_BYTES = 1000  # what every store's index takes
+MAX_LABELS = 200  # of one thread
+ARCHIVE_RECORD = "archive"  # the kind of the record of where a thread is archived
+
+
+class ThreadEntry(NamedTuple):
+    """The entry of a thread. Times are microseconds since 1970.
+
+    `state` is a `ThreadStatus`; `labels` are in order; `ttl` is how long the thread may rest, in
+    microseconds, `origin` the thread and checkpoint that it was forked from. `size` is about how
+    many bytes its rows and segments hold. `waits_at` is the checkpoint of the root namespace at
+    which an interrupt waits. `deleted_at` is the tombstone, 0 if there is none. `revision` grows
+    whenever something else than times and size changes; 0 where there is no entry.
+    """
+
+    thread: str
+    state: str
+    created_at: int
+    updated_at: int
+    size: int = 0
+    labels: tuple[str, ...] = ()
+    pinned: bool = False
+    ttl: int | None = None
+    origin: tuple[str, str] | None = None
+    waits_at: str | None = None
+    deleted_at: int = 0
+    revision: int = 0
+
+
+class Move(NamedTuple):
+    """From one of the states `sources` ("": no entry) to `target`, because of a checkpoint.
+
+    It does not happen where an interrupt waits at a checkpoint with a greater id, or, without
+    `same`, at this very one. `waits_at` becomes the checkpoint if it `waits`, else None.
+    """
+
+    sources: tuple[str, ...]
+    target: str
+    checkpoint: str
+    waits: bool
+    same: bool
+
+
+class Touch(NamedTuple):
+    """The effect of a batch on its thread's entry; none of it can be refused.
+
+    `moves` come first, one after the other: one that leads from no entry, or from a deleted
+    thread's, makes a new one as of `at` (None: the batch's `now`). Then `at` raises
+    `updated_at`, and each of `labels` replaces the one with the same `label_prefix`. `size` is
+    added to the thread's (with `whole`: replaces it), which is stored also where there is no
+    entry, for when there is one.
+    """
+
+    size: int = 0
+    whole: bool = False
+    at: int | None = None
+    labels: tuple[str, ...] = ()
+    moves: tuple[Move, ...] = ()
+
+
+# -- reads and a fence -----------------------------------------------------------------
+
+
+class ReadEntry(NamedTuple):
+    """The entry of a thread. Reply: one `ThreadEntry`, or None without one."""
+
+    thread: str
+
+
+class ThreadQuery(NamedTuple):
+    """A filter of entries, which must match all of its parts.
+
+    `states`: one of these; none given: all but "deleted". `labels`: each of these. Times are
+    from the first (inclusive) to the second (exclusive), None for no limit. `waits`: an interrupt
+    waits, or none. `size`: at least so many bytes. `origin`: forked from this thread. `rested`:
+    has a ttl, and was last written longer ago than that, seen from this time.
+    """
+
+    states: tuple[str, ...] = ()
+    labels: tuple[str, ...] = ()
+    created: tuple[int | None, int | None] = (None, None)
+    updated: tuple[int | None, int | None] = (None, None)
+    waits: bool | None = None
+    pinned: bool | None = None
+    size: int | None = None
+    origin: str | None = None
+    rested: int | None = None
+
+
+Order: TypeAlias = Literal["updated_at", "created_at", "size", "thread"]
+
+
+class SearchThreads(NamedTuple):
+    """A page of the registry: entries by `order`, then by thread id, both in one direction.
+
+    `after` continues behind an entry: its value of `order`, and its thread id. Reply: at most
+    `limit` `ThreadEntry`s.
+    """
+
+    query: ThreadQuery
+    order: Order
+    descending: bool
+    after: tuple[int | str, str] | None
+    limit: int
+
+
+class CountThreads(NamedTuple):
+    """The number of entries that match. Reply: one `int`."""
+
+    query: ThreadQuery
+
+
+class EntryFence(NamedTuple):
+    """Holds if the thread's entry has this revision (0: there is none)."""
+
+    revision: int
+
+
+# -- states ----------------------------------------------------------------------------
+
+
+class ThreadStatus(StrEnum):
+    """The states of a thread; it gets from one to another only as `TRANSITIONS` says."""
+
+    CREATED = "created"  # by name, before anything is saved
+    ACTIVE = "active"
+    SUSPENDED = "suspended"  # an interrupt waits for an answer
+    FORKED = "forked"  # before anything is saved in the fork; an interrupt may wait
+    ARCHIVED = "archived"  # its rows are in the cold store
+    DELETED = "deleted"  # its tombstone stands
+
+
+class Cause(StrEnum):
+    """Causes that can move a thread from one state to another."""
+
+    CREATE = "create"  # `threads.create`
+    FORK = "fork"  # `threads.fork`, for the new thread
+    SAVE = "save"  # a checkpoint of the root namespace
+    SAVE_INSIDE = "save inside"  # a checkpoint of a subgraph
+    INTERRUPT = "interrupt"  # a task waits for an answer
+    RESUME = "resume"  # the wait is over where it was, as what waited is gone
+    ARCHIVE = "archive"  # `threads.archive`; `threads.restore` leads back to where it was
+    DELETE = "delete"  # `delete_thread`
+
+
+class Transition(NamedTuple):
+    """The state that a cause leads to, and those it leads from ("": the thread is not known)."""
+
+    sources: tuple[str, ...]
+    target: ThreadStatus
+
+
+_NEW = ("", ThreadStatus.DELETED, ThreadStatus.CREATED)
+_LIVE = (ThreadStatus.ACTIVE, ThreadStatus.SUSPENDED, ThreadStatus.FORKED)  # may hold checkpoints
+
+TRANSITIONS: Mapping[Cause, Transition] = MappingProxyType(
+    {
+        Cause.CREATE: Transition(("", ThreadStatus.DELETED), ThreadStatus.CREATED),
+        Cause.FORK: Transition(_NEW, ThreadStatus.FORKED),
+        Cause.SAVE: Transition(
+            (*_NEW, ThreadStatus.FORKED, ThreadStatus.SUSPENDED), ThreadStatus.ACTIVE
+        ),
+        Cause.SAVE_INSIDE: Transition(_NEW, ThreadStatus.ACTIVE),
+        Cause.INTERRUPT: Transition((*_NEW, *_LIVE), ThreadStatus.SUSPENDED),
+        Cause.RESUME: Transition(
+            (ThreadStatus.SUSPENDED, ThreadStatus.FORKED), ThreadStatus.ACTIVE
+        ),
+        Cause.ARCHIVE: Transition(_LIVE, ThreadStatus.ARCHIVED),
+        Cause.DELETE: Transition(("", *ThreadStatus), ThreadStatus.DELETED),
+    }
+)
+_MOVES = {
+    cause: (
+        *(tuple(map(str, step.sources)), str(step.target)),
+        *(cause is Cause.INTERRUPT, cause is not Cause.SAVE),
+    )
+    for cause, step in TRANSITIONS.items()
+}
+
+
+def move(cause: Cause, checkpoint: str) -> Move:
+    """Return the move of a thread that a save, an interrupt or the end of a wait causes.
+
+    They may come in any order. A checkpoint that is saved ends only what waits at an earlier
+    one: the interrupt at itself may have been stored before it.
+    """
+    sources, target, waits, same = _MOVES[cause]
+    return Move(sources, target, checkpoint, waits, same)
+
+
+def allows(cause: Cause, state: str) -> bool:
+    """Return True if the cause may move a thread that is in this state ("": not known)."""
+    return state in TRANSITIONS[cause].sources
+
+
+def is_there(entry: ThreadEntry | None) -> TypeGuard[ThreadEntry]:
+    """Return True if the registry knows the thread, and not as deleted."""
+    return entry is not None and entry.state != ThreadStatus.DELETED
+
+
+def is_archived(entry: ThreadEntry | None) -> TypeGuard[ThreadEntry]:
+    """Return True if the thread's rows are in an archive, and not in the store."""
+    return entry is not None and entry.state == ThreadStatus.ARCHIVED
+
+
+# -- labels ----------------------------------------------------------------------------
+
+_CANONICAL = json.JSONEncoder(
+    ensure_ascii=False, separators=(",", ":"), allow_nan=False, sort_keys=True
+)
+
+
+def tag_label(tag: str) -> str:
+    """Return the label of a tag. Raises ValueError: too long, or a NUL or a surrogate in it."""
+    return _checked(_CANONICAL.encode(tag))
+
+
+def metadata_label(key: str, value: Any) -> str:
+    """Return the label of a piece of metadata.
+
+    Raises:
+        ValueError, TypeError, RecursionError: it is no JSON, too long, or holds what a store
+            cannot.
+    """
+    label = _checked(_CANONICAL.encode([key, value]))
+    _check_keys(value)
+    return label
+
+
+def record_label(kind: str, value: Any) -> str:
+    """Return the label of a record of our own. Raises ValueError, as `tag_label` does."""
+    return _checked(_CANONICAL.encode({kind: value}))
+
+
+def record_prefix(kind: str) -> str:
+    """Return the beginning of the label of a record of this kind."""
+    return f'{{"{kind}":'
+
+
+def find_record(labels: Iterable[str], kind: str) -> Any:
+    """Return the record of this kind; None if there is none."""
+    prefix = record_prefix(kind)
+    return next((json.loads(label)[kind] for label in labels if label.startswith(prefix)), None)
+
+
+def without_record(labels: Iterable[str], kind: str) -> tuple[str, ...]:
+    """Return the labels but for the record of this kind."""
+    return tuple([label for label in labels if not label.startswith(record_prefix(kind))])
+
+
+def is_record_label(label: str) -> bool:
+    """Return True if it is one that nobody looks up."""
+    return label.startswith("{")
+
+
+def label_prefix(label: str) -> str:
+    """Return the part that is unique in a thread: of metadata the key, of a record its kind."""
+    if is_mark_label(label):
+        return label
+    if is_record_label(label):
+        return label[: label.index(":") + 1]  # (no kind has a colon in its name)
+    return label if label.startswith('"') else _CANONICAL.encode(json.loads(label)[0])[1:]
+
+
+def tags_of(labels: Iterable[str]) -> tuple[str, ...]:
+    """Return the tags among the labels."""
+    return tuple([json.loads(label) for label in labels if label.startswith('"')])
+
+
+def metadata_labels(labels: Iterable[str]) -> tuple[str, ...]:
+    """Return the metadata among the labels, as labels."""
+    return tuple([label for label in labels if label.startswith("[")])
+
+
+def metadata_of(labels: Iterable[str]) -> dict[str, Any]:
+    """Return the metadata among the labels."""
+    return dict(map(json.loads, metadata_labels(labels)))
+
+
+_AT = "at"
+
+
+class Mark(NamedTuple):
+    """Tags and pin of one checkpoint."""
+
+    ns: str
+    checkpoint: str
+    tags: tuple[str, ...] = ()
+    pinned: bool = False
+
+
+def mark_label(ns: str, checkpoint: str, tag: str | None = None) -> str:
+    """Return the label of a checkpoint's tag, or of its pin. Raises ValueError as `tag_label`."""
+    mark: dict[str, Any] = {_AT: [ns, checkpoint]}
+    return _checked(_CANONICAL.encode(mark if tag is None else {**mark, "tag": tag}))
+
+
+def is_mark_label(label: str) -> bool:
+    """Return True if it is of a checkpoint."""
+    return label.startswith(record_prefix(_AT))
+
+
+def marks_of(labels: Iterable[str]) -> tuple[Mark, ...]:
+    """Return the marks of checkpoints, in their order."""
+    found: dict[tuple[str, str], Mark] = {}
+    for mark in map(json.loads, filter(is_mark_label, sorted(labels))):
+        ns, checkpoint = mark[_AT]
+        known = found.get((ns, checkpoint), Mark(ns, checkpoint))
+        tags = (*known.tags, mark["tag"]) if "tag" in mark else known.tags
+        found[ns, checkpoint] = known._replace(tags=tags, pinned=known.pinned or "tag" not in mark)
+    return tuple([found[key] for key in sorted(found)])
+
+
+def _checked(label: str) -> str:
+    if len(label.encode()) > MAX_LABEL_BYTES:  # (a lone surrogate is a ValueError, too)
+        raise ValueError(f"it takes more than {MAX_LABEL_BYTES} bytes")
+    if "\\u0000" in label and "\x00" in _texts(json.loads(label)):
+        raise ValueError("it holds a NUL character")
+    return label
+
+
+def _texts(value: Any) -> str:
+    """Return all texts in a JSON value, one behind the other."""
+    if isinstance(value, str):
+        return value
+    if isinstance(value, Mapping):
+        return "".join(map(_texts, (*value.keys(), *value.values())))
+    return "".join(map(_texts, value)) if isinstance(value, list) else ""
+
+
+def _check_keys(value: Any) -> None:
+    """Refuse keys that JSON would turn into texts: they would not come back as they were."""
+    if isinstance(value, Mapping):
+        if not all(isinstance(key, str) for key in value):
+            raise TypeError("a key in it is no text")
+        value = list(value.values())
+    if isinstance(value, list | tuple):
+        for part in value:
+            _check_keys(part)

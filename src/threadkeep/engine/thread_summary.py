@@ -1,0 +1,269 @@
+"""Summary of a thread for the registry: the touches of saves, and the tasks that wait.
+
+Invariant: a touch cannot be refused, is right in whatever order saves arrive, and costs a save of
+a known thread next to nothing. Only `tasks` says what "an interrupt waits" means.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from langgraph.checkpoint.serde.types import ERROR, INTERRUPT, RESUME
+
+from threadkeep.engine import thread_entry
+from threadkeep.engine.model import (
+    CheckpointRow,
+    SegmentInfo,
+    StoredCheckpoint,
+    ThreadRows,
+    WriteRow,
+)
+from threadkeep.engine.rows import counting, of_the_graph
+from threadkeep.engine.thread_entry import Cause, Move, ThreadEntry, ThreadStatus, Touch, move
+from threadkeep.langgraph_internals import (
+    BRANCH,
+    DELTA_COUNTERS,
+    ERROR_SOURCE,
+    NO_TASK,
+    START,
+    is_internal,
+)
+
+LAG = 1_000_000
+"""Microseconds by which an entry's `updated_at` may be late: so it is written once a second."""
+
+_OWN_KEYS = frozenset(
+    {
+        *("source", "step", "parents", "writes", "run_id", DELTA_COUNTERS),
+        *("merged_from", "merged_checkpoint"),
+    }
+)
+_OWN_BEGINNINGS = ("langgraph_", "checkpoint_", "__")
+_SCALARS = (str, int, bool, float)
+
+
+class Reported(NamedTuple):
+    """The time and metadata that this process has reported of a thread."""
+
+    at: int
+    metadata: Mapping[str, Any]
+
+
+NOTHING_REPORTED = Reported(0, {})
+AFTER_ALL = "\U0010ffff"
+"""Sorts behind every checkpoint's id."""
+
+
+def of_checkpoint(
+    row: CheckpointRow, metadata: Mapping[str, Any], size: int, now: int, reported: Reported
+) -> Touch:
+    """Return the touch of a checkpoint: its time, and what its run says of itself.
+
+    `size` are the bytes that segments took more or less.
+    """
+    at = now if now - reported.at >= LAG or now < reported.at else None
+    size += row_size(row)
+    said = () if row.ns else _said(metadata, reported.metadata)
+    moves = (move(Cause.SAVE_INSIDE if row.ns else Cause.SAVE, row.id),)
+    return Touch(size, at=at, labels=said, moves=moves)
+
+
+def of_writes(row: WriteRow, size: int, now: int, *, waits: bool) -> Touch:
+    """Return the touch of pending writes; those that interrupt a task of the head begin a wait.
+
+    Others end none, as other tasks may wait at the same checkpoint: the next checkpoint does.
+    """
+    size += len(row.body)
+    if not waits:
+        return Touch(size)
+    return Touch(size, at=now, moves=(move(Cause.INTERRUPT, row.checkpoint_id),))
+
+
+def report_of(reported: Reported, touch: Touch, metadata: Mapping[str, Any]) -> Reported:
+    """Return what was reported, once this has been stored too."""
+    if touch.at is None and not touch.labels:
+        return reported
+    known = reported.metadata if not touch.labels else {**reported.metadata, **of_run(metadata)}
+    return Reported(touch.at or reported.at, known)
+
+
+def _said(metadata: Mapping[str, Any], reported: Mapping[str, Any]) -> tuple[str, ...]:
+    found = []
+    for key, value in metadata.items():
+        if key in _OWN_KEYS or not _is_of_run(key, value):
+            continue
+        if key not in reported or reported[key] != value or type(reported[key]) is not type(value):
+            try:
+                found.append(thread_entry.metadata_label(key, value))
+            except ValueError:
+                continue  # it stays what it is: metadata of the checkpoint
+    return tuple(found)
+
+
+def of_run(metadata: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the metadata that a run's config gives, without LangGraph's own."""
+    return {
+        key: value
+        for key, value in metadata.items()
+        if key not in _OWN_KEYS and _is_of_run(key, value)
+    }
+
+
+def _is_of_run(key: Any, value: Any) -> bool:
+    return type(value) in _SCALARS and type(key) is str and not key.startswith(_OWN_BEGINNINGS)
+
+
+def of_rows(
+    checkpoints: Sequence[StoredCheckpoint], orphans: Sequence[WriteRow], segments: int
+) -> Touch:
+    """Return the touch of all rows of a thread: its size, and if it waits.
+
+    `orphans` are writes on none of the checkpoints, which come by namespace and id; `segments` are
+    bytes.
+    """
+    rows: list[CheckpointRow | WriteRow] = [stored.row for stored in checkpoints]
+    rows += [write for stored in checkpoints for write in stored.writes]
+    size = segments + sum(map(row_size, (*rows, *orphans)))
+    own = of_the_graph(checkpoints)
+    if not own:
+        return Touch(size, whole=True)
+    head = own[-1]
+    cause = Cause.INTERRUPT if waits(head) else Cause.SAVE
+    # (what may have been said of later ones, which are gone, is over)
+    moves = (move(Cause.RESUME, AFTER_ALL), move(cause, head.row.id))
+    return Touch(size, whole=True, moves=moves)
+
+
+def of_thread(rows: ThreadRows) -> Touch:
+    """Return the touch of a thread's rows if all of its segments count for it, shared ones too."""
+    return of_rows(rows.checkpoints, rows.orphans, bytes_of(rows.segments))
+
+
+def entry_of(thread: str, checkpoints: Sequence[StoredCheckpoint], now: int) -> ThreadEntry:
+    """Return the entry of a thread that is known by its rows alone; `now` if they tell no time."""
+    times = [s.row.ts for s in checkpoints if isinstance(s.row.ts, int)]
+    own = of_the_graph(checkpoints)
+    is_waiting = bool(own) and waits(own[-1])
+    return ThreadEntry(
+        thread,
+        ThreadStatus.SUSPENDED if is_waiting else ThreadStatus.ACTIVE,
+        min(times, default=now),
+        max(times, default=now),
+        labels=tuple(sorted(_said(shown(own[-1].row), {}))) if own else (),
+        waits_at=own[-1].row.id if is_waiting else None,
+    )
+
+
+def fits(entry: ThreadEntry, waits_at: str | None) -> bool:
+    """Return True if an entry is one of a thread with checkpoints that waits there, or nowhere."""
+    if entry.waits_at != waits_at or entry.state in (ThreadStatus.CREATED, ThreadStatus.DELETED):
+        return False
+    return entry.state == ThreadStatus.FORKED or (entry.state == ThreadStatus.SUSPENDED) == bool(
+        waits_at
+    )
+
+
+def put_right(touch: Touch) -> Touch:
+    """Return the touch of `of_rows` for a thread whose entry is wrong in any way."""
+    over = (move(Cause.INTERRUPT, AFTER_ALL), *touch.moves)
+    return touch._replace(moves=over) if touch.moves else touch
+
+
+def shown(row: CheckpointRow) -> dict[str, Any]:
+    """Return the metadata as people see it, which is exact enough for labels."""
+    try:
+        found = json.loads(row.metadata)
+    except ValueError:
+        return {}  # damage, which others tell of
+    return found if isinstance(found, dict) else {}
+
+
+def waits(stored: StoredCheckpoint) -> bool:
+    """Return True if an interrupt waits at a checkpoint that nothing came after."""
+    writes = counting(stored.writes, None)
+    return bool(tasks([(write.task_id, write.channel) for write in writes]).waiting)
+
+
+def row_size(row: CheckpointRow | WriteRow) -> int:
+    """Return the bytes of a row's contents."""
+    if isinstance(row, CheckpointRow):
+        return len(row.manifest) + len(row.metadata) + len(row.exact or b"")
+    return len(row.body)
+
+
+def bytes_of(segments: Iterable[SegmentInfo]) -> int:
+    """Return the bytes of segments."""
+    return sum([segment.size for segment in segments])
+
+
+def merged(touches: tuple[Touch, ...]) -> Touch:
+    """Return the touch that does what these do, one after the other."""
+    last_whole = max((i for i, one in enumerate(touches) if one.whole), default=0)
+    times = [one.at for one in touches if one.at is not None]
+    said: dict[str, str] = {}
+    moves: list[Move] = []
+    for one in touches:
+        said |= {thread_entry.label_prefix(label): label for label in one.labels}
+        for step in one.moves:
+            if moves and _continues(moves[-1], step):
+                moves.pop()
+            moves.append(step)
+    return Touch(
+        sum([one.size for one in touches[last_whole:]]),
+        whole=touches[last_whole].whole if touches else False,
+        at=max(times, default=None),
+        labels=tuple(said.values()),
+        moves=tuple(moves),
+    )
+
+
+def _continues(one: Move, other: Move) -> bool:
+    """Return True if the second move would do all that the first does."""
+    return one._replace(checkpoint=other.checkpoint) == other and one.checkpoint <= other.checkpoint
+
+
+_CONTROL = frozenset({ERROR, ERROR_SOURCE, INTERRUPT, RESUME})
+
+
+class Tasks(NamedTuple):
+    """The tasks of a step by what they wrote, in the order of their first write.
+
+    `asked` called `interrupt()`; `waiting` are those of them that have not ended since;
+    `failed` left an error.
+    """
+
+    asked: tuple[str, ...] = ()
+    waiting: tuple[str, ...] = ()
+    failed: tuple[str, ...] = ()
+
+
+def tasks(writes: Iterable[tuple[str, str]]) -> Tasks:
+    """Return the status of a step's tasks, by the task and channel of each write that counts.
+
+    The rule is LangGraph's: a task has ended if it wrote anything but what says how it fares. An
+    answer alone ends nothing, as the task may ask again. (`langgraph.pregel._task_status`)
+    """
+    channels: dict[str, set[str]] = {}
+    for task, channel in writes:
+        if task != NO_TASK:
+            channels.setdefault(task, set()).add(channel)
+    asked = [task for task, wrote in channels.items() if INTERRUPT in wrote]
+    return Tasks(
+        asked=tuple(asked),
+        waiting=tuple([task for task in asked if channels[task] <= _CONTROL]),
+        failed=tuple([task for task, wrote in channels.items() if ERROR in wrote]),
+    )
+
+
+def own(channels: Iterable[str]) -> list[str]:
+    """Return the channels of the state; the others are LangGraph's, and say what runs next."""
+    return [name for name in channels if not is_internal(name)]
+
+
+def following(channels: Iterable[str]) -> list[str]:
+    """Return the nodes that run next, by the channels that hold something; without sends."""
+    held = list(channels)
+    nodes = [name.removeprefix(BRANCH) for name in held if name.startswith(BRANCH)]
+    return [START, *nodes] if START in held else nodes

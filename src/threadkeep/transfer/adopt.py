@@ -1,0 +1,481 @@
+"""Copies of threads from LangGraph's own savers.
+
+The source is never changed. Checkpoints go in by namespace and id, each before its own writes, so
+that a repeated call goes on where one was cut off. No more of the source is in memory than a few
+megabytes and two states of a thread.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import groupby
+from typing import Any, NamedTuple, TypeAlias, cast
+
+from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple
+
+from threadkeep import validation
+from threadkeep.codec import Codec
+from threadkeep.engine import listing, put
+from threadkeep.engine.context import Engine, Keyframes, read_manifest
+from threadkeep.engine.differences import alike
+from threadkeep.engine.listing import Listing
+from threadkeep.engine.load import Loaded
+from threadkeep.engine.manifest import Manifest
+from threadkeep.engine.model import HIDDEN, DropThread, ReadThread, ThreadRows
+from threadkeep.engine.operation import CheckpointRef, Operation, commit, fetch
+from threadkeep.engine.put import Put, PutWrites
+from threadkeep.engine.rows import (
+    created_at,
+    pack_time,
+    unpack_metadata,
+    unpack_time,
+    unpack_writes,
+)
+from threadkeep.errors import (
+    CorruptionError,
+    InvalidArgumentError,
+    ThreadExistsError,
+    ThreadNotFoundError,
+)
+from threadkeep.forks import fork as forking
+from threadkeep.progress import Progress, no_progress
+from threadkeep.store import bulk
+from threadkeep.store.store import LayeredStore
+from threadkeep.store.workflows import Plan, Store, aside, either, on
+from threadkeep.transfer.sources import Source, SourceCheckpoint, SourceWrite, open_source
+from threadkeep.transfer.whole_thread import CheckpointKey, parts_of
+
+Call: TypeAlias = Put | PutWrites
+
+_MOST_CHECKPOINTS = 64  # in one read, and one write
+_MOST_BYTES = 8 << 20
+
+
+@dataclass(slots=True)
+class Adopted:
+    """Result of an adoption.
+
+    Attributes:
+        threads: how many are here now as they are in the source, or have more.
+        checkpoints: how many were written.
+        known: how many were here already.
+        writes: calls of pending writes that were written.
+        verified: how many checkpoints were compared.
+        deleted: threads that were left alone, as they had been deleted here.
+        conflicts: reasons why others were left alone, by thread.
+        replaced: threads that the source's took the place of, with `replace`.
+        forks: forks that the source's threads went into, by thread, with `as_fork`.
+    """
+
+    threads: int = 0
+    checkpoints: int = 0
+    known: int = 0
+    writes: int = 0
+    verified: int = 0
+    deleted: list[str] = field(default_factory=list)
+    conflicts: dict[str, str] = field(default_factory=dict)
+    replaced: list[str] = field(default_factory=list)
+    forks: dict[str, str] = field(default_factory=dict)
+
+
+class AdoptOptions(NamedTuple):
+    """Options of `Threads.adopt`."""
+
+    verify: bool = False
+    replace: bool = False
+    as_fork: bool = False
+
+
+def adopt(
+    store: LayeredStore,
+    engine: Engine,
+    source: str | os.PathLike[str] | BaseCheckpointSaver[Any],
+    threads: str | Iterable[str] | None,
+    key: str | bytes | None,
+    options: AdoptOptions,
+    progress: Progress | None,
+) -> Plan[Adopted]:
+    """Copy a source's threads into a store; see `Threads.adopt`."""
+    if options.replace and options.as_fork:
+        raise InvalidArgumentError("Both replace and as_fork are given.", hint="Use one of them.")
+    opening = partial(open_source, source, engine.codec, key)
+    names = validation.thread_ids(threads)
+    done = yield from _adopt(store, engine, opening, names, options, progress or no_progress)
+    yield from either(store.flush, store.aflush)
+    return done
+
+
+def _adopt(
+    store: Store,
+    engine: Engine,
+    opening: Callable[[], Source],
+    names: Sequence[str] | None,
+    options: AdoptOptions,
+    progress: Progress,
+) -> Plan[Adopted]:
+    source = yield from aside(opening)
+    with closing(source):
+        counts = yield from aside(source.threads)
+        for name in names or ():
+            if name not in counts:
+                raise ThreadNotFoundError(
+                    hint="The source has no checkpoint of it: correct its id.", thread=name
+                )
+        wanted = list(counts if names is None else names)
+        engine = engine._replace(conflicts="fork")  # what happened is stored, whoever was first
+        total = sum([counts[name] for name in wanted])
+        adoption = _Adoption(store, engine, source, options, progress, total)
+        for name in wanted:
+            validation.text("The source's thread_id", name)
+            existing = yield from adoption.existing(name, revive=names is not None)
+            if existing.deleted_at and existing.is_empty:
+                adoption.result.deleted.append(name)
+                adoption.count(counts[name])
+            else:
+                yield from adoption.thread(name, existing)
+    return adoption.result
+
+
+class _Target(NamedTuple):
+    """A thread of the source, and the one here that it goes into."""
+
+    name: str
+    target: str
+
+
+@dataclass(slots=True)
+class _Adoption:
+    """One call of `adopt`."""
+
+    store: Store
+    engine: Engine
+    source: Source
+    options: AdoptOptions
+    progress: Progress
+    total: int = 0
+    done: int = 0
+    result: Adopted = field(default_factory=Adopted)
+
+    def count(self, checkpoints: int) -> None:
+        self.done = min(self.done + checkpoints, self.total)  # (some are read twice)
+        self.progress("checkpoints read", self.done, self.total)
+
+    def existing(self, thread: str, *, revive: bool) -> Plan[ExistingThread]:
+        """Read the thread here. With `revive` one that was deleted may be created again."""
+        existing = yield from on(self.store, read_existing(self.engine, thread))
+        if revive and existing.deleted_at and existing.is_empty:
+            yield from on(self.store, commit(DropThread(thread, 0)))
+            existing = yield from on(self.store, read_existing(self.engine, thread))
+        return existing
+
+    def thread(self, name: str, existing: ExistingThread) -> Plan[None]:
+        """Copy a thread, or list it as a conflict."""
+        known = self.result.known
+        yield from aside(self.source.begin)
+        try:
+            try:
+                yield from self._copy(_Target(name, name), existing)
+            except ThreadExistsError:
+                if not (self.options.replace or self.options.as_fork):
+                    raise
+                self.result.known = known
+                yield from (self._replace if self.options.replace else self._fork)(name, existing)
+            self.result.threads += 1
+        except ThreadExistsError as error:
+            self.result.known = known
+            self.result.conflicts[name] = error.message
+        finally:
+            self.source.end()
+
+    def _copy(self, thread: _Target, existing: ExistingThread) -> Plan[None]:
+        """Store what is missing here of a thread.
+
+        Raises:
+            ThreadExistsError: the thread here has diverged.
+        """
+        if not existing.is_empty:
+            parents = yield from aside(partial(self.source.parents, thread.name))
+            if existing.diverged(parents):
+                self.count(len(parents))
+                which = "its fork" if thread.name != thread.target else "the thread"
+                raise ThreadExistsError(
+                    f"Both have gone on since they were the same, {which} here and the source.",
+                    thread=thread.target,
+                )
+        keys = yield from self._put_missing(thread, existing)
+        if self.options.verify:
+            yield from self._verify(thread, keys)
+
+    def _replace(self, name: str, existing: ExistingThread) -> Plan[None]:
+        """Replace the thread here with the source's."""
+        with self._parts(name) as parts:
+            while (yield from aside(partial(next, parts, None))):
+                pass  # what cannot be read ends this before anything is removed
+        yield from on(self.store, commit(DropThread(name, 0)))
+        self.result.replaced.append(name)
+        existing = yield from self.existing(name, revive=True)
+        yield from self._copy(_Target(name, name), existing)
+
+    def _fork(self, name: str, existing: ExistingThread) -> Plan[None]:
+        """Copy the source's thread into a fork of the one here, or complete that fork.
+
+        The fork begins with the newest checkpoint that both have, and shares its values.
+        """
+        target = f"{name}-adopted"
+        fork = yield from self.existing(target, revive=True)
+        if fork.is_empty:
+            parents = yield from aside(partial(self.source.parents, name))
+            shared = existing.newest_shared(parents)
+            if shared is not None:
+                yield from on(self.store, forking.fork(self.engine, name, shared, target))
+                fork = yield from self.existing(target, revive=False)
+        yield from self._copy(_Target(name, target), fork)
+        self.result.forks[name] = target
+
+    def _put_missing(self, thread: _Target, existing: ExistingThread) -> Plan[set[CheckpointKey]]:
+        """Store what is missing; return the keys of the source's checkpoints that are visible."""
+        keys: set[CheckpointKey] = set()
+        apart = self.engine.apart()
+        with self._parts(thread.name) as parts:
+            while part := (yield from aside(partial(next, parts, None))):
+                calls = [call for one in part for call in self._calls(thread.target, one, existing)]
+                apart = yield from self._store(calls, apart)
+                both = {(one.ns, one.id) for one in part}
+                keys |= {key for key in both if not existing.hides(*key)}
+                self.count(len(part))
+        return keys
+
+    @contextmanager
+    def _parts(self, name: str) -> Iterator[Iterator[list[SourceCheckpoint]]]:
+        with closing(self.source.checkpoints(name)) as found:
+            yield parts_of(found, lambda one: one.size, _MOST_CHECKPOINTS, _MOST_BYTES)
+
+    def _calls(
+        self, thread: str, one: SourceCheckpoint, existing: ExistingThread
+    ) -> Iterator[Call]:
+        """Make the calls for a checkpoint: itself, and the writes of each task.
+
+        Raises:
+            ThreadExistsError: it is here in another state.
+            InvalidArgumentError: something of it cannot be stored as it is.
+        """
+        place = CheckpointRef(thread, validation.text("checkpoint_ns", one.ns), one.id)
+        for key in ("channel_values", "channel_versions"):
+            value = validation.mapping("checkpoint", one.checkpoint, place).get(key)
+            validation.mapping(f"checkpoint[{key!r}]", value, place)
+        if existing.has(one.ns, one.id):
+            if not existing.is_same(place, one):
+                raise ThreadExistsError(
+                    f"Checkpoint {one.id} is here already, in another state.", thread=thread
+                )
+            self.result.known += 1
+        else:
+            validation.checkpoint(one.checkpoint, place)
+            yield Put(place, one.parent, one.checkpoint, one.metadata, complete=True)
+        stored = existing.writes(one.ns, one.id)
+        missing = [w for w in one.writes if (w.task_id, w.idx) not in stored]
+        yield from _write_calls(place, missing)
+
+    def _store(self, calls: list[Call], apart: Engine) -> Plan[Engine]:
+        """Run the calls; return the engine that remembers what was stored last."""
+        done = yield from on(self.store, bulk.together(_operation(apart, one) for one in calls))
+        if done is None:  # somebody else writes to this thread
+            apart = self.engine.apart()
+            for one in calls:
+                yield from on(self.store, _operation(apart, one))
+        puts = sum([isinstance(one, Put) for one in calls])
+        self.result.checkpoints += puts
+        self.result.writes += len(calls) - puts
+        return apart
+
+    def _verify(self, thread: _Target, keys: set[CheckpointKey]) -> Plan[None]:
+        """Compare all checkpoints as LangGraph's own saver and ours return them."""
+        theirs = yield from aside(self.source.saver)
+        rest = set(keys)
+        at = listing.begin(Listing(thread.target))
+        while at is not None:
+            page, at = yield from on(self.store, listing.page(self.engine, at))
+            for loaded in page:
+                if (loaded.ns, loaded.id) in rest:
+                    yield from aside(partial(self._compare, theirs, thread.name, loaded))
+                    rest.remove((loaded.ns, loaded.id))
+        self.result.verified += len(keys) - len(rest)
+        for ns, checkpoint in sorted(rest):
+            raise _different(thread.target, ns, checkpoint, "it is not shown here")
+
+    def _compare(self, saver: BaseCheckpointSaver[Any], thread: str, ours: Loaded) -> None:
+        place = {"thread_id": thread, "checkpoint_ns": ours.ns, "checkpoint_id": ours.id}
+        theirs = saver.get_tuple({"configurable": place})
+        what = "it is not there any more"
+        if theirs is not None:
+            what = ", ".join(differences(self.engine.codec, ours, theirs))
+        if what:
+            raise _different(ours.thread, ours.ns, ours.id, what)
+
+
+def _operation(engine: Engine, call: Call) -> Operation[None]:
+    """Store it as of its own time, so that the registry says when the thread was written."""
+    at = pack_time(call.checkpoint.get("ts", "")) if isinstance(call, Put) else None
+    made = at if isinstance(at, int) else created_at(call.place.id)
+    if made is not None:
+        engine = engine._replace(now=lambda: made)
+    return put.put(engine, call) if isinstance(call, Put) else put.put_writes(engine, call)
+
+
+def _write_calls(place: CheckpointRef, writes: Iterable[SourceWrite]) -> Iterator[PutWrites]:
+    """Make a call for each task, in the order of the tasks."""
+    for (path, task), each in groupby(writes, lambda w: (w.task_path, w.task_id)):
+        own = list(each)
+        pairs = validation.writes([(w.channel, w.value) for w in own], place)
+        names = validation.text("task_id", task, place), validation.text("task_path", path, place)
+        yield PutWrites(place, pairs, *names, [w.idx for w in own])
+
+
+def _different(thread: str, ns: str, checkpoint: str, what: str) -> CorruptionError:
+    return CorruptionError(
+        f"A checkpoint differs from what LangGraph's own saver returns: {what}.",
+        hint="If a run goes on with this thread here, this is as it should be. If not, adopt it"
+        " into another store, and compare.",
+        thread=thread,
+        namespace=ns or None,
+        checkpoint=checkpoint,
+    )
+
+
+# -- comparison with the thread here, without the values -------------------------------
+
+
+class ExistingThread:
+    """Checkpoints of a thread in the store, hidden ones too.
+
+    Checkpoints with the same id, parent, time, metadata and versions of all channels are the same
+    to LangGraph.
+    """
+
+    def __init__(self, engine: Engine, rows: ThreadRows) -> None:
+        self.deleted_at = rows.deleted_at
+        self._engine = engine
+        self._known: Keyframes = {}
+        self._stored = {(s.row.ns, s.row.id): s for s in rows.checkpoints}
+
+    @property
+    def is_empty(self) -> bool:
+        """True if there is no checkpoint."""
+        return not self._stored
+
+    def has(self, ns: str, checkpoint: str) -> bool:
+        """Return True if a checkpoint is there."""
+        return (ns, checkpoint) in self._stored
+
+    def hides(self, ns: str, checkpoint: str) -> bool:
+        """Return True if a checkpoint is there, but was pruned."""
+        stored = self._stored.get((ns, checkpoint))
+        return stored is not None and bool(stored.row.flags & HIDDEN)
+
+    def diverged(self, theirs: Mapping[CheckpointKey, str | None]) -> bool:
+        """Return True if each has checkpoints that came after those in common.
+
+        Args:
+            theirs: the other one's checkpoints by namespace and id, and their parents.
+        """
+        if self._stored.keys() <= theirs.keys():
+            return False
+        newest = max([checkpoint for _, checkpoint in self._shared(theirs)], default="")
+        return any(checkpoint > newest for _, checkpoint in theirs.keys() - self._stored.keys())
+
+    def _shared(self, theirs: Mapping[CheckpointKey, str | None]) -> set[CheckpointKey]:
+        """Return those of theirs that are here, or that led here and were pruned."""
+        shared: set[CheckpointKey] = set()
+        for (ns, checkpoint), stored in self._stored.items():
+            for start in (checkpoint, stored.row.parent):
+                step = start
+                while step is not None and (ns, step) in theirs and (ns, step) not in shared:
+                    shared.add((ns, step))
+                    step = theirs[ns, step]
+        return shared
+
+    def newest_shared(self, theirs: Collection[CheckpointKey]) -> str | None:
+        """Return the newest visible checkpoint of the root namespace that both have, or None."""
+        both = [key for key in self._stored if key in theirs and not self.hides(*key)]
+        return max([checkpoint for ns, checkpoint in both if not ns], default=None)
+
+    def is_same(self, place: CheckpointRef, one: SourceCheckpoint) -> bool:
+        """Return True if the checkpoint at a place is this one.
+
+        Raises:
+            CorruptionError: the stored one is damaged.
+        """
+        stored = self._stored[place.ns, str(place.id)]
+        row = stored.row
+        manifest, _ = read_manifest(stored, self._known)
+        own = unpack_metadata(row.metadata, row.exact, self._engine.codec)
+        return (
+            row.parent == one.parent
+            and unpack_time(row.ts) == one.checkpoint.get("ts", "")
+            and alike(self._engine.codec, own, one.metadata)
+            and _stored_shape(manifest) == _shape(one.checkpoint)
+        )
+
+    def writes(self, ns: str, checkpoint: str) -> set[tuple[str, int]]:
+        """Return the pending writes of a checkpoint, each a task's id and an index."""
+        stored = self._stored.get((ns, checkpoint))
+        rows = stored.writes if stored is not None else ()
+        return {(row.task_id, write.idx) for row in rows for write in unpack_writes(row)}
+
+
+def read_existing(engine: Engine, thread: str) -> Operation[ExistingThread]:
+    """Read the checkpoints of a thread in the store."""
+    return ExistingThread(engine, cast("ThreadRows", (yield from fetch(ReadThread(thread)))))
+
+
+def _stored_shape(manifest: Manifest) -> tuple[Any, ...]:
+    entries = manifest.entries
+    versions = {c: e.version for c, e in entries.items() if e.version is not None}
+    values = {c for c, e in entries.items() if e.ref is not None}
+    return _texts(versions), values, {node: _texts(seen) for node, seen in manifest.seen.items()}
+
+
+def _shape(checkpoint: Mapping[str, Any]) -> tuple[Any, ...]:
+    seen = {node: _texts(seen) for node, seen in checkpoint.get("versions_seen", {}).items()}
+    return _texts(checkpoint["channel_versions"]), set(checkpoint["channel_values"]), seen
+
+
+def _texts(versions: Mapping[str, Any]) -> dict[str, str]:
+    return {name: repr(version) for name, version in versions.items()}
+
+
+# -- comparison with LangGraph's own saver ---------------------------------------------
+
+
+def differences(codec: Codec, ours: Loaded, theirs: CheckpointTuple) -> Iterator[str]:
+    """Name the differences between two checkpoints; the order of channels does not count."""
+    parent = theirs.parent_config["configurable"]["checkpoint_id"] if theirs.parent_config else None
+    if ours.parent != parent:
+        yield "the parent"
+    if not alike(codec, ours.metadata, dict(theirs.metadata)):
+        yield "the metadata"
+    checkpoint: Mapping[str, Any] = {**theirs.checkpoint}
+    for key in sorted(ours.checkpoint.keys() | checkpoint.keys()):
+        yield from _field_differences(codec, key, ours.checkpoint.get(key), checkpoint.get(key))
+    own, other = ([list(write) for write in w] for w in (ours.writes, theirs.pending_writes or ()))
+    if not alike(codec, own, other):
+        yield "the pending writes"
+
+
+def _field_differences(codec: Codec, key: str, ours: Any, theirs: Any) -> Iterator[str]:
+    if key in ("channel_values", "channel_versions", "versions_seen"):
+        for name in sorted(ours.keys() | theirs.keys()):
+            if name not in ours or name not in theirs:
+                yield f"{key} of {name!r}, which one of them lacks"
+            elif not alike(codec, _sorted(key, ours[name]), _sorted(key, theirs[name])):
+                yield f"{key} of {name!r}"
+    elif not alike(codec, ours, theirs):
+        yield key
+
+
+def _sorted(key: str, value: Any) -> Any:
+    return dict(sorted(value.items())) if key == "versions_seen" else value

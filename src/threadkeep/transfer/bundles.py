@@ -1,0 +1,432 @@
+"""Export and import of bundles, and backups in their form.
+
+A bundle is complete or absent. Nothing is written to a store before the whole bundle was read and
+verified.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Generator, Iterable, Sequence
+from contextlib import ExitStack, closing
+from dataclasses import replace as replaced
+from enum import Enum
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple, TypeAlias
+
+from threadkeep import validation
+from threadkeep.backends.sqlite.opening import wal_of
+from threadkeep.cold.stubs import STUB
+from threadkeep.engine.thread_entry import is_archived
+from threadkeep.errors import (
+    CorruptionError,
+    InvalidArgumentError,
+    NotOursError,
+    OpenError,
+    ThreadkeepError,
+    ThreadNotFoundError,
+)
+from threadkeep.progress import Progress, no_progress
+from threadkeep.store.store import LayeredStore
+from threadkeep.store.workflows import Plan, Store, aside, on
+from threadkeep.transfer import digest, whole_thread
+from threadkeep.transfer.bundle_format import MAGIC, BundleWriter, read_bundle
+from threadkeep.transfer.files import file_errors, replacing
+from threadkeep.transfer.whole_thread import CheckpointKey, WholeThread
+
+AddThread: TypeAlias = Callable[[BundleWriter, str], Plan[int]]
+
+_SQLITE = b"SQLite format 3\0"
+_POSTGRES = b"PGDMP"
+_WAL_AT = 18  # offset of the byte in SQLite's file that is 2 if it has a WAL
+_WITH_WAL = _SQLITE.ljust(_WAL_AT, b"\0") + b"\2"
+_START = 32  # bytes that tell the kinds of files apart
+
+
+class Exported(NamedTuple):
+    """Result of an export.
+
+    Attributes:
+        threads: how many were written.
+        checkpoints: how many these have, hidden ones included.
+        size: bytes of the bundle.
+        archived: threads that were not written: they are in the cold store, and were not named.
+    """
+
+    threads: int
+    checkpoints: int
+    size: int
+    archived: tuple[str, ...] = ()
+
+
+class Imported(NamedTuple):
+    """Result of an import, or of its dry run: the ids of threads with checkpoints.
+
+    Attributes:
+        put: threads that were written.
+        known: threads that were complete already.
+        checkpoints: how many both have.
+        replaced: threads of `put` that others gave way to.
+    """
+
+    put: tuple[str, ...]
+    known: tuple[str, ...]
+    checkpoints: int
+    replaced: tuple[str, ...] = ()
+
+
+class ImportOptions(NamedTuple):
+    """Options of `fill`.
+
+    Attributes:
+        replace: remove threads of the same ids, one after the other.
+        thread: another id for the only thread of the bundle.
+        digests: read each thread back, and compare its checkpoints' digests.
+        dry_run: change nothing.
+        stubs: leave offloaded segments in the cold store, as a backup does.
+    """
+
+    replace: bool = False
+    thread: str | None = None
+    digests: bool = False
+    dry_run: bool = False
+    stubs: bool = False
+
+
+# -- kinds of files --------------------------------------------------------------------
+
+
+class Kind(Enum):
+    """Kind of a backup, as messages name it."""
+
+    SQLITE = "a SQLite database"
+    POSTGRES = "an archive of pg_dump"
+    BUNDLE = "a bundle"
+
+
+def kind_of(file: Path) -> Kind:
+    """Return the kind of a backup.
+
+    Raises:
+        OpenError: there is no such file.
+        NotOursError: it is no backup.
+    """
+    kind = _kind(_start_of(file))
+    if kind is None:
+        raise NotOursError(
+            f"{file} is no backup.", hint="Use a file that `threadkeep backup` has written."
+        )
+    return kind
+
+
+def check_may_be_replaced(file: Path) -> None:
+    """Refuse to overwrite a file that is no backup.
+
+    Raises:
+        OpenError: it is a database in use, or another program's file.
+    """
+    if not file.exists():
+        return
+    start = _start_of(file)
+    in_use = start[_WAL_AT : _WAL_AT + 1] == b"\2" and _kind(start) is Kind.SQLITE
+    if start and (in_use or _kind(start) is None):
+        what = "a live database" if in_use else "no backup"
+        raise OpenError(f"{file} is {what}: it is left as it is.", hint="Use another file.")
+
+
+def check_is_bundle(file: Path) -> None:
+    """Refuse a file that is no bundle.
+
+    Raises:
+        InvalidArgumentError: it is another kind of backup.
+        NotOursError, OpenError: it is no backup, or does not exist.
+    """
+    kind = kind_of(file)
+    if kind is not Kind.BUNDLE:
+        raise InvalidArgumentError(
+            f"{file} is {kind.value}, no bundle.",
+            hint="Use a file of export_bundle(); restore others: `threadkeep restore`.",
+        )
+
+
+def _start_of(file: Path) -> bytes:
+    if not file.exists():
+        raise OpenError(f"There is no file {file}.")
+    if not file.is_file():
+        raise OpenError(f"{file} is not a file.", hint="Use the path of a file.")
+    with file_errors(file):
+        if wal_of(file).exists():
+            return _WITH_WAL  # not read: closing it would drop this process's locks on it
+        with file.open("rb") as opened:
+            return opened.read(_START)
+
+
+def _kind(start: bytes) -> Kind | None:
+    magics = {_SQLITE: Kind.SQLITE, _POSTGRES: Kind.POSTGRES, MAGIC: Kind.BUNDLE}
+    return next((kind for magic, kind in magics.items() if start.startswith(magic)), None)
+
+
+# -- export ----------------------------------------------------------------------------
+
+
+def export_bundle(
+    store: LayeredStore,
+    threads: str | Iterable[str] | None,
+    file: str | os.PathLike[str],
+    progress: Progress | None,
+) -> Plan[Exported]:
+    """Write threads to a bundle; see `Threads.export_bundle`."""
+    names, path, progress = validation.thread_ids(threads), Path(file), progress or no_progress
+    yield from aside(lambda: check_may_be_replaced(path))
+    source = store.beneath()
+    archived: list[str] = []
+    add = partial(_add_digested, source, archived=None if names is not None else archived)
+    if names is None:
+        names = yield from on(source, whole_thread.all_threads())
+    counts = yield from _write(path, names, add, progress, check=True)
+    size = yield from aside(lambda: path.stat().st_size)
+    return Exported(sum(map(bool, counts)), sum(counts), size, tuple(archived))
+
+
+def back_up(store: Store, file: Path, progress: Progress) -> Plan[int]:
+    """Write all threads to a bundle, each as it is when its turn comes, damaged ones too.
+
+    Returns:
+        How many hold checkpoints.
+
+    Raises:
+        OpenError, DiskFullError: the file cannot be written.
+        ConflictError, CorruptionError: a thread could not be read.
+    """
+    names = yield from on(store, whole_thread.all_threads())
+    counts = yield from _write(file, names, partial(_add_as_it_is, store), progress)
+    return sum(map(bool, counts))
+
+
+def _write(
+    file: Path, names: Sequence[str], add: AddThread, progress: Progress, *, check: bool = False
+) -> Plan[list[int]]:
+    """Write a bundle; return how many checkpoints each thread has."""
+    counts = []
+    with file_errors(file), ExitStack() as stack:
+        part = yield from aside(partial(stack.enter_context, replacing(file)))
+        with part.open("wb") as opened:
+            bundle = BundleWriter(opened)
+            for done, name in enumerate(names, 1):
+                counts.append((yield from add(bundle, name)))
+                progress("threads read", done, len(names))
+            yield from aside(bundle.end)
+        if check:
+            yield from verify(part, progress, digests=True)
+        yield from aside(stack.close)  # waits for the disk
+    return counts
+
+
+def _add_as_it_is(store: Store, bundle: BundleWriter, name: str) -> Plan[int]:
+    whole = yield from on(store, whole_thread.read_thread(name, stubs=True))
+    if not whole.is_nothing:
+        yield from aside(partial(bundle.add, whole))
+    return len(whole.checkpoints)
+
+
+def _add_digested(
+    store: Store, bundle: BundleWriter, name: str, *, archived: list[str] | None
+) -> Plan[int]:
+    """Write a thread that was named, or (with `archived`) one of all: then it may be missing."""
+    whole = yield from on(store, whole_thread.read_thread(name, stub=archived is not None))
+    if not whole.checkpoints and archived is not None:
+        archived += [name] if is_archived(whole.entry) else []
+        return 0
+    if not whole.checkpoints:
+        hint = "Find its id: saver.threads.search(), or `threadkeep threads`."
+        raise ThreadNotFoundError(hint=hint, thread=name)
+    digests = yield from aside(partial(digest.of_checkpoints, whole))
+    whole = replaced(whole, digests=tuple(digests.values()))
+    yield from aside(partial(bundle.add, whole))
+    return len(whole.checkpoints)
+
+
+# -- import ----------------------------------------------------------------------------
+
+
+def import_bundle(
+    store: LayeredStore,
+    file: str | os.PathLike[str],
+    thread: str | None,
+    progress: Progress | None,
+    *,
+    replace: bool,
+    dry_run: bool,
+) -> Plan[Imported]:
+    """Put the threads of a bundle into a store; see `Threads.import_bundle`."""
+    path, progress = Path(file), progress or no_progress
+    new = None if thread is None else validation.text("thread", thread)
+    yield from aside(lambda: check_is_bundle(path))
+    names = yield from verify(path, progress, digests=True)
+    if new is not None and len(names) != 1:
+        raise InvalidArgumentError(
+            f"{path} holds {len(names)} threads: they cannot all get the id {new!r}.",
+            hint="Leave the new id out, or export that thread alone.",
+        )
+    options = ImportOptions(replace, new, digests=True, dry_run=dry_run)
+    return (yield from fill(store.beneath(), path, names, options, progress))
+
+
+def verify(file: Path, progress: Progress, *, digests: bool = False) -> Plan[list[str]]:
+    """Verify a bundle; return the ids of its threads.
+
+    Args:
+        file: the bundle.
+        progress: see `threadkeep.progress`.
+        digests: compare the checkpoints with their digests, where it has these.
+
+    Raises:
+        NotOursError, NewerFormatError, CorruptionError: the bundle cannot be read.
+    """
+    names: list[str] = []
+
+    def look(whole: WholeThread) -> Plan[None]:
+        if digests:
+            yield from aside(partial(_checked_digests, whole))
+        names.append(whole.thread)
+        progress("threads verified", len(names), 0)
+
+    yield from _each(file, None, look)
+    return names
+
+
+def fill(
+    store: Store, file: Path, names: Sequence[str], options: ImportOptions, progress: Progress
+) -> Plan[Imported]:
+    """Put all threads of a bundle into a store; other threads there are left alone.
+
+    Args:
+        store: the store; its tables exist.
+        file: the bundle.
+        names: the ids that `verify` returned.
+        options: see `ImportOptions`.
+        progress: see `threadkeep.progress`.
+
+    Raises:
+        ThreadExistsError: the store holds a thread that would be lost; nothing was changed,
+            unless somebody else put it there meanwhile.
+        CorruptionError: a thread is not in the store as it was in the bundle.
+        ThreadkeepError: the store failed; a note of the error says which threads it has.
+    """
+    if not options.replace:
+        yield from _refuse_losses(store, file, names, options)
+    done: list[str] = []
+    put: list[str] = []
+    known: list[str] = []
+    gone: list[str] = []
+    checkpoints = 0
+
+    def handle(whole: WholeThread) -> Plan[None]:
+        nonlocal checkpoints
+        is_new, loses = True, False  # (without `replace` nothing is lost)
+        if options.replace or options.dry_run:
+            is_new, loses = yield from on(store, whole_thread.outlook(whole, stubs=options.stubs))
+        if not options.dry_run:
+            is_new = yield from _put(store, whole, options)
+        done.append(whole.thread)
+        if whole.checkpoints:
+            (put if is_new else known).append(whole.thread)
+            gone.extend([whole.thread] if is_new and loses else [])
+            checkpoints += len(whole.checkpoints)
+        stage = "threads compared" if options.dry_run else "threads written"
+        progress(stage, len(done), len(names))
+
+    try:
+        yield from _each(file, options.thread, handle)
+    except ThreadkeepError as exc:
+        exc.add_note(_so_far(done, len(names)))
+        raise
+    return Imported(tuple(put), tuple(known), checkpoints, tuple(gone))
+
+
+def _so_far(done: Sequence[str], total: int) -> str:
+    names = ", ".join(map(repr, done)) or "none"
+    threads = "1 thread" if total == 1 else f"{total} threads"
+    return (
+        f"Written so far, of {threads}: {names}. The next one may be there in an older state;"
+        " a repeated call completes it."
+    )
+
+
+def _put(store: Store, whole: WholeThread, options: ImportOptions) -> Plan[bool]:
+    """Put a thread; return False if it was complete already."""
+    expected = (yield from aside(partial(_checked_digests, whole))) if options.digests else {}
+    now = time.time_ns() // 1000
+    put = whole_thread.put_thread(whole, now, replace=options.replace, stubs=options.stubs)
+    is_new = yield from on(store, put)
+    if options.digests:
+        stored = yield from on(store, whole_thread.read_thread(whole.thread))
+        compare(whole.thread, expected, (yield from aside(partial(digest.of_checkpoints, stored))))
+    return is_new
+
+
+def _checked_digests(whole: WholeThread) -> dict[CheckpointKey, bytes]:
+    """Return the digests of a bundle's thread, which are those in the bundle.
+
+    Raises:
+        InvalidArgumentError: values lie in a cold store.
+        CorruptionError: they are others.
+    """
+    if any(segment.data.startswith(STUB) for segment in whole.segments):
+        raise InvalidArgumentError(
+            "This bundle is a backup, and values of this thread lie in the cold store.",
+            hint="Restore it: threadkeep restore FILE STORE. To copy threads, use export.",
+            thread=whole.thread,
+        )
+    digests = digest.of_checkpoints(whole)
+    if whole.digests is not None:
+        compare(whole.thread, dict(zip(digests, whole.digests, strict=True)), digests)
+    return digests
+
+
+def compare(
+    thread: str, expected: dict[CheckpointKey, bytes], found: dict[CheckpointKey, bytes]
+) -> None:
+    """Check that all expected digests are found (others may have gone on with the thread)."""
+    for (ns, id), one in expected.items():
+        if found.get((ns, id)) != one:
+            raise CorruptionError(
+                "The digest of a checkpoint differs from that of its source.",
+                hint="Write the bundle again, and check the disk and the memory between.",
+                thread=thread,
+                namespace=ns or None,
+                checkpoint=id,
+            )
+
+
+def _refuse_losses(
+    store: Store, file: Path, names: Sequence[str], options: ImportOptions
+) -> Plan[None]:
+    new = set(names) if options.thread is None else {options.thread}
+    existing = new.intersection((yield from on(store, whole_thread.all_threads())))
+
+    def refuse(whole: WholeThread) -> Plan[None]:
+        if whole.thread in existing:
+            yield from on(store, whole_thread.refuse_loss(whole, stubs=options.stubs))
+
+    if existing:
+        yield from _each(file, options.thread, refuse)
+
+
+def _each(
+    file: Path, thread: str | None, handle: Callable[[WholeThread], Plan[None]]
+) -> Plan[None]:
+    """Handle each thread of a bundle, read beside the event loop."""
+    with closing(_threads(file, thread)) as threads:
+        while (whole := (yield from aside(partial(next, threads, None)))) is not None:
+            yield from handle(whole)
+
+
+def _threads(file: Path, thread: str | None) -> Generator[WholeThread, None, None]:
+    with file_errors(file), file.open("rb") as opened:
+        for whole in read_bundle(opened):
+            # (a thread of a new id was never deleted)
+            named = whole if thread is None else replaced(whole, thread=thread, deleted_at=0)
+            yield whole_thread.trimmed(named)
