@@ -78,7 +78,8 @@ def set_up_at_once(database, processes, **options):
     for _ in children:
         assert ready.acquire(timeout=SECONDS)
     go.set()
-    assert [answers.get(timeout=SECONDS) for _ in children] == [""] * processes
+    errors = [error for _ in children if (error := answers.get(timeout=SECONDS))]
+    assert not errors, errors
     for child in children:
         child.join(SECONDS)
         assert child.exitcode == 0

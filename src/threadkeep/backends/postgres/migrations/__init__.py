@@ -45,6 +45,9 @@ BEGIN
     IF NOT pg_try_advisory_xact_lock({KEY}) THEN
         RAISE EXCEPTION 'somebody else migrates' USING ERRCODE = '{_BUSY}';
     END IF;
+    -- To open a table refreshes the cache of names: else to_regclass() and to_regnamespace() may
+    -- not know yet what the last holder of the lock has made.
+    PERFORM FROM pg_namespace LIMIT 1;
     {{body}}
 END
 $threadkeep$
