@@ -11,7 +11,7 @@ from langchain_core.messages.tool import ToolCall
 
 
 def from_assistant(message: dict[str, Any]) -> AIMessage:
-    """Return a message as a chat model does: with an id of its run, as LangChain's models give it."""
+    """Return a message as a chat model does, with an id of its run."""
     calls = [tool_call(call) for call in message.get("tool_calls") or ()]
     return AIMessage(message.get("content") or "", tool_calls=calls, id=f"lc_run--{uuid.uuid4()}")
 

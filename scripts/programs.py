@@ -88,7 +88,7 @@ def identity(user: int | None) -> Identity:
 
 
 def runs(user: int | None, *command: str | Path) -> bool:
-    """Return True if this user can do it: tried, since modes of folders are not all that decides."""
+    """Return True if this user can do it: tried, as modes of folders are not all that counts."""
     try:
         done = subprocess.run(command, **identity(user), cwd="/", check=False, capture_output=True)
     except (OSError, subprocess.SubprocessError):

@@ -4,8 +4,8 @@ from importlib import import_module as _import
 from typing import TYPE_CHECKING as _CHECKING
 from typing import Any as _Any
 
+from threadkeep.arguments import compare_versions
 from threadkeep.backends.group_commit import GroupCommit
-from threadkeep.channel_versions import compare_versions
 from threadkeep.codec import Compression, register, register_module
 from threadkeep.saver import Saver
 from threadkeep.savers import (

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from threadkeep import lazy, validation
 from threadkeep.engine.context import Engine
-from threadkeep.store import workflows
+from threadkeep.store import driver
 from threadkeep.store.store import LayeredStore
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ class AwaitedMaintenance:
 
     async def acheck(self, progress: Progress | None = None) -> CheckReport:
         """Async variant of `check`."""
-        return await workflows.arun(lazy.check.check(self._store, self._engine, progress))
+        return await driver.arun(lazy.check.check(self._store, self._engine, progress))
 
     async def aclear_cache(self, thread: str | None = None) -> None:
         """Async variant of `clear_cache`."""

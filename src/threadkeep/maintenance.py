@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Self
 from threadkeep import lazy, validation
 from threadkeep.awaited import AwaitedMaintenance
 from threadkeep.engine.context import Engine
-from threadkeep.store import workflows
+from threadkeep.store import driver
 from threadkeep.store.store import LayeredStore
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ class Maintenance(AwaitedMaintenance):
         Args:
             progress: see `threadkeep.engine.operation`.
         """
-        return workflows.run(lazy.check.check(self._store, self._engine, progress))
+        return driver.run(lazy.check.check(self._store, self._engine, progress))
 
     def clear_cache(self, thread: str | None = None) -> None:
         """Evict exactly this thread, or (None) all, from memory; what is stored stays.
@@ -125,15 +125,15 @@ class Maintenance(AwaitedMaintenance):
 
     def close(self) -> None:
         """Shut down and release everything. Idempotent; later calls raise `ClosedError`."""
-        workflows.run(self._close())
+        driver.run(self._close())
 
     async def aclose(self) -> None:
         """Async variant of `close`."""
-        await workflows.arun(self._close())
+        await driver.arun(self._close())
 
-    def _close(self) -> workflows.Plan[None]:
+    def _close(self) -> driver.Plan[None]:
         if self._collector is not None:
-            yield from workflows.aside(self._collector.close)
+            yield from driver.aside(self._collector.close)
         yield from self._store.close()
 
     def __enter__(self) -> Self:

@@ -31,7 +31,11 @@ from langgraph.checkpoint.base import (
 from langgraph.checkpoint.serde.base import SerializerProtocol
 
 import threadkeep
-from threadkeep import arguments, channel_versions, lazy, validation
+from threadkeep import (
+    arguments,
+    lazy,
+    validation,
+)
 from threadkeep.backends.process_forks import ResetInChild
 from threadkeep.codec import Codec, NativeCodec, SerdeCodec
 from threadkeep.engine import (
@@ -450,7 +454,7 @@ class Saver(Maintenance, BaseCheckpointSaver[Any]):
     def get_next_version(self, current: Any, channel: None) -> Any:
         """Return the version after `current`, of the same kind. Thread-safe."""
         del channel
-        return channel_versions.next_version(current)
+        return arguments.next_version(current)
 
     def with_allowlist(self, extra_allowlist: Collection[tuple[str, ...]]) -> Saver:
         """Return a saver that also loads these (module, name) classes; all else is shared."""

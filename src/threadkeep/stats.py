@@ -11,7 +11,10 @@ from typing import TypeAlias, cast
 
 from threadkeep.codec.frame import unpack
 from threadkeep.codec.introspection import references
-from threadkeep.cold.stubs import STUB, location_of
+from threadkeep.cold.layer import (
+    STUB,
+    location_of,
+)
 from threadkeep.engine import elements
 from threadkeep.engine.context import NO_CODEC, Keyframes, read_manifest
 from threadkeep.engine.elements import Elements

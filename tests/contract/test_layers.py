@@ -50,11 +50,11 @@ from threadkeep.store.layer import (
 )
 from threadkeep.store.store import LayeredStore
 from threadkeep.testing import BackendContract
-from threadkeep.testing.concurrency import ConcurrencyContract
+from threadkeep.testing.groups import ConcurrencyContract
 from threadkeep.testing.reads import ReadContract
 from threadkeep.testing.records import NOW, checkpoint, write
 from threadkeep.testing.registry import RegistryContract
-from threadkeep.testing.scans import ScanContract
+from threadkeep.testing.threads import ScanContract
 from threadkeep.write_behind.layer import WriteBehindLayer
 
 # -- the contract ------------------------------------------------------------------------

@@ -41,7 +41,7 @@ from threadkeep.backends.memory import MemoryBackend
 from threadkeep.backends.postgres import PostgresBackend
 from threadkeep.backends.redis import RedisBackend
 from threadkeep.backends.sqlite import SqliteBackend
-from threadkeep.cold import stubs
+from threadkeep.cold import layer
 from threadkeep.engine import logs
 from threadkeep.saver import Saver
 
@@ -400,7 +400,7 @@ def replace_pages(scene: Scene) -> None:
 
 
 def offload(saver: Saver, scene: Scene) -> None:
-    saver.threads.offload("t", over=stubs.LEAST)
+    saver.threads.offload("t", over=layer.LEAST)
 
 
 def bring_back(saver: Saver, scene: Scene) -> None:
@@ -416,7 +416,7 @@ def fork(saver: Saver, scene: Scene) -> None:
 def offload_less(saver: Saver, scene: Scene) -> None:
     """What retention has removed is gone through, too."""
     saver.threads.gc(Retention(channels={"doc": "latest"}))
-    saver.threads.offload("t", over=stubs.LEAST)
+    saver.threads.offload("t", over=layer.LEAST)
 
 
 def archive_rest(saver: Saver, scene: Scene) -> None:

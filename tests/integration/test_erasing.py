@@ -382,6 +382,7 @@ async def test_what_waits_is_settled_first(tmp_path: Path) -> None:
 class Mute(MemoryBackend):
     """A store of somebody else's, which does not say what its files hold."""
 
+    has_identity = False
     scrub = Backend.scrub
 
 

@@ -51,7 +51,7 @@ from threadkeep.engine.model import HIDDEN, ReadThread
 from threadkeep.engine.working_set import WorkingSet
 from threadkeep.retention import choose
 from threadkeep.saver import Saver
-from threadkeep.store import workflows
+from threadkeep.store import driver
 from threadkeep.store.driver import (
     Stack,
     Store,
@@ -472,7 +472,7 @@ class Machine(RuleBasedStateMachine):
             plan = offload.offload(
                 saver._store.beneath(), saver._store.cold, saver._engine, thread, 0
             )
-            self.offloaded += workflows.run(plan).segments
+            self.offloaded += driver.run(plan).segments
 
     @rule(data=st.data(), thread=THREADS)
     def bring_back(self, data: Any, thread: str) -> None:

@@ -6,7 +6,10 @@ import sys
 import pytest
 
 from threadkeep import MemorySaver
-from threadkeep.backends.given import is_count, is_time
+from threadkeep.backends.base import (
+    is_count,
+    is_time,
+)
 from threadkeep.backends.group_commit import GroupCommit
 from threadkeep.errors import InvalidArgumentError
 

@@ -11,10 +11,10 @@ from kit.engine import memory_saver
 
 from threadkeep.errors import BackendError
 from threadkeep.store import (
+    driver,
     layer,
-    workflows,
 )
-from threadkeep.store.workflows import (
+from threadkeep.store.driver import (
     aside,
     either,
     on,
@@ -33,8 +33,8 @@ def names(saver: Any, where: list[Any]) -> Any:
 
 async def test_steps_in_either_way() -> None:
     saver, where = memory_saver()._store, []
-    assert workflows.run(names(saver, where)) == ([], [[], []])
-    assert await workflows.arun(names(saver, where)) == ([], [[], []])
+    assert driver.run(names(saver, where)) == ([], [[], []])
+    assert await driver.arun(names(saver, where)) == ([], [[], []])
     assert where[0] is threading.current_thread()
     assert where[1] is not threading.current_thread()
 
@@ -44,8 +44,8 @@ async def awaited() -> str:
 
 
 async def test_what_there_is_in_both_ways_is_called_in_one() -> None:
-    assert workflows.run(either(lambda: "waited", awaited)) == "waited"
-    assert await workflows.arun(either(lambda: "waited", awaited)) == "awaited in True"
+    assert driver.run(either(lambda: "waited", awaited)) == "waited"
+    assert await driver.arun(either(lambda: "waited", awaited)) == "awaited in True"
 
 
 async def test_a_cancelled_plan_waits_for_what_it_awaits() -> None:
@@ -56,7 +56,7 @@ async def test_a_cancelled_plan_waits_for_what_it_awaits() -> None:
         await go.wait()
         seen.append("done")
 
-    running = asyncio.ensure_future(workflows.arun(either(lambda: None, slow)))
+    running = asyncio.ensure_future(driver.arun(either(lambda: None, slow)))
     await begun.wait()
     running.cancel()
     asyncio.get_running_loop().call_soon(go.set)
@@ -78,10 +78,10 @@ def catching() -> Any:
 
 
 async def test_errors_come_to_the_plan() -> None:
-    assert workflows.run(catching()) == "FULL"
-    assert await workflows.arun(catching()) == "FULL"
+    assert driver.run(catching()) == "FULL"
+    assert await driver.arun(catching()) == "FULL"
     with pytest.raises(BackendError):
-        workflows.run(aside(failing))
+        driver.run(aside(failing))
 
 
 async def test_a_cancelled_plan_is_closed_after_the_step_under_way() -> None:
@@ -98,7 +98,7 @@ async def test_a_cancelled_plan_is_closed_after_the_step_under_way() -> None:
         finally:
             seen.append("closed")
 
-    task = asyncio.ensure_future(workflows.arun(plan()))
+    task = asyncio.ensure_future(driver.arun(plan()))
     await asyncio.to_thread(begun.wait, 20)
     task.cancel()
     await asyncio.sleep(0)

@@ -21,7 +21,10 @@ from itertools import islice
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, TypeAlias
 
-from threadkeep.backends.given import is_count, is_time
+from threadkeep.backends.base import (
+    is_count,
+    is_time,
+)
 from threadkeep.backends.process_forks import PerLoop, ResetInChild
 from threadkeep.backends.sync_bridge import finish
 from threadkeep.engine.model import Batch, Change

@@ -13,7 +13,10 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Generic, NamedTuple, TypeVar
 
-from threadkeep.backends.given import is_count, is_time
+from threadkeep.backends.base import (
+    is_count,
+    is_time,
+)
 from threadkeep.backends.process_forks import ResetInChild
 from threadkeep.backends.records import (
     Log,

@@ -16,14 +16,14 @@ from threadkeep.engine import registration
 from threadkeep.engine.context import Engine
 from threadkeep.engine.operation import Operation, Progress
 from threadkeep.errors import InvalidArgumentError, StateError, invalid
-from threadkeep.registry.entries import (
+from threadkeep.registry.info import (
     ThreadInfo,
     info,
 )
 from threadkeep.retention import apply
 from threadkeep.retention.policy import MICROSECOND, duration
+from threadkeep.store.driver import Plan, on
 from threadkeep.store.store import LayeredStore
-from threadkeep.store.workflows import Plan, on
 
 
 def archive(store: LayeredStore, engine: Engine, thread: str) -> Plan[ThreadInfo]:

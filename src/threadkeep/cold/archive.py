@@ -38,7 +38,7 @@ from threadkeep.engine.thread_entry import (
     is_archived,
 )
 from threadkeep.errors import CorruptionError, StateError, ThreadNotFoundError
-from threadkeep.store.workflows import Plan, Store, aside, on
+from threadkeep.store.driver import Plan, Runner, aside, on
 from threadkeep.transfer import digest
 from threadkeep.transfer.bundle_format import BundleWriter, read_bundle
 from threadkeep.transfer.whole_thread import (
@@ -134,7 +134,7 @@ def _name(thread: str) -> str:
 # -- into an archive -------------------------------------------------------------------
 
 
-def archive(store: Store, cold: ColdStore, engine: Engine, thread: str) -> Plan[ThreadEntry]:
+def archive(store: Runner, cold: ColdStore, engine: Engine, thread: str) -> Plan[ThreadEntry]:
     """Write a thread to an archive, and leave only its entry in the store.
 
     Raises:

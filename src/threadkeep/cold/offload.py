@@ -20,9 +20,13 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
-from threadkeep.cold import stubs
+from threadkeep.cold import layer
 from threadkeep.cold.archive import GRACE, Archive, announce, archive_of, put, with_archive
-from threadkeep.cold.stubs import is_stub, location_of, stubs_for
+from threadkeep.cold.layer import (
+    is_stub,
+    location_of,
+    stubs_for,
+)
 from threadkeep.engine import (
     registration,
     thread_summary,
@@ -79,7 +83,12 @@ from threadkeep.errors import (
     ThreadNotFoundError,
 )
 from threadkeep.retention.apply import SEGMENT_ROW
-from threadkeep.store.workflows import Plan, Store, aside, on
+from threadkeep.store.driver import (
+    Plan,
+    Runner,
+    aside,
+    on,
+)
 from threadkeep.transfer.whole_thread import parts_of
 
 if TYPE_CHECKING:
@@ -145,7 +154,7 @@ def movable(
     used = by_log([*spans_of(lineage, stay, rows.orphans), *_rebuilding(lineage, deltas)])
     referred = positions(lineage, lineage.stored, rows.orphans)
     keyframes = {stored.row.key_log for stored in rows.checkpoints}
-    least = max(over, stubs.LEAST)
+    least = max(over, layer.LEAST)
     pieces = [
         _piece(segment, used, referred)
         for segment in rows.segments
@@ -209,7 +218,12 @@ class Cut(NamedTuple):
 
 
 def offload(
-    store: Store, cold: ColdStore, engine: Engine, thread: str, over: int, before: int | None = None
+    store: Runner,
+    cold: ColdStore,
+    engine: Engine,
+    thread: str,
+    over: int,
+    before: int | None = None,
 ) -> Plan[Offloaded]:
     """Move segments of a thread into the cold store; for `over` and `before` see `movable`.
 
@@ -225,7 +239,7 @@ def offload(
 
 
 def move_out(
-    store: Store,
+    store: Runner,
     cold: ColdStore | None,
     engine: Engine,
     thread: str,
@@ -275,7 +289,7 @@ def _cut(engine: Engine, found: Snapshot, pieces: Sequence[Piece], over: int) ->
         whole = not piece.busy
         idle = [segment] if whole else parts(segment, piece.idle, engine.compression)
         busy = [] if whole else parts(segment, piece.busy, engine.compression)
-        stub_bytes = (stubs.USUAL + SEGMENT_ROW) * len(idle)
+        stub_bytes = (layer.USUAL + SEGMENT_ROW) * len(idle)
         if _bytes_of(idle) > over and _bytes_of(busy) + stub_bytes < len(segment.data):
             old.append(segment)
             go += idle
@@ -309,7 +323,7 @@ def _lost(thread: str) -> CorruptionError:
     )
 
 
-def _move(store: Store, cold: ColdStore, engine: Engine, cut: Cut, archive: Archive) -> Plan[None]:
+def _move(store: Runner, cold: ColdStore, engine: Engine, cut: Cut, archive: Archive) -> Plan[None]:
     """Move segments into an object of their own, and put stubs in their place.
 
     Raises:
@@ -422,7 +436,7 @@ def _size_of(stub: Segment) -> int:
 def _stubs_of(thread: str) -> Operation[tuple[ThreadRows, list[Segment]]]:
     """A thread's rows, and its stubs."""
     rows: ThreadRows = yield from fetch(ReadThread(thread, stub=True))
-    small = covering([span_of(segment) for segment in rows.segments if segment.size <= stubs.MOST])
+    small = covering([span_of(segment) for segment in rows.segments if segment.size <= layer.MOST])
     if not small:
         return rows, []
     found = yield from fetch(ReadSegments(thread, small, stub=True))
@@ -441,7 +455,7 @@ def objects_of(thread: str) -> Operation[tuple[ThreadRows, dict[str, int]]]:
 # -- objects that no stub names --------------------------------------------------------
 
 
-def tidy(store: Store, cold: ColdStore, engine: Engine, thread: str) -> Plan[None]:
+def tidy(store: Runner, cold: ColdStore, engine: Engine, thread: str) -> Plan[None]:
     """Remove objects of a thread that no stub has named for an hour.
 
     They stay so long because an object that a store calls durable may not be on its disk yet. The

@@ -11,11 +11,11 @@ from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING
 
-from threadkeep.backends.given import is_count
+from threadkeep.backends.base import is_count
 from threadkeep.cache import HotTier
 from threadkeep.cold.archive import archive, archive_of
+from threadkeep.cold.layer import LEAST
 from threadkeep.cold.offload import Offloaded, move_out, tidy
-from threadkeep.cold.stubs import LEAST
 from threadkeep.engine import registration
 from threadkeep.engine.context import Engine
 from threadkeep.engine.thread_entry import (
@@ -31,7 +31,7 @@ from threadkeep.errors import (
     invalid,
 )
 from threadkeep.retention.policy import LONGEST, MICROSECOND, duration
-from threadkeep.store.workflows import Plan, Store, on
+from threadkeep.store.driver import Plan, Runner, on
 
 if TYPE_CHECKING:
     from threadkeep.cold.store import ColdStore
@@ -169,7 +169,7 @@ class TierReport:
 
 
 def tier(
-    store: Store,
+    store: Runner,
     cold: ColdStore | None,
     engine: Engine,
     tiering: Tiering,
@@ -211,7 +211,7 @@ def tier(
 class _Run:
     """One pass over a store."""
 
-    store: Store
+    store: Runner
     cold: ColdStore | None
     engine: Engine
     tiering: Tiering

@@ -28,14 +28,10 @@ from threadkeep.engine.capture import is_state
 from threadkeep.engine.differences import Comparison, Seen, compare, is_fragment, shadows, whole
 from threadkeep.engine.logs import Appender
 from threadkeep.engine.model import Span
-from threadkeep.engine.refs import (
+from threadkeep.engine.pieces import (
     NO_KEY,
     SPANS_FREE,
-    Cell,
     Element,
-    Inline,
-    Ref,
-    Run,
     in_common,
     new_elements,
     passing,
@@ -43,6 +39,7 @@ from threadkeep.engine.refs import (
     too_scattered,
     was_changed,
 )
+from threadkeep.engine.refs import Cell, Inline, Ref, Run
 from threadkeep.engine.shadow import ONE_LEAF, Shadow, WatchedCopies, copy_and_watch
 from threadkeep.engine.snapshots import (
     CellValue,

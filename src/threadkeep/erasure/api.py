@@ -12,8 +12,8 @@ from threadkeep.erasure import erase as workflow
 from threadkeep.erasure.erase import EraseReport
 from threadkeep.errors import InvalidArgumentError, invalid
 from threadkeep.registry import filters
+from threadkeep.store.driver import Plan
 from threadkeep.store.store import LayeredStore
-from threadkeep.store.workflows import Plan
 
 
 def erase(

@@ -64,8 +64,13 @@ from threadkeep.errors import (
     UnfinishedErasureError,
 )
 from threadkeep.retention.apply import shortened, thinning
+from threadkeep.store.driver import (
+    Plan,
+    Runner,
+    aside,
+    on,
+)
 from threadkeep.store.store import LayeredStore
-from threadkeep.store.workflows import Plan, Store, aside, on
 
 if TYPE_CHECKING:
     from threadkeep.cold.store import ColdStore
@@ -208,7 +213,7 @@ def _names(thread: str | None, labels: tuple[str, ...]) -> Operation[list[str]]:
     return [thread]
 
 
-def _elsewhere(store: Store, cold: ColdStore | None, names: Sequence[str]) -> Plan[dict[str, str]]:
+def _elsewhere(store: Runner, cold: ColdStore | None, names: Sequence[str]) -> Plan[dict[str, str]]:
     """The folders of another store that entries of threads name, by thread.
 
     Raises:

@@ -11,7 +11,10 @@ from typing import Any, Literal, TypeAlias
 from langgraph.checkpoint.base.id import uuid6
 
 from threadkeep import validation
-from threadkeep.channel_versions import compare_versions, next_version
+from threadkeep.arguments import (
+    compare_versions,
+    next_version,
+)
 from threadkeep.engine.context import Engine
 from threadkeep.engine.operation import Operation
 from threadkeep.errors import invalid
@@ -20,7 +23,7 @@ from threadkeep.forks import fork as forking
 from threadkeep.forks import merge as merging
 from threadkeep.forks.branches import Branches
 from threadkeep.forks.merge import Merge, Strategy
-from threadkeep.registry.entries import (
+from threadkeep.registry.info import (
     ThreadInfo,
     info,
 )

@@ -19,7 +19,7 @@ from threadkeep.engine.thread_entry import (
     ThreadStatus,
 )
 from threadkeep.errors import InvalidArgumentError, invalid
-from threadkeep.registry.entries import micros
+from threadkeep.registry.info import micros
 from threadkeep.retention.policy import LONGEST, MICROSECOND, duration
 
 When: TypeAlias = datetime | timedelta

@@ -12,8 +12,8 @@ from threadkeep.engine.operation import Progress
 from threadkeep.errors import InvalidArgumentError
 from threadkeep.repair import repair as workflow
 from threadkeep.repair.repair import RepairReport
+from threadkeep.store.driver import Plan
 from threadkeep.store.store import LayeredStore
-from threadkeep.store.workflows import Plan
 
 
 def repair(

@@ -14,7 +14,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from threadkeep.codec.frame import unpack
-from threadkeep.cold.stubs import STUB
+from threadkeep.cold.layer import STUB
 from threadkeep.engine import (
     thread_summary,
 )
@@ -62,7 +62,11 @@ from threadkeep.errors import (
     ThreadkeepError,
 )
 from threadkeep.stats import EVERYTHING, all_sizes
-from threadkeep.store.workflows import Plan, Store, on
+from threadkeep.store.driver import (
+    Plan,
+    Runner,
+    on,
+)
 
 if TYPE_CHECKING:
     from threadkeep.engine.operation import Progress
@@ -129,7 +133,7 @@ class CheckReport:
         return not self.findings
 
 
-def check(store: Store, engine: Engine, progress: Progress | None = None) -> Plan[CheckReport]:
+def check(store: Runner, engine: Engine, progress: Progress | None = None) -> Plan[CheckReport]:
     """Verify a whole store; see `Saver.check`."""
     findings = yield from on(store, damage())
     threads, unlisted = yield from on(store, threads_to_check())

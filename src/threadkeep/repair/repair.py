@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from threadkeep.cold.stubs import WITH_COLD
+from threadkeep.cold.layer import WITH_COLD
 from threadkeep.engine import (
     manifest,
     thread_summary,
@@ -61,7 +61,12 @@ from threadkeep.repair.check import (
     unreadable,
 )
 from threadkeep.repair.quarantine import QuarantineFile, Taken
-from threadkeep.store.workflows import Plan, Store, aside, on
+from threadkeep.store.driver import (
+    Plan,
+    Runner,
+    aside,
+    on,
+)
 from threadkeep.transfer.whole_thread import WholeThread
 
 if TYPE_CHECKING:
@@ -163,7 +168,7 @@ class Repair:
 
 
 def repair(
-    store: Store,
+    store: Runner,
     engine: Engine,
     threads: Sequence[str] | None = None,
     file: Path | None = None,
@@ -204,7 +209,7 @@ def repair(
 
 
 def _repair_all(
-    store: Store,
+    store: Runner,
     engine: Engine,
     names: Sequence[str],
     quarantine: QuarantineFile | None,
@@ -227,7 +232,7 @@ def _repair_all(
 
 
 def _repair(
-    store: Store, engine: Engine, thread: str, quarantine: QuarantineFile | None
+    store: Runner, engine: Engine, thread: str, quarantine: QuarantineFile | None
 ) -> Plan[Repair | None]:
     def attempt() -> Plan[Repair | None]:
         found = yield from on(store, plan(engine, thread))

@@ -32,7 +32,7 @@ from threadkeep.engine.thread_entry import (
     is_there,
 )
 from threadkeep.errors import CodecError, ConflictError, InvalidArgumentError, invalid
-from threadkeep.registry.entries import (
+from threadkeep.registry.info import (
     ThreadInfo,
     info,
 )

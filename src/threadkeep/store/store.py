@@ -21,9 +21,15 @@ from threadkeep.engine.operation import (
 )
 from threadkeep.engine.working_set import WorkingSet
 from threadkeep.errors import InvalidArgumentError, ThreadkeepError
-from threadkeep.store.driver import BackendPair, Stack, Store
+from threadkeep.store.driver import (
+    BackendPair,
+    Plan,
+    Stack,
+    Store,
+    either,
+    on,
+)
 from threadkeep.store.layer import Layer
-from threadkeep.store.workflows import Plan, either, on
 
 if TYPE_CHECKING:
     from threadkeep.backends.base import AsyncBackend, Backend

@@ -16,13 +16,10 @@ package needs pytest; nothing else in threadkeep does. See docs/writing-a-backen
 
 import pytest
 
-_PARTS = (
-    *("batches", "concurrency", "fences", "groups", "reads", "scans", "segments"),
-    "threads",
-)
+_PARTS = ("batches", "forks", "groups", "reads", "registry", "threads")
 pytest.register_assert_rewrite(*(f"threadkeep.testing.{name}" for name in _PARTS))
 
 from threadkeep.testing.blocking import Blocking  # noqa: E402 - after the rewrite hook
-from threadkeep.testing.contract import BackendContract  # noqa: E402
+from threadkeep.testing.contract import BackendContract  # noqa: E402 - as above
 
 __all__ = ["BackendContract", "Blocking"]

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from threadkeep.testing.batches import BatchContract
-from threadkeep.testing.concurrency import ConcurrencyContract
-from threadkeep.testing.fences import FenceContract
+from threadkeep.testing.batches import BatchContract, FenceContract
 from threadkeep.testing.forks import ForkContract
-from threadkeep.testing.groups import GroupContract, ScrubContract
-from threadkeep.testing.reads import ReadContract
+from threadkeep.testing.groups import ConcurrencyContract, GroupContract, ScrubContract
+from threadkeep.testing.reads import ReadContract, SegmentContract
 from threadkeep.testing.registry import RegistryContract
-from threadkeep.testing.scans import ScanContract
-from threadkeep.testing.segments import SegmentContract
-from threadkeep.testing.threads import ThreadContract
+from threadkeep.testing.threads import ScanContract, ThreadContract
 
 
 class BackendContract(

@@ -3,16 +3,16 @@
 from threadkeep.cold.offload import Offloaded
 from threadkeep.cold.tiering import Archived, TierReport
 from threadkeep.diff import Change, ChannelDiff, DiffSide, StateDiff, TextEdit
-from threadkeep.diff.trace import ChannelVersion
+from threadkeep.diff.checkpoints import ChannelVersion
 from threadkeep.engine.thread_entry import Mark
 from threadkeep.erasure.erase import ErasedThread, EraseReport
 from threadkeep.forks.branches import BranchCheckpoint, Branches
 from threadkeep.forks.merge import Merge, MergeConflict
-from threadkeep.registry.entries import (
+from threadkeep.registry.filters import Filters
+from threadkeep.registry.info import (
     ThreadInfo,
     ThreadPage,
 )
-from threadkeep.registry.filters import Filters
 from threadkeep.repair.repair import RepairedThread, RepairReport
 from threadkeep.retention.gc import Collected, GcReport
 from threadkeep.threads.threads import Threads

@@ -16,9 +16,12 @@ from threadkeep import validation
 from threadkeep.cold import api as cold
 from threadkeep.cold.offload import Offloaded
 from threadkeep.cold.tiering import OFFLOAD_OVER, Tiering, TierReport
-from threadkeep.diff import StateDiff, trace
+from threadkeep.diff import (
+    StateDiff,
+    checkpoints,
+)
 from threadkeep.diff import checkpoints as diffs
-from threadkeep.diff.trace import ChannelVersion
+from threadkeep.diff.checkpoints import ChannelVersion
 from threadkeep.engine.context import Engine
 from threadkeep.engine.operation import Progress
 from threadkeep.erasure import api as erasure
@@ -26,18 +29,18 @@ from threadkeep.erasure.erase import EraseReport
 from threadkeep.forks import api as forks
 from threadkeep.forks.branches import Branches
 from threadkeep.forks.merge import Merge
-from threadkeep.registry import entries as registry
-from threadkeep.registry.entries import (
+from threadkeep.registry import api as registry
+from threadkeep.registry.filters import MOST, Filters, OrderName
+from threadkeep.registry.info import (
     ThreadInfo,
     ThreadPage,
 )
-from threadkeep.registry.filters import MOST, Filters, OrderName
 from threadkeep.repair import api as repairs
 from threadkeep.repair.repair import RepairReport
 from threadkeep.retention import gc as retention
 from threadkeep.retention.gc import GcReport
 from threadkeep.retention.policy import Retention
-from threadkeep.store import workflows
+from threadkeep.store import driver
 from threadkeep.store.store import LayeredStore
 from threadkeep.transfer import adopt, bundles, mirror
 from threadkeep.transfer.adopt import Adopted, AdoptOptions
@@ -152,14 +155,14 @@ class AwaitedThreads:
     ) -> StateDiff:
         """Async variant of `diff`."""
         a, b = (validation.place(thread, ns, before), validation.place(thread, ns, after))
-        return await workflows.arun(diffs.diff(self._store, self._engine, a, b))
+        return await driver.arun(diffs.diff(self._store, self._engine, a, b))
 
     async def adiff_places(
         self, before: diffs.ConfigOrPair, after: diffs.ConfigOrPair
     ) -> StateDiff:
         """Async variant of `diff_places`."""
         a, b = (diffs.place_of(before), diffs.place_of(after))
-        return await workflows.arun(diffs.diff(self._store, self._engine, a, b))
+        return await driver.arun(diffs.diff(self._store, self._engine, a, b))
 
     async def aversions(
         self,
@@ -172,7 +175,7 @@ class AwaitedThreads:
     ) -> list[ChannelVersion]:
         """Async variant of `versions`."""
         return await self._store.arun(
-            trace.versions(self._engine, thread, channel, ns, limit, checkpoint)
+            checkpoints.versions(self._engine, thread, channel, ns, limit, checkpoint)
         )
 
     async def afork(
@@ -198,9 +201,7 @@ class AwaitedThreads:
 
     async def adiscard_fork(self, fork: str, *, delete: bool = False) -> ThreadInfo:
         """Async variant of `discard_fork`."""
-        return await workflows.arun(
-            cold.discard_fork(self._store, self._engine, fork, delete=delete)
-        )
+        return await driver.arun(cold.discard_fork(self._store, self._engine, fork, delete=delete))
 
     async def agc(
         self,
@@ -221,7 +222,7 @@ class AwaitedThreads:
 
     async def aarchive(self, thread: str) -> ThreadInfo:
         """Async variant of `archive`."""
-        return await workflows.arun(cold.archive(self._store, self._engine, thread))
+        return await driver.arun(cold.archive(self._store, self._engine, thread))
 
     async def arestore(self, thread: str) -> ThreadInfo:
         """Async variant of `restore`."""
@@ -231,9 +232,7 @@ class AwaitedThreads:
         self, thread: str, *, over: int = OFFLOAD_OVER, older_than: timedelta | float | None = None
     ) -> Offloaded:
         """Async variant of `offload`."""
-        return await workflows.arun(
-            cold.offload(self._store, self._engine, thread, over, older_than)
-        )
+        return await driver.arun(cold.offload(self._store, self._engine, thread, over, older_than))
 
     async def atier(
         self,
@@ -244,7 +243,7 @@ class AwaitedThreads:
         progress: Progress | None = None,
     ) -> TierReport:
         """Async variant of `tier`."""
-        return await workflows.arun(
+        return await driver.arun(
             cold.tier(self._store, self._engine, tiering, threads, progress, dry_run=dry_run)
         )
 
@@ -257,7 +256,7 @@ class AwaitedThreads:
         progress: Progress | None = None,
     ) -> RepairReport:
         """Async variant of `repair`."""
-        return await workflows.arun(
+        return await driver.arun(
             repairs.repair(self._store, self._engine, threads, file, progress, dry_run=dry_run)
         )
 
@@ -272,7 +271,7 @@ class AwaitedThreads:
         progress: Progress | None = None,
     ) -> EraseReport:
         """Async variant of `erase`."""
-        return await workflows.arun(
+        return await driver.arun(
             erasure.erase(
                 self._store,
                 self._engine,
@@ -293,7 +292,7 @@ class AwaitedThreads:
         progress: Progress | None = None,
     ) -> Exported:
         """Async variant of `export_bundle`."""
-        return await workflows.arun(bundles.export_bundle(self._store, threads, file, progress))
+        return await driver.arun(bundles.export_bundle(self._store, threads, file, progress))
 
     async def aimport_bundle(
         self,
@@ -305,7 +304,7 @@ class AwaitedThreads:
         progress: Progress | None = None,
     ) -> Imported:
         """Async variant of `import_bundle`."""
-        return await workflows.arun(
+        return await driver.arun(
             bundles.import_bundle(
                 self._store, file, thread, progress, replace=replace, dry_run=dry_run
             )
@@ -324,7 +323,7 @@ class AwaitedThreads:
     ) -> Adopted:
         """Async variant of `adopt`."""
         options = AdoptOptions(verify, replace, as_fork)
-        return await workflows.arun(
+        return await driver.arun(
             adopt.adopt(self._store, self._engine, source, threads, key, options, progress)
         )
 
@@ -340,4 +339,4 @@ class AwaitedThreads:
     ) -> Mirrored:
         """Async variant of `mirror`."""
         options = MirrorOptions(replace, delete, dry_run)
-        return await workflows.arun(mirror.mirror(self._store, other, threads, options, progress))
+        return await driver.arun(mirror.mirror(self._store, other, threads, options, progress))

@@ -11,13 +11,13 @@ from langgraph.checkpoint.base import BaseCheckpointSaver
 
 from threadkeep.engine.context import Engine
 from threadkeep.engine.operation import Progress
-from threadkeep.registry import entries as registry
-from threadkeep.registry.entries import (
+from threadkeep.registry import api as registry
+from threadkeep.registry.filters import MOST, Filters, OrderName
+from threadkeep.registry.info import (
     ThreadInfo,
     ThreadPage,
 )
-from threadkeep.registry.filters import MOST, Filters, OrderName
-from threadkeep.store import workflows
+from threadkeep.store import driver
 from threadkeep.store.store import LayeredStore
 from threadkeep.transfer import adopt, bundles, mirror
 from threadkeep.transfer.adopt import Adopted, AdoptOptions
@@ -203,7 +203,7 @@ class ThreadTransfers:
             OpenError, DiskFullError: the file cannot be written, or is no bundle.
             ConflictError, CorruptionError: a thread could not be read.
         """
-        return workflows.run(bundles.export_bundle(self._store, threads, file, progress))
+        return driver.run(bundles.export_bundle(self._store, threads, file, progress))
 
     def import_bundle(
         self,
@@ -233,7 +233,7 @@ class ThreadTransfers:
                 read; nothing was changed.
             ThreadkeepError: the store failed; a note of the error says what is there.
         """
-        return workflows.run(
+        return driver.run(
             bundles.import_bundle(
                 self._store, file, thread, progress, replace=replace, dry_run=dry_run
             )
@@ -284,7 +284,7 @@ class ThreadTransfers:
             CorruptionError: something is damaged, or not what LangGraph's saver gives.
         """
         options = AdoptOptions(verify, replace, as_fork)
-        return workflows.run(
+        return driver.run(
             adopt.adopt(self._store, self._engine, source, threads, key, options, progress)
         )
 
@@ -319,4 +319,4 @@ class ThreadTransfers:
             ConflictError: a thread is written there all the time.
         """
         options = MirrorOptions(replace, delete, dry_run)
-        return workflows.run(mirror.mirror(self._store, other, threads, options, progress))
+        return driver.run(mirror.mirror(self._store, other, threads, options, progress))

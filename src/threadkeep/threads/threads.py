@@ -14,9 +14,12 @@ from threadkeep import validation
 from threadkeep.cold import api as cold
 from threadkeep.cold.offload import Offloaded
 from threadkeep.cold.tiering import OFFLOAD_OVER, Tiering, TierReport
-from threadkeep.diff import StateDiff, trace
+from threadkeep.diff import (
+    StateDiff,
+    checkpoints,
+)
 from threadkeep.diff import checkpoints as diffs
-from threadkeep.diff.trace import ChannelVersion
+from threadkeep.diff.checkpoints import ChannelVersion
 from threadkeep.engine.context import Engine
 from threadkeep.engine.operation import Progress
 from threadkeep.erasure import api as erasure
@@ -24,13 +27,13 @@ from threadkeep.erasure.erase import EraseReport
 from threadkeep.forks import api as forks
 from threadkeep.forks.branches import Branches
 from threadkeep.forks.merge import Merge
-from threadkeep.registry.entries import ThreadInfo
+from threadkeep.registry.info import ThreadInfo
 from threadkeep.repair import api as repairs
 from threadkeep.repair.repair import RepairReport
 from threadkeep.retention import gc as retention
 from threadkeep.retention.gc import GcReport
 from threadkeep.retention.policy import Retention
-from threadkeep.store import workflows
+from threadkeep.store import driver
 from threadkeep.store.store import LayeredStore
 from threadkeep.threads.awaited import AwaitedThreads
 from threadkeep.threads.entries import ThreadEntries, ThreadTransfers
@@ -85,7 +88,7 @@ class Threads(ThreadEntries, ThreadTransfers, AwaitedThreads):
             CorruptionError, UnknownTypeError: a value cannot be read.
         """
         a, b = validation.place(thread, ns, before), validation.place(thread, ns, after)
-        return workflows.run(diffs.diff(self._store, self._engine, a, b))
+        return driver.run(diffs.diff(self._store, self._engine, a, b))
 
     def diff_places(self, before: diffs.ConfigOrPair, after: diffs.ConfigOrPair) -> StateDiff:
         """Compare two checkpoints of any threads, channel by channel.
@@ -100,7 +103,7 @@ class Threads(ThreadEntries, ThreadTransfers, AwaitedThreads):
             ThreadkeepError: as `diff`.
         """
         a, b = diffs.place_of(before), diffs.place_of(after)
-        return workflows.run(diffs.diff(self._store, self._engine, a, b))
+        return driver.run(diffs.diff(self._store, self._engine, a, b))
 
     def versions(
         self,
@@ -128,7 +131,9 @@ class Threads(ThreadEntries, ThreadTransfers, AwaitedThreads):
             InvalidArgumentError: a name or the limit is invalid.
             CorruptionError: a manifest on the way is damaged.
         """
-        return self._store.run(trace.versions(self._engine, thread, channel, ns, limit, checkpoint))
+        return self._store.run(
+            checkpoints.versions(self._engine, thread, channel, ns, limit, checkpoint)
+        )
 
     # -- forks -----------------------------------------------------------------------
 
@@ -202,7 +207,7 @@ class Threads(ThreadEntries, ThreadTransfers, AwaitedThreads):
             StateError: it is no fork, or is archived already.
             ThreadkeepError: as `archive` does.
         """
-        return workflows.run(cold.discard_fork(self._store, self._engine, fork, delete=delete))
+        return driver.run(cold.discard_fork(self._store, self._engine, fork, delete=delete))
 
     # -- retention and tiers ---------------------------------------------------------
 
@@ -262,7 +267,7 @@ class Threads(ThreadEntries, ThreadTransfers, AwaitedThreads):
             CorruptionError: it is damaged; or the cold store does not have what was put there.
             OpenError, BackendError: the cold store refused, or failed; the thread is in the store.
         """
-        return workflows.run(cold.archive(self._store, self._engine, thread))
+        return driver.run(cold.archive(self._store, self._engine, thread))
 
     def restore(self, thread: str) -> ThreadInfo:
         """Bring back an archived thread, as reading it would, or all that was offloaded of one.
@@ -304,7 +309,7 @@ class Threads(ThreadEntries, ThreadTransfers, AwaitedThreads):
             CorruptionError: it is damaged; or the cold store does not have what was put there.
             OpenError, BackendError: the cold store refused, or failed.
         """
-        return workflows.run(cold.offload(self._store, self._engine, thread, over, older_than))
+        return driver.run(cold.offload(self._store, self._engine, thread, over, older_than))
 
     def tier(
         self,
@@ -331,7 +336,7 @@ class Threads(ThreadEntries, ThreadTransfers, AwaitedThreads):
             ThreadNotFoundError: one of the threads does not exist; nothing was moved.
             OpenError, BackendError: the cold store refused, or failed; what was moved is moved.
         """
-        return workflows.run(
+        return driver.run(
             cold.tier(self._store, self._engine, tiering, threads, progress, dry_run=dry_run)
         )
 
@@ -365,7 +370,7 @@ class Threads(ThreadEntries, ThreadTransfers, AwaitedThreads):
             OpenError, DiskFullError: the file exists, or cannot be written.
             ConflictError: a thread is written all the time.
         """
-        return workflows.run(
+        return driver.run(
             repairs.repair(self._store, self._engine, threads, file, progress, dry_run=dry_run)
         )
 
@@ -404,7 +409,7 @@ class Threads(ThreadEntries, ThreadTransfers, AwaitedThreads):
                 the time, or damaged; no place was cleared.
             BackendError: the store failed; erase again.
         """
-        return workflows.run(
+        return driver.run(
             erasure.erase(
                 self._store,
                 self._engine,

@@ -50,8 +50,14 @@ from threadkeep.errors import (
 )
 from threadkeep.forks import fork as forking
 from threadkeep.store import layer
+from threadkeep.store.driver import (
+    Plan,
+    Runner,
+    aside,
+    either,
+    on,
+)
 from threadkeep.store.store import LayeredStore
-from threadkeep.store.workflows import Plan, Store, aside, either, on
 from threadkeep.transfer.sources import Source, SourceCheckpoint, SourceWrite, open_source
 from threadkeep.transfer.whole_thread import CheckpointKey, parts_of
 
@@ -116,7 +122,7 @@ def adopt(
 
 
 def _adopt(
-    store: Store,
+    store: Runner,
     engine: Engine,
     opening: Callable[[], Source],
     names: Sequence[str] | None,
@@ -157,7 +163,7 @@ class _Target(NamedTuple):
 class _Adoption:
     """One call of `adopt`."""
 
-    store: Store
+    store: Runner
     engine: Engine
     source: Source
     options: AdoptOptions

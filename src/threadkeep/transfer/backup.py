@@ -28,10 +28,7 @@ from threadkeep.backends.sqlite import (
 from threadkeep.engine.operation import Progress
 from threadkeep.errors import CorruptionError, InvalidArgumentError, OpenError
 from threadkeep.saver import Saver
-from threadkeep.store import (
-    driver,
-    workflows,
-)
+from threadkeep.store import driver
 from threadkeep.store.store import LayeredStore
 from threadkeep.transfer import bundles
 from threadkeep.transfer.bundles import ImportOptions, Kind, check_may_be_replaced, kind_of
@@ -88,7 +85,7 @@ def back_up(
     threads: int | None
     if kind is Kind.BUNDLE:
         with _readable(store, file.parent, progress) as backend:
-            threads = workflows.run(bundles.back_up(LayeredStore(backend), file, progress))
+            threads = driver.run(bundles.back_up(LayeredStore(backend), file, progress))
     else:
         with replacing(file) as beside:
             threads = _copy(store, beside, progress, programs)
@@ -135,7 +132,7 @@ def restore(
     """
     kind, path = kind_of(file), file_of(store)
     if kind is Kind.BUNDLE:
-        names = workflows.run(bundles.verify(file, progress))
+        names = driver.run(bundles.verify(file, progress))
         with closing(_opened(store)) as backend:
             return _filled(backend, file, names, progress, replace=replace)
     now = time.time_ns() // 1000
@@ -158,7 +155,7 @@ def _filled(
     backend.migrate()
     # (without the cold store: what is restored may name objects there)
     options = ImportOptions(replace, stubs=True)
-    done = workflows.run(bundles.fill(LayeredStore(backend), file, names, options, progress))
+    done = driver.run(bundles.fill(LayeredStore(backend), file, names, options, progress))
     return Restored(len(done.put), len(done.known))
 
 

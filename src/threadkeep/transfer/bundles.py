@@ -18,7 +18,7 @@ from typing import NamedTuple, TypeAlias
 
 from threadkeep import validation
 from threadkeep.backends.sqlite.opening import wal_of
-from threadkeep.cold.stubs import STUB
+from threadkeep.cold.layer import STUB
 from threadkeep.engine.operation import (
     Progress,
     no_progress,
@@ -32,8 +32,13 @@ from threadkeep.errors import (
     ThreadkeepError,
     ThreadNotFoundError,
 )
+from threadkeep.store.driver import (
+    Plan,
+    Runner,
+    aside,
+    on,
+)
 from threadkeep.store.store import LayeredStore
-from threadkeep.store.workflows import Plan, Store, aside, on
 from threadkeep.transfer import digest, whole_thread
 from threadkeep.transfer.bundle_format import MAGIC, BundleWriter, read_bundle
 from threadkeep.transfer.files import file_errors, replacing
@@ -193,7 +198,7 @@ def export_bundle(
     return Exported(sum(map(bool, counts)), sum(counts), size, tuple(archived))
 
 
-def back_up(store: Store, file: Path, progress: Progress) -> Plan[int]:
+def back_up(store: Runner, file: Path, progress: Progress) -> Plan[int]:
     """Write all threads to a bundle, each as it is when its turn comes, damaged ones too.
 
     Returns:
@@ -227,7 +232,7 @@ def _write(
     return counts
 
 
-def _add_as_it_is(store: Store, bundle: BundleWriter, name: str) -> Plan[int]:
+def _add_as_it_is(store: Runner, bundle: BundleWriter, name: str) -> Plan[int]:
     whole = yield from on(store, whole_thread.read_thread(name, stubs=True))
     if not whole.is_nothing:
         yield from aside(partial(bundle.add, whole))
@@ -235,7 +240,7 @@ def _add_as_it_is(store: Store, bundle: BundleWriter, name: str) -> Plan[int]:
 
 
 def _add_digested(
-    store: Store, bundle: BundleWriter, name: str, *, archived: list[str] | None
+    store: Runner, bundle: BundleWriter, name: str, *, archived: list[str] | None
 ) -> Plan[int]:
     """Write a thread that was named, or (with `archived`) one of all: then it may be missing."""
     whole = yield from on(store, whole_thread.read_thread(name, stub=archived is not None))
@@ -301,7 +306,11 @@ def verify(file: Path, progress: Progress, *, digests: bool = False) -> Plan[lis
 
 
 def fill(
-    store: Store, file: Path, names: Sequence[str], options: ImportOptions, progress: Progress
+    store: Runner,
+    file: Path,
+    names: Sequence[str],
+    options: ImportOptions,
+    progress: Progress,
 ) -> Plan[Imported]:
     """Put all threads of a bundle into a store; other threads there are left alone.
 
@@ -358,7 +367,7 @@ def _so_far(done: Sequence[str], total: int) -> str:
     )
 
 
-def _put(store: Store, whole: WholeThread, options: ImportOptions) -> Plan[bool]:
+def _put(store: Runner, whole: WholeThread, options: ImportOptions) -> Plan[bool]:
     """Put a thread; return False if it was complete already."""
     expected = (yield from aside(partial(_checked_digests, whole))) if options.digests else {}
     now = time.time_ns() // 1000
@@ -405,7 +414,7 @@ def compare(
 
 
 def _refuse_losses(
-    store: Store, file: Path, names: Sequence[str], options: ImportOptions
+    store: Runner, file: Path, names: Sequence[str], options: ImportOptions
 ) -> Plan[None]:
     new = set(names) if options.thread is None else {options.thread}
     existing = new.intersection((yield from on(store, whole_thread.all_threads())))

@@ -30,8 +30,13 @@ from threadkeep.engine.rows import created_at
 from threadkeep.engine.thread_entry import EntryFence, is_archived, is_there
 from threadkeep.errors import ConflictError, InvalidArgumentError, ThreadNotFoundError
 from threadkeep.saver import Saver, store_of
+from threadkeep.store.driver import (
+    Plan,
+    Runner,
+    aside,
+    on,
+)
 from threadkeep.store.store import LayeredStore
-from threadkeep.store.workflows import Plan, Store, aside, on
 from threadkeep.transfer import digest, whole_thread
 from threadkeep.transfer.bundles import compare
 from threadkeep.transfer.whole_thread import (
@@ -106,8 +111,8 @@ def mirror(
 class _Mirror:
     """One call of `mirror`."""
 
-    here: Store
-    there: Store
+    here: Runner
+    there: Runner
     options: MirrorOptions
     is_named: bool
     result: Mirrored = field(default_factory=Mirrored)

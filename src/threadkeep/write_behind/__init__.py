@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from threadkeep.backends.given import is_count, is_time
+from threadkeep.backends.base import (
+    is_count,
+    is_time,
+)
 from threadkeep.errors import invalid
 
 _MAX_INTERVAL = 60.0  # seconds

@@ -5,10 +5,7 @@ from __future__ import annotations
 import pytest
 from kit.engine import Chain, Counted, Steps
 
-from threadkeep.diff import (
-    checkpoints,
-    trace,
-)
+from threadkeep.diff import checkpoints
 from threadkeep.engine.model import Batch
 from threadkeep.engine.operation import CheckpointRef
 from threadkeep.errors import CheckpointNotFoundError, CorruptionError, ThreadNotFoundError
@@ -59,7 +56,7 @@ def test_damage_is_no_reason_to_try_for_ever(made):
 
 def test_a_prune_between_the_stretches_of_a_history_is_noticed(made):
     saver, backend = made
-    steps = Steps(trace.versions(saver._engine, "t", "n", "", None, None), backend)
+    steps = Steps(checkpoints.versions(saver._engine, "t", "n", "", None, None), backend)
     steps.step()
     saver.prune(["t"])
     (found,) = steps.finish()
@@ -68,7 +65,7 @@ def test_a_prune_between_the_stretches_of_a_history_is_noticed(made):
 
 def test_a_thread_that_is_deleted_meanwhile_is_not_there(made):
     saver, backend = made
-    steps = Steps(trace.versions(saver._engine, "t", "n", "", None, None), backend)
+    steps = Steps(checkpoints.versions(saver._engine, "t", "n", "", None, None), backend)
     steps.step()
     saver.delete_thread("t")
     with pytest.raises(ThreadNotFoundError):

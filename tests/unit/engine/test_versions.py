@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from kit.engine import exactly
 from langgraph.checkpoint.memory import InMemorySaver
 
-from threadkeep.channel_versions import (
+from threadkeep.arguments import (
     compare_versions,
     next_version,
 )

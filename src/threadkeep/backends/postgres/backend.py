@@ -32,8 +32,10 @@ from threadkeep.backends.postgres.connections import (
     Message,
     OwnAsyncPools,
     OwnPool,
+    Settings,
     Source,
     send,
+    settings_of,
 )
 from threadkeep.backends.postgres.failures import (
     DRIVER_ERRORS,
@@ -42,7 +44,6 @@ from threadkeep.backends.postgres.failures import (
     passes,
     refusal,
 )
-from threadkeep.backends.postgres.settings import Settings, settings_of
 from threadkeep.backends.postgres.statement import Rows, Statement
 from threadkeep.backends.retry import again
 from threadkeep.backends.sync_bridge import BlockingFace, finish

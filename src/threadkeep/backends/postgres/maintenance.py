@@ -27,8 +27,8 @@ from psycopg.rows import tuple_row
 
 from threadkeep.backends.base import Scrubbed
 from threadkeep.backends.postgres import migrations
+from threadkeep.backends.postgres.connections import settings_of
 from threadkeep.backends.postgres.failures import DRIVER_ERRORS, NO_RIGHT, mapped
-from threadkeep.backends.postgres.settings import settings_of
 from threadkeep.backends.postgres.statement import Rows, Statement
 from threadkeep.errors import (
     BackendError,

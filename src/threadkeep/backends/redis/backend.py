@@ -10,8 +10,7 @@ import secrets
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from threadkeep.backends.base import AsyncBackend, Scrubbed
-from threadkeep.backends.given import without
+from threadkeep.backends.base import AsyncBackend, Scrubbed, without
 from threadkeep.backends.redis import scrubbing, threads
 from threadkeep.backends.redis.clients import (
     AWAITED,

@@ -24,7 +24,10 @@ from redis.exceptions import NoScriptError
 from redis.retry import Retry
 
 from threadkeep.backends import sync_bridge
-from threadkeep.backends.given import is_count, is_time
+from threadkeep.backends.base import (
+    is_count,
+    is_time,
+)
 from threadkeep.backends.process_forks import LoopConnections, PerProcess
 from threadkeep.backends.redis.scripts import Call
 from threadkeep.backends.sync_bridge import entered, result

@@ -1,6 +1,5 @@
 """Commands by subject. Importing a module adds its commands."""
 
-from threadkeep.cli.commands import delete as delete
 from threadkeep.cli.commands import forks as forks
 from threadkeep.cli.commands import inspect as inspect
 from threadkeep.cli.commands import move as move

@@ -9,20 +9,20 @@ from typing import Any
 from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.checkpoint.memory import InMemorySaver
 
-from threadkeep.backends.given import without
+from threadkeep.backends.base import without
 from threadkeep.backends.open import check_is_path, extra, is_postgres, sqlite_path
 from threadkeep.backends.sqlite.opening import MEMORY, path_of
 from threadkeep.codec import Codec
 from threadkeep.errors import InvalidArgumentError, OpenError
 from threadkeep.saver import Saver
 from threadkeep.transfer.sources.base import (
+    MemorySource,
     Payloads,
     Source,
     SourceCheckpoint,
     SourceWrite,
     own_store,
 )
-from threadkeep.transfer.sources.memory import MemorySource
 from threadkeep.transfer.sources.sqlite import copy_of, open_sqlite
 
 __all__ = ["Source", "SourceCheckpoint", "SourceWrite", "open_source"]

@@ -18,8 +18,8 @@ import psycopg
 from langgraph.checkpoint.base import BaseCheckpointSaver, writes_sort_key
 from psycopg.rows import dict_row
 
+from threadkeep.backends.postgres.connections import settings_of
 from threadkeep.backends.postgres.failures import DRIVER_ERRORS, mapped
-from threadkeep.backends.postgres.settings import settings_of
 from threadkeep.errors import NotLangGraphError, OpenError
 from threadkeep.langgraph_internals import TASKS
 from threadkeep.transfer.sources.base import (
