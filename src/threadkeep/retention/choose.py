@@ -33,6 +33,7 @@ class Seen(NamedTuple):
     """
 
     key: CheckpointKey
+    parent: str | None
     time: int | None
     metadata: Mapping[str, Any]
     is_cut: bool
@@ -105,6 +106,7 @@ def _seen(stored: StoredCheckpoint, flags: Mapping[CheckpointKey, int]) -> Seen:
     parent = None if row.parent is None else flags.get((row.ns, row.parent))
     return Seen(
         key=(row.ns, row.id),
+        parent=row.parent,
         time=row.ts if isinstance(row.ts, int) else created_at(row.id),
         metadata=_metadata(stored),
         is_cut=row.parent is not None and (parent is None or bool(parent & HIDDEN)),
@@ -160,9 +162,17 @@ def _ends(which: Ends, seen: Sequence[Seen]) -> list[Seen]:
 
 
 def _protected(seen: Sequence[Seen], now: int) -> list[Seen]:
-    """The head, where an interrupt waits, and where a run may be about to go on."""
-    head = seen[-1]
-    return [one for one in seen if one is head or one.waits or (one.is_tip and _young(one, now))]
+    """Return the head, waiting interrupts, and young tips, where a run may be about to go on.
+
+    The parent of such a tip stays with it: without a parent it would not be known as a tip.
+    """
+    tips = {one.key: one.parent for one in seen[:-1] if one.is_tip and _young(one, now)}
+    parents = set(tips.values())
+    return [
+        one
+        for one in seen
+        if one is seen[-1] or one.waits or one.key in tips or one.key[1] in parents
+    ]
 
 
 def _young(one: Seen, now: int) -> bool:

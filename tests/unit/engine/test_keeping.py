@@ -105,6 +105,17 @@ def test_the_ends_of_turns_stay_the_ends() -> None:
     assert left([stored("c"), *hidden], keep="turn_ends") == "cfi"
 
 
+def test_a_branch_in_use_stays_when_it_is_looked_at_again() -> None:
+    rows = [
+        stored("a", child="b"),
+        stored("b", parent="a", child="c"),
+        stored("c", parent="b", time=NOW - GRACE // 2),  # a run may be about to go on
+        stored("d", parent="a"),
+    ]
+    assert left(rows, keep_last=1) == "bcd"
+    assert left([one for one in rows if one.row.id in "bcd"], keep_last=1) == "bcd"
+
+
 def test_age_is_measured_at_each_checkpoint() -> None:
     rows = [stored(id, time=NOW - i * DAY) for i, id in zip((4, 3, 2, 1), "abcd", strict=True)]
     found = choose(rows, Retention(max_age=timedelta(days=3)), (), NOW)
@@ -134,7 +145,7 @@ def test_the_young_tip_of_a_branch_stays_for_an_hour() -> None:
         tip = stored("b", parent="a", time=NOW - age)
         return [stored("a", child="b"), tip, stored("c", parent="a")]
 
-    assert left(rows(GRACE), keep_last=1) == "bc"
+    assert left(rows(GRACE), keep_last=1) == "abc"  # (by its parent it is known as a tip)
     assert choose(rows(GRACE - 5), Retention(keep_last=1), (), NOW).until == NOW + 5
     assert left(rows(GRACE + 1), keep_last=1) == "c"
     assert left(rows(0)[1:], keep_last=1) == "c"  # (that it is a tip cannot be told)
