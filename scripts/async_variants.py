@@ -39,7 +39,7 @@ TARGETS = (
         "threads/awaited.py",
         "AwaitedThreads",
         "Async variants of the methods of `Threads`.",
-        ("threads/entries.py", "threads/threads.py", "threads/entries.py"),
+        ("threads/entries.py", "threads/threads.py"),
     ),
 )
 RENAMED = {"run": "arun", "Iterator": "AsyncIterator"}

@@ -131,7 +131,7 @@ class ThreadDeletedError(ThreadkeepError):
 
 
 class LostSavesError(ThreadkeepError):
-    """Saves that were answered before they were stored are refused, and lost."""
+    """Saves that write-behind had accepted could not be stored, and are lost."""
 
 
 class StateError(ThreadkeepError):
@@ -185,7 +185,7 @@ class OpenError(BackendError, ValueError):
 
 
 class NotOursError(OpenError):
-    """This is no store of threadkeep."""
+    """This file or schema was not made by threadkeep."""
 
 
 class NotLangGraphError(OpenError):
@@ -207,7 +207,7 @@ class UnreachableError(OpenError):
 
 
 class StatementTimeoutError(BackendError):
-    """The database took longer than it may."""
+    """A statement took longer than statement_timeout."""
 
     retryable = True
 

@@ -62,7 +62,8 @@ class Maintenance(AwaitedMaintenance):
     def prune(self, thread_ids: Sequence[str], *, strategy: str = "keep_latest") -> None:
         """Keep the newest checkpoint of each namespace ("keep_latest"), or none ("delete").
 
-        "keep_latest" keeps what is pinned or tagged as well.
+        "keep_latest" also keeps checkpoints that have a pin or a tag, and leaves pinned threads
+        whole.
 
         Raises:
             InvalidArgumentError: another strategy, or the ids are invalid.
@@ -71,24 +72,27 @@ class Maintenance(AwaitedMaintenance):
         self._store.run(lazy.apply.prune(self._engine, ids, strategy))
 
     def stats(self) -> Stats:
-        """Return sizes by thread and by channel, beside those of whole copies. Reads everything."""
+        """Return bytes by thread and by channel, and what full copies would take.
+
+        Reads the whole store: slow on a large one.
+        """
         return self._store.run(lazy.stats.stats())
 
     def check(self, progress: Progress | None = None) -> CheckReport:
         """Verify every checksum, reference and span of every thread. Changes nothing.
 
         Args:
-            progress: see `threadkeep.engine.operation`.
+            progress: called as `progress(stage, done, total)`; total 0 is unknown.
         """
         return driver.run(lazy.check.check(self._store, self._engine, progress))
 
     def clear_cache(self, thread: str | None = None) -> None:
-        """Evict exactly this thread, or (None) all, from memory; what is stored stays.
+        """Evict a thread, or all of them (None), from memory. Nothing stored is removed.
 
-        It clears what this process remembers and the `cache`, and of this store the `hot` one.
+        Clears the memory of this process, `cache`, and `hot` for this store.
 
         Raises:
-            ThreadkeepError: the hot store could not be reached, and has it still.
+            ThreadkeepError: the hot store could not be reached, and was not cleared.
         """
         self._store.run(self._store.clear_cache(thread))
 

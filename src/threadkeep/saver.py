@@ -108,9 +108,10 @@ class Saver(Maintenance, BaseCheckpointSaver[Any]):
         pickle_fallback: pickle what cannot be stored otherwise (and load pickles, which
             runs the code they name: only for data that is trusted).
         working_set_bytes: about how much memory to use for remembering threads.
-        group_commit: how concurrent commits share a transaction; without, those that wait at
-            the same time do, and none waits for others.
-        write_behind: saves return before they are durable, and are stored soon.
+        group_commit: limits for several saves in one transaction. None: saves that are queued
+            together share one, and none is delayed to wait for more.
+        write_behind: saves return before they are durable, and are stored soon. Not with
+            `conflicts="raise"`, nor with an async pool or client.
         cache: how much of the store to cache in memory, as bytes; None for nothing.
         hot: the URL of a Redis that caches a PostgreSQL database for all processes.
         cold: the URL of the cold store, for archived threads and old values of others:
@@ -119,7 +120,7 @@ class Saver(Maintenance, BaseCheckpointSaver[Any]):
         retention: what to keep of threads without a retention of their own; `threads.gc()`
             removes the rest.
         gc_every: seconds, or a timedelta, between two runs of `threads.gc()` (and of
-            `threads.tier()` if `tiering` and `cold` are given) in a thread of its own, until the
+            `threads.tier()` if `tiering` and `cold` are given) in a background thread, until the
             saver is closed; not in the child of a fork. Failures are logged.
         gc_on_put: the number of checkpoints that this saver puts into a thread before a put
             applies retention to it. Failures are logged.
@@ -205,10 +206,10 @@ class Saver(Maintenance, BaseCheckpointSaver[Any]):
 
     @property
     def forked_runs(self) -> int:
-        """Runs known to have left the head of another one behind since the saver was opened.
+        """Number of runs since opening that branched off the newest checkpoint of another run.
 
-        Both runs used this saver, or one had loaded what the other one put. Each was logged as a
-        warning.
+        Counts runs of this saver, and runs of other processes if one of ours had loaded their
+        checkpoint. Each is logged as a warning.
         """
         return self._forked.count
 

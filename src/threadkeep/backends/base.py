@@ -12,8 +12,6 @@ values or runs. The contract, tested for every backend by `threadkeep.testing`:
 5. A reply is a consistent view: one `fetch` sees no half of a commit within one read.
 
 Three methods are required. All others have defaults; a backend overrides those that it supports.
-
-Validation of options: numbers, times, parameters of a URL.
 """
 
 from __future__ import annotations

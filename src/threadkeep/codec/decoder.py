@@ -62,7 +62,7 @@ class Decoder:
         self.pickle_fallback = pickle_fallback
         self.resolve = resolve
         self.depth = 0  # of objects within objects
-        self.levels = 0  # of lists and dicts, from `nesting.SHALLOW` objects on
+        self.levels = 0  # of lists and dicts, from `introspection.SHALLOW` objects on
         self.failure: BaseException | None = None
         self.classes: dict[tuple[str | int, Tag], type] = {}
 

@@ -74,8 +74,8 @@ class ColdTier:
 
     Args:
         archive: whether threads are archived.
-        offload_over: bytes; of a thread that stays, larger stored runs of values are offloaded
-            that only checkpoints that are not warm need. None: none is.
+        offload_over: bytes. In threads that are not archived, larger stored values are offloaded
+            if only checkpoints that are not warm use them. None offloads nothing.
 
     Raises:
         InvalidArgumentError: one of them is invalid.

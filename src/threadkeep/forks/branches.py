@@ -38,18 +38,24 @@ _ROWS = 1024  # of several
 class BranchCheckpoint:
     """One checkpoint of the tree.
 
-    `parent` is the parent's id as LangGraph has it, and `above` the checkpoint that this one
-    hangs from: the nearest visible ancestor; None for a root. The two differ where pruned
-    ancestors that are kept, hidden, for DeltaChannels lie between: `hidden` of them. `is_cut`
-    tells that the way up ends at a parent that is absent, as after a prune. `children` are those
-    that hang from it, oldest id first. `time` is ISO text; `step` and `source` are of the
-    metadata (None where that has none).
-
-    `next` names the nodes that are to run after it; `sends`: so are nodes that tasks were sent
-    to (`Send`), which only values name. `written` names the state's channels that the step
-    before wrote. `asked`, `waiting` and `failed` are ids of tasks of the step after it: those
-    that called `interrupt()`, those of them that have not ended since while nothing came after
-    this checkpoint, and those that left an error.
+    Attributes:
+        id: the checkpoint's id.
+        parent: LangGraph's parent id, which may have been pruned.
+        above: the nearest ancestor shown; None for a root.
+        hidden: how many pruned checkpoints, kept for DeltaChannels, are between the two.
+        is_cut: True if the parent was removed.
+        children: the checkpoints right below it, oldest id first.
+        time: ISO text.
+        step: of the metadata; None if it has none.
+        source: of the metadata; None if it has none.
+        metadata: all of it.
+        is_head: True for the newest checkpoint.
+        next: the nodes to run after it.
+        sends: True if tasks were sent (`Send`); values alone name their nodes.
+        written: the state's channels that the step before wrote.
+        asked: ids of the next step's tasks that called `interrupt()`.
+        waiting: those of them still unanswered.
+        failed: ids of the next step's tasks that raised.
     """
 
     id: str

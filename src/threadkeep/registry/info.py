@@ -30,7 +30,7 @@ class ThreadInfo:
 
     Args:
         id: its name.
-        state: its state; see `State`.
+        state: its state; see `ThreadStatus`.
         created_at, updated_at: in UTC; the second may be late by a second.
         bytes: about what its rows and segments hold, as stored.
         metadata: what `create` and `update` said, and the configs of its runs.

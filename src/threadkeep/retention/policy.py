@@ -18,28 +18,27 @@ LONGEST = 2**62
 
 _VERSION = 1
 RECORD = "retention"
-"""Kind of the record of a thread's own policy; see `labels`."""
+"""Kind of the record of a thread's own policy; see `thread_entry.find_record`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Retention:
     """Retention policy: which checkpoints of each thread, and which threads of a store, stay.
 
-    A checkpoint is removed if any limit says so and nothing protects it. Limits look at each
-    checkpoint namespace by itself. First `keep` leaves every checkpoint or only the ends; then
-    `keep_last` and `max_age` apply to what that left; last go the oldest of the whole thread, as
-    `max_bytes` says. Protected are
+    A checkpoint is removed if any limit says so and nothing protects it. Limits apply to each
+    checkpoint namespace, in this order: `keep` selects checkpoints, `keep_last` and `max_age`
+    remove from those, then `max_bytes` removes the oldest of the whole thread. Protected are
 
     - the head of each namespace,
-    - a checkpoint that is pinned, or tagged (with `keep_tagged`), and, of a subgraph's, those
-      that it was made under,
+    - a checkpoint that is pinned, or tagged (with `keep_tagged`), and the checkpoints that a
+      protected subgraph's one was made under,
     - a checkpoint at which an interrupt waits,
-    - the tip of a branch that is younger than an hour: a run may be about to go on there,
+    - the tip of a branch that is younger than an hour, and its parent: a run may continue there,
     - everything of a pinned thread.
 
-    Checkpoints that DeltaChannels of kept ones are rebuilt through stay too, hidden. The
-    checkpoints of a subgraph go with the checkpoint whose task it was, if they have no tag or
-    pin; those of one with `checkpointer=True` are no task's.
+    Checkpoints that DeltaChannels of kept ones are rebuilt through stay too, hidden. A
+    subgraph's checkpoints without tag or pin are removed with the checkpoint of the task that
+    ran it, unless it has its own checkpointer (`checkpointer=True`).
 
     A thread is deleted as `ttl` and `max_count` say, never if it is pinned, tagged (with
     `keep_tagged`) or suspended (an interrupt waits in it). A ttl of the thread's own

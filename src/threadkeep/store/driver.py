@@ -1,13 +1,11 @@
 """Runs operations on a store, through its layers, for blocking and awaiting callers.
 
-An operation is a generator (see `engine.operation`). This is the only place, beside backends, where
-sync and async differ.
+An operation is a generator (see `engine.operation`). This is the only place, beside backends,
+where sync and async differ.
 
-Workflows: several operations, on one store or more, and what blocks between them.
-
-A workflow is a generator above operations: each `Aside` that it yields says how to do a step for a
-blocking and for an awaiting caller. However it ends, also by a cancellation, no step is under way
-then.
+A workflow is a generator above operations: several of them, on one store or more, and blocking
+calls in between. Each `Aside` that it yields has a step for blocking and for awaiting callers.
+However it ends, also by a cancellation, no step is under way then.
 """
 
 from __future__ import annotations

@@ -4,8 +4,10 @@ from threadkeep.cold.offload import Offloaded
 from threadkeep.cold.tiering import Archived, TierReport
 from threadkeep.diff import Change, ChannelDiff, DiffSide, StateDiff, TextEdit
 from threadkeep.diff.checkpoints import ChannelVersion
-from threadkeep.engine.thread_entry import Mark
+from threadkeep.engine.operation import Progress
+from threadkeep.engine.thread_entry import Mark, ThreadStatus
 from threadkeep.erasure.erase import ErasedThread, EraseReport
+from threadkeep.forks.api import MergeStrategy
 from threadkeep.forks.branches import BranchCheckpoint, Branches
 from threadkeep.forks.merge import Merge, MergeConflict
 from threadkeep.registry.filters import Filters
@@ -13,8 +15,10 @@ from threadkeep.registry.info import (
     ThreadInfo,
     ThreadPage,
 )
+from threadkeep.repair.check import CheckReport, Finding
 from threadkeep.repair.repair import RepairedThread, RepairReport
 from threadkeep.retention.gc import Collected, GcReport
+from threadkeep.stats import Stats, ThreadStats
 from threadkeep.threads.threads import Threads
 from threadkeep.transfer.adopt import Adopted
 from threadkeep.transfer.bundles import (
@@ -31,25 +35,32 @@ __all__ = [
     "Change",
     "ChannelDiff",
     "ChannelVersion",
+    "CheckReport",
     "Collected",
     "DiffSide",
     "EraseReport",
     "ErasedThread",
     "Exported",
     "Filters",
+    "Finding",
     "GcReport",
     "Imported",
     "Mark",
     "Merge",
     "MergeConflict",
+    "MergeStrategy",
     "Mirrored",
     "Offloaded",
+    "Progress",
     "RepairReport",
     "RepairedThread",
     "StateDiff",
+    "Stats",
     "TextEdit",
     "ThreadInfo",
     "ThreadPage",
+    "ThreadStats",
+    "ThreadStatus",
     "Threads",
     "TierReport",
 ]

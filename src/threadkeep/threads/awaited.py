@@ -12,34 +12,11 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 from langgraph.checkpoint.base import BaseCheckpointSaver
 
-from threadkeep import validation
-from threadkeep.cold import api as cold
-from threadkeep.cold.offload import Offloaded
-from threadkeep.cold.tiering import OFFLOAD_OVER, Tiering, TierReport
-from threadkeep.diff import (
-    StateDiff,
-    checkpoints,
-)
-from threadkeep.diff import checkpoints as diffs
-from threadkeep.diff.checkpoints import ChannelVersion
 from threadkeep.engine.context import Engine
 from threadkeep.engine.operation import Progress
-from threadkeep.erasure import api as erasure
-from threadkeep.erasure.erase import EraseReport
-from threadkeep.forks import api as forks
-from threadkeep.forks.branches import Branches
-from threadkeep.forks.merge import Merge
 from threadkeep.registry import api as registry
 from threadkeep.registry.filters import MOST, Filters, OrderName
-from threadkeep.registry.info import (
-    ThreadInfo,
-    ThreadPage,
-)
-from threadkeep.repair import api as repairs
-from threadkeep.repair.repair import RepairReport
-from threadkeep.retention import gc as retention
-from threadkeep.retention.gc import GcReport
-from threadkeep.retention.policy import Retention
+from threadkeep.registry.info import ThreadInfo, ThreadPage
 from threadkeep.store import driver
 from threadkeep.store.store import LayeredStore
 from threadkeep.transfer import adopt, bundles, mirror
@@ -49,6 +26,35 @@ from threadkeep.transfer.mirror import Mirrored, MirrorOptions
 
 if TYPE_CHECKING:
     from threadkeep.saver import Saver
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from datetime import timedelta
+from typing import Any
+
+from threadkeep import validation
+from threadkeep.cold import api as cold
+from threadkeep.cold.offload import Offloaded
+from threadkeep.cold.tiering import OFFLOAD_OVER, Tiering, TierReport
+from threadkeep.diff import StateDiff, checkpoints
+from threadkeep.diff import checkpoints as diffs
+from threadkeep.diff.checkpoints import ChannelVersion
+from threadkeep.engine.context import Engine
+from threadkeep.engine.operation import Progress
+from threadkeep.erasure import api as erasure
+from threadkeep.erasure.erase import EraseReport
+from threadkeep.forks import api as forks
+from threadkeep.forks.branches import Branches
+from threadkeep.forks.merge import Merge
+from threadkeep.registry.info import ThreadInfo
+from threadkeep.repair import api as repairs
+from threadkeep.repair.repair import RepairReport
+from threadkeep.retention import gc as retention
+from threadkeep.retention.gc import GcReport
+from threadkeep.retention.policy import Retention
+from threadkeep.store import driver
+from threadkeep.store.store import LayeredStore
 
 
 class AwaitedThreads:
@@ -141,6 +147,63 @@ class AwaitedThreads:
     async def acount(self, **filters: Unpack[Filters]) -> int:
         """Async variant of `count`."""
         return await self._store.arun(registry.count(self._engine, filters))
+
+    async def aexport_bundle(
+        self,
+        threads: str | Iterable[str] | None,
+        file: str | os.PathLike[str],
+        *,
+        progress: Progress | None = None,
+    ) -> Exported:
+        """Async variant of `export_bundle`."""
+        return await driver.arun(bundles.export_bundle(self._store, threads, file, progress))
+
+    async def aimport_bundle(
+        self,
+        file: str | os.PathLike[str],
+        thread: str | None = None,
+        *,
+        replace: bool = False,
+        dry_run: bool = False,
+        progress: Progress | None = None,
+    ) -> Imported:
+        """Async variant of `import_bundle`."""
+        return await driver.arun(
+            bundles.import_bundle(
+                self._store, file, thread, progress, replace=replace, dry_run=dry_run
+            )
+        )
+
+    async def aadopt(
+        self,
+        source: str | os.PathLike[str] | BaseCheckpointSaver[Any],
+        threads: str | Iterable[str] | None = None,
+        *,
+        replace: bool = False,
+        as_fork: bool = False,
+        verify: bool = False,
+        key: str | bytes | None = None,
+        progress: Progress | None = None,
+    ) -> Adopted:
+        """Async variant of `adopt`."""
+        options = AdoptOptions(verify, replace, as_fork)
+        return await driver.arun(
+            adopt.adopt(self._store, self._engine, source, threads, key, options, progress)
+        )
+
+    async def amirror(
+        self,
+        other: Saver,
+        threads: str | Iterable[str] | None = None,
+        *,
+        replace: bool = False,
+        delete: bool = False,
+        dry_run: bool = False,
+        progress: Progress | None = None,
+    ) -> Mirrored:
+        """Async variant of `mirror`."""
+        options = MirrorOptions(replace, delete, dry_run)
+        return await driver.arun(mirror.mirror(self._store, other, threads, options, progress))
 
     async def abranches(self, thread: str, ns: str = "") -> Branches:
         """Async variant of `branches`."""
@@ -283,60 +346,3 @@ class AwaitedThreads:
                 dry_run=dry_run,
             )
         )
-
-    async def aexport_bundle(
-        self,
-        threads: str | Iterable[str] | None,
-        file: str | os.PathLike[str],
-        *,
-        progress: Progress | None = None,
-    ) -> Exported:
-        """Async variant of `export_bundle`."""
-        return await driver.arun(bundles.export_bundle(self._store, threads, file, progress))
-
-    async def aimport_bundle(
-        self,
-        file: str | os.PathLike[str],
-        thread: str | None = None,
-        *,
-        replace: bool = False,
-        dry_run: bool = False,
-        progress: Progress | None = None,
-    ) -> Imported:
-        """Async variant of `import_bundle`."""
-        return await driver.arun(
-            bundles.import_bundle(
-                self._store, file, thread, progress, replace=replace, dry_run=dry_run
-            )
-        )
-
-    async def aadopt(
-        self,
-        source: str | os.PathLike[str] | BaseCheckpointSaver[Any],
-        threads: str | Iterable[str] | None = None,
-        *,
-        replace: bool = False,
-        as_fork: bool = False,
-        verify: bool = False,
-        key: str | bytes | None = None,
-        progress: Progress | None = None,
-    ) -> Adopted:
-        """Async variant of `adopt`."""
-        options = AdoptOptions(verify, replace, as_fork)
-        return await driver.arun(
-            adopt.adopt(self._store, self._engine, source, threads, key, options, progress)
-        )
-
-    async def amirror(
-        self,
-        other: Saver,
-        threads: str | Iterable[str] | None = None,
-        *,
-        replace: bool = False,
-        delete: bool = False,
-        dry_run: bool = False,
-        progress: Progress | None = None,
-    ) -> Mirrored:
-        """Async variant of `mirror`."""
-        options = MirrorOptions(replace, delete, dry_run)
-        return await driver.arun(mirror.mirror(self._store, other, threads, options, progress))

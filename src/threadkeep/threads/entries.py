@@ -91,7 +91,9 @@ class ThreadEntries:
 
         Args:
             thread: its name.
-            tags: words. Those of a thread can be searched for; all protect (see `Retention`).
+            tags: words. Those of a thread can be searched for, and protect it from deletion by
+                `ttl` and `max_count`; those of a checkpoint protect that checkpoint. `pin`
+                protects a whole thread.
             checkpoint: the checkpoint's id; None for the thread.
             ns: its namespace; "" is the graph's own.
 
@@ -195,7 +197,7 @@ class ThreadTransfers:
         Args:
             threads: the id of one or the ids of several; None for all that hold checkpoints.
             file: the bundle (`.tkb`). An older bundle is replaced, anything else is not.
-            progress: see `threadkeep.engine.operation`.
+            progress: called as `progress(stage, done, total)`; total 0 is unknown.
 
         Raises:
             ThreadNotFoundError: one of them holds no checkpoint.
@@ -224,7 +226,7 @@ class ThreadTransfers:
             thread: another id, where the bundle has one thread.
             replace: remove threads that are in the way.
             dry_run: verify the bundle, change nothing, and return what would be done.
-            progress: see `threadkeep.engine.operation`.
+            progress: called as `progress(stage, done, total)`; total 0 is unknown.
 
         Raises:
             ThreadExistsError: a thread that is in the way would be lost; nothing was changed.
@@ -271,7 +273,7 @@ class ThreadTransfers:
                 gives. Needs that saver's library.
             key: the key of encrypted values (LANGGRAPH_AES_KEY), 16, 24 or 32 bytes; a saver
                 brings its own.
-            progress: see `threadkeep.engine.operation`.
+            progress: called as `progress(stage, done, total)`; total 0 is unknown.
 
         Raises:
             NotLangGraphError: the source is another program's, or threadkeep's own.
@@ -310,7 +312,7 @@ class ThreadTransfers:
             replace: replace a thread that has diverged there with this store's.
             delete: delete threads there that were deleted here.
             dry_run: change nothing, and return what would be done.
-            progress: see `threadkeep.engine.operation`.
+            progress: called as `progress(stage, done, total)`; total 0 is unknown.
 
         Raises:
             InvalidArgumentError: the other is no saver of threadkeep, or is this store.

@@ -140,17 +140,16 @@ class Threads(ThreadEntries, ThreadTransfers, AwaitedThreads):
     def fork(
         self, thread: str, checkpoint_id: str | None = None, new_thread_id: str | None = None
     ) -> ThreadInfo:
-        """Begin a thread with a checkpoint of another, and with all that led there.
+        """Fork a thread at one of its checkpoints.
 
-        It is as the run that put that checkpoint left it: an interrupt that waited there waits in
-        the fork too, and nodes that ran afterwards run again. Both go on by themselves. No
-        values are copied where the store can share them (all but Redis), and either may be
-        pruned and deleted.
+        The fork starts in the state right after that checkpoint. Interrupts pending there are
+        pending in the fork; later nodes run again. The two threads are independent from then on.
+        Values are copied only on Redis.
 
         Args:
             thread: the other thread; it is not changed.
             checkpoint_id: a checkpoint of its root namespace; None for its head.
-            new_thread_id: the fork's name; None for a new UUID.
+            new_thread_id: the fork's id; None for a new UUID.
 
         Returns:
             What is known of the fork: `forked`, with the other's metadata, without its tags.
@@ -229,7 +228,7 @@ class Threads(ThreadEntries, ThreadTransfers, AwaitedThreads):
                 own (`retention=`), or else to keep everything.
             threads: only these; `max_count` does not apply then.
             dry_run: change nothing, and return what would go.
-            progress: see `threadkeep.engine.operation`.
+            progress: called as `progress(stage, done, total)`; total 0 is unknown.
 
         Raises:
             InvalidArgumentError: the policy or the list of threads is invalid.
@@ -270,7 +269,9 @@ class Threads(ThreadEntries, ThreadTransfers, AwaitedThreads):
         return driver.run(cold.archive(self._store, self._engine, thread))
 
     def restore(self, thread: str) -> ThreadInfo:
-        """Bring back an archived thread, as reading it would, or all that was offloaded of one.
+        """Move a thread back from the cold store: all of it if archived, else offloaded values.
+
+        Reading an archived thread does the same.
 
         Raises:
             ThreadNotFoundError: there is no such thread.
@@ -329,7 +330,7 @@ class Threads(ThreadEntries, ThreadTransfers, AwaitedThreads):
                 go values of more than 64 KB that only checkpoints older than a day need.
             threads: only these.
             dry_run: move nothing, and return what would go.
-            progress: see `threadkeep.engine.operation`.
+            progress: called as `progress(stage, done, total)`; total 0 is unknown.
 
         Raises:
             InvalidArgumentError: it is no Tiering, or the saver was opened without `cold=`.
@@ -352,17 +353,17 @@ class Threads(ThreadEntries, ThreadTransfers, AwaitedThreads):
     ) -> RepairReport:
         """Move what cannot be read out of threads, into a file, so that the rest of them loads.
 
-        A checkpoint of which anything cannot be read is moved out as a whole; the newest sound
-        one is the head then, and a thread without one is empty. Nothing leaves the store before
-        it is on the disk, byte by byte. Sound threads are not written to. Programs may use the
-        store meanwhile; a call that was cut off is repeated with another file.
+        A checkpoint with any unreadable part is moved out whole. The newest readable checkpoint
+        becomes the head; a thread with none left is empty. Data is removed from the store only
+        after the file is synced to disk. Sound threads are not written to. Programs may use the
+        store meanwhile; after an interrupted call, repeat it with another file.
 
         Args:
             threads: the id of one or the ids of several; None for all.
             file: the quarantine file (`.tkq`), which must not exist; it is made if anything is
                 moved out. Not needed for a dry run.
             dry_run: change nothing, and return what would be done.
-            progress: see `threadkeep.engine.operation`.
+            progress: called as `progress(stage, done, total)`; total 0 is unknown.
 
         Raises:
             InvalidArgumentError: no file was given, or an id is invalid.
@@ -398,7 +399,7 @@ class Threads(ThreadEntries, ThreadTransfers, AwaitedThreads):
             rewrite: on PostgreSQL, write the tables anew (VACUUM FULL), which nobody can use
                 meanwhile. SQLite's file always is, while others go on reading.
             dry_run: change nothing, and return what would go.
-            progress: see `threadkeep.engine.operation`.
+            progress: called as `progress(stage, done, total)`; total 0 is unknown.
 
         Raises:
             InvalidArgumentError: neither or both were given, or metadata that is empty.

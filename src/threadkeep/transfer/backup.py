@@ -70,7 +70,7 @@ def back_up(
     Args:
         store: a URL as `open_saver` takes it, or the path of a SQLite file.
         file: the backup. An older backup is replaced, anything else is not.
-        progress: see `threadkeep.engine.operation`.
+        progress: called as `progress(stage, done, total)`; total 0 is unknown.
         form: "bundle" for any kind of store; "native" for the store's own format. None: a
             bundle if the file's name ends in `.tkb`, or the store has no format of its own.
         programs: the folder of PostgreSQL's programs; "" for that of TK_PG_BIN, else the PATH.
@@ -121,7 +121,7 @@ def restore(
         file: the backup. A bundle goes into any store; another backup into a store of its own
             kind.
         store: a URL as `open_saver` takes it, or the path of a SQLite file.
-        progress: see `threadkeep.engine.operation`.
+        progress: called as `progress(stage, done, total)`; total 0 is unknown.
         replace: remove what is there: the whole store; for a bundle the threads that it has.
         programs: see `back_up`.
 

@@ -287,7 +287,7 @@ def verify(file: Path, progress: Progress, *, digests: bool = False) -> Plan[lis
 
     Args:
         file: the bundle.
-        progress: see `threadkeep.engine.operation`.
+        progress: called as `progress(stage, done, total)`; total 0 is unknown.
         digests: compare the checkpoints with their digests, where it has these.
 
     Raises:
@@ -319,7 +319,7 @@ def fill(
         file: the bundle.
         names: the ids that `verify` returned.
         options: see `ImportOptions`.
-        progress: see `threadkeep.engine.operation`.
+        progress: called as `progress(stage, done, total)`; total 0 is unknown.
 
     Raises:
         ThreadExistsError: the store holds a thread that would be lost; nothing was changed,

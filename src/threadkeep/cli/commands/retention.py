@@ -161,7 +161,10 @@ IdleTtl = Annotated[
 ]
 KeepTagged = Annotated[
     bool | None,
-    typer.Option("--keep-tagged/--drop-tagged", help="Leave tagged threads alone, or not."),
+    typer.Option(
+        "--keep-tagged/--drop-tagged",
+        help="Let tags protect: a checkpoint, or a thread from --ttl and --max-count.",
+    ),
 ]
 Latest = Annotated[
     list[str] | None,
@@ -235,7 +238,7 @@ def prune(
 ) -> int:
     """Remove older checkpoints of threads.
 
-    Pinned and tagged threads are left alone.
+    Pinned threads are left alone, and so are checkpoints that have a pin or a tag.
     """
     limits = Retention(keep_last=keep_last)
     return _collect(session, session.url(), limits, threads, dry_run=dry_run)
