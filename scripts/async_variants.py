@@ -67,6 +67,7 @@ def generated(target: Target) -> str:
     trees = [ast.parse((ROOT / source).read_text()) for source in target.sources]
     classes = [node for tree in trees for node in tree.body if isinstance(node, ast.ClassDef)]
     imports = [node for tree in trees for node in _imports(tree, target)]
+    imports.sort(key=lambda node: isinstance(node, ast.If))  # those for types come last
     attributes = {
         ast.unparse(n): n for c in classes for n in c.body if isinstance(n, ast.AnnAssign)
     }

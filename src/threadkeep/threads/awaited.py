@@ -12,27 +12,6 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 from langgraph.checkpoint.base import BaseCheckpointSaver
 
-from threadkeep.engine.context import Engine
-from threadkeep.engine.operation import Progress
-from threadkeep.registry import api as registry
-from threadkeep.registry.filters import MOST, Filters, OrderName
-from threadkeep.registry.info import ThreadInfo, ThreadPage
-from threadkeep.store import driver
-from threadkeep.store.store import LayeredStore
-from threadkeep.transfer import adopt, bundles, mirror
-from threadkeep.transfer.adopt import Adopted, AdoptOptions
-from threadkeep.transfer.bundles import Exported, Imported
-from threadkeep.transfer.mirror import Mirrored, MirrorOptions
-
-if TYPE_CHECKING:
-    from threadkeep.saver import Saver
-from __future__ import annotations
-
-import os
-from collections.abc import Iterable, Mapping
-from datetime import timedelta
-from typing import Any
-
 from threadkeep import validation
 from threadkeep.cold import api as cold
 from threadkeep.cold.offload import Offloaded
@@ -47,7 +26,9 @@ from threadkeep.erasure.erase import EraseReport
 from threadkeep.forks import api as forks
 from threadkeep.forks.branches import Branches
 from threadkeep.forks.merge import Merge
-from threadkeep.registry.info import ThreadInfo
+from threadkeep.registry import api as registry
+from threadkeep.registry.filters import MOST, Filters, OrderName
+from threadkeep.registry.info import ThreadInfo, ThreadPage
 from threadkeep.repair import api as repairs
 from threadkeep.repair.repair import RepairReport
 from threadkeep.retention import gc as retention
@@ -55,6 +36,13 @@ from threadkeep.retention.gc import GcReport
 from threadkeep.retention.policy import Retention
 from threadkeep.store import driver
 from threadkeep.store.store import LayeredStore
+from threadkeep.transfer import adopt, bundles, mirror
+from threadkeep.transfer.adopt import Adopted, AdoptOptions
+from threadkeep.transfer.bundles import Exported, Imported
+from threadkeep.transfer.mirror import Mirrored, MirrorOptions
+
+if TYPE_CHECKING:
+    from threadkeep.saver import Saver
 
 
 class AwaitedThreads:
