@@ -26,11 +26,10 @@ from threadkeep.codec import Codec
 from threadkeep.engine import elements, refs
 from threadkeep.engine.capture import is_state
 from threadkeep.engine.differences import Comparison, Seen, compare, is_fragment, shadows, whole
-from threadkeep.engine.logs import Appender
-from threadkeep.engine.model import Span
-from threadkeep.engine.pieces import (
+from threadkeep.engine.logs import (
     NO_KEY,
     SPANS_FREE,
+    Appender,
     Element,
     in_common,
     new_elements,
@@ -39,6 +38,7 @@ from threadkeep.engine.pieces import (
     too_scattered,
     was_changed,
 )
+from threadkeep.engine.model import Span
 from threadkeep.engine.refs import Cell, Inline, Ref, Run
 from threadkeep.engine.shadow import ONE_LEAF, Shadow, WatchedCopies, copy_and_watch
 from threadkeep.engine.snapshots import (

@@ -5,12 +5,21 @@ A channel that only one side has changed since the fork began is never a conflic
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from functools import cmp_to_key
 from typing import Any, Literal, NamedTuple, Protocol, TypeAlias, cast
 
+from langgraph.checkpoint.base.id import uuid6
 from langgraph.checkpoint.serde.types import _DeltaSnapshot
 
+from threadkeep import validation
+from threadkeep.arguments import (
+    compare_versions,
+    next_version,
+)
 from threadkeep.engine import (
     load,
     put,
@@ -35,10 +44,18 @@ from threadkeep.errors import (
     InvalidArgumentError,
     MergeConflictError,
     ThreadNotFoundError,
+    invalid,
 )
+from threadkeep.forks import branches as trees
+from threadkeep.forks import fork as forking
+from threadkeep.forks.branches import Branches
 from threadkeep.langgraph_internals import (
     DELTA_COUNTERS,
     is_internal,
+)
+from threadkeep.registry.info import (
+    ThreadInfo,
+    info,
 )
 
 NOTHING: Any = object()
@@ -107,7 +124,7 @@ Making: TypeAlias = Callable[[int, Iterable[float | str]], New]
 """Makes that of the checkpoint's step and the versions so far."""
 
 
-def merge(
+def merge_threads(
     engine: Engine, fork: str, into: str, strategy: Strategy | None, making: Making | None
 ) -> Operation[Merge]:
     """Merge a fork into another thread, which holds the checkpoint that it began with.
@@ -336,3 +353,62 @@ def _checkpoint(
     }
     place = CheckpointRef(into, "", made.id)
     return put.Put(place, ours.id, checkpoint, metadata, frozenset(values))
+
+
+MergeStrategy: TypeAlias = Literal["theirs", "ours"] | Callable[[str, Any, Any, Any], Any] | Any
+"""The value of a channel that both threads have changed: see `Threads.merge_fork`."""
+
+
+def fork(
+    engine: Engine, thread: str, checkpoint_id: str | None, new_thread_id: str | None
+) -> Operation[ThreadInfo]:
+    """See `Threads.fork`."""
+    source = validation.thread_id(thread)
+    target = str(uuid.uuid4()) if new_thread_id is None else validation.thread_id(new_thread_id)
+    at = validation.checkpoint_id(checkpoint_id)
+    return info((yield from forking.fork(engine, source, at, target)))
+
+
+def merge(
+    engine: Engine, fork: str, into: str, strategy: MergeStrategy | None, *, dry_run: bool
+) -> Operation[Merge]:
+    """See `Threads.merge_fork`."""
+    how = _strategy(strategy)
+    if dry_run and how is None:
+        how = Strategy(side="ours")
+    making = None if dry_run else _new_checkpoint
+    return merge_threads(
+        engine, validation.thread_id(fork), validation.thread_id(into), how, making
+    )
+
+
+def _strategy(value: MergeStrategy | None) -> Strategy | None:
+    if value is None:
+        return None
+    if isinstance(value, str) and value in ("theirs", "ours"):
+        return Strategy(side="theirs" if value == "theirs" else "ours")
+    channels = getattr(value, "channels", None)
+    if isinstance(channels, Mapping):  # (a graph can be called, too)
+        return Strategy(reducers=channels)
+    if not callable(value):
+        hint = 'Use "theirs", "ours", a function, or the compiled graph.'
+        raise invalid("strategy", value, hint)
+    return Strategy(resolve=value)
+
+
+def _new_checkpoint(step: int, versions: Iterable[float | str]) -> New:
+    """Return a checkpoint's id and time, and a version after all of these."""
+    newest = max(versions, key=cmp_to_key(compare_versions), default=None)
+    now = datetime.now(UTC).isoformat()
+    return New(str(uuid6(clock_seq=step)), now, next_version(newest))
+
+
+def branches(engine: Engine, thread: str, ns: str) -> Operation[Branches]:
+    """See `Threads.branches`."""
+    place = validation.place(thread, ns)
+    return trees.branches(engine, place.thread, place.ns)
+
+
+def all_branches(engine: Engine, thread: str) -> Operation[dict[str, Branches]]:
+    """See `Threads.branches_by_ns`."""
+    return trees.all_branches(engine, validation.place(thread).thread)

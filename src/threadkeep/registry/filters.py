@@ -1,4 +1,7 @@
-"""Filters, orders, pages and labels that callers give, as records of the engine."""
+"""Filters, orders, pages and labels that callers give, as records of the engine.
+
+They are used by the operations behind `saver.threads` that create, find and change threads.
+"""
 
 from __future__ import annotations
 
@@ -9,17 +12,22 @@ from datetime import datetime, timedelta
 from typing import Any, Literal, TypeAlias, TypedDict, Unpack
 
 from threadkeep import validation
-from threadkeep.engine import thread_entry
-from threadkeep.engine.operation import CheckpointRef
+from threadkeep.engine import registration, thread_entry
+from threadkeep.engine.context import Engine
+from threadkeep.engine.operation import (
+    CheckpointRef,
+    Operation,
+)
 from threadkeep.engine.thread_entry import (
     Order,
     SearchThreads,
     ThreadEntry,
     ThreadQuery,
     ThreadStatus,
+    label_prefix,
 )
-from threadkeep.errors import InvalidArgumentError, invalid
-from threadkeep.registry.info import micros
+from threadkeep.errors import InvalidArgumentError, ThreadExistsError, invalid
+from threadkeep.registry.info import ThreadInfo, ThreadPage, info, micros
 from threadkeep.retention.policy import LONGEST, MICROSECOND, duration
 
 When: TypeAlias = datetime | timedelta
@@ -67,7 +75,7 @@ class Filters(TypedDict, total=False):
     forked_from: str | None
 
 
-def query(now: int, **filters: Unpack[Filters]) -> ThreadQuery:
+def thread_query(now: int, **filters: Unpack[Filters]) -> ThreadQuery:
     """Return the query that filters ask for."""
     unknown = sorted(filters.keys() - Filters.__annotations__.keys())
     if unknown:
@@ -189,7 +197,7 @@ def checked_labels(found: Iterable[str], name: str) -> tuple[str, ...]:
     return together
 
 
-def ttl(value: timedelta | float | None) -> int | None:
+def microseconds(value: timedelta | float | None) -> int | None:
     """Return a ttl in microseconds."""
     return None if value is None else duration("ttl", value) // MICROSECOND
 
@@ -227,3 +235,118 @@ def _after(cursor: object, order: str) -> tuple[int | str, str]:
         hint = "Use the cursor of the page before, with the same order."
         raise invalid("cursor", cursor, hint)
     return value, name
+
+
+def create(
+    engine: Engine,
+    thread: str,
+    metadata: Mapping[str, Any] | None,
+    tags: Iterable[str],
+    ttl: timedelta | float | None,
+    *,
+    exist_ok: bool,
+) -> Operation[ThreadInfo]:
+    """See `Threads.create`."""
+    name = validation.thread_id(thread)
+    labels = metadata_labels(metadata or {}) + tag_labels(tags)
+    labels, rest = checked_labels(labels, name), microseconds(ttl)
+    try:
+        entry = yield from registration.create(engine, name, labels, rest)
+    except ThreadExistsError:
+        found = (yield from registration.read(name)) if exist_ok else None
+        if found is None:
+            raise
+        entry = found
+    return info(entry)
+
+
+def get(thread: str) -> Operation[ThreadInfo | None]:
+    """See `Threads.get`."""
+    entry = yield from registration.read(validation.thread_id(thread))
+    return None if entry is None else info(entry)
+
+
+def update(
+    engine: Engine, thread: str, metadata: Mapping[str, Any], ttl: timedelta | float | None
+) -> Operation[ThreadInfo]:
+    """See `Threads.update`."""
+    removed = metadata_labels({k: v for k, v in metadata.items() if v is None})
+    added = metadata_labels({k: v for k, v in metadata.items() if v is not None})
+    rest = microseconds(ttl) if ttl else None
+
+    def updated(entry: ThreadEntry) -> ThreadEntry:
+        gone = set(map(label_prefix, removed))
+        stay = [label for label in entry.labels if label_prefix(label) not in gone]
+        labels = checked_labels((*stay, *added), entry.thread)
+        return entry._replace(labels=labels, ttl=entry.ttl if ttl is None else rest)
+
+    return _changed(engine, thread, updated)
+
+
+def tag(
+    engine: Engine,
+    thread: str,
+    tags: tuple[str, ...],
+    checkpoint: str | None,
+    ns: str,
+    *,
+    add: bool,
+) -> Operation[ThreadInfo]:
+    """See `Threads.tag` and `Threads.untag`."""
+    if checkpoint is None:
+        return _labelled(engine, thread, tag_labels(tags), add=add)
+    place = validation.place(validation.thread_id(thread), ns, checkpoint)
+    return _labelled(engine, thread, mark_labels(place, tags), place, add=add)
+
+
+def pin(
+    engine: Engine, thread: str, checkpoint: str | None, ns: str, *, pinned: bool
+) -> Operation[ThreadInfo]:
+    """See `Threads.pin` and `Threads.unpin`."""
+    if checkpoint is None:
+        return _changed(engine, thread, lambda entry: entry._replace(pinned=pinned))
+    place = validation.place(validation.thread_id(thread), ns, checkpoint)
+    return _labelled(engine, thread, mark_labels(place, None), place, add=pinned)
+
+
+def _labelled(
+    engine: Engine,
+    thread: str,
+    labels: tuple[str, ...],
+    at: CheckpointRef | None = None,
+    *,
+    add: bool,
+) -> Operation[ThreadInfo]:
+    """Add labels, of a checkpoint that is there, or remove them."""
+
+    def labelled(entry: ThreadEntry) -> ThreadEntry:
+        others = [label for label in entry.labels if label not in labels]
+        found = checked_labels((*others, *(labels if add else ())), entry.thread)
+        return entry._replace(labels=found)
+
+    return _changed(engine, thread, labelled, at if add else None)
+
+
+def _changed(
+    engine: Engine,
+    thread: str,
+    change: Callable[[ThreadEntry], ThreadEntry],
+    at: CheckpointRef | None = None,
+) -> Operation[ThreadInfo]:
+    entry = yield from registration.change(engine, validation.thread_id(thread), change, at)
+    return info(entry)
+
+
+def search(
+    engine: Engine, order: OrderName, limit: int, cursor: str | None, wanted: Filters
+) -> Operation[ThreadPage]:
+    """See `Threads.search`."""
+    query = thread_query(engine.now(), **wanted)
+    entries = yield from registration.search(page(query, order, limit, cursor))
+    more = cursor_after(entries[-1], order) if len(entries) == limit else None
+    return ThreadPage(tuple(map(info, entries)), more)
+
+
+def count(engine: Engine, wanted: Filters) -> Operation[int]:
+    """See `Threads.count`."""
+    return registration.count(thread_query(engine.now(), **wanted))

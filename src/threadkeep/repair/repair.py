@@ -7,12 +7,14 @@ read or repaired never keeps the others from it.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from threadkeep import validation
 from threadkeep.cold.layer import WITH_COLD
 from threadkeep.engine import (
     manifest,
@@ -43,12 +45,13 @@ from threadkeep.engine.model import (
 )
 from threadkeep.engine.operation import (
     Operation,
+    Progress,
     commit,
 )
 from threadkeep.engine.optimistic import Snapshot, read_snapshot, retry
 from threadkeep.engine.rows import heads, with_manifest
 from threadkeep.engine.thread_entry import ThreadStatus
-from threadkeep.errors import CodecError, ThreadNotFoundError
+from threadkeep.errors import CodecError, InvalidArgumentError, ThreadNotFoundError
 from threadkeep.repair.check import (
     NOTES,
     UNREADABLE,
@@ -67,10 +70,12 @@ from threadkeep.store.driver import (
     aside,
     on,
 )
+from threadkeep.store.store import LayeredStore
 from threadkeep.transfer.whole_thread import WholeThread
 
 if TYPE_CHECKING:
     from threadkeep.engine.operation import Progress
+
 
 HINTS = {
     Kind.STORE: "Damage of the store's own files or tables is not repaired by this: restore a"
@@ -167,7 +172,7 @@ class Repair:
 # -- the whole of it -------------------------------------------------------------------
 
 
-def repair(
+def repair_threads(
     store: Runner,
     engine: Engine,
     threads: Sequence[str] | None = None,
@@ -478,3 +483,23 @@ def _new_heads(rows: ThreadRows, left: Iterable[StoredCheckpoint]) -> Iterator[N
     for ns, head in heads(rows.checkpoints).items():
         if after.get(ns) != head:
             yield NewHead(ns, head, after.get(ns))
+
+
+def repair(
+    store: LayeredStore,
+    engine: Engine,
+    threads: str | Iterable[str] | None,
+    file: str | os.PathLike[str] | None,
+    progress: Progress | None,
+    *,
+    dry_run: bool,
+) -> Plan[RepairReport]:
+    """See `Threads.repair`."""
+    names, beneath = validation.thread_ids(threads), store.beneath()
+    if file is None and not dry_run:
+        raise InvalidArgumentError(
+            "A quarantine file is needed.",
+            hint='Use file="quarantine.tkq", or dry_run=True to see what would be done.',
+        )
+    path = None if file is None or dry_run else Path(file)
+    return repair_threads(beneath, engine, names, path, progress=progress)

@@ -19,7 +19,7 @@ import pytest
 _PARTS = ("batches", "forks", "groups", "reads", "registry", "threads")
 pytest.register_assert_rewrite(*(f"threadkeep.testing.{name}" for name in _PARTS))
 
-from threadkeep.testing.blocking import Blocking  # noqa: E402 - after the rewrite hook
 from threadkeep.testing.contract import BackendContract  # noqa: E402 - as above
+from threadkeep.testing.records import Blocking  # noqa: E402 - after the rewrite hook
 
 __all__ = ["BackendContract", "Blocking"]

@@ -7,9 +7,8 @@ from threadkeep.diff.checkpoints import ChannelVersion
 from threadkeep.engine.operation import Progress
 from threadkeep.engine.thread_entry import Mark, ThreadStatus
 from threadkeep.erasure.erase import ErasedThread, EraseReport
-from threadkeep.forks.api import MergeStrategy
 from threadkeep.forks.branches import BranchCheckpoint, Branches
-from threadkeep.forks.merge import Merge, MergeConflict
+from threadkeep.forks.merge import Merge, MergeConflict, MergeStrategy
 from threadkeep.registry.filters import Filters
 from threadkeep.registry.info import (
     ThreadInfo,

@@ -11,7 +11,7 @@ from langgraph.checkpoint.base import BaseCheckpointSaver
 
 from threadkeep.engine.context import Engine
 from threadkeep.engine.operation import Progress
-from threadkeep.registry import api as registry
+from threadkeep.registry import filters as registry
 from threadkeep.registry.filters import MOST, Filters, OrderName
 from threadkeep.registry.info import (
     ThreadInfo,

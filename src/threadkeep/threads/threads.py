@@ -11,7 +11,7 @@ from datetime import timedelta
 from typing import Any
 
 from threadkeep import validation
-from threadkeep.cold import api as cold
+from threadkeep.cold import tiering as cold
 from threadkeep.cold.offload import Offloaded
 from threadkeep.cold.tiering import OFFLOAD_OVER, Tiering, TierReport
 from threadkeep.diff import (
@@ -24,11 +24,11 @@ from threadkeep.engine.context import Engine
 from threadkeep.engine.operation import Progress
 from threadkeep.erasure import api as erasure
 from threadkeep.erasure.erase import EraseReport
-from threadkeep.forks import api as forks
+from threadkeep.forks import merge as forks
 from threadkeep.forks.branches import Branches
 from threadkeep.forks.merge import Merge
 from threadkeep.registry.info import ThreadInfo
-from threadkeep.repair import api as repairs
+from threadkeep.repair import repair as repairs
 from threadkeep.repair.repair import RepairReport
 from threadkeep.retention import gc as retention
 from threadkeep.retention.gc import GcReport
