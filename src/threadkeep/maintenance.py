@@ -135,7 +135,7 @@ class Maintenance(AwaitedMaintenance):
         """Async variant of `close`."""
         await driver.arun(self._close())
 
-    def _close(self) -> driver.Plan[None]:
+    def _close(self) -> driver.Workflow[None]:
         if self._collector is not None:
             yield from driver.aside(self._collector.close)
         yield from self._store.close()

@@ -38,7 +38,7 @@ from threadkeep.engine.thread_entry import (
     is_archived,
 )
 from threadkeep.errors import CorruptionError, StateError, ThreadNotFoundError
-from threadkeep.store.driver import Plan, Runner, aside, on
+from threadkeep.store.driver import Runner, Workflow, aside, on
 from threadkeep.transfer import digest
 from threadkeep.transfer.bundle_format import BundleWriter, read_bundle
 from threadkeep.transfer.whole_thread import (
@@ -134,7 +134,7 @@ def _name(thread: str) -> str:
 # -- into an archive -------------------------------------------------------------------
 
 
-def archive(store: Runner, cold: ColdStore, engine: Engine, thread: str) -> Plan[ThreadEntry]:
+def archive(store: Runner, cold: ColdStore, engine: Engine, thread: str) -> Workflow[ThreadEntry]:
     """Write a thread to an archive, and leave only its entry in the store.
 
     Raises:
@@ -145,7 +145,7 @@ def archive(store: Runner, cold: ColdStore, engine: Engine, thread: str) -> Plan
         BackendError: the cold store refused, or failed; the thread is as it was.
     """
 
-    def attempt() -> Plan[ThreadEntry]:
+    def attempt() -> Workflow[ThreadEntry]:
         announced = yield from on(store, announce(engine, thread, cold.home(thread)))
         state = yield from on(store, read_state(thread))
         entry = _archivable(state, thread)

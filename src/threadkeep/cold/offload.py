@@ -84,8 +84,8 @@ from threadkeep.errors import (
 )
 from threadkeep.retention.apply import SEGMENT_ROW
 from threadkeep.store.driver import (
-    Plan,
     Runner,
+    Workflow,
     aside,
     on,
 )
@@ -224,7 +224,7 @@ def offload(
     thread: str,
     over: int,
     before: int | None = None,
-) -> Plan[Offloaded]:
+) -> Workflow[Offloaded]:
     """Move segments of a thread into the cold store; for `over` and `before` see `movable`.
 
     Raises:
@@ -245,11 +245,11 @@ def move_out(
     thread: str,
     over: int,
     before: int | None,
-) -> Plan[Offloaded]:
+) -> Workflow[Offloaded]:
     """Offload a thread that is tidy, object by object; without a cold store a dry run."""
     seen: set[SegmentKey] = set()  # segments that are to stay, or (dry run) were counted
 
-    def attempt() -> Plan[Cut | str | None]:
+    def attempt() -> Workflow[Cut | str | None]:
         """Move one object; at the end None, or why nothing can be moved."""
         found, pieces = yield from on(store, movable(engine, thread, over, before, seen))
         if not pieces:
@@ -323,7 +323,9 @@ def _lost(thread: str) -> CorruptionError:
     )
 
 
-def _move(store: Runner, cold: ColdStore, engine: Engine, cut: Cut, archive: Archive) -> Plan[None]:
+def _move(
+    store: Runner, cold: ColdStore, engine: Engine, cut: Cut, archive: Archive
+) -> Workflow[None]:
     """Move segments into an object of their own, and put stubs in their place.
 
     Raises:
@@ -455,7 +457,7 @@ def objects_of(thread: str) -> Operation[tuple[ThreadRows, dict[str, int]]]:
 # -- objects that no stub names --------------------------------------------------------
 
 
-def tidy(store: Runner, cold: ColdStore, engine: Engine, thread: str) -> Plan[None]:
+def tidy(store: Runner, cold: ColdStore, engine: Engine, thread: str) -> Workflow[None]:
     """Remove objects of a thread that no stub has named for an hour.
 
     They stay so long because an object that a store calls durable may not be on its disk yet. The

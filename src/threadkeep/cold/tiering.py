@@ -42,7 +42,7 @@ from threadkeep.registry.info import (
 )
 from threadkeep.retention import apply
 from threadkeep.retention.policy import LONGEST, MICROSECOND, duration
-from threadkeep.store.driver import Plan, Runner, on
+from threadkeep.store.driver import Runner, Workflow, on
 from threadkeep.store.store import LayeredStore
 
 if TYPE_CHECKING:
@@ -189,7 +189,7 @@ def move_threads(
     threads: Sequence[str] | None = None,
     *,
     progress: Progress | None = None,
-) -> Plan[TierReport]:
+) -> Workflow[TierReport]:
     """Move all threads, or some, where they belong.
 
     A thread that fails does not keep the others from it, but a cold store that fails does.
@@ -233,7 +233,7 @@ class _Run:
     shared: list[str] = field(default_factory=list)
     skipped: list[Offloaded] = field(default_factory=list)
 
-    def visit(self, entry: ThreadEntry) -> Plan[None]:
+    def visit(self, entry: ThreadEntry) -> Workflow[None]:
         """Tidy one thread; then archive it, offload its values, or leave it."""
         try:
             known = archive_of(entry)
@@ -246,7 +246,7 @@ class _Run:
         except (ThreadNotFoundError, StateError):
             pass  # somebody else deleted it, or archived it, meanwhile
 
-    def _move(self, entry: ThreadEntry) -> Plan[None]:
+    def _move(self, entry: ThreadEntry) -> Workflow[None]:
         tier, warm = self.tiering.cold, self.engine.now() - self.tiering.warm.age
         known = archive_of(entry)
         back_at = 0 if known is None else known.back_at
@@ -258,7 +258,7 @@ class _Run:
             if entry.size > tier.offload_over or entry.origin is not None or has_stubs:
                 yield from self._offload(entry.thread, tier.offload_over, warm)
 
-    def _archive(self, entry: ThreadEntry) -> Plan[None]:
+    def _archive(self, entry: ThreadEntry) -> Workflow[None]:
         now = yield from on(self.store, registration.known(entry.thread))
         if now.updated_at != entry.updated_at:
             return  # it is in use again
@@ -266,7 +266,7 @@ class _Run:
             yield from archiving.archive(self.store, self.cold, self.engine, entry.thread)
         self.archived.append(Archived(entry.thread, max(entry.size, 0)))
 
-    def _offload(self, thread: str, over: int, before: int) -> Plan[None]:
+    def _offload(self, thread: str, over: int, before: int) -> Workflow[None]:
         found = yield from move_out(self.store, self.cold, self.engine, thread, over, before)
         if found.segments:
             self.offloaded.append(found)
@@ -274,7 +274,7 @@ class _Run:
             self.shared.append(thread)
 
 
-def archive(store: LayeredStore, engine: Engine, thread: str) -> Plan[ThreadInfo]:
+def archive(store: LayeredStore, engine: Engine, thread: str) -> Workflow[ThreadInfo]:
     """See `Threads.archive`."""
     name, cold = validation.thread_id(thread), (yield from _cold(store, "archive a thread"))
     return info((yield from archiving.archive(store.beneath(), cold, engine, name)))
@@ -291,7 +291,7 @@ def offload(
     thread: str,
     over: int,
     older_than: timedelta | float | None,
-) -> Plan[Offloaded]:
+) -> Workflow[Offloaded]:
     """See `Threads.offload`."""
     name, cold = validation.thread_id(thread), (yield from _cold(store, "offload values"))
     before = None
@@ -309,7 +309,7 @@ def tier(
     progress: Progress | None,
     *,
     dry_run: bool,
-) -> Plan[TierReport]:
+) -> Workflow[TierReport]:
     """See `Threads.tier`."""
     names = None if threads is None else validation.ids("threads", threads)
     if tiering is not None and not isinstance(tiering, Tiering):
@@ -322,7 +322,7 @@ def tier(
 
 def discard_fork(
     store: LayeredStore, engine: Engine, fork: str, *, delete: bool
-) -> Plan[ThreadInfo]:
+) -> Workflow[ThreadInfo]:
     """See `Threads.discard_fork`."""
     name = validation.thread_id(fork)
     entry = yield from on(store, registration.known(name))
@@ -336,7 +336,7 @@ def discard_fork(
     return info(entry if gone is None else gone)
 
 
-def _cold(store: LayeredStore, what: str) -> Plan[ColdStore]:
+def _cold(store: LayeredStore, what: str) -> Workflow[ColdStore]:
     """Return the cold store, as this store uses it."""
     cold = yield from store.own_cold()
     if cold is None:

@@ -45,8 +45,8 @@ from threadkeep.engine.rows import unpack_metadata, unpack_time
 from threadkeep.errors import CorruptionError, StaleThreadError, ThreadkeepError, invalid
 from threadkeep.langgraph_internals import DELTA_COUNTERS, is_internal
 from threadkeep.store.driver import (
-    Plan,
     Runner,
+    Workflow,
     aside,
     on,
 )
@@ -103,7 +103,7 @@ def place_of(value: ConfigOrPair) -> CheckpointRef:
 
 def diff(
     store: Runner, engine: Engine, before: CheckpointRef, after: CheckpointRef
-) -> Plan[StateDiff]:
+) -> Workflow[StateDiff]:
     """Compare two checkpoints, of one thread or of two.
 
     Raises:

@@ -12,7 +12,7 @@ from threadkeep.erasure import erase as workflow
 from threadkeep.erasure.erase import EraseReport
 from threadkeep.errors import InvalidArgumentError, invalid
 from threadkeep.registry import filters
-from threadkeep.store.driver import Plan
+from threadkeep.store.driver import Workflow
 from threadkeep.store.store import LayeredStore
 
 
@@ -23,7 +23,7 @@ def erase(
     metadata: Mapping[str, Any] | None,
     progress: Progress | None,
     **flags: bool,
-) -> Plan[EraseReport]:
+) -> Workflow[EraseReport]:
     """See `Threads.erase`. The flags are `forks`, `rewrite` and `dry_run`."""
     for name, value in flags.items():
         validation.flag(name, value)

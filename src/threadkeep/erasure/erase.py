@@ -65,8 +65,8 @@ from threadkeep.errors import (
 )
 from threadkeep.retention.apply import shortened, thinning
 from threadkeep.store.driver import (
-    Plan,
     Runner,
+    Workflow,
     aside,
     on,
 )
@@ -158,7 +158,7 @@ def erase(
     rewrite: bool = False,
     dry_run: bool = False,
     progress: Progress | None = None,
-) -> Plan[EraseReport]:
+) -> Workflow[EraseReport]:
     """Erase a thread, or all that have these labels; see `Threads.erase`.
 
     Args:
@@ -213,7 +213,9 @@ def _names(thread: str | None, labels: tuple[str, ...]) -> Operation[list[str]]:
     return [thread]
 
 
-def _elsewhere(store: Runner, cold: ColdStore | None, names: Sequence[str]) -> Plan[dict[str, str]]:
+def _elsewhere(
+    store: Runner, cold: ColdStore | None, names: Sequence[str]
+) -> Workflow[dict[str, str]]:
     """The folders of another store that entries of threads name, by thread.
 
     Raises:
@@ -253,7 +255,7 @@ class Clearance(NamedTuple):
     rewrite: bool
 
 
-def _caches(of: Clearance) -> Plan[Scrubbed]:
+def _caches(of: Clearance) -> Workflow[Scrubbed]:
     """Clear what this program and the hot store have cached."""
     store = of.store
     for name in (None,) if of.near is None else of.near:
@@ -262,12 +264,12 @@ def _caches(of: Clearance) -> Plan[Scrubbed]:
     return here + (yield from on(store, store.scrub_hot()))
 
 
-def _files(of: Clearance) -> Plan[Scrubbed]:
+def _files(of: Clearance) -> Workflow[Scrubbed]:
     """Scrub the store's own files."""
     return on(of.store, of.store.scrub(rewrite=of.rewrite))
 
 
-def _archives(of: Clearance) -> Plan[Scrubbed]:
+def _archives(of: Clearance) -> Workflow[Scrubbed]:
     """Remove what this store has put into the cold store, whichever process left it there."""
     cold = of.cold
     if cold is None:
@@ -280,12 +282,12 @@ def _archives(of: Clearance) -> Plan[Scrubbed]:
 
 # A further place that may hold copies is added here: an idempotent function that raises where it
 # fails, and finds what is a thread's by the thread's name, as its rows are gone by then.
-PLACES: tuple[Callable[[Clearance], Plan[Scrubbed]], ...] = (_caches, _archives, _files)
+PLACES: tuple[Callable[[Clearance], Workflow[Scrubbed]], ...] = (_caches, _archives, _files)
 
 
 def _clear(
     of: Clearance, report: EraseReport, failures: list[ThreadkeepError], progress: Progress
-) -> Plan[EraseReport]:
+) -> Workflow[EraseReport]:
     """Clear all places; return the full report, or raise where anything has failed."""
     found = Scrubbed(("rows, entries and labels",))
     for number, place in enumerate(PLACES):

@@ -63,8 +63,8 @@ from threadkeep.errors import (
 )
 from threadkeep.stats import EVERYTHING, all_sizes
 from threadkeep.store.driver import (
-    Plan,
     Runner,
+    Workflow,
     on,
 )
 
@@ -133,7 +133,7 @@ class CheckReport:
         return not self.findings
 
 
-def check(store: Runner, engine: Engine, progress: Progress | None = None) -> Plan[CheckReport]:
+def check(store: Runner, engine: Engine, progress: Progress | None = None) -> Workflow[CheckReport]:
     """Verify a whole store; see `Saver.check`."""
     findings = yield from on(store, damage())
     threads, unlisted = yield from on(store, threads_to_check())

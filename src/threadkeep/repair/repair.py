@@ -65,8 +65,8 @@ from threadkeep.repair.check import (
 )
 from threadkeep.repair.quarantine import QuarantineFile, Taken
 from threadkeep.store.driver import (
-    Plan,
     Runner,
+    Workflow,
     aside,
     on,
 )
@@ -179,7 +179,7 @@ def repair_threads(
     file: Path | None = None,
     *,
     progress: Progress | None = None,
-) -> Plan[RepairReport]:
+) -> Workflow[RepairReport]:
     """Repair threads; see `Threads.repair`.
 
     Args:
@@ -219,7 +219,7 @@ def _repair_all(
     names: Sequence[str],
     quarantine: QuarantineFile | None,
     progress: Progress | None,
-) -> Plan[tuple[list[RepairedThread], list[Finding]]]:
+) -> Workflow[tuple[list[RepairedThread], list[Finding]]]:
     """Repair each thread; return the results, and the findings that are left."""
     done, left, again = list[RepairedThread](), list[Finding](), list[str]()
     for number, thread in enumerate(names, 1):
@@ -238,8 +238,8 @@ def _repair_all(
 
 def _repair(
     store: Runner, engine: Engine, thread: str, quarantine: QuarantineFile | None
-) -> Plan[Repair | None]:
-    def attempt() -> Plan[Repair | None]:
+) -> Workflow[Repair | None]:
+    def attempt() -> Workflow[Repair | None]:
         found = yield from on(store, plan(engine, thread))
         if found is None or found.batch is None or quarantine is None:
             return found
@@ -493,7 +493,7 @@ def repair(
     progress: Progress | None,
     *,
     dry_run: bool,
-) -> Plan[RepairReport]:
+) -> Workflow[RepairReport]:
     """See `Threads.repair`."""
     names, beneath = validation.thread_ids(threads), store.beneath()
     if file is None and not dry_run:

@@ -333,7 +333,7 @@ class Stack:
         return self._store.answer(request)
 
 
-Plan: TypeAlias = Generator[Aside, Any, T]
+Workflow: TypeAlias = Generator[Aside, Any, T]
 
 
 class Runner(Protocol):
@@ -346,18 +346,18 @@ class Runner(Protocol):
         """Async variant of `run`."""
 
 
-def on(store: Runner, operation: Requests[T]) -> Plan[T]:
+def on(store: Runner, operation: Requests[T]) -> Workflow[T]:
     """Run an operation on a store."""
     result: T = yield Aside(partial(store.run, operation), partial(store.arun, operation))
     return result
 
 
-def aside(call: Callable[[], T]) -> Plan[T]:
+def aside(call: Callable[[], T]) -> Workflow[T]:
     """Call what blocks; an awaiting caller does so in a worker thread."""
     return either(call, partial(in_thread, call))
 
 
-def either(call: Callable[[], T], acall: Callable[[], Awaitable[T]]) -> Plan[T]:
+def either(call: Callable[[], T], acall: Callable[[], Awaitable[T]]) -> Workflow[T]:
     """Call the first for a blocking caller, the second for an awaiting one."""
     result: T = yield Aside(call, partial(_to_its_end, acall))
     return result
@@ -373,12 +373,12 @@ async def _to_its_end(call: Callable[[], Awaitable[T]]) -> T:
         raise
 
 
-def run(workflow: Plan[T]) -> T:
+def run(workflow: Workflow[T]) -> T:
     """Run a workflow."""
     return finish(drive(workflow, _call))
 
 
-async def arun(workflow: Plan[T]) -> T:
+async def arun(workflow: Workflow[T]) -> T:
     """Async variant of `run`."""
     return await drive(workflow, _acall)
 

@@ -23,9 +23,9 @@ from threadkeep.engine.working_set import WorkingSet
 from threadkeep.errors import InvalidArgumentError, ThreadkeepError
 from threadkeep.store.driver import (
     BackendPair,
-    Plan,
     Stack,
     Store,
+    Workflow,
     either,
     on,
 )
@@ -103,7 +103,7 @@ class LayeredStore(Stack):
             return self
         return self._beneath.under(self._relaxed.durable())
 
-    def own_cold(self) -> Plan[ColdStore | None]:
+    def own_cold(self) -> Workflow[ColdStore | None]:
         """Return the cold store, if there is one, as this store uses it."""
         if self.cold is None:
             return None
@@ -143,7 +143,7 @@ class LayeredStore(Stack):
         if self._relaxed is not None:
             await self._relaxed.queue.aflush()
 
-    def close(self) -> Plan[None]:
+    def close(self) -> Workflow[None]:
         """Store what waits, and close the backend."""
         failure = None
         if self._relaxed is not None:

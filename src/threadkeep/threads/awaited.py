@@ -17,7 +17,6 @@ from threadkeep.cold import tiering as cold
 from threadkeep.cold.offload import Offloaded
 from threadkeep.cold.tiering import OFFLOAD_OVER, Tiering, TierReport
 from threadkeep.diff import StateDiff, checkpoints
-from threadkeep.diff import checkpoints as diffs
 from threadkeep.diff.checkpoints import ChannelVersion
 from threadkeep.engine.context import Engine
 from threadkeep.engine.operation import Progress
@@ -206,14 +205,14 @@ class AwaitedThreads:
     ) -> StateDiff:
         """Async variant of `diff`."""
         a, b = (validation.place(thread, ns, before), validation.place(thread, ns, after))
-        return await driver.arun(diffs.diff(self._store, self._engine, a, b))
+        return await driver.arun(checkpoints.diff(self._store, self._engine, a, b))
 
     async def adiff_places(
-        self, before: diffs.ConfigOrPair, after: diffs.ConfigOrPair
+        self, before: checkpoints.ConfigOrPair, after: checkpoints.ConfigOrPair
     ) -> StateDiff:
         """Async variant of `diff_places`."""
-        a, b = (diffs.place_of(before), diffs.place_of(after))
-        return await driver.arun(diffs.diff(self._store, self._engine, a, b))
+        a, b = (checkpoints.place_of(before), checkpoints.place_of(after))
+        return await driver.arun(checkpoints.diff(self._store, self._engine, a, b))
 
     async def aversions(
         self,

@@ -46,7 +46,7 @@ class ThreadEntries:
         """Register a thread before anything is saved in it (the first save does so too).
 
         Args:
-            thread: its name.
+            thread: the thread's id.
             metadata: what it can be found by: JSON values, up to 1,000 bytes each with its key.
             tags: words that it can be found by.
             ttl: seconds that it may be idle before retention removes it; None for ever.
@@ -74,7 +74,7 @@ class ThreadEntries:
         """Change the metadata of a thread, or its ttl.
 
         Args:
-            thread: its name.
+            thread: the thread's id.
             metadata: replaces what has the same keys; a value of None removes its key.
             ttl: see `create`; 0 for ever, None leaves it as it is.
 
@@ -90,12 +90,12 @@ class ThreadEntries:
         """Add tags to a thread, or to one of its checkpoints.
 
         Args:
-            thread: its name.
+            thread: the thread's id.
             tags: words. Those of a thread can be searched for, and protect it from deletion by
                 `ttl` and `max_count`; those of a checkpoint protect that checkpoint. `pin`
                 protects a whole thread.
             checkpoint: the checkpoint's id; None for the thread.
-            ns: its namespace; "" is the graph's own.
+            ns: the checkpoint's namespace; "" is the graph's own.
 
         Raises:
             ThreadNotFoundError, CheckpointNotFoundError: it does not exist.
@@ -118,9 +118,9 @@ class ThreadEntries:
         """Protect a thread, or one of its checkpoints, from retention.
 
         Args:
-            thread: its name.
+            thread: the thread's id.
             checkpoint: the checkpoint's id; None for the thread.
-            ns: its namespace; "" is the graph's own.
+            ns: the checkpoint's namespace; "" is the graph's own.
 
         Raises:
             ThreadNotFoundError, CheckpointNotFoundError: it does not exist.

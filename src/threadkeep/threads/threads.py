@@ -18,7 +18,6 @@ from threadkeep.diff import (
     StateDiff,
     checkpoints,
 )
-from threadkeep.diff import checkpoints as diffs
 from threadkeep.diff.checkpoints import ChannelVersion
 from threadkeep.engine.context import Engine
 from threadkeep.engine.operation import Progress
@@ -88,9 +87,11 @@ class Threads(ThreadEntries, ThreadTransfers, AwaitedThreads):
             CorruptionError, UnknownTypeError: a value cannot be read.
         """
         a, b = validation.place(thread, ns, before), validation.place(thread, ns, after)
-        return driver.run(diffs.diff(self._store, self._engine, a, b))
+        return driver.run(checkpoints.diff(self._store, self._engine, a, b))
 
-    def diff_places(self, before: diffs.ConfigOrPair, after: diffs.ConfigOrPair) -> StateDiff:
+    def diff_places(
+        self, before: checkpoints.ConfigOrPair, after: checkpoints.ConfigOrPair
+    ) -> StateDiff:
         """Compare two checkpoints of any threads, channel by channel.
 
         Args:
@@ -102,8 +103,8 @@ class Threads(ThreadEntries, ThreadTransfers, AwaitedThreads):
             InvalidConfigError: a config has no thread_id.
             ThreadkeepError: as `diff`.
         """
-        a, b = diffs.place_of(before), diffs.place_of(after)
-        return driver.run(diffs.diff(self._store, self._engine, a, b))
+        a, b = checkpoints.place_of(before), checkpoints.place_of(after)
+        return driver.run(checkpoints.diff(self._store, self._engine, a, b))
 
     def versions(
         self,
@@ -198,7 +199,7 @@ class Threads(ThreadEntries, ThreadTransfers, AwaitedThreads):
         """Archive a fork that is of no more use, or delete it.
 
         Args:
-            fork: its name.
+            fork: the thread's id.
             delete: delete it for good instead.
 
         Raises:
@@ -243,7 +244,7 @@ class Threads(ThreadEntries, ThreadTransfers, AwaitedThreads):
         """Set the retention of one thread, in place of the store's.
 
         Args:
-            thread: its name.
+            thread: the thread's id.
             policy: all of its policy; None for the store's.
 
         Raises:
@@ -297,7 +298,7 @@ class Threads(ThreadEntries, ThreadTransfers, AwaitedThreads):
         with forks is left as it is.
 
         Args:
-            thread: its name.
+            thread: the thread's id.
             over: bytes; stored runs of values that are larger go, 1024 or more.
             older_than: seconds or a timedelta; values that younger checkpoints need stay too.
                 None: only what the heads need.

@@ -51,8 +51,8 @@ from threadkeep.errors import (
 from threadkeep.forks import fork as forking
 from threadkeep.store import layer
 from threadkeep.store.driver import (
-    Plan,
     Runner,
+    Workflow,
     aside,
     either,
     on,
@@ -110,7 +110,7 @@ def adopt(
     key: str | bytes | None,
     options: AdoptOptions,
     progress: Progress | None,
-) -> Plan[Adopted]:
+) -> Workflow[Adopted]:
     """Copy a source's threads into a store; see `Threads.adopt`."""
     if options.replace and options.as_fork:
         raise InvalidArgumentError("Both replace and as_fork are given.", hint="Use one of them.")
@@ -128,7 +128,7 @@ def _adopt(
     names: Sequence[str] | None,
     options: AdoptOptions,
     progress: Progress,
-) -> Plan[Adopted]:
+) -> Workflow[Adopted]:
     source = yield from aside(opening)
     with closing(source):
         counts = yield from aside(source.threads)
@@ -176,7 +176,7 @@ class _Adoption:
         self.done = min(self.done + checkpoints, self.total)  # (some are read twice)
         self.progress("checkpoints read", self.done, self.total)
 
-    def existing(self, thread: str, *, revive: bool) -> Plan[ExistingThread]:
+    def existing(self, thread: str, *, revive: bool) -> Workflow[ExistingThread]:
         """Read the thread here. With `revive` one that was deleted may be created again."""
         existing = yield from on(self.store, read_existing(self.engine, thread))
         if revive and existing.deleted_at and existing.is_empty:
@@ -184,7 +184,7 @@ class _Adoption:
             existing = yield from on(self.store, read_existing(self.engine, thread))
         return existing
 
-    def thread(self, name: str, existing: ExistingThread) -> Plan[None]:
+    def thread(self, name: str, existing: ExistingThread) -> Workflow[None]:
         """Copy a thread, or list it as a conflict."""
         known = self.result.known
         yield from aside(self.source.begin)
@@ -203,7 +203,7 @@ class _Adoption:
         finally:
             self.source.end()
 
-    def _copy(self, thread: _Target, existing: ExistingThread) -> Plan[None]:
+    def _copy(self, thread: _Target, existing: ExistingThread) -> Workflow[None]:
         """Store what is missing here of a thread.
 
         Raises:
@@ -222,7 +222,7 @@ class _Adoption:
         if self.options.verify:
             yield from self._verify(thread, keys)
 
-    def _replace(self, name: str, existing: ExistingThread) -> Plan[None]:
+    def _replace(self, name: str, existing: ExistingThread) -> Workflow[None]:
         """Replace the thread here with the source's."""
         with self._parts(name) as parts:
             while (yield from aside(partial(next, parts, None))):
@@ -232,7 +232,7 @@ class _Adoption:
         existing = yield from self.existing(name, revive=True)
         yield from self._copy(_Target(name, name), existing)
 
-    def _fork(self, name: str, existing: ExistingThread) -> Plan[None]:
+    def _fork(self, name: str, existing: ExistingThread) -> Workflow[None]:
         """Copy the source's thread into a fork of the one here, or complete that fork.
 
         The fork begins with the newest checkpoint that both have, and shares its values.
@@ -248,7 +248,9 @@ class _Adoption:
         yield from self._copy(_Target(name, target), fork)
         self.result.forks[name] = target
 
-    def _put_missing(self, thread: _Target, existing: ExistingThread) -> Plan[set[CheckpointKey]]:
+    def _put_missing(
+        self, thread: _Target, existing: ExistingThread
+    ) -> Workflow[set[CheckpointKey]]:
         """Store what is missing; return the keys of the source's checkpoints that are visible."""
         keys: set[CheckpointKey] = set()
         apart = self.engine.apart()
@@ -292,7 +294,7 @@ class _Adoption:
         missing = [w for w in one.writes if (w.task_id, w.idx) not in stored]
         yield from _write_calls(place, missing)
 
-    def _store(self, calls: list[Call], apart: Engine) -> Plan[Engine]:
+    def _store(self, calls: list[Call], apart: Engine) -> Workflow[Engine]:
         """Run the calls; return the engine that remembers what was stored last."""
         done = yield from on(self.store, layer.together(_operation(apart, one) for one in calls))
         if done is None:  # somebody else writes to this thread
@@ -304,7 +306,7 @@ class _Adoption:
         self.result.writes += len(calls) - puts
         return apart
 
-    def _verify(self, thread: _Target, keys: set[CheckpointKey]) -> Plan[None]:
+    def _verify(self, thread: _Target, keys: set[CheckpointKey]) -> Workflow[None]:
         """Compare all checkpoints as LangGraph's own saver and ours return them."""
         theirs = yield from aside(self.source.saver)
         rest = set(keys)

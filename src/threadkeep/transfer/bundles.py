@@ -33,8 +33,8 @@ from threadkeep.errors import (
     ThreadNotFoundError,
 )
 from threadkeep.store.driver import (
-    Plan,
     Runner,
+    Workflow,
     aside,
     on,
 )
@@ -44,7 +44,7 @@ from threadkeep.transfer.bundle_format import MAGIC, BundleWriter, read_bundle
 from threadkeep.transfer.files import file_errors, replacing
 from threadkeep.transfer.whole_thread import CheckpointKey, WholeThread
 
-AddThread: TypeAlias = Callable[[BundleWriter, str], Plan[int]]
+AddThread: TypeAlias = Callable[[BundleWriter, str], Workflow[int]]
 
 _SQLITE = b"SQLite format 3\0"
 _POSTGRES = b"PGDMP"
@@ -184,7 +184,7 @@ def export_bundle(
     threads: str | Iterable[str] | None,
     file: str | os.PathLike[str],
     progress: Progress | None,
-) -> Plan[Exported]:
+) -> Workflow[Exported]:
     """Write threads to a bundle; see `Threads.export_bundle`."""
     names, path, progress = validation.thread_ids(threads), Path(file), progress or no_progress
     yield from aside(lambda: check_may_be_replaced(path))
@@ -198,7 +198,7 @@ def export_bundle(
     return Exported(sum(map(bool, counts)), sum(counts), size, tuple(archived))
 
 
-def back_up(store: Runner, file: Path, progress: Progress) -> Plan[int]:
+def back_up(store: Runner, file: Path, progress: Progress) -> Workflow[int]:
     """Write all threads to a bundle, each as it is when its turn comes, damaged ones too.
 
     Returns:
@@ -215,7 +215,7 @@ def back_up(store: Runner, file: Path, progress: Progress) -> Plan[int]:
 
 def _write(
     file: Path, names: Sequence[str], add: AddThread, progress: Progress, *, check: bool = False
-) -> Plan[list[int]]:
+) -> Workflow[list[int]]:
     """Write a bundle; return how many checkpoints each thread has."""
     counts = []
     with file_errors(file), ExitStack() as stack:
@@ -232,7 +232,7 @@ def _write(
     return counts
 
 
-def _add_as_it_is(store: Runner, bundle: BundleWriter, name: str) -> Plan[int]:
+def _add_as_it_is(store: Runner, bundle: BundleWriter, name: str) -> Workflow[int]:
     whole = yield from on(store, whole_thread.read_thread(name, stubs=True))
     if not whole.is_nothing:
         yield from aside(partial(bundle.add, whole))
@@ -241,7 +241,7 @@ def _add_as_it_is(store: Runner, bundle: BundleWriter, name: str) -> Plan[int]:
 
 def _add_digested(
     store: Runner, bundle: BundleWriter, name: str, *, archived: list[str] | None
-) -> Plan[int]:
+) -> Workflow[int]:
     """Write a thread that was named, or (with `archived`) one of all: then it may be missing."""
     whole = yield from on(store, whole_thread.read_thread(name, stub=archived is not None))
     if not whole.checkpoints and archived is not None:
@@ -267,7 +267,7 @@ def import_bundle(
     *,
     replace: bool,
     dry_run: bool,
-) -> Plan[Imported]:
+) -> Workflow[Imported]:
     """Put the threads of a bundle into a store; see `Threads.import_bundle`."""
     path, progress = Path(file), progress or no_progress
     new = None if thread is None else validation.text("thread", thread)
@@ -282,7 +282,7 @@ def import_bundle(
     return (yield from fill(store.beneath(), path, names, options, progress))
 
 
-def verify(file: Path, progress: Progress, *, digests: bool = False) -> Plan[list[str]]:
+def verify(file: Path, progress: Progress, *, digests: bool = False) -> Workflow[list[str]]:
     """Verify a bundle; return the ids of its threads.
 
     Args:
@@ -295,7 +295,7 @@ def verify(file: Path, progress: Progress, *, digests: bool = False) -> Plan[lis
     """
     names: list[str] = []
 
-    def look(whole: WholeThread) -> Plan[None]:
+    def look(whole: WholeThread) -> Workflow[None]:
         if digests:
             yield from aside(partial(_checked_digests, whole))
         names.append(whole.thread)
@@ -311,7 +311,7 @@ def fill(
     names: Sequence[str],
     options: ImportOptions,
     progress: Progress,
-) -> Plan[Imported]:
+) -> Workflow[Imported]:
     """Put all threads of a bundle into a store; other threads there are left alone.
 
     Args:
@@ -335,7 +335,7 @@ def fill(
     gone: list[str] = []
     checkpoints = 0
 
-    def handle(whole: WholeThread) -> Plan[None]:
+    def handle(whole: WholeThread) -> Workflow[None]:
         nonlocal checkpoints
         is_new, loses = True, False  # (without `replace` nothing is lost)
         if options.replace or options.dry_run:
@@ -367,7 +367,7 @@ def _so_far(done: Sequence[str], total: int) -> str:
     )
 
 
-def _put(store: Runner, whole: WholeThread, options: ImportOptions) -> Plan[bool]:
+def _put(store: Runner, whole: WholeThread, options: ImportOptions) -> Workflow[bool]:
     """Put a thread; return False if it was complete already."""
     expected = (yield from aside(partial(_checked_digests, whole))) if options.digests else {}
     now = time.time_ns() // 1000
@@ -415,11 +415,11 @@ def compare(
 
 def _refuse_losses(
     store: Runner, file: Path, names: Sequence[str], options: ImportOptions
-) -> Plan[None]:
+) -> Workflow[None]:
     new = set(names) if options.thread is None else {options.thread}
     existing = new.intersection((yield from on(store, whole_thread.all_threads())))
 
-    def refuse(whole: WholeThread) -> Plan[None]:
+    def refuse(whole: WholeThread) -> Workflow[None]:
         if whole.thread in existing:
             yield from on(store, whole_thread.refuse_loss(whole, stubs=options.stubs))
 
@@ -428,8 +428,8 @@ def _refuse_losses(
 
 
 def _each(
-    file: Path, thread: str | None, handle: Callable[[WholeThread], Plan[None]]
-) -> Plan[None]:
+    file: Path, thread: str | None, handle: Callable[[WholeThread], Workflow[None]]
+) -> Workflow[None]:
     """Handle each thread of a bundle, read beside the event loop."""
     with closing(_threads(file, thread)) as threads:
         while (whole := (yield from aside(partial(next, threads, None)))) is not None:

@@ -31,8 +31,8 @@ from threadkeep.engine.thread_entry import EntryFence, is_archived, is_there
 from threadkeep.errors import ConflictError, InvalidArgumentError, ThreadNotFoundError
 from threadkeep.saver import Saver, store_of
 from threadkeep.store.driver import (
-    Plan,
     Runner,
+    Workflow,
     aside,
     on,
 )
@@ -92,7 +92,7 @@ def mirror(
     threads: str | Iterable[str] | None,
     options: MirrorOptions,
     progress: Progress | None,
-) -> Plan[Mirrored]:
+) -> Workflow[Mirrored]:
     """Copy threads to another store; see `Threads.mirror`."""
     if not isinstance(other, Saver):
         raise InvalidArgumentError(
@@ -117,7 +117,7 @@ class _Mirror:
     is_named: bool
     result: Mirrored = field(default_factory=Mirrored)
 
-    def threads(self, names: Sequence[str] | None, progress: Progress) -> Plan[Mirrored]:
+    def threads(self, names: Sequence[str] | None, progress: Progress) -> Workflow[Mirrored]:
         known = yield from on(self.here, whole_thread.all_threads())
         for name in set(names or ()).difference(known):
             raise ThreadNotFoundError(hint="Correct the ids of threads.", thread=name)
@@ -127,7 +127,7 @@ class _Mirror:
             progress("threads compared", done, len(names))
         return self.result
 
-    def _thread(self, name: str) -> Plan[None]:
+    def _thread(self, name: str) -> Workflow[None]:
         result, changes = self.result, not self.options.dry_run
         own = yield from on(self.here, rows_of(name, stub=not self.is_named))
         if is_archived(own.entry):
@@ -154,7 +154,7 @@ class _Mirror:
         else:
             result.conflicts[name] = f"It {relation.value}."
 
-    def _read(self, own: WholeThread) -> Plan[WholeThread]:
+    def _read(self, own: WholeThread) -> Workflow[WholeThread]:
         """Read all of a thread here.
 
         Raises:
@@ -165,17 +165,17 @@ class _Mirror:
             raise _GoneError
         return whole
 
-    def _digests_there(self, name: str) -> Plan[dict[whole_thread.CheckpointKey, bytes]]:
+    def _digests_there(self, name: str) -> Workflow[dict[whole_thread.CheckpointKey, bytes]]:
         whole = yield from on(self.there, whole_thread.read_thread(name, stub=False))
         return (yield from aside(partial(digest.of_checkpoints, whole)))
 
-    def _are_equal(self, own: WholeThread) -> Plan[bool]:
+    def _are_equal(self, own: WholeThread) -> Workflow[bool]:
         """Compare the digests of threads whose rows differ."""
         whole = yield from self._read(own)
         digests = yield from aside(partial(digest.of_checkpoints, whole))
         return digests == (yield from self._digests_there(own.thread))
 
-    def _delete(self, own: WholeThread, other: WholeThread) -> Plan[None]:
+    def _delete(self, own: WholeThread, other: WholeThread) -> Workflow[None]:
         """Delete a thread there that was deleted here, if the options say so."""
         times = [created_at(row.id) or own.deleted_at for row in other.checkpoints]
         if max(times, default=0) > own.deleted_at and not self.options.replace:
@@ -188,7 +188,7 @@ class _Mirror:
             if not self.options.dry_run:
                 yield from on(self.there, commit(DropThread(own.thread, own.deleted_at)))
 
-    def _copy(self, own: WholeThread, *, replace: bool = False) -> Plan[None]:
+    def _copy(self, own: WholeThread, *, replace: bool = False) -> Workflow[None]:
         """Copy a thread as it is now, all of it or what is missing, and compare the digests."""
         whole = yield from self._read(own)
         expected = yield from aside(partial(digest.of_checkpoints, whole))
@@ -199,7 +199,7 @@ class _Mirror:
             yield from on(self.there, whole_thread.put_thread(whole, now, replace=True))
         compare(own.thread, expected, (yield from self._digests_there(own.thread)))
 
-    def _completed(self, whole: WholeThread, now: int) -> Plan[bool]:
+    def _completed(self, whole: WholeThread, now: int) -> Workflow[bool]:
         """Add what is missing; return False if that does not fit, and nothing would be lost."""
         try:
             yield from on(self.there, complete(whole, now))
