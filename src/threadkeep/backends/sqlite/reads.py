@@ -5,11 +5,9 @@ from __future__ import annotations
 
 import json
 import math
-from itertools import groupby
-from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar
 
-from threadkeep.backends.records import first_children
+from threadkeep.backends.records import with_writes
 from threadkeep.backends.sqlite import (
     entries,
     point_reads,
@@ -35,7 +33,6 @@ from threadkeep.engine.model import (
     ThreadRows,
     ThreadSize,
     UnreadableRow,
-    WriteRow,
 )
 from threadkeep.engine.thread_entry import (
     CountThreads,
@@ -100,18 +97,13 @@ class _Finder:
     def stored(self, row: CheckpointRow) -> StoredCheckpoint:
         key = (self._number, row.ns, pack_id(row.id))
         writes = tuple(map(records.write_row, self._db.execute(_WRITES, key)))
-        return self.completed(row, writes, self._child(key))
-
-    def completed(
-        self, row: CheckpointRow, writes: tuple[WriteRow, ...], child: Child | None
-    ) -> StoredCheckpoint:
-        return StoredCheckpoint(self._thread, row, self._keyframe(row), writes, child)
+        return StoredCheckpoint(self._thread, row, self.keyframe(row), writes, self._child(key))
 
     def _child(self, key: _Row) -> Child | None:
         row = self._db.execute(_CHILD, (*key, key[-1])).fetchone()
         return records.child(row) if row else None
 
-    def _keyframe(self, row: CheckpointRow) -> Segment | None:
+    def keyframe(self, row: CheckpointRow) -> Segment | None:
         place = (row.key_log, row.key_pos)
         if place not in self._keyframes:
             found = self._db.execute(_SEGMENT_AT, (self._heap, *place)).fetchone()
@@ -122,9 +114,9 @@ class _Finder:
 class _CarefulFinder(_Finder):
     """One for whom a keyframe that cannot be read is none."""
 
-    def _keyframe(self, row: CheckpointRow) -> Segment | None:
+    def keyframe(self, row: CheckpointRow) -> Segment | None:
         try:
-            return super()._keyframe(row)
+            return super().keyframe(row)
         except CorruptionError:
             return None
 
@@ -256,17 +248,8 @@ def _thread(db: sqlite3.Connection, read: ReadThread) -> ThreadRows:
     rows, broken = _rows(db, read, "checkpoints", (_ALL_ROWS, number), records.checkpoint_row)
     all_writes, more = _rows(db, read, "writes", (_ALL_WRITES, number), records.write_row)
     places, others = _rows(db, read, "segments", (_ALL_SEGMENTS, heap), records.place)
-    children = first_children(rows)
-    writes = {
-        key: tuple(group)
-        for key, group in groupby(all_writes, key=attrgetter("ns", "checkpoint_id"))
-    }
     finder = (_CarefulFinder if read.skip else _Finder)(db, read.thread, number or 0, heap)
-    checkpoints = tuple(
-        finder.completed(row, writes.pop((row.ns, row.id), ()), children.get((row.ns, row.id)))
-        for row in rows
-    )
-    orphans = tuple(row for group in writes.values() for row in group)
+    checkpoints, orphans = with_writes(read.thread, rows, map(finder.keyframe, rows), all_writes)
     family = tuple([name for (name,) in db.execute(_FAMILY, (heap, number))])
     unreadable = (*broken, *more, *others)
     return ThreadRows(
