@@ -16,7 +16,7 @@ from threadkeep.backends.sqlite import (
     salvage,
 )
 from threadkeep.backends.sqlite.failures import DRIVER_ERRORS, mapped
-from threadkeep.backends.sqlite.known import Known, is_deleted
+from threadkeep.backends.sqlite.known import Known
 from threadkeep.backends.sqlite.reads import read_thread_head
 from threadkeep.backends.sqlite.records import (
     pack_id,
@@ -88,7 +88,7 @@ def _apply(db: sqlite3.Connection, batch: Batch) -> None:
 def _checked(db: sqlite3.Connection, batch: Batch) -> int:
     """Return the number of a batch's thread, if all that the batch expects holds."""
     head = read_thread_head(db, batch.thread)
-    if batch.born is not None and is_deleted(head.deleted_at or None, batch.born):
+    if batch.born is not None and head.deleted_at and head.deleted_at >= batch.born:
         raise ThreadDeletedError(thread=batch.thread)
     if batch.generation is not None and head.generation != batch.generation:
         raise StaleThreadError(thread=batch.thread)
