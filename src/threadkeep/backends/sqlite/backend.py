@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Literal
 
-from threadkeep.backends import process_forks
 from threadkeep.backends.base import Backend
 from threadkeep.backends.sqlite import point_reads
 from threadkeep.backends.sqlite.changes import commit_many
@@ -67,12 +66,11 @@ class SqliteBackend(Backend):
         mode = "ro" if read_only else "rwc"
         location = Location(path_of(database), synchronous, busy_timeout, mode)
         self._connections = Connections(location)
-        process_forks.watch(self)
 
     @property
     def reads_hot_in_memory(self) -> bool:
         """See `Backend`. A database in memory has one connection, which may be in use."""
-        return not self._connections.in_memory
+        return not self._connections.location.in_memory
 
     def fetch(self, reads: Sequence[Read]) -> list[Any]:
         """Answer each read, in order, all from one state. See `Backend.fetch`."""
@@ -88,7 +86,7 @@ class SqliteBackend(Backend):
             if db.in_transaction:
                 db.execute("COMMIT")
         except DRIVER_ERRORS as error:
-            raise mapped(error, self._connections.path) from error
+            raise mapped(error, self._connections.location.path) from error
         else:
             return replies
         finally:
@@ -113,7 +111,7 @@ class SqliteBackend(Backend):
                 state = point_reads.checkpoint(db, read)
                 known.remember(read, state)
         except DRIVER_ERRORS as error:
-            raise mapped(error, connections.path) from error
+            raise mapped(error, connections.location.path) from error
         else:
             return state
         finally:
@@ -148,14 +146,3 @@ class SqliteBackend(Backend):
     def close(self) -> None:
         """Close all connections; a read under way may end first. Idempotent."""
         self._connections.close()
-
-    def before_fork(self) -> None:
-        """See `Watched.before_fork`."""
-        self._connections.before_fork()
-
-    def after_fork(self, *, in_child: bool) -> None:
-        """See `Watched.after_fork`."""
-        if in_child:
-            self._connections.after_fork_in_child()
-        else:
-            self._connections.after_fork_in_parent()

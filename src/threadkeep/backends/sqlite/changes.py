@@ -356,7 +356,7 @@ def _commit(connections: Connections, changes: Sequence[Change]) -> list[Threadk
 
 
 def _mapped(error: Exception, connections: Connections) -> ThreadkeepError:
-    failure = mapped(error, connections.path)
+    failure = mapped(error, connections.location.path)
     failure.__cause__ = error
     return failure
 

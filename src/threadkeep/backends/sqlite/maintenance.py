@@ -29,12 +29,12 @@ _NAME = "INSERT INTO tk_identity (identity, place) VALUES (?, ?)"
 
 def identity(connections: Connections) -> str:
     """Return the database's name, given now where it has none. Raises as a commit does."""
-    with connections.write_lock, named(connections.path):
+    with connections.write_lock, named(connections.location.path):
         db, place = connections.writer(), _place(connections)
         with suppress(sqlite3.OperationalError):  # there is no such table yet
             if found := db.execute(_READ, (place,)).fetchone():
                 return str(found[0])
-        if connections.read_only:
+        if connections.location.is_read_only:
             return secrets.token_hex(16)  # nothing lies under it, and nothing will
         db.execute("BEGIN IMMEDIATE")
         try:
@@ -51,10 +51,10 @@ def identity(connections: Connections) -> str:
 
 
 def _place(connections: Connections) -> str:
-    if connections.in_memory:
+    if connections.location.in_memory:
         return ""
-    file = Path(connections.path).stat()
-    system = os.statvfs(connections.path).f_fsid if hasattr(os, "statvfs") else file.st_dev
+    file = Path(connections.location.path).stat()
+    system = os.statvfs(connections.location.path).f_fsid if hasattr(os, "statvfs") else file.st_dev
     return f"{system}-{file.st_ino}"
 
 
@@ -75,15 +75,15 @@ def scrub(connections: Connections) -> Scrubbed:
         LockedError: another connection writes, or reads what was there before.
         DiskFullError, ReadOnlyError, CorruptionError, BackendError: the file is as it was.
     """
-    if connections.in_memory:
+    if connections.location.in_memory:
         return Scrubbed()
-    with connections.write_lock, named(connections.path):
+    with connections.write_lock, named(connections.location.path):
         db = connections.writer()
         db.execute("VACUUM")
-        is_empty = _emptied(db, connections.busy_timeout)
+        is_empty = _emptied(db, connections.location.busy_timeout)
     if not is_empty:
         raise LockedError(
-            f"{connections.path} was written anew, but still holds the old pages: another"
+            f"{connections.location.path} was written anew, but still holds the old pages: another"
             " connection is reading a state from before.",
             hint="End its transaction (a long read, a backup).",
         )

@@ -17,11 +17,11 @@ from urllib.parse import quote_from_bytes
 from threadkeep.backends.sqlite import schema
 from threadkeep.backends.sqlite.failures import DRIVER_ERRORS, mapped
 from threadkeep.backends.sqlite.records import CACHED
-from threadkeep.errors import InvalidArgumentError, NotOursError, OpenError
+from threadkeep.errors import InvalidArgumentError, NotOursError, OpenError, ThreadkeepError
 
 
 class AsyncConnection(Protocol):
-    """Attributes that tell an `aiosqlite.Connection` from other objects."""
+    """An `aiosqlite.Connection`."""
 
     def execute_fetchall(self, sql: str, parameters: Any = None) -> Any:
         """Run a query."""
@@ -37,54 +37,40 @@ def path_of(database: Database) -> str:
         InvalidArgumentError: it is neither a path nor a connection.
         OpenError: it is a connection that cannot tell its file.
     """
-    if isinstance(database, sqlite3.Connection):
-        path: object = _file_of(database) or MEMORY
-    elif hasattr(database, "execute_fetchall"):
-        path = _file_of_async(database) or MEMORY
-    else:
-        path = os.fspath(database) if isinstance(database, os.PathLike) else database
-    if not isinstance(path, str) or not _is_path(path):
-        raise InvalidArgumentError(
-            f"{database!a} is no path.",
-            hint="Give the path of a file as str or Path, or ':memory:'.",
-        )
-    return path if path == MEMORY else str(Path(path).absolute())
-
-
-def _is_path(text: str) -> bool:
-    """Return True if this system could have a file of this name."""
+    if isinstance(database, sqlite3.Connection) or hasattr(database, "execute_fetchall"):
+        return _file_of(database) or MEMORY
+    path = os.fspath(database) if isinstance(database, os.PathLike) else database
     try:
-        return b"\0" not in os.fsencode(text) != b""
+        if isinstance(path, str) and b"\0" not in os.fsencode(path) != b"":
+            return path if path == MEMORY else str(Path(path).absolute())
     except UnicodeEncodeError:
-        return False
+        pass  # this system can have no file of that name
+    raise InvalidArgumentError(
+        f"{database!a} is no path.", hint="Give the path of a file as str or Path, or ':memory:'."
+    )
 
 
-def _file_of(connection: sqlite3.Connection) -> str:
-    """The file of its main database; empty where that is in memory."""
+def _file_of(connection: Any) -> str:
+    """The file of a connection's main database; empty where that is in memory.
+
+    The connection of aiosqlite belongs to another thread, and there is none before it is awaited:
+    so the function that makes it, which aiosqlite keeps, makes us one to ask.
+    """
     try:
-        files = {name: file for _, name, file in connection.execute("PRAGMA database_list")}
-    except sqlite3.Error as error:
+        if isinstance(connection, sqlite3.Connection):
+            return _main_file(connection)
+        with closing(connection._connector()) as own:  # noqa: SLF001 - it has no public name
+            return _main_file(own)
+    except (AttributeError, TypeError, sqlite3.Error) as error:
         raise OpenError(
             f"The given connection cannot tell its file: {error}",
             hint="Give a connection that is open and of this thread, or the file's path.",
         ) from error
+
+
+def _main_file(connection: sqlite3.Connection) -> str:
+    files = {name: file for _, name, file in connection.execute("PRAGMA database_list")}
     return files["main"] or ""
-
-
-def _file_of_async(connection: Any) -> str:
-    """The same for a connection of aiosqlite, awaited already or not.
-
-    Its own connection belongs to another thread, and there is none before it is awaited:
-    so the function that makes it, which aiosqlite keeps, makes us one to ask.
-    """
-    try:
-        with closing(connection._connector()) as own:  # noqa: SLF001 - it has no public name
-            return _file_of(own)
-    except (AttributeError, TypeError, sqlite3.Error) as error:
-        raise OpenError(
-            f"The given connection cannot tell its file: {error}",
-            hint="Give the file's path, or use AsyncSqliteSaver.from_conn_string(path).",
-        ) from error
 
 
 MEMORY = ":memory:"
@@ -110,6 +96,11 @@ class Location(NamedTuple):
     def in_memory(self) -> bool:
         """True if it is in this process's memory."""
         return self.path == MEMORY
+
+    @property
+    def is_read_only(self) -> bool:
+        """True if nothing can be written."""
+        return self.mode in ("ro", "immutable")
 
     def connect_reader(self) -> sqlite3.Connection:
         """Connect for reading only. Raises the driver's errors, as the next one."""
@@ -148,17 +139,6 @@ class Location(NamedTuple):
         return f"file:{quote_from_bytes(os.fsencode(self.path))}?{query}"
 
 
-def _as_found(location: Location) -> Location:
-    """Return the location in the mode that its file allows."""
-    path = Path(location.path)
-    _check_place(path)
-    if location.mode == "ro" and path.exists() and not path.stat().st_size:
-        raise _no_tables(location.path)  # SQLite removes a WAL that lies beside such a file
-    if not wal_of(path).exists() and (location.mode == "ro" or _is_frozen(path)):
-        return location._replace(mode="immutable")
-    return location
-
-
 def open_first(location: Location) -> tuple[Location, sqlite3.Connection]:
     """Open the database for writing, and make it where there is none; or only read it.
 
@@ -174,7 +154,12 @@ def open_first(location: Location) -> tuple[Location, sqlite3.Connection]:
     try:
         if not location.in_memory:
             location = _as_found(location)
-        db = _open(location)
+        db = location.connect_writer()
+        try:
+            _prepare(db, location)
+        except BaseException:
+            db.close()
+            raise
     except DRIVER_ERRORS as error:
         raise _open_error(error, location.path) from error
     except OSError as error:
@@ -185,25 +170,37 @@ def open_first(location: Location) -> tuple[Location, sqlite3.Connection]:
     return (location._replace(mode="rw") if location.mode == "rwc" else location), db
 
 
-def _open(location: Location) -> sqlite3.Connection:
-    db = location.connect_writer()
-    try:
-        _prepare(db, location, make=location.mode == "rwc")
-    except BaseException:
-        db.close()
-        raise
-    return db
+def _as_found(location: Location) -> Location:
+    """Return the location in the mode that its file allows."""
+    path = Path(location.path)
+    if not path.parent.is_dir():
+        raise OpenError(
+            f"The folder {path.parent} is not there, so {path.name} cannot be opened in it.",
+            hint="Create the folder first, or correct the path.",
+        )
+    exists = path.exists()
+    if exists and not path.is_file():
+        raise OpenError(f"{path} is not a file.", hint="Give the path of a database file.")
+    size = path.stat().st_size if exists else None
+    if size == 1:
+        raise _no_database(location.path)  # SQLite takes a file of one byte for an empty one
+    if size == 0 and location.mode == "ro":
+        raise _no_tables(location.path)  # SQLite removes a WAL that lies beside such a file
+    is_frozen = os.access(path, os.R_OK) and not os.access(path.parent, os.W_OK)
+    if not wal_of(path).exists() and (location.mode == "ro" or is_frozen):
+        return location._replace(mode="immutable")
+    return location
 
 
-def _prepare(db: sqlite3.Connection, location: Location, *, make: bool) -> None:
+def _prepare(db: sqlite3.Connection, location: Location) -> None:
     db.execute("BEGIN")
     ours = schema.is_ours(db, location.path)
     db.execute("COMMIT")
-    if not ours and not make:
+    if not ours and location.mode != "rwc":
         raise _no_tables(location.path)
     if not ours:
         schema.create(db, location.path)
-    if not location.in_memory and make:
+    if not location.in_memory and location.mode == "rwc":
         _use_wal(db, location.busy_timeout)
 
 
@@ -223,26 +220,6 @@ def _use_wal(db: sqlite3.Connection, busy_timeout: float) -> None:
             return
 
 
-# -- what keeps a database from being opened -----------------------------------------
-
-
-def _check_place(path: Path) -> None:
-    if not path.parent.is_dir():
-        raise OpenError(
-            f"The folder {path.parent} is not there, so {path.name} cannot be opened in it.",
-            hint="Create the folder first, or correct the path.",
-        )
-    if path.exists() and not path.is_file():
-        raise OpenError(f"{path} is not a file.", hint="Give the path of a database file.")
-    if path.exists() and path.stat().st_size == 1:
-        raise _no_database(path)  # SQLite takes a file of one byte for an empty one
-
-
-def _is_frozen(path: Path) -> bool:
-    """A readable file in a folder that we cannot write."""
-    return os.access(path, os.R_OK) and not os.access(path.parent, os.W_OK)
-
-
 def wal_of(path: Path) -> Path:
     """The WAL of a database: it lies beside the file itself, not beside a link to it."""
     return Path(os.path.realpath(path) + "-wal")
@@ -255,14 +232,14 @@ def _no_tables(path: str) -> NotOursError:
     )
 
 
-def _no_database(path: Path | str) -> NotOursError:
+def _no_database(path: str) -> NotOursError:
     return NotOursError(
         f"{path} is not a SQLite database.",
         hint="Give the path of a threadkeep database, or of a file that is not there yet.",
     )
 
 
-def _open_error(error: Exception, path: str) -> Exception:
+def _open_error(error: Exception, path: str) -> ThreadkeepError:
     code = _code(error)
     if code == sqlite3.SQLITE_NOTADB:
         return _no_database(path)

@@ -75,7 +75,7 @@ def create(db: sqlite3.Connection, path: str) -> None:
 def _statements() -> list[str]:
     text = Path(__file__).with_suffix(".sql").read_text("utf-8")
     for name, sql in _FUNCTIONS.items():
-        text = re.sub(rf"\b{name}\((\w+\.\w+)\)", lambda found, sql=sql: sql.format(found[1]), text)
+        text = re.sub(rf"\b{name}\((\w+\.\w+)\)", sql.format(r"\1"), text)
     return text.split(";\n")
 
 
