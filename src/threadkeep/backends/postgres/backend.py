@@ -6,8 +6,7 @@ blocking connections. Neither rows nor errors of the driver leave this package.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable, Sequence
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any, TypeVar
@@ -17,18 +16,11 @@ from psycopg.errors import Diagnostic
 from psycopg_pool import AsyncConnectionPool, ConnectionPool
 
 from threadkeep.backends.base import AsyncBackend, Scrubbed
-from threadkeep.backends.postgres import (
-    changes,
-    maintenance,
-    migrations,
-    partitions,
-    reads,
-)
+from threadkeep.backends.postgres import changes, maintenance, migrations, partitions, reads
 from threadkeep.backends.postgres.connections import (
     NEWEST_STATE,
     ONE_STATE,
-    GivenConnection,
-    GivenPool,
+    Given,
     Message,
     OwnAsyncPools,
     OwnPool,
@@ -40,7 +32,7 @@ from threadkeep.backends.postgres.connections import (
 from threadkeep.backends.postgres.failures import (
     DRIVER_ERRORS,
     lost_connection,
-    mapped,
+    mapped_errors,
     passes,
     refusal,
 )
@@ -80,7 +72,7 @@ class AsyncPostgresBackend(AsyncBackend):
         """Answer each read, in order, all from one state. See `Backend.fetch`."""
         queries = [reads.query(read) for read in reads_]
         statements = [self._ready(s) for query in queries for s in query.statements]
-        with self._mapped_errors():
+        with mapped_errors(self._server):
             rows = iter(await self._answered(statements, ONE_STATE) if statements else ())
         return [query.reply([next(rows) for _ in query.statements]) for query in queries]
 
@@ -101,7 +93,7 @@ class AsyncPostgresBackend(AsyncBackend):
         statement = changes.together(many)
         if statement is None:
             return False
-        with self._mapped_errors():
+        with mapped_errors(self._server):
             ((row,),) = await self._answered([self._ready(statement)], NEWEST_STATE)
         return bool(row[0])
 
@@ -114,7 +106,7 @@ class AsyncPostgresBackend(AsyncBackend):
                 # All are locked first, in one order: so no two groups wait for each other.
                 statements = [*map(self._ready, changes.locking(threads)), *statements]
         losses: list[Exception] = []
-        with self._mapped_errors():
+        with mapped_errors(self._server):
             answers = await self._answered(statements, NEWEST_STATE, losses)
         results: list[ThreadkeepError | None] = []
         for change, rows in zip(many, answers[-len(many) :], strict=True):
@@ -141,7 +133,7 @@ class AsyncPostgresBackend(AsyncBackend):
             NotOursError: the schema holds another program's tables; they are left as they are.
             UnreachableError, BackendError: the server failed; retry.
         """
-        with self._mapped_errors(migrating=True):
+        with mapped_errors(self._server, migrating=True):
             await self._retried(self._migrate)
 
     async def _migrate(self) -> None:
@@ -168,7 +160,7 @@ class AsyncPostgresBackend(AsyncBackend):
     async def identity(self) -> str:
         """Name the schema among those of all servers. See `Backend.identity`."""
         statement = self._ready(Statement(_IDENTITY, (self._schema,)))
-        with self._mapped_errors():
+        with mapped_errors(self._server):
             ((row,),) = await self._answered([statement], ONE_STATE)
         return "-".join(map(str, row))
 
@@ -178,7 +170,7 @@ class AsyncPostgresBackend(AsyncBackend):
         Needs the rights of the tables' owner; a given connection must be in autocommit.
         """
         server = maintenance.Server(self._send_alone, self._source.pause)
-        with self._mapped_errors():
+        with mapped_errors(self._server):
             return await self._retried(lambda: maintenance.scrub(server, rewrite=rewrite))
 
     async def _send_alone(self, statement: Statement) -> tuple[Rows, Sequence[str]]:
@@ -237,13 +229,6 @@ class AsyncPostgresBackend(AsyncBackend):
     async def _send(self, message: Message) -> list[Rows]:
         async with self._source.lend() as conn:
             return await send(conn, message)
-
-    @contextmanager
-    def _mapped_errors(self, *, migrating: bool = False) -> Iterator[None]:
-        try:
-            yield
-        except DRIVER_ERRORS as error:
-            raise mapped(error, self._server, migrating=migrating) from error
 
 
 class PostgresBackend(BlockingFace[AsyncPostgresBackend]):
@@ -314,5 +299,4 @@ def _backend_over(
     info = getattr(given, "info", None)
     conninfo = getattr(info, "dsn", None) or getattr(given, "conninfo", "")  # (for errors)
     settings = Settings(conninfo if isinstance(conninfo, str) else "", **options)
-    source = GivenPool(given) if isinstance(given, pool) else GivenConnection(given)
-    return AsyncPostgresBackend(source, settings)
+    return AsyncPostgresBackend(Given(given), settings)

@@ -1,6 +1,4 @@
-"""Settings of a PostgreSQL store, from a URL and options.
-
-Connections, from pools of our own or a program's, and statements sent over them.
+"""Settings of a PostgreSQL store, its connections, and statements sent over them.
 
 A connection belongs to the process, and an async one to the event loop, that it was opened in.
 What the program gave is never closed. A message is one round trip: a single statement is its own
@@ -13,8 +11,8 @@ from __future__ import annotations
 import asyncio
 import re
 import threading
-from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, nullcontext
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal, NamedTuple, TypeAlias
@@ -26,12 +24,8 @@ from psycopg.rows import tuple_row
 from psycopg_pool import AsyncConnectionPool, ConnectionPool
 
 from threadkeep.backends import sync_bridge
-from threadkeep.backends.base import (
-    is_count,
-    is_time,
-    without,
-)
-from threadkeep.backends.postgres.failures import mapped
+from threadkeep.backends.base import is_count, is_time, without
+from threadkeep.backends.postgres.failures import mapped_errors
 from threadkeep.backends.postgres.statement import Array, Rows, Statement, register_arrays
 from threadkeep.backends.process_forks import LoopConnections, PerProcess
 from threadkeep.backends.sync_bridge import entered, result
@@ -52,25 +46,14 @@ _SCHEMES = ("postgresql", "postgres")
 
 @dataclass(frozen=True)
 class Settings:
-    """Checked settings of a store.
+    """Checked settings of a store: `conninfo`, and the options of `PostgresSaver`.
 
     Args:
         conninfo: what libpq takes, without the application's name; "" for the program's own
             connections.
-        schema: the schema of the tables.
-        min_size: connections that a pool keeps open while idle.
-        max_size: most connections of a pool.
-        timeout: seconds to wait for a free connection.
-        prepare_threshold: uses of a statement before it is prepared; None for never.
-        statement_timeout: seconds that the server gives a statement; None for its own default.
-        application_name: the name of the connections in the server's list.
-        partition_by: "month": a migration partitions the checkpoints by the month of their ids,
-            makes partitions ahead, and drops empty ones of past months; None: it leaves the table
-            as it is.
 
     Raises:
         InvalidArgumentError: a value is invalid.
-        OpenError: the conninfo cannot be read.
     """
 
     conninfo: str
@@ -85,13 +68,16 @@ class Settings:
 
     def __post_init__(self) -> None:
         size = len(self.schema.encode()) if isinstance(self.schema, str) else 0
+        threshold, limit = self.prepare_threshold, self.statement_timeout
+        valid_threshold = threshold is None or is_count(threshold, 0)
+        valid_limit = limit is None or (is_time(limit) and limit * 1000 <= _LONGEST_TIMEOUT)
         valid_schema = 0 < size <= _LONGEST_NAME and not set(self.schema) & set("\0%$")
         for name, valid, hint in (
             ("schema", valid_schema, "Use a name of 1 to 63 bytes, without % and $."),
             ("min_size", is_count(self.min_size, 0), "Use a number of connections, 0 or more."),
             ("timeout", is_time(self.timeout), "Use seconds, more than 0."),
-            ("prepare_threshold", self._is_threshold, "Use 0 or more, or None."),
-            ("statement_timeout", self._is_limit, "Use seconds, at most 2,147,483, or None."),
+            ("prepare_threshold", valid_threshold, "Use 0 or more, or None."),
+            ("statement_timeout", valid_limit, "Use seconds, at most 2,147,483, or None."),
             ("application_name", isinstance(self.application_name, str), "Use a text."),
             ("partition_by", self.partition_by in (None, "month"), "Use 'month', or None."),
         ):
@@ -99,15 +85,6 @@ class Settings:
                 raise invalid(name, getattr(self, name), hint)
         if not is_count(self.max_size, max(1, self.min_size)):
             raise invalid("max_size", self.max_size, "Use at least 1, and no less than min_size.")
-
-    @property
-    def _is_threshold(self) -> bool:
-        return self.prepare_threshold is None or is_count(self.prepare_threshold, 0)
-
-    @property
-    def _is_limit(self) -> bool:
-        limit = self.statement_timeout
-        return limit is None or (is_time(limit) and limit * 1000 <= _LONGEST_TIMEOUT)
 
     @property
     def quoted_schema(self) -> str:
@@ -222,37 +199,29 @@ async def send(conn: _Conn | _AsyncConn, message: Message) -> list[Rows]:
             async with entered(conn.pipeline()):
                 cursors = [await _execute(conn, statement) for statement in message.statements]
             return [await _rows(cursor) for cursor in cursors]
-    sent, answered, pipelined = message.statements, slice(None), True
-    if len(message.statements) + len(message.before) == 1:
+    first, pipelined = 0, True
+    sent = message.statements
+    if len(sent) + len(message.before) == 1:
         pipelined = _in_pipeline(conn)  # (what it answers is not committed before it ends)
     else:
-        sent, answered = _transaction(message, autocommit=conn.autocommit)
+        begin = "BEGIN" if conn.autocommit else "SET TRANSACTION"
+        begun = Statement(f"{begin} ISOLATION LEVEL {message.isolation}")
+        first = 1 + len(message.before)
+        sent = [begun, *message.before, *sent, *((_COMMIT,) if conn.autocommit else ())]
     try:
         async with entered(conn.pipeline()) if pipelined else _NO_PIPELINE:
             cursors = [await _execute(conn, statement) for statement in sent]
             if not conn.autocommit:
                 await result(conn.commit())
-        return [await _rows(cursor) for cursor in cursors[answered]]
+        answered = cursors[first : first + len(message.statements)]
+        return [await _rows(cursor) for cursor in answered]
     finally:
         if _in_transaction(conn):
             await result(conn.rollback())
 
 
 _NO_PIPELINE = nullcontext()
-
-
-def _transaction(message: Message, *, autocommit: bool) -> tuple[Sequence[Statement], slice]:
-    """Return the statements of a transaction, and which of them are the message's."""
-    begin = "BEGIN" if autocommit else "SET TRANSACTION"
-    sent = [
-        Statement(f"{begin} ISOLATION LEVEL {message.isolation}"),
-        *message.before,
-        *message.statements,
-    ]
-    answered = slice(1 + len(message.before), len(sent))
-    if autocommit:
-        sent.append(Statement("COMMIT"))
-    return sent, answered
+_COMMIT = Statement("COMMIT")
 
 
 async def _execute(conn: _Conn | _AsyncConn, statement: Statement) -> Any:
@@ -299,15 +268,6 @@ class Source:
         raise NotImplementedError
 
 
-@contextmanager
-def _mapped_refusals(settings: Settings) -> Iterator[None]:
-    """Map a failure to connect to an error that is not retried: a wrong password stays wrong."""
-    try:
-        yield
-    except psycopg.Error as error:
-        raise mapped(error, settings.server) from error
-
-
 class OwnPool(Source):
     """A pool that is opened when it is first needed, anew after a fork."""
 
@@ -328,8 +288,9 @@ class OwnPool(Source):
 
 
 def _opened(settings: Settings) -> ConnectionPool[_Conn]:
-    # A pool retries without a word: whether the server lets us in is asked first.
-    with _mapped_refusals(settings):
+    # A pool retries without a word: whether the server lets us in is asked first, and is not
+    # retried: a wrong password stays wrong.
+    with mapped_errors(settings.server):
         psycopg.connect(settings.conninfo, **settings.arguments).close()
     return ConnectionPool(settings.conninfo, open=True, **settings.pool_arguments)
 
@@ -395,7 +356,7 @@ class _LoopPool:
     @classmethod
     async def open(cls, settings: Settings) -> _LoopPool:
         """Open a pool, if the server lets us in."""
-        with _mapped_refusals(settings):
+        with mapped_errors(settings.server):
             first = await AsyncConnection.connect(settings.conninfo, **settings.arguments)
         await first.close()
         opened = cls(settings)
@@ -421,51 +382,37 @@ class _LoopPool:
             await asyncio.wait([self._keeper])
 
 
-class _Given(Source):
-    """A program's own pool or connection."""
+class Given(Source):
+    """A program's own pool or connection, which its owner closes; a connection is lent once."""
 
     def __init__(self, given: Any) -> None:
         self._given = given
+        self._is_pool = isinstance(given, ConnectionPool | AsyncConnectionPool)
         self.awaited = isinstance(given, AsyncConnectionPool | AsyncConnection)
+        self._lock: Any = asyncio.Lock() if self.awaited else threading.Lock()
         self._open = True
-
-    def _check_open(self) -> None:
-        if not self._open:
-            raise ClosedError(hint="Open a new saver.")
-
-    async def close(self) -> None:
-        """Use it no more; its owner closes it."""
-        self._open = False
-
-
-class GivenPool(_Given):
-    """A program's own pool, blocking or async."""
 
     def lend(self) -> AbstractAsyncContextManager[Any]:
         """See `Source.lend`."""
-        self._check_open()
-        return entered(self._given.connection())
-
-    async def mend(self) -> None:
-        """See `Source.mend`."""
-        await result(self._given.check())
-
-
-class GivenConnection(_Given):
-    """A program's own connection, blocking or async: one call at a time."""
-
-    def __init__(self, given: Any) -> None:
-        super().__init__(given)
-        self._lock: Any = asyncio.Lock() if self.awaited else threading.Lock()
+        if not self._open:
+            raise ClosedError(hint="Open a new saver.")
+        return entered(self._given.connection()) if self._is_pool else self._alone()
 
     @asynccontextmanager
-    async def lend(self) -> AsyncIterator[Any]:
-        """See `Source.lend`."""
+    async def _alone(self) -> AsyncIterator[Any]:
         async with entered(self._lock):
-            self._check_open()
             if self._given.closed:
                 raise UnreachableError(
                     "The connection that the saver was given is closed.",
                     hint="Give a new one to a new saver; with a URL or a pool, savers reconnect.",
                 )
             yield self._given
+
+    async def mend(self) -> None:
+        """See `Source.mend`."""
+        if self._is_pool:
+            await result(self._given.check())
+
+    async def close(self) -> None:
+        """See `Source.close`."""
+        self._open = False

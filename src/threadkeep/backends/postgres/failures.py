@@ -7,26 +7,25 @@ TK007 by a migration, which handles it.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import psycopg
 from psycopg_pool import PoolClosed, PoolTimeout
 
+from threadkeep.backends.failures import REFUSALS, Meaning, store_error
 from threadkeep.backends.postgres.statement import Rows, unpack_text
 from threadkeep.engine.model import Change
 from threadkeep.errors import (
     BackendError,
     ClosedError,
-    ConflictError,
     CorruptionError,
     DiskFullError,
     InvalidArgumentError,
     LockedError,
     NotSetUpError,
     ReadOnlyError,
-    SegmentTakenError,
-    StaleThreadError,
     StatementTimeoutError,
-    ThreadDeletedError,
-    ThreadExistsError,
     ThreadkeepError,
     UnreachableError,
 )
@@ -41,7 +40,7 @@ _SET_UP = (
     " schema= says where they lie."
 )
 # By error code, or its first three or two characters.
-_MEANINGS: dict[str, tuple[type[ThreadkeepError], str]] = {
+_MEANINGS: dict[str, Meaning] = {
     **dict.fromkeys(("42P01", "42883", "42703", "3F000"), (NotSetUpError, _SET_UP)),
     "3D000": (UnreachableError, "Create the database, or name another one in the URL."),
     "28": (UnreachableError, "Check the user and the password in the URL."),
@@ -118,15 +117,23 @@ def mapped(error: Exception, server: str, *, migrating: bool = False) -> Threadk
             f"PostgreSQL cannot store this text: {error}", hint="Ids must be valid Unicode."
         )
     code = error.sqlstate or ""
-    kind, hint = _meaning(error, code)
+    meaning = _meaning(error, code)
     if migrating and code == NO_RIGHT:
-        hint = _OWNER
-    text = (kind.__doc__ or "").strip().splitlines()[0].rstrip(".")
+        meaning = (meaning[0], _OWNER)
     message = error.diag.message_primary or " ".join(str(error).split())
-    return kind(f"{text}: {server} says {message!r}.", hint=hint)
+    return store_error(meaning, server, message)
 
 
-def _meaning(error: psycopg.Error, code: str) -> tuple[type[ThreadkeepError], str]:
+@contextmanager
+def mapped_errors(server: str, *, migrating: bool = False) -> Iterator[None]:
+    """Raise the driver's errors as ours: see `mapped`."""
+    try:
+        yield
+    except DRIVER_ERRORS as error:
+        raise mapped(error, server, migrating=migrating) from error
+
+
+def _meaning(error: psycopg.Error, code: str) -> Meaning:
     if not code:
         if isinstance(error, psycopg.OperationalError):
             return _MEANINGS["08"]
@@ -138,19 +145,10 @@ def _meaning(error: psycopg.Error, code: str) -> tuple[type[ThreadkeepError], st
     return BackendError, "Look into the server's log."
 
 
-_REFUSALS: dict[str, type[ThreadkeepError]] = {
-    "deleted": ThreadDeletedError,
-    "stale": StaleThreadError,
-    "conflict": ConflictError,
-    "taken": SegmentTakenError,
-    "exists": ThreadExistsError,
-}
-
-
 def refusal(rows: Rows, change: Change) -> ThreadkeepError | None:
     """Return the error that a function of the schema answered with; None if it made the change."""
     kind, *place = rows[0][:3]
     if not kind:
         return None
     ns, checkpoint = (unpack_text(text) if text else None for text in place or (None, None))
-    return _REFUSALS[kind](thread=change.thread, namespace=ns, checkpoint=checkpoint)
+    return REFUSALS[kind](thread=change.thread, namespace=ns, checkpoint=checkpoint)

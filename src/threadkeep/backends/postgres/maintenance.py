@@ -28,7 +28,7 @@ from psycopg.rows import tuple_row
 from threadkeep.backends.base import Scrubbed
 from threadkeep.backends.postgres import migrations
 from threadkeep.backends.postgres.connections import settings_of
-from threadkeep.backends.postgres.failures import DRIVER_ERRORS, NO_RIGHT, mapped
+from threadkeep.backends.postgres.failures import NO_RIGHT, mapped_errors
 from threadkeep.backends.postgres.statement import Rows, Statement
 from threadkeep.errors import (
     BackendError,
@@ -301,7 +301,7 @@ class Dumps:
             (thread, generation + 1, end if has_rows else deleted_at)
             for thread, generation, deleted_at, has_rows in before.threads
         ]
-        with self._mapped_errors(), db.transaction(), db.cursor() as cursor:
+        with mapped_errors(self._settings.server), db.transaction(), db.cursor() as cursor:
             cursor.execute(self._sql(_RAISE).encode(), (beyond,))
             cursor.executemany(self._sql(_BURY).encode(), gone)
 
@@ -309,21 +309,14 @@ class Dumps:
         return text.replace("{schema}", self._schema)
 
     def _rows(self, db: psycopg.Connection[Any], text: str, *values: object) -> list[Any]:
-        with self._mapped_errors():
+        with mapped_errors(self._settings.server):
             return db.execute(text.encode(), values).fetchall()
 
     def _connect(self) -> psycopg.Connection[Any]:
-        with self._mapped_errors():
+        with mapped_errors(self._settings.server):
             return psycopg.connect(
                 self._settings.conninfo, row_factory=tuple_row, **self._settings.arguments
             )
-
-    @contextmanager
-    def _mapped_errors(self) -> Iterator[None]:
-        try:
-            yield
-        except DRIVER_ERRORS as error:
-            raise mapped(error, self._settings.server) from error
 
     # -- programs --------------------------------------------------------------------
 

@@ -12,7 +12,6 @@ from itertools import zip_longest
 from operator import attrgetter, itemgetter
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from threadkeep.backends.sqlite.failures import DAMAGED
 from threadkeep.backends.sqlite.known import (
     ENTRY,
     NEW,
@@ -24,11 +23,16 @@ from threadkeep.backends.sqlite.known import (
     Space,
     Thread,
 )
-from threadkeep.backends.sqlite.records import ManyRows, pack_id, split_metadata, unpack_id
+from threadkeep.backends.sqlite.records import (
+    ManyRows,
+    pack_id,
+    split_metadata,
+    unpack_id,
+    wrong_types,
+)
 from threadkeep.engine.model import Batch
 from threadkeep.engine.thread_entry import label_prefix
 from threadkeep.errors import (
-    CorruptionError,
     SegmentTakenError,
     StaleThreadError,
     ThreadDeletedError,
@@ -174,7 +178,8 @@ def add(
     damaged = _learn(db, known, questions) if questions else ()
     run = _Run(db, known)
     refusals = [
-        _damaged(batch.thread) if batch.thread in damaged else run.take(batch) for batch in batches
+        wrong_types("tk_threads", batch.thread) if batch.thread in damaged else run.take(batch)
+        for batch in batches
     ]
     run.store()
     return refusals
@@ -261,12 +266,6 @@ def _is_sound(columns: Sequence[Any]) -> bool:
     """Tell whether the thread's columns have the types that they are to have."""
     *numbers, _, waits_at = columns
     return _NUMBER_OR_NONE.issuperset(map(type, numbers)) and type(waits_at) in _ID_OR_NONE
-
-
-def _damaged(thread: str) -> CorruptionError:
-    return CorruptionError(
-        "A row of tk_threads holds values of the wrong types.", hint=DAMAGED, thread=thread
-    )
 
 
 # -- a run of batches ------------------------------------------------------------------

@@ -10,18 +10,11 @@ from contextlib import suppress
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
-from threadkeep.backends.sqlite import (
-    additions,
-    entries,
-    salvage,
-)
+from threadkeep.backends.sqlite import additions, entries, salvage
 from threadkeep.backends.sqlite.failures import DRIVER_ERRORS, mapped
 from threadkeep.backends.sqlite.known import Known
 from threadkeep.backends.sqlite.reads import read_thread_head
-from threadkeep.backends.sqlite.records import (
-    pack_id,
-    unpack_id,
-)
+from threadkeep.backends.sqlite.records import pack_id, unpack_id
 from threadkeep.engine.model import (
     HIDDEN,
     NESTED,
@@ -49,21 +42,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from threadkeep.backends.sqlite.connections import Connections
-    from threadkeep.backends.sqlite.known import Known
 
 
 # ruff: noqa: S608 - texts are put together from constants of this package only
-
-
-def carry_out(db: sqlite3.Connection, change: Change) -> None:
-    """Carry out one change as its docstring says.
-
-    Raises:
-        ThreadDeletedError, StaleThreadError, ConflictError, SegmentTakenError,
-        ThreadExistsError: roll back to where this began.
-        DRIVER_ERRORS: the same, if the transaction still lives.
-    """
-    _CHANGES[type(change)](db, change)
 
 
 # -- batches -------------------------------------------------------------------------
@@ -76,7 +57,12 @@ def _apply(db: sqlite3.Connection, batch: Batch) -> None:
     (refusal,) = additions.add(db, [batch._replace(born=None, generation=None)], Known())
     if refusal is not None:
         raise refusal
-    _drop_rows(db, number, batch)
+    for ns, key in batch.drop_checkpoints:
+        db.execute(_DROP_CHECKPOINT, (number, ns, pack_id(key)))
+    for ns, key, seq in batch.drop_writes:
+        db.execute(_DROP_WRITE, (number, ns, pack_id(key), seq))
+    for ns, key in batch.hide_checkpoints:
+        db.execute(_HIDE, (number, ns, pack_id(key)))
     if batch.drop_unreadable:
         heap = read_thread_head(db, batch.thread).heap
         for row in batch.drop_unreadable:
@@ -128,14 +114,9 @@ def _check_head(db: sqlite3.Connection, batch: Batch, number: int, fence: HeadFe
     newer = db.execute(_NEWER_HEADS, (number, fence.ns, expected, most)).fetchall()
     if newer:
         own = {row.id for row in batch.checkpoints if row.ns == fence.ns}
-        _refuse_others(batch.thread, fence.ns, own, newer)
-
-
-def _refuse_others(thread: str, ns: str, own: set[str], newer: list[tuple[bytes | str]]) -> None:
-    for (packed,) in newer:
-        key = unpack_id(packed)
-        if key not in own:
-            raise ConflictError(thread=thread, namespace=ns, checkpoint=key)
+        for key in [unpack_id(packed) for (packed,) in newer]:
+            if key not in own:
+                raise ConflictError(thread=batch.thread, namespace=fence.ns, checkpoint=key)
 
 
 def _check_writes(db: sqlite3.Connection, batch: Batch, number: int, fence: WritesFence) -> None:
@@ -169,15 +150,6 @@ _HIDE = f"""
 UPDATE tk_checkpoints SET flags = coalesce(flags, 0) | {HIDDEN}
 WHERE thread = ? AND ns = ? AND id = ?
 """
-
-
-def _drop_rows(db: sqlite3.Connection, number: int, batch: Batch) -> None:
-    for ns, key in batch.drop_checkpoints:
-        db.execute(_DROP_CHECKPOINT, (number, ns, pack_id(key)))
-    for ns, key, seq in batch.drop_writes:
-        db.execute(_DROP_WRITE, (number, ns, pack_id(key), seq))
-    for ns, key in batch.hide_checkpoints:
-        db.execute(_HIDE, (number, ns, pack_id(key)))
 
 
 # -- whole threads -------------------------------------------------------------------
@@ -245,22 +217,25 @@ def _copy(db: sqlite3.Connection, change: CopyThread) -> None:
     source = read_thread_head(db, change.source).number
     if source is None or not db.execute(_HOLDS_ROWS, (source,)).fetchone():
         return
-    _check_source(db, change, source)
-    target = _number(db, change.target)
-    if source == target or db.execute(_HOLDS_CHECKPOINTS, (target,)).fetchone():
-        raise ThreadExistsError(thread=change.target)
-    _empty(db, target)
+    target = _emptied_target(db, change, source)
     for statement in _COPY_ALL:
         db.execute(statement, (target, source))
     db.execute(_BURY, (None, target))
     entries.copy_entry(db, source, target, change)
 
 
-def _check_source(db: sqlite3.Connection, change: CopyThread | ForkThread, source: int) -> None:
+def _emptied_target(db: sqlite3.Connection, change: CopyThread | ForkThread, source: int) -> int:
+    """Return the number of the target, which holds nothing, if the change may be carried out."""
     if change.revision not in (None, entries.revision(db, source)):
         raise ConflictError(thread=change.source)
+    target = _number(db, change.target)
+    if source == target or db.execute(_HOLDS_CHECKPOINTS, (target,)).fetchone():
+        raise ThreadExistsError(thread=change.target)
+    _empty(db, target)
+    return target
 
 
+_SET_SIZE = "UPDATE tk_threads SET size = ? WHERE number = ?"
 _SHARE = "UPDATE tk_threads SET heap = ? WHERE number IN (?, ?)"
 _FORK_CHECKPOINT = f"{_COPY_ALL[0]} AND ns = ? AND id = ?"
 _FORK_WRITE = f"{_COPY_ALL[1]} AND ns = ? AND checkpoint = ? AND seq = ?"
@@ -270,11 +245,7 @@ def _fork(db: sqlite3.Connection, change: ForkThread) -> None:
     source, generation, _, heap = read_thread_head(db, change.source)
     if generation != change.generation or source is None:
         raise StaleThreadError(thread=change.source)
-    _check_source(db, change, source)
-    target = _number(db, change.target)
-    if source == target or db.execute(_HOLDS_CHECKPOINTS, (target,)).fetchone():
-        raise ThreadExistsError(thread=change.target)
-    _empty(db, target)
+    target = _emptied_target(db, change, source)
     db.execute(_SHARE, (heap, source, target))
     db.executemany(
         _FORK_CHECKPOINT, [(target, source, ns, pack_id(key)) for ns, key in change.checkpoints]
@@ -286,7 +257,7 @@ def _fork(db: sqlite3.Connection, change: ForkThread) -> None:
     db.execute(_BURY, (None, target))
     entries.forget(db, target, 0)
     entries.replace_entry(db, target, change.entry)
-    entries.set_size(db, target, change.entry.size)
+    db.execute(_SET_SIZE, (change.entry.size, target))
 
 
 def _empty(db: sqlite3.Connection, number: int) -> None:
@@ -350,7 +321,8 @@ def _commit(connections: Connections, changes: Sequence[Change]) -> list[Threadk
         if len(changes) == 1:
             return [_mapped(error, connections)]
         return [refusal for change in changes for refusal in _commit(connections, [change])]
-    if any(map(_frees_pages, changes, refusals)):
+    done = [change for change, refusal in zip(changes, refusals, strict=True) if refusal is None]
+    if any(type(one) is DropThread or getattr(one, "drop_segments", ()) for one in done):
         _give_back(db)
     return refusals
 
@@ -382,7 +354,7 @@ def _attempt(db: sqlite3.Connection, change: Change, *, guarded: bool) -> Thread
         db.execute("SAVEPOINT tk")
     failure = None
     try:
-        carry_out(db, change)
+        _CHANGES[type(change)](db, change)
     except ThreadkeepError as error:
         failure = error
         if guarded:
@@ -390,14 +362,6 @@ def _attempt(db: sqlite3.Connection, change: Change, *, guarded: bool) -> Thread
     if guarded:
         db.execute("RELEASE tk")
     return failure
-
-
-def _frees_pages(change: Change, refusal: ThreadkeepError | None) -> bool:
-    if refusal is not None:
-        return False
-    return isinstance(change, DropThread) or (
-        isinstance(change, Batch) and bool(change.drop_segments)
-    )
 
 
 def _give_back(db: sqlite3.Connection) -> None:

@@ -9,25 +9,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from threadkeep.backends.sqlite.failures import DAMAGED
-from threadkeep.backends.sqlite.records import (
-    pack_id,
-    unpack_id,
-)
+from threadkeep.backends.sqlite.records import pack_id, unpack_id, wrong_types
 from threadkeep.engine.thread_entry import ThreadEntry, ThreadStatus, label_prefix
-from threadkeep.errors import CorruptionError
 
 if TYPE_CHECKING:
     import sqlite3
     from collections.abc import Iterator, Sequence
 
     from threadkeep.engine.model import CopyThread
-    from threadkeep.engine.thread_entry import (
-        CountThreads,
-        ReadEntry,
-        SearchThreads,
-        ThreadQuery,
-    )
+    from threadkeep.engine.thread_entry import CountThreads, ReadEntry, SearchThreads, ThreadQuery
 
 _RARE = 5000  # threads with a label; so few are looked at one by one
 
@@ -77,9 +67,7 @@ def _entry(db: sqlite3.Connection, row: tuple[Any, ...]) -> ThreadEntry:
     origin, origin_checkpoint, waits_at, deleted_at, revision = rest
     times = (created_at, updated_at, size or 0, ttl or 0, deleted_at or 0, revision or 0)
     if type(state) is not str or any(type(time) is not int for time in times):
-        raise CorruptionError(
-            "A row of tk_threads holds values of the wrong types.", hint=DAMAGED, thread=thread
-        )
+        raise wrong_types("tk_threads", thread)
     return ThreadEntry(
         thread=thread,
         state=state,
@@ -151,14 +139,12 @@ def _conditions(query: ThreadQuery) -> Iterator[tuple[str, tuple[Any, ...]]]:
 
 # -- setting -------------------------------------------------------------------------
 
+_IS_NEW = f"coalesce(state, '{ThreadStatus.DELETED}') = '{ThreadStatus.DELETED}'"
 _SET = f"""
 UPDATE tk_threads SET
-    created_at = CASE WHEN coalesce(state, '{ThreadStatus.DELETED}') = '{ThreadStatus.DELETED}'
-        THEN :created_at ELSE created_at END,
-    updated_at = CASE WHEN coalesce(state, '{ThreadStatus.DELETED}') = '{ThreadStatus.DELETED}'
-        THEN :updated_at ELSE updated_at END,
-    waits_at = CASE WHEN coalesce(state, '{ThreadStatus.DELETED}') = '{ThreadStatus.DELETED}'
-        THEN :waits_at ELSE waits_at END,
+    created_at = iif({_IS_NEW}, :created_at, created_at),
+    updated_at = iif({_IS_NEW}, :updated_at, updated_at),
+    waits_at = iif({_IS_NEW}, :waits_at, waits_at),
     size = coalesce(size, 0), state = :state, pinned = :pinned, ttl = :ttl, origin = :origin,
     origin_checkpoint = :origin_checkpoint, revision = coalesce(revision, 0) + 1
 WHERE number = :number
@@ -187,11 +173,6 @@ def replace_entry(db: sqlite3.Connection, number: int, entry: ThreadEntry) -> No
     db.execute(_DROP_LABELS, (number,))
     rows = [(number, label_prefix(label), label) for label in entry.labels]
     db.executemany(_ADD_LABEL, rows)
-
-
-def set_size(db: sqlite3.Connection, number: int, size: int) -> None:
-    """Let the thread's size be this."""
-    db.execute("UPDATE tk_threads SET size = ? WHERE number = ?", (size, number))
 
 
 _REVISION = "SELECT revision FROM tk_threads WHERE number = ? AND state IS NOT NULL"

@@ -6,6 +6,7 @@ import sqlite3
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from threadkeep.backends.failures import Meaning, store_error
 from threadkeep.errors import (
     BackendError,
     ClosedError,
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 DRIVER_ERRORS = (sqlite3.Error, OverflowError, UnicodeError)
 
 DAMAGED = "Run `python -m threadkeep check FILE` to see what is damaged; restore a backup."
-_MEANINGS: dict[int, tuple[type[ThreadkeepError], str]] = {
+_MEANINGS: dict[int, Meaning] = {
     sqlite3.SQLITE_BUSY: (
         LockedError,
         "Another process keeps a write transaction open on {path}: end it, or raise busy_timeout.",
@@ -81,8 +82,7 @@ def mapped(error: Exception, path: str) -> ThreadkeepError:
         return ClosedError(hint="Open a new saver.")
     code = getattr(error, "sqlite_errorcode", 0) & 0xFF
     kind, hint = _MEANINGS.get(code, (BackendError, "The database is {path}."))
-    text = (kind.__doc__ or "").strip().splitlines()[0].rstrip(".")
-    return kind(f"{text}: SQLite says {str(error)!r}.", hint=hint.format(path=path))
+    return store_error((kind, hint.format(path=path)), "SQLite", str(error))
 
 
 @contextmanager

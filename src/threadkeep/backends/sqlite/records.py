@@ -125,9 +125,10 @@ def _checked(row: _Row, kinds: tuple[tuple[type, ...], ...], table: str) -> _Row
     raise wrong_types(table)
 
 
-def wrong_types(table: str) -> CorruptionError:
+def wrong_types(table: str, thread: str | None = None) -> CorruptionError:
     """The error of a row whose columns hold what they cannot."""
-    return CorruptionError(f"A row of {table} holds values of the wrong types.", hint=DAMAGED)
+    text = f"A row of {table} holds values of the wrong types."
+    return CorruptionError(text, hint=DAMAGED, thread=thread)
 
 
 @lru_cache(maxsize=256)  # rows come in few shapes
