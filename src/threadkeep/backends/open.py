@@ -53,19 +53,20 @@ def open_backend(url: str, **options: Any) -> Backend | AsyncBackend:
         hint = "Use a byte that is no character as % and two hex digits."
         # (the cause would show all of it)
         raise OpenError(f"{_shown(url)} is not valid Unicode.", hint=hint) from None
-    scheme, separator, rest = url.partition("://")
-    opener = _OPENERS.get(scheme.lower()) if separator else None
+    opener = _OPENERS.get(_scheme(url))
     if opener is None:
         raise _unknown(url)
-    return opener(url, rest, options)
+    return opener(url, options)
+
+
+def _scheme(url: str) -> str:
+    """Return the scheme in lower case; "" without one."""
+    scheme, separator, _ = url.partition("://")
+    return scheme.lower() if separator else ""
 
 
 def check_is_path(text: str) -> None:
-    """Refuse a text without a scheme that names a database, but no file.
-
-    Raises:
-        OpenError: it is a conninfo of libpq.
-    """
+    """Raise an `OpenError` for a conninfo of libpq, which names a database, but no file."""
     if re.search(_CONNINFO, text) and not os.path.exists(text):  # noqa: PTH110 - any text is answered
         raise OpenError(
             "This is a connection string of libpq, neither a URL nor the path of a file.",
@@ -78,12 +79,11 @@ _CONNINFO = (  # (compiled where it is needed: seldom)
     r"(?:^|\s)(?:host|hostaddr|port|dbname|user|password|passfile|service|options|sslmode"
     r"|application_name|connect_timeout|target_session_attrs)\s*="
 )
-_SCHEME = r"([A-Za-z][A-Za-z0-9+.-]*)://"
 
 
 def _unknown(url: str) -> OpenError:
     """Return the error for a text that names no store."""
-    found = re.match(_SCHEME, url)
+    found = re.match(r"([A-Za-z][A-Za-z0-9+.-]*)://", url)
     if found is not None:
         driver = found[1].lower().startswith(("postgresql+", "postgres+"))
         hint = "Use postgresql://, without a driver." if driver else _FORMS
@@ -99,14 +99,12 @@ def _is_public(text: str) -> bool:
 
 
 def _shown(text: str) -> str:
-    """Return the text as an error may show it."""
     return repr(text) if _is_public(text) else "This"
 
 
 def is_postgres(url: str) -> bool:
     """Return True if a URL names a PostgreSQL database."""
-    scheme, separator, _ = url.partition("://")
-    return bool(separator) and _OPENERS.get(scheme.lower()) is _open_postgres
+    return _OPENERS.get(_scheme(url)) is _open_postgres
 
 
 def sqlite_path(url: str) -> str | None:
@@ -115,8 +113,7 @@ def sqlite_path(url: str) -> str | None:
     Raises:
         OpenError: it has SQLite's scheme, but names no file.
     """
-    scheme, _, rest = url.partition("://")
-    return _sqlite_path(url, rest) if scheme.lower() == "sqlite" else None
+    return _sqlite_path(url) if _scheme(url) == "sqlite" else None
 
 
 def file_of(store: str) -> str | None:
@@ -140,8 +137,8 @@ def file_of(store: str) -> str | None:
     return path
 
 
-def _open_memory(url: str, rest: str, options: dict[str, Any]) -> Backend:
-    if rest:
+def _open_memory(url: str, options: dict[str, Any]) -> Backend:
+    if url.lower() != "memory://":
         raise OpenError(
             f"{_shown(url)} names a place, but memory has none.", hint="Write memory://."
         )
@@ -151,12 +148,13 @@ def _open_memory(url: str, rest: str, options: dict[str, Any]) -> Backend:
     return MemoryBackend()
 
 
-def _open_sqlite(url: str, rest: str, options: dict[str, Any]) -> Backend:
+def _open_sqlite(url: str, options: dict[str, Any]) -> Backend:
     _check_options("sqlite://", options, ("synchronous", "busy_timeout"))
-    return SqliteBackend(_sqlite_path(url, rest), **options)
+    return SqliteBackend(_sqlite_path(url), **options)
 
 
-def _sqlite_path(url: str, rest: str) -> str:
+def _sqlite_path(url: str) -> str:
+    rest = url.partition("://")[2]
     if not rest.startswith("/"):
         hint = f"Use sqlite:///{rest if _is_public(rest) else 'path'}."
         raise OpenError(f"{_shown(url)} names a host, but SQLite has none.", hint=hint)
@@ -189,8 +187,7 @@ _POSTGRES_OPTIONS = (
 )
 
 
-def _open_postgres(url: str, rest: str, options: dict[str, Any]) -> Backend | AsyncBackend:
-    del rest
+def _open_postgres(url: str, options: dict[str, Any]) -> Backend | AsyncBackend:
     return open_postgres(url, **options)
 
 
@@ -221,8 +218,7 @@ def postgres_dumps(url: str, folder: str) -> Dumps:
 _REDIS_OPTIONS = ("prefix", "ttl", "ttl_refresh_on_read", "max_connections", "timeout")
 
 
-def _open_redis(url: str, rest: str, options: dict[str, Any]) -> Backend | AsyncBackend:
-    del rest
+def _open_redis(url: str, options: dict[str, Any]) -> Backend | AsyncBackend:
     return open_redis(url, **options)
 
 
@@ -260,14 +256,9 @@ def _check_options(scheme: str, options: dict[str, Any], known: tuple[str, ...])
         )
 
 
-_OPENERS: dict[str, Callable[[str, str, dict[str, Any]], Backend | AsyncBackend]] = {
+_OPENERS: dict[str, Callable[[str, dict[str, Any]], Backend | AsyncBackend]] = {
     "memory": _open_memory,
-    "postgres": _open_postgres,
-    "postgresql": _open_postgres,
-    "redis": _open_redis,
-    "redis+cluster": _open_redis,
-    "rediss": _open_redis,
-    "rediss+cluster": _open_redis,
     "sqlite": _open_sqlite,
-    "unix": _open_redis,
+    **dict.fromkeys(("postgres", "postgresql"), _open_postgres),
+    **dict.fromkeys(("redis", "rediss", "redis+cluster", "rediss+cluster", "unix"), _open_redis),
 }
