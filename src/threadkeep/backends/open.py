@@ -29,22 +29,7 @@ _FORMS = (
 
 
 def open_backend(url: str, **options: Any) -> Backend | AsyncBackend:
-    """Open the backend that a URL names.
-
-    Args:
-        url: `sqlite:///relative.db`, `sqlite:////absolute.db`, `sqlite:///:memory:` (in a
-            path, `%` and two hex digits stand for a byte), a URL of libpq
-            (`postgresql://...`, `postgres://...`; its parameters `schema` and `partition_by`
-            are options of ours), one of redis-py (`redis://...`,
-            `rediss://...`, `unix://...`) or of a cluster (`redis+cluster://...`,
-            `rediss+cluster://...`), or `memory://`.
-        **options: for SQLite those of `SqliteBackend`, for PostgreSQL those of
-            `PostgresSaver`, for Redis those of `RedisSaver`; for memory none.
-
-    Raises:
-        OpenError: the URL is none of these, or what it names cannot be opened.
-        InvalidArgumentError: an option is unknown or invalid.
-    """
+    """Open the backend that a URL names, with its own options. See `threadkeep.open_saver`."""
     if not isinstance(url, str):
         raise OpenError(f"{type(url).__name__} is not a URL.", hint=_FORMS)
     try:
@@ -108,23 +93,14 @@ def is_postgres(url: str) -> bool:
 
 
 def sqlite_path(url: str) -> str | None:
-    """The path of the SQLite file that a URL names; None where it names another kind of store.
-
-    Raises:
-        OpenError: it has SQLite's scheme, but names no file.
-    """
+    """The path of the SQLite file that a URL names; None where it names another kind of store."""
     return _sqlite_path(url) if _scheme(url) == "sqlite" else None
 
 
 def file_of(store: str) -> str | None:
-    """Return the path of the SQLite file that a user names; None for another kind of store.
+    """Return the path of the SQLite file that a user names, by URL or path; else None.
 
-    Args:
-        store: a URL, or the path of a SQLite file.
-
-    Raises:
-        InvalidArgumentError: the store is in memory.
-        OpenError: what is given names neither a file nor another store.
+    A store in memory is an `InvalidArgumentError`.
     """
     if "://" in store:
         path = sqlite_path(store)
@@ -192,12 +168,7 @@ def _open_postgres(url: str, options: dict[str, Any]) -> Backend | AsyncBackend:
 
 
 def open_postgres(database: Any, pipe: Any = None, **options: Any) -> Backend | AsyncBackend:
-    """Open the backend for a URL, or for a pool or connection of psycopg.
-
-    Raises:
-        OpenError: the URL cannot be read, or psycopg is not installed.
-        InvalidArgumentError: an option is unknown or invalid.
-    """
+    """Open the backend for a URL, or for a pool or connection of psycopg."""
     with extra("PostgreSQL", "postgres"):
         from threadkeep.backends import postgres  # noqa: PLC0415 - an extra, only where it is used
     _check_options("postgresql://", options, _POSTGRES_OPTIONS)
@@ -205,11 +176,7 @@ def open_postgres(database: Any, pipe: Any = None, **options: Any) -> Backend | 
 
 
 def postgres_dumps(url: str, folder: str) -> Dumps:
-    """Return backups of a PostgreSQL database by its own programs, which are in this folder.
-
-    Raises:
-        OpenError: the URL cannot be read, or psycopg is not installed.
-    """
+    """Return backups of a PostgreSQL database by its own programs, which are in this folder."""
     with extra("PostgreSQL", "postgres"):
         from threadkeep.backends.postgres import maintenance  # noqa: PLC0415 - an extra, only where it is used
     return maintenance.Dumps(url, folder)
@@ -223,12 +190,7 @@ def _open_redis(url: str, options: dict[str, Any]) -> Backend | AsyncBackend:
 
 
 def open_redis(server: Any, **options: Any) -> Backend | AsyncBackend:
-    """Open the backend for a URL, or for a client of redis-py.
-
-    Raises:
-        OpenError: the URL cannot be read, or redis-py is not installed.
-        InvalidArgumentError: an option is unknown or invalid.
-    """
+    """Open the backend for a URL, or for a client of redis-py."""
     with extra("Redis", "redis"):
         from threadkeep.backends import redis  # noqa: PLC0415 - an extra, only where it is used
     _check_options("redis://", options, _REDIS_OPTIONS)
@@ -236,12 +198,7 @@ def open_redis(server: Any, **options: Any) -> Backend | AsyncBackend:
 
 
 def open_hot(url: Any) -> HotRedis:
-    """Open the Redis that caches segments of a store.
-
-    Raises:
-        OpenError: the URL cannot be read, or redis-py is not installed.
-        InvalidArgumentError: it is no URL of a single server.
-    """
+    """Open the Redis that caches segments of a store."""
     with extra("A hot store", "redis"):
         from threadkeep.backends import redis  # noqa: PLC0415 - an extra, only where it is used
     return redis.hot_store(url)

@@ -91,9 +91,6 @@ class PerProcess(Generic[C]):
     """An object with connections of its own in each process, made at its first use.
 
     The child of a fork never closes its parent's, as the parent goes on using them.
-
-    Args:
-        make: makes one. Its errors are raised, and the next call tries again.
     """
 
     def __init__(self, make: Callable[[], C]) -> None:

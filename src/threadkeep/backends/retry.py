@@ -17,13 +17,7 @@ async def again(
     passes: Callable[[BaseException], bool],
     pause: Callable[[float], Awaitable[None]],
 ) -> T:
-    """Call until it succeeds; return the result.
-
-    Args:
-        call: the call.
-        passes: returns True for an error that a retry may get over.
-        pause: sleeps for some seconds.
-    """
+    """Call until it succeeds, pausing where an error `passes`; return the result."""
     tries = AsyncRetrying(
         sleep=pause,
         retry=retry_if_exception(passes),

@@ -127,11 +127,6 @@ class AsyncPostgresBackend(AsyncBackend):
         """Migrate the tables to this release's version, and make and drop partitions.
 
         Any number of processes may do so at once. Needs the right to create tables.
-
-        Raises:
-            NewerDatabaseError: the tables are of a later release.
-            NotOursError: the schema holds another program's tables; they are left as they are.
-            UnreachableError, BackendError: the server failed; retry.
         """
         with mapped_errors(self._server, migrating=True):
             await self._retried(self._migrate)
@@ -232,17 +227,7 @@ class AsyncPostgresBackend(AsyncBackend):
 
 
 class PostgresBackend(BlockingFace[AsyncPostgresBackend]):
-    """Rows in a PostgreSQL database, for blocking calls; `asynchronous` serves awaiting ones.
-
-    Args:
-        database: a URL (which may have the parameters `schema` and `partition_by`) or another
-            conninfo of libpq, or a pool or connection of psycopg, which stays the program's own.
-        options: see `Settings`.
-
-    Raises:
-        OpenError: the URL cannot be read.
-        InvalidArgumentError: an option is invalid.
-    """
+    """Rows in a PostgreSQL database, for blocking calls; `asynchronous` serves awaiting ones."""
 
     counts_for_all = True
 
@@ -274,9 +259,6 @@ def opened(
 
     An async pool or connection of psycopg gives a backend that only awaiting calls can use.
     A pipeline (`pipe`) may be open on a connection: what is committed is synced there.
-
-    Raises:
-        InvalidArgumentError: also for a pool with a pipe, which belongs to one connection.
     """
     if pipe is not None and not isinstance(database, Connection | AsyncConnection):
         raise InvalidArgumentError(

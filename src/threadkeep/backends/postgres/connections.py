@@ -127,12 +127,7 @@ class Settings:
 
 
 def settings_of(database: str, **options: Any) -> Settings:
-    """Read the settings from a URL, or another conninfo of libpq, and options, which come first.
-
-    Raises:
-        OpenError: the URL cannot be read.
-        InvalidArgumentError: an option, or a parameter of ours, is invalid.
-    """
+    """Read the settings from a URL, or another conninfo of libpq, and options, which come first."""
     for name in _OF_URLS:
         database, value = without(name, database)
         if value is not None:

@@ -97,13 +97,7 @@ def lost_connection(error: BaseException) -> bool:
 
 
 def mapped(error: Exception, server: str, *, migrating: bool = False) -> ThreadkeepError:
-    """Map a driver's error.
-
-    Args:
-        error: one of `DRIVER_ERRORS`.
-        server: the server's name, for the message.
-        migrating: True while tables are made, which needs other rights.
-    """
+    """Map a driver's error; while tables are made (`migrating`), other rights are needed."""
     if isinstance(error, PoolClosed):
         return ClosedError(hint="Open a new saver.")
     if isinstance(error, PoolTimeout):

@@ -14,8 +14,8 @@ import os
 import re
 import shutil
 import subprocess
-from collections.abc import Awaitable, Callable, Iterator, Sequence
-from contextlib import ExitStack, closing, contextmanager
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import closing
 from pathlib import Path
 from tempfile import NamedTemporaryFile
 from typing import Any, NamedTuple
@@ -98,14 +98,7 @@ class Server(NamedTuple):
 
 
 async def scrub(server: Server, *, rewrite: bool) -> Scrubbed:
-    """See `Backend.scrub`.
-
-    Raises:
-        LockedError: an older transaction is open.
-        ReadOnlyError: the role may not do it.
-        InvalidArgumentError: a given connection is not in autocommit.
-        DRIVER_ERRORS: the server failed.
-    """
+    """See `Backend.scrub`."""
     if rewrite:
         return await _rewrite(server)
     try:
@@ -192,17 +185,7 @@ class _Before(NamedTuple):
 
 
 class Dumps:
-    """Backups of one schema of a database.
-
-    Args:
-        url: as `PostgresSaver` takes it.
-        folder: the folder of the programs; "" for those of the PATH.
-
-    Raises:
-        OpenError: the URL cannot be read.
-        InvalidArgumentError: it has a secret that the programs cannot be given, or a parameter
-            of ours is invalid.
-    """
+    """Backups of one schema of a database, by programs in a folder ("": those of the PATH)."""
 
     def __init__(self, url: str, folder: str = "") -> None:
         self._settings = settings_of(url)
@@ -212,13 +195,7 @@ class Dumps:
         self._at = f"--dbname={arguments}"
 
     def back_up(self, file: Path) -> None:
-        """Write the schema, as it is now, to an archive.
-
-        Raises:
-            NotSetUpError: there is no such schema, or no tables of ours in it.
-            OpenError: pg_dump is missing, or older than the server.
-            BackendError: it failed.
-        """
+        """Write the schema, as it is now, to an archive."""
         program = self._program("pg_dump")
         with closing(self._connect()) as db:
             if not self._is_ours(db):
@@ -234,16 +211,7 @@ class Dumps:
     def restore(self, file: Path, now: int, *, replace: bool) -> None:
         """Make the schema anew from an archive, in one transaction.
 
-        Args:
-            file: the archive.
-            now: microseconds since 1970.
-            replace: drop a schema that holds threads.
-
-        Raises:
-            ThreadExistsError: the schema holds threads, and `replace` is false.
-            NotOursError: the archive, or the schema, holds something else.
-            OpenError: pg_restore is missing.
-            BackendError: it failed; nothing was changed.
+        `now` is in microseconds since 1970; with `replace`, a schema that holds threads is dropped.
         """
         program = self._program("pg_restore")
         contents = self._run(program, "--list", str(file))
@@ -257,8 +225,10 @@ class Dumps:
             )
         whole = ("--single-transaction", "--exit-on-error", "--no-owner", "--no-privileges")
         if before.exists:
-            with _temporary_file(_restore_order(contents, self._settings.schema)) as order:
-                clean = ("--clean", "--if-exists", f"--use-list={order}")
+            with NamedTemporaryFile("w", prefix=".threadkeep-") as order:
+                order.write(_restore_order(contents, self._settings.schema))
+                order.flush()
+                clean = ("--clean", "--if-exists", f"--use-list={order.name}")
                 self._run(program, *clean, *whole, self._at, str(file))
         else:
             self._run(program, *whole, self._at, str(file))
@@ -370,26 +340,6 @@ def _without_password(conninfo: str) -> tuple[str, dict[str, str]]:
     if password is not None:
         environment["PGPASSWORD"] = str(password)
     return make_conninfo("", **parts), environment
-
-
-@contextmanager
-def _temporary_file(text: str) -> Iterator[str]:
-    """Yield the path of a file that holds the text.
-
-    Raises:
-        OpenError: it cannot be written.
-    """
-    with ExitStack() as stack:
-        try:
-            file = stack.enter_context(NamedTemporaryFile("w", prefix=".threadkeep-"))
-            file.write(text)
-            file.flush()
-        except OSError as error:
-            raise OpenError(
-                f"A temporary file cannot be written: {error.strerror}.",
-                hint="Name a folder that has room for one in TMPDIR.",
-            ) from error
-        yield file.name
 
 
 # -- the list of an archive, as `pg_restore --list` prints it --------------------------

@@ -91,13 +91,6 @@ def plan(schema: str, now: datetime) -> Plan:
 
     Empty ones of past months are dropped, unless others hold locks. A role that does not own
     the table leaves a partitioned one as it is.
-
-    Args:
-        schema: the quoted name of the schema.
-        now: the time; partitions are made for its month and the next three.
-
-    Raises:
-        InvalidArgumentError: the table is partitioned in another way.
     """
     ((key, is_owner, names, described),) = yield said(_texts()["look"], schema)
     if key not in ("", _KEY):

@@ -160,19 +160,9 @@ def suffice(change: Change) -> bool:
 def add(
     db: sqlite3.Connection, batches: Sequence[Batch], known: Known
 ) -> list[ThreadkeepError | None]:
-    """Carry out batches that `suffice`, in order.
+    """Carry out batches that `suffice`, in order; return the refusal of each, or None.
 
-    Args:
-        db: the connection.
-        batches: the batches.
-        known: what the connection knows. It is brought up to date: right if this is committed.
-
-    Returns:
-        For each batch None, or the `ThreadDeletedError`, `StaleThreadError` or
-        `SegmentTakenError` that it was refused with.
-
-    Raises:
-        CorruptionError, DRIVER_ERRORS: roll back to where this began.
+    What is known is brought up to date: right if this is committed.
     """
     questions = [question for batch in batches for question in _questions(known, batch)]
     damaged = _learn(db, known, questions) if questions else ()

@@ -80,7 +80,7 @@ def _checked(db: sqlite3.Connection, batch: Batch) -> int:
         raise StaleThreadError(thread=batch.thread)
     number = head.number or _number(db, batch.thread)
     for fence in batch.fences:
-        _FENCES[type(fence)](db, batch, number, fence)
+        _check(db, batch, number, fence)
     return number
 
 
@@ -105,26 +105,6 @@ _OTHERS_WRITE = """
 SELECT 1 FROM tk_writes
 WHERE thread = ? AND ns = ? AND checkpoint = ? AND seq > ? AND run IS NOT ? LIMIT 1
 """
-
-
-def _check_head(db: sqlite3.Connection, batch: Batch, number: int, fence: HeadFence) -> None:
-    expected = _BEFORE_ALL if fence.expected is None else pack_id(fence.expected)
-    # One more than the batch's own that are there already is one too many.
-    most = len(batch.checkpoints) + 1
-    newer = db.execute(_NEWER_HEADS, (number, fence.ns, expected, most)).fetchall()
-    if newer:
-        own = {row.id for row in batch.checkpoints if row.ns == fence.ns}
-        for key in [unpack_id(packed) for (packed,) in newer]:
-            if key not in own:
-                raise ConflictError(thread=batch.thread, namespace=fence.ns, checkpoint=key)
-
-
-def _check_writes(db: sqlite3.Connection, batch: Batch, number: int, fence: WritesFence) -> None:
-    key = (number, fence.ns, pack_id(fence.checkpoint_id))
-    if db.execute(_OTHERS_WRITE, (*key, fence.seen, fence.run or None)).fetchone():
-        raise ConflictError(thread=batch.thread, namespace=fence.ns, checkpoint=fence.checkpoint_id)
-
-
 _COUNT_ROWS = f"""
 WITH family AS (SELECT number FROM tk_threads WHERE {_FAMILY})
 SELECT (SELECT count(*) FROM tk_checkpoints WHERE thread IN family),
@@ -132,14 +112,28 @@ SELECT (SELECT count(*) FROM tk_checkpoints WHERE thread IN family),
 """
 
 
-def _check_rows(db: sqlite3.Connection, batch: Batch, number: int, fence: RowsFence) -> None:
-    if db.execute(_COUNT_ROWS, (number, number)).fetchone() != (fence.checkpoints, fence.writes):
-        raise ConflictError(thread=batch.thread)
-
-
-def _check_entry(db: sqlite3.Connection, batch: Batch, number: int, fence: EntryFence) -> None:
-    if entries.revision(db, number) != fence.revision:
-        raise ConflictError(thread=batch.thread)
+def _check(db: sqlite3.Connection, batch: Batch, number: int, fence: Fence) -> None:
+    """Raise a `ConflictError` if a fence does not hold."""
+    thread = batch.thread
+    match fence:
+        case HeadFence(ns, expected):
+            after = _BEFORE_ALL if expected is None else pack_id(expected)
+            # One more than the batch's own that are there already is one too many.
+            most = len(batch.checkpoints) + 1
+            own = {row.id for row in batch.checkpoints if row.ns == ns}
+            for (packed,) in db.execute(_NEWER_HEADS, (number, ns, after, most)).fetchall():
+                if unpack_id(packed) not in own:
+                    raise ConflictError(thread=thread, namespace=ns, checkpoint=unpack_id(packed))
+        case WritesFence(ns, checkpoint, run, seen):
+            key = (number, ns, pack_id(checkpoint))
+            if db.execute(_OTHERS_WRITE, (*key, seen, run or None)).fetchone():
+                raise ConflictError(thread=thread, namespace=ns, checkpoint=checkpoint)
+        case RowsFence():
+            if db.execute(_COUNT_ROWS, (number, number)).fetchone() != fence:
+                raise ConflictError(thread=thread)
+        case EntryFence(revision):
+            if entries.revision(db, number) != revision:
+                raise ConflictError(thread=thread)
 
 
 # -- rows of a batch -----------------------------------------------------------------
@@ -264,13 +258,6 @@ def _empty(db: sqlite3.Connection, number: int) -> None:
     for statement in _DELETE_ALL:
         db.execute(statement, (number,))
 
-
-_FENCES: dict[type[Fence], Callable[[sqlite3.Connection, Batch, int, Any], None]] = {
-    HeadFence: _check_head,
-    WritesFence: _check_writes,
-    RowsFence: _check_rows,
-    EntryFence: _check_entry,
-}
 
 _CHANGES: dict[type[Change], Callable[[sqlite3.Connection, Any], None]] = {
     Batch: _apply,

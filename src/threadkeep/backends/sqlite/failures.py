@@ -65,12 +65,7 @@ def tells_of_damage(error: Exception) -> bool:
 
 
 def mapped(error: Exception, path: str) -> ThreadkeepError:
-    """Return the driver's error as ours.
-
-    Args:
-        error: one of `DRIVER_ERRORS`.
-        path: the database, shown in the hint.
-    """
+    """Return the driver's error as ours."""
     if isinstance(error, UnicodeDecodeError) or "decode to UTF-8" in str(error):
         return CorruptionError(f"{path} holds text that is not UTF-8.", hint=DAMAGED)
     if not isinstance(error, sqlite3.Error):

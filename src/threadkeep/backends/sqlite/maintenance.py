@@ -70,10 +70,6 @@ def scrub(connections: Connections) -> Scrubbed:
 
     Needs as much free space as the file takes, twice for a while. Others may read meanwhile,
     and wait to write.
-
-    Raises:
-        LockedError: another connection writes, or reads what was there before.
-        DiskFullError, ReadOnlyError, CorruptionError, BackendError: the file is as it was.
     """
     if connections.location.in_memory:
         return Scrubbed()
@@ -133,19 +129,10 @@ _THREADS = "SELECT count(DISTINCT thread) FROM tk_checkpoints"
 
 
 def back_up(path: str, file: Path, progress: Callable[[int, int], None]) -> int:
-    """Copy a database, as it is now, while others write to it.
+    """Copy a database, as it is now, while others write to it; return how many threads it holds.
 
-    Args:
-        path: the database's file.
-        file: an empty file; becomes a database that needs no other file beside it.
-        progress: called with how many pages are copied, and how many there are.
-
-    Returns:
-        How many threads it holds.
-
-    Raises:
-        OpenError: and its kinds: there is no such database.
-        CorruptionError, LockedError, DiskFullError, BackendError: it could not be copied.
+    The file is empty, and becomes a database that needs no other file beside it. `progress` is
+    called with how many pages are copied, and how many there are.
     """
     _check_is_file(path)
     _, source = open_first(Location(path, "full", _BUSY_SECONDS, "rw"))
@@ -166,21 +153,10 @@ def back_up(path: str, file: Path, progress: Callable[[int, int], None]) -> int:
 
 
 def restore(file: Path, path: str, now: int, *, replace: bool) -> int:
-    """Fill a database with what a copy holds, in one transaction.
+    """Fill a database with what a copy holds, in one transaction; return how many threads it has.
 
-    Args:
-        file: the copy.
-        path: the database's file; made where there is none. Others may have it open.
-        now: microseconds since 1970.
-        replace: whether what it holds may be removed.
-
-    Returns:
-        How many threads it holds now.
-
-    Raises:
-        ThreadExistsError: it holds threads, and they are not to be replaced.
-        OpenError: and its kinds: one of the two cannot be opened.
-        CorruptionError, LockedError, DiskFullError, BackendError: nothing was changed.
+    The database is made where there is none; others may have it open. `now` is in microseconds
+    since 1970; with `replace`, what it holds is removed.
     """
     _check_is_file(str(file))
     if Path(path).exists() and file.samefile(path):

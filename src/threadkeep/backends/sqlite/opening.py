@@ -31,12 +31,7 @@ Database: TypeAlias = str | os.PathLike[str] | sqlite3.Connection | AsyncConnect
 
 
 def path_of(database: Database) -> str:
-    """The absolute path of the file, or `:memory:`.
-
-    Raises:
-        InvalidArgumentError: it is neither a path nor a connection.
-        OpenError: it is a connection that cannot tell its file.
-    """
+    """The absolute path of the file, or `:memory:`."""
     if isinstance(database, sqlite3.Connection) or hasattr(database, "execute_fetchall"):
         return _file_of(database) or MEMORY
     path = os.fspath(database) if isinstance(database, os.PathLike) else database
@@ -142,14 +137,7 @@ class Location(NamedTuple):
 def open_first(location: Location) -> tuple[Location, sqlite3.Connection]:
     """Open the database for writing, and make it where there is none; or only read it.
 
-    Returns:
-        The location in the mode that later connections use, and the connection.
-
-    Raises:
-        OpenError: the folder is missing, it is no file, or it may not be accessed.
-        NotOursError, NewerDatabaseError: the file holds something else.
-        CorruptionError: the file is damaged.
-        LockedError: another process kept it locked for longer than the busy timeout.
+    Returns the location in the mode that later connections use, and the connection.
     """
     try:
         if not location.in_memory:

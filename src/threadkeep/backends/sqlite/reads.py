@@ -15,30 +15,7 @@ from threadkeep.backends.sqlite import (
     salvage,
 )
 from threadkeep.backends.sqlite.records import pack_id
-from threadkeep.engine.model import (
-    CheckpointRow,
-    Child,
-    FindThreads,
-    Read,
-    ReadCheckpoint,
-    ReadDamage,
-    ReadPath,
-    ReadSegments,
-    ReadSizes,
-    ReadThread,
-    ScanCheckpoints,
-    Segment,
-    Sizes,
-    StoredCheckpoint,
-    ThreadRows,
-    ThreadSize,
-    UnreadableRow,
-)
-from threadkeep.engine.thread_entry import (
-    CountThreads,
-    ReadEntry,
-    SearchThreads,
-)
+from threadkeep.engine import model, thread_entry
 from threadkeep.errors import CorruptionError
 
 if TYPE_CHECKING:
@@ -71,12 +48,12 @@ def read_thread_head(db: sqlite3.Connection, thread: str) -> ThreadHead:
     return ThreadHead(row[0], row[1] or 0, row[2] or 0, row[3]) if row else _NO_HEAD
 
 
-def needs_transaction(reads: Sequence[Read]) -> bool:
+def needs_transaction(reads: Sequence[model.Read]) -> bool:
     """Return True if these reads are several statements: one alone sees one state by itself."""
     return len(reads) != 1 or not point_reads.is_one(reads[0])
 
 
-def reply(db: sqlite3.Connection, read: Read) -> Any:
+def reply(db: sqlite3.Connection, read: model.Read) -> Any:
     """Answer one read as its docstring says. Raises the driver's errors."""
     return _REPLIES[type(read)](db, read)
 
@@ -92,18 +69,20 @@ class _Finder:
         self._thread = thread
         self._number = number
         self._heap = heap
-        self._keyframes: dict[tuple[int, int], Segment | None] = {}
+        self._keyframes: dict[tuple[int, int], model.Segment | None] = {}
 
-    def stored(self, row: CheckpointRow) -> StoredCheckpoint:
+    def stored(self, row: model.CheckpointRow) -> model.StoredCheckpoint:
         key = (self._number, row.ns, pack_id(row.id))
         writes = tuple(map(records.write_row, self._db.execute(_WRITES, key)))
-        return StoredCheckpoint(self._thread, row, self.keyframe(row), writes, self._child(key))
+        return model.StoredCheckpoint(
+            self._thread, row, self.keyframe(row), writes, self._child(key)
+        )
 
-    def _child(self, key: _Row) -> Child | None:
+    def _child(self, key: _Row) -> model.Child | None:
         row = self._db.execute(_CHILD, (*key, key[-1])).fetchone()
         return records.child(row) if row else None
 
-    def keyframe(self, row: CheckpointRow) -> Segment | None:
+    def keyframe(self, row: model.CheckpointRow) -> model.Segment | None:
         place = (row.key_log, row.key_pos)
         if place not in self._keyframes:
             found = self._db.execute(_SEGMENT_AT, (self._heap, *place)).fetchone()
@@ -114,7 +93,7 @@ class _Finder:
 class _CarefulFinder(_Finder):
     """One for whom a keyframe that cannot be read is none."""
 
-    def keyframe(self, row: CheckpointRow) -> Segment | None:
+    def keyframe(self, row: model.CheckpointRow) -> model.Segment | None:
         try:
             return super().keyframe(row)
         except CorruptionError:
@@ -152,7 +131,7 @@ ORDER BY path.step
 """
 
 
-def _path(db: sqlite3.Connection, read: ReadPath) -> list[StoredCheckpoint]:
+def _path(db: sqlite3.Connection, read: model.ReadPath) -> list[model.StoredCheckpoint]:
     number, _, _, heap = read_thread_head(db, read.thread)
     if number is None:
         return []
@@ -175,7 +154,7 @@ _METADATA = (
 )
 
 
-def _scan(db: sqlite3.Connection, read: ScanCheckpoints) -> list[StoredCheckpoint]:
+def _scan(db: sqlite3.Connection, read: model.ScanCheckpoints) -> list[model.StoredCheckpoint]:
     conditions, values = _scan_conditions(read)
     one_namespace = read.thread is not None and read.ns is not None
     order = "c.id DESC" if one_namespace else "c.id DESC, t.thread, c.ns"
@@ -188,7 +167,7 @@ def _scan(db: sqlite3.Connection, read: ScanCheckpoints) -> list[StoredCheckpoin
     return page
 
 
-def _scan_conditions(read: ScanCheckpoints) -> tuple[list[str], list[Any]]:
+def _scan_conditions(read: model.ScanCheckpoints) -> tuple[list[str], list[Any]]:
     """The WHERE clause's terms, and the values for their parameters."""
     conditions, values = ["c.thread = t.number", records.VISIBLE], []
     for term, value in (
@@ -243,7 +222,7 @@ WHERE thread = ? ORDER BY log, start
 _FAMILY = "SELECT thread FROM tk_threads WHERE heap = ? AND number <> ? ORDER BY thread"
 
 
-def _thread(db: sqlite3.Connection, read: ReadThread) -> ThreadRows:
+def _thread(db: sqlite3.Connection, read: model.ReadThread) -> model.ThreadRows:
     number, generation, deleted_at, heap = read_thread_head(db, read.thread)
     rows, broken = _rows(db, read, "checkpoints", (_ALL_ROWS, number), records.checkpoint_row)
     all_writes, more = _rows(db, read, "writes", (_ALL_WRITES, number), records.write_row)
@@ -252,18 +231,18 @@ def _thread(db: sqlite3.Connection, read: ReadThread) -> ThreadRows:
     checkpoints, orphans = with_writes(read.thread, rows, map(finder.keyframe, rows), all_writes)
     family = tuple([name for (name,) in db.execute(_FAMILY, (heap, number))])
     unreadable = (*broken, *more, *others)
-    return ThreadRows(
+    return model.ThreadRows(
         generation, deleted_at, checkpoints, orphans, tuple(places), family, unreadable
     )
 
 
 def _rows(
     db: sqlite3.Connection,
-    read: ReadThread,
+    read: model.ReadThread,
     table: str,
     statement: tuple[str, int | None],
     make: Callable[[_Row], T],
-) -> tuple[list[T], list[UnreadableRow]]:
+) -> tuple[list[T], list[model.UnreadableRow]]:
     """All rows of a table that are of a thread, and those that cannot be made records."""
     if read.skip:
         return salvage.rows(db, table, statement, make)
@@ -292,7 +271,7 @@ ORDER BY t.thread LIMIT ?
 """
 
 
-def _find(db: sqlite3.Connection, read: FindThreads) -> list[str]:
+def _find(db: sqlite3.Connection, read: model.FindThreads) -> list[str]:
     after = (read.after, read.after)
     if read.run_ids:
         rows = db.execute(_FIND_RUNS, (*after, json.dumps(read.run_ids), read.limit))
@@ -328,7 +307,7 @@ SELECT count(*), coalesce(sum(length(data)), 0) FROM tk_heap_segments WHERE thre
 _TOTAL = "SELECT page_count * page_size FROM pragma_page_count, pragma_page_size"
 
 
-def _sizes(db: sqlite3.Connection, read: ReadSizes) -> Sizes:
+def _sizes(db: sqlite3.Connection, read: model.ReadSizes) -> model.Sizes:
     (total,) = db.execute(_TOTAL).fetchone()
     threads = []
     for thread, number, heap, is_first in db.execute(
@@ -339,21 +318,23 @@ def _sizes(db: sqlite3.Connection, read: ReadSizes) -> Sizes:
         segments, segment_bytes = 0, 0
         if is_first:
             segments, segment_bytes = db.execute(_SEGMENT_SIZES, (heap,)).fetchone()
-        size = ThreadSize(thread, rows, writes, segments, row_bytes + write_bytes, segment_bytes)
+        size = model.ThreadSize(
+            thread, rows, writes, segments, row_bytes + write_bytes, segment_bytes
+        )
         threads.append(size)
-    return Sizes(total, tuple(threads))
+    return model.Sizes(total, tuple(threads))
 
 
-_REPLIES: dict[type[Read], Callable[[sqlite3.Connection, Any], Any]] = {
-    ReadCheckpoint: point_reads.checkpoint,
-    ReadSegments: point_reads.segments,
-    ReadPath: _path,
-    ScanCheckpoints: _scan,
-    ReadThread: _thread,
-    FindThreads: _find,
-    ReadSizes: _sizes,
-    ReadEntry: entries.entry,
-    SearchThreads: entries.search,
-    CountThreads: entries.count,
-    ReadDamage: salvage.found,
+_REPLIES: dict[type[model.Read], Callable[[sqlite3.Connection, Any], Any]] = {
+    model.ReadCheckpoint: point_reads.checkpoint,
+    model.ReadSegments: point_reads.segments,
+    model.ReadPath: _path,
+    model.ScanCheckpoints: _scan,
+    model.ReadThread: _thread,
+    model.FindThreads: _find,
+    model.ReadSizes: _sizes,
+    thread_entry.ReadEntry: entries.entry,
+    thread_entry.SearchThreads: entries.search,
+    thread_entry.CountThreads: entries.count,
+    model.ReadDamage: salvage.found,
 }

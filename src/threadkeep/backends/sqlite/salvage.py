@@ -55,12 +55,8 @@ def rows(
 ) -> tuple[list[T], list[UnreadableRow]]:
     """The rows that can be made records, and the others.
 
-    Args:
-        db: the connection.
-        table: which table the rows are of.
-        statement: a SELECT, with `{key}` where a row's place is to stand first, and the number
-            that it is given.
-        make: makes a record of the columns behind that.
+    The statement has `{key}` where a row's place is to stand first, and a number is given to it;
+    `make` makes a record of the columns behind the place.
     """
     sql, number = statement
     name, place, columns = _table(table)

@@ -34,12 +34,7 @@ _FUNCTIONS = {  # of the views
 
 
 def is_ours(db: sqlite3.Connection, path: str) -> bool:
-    """Tell whether the database has our tables; False where it is empty.
-
-    Raises:
-        NotOursError: it has other tables.
-        NewerDatabaseError: its tables are of a later version.
-    """
+    """Tell whether the database has our tables; False where it is empty."""
     (application,) = db.execute("PRAGMA application_id").fetchone()
     (version,) = db.execute("PRAGMA user_version").fetchone()
     names = {name for (name,) in db.execute("SELECT name FROM sqlite_master")}

@@ -85,15 +85,7 @@ def migrations() -> list[Migration]:
 
 
 def plan(schema: str) -> Plan:
-    """Migrate the tables to the newest version.
-
-    Args:
-        schema: the quoted name of the schema.
-
-    Raises:
-        NewerDatabaseError: the tables are of a later version.
-        NotOursError: they belong to another program.
-    """
+    """Migrate the tables to the newest version."""
     done = yield from _done(schema)
     known = migrations()
     newest = max(done, default=0)
