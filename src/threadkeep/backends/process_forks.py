@@ -12,13 +12,13 @@ import threading
 import weakref
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, TypeVar
 
 from threadkeep.errors import ClosedError
 
 
-class Watched(Protocol):
-    """An object that a fork must not catch in the middle of its work."""
+class Watched:
+    """The methods of an object that a fork must not catch in the middle of its work."""
 
     def before_fork(self) -> None:
         """Come to rest; called in the process that is about to fork."""
@@ -27,13 +27,10 @@ class Watched(Protocol):
         """Go on in the parent; start afresh in the child, whose other threads are gone."""
 
 
-_watched: weakref.WeakSet[Watched] = weakref.WeakSet()
-_at_rest: list[Watched] = []  # from just before a fork until just after
-
-
-def watch(thing: Watched) -> None:
-    """Tell `thing` of forks of the process for as long as it lives."""
-    _watched.add(thing)
+_watched: weakref.WeakSet[Any] = weakref.WeakSet()
+_at_rest: list[Any] = []  # from just before a fork until just after
+watch = _watched.add
+"""Tell an object of forks of the process for as long as it lives."""
 
 
 def _before() -> None:
@@ -55,7 +52,7 @@ if hasattr(os, "register_at_fork"):
     )
 
 
-class ResetInChild:
+class ResetInChild(Watched):
     """Base of state under a lock that the child of a fork makes anew.
 
     Another thread may be in the middle of a change at the fork, and is not there in the child.
@@ -68,47 +65,38 @@ class ResetInChild:
     def _reset(self) -> None:
         """Make the state, with its locks."""
 
-    def before_fork(self) -> None:
-        """See `Watched.before_fork`."""
-
     def after_fork(self, *, in_child: bool) -> None:
         """See `Watched.after_fork`."""
         if in_child:
             self._reset()
 
 
-class Closable(Protocol):
-    """Anything with `close`."""
-
-    def close(self) -> Any:
-        """Close it."""
+T = TypeVar("T")
 
 
-C = TypeVar("C", bound=Closable)
-
-
-class PerProcess(Generic[C]):
-    """An object with connections of its own in each process, made at its first use.
+class PerProcess(Generic[T]):
+    """An object with `close` and connections of its own in each process, made at its first use.
 
     The child of a fork never closes its parent's, as the parent goes on using them.
     """
 
-    def __init__(self, make: Callable[[], C]) -> None:
+    def __init__(self, make: Callable[[], T]) -> None:
         self._make = make
         self._lock = threading.Lock()
-        self._made: C | None = None
+        self._made: Any = None
         self._open = True
-        self._parents: list[C] = []
+        self._parents: list[T] = []
         watch(self)
 
-    def get(self) -> C:
+    def get(self) -> T:
         """Return the object of this process. Raises `ClosedError` after `close`."""
         with self._lock:
             if not self._open:
                 raise ClosedError(hint="Open a new saver.")
             if self._made is None:
                 self._made = self._make()
-            return self._made
+            made: T = self._made
+            return made
 
     def close(self) -> None:
         """Close the object of this process, if it was made. Idempotent."""
@@ -128,9 +116,6 @@ class PerProcess(Generic[C]):
             self._parents.append(self._made)  # (what is collected would be closed)
             self._made = None
         self._lock.release()
-
-
-T = TypeVar("T")
 
 
 class PerLoop(Generic[T]):
@@ -154,7 +139,7 @@ class PerLoop(Generic[T]):
 _closing: set[asyncio.Task[None]] = set()  # an event loop holds its tasks weakly
 
 
-class LoopConnections(Generic[T]):
+class LoopConnections(Watched, Generic[T]):
     """Connections of each event loop, opened when the loop first needs them.
 
     The child of a fork never closes what its parent opened, as the parent speaks over it.
@@ -222,9 +207,6 @@ class LoopConnections(Generic[T]):
         task = asyncio.get_running_loop().create_task(self._end(made))
         _closing.add(task)
         task.add_done_callback(_closing.discard)
-
-    def before_fork(self) -> None:
-        """See `Watched.before_fork`."""
 
     def after_fork(self, *, in_child: bool) -> None:
         """See `Watched.after_fork`."""

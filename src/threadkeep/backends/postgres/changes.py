@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache
 from itertools import pairwise
 from operator import attrgetter
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeGuard
 
 from psycopg.types.numeric import Int8
 
@@ -24,6 +24,7 @@ from threadkeep.backends.postgres.statement import (
     pack_optional,
     pack_text,
 )
+from threadkeep.backends.records import only_adds
 from threadkeep.engine.model import (
     Batch,
     Change,
@@ -37,12 +38,7 @@ from threadkeep.engine.model import (
     WriteRow,
     WritesFence,
 )
-from threadkeep.engine.thread_entry import (
-    EntryFence,
-    ThreadEntry,
-    Touch,
-    label_prefix,
-)
+from threadkeep.engine.thread_entry import EntryFence, ThreadEntry, Touch, label_prefix
 from threadkeep.errors import InvalidArgumentError
 
 _Row: TypeAlias = tuple[Any, ...]
@@ -196,14 +192,17 @@ def _register(
 
 def _entry_arguments(entry: ThreadEntry) -> Iterator[_Argument]:
     origin, checkpoint = entry.origin or (None, None)
-    yield "entry_state => %s", (entry.state,)
-    yield "entry_created => %s", (Int8(entry.created_at),)
-    yield "entry_updated => %s", (Int8(entry.updated_at),)
-    yield "entry_pinned => %s", (entry.pinned,)
-    yield "entry_ttl => %s::bigint", (_number(entry.ttl),)
-    yield "entry_origin => %s", (pack_optional(origin),)
-    yield "entry_origin_checkpoint => %s", (pack_optional(checkpoint),)
-    yield "entry_waits_at => %s", (pack_optional(entry.waits_at),)
+    for sql, value in (
+        ("entry_state => %s", entry.state),
+        ("entry_created => %s", Int8(entry.created_at)),
+        ("entry_updated => %s", Int8(entry.updated_at)),
+        ("entry_pinned => %s", entry.pinned),
+        ("entry_ttl => %s::bigint", _number(entry.ttl)),
+        ("entry_origin => %s", pack_optional(origin)),
+        ("entry_origin_checkpoint => %s", pack_optional(checkpoint)),
+        ("entry_waits_at => %s", pack_optional(entry.waits_at)),
+    ):
+        yield sql, (value,)
     yield from _label_arguments("entry", entry.labels)
 
 
@@ -328,12 +327,9 @@ def together(changes: Sequence[Change]) -> Statement | None:
 
     None where a change does more than add rows, two overlap, or they are too much for one call.
     """
-    batches = [change for change in changes if isinstance(change, Batch) and _only_adds(change)]
-    if (
-        len(batches) < len(changes)
-        or _overlap(batches)
-        or sum(map(size, batches)) > _MOST_BYTES_TOGETHER
-    ):
+    batches = [change for change in changes if _adds_rows(change)]
+    is_too_much = sum(map(size, batches)) > _MOST_BYTES_TOGETHER
+    if len(batches) < len(changes) or is_too_much or _overlap(batches):
         return None
     rows = _rows(batches)
     values: list[Array] = []
@@ -348,18 +344,11 @@ def together(changes: Sequence[Change]) -> Statement | None:
     return Statement(f"SELECT {{schema}}.commit_batches({_CALL})", tuple(values))
 
 
-def _only_adds(batch: Batch) -> bool:
-    """Return True if a batch only adds rows, or replaces segments."""
-    return not (
-        batch.fences
-        or batch.bump
-        or batch.entry is not None
-        or batch.drop_checkpoints
-        or batch.drop_writes
-        or batch.hide_checkpoints
-        or batch.drop_unreadable
-        or (batch.drop_segments and not batch.segments)
-        or (batch.touch is not None and batch.touch.whole)
+def _adds_rows(change: Change) -> TypeGuard[Batch]:
+    return (
+        only_adds(change)
+        and bool(change.segments or not change.drop_segments)
+        and not (change.touch is not None and change.touch.whole)
     )
 
 
@@ -425,7 +414,7 @@ _REPLACE = f"""{_DROPPED}, put AS MATERIALIZED (
 )
 SELECT coalesce(refusal, (SELECT put.refusal FROM put)), at_namespace, at_checkpoint FROM dropped
 """
-# (the argument says that it comes after the drop)
+# (The argument says that it comes after the drop.)
 _AFTER_DROP = "the_thread => CASE WHEN dropped.gone IS NOT NULL THEN %s::text END"
 
 

@@ -30,7 +30,6 @@ from threadkeep.backends.sqlite.records import (
     unpack_id,
     wrong_types,
 )
-from threadkeep.engine.model import Batch
 from threadkeep.engine.thread_entry import label_prefix
 from threadkeep.errors import (
     SegmentTakenError,
@@ -43,7 +42,7 @@ if TYPE_CHECKING:
     import sqlite3
     from collections.abc import Sequence
 
-    from threadkeep.engine.model import Change, CheckpointRow, Segment, WriteRow
+    from threadkeep.engine.model import Batch, CheckpointRow, Segment, WriteRow
 
 # -- statements ------------------------------------------------------------------------
 # A bound None or bytes takes the driver longer than a number or a bytearray, for it looks for an
@@ -144,23 +143,10 @@ _THREADS = {
 # -- a run of batches ------------------------------------------------------------------
 
 
-def suffice(change: Change) -> bool:
-    """Tell whether the change is a batch of rows to add and segments to drop, and no more."""
-    return type(change) is Batch and not (
-        change.fences
-        or change.drop_checkpoints
-        or change.drop_writes
-        or change.hide_checkpoints
-        or change.drop_unreadable
-        or change.entry
-        or change.bump
-    )
-
-
 def add(
     db: sqlite3.Connection, batches: Sequence[Batch], known: Known
 ) -> list[ThreadkeepError | None]:
-    """Carry out batches that `suffice`, in order; return the refusal of each, or None.
+    """Carry out batches that only add rows, in order; return the refusal of each, or None.
 
     What is known is brought up to date: right if this is committed.
     """

@@ -10,6 +10,7 @@ from contextlib import suppress
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
+from threadkeep.backends.records import only_adds
 from threadkeep.backends.sqlite import additions, entries, salvage
 from threadkeep.backends.sqlite.failures import DRIVER_ERRORS, mapped
 from threadkeep.backends.sqlite.known import Known
@@ -325,8 +326,8 @@ def _carry_out(
 ) -> list[ThreadkeepError | None]:
     """Carry out the changes, those that only add rows together with their neighbours."""
     refusals: list[ThreadkeepError | None] = []
-    for only_adds, run in groupby(changes, additions.suffice):
-        if only_adds:
+    for is_plain, run in groupby(changes, only_adds):
+        if is_plain:
             batches = [change for change in run if isinstance(change, Batch)]
             refusals += additions.add(db, batches, known)
         else:  # rarer: what it leaves is not followed
