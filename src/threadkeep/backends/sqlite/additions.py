@@ -263,7 +263,7 @@ class _Run:
         """Check a batch and take its rows, or return its refusal."""
         name, known = batch.thread, self._known
         thread = known.threads[name]
-        if batch.born is not None and thread.was_deleted(batch.born):
+        if batch.born is not None and (thread.deleted_at or -1) >= batch.born:
             return ThreadDeletedError(thread=name)
         if batch.generation is not None and batch.generation != thread.generation:
             return StaleThreadError(thread=name)

@@ -104,8 +104,7 @@ class SqliteBackend(Backend):
         if not connections.write_lock.acquire(blocking=False):
             return None
         try:
-            db = connections.writer()
-            known = connections.known
+            db, known = connections.writer(), connections.known
             state = known.head(read) if known.holds(db) else None
             if state is None:
                 state = point_reads.checkpoint(db, read)

@@ -122,10 +122,6 @@ class Thread:
         """True if the registry knows the thread, and not as deleted."""
         return self.state is not None and self.state != ThreadStatus.DELETED
 
-    def was_deleted(self, born: int) -> bool:
-        """Return True if the thread was deleted after something of it was born."""
-        return self.deleted_at is not None and self.deleted_at >= born
-
     def knows(self, ns: str, checkpoint: str) -> bool:
         """Return True if a namespace is known, and the last `seq` on its checkpoint."""
         space = self.spaces.get(ns)
@@ -150,7 +146,11 @@ class Thread:
             self.changed = self.changed or SIZE
         for move in touch.moves:
             if (self.state or "") in move.sources and self._is_past(move):
-                self._move(move, now if touch.at is None else touch.at)
+                if not self.has_entry:
+                    self.created_at = self.updated_at = now if touch.at is None else touch.at
+                self.state = move.target
+                self.waits_at = pack_id(move.checkpoint) if move.waits else None
+                self.edited()
         late = self.updated_at is not None and touch.at and self.updated_at < touch.at
         if late and self.has_entry:
             self.updated_at = touch.at
@@ -162,13 +162,6 @@ class Thread:
             return True
         waits_at = unpack_id(self.waits_at)
         return waits_at < move.checkpoint or (move.same and waits_at == move.checkpoint)
-
-    def _move(self, move: Move, at: int) -> None:
-        if not self.has_entry:
-            self.created_at = self.updated_at = at
-        self.state = move.target
-        self.waits_at = pack_id(move.checkpoint) if move.waits else None
-        self.edited()
 
     def edited(self) -> None:
         """Note a change that a fence notices."""
@@ -253,18 +246,13 @@ class Known:
     def thread(self, name: str) -> tuple[Thread | None, Heap | None]:
         """Return a thread and its heap, as far as they are known, before anything is added."""
         thread = self.threads.pop(name, None)
-        if thread is None:
+        if thread is None or len(thread.spaces) > _MOST_PARTS:
             return None, None
         self.threads[name] = thread  # (to the end: those in front are forgotten first)
-        if len(thread.spaces) > _MOST_PARTS:
-            thread.spaces.clear()
-            thread.is_whole = False
         heap = self.heaps.pop(thread.heap, None)
-        if heap is not None:
-            self.heaps[thread.heap] = heap
-            if len(heap.ends) > _MOST_PARTS:
-                heap.ends.clear()
-                heap.is_whole = False
+        if heap is None or len(heap.ends) > _MOST_PARTS:
+            return thread, None
+        self.heaps[thread.heap] = heap
         return thread, heap
 
     def heap_of(self, thread: Thread) -> Heap:
@@ -279,8 +267,8 @@ class Known:
     def head(self, read: ReadCheckpoint) -> ThreadState | None:
         """Return the reply to a read of a head; None if it is not known."""
         thread = self.threads.get(read.thread)
-        head = None if thread is None or read.ns else thread.head
-        if thread is None or head is None or read.id not in (None, head.row.id):
+        head = None if thread is None else thread.head
+        if thread is None or head is None or read.ns or read.id not in (None, head.row.id):
             return None
         heap = self.heaps.get(thread.heap)
         if heap is None or heap.layout is not head.layout:
@@ -294,11 +282,9 @@ class Known:
         Where others have written since `keep`, all is forgotten before it is used.
         """
         thread, found = self.threads.get(read.thread), reply.found
-        heap = None if thread is None else self.heaps.get(thread.heap)
-        if thread is None or heap is None or found is None or read.ns or read.id is not None:
+        if thread is None or found is None or read.ns or read.id or found.child is not None:
             return
-        if found.child is None:
-            thread.set_head(heap, found.row, found.keyframe, [*found.writes])
+        thread.set_head(self.heap_of(thread), found.row, found.keyframe, [*found.writes])
 
 
 def _holder(segments: Iterable[Segment], row: CheckpointRow) -> Segment | None:
