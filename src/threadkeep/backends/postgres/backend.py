@@ -21,7 +21,6 @@ from threadkeep.backends.postgres.connections import (
     NEWEST_STATE,
     ONE_STATE,
     Given,
-    Message,
     OwnAsyncPools,
     OwnPool,
     Settings,
@@ -71,7 +70,7 @@ class AsyncPostgresBackend(AsyncBackend):
     async def fetch(self, reads_: Sequence[Read]) -> list[Any]:
         """Answer each read, in order, all from one state. See `Backend.fetch`."""
         queries = [reads.query(read) for read in reads_]
-        statements = [self._ready(s) for query in queries for s in query.statements]
+        statements = [statement for query in queries for statement in query.statements]
         with mapped_errors(self._server):
             rows = iter(await self._answered(statements, ONE_STATE) if statements else ())
         return [query.reply([next(rows) for _ in query.statements]) for query in queries]
@@ -94,17 +93,17 @@ class AsyncPostgresBackend(AsyncBackend):
         if statement is None:
             return False
         with mapped_errors(self._server):
-            ((row,),) = await self._answered([self._ready(statement)], NEWEST_STATE)
+            ((row,),) = await self._answered([statement], NEWEST_STATE)
         return bool(row[0])
 
     async def _each(self, many: Sequence[Change]) -> list[ThreadkeepError | None]:
         """Make the changes one after the other, in one transaction."""
-        statements = [self._ready(changes.statement(change)) for change in many]
+        statements = [changes.statement(change) for change in many]
         if len(many) > 1:
             threads = {thread for change in many for thread in changes.locked(change)}
             if len(threads) > 1:
                 # All are locked first, in one order: so no two groups wait for each other.
-                statements = [*map(self._ready, changes.locking(threads)), *statements]
+                statements = [*changes.locking(threads), *statements]
         losses: list[Exception] = []
         with mapped_errors(self._server):
             answers = await self._answered(statements, NEWEST_STATE, losses)
@@ -143,7 +142,7 @@ class AsyncPostgresBackend(AsyncBackend):
                     return
                 answer = error = None
                 try:
-                    (answer,) = await send(conn, Message([self._ready(step)], NEWEST_STATE))
+                    (answer,) = await send(conn, self._ready([step]), NEWEST_STATE)
                 except DRIVER_ERRORS as failure:
                     error = failure
 
@@ -154,7 +153,7 @@ class AsyncPostgresBackend(AsyncBackend):
 
     async def identity(self) -> str:
         """Name the schema among those of all servers. See `Backend.identity`."""
-        statement = self._ready(Statement(_IDENTITY, (self._schema,)))
+        statement = Statement(_IDENTITY, (self._schema,))
         with mapped_errors(self._server):
             ((row,),) = await self._answered([statement], ONE_STATE)
         return "-".join(map(str, row))
@@ -164,9 +163,9 @@ class AsyncPostgresBackend(AsyncBackend):
 
         Needs the rights of the tables' owner; a given connection must be in autocommit.
         """
-        server = maintenance.Server(self._send_alone, self._source.pause)
+        call = partial(maintenance.scrub, self._send_alone, self._source.pause, rewrite=rewrite)
         with mapped_errors(self._server):
-            return await self._retried(lambda: maintenance.scrub(server, rewrite=rewrite))
+            return await self._retried(call)
 
     async def _send_alone(self, statement: Statement) -> tuple[Rows, Sequence[str]]:
         """Return the rows of a statement that is sent by itself, and the server's warnings."""
@@ -179,7 +178,7 @@ class AsyncPostgresBackend(AsyncBackend):
         async with self._source.lend() as conn:
             conn.add_notice_handler(note)
             try:
-                (rows,) = await send(conn, Message([self._ready(statement)], NEWEST_STATE))
+                (rows,) = await send(conn, self._ready([statement]), NEWEST_STATE)
             finally:
                 conn.remove_notice_handler(note)
         return rows, warnings
@@ -188,9 +187,12 @@ class AsyncPostgresBackend(AsyncBackend):
         """Close all connections of ours; later calls raise `ClosedError`. Idempotent."""
         await self._source.close()
 
-    def _ready(self, statement: Statement) -> Statement:
-        """Return the statement with the schema's name in it."""
-        return statement._replace(sql=statement.sql.replace("{schema}", self._schema))
+    def _ready(self, statements: Sequence[Statement]) -> list[Statement]:
+        """Return the statements with the schema's name in them."""
+        return [
+            Statement(sql.replace("{schema}", self._schema), values, keep)
+            for sql, values, keep in statements
+        ]
 
     async def _answered(
         self,
@@ -202,8 +204,8 @@ class AsyncPostgresBackend(AsyncBackend):
 
         Lost connections are added to `losses`: what was sent over them may have been done.
         """
-        message = Message(statements, isolation, self._before)
-        return await self._retried(partial(self._send, message), losses)
+        call = partial(self._send, self._ready(statements), isolation)
+        return await self._retried(call, losses)
 
     async def _retried(
         self, call: Callable[[], Awaitable[T]], losses: list[Exception] | None = None
@@ -221,9 +223,9 @@ class AsyncPostgresBackend(AsyncBackend):
             losses += lost
         return await again(call, passes, self._source.pause)
 
-    async def _send(self, message: Message) -> list[Rows]:
+    async def _send(self, statements: Sequence[Statement], isolation: str) -> list[Rows]:
         async with self._source.lend() as conn:
-            return await send(conn, message)
+            return await send(conn, statements, isolation, self._before)
 
 
 class PostgresBackend(BlockingFace[AsyncPostgresBackend]):
@@ -234,13 +236,13 @@ class PostgresBackend(BlockingFace[AsyncPostgresBackend]):
     def __init__(
         self, database: str | ConnectionPool[Any] | Connection[Any], **options: Any
     ) -> None:
-        if isinstance(database, str):
-            settings = settings_of(database, **options)
-            loops = OwnAsyncPools(settings)
-            native = AsyncPostgresBackend(loops, settings)
-            super().__init__(AsyncPostgresBackend(OwnPool(settings), settings), native, loops)
-        else:
+        if not isinstance(database, str):
             super().__init__(_backend_over(database, ConnectionPool, Connection, options))
+            return
+        settings = settings_of(database, **options)
+        loops = OwnAsyncPools(settings)
+        native = AsyncPostgresBackend(loops, settings)
+        super().__init__(AsyncPostgresBackend(OwnPool(settings), settings), native, loops)
 
     def migrate(self) -> None:
         """See `AsyncPostgresBackend.migrate`."""

@@ -15,7 +15,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import psycopg
 from psycopg import AsyncConnection, AsyncCursor, Connection, Cursor, pq
@@ -158,14 +158,6 @@ NEWEST_STATE = "READ COMMITTED"
 """Isolation of changes: a statement sees what others committed while it waited for a lock."""
 
 
-class Message(NamedTuple):
-    """Statements that are sent together; those of `before` come first and have no answer."""
-
-    statements: Sequence[Statement]
-    isolation: str
-    before: Sequence[Statement] = ()
-
-
 def _in_pipeline(conn: _Conn | _AsyncConn) -> bool:
     return conn.pgconn.pipeline_status != pq.PipelineStatus.OFF
 
@@ -177,39 +169,43 @@ def _in_transaction(conn: _Conn | _AsyncConn) -> bool:
     )
 
 
-async def send(conn: _Conn | _AsyncConn, message: Message) -> list[Rows]:
-    """Return the rows of each statement; changes are durable on return.
+async def send(
+    conn: _Conn | _AsyncConn,
+    statements: Sequence[Statement],
+    isolation: str,
+    before: Sequence[Statement] = (),
+) -> list[Rows]:
+    """Return the rows of each statement, but for those of `before`, which are sent first.
 
-    A call that fails leaves no transaction open which it began.
+    Changes are durable on return. A call that fails leaves no transaction open which it began.
     """
     if _in_pipeline(conn):
         async with entered(conn.pipeline()):  # whose end synchronizes: the state is known then
             pass
     if _in_transaction(conn):
-        if message.isolation == NEWEST_STATE:
+        if isolation == NEWEST_STATE:
             raise InvalidArgumentError(
                 "The given connection is in the middle of a transaction, which could be undone.",
                 hint="End it first, or give the saver a pool, or a connection of its own.",
             )
         async with entered(conn.transaction()):  # a savepoint
             async with entered(conn.pipeline()):
-                cursors = [await _execute(conn, statement) for statement in message.statements]
+                cursors = [await _execute(conn, statement) for statement in statements]
             return [await _rows(cursor) for cursor in cursors]
-    first, pipelined = 0, True
-    sent = message.statements
-    if len(sent) + len(message.before) == 1:
+    sent, first, pipelined = statements, 0, True
+    if len(statements) + len(before) == 1:
         pipelined = _in_pipeline(conn)  # (what it answers is not committed before it ends)
     else:
         begin = "BEGIN" if conn.autocommit else "SET TRANSACTION"
-        begun = Statement(f"{begin} ISOLATION LEVEL {message.isolation}")
-        first = 1 + len(message.before)
-        sent = [begun, *message.before, *sent, *((_COMMIT,) if conn.autocommit else ())]
+        begun = Statement(f"{begin} ISOLATION LEVEL {isolation}")
+        first = 1 + len(before)
+        sent = [begun, *before, *statements, *((_COMMIT,) if conn.autocommit else ())]
     try:
         async with entered(conn.pipeline()) if pipelined else _NO_PIPELINE:
             cursors = [await _execute(conn, statement) for statement in sent]
             if not conn.autocommit:
                 await result(conn.commit())
-        answered = cursors[first : first + len(message.statements)]
+        answered = cursors[first : first + len(statements)]
         return [await _rows(cursor) for cursor in answered]
     finally:
         if _in_transaction(conn):

@@ -18,7 +18,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import closing
 from pathlib import Path
 from tempfile import NamedTemporaryFile
-from typing import Any, NamedTuple
+from typing import Any, TypeAlias
 
 import psycopg
 import psycopg.errors
@@ -90,29 +90,27 @@ _NOTES = (
 )
 
 
-class Server(NamedTuple):
-    """Functions that send a statement by itself, for its rows and warnings, and that wait."""
-
-    send: Callable[[Statement], Awaitable[tuple[Rows, Sequence[str]]]]
-    pause: Callable[[float], Awaitable[None]]
+Send: TypeAlias = Callable[[Statement], Awaitable[tuple[Rows, Sequence[str]]]]
+"""Sends a statement by itself; returns its rows and the server's warnings."""
+Pause: TypeAlias = Callable[[float], Awaitable[None]]
 
 
-async def scrub(server: Server, *, rewrite: bool) -> Scrubbed:
+async def scrub(send: Send, pause: Pause, *, rewrite: bool) -> Scrubbed:
     """See `Backend.scrub`."""
     if rewrite:
-        return await _rewrite(server)
+        await _wait_for_older_transactions(send, pause)
+        return await _rewrite(send)
     try:
-        _, warnings = await server.send(_VACUUM)
+        _, warnings = await send(_VACUUM)
     except psycopg.Error as error:
         warnings = (str(error.diag.message_primary or error),)
     reason = (_NOT_VACUUMED.format(warnings[0]),) if warnings else ()
     return Scrubbed((), (" ".join((_PAGES, *reason)), _NOTES, _LOG))
 
 
-async def _rewrite(server: Server) -> Scrubbed:
-    await _wait_for_older_transactions(server)
+async def _rewrite(send: Send) -> Scrubbed:
     try:
-        _, warnings = await server.send(_REWRITE)
+        _, warnings = await send(_REWRITE)
     except psycopg.errors.ActiveSqlTransaction as error:
         raise InvalidArgumentError(
             "The given connection begins transactions by itself, and VACUUM must not be in one.",
@@ -123,15 +121,15 @@ async def _rewrite(server: Server) -> Scrubbed:
             f"PostgreSQL has not rewritten all tables: {warnings[0]}.",
             hint="Erase as the role that owns the schema's tables.",
         )
-    notes = () if await _is_allowed(server, _STATISTICS) else (_NOTES,)
-    written = () if await _is_allowed(server, _CHECKPOINT) else (_NOT_WRITTEN,)
+    notes = () if await _is_allowed(send, _STATISTICS) else (_NOTES,)
+    written = () if await _is_allowed(send, _CHECKPOINT) else (_NOT_WRITTEN,)
     return Scrubbed(("PostgreSQL's tables and indexes, written anew",), (_LOG, *written, *notes))
 
 
-async def _is_allowed(server: Server, statement: Statement) -> bool:
+async def _is_allowed(send: Send, statement: Statement) -> bool:
     """Run a statement; return False if the role lacks the right."""
     try:
-        _, warnings = await server.send(statement)
+        _, warnings = await send(statement)
     except psycopg.Error as error:
         if error.sqlstate != NO_RIGHT:
             raise
@@ -139,17 +137,17 @@ async def _is_allowed(server: Server, statement: Statement) -> bool:
     return not warnings
 
 
-async def _wait_for_older_transactions(server: Server) -> None:
-    ((now,),), _ = await server.send(_NOW)
+async def _wait_for_older_transactions(send: Send, pause: Pause) -> None:
+    ((now,),), _ = await send(_NOW)
     behind = Statement(_BEHIND, (now, now), keep=False)
-    older: dict[str, str] = dict((await server.send(_RUNNING))[0])
+    older: dict[str, str] = dict((await send(_RUNNING))[0])
     for _ in range(round(_PATIENCE / _PAUSE)):
-        still: dict[str, str] = dict((await server.send(_RUNNING))[0])
+        still: dict[str, str] = dict((await send(_RUNNING))[0])
         names = [name for key, name in older.items() if key in still]
-        names += [name for (name,) in (await server.send(behind))[0]]
+        names += [name for (name,) in (await send(behind))[0]]
         if not names:
             return
-        await server.pause(_PAUSE)
+        await pause(_PAUSE)
     raise LockedError(
         f"An older transaction may still see removed rows: {', '.join(names)}.", hint="End it."
     )
@@ -177,11 +175,8 @@ ON CONFLICT DO NOTHING
 """
 
 
-class _Before(NamedTuple):
-    """A schema before a restore: each thread's id, generation, tombstone, and if it has rows."""
-
-    exists: bool
-    threads: list[tuple[str, int, Any, bool]]
+_Before: TypeAlias = list[tuple[str, int, Any, bool]]
+"""The threads before a restore: id, generation, tombstone, and if it has rows."""
 
 
 class Dumps:
@@ -217,14 +212,14 @@ class Dumps:
         contents = self._run(program, "--list", str(file))
         self._check_archive(contents)
         with closing(self._connect()) as db:
-            before = self._before(db)
-        if any(has_rows for *_, has_rows in before.threads) and not replace:
+            exists, before = self._before(db)
+        if any(has_rows for *_, has_rows in before) and not replace:
             raise ThreadExistsError(
                 f"The schema {self._settings.schema!r} holds threads already.",
                 hint="Restore into a database without this schema, or --replace all it holds.",
             )
         whole = ("--single-transaction", "--exit-on-error", "--no-owner", "--no-privileges")
-        if before.exists:
+        if exists:
             with NamedTemporaryFile("w", prefix=".threadkeep-") as order:
                 order.write(_restore_order(contents, self._settings.schema))
                 order.flush()
@@ -232,7 +227,7 @@ class Dumps:
                 self._run(program, *clean, *whole, self._at, str(file))
         else:
             self._run(program, *whole, self._at, str(file))
-        if before.threads:
+        if before:
             with closing(self._connect()) as db:
                 self._outdate(db, before, now)
 
@@ -252,24 +247,25 @@ class Dumps:
         tables = migrations.tables_in(self._schema)
         return migrations.are_ours(dict(self._rows(db, tables.sql)))
 
-    def _before(self, db: psycopg.Connection[Any]) -> _Before:
+    def _before(self, db: psycopg.Connection[Any]) -> tuple[bool, _Before]:
+        """Return True if the schema exists, and what is in it."""
         exists = bool(self._rows(db, "SELECT to_regnamespace(%s) IS NOT NULL", self._schema)[0][0])
         if self._is_ours(db):
-            return _Before(exists, self._rows(db, self._sql(_THREADS)))
+            return exists, self._rows(db, self._sql(_THREADS))
         if exists and self._rows(db, _HOLDS_TABLES, self._schema):
             raise NotOursError(
                 f"The schema {self._settings.schema!r} holds tables of another program.",
                 hint="It is left as it is: restore into another database.",
             )
-        return _Before(exists, [])
+        return exists, []
 
     def _outdate(self, db: psycopg.Connection[Any], before: _Before, now: int) -> None:
         """Raise generations, so that no process relies on what it remembers of the schema."""
-        beyond = 1 + max(generation for _, generation, *_ in before.threads)
+        beyond = 1 + max(generation for _, generation, *_ in before)
         (end,) = self._rows(db, self._sql("SELECT {schema}.time_of(%s)"), now)[0]
         gone = [
             (thread, generation + 1, end if has_rows else deleted_at)
-            for thread, generation, deleted_at, has_rows in before.threads
+            for thread, generation, deleted_at, has_rows in before
         ]
         with mapped_errors(self._settings.server), db.transaction(), db.cursor() as cursor:
             cursor.execute(self._sql(_RAISE).encode(), (beyond,))
