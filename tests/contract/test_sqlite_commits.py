@@ -110,7 +110,11 @@ def test_a_seal_in_a_group_is_checked_by_itself(backend, statements):
     before, after = (Batch("t1", 1, segments=(segment(n),)) for n in range(2))
     statements.clear()
     results = together(backend, [before, taken, seal, after])
-    assert [type(one) for one in results] == [*[type(None)] * 1, SegmentTakenError, *[type(None)] * 2]
+    assert [type(one) for one in results] == [
+        *[type(None)] * 1,
+        SegmentTakenError,
+        *[type(None)] * 2,
+    ]
     assert statements.count("COMMIT") == 1
     places = [backend.fetch([ReadThread(thread)])[0].segments for thread in ("t0", "t1")]
     assert [[one[:3] for one in some] for some in places] == [[(1, 0, 8)], [(1, 0, 1), (1, 1, 1)]]

@@ -10,8 +10,8 @@ from threadkeep.backends.sqlite import (
     SqliteBackend,
     additions,
     known,
-    point_reads,
 )
+from threadkeep.backends.sqlite.reads import checkpoint as answer
 from threadkeep.engine.model import (
     HIDDEN,
     Batch,
@@ -237,7 +237,7 @@ def is_right(backend, threads=THREADS):
         for key in (None, *[uid(number) for number in range(1, 9)]):
             read = ReadCheckpoint(thread, "", key)
             state = held.head(read)
-            assert state is None or state == point_reads.checkpoint(db, read)
+            assert state is None or state == answer(db, read)
     for name, thread in held.threads.items():
         for ns, space in thread.spaces.items():
             of = (thread.number, ns)

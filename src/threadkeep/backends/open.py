@@ -67,7 +67,6 @@ _CONNINFO = (  # (compiled where it is needed: seldom)
 
 
 def _unknown(url: str) -> OpenError:
-    """Return the error for a text that names no store."""
     found = re.match(r"([A-Za-z][A-Za-z0-9+.-]*)://", url)
     if found is not None:
         driver = found[1].lower().startswith(("postgresql+", "postgres+"))

@@ -1,8 +1,4 @@
-"""State and connections of each process and of each event loop.
-
-Whatever holds locks or connections is told of a fork of the process (not of a thread): before it,
-and after it in both processes, in the opposite order.
-"""
+"""State and connections of each process and of each event loop, and news of forks."""
 
 from __future__ import annotations
 

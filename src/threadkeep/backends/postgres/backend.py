@@ -1,8 +1,4 @@
-"""PostgreSQL backend: statements sent to the server, retried, and their answers understood.
-
-The logic is that of `AsyncPostgresBackend`. `PostgresBackend` runs the same coroutines on
-blocking connections. Neither rows nor errors of the driver leave this package.
-"""
+"""PostgreSQL backend: statements sent to the server, retried, and their answers understood."""
 
 from __future__ import annotations
 
@@ -97,7 +93,6 @@ class AsyncPostgresBackend(AsyncBackend):
         return bool(row[0])
 
     async def _each(self, many: Sequence[Change]) -> list[ThreadkeepError | None]:
-        """Make the changes one after the other, in one transaction."""
         statements = [changes.statement(change) for change in many]
         if len(many) > 1:
             threads = {thread for change in many for thread in changes.locked(change)}
@@ -188,7 +183,6 @@ class AsyncPostgresBackend(AsyncBackend):
         await self._source.close()
 
     def _ready(self, statements: Sequence[Statement]) -> list[Statement]:
-        """Return the statements with the schema's name in them."""
         return [
             Statement(sql.replace("{schema}", self._schema), values, keep)
             for sql, values, keep in statements
@@ -274,7 +268,6 @@ def opened(
 def _backend_over(
     given: Any, pool: type, connection: type, options: dict[str, Any]
 ) -> AsyncPostgresBackend:
-    """Make a backend over a program's own pool or connection of these types."""
     if not isinstance(given, (pool, connection)):
         raise InvalidArgumentError(
             f"{type(given).__name__} is no PostgreSQL database.",

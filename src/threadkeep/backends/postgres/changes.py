@@ -1,8 +1,6 @@
 """Changes as SQL: one statement each, which calls a function of the schema.
 
-A change is one statement, and so a transaction of its own; many batches may be one call of
-`commit_batches`. Values reach SQL as bound parameters only. The text of a statement depends only
-on the kinds of rows that a batch has, so that few of them are prepared.
+The text of a statement depends only on the kinds of rows of a batch, so that few are prepared.
 """
 # ruff: noqa: S608 - texts are put together from constants of this module only
 
@@ -376,7 +374,6 @@ def _overlap(batches: Sequence[Batch]) -> bool:
 
 
 def _rows(batches: Sequence[Batch]) -> dict[str, list[_Row]]:
-    """Return the rows of each kind."""
     rows: dict[str, list[_Row]] = {kind: [] for kind in _KINDS}
     for number, batch in enumerate(batches, 1):
         touch = batch.touch

@@ -1,9 +1,6 @@
 """Settings of a PostgreSQL store, its connections, and statements sent over them.
 
 A connection belongs to the process, and an async one to the event loop, that it was opened in.
-What the program gave is never closed. A message is one round trip: a single statement is its own
-transaction, several are one, pipelined. In a transaction that the program has begun, reads are a
-part of it, and changes are refused.
 """
 
 from __future__ import annotations

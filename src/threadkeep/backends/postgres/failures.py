@@ -1,8 +1,6 @@
 """Errors of the driver and refusals of the schema's functions, as errors of threadkeep.
 
-Every driver error that leaves this package went through `mapped`. Codes: appendix A of
-PostgreSQL's manual; TK001 is raised by a function of ours (`migrations/`), TK002 by `partitions`,
-TK007 by a migration, which handles it.
+Codes: appendix A of PostgreSQL's manual, and our own TK001 (migrations), TK002 (partitions).
 """
 
 from __future__ import annotations

@@ -1,11 +1,7 @@
-"""Maintenance of a schema: scrubbing of its files, backup and restore.
+"""Maintenance of a schema: scrubbing of its files; backup and restore by pg_dump and pg_restore.
 
-A deleted row stays in its page until VACUUM has found it, and its bytes until something is
-written over them. VACUUM FULL writes each table and its indexes into new files, but takes along
-what an older transaction may still see: tables are reported clean only if none was left.
-
-Backups use pg_dump and pg_restore. No secret is ever an argument of a program. A restore that
-fails has changed nothing.
+VACUUM FULL takes along what an older transaction may still see: tables are reported clean only if
+none was left.
 """
 
 from __future__ import annotations
@@ -127,7 +123,6 @@ async def _rewrite(send: Send) -> Scrubbed:
 
 
 async def _is_allowed(send: Send, statement: Statement) -> bool:
-    """Run a statement; return False if the role lacks the right."""
     try:
         _, warnings = await send(statement)
     except psycopg.Error as error:
@@ -304,7 +299,6 @@ class Dumps:
             )
 
     def _run(self, program: str, *arguments: str) -> str:
-        """Return what the program prints."""
         done = subprocess.run(  # noqa: S603 - a program of PostgreSQL, without a shell
             [program, *arguments],
             env=os.environ | self._environment,
@@ -323,7 +317,6 @@ class Dumps:
 
 
 def _without_password(conninfo: str) -> tuple[str, dict[str, str]]:
-    """Return the conninfo without its password, and the environment that holds that."""
     parts = conninfo_to_dict(conninfo)
     for name in _SECRETS:
         if name in parts:

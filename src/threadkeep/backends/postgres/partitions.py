@@ -1,9 +1,5 @@
 """Partitions of the checkpoints by month: the option `partition_by="month"`.
 
-No row is ever in the default partition and in a month's, and none is dropped with a month. Where
-nothing is to be done, there is no lock but a reader's, and no DDL. This is no version of the
-tables: all statements say `checkpoints`, partitioned or not.
-
 An id of UUID version 6 (RFC 9562, section 5.6) begins with its time, most significant digit first:
 as text it sorts by time.
 """
@@ -131,13 +127,11 @@ def _past(described: Iterable[str], now: datetime) -> Iterator[str]:
 
 
 def _dropping(described: Sequence[str]) -> str:
-    """Return the block that drops these partitions where they are empty."""
     months = ", ".join(["'" + text.replace("'", "''") + "'" for text in described])
     return _texts()["drop"].replace("{patience}", _PATIENCE).replace("{months}", months)
 
 
 def _body(months: Iterable[Month]) -> str:
-    """Return the block that makes partitions of these months, where they are missing."""
     texts = _texts()
     made = [
         texts["month"]
@@ -152,7 +146,6 @@ def _body(months: Iterable[Month]) -> str:
 
 @cache
 def _texts() -> dict[str, str]:
-    """Return the parts of `partitions.sql` by name."""
     file = Path(__file__).with_suffix(".sql")
     _, *parts = re.split(r"(?m)^-- name: (\w+)\n", file.read_text("utf-8"))
     texts = {"key": KEY}

@@ -1,7 +1,4 @@
-"""Reads of threads as SQL, and rows as records.
-
-Values reach SQL as bound parameters only. Several statements of a query see one state.
-"""
+"""Reads of threads as SQL, and rows as records. Several statements of a query see one state."""
 # ruff: noqa: S608 - texts are put together from constants of this module only
 
 from __future__ import annotations
@@ -114,7 +111,6 @@ class _Keyframes:
 
 
 def _stored(thread: str, row: Sequence[Any], keyframes: _Keyframes) -> model.StoredCheckpoint:
-    """Make a checkpoint of the columns `_WHOLE`."""
     found = _checkpoint_row(row[:_ROW_COLUMNS])
     start, count, data, child, run, seen, *writes = row[_ROW_COLUMNS:]
     return model.StoredCheckpoint(
@@ -135,7 +131,6 @@ def _writes(
 
 
 def _page(rows: Rows) -> list[model.StoredCheckpoint]:
-    """Make checkpoints of rows of a thread's id and the columns `_WHOLE`."""
     keyframes = _Keyframes()
     return [_stored(unpack_text(thread), row, keyframes) for thread, *row in rows]
 
@@ -270,7 +265,6 @@ def _scan(read: model.ScanCheckpoints) -> Query:
 
 
 def _scan_conditions(read: model.ScanCheckpoints) -> tuple[list[str], list[Any]]:
-    """Return the WHERE clause's terms, and the values for their parameters."""
     conditions, values = [_VISIBLE], []
     for term, value in (
         ("c.thread_id = %s", read.thread),

@@ -1,7 +1,4 @@
-"""Reads of the registry and reads that span threads, as SQL.
-
-A thread has an entry where its row has a state. Pages are looked up in an index from the cursor on.
-"""
+"""Reads of the registry and reads that span threads, as SQL."""
 # ruff: noqa: S608 - texts are put together from constants of this module only
 
 from __future__ import annotations
@@ -110,7 +107,6 @@ _HAS_LABEL = """EXISTS (
 
 
 def _where(query: ThreadQuery) -> tuple[list[str], list[Any]]:
-    """Return the WHERE clause's terms, and the values for their parameters."""
     conditions, values = list[str](), list[Any]()
     for condition, some in _conditions(query):
         conditions.append(condition)
@@ -169,7 +165,6 @@ SELECT DISTINCT t.thread_id, NULL FROM found t WHERE {conditions} ORDER BY t.thr
 
 
 def _page(text: str, condition: str, after: str | None) -> tuple[str, list[str]]:
-    """Return the SQL that asks for threads in order, and the values of its cursor."""
     # (a cursor that may be NULL could not be looked up in an index)
     if after is None:
         return text.replace("{conditions}", condition), []

@@ -1,8 +1,6 @@
-"""Batches that only add rows and drop segments: checked together, stored by few statements.
+"""Batches that only add rows and replace segments: a question, checks, a statement for each table.
 
-A run of batches is one question about all of their threads, checks in Python, and one statement
-for each table that gets rows. Each batch sees what those before it left; one that is refused adds
-nothing. The caller has begun a write transaction.
+Each batch sees what those before it left; one that is refused adds nothing.
 """
 # ruff: noqa: S608 - texts are put together from constants of this module only
 
@@ -169,7 +167,6 @@ _Question: TypeAlias = tuple[str, int | None, tuple[str, str] | None]
 
 
 def _questions(known: Known, batch: Batch) -> list[_Question]:
-    """Return what must be asked before the batch is taken."""
     name = batch.thread
     thread, heap = known.thread(name)
     logs = {one.log: None for one in batch.segments if heap is None or heap.end(one.log) is None}
@@ -239,7 +236,6 @@ def _id(packed: bytes | str | None) -> str:
 
 
 def _is_sound(columns: Sequence[Any]) -> bool:
-    """Tell whether the thread's columns have the types that they are to have."""
     *numbers, _, waits_at = columns
     return _NUMBER_OR_NONE.issuperset(map(type, numbers)) and type(waits_at) in _ID_OR_NONE
 
@@ -263,7 +259,8 @@ class _Run:
         """Check a batch and take its rows, or return its refusal."""
         name, known = batch.thread, self._known
         thread = known.threads[name]
-        if batch.born is not None and (thread.deleted_at or -1) >= batch.born:
+        deleted_at = thread.deleted_at
+        if batch.born is not None and deleted_at is not None and deleted_at >= batch.born:
             return ThreadDeletedError(thread=name)
         if batch.generation is not None and batch.generation != thread.generation:
             return StaleThreadError(thread=name)

@@ -5,12 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Literal
 
 from threadkeep.backends.base import Backend
-from threadkeep.backends.sqlite import point_reads
 from threadkeep.backends.sqlite.changes import commit_many
 from threadkeep.backends.sqlite.connections import Connections
 from threadkeep.backends.sqlite.failures import DRIVER_ERRORS, mapped
 from threadkeep.backends.sqlite.opening import Location, path_of
-from threadkeep.backends.sqlite.reads import needs_transaction, reply
+from threadkeep.backends.sqlite.reads import checkpoint, needs_transaction, reply
 from threadkeep.engine.model import ReadCheckpoint
 from threadkeep.errors import InvalidArgumentError, ThreadkeepError
 
@@ -107,7 +106,7 @@ class SqliteBackend(Backend):
             db, known = connections.writer(), connections.known
             state = known.head(read) if known.holds(db) else None
             if state is None:
-                state = point_reads.checkpoint(db, read)
+                state = checkpoint(db, read)
                 known.remember(read, state)
         except DRIVER_ERRORS as error:
             raise mapped(error, connections.location.path) from error

@@ -1,8 +1,4 @@
-"""Commits: a group of changes in one transaction.
-
-Each change has its own result; one that fails leaves the others alone. No transaction stays open,
-wherever a caller is interrupted.
-"""
+"""Commits: a group of changes in one transaction; one that fails leaves the others alone."""
 
 from __future__ import annotations
 
@@ -114,7 +110,6 @@ SELECT (SELECT count(*) FROM tk_checkpoints WHERE thread IN family),
 
 
 def _check(db: sqlite3.Connection, batch: Batch, number: int, fence: Fence) -> None:
-    """Raise a `ConflictError` if a fence does not hold."""
     thread = batch.thread
     match fence:
         case HeadFence(ns, expected):

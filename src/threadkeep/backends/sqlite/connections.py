@@ -43,7 +43,6 @@ class Connections:
     """
 
     def __init__(self, location: Location) -> None:
-        """Open the database, and make it where there is none. See `open_first`."""
         self._writer: sqlite3.Connection | None
         self.location, self._writer = open_first(location)
         self._idle: list[sqlite3.Connection] = []

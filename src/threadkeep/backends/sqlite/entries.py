@@ -1,8 +1,4 @@
-"""The registry as SQL: a thread's entry, finding and counting entries, setting them.
-
-What saves tell in passing is in `additions`. Invariants: as in `reads` and `changes`; an
-entry is there where the thread's row has a state.
-"""
+"""The registry as SQL; a thread has an entry where its row has a state."""
 # ruff: noqa: S608 - texts are put together from constants of this package only
 
 from __future__ import annotations

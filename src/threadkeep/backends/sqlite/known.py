@@ -1,7 +1,6 @@
 """LRU cache of what the writing connection knows of threads: their rows, log ends and heads.
 
-Used under the write lock. It holds as long as nobody else has written, which is checked
-before each use; what is not in it is asked of the database.
+Used under the write lock; it holds until somebody else has written.
 """
 
 from __future__ import annotations
@@ -288,7 +287,6 @@ class Known:
 
 
 def _holder(segments: Iterable[Segment], row: CheckpointRow) -> Segment | None:
-    """Return the segment that holds a checkpoint's keyframe."""
     for one in segments:
         if one.log == row.key_log and one.start <= row.key_pos < one.start + one.count:
             return one

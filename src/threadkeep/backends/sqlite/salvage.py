@@ -33,7 +33,6 @@ _TABLES = {
 
 
 def _in_ascii(column: str) -> str:
-    """SQL for a value: its type, and its bytes in hexadecimal."""
     return f"typeof({column})||':'||hex({column})"
 
 
@@ -42,7 +41,6 @@ def _key(columns: Sequence[str]) -> str:
 
 
 def _table(table: str) -> tuple[str, list[str], list[str]]:
-    """Return a table's name, the columns of its rows' places, and all its columns."""
     name, width, columns = _TABLES[table]
     return name, columns.split()[:width], columns.split()
 

@@ -1,7 +1,6 @@
 """Migrations of the tables: files of SQL, each run once, in order and in one transaction.
 
-A released file never changes. Migrations hold an advisory lock: any number of processes may start
-them at once.
+A released file never changes. Migrations hold an advisory lock.
 """
 
 from __future__ import annotations
