@@ -96,11 +96,8 @@ class Settings:
             parts = conninfo_to_dict(self.conninfo)
         except psycopg.Error:
             parts = {}
-        hosts = str(parts.get("host") or parts.get("hostaddr") or "localhost").split(",")
-        ports = str(parts.get("port") or "5432").split(",")
-        ports = ports * len(hosts) if len(ports) == 1 else ports
-        places = ",".join(f"{host}:{port}" for host, port in zip(hosts, ports, strict=False))
-        return f"PostgreSQL at {places}"
+        host = parts.get("host") or parts.get("hostaddr") or "localhost"
+        return f"PostgreSQL at {host}:{parts.get('port') or 5432}"
 
     @property
     def arguments(self) -> dict[str, Any]:
@@ -114,13 +111,8 @@ class Settings:
     @property
     def pool_arguments(self) -> dict[str, Any]:
         """Arguments of a pool of our own, beside the conninfo."""
-        return {
-            "kwargs": self.arguments,
-            "min_size": self.min_size,
-            "max_size": self.max_size,
-            "timeout": self.timeout,
-            "name": "threadkeep",
-        }
+        sizes = {"min_size": self.min_size, "max_size": self.max_size, "timeout": self.timeout}
+        return {"kwargs": self.arguments, "name": "threadkeep", **sizes}
 
 
 def settings_of(database: str, **options: Any) -> Settings:
@@ -155,15 +147,15 @@ NEWEST_STATE = "READ COMMITTED"
 """Isolation of changes: a statement sees what others committed while it waited for a lock."""
 
 
+_BEGUN = (pq.TransactionStatus.INTRANS, pq.TransactionStatus.INERROR)
+
+
 def _in_pipeline(conn: _Conn | _AsyncConn) -> bool:
     return conn.pgconn.pipeline_status != pq.PipelineStatus.OFF
 
 
 def _in_transaction(conn: _Conn | _AsyncConn) -> bool:
-    return conn.info.transaction_status in (
-        pq.TransactionStatus.INTRANS,
-        pq.TransactionStatus.INERROR,
-    )
+    return conn.info.transaction_status in _BEGUN
 
 
 async def send(

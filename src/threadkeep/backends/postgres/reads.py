@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 from psycopg.types.numeric import Int8
 
@@ -94,20 +94,17 @@ def _checkpoint_row(row: Sequence[Any]) -> model.CheckpointRow:
     )
 
 
-class _Keyframes:
-    """Keyframes of one reply, whose bytes come once."""
+_Keyframes: TypeAlias = dict[tuple[str, int, int], model.Segment]
 
-    def __init__(self) -> None:
-        self._known: dict[tuple[str, int, int], model.Segment] = {}
 
-    def of(self, thread: str, log: int, found: Sequence[Any]) -> model.Segment | None:
-        """Return the segment of these columns: start, count, and its bytes if it is the first."""
-        start, count, data = found
-        if start is None:
-            return None
-        if data is not None:
-            self._known[thread, log, start] = model.Segment(log, start, count, data)
-        return self._known[thread, log, start]
+def _keyframe(
+    known: _Keyframes, thread: str, log: int, found: Sequence[Any]
+) -> model.Segment | None:
+    """Return the segment of these columns: start, count, and its bytes if it is the first."""
+    start, count, data = found
+    if data is not None:
+        known[thread, log, start] = model.Segment(log, start, count, data)
+    return known.get((thread, log, start))
 
 
 def _stored(thread: str, row: Sequence[Any], keyframes: _Keyframes) -> model.StoredCheckpoint:
@@ -116,7 +113,7 @@ def _stored(thread: str, row: Sequence[Any], keyframes: _Keyframes) -> model.Sto
     return model.StoredCheckpoint(
         thread,
         found,
-        keyframes.of(thread, found.key_log, (start, count, data)),
+        _keyframe(keyframes, thread, found.key_log, (start, count, data)),
         tuple(_writes(found, writes)),
         None if child is None else model.Child(unpack_text(child), run, seen),
     )
@@ -131,7 +128,7 @@ def _writes(
 
 
 def _page(rows: Rows) -> list[model.StoredCheckpoint]:
-    keyframes = _Keyframes()
+    keyframes: _Keyframes = {}
     return [_stored(unpack_text(thread), row, keyframes) for thread, *row in rows]
 
 
@@ -171,7 +168,7 @@ def _checkpoint(read: model.ReadCheckpoint) -> Query:
 
     def reply(results: Sequence[Rows]) -> model.ThreadState:
         ((generation, deleted_at, *row),) = results[0]
-        found = _stored(read.thread, row, _Keyframes()) if row[1] is not None else None
+        found = _stored(read.thread, row, {}) if row[1] is not None else None
         return model.ThreadState(generation, deleted_at, found)
 
     return Query((Statement(_HEAD if read.id is None else _BY_ID, tuple(values)),), reply)
@@ -347,13 +344,13 @@ def _thread(read: model.ReadThread) -> Query:
     def reply(results: Sequence[Rows]) -> model.ThreadRows:
         states, rows, writes, segments, others = results
         generation, deleted_at = states[0] if states else (0, 0)
-        keyframes = _Keyframes()
+        keyframes: _Keyframes = {}
         found = [_checkpoint_row(row[:_ROW_COLUMNS]) for row in rows]
         checkpoints, orphans = with_writes(
             read.thread,
             found,
             [
-                keyframes.of(read.thread, one.key_log, row[_ROW_COLUMNS:])
+                _keyframe(keyframes, read.thread, one.key_log, row[_ROW_COLUMNS:])
                 for one, row in zip(found, rows, strict=True)
             ],
             map(_write_row, writes),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from contextlib import nullcontext, suppress
 from itertools import chain
 from operator import attrgetter, itemgetter
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar
@@ -200,38 +201,23 @@ class _Finder:
 
     def __init__(self, db: sqlite3.Connection, thread: str, number: int, heap: int) -> None:
         self._db = db
-        self._thread = thread
-        self._number = number
-        self._heap = heap
+        self._thread, self._number, self._heap = thread, number, heap
         self._keyframes: dict[tuple[int, int], model.Segment | None] = {}
 
     def stored(self, row: model.CheckpointRow) -> model.StoredCheckpoint:
         key = (self._number, row.ns, pack_id(row.id))
         writes = tuple(map(records.write_row, self._db.execute(_WRITES, key)))
-        return model.StoredCheckpoint(
-            self._thread, row, self.keyframe(row), writes, self._child(key)
-        )
+        child = self._db.execute(_CHILD, (*key, key[-1])).fetchone()
+        first = records.child(child) if child else None
+        return model.StoredCheckpoint(self._thread, row, self.keyframe(row), writes, first)
 
-    def _child(self, key: _Row) -> model.Child | None:
-        row = self._db.execute(_CHILD, (*key, key[-1])).fetchone()
-        return records.child(row) if row else None
-
-    def keyframe(self, row: model.CheckpointRow) -> model.Segment | None:
+    def keyframe(self, row: model.CheckpointRow, *, skip: bool = False) -> model.Segment | None:
         place = (row.key_log, row.key_pos)
         if place not in self._keyframes:
             found = self._db.execute(_SEGMENT_AT, (self._heap, *place)).fetchone()
-            self._keyframes[place] = records.keyframe(row, found)
-        return self._keyframes[place]
-
-
-class _CarefulFinder(_Finder):
-    """One for whom a keyframe that cannot be read is none."""
-
-    def keyframe(self, row: model.CheckpointRow) -> model.Segment | None:
-        try:
-            return super().keyframe(row)
-        except CorruptionError:
-            return None
+            with suppress(CorruptionError) if skip else nullcontext():
+                self._keyframes[place] = records.keyframe(row, found)
+        return self._keyframes.get(place)
 
 
 _WRITES = """
@@ -360,8 +346,9 @@ def _thread(db: sqlite3.Connection, read: model.ReadThread) -> model.ThreadRows:
     rows, broken = _rows(db, read, "checkpoints", (_ALL_ROWS, number), records.checkpoint_row)
     all_writes, more = _rows(db, read, "writes", (_ALL_WRITES, number), records.write_row)
     places, others = _rows(db, read, "segments", (_ALL_SEGMENTS, heap), records.place)
-    finder = (_CarefulFinder if read.skip else _Finder)(db, read.thread, number or 0, heap)
-    checkpoints, orphans = with_writes(read.thread, rows, map(finder.keyframe, rows), all_writes)
+    finder = _Finder(db, read.thread, number or 0, heap)
+    keyframes = [finder.keyframe(row, skip=read.skip) for row in rows]
+    checkpoints, orphans = with_writes(read.thread, rows, keyframes, all_writes)
     family = tuple([name for (name,) in db.execute(_FAMILY, (heap, number))])
     unreadable = (*broken, *more, *others)
     return model.ThreadRows(
