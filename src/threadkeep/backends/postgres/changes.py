@@ -432,28 +432,9 @@ def _drop(change: DropThread) -> Statement:
 
 
 def _copy(change: CopyThread) -> Statement:
-    names, now = (pack_text(change.source), pack_text(change.target)), Int8(change.now)
-    if change.revision is None:
-        return Statement("SELECT refusal FROM {schema}.copy_thread(%s, %s, %s)", (*names, now))
-    values = (list(names), names[0], Int8(change.revision), names[0], *names, now)
-    return Statement(_COPY_EXPECTED, values)
-
-
-# (locked in the order in which the functions do, before the revision is looked at)
-_SOURCE = """
-found AS MATERIALIZED (
-    SELECT t.thread_id, CASE WHEN t.state IS NULL THEN 0 ELSE t.revision END AS revision
-    FROM {schema}.threads t WHERE t.thread_id = ANY(%s) ORDER BY t.thread_id FOR NO KEY UPDATE
-), source AS MATERIALIZED (
-    SELECT coalesce((SELECT f.revision FROM found f WHERE f.thread_id = %s), 0) AS revision
-)
-"""
-_COPY_EXPECTED = f"""
-WITH {_SOURCE}
-SELECT CASE WHEN source.revision <> %s AND {{schema}}.holds_rows(%s) THEN 'conflict'
-    ELSE (SELECT refusal FROM {{schema}}.copy_thread(%s, %s, %s)) END
-FROM source
-"""
+    names = pack_text(change.source), pack_text(change.target)
+    values = (*names, Int8(change.now), _number(change.revision))
+    return Statement("SELECT refusal FROM {schema}.copy_thread(%s, %s, %s, %s::bigint)", values)
 
 
 def _fork(change: ForkThread) -> Statement:
@@ -461,8 +442,8 @@ def _fork(change: ForkThread) -> Statement:
     writes = _columns([(*_key((ns, id_)), Int8(seq)) for ns, id_, seq in change.writes], 3)
     touch = Touch(change.entry.size, whole=True)
     told, told_values = _register(change.target, change.now, change.entry, touch)
-    names = [pack_text(change.source), pack_text(change.target)]
-    values = (names, names[0], _number(change.revision), *names, Int8(change.generation))
+    expected = Int8(change.generation), _number(change.revision)
+    values = (pack_text(change.source), pack_text(change.target), *expected)
     return Statement(_FORK.replace("{told}", told), (*values, *checkpoints, *writes, *told_values))
 
 
@@ -470,14 +451,12 @@ def _columns(rows: Iterable[_Row], width: int) -> list[list[Any]]:
     return list(map(list, zip(*rows, strict=True))) or [[]] * width
 
 
-_FORK = f"""
-WITH {_SOURCE}, done AS MATERIALIZED (
-    SELECT CASE WHEN source.revision <> %s::bigint THEN 'conflict' ELSE (
-        SELECT refusal FROM {{schema}}.fork_thread(
-            %s, %s, %s, %s::text[], %s::text[], %s::text[], %s::text[], %s::bigint[])
-    ) END AS refusal FROM source)
+_FORK = """
+WITH done AS MATERIALIZED (
+    SELECT refusal FROM {schema}.fork_thread(%s, %s, %s, %s::bigint,
+        %s::text[], %s::text[], %s::text[], %s::text[], %s::bigint[]))
 SELECT done.refusal, NULL, NULL,
-    CASE WHEN done.refusal IS NULL THEN {{told}} END
+    CASE WHEN done.refusal IS NULL THEN {told} END
 FROM done
 """
 _CHANGES: dict[type[Change], Callable[[Any], Statement]] = {

@@ -10,8 +10,8 @@ import os
 import re
 import shutil
 import subprocess
-from collections.abc import Awaitable, Callable, Sequence
-from contextlib import closing
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import closing, contextmanager
 from pathlib import Path
 from tempfile import NamedTemporaryFile
 from typing import Any, TypeAlias
@@ -170,8 +170,7 @@ ON CONFLICT DO NOTHING
 """
 
 
-_Before: TypeAlias = list[tuple[str, int, Any, bool]]
-"""The threads before a restore: id, generation, tombstone, and if it has rows."""
+_Before: TypeAlias = list[tuple[str, int, Any, bool]]  # of threads: the columns of `_THREADS`
 
 
 class Dumps:
@@ -187,16 +186,15 @@ class Dumps:
     def back_up(self, file: Path) -> None:
         """Write the schema, as it is now, to an archive."""
         program = self._program("pg_dump")
-        with closing(self._connect()) as db:
+        with self._connected() as db:
             if not self._is_ours(db):
                 raise NotSetUpError(
                     f"There are no tables of threadkeep in schema {self._settings.schema!r}.",
                     hint="Name their schema in the URL: ?schema=name.",
                 )
             self._check_version(program, db.info.server_version // 10000)
-        self._run(
-            program, "--format=custom", f"--schema={self._schema}", f"--file={file}", self._at
-        )
+        place = f"--schema={self._schema}", f"--file={file}", self._at
+        self._run(program, "--format=custom", *place)
 
     def restore(self, file: Path, now: int, *, replace: bool) -> None:
         """Make the schema anew from an archive, in one transaction.
@@ -206,24 +204,21 @@ class Dumps:
         program = self._program("pg_restore")
         contents = self._run(program, "--list", str(file))
         self._check_archive(contents)
-        with closing(self._connect()) as db:
+        with self._connected() as db:
             exists, before = self._before(db)
         if any(has_rows for *_, has_rows in before) and not replace:
             raise ThreadExistsError(
                 f"The schema {self._settings.schema!r} holds threads already.",
                 hint="Restore into a database without this schema, or --replace all it holds.",
             )
-        whole = ("--single-transaction", "--exit-on-error", "--no-owner", "--no-privileges")
-        if exists:
-            with NamedTemporaryFile("w", prefix=".threadkeep-") as order:
-                order.write(_restore_order(contents, self._settings.schema))
-                order.flush()
-                clean = ("--clean", "--if-exists", f"--use-list={order.name}")
-                self._run(program, *clean, *whole, self._at, str(file))
-        else:
-            self._run(program, *whole, self._at, str(file))
+        with NamedTemporaryFile("w", prefix=".threadkeep-") as order:
+            order.write(_restore_order(contents, self._settings.schema))
+            order.flush()
+            whole = ("--single-transaction", "--exit-on-error", "--no-owner", "--no-privileges")
+            clean = ("--clean", "--if-exists", f"--use-list={order.name}") if exists else ()
+            self._run(program, *clean, *whole, self._at, str(file))
         if before:
-            with closing(self._connect()) as db:
+            with self._connected() as db:
                 self._outdate(db, before, now)
 
     def _check_archive(self, contents: str) -> None:
@@ -262,7 +257,7 @@ class Dumps:
             (thread, generation + 1, end if has_rows else deleted_at)
             for thread, generation, deleted_at, has_rows in before
         ]
-        with mapped_errors(self._settings.server), db.transaction(), db.cursor() as cursor:
+        with db.transaction(), db.cursor() as cursor:
             cursor.execute(self._sql(_RAISE).encode(), (beyond,))
             cursor.executemany(self._sql(_BURY).encode(), gone)
 
@@ -270,14 +265,16 @@ class Dumps:
         return text.replace("{schema}", self._schema)
 
     def _rows(self, db: psycopg.Connection[Any], text: str, *values: object) -> list[Any]:
-        with mapped_errors(self._settings.server):
-            return db.execute(text.encode(), values).fetchall()
+        return db.execute(text.encode(), values).fetchall()
 
-    def _connect(self) -> psycopg.Connection[Any]:
-        with mapped_errors(self._settings.server):
-            return psycopg.connect(
-                self._settings.conninfo, row_factory=tuple_row, **self._settings.arguments
-            )
+    @contextmanager
+    def _connected(self) -> Iterator[psycopg.Connection[Any]]:
+        conninfo, arguments = self._settings.conninfo, self._settings.arguments
+        with (
+            mapped_errors(self._settings.server),
+            closing(psycopg.connect(conninfo, row_factory=tuple_row, **arguments)) as db,
+        ):
+            yield db
 
     # -- programs --------------------------------------------------------------------
 

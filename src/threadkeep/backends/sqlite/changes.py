@@ -262,7 +262,6 @@ _CHANGES: dict[type[Change], Callable[[sqlite3.Connection, Any], None]] = {
     ForkThread: _fork,
 }
 
-
 _SPARE_PAGES = 16  # free pages that are kept for what comes next
 _STEP_PAGES = 256  # pages given back at a time, while other processes may commit in between
 _STEPS = 4  # at most, for one commit
@@ -272,11 +271,9 @@ def commit_many(
     connections: Connections, changes: Sequence[Change]
 ) -> list[ThreadkeepError | None]:
     """Carry out the changes, in order; return the refusal of each. See `Backend`."""
-    if not changes:
-        return []
     with connections.write_lock:
         try:
-            return _commit(connections, changes)
+            return _commit(connections, changes) if changes else []
         except BaseException:  # interrupted, whatever had begun
             connections.rest_writer()
             raise
@@ -284,8 +281,7 @@ def commit_many(
 
 def _commit(connections: Connections, changes: Sequence[Change]) -> list[ThreadkeepError | None]:
     try:
-        db = connections.writer()
-        known = connections.known
+        db, known = connections.writer(), connections.known
         db.execute("BEGIN IMMEDIATE")
     except DRIVER_ERRORS as error:
         return [_mapped(error, connections) for _ in changes]

@@ -152,16 +152,8 @@ def write_row(row: _Row) -> WriteRow:
     """The record of a row of `tk_writes`."""
     _checked(row, _WRITE_KINDS, "tk_writes")
     ns, checkpoint, seq, run, seen, task, path, body = row
-    return WriteRow(
-        ns=ns,
-        checkpoint_id=unpack_id(checkpoint),
-        run=run or 0,
-        seen=seen or 0,
-        task_id=unpack_id(task),
-        task_path=path or "",
-        body=body,
-        seq=seq,
-    )
+    task_id = unpack_id(task)
+    return WriteRow(ns, unpack_id(checkpoint), run or 0, seen or 0, task_id, path or "", body, seq)
 
 
 def segment(log: int, row: _Row) -> Segment:
