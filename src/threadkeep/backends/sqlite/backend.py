@@ -98,9 +98,8 @@ class SqliteBackend(Backend):
         each commit.
         """
         connections = self._connections
-        if read.thread not in connections.known.threads:
-            return None
-        if not connections.write_lock.acquire(blocking=False):
+        is_known = read.thread in connections.known.threads
+        if not is_known or not connections.write_lock.acquire(blocking=False):
             return None
         try:
             db, known = connections.writer(), connections.known

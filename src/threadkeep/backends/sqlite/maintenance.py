@@ -6,14 +6,14 @@ import os
 import secrets
 import sqlite3
 import time
-from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager, suppress
+from collections.abc import Callable
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from threadkeep.backends.base import Scrubbed
 from threadkeep.backends.sqlite.failures import named
-from threadkeep.backends.sqlite.opening import MEMORY, Location, open_first
+from threadkeep.backends.sqlite.opening import MEMORY, Location, open_first, transaction
 from threadkeep.errors import InvalidArgumentError, LockedError, OpenError, ThreadExistsError
 
 if TYPE_CHECKING:
@@ -36,17 +36,13 @@ def identity(connections: Connections) -> str:
                 return str(found[0])
         if connections.location.is_read_only:
             return secrets.token_hex(16)  # nothing lies under it, and nothing will
-        db.execute("BEGIN IMMEDIATE")
-        try:
+        with transaction(db):
             db.execute(_TABLE)
             found = db.execute(_READ, (place,)).fetchone()  # another process may have been faster
             if not found:
                 found = (secrets.token_hex(16),)
                 db.execute("DELETE FROM tk_identity")
                 db.execute(_NAME, (*found, place))
-            db.execute("COMMIT")
-        finally:
-            connections.rest_writer()
         return str(found[0])
 
 
@@ -166,35 +162,20 @@ def restore(file: Path, path: str, now: int, *, replace: bool) -> int:
     _, db = open_first(Location(str(Path(path).absolute()), "full", _BUSY_SECONDS))
     with closing(db), named(path):
         db.execute("ATTACH ? AS backup", (found.uri,))
-        with _transaction(db):
+        with transaction(db):
             if not replace and db.execute(_HOLDS_ROWS).fetchone() == (1,):
                 raise ThreadExistsError(
                     f"{path} holds threads already.",
                     hint="Restore into a file that is not there, or --replace all that it holds.",
                 )
-            _fill(db, now)
+            db.execute(_REMEMBER)
+            db.execute(_REMEMBER_BY_ID)
+            for table in _TABLES:
+                db.execute(f"DELETE FROM main.{table}")  # noqa: S608 - a constant
+                db.execute(f"INSERT INTO main.{table} SELECT * FROM backup.{table}")  # noqa: S608
+            db.execute(_BURY, (now,))
+            db.execute(_RAISE)
         return int(db.execute(_THREADS).fetchone()[0])
-
-
-def _fill(db: sqlite3.Connection, now: int) -> None:
-    db.execute(_REMEMBER)
-    db.execute(_REMEMBER_BY_ID)
-    for table in _TABLES:
-        db.execute(f"DELETE FROM main.{table}")  # noqa: S608 - a constant
-        db.execute(f"INSERT INTO main.{table} SELECT * FROM backup.{table}")  # noqa: S608
-    db.execute(_BURY, (now,))
-    db.execute(_RAISE)
-
-
-@contextmanager
-def _transaction(db: sqlite3.Connection) -> Iterator[None]:
-    db.execute("BEGIN IMMEDIATE")
-    try:
-        yield
-        db.execute("COMMIT")
-    finally:
-        if db.in_transaction:
-            db.execute("ROLLBACK")
 
 
 def _check_is_file(path: str) -> None:

@@ -10,7 +10,8 @@ import os
 import re
 import sqlite3
 import time
-from contextlib import closing
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, TypeAlias
 from urllib.parse import quote_from_bytes
@@ -59,8 +60,7 @@ def is_ours(db: sqlite3.Connection, path: str) -> bool:
 
 def create(db: sqlite3.Connection, path: str) -> None:
     """Make the tables, unless another process has just made them."""
-    db.execute("BEGIN")
-    try:
+    with transaction(db, "BEGIN"):
         # In an empty file this takes the write lock, and is written with the tables.
         db.execute("PRAGMA auto_vacuum = INCREMENTAL")
         if not is_ours(db, path):
@@ -68,6 +68,14 @@ def create(db: sqlite3.Connection, path: str) -> None:
                 db.execute(statement)
             db.execute(f"PRAGMA application_id = {APPLICATION_ID}")
             db.execute(f"PRAGMA user_version = {VERSION}")
+
+
+@contextmanager
+def transaction(db: sqlite3.Connection, begin: str = "BEGIN IMMEDIATE") -> Iterator[None]:
+    """Commit at the end of the block, or roll back where it fails."""
+    db.execute(begin)
+    try:
+        yield
         db.execute("COMMIT")
     finally:
         if db.in_transaction:
@@ -257,9 +265,8 @@ def _as_found(location: Location) -> Location:
 
 
 def _prepare(db: sqlite3.Connection, location: Location) -> None:
-    db.execute("BEGIN")
-    ours = is_ours(db, location.path)
-    db.execute("COMMIT")
+    with transaction(db, "BEGIN"):
+        ours = is_ours(db, location.path)
     if not ours and location.mode != "rwc":
         raise _no_tables(location.path)
     if not ours:
