@@ -41,7 +41,7 @@ def open_backend(url: str, **options: Any) -> Backend | AsyncBackend:
     opener = _OPENERS.get(_scheme(url))
     if opener is None:
         raise _unknown(url)
-    return opener(url, options)
+    return opener(url, **options)
 
 
 def _scheme(url: str) -> str:
@@ -60,16 +60,12 @@ def check_is_path(text: str) -> None:
         )
 
 
-_CONNINFO = (  # (compiled where it is needed: seldom)
-    r"(?:^|\s)(?:host|hostaddr|port|dbname|user|password|passfile|service|options|sslmode"
-    r"|application_name|connect_timeout|target_session_attrs)\s*="
-)
+_CONNINFO = r"(?:^|\s)(?:host|hostaddr|port|dbname|user|password|passfile|service|options)\s*="
 
 
 def _unknown(url: str) -> OpenError:
-    found = re.match(r"([A-Za-z][A-Za-z0-9+.-]*)://", url)
-    if found is not None:
-        driver = found[1].lower().startswith(("postgresql+", "postgres+"))
+    if found := re.match(r"([A-Za-z][A-Za-z0-9+.-]*)://", url):
+        driver = _scheme(url).startswith(("postgresql+", "postgres+"))
         hint = "Use postgresql://, without a driver." if driver else _FORMS
         return OpenError(f"The scheme {found[1]!r} is unknown.", hint=hint)
     check_is_path(url)
@@ -88,7 +84,7 @@ def _shown(text: str) -> str:
 
 def is_postgres(url: str) -> bool:
     """Return True if a URL names a PostgreSQL database."""
-    return _OPENERS.get(_scheme(url)) is _open_postgres
+    return _OPENERS.get(_scheme(url)) is open_postgres
 
 
 def sqlite_path(url: str) -> str | None:
@@ -112,7 +108,7 @@ def file_of(store: str) -> str | None:
     return path
 
 
-def _open_memory(url: str, options: dict[str, Any]) -> Backend:
+def _open_memory(url: str, /, **options: Any) -> Backend:
     if url.lower() != "memory://":
         raise OpenError(
             f"{_shown(url)} names a place, but memory has none.", hint="Write memory://."
@@ -123,7 +119,7 @@ def _open_memory(url: str, options: dict[str, Any]) -> Backend:
     return MemoryBackend()
 
 
-def _open_sqlite(url: str, options: dict[str, Any]) -> Backend:
+def _open_sqlite(url: str, /, **options: Any) -> Backend:
     _check_options("sqlite://", options, ("synchronous", "busy_timeout"))
     return SqliteBackend(_sqlite_path(url), **options)
 
@@ -162,11 +158,7 @@ _POSTGRES_OPTIONS = (
 )
 
 
-def _open_postgres(url: str, options: dict[str, Any]) -> Backend | AsyncBackend:
-    return open_postgres(url, **options)
-
-
-def open_postgres(database: Any, pipe: Any = None, **options: Any) -> Backend | AsyncBackend:
+def open_postgres(database: Any, pipe: Any = None, /, **options: Any) -> Backend | AsyncBackend:
     """Open the backend for a URL, or for a pool or connection of psycopg."""
     with extra("PostgreSQL", "postgres"):
         from threadkeep.backends import postgres  # noqa: PLC0415 - an extra, only where it is used
@@ -184,11 +176,7 @@ def postgres_dumps(url: str, folder: str) -> Dumps:
 _REDIS_OPTIONS = ("prefix", "ttl", "ttl_refresh_on_read", "max_connections", "timeout")
 
 
-def _open_redis(url: str, options: dict[str, Any]) -> Backend | AsyncBackend:
-    return open_redis(url, **options)
-
-
-def open_redis(server: Any, **options: Any) -> Backend | AsyncBackend:
+def open_redis(server: Any, /, **options: Any) -> Backend | AsyncBackend:
     """Open the backend for a URL, or for a client of redis-py."""
     with extra("Redis", "redis"):
         from threadkeep.backends import redis  # noqa: PLC0415 - an extra, only where it is used
@@ -212,9 +200,9 @@ def _check_options(scheme: str, options: dict[str, Any], known: tuple[str, ...])
         )
 
 
-_OPENERS: dict[str, Callable[[str, dict[str, Any]], Backend | AsyncBackend]] = {
+_OPENERS: dict[str, Callable[..., Backend | AsyncBackend]] = {
     "memory": _open_memory,
     "sqlite": _open_sqlite,
-    **dict.fromkeys(("postgres", "postgresql"), _open_postgres),
-    **dict.fromkeys(("redis", "rediss", "redis+cluster", "rediss+cluster", "unix"), _open_redis),
+    **dict.fromkeys(("postgres", "postgresql"), open_postgres),
+    **dict.fromkeys(("redis", "rediss", "redis+cluster", "rediss+cluster", "unix"), open_redis),
 }

@@ -12,6 +12,7 @@ from psycopg.errors import Diagnostic
 from psycopg_pool import AsyncConnectionPool, ConnectionPool
 
 from threadkeep.backends.base import AsyncBackend, Scrubbed
+from threadkeep.backends.failures import again
 from threadkeep.backends.postgres import changes, maintenance, migrations, partitions, reads
 from threadkeep.backends.postgres.connections import (
     NEWEST_STATE,
@@ -32,7 +33,6 @@ from threadkeep.backends.postgres.failures import (
     refusal,
 )
 from threadkeep.backends.postgres.statement import Rows, Statement
-from threadkeep.backends.retry import again
 from threadkeep.backends.sync_bridge import BlockingFace, finish
 from threadkeep.engine.model import Change, CopyThread, Read, ReadThread
 from threadkeep.errors import InvalidArgumentError, ThreadExistsError, ThreadkeepError

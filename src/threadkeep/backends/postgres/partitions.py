@@ -56,10 +56,9 @@ class Month(NamedTuple):
 def ahead(now: datetime, count: int) -> Iterator[Month]:
     """Yield the month of a moment, and as many after it."""
     month = Month.of(now)
-    yield month
-    for _ in range(count):
-        month = month.next
+    for _ in range(count + 1):
         yield month
+        month = month.next
 
 
 def months_of(prefixes: Iterable[str]) -> set[Month]:

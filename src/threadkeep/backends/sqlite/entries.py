@@ -92,16 +92,13 @@ def _where(db: sqlite3.Connection, query: ThreadQuery) -> tuple[str, list[str], 
     """
     labels = list(query.labels)
     rarest = _rare(db, labels)
-    if rarest is None:
-        source, conditions, values = "tk_threads t", list[str](), list[Any]()
-    else:
+    source, terms = "tk_threads t", list(_conditions(query))
+    if rarest is not None:
         labels.remove(rarest)
         source = "tk_labels f CROSS JOIN tk_threads t"
-        conditions, values = ["f.label = ? AND t.number = f.thread"], [rarest]
-    for condition, value in (*_conditions(query), *((_HAS_LABEL, (one,)) for one in labels)):
-        conditions.append(condition)
-        values += value
-    return source, conditions, values
+        terms.insert(0, ("f.label = ? AND t.number = f.thread", (rarest,)))
+    terms += [(_HAS_LABEL, (label,)) for label in labels]
+    return source, [term for term, _ in terms], [value for _, some in terms for value in some]
 
 
 def _rare(db: sqlite3.Connection, labels: Sequence[str]) -> str | None:
@@ -152,20 +149,14 @@ _ADD_LABEL = "INSERT OR REPLACE INTO tk_labels (thread, beginning, label) VALUES
 def replace_entry(db: sqlite3.Connection, number: int, entry: ThreadEntry) -> None:
     """Let the thread be registered so; see `Batch.entry`."""
     origin, checkpoint = entry.origin or (None, None)
-    db.execute(
-        _SET,
-        {
-            "number": number,
-            "state": entry.state,
-            "created_at": entry.created_at,
-            "updated_at": entry.updated_at,
-            "waits_at": None if entry.waits_at is None else pack_id(entry.waits_at),
-            "pinned": 1 if entry.pinned else None,
-            "ttl": entry.ttl,
-            "origin": origin,
-            "origin_checkpoint": None if checkpoint is None else pack_id(checkpoint),
-        },
-    )
+    columns = {
+        "number": number,
+        "origin": origin,
+        "origin_checkpoint": None if checkpoint is None else pack_id(checkpoint),
+        "waits_at": None if entry.waits_at is None else pack_id(entry.waits_at),
+        "pinned": 1 if entry.pinned else None,
+    }
+    db.execute(_SET, {**entry._asdict(), **columns})
     db.execute(_DROP_LABELS, (number,))
     rows = [(number, label_prefix(label), label) for label in entry.labels]
     db.executemany(_ADD_LABEL, rows)
@@ -197,10 +188,9 @@ def forget(db: sqlite3.Connection, number: int, now: int) -> None:
 
 _COPY = """
 UPDATE tk_threads SET
-    (state, created_at, updated_at, size, waits_at, pinned, ttl, origin, origin_checkpoint) = (
+    (state, created_at, updated_at, size, waits_at, ttl) = (
         SELECT s.state, iif(s.state IS NULL, NULL, :now), iif(s.state IS NULL, NULL, :now), s.size,
-            s.waits_at, tk_threads.pinned, coalesce(tk_threads.ttl, s.ttl), tk_threads.origin,
-            tk_threads.origin_checkpoint
+            s.waits_at, coalesce(tk_threads.ttl, s.ttl)
         FROM tk_threads s WHERE s.number = :source),
     revision = coalesce(revision, 0) + 1
 WHERE number = :target

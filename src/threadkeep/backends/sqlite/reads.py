@@ -343,9 +343,10 @@ _FAMILY = "SELECT thread FROM tk_threads WHERE heap = ? AND number <> ? ORDER BY
 
 def _thread(db: sqlite3.Connection, read: model.ReadThread) -> model.ThreadRows:
     number, generation, deleted_at, heap = read_thread_head(db, read.thread)
-    rows, broken = _rows(db, read, "checkpoints", (_ALL_ROWS, number), records.checkpoint_row)
-    all_writes, more = _rows(db, read, "writes", (_ALL_WRITES, number), records.write_row)
-    places, others = _rows(db, read, "segments", (_ALL_SEGMENTS, heap), records.place)
+    all_rows = salvage.rows if read.skip else _rows
+    rows, broken = all_rows(db, "checkpoints", _ALL_ROWS, number, records.checkpoint_row)
+    all_writes, more = all_rows(db, "writes", _ALL_WRITES, number, records.write_row)
+    places, others = all_rows(db, "segments", _ALL_SEGMENTS, heap, records.place)
     finder = _Finder(db, read.thread, number or 0, heap)
     keyframes = [finder.keyframe(row, skip=read.skip) for row in rows]
     checkpoints, orphans = with_writes(read.thread, rows, keyframes, all_writes)
@@ -357,16 +358,9 @@ def _thread(db: sqlite3.Connection, read: model.ReadThread) -> model.ThreadRows:
 
 
 def _rows(
-    db: sqlite3.Connection,
-    read: model.ReadThread,
-    table: str,
-    statement: tuple[str, int | None],
-    make: Callable[[_Row], T],
+    db: sqlite3.Connection, _table: str, sql: str, number: int | None, make: Callable[[_Row], T]
 ) -> tuple[list[T], list[model.UnreadableRow]]:
-    """All rows of a table that are of a thread, and those that cannot be made records."""
-    if read.skip:
-        return salvage.rows(db, table, statement, make)
-    sql, number = statement
+    """All rows of a table that are of a thread; see `salvage.rows`."""
     return [make(row) for row in db.execute(sql.replace("{key}, ", ""), (number,))], []
 
 

@@ -48,15 +48,15 @@ def _table(table: str) -> tuple[str, list[str], list[str]]:
 def rows(
     db: sqlite3.Connection,
     table: str,
-    statement: tuple[str, int | None],
+    sql: str,
+    number: int | None,
     make: Callable[[Any], T],
 ) -> tuple[list[T], list[UnreadableRow]]:
     """The rows that can be made records, and the others.
 
-    The statement has `{key}` where a row's place is to stand first, and a number is given to it;
+    `sql` has `{key}` where a row's place is to stand first, and a number is given to it;
     `make` makes a record of the columns behind the place.
     """
-    sql, number = statement
     name, place, columns = _table(table)
     found: list[T] = []
     broken: list[tuple[str, str]] = []
