@@ -20,19 +20,13 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg.rows import tuple_row
 from psycopg_pool import AsyncConnectionPool, ConnectionPool
 
+from threadkeep import errors
 from threadkeep.backends import sync_bridge
 from threadkeep.backends.base import without
 from threadkeep.backends.postgres.failures import mapped_errors
 from threadkeep.backends.postgres.statement import Array, Rows, Statement, register_arrays
 from threadkeep.backends.process_forks import LoopConnections, PerProcess
 from threadkeep.backends.sync_bridge import entered, result
-from threadkeep.errors import (
-    ClosedError,
-    InvalidArgumentError,
-    OpenError,
-    UnreachableError,
-    invalid,
-)
 from threadkeep.validation import is_count, is_time
 
 _QUOTED = re.compile(r'".*"', re.DOTALL)  # what libpq quotes of a conninfo may be its password
@@ -80,9 +74,11 @@ class Settings:
             ("partition_by", self.partition_by in (None, "month"), "Use 'month', or None."),
         ):
             if not valid:
-                raise invalid(name, getattr(self, name), hint)
+                raise errors.invalid(name, getattr(self, name), hint)
         if not is_count(self.max_size, max(1, self.min_size)):
-            raise invalid("max_size", self.max_size, "Use at least 1, and no less than min_size.")
+            raise errors.invalid(
+                "max_size", self.max_size, "Use at least 1, and no less than min_size."
+            )
 
     @property
     def quoted_schema(self) -> str:
@@ -128,7 +124,7 @@ def settings_of(database: str, **options: Any) -> Settings:
         conninfo = make_conninfo(database)
     except (psycopg.Error, UnicodeError) as error:
         cause = _QUOTED.sub('"..."', " ".join(str(error).split()))
-        raise OpenError(
+        raise errors.OpenError(
             f"Invalid PostgreSQL URL: {cause}",
             hint="Use postgresql://user:password@host:5432/database.",
         ) from None  # the cause could show the password
@@ -173,7 +169,7 @@ async def send(
             pass
     if _in_transaction(conn):
         if isolation == NEWEST_STATE:
-            raise InvalidArgumentError(
+            raise errors.InvalidArgumentError(
                 "The given connection is in the middle of a transaction, which could be undone.",
                 hint="End it first, or give the saver a pool, or a connection of its own.",
             )
@@ -309,7 +305,7 @@ class OwnAsyncPools(LoopConnections["asyncio.Task[_LoopPool]"], Source):
     async def _end(self, made: asyncio.Task[_LoopPool]) -> None:
         try:
             opened = await made
-        except UnreachableError:  # it was never open
+        except errors.UnreachableError:  # it was never open
             return
         await opened.close()
 
@@ -376,14 +372,14 @@ class Given(Source):
     def lend(self) -> AbstractAsyncContextManager[Any]:
         """See `Source.lend`."""
         if not self._open:
-            raise ClosedError(hint="Open a new saver.")
+            raise errors.ClosedError(hint="Open a new saver.")
         return entered(self._given.connection()) if self._is_pool else self._alone()
 
     @asynccontextmanager
     async def _alone(self) -> AsyncIterator[Any]:
         async with entered(self._lock):
             if self._given.closed:
-                raise UnreachableError(
+                raise errors.UnreachableError(
                     "The connection that the saver was given is closed.",
                     hint="Give a new one to a new saver; with a URL or a pool, savers reconnect.",
                 )

@@ -21,21 +21,12 @@ import psycopg.errors
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg.rows import tuple_row
 
+from threadkeep import errors
 from threadkeep.backends.base import Scrubbed
 from threadkeep.backends.postgres import migrations
 from threadkeep.backends.postgres.connections import settings_of
 from threadkeep.backends.postgres.failures import NO_RIGHT, mapped_errors
 from threadkeep.backends.postgres.statement import Rows, Statement
-from threadkeep.errors import (
-    BackendError,
-    InvalidArgumentError,
-    LockedError,
-    NotOursError,
-    NotSetUpError,
-    OpenError,
-    ReadOnlyError,
-    ThreadExistsError,
-)
 
 _TABLES = ("threads", "thread_labels", "heaps", "checkpoints", "writes", "segments")
 _NAMES = ", ".join([f"{{schema}}.{table}" for table in _TABLES])
@@ -108,12 +99,12 @@ async def _rewrite(send: Send) -> Scrubbed:
     try:
         _, warnings = await send(_REWRITE)
     except psycopg.errors.ActiveSqlTransaction as error:
-        raise InvalidArgumentError(
+        raise errors.InvalidArgumentError(
             "The given connection begins transactions by itself, and VACUUM must not be in one.",
             hint="Give a URL, or connections with autocommit=True.",
         ) from error
     if warnings:
-        raise ReadOnlyError(
+        raise errors.ReadOnlyError(
             f"PostgreSQL has not rewritten all tables: {warnings[0]}.",
             hint="Erase as the role that owns the schema's tables.",
         )
@@ -143,7 +134,7 @@ async def _wait_for_older_transactions(send: Send, pause: Pause) -> None:
         if not names:
             return
         await pause(_PAUSE)
-    raise LockedError(
+    raise errors.LockedError(
         f"An older transaction may still see removed rows: {', '.join(names)}.", hint="End it."
     )
 
@@ -188,7 +179,7 @@ class Dumps:
         program = self._program("pg_dump")
         with self._connected() as db:
             if not self._is_ours(db):
-                raise NotSetUpError(
+                raise errors.NotSetUpError(
                     f"There are no tables of threadkeep in schema {self._settings.schema!r}.",
                     hint="Name their schema in the URL: ?schema=name.",
                 )
@@ -207,7 +198,7 @@ class Dumps:
         with self._connected() as db:
             exists, before = self._before(db)
         if any(has_rows for *_, has_rows in before) and not replace:
-            raise ThreadExistsError(
+            raise errors.ThreadExistsError(
                 f"The schema {self._settings.schema!r} holds threads already.",
                 hint="Restore into a database without this schema, or --replace all it holds.",
             )
@@ -228,7 +219,7 @@ class Dumps:
         if all(table in contents for table in tables):
             return
         others = ", ".join(map(repr, _SCHEMA.findall(contents))) or "none"
-        raise NotOursError(
+        raise errors.NotOursError(
             f"The archive holds no schema {schema!r} of threadkeep; its schemas: {others}.",
             hint="Name the one it was taken of in the URL: ?schema=name.",
         )
@@ -243,7 +234,7 @@ class Dumps:
         if self._is_ours(db):
             return exists, self._rows(db, self._sql(_THREADS))
         if exists and self._rows(db, _HOLDS_TABLES, self._schema):
-            raise NotOursError(
+            raise errors.NotOursError(
                 f"The schema {self._settings.schema!r} holds tables of another program.",
                 hint="It is left as it is: restore into another database.",
             )
@@ -281,7 +272,7 @@ class Dumps:
     def _program(self, name: str) -> str:
         found = shutil.which(name, path=self._folder or None)
         if found is None:
-            raise OpenError(
+            raise errors.OpenError(
                 f"There is no program {name} in {self._folder or 'the PATH'}.", hint=_INSTALL
             )
         return found
@@ -290,7 +281,7 @@ class Dumps:
         found = re.search(r"(\d+)", self._run(program, "--version"))
         if found is None or int(found[1]) < server:
             version = found[1] if found else "unknown"
-            raise OpenError(
+            raise errors.OpenError(
                 f"{program} is of version {version}, and the server of version {server}.",
                 hint=f"pg_dump must not be older than the server. {_INSTALL}",
             )
@@ -309,7 +300,7 @@ class Dumps:
             lines = done.stderr.splitlines()
             wrong = [line.partition("error: ")[2] for line in lines if "error: " in line]
             reason = (wrong[:1] or lines[-1:] or ["no message"])[0]
-            raise BackendError(f"{Path(program).name} failed: {reason}")
+            raise errors.BackendError(f"{Path(program).name} failed: {reason}")
         return done.stdout
 
 
@@ -317,7 +308,7 @@ def _without_password(conninfo: str) -> tuple[str, dict[str, str]]:
     parts = conninfo_to_dict(conninfo)
     for name in _SECRETS:
         if name in parts:
-            raise InvalidArgumentError(
+            raise errors.InvalidArgumentError(
                 f"{name} cannot be given to pg_dump without showing it to others.",
                 hint="Put it into a service file of libpq, and write ?service=name in the URL.",
             )

@@ -10,6 +10,7 @@ from itertools import zip_longest
 from operator import attrgetter, itemgetter
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from threadkeep import errors
 from threadkeep.backends.sqlite.known import (
     ENTRY,
     NEW,
@@ -29,12 +30,6 @@ from threadkeep.backends.sqlite.records import (
     wrong_types,
 )
 from threadkeep.engine.thread_entry import label_prefix
-from threadkeep.errors import (
-    SegmentTakenError,
-    StaleThreadError,
-    ThreadDeletedError,
-    ThreadkeepError,
-)
 
 if TYPE_CHECKING:
     import sqlite3
@@ -143,7 +138,7 @@ _THREADS = {
 
 def add(
     db: sqlite3.Connection, batches: Sequence[Batch], known: Known
-) -> list[ThreadkeepError | None]:
+) -> list[errors.ThreadkeepError | None]:
     """Carry out batches that only add rows, in order; return the refusal of each, or None.
 
     What is known is brought up to date: right if this is committed.
@@ -255,18 +250,18 @@ class _Run:
         self._writes: list[tuple[Any, ...]] = []
         self._labels: dict[tuple[int, str], str] = {}
 
-    def take(self, batch: Batch) -> ThreadkeepError | None:
+    def take(self, batch: Batch) -> errors.ThreadkeepError | None:
         """Check a batch and take its rows, or return its refusal."""
         name, known = batch.thread, self._known
         thread = known.threads[name]
         deleted_at = thread.deleted_at
         if batch.born is not None and deleted_at is not None and deleted_at >= batch.born:
-            return ThreadDeletedError(thread=name)
+            return errors.ThreadDeletedError(thread=name)
         if batch.generation is not None and batch.generation != thread.generation:
-            return StaleThreadError(thread=name)
+            return errors.StaleThreadError(thread=name)
         heap = known.heap_of(thread)
         if (batch.segments or batch.drop_segments) and not self._take_segments(thread, heap, batch):
-            return SegmentTakenError(thread=name)
+            return errors.SegmentTakenError(thread=name)
         if not thread.number:
             known.last_number += 1
             thread.number = thread.heap = known.last_number

@@ -16,15 +16,9 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol, TypeAlias
 from urllib.parse import quote_from_bytes
 
+from threadkeep import errors
 from threadkeep.backends.sqlite.failures import DRIVER_ERRORS, mapped
 from threadkeep.backends.sqlite.records import CACHED
-from threadkeep.errors import (
-    InvalidArgumentError,
-    NewerDatabaseError,
-    NotOursError,
-    OpenError,
-    ThreadkeepError,
-)
 
 APPLICATION_ID = 0x74686B70  # "thkp", as `file` and `PRAGMA application_id` show it
 VERSION = 1  # of the tables: `PRAGMA user_version`
@@ -51,7 +45,7 @@ def is_ours(db: sqlite3.Connection, path: str) -> bool:
     if application != APPLICATION_ID:
         raise _not_ours(path, names)
     if version > VERSION:
-        raise NewerDatabaseError(
+        raise errors.NewerDatabaseError(
             f"{path} has tables of version {version}; this release knows version {VERSION}.",
             hint="Upgrade threadkeep: pip install --upgrade threadkeep.",
         )
@@ -89,17 +83,17 @@ def _statements() -> list[str]:
     return text.split(";\n")
 
 
-def _not_ours(path: str, names: set[str]) -> NotOursError:
+def _not_ours(path: str, names: set[str]) -> errors.NotOursError:
     import shlex  # noqa: PLC0415 - seldom needed
 
     if {"checkpoints", "writes"} <= names:
-        return NotOursError(
+        return errors.NotOursError(
             f"{path} is a database of LangGraph's own SQLite saver, not of threadkeep.",
             hint="It is left as it is. Give threadkeep a file of its own, and bring the threads"
             f" there: threadkeep adopt {shlex.quote(path)} sqlite:///new.db",
         )
     some = ", ".join(sorted(names)[:3]) or "nothing"
-    return NotOursError(
+    return errors.NotOursError(
         f"{path} is a database of another program: it holds {some}.",
         hint="It is left as it is. Give threadkeep a file of its own.",
     )
@@ -125,7 +119,7 @@ def path_of(database: Database) -> str:
             return path if path == MEMORY else str(Path(path).absolute())
     except UnicodeEncodeError:
         pass  # this system can have no file of that name
-    raise InvalidArgumentError(
+    raise errors.InvalidArgumentError(
         f"{database!a} is no path.", hint="Give the path of a file as str or Path, or ':memory:'."
     )
 
@@ -142,7 +136,7 @@ def _file_of(connection: Any) -> str:
         with closing(connection._connector()) as own:  # noqa: SLF001 - it has no public name
             return _main_file(own)
     except (AttributeError, TypeError, sqlite3.Error) as error:
-        raise OpenError(
+        raise errors.OpenError(
             f"The given connection cannot tell its file: {error}",
             hint="Give a connection that is open and of this thread, or the file's path.",
         ) from error
@@ -236,7 +230,7 @@ def open_first(location: Location) -> tuple[Location, sqlite3.Connection]:
     except DRIVER_ERRORS as error:
         raise _open_error(error, location.path) from error
     except OSError as error:
-        raise OpenError(
+        raise errors.OpenError(
             f"{location.path} cannot be opened: {error.strerror}.",
             hint="Give a path that this system allows and this process may use.",
         ) from error
@@ -246,13 +240,13 @@ def open_first(location: Location) -> tuple[Location, sqlite3.Connection]:
 def _as_found(location: Location) -> Location:
     path = Path(location.path)
     if not path.parent.is_dir():
-        raise OpenError(
+        raise errors.OpenError(
             f"The folder {path.parent} is not there, so {path.name} cannot be opened in it.",
             hint="Create the folder first, or correct the path.",
         )
     exists = path.exists()
     if exists and not path.is_file():
-        raise OpenError(f"{path} is not a file.", hint="Give the path of a database file.")
+        raise errors.OpenError(f"{path} is not a file.", hint="Give the path of a database file.")
     size = path.stat().st_size if exists else None
     if size == 1:
         raise _no_database(location.path)  # SQLite takes a file of one byte for an empty one
@@ -296,26 +290,26 @@ def wal_of(path: Path) -> Path:
     return Path(os.path.realpath(path) + "-wal")
 
 
-def _no_tables(path: str) -> NotOursError:
-    return NotOursError(
+def _no_tables(path: str) -> errors.NotOursError:
+    return errors.NotOursError(
         f"{path} is empty: there are no tables in it.",
         hint="Give the path of a threadkeep database. If this was one, restore a backup.",
     )
 
 
-def _no_database(path: str) -> NotOursError:
-    return NotOursError(
+def _no_database(path: str) -> errors.NotOursError:
+    return errors.NotOursError(
         f"{path} is not a SQLite database.",
         hint="Give the path of a threadkeep database, or of a file that is not there yet.",
     )
 
 
-def _open_error(error: Exception, path: str) -> ThreadkeepError:
+def _open_error(error: Exception, path: str) -> errors.ThreadkeepError:
     code = _code(error)
     if code == sqlite3.SQLITE_NOTADB:
         return _no_database(path)
     if code in (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM, sqlite3.SQLITE_READONLY):
-        return OpenError(
+        return errors.OpenError(
             f"{path} cannot be opened: SQLite says {str(error)!r}.",
             hint="This process needs read and write access to the file and its folder.",
         )
