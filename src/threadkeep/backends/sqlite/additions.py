@@ -156,9 +156,11 @@ def add(
 
 # -- questions -------------------------------------------------------------------------
 
-# Of a thread: the end of a log, and the writes on a checkpoint (of a namespace); either may be
-# left out.
-_Question: TypeAlias = tuple[str, int | None, tuple[str, str] | None]
+# Of a thread: the end of a log, and of a namespace the writes on a checkpoint; either may be left
+# out.
+_Question: TypeAlias = tuple[str, int, str | None, str]
+_NO_LOG = -(2**63)
+_NO_KEY = (None, "")
 
 
 def _questions(known: Known, batch: Batch) -> list[_Question]:
@@ -171,15 +173,14 @@ def _questions(known: Known, batch: Batch) -> list[_Question]:
         keys = [key for key in keys if not thread.knows(*key)]
         if not logs and not keys:
             return []
-    return [(name, *pair) for pair in zip_longest(logs, keys)] or [(name, None, None)]
+    pairs = [*zip_longest(logs, keys)] or [(None, None)]
+    return [(name, _NO_LOG if log is None else log, *(key or _NO_KEY)) for log, key in pairs]
 
 
 # An answer: the greatest number of all threads, the log's end, the namespace's greatest
 # checkpoint, and greatest with writes, the last `seq` on the checkpoint that was asked for, and
 # the thread's own columns, which are None where it is new.
 _COLUMNS = 5
-_NO_LOG = -1
-_NO_KEY = ("", 0)
 _NUMBER_OR_NONE = frozenset((int, type(None)))
 _ID_OR_NONE = frozenset((bytes, str, type(None)))
 _ABOVE_ALL = "\U0010ffff"  # in place of an id that cannot be read: nothing is above it
@@ -187,16 +188,9 @@ _ABOVE_ALL = "\U0010ffff"  # in place of an id that cannot be read: nothing is a
 
 def _learn(db: sqlite3.Connection, known: Known, questions: Sequence[_Question]) -> set[str]:
     """Ask, and bring what is known up to date; return the threads whose rows are damaged."""
-    rows = [
-        (
-            name,
-            _NO_LOG if log is None else log,
-            *(_NO_KEY if key is None else (key[0], pack_id(key[1]))),
-        )
-        for name, log, key in questions
-    ]
+    rows = [(name, log, ns or "", pack_id(key)) for name, log, ns, key in questions]
     damaged: set[str] = set()
-    for (name, log, key), answer in zip(questions, _QUESTIONS.ask(db, rows), strict=True):
+    for (name, log, ns, key), answer in zip(questions, _QUESTIONS.ask(db, rows), strict=True):
         last_number, end, top, below, seq, *columns = answer
         known.last_number = max(known.last_number, last_number or 0)
         thread = known.threads.get(name)
@@ -205,13 +199,12 @@ def _learn(db: sqlite3.Connection, known: Known, questions: Sequence[_Question])
                 damaged.add(name)
                 continue
             thread = known.threads[name] = _thread(name, *columns)
-        if log is not None and thread.number:
+        if log != _NO_LOG and thread.number:
             known.heap_of(thread).ends[log] = end or 0
-        if key is not None:
-            ns, checkpoint = key
+        if ns is not None:
             if ns not in thread.spaces:
                 thread.spaces[ns] = Space(_id(top), _id(below))
-            thread.spaces[ns].written[checkpoint] = seq or 0
+            thread.spaces[ns].written[key] = seq or 0
     return damaged
 
 

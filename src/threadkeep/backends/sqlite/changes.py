@@ -75,7 +75,7 @@ def _checked(db: sqlite3.Connection, batch: Batch) -> int:
         raise ThreadDeletedError(thread=batch.thread)
     if batch.generation is not None and head.generation != batch.generation:
         raise StaleThreadError(thread=batch.thread)
-    number = head.number or _number(db, batch.thread)
+    number = _number(db, batch.thread)
     for fence in batch.fences:
         _check(db, batch, number, fence)
     return number
@@ -88,8 +88,8 @@ _BUMP = f"UPDATE tk_threads SET generation = coalesce(generation, 0) + 1 WHERE {
 
 def _number(db: sqlite3.Connection, thread: str) -> int:
     """The thread's number, given now where it has none."""
-    known = read_thread_head(db, thread).number
-    return known or int(db.execute(_NEW_THREAD, (thread,)).lastrowid or 0)
+    number = read_thread_head(db, thread).number
+    return number or int(db.execute(_NEW_THREAD, (thread,)).lastrowid or 0)
 
 
 _NEWER_HEADS = f"""
