@@ -65,12 +65,9 @@ A = TypeVar("A", bound=AsyncBackend)
 
 
 class BlockingFace(Backend, Generic[A]):
-    """A backend for blocking calls: an async one over connections that never suspend.
+    """A backend for blocking calls: an async one (`face`) over connections that never suspend.
 
-    Args:
-        face: that one.
-        asynchronous: the same store for awaiting calls, if there is one.
-        loops: the connections of `asynchronous`.
+    `asynchronous` is the same store for awaiting calls, `loops` are its connections.
     """
 
     commits_groups = True

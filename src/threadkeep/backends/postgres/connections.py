@@ -38,14 +38,9 @@ _SCHEMES = ("postgresql", "postgres")
 
 @dataclass(frozen=True)
 class Settings:
-    """Checked settings of a store: `conninfo`, and the options of `PostgresSaver`.
+    """Checked settings of a store: the options of `PostgresSaver`, and what libpq takes.
 
-    Args:
-        conninfo: what libpq takes, without the application's name; "" for the program's own
-            connections.
-
-    Raises:
-        InvalidArgumentError: a value is invalid.
+    `conninfo` is "" for the program's own connections.
     """
 
     conninfo: str

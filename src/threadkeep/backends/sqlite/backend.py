@@ -24,23 +24,8 @@ if TYPE_CHECKING:
 class SqliteBackend(Backend):
     """Rows in one SQLite file, for any number of threads and processes at once.
 
-    Readers are never blocked (WAL), and there is one writer at a time.
-
-    Args:
-        database: the path of the file (made where there is none), `:memory:` for a
-            database in this process's memory, or a connection of sqlite3 or aiosqlite,
-            of which the file is taken: the connection itself is not used. A connection
-            to memory gives a new, empty database in memory.
-        synchronous: `full`: a commit survives a power cut. `normal`: it survives a
-            crash of the process; a power cut may take the last commits, never more,
-            and never leaves half a commit.
-        busy_timeout: seconds to wait for another process's write transaction.
-        read_only: neither make nor change the file; every commit is a `ReadOnlyError`.
-
-    Raises:
-        OpenError: and its kinds, if the database cannot be opened.
-        CorruptionError, LockedError: if it is damaged or stays locked.
-        InvalidArgumentError: an argument is invalid.
+    Readers are never blocked (WAL), and there is one writer at a time. The arguments are those of
+    `SqliteSaver`; with `read_only`, the file is neither made nor changed.
     """
 
     commits_groups = True

@@ -156,9 +156,8 @@ _WAL_BYTES = 8 << 20  # and its own file is cut back to this size then
 class Location(NamedTuple):
     """Path and mode of a database.
 
-    `mode` is SQLite's: `rwc` makes the file where there is none; `rw` does not; `ro` reads
-    only; `immutable` reads a file that has no WAL and makes nothing beside it, as SQLite
-    would for its shared memory.
+    `mode` is SQLite's: `rwc` makes the file where there is none; `rw` does not; `ro` reads only;
+    `immutable` reads a file that has no WAL, and makes nothing beside it.
     """
 
     path: str

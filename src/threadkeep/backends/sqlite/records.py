@@ -188,13 +188,9 @@ _SIZES = (64, 32, 16)  # and all below: rows of one statement
 
 
 class ManyRows:
-    """A statement whose text repeats a part for each row, with few distinct texts.
+    """A statement whose text repeats a part for each row, where `{rows}` stands.
 
-    The driver releases the interpreter's lock once a statement, not once a row.
-
-    Args:
-        text: with `{rows}` where the rows stand.
-        row: the part for one row.
+    There are few distinct texts, and the driver releases the interpreter's lock once for each.
     """
 
     def __init__(self, text: str, row: str) -> None:

@@ -142,10 +142,7 @@ def _apply(schema: str, migration: Migration) -> Plan:
 def locked(schema: str, body: str, declarations: str = "") -> Plan:
     """Run a block of PL/pgSQL as one transaction under the advisory lock.
 
-    Args:
-        schema: the quoted name of the schema.
-        body: statements; `{literal}` stands for the schema's name as a text.
-        declarations: the block's DECLARE section.
+    In its body, `{literal}` stands for the schema's name as a text; `declarations` are its DECLARE.
     """
     text = _LOCKED.replace("{declarations}", declarations).replace("{body}", body)
     while True:
