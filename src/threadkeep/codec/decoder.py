@@ -39,13 +39,7 @@ _KNOWN_OBJECT = bytes((OBJECT, Tag.KNOWN))
 
 
 class Decoder:
-    """State of one call of `decode` or `decode_many`.
-
-    Args:
-        finder: lookup of the classes that may be loaded.
-        pickle_fallback: load pickles.
-        resolve: see `Codec.decode`.
-    """
+    """State of one call of `decode` or `decode_many`."""
 
     __slots__ = ("classes", "depth", "failure", "finder", "levels", "pickle_fallback", "resolve")
 
@@ -80,11 +74,7 @@ class Decoder:
         return self.unpack(data)
 
     def decode_many(self, items: Iterable[bytes]) -> list[Any]:
-        """Return the values of several pieces of bytes.
-
-        Most are messages: they are read here, a third faster than by `decode`, which raises the
-        error for those that fail.
-        """
+        """Return the values of several pieces of bytes."""
         hook, options, codecs = self.on_extension, self.options, langchain_types.FIELD_CODECS
         found = []
         for data in items:

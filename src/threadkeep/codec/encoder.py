@@ -63,13 +63,7 @@ class PlainPacker:
 
 
 class Encoder:
-    """State of one call of `encode`.
-
-    Args:
-        registry: registry with the rules.
-        pickle_fallback: pickle values that have no rule.
-        intern: see `Codec.encode`.
-    """
+    """State of one call of `encode`."""
 
     __slots__ = ("depth", "failure", "intern", "levels", "pickle_fallback", "registry")
 
@@ -242,15 +236,7 @@ def _refuse_depth() -> NoReturn:
 def _substitute(value: Any) -> Any:
     """Return the value that LangGraph's savers return for a refused value; None if there is none.
 
-    A graph that runs on LangGraph's savers must run on ours. Of a container only itself is
-    replaced, never its content, so that no content is encoded twice.
-
-    - an exception: its `repr`
-    - a time in a zone of another library: with the offset that it has
-    - a defaultdict with a function: a plain dict
-    - a subclass of a built-in type that is written in C, or of str or int with attributes
-      that cannot be stored: the plain value
-    - a subclass of a NumPy array: a plain array
+    Of a container only itself is replaced, never its content, so that no content is encoded twice.
     """
     cls: Any = type(value)
     if isinstance(value, BaseException):

@@ -72,11 +72,7 @@ class Compression:
 
 
 def pack(elements: Sequence[bytes], compression: Compression) -> bytes:
-    """Return the frame that holds the elements, in order.
-
-    Raises:
-        UnserializableError: the elements take more than `MAX_BODY` bytes together.
-    """
+    """Return the frame that holds the elements. Raises UnserializableError over `MAX_BODY`."""
     body = _join(elements)
     if len(body) > MAX_BODY:
         raise UnserializableError(
@@ -99,11 +95,7 @@ def pack_elsewhere(place: bytes) -> bytes:
 
 
 def elsewhere(data: bytes) -> bytes | None:
-    """Return the place that a frame was moved to, None for one that is here.
-
-    Raises:
-        CorruptionError: the frame is damaged.
-    """
+    """Return the place that a frame was moved to, None for one that is here."""
     if not data.startswith(_HEADS[ELSEWHERE]):
         return None
     _check(data)
@@ -111,12 +103,7 @@ def elsewhere(data: bytes) -> bytes | None:
 
 
 def unpack(data: bytes) -> list[bytes]:
-    """Return the elements of a frame.
-
-    Raises:
-        NewerFormatError: a newer release wrote the frame.
-        CorruptionError: the bytes are no frame, damaged or cut short; or it was moved elsewhere.
-    """
+    """Return the elements of a frame."""
     body = data[_HEADER:]
     if (
         data[:2] == _PLAIN
@@ -247,11 +234,7 @@ def pack_varint(number: int) -> bytes:
 
 
 def read_varint(data: bytes, at: int) -> tuple[int, int]:
-    """Return the number that begins at `at`, and where it ends.
-
-    Raises:
-        CorruptionError: no number of 64 bits begins there.
-    """
+    """Return the number that begins at `at`, and where it ends."""
     number = shift = 0
     for byte in data[at : at + _MOST]:
         at += 1

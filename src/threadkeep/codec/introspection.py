@@ -217,11 +217,7 @@ def depth_of_value(value: Any, level: int = 0) -> int:
 
 
 def depth_of_bytes(data: bytes) -> int:
-    """Return the levels of arrays and maps in msgpack, or up to `SHALLOW` more.
-
-    The number of bytes that may open a container is a bound at the speed of C; the exact
-    measure is taken only where that is not enough.
-    """
+    """Return the levels of arrays and maps in msgpack, or up to `SHALLOW` more."""
     bound = len(data.translate(None, _OTHERS))
     return bound if bound <= SHALLOW else _exact(data)
 
@@ -288,10 +284,7 @@ class Reference(NamedTuple):
 
 
 def references(data: bytes) -> Iterator[Reference]:
-    """Yield all references in the bytes of a value, at any depth.
-
-    Text may happen to look like one: a caller must know which addresses there can be.
-    """
+    """Yield all references in the bytes of a value, at any depth, and text that looks like one."""
     for header in _HEADER.finditer(data):
         first = data[header.start()]
         length = _PAYLOADS[first] if header[1] is None else header[1][0]

@@ -29,10 +29,9 @@ class Always:
 
 
 class FieldTable(NamedTuple):
-    """Fields of a model in bit order, and the default of its extra values.
+    """Fields of a model in bit order, and the default of its extra values. Append-only.
 
-    A default is None, a str, or a type: an empty dict or list, or `Always`. Append-only: a field
-    keeps its position, and a default never changes.
+    A default is None, a str, or a type: an empty dict or list, or `Always`. It never changes.
     """
 
     cls: type

@@ -43,8 +43,7 @@ from threadkeep.errors import CorruptionError, ThreadkeepError, UnknownTypeError
 class Shared:
     """Cache of the latest decoded objects by their bytes, up to `most` bytes as stored.
 
-    The payloads of neighbouring checkpoints hold mostly the same messages: each is decoded
-    once, and a comparison finds the same object. Within one payload no object is used twice.
+    Neighbouring checkpoints hold mostly the same messages. Within one payload no object is used twice.
     """
 
     def __init__(self, most: int = 32 << 20) -> None:
@@ -77,19 +76,9 @@ class Shared:
 def decode_langgraph(
     type_: str, data: bytes, codec: NativeCodec, shared: Shared | None = None
 ) -> Any:
-    """Return the value of a payload as `JsonPlusSerializer.dumps_typed` wrote it.
+    """Return the value of a payload of this type tag as `JsonPlusSerializer.dumps_typed` wrote it.
 
-    Args:
-        type_: the payload's type tag: "msgpack", "json", "bytes", "bytearray", "null" or
-            "pickle".
-        data: the payload.
-        codec: its registered and allowed classes may be loaded, and pickles if its
-            `pickle_fallback` is on.
-        shared: cache for payloads with common objects; the value must not be changed then.
-
-    Raises:
-        UnknownTypeError: the data names a type that is not allowed, or is encrypted.
-        CorruptionError: the bytes are damaged.
+    Objects in a `shared` cache must not be changed.
     """
     if type_ == "null":
         return None
@@ -263,11 +252,9 @@ def _time(stored: Any) -> Any:
 
 
 def _fill_model(cls: Any, _: list[Any], fields: Any) -> Any:
-    """Validate, as LangGraph does.
+    """Validate, as LangGraph does: a dump has lost the types inside the model.
 
-    A dump has lost the types inside the model: only its own validation can bring them
-    back. That runs code of the class, never code that the data brings: the class was
-    allowed by the rules for loading, and parsing unknown input is what it is made for.
+    That runs code of the class, which was allowed for loading, never code that the data brings.
     """
     try:
         return cls.model_validate(fields)

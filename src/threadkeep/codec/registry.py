@@ -66,11 +66,9 @@ def imported(name: str) -> type | None:
 class LocalClasses:
     """Weak table of classes that no name leads to: defined inside a function, or made by a call.
 
-    It holds classes whose instances this process has stored. A function that is called again
-    makes another class of the same name. The first one that is alive has that name in data,
-    others the name and a number ("app:make.<locals>.Item#2"): within this process each value
-    comes back as an instance of its very own class. Where that is gone, as it is in every other
-    process, the name stands for the latest class.
+    Of classes with the same name, the first one that is alive has it in data, others the name and a
+    number ("app:make.<locals>.Item#2"). Where that is gone, as it is in every other process, the name
+    stands for the latest class.
     """
 
     def __init__(self) -> None:
@@ -116,11 +114,7 @@ class Finder(NamedTuple):
         return Finder(self.registry, self.allowed.union(extra))
 
     def find(self, reference: Reference, tag: Tag) -> type:
-        """Return the class that data refers to, which must still be of the stored kind.
-
-        Raises:
-            UnknownTypeError: it is not allowed, not imported, gone, or of another kind.
-        """
+        """Return the class that data refers to, which must still be of the stored kind."""
         cls, kind = self.look_up(reference)
         if kind is not tag:
             raise UnknownTypeError(
@@ -365,8 +359,7 @@ def _data_rule(cls: type, tag: Tag, reference: Reference) -> Rule:
 def _while_found(rule: Rule, cls: type) -> Rule:
     """Return a rule that refuses instances once the class's name leads to another class.
 
-    (A module that is reloaded, or a cell that is run again, makes another class of the name: an
-    old instance would come back as one of those.)
+    (As when a module is reloaded: an old instance would come back as one of the new class.)
     """
     encode, name = rule.encode, name_of(cls)
     home, inside, modules = cls.__module__, cls.__qualname__, sys.modules

@@ -45,22 +45,18 @@ FENCE = (object(),)
 
 
 class Watched(NamedTuple):
-    """The containers that are watched of an element, in rows, and what they referred to.
+    """The containers that are watched of an element, in rows with a fence behind each.
 
-    `containers` are all that can be reached, one that is met again once more; their `referents` are
-    held, so that no identity is used again. `dicts` are those whose `keys` are watched too, as the
-    interpreter lists those of some dicts only. `sets` hold the names of the fields that models were
-    given, and are watched by their sizes alone. Behind each container and dict there is a fence.
-    `is_opaque` if a part cannot be watched.
+    `sets` hold the names of the fields that models were given, and are watched by their sizes alone.
     """
 
-    containers: Sequence[Any] = ()
-    referents: Sequence[Any] = ()
-    dicts: Sequence[Any] = ()
+    containers: Sequence[Any] = ()  # all that can be reached, one that is met again once more
+    referents: Sequence[Any] = ()  # held, so that no identity is used again
+    dicts: Sequence[Any] = ()  # those whose keys the interpreter may not list
     keys: Sequence[Any] = ()
     sets: Sequence[Any] = ()
     sizes: Sequence[int] = ()
-    is_opaque: bool = False
+    is_opaque: bool = False  # a part cannot be watched
 
 
 def portable_intact(elements: Sequence[Watched]) -> bool:
@@ -84,10 +80,7 @@ def _all_same(one: list[Any], other: list[Any]) -> bool:
 def portable_consists_of(
     value: object, keys: list[Any] | None, items: list[Any], size: int
 ) -> bool:
-    """Return True if a list, tuple or dict has the first `size` of the items, and no more.
-
-    `keys` are a dict's keys, `items` then its values.
-    """
+    """Return True if a list, tuple or dict has the first `size` of the items, and no more."""
     if size > len(items):
         return False
     items = items[:size]
@@ -111,10 +104,7 @@ def portable_same_front(one: list[Any], other: list[Any]) -> int:
 
 
 def portable_behind(old: list[Any], size: int, now: list[Any]) -> list[Any] | None:
-    """Return what follows in `now` behind the first `size` items of `old`.
-
-    None if it does not begin with those. `now` is read at once: it may be anybody's.
-    """
+    """Return what follows in `now` behind the first `size` items of `old`; None if it begins otherwise."""
     now = list(now)
     if not 0 <= size <= min(len(old), len(now)) or not all(map(is_, islice(old, size), now)):
         return None
@@ -204,9 +194,7 @@ def _classify(cls: type) -> int:
 def _is_settled(cls: type[BaseModel]) -> bool:
     """Return True if a model keeps the dicts it was made with, and only adds to its fields set.
 
-    Then neither the instance need be watched beside them, nor more of the set than its size: half
-    as much to do. Assignment with validation makes a new `__dict__`, the first private value a new
-    dict.
+    Then its instance need not be watched, nor more of the set than its size: half as much to do.
     """
     return not cls.__private_attributes__ and not cls.model_config.get("validate_assignment")
 
@@ -322,10 +310,8 @@ def capture(
 ) -> tuple[list[Watched], list[Any], dict[int, Any]]:
     """Capture all that can be reached from the elements, at one instant if nothing changes.
 
-    Returns:
-        What is watched of each element; copies of them, which share nothing mutable with the
-        elements but parts that cannot be watched; the instance that each copied one, named by
-        its `id`, was made from. No copies without `copying`, for values that nobody else has.
+    Returns what is watched of each, copies of them, and the instance that each copied one (by its
+    `id`) was made from. No copies without `copying`, for values that nobody else has.
     """
     if len(KINDS) > _MOST:  # a program that defines classes in functions has ever more
         KINDS.clear()

@@ -48,23 +48,17 @@ ATTEMPTS = 8  # times a change is built anew when others came in between
 
 
 class Engine(NamedTuple):
-    """The engine's parts.
-
-    `token(bits)` gives a random number, `now()` microseconds since 1970. `retention` is the
-    default, None for everything. With `holds_all`, what is committed may have to be made anew from
-    what is remembered: saves return before they are stored. `forked(thread, head, checkpoint)` is
-    called for each run that has left the head of another one behind.
-    """
+    """The engine's parts."""
 
     codec: Codec
     compression: Compression
     working_set: WorkingSet
     conflicts: Literal["fork", "raise"]
-    token: Callable[[int], int]
-    now: Callable[[], int]
-    forked: Callable[[str, str, str], None]
+    token: Callable[[int], int]  # a random number of so many bits
+    now: Callable[[], int]  # microseconds since 1970
+    forked: Callable[[str, str, str], None]  # (thread, head left behind, checkpoint), once a run
     retention: Retention | None = None
-    holds_all: bool = False
+    holds_all: bool = False  # saves return before they are stored, and may be made anew
 
     def memory(self, thread: str) -> ThreadMemory:
         """Return what is remembered of the thread."""
@@ -82,13 +76,7 @@ class Engine(NamedTuple):
 def read_manifest(
     stored: StoredCheckpoint, known: Keyframes | None = None
 ) -> tuple[Manifest, Keyframe]:
-    """Return a checkpoint's manifest, and the keyframe it was written against.
-
-    `known` are keyframes of its thread, each decoded once.
-
-    Raises:
-        CorruptionError: the manifest or its keyframe is damaged or missing.
-    """
+    """Return a checkpoint's manifest, and the keyframe it was written against."""
     row = stored.row
     if stored.keyframe is None:
         raise CorruptionError("The keyframe of a checkpoint is missing.")
@@ -208,22 +196,17 @@ def keyframe_of(stored: StoredCheckpoint, state: Snapshot | None) -> tuple[Manif
 
 
 class Built(NamedTuple):
-    """A batch ready to commit, and what to remember in `memory` once it is.
-
-    `beside` is the checkpoint whose values it was compared with; `writes` are pending writes:
-    index, channel, reference, value. `fence` is what the run expects of the head; a violation is
-    reported once a run. `begins`: the checkpoint is its run's first.
-    """
+    """A batch ready to commit, and what to remember in `memory` once it is."""
 
     memory: ThreadMemory
     batch: Batch
     appender: Appender
     state: Snapshot | None = None
     reported: Reported | None = None
-    beside: str | None = None
-    writes: tuple[tuple[int, str, Ref, ChannelValue], ...] = ()
-    fence: HeadFence | None = None
-    begins: bool = False
+    beside: str | None = None  # the checkpoint whose values it was compared with
+    writes: tuple[tuple[int, str, Ref, ChannelValue], ...] = ()  # with their indexes
+    fence: HeadFence | None = None  # what the run expects of the head
+    begins: bool = False  # the checkpoint is its run's first
 
 
 Failed: TypeAlias = tuple[Built, ThreadkeepError]
@@ -231,10 +214,7 @@ Failed: TypeAlias = tuple[Built, ThreadkeepError]
 
 
 class BatchSource(NamedTuple):
-    """The values of a batch, to make it anew later; see `write_behind.rebase`.
-
-    They are the program's own, watched by their shadows.
-    """
+    """The values of a batch, to make it anew later; see `write_behind.rebase`."""
 
     engine: Engine
     ns: str
@@ -255,17 +235,10 @@ def commit_built(
     lost: Callable[[], Operation[None]] | None = None,
     failed: Failed | None = None,
 ) -> Operation[None]:
-    """Build a batch and commit it, again where its log positions were taken.
+    """Build a batch (given the attempt's number) and commit it, again where its positions were taken.
 
-    Args:
-        engine: the engine's parts.
-        place: the checkpoint that errors name.
-        build: makes the batch, given the number of the attempt, from 0 on.
-        lost: run where the commit is refused for good.
-        failed: the first attempt, where that was made.
-
-    Raises:
-        ConflictError: the commit was refused, or others kept taking the positions.
+    Raises ConflictError where the commit is refused for good (then `lost` runs first) or others kept
+    taking the positions. `failed`: the first attempt, where that was made.
     """
     for attempt in range(ATTEMPTS):
         built, failure = failed or ((yield from build(attempt)), None)

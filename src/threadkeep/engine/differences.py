@@ -29,10 +29,10 @@ class Piece(NamedTuple):
 
 
 class Seen:
-    """A sequence as last seen: `keys` for a dict, `items` (values), and their shadow.
+    """A sequence as last seen: `keys` for a dict, `items` (values), and their shadow. Immutable.
 
-    What it shows never changes. A version that only adds to the one before shares its list,
-    which is then longer than the older version is: copying would touch every element.
+    A version that only adds to the one before shares its list, which is then longer than the older
+    version is: copying would touch every element.
     """
 
     __slots__ = ("_items", "keys", "shadow", "size")
@@ -54,10 +54,7 @@ class Seen:
         return self._items[number]
 
     def is_now(self, value: list[Any] | tuple[Any, ...] | dict[Any, Any], *others: Shadow) -> bool:
-        """Return True if this is what the value is, and `others` hold, at this instant.
-
-        Parts that cannot be watched are passed over.
-        """
+        """Return True if this is what the value is, and `others` hold, at this instant."""
         shadow = self.shadow.extended(*others) if others else self.shadow
         return shadow.holds_in(value, self.keys, self._items, self.size)
 
@@ -78,17 +75,12 @@ class Seen:
 
 
 class Comparison(NamedTuple):
-    """A sequence as it is now, beside its last version.
-
-    `items` are its elements from number `first` on: all, or only what came behind the last
-    version's. `to_watch` has copies of those from number `start` on that are not known to be the
-    last version's own objects, unchanged; what is before and behind them is.
-    """
+    """A sequence as it is now, beside its last version."""
 
     keys: list[Any] | None
-    items: list[Any]
+    items: list[Any]  # from number `first` on
     pieces: list[Piece]
-    watched: WatchedCopies
+    watched: WatchedCopies  # from number `start` on; others are the last version's, unchanged
     start: int = 0
     first: int = 0
 
@@ -113,8 +105,7 @@ def compare(
 ) -> Comparison:
     """Compare a value, which may go on changing, with its last version.
 
-    With `trust`, the last version's elements are taken to be unchanged: the caller asks their
-    shadow afterwards.
+    With `trust`, that one's elements are taken to be unchanged: the caller asks their shadow.
     """
     if old is not None and old.keys is None and type(value) is list:
         new = old.behind(value)
@@ -159,15 +150,10 @@ def is_fragment(old: Seen, items: list[Any]) -> bool:
 def shadows(
     now: Comparison, old: Seen | None, found: Mapping[int, Shadow]
 ) -> tuple[Shadow, list[Shadow]]:
-    """Return the shadow of a sequence, each element's as it is stored.
+    """Return the shadow of a sequence, each element's as it is stored; `found` are known ones.
 
-    With those of the last version's elements that others, equal to them, have replaced: what
-    is stored is right as long as these hold too.
-
-    Args:
-        now: the sequence beside its last version.
-        old: that one.
-        found: shadows of elements, by number, that are stored elsewhere already.
+    With those of the last version's elements that others, equal to them, have replaced: what is
+    stored is right as long as these hold too.
     """
     stop = now.start + len(now.watched.copies)
     if old is None or now.first:
@@ -308,8 +294,8 @@ _PYDANTIC_SLOTS = {*_STATE_PARTS, "__pydantic_fields_set__"}
 def same(a: Any, b: Any) -> bool:
     """Return True if both are the same value, types and order included; both encode alike then.
 
-    For values rebuilt at every step, where identity says nothing. Cyclic values, and kinds not
-    known here, are never the same (which costs an encoding, not correctness).
+    For values rebuilt at every step. Cyclic values, and kinds not known here, are never the same
+    (which costs an encoding, not correctness).
     """
     try:
         return _same(a, b)
@@ -375,10 +361,9 @@ _BY_TYPE: dict[type, Callable[[Any, Any], bool]] = {
 
 
 def alike(codec: Codec, a: Any, b: Any) -> bool:
-    """Return True if both are the same to a reader of the store: by the bytes of our own codec.
+    """Return True if both have the same bytes in our own codec.
 
-    Types and the order of dicts count, that of sets does not. A serializer's bytes, with which
-    the store's codec may encode, may differ each time, as encrypted ones do.
+    A serializer's bytes, with which the store's codec may encode, may differ each time.
     """
     native = codec if isinstance(codec, NativeCodec) else NativeCodec()
     try:

@@ -89,11 +89,7 @@ class Draft:
         self._known: list[tuple[str, StoredValue]] = []
 
     def value(self, channel: str, value: Any, old: ChannelValue | None = None) -> Stored:
-        """Store a channel's value, as it is at one instant, beside what was last seen of it.
-
-        Raises:
-            UnserializableError: names the channel.
-        """
+        """Store a channel's value, as it is at one instant, beside what was last seen of it."""
         try:
             # The values that most calls bring, looked at in one go.
             kind = type(value)
@@ -398,8 +394,7 @@ class Draft:
     def _aside(self, channel: str, items: list[Any]) -> str:
         """Return the log for objects that LangGraph will give an id before they are final.
 
-        As pending writes they are other values then: the channel's log reserves a position for
-        each, so that its elements stay in order.
+        They are other values then: the channel's log reserves a position for each, to stay in order.
         """
         for item in items:
             self.memory.recent.reserve(self.appender.ns, channel, item)
@@ -417,9 +412,8 @@ class Draft:
     def _input(self, channel: str, value: dict[Any, Any]) -> Stored:
         """Store a graph's input: a dict of channel updates.
 
-        Each object in it will be met again, as a pending write and in its channel, and is to be
-        stored once, where its channel will look for it. (A message without an id is given one in
-        between: it is another value then.)
+        Each object in it will be met again, as a pending write and in its channel, and is stored once,
+        where its channel will look for it.
         """
         new = [
             (name, item)

@@ -44,10 +44,9 @@ _Position = tuple[int, int]  # a log and a position
 def patch_against(base: Raw | None, data: bytes) -> tuple[bytes, int, tuple[Span, ...], Raw | None]:
     """Encode a value's bytes as an element, beside the last version's.
 
-    Returns the element, how many patches deep it lies, the positions that reading it needs,
-    and the anchor: every 16th version is a patch against the anchor before it instead of
-    its neighbour, and every 240th is whole, so that reading never applies more than 46
-    (a value that another process wrote may begin up to 15 patches deep).
+    Returns the element, how many patches deep it lies, the positions that reading it needs, and the
+    anchor: every 16th version is a patch against the anchor before it instead of its neighbour, and
+    every 240th is whole, so that reading never applies more than 46.
     """
     if base is None or len(data) < _PATCH_OVER:
         return data, 0, (), None
@@ -67,10 +66,7 @@ def patch_against(base: Raw | None, data: bytes) -> tuple[bytes, int, tuple[Span
 
 
 class _PatchedValues:
-    """Cache of values put together from patches: of a listing's versions each is the next's base.
-
-    Holds at most `_CACHE_BYTES`, the latest ones.
-    """
+    """Cache of the latest values put together from patches: in a listing each is the next's base."""
 
     def __init__(self) -> None:
         self.values: dict[_Position, bytes] = {}
@@ -85,11 +81,7 @@ class _PatchedValues:
 
 
 class Elements:
-    """The elements of some segments of one thread, decoded once for each reader.
-
-    `reader` names who values are decoded for: two channels that hold the same element get a
-    value each.
-    """
+    """The elements of some segments of one thread, decoded once for each `reader` (a channel, say)."""
 
     def __init__(self, codec: Codec, segments: Iterable[Segment] = ()) -> None:
         self.reader: Hashable = None
@@ -155,12 +147,7 @@ class Elements:
     # -- values ----------------------------------------------------------------------
 
     def value(self, ref: Ref) -> Any:
-        """Return the value of a reference.
-
-        Raises:
-            CorruptionError: bytes are damaged or missing.
-            UnknownTypeError: the value has a type that is not allowed here.
-        """
+        """Return the value of a reference."""
         if isinstance(ref, Inline):
             return self._codec.decode(ref.data, self._each_once())
         if isinstance(ref, Cell):
@@ -256,10 +243,7 @@ class Elements:
     def _patches(
         self, place: _Position, known: Mapping[_Position, bytes]
     ) -> tuple[bytes, list[tuple[_Position, bytes]]]:
-        """Return the nearest whole version, and the patches on it with their places, last first.
-
-        A version in `known` counts as whole.
-        """
+        """Return the nearest whole version, and the patches on it with their places, last first."""
         patches: list[tuple[_Position, bytes]] = []
         while True:
             start, raws = self._at(*place)
@@ -285,11 +269,7 @@ def full_size(element: bytes) -> int:
 
 @contextmanager
 def gc_paused() -> Iterator[None]:
-    """Pause the garbage collector of this process: while values are decoded it finds nothing.
-
-    It looks for garbage after every 700 new containers, which takes longer than the decoding.
-    Where two threads pause it at once, it goes on when the first of them has ended.
-    """
+    """Pause the garbage collector, which takes longer than the decoding and finds nothing there."""
     if not gc.isenabled():
         yield
         return
@@ -304,16 +284,12 @@ def gc_paused() -> Iterator[None]:
 
 
 def make_patch(old: bytes, new: bytes) -> bytes:
-    """Return the patch that turns `old` into `new`.
+    """Return the patch that turns `old` into `new`, which keeps their common front and back.
 
-    It keeps what both share at the front and at the back and replaces the middle. Where that is
-    long, the new one is compressed with the old one as dictionary, which finds what moved or
-    stayed in between. The very first bytes are given anew where they differ: there an encoding
-    keeps its length, which most edits change.
-
-    Layout: the head's length and the head, three more LEB128 numbers (where the middle begins,
-    bytes kept at the back, length of the new middle), one byte (0 the middle follows as it is,
-    1 as a zstd frame), the middle.
+    Layout: the head's length and the head (the first bytes, which often differ, as an encoding keeps
+    its length there), three LEB128 numbers (where the middle begins, bytes kept at the back, length
+    of the new middle), one byte (0 the middle follows as it is, 1 as a zstd frame with the old middle
+    as dictionary), the middle.
     """
     first = _head(old, new)
     front = _shared(old, new, first)
@@ -334,11 +310,7 @@ def make_patch(old: bytes, new: bytes) -> bytes:
 
 
 def apply_patch(old: bytes, patch: bytes) -> bytes:
-    """Return the version that `patch` makes of `old`.
-
-    Raises:
-        CorruptionError: the patch is damaged or was not made against `old`.
-    """
+    """Return the version that `patch` makes of `old`."""
     try:
         first, at = read_varint(patch, 0)
         head, at = patch[at : at + first], at + first

@@ -65,12 +65,9 @@ def segment_key(segment: Segment | SegmentInfo) -> SegmentKey:
 
 
 class _Origin(NamedTuple):
-    """The value that a channel without one goes back to: of its nearest ancestor, if any.
+    """The value that a channel without one goes back to: of its nearest ancestor, if any."""
 
-    `written`: on the way a write to the channel led to a checkpoint without a value.
-    """
-
-    written: bool
+    written: bool  # on the way a write to the channel led to a checkpoint without a value
     seed: Ref | None
 
 
@@ -176,11 +173,7 @@ class Lineage:
 def needed(
     engine: Engine, thread: str, lineage: Lineage, keep: Iterable[CheckpointKey]
 ) -> Operation[set[CheckpointKey]]:
-    """Return the ancestors that DeltaChannels of the kept checkpoints are rebuilt through.
-
-    Raises:
-        CorruptionError, UnknownTypeError: a row that tells cannot be read.
-    """
+    """Return the ancestors that DeltaChannels of the kept checkpoints are rebuilt through."""
     return lineage.ancestors((yield from searches(engine, thread, lineage, keep)))
 
 
@@ -193,21 +186,10 @@ def searches(
 ) -> Operation[list[Search]]:
     """Return the DeltaChannels of some checkpoints that have no value there.
 
-    A channel without a value may be a DeltaChannel or just empty. It is one if the metadata
-    counts it (LangGraph does, from its first write to its next snapshot). Where nothing is
-    counted, it is one if a write to it led to a checkpoint without a value, which no other
-    channel does, or if the nearest value on its path is a snapshot.
-
-    Args:
-        engine: the engine's parts.
-        thread: its name.
-        lineage: its checkpoints.
-        keep: the checkpoints to look at.
-        elements: the thread's sound elements; None: they are read, and a value that cannot be
-            read counts as a snapshot.
-
-    Raises:
-        CorruptionError, UnknownTypeError: a row that tells cannot be read.
+    A channel without a value is one if the metadata counts it (LangGraph does, from its first write
+    to its next snapshot). Where nothing is counted, it is one if a write to it led to a checkpoint
+    without a value, or if the nearest value on its path is a snapshot. Without the thread's sound
+    `elements` these are read, and a value that cannot be read counts as a snapshot.
     """
     sure: list[Search] = []
     origins: dict[Search, _Origin] = {}
@@ -316,11 +298,7 @@ def positions(
     orphans: Iterable[WriteRow],
     others: Iterable[ThreadRows] = (),
 ) -> dict[int, list[Span]]:
-    """Return the positions that some checkpoints and writes, and all rows of other threads, need.
-
-    Raises:
-        CorruptionError: one of them cannot be read.
-    """
+    """Return the positions that some checkpoints and writes, and all rows of other threads, need."""
     spans = list(spans_of(lineage, keys, orphans))
     for rows in others:
         theirs = Lineage(rows.checkpoints)

@@ -37,10 +37,7 @@ _SCALARS = (str, int, float, bool, type(None))
 
 
 class Listing(NamedTuple):
-    """A `list` call: `thread` None means every thread, `ns` None every namespace.
-
-    It goes on behind the checkpoint `after` (id, thread and namespace), `size` rows at a time.
-    """
+    """A `list` call: `thread` None means every thread, `ns` None every namespace."""
 
     thread: str | None
     ns: str | None = None
@@ -65,11 +62,7 @@ def begin(listing: Listing) -> Listing | None:
 
 
 def page(engine: Engine, listing: Listing) -> Operation[Page]:
-    """Return the next checkpoints of a listing.
-
-    Raises:
-        CorruptionError, UnknownTypeError: as `load` does, naming the checkpoint.
-    """
+    """Return the next checkpoints of a listing."""
     size, limit = listing.size, listing.limit
     if limit is not None and not listing.filter:
         size = min(size, limit)
@@ -157,13 +150,7 @@ class ChannelHistory(NamedTuple):
 def delta_history(
     engine: Engine, place: CheckpointRef, channels: Sequence[str]
 ) -> Operation[dict[str, dict[str, Any]]]:
-    """Return `writes`, and `seed` if there is one, of each channel.
-
-    A channel's walk ends at the nearest ancestor that stores a value for it.
-
-    Raises:
-        CorruptionError, UnknownTypeError: as `load` does.
-    """
+    """Return `writes` of each channel, and the `seed` of its nearest ancestor that stores a value."""
     generation = -1
     while True:
         reply = yield from fetch_checkpoint(place.thread, place.ns, place.id)
@@ -198,8 +185,7 @@ def walk(
 ) -> Operation[dict[str, ChannelHistory]]:
     """Walk up the path until each channel has found its seed, or to the root.
 
-    Raises:
-        StaleThreadError: checkpoints were removed meanwhile, and the path may be cut short.
+    Raises StaleThreadError where checkpoints were removed meanwhile.
     """
     writes: dict[str, list[Write]] = {channel: [] for channel in channels}
     seeds: dict[str, Ref | None] = {}

@@ -56,12 +56,7 @@ def is_hot(engine: Engine, call: Load) -> bool:
 
 
 def load(engine: Engine, call: Load) -> Operation[Loaded | None]:
-    """Return the checkpoint, or None if it is not there.
-
-    Raises:
-        CorruptionError: stored bytes are damaged or missing.
-        UnknownTypeError: a value has a type that is not allowed here.
-    """
+    """Return the checkpoint, or None if it is not there."""
     place, generation = call.place, -1
     while True:
         hot = is_hot(engine, call)

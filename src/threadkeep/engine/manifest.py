@@ -29,14 +29,11 @@ _NONE: Mapping[str, Any] = MappingProxyType({})
 
 
 class ChannelEntry(NamedTuple):
-    """A channel's version and value; no value means the channel is empty.
-
-    `removed`: it had a value, which did not have to be kept.
-    """
+    """A channel's version and value; no value means the channel is empty."""
 
     version: Version
     ref: Ref | None
-    removed: bool = False
+    removed: bool = False  # it had a value, which did not have to be kept
 
     @property
     def is_empty(self) -> bool:
@@ -45,17 +42,13 @@ class ChannelEntry(NamedTuple):
 
 
 class Manifest(NamedTuple):
-    """A checkpoint without its identity: format `v`, channels, what nodes have seen.
-
-    `updated` is the checkpoint's `updated_channels` (False where the key is absent); `extra` holds
-    the codec's bytes for keys of other LangGraph releases.
-    """
+    """A checkpoint without its identity: format `v`, channels, what nodes have seen."""
 
     v: int
     entries: Mapping[str, ChannelEntry] = _NONE
     seen: Mapping[str, Versions] = _NONE
-    updated: list[str] | bool | None = False
-    extra: bytes | None = None
+    updated: list[str] | bool | None = False  # `updated_channels`; False where that is absent
+    extra: bytes | None = None  # keys of other LangGraph releases, encoded
 
     def needs(self) -> Iterable[Span]:
         """Return every span that some channel's value lies in."""
@@ -94,11 +87,7 @@ def portable_difference(
     nodes: Mapping[str, int],
     to_wire: Callable[[Ref | None, Ref | None], Any],
 ) -> list[Any]:
-    """Return the last five parts of the list that is packed.
-
-    The compiled twin returns None where anything is unusual: names or versions of a subclass,
-    fractions, other mappings than dicts.
-    """
+    """Return the last five parts of the list that is packed; the compiled twin None if unusual."""
     whole = [entry.version for entry in entries.values() if type(entry.version) is int]
     newest = max(whole) if whole and min(whole) >= 0 else 0
     changed: list[Any] = []
@@ -141,11 +130,7 @@ def sharing(
 
 
 def decode(data: bytes, keyframe: Manifest = EMPTY) -> Manifest:
-    """Return the manifest that `encode` encoded against the same keyframe.
-
-    Raises:
-        CorruptionError: the bytes are damaged or belong to another keyframe.
-    """
+    """Return the manifest that `encode` encoded against the same keyframe."""
     try:
         return _decoded(ormsgpack.unpackb(data), keyframe)
     except (ValueError, TypeError, IndexError, KeyError) as exc:

@@ -97,13 +97,10 @@ def rows_fence(threads: Iterable[ThreadRows]) -> RowsFence:
 def read_snapshot(
     thread: str, *, stub: bool = True, skip: bool = False, alone: bool = False
 ) -> Operation[Snapshot]:
-    """Read one state of a thread.
+    """Read one state of a thread; `alone`: without the threads that share its segments.
 
-    Args:
-        thread: its name.
-        stub: leave an archived thread in the cold store; it has no rows then.
-        skip: list unreadable rows apart, instead of failing.
-        alone: do not read the threads that share its segments.
+    `stub` leaves an archived thread in the cold store: it has no rows then. `skip` lists unreadable
+    rows apart, instead of failing.
     """
     family: tuple[str, ...] = ()
     while True:
@@ -123,14 +120,8 @@ def optimistic(
 ) -> Operation[T]:
     """Change a thread: read a snapshot, build a change, commit it; retry where overtaken.
 
-    Args:
-        engine: the engine's parts.
-        thread: the thread's name.
-        build: makes the change. It may raise one of `OVERTAKEN` to be called again.
-        read: reads the snapshot.
-
-    Raises:
-        ConflictError: others were faster at every attempt.
+    Raises ConflictError where others were faster at every attempt. `build` may raise one of
+    `OVERTAKEN` to be called again.
     """
 
     def attempt() -> Operation[T]:
@@ -156,11 +147,7 @@ def retry(
     attempt: Callable[[], Generator[Y, Any, T]],
     overtaken: tuple[type[Exception], ...] | type[Exception] = OVERTAKEN,
 ) -> Generator[Y, Any, T]:
-    """Run an attempt, and another one where somebody else was faster: it failed in such a way.
-
-    Raises:
-        ConflictError: others were faster at every attempt.
-    """
+    """Run an attempt, and another one where somebody else was faster; at last a ConflictError."""
     for _ in range(ATTEMPTS):
         try:
             return (yield from attempt())

@@ -58,20 +58,15 @@ _KNOWN_KEYS = frozenset(
 
 
 class Put(NamedTuple):
-    """A `put` call: the checkpoint, its parent's id, its metadata merged.
-
-    The channels that are `new` have the value given even where their version is not new.
-    A `complete` checkpoint shows all that it has: a channel that it leaves out is empty,
-    whatever its version. `run`: of a graph's run.
-    """
+    """A `put` call: the checkpoint, its parent's id, its metadata merged."""
 
     place: CheckpointRef
     parent: str | None
     checkpoint: dict[str, Any]
     metadata: dict[str, Any]
-    new: frozenset[str] = frozenset()
-    complete: bool = False
-    run: bool = False
+    new: frozenset[str] = frozenset()  # channels with a new value, whatever their version
+    complete: bool = False  # channels that it leaves out are empty, whatever their version
+    run: bool = False  # of a graph's run
 
     @property
     def loaded(self) -> LoadEntry | None:
@@ -86,11 +81,7 @@ class Put(NamedTuple):
 
 
 def build(engine: Engine, call: Put) -> Built | None:
-    """Build the batch of a put; None where the store must be read first.
-
-    Raises:
-        UnserializableError: a value cannot be stored.
-    """
+    """Build the batch of a put; None where the store must be read first."""
     memory = engine.memory(call.place.thread)
     known = _known_parent(memory, call)
     if known is None:
@@ -104,13 +95,7 @@ def build(engine: Engine, call: Put) -> Built | None:
 
 
 def put(engine: Engine, call: Put, failed: Failed | None = None) -> Operation[None]:
-    """Store the checkpoint; `failed` is the batch of a first attempt.
-
-    Raises:
-        UnserializableError: a value cannot be stored; nothing was.
-        ConflictError: with `conflicts="raise"`, the thread has moved on; nothing was stored.
-        ThreadDeletedError: the run is older than the thread's deletion.
-    """
+    """Store the checkpoint; `failed` is the batch of a first attempt."""
     build, lost = partial(_put_attempt, engine, call), partial(_sweep, engine, call)
     yield from commit_built(engine, call.place, build, lost, failed)
 
@@ -180,11 +165,7 @@ def _recall(
     *,
     resume: bool,
 ) -> Operation[Mapping[str, ChannelValue]]:
-    """Return the parent's values of the channels that changed, read where they are not known.
-
-    Where the engine remembers all, those of all channels, so that they can be stored anew.
-    With `resume` its logs are gone on with: not after a failure, as others may have done so.
-    """
+    """Return the parent's values of the channels that changed, read where they are not known."""
     if parent is None:
         return {}
     lost = _lost(engine, parent, call)
@@ -371,11 +352,7 @@ class PutWrites(NamedTuple):
 
 
 def build_writes(engine: Engine, call: PutWrites) -> Built | None:
-    """Build the batch of the writes; None where the store must be read first.
-
-    Raises:
-        UnserializableError: a value cannot be stored.
-    """
+    """Build the batch of the writes; None where the store must be read first."""
     memory = engine.memory(call.place.thread)
     generation = memory.generation
     if generation is None:
@@ -385,13 +362,7 @@ def build_writes(engine: Engine, call: PutWrites) -> Built | None:
 
 
 def put_writes(engine: Engine, call: PutWrites, failed: Failed | None = None) -> Operation[None]:
-    """Store the writes; `failed` is the batch of a first attempt.
-
-    Raises:
-        UnserializableError: a value cannot be stored; nothing was.
-        ConflictError: with `conflicts="raise"`, another live run has written here.
-        ThreadDeletedError: the run is older than the thread's deletion.
-    """
+    """Store the writes; `failed` is the batch of a first attempt."""
     build = partial(_write_attempt, engine, call)
     yield from commit_built(engine, call.place, build, failed=failed)
 

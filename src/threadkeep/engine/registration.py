@@ -44,12 +44,7 @@ ALL = ThreadQuery()
 def create(
     engine: Engine, thread: str, labels: tuple[str, ...], ttl: int | None
 ) -> Operation[ThreadEntry]:
-    """Register a thread before anything is saved in it.
-
-    Raises:
-        ThreadExistsError: it exists.
-        ConflictError: others keep changing it.
-    """
+    """Register a thread before anything is saved in it."""
 
     def created(entry: ThreadEntry | None) -> ThreadEntry:
         if not allows(Cause.CREATE, "" if entry is None else entry.state):
@@ -70,13 +65,7 @@ def change(
     update: Callable[[ThreadEntry], ThreadEntry],
     at: CheckpointRef | None = None,
 ) -> Operation[ThreadEntry]:
-    """Change the entry of a thread; `update` makes the new one of the present one.
-
-    Raises:
-        ThreadNotFoundError: there is no such thread, or it was deleted.
-        CheckpointNotFoundError: the checkpoint `at`, which the change is about, is not there.
-        ConflictError: others keep changing it.
-    """
+    """Change the entry of a thread; `update` makes the new one of the present one."""
 
     def updated(entry: ThreadEntry | None) -> ThreadEntry:
         if not is_there(entry):
@@ -117,11 +106,7 @@ def read(thread: str) -> Operation[ThreadEntry | None]:
 
 
 def known(thread: str) -> Operation[ThreadEntry]:
-    """Return the entry of an existing thread.
-
-    Raises:
-        ThreadNotFoundError: there is no such thread, or it was deleted.
-    """
+    """Return the entry of an existing thread."""
     entry = yield from read(thread)
     if not is_there(entry):
         raise ThreadNotFoundError(thread=thread)
@@ -146,10 +131,7 @@ def all_names(query: ThreadQuery) -> Operation[list[str]]:
 
 
 def page_of(order: Order, after: tuple[int | str, str] | None) -> Operation[list[ThreadEntry]]:
-    """Return the next page of all threads in ascending order; the last one is short.
-
-    `after` is the order's value of the last entry of the page before, and its thread.
-    """
+    """Return the next page of all threads in ascending order, behind a value and its thread."""
     return search(SearchThreads(ALL, order, descending=False, after=after, limit=PAGE))
 
 
@@ -172,18 +154,7 @@ def for_each(
     progress: Progress | None,
     run: Callable[[Operation[Any]], Generator[Any, Any, Any]] = lambda operation: operation,
 ) -> Generator[Any, Any, int]:
-    """Visit all threads in the order of their names, or some; return how many.
-
-    Args:
-        threads: names; None for all threads.
-        visit: called with each entry.
-        stage: what is being done, for `progress`.
-        progress: called after each thread.
-        run: how an operation is run; within an operation as it is.
-
-    Raises:
-        ThreadNotFoundError: one of `threads` does not exist; none was visited.
-    """
+    """Visit all threads by name, or some, each entry; return how many. `run` runs an operation."""
     if threads is None:
         total, page = (yield from run(count(ALL))), (yield from run(page_of("thread", None)))
     else:

@@ -47,11 +47,7 @@ def seal(payload: bytes, fields: tuple[object, ...]) -> bytes:
 
 
 def unseal(sealed: bytes, fields: tuple[object, ...]) -> bytes:
-    """Check and remove the checksum that `seal` has appended.
-
-    Raises:
-        CorruptionError: the payload or a field has changed.
-    """
+    """Check and remove the checksum that `seal` has appended."""
     payload = sealed[:-_CHECKSUM]
     if len(sealed) < _CHECKSUM or seal(payload, fields) != sealed:
         raise CorruptionError("A stored row is damaged: its checksum does not match.")
@@ -112,9 +108,8 @@ def heads(checkpoints: Iterable[StoredCheckpoint]) -> dict[str, str]:
 def pack_metadata(metadata: dict[str, Any], codec: Codec) -> tuple[str, bytes | None]:
     """Return metadata as JSON text, and as the codec's bytes where JSON cannot hold it.
 
-    Metadata comes back as JSON gives it, as from LangGraph's savers: a tuple as a list. Where
-    those of SQLite and PostgreSQL refuse it (a UUID, NaN), it comes back as from its saver in
-    memory: such values as they were, the containers around them as JSON has them.
+    It comes back as JSON gives it, as from LangGraph's savers; where those of SQLite and PostgreSQL
+    refuse a value (a UUID, NaN), as from its saver in memory.
     """
     try:
         text = _plain_text(metadata)
@@ -175,11 +170,7 @@ def _safe_repr(value: Any) -> str:
 
 
 def unpack_metadata(text: str, exact: bytes | None, codec: Codec) -> dict[str, Any]:
-    """Return the metadata that `pack_metadata` packed.
-
-    Raises:
-        CorruptionError, UnknownTypeError: it cannot be read back as it was.
-    """
+    """Return the metadata that `pack_metadata` packed."""
     try:
         metadata = json.loads(text) if exact is None else codec.decode(exact)
     except ValueError as exc:
@@ -215,10 +206,7 @@ def unpack_time(packed: int | str) -> str:
 
 @lru_cache(maxsize=4096)  # (called for each checkpoint, and again for its first child)
 def created_at(checkpoint_id: str | None) -> int | None:
-    """Return when an id was made, in microseconds since 1970; None if it does not tell.
-
-    LangGraph's ids are UUIDs of version 6 (RFC 9562, section 5.6).
-    """
+    """Return when a UUID of version 6 was made, in microseconds since 1970; None for other ids."""
     if (
         checkpoint_id is None
         or len(checkpoint_id) != _UUID_LENGTH
@@ -272,9 +260,9 @@ def counts_for(row: WriteRow, child: Child | CheckpointRow) -> bool:
 def counting(rows: Sequence[WriteRow], child: Child | None) -> list[Write]:
     """Return the writes of a checkpoint that count, in the order LangGraph applies them.
 
-    With a child: those that the child's run made, or had loaded when it began. Without
-    one: all, the first run's of each task. Of a task's writes with the same index the
-    first counts, of the special ones (negative index) the last.
+    With a child: those that the child's run made, or had loaded when it began. Without one: all, the
+    first run's of each task. Of a task's writes with the same index the first counts, of the special
+    ones (negative index) the last.
     """
     chosen: dict[tuple[str, int], Write] = {}
     began: dict[str, list[WriteRow]] = {}

@@ -93,11 +93,7 @@ class PortableShadow:
         return portable_intact(self._elements)
 
     def holds_in(self, value: object, keys: list[Any] | None, items: list[Any], size: int) -> bool:
-        """Return True if a value has just these elements, as they were, at one instant.
-
-        Parts that cannot be watched are passed over. `keys` are a dict's keys; of `items`, or the
-        dict's values, `size` count.
-        """
+        """Return True if a value has just these elements, as they were; opaque parts are passed over."""
         return portable_consists_of(value, keys, items, size) and self.holds_now()
 
     def changed(self) -> frozenset[int]:
@@ -113,15 +109,11 @@ class PortableShadow:
 
 
 class WatchedCopies(NamedTuple):
-    """Elements at one instant: copies of them, and the shadow of the elements themselves.
+    """Elements at one instant: copies of them, and the shadow of the elements themselves."""
 
-    `copies` share nothing mutable with the elements but parts that cannot be watched. `originals`
-    gives the instance that a copied one, named by its `id`, was made from.
-    """
-
-    copies: list[Any]
+    copies: list[Any]  # they share nothing mutable with the elements but opaque parts
     shadow: Shadow
-    originals: dict[int, Any]
+    originals: dict[int, Any]  # by the `id` of a copied instance: what it was made from
 
 
 def portable_copy_and_watch(elements: list[Any]) -> WatchedCopies:

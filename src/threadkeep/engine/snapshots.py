@@ -22,11 +22,7 @@ _LEAST = 128  # entries before the first sweep
 
 
 class LoadEntry:
-    """One load, by the id that it returned.
-
-    `run` is the load's token (never 0), `seen` the `seq` of the newest write it returned,
-    `flags` (see `model`) tell how what comes of it is to be fenced.
-    """
+    """One load, by the id that it returned."""
 
     __slots__ = ("flags", "id", "run", "seen")
 
@@ -75,10 +71,7 @@ class Loads:
         return len(self._entries)
 
     def add(self, text: str, run: int, seen: int, flags: int) -> str:
-        """Remember a load; the id to return.
-
-        An id of one character is not remembered: Python has one object for all of these.
-        """
+        """Remember a load; return its id. (Not of one character: Python has one object for all of these.)"""
         if len(text) < 2:  # noqa: PLR2004 - see above
             return text
         found = own_copy(text)
@@ -125,18 +118,14 @@ class RunValue(NamedTuple):
 
 
 class Raw(NamedTuple):
-    """Bytes stored as an element, in full.
-
-    `depth` counts patches behind the last whole one, `uses` are the positions that reading it needs
-    beside its own; `anchor` is an earlier version that the next patch may go back to.
-    """
+    """Bytes stored as an element, in full."""
 
     data: bytes
     log: int
     pos: int
-    depth: int = 0
-    uses: tuple[Span, ...] = ()
-    anchor: Raw | None = None
+    depth: int = 0  # patches behind the last whole one
+    uses: tuple[Span, ...] = ()  # positions that reading it needs beside its own
+    anchor: Raw | None = None  # an earlier version that the next patch may go back to
 
     @property
     def span(self) -> Span:
@@ -145,10 +134,7 @@ class Raw(NamedTuple):
 
 
 class CellValue(NamedTuple):
-    """A single value as last seen. `raw` is None for a value stored inline.
-
-    `weight` is about how many bytes this stands for.
-    """
+    """A single value as last seen. `raw` is None for a value stored inline."""
 
     value: Any
     shadow: Shadow
@@ -176,10 +162,7 @@ ChannelValue: TypeAlias = RunValue | CellValue
 
 
 class Keyframe(NamedTuple):
-    """A whole manifest and where it is stored; `used` counts the checkpoints against it.
-
-    `numbers` are those that its channels and nodes go by.
-    """
+    """A whole manifest and where it is stored; `used` counts the checkpoints against it."""
 
     manifest: Manifest
     log: int
@@ -189,13 +172,7 @@ class Keyframe(NamedTuple):
 
 
 class Snapshot(NamedTuple):
-    """A stored checkpoint with the values that this process knows of.
-
-    `data` is the manifest as stored, which tells a row that was replaced since. The values were
-    decoded with `codec`: who may load other types gets others. `owner` is the load of the run that
-    they were lent to; None where that is not known: then they are not lent again. `fresh` are the
-    bytes that it does not share with the snapshot before it.
-    """
+    """A stored checkpoint with the values that this process knows of."""
 
     ns: str
     id: str
@@ -203,10 +180,10 @@ class Snapshot(NamedTuple):
     manifest: Manifest
     keyframe: Keyframe
     values: Mapping[str, ChannelValue]
-    data: bytes
-    codec: Codec
-    owner: LoadEntry | None = None
-    fresh: int = 0
+    data: bytes  # the manifest as stored, which tells a row that was replaced since
+    codec: Codec  # what the values were decoded with: others may load other types
+    owner: LoadEntry | None = None  # the load of the run that the values were lent to
+    fresh: int = 0  # bytes that it does not share with the snapshot before it
 
     @property
     def weight(self) -> int:
@@ -240,16 +217,13 @@ class StoredObject(NamedTuple):
 
 
 class StoredValue(NamedTuple):
-    """A whole value of a channel that was stored a moment ago, as a pending write say.
-
-    `size` are the bytes that were stored for it and for nothing before.
-    """
+    """A whole value of a channel that was stored a moment ago, as a pending write say."""
 
     value: Any
     ref: Ref
     held: ChannelValue
     home: BatchSegments
-    size: int
+    size: int  # bytes that were stored for it and for nothing before
 
     def parts(self) -> Iterable[tuple[int, Any]]:
         """Return the elements that the value is found again by, with their numbers."""

@@ -59,10 +59,7 @@ AFTER_ALL = "\U0010ffff"
 def of_checkpoint(
     row: CheckpointRow, metadata: Mapping[str, Any], size: int, now: int, reported: Reported
 ) -> Touch:
-    """Return the touch of a checkpoint: its time, and what its run says of itself.
-
-    `size` are the bytes that segments took more or less.
-    """
+    """Return the touch of a checkpoint: its time, and what its run says of itself."""
     at = now if now - reported.at >= LAG or now < reported.at else None
     size += row_size(row)
     said = () if row.ns else _said(metadata, reported.metadata)
@@ -71,10 +68,7 @@ def of_checkpoint(
 
 
 def of_writes(row: WriteRow, size: int, now: int, *, waits: bool) -> Touch:
-    """Return the touch of pending writes; those that interrupt a task of the head begin a wait.
-
-    Others end none, as other tasks may wait at the same checkpoint: the next checkpoint does.
-    """
+    """Return the touch of pending writes; those that interrupt a task of the head begin a wait."""
     size += len(row.body)
     if not waits:
         return Touch(size)
@@ -118,11 +112,7 @@ def _is_of_run(key: Any, value: Any) -> bool:
 def of_rows(
     checkpoints: Sequence[StoredCheckpoint], orphans: Sequence[WriteRow], segments: int
 ) -> Touch:
-    """Return the touch of all rows of a thread: its size, and if it waits.
-
-    `orphans` are writes on none of the checkpoints, which come by namespace and id; `segments` are
-    bytes.
-    """
+    """Return the touch of all rows of a thread: its size, and if it waits."""
     rows: list[CheckpointRow | WriteRow] = [stored.row for stored in checkpoints]
     rows += [write for stored in checkpoints for write in stored.writes]
     size = segments + sum(map(row_size, (*rows, *orphans)))
@@ -228,22 +218,18 @@ _CONTROL = frozenset({ERROR, ERROR_SOURCE, INTERRUPT, RESUME})
 
 
 class Tasks(NamedTuple):
-    """The tasks of a step by what they wrote, in the order of their first write.
+    """The tasks of a step by what they wrote, in the order of their first write."""
 
-    `asked` called `interrupt()`; `waiting` are those of them that have not ended since;
-    `failed` left an error.
-    """
-
-    asked: tuple[str, ...] = ()
-    waiting: tuple[str, ...] = ()
-    failed: tuple[str, ...] = ()
+    asked: tuple[str, ...] = ()  # called `interrupt()`
+    waiting: tuple[str, ...] = ()  # those of them that have not ended since
+    failed: tuple[str, ...] = ()  # left an error
 
 
 def tasks(writes: Iterable[tuple[str, str]]) -> Tasks:
     """Return the status of a step's tasks, by the task and channel of each write that counts.
 
-    The rule is LangGraph's: a task has ended if it wrote anything but what says how it fares. An
-    answer alone ends nothing, as the task may ask again. (`langgraph.pregel._task_status`)
+    As in LangGraph's `_task_status`, a task has ended if it wrote anything but what says how it
+    fares. An answer alone ends nothing, as the task may ask again.
     """
     channels: dict[str, set[str]] = {}
     for task, channel in writes:

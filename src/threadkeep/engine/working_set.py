@@ -106,12 +106,7 @@ class ThreadMemory:
     ) -> str | None:
         """Remember a checkpoint that was committed (or read) under `generation`.
 
-        `fence` is what its run expects of the head, `reported` what is reported of the thread with
-        it; `begins`: it is its run's first.
-
-        Returns:
-            The head that the run leaves behind, as far as this process knows; None if it is known
-            to have left one behind before.
+        Returns the head that the run leaves behind, None if none or if it left one behind before.
         """
         with self._lock:
             if generation != self.generation:
@@ -157,10 +152,7 @@ class ThreadMemory:
 
 
 class WorkingSet:
-    """LRU cache of threads, at most about `limit` bytes of them.
-
-    With `exclusive`, it appends to logs of its own alone (see `logs`).
-    """
+    """LRU cache of threads, at most about `limit` bytes; `exclusive`: with logs of its own alone."""
 
     def __init__(
         self,
@@ -183,11 +175,7 @@ class WorkingSet:
         self._total = 0
 
     def apart(self) -> WorkingSet:
-        """Return an empty one of the same size, which appends to exclusive logs.
-
-        What it remembers is not stored yet: where a part of that is refused, nothing built on it
-        may reach others.
-        """
+        """Return an empty one of the same size, which appends to exclusive logs."""
         return WorkingSet(self._limit, self._locks, self._token, exclusive=True)
 
     def before_fork(self) -> None:
@@ -249,11 +237,7 @@ _RESERVED = 64  # positions reserved for objects that are not final yet
 
 
 class Recent:
-    """The values of one thread that were stored last, found again by identity.
-
-    A message comes first as its task's pending write and then in its channel, or the other way
-    round: the second time it need not be encoded. Bounded by number and by bytes.
-    """
+    """The values of one thread that were stored last, found again by identity."""
 
     def __init__(self, lock: Lock, logs: OpenLogs) -> None:
         self._lock = lock
