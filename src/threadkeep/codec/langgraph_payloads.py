@@ -43,7 +43,8 @@ from threadkeep.errors import CorruptionError, ThreadkeepError, UnknownTypeError
 class Shared:
     """Cache of the latest decoded objects by their bytes, up to `most` bytes as stored.
 
-    Neighbouring checkpoints hold mostly the same messages. Within one payload no object is used twice.
+    Neighbouring checkpoints hold mostly the same messages. Within one payload no object is used
+    twice.
     """
 
     def __init__(self, most: int = 32 << 20) -> None:

@@ -67,8 +67,8 @@ class LocalClasses:
     """Weak table of classes that no name leads to: defined inside a function, or made by a call.
 
     Of classes with the same name, the first one that is alive has it in data, others the name and a
-    number ("app:make.<locals>.Item#2"). Where that is gone, as it is in every other process, the name
-    stands for the latest class.
+    number ("app:make.<locals>.Item#2"). Where that is gone, as it is in every other process, the
+    name stands for the latest class.
     """
 
     def __init__(self) -> None:

@@ -47,7 +47,8 @@ FENCE = (object(),)
 class Watched(NamedTuple):
     """The containers that are watched of an element, in rows with a fence behind each.
 
-    `sets` hold the names of the fields that models were given, and are watched by their sizes alone.
+    `sets` hold the names of the fields that models were given, and are watched by their sizes
+    alone.
     """
 
     containers: Sequence[Any] = ()  # all that can be reached, one that is met again once more
@@ -104,7 +105,7 @@ def portable_same_front(one: list[Any], other: list[Any]) -> int:
 
 
 def portable_behind(old: list[Any], size: int, now: list[Any]) -> list[Any] | None:
-    """Return what follows in `now` behind the first `size` items of `old`; None if it begins otherwise."""
+    """Return what `now` has behind the first `size` items of `old`; None if it begins otherwise."""
     now = list(now)
     if not 0 <= size <= min(len(old), len(now)) or not all(map(is_, islice(old, size), now)):
         return None

@@ -235,10 +235,11 @@ def commit_built(
     lost: Callable[[], Operation[None]] | None = None,
     failed: Failed | None = None,
 ) -> Operation[None]:
-    """Build a batch (given the attempt's number) and commit it, again where its positions were taken.
+    """Build a batch and commit it, again where its positions were taken.
 
-    Raises ConflictError where the commit is refused for good (then `lost` runs first) or others kept
-    taking the positions. `failed`: the first attempt, where that was made.
+    `build` is given the attempt's number. Raises ConflictError where the commit is refused for good
+    (then `lost` runs first) or others kept taking the positions. `failed`: the first attempt, where
+    that was made.
     """
     for attempt in range(ATTEMPTS):
         built, failure = failed or ((yield from build(attempt)), None)

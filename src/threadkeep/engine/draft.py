@@ -394,7 +394,8 @@ class Draft:
     def _aside(self, channel: str, items: list[Any]) -> str:
         """Return the log for objects that LangGraph will give an id before they are final.
 
-        They are other values then: the channel's log reserves a position for each, to stay in order.
+        They are other values then: the channel's log reserves a position for each, to stay in
+        order.
         """
         for item in items:
             self.memory.recent.reserve(self.appender.ns, channel, item)
@@ -412,8 +413,8 @@ class Draft:
     def _input(self, channel: str, value: dict[Any, Any]) -> Stored:
         """Store a graph's input: a dict of channel updates.
 
-        Each object in it will be met again, as a pending write and in its channel, and is stored once,
-        where its channel will look for it.
+        Each object in it will be met again, as a pending write and in its channel, and is stored
+        once, where its channel will look for it.
         """
         new = [
             (name, item)

@@ -66,7 +66,7 @@ def patch_against(base: Raw | None, data: bytes) -> tuple[bytes, int, tuple[Span
 
 
 class _PatchedValues:
-    """Cache of the latest values put together from patches: in a listing each is the next's base."""
+    """Cache of the latest values put together from patches: each is the next one's base."""
 
     def __init__(self) -> None:
         self.values: dict[_Position, bytes] = {}
@@ -81,7 +81,7 @@ class _PatchedValues:
 
 
 class Elements:
-    """The elements of some segments of one thread, decoded once for each `reader` (a channel, say)."""
+    """The elements of some segments of one thread, decoded once for each `reader` (a channel)."""
 
     def __init__(self, codec: Codec, segments: Iterable[Segment] = ()) -> None:
         self.reader: Hashable = None
@@ -286,10 +286,10 @@ def gc_paused() -> Iterator[None]:
 def make_patch(old: bytes, new: bytes) -> bytes:
     """Return the patch that turns `old` into `new`, which keeps their common front and back.
 
-    Layout: the head's length and the head (the first bytes, which often differ, as an encoding keeps
-    its length there), three LEB128 numbers (where the middle begins, bytes kept at the back, length
-    of the new middle), one byte (0 the middle follows as it is, 1 as a zstd frame with the old middle
-    as dictionary), the middle.
+    Layout: the head's length and the head (the first bytes, which often differ, as an encoding
+    keeps its length there), three LEB128 numbers (where the middle begins, bytes kept at the back,
+    length of the new middle), one byte (0 the middle follows as it is, 1 as a zstd frame with the
+    old middle as dictionary), the middle.
     """
     first = _head(old, new)
     front = _shared(old, new, first)

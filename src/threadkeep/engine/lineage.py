@@ -298,7 +298,7 @@ def positions(
     orphans: Iterable[WriteRow],
     others: Iterable[ThreadRows] = (),
 ) -> dict[int, list[Span]]:
-    """Return the positions that some checkpoints and writes, and all rows of other threads, need."""
+    """Return the positions that checkpoints, writes and all rows of other threads need."""
     spans = list(spans_of(lineage, keys, orphans))
     for rows in others:
         theirs = Lineage(rows.checkpoints)

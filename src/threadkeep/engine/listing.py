@@ -150,7 +150,7 @@ class ChannelHistory(NamedTuple):
 def delta_history(
     engine: Engine, place: CheckpointRef, channels: Sequence[str]
 ) -> Operation[dict[str, dict[str, Any]]]:
-    """Return `writes` of each channel, and the `seed` of its nearest ancestor that stores a value."""
+    """Return each channel's `writes`, and the `seed`: of its nearest ancestor with a value."""
     generation = -1
     while True:
         reply = yield from fetch_checkpoint(place.thread, place.ns, place.id)

@@ -100,7 +100,7 @@ class OpenLogs:
         self._next_log = self._token(NEW_LOG_BITS)
 
     def reserve(self, ns: str, channel: str, count: int) -> tuple[int, int]:
-        """Reserve positions of the channel's log (holes if never written): its number, the first of them."""
+        """Reserve positions of the channel's log; return its number and the first of them."""
         with self._lock:
             log = self._logs.get((ns, channel)) or self._open(ns, channel, self._new_number(ns))
             start = log.next
@@ -160,7 +160,7 @@ class OpenLogs:
                     self._ripe[number] = log
 
     def begin_seals(self) -> list[tuple[OpenLog, Tail]]:
-        """Return the logs that are ripe, each with a copy of its tail: one batch's until `end_seal`."""
+        """Return the logs that are ripe, each with a copy of its tail; `end_seal` must follow."""
         if not self._ripe:
             return []
         with self._lock:
@@ -170,7 +170,8 @@ class OpenLogs:
             return [(log, dict(log.tail)) for log in found]
 
     def end_seal(self, log: OpenLog, sealed: Tail, grows: Tail) -> None:
-        """Let the log be sealed again. `sealed` left the tail; `grows` was made of it and is not full."""
+        """Let the log be sealed again: `sealed` left the tail; `grows` is made of it, and not full.
+        """
         with self._lock:
             log.sealing = False
             for start in sealed:
@@ -408,8 +409,8 @@ def spans_of(pieces: list[Piece], fresh: list[Element], old: RunValue | None) ->
 def too_scattered(spans: tuple[Span, ...], weight: int) -> bool:
     """Return True if the spans take as much as the value.
 
-    Each costs about 6 bytes in every manifest that follows. After n changes that split one more span
-    each, n * n * 3 bytes went into spans.
+    Each costs about 6 bytes in every manifest that follows. After n changes that split one more
+    span each, n * n * 3 bytes went into spans.
     """
     return len(spans) > SPANS_FREE and 3 * len(spans) ** 2 > weight
 

@@ -260,9 +260,9 @@ def counts_for(row: WriteRow, child: Child | CheckpointRow) -> bool:
 def counting(rows: Sequence[WriteRow], child: Child | None) -> list[Write]:
     """Return the writes of a checkpoint that count, in the order LangGraph applies them.
 
-    With a child: those that the child's run made, or had loaded when it began. Without one: all, the
-    first run's of each task. Of a task's writes with the same index the first counts, of the special
-    ones (negative index) the last.
+    With a child: those that the child's run made, or had loaded when it began. Without one: all,
+    the first run's of each task. Of a task's writes with the same index the first counts, of the
+    special ones (negative index) the last.
     """
     chosen: dict[tuple[str, int], Write] = {}
     began: dict[str, list[WriteRow]] = {}

@@ -93,7 +93,7 @@ class PortableShadow:
         return portable_intact(self._elements)
 
     def holds_in(self, value: object, keys: list[Any] | None, items: list[Any], size: int) -> bool:
-        """Return True if a value has just these elements, as they were; opaque parts are passed over."""
+        """Return True if a value has just these elements, as they were, but for opaque parts."""
         return portable_consists_of(value, keys, items, size) and self.holds_now()
 
     def changed(self) -> frozenset[int]:

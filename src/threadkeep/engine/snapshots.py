@@ -71,7 +71,7 @@ class Loads:
         return len(self._entries)
 
     def add(self, text: str, run: int, seen: int, flags: int) -> str:
-        """Remember a load; return its id. (Not of one character: Python has one object for all of these.)"""
+        """Remember a load; return its id, an object of its own if it has two characters or more."""
         if len(text) < 2:  # noqa: PLR2004 - see above
             return text
         found = own_copy(text)

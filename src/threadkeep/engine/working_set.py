@@ -152,7 +152,7 @@ class ThreadMemory:
 
 
 class WorkingSet:
-    """LRU cache of threads, at most about `limit` bytes; `exclusive`: with logs of its own alone."""
+    """LRU cache of threads of about `limit` bytes; `exclusive`: with logs of its own alone."""
 
     def __init__(
         self,
