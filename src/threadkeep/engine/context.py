@@ -7,7 +7,7 @@ built anew; however an attempt ends, its appender hears of it, so that others ca
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
 from threadkeep.codec import Codec
@@ -18,7 +18,7 @@ from threadkeep.engine.elements import Elements
 from threadkeep.engine.logs import FULL_COUNT, KEYFRAMES, Appender, TailSegment
 from threadkeep.engine.manifest import Manifest
 from threadkeep.engine.model import HIDDEN, Batch, HeadFence, Segment, Span, StoredCheckpoint
-from threadkeep.engine.operation import CheckpointRef, Operation, commit, fetch_segments
+from threadkeep.engine.operation import CheckpointRef, Operation, fetch_segments
 from threadkeep.engine.refs import Cell, Inline, Ref, Run
 from threadkeep.engine.rows import manifest_of
 from threadkeep.engine.shadow import Shadow
@@ -26,12 +26,8 @@ from threadkeep.engine.snapshots import ChannelValue, Keyframe, Raw, RunValue, S
 from threadkeep.engine.thread_summary import Reported
 from threadkeep.engine.working_set import ThreadMemory, WorkingSet
 from threadkeep.errors import (
-    BackendError,
     CheckpointNotFoundError,
-    ConflictError,
     CorruptionError,
-    SegmentTakenError,
-    StaleThreadError,
     ThreadkeepError,
     ThreadNotFoundError,
 )
@@ -226,50 +222,6 @@ class BatchSource(NamedTuple):
     def size(self) -> int:
         """About how many encoded bytes the values stand for that nothing else holds."""
         return (self.state.fresh if self.state else 0) + sum([h.weight for *_, h in self.writes])
-
-
-def commit_built(
-    engine: Engine,
-    place: CheckpointRef,
-    build: Callable[[int], Operation[Built]],
-    lost: Callable[[], Operation[None]] | None = None,
-    failed: Failed | None = None,
-) -> Operation[None]:
-    """Build a batch and commit it, again where its positions were taken.
-
-    `build` is given the attempt's number. Raises ConflictError where the commit is refused for good
-    (then `lost` runs first) or others kept taking the positions. `failed`: the first attempt, where
-    that was made.
-    """
-    for attempt in range(ATTEMPTS):
-        built, failure = failed or ((yield from build(attempt)), None)
-        failed, done = None, False
-        try:
-            if failure is not None:
-                raise failure
-            yield from commit(to_commit(engine, place, built))
-            done = True
-        except SegmentTakenError:
-            engine.memory(place.thread).abandon()
-        except StaleThreadError:
-            engine.working_set.forget(place.thread)
-        except ThreadkeepError as exc:
-            if isinstance(exc, ConflictError) and lost is not None:
-                with suppress(BackendError):  # the conflict is what the caller must hear of
-                    yield from lost()
-            exc.at(**place.named())
-            raise
-        finally:  # (also where it was interrupted, and nobody knows whether it is there)
-            if not done:
-                built.appender.failed()
-        if done:
-            remember(engine, place, built)
-            return
-    raise ConflictError(
-        "Others keep taking the log positions of this thread.",
-        hint="Try the call again.",
-        **place.named(),
-    )
 
 
 def to_commit(engine: Engine, place: CheckpointRef, built: Built) -> Batch:

@@ -170,8 +170,7 @@ class OpenLogs:
             return [(log, dict(log.tail)) for log in found]
 
     def end_seal(self, log: OpenLog, sealed: Tail, grows: Tail) -> None:
-        """Let the log be sealed again: `sealed` left the tail; `grows` is made of it, and not full.
-        """
+        """Let the log be sealed again: `sealed` left the tail; `grows` is made of it."""
         with self._lock:
             log.sealing = False
             for start in sealed:

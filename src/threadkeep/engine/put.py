@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from functools import partial
 from typing import Any, NamedTuple, TypeAlias, cast
 
 from langgraph.checkpoint.base import WRITES_IDX_MAP
@@ -20,14 +19,16 @@ from threadkeep.codec import Codec
 from threadkeep.engine import manifest as manifests
 from threadkeep.engine import thread_summary
 from threadkeep.engine.context import (
+    ATTEMPTS,
     KEYFRAME_EVERY,
     Built,
     Engine,
     Failed,
-    commit_built,
     read_elements,
     read_manifest,
+    remember,
     resume_logs,
+    to_commit,
     watched_value,
 )
 from threadkeep.engine.draft import Draft
@@ -50,8 +51,16 @@ from threadkeep.engine.rows import created_at, pack_metadata, pack_time, pack_wr
 from threadkeep.engine.shadow import copy_and_watch
 from threadkeep.engine.snapshots import LOADS, ChannelValue, Keyframe, LoadEntry, Snapshot, own_copy
 from threadkeep.engine.working_set import ThreadMemory
-from threadkeep.errors import CodecError, ThreadkeepError
+from threadkeep.errors import (
+    BackendError,
+    CodecError,
+    ConflictError,
+    SegmentTakenError,
+    StaleThreadError,
+    ThreadkeepError,
+)
 
+_NO_VALUES: Mapping[str, ChannelValue] = {}
 _KNOWN_KEYS = frozenset(
     {*("v", "id", "ts", "channel_values", "channel_versions", "versions_seen"), "updated_channels"}
 )
@@ -80,34 +89,104 @@ class Put(NamedTuple):
         return self._replace(checkpoint={**self.checkpoint, "channel_values": copies})
 
 
-def build(engine: Engine, call: Put) -> Built | None:
-    """Build the batch of a put; None where the store must be read first."""
+Writes: TypeAlias = Sequence[tuple[str, Any]]  # channel and value
+
+
+class PutWrites(NamedTuple):
+    """A `put_writes` call; `indexes` are the writes' own, where another saver has given them."""
+
+    place: CheckpointRef
+    writes: Writes
+    task_id: str
+    task_path: str
+    indexes: Sequence[int] | None = None
+
+    def with_copies(self) -> PutWrites:
+        """Return the call with copies of its values, as they are now."""
+        copies = copy_and_watch([value for _, value in self.writes]).copies
+        channels = [channel for channel, _ in self.writes]
+        return self._replace(writes=list(zip(channels, copies, strict=True)))
+
+
+Call: TypeAlias = Put | PutWrites
+
+
+def build(engine: Engine, call: Call) -> Built | None:
+    """Build the batch of a call; None where the store must be read first."""
     memory = engine.memory(call.place.thread)
-    known = _known_parent(memory, call)
-    if known is None:
+    generation = memory.generation
+    if generation is None:
         return None
-    generation, parent = known
-    if parent is not None and _lost(engine, parent, call):
+    if isinstance(call, PutWrites):
+        with memory.encoding:
+            return _writes_batch(engine, memory, call, generation)
+    parent, values = _known_parent(memory, call), _NO_VALUES
+    if parent is not None:
+        if _lost(engine, parent, call):
+            return None
+        values = parent.values
+    elif call.parent is not None:
         return None
-    held = {} if parent is None else parent.values
     with memory.encoding:
-        return _put_batch(engine, memory, call, generation, parent, held, join=True)
+        return _put_batch(engine, memory, call, generation, parent, values, join=True)
 
 
-def put(engine: Engine, call: Put, failed: Failed | None = None) -> Operation[None]:
-    """Store the checkpoint; `failed` is the batch of a first attempt."""
-    build, lost = partial(_put_attempt, engine, call), partial(_sweep, engine, call)
-    yield from commit_built(engine, call.place, build, lost, failed)
+def save(engine: Engine, call: Call, failed: Failed | None = None) -> Operation[None]:
+    """Build the batch of a call and commit it, again where its log positions were taken.
+
+    `failed`: the batch of a first attempt, and its error. Raises ConflictError where another run
+    was faster and `conflicts="raise"`, or others kept taking the positions.
+    """
+    place = call.place
+    for attempt in range(ATTEMPTS):
+        built, failure = failed or ((yield from _attempt(engine, call, attempt)), None)
+        failed, done = None, False
+        try:
+            if failure is not None:
+                raise failure
+            yield from commit(to_commit(engine, place, built))
+            done = True
+        except SegmentTakenError:
+            engine.memory(place.thread).abandon()
+        except StaleThreadError:
+            engine.working_set.forget(place.thread)
+        except ThreadkeepError as exc:
+            if isinstance(exc, ConflictError) and isinstance(call, Put):
+                with suppress(BackendError):  # the conflict is what the caller must hear of
+                    yield from _sweep(engine, call)
+            exc.at(**place.named())
+            raise
+        finally:  # (also where it was interrupted, and nobody knows whether it is there)
+            if not done:
+                built.appender.failed()
+        if done:
+            remember(engine, place, built)
+            return
+    raise ConflictError(
+        "Others keep taking the log positions of this thread.",
+        hint="Try the call again.",
+        **place.named(),
+    )
 
 
-def _put_attempt(engine: Engine, call: Put, attempt: int) -> Operation[Built]:
+def _attempt(engine: Engine, call: Call, attempt: int) -> Operation[Built]:
     memory = engine.memory(call.place.thread)
-    if _known_parent(memory, call) is None:
-        call = call.with_copies()  # the program goes on while the store is asked
-    generation, parent = yield from _parent(engine, memory, call)
-    held = yield from _recall(engine, memory, parent, call, generation, resume=attempt == 0)
+    generation = memory.generation
+    if isinstance(call, PutWrites):
+        if generation is None:  # nobody has looked whether the thread is there, and not archived
+            call = call.with_copies()  # the program goes on while the store is read
+            generation = (yield from fetch_checkpoint(*call.place)).generation
+        with memory.encoding:
+            return _writes_batch(engine, memory, call, generation)
+    parent = _known_parent(memory, call)
+    if generation is None or (parent is None and call.parent is not None):
+        call = call.with_copies()
+        generation, parent = yield from _read_parent(engine, memory, call)
+    values = _NO_VALUES
+    if parent is not None:
+        values = yield from _recall(engine, memory, parent, call, generation, resume=attempt == 0)
     with memory.encoding:
-        return _put_batch(engine, memory, call, generation, parent, held, join=attempt == 0)
+        return _put_batch(engine, memory, call, generation, parent, values, join=attempt == 0)
 
 
 def _sweep(engine: Engine, call: Put) -> Operation[None]:
@@ -129,23 +208,15 @@ def _sweep(engine: Engine, call: Put) -> Operation[None]:
 # -- the parent ----------------------------------------------------------------------
 
 
-def _known_parent(memory: ThreadMemory, call: Put) -> tuple[int, Snapshot | None] | None:
-    generation = memory.generation
-    if generation is None:
-        return None
-    if call.parent is None:
-        return generation, None
-    state = memory.state(call.place.ns, call.parent)
-    return None if state is None else (generation, state)
+def _known_parent(memory: ThreadMemory, call: Put) -> Snapshot | None:
+    return None if call.parent is None else memory.state(call.place.ns, call.parent)
 
 
-def _parent(
+def _read_parent(
     engine: Engine, memory: ThreadMemory, call: Put
 ) -> Operation[tuple[int, Snapshot | None]]:
-    """Return the parent, if there is one, and the thread's generation under which it holds."""
-    place, known = call.place, _known_parent(memory, call)
-    if known is not None:
-        return known
+    """Return the thread's generation, and the parent, if there is one."""
+    place = call.place
     reply = yield from fetch_checkpoint(place.thread, place.ns, call.parent)
     memory.meet(reply.generation)
     if call.parent is None or reply.found is None:
@@ -159,15 +230,13 @@ def _parent(
 def _recall(
     engine: Engine,
     memory: ThreadMemory,
-    parent: Snapshot | None,
+    parent: Snapshot,
     call: Put,
     generation: int,
     *,
     resume: bool,
 ) -> Operation[Mapping[str, ChannelValue]]:
     """Return the parent's values of the channels that changed, read where they are not known."""
-    if parent is None:
-        return {}
     lost = _lost(engine, parent, call)
     if not lost:
         return parent.values
@@ -332,58 +401,8 @@ def _keyframe(parent: Snapshot | None, written: Manifest, appender: Appender) ->
     return Keyframe(written, log, pos, 1, manifests.numbers(written))
 
 
-Writes: TypeAlias = Sequence[tuple[str, Any]]  # channel and value
-
-
-class PutWrites(NamedTuple):
-    """A `put_writes` call; `indexes` are the writes' own, where another saver has given them."""
-
-    place: CheckpointRef
-    writes: Writes
-    task_id: str
-    task_path: str
-    indexes: Sequence[int] | None = None
-
-    def index_of(self, number: int, channel: str) -> int:
-        """The index of a write, given its number and channel."""
-        if self.indexes is not None:
-            return self.indexes[number]
-        return WRITES_IDX_MAP.get(channel, number)
-
-
-def build_writes(engine: Engine, call: PutWrites) -> Built | None:
-    """Build the batch of the writes; None where the store must be read first."""
-    memory = engine.memory(call.place.thread)
-    generation = memory.generation
-    if generation is None:
-        return None
-    with memory.encoding:
-        return _writes_batch(engine, memory, call, generation)
-
-
-def put_writes(engine: Engine, call: PutWrites, failed: Failed | None = None) -> Operation[None]:
-    """Store the writes; `failed` is the batch of a first attempt."""
-    build = partial(_write_attempt, engine, call)
-    yield from commit_built(engine, call.place, build, failed=failed)
-
-
-def _write_attempt(engine: Engine, call: PutWrites, attempt: int) -> Operation[Built]:
-    del attempt  # each is made alike
-    memory = engine.memory(call.place.thread)
-    generation = memory.generation
-    if generation is None:  # nobody has looked whether the thread is there, and not archived
-        # (the program goes on while the store is read)
-        copies = copy_and_watch([value for _, value in call.writes]).copies
-        writes = [(channel, copy) for (channel, _), copy in zip(call.writes, copies, strict=True)]
-        call = call._replace(writes=writes)
-        state = yield from fetch_checkpoint(*call.place)
-        generation = state.generation
-    with memory.encoding:
-        return _writes_batch(engine, memory, call, generation)
-
-
 def _writes_batch(engine: Engine, memory: ThreadMemory, call: PutWrites, generation: int) -> Built:
-    place, now = call.place, engine.now()
+    place, now, indexes = call.place, engine.now(), call.indexes
     thread, ns, own_id = place
     appender = Appender(memory.logs, ns, engine.compression)
     draft = Draft(memory, engine.codec, appender, writes=True)
@@ -398,7 +417,8 @@ def _writes_batch(engine: Engine, memory: ThreadMemory, call: PutWrites, generat
             failed = channel == ERROR and isinstance(value, BaseException)
             stored = repr(value) if failed else value
             ref, seen = draft.value(channel, stored, held.get(channel))
-            made.append((call.index_of(number, channel), channel, ref, seen))
+            own = WRITES_IDX_MAP.get(channel, number) if indexes is None else indexes[number]
+            made.append((own, channel, ref, seen))
     except ThreadkeepError as exc:
         exc.at(**place.named())
         raise
