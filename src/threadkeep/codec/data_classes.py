@@ -1,12 +1,10 @@
 """Payloads of enums, named tuples, dataclasses, attrs, pydantic models and plain classes.
 
 A payload begins with the class: its code or "module:qualified name". An instance is rebuilt from
-its attributes without calling the class: no constructor, no validation. Fields that the class
-gained since get the class's own default, those it lost are dropped.
-
-The payload of a model is `[class, fields, fields_set, extra, private, unset]`, cut after the last
-part that is not None. `fields_set` are the fields that were set explicitly: a number whose bits
-stand for the stored fields in order and then for the extra ones, or a list of names.
+its attributes without calling the class. Fields that the class gained since get the class's own
+default, those it lost are dropped. That of a model is `[class, fields, fields_set, extra, private,
+unset]`, cut after the last part that is not None; `fields_set` is a number whose bits stand for the
+stored fields in order and then for the extra ones, or a list of names.
 """
 
 from __future__ import annotations
@@ -88,9 +86,6 @@ def combine_flags(cls: type, value: int) -> Any:
     return Flag._missing_.__func__(cls, value) if known is None else known  # type: ignore[attr-defined]
 
 
-# -- named tuples ----------------------------------------------------------------------
-
-
 def encode_namedtuple(reference: Reference, _: type) -> Encode:
     """Values by field name, so that fields may be added or moved."""
 
@@ -121,9 +116,6 @@ def make_namedtuple(cls: Any, fields: dict[str, Any]) -> Any:
             hint="Give them a default.",
         )
     return tuple.__new__(cls, [known[name] for name in cls._fields])
-
-
-# -- dataclasses, attrs, plain registered classes --------------------------------------
 
 
 def encode_record(reference: Reference, cls: type) -> Encode:
@@ -161,7 +153,6 @@ def add_defaults(value: Any, names: Collection[str]) -> None:
 
 @lru_cache(maxsize=MAX_CLASSES)
 def _defaults(cls: type) -> dict[str, Callable[[], Any] | None]:
-    """Return the fields of a class, each with a function that makes its default."""
     if dataclasses.is_dataclass(cls):
         return {field.name: _dataclass_default(field) for field in dataclasses.fields(cls)}
     if (code := CODES.get(f"{cls.__module__}:{cls.__qualname__}")) in PLAIN:
@@ -181,8 +172,6 @@ def _attrs_default(field: Any) -> Callable[[], Any] | None:
         return None if default.takes_self else default.factory
     return None if type(default).__name__ == "_Nothing" else lambda: default
 
-
-# -- pydantic 2 ------------------------------------------------------------------------
 
 _new = object.__new__
 _set = object.__setattr__
@@ -246,9 +235,6 @@ def _adapted(
     return state
 
 
-# -- pydantic 1 ------------------------------------------------------------------------
-
-
 def encode_model_v1(reference: Reference, cls: Any) -> Encode:
     """Fields and private attributes of a model of `pydantic.v1`; extra values are fields there."""
     _check_slots(cls)
@@ -286,9 +272,6 @@ def decode_model_v1(data: bytes, unpacker: Unpacker) -> Any:
 def _fields_v1(cls: Any, state: dict[str, Any]) -> dict[str, Any]:
     extras = cls.__config__.extra == "allow"
     return {name: value for name, value in state.items() if extras or name in cls.__fields__}
-
-
-# -- parts of a model ------------------------------------------------------------------
 
 
 def _check_slots(cls: Any) -> None:

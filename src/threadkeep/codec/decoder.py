@@ -1,7 +1,4 @@
-"""Decoder: bytes to values, behind each call of `NativeCodec.decode`.
-
-Nothing that the data names is imported or called. Any bytes end in a value or a typed error.
-"""
+"""Decoder: bytes to values. Nothing that the data names is imported or called."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""Encoder: values to bytes, behind each call of `NativeCodec.encode`.
-
-A value comes back exactly, or, where it has no exact form, as LangGraph's savers return it, or a
-typed error says why not.
-"""
+"""Encoder: values to bytes, behind each call of `NativeCodec.encode`."""
 
 from __future__ import annotations
 
@@ -14,10 +10,7 @@ from typing import Any, NoReturn
 
 import ormsgpack
 
-from threadkeep.codec import (
-    introspection,
-    values,
-)
+from threadkeep.codec import introspection, values
 from threadkeep.codec.format import (
     MAX_DEPTH,
     OBJECT,
@@ -228,9 +221,6 @@ def _refuse_depth() -> NoReturn:
         "The value is nested too deeply, or contains itself.",
         hint="Store a flat form of it: a list of nodes that refer to each other by id, say.",
     )
-
-
-# -- values without an exact form ------------------------------------------------------
 
 
 def _substitute(value: Any) -> Any:

@@ -1,6 +1,6 @@
 """Frames: the bytes of one stored segment, a run of encoded elements.
 
-Layout, integers as LEB128 varints (seven bits a byte, the lowest first) unless noted:
+Integers are LEB128 varints unless noted:
 
     magic    1 byte   0xB7
     version  1 byte   high four bits: format version; low four bits: flags
@@ -9,13 +9,6 @@ Layout, integers as LEB128 varints (seven bits a byte, the lowest first) unless 
     [address of the whole frame, in place of the rest]              if ELSEWHERE
     body: element count; if more than one: how many bytes a size takes (1, 2, 4 or 8), the
           size of each element, little endian; the elements
-
-Sizes of one width, because they are read at the speed of C: 200 of them in 3 us, where
-varints take 70. Most frames hold one element, and then its size is what is left.
-
-CRC-32 guards against accidents (a torn page, a flipped bit), not against an adversary: it is in
-every Python, costs 0.1 us for 200 bytes, finds every burst of up to 32 bits, and takes 4 bytes of
-a frame that often holds 200. It covers the stored form, so that nothing damaged is decompressed.
 """
 
 from __future__ import annotations
@@ -127,7 +120,6 @@ _PLAIN, _PLAIN_CRC = _HEADS[0], crc32(_HEADS[0])
 
 
 def _check(data: bytes) -> int:
-    """Return the frame's flags once magic, version and checksum hold."""
     if len(data) <= _HEADER or data[0] != MAGIC:
         raise CorruptionError(f"These {len(data)} bytes are not a threadkeep segment.")
     if crc32(data[_HEADER:], crc32(data[:2])) != int.from_bytes(data[2:_HEADER], "little"):
@@ -170,7 +162,6 @@ def _split(body: bytes) -> list[bytes]:
 
 
 def _read_sizes(body: bytes, at: int, count: int) -> tuple[tuple[int, ...], int]:
-    """Return the sizes, and where the elements begin."""
     width = body[at] if at < len(body) else 0
     try:
         sizes = struct.unpack_from(f"<{count}{_WIDTHS[width]}", body, at + 1)

@@ -1,10 +1,8 @@
 """LangGraph's own payloads, read only: the formats of `JsonPlusSerializer`.
 
-Nothing that the data names is imported, and nothing is called but the closed list below and, for
-models, the validation of a class that this program has allowed. LangGraph's formats lose types
-as they are written (tuples come back as lists, nested models as dicts): a value comes back as
-LangGraph itself would return it, by stricter rules. For a class that cannot be found LangGraph
-returns the bare data; this raises `UnknownTypeError`.
+Nothing that the data names is imported, and nothing is called but the closed list below and the
+validation of models that this program has allowed. A value comes back as LangGraph would return it,
+but for a class that cannot be found: that is an `UnknownTypeError`.
 """
 
 from __future__ import annotations
@@ -31,11 +29,7 @@ from threadkeep.codec.decoder import Decoder
 from threadkeep.codec.format import CODES, Tag, describe
 from threadkeep.codec.introspection import ADDRESSES, PATHS, rebuild, set_attributes, solid_base
 from threadkeep.codec.langchain_types import MODELS
-from threadkeep.codec.registry import (
-    Finder,
-    name_of,
-    unknown,
-)
+from threadkeep.codec.registry import Finder, name_of, unknown
 from threadkeep.codec.values import make_path, make_pattern, make_zone_info
 from threadkeep.errors import CorruptionError, ThreadkeepError, UnknownTypeError
 
@@ -214,7 +208,6 @@ def _fill_enum(cls: Any, args: list[Any], _: Any) -> Any:
 
 
 def _fill_subclass(cls: Any, args: list[Any], _: Any) -> Any:
-    """Build the value inside as one of the base itself."""
     base = solid_base(cls)
     build = _CLOSED.get((base.__module__, base.__name__))
     plain = args[0] if build is None else subclasses.plain_value(build(*args))
@@ -231,7 +224,6 @@ def _fill_exception(cls: Any, args: list[Any], fields: Any) -> Any:
 
 
 def _fill_record(cls: type, args: list[Any], fields: Any) -> Any:
-    """Set the fields; those that are missing get the class's own default."""
     own = _fields_of(cls, args, fields)
     value = rebuild(cls, own)
     data_classes.add_defaults(value, own.keys())

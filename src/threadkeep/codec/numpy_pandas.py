@@ -1,8 +1,6 @@
-"""NumPy arrays and scalars, and times of pandas.
+"""NumPy arrays and scalars, and times of pandas, where the program has imported these.
 
-NumPy and pandas are never imported: they are used only where the program has imported them.
-Arrays come back in row or column order and writable or not, as they were; views come back as
-arrays of their own.
+Arrays come back in row or column order and writable or not, as they were.
 """
 
 from __future__ import annotations
@@ -46,11 +44,7 @@ def _imported(name: str) -> Any:
     return module
 
 
-# -- NumPy -----------------------------------------------------------------------------
-
-
 def _array(array: Any, packer: Packer) -> bytes:
-    """Element type, shape, order and raw bytes."""
     column = array.flags.f_contiguous and not array.flags.c_contiguous
     flags = _COLUMN_ORDER * column | _READ_ONLY * (not array.flags.writeable)
     raw = array.tobytes(order="F" if column else "C")
@@ -116,9 +110,6 @@ def _dtype(description: Any) -> Any:
     if dtype.hasobject:
         raise CorruptionError("A stored array claims to hold Python objects.")
     return dtype
-
-
-# -- pandas: a number of units and the unit's name, for a Timestamp also its zone and fold
 
 
 def _units(value: Any) -> list[Any]:

@@ -1,13 +1,8 @@
 """Registry of the classes that a program can store and load, and lookup by the names in data.
 
-A lookup reads dictionaries: it never imports, and never calls what data names. A class is found
-only
-
-- by its code in the built-in table, or
-- because it was registered, or
-- because its module is imported, or this process has stored instances of it, it is a data
-  class, and either it is on the list of allowed classes or LangGraph's strict mode
-  (LANGGRAPH_STRICT_MSGPACK) is off.
+A lookup never imports, and never calls what data names. A class is found only by its code in the
+built-in table; because it was registered; or because its module is imported, or this process has
+stored instances of it, it is a data class, and it is allowed or LangGraph's strict mode is off.
 """
 
 from __future__ import annotations
@@ -94,8 +89,6 @@ class LocalClasses:
 
 
 def _weak(table: Table, key: str, cls: type) -> ref[type]:
-    """Return a reference to the class that is removed from the table with it."""
-
     def drop(dead: ref[type]) -> None:
         if table.get(key) is dead:
             del table[key]
@@ -385,7 +378,6 @@ def _replaced(cls: type) -> UnserializableError:
 
 
 def _classes_of(module: str, scope: Mapping[str, Any], outer: str = "") -> Iterator[type]:
-    """Yield the classes that a module defines, those inside classes too."""
     for name, found in scope.items():
         if not isinstance(found, type) or found.__module__ != module:
             continue

@@ -1,10 +1,9 @@
 """Payloads of subclasses of built-in types, exceptions among them.
 
 An instance is rebuilt by the methods of its base, never by those of its class. The payload of a
-subclass is `[class, position of the base, plain value, attributes]`, that of an exception
-`[class, arguments, attributes, fields]`, cut after the last part that is not empty; fields are
-those that the arguments do not set, such as the name of an `ImportError`. As with pickle and
-copy, traceback, cause and context are lost, and so is the object of an `AttributeError`.
+subclass is `[class, position of the base, plain value, attributes]`, that of an exception `[class,
+arguments, attributes, fields]`, cut after the last part that is not empty; fields are those that
+the arguments do not set, such as the name of an `ImportError`.
 """
 
 from __future__ import annotations
@@ -89,9 +88,6 @@ def plain_value(value: Any) -> Any:
         if base in _BASES:
             return _BASES[base].plain(value)
     return None
-
-
-# -- the bases -------------------------------------------------------------------------
 
 
 def _filled(base: Any, fill: Any, kind: type | None = None) -> Base:
@@ -193,8 +189,6 @@ _BASES: dict[Any, Base] = {
     ZoneInfo: _from_fields(ZoneInfo, "key"),
 }
 
-
-# -- exceptions ------------------------------------------------------------------------
 
 _NOT_FIELDS = frozenset({"obj", "__suppress_context__", "message", "exceptions"})
 """The last two are a group's, which no one can set: they are its arguments."""

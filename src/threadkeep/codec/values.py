@@ -72,7 +72,6 @@ def _read_view(data: bytes, unpacker: Unpacker) -> memoryview | bytes:
 
 
 def _attributes(*names: str) -> Any:
-    """Return the encoding of a value as the list of these attributes."""
     read = attrgetter(*names)
     return lambda value, packer: packer.pack(list(read(value)))
 

@@ -1,15 +1,8 @@
 """Capturing values at one instant: copies of them, and what a shadow watches.
 
-A program may go on changing a value while it is saved. So a value is never encoded itself:
-`shadow.copy_and_watch` copies all mutable containers below it, and notes the identity of everything
-that they refer to, without giving another thread a chance to run in between. The copies are
-encoded; the notes tell later if the value was changed in place. Equality (`==`) would not do for
-that: `1 == True == 1.0`, and a change of type must not be lost.
-
-This is compiled (`_identity.c`) where the installation could compile it. `capture`, in Python,
-copies each container at once and then checks that all still hold; under changes that never pause,
-each container is of one instant of its own, and counts as not watchable. For arguments of the types
-given here both ways have the same answers; Python takes ten to thirty times as long.
+Copies are encoded, as a program may go on changing a value while it is saved. Compiled in
+`_identity.c`; in Python, under changes that never pause, each container is of one instant of its
+own, and counts as not watchable.
 """
 
 from __future__ import annotations
@@ -201,7 +194,6 @@ def _is_settled(cls: type[BaseModel]) -> bool:
 
 
 def _solid_base(cls: type) -> type:
-    """Return the nearest base class that is not written in Python."""
     return next(base for base in cls.__mro__ if not base.__flags__ & _HEAP_TYPE)
 
 
@@ -213,9 +205,6 @@ def is_state(value: object) -> bool:
 def is_leaf(value: object) -> bool:
     """Return True if the value can never change."""
     return KINDS[type(value)] == LEAF
-
-
-# -- looking, in Python --------------------------------------------------------------
 
 
 def _kind_of(value: Any) -> tuple[int, Any]:

@@ -1,8 +1,4 @@
-"""Parts that operations share: options, working set, and reading a stored checkpoint.
-
-Nothing here outlives a call but what the working set holds. A commit that others overtook is
-built anew; however an attempt ends, its appender hears of it, so that others can seal the tails.
-"""
+"""Parts that operations share: options, working set, and reading a stored checkpoint."""
 
 from __future__ import annotations
 
@@ -130,9 +126,6 @@ def read_elements(
     """Return the elements of the spans, and the segments they came in."""
     segments = yield from fetch_segments(thread, refs.covering(spans), generation)
     return Elements(engine.codec, segments), segments
-
-
-# -- remembering what was read -------------------------------------------------------
 
 
 def watched_value(ref: Ref, found: Elements, value: Any) -> ChannelValue:

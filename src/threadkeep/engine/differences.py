@@ -1,7 +1,7 @@
 """Differences between two versions of a list, tuple or dict: ranges that are kept or new.
 
-Invariant: a range is kept only if each of its elements is the same value as before, by
-identity and an unchanged shadow, or by exact comparison of a copy.
+A range is kept only if each of its elements is the same value as before: by identity and an
+unchanged shadow, or by exact comparison of a copy.
 """
 
 from __future__ import annotations
@@ -175,7 +175,6 @@ def shadows(
 
 
 def _joined(now: Comparison, parts: Mapping[int, Shadow], stop: int) -> Shadow:
-    """Return the shadow of the elements that were copied; `parts` are of those stored elsewhere."""
     taken = now.watched.shadow
     if not parts:
         return taken
@@ -197,7 +196,6 @@ class _Comparer:
         self.watched = _copies(middle, items[self.start : stop])
 
     def cut(self) -> Comparison:
-        """Cut the sequence into pieces that are kept and pieces that are new."""
         back, size = len(self.items) - self.behind, len(self.items)
         pieces = [Piece(0, 0, self.start)] if self.start else []
         pieces += _pieces(self._found(), self.start)
@@ -269,7 +267,6 @@ def _name(value: Any, old: Seen) -> Any:
 
 
 def _pieces(sources: Sequence[int | None], start: int) -> list[Piece]:
-    """Return pieces of the elements from `start` on, neighbours joined."""
     pieces: list[Piece] = []
     for j, source in enumerate(sources, start):
         last = pieces[-1] if pieces else None

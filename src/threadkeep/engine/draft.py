@@ -1,21 +1,9 @@
 """Turning values into references: what a batch must store, and what is stored already.
 
-A draft is made for one call. Each value is looked for in this order:
-
-1. the very value, as another call has just stored it (`Recent.known`);
-2. the ranges of its last version that are unchanged (`differences.compare`); and then each
-   element that is new beside that:
-3. the very object, stored on its own a moment ago (`Recent.placed`): a message is written
-   by its task first, and then met again in its channel;
-4. the same element of a list or dict that was stored a moment ago (`Recent.known_part`);
-5. the rest is encoded, and put where a position was reserved for it (`Recent.take_reserved`),
-   or behind the last element of the channel's log.
-
-A single value knows only 1, and patches. Invariant: what is stored of a value is the value at one
-instant during the call, though the program may go on changing it. New elements are encoded from
-copies, made at the instant of their shadows; before anything is appended, all shadows and the
-sequence itself are checked together, at one instant again. Where that fails the value is tried
-anew, and at last is copied as a whole.
+Invariant: what is stored of a value is the value at one instant during the call, though the program
+may go on changing it. New elements are encoded from copies; before anything is appended, all
+shadows and the sequence itself are checked together. Where that fails the value is tried anew, and
+at last is copied as a whole.
 """
 
 from __future__ import annotations
@@ -106,10 +94,7 @@ class Draft:
             exc.at(channel=channel)
             raise
 
-    # -- the usual cases ---------------------------------------------------------------
-
     def _scalar(self, value: Any) -> Stored | None:
-        """Store a scalar inline, if it is small enough."""
         data = self.codec.encode(value)
         if len(data) > INLINE_MAX:
             return None
@@ -190,8 +175,6 @@ class Draft:
             self._known.append((channel, StoredValue(value, run, held, home, weight)))
         return run, held
 
-    # -- all cases ---------------------------------------------------------------------
-
     def _any(self, channel: str, value: Any, old: ChannelValue | None) -> Stored:
         try:
             for attempt in range(_TRIES):
@@ -244,8 +227,6 @@ class Draft:
             return small
         now = compare(value, run.seen if run else None, trust=trust)
         return self._run(channel, kind, value, now, run)
-
-    # -- lists, tuples, dicts --------------------------------------------------------
 
     def _small(self, value: Any) -> Stored | None:
         """Store a value inline, if it is small and holds nothing that is stored elsewhere."""
@@ -345,7 +326,6 @@ class Draft:
         return raws
 
     def _find_placed(self, fresh: list[Element]) -> None:
-        """Find objects that were stored a moment ago, as a write say."""
         for e in fresh:
             if e.key is NO_KEY and is_state(e.item):
                 placed = self.memory.recent.placed(e.item)
@@ -402,7 +382,6 @@ class Draft:
         return f"{channel} {_PASSING}"
 
     def _fill_reserved(self, item: Any, data: bytes) -> Span | None:
-        """Put an element at the position reserved for it; None if none was."""
         place = self.memory.recent.take_reserved(item) if is_state(item) else None
         if place is None:
             return None
@@ -438,8 +417,6 @@ class Draft:
             shadow = shadow.part(len(new), len(new) + 1)
         return self._single(channel, value, None, WatchedCopies(copies[-1:], shadow, originals))
 
-    # -- single values ---------------------------------------------------------------
-
     def _single(
         self, channel: str, value: Any, old: CellValue | None, taken: WatchedCopies | None = None
     ) -> Stored:
@@ -474,7 +451,6 @@ class Draft:
         return Cell(log, pos, needs), cell_value(value, shadow, data, needs, raw)
 
     def _placed_at(self, part: object) -> StoredObject | None:
-        """Find an object that is stored, or that this very draft has placed."""
         if part is None:
             return None
         own = (p for p in self._placed if p.value is part and p.shadow.holds())

@@ -1,10 +1,8 @@
 """Elements of logs: reading values from segments, and patches.
 
-An element is the codec's bytes, or a patch against another element: two bytes that no
-codec begins with, the base's log and position, the patch.
-
-Invariant: a value is a fresh one each time. The elements of lists, tuples and dicts are decoded
-once for each reader and shared by all that it reads, but no value holds the same element twice.
+An element is the codec's bytes, or a patch against another element: two bytes that no codec begins
+with, the base's log and position, the patch. Values are fresh ones each time, and none holds the
+same element twice.
 """
 
 from __future__ import annotations
@@ -73,7 +71,7 @@ class _PatchedValues:
         self._bytes = 0
 
     def put(self, position: _Position, data: bytes) -> None:
-        """Add a value, and evict the oldest ones."""
+        """Add a value."""
         self.values[position] = data
         self._bytes += len(data)
         while self._bytes > _CACHE_BYTES:
@@ -121,7 +119,6 @@ class Elements:
         return True
 
     def _find(self, log: int, pos: int) -> tuple[int, list[bytes]] | None:
-        """Return the start and the elements of the segment that holds a position."""
         starts = self._starts.get(log)
         at = bisect_right(starts, pos) - 1 if starts else -1
         if at < 0 or starts is None:
@@ -143,8 +140,6 @@ class Elements:
             found += raws[at - start : stop - start]
             at = start + len(raws)
         return found
-
-    # -- values ----------------------------------------------------------------------
 
     def value(self, ref: Ref) -> Any:
         """Return the value of a reference."""
@@ -278,9 +273,6 @@ def gc_paused() -> Iterator[None]:
         yield
     finally:
         gc.enable()
-
-
-# -- patches ---------------------------------------------------------------------------
 
 
 def make_patch(old: bytes, new: bytes) -> bytes:

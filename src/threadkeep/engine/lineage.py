@@ -1,8 +1,4 @@
-"""The checkpoints of one thread beside each other: ancestors, and the elements that they refer to.
-
-However many checkpoints are looked at, a manifest is decoded at most once, and a step up the
-parent chain taken at most once for each channel.
-"""
+"""The checkpoints of one thread beside each other: ancestors, and what they refer to."""
 
 from __future__ import annotations
 
@@ -28,10 +24,7 @@ from threadkeep.engine.model import (
     ThreadRows,
     WriteRow,
 )
-from threadkeep.engine.operation import (
-    Operation,
-    fetch_segments,
-)
+from threadkeep.engine.operation import Operation, fetch_segments
 from threadkeep.engine.refs import Cell, Inline, Ref, covering
 from threadkeep.engine.rows import counting, unpack_metadata, unpack_writes
 from threadkeep.engine.snapshots import Keyframe
@@ -158,16 +151,12 @@ class Lineage:
         return found
 
     def _written_before(self, key: CheckpointKey) -> frozenset[str]:
-        """The channels of the parent's writes that led to this checkpoint."""
         if key not in self._written:
             above, row = self.above(key), self.stored[key].row
             writes = self.stored[above].writes if above is not None else ()
             counted = counting(writes, Child(row.id, row.run, row.seen))
             self._written[key] = frozenset([write.channel for write in counted])
         return self._written[key]
-
-
-# -- DeltaChannels ---------------------------------------------------------------------
 
 
 def needed(
@@ -268,9 +257,6 @@ def _is_snapshot(engine: Engine, seed: Ref, elements: Elements) -> bool:
 def _unread(log: int, pos: int) -> Any:
     """Stand in for what the value refers to: only its own type matters."""
     del log, pos
-
-
-# -- the elements that rows refer to ---------------------------------------------------
 
 
 def spans_of(

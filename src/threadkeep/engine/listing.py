@@ -1,9 +1,4 @@
-"""Listing checkpoints a page at a time, newest first, and the history of DeltaChannels.
-
-Nothing is held open between pages. Each segment is decoded once for all checkpoints of a page, so
-that one message may be met in several of them. A filter is checked here, whatever the backend made
-of it.
-"""
+"""Listing checkpoints a page at a time, newest first, and the history of DeltaChannels."""
 
 from __future__ import annotations
 
@@ -131,9 +126,6 @@ def _of_thread(
             with named(stored):
                 loaded.append(assemble(engine, stored, read, elements, writes, {}, FREE))
     return loaded
-
-
-# -- the history of DeltaChannels --------------------------------------------------------
 
 
 FIRST_STRETCH = 32

@@ -1,8 +1,7 @@
 """Reading a checkpoint with its values and pending writes.
 
-A run may be lent the very objects that the thread's last run left in the working set, in fresh
-containers, if they have not changed and that run has ended. Every other reader gets fresh
-objects. No object is in two places of what a load gives: LangGraph's savers store it for each.
+A run may be lent the very objects that the thread's last run left in the working set. Every other
+reader gets fresh objects, and no object is in two places of what a load gives.
 """
 
 from __future__ import annotations
@@ -116,9 +115,6 @@ def _needed(read: Manifest, lent: Mapping[str, ChannelValue], writes: list[Write
     return needed
 
 
-# -- lending -------------------------------------------------------------------------
-
-
 def _lendable(engine: Engine, state: Snapshot) -> dict[str, ChannelValue]:
     if state.owner is None or not state.owner.ended or state.codec != engine.codec:
         return {}
@@ -139,9 +135,6 @@ def _lend(held: ChannelValue) -> Any:
     if seen.keys is not None:
         return dict(zip(seen.keys, seen.items, strict=True))
     return tuple(seen.items) if held.kind == refs.TUPLE else seen.items
-
-
-# -- putting a checkpoint together ---------------------------------------------------
 
 
 def assemble(

@@ -1,11 +1,8 @@
 """Logs of a thread that this process appends to, and the segments of one batch.
 
-Small segments at the end of a log, its tail, are sealed into larger ones.
-
-Invariant: a position is handed out once, as far as this process knows; another process that took
-it is noticed when the batch is committed. Nobody else goes on with an exclusive log. A batch
-carries each position that it was given, and the segments that it borrows from other batches until
-those are known to be committed.
+Invariant: a position is handed out once, as far as this process knows; another process that took it
+is noticed at the commit. A batch carries each position that it was given, and the segments that it
+borrows from other batches until those are known to be committed.
 """
 
 from __future__ import annotations
@@ -278,8 +275,6 @@ class Appender:
             self._tails.append((log, start, TailSegment(data, size, stored)))
         return segment
 
-    # -- sealing ---------------------------------------------------------------------
-
     def seal(self) -> None:
         """Join the small segments of logs that are ripe."""
         for log, tail in self.logs.begin_seals():
@@ -297,8 +292,6 @@ class Appender:
         self.dropped += tuple([(log, start, len(tail[start].elements)) for start in run])
         self.stored += len(segment.data) - sum([tail[start].stored for start in run])
         return TailSegment(elements, sum([tail[start].size for start in run]), len(segment.data))
-
-    # -- afterwards ------------------------------------------------------------------
 
     def committed(self) -> None:
         """Remember the batch as committed."""
@@ -318,7 +311,6 @@ class Appender:
 def _joined(
     runs: list[tuple[int, int, list[bytes], int]],
 ) -> list[tuple[int, int, list[bytes], int]]:
-    """Join the runs that lie one behind the other."""
     joined: list[tuple[int, int, list[bytes], int]] = []
     for log, start, data, size in sorted(runs, key=lambda run: run[:2]):
         last = joined[-1] if joined else None
@@ -331,7 +323,6 @@ def _joined(
 
 
 def _contiguous(tail: Tail) -> list[list[int]]:
-    """Group the starts of segments that lie one behind the other."""
     runs: list[list[int]] = []
     stop = -1
     for start in sorted(tail):

@@ -1,14 +1,11 @@
 """Manifests: the version and value of every channel of a checkpoint, and their encoding.
 
 A manifest is written against a *keyframe*, a whole manifest stored as a log element: only what
-differs is kept, and channels and nodes go by their number in the keyframe. Keyframes are segments,
-so deleting one checkpoint never breaks another.
-
-On the wire, a MessagePack list: `[v, updated, extra, gone, entries, gone_nodes, seen, newest]`,
-with `entries` flat triples (channel, version, value reference) and `seen` flat pairs (node, [all?,
-channel, version, channel, version, ...]). The reference of a value that was removed is false. A
-whole-number version is written as its distance to `newest`, the greatest of them: a small number,
-as all move on together.
+differs is kept, and channels and nodes go by their number in the keyframe. On the wire, a
+MessagePack list: `[v, updated, extra, gone, entries, gone_nodes, seen, newest]`, with `entries`
+flat triples (channel, version, value reference; false for a removed value) and `seen` flat pairs
+(node, [all?, channel, version, channel, version, ...]). A whole-number version is written as its
+distance to `newest`, the greatest of them.
 """
 
 from __future__ import annotations
@@ -114,7 +111,6 @@ def _gone(numbers: Mapping[str, int], now: Mapping[str, Any]) -> list[int]:
 
 
 def _distance(version: Version, newest: int) -> Version:
-    """Convert a whole-number version to its distance to the newest, or back."""
     return newest - version if type(version) is int else version
 
 

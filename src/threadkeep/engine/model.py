@@ -1,11 +1,7 @@
-"""Records that the engine and every backend exchange.
-
-A record is complete in itself, so that any backend can store it and any test can build it by hand.
-A *log* is an append-only sequence of encoded elements of one thread, a *segment* a stored run of a
-log, a *span* a range of a log. See docs/architecture.md.
+"""Records that the engine and every backend exchange, each complete in itself.
 
 Ids (of threads, namespaces, checkpoints, tasks) are any text that UTF-8 can hold, ordered by code
-point, as Python orders `str`. Numbers fit in 64 bits, signed.
+point. Numbers fit in 64 bits, signed.
 """
 
 from collections.abc import Mapping

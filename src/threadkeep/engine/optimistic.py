@@ -1,7 +1,4 @@
-"""Optimistic changes: read a thread, build one change, commit; retry where others were faster.
-
-The fences of every change come from the snapshot that it was built of.
-"""
+"""Optimistic changes: read a thread, build one change, commit; retry where others were faster."""
 
 from __future__ import annotations
 
@@ -19,16 +16,8 @@ from threadkeep.engine.model import (
     SegmentInfo,
     ThreadRows,
 )
-from threadkeep.engine.operation import (
-    Fetch,
-    Operation,
-    commit,
-)
-from threadkeep.engine.thread_entry import (
-    EntryFence,
-    ReadEntry,
-    ThreadEntry,
-)
+from threadkeep.engine.operation import Fetch, Operation, commit
+from threadkeep.engine.thread_entry import EntryFence, ReadEntry, ThreadEntry
 from threadkeep.errors import ConflictError, SegmentTakenError, StaleThreadError
 
 T = TypeVar("T")
@@ -136,7 +125,6 @@ def optimistic(
 
 
 def _removes(change: Change) -> bool:
-    """Return True if the change removes rows that this process may remember."""
     if isinstance(change, Batch):
         return change.bump or bool(change.drop_segments)
     return isinstance(change, DropThread)

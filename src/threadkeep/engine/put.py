@@ -1,9 +1,7 @@
 """Saving a checkpoint, and a task's pending writes: what changed, in one commit.
 
-The channels that changed are read off their versions beside the parent's: the same version is
-the parent's value, unread, whatever the checkpoint shows of it (a DeltaChannel's snapshot stays
-visible so), unless the caller names the channel as new; another version is the value given, or
-none. Writes may come before their checkpoint, after it, or for one that never comes.
+A channel with the parent's version has the parent's value, unread, unless the caller names it as
+new. Writes may come before their checkpoint, after it, or for one that never comes.
 """
 
 from __future__ import annotations
@@ -205,9 +203,6 @@ def _sweep(engine: Engine, call: Put) -> Operation[None]:
         yield from commit(Batch(call.place.thread, engine.now(), drop_writes=drops))
 
 
-# -- the parent ----------------------------------------------------------------------
-
-
 def _known_parent(memory: ThreadMemory, call: Put) -> Snapshot | None:
     return None if call.parent is None else memory.state(call.place.ns, call.parent)
 
@@ -215,7 +210,6 @@ def _known_parent(memory: ThreadMemory, call: Put) -> Snapshot | None:
 def _read_parent(
     engine: Engine, memory: ThreadMemory, call: Put
 ) -> Operation[tuple[int, Snapshot | None]]:
-    """Return the thread's generation, and the parent, if there is one."""
     place = call.place
     reply = yield from fetch_checkpoint(place.thread, place.ns, call.parent)
     memory.meet(reply.generation)
@@ -273,9 +267,6 @@ def _is_kept(call: Put, entry: ChannelEntry, channel: str, version: Version) -> 
     if version is None or version != before or type(version) is not type(before) or call.complete:
         return False
     return channel not in call.new or channel not in call.checkpoint["channel_values"]
-
-
-# -- the new checkpoint --------------------------------------------------------------
 
 
 def _put_batch(

@@ -7,13 +7,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from threadkeep.engine.context import Engine, not_found, unless_hidden
 from threadkeep.engine.model import Batch
-from threadkeep.engine.operation import (
-    CheckpointRef,
-    Operation,
-    commit,
-    fetch,
-    fetch_checkpoint,
-)
+from threadkeep.engine.operation import CheckpointRef, Operation, commit, fetch, fetch_checkpoint
 from threadkeep.engine.optimistic import retry
 from threadkeep.engine.thread_entry import (
     Cause,
@@ -36,9 +30,6 @@ if TYPE_CHECKING:
 PAGE = 500
 ALL = ThreadQuery()
 """Threads that were not deleted."""
-
-
-# -- changing an entry -----------------------------------------------------------------
 
 
 def create(
@@ -95,9 +86,6 @@ def _changed(
         return (yield from read(thread)) or new
 
     return retry(thread, attempt)
-
-
-# -- reading entries -------------------------------------------------------------------
 
 
 def read(thread: str) -> Operation[ThreadEntry | None]:

@@ -1,8 +1,6 @@
 """Rows of checkpoints and pending writes: checksums, metadata, times, and which writes count.
 
-A row's checksum covers its payload and every column that reading relies on; segments carry one
-in their frame. It is CRC-16/XMODEM (`binascii.crc_hqx`): rows are small and many, and it finds
-every burst of up to 16 bits.
+A row's checksum (CRC-16/XMODEM) covers its payload and every column that reading relies on.
 """
 
 from __future__ import annotations
@@ -34,9 +32,6 @@ _COMPACT = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan
 UUID6_OFFSET = 0x01B21DD213814000 // 10
 _VERSION_AT = 14
 _UUID_LENGTH = 36
-
-
-# -- checksums -------------------------------------------------------------------------
 
 
 def seal(payload: bytes, fields: tuple[object, ...]) -> bytes:
@@ -84,9 +79,6 @@ def with_body(row: WriteRow, body: bytes) -> WriteRow:
     return row._replace(body=seal(body, write_fields(row)))
 
 
-# -- visibility ------------------------------------------------------------------------
-
-
 def visible(checkpoints: Iterable[StoredCheckpoint]) -> list[StoredCheckpoint]:
     """Return the checkpoints that are not hidden, in their order."""
     return [stored for stored in checkpoints if not stored.row.flags & HIDDEN]
@@ -100,9 +92,6 @@ def of_the_graph(checkpoints: Iterable[StoredCheckpoint]) -> list[StoredCheckpoi
 def heads(checkpoints: Iterable[StoredCheckpoint]) -> dict[str, str]:
     """Return the newest visible checkpoint of each namespace, of checkpoints in ascending order."""
     return {stored.row.ns: stored.row.id for stored in visible(checkpoints)}
-
-
-# -- metadata --------------------------------------------------------------------------
 
 
 def pack_metadata(metadata: dict[str, Any], codec: Codec) -> tuple[str, bytes | None]:
@@ -180,9 +169,6 @@ def unpack_metadata(text: str, exact: bytes | None, codec: Codec) -> dict[str, A
     return metadata
 
 
-# -- times -----------------------------------------------------------------------------
-
-
 def pack_time(text: str) -> int | str:
     """Return microseconds since 1970 for an ISO time as LangGraph writes it, else the text."""
     try:
@@ -218,9 +204,6 @@ def created_at(checkpoint_id: str | None) -> int | None:
         return int(digits, 16) // 10 - UUID6_OFFSET
     except ValueError:
         return None
-
-
-# -- pending writes --------------------------------------------------------------------
 
 
 class Write(NamedTuple):

@@ -1,17 +1,9 @@
 """Shadows: noticing that a value was changed in place since it was encoded.
 
-A shadow remembers, for a run of elements, every mutable container reachable from them and the
-identity of all that each container referred to. The check asks the interpreter for those references
-again, container by container, and compares identities: about 0.04 us a message, exact (`1`, `True`
-and `1.0` are different objects). Dict keys are compared too, as the interpreter does not report the
-keys of a dict whose keys are all text.
-
-Invariant: a shadow that holds says that encoding the elements again would give the same bytes. What
-cannot be watched (arrays, foreign objects) is `opaque` and never holds.
-
-`Shadow`, `copy_and_watch` and `disjoint` are compiled (`_identity.c`) where the installation could
-compile them: one object then holds all that is remembered of up to 256 elements. The classes and
-functions in Python here have the same answers.
+A shadow remembers every mutable container reachable from a run of elements, and the identity of all
+that each referred to. One that holds says that encoding the elements again would give the same
+bytes; what cannot be watched (arrays, foreign objects) is opaque and never holds. Compiled in
+`_identity.c`; the Python here has the same answers.
 """
 
 from __future__ import annotations

@@ -1,8 +1,4 @@
-"""Records of what this process saw or stored: loads, values, checkpoints.
-
-Invariant: a record holds a value together with its shadow, so that a change in place since then
-is noticed.
-"""
+"""Records of what this process saw or stored: loads, values, checkpoints."""
 
 from __future__ import annotations
 

@@ -1,12 +1,9 @@
 """Entries of the registry: what is known of a thread as a whole, its states, and its labels.
 
-The records are plain, like those of `model`, whose closed sets they belong to.
-
-A label is a text that every store can look up, in JSON: `"urgent"` is a tag, `["user_id","u1"]`
-a piece of metadata, `{"at":[ns,id],"tag":"best"}` a tag of one checkpoint (without a "tag": its
-pin), `{"kept":...}` a record of our own, of a kind that a thread has one of. The last two are
-looked up by nobody. Invariant: equal tags and equal pieces of metadata are the same text, and no
-text is two things; numbers are equal as texts: 1 is not 1.0, nor true.
+A label is a text that every store can look up, in JSON: `"urgent"` is a tag, `["user_id","u1"]` a
+piece of metadata, `{"at":[ns,id],"tag":"best"}` a tag of one checkpoint (without a "tag": its pin),
+`{"kept":...}` a record of our own, of a kind that a thread has one of. The last two are looked up
+by nobody. Equal tags and metadata are the same text; 1 is not 1.0, nor true.
 """
 
 from __future__ import annotations
@@ -77,9 +74,6 @@ class Touch(NamedTuple):
     moves: tuple[Move, ...] = ()
 
 
-# -- reads and a fence -----------------------------------------------------------------
-
-
 class ReadEntry(NamedTuple):
     """The entry of a thread. Reply: one `ThreadEntry`, or None without one."""
 
@@ -133,9 +127,6 @@ class EntryFence(NamedTuple):
     """Holds if the thread's entry has this revision (0: there is none)."""
 
     revision: int
-
-
-# -- states ----------------------------------------------------------------------------
 
 
 class ThreadStatus(StrEnum):
@@ -221,8 +212,6 @@ def is_archived(entry: ThreadEntry | None) -> TypeGuard[ThreadEntry]:
     """Return True if the thread's rows are in an archive, and not in the store."""
     return entry is not None and entry.state == ThreadStatus.ARCHIVED
 
-
-# -- labels ----------------------------------------------------------------------------
 
 _CANONICAL = json.JSONEncoder(
     ensure_ascii=False, separators=(",", ":"), allow_nan=False, sort_keys=True
@@ -339,7 +328,6 @@ def _checked(label: str) -> str:
 
 
 def _texts(value: Any) -> str:
-    """Return all texts in a JSON value, one behind the other."""
     if isinstance(value, str):
         return value
     if isinstance(value, Mapping):

@@ -1,7 +1,6 @@
 """Summary of a thread for the registry: the touches of saves, and the tasks that wait.
 
-Invariant: a touch cannot be refused, is right in whatever order saves arrive, and costs a save of
-a known thread next to nothing. Only `tasks` says what "an interrupt waits" means.
+A touch cannot be refused, and is right in whatever order saves arrive.
 """
 
 from __future__ import annotations
@@ -210,7 +209,6 @@ def merged(touches: tuple[Touch, ...]) -> Touch:
 
 
 def _continues(one: Move, other: Move) -> bool:
-    """Return True if the second move would do all that the first does."""
     return one._replace(checkpoint=other.checkpoint) == other and one.checkpoint <= other.checkpoint
 
 

@@ -1,11 +1,7 @@
 """Working set: what this process last saw of its threads. Never needed for correctness.
 
-Per thread: the snapshots of its last checkpoints, the logs it appends to, and the values it
-stored a moment ago. All is dropped when the thread's generation changes (segments were removed),
-or to make room. Snapshots are published only after their commit.
-
-Invariant: what is remembered as stored is stored, under the generation remembered. The locks
-made by `locks` guard moments; none is held while an operation waits.
+Invariant: what is remembered as stored is stored, under the generation remembered. No lock is held
+while an operation waits.
 """
 
 from __future__ import annotations
@@ -81,8 +77,6 @@ class ThreadMemory:
             if generation == self.generation:
                 self.recent.remember(placed, known)
 
-    # -- states ----------------------------------------------------------------------
-
     def state(self, ns: str, checkpoint_id: str) -> Snapshot | None:
         """Return the snapshot of a checkpoint, if it is remembered."""
         return self._states.get((ns, checkpoint_id))
@@ -131,7 +125,6 @@ class ThreadMemory:
             return left
 
     def _left(self, state: Snapshot, fence: HeadFence, *, begins: bool) -> str | None:
-        """Return the head that this run leaves behind; None if it did so before."""
         head, expected = self._head, fence.expected
         is_known = state.id in self._forked or (not begins and expected in self._forked)
         is_newer = head is not None and (expected is None or head > expected)
@@ -259,8 +252,6 @@ class Recent:
             values.clear()
         self._placed_bytes = self._known_bytes = 0
 
-    # -- finding -----------------------------------------------------------------------
-
     def placed(self, value: Any) -> StoredObject | None:
         """Return where this very object is stored, if it has not changed since."""
         found = self._placed.get(id(value))
@@ -299,8 +290,6 @@ class Recent:
         """Return a stored value of the channel that holds `item`, and where it is in it."""
         return self._parts.get((channel, id(item)))
 
-    # -- remembering -------------------------------------------------------------------
-
     def remember(self, placed: list[StoredObject], known: list[tuple[str, StoredValue]]) -> None:
         """Remember the last few values. The caller holds the lock."""
         for item in placed:
@@ -331,8 +320,6 @@ class Recent:
         for _, item in value.parts():
             if self._parts.get((channel, id(item)), (None,))[0] is value:
                 del self._parts[channel, id(item)]
-
-    # -- positions reserved for objects that are not final yet -----------------------------
 
     def reserve(self, ns: str, channel: str, value: Any) -> None:
         """Reserve the next position of the channel's log for an object that is not final."""
