@@ -9,9 +9,9 @@ by nobody. Equal tags and metadata are the same text; 1 is not 1.0, nor true.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Mapping
 from enum import StrEnum
-from types import MappingProxyType
 from typing import Any, Literal, NamedTuple, TypeAlias, TypeGuard
 
 MAX_LABEL_BYTES = 1000  # what every store's index takes
@@ -130,7 +130,7 @@ class EntryFence(NamedTuple):
 
 
 class ThreadStatus(StrEnum):
-    """The states of a thread; it gets from one to another only as `TRANSITIONS` says."""
+    """The states of a thread."""
 
     CREATED = "created"  # by name, before anything is saved
     ACTIVE = "active"
@@ -141,50 +141,24 @@ class ThreadStatus(StrEnum):
 
 
 class Cause(StrEnum):
-    """Causes that can move a thread from one state to another."""
+    """Causes that can move a thread from one state to another as it is saved."""
 
-    CREATE = "create"  # `threads.create`
-    FORK = "fork"  # `threads.fork`, for the new thread
     SAVE = "save"  # a checkpoint of the root namespace
     SAVE_INSIDE = "save inside"  # a checkpoint of a subgraph
     INTERRUPT = "interrupt"  # a task waits for an answer
     RESUME = "resume"  # the wait is over where it was, as what waited is gone
-    ARCHIVE = "archive"  # `threads.archive`; `threads.restore` leads back to where it was
-    DELETE = "delete"  # `delete_thread`
 
 
-class Transition(NamedTuple):
-    """The state that a cause leads to, and those it leads from ("": the thread is not known)."""
+_NEW = ("", "deleted", "created")
+WITH_CHECKPOINTS = ("active", "suspended", "forked")
+"""States of threads that may hold checkpoints in the store."""
 
-    sources: tuple[str, ...]
-    target: ThreadStatus
-
-
-_NEW = ("", ThreadStatus.DELETED, ThreadStatus.CREATED)
-_LIVE = (ThreadStatus.ACTIVE, ThreadStatus.SUSPENDED, ThreadStatus.FORKED)  # may hold checkpoints
-
-TRANSITIONS: Mapping[Cause, Transition] = MappingProxyType(
-    {
-        Cause.CREATE: Transition(("", ThreadStatus.DELETED), ThreadStatus.CREATED),
-        Cause.FORK: Transition(_NEW, ThreadStatus.FORKED),
-        Cause.SAVE: Transition(
-            (*_NEW, ThreadStatus.FORKED, ThreadStatus.SUSPENDED), ThreadStatus.ACTIVE
-        ),
-        Cause.SAVE_INSIDE: Transition(_NEW, ThreadStatus.ACTIVE),
-        Cause.INTERRUPT: Transition((*_NEW, *_LIVE), ThreadStatus.SUSPENDED),
-        Cause.RESUME: Transition(
-            (ThreadStatus.SUSPENDED, ThreadStatus.FORKED), ThreadStatus.ACTIVE
-        ),
-        Cause.ARCHIVE: Transition(_LIVE, ThreadStatus.ARCHIVED),
-        Cause.DELETE: Transition(("", *ThreadStatus), ThreadStatus.DELETED),
-    }
-)
-_MOVES = {
-    cause: (
-        *(tuple(map(str, step.sources)), str(step.target)),
-        *(cause is Cause.INTERRUPT, cause is not Cause.SAVE),
-    )
-    for cause, step in TRANSITIONS.items()
+# The states that a cause leads from ("": the thread is not known), and the one it leads to.
+_MOVES: dict[Cause, tuple[tuple[str, ...], str]] = {
+    Cause.SAVE: ((*_NEW, "forked", "suspended"), "active"),
+    Cause.SAVE_INSIDE: (_NEW, "active"),
+    Cause.INTERRUPT: ((*_NEW, *WITH_CHECKPOINTS), "suspended"),
+    Cause.RESUME: (("suspended", "forked"), "active"),
 }
 
 
@@ -194,13 +168,8 @@ def move(cause: Cause, checkpoint: str) -> Move:
     They may come in any order. A checkpoint that is saved ends only what waits at an earlier
     one: the interrupt at itself may have been stored before it.
     """
-    sources, target, waits, same = _MOVES[cause]
-    return Move(sources, target, checkpoint, waits, same)
-
-
-def allows(cause: Cause, state: str) -> bool:
-    """Return True if the cause may move a thread that is in this state ("": not known)."""
-    return state in TRANSITIONS[cause].sources
+    sources, target = _MOVES[cause]
+    return Move(sources, target, checkpoint, cause is Cause.INTERRUPT, cause is not Cause.SAVE)
 
 
 def is_there(entry: ThreadEntry | None) -> TypeGuard[ThreadEntry]:
@@ -213,6 +182,7 @@ def is_archived(entry: ThreadEntry | None) -> TypeGuard[ThreadEntry]:
     return entry is not None and entry.state == ThreadStatus.ARCHIVED
 
 
+_NUL = re.compile(r"(?<!\\)(?:\\\\)*\\u0000").search  # (behind an even number of backslashes)
 _CANONICAL = json.JSONEncoder(
     ensure_ascii=False, separators=(",", ":"), allow_nan=False, sort_keys=True
 )
@@ -322,17 +292,9 @@ def marks_of(labels: Iterable[str]) -> tuple[Mark, ...]:
 def _checked(label: str) -> str:
     if len(label.encode()) > MAX_LABEL_BYTES:  # (a lone surrogate is a ValueError, too)
         raise ValueError(f"it takes more than {MAX_LABEL_BYTES} bytes")
-    if "\\u0000" in label and "\x00" in _texts(json.loads(label)):
+    if _NUL(label):
         raise ValueError("it holds a NUL character")
     return label
-
-
-def _texts(value: Any) -> str:
-    if isinstance(value, str):
-        return value
-    if isinstance(value, Mapping):
-        return "".join(map(_texts, (*value.keys(), *value.values())))
-    return "".join(map(_texts, value)) if isinstance(value, list) else ""
 
 
 def _check_keys(value: Any) -> None:
