@@ -38,30 +38,22 @@ FENCE = (object(),)
 
 
 class Watched(NamedTuple):
-    """The containers that are watched of an element, in rows with a fence behind each.
-
-    `sets` hold the names of the fields that models were given, and are watched by their sizes
-    alone.
-    """
+    """The containers that are watched of an element, in rows with a fence behind each."""
 
     containers: Sequence[Any] = ()  # all that can be reached, one that is met again once more
     referents: Sequence[Any] = ()  # held, so that no identity is used again
     dicts: Sequence[Any] = ()  # those whose keys the interpreter may not list
     keys: Sequence[Any] = ()
-    sets: Sequence[Any] = ()
-    sizes: Sequence[int] = ()
     is_opaque: bool = False  # a part cannot be watched
 
 
 def portable_intact(elements: Sequence[Watched]) -> bool:
     """Return True if all that is watched of the elements is as it was."""
-    rows = [chain.from_iterable(map(itemgetter(n), elements)) for n in range(6)]
-    containers, referents, dicts, keys, sets, sizes = rows
+    rows = [chain.from_iterable(map(itemgetter(n), elements)) for n in range(4)]
+    containers, referents, dicts, keys = rows
     try:
-        return (
-            _all_same(gc.get_referents(*containers), list(referents))
-            and _all_same(list(chain.from_iterable(dicts)), list(keys))
-            and list(map(len, sets)) == list(sizes)
+        return _all_same(gc.get_referents(*containers), list(referents)) and _all_same(
+            list(chain.from_iterable(dicts)), list(keys)
         )
     except RuntimeError:  # a dict that grows at this very moment has changed
         return False
@@ -207,17 +199,6 @@ def is_leaf(value: object) -> bool:
     return KINDS[type(value)] == LEAF
 
 
-def _kind_of(value: Any) -> tuple[int, Any]:
-    """Return the kind of a value, and the set of fields that a settled model was given."""
-    kind = KINDS[type(value)]
-    if kind not in (CONTAINER, OPAQUE) and type(value) not in LAYOUTS:
-        return OPAQUE, None  # another thread has started anew
-    given = getattr(value, "__pydantic_fields_set__", None) if kind == SETTLED else None
-    if kind == SETTLED and not isinstance(given, (set, frozenset)):
-        kind = STATE  # it was put together by hand: the instance itself is watched
-    return kind, given
-
-
 class _Walk:
     """Watches elements, one after the other."""
 
@@ -232,12 +213,8 @@ class _Walk:
         self.refs: list[Any] = []
         self.dicts: list[Any] = []
         self.keys: list[Any] = []
-        self.sets: list[Any] = []
         watched = self.below(element)
-        sizes = list(map(len, self.sets))
-        return Watched(
-            self.containers, self.refs, self.dicts, self.keys, self.sets, sizes, not watched
-        )
+        return Watched(self.containers, self.refs, self.dicts, self.keys, not watched)
 
     def below(self, element: Any) -> bool:
         """Watch all containers below an element; False if one cannot be."""
@@ -250,7 +227,9 @@ class _Walk:
             if number in again:
                 self._once_more(value)
                 continue
-            kind, given = _kind_of(value)
+            kind = KINDS[type(value)]
+            if kind not in (CONTAINER, OPAQUE) and type(value) not in LAYOUTS:
+                kind = OPAQUE  # another thread has started anew
             self.met[id(value)] = value
             watched = watched and kind not in (OPAQUE, DERIVED)
             if kind == OPAQUE:
@@ -264,13 +243,7 @@ class _Walk:
                 self.dicts += (value, FENCE)
                 self.keys += (*value, *FENCE)
             found = gc.get_referents(value)
-            if kind == SETTLED:
-                self.sets.append(given)
-                self.met[id(given)] = given
-                met.add(id(given))
-                own.add(id(given))
-            else:
-                self._note(value, found)
+            self._note(value, found)
             for below in found:
                 kind = KINDS[type(below)]
                 if kind and id(below) not in met:

@@ -223,18 +223,14 @@ class _Comparer:
     def _found(self) -> list[int | None]:
         """Return the numbers that the elements in the middle have in the last version, or None."""
         stop, old_stop = len(self.items) - self.behind, self.old.size - self.behind
-        front = 0
-        while self.start + front < min(stop, old_stop) and self._is(
-            self.start + front, self.start + front
-        ):
-            front += 1
-        back = 0
-        most = min(stop, old_stop) - self.start - front
+        start, last = self.start, min(stop, old_stop)
+        while start < last and self._is(start, start):
+            start += 1
+        back, most = 0, last - start
         while back < most and self._is(old_stop - 1 - back, stop - 1 - back):
             back += 1
-        found: list[int | None] = [*range(self.start, self.start + front)]
-        found += self._anywhere(self.start + front, old_stop - back, stop - back)
-        return [*found, *range(old_stop - back, old_stop)]
+        found = self._anywhere(start, old_stop - back, stop - back)
+        return [*range(self.start, start), *found, *range(old_stop - back, old_stop)]
 
     def _anywhere(self, start: int, old_stop: int, stop: int) -> list[int | None]:
         if start == old_stop:  # nothing left to find

@@ -63,21 +63,6 @@ def patch_against(base: Raw | None, data: bytes) -> tuple[bytes, int, tuple[Span
     return element, (anchors + 1) * _LONGEST, uses, None
 
 
-class _PatchedValues:
-    """Cache of the latest values put together from patches: each is the next one's base."""
-
-    def __init__(self) -> None:
-        self.values: dict[_Position, bytes] = {}
-        self._bytes = 0
-
-    def put(self, position: _Position, data: bytes) -> None:
-        """Add a value."""
-        self.values[position] = data
-        self._bytes += len(data)
-        while self._bytes > _CACHE_BYTES:
-            self._bytes -= len(self.values.pop(next(iter(self.values))))
-
-
 class Elements:
     """The elements of some segments of one thread, decoded once for each `reader` (a channel)."""
 
@@ -88,7 +73,9 @@ class Elements:
         self._starts: dict[int, list[int]] = {}
         self._parts: dict[int, list[list[bytes]]] = {}
         self._read: dict[Hashable, dict[int, dict[int, Any]]] = {}  # by reader, log and position
-        self._patched = _PatchedValues()
+        # The latest values put together from patches: in a listing each is the next one's base.
+        self._patched: dict[_Position, bytes] = {}
+        self._patched_bytes = 0
         self._last: dict[Hashable, tuple[tuple[Span, ...], list[Any]]] = {}  # the run read last
         self.add(segments)
 
@@ -147,17 +134,12 @@ class Elements:
             return self._codec.decode(ref.data, self._each_once())
         if isinstance(ref, Cell):
             return self._codec.decode(self.raw(ref.log, ref.pos), self._each_once())
-        return self.container(ref, self.items(ref))
-
-    @staticmethod
-    def container(run: Run, items: list[Any]) -> Any:
-        """Return a fresh list, tuple or dict of a run's elements."""
-        if run.kind == refs.DICT:
+        items = self._items(ref)
+        if ref.kind == refs.DICT:
             return {key: value for key, value in items}  # noqa: C416 - dict() takes pairs of any kind
-        return tuple(items) if run.kind == refs.TUPLE else items
+        return tuple(items) if ref.kind == refs.TUPLE else items
 
-    def items(self, run: Run) -> list[Any]:
-        """Return a run's elements, in a fresh list."""
+    def _items(self, run: Run) -> list[Any]:
         last = self._last.get(self.reader)
         if last is not None and last[0] == run.spans:  # often so of neighbouring checkpoints
             return last[1].copy()
@@ -229,10 +211,12 @@ class Elements:
 
     def raw(self, log: int, pos: int) -> bytes:
         """Return the codec's bytes of one element, patches applied."""
-        data, patches = self._patches((log, pos), self._patched.values)
+        data, patches = self._patches((log, pos), self._patched)
         for place, delta in reversed(patches):
-            data = apply_patch(data, delta)
-            self._patched.put(place, data)
+            data = self._patched[place] = apply_patch(data, delta)
+            self._patched_bytes += len(data)
+            while self._patched_bytes > _CACHE_BYTES:
+                self._patched_bytes -= len(self._patched.pop(next(iter(self._patched))))
         return data
 
     def _patches(
@@ -284,16 +268,12 @@ def make_patch(old: bytes, new: bytes) -> bytes:
     old middle as dictionary), the middle.
     """
     first = _head(old, new)
-    front = _shared(old, new, first)
-    back = _shared_back(old, new, min(len(old), len(new)) - front)
+    most = min(len(old), len(new))
+    front = _shared(first, most, lambda a, b: old[a:b] == new[a:b])
+    back = _shared(0, most - front, lambda a, b: _tail(old, a, b) == _tail(new, a, b))
     middle = new[front : len(new) - back]
-    head = (
-        pack_varint(first)
-        + new[:first]
-        + pack_varint(front)
-        + pack_varint(back)
-        + pack_varint(len(middle))
-    )
+    numbers = [pack_varint(number) for number in (front, back, len(middle))]
+    head = b"".join((pack_varint(first), new[:first], *numbers))
     if len(middle) > _COMPRESS_OVER:
         packed = _compress(middle, old[front : len(old) - back])
         if len(packed) < len(middle):
@@ -340,41 +320,19 @@ def _head(old: bytes, new: bytes) -> int:
     return 1 + max(i for i in range(most) if old[i] != new[i])
 
 
-def _shared(a: bytes, b: bytes, start: int) -> int:
-    """Find where both first differ from `start` on: by growing steps, then by halving."""
-    low, high = start, min(len(a), len(b))
-    step = 256
-    while low < high and a[low : low + step] == b[low : low + step]:
-        low = min(low + step, high)
-        step *= 2
-    high = min(low + step, high)
+def _shared(low: int, high: int, is_same: Callable[[int, int], bool]) -> int:
+    """Find how far both are the same, by halving."""
     while low < high:
         middle = (low + high + 1) // 2
-        if a[low:middle] == b[low:middle]:
+        if is_same(low, middle):
             low = middle
         else:
             high = middle - 1
     return low
 
 
-def _shared_back(a: bytes, b: bytes, most: int) -> int:
-    low, high = 0, most
-    while low < high:
-        middle = (low + high + 1) // 2
-        if a[len(a) - middle : len(a) - low] == b[len(b) - middle : len(b) - low]:
-            low = middle
-        else:
-            high = middle - 1
-    return low
-
-
-def _parameters(size: int, base: int) -> zstandard.ZstdCompressionParameters:
-    window = max(10, min(27, (size + base).bit_length() + 1))
-    # The level's own table is too small for a large base: most of it would not be found.
-    table = {"hash_log": min(24, base.bit_length() - 2)} if base > _LARGE_BASE else {}
-    return zstandard.ZstdCompressionParameters.from_level(
-        3, window_log=window, write_content_size=False, write_checksum=False, **table
-    )
+def _tail(data: bytes, start: int, stop: int) -> bytes:
+    return data[len(data) - stop : len(data) - start]
 
 
 def _dictionary(base: bytes) -> zstandard.ZstdCompressionDict | None:
@@ -384,9 +342,16 @@ def _dictionary(base: bytes) -> zstandard.ZstdCompressionDict | None:
 
 
 def _compress(data: bytes, base: bytes) -> bytes:
-    return zstandard.ZstdCompressor(
-        dict_data=_dictionary(base), compression_params=_parameters(len(data), len(base))
-    ).compress(data)
+    window = max(10, min(27, (len(data) + len(base)).bit_length() + 1))
+    # The level's own table is too small for a large base: most of it would not be found.
+    table = {"hash_log": min(24, len(base).bit_length() - 2)} if len(base) > _LARGE_BASE else {}
+    parameters = zstandard.ZstdCompressionParameters.from_level(
+        3, window_log=window, write_content_size=False, write_checksum=False, **table
+    )
+    dictionary = _dictionary(base)
+    return zstandard.ZstdCompressor(dict_data=dictionary, compression_params=parameters).compress(
+        data
+    )
 
 
 def _decompress(data: bytes, base: bytes, size: int) -> bytes:

@@ -84,9 +84,7 @@ def report_of(reported: Reported, touch: Touch, metadata: Mapping[str, Any]) -> 
 
 def _said(metadata: Mapping[str, Any], reported: Mapping[str, Any]) -> tuple[str, ...]:
     found = []
-    for key, value in metadata.items():
-        if key in _OWN_KEYS or not _is_of_run(key, value):
-            continue
+    for key, value in of_run(metadata).items():
         if key not in reported or reported[key] != value or type(reported[key]) is not type(value):
             try:
                 found.append(thread_entry.metadata_label(key, value))
@@ -100,12 +98,11 @@ def of_run(metadata: Mapping[str, Any]) -> dict[str, Any]:
     return {
         key: value
         for key, value in metadata.items()
-        if key not in _OWN_KEYS and _is_of_run(key, value)
+        if type(value) in _SCALARS
+        and key not in _OWN_KEYS
+        and type(key) is str
+        and not key.startswith(_OWN_BEGINNINGS)
     }
-
-
-def _is_of_run(key: Any, value: Any) -> bool:
-    return type(value) in _SCALARS and type(key) is str and not key.startswith(_OWN_BEGINNINGS)
 
 
 def of_rows(

@@ -44,6 +44,7 @@ class ThreadMemory:
         # the states and the generation: a run is reported once.
         self._forked: dict[str, None] = {}
         self.reported = NOTHING_REPORTED
+        self.weighed = _BASE_WEIGHT  # as the working set last weighed it
 
     def meet(self, generation: int) -> None:
         """Forget everything if segments were removed since."""
@@ -164,7 +165,6 @@ class WorkingSet:
     def _start(self) -> None:
         self._lock = self._locks()
         self._threads: OrderedDict[str, ThreadMemory] = OrderedDict()
-        self._weights: dict[str, int] = {}
         self._total = 0
 
     def apart(self) -> WorkingSet:
@@ -186,7 +186,7 @@ class WorkingSet:
             if memory is None:
                 memory = ThreadMemory(self._locks, self._token, exclusive=self._exclusive)
                 self._threads[thread] = memory
-                self._weigh(thread, _BASE_WEIGHT)
+                self._total += memory.weighed
                 self._make_room()
             self._threads.move_to_end(thread)
             return memory
@@ -202,7 +202,8 @@ class WorkingSet:
         weight = memory.weight
         with self._lock:
             if self._threads.get(thread) is memory:
-                self._weigh(thread, weight)
+                self._total += weight - memory.weighed
+                memory.weighed = weight
             if self._total > self._limit:
                 self._make_room()
 
@@ -210,13 +211,10 @@ class WorkingSet:
         while self._total > self._limit and len(self._threads) > 1:
             self._drop(next(iter(self._threads)))
 
-    def _weigh(self, thread: str, weight: int) -> None:
-        self._total += weight - self._weights.get(thread, 0)
-        self._weights[thread] = weight
-
     def _drop(self, thread: str) -> None:
-        self._threads.pop(thread, None)
-        self._total -= self._weights.pop(thread, 0)
+        memory = self._threads.pop(thread, None)
+        if memory is not None:
+            self._total -= memory.weighed
 
     def __len__(self) -> int:
         return len(self._threads)
