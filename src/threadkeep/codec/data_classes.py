@@ -153,24 +153,21 @@ def add_defaults(value: Any, names: Collection[str]) -> None:
 
 @lru_cache(maxsize=MAX_CLASSES)
 def _defaults(cls: type) -> dict[str, Callable[[], Any] | None]:
-    if dataclasses.is_dataclass(cls):
-        return {field.name: _dataclass_default(field) for field in dataclasses.fields(cls)}
     if (code := CODES.get(f"{cls.__module__}:{cls.__qualname__}")) in PLAIN:
         return {name: partial(copy, value) for name, value in PLAIN[code].items()}
-    return {field.name: _attrs_default(field) for field in getattr(cls, "__attrs_attrs__", ())}
+    if dataclasses.is_dataclass(cls):
+        return {field.name: _default(field) for field in dataclasses.fields(cls)}
+    return {field.name: _default(field) for field in getattr(cls, "__attrs_attrs__", ())}
 
 
-def _dataclass_default(field: Any) -> Callable[[], Any] | None:
-    if field.default_factory is not dataclasses.MISSING:
-        return field.default_factory  # type: ignore[no-any-return]
-    return None if field.default is dataclasses.MISSING else lambda: field.default
-
-
-def _attrs_default(field: Any) -> Callable[[], Any] | None:
-    default = field.default
-    if type(default).__name__ == "Factory":
+def _default(field: Any) -> Callable[[], Any] | None:
+    factory, default = getattr(field, "default_factory", dataclasses.MISSING), field.default
+    if factory is not dataclasses.MISSING:
+        return factory  # type: ignore[no-any-return]
+    if type(default).__name__ == "Factory":  # of attrs
         return None if default.takes_self else default.factory
-    return None if type(default).__name__ == "_Nothing" else lambda: default
+    is_required = default is dataclasses.MISSING or type(default).__name__ == "_Nothing"
+    return None if is_required else lambda: default
 
 
 _new = object.__new__
@@ -204,7 +201,14 @@ def decode_model(data: bytes, unpacker: Unpacker) -> BaseModel:
     fields_set = _names(fields_set, [*fields, *(extra or ())])
     declared = fields_of(cls)
     if fields.keys() != declared.keys():
-        fields = _adapted(fields, declared, unset or ())
+        stored, fields = fields, {n: value for n, value in fields.items() if n in declared}
+        for name, field in declared.items():
+            if name in stored or name in (unset or ()) or field.is_required():
+                continue
+            if getattr(field, "default_factory_takes_validated_data", False):
+                fields[name] = field.default_factory(fields)
+            else:
+                fields[name] = field.get_default(call_default_factory=True)
     model = _new(cls)
     _set(model, "__dict__", fields)
     _set(model, "__pydantic_fields_set__", fields_set)
@@ -218,21 +222,6 @@ def fields_of(cls: type[BaseModel]) -> dict[str, Any]:
     """Return a model's fields by name."""
     found = getattr(cls, "__pydantic_fields__", None)  # since 2.10; faster than the property
     return cls.model_fields if found is None else found
-
-
-def _adapted(
-    fields: dict[str, Any], declared: dict[str, Any], unset: Collection[str]
-) -> dict[str, Any]:
-    """Drop the fields that the class has lost, and add the default of those it gained."""
-    state = {name: value for name, value in fields.items() if name in declared}
-    for name, field in declared.items():
-        if name in fields or name in unset or field.is_required():
-            continue
-        if getattr(field, "default_factory_takes_validated_data", False):
-            state[name] = field.default_factory(state)
-        else:
-            state[name] = field.get_default(call_default_factory=True)
-    return state
 
 
 def encode_model_v1(reference: Reference, cls: Any) -> Encode:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Iterable, Mapping
-from typing import Any, ClassVar, NoReturn
+from typing import Any, ClassVar
 
 import ormsgpack
 
@@ -137,7 +137,14 @@ class Decoder:
             raise CorruptionError("The stored value is nested too deeply.")
         decode = self.decoders.get(tag)
         if decode is None:
-            _refuse_tag(tag)
+            if tag == Tag.SERDE:
+                raise CorruptionError(
+                    "The value was written by a serializer, with serde=.",
+                    hint="Open the store with the same serde= again.",
+                )
+            if not 0 <= tag < Tag.SERDE:
+                raise CorruptionError(f"There is no value of kind {tag}.")
+            raise newer(f"The kind {tag} of the stored value is unknown to this release.")
         try:
             value = decode(data, self)
         except OWN:
@@ -155,17 +162,6 @@ class Decoder:
         except KeyError:
             cls = self.classes[reference, tag] = self.finder.find(reference, tag)
             return cls
-
-
-def _refuse_tag(tag: int) -> NoReturn:
-    if tag == Tag.SERDE:
-        raise CorruptionError(
-            "The value was written by a serializer, with serde=.",
-            hint="Open the store with the same serde= again.",
-        )
-    if not 0 <= tag < Tag.SERDE:
-        raise CorruptionError(f"There is no value of kind {tag}.")
-    raise newer(f"The kind {tag} of the stored value is unknown to this release.")
 
 
 def _read_reference(data: bytes, decoder: Decoder) -> Any:

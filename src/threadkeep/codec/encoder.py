@@ -80,7 +80,7 @@ class Encoder:
         if rule is None or kind is int:
             if kind in _NATIVE:
                 return self.pack(value)
-            rule = self.rule(kind)
+            rule = self.registry.rule(kind) or _SUBSTITUTE
         rule, payload = self.payload(value, rule)
         return _OBJECT[rule.tag] + payload
 
@@ -120,7 +120,8 @@ class Encoder:
 
     def extension(self, value: Any) -> ormsgpack.Ext:
         """Return an object as an extension, or as a reference to where it is stored already."""
-        rule = self.registry.rules.get(type(value)) or self.rule(type(value))
+        kind = type(value)
+        rule = self.registry.rules.get(kind) or self.registry.rule(kind) or _SUBSTITUTE
         if rule.shareable and self.intern is not None:
             address = self.intern(value)
             if address is not None:
@@ -144,7 +145,16 @@ class Encoder:
             if isinstance(error, FinalError):
                 raise
             self.failure, self.depth, self.levels = None, depth + 1, levels
-            rule, payload = self.second_best(value, error)
+            if self.pickle_fallback:
+                rule, payload = _PICKLE, _pickle(value, self)
+            else:
+                try:
+                    plain = _substitute(value)
+                except Exception:  # noqa: BLE001 - a `repr` of the program, a zone of another library
+                    plain = None
+                if plain is None:
+                    raise
+                rule, payload = _SUBSTITUTE, self.pack(plain)
         except RecursionError:
             _refuse_depth()
         except Exception as error:
@@ -155,22 +165,6 @@ class Encoder:
             ) from error
         self.depth, self.levels = depth, levels
         return rule, payload or b""
-
-    def second_best(self, value: Any, error: UnserializableError) -> tuple[Rule, bytes]:
-        """Return a pickle, if that was asked for, else the substitute."""
-        if self.pickle_fallback:
-            return _PICKLE, _pickle(value, self)
-        try:
-            plain = _substitute(value)
-        except Exception:  # noqa: BLE001 - a `repr` of the program, a zone of another library
-            plain = None
-        if plain is None:
-            raise error
-        return _SUBSTITUTE, self.pack(plain)
-
-    def rule(self, kind: type) -> Rule:
-        """Return the rule for objects of this type."""
-        return self.registry.rule(kind) or _SUBSTITUTE
 
     def raise_failure(self) -> None:
         """Raise the error that made ormsgpack give up, if it was not its own."""

@@ -56,9 +56,9 @@ class Compression:
     ratio: float = 0.8
 
     def __post_init__(self) -> None:
-        if self.level is not None and not _is_int_within(self.level, 0, 22):
+        if self.level is not None and (type(self.level) is not int or not 0 <= self.level <= 22):  # noqa: PLR2004 - zstd's own
             raise invalid("level", self.level, "Use a whole number from 0 (off) to 22.")
-        if not _is_int_within(self.over, 0, MAX_BODY):
+        if type(self.over) is not int or not 0 <= self.over <= MAX_BODY:
             raise invalid("over", self.over, f"Use a number of bytes from 0 to {MAX_BODY}.")
         if type(self.ratio) not in (int, float) or not 0 < self.ratio <= 1:
             raise invalid("ratio", self.ratio, "Use a share above 0 and up to 1.")
@@ -154,22 +154,20 @@ def _split(body: bytes) -> list[bytes]:
     count, at = read_varint(body, 0)
     if count == 1:
         return [body[at:]]
-    sizes, at = _read_sizes(body, at, count) if count else ((), at)
+    sizes: tuple[int, ...] = ()
+    if count:
+        width = body[at] if at < len(body) else 0
+        try:
+            sizes = struct.unpack_from(f"<{count}{_WIDTHS[width]}", body, at + 1)
+        except (KeyError, struct.error) as error:
+            raise CorruptionError(
+                f"A segment of {len(body)} bytes cannot hold {count} elements."
+            ) from error
+        at += 1 + count * width
     bounds = list(accumulate(sizes, initial=at))
     if bounds[-1] != len(body):
         raise CorruptionError("The segment's element sizes do not add up to its length.")
     return [body[start:stop] for start, stop in pairwise(bounds)]
-
-
-def _read_sizes(body: bytes, at: int, count: int) -> tuple[tuple[int, ...], int]:
-    width = body[at] if at < len(body) else 0
-    try:
-        sizes = struct.unpack_from(f"<{count}{_WIDTHS[width]}", body, at + 1)
-    except (KeyError, struct.error) as error:
-        raise CorruptionError(
-            f"A segment of {len(body)} bytes cannot hold {count} elements."
-        ) from error
-    return sizes, at + 1 + count * width
 
 
 def _decompress(data: bytes) -> bytes:
@@ -201,10 +199,6 @@ def _compress(body: bytes, level: int) -> bytes:
     if compressor is None:
         compressor = _contexts.compressors[level] = zstandard.ZstdCompressor(level=level)
     return compressor.compress(body)
-
-
-def _is_int_within(value: object, low: int, high: int) -> bool:
-    return type(value) is int and low <= value <= high
 
 
 _MORE = 0x80  # the bit of a byte that says that another follows

@@ -71,10 +71,6 @@ def kind_of(cls: type) -> Tag | None:
     v1 = sys.modules.get("pydantic.v1.main")
     if v1 is not None and issubclass(cls, vars(v1)["BaseModel"]):
         return Tag.PYDANTIC_V1
-    return _kind_by_base(cls)
-
-
-def _kind_by_base(cls: type) -> Tag | None:
     base = solid_base(cls)
     if base is tuple and _inherits(cls, "_fields") and _inherits(cls, "_field_defaults"):
         return Tag.NAMEDTUPLE

@@ -192,16 +192,8 @@ class FieldCodec:
 
     def shape(self, mask: int) -> Shape:
         """Return the shape for these written fields."""
-        found = self.shapes.get(mask)
-        if found is None:
-            if len(self.shapes) > _MAX_SHAPES:
-                self.shapes.clear()
-                self.fields_set.clear()
-            found = self.shapes[mask] = self._make_shape(mask)
-            self.fields_set[mask] = found.fields_set
-        return found
-
-    def _make_shape(self, mask: int) -> Shape:
+        if (found := self.shapes.get(mask)) is not None:
+            return found
         if mask >> len(self.table):
             raise newer(f"A stored {self.cls.__name__} has fields unknown to this release.")
         names = tuple(name for name, bit in self.bits.items() if mask & bit)
@@ -209,7 +201,10 @@ class FieldCodec:
         template = {name: defaults.get(name) for name in fields_of(self.cls)}
         for name in self.unnumbered:
             template[name] = self.default(name)
-        return Shape(
+        if len(self.shapes) > _MAX_SHAPES:
+            self.shapes.clear()
+            self.fields_set.clear()
+        found = self.shapes[mask] = Shape(
             template,
             tuple(name for name in template if template[name] is dict),
             tuple(name for name in template if template[name] is list),
@@ -217,6 +212,8 @@ class FieldCodec:
             tuple(name for name in names if name not in template),
             frozenset(names),
         )
+        self.fields_set[mask] = found.fields_set
+        return found
 
     def is_usual(self, model: BaseModel) -> bool:
         """Tell whether the fields without a number have the class's own default."""
