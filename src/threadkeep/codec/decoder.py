@@ -174,7 +174,7 @@ def _read_reference(data: bytes, decoder: Decoder) -> Any:
 
 def _read_foreign(data: bytes, decoder: Decoder) -> Any:
     name, value = decoder.unpack(data)
-    foreign = decoder.finder.registry.foreign(name)
+    foreign = decoder.finder.registry.foreign.get(name)
     if foreign is None:
         raise UnknownTypeError(
             f"The stored value is a {name.replace(':', '.')}, whose decode= is not registered.",

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import importlib
 import sys
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from types import ModuleType
 from typing import Any, NamedTuple, TypeVar, overload
 from weakref import ref
@@ -102,10 +102,6 @@ class Finder(NamedTuple):
     registry: Registry
     allowed: frozenset[tuple[str, ...]] = frozenset()
 
-    def extended(self, extra: Collection[tuple[str, ...]]) -> Finder:
-        """Return a finder that allows these classes too."""
-        return Finder(self.registry, self.allowed.union(extra))
-
     def find(self, reference: Reference, tag: Tag) -> type:
         """Return the class that data refers to, which must still be of the stored kind."""
         cls, kind = self.look_up(reference)
@@ -120,25 +116,26 @@ class Finder(NamedTuple):
     def look_up(self, reference: Reference) -> tuple[type, Tag]:
         """Return the class and its kind."""
         code = reference if isinstance(reference, int) else CODES.get(reference)
+        name = str(reference) if code is None else HOMES.get(code)
+        if name is None:
+            raise newer(f"The class number {code} of the stored value is unknown to this release.")
         if code is not None:
-            cls = _by_code(code)
-            kind = kind_of(cls)
-            if kind is None:
-                raise UnknownTypeError(f"{dotted(cls)} is not a data class any more.")
-            return cls, kind
-        name = str(reference)
-        if (registered := self.registry.named(name)) is not None:
+            cls = imported(name)
+            if cls is None:
+                raise UnknownTypeError(
+                    f"The stored value is a {name.replace(':', '.')}, which is not imported.",
+                    hint=f"Add to your program: import {name.partition(':')[0]}",
+                )
+        elif (registered := self.registry.named.get(name)) is not None:
             return registered, kind_of(registered) or Tag.PLAIN
-        return self._imported(name)
-
-    def _imported(self, name: str) -> tuple[type, Tag]:
-        if _langgraph.STRICT_MSGPACK_ENABLED and not self._is_listed(name):
-            raise unknown(name, "is not registered, and LANGGRAPH_STRICT_MSGPACK is on")
-        cls = imported(name) or self.registry.local.find(name)
-        if cls is None:
-            if (plain := name.partition("#")[0]) != name:
-                return self.look_up(plain)
-            raise unknown(name, "is not among the classes that this program has imported")
+        else:
+            if _langgraph.STRICT_MSGPACK_ENABLED and not self._is_listed(name):
+                raise unknown(name, "is not registered, and LANGGRAPH_STRICT_MSGPACK is on")
+            cls = imported(name) or self.registry.local.find(name)
+            if cls is None:
+                if (plain := name.partition("#")[0]) != name:
+                    return self.look_up(plain)
+                raise unknown(name, "is not among the classes that this program has imported")
         kind = kind_of(cls)
         if kind is None:
             raise unknown(name, "is not a data class")
@@ -167,19 +164,6 @@ def unknown(name: str, why: str) -> UnknownTypeError:
             f"If it was moved or renamed: threadkeep.register(NewClass, name={name!r})"
         )
     return UnknownTypeError(f"The stored value is a {module}.{qualname}, which {why}.", hint=hint)
-
-
-def _by_code(code: int) -> type:
-    home = HOMES.get(code)
-    if home is None:
-        raise newer(f"The class number {code} of the stored value is unknown to this release.")
-    cls = imported(home)
-    if cls is None:
-        raise UnknownTypeError(
-            f"The stored value is a {home.replace(':', '.')}, which is not imported.",
-            hint=f"Add to your program: import {home.partition(':')[0]}",
-        )
-    return cls
 
 
 C = TypeVar("C", bound=type)
@@ -214,8 +198,8 @@ class Registry:
     """The classes that a program has registered, by name, and the rule for every type met."""
 
     def __init__(self) -> None:
-        self._named: dict[str, type] = {}
-        self._foreign: dict[str, Foreign] = {}
+        self.named: dict[str, type] = {}
+        self.foreign: dict[str, Foreign] = {}
         self.local = LocalClasses()
         self.rules: dict[type, Rule | None] = {}
         self._forget()
@@ -232,25 +216,24 @@ class Registry:
         _check_registrable(cls, encode, decode, name)
         for key in {name_of(cls), name or name_of(cls)}:
             if encode and decode:
-                self._foreign[key] = Foreign(cls, encode, decode)
+                self.foreign[key] = Foreign(cls, encode, decode)
             else:
-                self._named[key] = cls
+                self.named[key] = cls
         self._forget()
 
     def register_module(self, name: str) -> None:
         """See `threadkeep.register_module`."""
-        for cls in _classes_of(name, vars(_import(name))):
+        try:
+            module = importlib.import_module(name)
+        except (ImportError, TypeError, ValueError) as error:
+            raise InvalidArgumentError(
+                f"The module {name!r} cannot be imported: {error}.",
+                hint="Give the full name of a module of your program, such as 'app.models'.",
+            ) from error
+        for cls in _classes_of(name, vars(module)):
             if kind_of(cls) is not None:
-                self._named[name_of(cls)] = cls
+                self.named[name_of(cls)] = cls
         self._forget()
-
-    def named(self, name: str) -> type | None:
-        """Return the class registered under this name."""
-        return self._named.get(name)
-
-    def foreign(self, name: str) -> Foreign | None:
-        """Return the program's own encoding registered under this name."""
-        return self._foreign.get(name)
 
     def rule(self, cls: type) -> Rule | None:
         """Return the rule for instances of exactly this type, None if they cannot be stored."""
@@ -268,21 +251,21 @@ class Registry:
 
     def _make_rule(self, cls: type) -> Rule | None:
         name = name_of(cls)
-        if (foreign := self._foreign.get(name)) and foreign.cls is cls:
+        if (foreign := self.foreign.get(name)) and foreign.cls is cls:
             own = foreign.encode
             return Rule(Tag.FOREIGN, lambda value, packer: packer.pack([name, own(value)]), True)  # noqa: FBT003
         if rule := numpy_pandas.rule_for(cls) or values.v1_secret_rule(cls):
             return rule
-        tag = kind_of(cls) or (Tag.PLAIN if self._named.get(name) is cls else None)
+        tag = kind_of(cls) or (Tag.PLAIN if self.named.get(name) is cls else None)
         if tag is None:
             return None
-        found = self.named(name) or imported(name)
+        found = self.named.get(name) or imported(name)
         if found is None:
             return _data_rule(cls, tag, self.local.name(cls, name))
         if found is not cls:
             raise _replaced(cls)
         rule = _data_rule(cls, tag, CODES.get(name, name))
-        return rule if name in self._named else _while_found(rule, cls)
+        return rule if name in self.named else _while_found(rule, cls)
 
 
 DEFAULT_REGISTRY = Registry()
@@ -384,16 +367,6 @@ def _classes_of(module: str, scope: Mapping[str, Any], outer: str = "") -> Itera
         if not outer or found.__qualname__ == f"{outer}.{name}":  # not a mere reference
             yield found
             yield from _classes_of(module, vars(found), found.__qualname__)
-
-
-def _import(name: str) -> Any:
-    try:
-        return importlib.import_module(name)
-    except (ImportError, TypeError, ValueError) as error:
-        raise InvalidArgumentError(
-            f"The module {name!r} cannot be imported: {error}.",
-            hint="Give the full name of a module of your program, such as 'app.models'.",
-        ) from error
 
 
 def _check_registrable(cls: Any, encode: object, decode: object, name: str | None) -> None:
