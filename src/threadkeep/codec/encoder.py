@@ -196,7 +196,7 @@ def _with_markers(value: Any, depth: int) -> Any:
             return {key: _with_markers(item, depth + 1) for key, item in value.items()}
         return values.Pairs(value)
     if kind is str and not _is_unicode(value):
-        return values.Surrogates(value)
+        return _Ext(Tag.SURROGATES, value.encode("utf-8", "surrogatepass"))
     if kind is bytearray:
         return _Ext(Tag.BYTEARRAY, bytes(value))
     return _Ext(Tag.MEMORYVIEW, values.pack_view(value)) if kind is memoryview else value
@@ -226,7 +226,8 @@ def _substitute(value: Any) -> Any:
     if isinstance(value, BaseException):
         return repr(value)
     if isinstance(value, defaultdict):
-        return None if values.has_known_factory(value) else dict(dict.items(value))
+        known = value.default_factory in values.FACTORIES
+        return None if known else dict(dict.items(value))
     if isinstance(value, datetime) and value.tzinfo is not None:
         offset = value.utcoffset()
         zone = None if offset is None else timezone(offset)
