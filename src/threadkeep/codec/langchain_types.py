@@ -296,16 +296,13 @@ def _blank(default: Any) -> tuple[type | None, Any]:
     return (str, default) if isinstance(default, str) else (None, default)
 
 
-def _field_codec(code: int, model: FieldTable) -> FieldCodec:
-    usual = {"content", "id", "response_metadata", "additional_kwargs", "name", "type"}
-    is_message = issubclass(model.cls, BaseMessage) and usual <= fields_of(model.cls).keys()
-    return (MessageCodec if is_message else FieldCodec)(code, model)
-
-
 def _rule(codec: FieldCodec) -> Rule:
     general = Rule(Tag.PYDANTIC, encode_model(codec.code, codec.cls), shareable=True)
     return Rule(Tag.KNOWN, codec.encode, shareable=True, otherwise=general)
 
 
-FIELD_CODECS = {code: _field_codec(code, model) for code, model in MODELS.items()}
+FIELD_CODECS = {
+    code: (MessageCodec if issubclass(model.cls, BaseMessage) else FieldCodec)(code, model)
+    for code, model in MODELS.items()
+}
 RULES = {codec.cls: _rule(codec) for codec in FIELD_CODECS.values()}

@@ -131,15 +131,12 @@ def _read_timestamp(data: bytes, unpacker: Unpacker) -> Any:
     return value if value.fold == fold else value.replace(fold=fold)
 
 
-def _read_timedelta(data: bytes, unpacker: Unpacker) -> Any:
-    pandas = _imported("pandas")
-    return pandas.Timedelta(_imported("numpy").timedelta64(*unpacker.unpack(data)))
-
-
 DECODERS: dict[int, Decode] = {
     Tag.NDARRAY: _read_array,
     Tag.NUMPY_SCALAR: _read_scalar,
     Tag.PANDAS_TIMESTAMP: _read_timestamp,
-    Tag.PANDAS_TIMEDELTA: _read_timedelta,
+    Tag.PANDAS_TIMEDELTA: lambda data, unpacker: _imported("pandas").Timedelta(
+        _imported("numpy").timedelta64(*unpacker.unpack(data))
+    ),
     Tag.PANDAS_NAT: lambda _, __: _imported("pandas").NaT,
 }

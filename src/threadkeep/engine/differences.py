@@ -198,7 +198,13 @@ class _Comparer:
     def cut(self) -> Comparison:
         back, size = len(self.items) - self.behind, len(self.items)
         pieces = [Piece(0, 0, self.start)] if self.start else []
-        pieces += _pieces(self._found(), self.start)
+        kept = len(pieces)
+        for j, source in enumerate(self._found(), self.start):
+            last = pieces[-1] if len(pieces) > kept else None
+            if last is not None and _goes_on(last, source, j):
+                pieces[-1] = last._replace(stop=j + 1)
+            else:
+                pieces.append(Piece(source, j, j + 1))
         if self.behind:
             pieces.append(Piece(self.old.size - self.behind, back, size))
         return Comparison(self.keys, self.items, pieces, self.watched, self.start)
@@ -262,17 +268,6 @@ def _name(value: Any, old: Seen) -> Any:
     return id(value) if old.keys is None else (type(value), value)
 
 
-def _pieces(sources: Sequence[int | None], start: int) -> list[Piece]:
-    pieces: list[Piece] = []
-    for j, source in enumerate(sources, start):
-        last = pieces[-1] if pieces else None
-        if last is not None and _goes_on(last, source, j):
-            pieces[-1] = last._replace(stop=j + 1)
-        else:
-            pieces.append(Piece(source, j, j + 1))
-    return pieces
-
-
 def _goes_on(last: Piece, source: int | None, j: int) -> bool:
     if last.old is None or source is None:
         return last.old is source is None
@@ -310,20 +305,8 @@ def _same(a: Any, b: Any) -> bool:
     return is_state(a) and _same_state(a, b)
 
 
-def _same_float(a: float, b: float) -> bool:
-    return a == b and math.copysign(1, a) == math.copysign(1, b)
-
-
 def _same_items(a: Any, b: Any) -> bool:
     return len(a) == len(b) and all(map(_same, list(a), list(b)))
-
-
-def _same_dict(a: dict[Any, Any], b: dict[Any, Any]) -> bool:
-    return (
-        len(a) == len(b)
-        and _same_items(list(a), list(b))
-        and _same_items(list(a.values()), list(b.values()))
-    )
 
 
 @lru_cache(maxsize=1024)
@@ -343,10 +326,10 @@ def _same_state(a: object, b: object) -> bool:
 
 
 _BY_TYPE: dict[type, Callable[[Any, Any], bool]] = {
-    float: _same_float,
+    float: lambda a, b: a == b and math.copysign(1, a) == math.copysign(1, b),
     list: _same_items,
     tuple: _same_items,
-    dict: _same_dict,
+    dict: lambda a, b: _same_items(a, b) and _same_items(a.values(), b.values()),
     # The order of equal sets may differ, and with it their bytes: order counts.
     set: _same_items,
     frozenset: _same_items,

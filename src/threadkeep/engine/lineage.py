@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from langgraph.checkpoint.serde.types import _DeltaSnapshot
 
@@ -183,7 +183,8 @@ def searches(
     sure: list[Search] = []
     origins: dict[Search, _Origin] = {}
     for key in keep:
-        empty = _empty_channels(lineage, key)
+        entries = lineage.manifest(key)[0].entries if lineage.stored[key].row.parent else {}
+        empty = [channel for channel, entry in entries.items() if entry.is_empty]
         counted = counted_channels(engine, lineage.stored[key]) if empty else set()
         for channel in empty:
             if channel in counted:
@@ -193,14 +194,6 @@ def searches(
     seeds = {o.seed for o in origins.values() if o.seed is not None and not o.written}
     snapshots = yield from snapshots_among(engine, thread, seeds, elements)
     return sure + [search for search, o in origins.items() if o.written or o.seed in snapshots]
-
-
-def _empty_channels(lineage: Lineage, key: CheckpointKey) -> list[str]:
-    """The channels with a version but no value, if there may be an ancestor to look at."""
-    if lineage.stored[key].row.parent is None:
-        return []
-    entries = lineage.manifest(key)[0].entries
-    return [channel for channel, entry in entries.items() if entry.is_empty]
 
 
 def counted_channels(engine: Engine, stored: StoredCheckpoint) -> set[str]:
@@ -251,12 +244,8 @@ def _is_snapshot(engine: Engine, seed: Ref, elements: Elements) -> bool:
         return False
     if not data.startswith(_SNAPSHOT_MARKS):
         return False
-    return isinstance(engine.codec.decode(data, _unread), _DeltaSnapshot)
-
-
-def _unread(log: int, pos: int) -> Any:
-    """Stand in for what the value refers to: only its own type matters."""
-    del log, pos
+    # (Only its own type matters, not what it refers to.)
+    return isinstance(engine.codec.decode(data, lambda log, pos: (log, pos)), _DeltaSnapshot)
 
 
 def spans_of(

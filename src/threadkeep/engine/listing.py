@@ -82,8 +82,13 @@ def _read(
     while True:
         rows = cast("list[StoredCheckpoint]", (yield from fetch(scan)))
         try:
-            matching = [row for row in rows if _matches(engine, row, wanted)]
-            found = yield from _assembled(engine, matching[:limit])
+            matching = [row for row in rows if _matches(engine, row, wanted)][:limit]
+            loaded = {}
+            for thread in dict.fromkeys(row.thread for row in matching):
+                mine = [row for row in matching if row.thread == thread]
+                for one in (yield from _of_thread(engine, thread, mine)):
+                    loaded[one.thread, one.ns, one.id] = one
+            found = [loaded[one.thread, one.row.ns, one.row.id] for one in matching]
         except CorruptionError:
             # Segments may have been removed between the two reads: then the rows changed.
             if rows == previous:
@@ -96,15 +101,6 @@ def _read(
 def _matches(engine: Engine, stored: StoredCheckpoint, wanted: Mapping[str, Any]) -> bool:
     metadata = unpack_metadata(stored.row.metadata, stored.row.exact, engine.codec)
     return all(metadata.get(key) == value for key, value in wanted.items())
-
-
-def _assembled(engine: Engine, rows: Sequence[StoredCheckpoint]) -> Operation[list[Loaded]]:
-    found: dict[int, Loaded] = {}
-    for thread in dict.fromkeys(row.thread for row in rows):
-        mine = [(i, row) for i, row in enumerate(rows) if row.thread == thread]
-        loaded = yield from _of_thread(engine, thread, [row for _, row in mine])
-        found |= {i: one for (i, _), one in zip(mine, loaded, strict=True)}
-    return [found[i] for i in range(len(rows))]
 
 
 def _of_thread(

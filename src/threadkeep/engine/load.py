@@ -86,7 +86,15 @@ def _read(
     writes = counting(stored.writes, stored.child)
     spans = _needed(read, lent, writes)
     found, segments = yield from read_elements(engine, stored.thread, spans, generation)
-    values = {name: _lend(held) for name, held in lent.items()}
+    values = {}  # fresh containers of what is lent
+    for name, held in lent.items():
+        if isinstance(held, CellValue):
+            values[name] = held.value
+        elif held.seen.keys is not None:
+            values[name] = dict(zip(held.seen.keys, held.seen.items, strict=True))
+        else:
+            items = held.seen.items
+            values[name] = tuple(items) if held.kind == refs.TUPLE else items
     flags = (FREE if call.place.id else 0) | (NESTED if call.nested else 0)
     with gc_paused():
         loaded = assemble(engine, stored, read, found, writes, values, flags)
@@ -126,15 +134,6 @@ def _lendable(engine: Engine, state: Snapshot) -> dict[str, ChannelValue]:
 
 def _shadow(held: ChannelValue) -> Shadow:
     return held.seen.shadow if isinstance(held, RunValue) else held.shadow
-
-
-def _lend(held: ChannelValue) -> Any:
-    if isinstance(held, CellValue):
-        return held.value
-    seen = held.seen
-    if seen.keys is not None:
-        return dict(zip(seen.keys, seen.items, strict=True))
-    return tuple(seen.items) if held.kind == refs.TUPLE else seen.items
 
 
 def assemble(

@@ -279,7 +279,15 @@ class Appender:
         """Join the small segments of logs that are ripe."""
         for log, tail in self.logs.begin_seals():
             grows: Tail = {}
-            for run in _contiguous(tail):
+            runs: list[list[int]] = []  # starts of segments that lie one behind the other
+            stop = -1
+            for start in sorted(tail):
+                if start == stop:
+                    runs[-1].append(start)
+                else:
+                    runs.append([start])
+                stop = start + len(tail[start].elements)
+            for run in runs:
                 joined = tail[run[0]] if len(run) == 1 else self._join(log.log, run, tail)
                 full = len(joined.elements) >= FULL_COUNT or joined.size >= FULL_BYTES
                 grows = {} if full else {run[0]: joined}
@@ -322,18 +330,6 @@ def _joined(
     return joined
 
 
-def _contiguous(tail: Tail) -> list[list[int]]:
-    runs: list[list[int]] = []
-    stop = -1
-    for start in sorted(tail):
-        if start == stop:
-            runs[-1].append(start)
-        else:
-            runs.append([start])
-        stop = start + len(tail[start].elements)
-    return runs
-
-
 NO_KEY: Any = object()
 SPANS_FREE = 32  # spans that a value may have before a rewrite is thought of
 
@@ -372,14 +368,13 @@ def in_common(seen: Seen, offset: int, fresh: list[Element], at: int) -> int:
     keys = [NO_KEY] * seen.size if seen.keys is None else seen.keys
     count = 0
     for element, item, key in zip(fresh[at:], seen.items[offset:], keys[offset:], strict=False):
-        if element.item is not item or not _same_key(element.key, key):
+        same_key = element.key is key or (
+            type(element.key) is type(key) and is_leaf(key) and bool(element.key == key)
+        )
+        if element.item is not item or not same_key:
             break
         count += 1
     return count
-
-
-def _same_key(a: Any, b: Any) -> bool:
-    return a is b or (type(a) is type(b) and is_leaf(a) and bool(a == b))
 
 
 def spans_of(pieces: list[Piece], fresh: list[Element], old: RunValue | None) -> list[Span]:

@@ -90,9 +90,12 @@ def portable_difference(
     changed: list[Any] = []
     for name, entry in entries.items():
         old = known.get(name)
-        if entry is old or _same_entry(entry, old):
-            continue
         version, ref, removed = entry
+        # (Versions first: they tell most entries apart, and a reference may be long.)
+        if entry is old or (
+            old is not None and same_version(version, old.version) and entry[1:] == old[1:]
+        ):
+            continue
         to = False if removed else to_wire(ref, None if old is None else old.ref)
         changed += (channels.get(name, name), _distance(version, newest), to)
     seen_now: list[Any] = []
@@ -166,11 +169,6 @@ def _without(old: Mapping[str, Any], gone: Sequence[int]) -> dict[str, Any]:
     names = list(old)
     dropped = {names[number] for number in gone}
     return {name: value for name, value in old.items() if name not in dropped}
-
-
-def _same_entry(a: ChannelEntry, b: ChannelEntry | None) -> bool:
-    # (Versions first: they tell most entries apart, and a reference may be long.)
-    return a is b or (b is not None and same_version(a.version, b.version) and a[1:] == b[1:])
 
 
 def _same(a: Mapping[str, Version], b: Versions) -> bool:

@@ -117,17 +117,13 @@ def optimistic(
         change, result = yield from build((yield from read(thread)))
         if change is not None:
             yield from commit(change)
-            if _removes(change):
-                engine.working_set.forget(thread)
+            if isinstance(change, DropThread) or (
+                isinstance(change, Batch) and (change.bump or change.drop_segments)
+            ):
+                engine.working_set.forget(thread)  # (it may remember rows that were removed)
         return result
 
     return (yield from retry(thread, attempt))
-
-
-def _removes(change: Change) -> bool:
-    if isinstance(change, Batch):
-        return change.bump or bool(change.drop_segments)
-    return isinstance(change, DropThread)
 
 
 def retry(

@@ -147,15 +147,11 @@ def _readable(metadata: dict[str, Any]) -> str:
             plain[key] = value
         except (TypeError, ValueError, RecursionError):
             name = str(key).encode(errors="backslashreplace").decode()
-            plain[name] = _safe_repr(value)
+            try:
+                plain[name] = ascii(value)
+            except Exception:  # noqa: BLE001 - it is the program's own code
+                plain[name] = f"<{type(value).__qualname__}>"
     return json.dumps(plain, ensure_ascii=False, separators=(",", ":"))
-
-
-def _safe_repr(value: Any) -> str:
-    try:
-        return ascii(value)
-    except Exception:  # noqa: BLE001 - it is the program's own code
-        return f"<{type(value).__qualname__}>"
 
 
 def unpack_metadata(text: str, exact: bytes | None, codec: Codec) -> dict[str, Any]:
