@@ -225,7 +225,9 @@ class _Walk:
         watched = True
         for number, value in enumerate(reached):  # (it grows as we go)
             if number in again:
-                self._once_more(value)
+                # A container in several places of an element; of an instance, its `__dict__`.
+                once = value.__dict__ if LAYOUTS.get(type(value), (False,))[0] else value
+                self._note(once, gc.get_referents(once))
                 continue
             kind = KINDS[type(value)]
             if kind not in (CONTAINER, OPAQUE) and type(value) not in LAYOUTS:
@@ -253,12 +255,6 @@ class _Walk:
                     again.add(len(reached))
                     reached.append(below)
         return watched
-
-    def _once_more(self, value: Any) -> None:
-        """Note a container in several places of an element; of an instance, its `__dict__`."""
-        has_dict = LAYOUTS.get(type(value), (False,))[0]
-        value = value.__dict__ if has_dict else value
-        self._note(value, gc.get_referents(value))
 
     def _note(self, container: Any, found: list[Any]) -> None:
         self.containers += (container, FENCE)

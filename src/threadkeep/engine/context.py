@@ -60,10 +60,6 @@ class Engine(NamedTuple):
         """Return an engine that remembers for itself: what others must not build on yet."""
         return self._replace(working_set=self.working_set.apart())
 
-    def new_token(self) -> int:
-        """Return a token for a load; never 0."""
-        return self.token(TOKEN_BITS) + 1
-
 
 def read_manifest(
     stored: StoredCheckpoint, known: Keyframes | None = None

@@ -251,8 +251,11 @@ class Draft:
         afresh: bool = False,
     ) -> Stored:
         fresh = new_elements(now)
-        if not afresh:
-            self._find_placed(fresh)
+        for e in [] if afresh else fresh:  # objects that were stored a moment ago, as a write say
+            placed = self.memory.recent.placed(e.item) if e.key is NO_KEY else None
+            if placed is not None and is_state(e.item):
+                self.appender.borrow(placed.home, placed.span)
+                e.span, e.size, e.shadow = placed.span, placed.size, placed.shadow
         raws = self._find_or_encode(channel, fresh, now, old, afresh=afresh)
         found = {e.index: e.shadow for e in fresh if e.shadow is not None and not e.data}
         shadow, others = shadows(now, old.seen if old else None, found)
@@ -324,14 +327,6 @@ class Draft:
                     number = e.index - now.start
                     e.shadow = now.watched.shadow.part(number, number + 1)
         return raws
-
-    def _find_placed(self, fresh: list[Element]) -> None:
-        for e in fresh:
-            if e.key is NO_KEY and is_state(e.item):
-                placed = self.memory.recent.placed(e.item)
-                if placed is not None:
-                    self.appender.borrow(placed.home, placed.span)
-                    e.span, e.size, e.shadow = placed.span, placed.size, placed.shadow
 
     def _found_known(self, channel: str, fresh: list[Element], at: int) -> int:
         """Count the elements from `at` on that came with a list or dict that is stored already."""

@@ -6,11 +6,12 @@ reader gets fresh objects, and no object is in two places of what a load gives.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from threadkeep.engine import refs
 from threadkeep.engine.context import (
+    TOKEN_BITS,
     Engine,
     keyframe_of,
     read_elements,
@@ -20,7 +21,7 @@ from threadkeep.engine.context import (
 )
 from threadkeep.engine.elements import Elements, gc_paused
 from threadkeep.engine.manifest import Manifest
-from threadkeep.engine.model import FREE, NESTED, Span, StoredCheckpoint
+from threadkeep.engine.model import FREE, NESTED, StoredCheckpoint
 from threadkeep.engine.operation import CheckpointRef, Operation, fetch_checkpoint
 from threadkeep.engine.rows import Write, counting, unpack_metadata, unpack_time
 from threadkeep.engine.shadow import Shadow, disjoint
@@ -84,7 +85,10 @@ def _read(
     current = state is not None and state.manifest is read
     lent = _lendable(engine, state) if call.run and current and state is not None else {}
     writes = counting(stored.writes, stored.child)
-    spans = _needed(read, lent, writes)
+    spans = [span for write in writes for span in write.ref.needs]
+    for name, entry in read.entries.items():
+        if entry.ref is not None and name not in lent:
+            spans += entry.ref.needs
     found, segments = yield from read_elements(engine, stored.thread, spans, generation)
     values = {}  # fresh containers of what is lent
     for name, held in lent.items():
@@ -113,14 +117,6 @@ def _read(
         memory.publish(new, generation)
         engine.working_set.settle(stored.thread, memory)
     return loaded
-
-
-def _needed(read: Manifest, lent: Mapping[str, ChannelValue], writes: list[Write]) -> list[Span]:
-    needed = [span for write in writes for span in write.ref.needs]
-    for name, entry in read.entries.items():
-        if entry.ref is not None and name not in lent:
-            needed += entry.ref.needs
-    return needed
 
 
 def _lendable(engine: Engine, state: Snapshot) -> dict[str, ChannelValue]:
@@ -155,7 +151,7 @@ def assemble(
             found.reader = name
             channel_values[name] = _decoded(found, entry.ref, name)
     seen = max([write.seq for write in stored.writes], default=0)
-    loaded_id = LOADS.add(row.id, engine.new_token(), seen, flags)
+    loaded_id = LOADS.add(row.id, engine.token(TOKEN_BITS) + 1, seen, flags)
     checkpoint = {
         "v": read.v,
         "ts": unpack_time(row.ts),

@@ -301,15 +301,9 @@ def _put_batch(
         reported, flags, owner = reported._replace(metadata={}), flags | loaded.flags, loaded
     elif parent is not None:  # a run goes on, and if it chose its checkpoint, it still has
         flags, owner = flags | parent.flags & FREE, parent.owner
-    run, seen = (0, 0) if loaded is None else (loaded.run, loaded.seen)
-    above = None if call.parent is None else own_copy(call.parent)
-    ts = pack_time(call.checkpoint.get("ts", ""))
-    # (what the checksum covers, and the columns of the row, in their order)
-    at = (ns, own_copy(str(own_id)), above, run, seen, flags, ts)
-    fields = (*at, metadata, exact, key.log, key.pos)
-    row = CheckpointRow(*fields, seal(data, fields))
+    row = _row(call, loaded, flags, metadata, exact, key, data)
     # What a run that named no checkpoint expects: that it goes on from the head.
-    fence = None if ns or flags & FREE else HeadFence(ns, above)
+    fence = None if ns or flags & FREE else HeadFence(ns, row.parent)
     touch = thread_summary.of_checkpoint(row, call.metadata, appender.stored, now, reported)
     batch = Batch(
         thread=thread,
@@ -327,7 +321,26 @@ def _put_batch(
     reported = thread_summary.report_of(reported, touch, call.metadata)
     begins = loaded is not None
     expected = fence if call.run or begins else None
-    return Built(memory, batch, appender, state, reported, above, (), expected, begins)
+    return Built(memory, batch, appender, state, reported, row.parent, (), expected, begins)
+
+
+def _row(
+    call: Put,
+    loaded: LoadEntry | None,
+    flags: int,
+    metadata: str,
+    exact: bytes | None,
+    key: Keyframe,
+    data: bytes,
+) -> CheckpointRow:
+    _, ns, own_id = call.place
+    run, seen = (0, 0) if loaded is None else (loaded.run, loaded.seen)
+    above = None if call.parent is None else own_copy(call.parent)
+    ts = pack_time(call.checkpoint.get("ts", ""))
+    # (what the checksum covers, and the columns of the row, in their order)
+    at = (ns, own_copy(str(own_id)), above, run, seen, flags, ts)
+    fields = (*at, metadata, exact, key.log, key.pos)
+    return CheckpointRow(*fields, seal(data, fields))
 
 
 def born(*ids: str | None) -> int | None:
@@ -441,5 +454,4 @@ def _writes_batch(engine: Engine, memory: ThreadMemory, call: PutWrites, generat
         writes=(row,),
         touch=thread_summary.of_writes(row, appender.stored, now, waits=waits),
     )
-    beside = None if state is None else state.id
-    return Built(memory, batch, appender, beside=beside, writes=tuple(made))
+    return Built(memory, batch, appender, beside=state and state.id, writes=tuple(made))

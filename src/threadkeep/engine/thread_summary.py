@@ -193,8 +193,11 @@ def merged(touches: tuple[Touch, ...]) -> Touch:
     for one in touches:
         said |= {thread_entry.label_prefix(label): label for label in one.labels}
         for step in one.moves:
-            if moves and _continues(moves[-1], step):
-                moves.pop()
+            last = moves[-1] if moves else step
+            if last.checkpoint <= step.checkpoint and step == last._replace(
+                checkpoint=step.checkpoint
+            ):
+                del moves[-1:]  # this one does all that it does
             moves.append(step)
     return Touch(
         sum([one.size for one in touches[last_whole:]]),
@@ -203,10 +206,6 @@ def merged(touches: tuple[Touch, ...]) -> Touch:
         labels=tuple(said.values()),
         moves=tuple(moves),
     )
-
-
-def _continues(one: Move, other: Move) -> bool:
-    return one._replace(checkpoint=other.checkpoint) == other and one.checkpoint <= other.checkpoint
 
 
 _CONTROL = frozenset({ERROR, ERROR_SOURCE, INTERRUPT, RESUME})
