@@ -243,7 +243,8 @@ def full_size(element: bytes) -> int:
         return len(element)
     _, at = read_varint(element, 2)
     _, at = read_varint(element, at)
-    return patched_size(element[at:])
+    first, at = read_varint(element, at)
+    return sum(_bounds(element, at + first)[:3])
 
 
 @contextmanager
@@ -297,13 +298,6 @@ def apply_patch(old: bytes, patch: bytes) -> bytes:
     if len(middle) != size or len(head) != first or first > front or front + back > len(old):
         raise CorruptionError("A stored patch does not fit its base.")
     return b"".join((head, old[first:front], middle, old[len(old) - back :]))
-
-
-def patched_size(patch: bytes) -> int:
-    """Return the length of the version that the patch makes."""
-    first, at = read_varint(patch, 0)
-    front, back, size, _ = _bounds(patch, at + first)
-    return front + back + size
 
 
 def _bounds(patch: bytes, at: int) -> tuple[int, int, int, int]:

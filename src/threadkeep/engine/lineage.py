@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import NamedTuple, TypeAlias
 
 from langgraph.checkpoint.serde.types import _DeltaSnapshot
@@ -25,7 +26,7 @@ from threadkeep.engine.model import (
     WriteRow,
 )
 from threadkeep.engine.operation import Operation, fetch_segments
-from threadkeep.engine.refs import Cell, Inline, Ref, covering
+from threadkeep.engine.refs import Cell, Inline, Ref, Run, covering
 from threadkeep.engine.rows import counting, unpack_metadata, unpack_writes
 from threadkeep.engine.snapshots import Keyframe
 from threadkeep.errors import ThreadkeepError, UnknownTypeError
@@ -210,42 +211,25 @@ def snapshots_among(
     engine: Engine, thread: str, seeds: set[Ref], elements: Elements | None = None
 ) -> Operation[set[Ref]]:
     """Return those of the values that are snapshots of a DeltaChannel; see `searches`."""
-    found = set()
-    known = elements
+    found, known = set[Ref](), elements
+    single = [seed for seed in seeds if not isinstance(seed, Run)]
     if known is None:
-        known = yield from _elements(thread, seeds)
-    for seed in seeds:
+        known, cells = Elements(NO_CODEC), [seed for seed in single if isinstance(seed, Cell)]
+        spans = covering([span for cell in cells for span in cell.needs])
+        segments = yield from fetch_segments(thread, spans)
+        with suppress(ThreadkeepError):  # (else no cell can be read)
+            known.add(segments)
+    for seed in single:
         try:
-            if _is_snapshot(engine, seed, known):
-                found.add(seed)
+            data = seed.data if isinstance(seed, Inline) else known.raw(seed.log, seed.pos)
+            if data.startswith(_SNAPSHOT_MARKS):
+                # (Only its own type matters, not what it refers to.)
+                value = engine.codec.decode(data, lambda log, pos: (log, pos))
+                found |= {seed} if isinstance(value, _DeltaSnapshot) else set()
         except ThreadkeepError:
             if elements is None:
                 found.add(seed)
     return found
-
-
-def _elements(thread: str, seeds: set[Ref]) -> Operation[Elements]:
-    """The elements that the values need, as far as they can be read."""
-    cells = [seed for seed in seeds if isinstance(seed, Cell)]
-    spans = covering([span for cell in cells for span in cell.needs])
-    segments = yield from fetch_segments(thread, spans)
-    try:
-        return Elements(NO_CODEC, segments)
-    except ThreadkeepError:
-        return Elements(NO_CODEC)  # then no cell can be read
-
-
-def _is_snapshot(engine: Engine, seed: Ref, elements: Elements) -> bool:
-    if isinstance(seed, Inline):
-        data = seed.data
-    elif isinstance(seed, Cell):
-        data = elements.raw(seed.log, seed.pos)
-    else:
-        return False
-    if not data.startswith(_SNAPSHOT_MARKS):
-        return False
-    # (Only its own type matters, not what it refers to.)
-    return isinstance(engine.codec.decode(data, lambda log, pos: (log, pos)), _DeltaSnapshot)
 
 
 def spans_of(

@@ -26,15 +26,12 @@ class Span(NamedTuple):
 
 
 class Segment(NamedTuple):
-    """An immutable stored run of a log: `count` (at least 1) elements from `start` on.
-
-    `data` is a frame (see `codec.frame`): the backend never looks inside.
-    """
+    """An immutable stored run of a log: `count` (at least 1) elements from `start` on."""
 
     log: int
     start: int
     count: int  # type: ignore[assignment]  # (nobody asks a segment how often it holds a value)
-    data: bytes
+    data: bytes  # a frame (`codec.frame`): the backend never looks inside
 
     @property
     def stop(self) -> int:
@@ -212,16 +209,12 @@ class ReadThread(NamedTuple):
 
 
 class UnreadableRow(NamedTuple):
-    """A row that is there and cannot be made a record.
+    """A row that is there and cannot be made a record."""
 
-    `table` is "checkpoints", "writes", "segments", or another that the store has. `key` finds the
-    row again in the store that it was read from. `data` is what it holds, for a person to read.
-    """
-
-    table: str
-    key: bytes
+    table: str  # "checkpoints", "writes", "segments", or another that the store has
+    key: bytes  # finds the row again in the store that it was read from
     problem: str
-    data: bytes
+    data: bytes  # what it holds, for a person to read
 
 
 class SegmentInfo(NamedTuple):
@@ -267,10 +260,9 @@ class FindThreads(NamedTuple):
 
 
 class ReadSizes(NamedTuple):
-    """The sizes of threads.
+    """The sizes of threads that hold any row at all (orphans too).
 
-    Reply: one `Sizes` with at most `limit` threads, of those that hold any row at all (orphans
-    too), in ascending order, from behind the thread id `after` on.
+    Reply: one `Sizes` with at most `limit` threads, in ascending order, from behind `after` on.
     """
 
     after: str | None
@@ -278,27 +270,20 @@ class ReadSizes(NamedTuple):
 
 
 class ThreadSize(NamedTuple):
-    """The number of a thread's rows (hidden checkpoints count), and their contents in bytes.
-
-    `segment_bytes` are those of segments' data; segments of several threads count for the first.
-    """
+    """The number of a thread's rows (hidden checkpoints count), and their contents in bytes."""
 
     thread: str
     checkpoints: int
     writes: int
     segments: int
     row_bytes: int
-    segment_bytes: int
+    segment_bytes: int  # those of several threads count for the first
 
 
 class Sizes(NamedTuple):
-    """The sizes of some threads, and of the store.
+    """The sizes of some threads, and of the store."""
 
-    `total` is the number of bytes that the whole store takes where it lives (on disk,
-    with its own overhead and free space), whichever threads were asked for.
-    """
-
-    total: int
+    total: int  # bytes that the whole store takes, with its own overhead and free space
     threads: tuple[ThreadSize, ...]
 
 

@@ -88,7 +88,11 @@ def from_wire(wire: Any, old: Ref | None = None) -> Ref | None:
 
 def _changes(new: tuple[Span, ...], old: tuple[Span, ...]) -> list[int]:
     """Write spans as runs of the old ones (`first, count`) and new ones (`~log, start, length`)."""
-    same = _common(new, old)
+    same = 0
+    for span, before in zip(new, old, strict=False):
+        if span is not before and span != before:
+            break
+        same += 1
     flat = [0, same] if same else []
     last = len(flat) - 1  # where the count of the run under way stands, if there is one
     where = {span: i for i, span in enumerate(old[same:], same)}
@@ -103,15 +107,6 @@ def _changes(new: tuple[Span, ...], old: tuple[Span, ...]) -> list[int]:
             flat += (i, 1)
             last = len(flat) - 1
     return flat
-
-
-def _common(new: tuple[Span, ...], old: tuple[Span, ...]) -> int:
-    count = 0
-    for a, b in zip(new, old, strict=False):
-        if a is not b and a != b:
-            break
-        count += 1
-    return count
 
 
 def _changed(flat: Sequence[int], old: tuple[Span, ...]) -> tuple[Span, ...]:
