@@ -472,9 +472,8 @@ def test_an_interrupted_save_holds_up_nobody(monkeypatch: pytest.MonkeyPatch) ->
         patch.setattr(saver._store._write_behind.sink, "size", interrupted)
         with pytest.raises(KeyboardInterrupt):
             saver.put_writes(config("v", checkpoint_id="1"), [("n", 1)], "task")
-    saver._store._write_behind.queue._paused.add(
-        "t"
-    )  # as if interrupted while something was removed
+    queue = saver._store._write_behind.queue
+    queue._paused.add("t")  # as if interrupted while something was removed
     saver.put_writes(chain.at, [("n", 8)], "other")
     saver.flush()
     assert saver.get_tuple(config()).pending_writes == [("other", "n", 8)]
