@@ -198,8 +198,18 @@ class Draft:
             for span in known.ref.needs:
                 self.appender.borrow(known.home, span)
             return known.ref, known.held
-        before = self.appender.size
-        ref, held = self._encode(channel, value, old, trust=trust)
+        before, kind = self.appender.size, _KINDS.get(type(value))
+        if channel == START and isinstance(value, dict):
+            ref, held = self._input(channel, value)
+        elif kind is None or not self.codec.divides(value):
+            cell = old if isinstance(old, CellValue) else None
+            ref, held = self._single(channel, value, cell)
+        elif isinstance(old, RunValue) and old.kind == kind:
+            now = compare(value, old.seen, trust=trust)
+            ref, held = self._run(channel, kind, value, now, old)
+        else:
+            small = self._small(value)
+            ref, held = small or self._run(channel, kind, value, compare(value, None), None)
         # A single value is held whole, however little of it had to be stored.
         size = held.weight if isinstance(held, CellValue) else self.appender.size - before
         self.fresh += size
@@ -214,19 +224,6 @@ class Draft:
     def settle(self, generation: int | None) -> None:
         """Remember where values were put. Called when the segments are packed."""
         self.memory.remember(self._placed, self._known, generation)
-
-    def _encode(self, channel: str, value: Any, old: ChannelValue | None, *, trust: bool) -> Stored:
-        if channel == START and isinstance(value, dict):
-            return self._input(channel, value)
-        kind = _KINDS.get(type(value))
-        if kind is None or not self.codec.divides(value):
-            return self._single(channel, value, old if isinstance(old, CellValue) else None)
-        run = old if isinstance(old, RunValue) and old.kind == kind else None
-        small = self._small(value) if run is None else None
-        if small is not None:
-            return small
-        now = compare(value, run.seen if run else None, trust=trust)
-        return self._run(channel, kind, value, now, run)
 
     def _small(self, value: Any) -> Stored | None:
         """Store a value inline, if it is small and holds nothing that is stored elsewhere."""

@@ -51,29 +51,18 @@ HIDDEN = 4  # pruned, kept only because a DeltaChannel is rebuilt through it
 
 
 class CheckpointRow(NamedTuple):
-    """One checkpoint as stored.
-
-    `run` is 0 where the run that put the parent went on, else the token of the load
-    (`get_tuple`) that this run began with; `seen` is the `seq` of the newest write on
-    the parent which that load returned. Together they say which writes on the parent
-    led here. `ts` is the checkpoint's time in microseconds since 1970 (UTC), or the
-    text itself where it is not a canonical ISO time.
-
-    `metadata` is JSON text, for queries and people; `exact` holds the codec's bytes
-    where JSON would not give the very same metadata back. `manifest` is encoded
-    against the keyframe manifest stored at (`key_log`, `key_pos`).
-    """
+    """One checkpoint as stored; `run` and `seen` say which writes on the parent led here."""
 
     ns: str
     id: str
     parent: str | None
-    run: int
-    seen: int
+    run: int  # 0: the run that put the parent went on; else the token of this run's first load
+    seen: int  # the `seq` of the newest write on the parent which that load returned
     flags: int
-    ts: int | str
-    metadata: str
-    exact: bytes | None
-    key_log: int
+    ts: int | str  # microseconds since 1970 (UTC), or the text where that is no ISO time
+    metadata: str  # JSON text, for queries and people
+    exact: bytes | None  # the codec's bytes, where JSON would not give the same metadata back
+    key_log: int  # where the keyframe is stored that `manifest` is encoded against
     key_pos: int
     manifest: bytes
 
@@ -82,15 +71,13 @@ class WriteRow(NamedTuple):
     """The writes of one `put_writes` call, by one task, in one row.
 
     `seq` is assigned by the backend at commit and grows with every row of the same checkpoint (any
-    value put in is ignored). `run` is 0 where the writer is the run that put the checkpoint, else
-    the token of the writer's load; `seen` as in `CheckpointRow`. Rows are only ever added: the
-    engine decides which of them count.
+    value put in is ignored). Rows are only ever added: the engine decides which of them count.
     """
 
     ns: str
     checkpoint_id: str
-    run: int
-    seen: int
+    run: int  # 0: of the run that put the checkpoint; else the token of the writer's load
+    seen: int  # as in `CheckpointRow`
     task_id: str
     task_path: str
     body: bytes
@@ -106,18 +93,13 @@ class Child(NamedTuple):
 
 
 class StoredCheckpoint(NamedTuple):
-    """A checkpoint as read: its row, its keyframe, all its write rows in `seq` order.
-
-    `keyframe` is the whole segment that holds the keyframe, or None where it is
-    missing (damage). `child` is the child with the smallest id greater than the
-    checkpoint's own, hidden ones included.
-    """
+    """A checkpoint as read: its row, its keyframe, all its write rows in `seq` order."""
 
     thread: str
     row: CheckpointRow
-    keyframe: Segment | None
+    keyframe: Segment | None  # the whole segment that holds it; None: missing (damage)
     writes: tuple[WriteRow, ...] = ()
-    child: Child | None = None
+    child: Child | None = None  # with the smallest greater id, hidden ones included
 
 
 class ThreadState(NamedTuple):

@@ -47,16 +47,12 @@ _UNHELD = _references(LoadEntry(own_copy("id"), 1, 0, 0))
 class Loads:
     """Table of loads, by the identity of the checkpoint ids that they returned.
 
-    Each load returns an id that is a `str` object of its own. LangGraph carries that very object
-    into the first `put` and into every `put_writes` on the checkpoint, for graphs, subgraphs and
-    state updates alike; so these calls find the load they come from. To everybody else the id is
-    text like any other. An id that is not in the table, in a later `put` say, means that the run
-    that put the parent goes on.
+    LangGraph carries the very `str` object that a load returned into the first `put` and into every
+    `put_writes` on the checkpoint. An id that is not in the table, in a later `put` say, means that
+    the run that put the parent goes on.
 
-    Invariants: an entry holds its id, so no other object can have the same identity while it is
-    here; nothing else of ours does, so the number of references tells if the program still holds
-    it. Entries that nobody holds are at most as many again, or 128. Only operations that are atomic
-    in CPython touch the table: it needs no lock, and a fork may copy it at any time.
+    Invariants: nothing of ours but the entry holds the id, so the number of references tells if the
+    program still does. Only operations that are atomic in CPython touch the table: no lock.
     """
 
     def __init__(self) -> None:

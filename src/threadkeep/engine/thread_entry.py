@@ -20,27 +20,20 @@ ARCHIVE_RECORD = "archive"  # the kind of the record of where a thread is archiv
 
 
 class ThreadEntry(NamedTuple):
-    """The entry of a thread. Times are microseconds since 1970.
-
-    `state` is a `ThreadStatus`; `labels` are in order; `ttl` is how long the thread may rest, in
-    microseconds, `origin` the thread and checkpoint that it was forked from. `size` is about how
-    many bytes its rows and segments hold. `waits_at` is the checkpoint of the root namespace at
-    which an interrupt waits. `deleted_at` is the tombstone, 0 if there is none. `revision` grows
-    whenever something else than times and size changes; 0 where there is no entry.
-    """
+    """The entry of a thread. Times are microseconds since 1970."""
 
     thread: str
-    state: str
+    state: str  # a `ThreadStatus`
     created_at: int
     updated_at: int
-    size: int = 0
-    labels: tuple[str, ...] = ()
+    size: int = 0  # about how many bytes its rows and segments hold
+    labels: tuple[str, ...] = ()  # in order
     pinned: bool = False
-    ttl: int | None = None
-    origin: tuple[str, str] | None = None
-    waits_at: str | None = None
-    deleted_at: int = 0
-    revision: int = 0
+    ttl: int | None = None  # microseconds that the thread may rest
+    origin: tuple[str, str] | None = None  # the thread and checkpoint that it was forked from
+    waits_at: str | None = None  # the checkpoint of the root namespace where an interrupt waits
+    deleted_at: int = 0  # the tombstone
+    revision: int = 0  # grows whenever something else than times and size changes
 
 
 class Move(NamedTuple):
@@ -81,23 +74,17 @@ class ReadEntry(NamedTuple):
 
 
 class ThreadQuery(NamedTuple):
-    """A filter of entries, which must match all of its parts.
+    """A filter of entries, which must match all of its parts."""
 
-    `states`: one of these; none given: all but "deleted". `labels`: each of these. Times are
-    from the first (inclusive) to the second (exclusive), None for no limit. `waits`: an interrupt
-    waits, or none. `size`: at least so many bytes. `origin`: forked from this thread. `rested`:
-    has a ttl, and was last written longer ago than that, seen from this time.
-    """
-
-    states: tuple[str, ...] = ()
-    labels: tuple[str, ...] = ()
-    created: tuple[int | None, int | None] = (None, None)
+    states: tuple[str, ...] = ()  # one of these; none given: all but "deleted"
+    labels: tuple[str, ...] = ()  # each of these
+    created: tuple[int | None, int | None] = (None, None)  # from (inclusive), to (exclusive)
     updated: tuple[int | None, int | None] = (None, None)
-    waits: bool | None = None
+    waits: bool | None = None  # an interrupt waits, or none
     pinned: bool | None = None
-    size: int | None = None
-    origin: str | None = None
-    rested: int | None = None
+    size: int | None = None  # at least so many bytes
+    origin: str | None = None  # forked from this thread
+    rested: int | None = None  # last written longer ago than its ttl, seen from this time
 
 
 Order: TypeAlias = Literal["updated_at", "created_at", "size", "thread"]
