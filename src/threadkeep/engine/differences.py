@@ -201,7 +201,8 @@ class _Comparer:
         kept = len(pieces)
         for j, source in enumerate(self._found(), self.start):
             last = pieces[-1] if len(pieces) > kept else None
-            if last is not None and _goes_on(last, source, j):
+            follows = None if last is None or last.old is None else last.old + j - last.start
+            if last is not None and source == follows:
                 pieces[-1] = last._replace(stop=j + 1)
             else:
                 pieces.append(Piece(source, j, j + 1))
@@ -266,12 +267,6 @@ class _Comparer:
 
 def _name(value: Any, old: Seen) -> Any:
     return id(value) if old.keys is None else (type(value), value)
-
-
-def _goes_on(last: Piece, source: int | None, j: int) -> bool:
-    if last.old is None or source is None:
-        return last.old is source is None
-    return last.old + (j - last.start) == source
 
 
 _PLAIN = (str, bytes, int, bool, type(None))

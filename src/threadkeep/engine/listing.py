@@ -82,12 +82,17 @@ def _read(
     while True:
         rows = cast("list[StoredCheckpoint]", (yield from fetch(scan)))
         try:
-            matching = [row for row in rows if _matches(engine, row, wanted)][:limit]
-            loaded = {}
-            for thread in dict.fromkeys(row.thread for row in matching):
-                mine = [row for row in matching if row.thread == thread]
-                for one in (yield from _of_thread(engine, thread, mine)):
-                    loaded[one.thread, one.ns, one.id] = one
+            matching = []
+            for one in rows:
+                metadata = unpack_metadata(one.row.metadata, one.row.exact, engine.codec)
+                if all(metadata.get(key) == value for key, value in wanted.items()):
+                    matching.append(one)
+            matching = matching[:limit]
+            loaded: dict[tuple[str, str, str], Loaded] = {}
+            for name in dict.fromkeys(one.thread for one in matching):
+                mine = [one for one in matching if one.thread == name]
+                for item in (yield from _of_thread(engine, name, mine)):
+                    loaded[item.thread, item.ns, item.id] = item
             found = [loaded[one.thread, one.row.ns, one.row.id] for one in matching]
         except CorruptionError:
             # Segments may have been removed between the two reads: then the rows changed.
@@ -96,11 +101,6 @@ def _read(
             previous = rows
         else:
             return rows, found
-
-
-def _matches(engine: Engine, stored: StoredCheckpoint, wanted: Mapping[str, Any]) -> bool:
-    metadata = unpack_metadata(stored.row.metadata, stored.row.exact, engine.codec)
-    return all(metadata.get(key) == value for key, value in wanted.items())
 
 
 def _of_thread(
