@@ -213,7 +213,23 @@ class Registry:
         name: str | None = None,
     ) -> None:
         """See `threadkeep.register`."""
-        _check_registrable(cls, encode, decode, name)
+        if not isinstance(cls, type):
+            raise InvalidArgumentError(
+                f"{cls!r} is not a class.", hint="Register the class of the values to be stored."
+            )
+        if (encode is None) != (decode is None):
+            raise InvalidArgumentError("encode and decode must be given together.")
+        if cls in _BUILT_IN or cls.__module__ == "builtins":
+            raise InvalidArgumentError(f"threadkeep has its own form for {cls.__qualname__}.")
+        if encode is None and kind_of(cls) is None and solid_base(cls) is not object:
+            raise InvalidArgumentError(
+                f"{cls.__qualname__} is not described by its attributes alone.",
+                hint=f"threadkeep.register({cls.__qualname__}, encode=..., decode=...)",
+            )
+        if name is not None and not all(name.partition(":")):
+            raise InvalidArgumentError(
+                f"Invalid name: {name!r}.", hint="Give it as 'module:Qualified.Name'."
+            )
         for key in {name_of(cls), name or name_of(cls)}:
             if encode and decode:
                 self.foreign[key] = Foreign(cls, encode, decode)
@@ -367,23 +383,3 @@ def _classes_of(module: str, scope: Mapping[str, Any], outer: str = "") -> Itera
         if not outer or found.__qualname__ == f"{outer}.{name}":  # not a mere reference
             yield found
             yield from _classes_of(module, vars(found), found.__qualname__)
-
-
-def _check_registrable(cls: Any, encode: object, decode: object, name: str | None) -> None:
-    if not isinstance(cls, type):
-        raise InvalidArgumentError(
-            f"{cls!r} is not a class.", hint="Register the class of the values to be stored."
-        )
-    if (encode is None) != (decode is None):
-        raise InvalidArgumentError("encode and decode must be given together.")
-    if cls in _BUILT_IN or cls.__module__ == "builtins":
-        raise InvalidArgumentError(f"threadkeep has its own form for {cls.__qualname__}.")
-    if encode is None and kind_of(cls) is None and solid_base(cls) is not object:
-        raise InvalidArgumentError(
-            f"{cls.__qualname__} is not described by its attributes alone.",
-            hint=f"threadkeep.register({cls.__qualname__}, encode=..., decode=...)",
-        )
-    if name is not None and not all(name.partition(":")):
-        raise InvalidArgumentError(
-            f"Invalid name: {name!r}.", hint="Give it as 'module:Qualified.Name'."
-        )
