@@ -22,15 +22,7 @@ from pydantic import BaseModel
 
 from threadkeep.codec.introspection import layout
 
-__all__ = [
-    "FENCE",
-    "Watched",
-    "behind",
-    "can_change",
-    "portable_consists_of",
-    "portable_intact",
-    "same_front",
-]
+__all__ = ["behind", "same_front"]  # (imported, maybe)
 
 
 FENCE = (object(),)

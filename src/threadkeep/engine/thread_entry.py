@@ -197,20 +197,16 @@ def record_label(kind: str, value: Any) -> str:
     return _checked(_CANONICAL.encode({kind: value}))
 
 
-def record_prefix(kind: str) -> str:
-    """Return the beginning of the label of a record of this kind."""
-    return f'{{"{kind}":'
-
-
 def find_record(labels: Iterable[str], kind: str) -> Any:
     """Return the record of this kind; None if there is none."""
-    prefix = record_prefix(kind)
+    prefix = f'{{"{kind}":'
     return next((json.loads(label)[kind] for label in labels if label.startswith(prefix)), None)
 
 
 def without_record(labels: Iterable[str], kind: str) -> tuple[str, ...]:
     """Return the labels but for the record of this kind."""
-    return tuple([label for label in labels if not label.startswith(record_prefix(kind))])
+    prefix = f'{{"{kind}":'
+    return tuple([label for label in labels if not label.startswith(prefix)])
 
 
 def is_record_label(label: str) -> bool:
@@ -242,9 +238,6 @@ def metadata_of(labels: Iterable[str]) -> dict[str, Any]:
     return dict(map(json.loads, metadata_labels(labels)))
 
 
-_AT = "at"
-
-
 class Mark(NamedTuple):
     """Tags and pin of one checkpoint."""
 
@@ -256,20 +249,20 @@ class Mark(NamedTuple):
 
 def mark_label(ns: str, checkpoint: str, tag: str | None = None) -> str:
     """Return the label of a checkpoint's tag, or of its pin. Raises ValueError as `tag_label`."""
-    mark: dict[str, Any] = {_AT: [ns, checkpoint]}
+    mark: dict[str, Any] = {"at": [ns, checkpoint]}
     return _checked(_CANONICAL.encode(mark if tag is None else {**mark, "tag": tag}))
 
 
 def is_mark_label(label: str) -> bool:
     """Return True if it is of a checkpoint."""
-    return label.startswith(record_prefix(_AT))
+    return label.startswith('{"at":')
 
 
 def marks_of(labels: Iterable[str]) -> tuple[Mark, ...]:
     """Return the marks of checkpoints, in their order."""
     found: dict[tuple[str, str], Mark] = {}
     for mark in map(json.loads, filter(is_mark_label, sorted(labels))):
-        ns, checkpoint = mark[_AT]
+        ns, checkpoint = mark["at"]
         known = found.get((ns, checkpoint), Mark(ns, checkpoint))
         tags = (*known.tags, mark["tag"]) if "tag" in mark else known.tags
         found[ns, checkpoint] = known._replace(tags=tags, pinned=known.pinned or "tag" not in mark)
