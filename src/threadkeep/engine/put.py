@@ -279,8 +279,7 @@ def _put_batch(
     *,
     join: bool,
 ) -> Built:
-    place, now, codec = call.place, engine.now(), engine.codec
-    thread, ns, own_id = place
+    place, ns, now, codec = call.place, call.place.ns, engine.now(), engine.codec
     appender = Appender(memory.logs, ns, engine.compression)
     draft = Draft(memory, codec, appender)
     try:
@@ -289,8 +288,7 @@ def _put_batch(
     except ThreadkeepError as exc:
         exc.at(**place.named())
         raise
-    key = _keyframe(parent, written, appender)
-    data = manifests.encode(written, key.manifest, key.numbers)
+    key, data = _encoded(parent, written, appender)
     if join:
         appender.seal()
     segments = appender.segments()
@@ -306,22 +304,21 @@ def _put_batch(
     fence = None if ns or flags & FREE else HeadFence(ns, row.parent)
     touch = thread_summary.of_checkpoint(row, call.metadata, appender.stored, now, reported)
     batch = Batch(
-        thread=thread,
+        thread=place.thread,
         now=now,
         generation=generation,
-        born=born(own_id, call.parent),
+        born=born(place.id, call.parent),
         fences=(fence,) if fence is not None and engine.conflicts == "raise" else (),
         segments=segments,
         checkpoints=(row,),
         drop_segments=appender.dropped,
         touch=touch,
     )
-    data, fresh = row.manifest, draft.fresh
-    state = Snapshot(ns, row.id, flags, written, key, held, data, codec, owner, fresh)
+    state = Snapshot(ns, row.id, flags, written, key, held, row.manifest, codec, owner, draft.fresh)
     reported = thread_summary.report_of(reported, touch, call.metadata)
     begins = loaded is not None
-    expected = fence if call.run or begins else None
-    return Built(memory, batch, appender, state, reported, row.parent, (), expected, begins)
+    fence = fence if call.run or begins else None
+    return Built(memory, batch, appender, state, reported, row.parent, (), fence, begins)
 
 
 def _row(
@@ -396,13 +393,17 @@ def _manifest(
     return Manifest(checkpoint.get("v", 1), entries, seen, updated, extra), held
 
 
-def _keyframe(parent: Snapshot | None, written: Manifest, appender: Appender) -> Keyframe:
-    """Return the keyframe to write against: the parent's, or a new one when that is used up."""
+def _encoded(
+    parent: Snapshot | None, written: Manifest, appender: Appender
+) -> tuple[Keyframe, bytes]:
+    """Encode a manifest against the parent's keyframe, or a new one when that is used up."""
     key = parent.keyframe if parent is not None else None
     if key is not None and key.used < KEYFRAME_EVERY:
-        return Keyframe(key.manifest, key.log, key.pos, key.used + 1, key.numbers)
-    log, pos = appender.append(KEYFRAMES, [manifests.encode(written)])
-    return Keyframe(written, log, pos, 1, manifests.numbers(written))
+        key = Keyframe(key.manifest, key.log, key.pos, key.used + 1, key.numbers)
+    else:
+        log, pos = appender.append(KEYFRAMES, [manifests.encode(written)])
+        key = Keyframe(written, log, pos, 1, manifests.numbers(written))
+    return key, manifests.encode(written, key.manifest, key.numbers)
 
 
 def _writes_batch(engine: Engine, memory: ThreadMemory, call: PutWrites, generation: int) -> Built:
