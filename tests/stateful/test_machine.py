@@ -617,7 +617,7 @@ class OnRelaxed(OnMemory):
     def open(self, number: int) -> Saver:
         del number
         saver = Saver(self.backend, cold=self.cold)
-        saver._store._beneath, saver._store._relaxed = self.stored, self.waiting
+        saver._store._beneath, saver._store._write_behind = self.stored, self.waiting
         Stack.__init__(saver._store, self.stored._store, [self.waiting, *self.stored._layers])
         own = WorkingSet(2**20, threading.Lock, random.getrandbits, exclusive=True)
         saver._engine = saver._engine._replace(working_set=own)

@@ -71,10 +71,9 @@ from threadkeep.engine.optimistic import OVERTAKEN, Snapshot, read_snapshot, ret
 from threadkeep.engine.refs import covering, span_of
 from threadkeep.engine.rows import heads, unpack_writes
 from threadkeep.engine.thread_entry import (
-    Cause,
+    WITH_CHECKPOINTS,
     ThreadEntry,
     Touch,
-    allows,
     is_archived,
     is_there,
 )
@@ -144,7 +143,7 @@ def movable(
     rows = snapshot.rows
     if not is_there(snapshot.entry):
         raise ThreadNotFoundError(thread=thread)
-    if not allows(Cause.ARCHIVE, snapshot.entry.state):
+    if snapshot.entry.state not in WITH_CHECKPOINTS:
         state = snapshot.entry.state
         raise StateError(f"A thread that is {state} cannot be offloaded.", thread=thread)
     if snapshot.others:

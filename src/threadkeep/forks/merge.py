@@ -159,7 +159,7 @@ def merge_threads(
         made = making(int(ours.metadata.get("step", 0)) + 1, known)
         # (whatever else is promised of this saver: nobody may have moved on meanwhile)
         fenced = engine._replace(conflicts="raise")
-        yield from put.put(fenced, _checkpoint(into, ours, theirs, values, made))
+        yield from put.save(fenced, _checkpoint(into, ours, theirs, values, made))
         return replace(report, checkpoint=made.id)
 
     return retry(into, attempt, ConflictError)
