@@ -11,8 +11,8 @@ from typing import Any, NamedTuple, TypeVar
 
 from threadkeep.backends.records import with_writes
 from threadkeep.backends.redis.rows import (
-    Keyframes,
     Word,
+    keyframes_of,
     pack_checkpoint,
     pack_child,
     pack_number,
@@ -23,7 +23,6 @@ from threadkeep.backends.redis.rows import (
     stored_rows,
     unpack_checkpoint,
     unpack_entry,
-    unpack_info,
     unpack_place,
     unpack_write,
 )
@@ -139,14 +138,16 @@ def _thread(read: ReadThread) -> Inquiry:
 
     def reply(answers: Sequence[Any]) -> ThreadRows:
         ((generation, deleted_at, members, keys, flat, writes, places, sizes),) = answers
-        keyframes = Keyframes(flat)
+        keyframes = keyframes_of(flat)
         checkpoints, orphans = with_writes(
             read.thread,
             [unpack_checkpoint(member) for member in members],
-            [keyframes.at(key) for key in keys],
+            [keyframes[key] for key in keys],
             map(unpack_write, writes),
         )
-        infos = tuple(map(unpack_info, places, sizes))
+        infos = tuple(
+            [SegmentInfo(*unpack_place(at), size) for at, size in zip(places, sizes, strict=True)]
+        )
         return ThreadRows(int(generation), int(deleted_at), checkpoints, orphans, infos)
 
     return Inquiry(read.thread, (Question("thread"),), reply)
@@ -170,7 +171,7 @@ def _readable_rows(thread: str, answer: Sequence[Any]) -> ThreadRows:
     broken += [UnreadableRow("children", m, problem, m) for m in children if m not in wanted]
     infos: list[SegmentInfo] = []
     for member, size in zip(places, sizes, strict=True):
-        info = unpack_info(member, size)
+        info = SegmentInfo(*unpack_place(member), size)
         if len(member) == _PLACE_BYTES and info.count > 0:
             infos.append(info)
         else:
@@ -197,7 +198,7 @@ def _readable(
         try:
             row = unpack(member)
             is_whole = pack(row) == member
-        except (ValueError, IndexError, OverflowError):
+        except (ValueError, IndexError, TypeError, AttributeError):
             is_whole = False
         if is_whole:
             rows.append(row)

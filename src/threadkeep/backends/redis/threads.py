@@ -139,10 +139,8 @@ def afterwards(change: Change, answer: Sequence[bytes], prefix: str) -> list[Cal
 
 async def _search(read: SearchThreads, server: Server) -> list[ThreadEntry]:
     pages = await _few(read.query, server)
-    if pages is None and read.order in _TIMES:
-        return await _by_time(read, server)
-    if pages is None and read.order == "thread":
-        return await _by_name(read, server)
+    if pages is None and read.order != "size":
+        return await _in_order(read, server)
     best: list[ThreadEntry] = []
     first = nlargest if read.descending else nsmallest
     async for found in pages or _all(read.query, server):
@@ -201,27 +199,30 @@ async def _with_terms(
                 (key, name)
                 for name, entry in zip(part, entries, strict=True)
                 for key in members[name.encode()]
-                if entry is None or key not in _keys(entry, server)
+                if entry is None or key not in _places_of(entry, server)
             ],
             server,
         )
         yield _matching(entries, query)
 
 
-async def _take_out(strays: Sequence[tuple[bytes, str]], server: Server) -> None:
-    """Take threads out of sets that they do not belong to, but for those that now do."""
-    await server.sent([Call(("SREM", key, name.encode())) for key, name in strays])
+async def _take_out(strays: Sequence[tuple[bytes, str]], server: Server, kind: str = "S") -> None:
+    """Take threads out of sets ("Z": sorted ones) where they do not belong.
+
+    Those that another process has just put there are put back.
+    """
+    await server.sent([Call((f"{kind}REM", key, name.encode())) for key, name in strays])
     entries = await _entries([name for _, name in strays], server)
-    back = [
-        Call(("SADD", key, name.encode()))
-        for (key, name), entry in zip(strays, entries, strict=True)
-        if entry is not None and key in _keys(entry, server)
-    ]
-    await server.sent(back)
+    for (key, _), entry in zip(strays, entries, strict=True):
+        if entry is not None and key in (places := _places_of(entry, server)):
+            await server.sent([Call((f"{kind}ADD", key, *places[key], entry.thread.encode()))])
 
 
-def _keys(entry: ThreadEntry, server: Server) -> list[bytes]:
-    return [term_of(server.prefix, term) for term in _terms(entry)]
+def _places_of(entry: ThreadEntry, server: Server) -> dict[bytes, tuple[int, ...]]:
+    """Return the keys of sets that a thread belongs to, with its score where they are sorted."""
+    prefix = server.prefix
+    times = {times_of(prefix, name).encode(): (getattr(entry, name),) for name in _TIMES}
+    return {**times, **{term_of(prefix, term): () for term in _terms(entry)}}
 
 
 def _matching(entries: Iterable[ThreadEntry | None], query: ThreadQuery) -> list[ThreadEntry]:
@@ -233,53 +234,40 @@ async def _all(query: ThreadQuery, server: Server) -> AsyncIterator[list[ThreadE
         yield _matching(await _entries(names, server), query)
 
 
-async def _by_time(read: SearchThreads, server: Server) -> list[ThreadEntry]:
-    """Return the first that match in the order of their times."""
-    key, found = times_of(server.prefix, read.order), list[ThreadEntry]()
-    name, first, last = (
-        ("ZREVRANGEBYSCORE", "+inf", "-inf")
-        if read.descending
-        else ("ZRANGEBYSCORE", "-inf", "+inf")
-    )
-    begin = first if read.after is None else read.after[0]
-    offset, size = 0, max(read.limit + 1, 2)
-    while len(found) < read.limit:
-        (ids,) = await server.sent([Call((name, key, begin, last, "LIMIT", offset, size))])
-        entries = await _entries([member.decode() for member in ids], server)
-        found += [one for one in _matching(entries, read.query) if _is_behind(one, read)]
-        strays = [member for member, one in zip(ids, entries, strict=True) if one is None]
-        await _unlist(read.order, strays, server)
-        if len(ids) < size:
-            break
-        offset, size = offset + size, _MANY_ENTRIES
-    return found[: read.limit]
-
-
-async def _unlist(name: str, strays: Sequence[bytes], server: Server) -> None:
-    """Take threads without an entry out of an order, but for those that now have one."""
-    key = times_of(server.prefix, name)
-    await server.sent([Call(("ZREM", key, stray)) for stray in strays])
-    entries = await _entries([stray.decode() for stray in strays], server)
-    back = [
-        Call(("ZADD", key, getattr(entry, name), entry.thread.encode()))
-        for entry in entries
-        if entry is not None
-    ]
-    await server.sent(back)
-
-
-async def _by_name(read: SearchThreads, server: Server) -> list[ThreadEntry]:
-    """Return the first that match in the order of their ids."""
+async def _in_order(read: SearchThreads, server: Server) -> list[ThreadEntry]:
+    """Return the first that match, in the order of their times or of their ids."""
     found: list[ThreadEntry] = []
-    after = None if read.after is None else read.after[1]
-    size = read.limit
-    while len(found) < read.limit:
-        names = await server.threads(after, size, descending=read.descending)
-        found += _matching(await _entries(names, server), read.query)
-        if len(names) < size:
+    strays: list[tuple[bytes, str]] = []
+    key = times_of(server.prefix, read.order).encode()
+    async for names in _names(read, server):
+        entries = await _entries(names, server)
+        found += [entry for entry in _matching(entries, read.query) if _is_behind(entry, read)]
+        if read.order in _TIMES:
+            strays += [(key, name) for name, entry in zip(names, entries, strict=True) if not entry]
+        if len(found) >= read.limit:
             break
-        after, size = names[-1], _MANY_ENTRIES
+    await _take_out(strays, server, "Z")
     return found[: read.limit]
+
+
+async def _names(read: SearchThreads, server: Server) -> AsyncIterator[list[str]]:
+    """Yield pages of ids in the order of a search, from about where it begins."""
+    by_name = read.order == "thread"
+    key = server.index if by_name else times_of(server.prefix, read.order)
+    lowest, highest = ("-", "+") if by_name else ("-inf", "+inf")
+    name, begin, end = "ZRANGEBY", lowest, highest
+    if read.descending:
+        name, begin, end = "ZREVRANGEBY", highest, lowest
+    if read.after is not None:
+        begin = f"[{read.after[1]}" if by_name else str(read.after[0])
+    name += "LEX" if by_name else "SCORE"
+    offset, size = 0, max(read.limit + 1, 2)
+    while True:
+        (ids,) = await server.sent([Call((name, key, begin, end, "LIMIT", offset, size))])
+        yield [member.decode() for member in ids]
+        if len(ids) < size:
+            return
+        offset, size = offset + size, _MANY_ENTRIES
 
 
 async def _entries(names: Sequence[str], server: Server) -> list[ThreadEntry | None]:
