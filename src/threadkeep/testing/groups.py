@@ -77,15 +77,6 @@ class GroupContract(Contract):
         assert self.head(thread="d") == uid(1)
         assert self.group() == []
 
-    def test_changes_of_one_thread_keep_their_order(self) -> None:
-        """In order: each change finds what the one before it left."""
-        first = batch(checkpoints=(checkpoint(1),), writes=(write(1, body=b"1"),))
-        fenced = batch(fences=(HeadFence("", uid(1)),), checkpoints=(checkpoint(2, 1),))
-        last = batch(writes=(write(1, body=b"2"),))
-        assert self.group(first, fenced, last) == [None, None, None]
-        assert bodies(self.stored(1).writes) == [b"1", b"2"]
-        assert self.head() == uid(2)
-
     def test_a_refused_change_leaves_its_neighbours_alone(self) -> None:
         """A change that is refused changes nothing, and the others are carried out."""
         self.put(segments=(segment(0),), checkpoints=(checkpoint(5),))

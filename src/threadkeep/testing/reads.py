@@ -377,12 +377,6 @@ class SegmentContract(Contract):
         self.put(segments=(far, near))
         assert self.segments((2**63 - 1, 2**62 + 5, 2**62 + 6), (0, 0, 1)) == [near, far]
 
-    def test_the_same_segment_twice_is_one(self) -> None:
-        """A segment that is there with the same bytes is skipped: a retry is harmless."""
-        for _ in range(2):
-            self.put(segments=(segment(0), segment(1, 4), segment(1, 4)))
-        assert len(self.rows().segments) == 2
-
     def test_an_overlap_is_refused(self) -> None:
         """Overlapping stored positions in any other way is a `SegmentTakenError`.
 
@@ -416,9 +410,3 @@ class SegmentContract(Contract):
         whole = segment(0, 8, data=b"sealed")
         self.put(drop_segments=tuple((1, n, 1) for n in range(8)), segments=(whole,))
         assert self.segments((1, 3, 4)) == [whole]
-
-    def test_one_is_exchanged_for_another_at_its_place(self) -> None:
-        """Log, start and count stay the same, the bytes do not; there and back."""
-        for data in (b"as it was" * 9000, b"stub", b"as it was" * 9000):
-            self.put(drop_segments=((1, 3, 2),), segments=(segment(3, 2, data=data),), bump=True)
-            assert [found.data for found in self.segments((1, 0, 9))] == [data]

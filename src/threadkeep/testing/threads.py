@@ -55,7 +55,7 @@ class ThreadContract(Contract):
     # -- drop ------------------------------------------------------------------------
 
     def test_dropped_threads_hold_nothing(self) -> None:
-        """Everything of the thread is removed, and a tombstone left."""
+        """Everything of the thread is removed, and a tombstone left; a new life starts afresh."""
         self.fill()
         self.fill("thread-2")
         self.drop()
@@ -65,6 +65,11 @@ class ThreadContract(Contract):
         assert self.threads() == ["thread-2"]
         assert [s.thread for s in self.one(ReadSizes(None, 10)).threads] == ["thread-2"]
         assert len(self.rows("thread-2").checkpoints) == 4
+        other = segment(1, 3, data=b"other bytes")
+        self.put(born=NOW + 1, generation=1, segments=(other,), checkpoints=(checkpoint(3),))
+        assert self.stored(3).row == checkpoint(3)
+        assert self.stored(3).writes == ()
+        assert self.rows()[:2] == (1, NOW)
 
     def test_a_thread_that_never_was_gets_a_tombstone(self) -> None:
         """A thread that never was too; each drop raises the generation and dates it anew."""
@@ -133,17 +138,6 @@ class ThreadContract(Contract):
             self.refuses(DropThread(THREAD, NOW, **expected), error)
         self.drop(generation=0, fences=(rows, fence))
         assert self.state() == ThreadState(1, NOW)
-
-    def test_a_new_life_starts_afresh(self) -> None:
-        """After a drop the same rows can be put again; `seq` and logs start anew."""
-        self.fill()
-        self.drop()
-        other = segment(1, 3, data=b"other bytes")
-        self.put(born=NOW + 1, generation=1, segments=(other,), checkpoints=(checkpoint(3),))
-        rows = self.rows()
-        assert [s.row for s in rows.checkpoints] == [checkpoint(3)]
-        assert rows.checkpoints[0].writes == ()
-        assert (rows.generation, rows.deleted_at) == (1, NOW)
 
     # -- copy ------------------------------------------------------------------------
 

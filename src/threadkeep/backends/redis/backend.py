@@ -23,7 +23,7 @@ from threadkeep.backends.redis.clients import (
     Source,
 )
 from threadkeep.backends.redis.failures import DAMAGED, refusal
-from threadkeep.backends.redis.reads import Inquiry, Question, inquiry, is_of_thread
+from threadkeep.backends.redis.reads import Inquiry, Question, inquiry
 from threadkeep.backends.redis.rows import (
     Word,
     beginning_of_keys,
@@ -86,13 +86,10 @@ class AsyncRedisBackend(Server, AsyncBackend):
     async def fetch(self, reads: Sequence[Read]) -> list[Any]:
         """Answer each read, in order; those of one thread from one state. See `Backend.fetch`."""
         with self._mapped_errors():
-            replies: dict[int, Any] = {}
-            stored = [self._as_stored(read) for read in reads]
-            of_thread = {at: inquiry(read) for at, read in enumerate(stored) if is_of_thread(read)}
-            if of_thread:
-                replies = await self._answered(of_thread)
+            found = {at: inquiry(self._as_stored(read)) for at, read in enumerate(reads)}
+            replies = await self._answered({at: asked for at, asked in found.items() if asked})
             for at, read in enumerate(reads):
-                if at not in of_thread:
+                if at not in replies:
                     replies[at] = await threads.answer(read, self)
         return [self._as_named(read, replies[at]) for at, read in enumerate(reads)]
 
