@@ -11,7 +11,7 @@ from typing import TypeAlias, cast
 
 from threadkeep.codec.frame import unpack
 from threadkeep.codec.introspection import references
-from threadkeep.cold.layer import (
+from threadkeep.cold.references import (
     STUB,
     location_of,
 )

@@ -20,7 +20,7 @@ from threadkeep.cache import (
     HotTier,
 )
 from threadkeep.cache.layer import Hot
-from threadkeep.cold.tiering import Tiering
+from threadkeep.cold.policy import Tiering
 from threadkeep.engine.model import Batch, DropThread, ReadCheckpoint, ReadSegments, Segment, Span
 from threadkeep.store.driver import BackendPair
 from threadkeep.store.store import LayeredStore

@@ -26,7 +26,7 @@ from threadkeep import ColdTier, Retention, Tiering, WarmTier, WriteBehind
 from threadkeep.backends.base import Backend
 from threadkeep.backends.postgres import PostgresBackend
 from threadkeep.backends.sqlite import SqliteBackend
-from threadkeep.cold.layer import LEAST
+from threadkeep.cold.references import LEAST
 from threadkeep.engine.operation import (
     Commit,
     Fetch,

@@ -33,7 +33,7 @@ from threadkeep.cache.lru import (
     SegmentCache,
     Verdict,
 )
-from threadkeep.cold.layer import STUB
+from threadkeep.cold.references import STUB
 from threadkeep.engine.model import (
     Batch,
     Change,

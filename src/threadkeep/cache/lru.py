@@ -13,10 +13,6 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Generic, NamedTuple, TypeVar
 
-from threadkeep.backends.base import (
-    is_count,
-    is_time,
-)
 from threadkeep.backends.process_forks import ResetInChild
 from threadkeep.backends.records import (
     Log,
@@ -28,6 +24,7 @@ from threadkeep.retention.policy import (
     MICROSECOND,
     duration,
 )
+from threadkeep.validation import is_count, is_time
 
 T = TypeVar("T")
 

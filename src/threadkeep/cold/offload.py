@@ -20,12 +20,15 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
-from threadkeep.cold import layer
-from threadkeep.cold.archive import GRACE, Archive, announce, archive_of, put, with_archive
-from threadkeep.cold.layer import (
+from threadkeep.cold import references
+from threadkeep.cold.archive import GRACE, announce, put
+from threadkeep.cold.references import (
+    Archive,
+    archive_of,
     is_stub,
     location_of,
     stubs_for,
+    with_archive,
 )
 from threadkeep.engine import (
     registration,
@@ -154,7 +157,7 @@ def movable(
     used = by_log([*spans_of(lineage, stay, rows.orphans), *_rebuilding(lineage, deltas)])
     referred = positions(lineage, lineage.stored, rows.orphans)
     keyframes = {stored.row.key_log for stored in rows.checkpoints}
-    least = max(over, layer.LEAST)
+    least = max(over, references.LEAST)
     pieces = [
         _piece(segment, used, referred)
         for segment in rows.segments
@@ -289,7 +292,7 @@ def _cut(engine: Engine, found: Snapshot, pieces: Sequence[Piece], over: int) ->
         whole = not piece.busy
         idle = [segment] if whole else parts(segment, piece.idle, engine.compression)
         busy = [] if whole else parts(segment, piece.busy, engine.compression)
-        stub_bytes = (layer.USUAL + SEGMENT_ROW) * len(idle)
+        stub_bytes = (references.USUAL + SEGMENT_ROW) * len(idle)
         if _bytes_of(idle) > over and _bytes_of(busy) + stub_bytes < len(segment.data):
             old.append(segment)
             go += idle
@@ -438,7 +441,9 @@ def _size_of(stub: Segment) -> int:
 def _stubs_of(thread: str) -> Operation[tuple[ThreadRows, list[Segment]]]:
     """A thread's rows, and its stubs."""
     rows: ThreadRows = yield from fetch(ReadThread(thread, stub=True))
-    small = covering([span_of(segment) for segment in rows.segments if segment.size <= layer.MOST])
+    small = covering(
+        [span_of(segment) for segment in rows.segments if segment.size <= references.MOST]
+    )
     if not small:
         return rows, []
     found = yield from fetch(ReadSegments(thread, small, stub=True))

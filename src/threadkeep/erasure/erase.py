@@ -16,7 +16,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from threadkeep.backends.base import Scrubbed
-from threadkeep.cold.archive import archive_of
+from threadkeep.cold.references import archive_of
 from threadkeep.engine import (
     registration,
     thread_summary,

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any, overload
 
-from threadkeep.cold.archive import archive_of
+from threadkeep.cold.references import archive_of
 from threadkeep.engine import thread_entry
 from threadkeep.engine.thread_entry import (
     Mark,

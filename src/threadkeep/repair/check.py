@@ -14,7 +14,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from threadkeep.codec.frame import unpack
-from threadkeep.cold.layer import STUB
+from threadkeep.cold.references import STUB
 from threadkeep.engine import (
     thread_summary,
 )

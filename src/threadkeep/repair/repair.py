@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from threadkeep import validation
-from threadkeep.cold.layer import WITH_COLD
+from threadkeep.cold.references import WITH_COLD
 from threadkeep.engine import (
     manifest,
     thread_summary,

@@ -34,8 +34,8 @@ from threadkeep.store.layer import Layer
 if TYPE_CHECKING:
     from threadkeep.backends.base import AsyncBackend, Backend
     from threadkeep.cache import Cache, CacheLayer, HotTier
+    from threadkeep.cold.policy import Tiering
     from threadkeep.cold.store import ColdStore
-    from threadkeep.cold.tiering import Tiering
     from threadkeep.write_behind import WriteBehind
     from threadkeep.write_behind.layer import WriteBehindLayer
 

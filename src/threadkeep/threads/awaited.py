@@ -15,7 +15,8 @@ from langgraph.checkpoint.base import BaseCheckpointSaver
 from threadkeep import validation
 from threadkeep.cold import tiering as cold
 from threadkeep.cold.offload import Offloaded
-from threadkeep.cold.tiering import OFFLOAD_OVER, Tiering, TierReport
+from threadkeep.cold.policy import OFFLOAD_OVER, Tiering
+from threadkeep.cold.tiering import TierReport
 from threadkeep.diff import StateDiff, checkpoints
 from threadkeep.diff.checkpoints import ChannelVersion
 from threadkeep.engine.context import Engine

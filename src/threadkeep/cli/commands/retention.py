@@ -28,7 +28,7 @@ from threadkeep.cli.terminal import (
     text,
     thread_table,
 )
-from threadkeep.cold.tiering import ColdTier, Tiering, WarmTier
+from threadkeep.cold.policy import ColdTier, Tiering, WarmTier
 from threadkeep.engine.thread_entry import TRANSITIONS, Cause, ThreadStatus, allows
 from threadkeep.errors import (
     BackendError,
