@@ -25,8 +25,6 @@ from threadkeep.engine.thread_entry import (
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from threadkeep.engine.thread_entry import ThreadEntry
-
 
 class Namespace:
     """The checkpoints of one namespace, and the writes on checkpoints there or not."""
@@ -157,6 +155,13 @@ class Thread:
         for namespace in self.namespaces.values():
             for rows in namespace.writes.values():
                 yield from rows
+
+    def add_rows(self, rows: Iterable[CheckpointRow], writes: Iterable[WriteRow]) -> None:
+        """Add rows of another thread as they are."""
+        for row in rows:
+            self.namespace(row.ns).put(row)
+        for write in writes:
+            self.namespace(write.ns).writes.setdefault(write.checkpoint_id, []).append(write)
 
     def segments(self) -> Iterator[Segment]:
         """All segments by (log, start)."""
