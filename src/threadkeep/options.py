@@ -95,7 +95,7 @@ def _check_kinds(given: Mapping[str, Any]) -> None:
 
 def _check_gc(given: Mapping[str, Any]) -> None:
     if given.get("gc_every") is not None:
-        from threadkeep.retention.policy import duration  # noqa: PLC0415 - seldom needed
+        from threadkeep.validation import duration  # noqa: PLC0415 - seldom needed
 
         duration("gc_every", given["gc_every"])
     enough = given.get("gc_on_put")

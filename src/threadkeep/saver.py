@@ -51,14 +51,17 @@ from threadkeep.engine.operation import (
 )
 from threadkeep.engine.put import Put
 from threadkeep.errors import ThreadkeepError
+from threadkeep.layers import (
+    driver,
+    layer,
+)
 from threadkeep.maintenance import Maintenance
 from threadkeep.options import check_options
 from threadkeep.retention.background import Collector, Gained, quietly
 from threadkeep.store import (
-    driver,
-    layer,
+    RANDOM,
+    LayeredStore,
 )
-from threadkeep.store.store import RANDOM, LayeredStore
 
 if TYPE_CHECKING:
     from threadkeep.engine.operation import Progress
@@ -483,7 +486,7 @@ def _codec(serde: SerializerProtocol | None, *, pickle_fallback: bool) -> Codec:
 
 
 def _seconds(gc_every: timedelta | float) -> float:
-    from threadkeep.retention.policy import duration  # noqa: PLC0415 - seldom needed
+    from threadkeep.validation import duration  # noqa: PLC0415 - seldom needed
 
     return duration("gc_every", gc_every).total_seconds()
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Mapping
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
@@ -22,6 +23,10 @@ _NAMES = "Use a str without lone surrogates."
 _VERSIONS = "Use a number of up to 64 bits, or a str."
 
 
+MICROSECOND = timedelta(microseconds=1)
+LONGEST = 2**62  # of sizes, and of times in microseconds
+
+
 # -- numbers -------------------------------------------------------------------------
 
 
@@ -35,6 +40,19 @@ def is_time(value: object) -> bool:
     if isinstance(value, bool) or not isinstance(value, int | float):
         return False
     return 0 < value <= sys.float_info.max  # (a whole number may be larger than any float)
+
+
+def duration(name: str, value: object) -> timedelta:
+    """Return a length of time, given in seconds or as a timedelta.
+
+    Raises:
+        InvalidArgumentError: it is neither, or not more than 0.
+    """
+    if isinstance(value, int | float) and type(value) is not bool and 0 < value < LONGEST / 1e6:
+        value = timedelta(seconds=value)
+    if not isinstance(value, timedelta) or value < MICROSECOND:
+        raise invalid(name, value, "Use seconds, more than 0, or a timedelta.")
+    return value
 
 
 # -- single values -------------------------------------------------------------------

@@ -20,11 +20,7 @@ from threadkeep.backends.records import (
 )
 from threadkeep.engine.model import Batch, CheckpointRow, ReadCheckpoint, ReadSegments, Segment
 from threadkeep.errors import invalid
-from threadkeep.retention.policy import (
-    MICROSECOND,
-    duration,
-)
-from threadkeep.validation import is_count, is_time
+from threadkeep.validation import MICROSECOND, duration, is_count, is_time
 
 T = TypeVar("T")
 

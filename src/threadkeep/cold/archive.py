@@ -16,10 +16,15 @@ from functools import partial
 from io import BytesIO
 from typing import TYPE_CHECKING, cast
 
-from threadkeep.cold.references import Archive, archive_of, is_at, with_archive
 from threadkeep.engine import (
     registration,
     thread_summary,
+)
+from threadkeep.engine.cold_references import (
+    Archive,
+    archive_of,
+    is_at,
+    with_archive,
 )
 from threadkeep.engine.context import Engine
 from threadkeep.engine.model import Batch, DropThread, RowsFence
@@ -38,7 +43,12 @@ from threadkeep.engine.thread_entry import (
     is_archived,
 )
 from threadkeep.errors import CorruptionError, StateError, ThreadNotFoundError
-from threadkeep.store.driver import Runner, Workflow, aside, on
+from threadkeep.layers.driver import (
+    Runner,
+    Workflow,
+    aside,
+    on,
+)
 from threadkeep.transfer import digest
 from threadkeep.transfer.bundle_format import BundleWriter, read_bundle
 from threadkeep.transfer.whole_thread import (

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
-from threadkeep.cold.references import (
+from threadkeep.engine.cold_references import (
     WITH_COLD,
     Location,
     archive_of,
@@ -59,11 +59,11 @@ from threadkeep.errors import (
     ThreadExistsError,
     ThreadkeepError,
 )
-from threadkeep.store.layer import through
+from threadkeep.layers.layer import through
 
 if TYPE_CHECKING:
-    from threadkeep.cold.references import Archive
     from threadkeep.cold.store import ColdStore
+    from threadkeep.engine.cold_references import Archive
 
 _log = logging.getLogger("threadkeep")
 

@@ -20,19 +20,19 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
-from threadkeep.cold import references
 from threadkeep.cold.archive import GRACE, announce, put
-from threadkeep.cold.references import (
+from threadkeep.engine import (
+    cold_references,
+    registration,
+    thread_summary,
+)
+from threadkeep.engine.cold_references import (
     Archive,
     archive_of,
     is_stub,
     location_of,
     stubs_for,
     with_archive,
-)
-from threadkeep.engine import (
-    registration,
-    thread_summary,
 )
 from threadkeep.engine.context import Engine
 from threadkeep.engine.lineage import (
@@ -85,13 +85,13 @@ from threadkeep.errors import (
     StateError,
     ThreadNotFoundError,
 )
-from threadkeep.retention.apply import SEGMENT_ROW
-from threadkeep.store.driver import (
+from threadkeep.layers.driver import (
     Runner,
     Workflow,
     aside,
     on,
 )
+from threadkeep.retention.apply import SEGMENT_ROW
 from threadkeep.transfer.whole_thread import parts_of
 
 if TYPE_CHECKING:
@@ -157,7 +157,7 @@ def movable(
     used = by_log([*spans_of(lineage, stay, rows.orphans), *_rebuilding(lineage, deltas)])
     referred = positions(lineage, lineage.stored, rows.orphans)
     keyframes = {stored.row.key_log for stored in rows.checkpoints}
-    least = max(over, references.LEAST)
+    least = max(over, cold_references.LEAST)
     pieces = [
         _piece(segment, used, referred)
         for segment in rows.segments
@@ -292,7 +292,7 @@ def _cut(engine: Engine, found: Snapshot, pieces: Sequence[Piece], over: int) ->
         whole = not piece.busy
         idle = [segment] if whole else parts(segment, piece.idle, engine.compression)
         busy = [] if whole else parts(segment, piece.busy, engine.compression)
-        stub_bytes = (references.USUAL + SEGMENT_ROW) * len(idle)
+        stub_bytes = (cold_references.USUAL + SEGMENT_ROW) * len(idle)
         if _bytes_of(idle) > over and _bytes_of(busy) + stub_bytes < len(segment.data):
             old.append(segment)
             go += idle
@@ -442,7 +442,7 @@ def _stubs_of(thread: str) -> Operation[tuple[ThreadRows, list[Segment]]]:
     """A thread's rows, and its stubs."""
     rows: ThreadRows = yield from fetch(ReadThread(thread, stub=True))
     small = covering(
-        [span_of(segment) for segment in rows.segments if segment.size <= references.MOST]
+        [span_of(segment) for segment in rows.segments if segment.size <= cold_references.MOST]
     )
     if not small:
         return rows, []

@@ -6,10 +6,9 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 
 from threadkeep.cache import HotTier
-from threadkeep.cold.references import LEAST
+from threadkeep.engine.cold_references import LEAST
 from threadkeep.errors import invalid
-from threadkeep.retention.policy import LONGEST, MICROSECOND, duration
-from threadkeep.validation import is_count
+from threadkeep.validation import LONGEST, MICROSECOND, duration, is_count
 
 OFFLOAD_OVER = 64 * 1024
 """Bytes of a stored run of values above which an object of the cold store pays."""

@@ -16,9 +16,9 @@ from threadkeep.cold import archive as archiving
 from threadkeep.cold import offload as offloading
 from threadkeep.cold.offload import Offloaded, move_out, tidy
 from threadkeep.cold.policy import Tiering, check_over
-from threadkeep.cold.references import archive_of
 from threadkeep.cold.store import ColdStore
 from threadkeep.engine import registration
+from threadkeep.engine.cold_references import archive_of
 from threadkeep.engine.context import Engine
 from threadkeep.engine.operation import Operation, Progress
 from threadkeep.engine.thread_entry import (
@@ -34,14 +34,18 @@ from threadkeep.errors import (
     ThreadNotFoundError,
     invalid,
 )
+from threadkeep.layers.driver import (
+    Runner,
+    Workflow,
+    on,
+)
 from threadkeep.registry.info import (
     ThreadInfo,
     info,
 )
 from threadkeep.retention import apply
-from threadkeep.retention.policy import MICROSECOND, duration
-from threadkeep.store.driver import Runner, Workflow, on
-from threadkeep.store.store import LayeredStore
+from threadkeep.store import LayeredStore
+from threadkeep.validation import MICROSECOND, duration
 
 if TYPE_CHECKING:
     from threadkeep.cold.store import ColdStore

@@ -11,9 +11,9 @@ from threadkeep.engine.operation import Progress
 from threadkeep.erasure import erase as workflow
 from threadkeep.erasure.erase import EraseReport
 from threadkeep.errors import InvalidArgumentError, invalid
+from threadkeep.layers.driver import Workflow
 from threadkeep.registry import filters
-from threadkeep.store.driver import Workflow
-from threadkeep.store.store import LayeredStore
+from threadkeep.store import LayeredStore
 
 
 def erase(

@@ -16,11 +16,11 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from threadkeep.backends.base import Scrubbed
-from threadkeep.cold.references import archive_of
 from threadkeep.engine import (
     registration,
     thread_summary,
 )
+from threadkeep.engine.cold_references import archive_of
 from threadkeep.engine.context import Engine
 from threadkeep.engine.lineage import (
     Lineage,
@@ -63,14 +63,14 @@ from threadkeep.errors import (
     ThreadNotFoundError,
     UnfinishedErasureError,
 )
-from threadkeep.retention.apply import shortened, thinning
-from threadkeep.store.driver import (
+from threadkeep.layers.driver import (
     Runner,
     Workflow,
     aside,
     on,
 )
-from threadkeep.store.store import LayeredStore
+from threadkeep.retention.apply import shortened, thinning
+from threadkeep.store import LayeredStore
 
 if TYPE_CHECKING:
     from threadkeep.cold.store import ColdStore

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any, overload
 
-from threadkeep.cold.references import archive_of
 from threadkeep.engine import thread_entry
+from threadkeep.engine.cold_references import archive_of
 from threadkeep.engine.thread_entry import (
     Mark,
     ThreadEntry,
@@ -16,10 +16,8 @@ from threadkeep.engine.thread_entry import (
     is_archived,
 )
 from threadkeep.retention import policy
-from threadkeep.retention.policy import (
-    MICROSECOND,
-    Retention,
-)
+from threadkeep.retention.policy import Retention
+from threadkeep.validation import MICROSECOND
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 

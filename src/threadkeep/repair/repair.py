@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from threadkeep import validation
-from threadkeep.cold.references import WITH_COLD
 from threadkeep.engine import (
     manifest,
     thread_summary,
 )
+from threadkeep.engine.cold_references import WITH_COLD
 from threadkeep.engine.context import Engine
 from threadkeep.engine.lineage import (
     CheckpointKey,
@@ -52,6 +52,12 @@ from threadkeep.engine.optimistic import Snapshot, read_snapshot, retry
 from threadkeep.engine.rows import heads, with_manifest
 from threadkeep.engine.thread_entry import ThreadStatus
 from threadkeep.errors import CodecError, InvalidArgumentError, ThreadNotFoundError
+from threadkeep.layers.driver import (
+    Runner,
+    Workflow,
+    aside,
+    on,
+)
 from threadkeep.repair.check import (
     NOTES,
     UNREADABLE,
@@ -64,13 +70,7 @@ from threadkeep.repair.check import (
     unreadable,
 )
 from threadkeep.repair.quarantine import QuarantineFile, Taken
-from threadkeep.store.driver import (
-    Runner,
-    Workflow,
-    aside,
-    on,
-)
-from threadkeep.store.store import LayeredStore
+from threadkeep.store import LayeredStore
 from threadkeep.transfer.whole_thread import WholeThread
 
 if TYPE_CHECKING:

@@ -26,6 +26,7 @@ from threadkeep.erasure.erase import EraseReport
 from threadkeep.forks import merge as forks
 from threadkeep.forks.branches import Branches
 from threadkeep.forks.merge import Merge
+from threadkeep.layers import driver
 from threadkeep.registry import filters as registry
 from threadkeep.registry.filters import MOST, Filters, OrderName
 from threadkeep.registry.info import ThreadInfo, ThreadPage
@@ -34,8 +35,7 @@ from threadkeep.repair.repair import RepairReport
 from threadkeep.retention import gc as retention
 from threadkeep.retention.gc import GcReport
 from threadkeep.retention.policy import Retention
-from threadkeep.store import driver
-from threadkeep.store.store import LayeredStore
+from threadkeep.store import LayeredStore
 from threadkeep.transfer import adopt, bundles, mirror
 from threadkeep.transfer.adopt import Adopted, AdoptOptions
 from threadkeep.transfer.bundles import Exported, Imported

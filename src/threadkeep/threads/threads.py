@@ -27,14 +27,14 @@ from threadkeep.erasure.erase import EraseReport
 from threadkeep.forks import merge as forks
 from threadkeep.forks.branches import Branches
 from threadkeep.forks.merge import Merge
+from threadkeep.layers import driver
 from threadkeep.registry.info import ThreadInfo
 from threadkeep.repair import repair as repairs
 from threadkeep.repair.repair import RepairReport
 from threadkeep.retention import gc as retention
 from threadkeep.retention.gc import GcReport
 from threadkeep.retention.policy import Retention
-from threadkeep.store import driver
-from threadkeep.store.store import LayeredStore
+from threadkeep.store import LayeredStore
 from threadkeep.threads.awaited import AwaitedThreads
 from threadkeep.threads.entries import ThreadEntries, ThreadTransfers
 

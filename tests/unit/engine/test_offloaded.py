@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from threadkeep.codec.frame import Compression, pack, pack_elsewhere
 from threadkeep.cold.offload import _piece
-from threadkeep.cold.references import (
+from threadkeep.engine.cold_references import (
     MOST,
     STUB,
     Location,

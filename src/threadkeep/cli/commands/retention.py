@@ -37,9 +37,10 @@ from threadkeep.errors import (
     ThreadNotFoundError,
     invalid,
 )
-from threadkeep.retention.policy import Retention, duration
+from threadkeep.retention.policy import Retention
 from threadkeep.saver import Saver
 from threadkeep.threads import Collected, GcReport, ThreadInfo, TierReport
+from threadkeep.validation import duration
 
 Every = Annotated[
     str | None,

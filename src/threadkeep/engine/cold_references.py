@@ -9,7 +9,6 @@ where it is opened.
 from __future__ import annotations
 
 import hashlib
-import logging
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeGuard
 
@@ -37,8 +36,6 @@ MOST = 512
 """Bytes that a stub takes at most."""
 
 WITH_COLD = "Open the store with cold=, the URL of the cold store (in the shell: TK_COLD)."
-
-_log = logging.getLogger("threadkeep")
 
 
 # -- archives --------------------------------------------------------------------------
