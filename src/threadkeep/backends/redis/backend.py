@@ -135,7 +135,8 @@ class AsyncRedisBackend(Server, AsyncBackend):
         """Make several changes in as few round trips as can be. See `Backend.commit_many`.
 
         Each is a transaction of its own. A batch may build on one before it of its thread
-        (see `layers.layer`), so that batches of a thread go in one run of the script. To make all of them again is harmless.
+        (see `layers.layer`), so batches of a thread go in one run of the script. To make all of
+        them again is harmless.
         """
         results: list[ThreadkeepError | None] = []
         with self._mapped_errors():
