@@ -82,7 +82,7 @@ class MemoryBackend(Backend):
         """Answer each read, in order. See `Backend.fetch`."""
         with self._lock:
             self._check_open()
-            return [reply(self._threads, read) for read in reads]
+            return [_REPLIES[type(read)](self._threads, read) for read in reads]
 
     def commit(self, change: Change) -> None:
         """Carry out the change, all or nothing. See `Backend.commit`."""
@@ -131,11 +131,6 @@ class MemoryBackend(Backend):
     def _check_open(self) -> None:
         if self._closed:
             raise ClosedError(hint="Open a new saver: what this one held in memory is gone.")
-
-
-def reply(threads: Threads, read: Read) -> Any:
-    """Answer one read as its docstring says."""
-    return _REPLIES[type(read)](threads, read)
 
 
 def _checkpoint(threads: Threads, read: ReadCheckpoint) -> ThreadState:
@@ -211,7 +206,7 @@ def _thread(threads: Threads, read: ReadThread) -> ThreadRows:
 def _find(threads: Threads, read: FindThreads) -> list[str]:
     def is_wanted(thread: Thread) -> bool:
         if not read.run_ids:
-            return read.empty or thread.holds_checkpoints()
+            return read.empty or any(thread.rows())
         return any(_run_id(row) in read.run_ids for row in thread.rows())
 
     found = (name for name in _names_after(threads, read.after) if is_wanted(threads[name]))

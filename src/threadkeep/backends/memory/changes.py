@@ -94,13 +94,13 @@ def _copy(threads: Threads, change: CopyThread) -> None:
     if not source.holds_rows():
         return
     _check_source(change, source)
-    if target.holds_checkpoints() or source is target:
+    if any(target.rows()) or source is target:
         raise ThreadExistsError(thread=change.target)
     copy = threads[change.target] = Thread()
     copy.generation = target.generation + 1
     copy.add_rows(source.rows(), source.writes())
     for segment in source.segments():
-        copy.log(segment.log).put(segment)
+        copy.logs[segment.log].put(segment)
     target.heap.members.discard(change.target)
     copy.heap.members.add(change.target)
     copy_entry(copy, change.target, source, target, change.now)
@@ -112,7 +112,7 @@ def _fork(threads: Threads, change: ForkThread) -> None:
     if source.generation != change.generation:
         raise StaleThreadError(thread=change.source)
     _check_source(change, source)
-    if target.holds_checkpoints() or source is target:
+    if any(target.rows()) or source is target:
         raise ThreadExistsError(thread=change.target)
     fork = threads[change.target] = Thread()
     target.heap.members.discard(change.target)
@@ -179,7 +179,7 @@ def _move_segments(batch: Batch, thread: Thread) -> None:
     dropped = [logs[n].drop(start, count) for n, start, count in batch.drop_segments if n in logs]
     added: list[Segment] = []
     try:
-        added.extend(s for s in batch.segments if thread.log(s.log).put(s))
+        added.extend(s for s in batch.segments if thread.logs[s.log].put(s))
     except SegmentTakenError as error:
         for segment in added:
             logs[segment.log].drop(segment.start, segment.count)
@@ -191,15 +191,15 @@ def _move_segments(batch: Batch, thread: Thread) -> None:
 
 def _move_rows(batch: Batch, thread: Thread) -> None:
     for row in batch.checkpoints:
-        thread.namespace(row.ns).put(row)
+        thread.namespaces[row.ns].put(row)
     for write in batch.writes:
-        thread.namespace(write.ns).add_write(write)
+        thread.namespaces[write.ns].add_write(write)
     for ns, key in batch.drop_checkpoints:
-        thread.namespace(ns).drop(key)
+        thread.namespaces[ns].drop(key)
     for ns, key, seq in batch.drop_writes:
-        thread.namespace(ns).drop_write(key, seq)
+        thread.namespaces[ns].drop_write(key, seq)
     for ns, key in batch.hide_checkpoints:
-        thread.namespace(ns).hide(key)
+        thread.namespaces[ns].hide(key)
 
 
 _CHANGES: dict[type[Change], Callable[[Threads, Any], None]] = {

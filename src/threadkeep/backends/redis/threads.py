@@ -12,7 +12,7 @@ import json
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from heapq import nlargest, nsmallest
 from operator import attrgetter, itemgetter
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
 from threadkeep.backends.records import matches
 from threadkeep.backends.redis.reads import Question, before, bounds, filter_texts
@@ -280,16 +280,6 @@ async def _entries(names: Sequence[str], server: Server) -> list[ThreadEntry | N
 # -- threads ---------------------------------------------------------------------------
 
 
-class _Counts(NamedTuple):
-    """Counts of a thread's rows and bytes, from `read.lua`."""
-
-    there: int
-    checkpoints: int
-    writes: int
-    places: int
-    data: int
-
-
 async def _ask_all(
     server: Server, *questions: str, after: str | None = None
 ) -> AsyncIterator[tuple[str, list[Any]]]:
@@ -304,20 +294,16 @@ async def _ask_all(
 async def _find(read: FindThreads, server: Server) -> list[str]:
     found: list[str] = []
     question = "runs" if read.run_ids else "counts"
-    async for name, (answered,) in _ask_all(server, question, after=read.after):
+    async for name, ((there, rows, *_),) in _ask_all(server, question, after=read.after):
         if len(found) == read.limit:
             break
-        if not answered[0]:
+        if not there:
             await server.sweep(name)
-        elif _is_found(read, answered):
+        elif read.run_ids:
+            found += [name] if any(_run_id(row) in read.run_ids for row in rows) else []
+        elif read.empty or rows:
             found.append(name)
     return found
-
-
-def _is_found(read: FindThreads, answered: Any) -> bool:
-    if read.run_ids:
-        return any(_run_id(member) in read.run_ids for member in answered[1])
-    return read.empty or _Counts(*answered).checkpoints > 0
 
 
 def _run_id(member: bytes) -> object:
@@ -328,24 +314,22 @@ def _run_id(member: bytes) -> object:
 async def _sizes(read: ReadSizes, server: Server) -> Sizes:
     total = 0
     found: list[ThreadSize] = []
-    async for name, (counted, (rows, segments, memory)) in _ask_all(server, "counts", "bytes"):
-        counts = _Counts(*counted)
+    async for name, ((_, *counts), (rows, segments, memory)) in _ask_all(server, "counts", "bytes"):
         total += memory
         wanted = read.after is None or name > read.after
-        if wanted and len(found) < read.limit and any(counts[1:]):
-            numbers = (counts.checkpoints, counts.writes, counts.places)
-            found.append(ThreadSize(name, *numbers, rows, segments))
+        if wanted and len(found) < read.limit and any(counts):
+            checkpoints, writes, places, _ = counts
+            sizes = (checkpoints, writes, places, rows, segments)
+            found.append(ThreadSize(name, *sizes))
     return Sizes(total, tuple(found))
 
 
 async def _damage(_read: ReadDamage, server: Server) -> list[str]:
     findings = []
-    async for name, (counted,) in _ask_all(server, "counts"):
-        counts = _Counts(*counted)
-        if counts.places != counts.data:
+    async for name, ((*_, places, data),) in _ask_all(server, "counts"):
+        if places != data:
             findings.append(
-                f"thread {name!r} has {counts.places} places of segments and the data of"
-                f" {counts.data}"
+                f"thread {name!r} has {places} places of segments and the data of {data}"
             )
     return findings
 
