@@ -467,11 +467,9 @@ class Machine(RuleBasedStateMachine):
     def offload(self, data: Any, thread: str) -> None:
         """Old values go; nobody sees a difference."""
         saver = self.saver(data)
-        assert saver._store.cold is not None
+        cold = driver.run(saver._store.own_cold())
         with suppress(errors.ThreadNotFoundError, errors.StateError):
-            plan = offload.offload(
-                saver._store.beneath(), saver._store.cold, saver._engine, thread, 0
-            )
+            plan = offload.offload(saver._store.beneath(), cold, saver._engine, thread, 0)
             self.offloaded += driver.run(plan).segments
 
     @rule(data=st.data(), thread=THREADS)
