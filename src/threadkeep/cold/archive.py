@@ -16,18 +16,10 @@ from functools import partial
 from io import BytesIO
 from typing import TYPE_CHECKING, NamedTuple, TypeGuard, cast
 
-from threadkeep.engine import (
-    registration,
-    thread_entry,
-    thread_summary,
-)
+from threadkeep.engine import registration, thread_entry, thread_summary
 from threadkeep.engine.context import Engine
 from threadkeep.engine.model import Batch, DropThread, RowsFence
-from threadkeep.engine.operation import (
-    Operation,
-    commit,
-    fetch_checkpoint,
-)
+from threadkeep.engine.operation import Operation, commit, fetch_checkpoint
 from threadkeep.engine.optimistic import OVERTAKEN, retry
 from threadkeep.engine.thread_entry import (
     Cause,

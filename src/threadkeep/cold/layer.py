@@ -38,22 +38,9 @@ from threadkeep.engine.model import (
     Segment,
     ThreadState,
 )
-from threadkeep.engine.operation import (
-    Commit,
-    Fetch,
-    Requests,
-    aside,
-    call,
-    commit,
-    fetch,
-)
+from threadkeep.engine.operation import Commit, Fetch, Requests, aside, call, commit, fetch
 from threadkeep.engine.optimistic import retry
-from threadkeep.engine.thread_entry import (
-    EntryFence,
-    ReadEntry,
-    ThreadEntry,
-    is_archived,
-)
+from threadkeep.engine.thread_entry import EntryFence, ReadEntry, ThreadEntry, is_archived
 from threadkeep.errors import (
     BackendError,
     ConflictError,

@@ -22,15 +22,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from threadkeep.cold import layer
 from threadkeep.cold.archive import GRACE, Archive, announce, archive_of, put, with_archive
-from threadkeep.cold.layer import (
-    is_stub,
-    location_of,
-    stubs_for,
-)
-from threadkeep.engine import (
-    registration,
-    thread_summary,
-)
+from threadkeep.cold.layer import is_stub, location_of, stubs_for
+from threadkeep.engine import registration, thread_summary
 from threadkeep.engine.context import Engine
 from threadkeep.engine.lineage import (
     CheckpointKey,
@@ -57,24 +50,11 @@ from threadkeep.engine.model import (
     StoredCheckpoint,
     ThreadRows,
 )
-from threadkeep.engine.operation import (
-    Operation,
-    commit,
-    fetch,
-    fetch_checkpoint,
-    fetch_segments,
-)
+from threadkeep.engine.operation import Operation, commit, fetch, fetch_checkpoint, fetch_segments
 from threadkeep.engine.optimistic import OVERTAKEN, Snapshot, read_snapshot, retry
 from threadkeep.engine.refs import covering, span_of
 from threadkeep.engine.rows import heads, unpack_writes
-from threadkeep.engine.thread_entry import (
-    Cause,
-    ThreadEntry,
-    Touch,
-    allows,
-    is_archived,
-    is_there,
-)
+from threadkeep.engine.thread_entry import Cause, ThreadEntry, Touch, allows, is_archived, is_there
 from threadkeep.errors import (
     ConflictError,
     CorruptionError,
@@ -83,12 +63,7 @@ from threadkeep.errors import (
     ThreadNotFoundError,
 )
 from threadkeep.retention.apply import SEGMENT_ROW
-from threadkeep.store.driver import (
-    Runner,
-    Workflow,
-    aside,
-    on,
-)
+from threadkeep.store.driver import Runner, Workflow, aside, on
 from threadkeep.transfer.whole_thread import parts_of
 
 if TYPE_CHECKING:

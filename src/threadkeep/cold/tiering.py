@@ -23,11 +23,7 @@ from threadkeep.cold.store import ColdStore
 from threadkeep.engine import registration
 from threadkeep.engine.context import Engine
 from threadkeep.engine.operation import Operation, Progress
-from threadkeep.engine.thread_entry import (
-    Cause,
-    ThreadEntry,
-    allows,
-)
+from threadkeep.engine.thread_entry import Cause, ThreadEntry, allows
 from threadkeep.errors import (
     CodecError,
     ConflictError,
@@ -36,10 +32,7 @@ from threadkeep.errors import (
     ThreadNotFoundError,
     invalid,
 )
-from threadkeep.registry.info import (
-    ThreadInfo,
-    info,
-)
+from threadkeep.registry.info import ThreadInfo, info
 from threadkeep.retention import apply
 from threadkeep.retention.policy import LONGEST, MICROSECOND, duration
 from threadkeep.store.driver import Runner, Workflow, on

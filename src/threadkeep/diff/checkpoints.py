@@ -44,12 +44,7 @@ from threadkeep.engine.refs import Inline, Ref, covering
 from threadkeep.engine.rows import unpack_metadata, unpack_time
 from threadkeep.errors import CorruptionError, StaleThreadError, ThreadkeepError, invalid
 from threadkeep.langgraph_internals import DELTA_COUNTERS, is_internal
-from threadkeep.store.driver import (
-    Runner,
-    Workflow,
-    aside,
-    on,
-)
+from threadkeep.store.driver import Runner, Workflow, aside, on
 
 ConfigOrPair: TypeAlias = RunnableConfig | tuple[str, str | None]
 """A config, or the id of a thread and that of a checkpoint (None: the head)."""

@@ -17,10 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from threadkeep.backends.base import Scrubbed
 from threadkeep.cold.archive import archive_of
-from threadkeep.engine import (
-    registration,
-    thread_summary,
-)
+from threadkeep.engine import registration, thread_summary
 from threadkeep.engine.context import Engine
 from threadkeep.engine.lineage import (
     Lineage,
@@ -39,22 +36,10 @@ from threadkeep.engine.model import (
     ThreadRows,
     WriteRow,
 )
-from threadkeep.engine.operation import (
-    Fetch,
-    Operation,
-    Progress,
-    commit,
-    no_progress,
-)
+from threadkeep.engine.operation import Fetch, Operation, Progress, commit, no_progress
 from threadkeep.engine.optimistic import Build, Snapshot, T, optimistic
 from threadkeep.engine.refs import span_of
-from threadkeep.engine.thread_entry import (
-    ReadEntry,
-    ThreadEntry,
-    ThreadQuery,
-    Touch,
-    is_there,
-)
+from threadkeep.engine.thread_entry import ReadEntry, ThreadEntry, ThreadQuery, Touch, is_there
 from threadkeep.errors import (
     ConflictError,
     CorruptionError,
@@ -64,12 +49,7 @@ from threadkeep.errors import (
     UnfinishedErasureError,
 )
 from threadkeep.retention.apply import shortened, thinning
-from threadkeep.store.driver import (
-    Runner,
-    Workflow,
-    aside,
-    on,
-)
+from threadkeep.store.driver import Runner, Workflow, aside, on
 from threadkeep.store.store import LayeredStore
 
 if TYPE_CHECKING:

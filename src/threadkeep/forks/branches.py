@@ -13,20 +13,10 @@ from typing import Any, NamedTuple, cast
 from threadkeep.engine.context import Engine, Keyframes, named, not_found, read_manifest
 from threadkeep.engine.manifest import Manifest
 from threadkeep.engine.model import HIDDEN, ReadPath, ScanCheckpoints, StoredCheckpoint
-from threadkeep.engine.operation import (
-    CheckpointRef,
-    Fetch,
-    Operation,
-    fetch,
-)
+from threadkeep.engine.operation import CheckpointRef, Fetch, Operation, fetch
 from threadkeep.engine.refs import Inline, Run
 from threadkeep.engine.rows import counting, unpack_metadata, unpack_time
-from threadkeep.engine.thread_summary import (
-    Tasks,
-    following,
-    own,
-    tasks,
-)
+from threadkeep.engine.thread_summary import Tasks, following, own, tasks
 from threadkeep.langgraph_internals import TASKS
 
 _PAGE = 256  # rows that a scan reads at once

@@ -13,10 +13,7 @@ from enum import Enum
 from functools import partial
 from typing import NamedTuple
 
-from threadkeep.engine import (
-    thread_entry,
-    thread_summary,
-)
+from threadkeep.engine import thread_entry, thread_summary
 from threadkeep.engine.context import Engine
 from threadkeep.engine.lineage import CheckpointKey, Lineage, checkpoint_key, write_key
 from threadkeep.engine.model import (
@@ -27,10 +24,7 @@ from threadkeep.engine.model import (
     ThreadRows,
     WriteRow,
 )
-from threadkeep.engine.operation import (
-    Operation,
-    commit,
-)
+from threadkeep.engine.operation import Operation, commit
 from threadkeep.engine.optimistic import Snapshot, optimistic, read_snapshot
 from threadkeep.engine.rows import of_the_graph, unpack_metadata
 from threadkeep.engine.thread_entry import ThreadEntry, ThreadStatus

@@ -16,25 +16,13 @@ from langgraph.checkpoint.base.id import uuid6
 from langgraph.checkpoint.serde.types import _DeltaSnapshot
 
 from threadkeep import validation
-from threadkeep.arguments import (
-    compare_versions,
-    next_version,
-)
-from threadkeep.engine import (
-    load,
-    put,
-    registration,
-)
+from threadkeep.arguments import compare_versions, next_version
+from threadkeep.engine import load, put, registration
 from threadkeep.engine.context import Engine
 from threadkeep.engine.elements import Elements
 from threadkeep.engine.lineage import Lineage
 from threadkeep.engine.model import Child, ReadThread, ThreadRows
-from threadkeep.engine.operation import (
-    CheckpointRef,
-    Operation,
-    fetch,
-    fetch_segments,
-)
+from threadkeep.engine.operation import CheckpointRef, Operation, fetch, fetch_segments
 from threadkeep.engine.optimistic import retry
 from threadkeep.engine.refs import covering
 from threadkeep.engine.rows import Write, counting
@@ -49,14 +37,8 @@ from threadkeep.errors import (
 from threadkeep.forks import branches as trees
 from threadkeep.forks import fork as forking
 from threadkeep.forks.branches import Branches
-from threadkeep.langgraph_internals import (
-    DELTA_COUNTERS,
-    is_internal,
-)
-from threadkeep.registry.info import (
-    ThreadInfo,
-    info,
-)
+from threadkeep.langgraph_internals import DELTA_COUNTERS, is_internal
+from threadkeep.registry.info import ThreadInfo, info
 
 NOTHING: Any = object()
 """Stands for the value of a channel without one."""

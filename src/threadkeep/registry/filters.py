@@ -14,10 +14,7 @@ from typing import Any, Literal, TypeAlias, TypedDict, Unpack
 from threadkeep import validation
 from threadkeep.engine import registration, thread_entry
 from threadkeep.engine.context import Engine
-from threadkeep.engine.operation import (
-    CheckpointRef,
-    Operation,
-)
+from threadkeep.engine.operation import CheckpointRef, Operation
 from threadkeep.engine.thread_entry import (
     Order,
     SearchThreads,

@@ -9,17 +9,9 @@ from typing import Any, overload
 
 from threadkeep.cold.archive import archive_of
 from threadkeep.engine import thread_entry
-from threadkeep.engine.thread_entry import (
-    Mark,
-    ThreadEntry,
-    ThreadStatus,
-    is_archived,
-)
+from threadkeep.engine.thread_entry import Mark, ThreadEntry, ThreadStatus, is_archived
 from threadkeep.retention import policy
-from threadkeep.retention.policy import (
-    MICROSECOND,
-    Retention,
-)
+from threadkeep.retention.policy import MICROSECOND, Retention
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 

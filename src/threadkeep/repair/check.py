@@ -15,9 +15,7 @@ from typing import TYPE_CHECKING
 
 from threadkeep.codec.frame import unpack
 from threadkeep.cold.layer import STUB
-from threadkeep.engine import (
-    thread_summary,
-)
+from threadkeep.engine import thread_summary
 from threadkeep.engine.context import NO_CODEC, Engine
 from threadkeep.engine.elements import Elements
 from threadkeep.engine.lineage import (
@@ -45,11 +43,7 @@ from threadkeep.engine.model import (
     ThreadRows,
     WriteRow,
 )
-from threadkeep.engine.operation import (
-    Operation,
-    fetch,
-    fetch_segments,
-)
+from threadkeep.engine.operation import Operation, fetch, fetch_segments
 from threadkeep.engine.optimistic import Snapshot, read_snapshot
 from threadkeep.engine.refs import Cell, Ref, span_of
 from threadkeep.engine.rows import counts_for, manifest_of, unpack_writes
@@ -62,11 +56,7 @@ from threadkeep.errors import (
     ThreadkeepError,
 )
 from threadkeep.stats import EVERYTHING, all_sizes
-from threadkeep.store.driver import (
-    Runner,
-    Workflow,
-    on,
-)
+from threadkeep.store.driver import Runner, Workflow, on
 
 if TYPE_CHECKING:
     from threadkeep.engine.operation import Progress

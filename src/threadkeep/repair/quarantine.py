@@ -18,12 +18,7 @@ from typing import Any, BinaryIO
 from threadkeep.engine.model import UnreadableRow
 from threadkeep.errors import CorruptionError, OpenError
 from threadkeep.repair.check import Finding, Kind
-from threadkeep.transfer.bundle_format import (
-    BUNDLE,
-    BundleWriter,
-    Form,
-    read_threads,
-)
+from threadkeep.transfer.bundle_format import BUNDLE, BundleWriter, Form, read_threads
 from threadkeep.transfer.files import file_errors, sync_folder
 from threadkeep.transfer.whole_thread import WholeThread
 

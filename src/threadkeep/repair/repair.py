@@ -16,10 +16,7 @@ from typing import TYPE_CHECKING
 
 from threadkeep import validation
 from threadkeep.cold.layer import WITH_COLD
-from threadkeep.engine import (
-    manifest,
-    thread_summary,
-)
+from threadkeep.engine import manifest, thread_summary
 from threadkeep.engine.context import Engine
 from threadkeep.engine.lineage import (
     CheckpointKey,
@@ -43,11 +40,7 @@ from threadkeep.engine.model import (
     ThreadRows,
     WriteRow,
 )
-from threadkeep.engine.operation import (
-    Operation,
-    Progress,
-    commit,
-)
+from threadkeep.engine.operation import Operation, Progress, commit
 from threadkeep.engine.optimistic import Snapshot, read_snapshot, retry
 from threadkeep.engine.rows import heads, with_manifest
 from threadkeep.engine.thread_entry import ThreadStatus
@@ -64,12 +57,7 @@ from threadkeep.repair.check import (
     unreadable,
 )
 from threadkeep.repair.quarantine import QuarantineFile, Taken
-from threadkeep.store.driver import (
-    Runner,
-    Workflow,
-    aside,
-    on,
-)
+from threadkeep.store.driver import Runner, Workflow, aside, on
 from threadkeep.store.store import LayeredStore
 from threadkeep.transfer.whole_thread import WholeThread
 

@@ -14,10 +14,7 @@ from typing import NamedTuple, TypeAlias, cast
 
 from threadkeep.codec import Codec
 from threadkeep.engine import manifest as manifests
-from threadkeep.engine import (
-    thread_entry,
-    thread_summary,
-)
+from threadkeep.engine import thread_entry, thread_summary
 from threadkeep.engine.context import Engine
 from threadkeep.engine.lineage import (
     CheckpointKey,
@@ -45,12 +42,7 @@ from threadkeep.engine.model import (
     StoredCheckpoint,
     WriteRow,
 )
-from threadkeep.engine.operation import (
-    Operation,
-    commit,
-    fetch,
-    fetch_segments,
-)
+from threadkeep.engine.operation import Operation, commit, fetch, fetch_segments
 from threadkeep.engine.optimistic import Snapshot, optimistic, read_snapshot
 from threadkeep.engine.refs import Ref, covering, length, span_of
 from threadkeep.engine.rows import (

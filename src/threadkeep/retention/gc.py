@@ -14,10 +14,7 @@ from hashlib import blake2b
 from typing import TYPE_CHECKING, NamedTuple, cast
 
 from threadkeep import validation
-from threadkeep.engine import (
-    registration,
-    thread_entry,
-)
+from threadkeep.engine import registration, thread_entry
 from threadkeep.engine.context import Engine
 from threadkeep.engine.lineage import CheckpointKey, Lineage, checkpoint_key, needed, positions
 from threadkeep.engine.model import Batch, DropThread
@@ -25,17 +22,9 @@ from threadkeep.engine.operation import Operation, Progress
 from threadkeep.engine.optimistic import Snapshot, optimistic
 from threadkeep.engine.registration import ALL, PAGE, page_of
 from threadkeep.engine.rows import visible
-from threadkeep.engine.thread_entry import (
-    ThreadEntry,
-    ThreadStatus,
-    Touch,
-    is_there,
-)
+from threadkeep.engine.thread_entry import ThreadEntry, ThreadStatus, Touch, is_there
 from threadkeep.errors import CodecError, ConflictError, InvalidArgumentError, invalid
-from threadkeep.registry.info import (
-    ThreadInfo,
-    info,
-)
+from threadkeep.registry.info import ThreadInfo, info
 from threadkeep.retention import policy as policies
 from threadkeep.retention.apply import (
     droppable_channels,
