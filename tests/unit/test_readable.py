@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 
 from threadkeep.cli.commands.forks import layout
-from threadkeep.cli.readable import ToolCall, conversation, kind, message, plain, summary
+from threadkeep.cli.readable import ToolCall, conversation, kind, message, summary
+from threadkeep.diff.records import plain
 from threadkeep.forks.branches import (
     Shown,
     tree,
