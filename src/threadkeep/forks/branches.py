@@ -10,10 +10,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
+from threadkeep import validation
 from threadkeep.engine.context import Engine, Keyframes, named, not_found, read_manifest
 from threadkeep.engine.manifest import Manifest
 from threadkeep.engine.model import HIDDEN, ReadPath, ScanCheckpoints, StoredCheckpoint
-from threadkeep.engine.operation import CheckpointRef, Fetch, Operation, fetch
+from threadkeep.engine.operation import Fetch, Operation, fetch
 from threadkeep.engine.refs import Inline, Run
 from threadkeep.engine.rows import counting, unpack_metadata, unpack_time
 from threadkeep.engine.thread_summary import following, own, tasks
@@ -108,23 +109,20 @@ class Branches:
 
 
 def branches(engine: Engine, thread: str, ns: str) -> Operation[Branches]:
-    """Return the tree of a thread's checkpoints in a namespace.
-
-    Raises:
-        ThreadNotFoundError: there are none.
-        CorruptionError, UnknownTypeError: rows cannot be read.
-    """
-    trees = yield from _trees(engine, thread, ns)
+    """See `Threads.branches`."""
+    place = validation.place(thread, ns)
+    trees = yield from _trees(engine, place.thread, place.ns)
     if ns not in trees:
-        raise not_found(CheckpointRef(thread, ns))
+        raise not_found(place)
     return trees[ns]
 
 
 def all_branches(engine: Engine, thread: str) -> Operation[dict[str, Branches]]:
-    """Return the trees of all namespaces of a thread, by namespace. Raises as `branches`."""
-    trees = yield from _trees(engine, thread, None)
+    """See `Threads.branches_by_ns`."""
+    place = validation.place(thread)
+    trees = yield from _trees(engine, place.thread, None)
     if not trees:
-        raise not_found(CheckpointRef(thread, ""))
+        raise not_found(place)
     return dict(sorted(trees.items()))
 
 
@@ -191,9 +189,7 @@ class _Rows:
             row.parent,
             unpack_time(row.ts),
             unpack_metadata(row.metadata, row.exact, self._engine.codec),
-            next=tuple(
-                following([c for c, entry in read.entries.items() if entry.ref is not None])
-            ),
+            next=tuple(following(filled)),
             has_sends=self._has_sends(read),
             written=tuple(own(read.updated if isinstance(read.updated, list) else ())),
             interrupted=status.asked,

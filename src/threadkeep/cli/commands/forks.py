@@ -104,7 +104,7 @@ def _merge(saver: Saver, fork: str, into: str, strategy: Side | None, *, dry_run
 
 
 def _merge_lines(found: Merge, *, dry_run: bool, is_conflict: bool) -> Iterator[RenderableType]:
-    rows = [(text(name), "fork", "theirs") for name in found.taken]
+    rows = [(text(name), "fork", "theirs") for name in found.channels]
     rows += [
         (text(one.channel), "both", "conflict" if is_conflict else str(one.resolution))
         for one in found.conflicts
@@ -118,7 +118,7 @@ def _merge_lines(found: Merge, *, dry_run: bool, is_conflict: bool) -> Iterator[
         yield text("To compare: threadkeep diff {} --other {}".format(*names))
     elif found.checkpoint is not None:
         yield text(f"Merged {found.fork} into {found.into}: {found.checkpoint}")
-    elif dry_run and (found.taken or "theirs" in dict(found.conflicts).values()):
+    elif dry_run and (found.channels or "theirs" in dict(found.conflicts).values()):
         yield text(f"Would merge {found.fork} into {found.into}")
     else:
         yield text(f"Nothing to merge: {found.into} is up to date with {found.fork}")
