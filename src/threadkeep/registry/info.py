@@ -13,7 +13,7 @@ from threadkeep.engine.thread_entry import Mark, ThreadEntry, ThreadStatus, is_a
 from threadkeep.retention import policy
 from threadkeep.retention.policy import MICROSECOND, Retention
 
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,8 +118,8 @@ def info(entry: ThreadEntry) -> ThreadInfo:
     return ThreadInfo(
         id=entry.thread,
         state=ThreadStatus(entry.state),
-        created_at=_EPOCH + entry.created_at * MICROSECOND,
-        updated_at=_EPOCH + entry.updated_at * MICROSECOND,
+        created_at=EPOCH + entry.created_at * MICROSECOND,
+        updated_at=EPOCH + entry.updated_at * MICROSECOND,
         bytes=max(entry.size, 0),
         metadata=thread_entry.metadata_of(entry.labels),
         tags=thread_entry.tags_of(entry.labels),
@@ -127,14 +127,9 @@ def info(entry: ThreadEntry) -> ThreadInfo:
         ttl=None if entry.ttl is None else entry.ttl * MICROSECOND,
         forked_from=entry.origin,
         waits_at=entry.waits_at,
-        deleted_at=_EPOCH + entry.deleted_at * MICROSECOND if entry.deleted_at else None,
+        deleted_at=EPOCH + entry.deleted_at * MICROSECOND if entry.deleted_at else None,
         retention_json=thread_entry.find_record(entry.labels, policy.RECORD),
         marks=thread_entry.marks_of(entry.labels),
         archived_bytes=archive.size if archive is not None and is_archived(entry) else None,
         offloaded_bytes=0 if archive is None else max(archive.offloaded, 0),
     )
-
-
-def micros(moment: datetime) -> int:
-    """Return microseconds since 1970 of a moment that has a time zone."""
-    return (moment - _EPOCH) // MICROSECOND
