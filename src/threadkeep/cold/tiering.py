@@ -34,7 +34,7 @@ from threadkeep.errors import (
 )
 from threadkeep.registry.info import ThreadInfo, info
 from threadkeep.retention import apply
-from threadkeep.retention.policy import LONGEST, MICROSECOND, duration
+from threadkeep.retention.policy import LONGEST, MICROSECOND, duration, micros
 from threadkeep.store.driver import Runner, Workflow, on
 from threadkeep.store.store import LayeredStore
 
@@ -67,11 +67,6 @@ class WarmTier:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "max_age", duration("max_age", self.max_age))
-
-    @property
-    def age(self) -> int:
-        """`max_age` in microseconds."""
-        return duration("max_age", self.max_age) // MICROSECOND
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,7 +151,7 @@ class TierReport:
         offloaded: the threads of which values were offloaded.
         shared: the threads whose old values stay, as forks share them.
         skipped: those that failed, each with the reason; they are as they were.
-        looked_at: how many threads were looked at.
+        examined: how many threads were examined.
         dry_run: whether nothing was moved.
     """
 
@@ -164,7 +159,7 @@ class TierReport:
     offloaded: tuple[Offloaded, ...]
     shared: tuple[str, ...]
     skipped: tuple[Offloaded, ...]
-    looked_at: int
+    examined: int
     dry_run: bool
 
     @property
@@ -208,7 +203,7 @@ def move_threads(
         tuple(run.offloaded),
         tuple(run.shared),
         tuple(run.skipped),
-        looked_at=done,
+        examined=done,
         dry_run=cold is None,
     )
 
@@ -240,7 +235,7 @@ class _Run:
             pass  # somebody else deleted it, or archived it, meanwhile
 
     def _move(self, entry: ThreadEntry) -> Workflow[None]:
-        tier, warm = self.tiering.cold, self.engine.now() - self.tiering.warm.age
+        tier, warm = self.tiering.cold, self.engine.now() - (micros(self.tiering.warm.max_age) or 0)
         known = archive_of(entry)
         back_at = 0 if known is None else known.back_at
         if tier.archive and max(entry.updated_at, back_at) < warm:

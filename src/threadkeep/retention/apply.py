@@ -163,11 +163,9 @@ def thinning(
     gone += [row for key in drop for row in stored[key].writes]
     used = positions(lineage, keep | hidden, orphans, snapshot.others)
     unused = [s for s in rows.segments if not touches(used, span_of(s))]
-    left = [
-        _hide(one) if key in hidden else one
-        for key, one in stored.items()
-        if key in keep or key in hidden
-    ]
+    left = [one for key, one in stored.items() if key in keep]
+    left += [_hide(stored[key]) for key in hidden]
+    left.sort(key=checkpoint_key)
     return Batch(
         thread=snapshot.thread,
         now=now,
@@ -276,45 +274,42 @@ def droppable_channels(
     A DeltaChannel is counted in the metadata of some checkpoint, or its newest value is a
     snapshot. A channel without any value is in neither.
     """
+    if not names:
+        return frozenset(), ()
     newest: dict[tuple[str, str], Ref] = {}  # by namespace and channel
-    for key in sorted(lineage.stored) if names else ():
-        entries = lineage.manifest(key)[0].entries
-        for channel in entries.keys() & names:
-            ref = entries[channel].ref
-            if ref is not None:
-                newest[key[0], channel] = ref
-    channels = {channel for _, channel in newest}
     deltas: set[str] = set()
-    for stored in lineage.stored.values() if newest else ():
-        deltas |= counted_channels(engine, stored) & channels
+    for key in sorted(lineage.stored):
+        deltas |= counted_channels(engine, lineage.stored[key])
+        for channel, entry in lineage.manifest(key)[0].entries.items():
+            if channel in names and entry.ref is not None:
+                newest[key[0], channel] = entry.ref
     seeds = {ref for (_, channel), ref in newest.items() if channel not in deltas}
     snapshots = yield from snapshots_among(engine, thread, seeds)
     deltas |= {channel for (_, channel), ref in newest.items() if ref in snapshots}
-    return frozenset(channels - deltas), tuple(sorted(deltas))
+    channels = {channel for _, channel in newest}
+    return frozenset(channels - deltas), tuple(sorted(channels & deltas))
 
 
 def without_values(
     lineage: Lineage, keys: Iterable[CheckpointKey], channels: frozenset[str]
 ) -> Emptied:
     """Take the values of some channels out of some checkpoints; all else stays as it is."""
-    changed: dict[CheckpointKey, StoredCheckpoint] = {}
-    writes, gone, count = list[WriteRow](), list[WriteRow](), 0
-    checkpoints: list[CheckpointRow] = []
-    children = lineage.children() if channels else {}
-    for key in sorted(keys) if channels else ():
-        old = lineage.stored[key]
+    if not channels:
+        return Emptied(lineage)
+    checkpoints, writes, gone = list[CheckpointRow](), list[WriteRow](), list[WriteRow]()
+    stored, children, count = dict(lineage.stored), lineage.children(), 0
+    for key in sorted(keys):
+        old = stored[key]
         row, values = _without_refs(lineage, key, channels)
         rows = _without_writes(old.writes, children.get(key, ()), channels)
-        count += values
         if values:
             checkpoints.append(row)
+            count += values
         if rows != old.writes:
             gone += old.writes
             writes += rows
-        changed[key] = old._replace(row=row, writes=rows)
-    if not (checkpoints or writes):
-        return Emptied(lineage)
-    after = Lineage({**lineage.stored, **changed}.values())
+        stored[key] = old._replace(row=row, writes=rows)
+    after = Lineage(stored.values())
     return Emptied(after, tuple(checkpoints), tuple(writes), tuple(gone), count)
 
 

@@ -87,23 +87,6 @@ class Retention:
             raise invalid("keep_tagged", self.keep_tagged, "Use True or False.")
         object.__setattr__(self, "channels", _channels(self.channels))
 
-    @property
-    def age(self) -> int | None:
-        """`max_age` in microseconds."""
-        return _micros(self.max_age)
-
-    @property
-    def rest(self) -> int | None:
-        """`ttl` in microseconds."""
-        return _micros(self.ttl)
-
-    @property
-    def thins(self) -> bool:
-        """True if it can remove checkpoints."""
-        limits = (self.keep_last, self.max_age, self.max_bytes)
-        is_limited = self.keep != "all" or any(limit is not None for limit in limits)
-        return is_limited or bool(self.channels)
-
     def as_json(self) -> dict[str, Any]:
         """Return its version and all that is not the default, as JSON values; times in seconds."""
         found: dict[str, Any] = {"v": _VERSION}
@@ -148,6 +131,11 @@ def duration(name: str, value: object) -> timedelta:
     return value
 
 
+def micros(value: timedelta | float | None) -> int | None:
+    """Return a length of time that was validated in microseconds."""
+    return value // MICROSECOND if isinstance(value, timedelta) else None
+
+
 def _channels(value: object) -> dict[str, Literal["latest"]]:
     hint = 'Use a dict of names, each with "latest", such as {"scratch": "latest"}.'
     if not isinstance(value, Mapping):
@@ -158,10 +146,6 @@ def _channels(value: object) -> dict[str, Literal["latest"]]:
         if is_internal(name):
             raise invalid("channels", name, "LangGraph needs this one, to know what runs next.")
     return dict(sorted(value.items()))
-
-
-def _micros(value: timedelta | float | None) -> int | None:
-    return value // MICROSECOND if isinstance(value, timedelta) else None
 
 
 EVERYTHING = Retention()
