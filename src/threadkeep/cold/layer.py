@@ -1,15 +1,9 @@
-"""Stubs: segments of the store whose bytes are in the cold store.
+"""Layer that brings archived threads and offloaded values back where they are read.
 
-A stub stands at the segment's own place, and is a segment as every store knows them. Its data is a
-frame that lies elsewhere (see `codec.frame`), in MessagePack: `[object, first byte, bytes,
-SHA-256]`. Bytes with another digest are never taken for the segment's: the stub is left, and fails
-alone where it is opened.
-
-Tiering layer: brings back archived threads and offloaded values where they are read.
-
-A thread that is in the store costs nothing more. Whoever reads one that is archived, or has stubs,
-sees it whole, or an error that says why not. An archive goes only when its thread is gone, and no
-thread has stubs of another.
+A stub stands in the place of a segment whose bytes are in the cold store. Its data is a frame (see
+`codec.frame`) with the location of these, in MessagePack: `[object, first byte, bytes, SHA-256]`.
+Bytes with another digest are never taken for the segment's: the stub is left, and fails where it
+is opened. A thread that is in the store costs nothing more.
 """
 
 from __future__ import annotations
@@ -36,7 +30,6 @@ from threadkeep.engine.model import (
     ReadThread,
     ScanCheckpoints,
     Segment,
-    ThreadState,
 )
 from threadkeep.engine.operation import Commit, Fetch, Requests, aside, call, commit, fetch
 from threadkeep.engine.optimistic import retry
@@ -99,11 +92,7 @@ def stubs_for(segments: Iterable[Segment], key: str) -> tuple[bytes, tuple[Segme
 
 
 def location_of(segment: Segment) -> Location | None:
-    """Return the location of a stub's bytes; None of a segment that is no stub.
-
-    Raises:
-        CorruptionError: it is damaged.
-    """
+    """Return the location of a stub's bytes; None of a segment that is no stub."""
     packed = elsewhere(segment.data)
     if packed is None:
         return None
@@ -125,28 +114,13 @@ def is_stub(segment: Segment) -> bool:
 # -- from stubs to segments ------------------------------------------------------------
 
 
-def stubbed(reads: Sequence[Read], replies: Sequence[Any]) -> Iterator[tuple[int, str]]:
-    """Iterate over the replies with stubs in place of segments: number and thread."""
-    for number, read in enumerate(reads):
-        if isinstance(read, ReadSegments) and not read.stub:
-            for segment in replies[number]:
-                if segment.data.startswith(STUB):
-                    yield number, read.thread
-                    break
-
-
 def whole(cold: ColdStore | None, thread: str, segments: Iterable[Segment]) -> list[Segment]:
-    """Return a thread's segments, with their bytes in place of the stubs among them.
-
-    Raises:
-        ThreadArchivedError: there is no cold store.
-        OpenError, BackendError: it refused, or failed.
-    """
+    """Return a thread's segments, with their bytes in place of the stubs among them."""
     found = list(segments)
     by_object: dict[str, list[tuple[int, Location]]] = {}
     for number, segment in enumerate(found):
         location = location_of(segment) if is_stub(segment) else None
-        if location is not None:  # (whoever opens a damaged one is told)
+        if location is not None:  # (opening a damaged one raises)
             by_object.setdefault(location.key, []).append((number, location))
     for key, stubs in by_object.items():
         if cold is None:
@@ -208,8 +182,13 @@ class TierLayer:
             replies = yield from retry(
                 names[0], partial(self._looked_for, reads, names), ConflictError
             )
-        for number, thread in stubbed(reads, replies):
-            replies[number] = yield from aside(whole, self._cold, thread, replies[number])
+        for number, read in enumerate(reads):
+            if isinstance(read, ReadSegments) and not read.stub:
+                found = replies[number]
+                for segment in found:
+                    if segment.data.startswith(STUB):
+                        replies[number] = yield from aside(whole, self._cold, read.thread, found)
+                        break
         return replies
 
     def _looked_for(self, reads: Sequence[Read], names: Sequence[str]) -> Requests[list[Any]]:
@@ -217,9 +196,6 @@ class TierLayer:
 
         A thread that is neither archived before the reads, nor changes its generation while they
         are answered, was not archived meanwhile: to leave and to come back both raise that.
-
-        Raises:
-            ConflictError: one was archived.
         """
         heads: list[Read] = [ReadCheckpoint(name, "") for name in names]
         entries: list[Read] = [ReadEntry(name) for name in names]
@@ -229,12 +205,12 @@ class TierLayer:
             yield from self._bring_back(entry)
         if not archived:
             after = yield Fetch(heads)  # (of one fetch, some stores answer in parts)
-            if _generations(found[:count]) == _generations(after):
+            if [one.generation for one in found[:count]] == [one.generation for one in after]:
                 return list(found[2 * count :])
         raise ConflictError(thread=names[0])
 
     def _bring_back(self, entry: ThreadEntry) -> Requests[None]:
-        """Bring a thread back, if nobody else has done so meanwhile."""
+        """Bring a thread back, if no other process has done so meanwhile."""
         archive, thread = lazy.archive.archive_of(entry), entry.thread
         if self._cold is None or archive is None:
             raise ThreadArchivedError(hint=WITH_COLD, thread=thread)
@@ -272,11 +248,7 @@ class TierLayer:
         yield from commit(change._replace(revision=_revision(known)))
 
     def _ready(self, source: str, target: str) -> Requests[ThreadEntry | None]:
-        """Return the source's entry, once it has no stubs: one that comes changes the entry.
-
-        Raises:
-            ThreadExistsError: the target is archived.
-        """
+        """Return the source's entry, once it has no stubs: one that comes changes the entry."""
         while True:
             replies = yield Fetch([ReadEntry(source), ReadEntry(target)])
             known, at = cast("list[ThreadEntry | None]", replies)
@@ -291,8 +263,8 @@ class TierLayer:
     def _drop(self, change: DropThread) -> Requests[None]:
         """Remove a thread, and then all that this store has put of it into the cold store.
 
-        Whoever takes something there names it in the entry. So the entry that goes must be the
-        one that was read; but a deletion that expects nothing is not refused in the end.
+        What is put there is named in the entry. So the entry that goes must be the one that was
+        read; but a deletion that expects nothing is not refused in the end.
         """
         if change.fences:
             yield from self._drop_as(change)
@@ -313,7 +285,7 @@ class TierLayer:
             yield from self._remove(change.thread, archive)
 
     def _remove(self, thread: str, archive: Archive) -> Requests[None]:
-        """Remove the archives of a thread that is gone: its next life has another folder."""
+        """Remove the archives of a thread that is gone; a new one will have another folder."""
         if self._cold is None:
             _log.warning("A thread was deleted without its cold store: %s stays.", archive.folder)
             return
@@ -336,10 +308,6 @@ def _revision(entry: ThreadEntry | None) -> int:
 
 def _now() -> int:
     return time.time_ns() // 1000
-
-
-def _generations(states: Sequence[ThreadState]) -> list[int]:
-    return [state.generation for state in states]
 
 
 def _missed(reads: Sequence[Read], replies: Sequence[Any]) -> Iterator[str]:
