@@ -145,12 +145,11 @@ def damage() -> Operation[list[Finding]]:
 
 def threads_to_check() -> Operation[tuple[list[str], list[Finding]]]:
     """Return the threads that hold any row, or all that can be listed; and why not all could."""
-    names: list[str] = []
     try:
-        sizes = yield from all_sizes()
-        return [size.thread for size in sizes.threads], []
+        return [size.thread for size in (yield from all_sizes()).threads], []
     except CorruptionError as exc:
         findings = [Finding(exc.message)]
+    names: list[str] = []
     try:
         page = yield from fetch(FindThreads(None, _PAGE, empty=True))
         while page:
@@ -242,10 +241,9 @@ def examine(engine: Engine, snapshot: Snapshot) -> Operation[Examined]:
     _look_at_writes(found, elements)
     if found.broken or found.broken_writes or rows.unreadable:
         yield from _look_at_deltas(engine, found, whole)
-    if all(finding.kind in NOTES for finding in found.findings):
-        problem = _registry_problem(rows, entry)
-        if problem:
-            found.add(Kind.REGISTRY, problem)
+    is_sound = all(finding.kind in NOTES for finding in found.findings)
+    if is_sound and (problem := _registry_problem(rows, entry)):
+        found.add(Kind.REGISTRY, problem)
     return found
 
 
@@ -259,8 +257,12 @@ def _read_segments(found: Examined) -> Operation[None]:
     try:
         segments = yield from _not_away(found, [Span(log, 0, EVERYTHING) for log in logs])
     except UNREADABLE:
-        for log in logs:
-            segments += yield from _of_log(found, log)
+        for info in found.rows.segments:
+            try:
+                segments += yield from _not_away(found, [span_of(info)])
+            except UNREADABLE as exc:
+                found.damaged[segment_key(info)] = None
+                found.add(Kind.SEGMENT, f"{_name(info)} cannot be read: {exc.message}")
     there = set(map(segment_key, segments)) | found.damaged.keys() | found.away.keys()
     read = by_log([segment.span for segment in segments])  # (sealed ones hold others' positions)
     for info in found.rows.segments:
@@ -289,22 +291,6 @@ def _not_away(found: Examined, spans: Sequence[Span]) -> Operation[list[Segment]
     return [s for s in segments if segment_key(s) not in found.away]
 
 
-def _of_log(found: Examined, log: int) -> Operation[list[Segment]]:
-    """The segments of a log, one by one where they cannot be read at once."""
-    try:
-        return (yield from _not_away(found, [Span(log, 0, EVERYTHING)]))
-    except UNREADABLE:
-        segments: list[Segment] = []
-    for info in found.rows.segments:
-        if info.log == log:
-            try:
-                segments += yield from _not_away(found, [span_of(info)])
-            except UNREADABLE as exc:
-                found.damaged[segment_key(info)] = None
-                found.add(Kind.SEGMENT, f"{_name(info)} cannot be read: {exc.message}")
-    return segments
-
-
 def _sort(found: Examined, segment: Segment) -> None:
     key = segment_key(segment)
     try:
@@ -320,7 +306,7 @@ def _sort(found: Examined, segment: Segment) -> None:
 
 
 def _find_overlaps(found: Examined) -> None:
-    """Of two segments for the same positions nobody knows which one is right."""
+    """Find segments for the same positions: which one is right cannot be told."""
     for one, other in pairwise([found.segments[key] for key in sorted(found.segments)]):
         if one.log == other.log and other.start < one.stop:
             found.add(Kind.SEGMENT, f"{_name(other)} overlaps the one before")
@@ -338,13 +324,12 @@ def _with_keyframes(rows: ThreadRows, found: Examined) -> list[StoredCheckpoint]
     logs: dict[int, list[Segment]] = {}
     for segment in (*found.segments.values(), *filter(None, found.damaged.values())):
         logs.setdefault(segment.log, []).append(segment)
-
-    def with_keyframe(stored: StoredCheckpoint) -> StoredCheckpoint:
-        log, pos = stored.row.key_log, stored.row.key_pos
-        over = [stored.keyframe, *[s for s in logs.get(log, ()) if s.start <= pos < s.stop]]
-        return stored._replace(keyframe=next(filter(None, over), None))
-
-    return list(map(with_keyframe, rows.checkpoints))
+    whole = []
+    for stored in rows.checkpoints:
+        log, pos, keyframe = stored.row.key_log, stored.row.key_pos, stored.keyframe
+        over = [segment for segment in logs.get(log, ()) if segment.start <= pos < segment.stop]
+        whole.append(stored._replace(keyframe=keyframe or next(iter(over), None)))
+    return whole
 
 
 def _readable(found: Examined, checkpoints: Iterable[StoredCheckpoint]) -> Lineage:

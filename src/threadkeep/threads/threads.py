@@ -18,7 +18,7 @@ from threadkeep.diff import StateDiff, checkpoints
 from threadkeep.diff.checkpoints import ChannelVersion
 from threadkeep.engine.context import Engine
 from threadkeep.engine.operation import Progress
-from threadkeep.erasure import api as erasure
+from threadkeep.erasure import erase as erasure
 from threadkeep.erasure.erase import EraseReport
 from threadkeep.forks import branches, fork, merge
 from threadkeep.forks.branches import Branches
