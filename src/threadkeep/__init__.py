@@ -26,7 +26,7 @@ if _CHECKING:
         Cache,
         HotTier,
     )
-    from threadkeep.cold.tiering import (
+    from threadkeep.cold.policy import (
         ColdTier,
         Tiering,
         WarmTier,
@@ -70,11 +70,11 @@ _SELDOM = {  # what is imported when it is needed, and where it is
     "AsyncBackend": "threadkeep.backends.base",
     "Backend": "threadkeep.backends.base",
     "Cache": "threadkeep.cache",
-    "ColdTier": "threadkeep.cold.tiering",
+    "ColdTier": "threadkeep.cold.policy",
     "HotTier": "threadkeep.cache",
     "Retention": "threadkeep.retention.policy",
-    "Tiering": "threadkeep.cold.tiering",
-    "WarmTier": "threadkeep.cold.tiering",
+    "Tiering": "threadkeep.cold.policy",
+    "WarmTier": "threadkeep.cold.policy",
     "WriteBehind": "threadkeep.write_behind",
     "wrap": "threadkeep.wrap_langgraph",
 }

@@ -25,7 +25,7 @@ from langgraph.checkpoint.base import (
     get_checkpoint_metadata,
 )
 
-from threadkeep import lazy, validation
+from threadkeep import validation
 from threadkeep.engine.load import (
     Load,
     Loaded,
@@ -176,16 +176,16 @@ def listing(
     Raises:
         InvalidArgumentError: the limit, the filter or an id is invalid.
     """
+    from threadkeep.engine.listing import Listing  # noqa: PLC0415 - seldom needed
+
     limit = validation.limit(limit)
     older = validation.checkpoint_id(_configurable(before).get("checkpoint_id")) if before else None
     at = CheckpointRef("") if config is None else place(config)
     wanted = dict(validation.mapping("filter", filter or {}, at))
     if config is None:
-        return lazy.listing.Listing(None, before=older, filter=wanted, limit=limit)
+        return Listing(None, before=older, filter=wanted, limit=limit)
     ns = _configurable(config).get("checkpoint_ns")
-    return lazy.listing.Listing(
-        at.thread, None if ns is None else str(ns), at.id, older, wanted, limit
-    )
+    return Listing(at.thread, None if ns is None else str(ns), at.id, older, wanted, limit)
 
 
 def checkpoint_tuple(loaded: Loaded, config: RunnableConfig | None = None) -> CheckpointTuple:

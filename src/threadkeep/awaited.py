@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 from threadkeep import lazy, validation
 from threadkeep.engine.context import Engine
-from threadkeep.store import driver
-from threadkeep.store.store import LayeredStore
+from threadkeep.layers import driver
+from threadkeep.store import LayeredStore
 
 if TYPE_CHECKING:
     from threadkeep.engine.operation import Progress

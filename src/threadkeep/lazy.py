@@ -9,22 +9,19 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from threadkeep import stats
-    from threadkeep.cold import archive, offload
     from threadkeep.engine import listing
     from threadkeep.forks import fork
     from threadkeep.repair import check
     from threadkeep.retention import apply, gc
 
-__all__ = ["apply", "archive", "check", "fork", "gc", "listing", "offload", "stats"]
+__all__ = ["apply", "check", "fork", "gc", "listing", "stats"]
 
 _PATHS = {
     "apply": "retention.apply",
-    "archive": "cold.archive",
     "check": "repair.check",
     "fork": "forks.fork",
     "gc": "retention.gc",
     "listing": "engine.listing",
-    "offload": "cold.offload",
     "stats": "stats",
 }
 

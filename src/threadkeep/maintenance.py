@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Self
 from threadkeep import lazy, validation
 from threadkeep.awaited import AwaitedMaintenance
 from threadkeep.engine.context import Engine
-from threadkeep.store import driver
-from threadkeep.store.store import LayeredStore
+from threadkeep.layers import driver
+from threadkeep.store import LayeredStore
 
 if TYPE_CHECKING:
     from threadkeep.engine.operation import Progress

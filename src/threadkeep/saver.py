@@ -31,13 +31,9 @@ from langgraph.checkpoint.base import (
 from langgraph.checkpoint.serde.base import SerializerProtocol
 
 import threadkeep
-from threadkeep import (
-    arguments,
-    lazy,
-    validation,
-)
+from threadkeep import arguments, lazy, validation
 from threadkeep.backends.process_forks import ResetInChild
-from threadkeep.codec import Codec, NativeCodec, SerdeCodec
+from threadkeep.codec import Codec, Compression, NativeCodec, SerdeCodec
 from threadkeep.engine import (
     load,
     put,
@@ -55,13 +51,17 @@ from threadkeep.engine.operation import (
 )
 from threadkeep.engine.put import Put
 from threadkeep.errors import ThreadkeepError
-from threadkeep.maintenance import Maintenance
-from threadkeep.retention.background import Collector, Gained, quietly
-from threadkeep.store import (
+from threadkeep.layers import (
     driver,
     layer,
 )
-from threadkeep.store.store import RANDOM, LayeredStore
+from threadkeep.maintenance import Maintenance
+from threadkeep.options import check_options
+from threadkeep.retention.background import Collector, Gained, quietly
+from threadkeep.store import (
+    RANDOM,
+    LayeredStore,
+)
 
 if TYPE_CHECKING:
     from threadkeep.engine.operation import Progress
@@ -149,7 +149,7 @@ class Saver(Maintenance, BaseCheckpointSaver[Any]):
         gc_every: timedelta | float | None = None,
         gc_on_put: int | None = None,
     ) -> None:
-        validation.check(
+        check_options(
             {
                 "conflicts": conflicts,
                 "serde": serde,
@@ -183,7 +183,7 @@ class Saver(Maintenance, BaseCheckpointSaver[Any]):
         self._forked = _ForkedRuns()
         self._engine = Engine(
             codec=_codec(serde, pickle_fallback=pickle_fallback),
-            compression=compression or threadkeep.Compression(),
+            compression=compression or Compression(),
             working_set=self._store.working_set,
             conflicts=conflicts,
             token=RANDOM.getrandbits,
@@ -486,7 +486,7 @@ def _codec(serde: SerializerProtocol | None, *, pickle_fallback: bool) -> Codec:
 
 
 def _seconds(gc_every: timedelta | float) -> float:
-    from threadkeep.retention.policy import duration  # noqa: PLC0415 - seldom needed
+    from threadkeep.validation import duration  # noqa: PLC0415 - seldom needed
 
     return duration("gc_every", gc_every).total_seconds()
 

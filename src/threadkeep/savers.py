@@ -6,9 +6,9 @@ from typing import Any, Literal, Self
 
 from langgraph.checkpoint.serde.base import SerializerProtocol
 
-from threadkeep import validation
 from threadkeep.backends.open import open_backend, open_postgres, open_redis
 from threadkeep.backends.sqlite import Database, SqliteBackend
+from threadkeep.options import check_options, pop_options
 from threadkeep.saver import Saver
 
 
@@ -23,7 +23,7 @@ class MemorySaver(Saver):
     """
 
     def __init__(self, **options: Any) -> None:
-        validation.check(options)
+        check_options(options)
         super().__init__(open_backend("memory://"), **options)
 
 
@@ -51,7 +51,7 @@ class SqliteSaver(Saver):
         busy_timeout: float = 30.0,
         **options: Any,
     ) -> None:
-        validation.check(options)
+        check_options(options)
         backend = SqliteBackend(conn, synchronous=synchronous, busy_timeout=busy_timeout)
         super().__init__(backend, **options)
 
@@ -99,7 +99,7 @@ class PostgresSaver(Saver):
         **options: Any,
     ) -> None:
         options["serde"] = serde
-        own = validation.pop_own(options)
+        own = pop_options(options)
         super().__init__(open_postgres(conn, pipe, **options), **own)
 
     @classmethod
@@ -146,7 +146,7 @@ class RedisSaver(Saver):
     """
 
     def __init__(self, redis_url: Any, **options: Any) -> None:
-        own = validation.pop_own(options)
+        own = pop_options(options)
         super().__init__(open_redis(redis_url, **options), **own)
 
     @classmethod
@@ -169,7 +169,7 @@ def open_saver(url: str, **options: Any) -> Saver:
         OpenError: the scheme is unknown, or the store cannot be opened.
         InvalidArgumentError: an option is unknown or invalid; nothing was opened.
     """
-    own = validation.pop_own(options)
+    own = pop_options(options)
     return Saver(open_backend(url, **options), **own)
 
 

@@ -5,12 +5,12 @@ Pure functions; an invalid value is an `InvalidArgumentError` that names the arg
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Mapping
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
-import threadkeep
-from threadkeep.codec import SerdeCodec
 from threadkeep.engine.operation import CheckpointRef
 from threadkeep.errors import InvalidArgumentError, invalid
 
@@ -21,6 +21,43 @@ if TYPE_CHECKING:
 _LEAST, _MOST = -(2**63), 2**63 - 1
 _NAMES = "Use a str without lone surrogates."
 _VERSIONS = "Use a number of up to 64 bits, or a str."
+
+
+MICROSECOND = timedelta(microseconds=1)
+LONGEST = 2**62  # of sizes, and of times in microseconds
+
+
+# -- numbers -------------------------------------------------------------------------
+
+
+def is_count(value: object, least: int) -> bool:
+    """Return True for a whole number of at least `least`."""
+    return type(value) is int and value >= least
+
+
+def is_time(value: object) -> bool:
+    """Return True for a number of seconds, more than 0."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return False
+    return 0 < value <= sys.float_info.max  # (a whole number may be larger than any float)
+
+
+def duration(name: str, value: object) -> timedelta:
+    """Return a length of time, given in seconds or as a timedelta.
+
+    Raises:
+        InvalidArgumentError: it is neither, or not more than 0.
+    """
+    if isinstance(value, int | float) and type(value) is not bool and 0 < value < LONGEST / 1e6:
+        value = timedelta(seconds=value)
+    if not isinstance(value, timedelta) or value < MICROSECOND:
+        raise invalid(name, value, "Use seconds, more than 0, or a timedelta.")
+    return value
+
+
+def micros(value: timedelta | float | None) -> int | None:
+    """Return a duration that was validated in microseconds."""
+    return value // MICROSECOND if isinstance(value, timedelta) else None
 
 
 # -- single values -------------------------------------------------------------------
@@ -234,95 +271,3 @@ try:
     from threadkeep.engine._wire import is_usual
 except ImportError:  # it could not be compiled
     is_usual = portable_is_usual
-
-
-NAMES = (
-    "conflicts",
-    "serde",
-    "compression",
-    "pickle_fallback",
-    "working_set_bytes",
-    "group_commit",
-    "write_behind",
-    "cache",
-    "hot",
-    "cold",
-    "tiering",
-    "retention",
-    "gc_every",
-    "gc_on_put",
-)
-
-_TEXTS = {
-    "hot": "Use the URL of a Redis server.",
-    "cold": "Use the URL of a cold store, such as file:///folder or s3://bucket/path.",
-}
-_CLASSES = {  # by their public names: most are imported by the program that gives one
-    "compression": ("Compression", "Compression(level=3)"),
-    "group_commit": ("GroupCommit", "GroupCommit()"),
-    "write_behind": ("WriteBehind", "WriteBehind()"),
-    "cache": ("Cache", "Cache(threads=1000)"),
-    "tiering": ("Tiering", "Tiering()"),
-    "retention": ("Retention", "Retention(keep_last=10)"),
-}
-
-
-def pop_own(given: dict[str, Any]) -> dict[str, Any]:
-    """Remove these options from those given, and return them; the backend's are left.
-
-    Raises:
-        InvalidArgumentError: see `check`.
-    """
-    own = {name: given.pop(name) for name in NAMES if name in given}
-    check(own)
-    return own
-
-
-def check(given: Mapping[str, Any]) -> None:
-    """Validate the options that are given.
-
-    Raises:
-        InvalidArgumentError: one is unknown, or its value is invalid.
-    """
-    unknown = sorted(given.keys() - set(NAMES))
-    if unknown:
-        raise InvalidArgumentError(
-            f"Unknown option: {unknown[0]!r}.", hint=f"Options of a saver: {', '.join(NAMES)}."
-        )
-    if given.get("conflicts", "fork") not in ("fork", "raise"):
-        raise invalid("conflicts", given["conflicts"], 'Use "fork" or "raise".')
-    if given.get("serde") is not None:
-        SerdeCodec(given["serde"])
-    _check_kinds(given)
-    if not isinstance(given.get("pickle_fallback", False), bool):
-        raise invalid("pickle_fallback", given["pickle_fallback"], "Use True or False.")
-    if given.get("write_behind") is not None and given.get("conflicts") == "raise":
-        raise InvalidArgumentError(
-            'write_behind= and conflicts="raise" exclude each other: a save that has returned'
-            " cannot raise a conflict.",
-            hint="Leave one of them out.",
-        )
-    _check_gc(given)
-    most = given.get("working_set_bytes", 0)
-    if not isinstance(most, int) or most < 0:
-        raise invalid("working_set_bytes", most, "Use a number of bytes, 0 or more.")
-
-
-def _check_kinds(given: Mapping[str, Any]) -> None:
-    for name, hint in _TEXTS.items():
-        if not isinstance(given.get(name), str | None):
-            raise invalid(name, given[name], hint)
-    for name, (kind, example) in _CLASSES.items():
-        value = given.get(name)
-        if value is not None and not isinstance(value, getattr(threadkeep, kind)):
-            raise invalid(name, given[name], f"Use a threadkeep.{kind}, such as {example}.")
-
-
-def _check_gc(given: Mapping[str, Any]) -> None:
-    if given.get("gc_every") is not None:
-        from threadkeep.retention.policy import duration  # noqa: PLC0415 - seldom needed
-
-        duration("gc_every", given["gc_every"])
-    enough = given.get("gc_on_put")
-    if enough is not None and (type(enough) is not int or enough < 1):
-        raise invalid("gc_on_put", given["gc_on_put"], "Use a number of checkpoints, 1 or more.")

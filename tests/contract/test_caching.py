@@ -32,8 +32,8 @@ from threadkeep.cache.lru import (
 )
 from threadkeep.engine.model import Batch, ReadSegments, Segment, Span
 from threadkeep.errors import InvalidArgumentError, OpenError, UnreachableError
+from threadkeep.layers.driver import BackendPair
 from threadkeep.saver import Saver
-from threadkeep.store.driver import BackendPair
 from threadkeep.testing.records import NOW, THREAD, segment
 
 SMALL = Cache(threads=2, bytes=100_000)

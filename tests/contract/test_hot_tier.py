@@ -20,10 +20,10 @@ from threadkeep.cache import (
     HotTier,
 )
 from threadkeep.cache.layer import Hot
-from threadkeep.cold.tiering import Tiering
+from threadkeep.cold.policy import Tiering
 from threadkeep.engine.model import Batch, DropThread, ReadCheckpoint, ReadSegments, Segment, Span
-from threadkeep.store.driver import BackendPair
-from threadkeep.store.store import LayeredStore
+from threadkeep.layers.driver import BackendPair
+from threadkeep.store import LayeredStore
 from threadkeep.testing import Blocking
 from threadkeep.testing.records import NOW, THREAD, checkpoint
 

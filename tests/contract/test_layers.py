@@ -43,12 +43,10 @@ from threadkeep.engine.operation import (
     fetch,
 )
 from threadkeep.errors import InvalidArgumentError, StaleThreadError, ThreadkeepError
+from threadkeep.layers import layer as bulk
+from threadkeep.layers.layer import CHANGES
 from threadkeep.saver import Saver
-from threadkeep.store import layer as bulk
-from threadkeep.store.layer import (
-    CHANGES,
-)
-from threadkeep.store.store import LayeredStore
+from threadkeep.store import LayeredStore
 from threadkeep.testing import BackendContract
 from threadkeep.testing.groups import ConcurrencyContract
 from threadkeep.testing.reads import ReadContract

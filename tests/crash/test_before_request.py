@@ -26,13 +26,13 @@ from threadkeep import ColdTier, Retention, Tiering, WarmTier, WriteBehind
 from threadkeep.backends.base import Backend
 from threadkeep.backends.postgres import PostgresBackend
 from threadkeep.backends.sqlite import SqliteBackend
-from threadkeep.cold.layer import LEAST
+from threadkeep.engine.cold_references import LEAST
 from threadkeep.engine.operation import (
     Commit,
     Fetch,
 )
+from threadkeep.layers.layer import CHANGES
 from threadkeep.saver import Saver
-from threadkeep.store.layer import CHANGES
 
 LONG = "x" * 1200
 FIRST = "run 0"

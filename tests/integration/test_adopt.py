@@ -49,7 +49,7 @@ from threadkeep.errors import (
     UnknownTypeError,
     WrongKeyError,
 )
-from threadkeep.store import driver
+from threadkeep.layers import driver
 
 from . import backends
 from .backends import BACKENDS, open_backend

@@ -21,7 +21,7 @@ from threadkeep.errors import (
     ThreadExistsError,
     ThreadNotFoundError,
 )
-from threadkeep.store import driver
+from threadkeep.layers import driver
 from threadkeep.transfer import (
     digest,
     whole_thread,

@@ -21,8 +21,8 @@ from threadkeep.errors import (
     InvalidArgumentError,
     ThreadNotFoundError,
 )
+from threadkeep.layers import driver
 from threadkeep.saver import Saver
-from threadkeep.store import driver
 from threadkeep.transfer import whole_thread
 
 from .backends import BACKENDS, open_backend

@@ -26,11 +26,11 @@ from threadkeep.engine.operation import (
     Requests,
 )
 from threadkeep.errors import BackendError, ThreadkeepError
-from threadkeep.saver import Saver
-from threadkeep.store.driver import (
+from threadkeep.layers.driver import (
     Stack,
     Store,
 )
+from threadkeep.saver import Saver
 
 # -- backends --------------------------------------------------------------------------
 

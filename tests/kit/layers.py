@@ -15,7 +15,7 @@ from threadkeep.engine.operation import (
     Request,
 )
 from threadkeep.errors import ThreadkeepError
-from threadkeep.store.driver import (
+from threadkeep.layers.driver import (
     BackendPair,
     Stack,
     Store,

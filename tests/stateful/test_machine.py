@@ -49,13 +49,13 @@ from threadkeep.cold.layer import TierLayer
 from threadkeep.cold.store import ColdStore
 from threadkeep.engine.model import HIDDEN, ReadThread
 from threadkeep.engine.working_set import WorkingSet
-from threadkeep.retention import choose
-from threadkeep.saver import Saver
-from threadkeep.store import driver
-from threadkeep.store.driver import (
+from threadkeep.layers import driver
+from threadkeep.layers.driver import (
     Stack,
     Store,
 )
+from threadkeep.retention import choose
+from threadkeep.saver import Saver
 from threadkeep.write_behind.layer import WriteBehindLayer
 
 from .model import EMPTY, Conflict, Model, load_of

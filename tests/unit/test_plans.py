@@ -10,11 +10,11 @@ import pytest
 from kit.engine import memory_saver
 
 from threadkeep.errors import BackendError
-from threadkeep.store import (
+from threadkeep.layers import (
     driver,
     layer,
 )
-from threadkeep.store.driver import (
+from threadkeep.layers.driver import (
     aside,
     either,
     on,

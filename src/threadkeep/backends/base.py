@@ -16,7 +16,6 @@ Three methods are required. All others have defaults; a backend overrides those 
 
 from __future__ import annotations
 
-import sys
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -194,18 +193,6 @@ class AsyncBackend(_Supports, ABC):
 def _unknown_remains(backend: object) -> Scrubbed:
     name = type(backend).__name__
     return Scrubbed(remains=(f"{name} does not say what its files hold of removed rows.",))
-
-
-def is_count(value: object, least: int) -> bool:
-    """Return True for a whole number of at least `least`."""
-    return type(value) is int and value >= least
-
-
-def is_time(value: object) -> bool:
-    """Return True for a number of seconds, more than 0."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return False
-    return 0 < value <= sys.float_info.max  # (a whole number may be larger than any float)
 
 
 def without(parameter: str, url: str) -> tuple[str, str | None]:

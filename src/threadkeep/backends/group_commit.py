@@ -21,14 +21,11 @@ from itertools import islice
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, TypeAlias
 
-from threadkeep.backends.base import (
-    is_count,
-    is_time,
-)
 from threadkeep.backends.process_forks import PerLoop, ResetInChild
 from threadkeep.backends.sync_bridge import finish
 from threadkeep.engine.model import Batch, Change
 from threadkeep.errors import BackendError, ClosedError, ThreadkeepError, UnreachableError, invalid
+from threadkeep.validation import is_count, is_time
 
 if TYPE_CHECKING:
     from threadkeep.backends.base import AsyncBackend, Backend

@@ -33,7 +33,7 @@ from threadkeep.cache.lru import (
     SegmentCache,
     Verdict,
 )
-from threadkeep.cold.layer import STUB
+from threadkeep.engine.cold_references import STUB
 from threadkeep.engine.model import (
     Batch,
     Change,
@@ -53,8 +53,8 @@ from threadkeep.engine.operation import (
     fetch,
 )
 from threadkeep.errors import SegmentTakenError, ThreadkeepError
-from threadkeep.store.driver import BackendPair
-from threadkeep.store.layer import CHANGES
+from threadkeep.layers.driver import BackendPair
+from threadkeep.layers.layer import CHANGES
 
 
 class CacheLayer:

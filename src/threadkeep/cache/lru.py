@@ -13,10 +13,6 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Generic, NamedTuple, TypeVar
 
-from threadkeep.backends.base import (
-    is_count,
-    is_time,
-)
 from threadkeep.backends.process_forks import ResetInChild
 from threadkeep.backends.records import (
     Log,
@@ -24,7 +20,7 @@ from threadkeep.backends.records import (
 )
 from threadkeep.engine.model import Batch, CheckpointRow, ReadCheckpoint, ReadSegments, Segment
 from threadkeep.errors import invalid
-from threadkeep.retention.policy import duration, micros
+from threadkeep.validation import duration, is_count, is_time, micros
 
 T = TypeVar("T")
 

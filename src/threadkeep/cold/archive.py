@@ -12,9 +12,10 @@ import secrets
 from dataclasses import replace
 from functools import partial
 from io import BytesIO
-from typing import TYPE_CHECKING, NamedTuple, TypeGuard, cast
+from typing import TYPE_CHECKING, cast
 
-from threadkeep.engine import registration, thread_entry, thread_summary
+from threadkeep.engine import registration, thread_summary
+from threadkeep.engine.cold_references import Archive, archive_of, is_at, with_archive
 from threadkeep.engine.context import Engine
 from threadkeep.engine.model import Batch, DropThread, RowsFence
 from threadkeep.engine.operation import Operation, commit, fetch_checkpoint
@@ -28,7 +29,7 @@ from threadkeep.engine.thread_entry import (
     is_archived,
 )
 from threadkeep.errors import CorruptionError, StateError, ThreadNotFoundError
-from threadkeep.store.driver import Runner, Workflow, aside, on
+from threadkeep.layers.driver import Runner, Workflow, aside, on
 from threadkeep.transfer import digest
 from threadkeep.transfer.bundle_format import BundleWriter, read_bundle
 from threadkeep.transfer.whole_thread import (
@@ -46,69 +47,6 @@ GRACE = 3600
 """Seconds for which an object stays that nothing names: another process may be about to."""
 
 _SUFFIX = ".tkb"
-
-
-class Archive(NamedTuple):
-    """The record of a thread's archive in its entry.
-
-    `folder` is where one store puts all archives of this thread: this store, or one that this is a
-    copy of. `name` is that of the newest in it; `sha256` is the digest of its bytes in hex, `size`
-    their number; empty before the first. `state` is the thread's own, which it has again when it
-    is back. `offloaded` is about how many bytes of segments are there beside archives: 0 where
-    there is no stub, -1 where there may soon be one. `back_at` is when the thread, or what was
-    offloaded of it, came back last, in microseconds since 1970.
-    """
-
-    folder: str
-    name: str = ""
-    state: str = ""
-    sha256: str = ""
-    size: int = 0
-    offloaded: int = 0
-    back_at: int = 0
-
-    @property
-    def key(self) -> str:
-        """Key of the newest archive."""
-        return self.folder + self.name
-
-
-def archive_of(entry: ThreadEntry | None) -> Archive | None:
-    """Return the archive that an entry names; one of another thread does not count."""
-    labels = () if entry is None else entry.labels
-    record = thread_entry.find_record(labels, thread_entry.ARCHIVE_RECORD)
-    if entry is None or record is None:
-        return None
-    try:
-        archive = Archive(*record)
-        return archive if _name(entry.thread) in archive.folder.split("/") else None
-    except (TypeError, AttributeError) as error:
-        raise CorruptionError(
-            "The record of a thread's archive cannot be read.", thread=entry.thread
-        ) from error
-
-
-def with_archive(entry: ThreadEntry, archive: Archive) -> ThreadEntry:
-    """Return the entry with this archive, and no other."""
-    others = thread_entry.without_record(entry.labels, thread_entry.ARCHIVE_RECORD)
-    label = thread_entry.record_label(thread_entry.ARCHIVE_RECORD, list(archive))
-    return entry._replace(labels=tuple(sorted((*others, label))))
-
-
-def is_at(entry: ThreadEntry | None, key: str) -> TypeGuard[ThreadEntry]:
-    """Return whether the thread is archived under this key."""
-    archive = archive_of(entry)
-    return is_archived(entry) and archive is not None and archive.key == key
-
-
-def home_of(store: str, thread: str) -> str:
-    """Return the folder of a thread's objects, by the identity of the store that put them there."""
-    return f"threads/{store}/{_name(thread)}/"
-
-
-def _name(thread: str) -> str:
-    """A thread's name as a part of keys, which take few characters."""
-    return hashlib.sha256(thread.encode()).hexdigest()[:40]
 
 
 # -- into an archive -------------------------------------------------------------------

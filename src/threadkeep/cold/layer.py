@@ -8,17 +8,22 @@ is opened. A thread that is in the store costs nothing more.
 
 from __future__ import annotations
 
-import hashlib
 import logging
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, cast
 
-import ormsgpack
-
-from threadkeep import lazy
-from threadkeep.codec.frame import ELSEWHERE, MAGIC, VERSION, elsewhere, pack_elsewhere
+from threadkeep.engine.cold_references import (
+    STUB,
+    WITH_COLD,
+    Archive,
+    Location,
+    archive_of,
+    is_at,
+    is_stub,
+    location_of,
+)
 from threadkeep.engine.model import (
     CopyThread,
     DropThread,
@@ -43,75 +48,13 @@ from threadkeep.errors import (
     ThreadExistsError,
     ThreadkeepError,
 )
-from threadkeep.store.layer import through
+from threadkeep.layers.layer import through
 
 if TYPE_CHECKING:
-    from threadkeep.cold.archive import Archive
     from threadkeep.cold.store import ColdStore
 
 
-STUB = bytes((MAGIC, VERSION << 4 | ELSEWHERE))
-"""First bytes of a stub's data."""
-
-LEAST = 1024
-"""Smallest limit in bytes that can be set for offloading."""
-
-USUAL = 140
-"""Bytes that a stub takes, about."""
-
-MOST = 512
-"""Bytes that a stub takes at most."""
-
-WITH_COLD = "Open the store with cold=, the URL of the cold store (in the shell: TK_COLD)."
 _log = logging.getLogger("threadkeep")
-
-
-class Location(NamedTuple):
-    """Location of a segment's bytes: `size` of them, from `start` on, in the object `key`."""
-
-    key: str
-    start: int
-    size: int
-    sha256: bytes
-
-    def matches(self, data: bytes) -> bool:
-        """Return whether these are the bytes that were put there."""
-        return hashlib.sha256(data).digest() == self.sha256
-
-
-def stubs_for(segments: Iterable[Segment], key: str) -> tuple[bytes, tuple[Segment, ...]]:
-    """Return an object that holds the segments' bytes, one behind the other, and their stubs."""
-    stubs, data, start = [], list[bytes](), 0
-    for segment in segments:
-        size = len(segment.data)
-        location = Location(key, start, size, hashlib.sha256(segment.data).digest())
-        stubs.append(segment._replace(data=pack_elsewhere(ormsgpack.packb(list(location)))))
-        data.append(segment.data)
-        start += size
-    return b"".join(data), tuple(stubs)
-
-
-def location_of(segment: Segment) -> Location | None:
-    """Return the location of a stub's bytes; None of a segment that is no stub."""
-    packed = elsewhere(segment.data)
-    if packed is None:
-        return None
-    try:
-        key, start, size, sha256 = ormsgpack.unpackb(packed)
-        return Location(str(key), int(start), int(size), bytes(sha256))
-    except (ValueError, TypeError) as error:
-        raise CorruptionError("The location of an offloaded segment cannot be read.") from error
-
-
-def is_stub(segment: Segment) -> bool:
-    """Return whether it is a stub that can be read."""
-    try:
-        return location_of(segment) is not None
-    except CorruptionError:
-        return False
-
-
-# -- from stubs to segments ------------------------------------------------------------
 
 
 def whole(cold: ColdStore | None, thread: str, segments: Iterable[Segment]) -> list[Segment]:
@@ -211,19 +154,21 @@ class TierLayer:
 
     def _bring_back(self, entry: ThreadEntry) -> Requests[None]:
         """Bring a thread back, if no other process has done so meanwhile."""
-        archive, thread = lazy.archive.archive_of(entry), entry.thread
+        from threadkeep.cold.archive import reopen, unpack  # noqa: PLC0415 - seldom needed
+
+        archive, thread = archive_of(entry), entry.thread
         if self._cold is None or archive is None:
             raise ThreadArchivedError(hint=WITH_COLD, thread=thread)
         try:
             data = yield from aside(self._cold.get, archive.key)
-            found = yield from aside(lazy.archive.unpack, thread, data, archive)
+            found = yield from aside(unpack, thread, data, archive)
         except CorruptionError:
             now = yield from fetch(ReadEntry(thread))
-            if lazy.archive.is_at(now, archive.key):
+            if is_at(now, archive.key):
                 raise
             return
         try:
-            yield from lazy.archive.reopen(found, archive, _now())
+            yield from reopen(found, archive, _now())
         except ReadOnlyError as error:
             raise ThreadArchivedError(
                 "The thread is archived, and the store is open for reading only.",
@@ -249,15 +194,17 @@ class TierLayer:
 
     def _ready(self, source: str, target: str) -> Requests[ThreadEntry | None]:
         """Return the source's entry, once it has no stubs: one that comes changes the entry."""
+        from threadkeep.cold.offload import bring_back  # noqa: PLC0415 - seldom needed
+
         while True:
             replies = yield Fetch([ReadEntry(source), ReadEntry(target)])
             known, at = cast("list[ThreadEntry | None]", replies)
             if is_archived(at):
                 raise ThreadExistsError("The target is archived.", thread=target)
-            archive = lazy.archive.archive_of(known)
+            archive = archive_of(known)
             if archive is None or not archive.offloaded or is_archived(known):
                 return known
-            if not (yield from through(self, lazy.offload.bring_back(source, _now()))):
+            if not (yield from through(self, bring_back(source, _now()))):
                 return known
 
     def _drop(self, change: DropThread) -> Requests[None]:
@@ -279,8 +226,8 @@ class TierLayer:
         entry = yield from fetch(ReadEntry(change.thread))
         fences = (EntryFence(_revision(entry)),) if fenced else change.fences
         yield from commit(change._replace(fences=fences))
-        archive = lazy.archive.archive_of(entry)
-        left = None if change.rows is None else lazy.archive.archive_of(change.rows.entry)
+        archive = archive_of(entry)
+        left = None if change.rows is None else archive_of(change.rows.entry)
         if archive is not None and (left is None or left.folder != archive.folder):
             yield from self._remove(change.thread, archive)
 

@@ -18,10 +18,17 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple, cast
 
-from threadkeep.cold import layer
-from threadkeep.cold.archive import GRACE, Archive, announce, archive_of, put, with_archive
-from threadkeep.cold.layer import Location, is_stub, location_of, stubs_for
-from threadkeep.engine import registration, thread_summary
+from threadkeep.cold.archive import GRACE, announce, put
+from threadkeep.engine import cold_references, registration, thread_summary
+from threadkeep.engine.cold_references import (
+    Archive,
+    Location,
+    archive_of,
+    is_stub,
+    location_of,
+    stubs_for,
+    with_archive,
+)
 from threadkeep.engine.context import Engine
 from threadkeep.engine.lineage import (
     Lineage,
@@ -58,8 +65,8 @@ from threadkeep.errors import (
     StateError,
     ThreadNotFoundError,
 )
+from threadkeep.layers.driver import Runner, Workflow, aside, on
 from threadkeep.retention.apply import SEGMENT_ROW
-from threadkeep.store.driver import Runner, Workflow, aside, on
 from threadkeep.transfer.whole_thread import parts_of
 
 if TYPE_CHECKING:
@@ -128,7 +135,7 @@ def _movable(
     used = by_log([*spans_of(lineage, stay, rows.orphans), *_rebuilding(lineage, deltas)])
     referred = positions(lineage, lineage.stored, rows.orphans)
     keyframes = {stored.row.key_log for stored in rows.checkpoints}
-    least = max(over, layer.LEAST)
+    least = max(over, cold_references.LEAST)
     pieces = [
         _piece(segment, used, referred)
         for segment in rows.segments
@@ -228,7 +235,7 @@ def _cut(
         if piece.busy:
             idle = parts(segment, piece.idle, engine.compression)
             busy = parts(segment, piece.busy, engine.compression)
-        stub_bytes = (layer.USUAL + SEGMENT_ROW) * len(idle)
+        stub_bytes = (cold_references.USUAL + SEGMENT_ROW) * len(idle)
         if _bytes_of(idle) > over and _bytes_of(busy) + stub_bytes < len(segment.data):
             old.append(segment)
             go += idle
@@ -349,7 +356,9 @@ def bring_back(thread: str, now: int) -> Operation[int]:
 def _stubs_of(thread: str) -> Operation[tuple[ThreadRows, dict[Segment, Location]]]:
     """A thread's rows, and its stubs."""
     rows: ThreadRows = yield from fetch(ReadThread(thread, stub=True))
-    small = covering([span_of(segment) for segment in rows.segments if segment.size <= layer.MOST])
+    small = covering(
+        [span_of(segment) for segment in rows.segments if segment.size <= cold_references.MOST]
+    )
     found = (yield from fetch(ReadSegments(thread, small, stub=True))) if small else ()
     located = {segment: location_of(segment) for segment in found if is_stub(segment)}
     return rows, {stub: location for stub, location in located.items() if location is not None}

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from threadkeep.backends.open import extra
-from threadkeep.cold.archive import home_of
+from threadkeep.engine.cold_references import home_of
 from threadkeep.errors import BackendError, CorruptionError, OpenError, UnreachableError
 from threadkeep.transfer.files import file_errors, sync, sync_folder
 

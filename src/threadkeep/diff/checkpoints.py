@@ -41,7 +41,7 @@ from threadkeep.engine.refs import Inline, Ref
 from threadkeep.engine.rows import unpack_metadata, unpack_time
 from threadkeep.errors import CorruptionError, StaleThreadError, ThreadkeepError, invalid
 from threadkeep.langgraph_internals import DELTA_COUNTERS, is_internal
-from threadkeep.store.driver import Runner, Workflow, aside, on
+from threadkeep.layers.driver import Runner, Workflow, aside, on
 
 T = TypeVar("T")
 

@@ -2,7 +2,7 @@
 
 An operation is a generator: it yields requests and is sent their replies; errors are thrown in
 at the yield. Those of the engine yield a `Fetch` or a `Commit`; the other requests are for what
-stands in front of a store (see `threadkeep.store.layer`). `yield` is typed `Any`, so operations
+stands in front of a store (see `threadkeep.layers.layer`). `yield` is typed `Any`, so operations
 use only the helpers here.
 """
 

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from threadkeep import validation
 from threadkeep.backends.base import Scrubbed
-from threadkeep.cold.archive import archive_of
 from threadkeep.engine import registration, thread_summary
+from threadkeep.engine.cold_references import archive_of
 from threadkeep.engine.context import Engine
 from threadkeep.engine.lineage import (
     Lineage,
@@ -49,10 +49,10 @@ from threadkeep.errors import (
     UnfinishedErasureError,
     invalid,
 )
+from threadkeep.layers.driver import Runner, Workflow, aside, on
 from threadkeep.registry.filters import metadata_labels
 from threadkeep.retention.apply import shortened, thinning
-from threadkeep.store.driver import Runner, Workflow, aside, on
-from threadkeep.store.store import LayeredStore
+from threadkeep.store import LayeredStore
 
 if TYPE_CHECKING:
     from threadkeep.cold.store import ColdStore

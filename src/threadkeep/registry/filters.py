@@ -22,7 +22,7 @@ from threadkeep.engine.thread_entry import (
 )
 from threadkeep.errors import InvalidArgumentError, ThreadExistsError, invalid
 from threadkeep.registry.info import EPOCH, ThreadInfo, ThreadPage, info
-from threadkeep.retention.policy import LONGEST, MICROSECOND, duration
+from threadkeep.validation import LONGEST, MICROSECOND, duration
 
 When: TypeAlias = datetime | timedelta
 """A moment with a time zone, or how long ago."""

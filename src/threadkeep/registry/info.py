@@ -7,11 +7,12 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any, overload
 
-from threadkeep.cold.archive import archive_of
 from threadkeep.engine import thread_entry
+from threadkeep.engine.cold_references import archive_of
 from threadkeep.engine.thread_entry import Mark, ThreadEntry, ThreadStatus, is_archived
 from threadkeep.retention import policy
-from threadkeep.retention.policy import MICROSECOND, Retention
+from threadkeep.retention.policy import Retention
+from threadkeep.validation import MICROSECOND
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 

@@ -14,8 +14,8 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from threadkeep.codec.frame import unpack
-from threadkeep.cold.layer import STUB
 from threadkeep.engine import thread_summary
+from threadkeep.engine.cold_references import STUB
 from threadkeep.engine.context import NO_CODEC, Engine
 from threadkeep.engine.elements import Elements
 from threadkeep.engine.lineage import (
@@ -55,8 +55,8 @@ from threadkeep.errors import (
     ThreadArchivedError,
     ThreadkeepError,
 )
+from threadkeep.layers.driver import Runner, Workflow, on
 from threadkeep.stats import EVERYTHING, all_sizes
-from threadkeep.store.driver import Runner, Workflow, on
 
 if TYPE_CHECKING:
     from threadkeep.engine.operation import Progress

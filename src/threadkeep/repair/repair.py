@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from threadkeep import validation
-from threadkeep.cold.layer import WITH_COLD
 from threadkeep.engine import manifest, thread_summary
+from threadkeep.engine.cold_references import WITH_COLD
 from threadkeep.engine.context import Engine
 from threadkeep.engine.lineage import (
     CheckpointKey,
@@ -45,6 +45,7 @@ from threadkeep.engine.optimistic import Snapshot, read_snapshot, retry
 from threadkeep.engine.rows import heads, with_manifest
 from threadkeep.engine.thread_entry import ThreadStatus
 from threadkeep.errors import CodecError, InvalidArgumentError, ThreadNotFoundError
+from threadkeep.layers.driver import Runner, Workflow, aside, on
 from threadkeep.repair.check import (
     NOTES,
     UNREADABLE,
@@ -57,8 +58,7 @@ from threadkeep.repair.check import (
     unreadable,
 )
 from threadkeep.repair.quarantine import QuarantineFile, Removed
-from threadkeep.store.driver import Runner, Workflow, aside, on
-from threadkeep.store.store import LayeredStore
+from threadkeep.store import LayeredStore
 from threadkeep.transfer.whole_thread import WholeThread
 
 HINTS = {
@@ -356,7 +356,7 @@ def _removed(
     stay: set[WriteKey],
     orphans: Sequence[WriteRow],
 ) -> Removed:
-    """What goes: rows, those of stripped checkpoints too, and segments that they refer to."""
+    """The rows that go, those of stripped checkpoints too, and segments that they refer to."""
     rows, stay = found.rows, stay | set(map(write_key, orphans))
     checkpoints = [s.row for s in rows.checkpoints if checkpoint_key(s) in found.broken]
     writes = [row for s in rows.checkpoints for row in s.writes] + list(rows.orphans)

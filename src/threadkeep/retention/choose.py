@@ -17,7 +17,8 @@ from threadkeep.engine.model import HIDDEN, StoredCheckpoint
 from threadkeep.engine.rows import created_at, visible
 from threadkeep.engine.thread_summary import waits
 from threadkeep.errors import CorruptionError
-from threadkeep.retention.policy import Ends, Retention, micros
+from threadkeep.retention.policy import Ends, Retention
+from threadkeep.validation import micros
 
 GRACE = 3600 * 1_000_000
 """Microseconds for which a run may be about to continue: it has saves that are not stored yet."""

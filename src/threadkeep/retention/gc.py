@@ -35,7 +35,8 @@ from threadkeep.retention.apply import (
     young,
 )
 from threadkeep.retention.choose import GRACE, choose
-from threadkeep.retention.policy import Retention, micros
+from threadkeep.retention.policy import Retention
+from threadkeep.validation import micros
 
 if TYPE_CHECKING:
     from threadkeep.engine.operation import Progress

@@ -9,12 +9,9 @@ from typing import Any, Literal, get_args
 
 from threadkeep.errors import CorruptionError, InvalidArgumentError, NewerFormatError, invalid
 from threadkeep.langgraph_internals import is_internal
+from threadkeep.validation import LONGEST, duration
 
 Ends = Literal["all", "run_ends", "turn_ends"]
-
-MICROSECOND = timedelta(microseconds=1)
-LONGEST = 2**62
-"""Largest number of microseconds, bytes or threads that every store can hold."""
 
 _VERSION = 1
 RECORD = "retention"
@@ -116,24 +113,6 @@ def read(found: Any) -> Retention:
         return Retention(**{name: value for name, value in found.items() if name != "v"})
     except (TypeError, InvalidArgumentError) as error:
         raise CorruptionError("The retention of a thread cannot be read.") from error
-
-
-def duration(name: str, value: object) -> timedelta:
-    """Return a length of time, given in seconds or as a timedelta.
-
-    Raises:
-        InvalidArgumentError: it is neither, or not more than 0.
-    """
-    if isinstance(value, int | float) and type(value) is not bool and 0 < value < LONGEST / 1e6:
-        value = timedelta(seconds=value)
-    if not isinstance(value, timedelta) or value < MICROSECOND:
-        raise invalid(name, value, "Use seconds, more than 0, or a timedelta.")
-    return value
-
-
-def micros(value: timedelta | float | None) -> int | None:
-    """Return a length of time that was validated in microseconds."""
-    return value // MICROSECOND if isinstance(value, timedelta) else None
 
 
 def _channels(value: object) -> dict[str, Literal["latest"]]:

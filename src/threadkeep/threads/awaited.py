@@ -15,7 +15,8 @@ from langgraph.checkpoint.base import BaseCheckpointSaver
 from threadkeep import validation
 from threadkeep.cold import tiering as cold
 from threadkeep.cold.offload import Offloaded
-from threadkeep.cold.tiering import OFFLOAD_OVER, Tiering, TierReport
+from threadkeep.cold.policy import OFFLOAD_OVER, Tiering
+from threadkeep.cold.tiering import TierReport
 from threadkeep.diff import StateDiff, checkpoints
 from threadkeep.diff.checkpoints import ChannelVersion
 from threadkeep.engine.context import Engine
@@ -25,6 +26,7 @@ from threadkeep.erasure.erase import EraseReport
 from threadkeep.forks import branches, fork, merge
 from threadkeep.forks.branches import Branches
 from threadkeep.forks.merge import Merge, MergeStrategy
+from threadkeep.layers import driver
 from threadkeep.registry import filters as registry
 from threadkeep.registry.filters import MOST, Filters, OrderName
 from threadkeep.registry.info import ThreadInfo, ThreadPage
@@ -33,8 +35,7 @@ from threadkeep.repair.repair import RepairReport
 from threadkeep.retention import gc as retention
 from threadkeep.retention.gc import GcReport
 from threadkeep.retention.policy import Retention
-from threadkeep.store import driver
-from threadkeep.store.store import LayeredStore
+from threadkeep.store import LayeredStore
 from threadkeep.transfer import adopt, bundles, mirror
 from threadkeep.transfer.adopt import Adopted, AdoptOptions
 from threadkeep.transfer.bundles import Exported, Imported

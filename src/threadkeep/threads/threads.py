@@ -13,7 +13,8 @@ from typing import Any
 from threadkeep import validation
 from threadkeep.cold import tiering as cold
 from threadkeep.cold.offload import Offloaded
-from threadkeep.cold.tiering import OFFLOAD_OVER, Tiering, TierReport
+from threadkeep.cold.policy import OFFLOAD_OVER, Tiering
+from threadkeep.cold.tiering import TierReport
 from threadkeep.diff import StateDiff, checkpoints
 from threadkeep.diff.checkpoints import ChannelVersion
 from threadkeep.engine.context import Engine
@@ -23,14 +24,14 @@ from threadkeep.erasure.erase import EraseReport
 from threadkeep.forks import branches, fork, merge
 from threadkeep.forks.branches import Branches
 from threadkeep.forks.merge import Merge, MergeStrategy
+from threadkeep.layers import driver
 from threadkeep.registry.info import ThreadInfo
 from threadkeep.repair import repair as repairs
 from threadkeep.repair.repair import RepairReport
 from threadkeep.retention import gc as retention
 from threadkeep.retention.gc import GcReport
 from threadkeep.retention.policy import Retention
-from threadkeep.store import driver
-from threadkeep.store.store import LayeredStore
+from threadkeep.store import LayeredStore
 from threadkeep.threads.awaited import AwaitedThreads
 from threadkeep.threads.entries import ThreadEntries, ThreadTransfers
 

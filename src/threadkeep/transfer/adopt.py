@@ -49,15 +49,15 @@ from threadkeep.errors import (
     ThreadNotFoundError,
 )
 from threadkeep.forks import fork as forking
-from threadkeep.store import layer
-from threadkeep.store.driver import (
+from threadkeep.layers import layer
+from threadkeep.layers.driver import (
     Runner,
     Workflow,
     aside,
     either,
     on,
 )
-from threadkeep.store.store import LayeredStore
+from threadkeep.store import LayeredStore
 from threadkeep.transfer.sources import Source, SourceCheckpoint, SourceWrite, open_source
 from threadkeep.transfer.whole_thread import CheckpointKey, parts_of
 

@@ -27,9 +27,9 @@ from threadkeep.backends.sqlite import (
 )
 from threadkeep.engine.operation import Progress
 from threadkeep.errors import CorruptionError, InvalidArgumentError, OpenError
+from threadkeep.layers import driver
 from threadkeep.saver import Saver
-from threadkeep.store import driver
-from threadkeep.store.store import LayeredStore
+from threadkeep.store import LayeredStore
 from threadkeep.transfer import bundles
 from threadkeep.transfer.bundles import ImportOptions, Kind, check_may_be_replaced, kind_of
 from threadkeep.transfer.files import file_errors, replacing

@@ -18,7 +18,7 @@ from typing import NamedTuple, TypeAlias
 
 from threadkeep import validation
 from threadkeep.backends.sqlite.opening import wal_of
-from threadkeep.cold.layer import STUB
+from threadkeep.engine.cold_references import STUB
 from threadkeep.engine.operation import (
     Progress,
     no_progress,
@@ -32,13 +32,13 @@ from threadkeep.errors import (
     ThreadkeepError,
     ThreadNotFoundError,
 )
-from threadkeep.store.driver import (
+from threadkeep.layers.driver import (
     Runner,
     Workflow,
     aside,
     on,
 )
-from threadkeep.store.store import LayeredStore
+from threadkeep.store import LayeredStore
 from threadkeep.transfer import digest, whole_thread
 from threadkeep.transfer.bundle_format import MAGIC, BundleWriter, read_bundle
 from threadkeep.transfer.files import file_errors, replacing

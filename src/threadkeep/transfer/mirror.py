@@ -29,14 +29,14 @@ from threadkeep.engine.refs import covering, span_of
 from threadkeep.engine.rows import created_at
 from threadkeep.engine.thread_entry import EntryFence, is_archived, is_there
 from threadkeep.errors import ConflictError, InvalidArgumentError, ThreadNotFoundError
-from threadkeep.saver import Saver, store_of
-from threadkeep.store.driver import (
+from threadkeep.layers.driver import (
     Runner,
     Workflow,
     aside,
     on,
 )
-from threadkeep.store.store import LayeredStore
+from threadkeep.saver import Saver, store_of
+from threadkeep.store import LayeredStore
 from threadkeep.transfer import digest, whole_thread
 from threadkeep.transfer.bundles import compare
 from threadkeep.transfer.whole_thread import (

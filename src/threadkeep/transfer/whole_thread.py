@@ -14,8 +14,8 @@ from dataclasses import replace as replaced
 from typing import NamedTuple, TypeAlias, TypeVar, cast
 
 from threadkeep.codec.frame import Compression
-from threadkeep.cold.layer import STUB
 from threadkeep.engine import thread_entry, thread_summary
+from threadkeep.engine.cold_references import STUB
 from threadkeep.engine.lineage import Lineage, Positions, overlap, parts, positions, touches
 from threadkeep.engine.model import (
     Batch,

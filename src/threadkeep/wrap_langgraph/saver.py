@@ -19,9 +19,9 @@ from langgraph.checkpoint.base import (
     DeltaChannelHistory,
 )
 
-from threadkeep import validation
 from threadkeep.cache import Cache
 from threadkeep.errors import InvalidArgumentError, ThreadkeepError
+from threadkeep.options import check_options
 from threadkeep.saver import Saver
 from threadkeep.wrap_langgraph import calls
 from threadkeep.wrap_langgraph.calls import (
@@ -405,7 +405,7 @@ def wrap(
         InvalidArgumentError: an argument is invalid or not supported.
     """
     _check_saver(saver)
-    validation.check({"write_behind": write_behind, "cache": cache})
+    check_options({"write_behind": write_behind, "cache": cache})
     if cache is not None and sole_writer is not True:
         raise InvalidArgumentError(
             "Another saver cannot tell whether somebody else has written: its cache could be"

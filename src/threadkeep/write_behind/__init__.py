@@ -4,11 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from threadkeep.backends.base import (
-    is_count,
-    is_time,
-)
 from threadkeep.errors import invalid
+from threadkeep.validation import is_count, is_time
 
 _MAX_INTERVAL = 60.0  # seconds
 

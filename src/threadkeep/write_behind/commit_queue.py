@@ -29,7 +29,7 @@ from threadkeep.errors import (
     ThreadDeletedError,
     ThreadkeepError,
 )
-from threadkeep.store import driver
+from threadkeep.layers import driver
 from threadkeep.write_behind import WriteBehind
 
 Item = TypeVar("Item")

@@ -51,8 +51,8 @@ from threadkeep.errors import (
     ThreadkeepError,
     UnreachableError,
 )
-from threadkeep.store.driver import Stack
-from threadkeep.store.layer import CHANGES
+from threadkeep.layers.driver import Stack
+from threadkeep.layers.layer import CHANGES
 from threadkeep.write_behind import WriteBehind
 from threadkeep.write_behind.commit_queue import (
     CommitQueue,

@@ -10,14 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from threadkeep.codec.frame import Compression, pack, pack_elsewhere
-from threadkeep.cold.layer import (
+from threadkeep.cold.offload import _piece
+from threadkeep.engine.cold_references import (
     MOST,
     STUB,
     Location,
     location_of,
     stubs_for,
 )
-from threadkeep.cold.offload import _piece
 from threadkeep.engine.model import Segment, SegmentInfo, Span
 from threadkeep.engine.refs import covering
 from threadkeep.errors import CorruptionError

@@ -26,11 +26,7 @@ from psycopg.rows import tuple_row
 from psycopg_pool import AsyncConnectionPool, ConnectionPool
 
 from threadkeep.backends import sync_bridge
-from threadkeep.backends.base import (
-    is_count,
-    is_time,
-    without,
-)
+from threadkeep.backends.base import without
 from threadkeep.backends.postgres.failures import mapped
 from threadkeep.backends.postgres.statement import Array, Rows, Statement, register_arrays
 from threadkeep.backends.process_forks import LoopConnections, PerProcess
@@ -42,6 +38,7 @@ from threadkeep.errors import (
     UnreachableError,
     invalid,
 )
+from threadkeep.validation import is_count, is_time
 
 _QUOTED = re.compile(r'".*"', re.DOTALL)  # what libpq quotes of a conninfo may be its password
 _LONGEST_TIMEOUT = 2**31 - 1  # milliseconds, as the server counts

@@ -135,7 +135,7 @@ class AsyncRedisBackend(Server, AsyncBackend):
         """Make several changes in one round trip, or as few as can be.
 
         Each is a transaction of its own. A change may build on one before it of its thread
-        (see `store.layer`), so that it is not made once the server has failed that one: batches
+        (see `layers.layer`), so that it is not made once the server has failed that one: batches
         of a thread go in one run of the script. To make all of them again is harmless. See
         `Backend.commit_many`.
         """

@@ -24,14 +24,11 @@ from redis.exceptions import NoScriptError
 from redis.retry import Retry
 
 from threadkeep.backends import sync_bridge
-from threadkeep.backends.base import (
-    is_count,
-    is_time,
-)
 from threadkeep.backends.process_forks import LoopConnections, PerProcess
 from threadkeep.backends.redis.scripts import Call
 from threadkeep.backends.sync_bridge import entered, result
 from threadkeep.errors import ClosedError, InvalidArgumentError, OpenError, invalid
+from threadkeep.validation import is_count, is_time
 
 CLUSTER_SCHEMES = {"redis+cluster": "redis", "rediss+cluster": "rediss"}
 BLOCKING = (redis.Redis, redis.cluster.RedisCluster)

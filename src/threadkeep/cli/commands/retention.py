@@ -28,7 +28,7 @@ from threadkeep.cli.terminal import (
     text,
     thread_table,
 )
-from threadkeep.cold.tiering import ColdTier, Tiering, WarmTier
+from threadkeep.cold.policy import ColdTier, Tiering, WarmTier
 from threadkeep.engine.thread_entry import TRANSITIONS, Cause, ThreadStatus, allows
 from threadkeep.errors import (
     BackendError,
@@ -37,9 +37,10 @@ from threadkeep.errors import (
     ThreadNotFoundError,
     invalid,
 )
-from threadkeep.retention.policy import Retention, duration
+from threadkeep.retention.policy import Retention
 from threadkeep.saver import Saver
 from threadkeep.threads import Collected, GcReport, ThreadInfo, TierReport
+from threadkeep.validation import duration
 
 Every = Annotated[
     str | None,

@@ -38,7 +38,11 @@ from threadkeep.engine.operation import (
 )
 from threadkeep.engine.operation import commit as committing
 from threadkeep.errors import InvalidArgumentError
-from threadkeep.store.layer import Layer, drive, through
+from threadkeep.layers.layer import (
+    Layer,
+    drive,
+    through,
+)
 
 T = TypeVar("T")
 

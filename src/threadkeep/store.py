@@ -21,7 +21,7 @@ from threadkeep.engine.operation import (
 )
 from threadkeep.engine.working_set import WorkingSet
 from threadkeep.errors import InvalidArgumentError, ThreadkeepError
-from threadkeep.store.driver import (
+from threadkeep.layers.driver import (
     BackendPair,
     Stack,
     Store,
@@ -29,13 +29,13 @@ from threadkeep.store.driver import (
     either,
     on,
 )
-from threadkeep.store.layer import Layer
+from threadkeep.layers.layer import Layer
 
 if TYPE_CHECKING:
     from threadkeep.backends.base import AsyncBackend, Backend
     from threadkeep.cache import Cache, CacheLayer, HotTier
+    from threadkeep.cold.policy import Tiering
     from threadkeep.cold.store import ColdStore
-    from threadkeep.cold.tiering import Tiering
     from threadkeep.write_behind import WriteBehind
     from threadkeep.write_behind.layer import WriteBehindLayer
 

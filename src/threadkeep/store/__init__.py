@@ -1,1 +1,0 @@
-"""An open store: its layers, the driver of operations, and workflows."""
