@@ -160,7 +160,7 @@ def unpack(thread: str, data: bytes, archive: Archive) -> WholeThread:
 def reopen(whole: WholeThread, archive: Archive, now: int) -> Operation[None]:
     """Put back the rows of a thread, if it is archived there.
 
-    Segments come first, where nobody sees them; then all rows at once, with the state that the
+    Segments come first, which no row refers to yet; then all rows at once, with the state that the
     thread had. The entry still names the archive.
     """
 

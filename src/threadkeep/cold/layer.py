@@ -107,10 +107,8 @@ class TierLayer:
         if isinstance(request, Fetch):
             return (yield from self._fetch(request))
         change = request.change
-        if isinstance(change, CopyThread):
+        if isinstance(change, CopyThread | ForkThread):
             return (yield from retry(change.source, partial(self._copy, change), ConflictError))
-        if isinstance(change, ForkThread):
-            return (yield from retry(change.source, partial(self._fork, change), ConflictError))
         if isinstance(change, DropThread) and change.entry is None:
             return (yield from self._drop(change))
         return (yield request)
@@ -178,19 +176,16 @@ class TierLayer:
 
     # -- changes -----------------------------------------------------------------------
 
-    def _copy(self, change: CopyThread) -> Requests[None]:
-        """Copy a thread, which may be archived or get stubs: now, or while it is copied."""
+    def _copy(self, change: CopyThread | ForkThread) -> Requests[None]:
+        """Copy or fork a thread, which may be archived or get stubs: now, or meanwhile."""
         known = yield from self._ready(change.source, change.target)
         yield from commit(change._replace(revision=_revision(known)))
+        if isinstance(change, ForkThread):
+            return
         known, copy = yield Fetch([ReadEntry(change.source), ReadThread(change.target, stub=True)])
         if not copy.checkpoints and is_archived(known):
             yield from self._bring_back(known)
             raise ConflictError(thread=change.source)
-
-    def _fork(self, change: ForkThread) -> Requests[None]:
-        """Fork a thread: what it shares has no stubs, then or later."""
-        known = yield from self._ready(change.source, change.target)
-        yield from commit(change._replace(revision=_revision(known)))
 
     def _ready(self, source: str, target: str) -> Requests[ThreadEntry | None]:
         """Return the source's entry, once it has no stubs: one that comes changes the entry."""

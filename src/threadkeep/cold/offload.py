@@ -422,7 +422,7 @@ def _tidy(cold: ColdStore, folder: str, needed: Collection[str]) -> dict[str, in
 def _note(engine: Engine, snapshot: Snapshot, new: ThreadEntry) -> Operation[None]:
     """Write the entry, if it and the rows are those that were read.
 
-    The size is set anew, too: a process that seals over a stub, or brings one back at the same
+    The size is corrected, too: a process that seals over a stub, or brings one back at the same
     time as another one, counts what was there before.
     """
     rows, is_shared = snapshot.rows, bool(snapshot.rows.family)

@@ -80,11 +80,7 @@ class Tiering:
 
 
 def check_over(name: str, value: object) -> int:
-    """Return a size from which values can be offloaded.
-
-    Raises:
-        InvalidArgumentError: it is none.
-    """
+    """Return a size from which values can be offloaded."""
     if not is_count(value, LEAST) or not isinstance(value, int) or value >= LONGEST:
         raise invalid(name, value, f"Use a number of bytes, {LEAST} or more.")
     return value

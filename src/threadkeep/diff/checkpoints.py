@@ -91,12 +91,7 @@ def place_of(value: ConfigOrPair) -> CheckpointRef:
 def diff(
     store: Runner, engine: Engine, before: CheckpointRef, after: CheckpointRef
 ) -> Workflow[StateDiff]:
-    """Compare two checkpoints, of one thread or of two.
-
-    Raises:
-        ThreadNotFoundError, CheckpointNotFoundError: one does not exist.
-        CorruptionError, UnknownTypeError: a value cannot be read.
-    """
+    """Compare two checkpoints, of one thread or of two."""
     a, b, pairs = yield from on(store, compare(engine, before, after))
     # (Where much differs this takes long enough to hold up an event loop.)
     return (yield from aside(partial(_state_diff, engine, a, b, pairs)))

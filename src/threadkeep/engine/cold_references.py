@@ -130,11 +130,7 @@ def stubs_for(segments: Iterable[Segment], key: str) -> tuple[bytes, tuple[Segme
 
 
 def location_of(segment: Segment) -> Location | None:
-    """Return the location of a stub's bytes; None of a segment that is no stub.
-
-    Raises:
-        CorruptionError: it is damaged.
-    """
+    """Return the location of a stub's bytes; None of a segment that is no stub."""
     packed = elsewhere(segment.data)
     if packed is None:
         return None

@@ -416,7 +416,7 @@ def _writes(rows: ThreadRows) -> list[WriteRow]:
 
 
 def _freed(rows: ThreadRows, batch: Batch) -> dict[SegmentKey, int]:
-    """By how much each segment gets smaller that the batch drops, or writes anew as less."""
+    """By how much each segment gets smaller that the batch drops, or rewrites as less."""
     sizes = {segment_key(s): s.size for s in rows.segments}
     freed = {key: sizes[key] for key in batch.drop_segments}
     keys = sorted(freed)

@@ -210,14 +210,7 @@ class _Rows:
 def tree(
     thread: str, ns: str, shown: Mapping[str, BranchCheckpoint], hidden: Mapping[str, str | None]
 ) -> Branches:
-    """Build the tree of at least one visible checkpoint.
-
-    Args:
-        thread: its name.
-        ns: the namespace.
-        shown: the visible checkpoints by id.
-        hidden: the parents of the pruned ones, by id.
-    """
+    """Build the tree of at least one visible checkpoint."""
     ids, head = sorted(shown), max(shown)
     found = {id: _with_parent(shown[id], shown, hidden) for id in ids}
     children: dict[str, list[str]] = {id: [] for id in ids}

@@ -43,12 +43,7 @@ _READ = partial(read_snapshot, stub=False, alone=True)
 
 
 def copy_thread(engine: Engine, source: str, target: str) -> Operation[None]:
-    """Copy a thread inside the store; a missing source copies nothing.
-
-    Raises:
-        ThreadExistsError: the target holds checkpoints.
-        InvalidArgumentError: source and target are the same thread.
-    """
+    """Copy a thread inside the store; a missing source copies nothing."""
     if source == target:
         raise InvalidArgumentError("A thread cannot be copied onto itself.", thread=source)
     yield from commit(CopyThread(source, target, engine.now()))
@@ -120,11 +115,7 @@ def _begin(engine: Engine, source: str, rows: ThreadRows, checkpoint: str | None
 
 
 def _origin(source: str, lineage: Lineage, checkpoint: str | None) -> CheckpointKey:
-    """The checkpoint that the fork begins with.
-
-    Raises:
-        ThreadNotFoundError, CheckpointNotFoundError: there is none.
-    """
+    """The checkpoint that the fork begins with."""
     ids = [stored.row.id for stored in of_the_graph(lineage.stored.values())]
     if checkpoint is not None and checkpoint not in ids:
         kind = CheckpointNotFoundError if lineage.stored else ThreadNotFoundError
@@ -171,7 +162,7 @@ def _writes(
 def _was_before(row: CheckpointRow | WriteRow, children: Sequence[CheckpointRow]) -> bool:
     """Return True if the row was stored before a run continued from its checkpoint.
 
-    Run 0 is the one that put the checkpoint: if that continued itself, nobody can tell.
+    Run 0 is the one that put the checkpoint: if that continued itself, its rows do not tell.
     """
     return not children or (row.run == 0 and all(child.run != 0 for child in children))
 

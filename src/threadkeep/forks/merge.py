@@ -95,7 +95,7 @@ def merge(
         if dry_run or not values:
             return report
         call = _checkpoint(into, ours, theirs, values)
-        # (whatever else is promised of this saver: nobody may have moved on meanwhile)
+        # (whatever the saver's own option says: no run may have continued meanwhile)
         yield from put.put(engine._replace(conflicts="raise"), call)
         return replace(report, checkpoint=call.place.id)
 

@@ -43,7 +43,7 @@ _ORDERS: dict[str, Order] = {
 
 
 class Filters(TypedDict, total=False):
-    """Filters of threads; all that are given must match.
+    """Filters of threads; all of them must match.
 
     state: one state, or several of which it is one; without, all but deleted threads.
     metadata: pieces of metadata that it has, compared as JSON (1 is not 1.0).

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime, timedelta
 from typing import Any, overload
 
@@ -36,7 +36,7 @@ class ThreadInfo:
         retention_json: its own retention, if it has one; see `retention`.
         marks: the checkpoints that have tags or a pin, each with these.
         archived_bytes: what it takes in the cold store; None where it is not archived.
-        offloaded_bytes: what of its values lies there while it is in use, about: what nobody needs
+        offloaded_bytes: what of its values is there while it is in use, about: what is not needed
             any more is counted until it is removed.
     """
 
@@ -73,29 +73,21 @@ class ThreadInfo:
 
     def as_json(self) -> dict[str, Any]:
         """Return it as values that JSON can hold; times as ISO 8601, the ttl in seconds."""
-        return {
-            "id": self.id,
-            "state": str(self.state),
-            "created_at": self.created_at.isoformat(),
-            "updated_at": self.updated_at.isoformat(),
-            "bytes": self.bytes,
-            "metadata": self.metadata,
-            "tags": list(self.tags),
-            "pinned": self.pinned,
-            "ttl": None if self.ttl is None else self.ttl.total_seconds(),
-            "forked_from": None if self.forked_from is None else list(self.forked_from),
-            "waits_at": self.waits_at,
-            "deleted_at": None if self.deleted_at is None else self.deleted_at.isoformat(),
-            "retention": self.retention_json,
-            "archived_bytes": self.archived_bytes,
-            "offloaded_bytes": self.offloaded_bytes,
-            "marks": [{**mark._asdict(), "tags": list(mark.tags)} for mark in self.marks],
-        }
+        data = {one.name: getattr(self, one.name) for one in fields(self)}
+        data["retention"] = data.pop("retention_json")
+        data["state"] = str(self.state)
+        data["ttl"] = None if self.ttl is None else self.ttl.total_seconds()
+        for name in ("created_at", "updated_at", "deleted_at"):
+            data[name] = None if data[name] is None else data[name].isoformat()
+        for name in ("tags", "forked_from"):
+            data[name] = None if data[name] is None else list(data[name])
+        data["marks"] = [{**mark._asdict(), "tags": list(mark.tags)} for mark in self.marks]
+        return data
 
 
 @dataclass(frozen=True, slots=True)
 class ThreadPage(Sequence[ThreadInfo]):
-    """A sequence of threads, and the `cursor` with which `search` goes on; None at the end."""
+    """A sequence of threads, and the `cursor` of the next page; None at the end."""
 
     threads: tuple[ThreadInfo, ...]
     cursor: str | None

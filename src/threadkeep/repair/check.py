@@ -11,7 +11,6 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import StrEnum
 from itertools import pairwise
-from typing import TYPE_CHECKING
 
 from threadkeep.codec.frame import unpack
 from threadkeep.engine import thread_summary
@@ -43,7 +42,7 @@ from threadkeep.engine.model import (
     ThreadRows,
     WriteRow,
 )
-from threadkeep.engine.operation import Operation, fetch, fetch_segments
+from threadkeep.engine.operation import Operation, Progress, fetch, fetch_segments
 from threadkeep.engine.optimistic import Snapshot, read_snapshot
 from threadkeep.engine.refs import Cell, Ref, span_of
 from threadkeep.engine.rows import counts_for, manifest_of, unpack_writes
@@ -57,9 +56,6 @@ from threadkeep.errors import (
 )
 from threadkeep.layers.driver import Runner, Workflow, on
 from threadkeep.stats import EVERYTHING, all_sizes
-
-if TYPE_CHECKING:
-    from threadkeep.engine.operation import Progress
 
 UNREADABLE = (CodecError, InvalidArgumentError)
 """Errors of a store about rows that it cannot read."""
@@ -419,9 +415,8 @@ def _look_at_deltas(
     lineage, elements = found.lineage, Elements(NO_CODEC, found.segments.values())
     found.rebuilt = yield from searches(engine, found.thread, lineage, lineage.stored, elements)
     stored = {checkpoint_key(one): one for one in whole}
-    causes: dict[Search, CheckpointKey | None] = {}
     for key, channel in found.rebuilt:
-        cause = _broken_above(found, stored, (key, channel), causes)
+        cause = _broken_above(found, stored, (key, channel))
         if cause is not None:
             problem = f"it is rebuilt through checkpoint {cause[1]!r}, of which something is broken"
             found.add(Kind.DELTA, problem, key, channel)
@@ -429,30 +424,23 @@ def _look_at_deltas(
 
 
 def _broken_above(
-    found: Examined,
-    stored: dict[CheckpointKey, StoredCheckpoint],
-    search: Search,
-    known: dict[Search, CheckpointKey | None],
+    found: Examined, stored: dict[CheckpointKey, StoredCheckpoint], search: Search
 ) -> CheckpointKey | None:
     """The nearest ancestor that the channel is rebuilt through and that lacks it."""
-    (at, channel), passed = search, []
-    while (at, channel) not in known:
-        passed.append(at)
-        known[at, channel] = None  # (a checkpoint may be its own ancestor)
-        parent = stored[at].row.parent
-        above = (at[0], parent) if parent is not None else None
-        if above is None or (above not in stored and not found.hides("checkpoints")):
-            break
+    at, channel = search
+    passed: set[CheckpointKey] = set()  # (a checkpoint may be its own ancestor)
+    while at not in passed:
+        passed.add(at)
+        above = at[0], stored[at].row.parent or ""
+        if not above[1] or (above not in stored and not found.hides("checkpoints")):
+            return None
         is_lost = above not in found.lineage.stored or channel in found.lost.get(above, ())
         if is_lost or _lacks_writes(found, stored[above], stored[at]):
-            known[at, channel] = above
-            break
+            return above
         if found.lineage.value(above, channel) is not None:
-            break
+            return None
         at = above
-    cause = known[at, channel]
-    known.update({(key, channel): cause for key in passed})
-    return cause
+    return None
 
 
 def _lacks_writes(found: Examined, above: StoredCheckpoint, below: StoredCheckpoint) -> bool:

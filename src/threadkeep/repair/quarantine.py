@@ -45,14 +45,7 @@ class Removed:
 
 
 class QuarantineFile:
-    """Writer of a quarantine file, which is made once something is added.
-
-    Args:
-        path: the file.
-
-    Raises:
-        OpenError: it exists already, or its folder does not.
-    """
+    """Writer of a quarantine file, which is made once something is added."""
 
     def __init__(self, path: Path) -> None:
         self.path = path

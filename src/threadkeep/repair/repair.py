@@ -144,20 +144,20 @@ def repair(
     dry_run: bool,
 ) -> Workflow[RepairReport]:
     """See `Threads.repair`."""
-    given, beneath = validation.thread_ids(threads), store.beneath()
+    named, beneath = validation.thread_ids(threads), store.beneath()
     if file is None and not dry_run:
         raise InvalidArgumentError(
             "A quarantine file is needed.",
             hint='Use file="quarantine.tkq", or dry_run=True to see what would be done.',
         )
     names, unlisted = yield from on(beneath, threads_to_check())
-    for name in given or ():
+    for name in named or ():
         if name not in names:
             raise ThreadNotFoundError(hint="Nothing was changed.", thread=name)
     quarantine = None
     if file is not None and not dry_run:
         quarantine = yield from aside(partial(QuarantineFile, Path(file)))
-    names = names if given is None else given
+    names = names if named is None else named
     try:
         done, unrepaired = yield from _repair_all(beneath, engine, names, quarantine, progress)
         if quarantine is not None:
@@ -165,7 +165,7 @@ def repair(
     finally:
         if quarantine is not None:
             quarantine.close()
-    if given is None:
+    if named is None:
         unrepaired += unlisted + (yield from on(beneath, damage()))
     path = quarantine.path if quarantine is not None and quarantine.is_used else None
     return RepairReport(len(names), tuple(done), tuple(unrepaired), path)

@@ -3,7 +3,7 @@
 What a DeltaChannel of a kept checkpoint is rebuilt through stays, hidden. Segments that nothing
 refers to go with what referred to them, and the generation is raised, so that no process relies
 on what it remembers of them. Positions never change: of a segment of which little is used, that
-little is written anew where it lay.
+little is written again, at the same positions.
 """
 
 from __future__ import annotations
@@ -78,9 +78,6 @@ def prune(engine: Engine, threads: Sequence[str], strategy: str) -> Operation[No
     """Keep the newest checkpoint of each namespace (`keep_latest`), or nothing (`delete`).
 
     `keep_latest` keeps what is pinned or tagged as well.
-
-    Raises:
-        InvalidArgumentError: another strategy.
     """
     if strategy not in ("keep_latest", "delete"):
         raise invalid("strategy", strategy, 'Use "keep_latest" or "delete".')
@@ -147,15 +144,7 @@ def thinning(
     keep: set[CheckpointKey],
     hidden: set[CheckpointKey],
 ) -> Batch:
-    """Build the change that removes all checkpoints but those kept and those kept hidden.
-
-    Args:
-        engine: the engine's parts.
-        snapshot: the thread.
-        lineage: its checkpoints, as they are to be.
-        keep: keys of those that stay.
-        hidden: keys of those that stay for others only.
-    """
+    """Build the change that removes all checkpoints but those kept and those kept hidden."""
     rows, stored, now = snapshot.rows, lineage.stored, engine.now()
     drop = [key for key in stored if key not in keep and key not in hidden]
     orphans = young(rows.orphans, now)
@@ -201,17 +190,10 @@ def young(orphans: Iterable[WriteRow], now: int) -> list[WriteRow]:
 def shortened(
     engine: Engine, snapshot: Snapshot, batch: Batch, used: Positions, *, wholly: bool = False
 ) -> Operation[Batch]:
-    """Let a change also write anew each segment of which less than half is used.
+    """Let a change also rewrite each segment of which less than half is used.
 
-    Args:
-        engine: the engine's parts.
-        snapshot: the thread.
-        batch: the change, which removes the segments that are not used at all.
-        used: the positions that are needed once it is committed.
-        wholly: leave nothing that is not used, whether or not that saves space.
-
-    Raises:
-        StaleThreadError: segments were removed since the rows were read.
+    `batch` removes the segments that are not used at all. With `wholly` nothing that is not used
+    is left, whether or not that saves space.
     """
     gone = set(batch.drop_segments)
     stay = [s for s in snapshot.rows.segments if segment_key(s) not in gone]
@@ -331,7 +313,7 @@ def _without_writes(
 ) -> tuple[WriteRow, ...]:
     """The pending writes of a checkpoint, without the values.
 
-    Rows that are stored anew come last. That matters where runs differ: which of their writes
+    Rows that are rewritten come last. That matters where runs differ: which of their writes
     count is told by their order. There they stay.
     """
     runs = {row.run for row in writes} | {row.run for row in children}

@@ -75,9 +75,6 @@ def choose(
 
     `checkpoints` are all of them, hidden ones too, in the order of namespace and id. A tag or a
     pin protects those that are `marked`.
-
-    Raises:
-        CorruptionError: metadata or writes are damaged.
     """
     flags = {checkpoint_key(stored): stored.row.flags for stored in checkpoints}
     spaces: dict[str, list[Seen]] = {}

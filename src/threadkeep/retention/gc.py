@@ -11,7 +11,7 @@ import json
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from hashlib import blake2b
-from typing import TYPE_CHECKING, NamedTuple, cast
+from typing import NamedTuple, cast
 
 from threadkeep import validation
 from threadkeep.engine import registration, thread_entry
@@ -37,10 +37,6 @@ from threadkeep.retention.apply import (
 from threadkeep.retention.choose import GRACE, choose
 from threadkeep.retention.policy import Retention
 from threadkeep.validation import micros
-
-if TYPE_CHECKING:
-    from threadkeep.engine.operation import Progress
-
 
 _SETTLED = "kept"  # the record of the state and policy that a thread was last collected under
 _DIGEST = 8  # bytes
@@ -232,18 +228,7 @@ def _is_protected(entry: ThreadEntry, own: Retention) -> bool:
 def thin(
     engine: Engine, thread: str, policy: Retention | None, *, dry_run: bool = False
 ) -> Operation[Collected | None]:
-    """Remove the checkpoints of a thread that need not stay; None if all have to.
-
-    Args:
-        engine: the engine's parts.
-        thread: the thread's name.
-        policy: for a thread without a policy of its own.
-        dry_run: change nothing.
-
-    Raises:
-        ConflictError: others keep writing to it.
-        CorruptionError, UnknownTypeError, NewerFormatError: it cannot be read.
-    """
+    """Remove the checkpoints of a thread that need not stay; None if all have to."""
 
     def build(snapshot: Snapshot) -> Operation[tuple[Batch | None, Collected | None]]:
         entry, rows, now = snapshot.entry, snapshot.rows, engine.now()
@@ -356,11 +341,7 @@ def _checked(value: object) -> Retention:
 
 
 def policy_of(entry: ThreadEntry, store: Retention | None) -> Retention:
-    """Return the retention of a thread: its own, or else the store's, or else everything.
-
-    Raises:
-        NewerFormatError, CorruptionError: its own cannot be read.
-    """
+    """Return the retention of a thread: its own, or else the store's, or else everything."""
     own = thread_entry.find_record(entry.labels, policies.RECORD)
     return (store or policies.EVERYTHING) if own is None else policies.read(own)
 

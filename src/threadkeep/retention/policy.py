@@ -96,12 +96,7 @@ class Retention:
 
 
 def read(found: Any) -> Retention:
-    """Return the policy of its JSON.
-
-    Raises:
-        NewerFormatError: a later release of threadkeep wrote it.
-        CorruptionError: it is damaged.
-    """
+    """Return the policy of its JSON."""
     if not isinstance(found, dict) or not isinstance(found.get("v"), int):
         raise CorruptionError("The retention of a thread cannot be read.")
     if found["v"] > _VERSION:
