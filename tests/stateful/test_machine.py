@@ -420,7 +420,7 @@ class Machine(RuleBasedStateMachine):
         dry = saver.threads.gc(policy, dry_run=True)
         done = saver.threads.gc(policy)
         assert (dry.threads, done.skipped) == (done.threads, ())
-        assert saver.threads.gc(policy).read == 0
+        assert saver.threads.gc(policy).threads == ()
 
     def thin(self, kept: dict[str, dict[str, set[str]]], remove: Callable[[], None]) -> None:
         """Remove all but these; what their DeltaChannels are rebuilt from stays."""

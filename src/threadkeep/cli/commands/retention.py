@@ -271,7 +271,7 @@ def _gc_summary(report: GcReport) -> str:
     steps = [f"{verbs[0]} {count} from {plural(len(changed), 'thread')}"] if changed else []
     deleted = plural(len(report.deleted), "thread")
     steps += [f"{verbs[1]} {deleted}"] if report.deleted else []
-    return _summary(steps, report.looked_at, report.bytes, "Nothing to remove.")
+    return _summary(steps, report.examined, report.bytes, "Nothing to remove.")
 
 
 def _summary(steps: list[str], threads: int, size: int, nothing: str) -> str:
@@ -286,7 +286,7 @@ def _gc_note(one: Collected) -> str:
         return f"skipped: {one.skipped}"
     if one.deleted is not None:
         return f"deleted: {one.deleted}"
-    return f"channels kept: {', '.join(one.whole)}" if one.whole else ""
+    return f"channels kept: {', '.join(one.skipped_channels)}" if one.skipped_channels else ""
 
 
 # -- tier --------------------------------------------------------------------------------
@@ -366,5 +366,5 @@ def _tier_lines(report: TierReport) -> list[Any]:
     offloaded = plural(len(report.offloaded), "thread")
     steps = [f"{verbs[0]} {archived}"] if report.archived else []
     steps += [f"{verbs[1]} old values of {offloaded}"] if report.offloaded else []
-    summary = _summary(steps, report.looked_at, report.bytes, "Nothing to move.")
+    summary = _summary(steps, report.examined, report.bytes, "Nothing to move.")
     return [*([table(("thread", "bytes>", ""), rows)] if rows else []), summary]
