@@ -160,39 +160,50 @@ def erase(
     for name in all_names:
         shared |= yield from on(beneath, sharing_with(name))
     shared -= {*found, *names}
+    done, failures = yield from _erase_each(
+        beneath, engine, all_names, elsewhere, progress, dry_run=dry_run
+    )
+    left = () if forks else tuple(sorted(found))
+    report = EraseReport(tuple(done), left, tuple(sorted(shared)), dry_run=dry_run)
+    if dry_run:
+        return replace(report, unfinished=_lines(failures))
+    # (Where no rows were found, this may complete an erasure of other threads.)
+    is_new = any(one.checkpoints or one.writes or one.segments for one in done)
+    places = (
+        _clear_caches(store, sorted({*names, *found, *shared}) if is_new else (None,)),
+        _clear_archives(cold, all_names, elsewhere.values()),
+        # (no layer in front holds anything that files are made of)
+        on(store, store.scrub(rewrite=rewrite)),
+    )
+    return (yield from _clear(places, report, failures, progress))
+
+
+def _lines(failures: Sequence[ThreadkeepError]) -> tuple[str, ...]:
+    return tuple([" ".join(str(error).split()) for error in failures])
+
+
+def _erase_each(
+    store: Runner,
+    engine: Engine,
+    names: Sequence[str],
+    elsewhere: Mapping[str, str],
+    progress: Progress,
+    *,
+    dry_run: bool,
+) -> Workflow[tuple[list[ErasedThread], list[ThreadkeepError]]]:
+    """Remove each thread; raise only where none could be removed."""
     done, failures = list[ErasedThread](), list[ThreadkeepError]()
     rehearsal = _Rehearsal(set(), {}) if dry_run else None
-    for number, name in enumerate(all_names, 1):
+    for number, name in enumerate(names, 1):
         try:
-            gone = yield from on(beneath, _erase_thread(engine, name, rehearsal))
+            gone = yield from on(store, _erase_thread(engine, name, rehearsal))
             done.append(replace(gone, archived_bytes=0) if name in elsewhere else gone)
         except (ConflictError, CorruptionError) as error:  # (of this thread alone)
             failures.append(error)
-        progress("threads erased", number, len(all_names))
+        progress("threads erased", number, len(names))
     if failures and not done:
         raise failures[0]
-    left = () if forks else tuple(sorted(found))
-    report = EraseReport(tuple(done), left, tuple(sorted(shared)), dry_run=dry_run)
-    if not dry_run:
-        # (Where no rows were found, this may complete an erasure of other threads.)
-        is_new = any(one.checkpoints or one.writes or one.segments for one in done)
-        cached = sorted({*names, *found, *shared}) if is_new else (None,)
-        places = (
-            _clear_caches(store, cached),
-            _clear_archives(cold, all_names, elsewhere.values()),
-            # (no layer in front holds anything that files are made of)
-            on(store, store.scrub(rewrite=rewrite)),
-        )
-        report = yield from _clear(places, report, failures, progress)
-    unfinished = tuple([" ".join(str(error).split()) for error in failures])
-    report = replace(report, unfinished=unfinished)
-    if failures and not dry_run:
-        raise UnfinishedErasureError(
-            f"Not every byte of the threads is gone yet: {'; '.join(unfinished)}",
-            hint="Then erase again, in the same way: what was done is not done twice.",
-            report=report,
-        ) from failures[0]
-    return report
+    return done, failures
 
 
 def _names(thread: str | None, metadata: Mapping[str, Any] | None) -> Operation[list[str]]:
@@ -253,7 +264,7 @@ def _clear(
     failures: list[ThreadkeepError],
     progress: Progress,
 ) -> Workflow[EraseReport]:
-    """Clear all places; add to the failures."""
+    """Clear all places; return the full report, or raise where anything has failed."""
     found = Scrubbed(("rows, entries and labels",))
     for number, place in enumerate(places):
         progress("places cleared", number, len(places))
@@ -262,7 +273,15 @@ def _clear(
         except ThreadkeepError as error:
             failures.append(error)
     progress("places cleared", len(places), len(places))
-    return replace(report, cleared=found.cleared, remains=(*found.remains, *ALWAYS))
+    remains, unfinished = (*found.remains, *ALWAYS), _lines(failures)
+    report = replace(report, cleared=found.cleared, remains=remains, unfinished=unfinished)
+    if failures:
+        raise UnfinishedErasureError(
+            f"Not every byte of the threads is gone yet: {'; '.join(unfinished)}",
+            hint="Then erase again, in the same way: what was done is not done twice.",
+            report=report,
+        ) from failures[0]
+    return report
 
 
 # -- other threads with parts of the same ----------------------------------------------
