@@ -271,7 +271,7 @@ def test_stats(store, told):
     assert parts["channels"] == sum(seen["by_channel"].values())
     listed = {one["id"]: one["bytes"] for one in told("threads", "--json")["threads"]}
     deleted = told("delete", *listed, "--dry-run", "--json")["threads"]
-    assert listed == {one["thread"]: one["bytes"] for one in deleted}
+    assert listed == {one["id"]: one["bytes"] for one in deleted}
     text = "\n".join(told("stats", "--top", "1"))
     assert "forked" in text
     assert "plain" not in text
@@ -287,7 +287,7 @@ def test_deleting_is_told_before_and_done_once(store, told, refused):
     last = told("delete", "plain", "waits", "--dry-run")[-1]
     assert last.startswith("Would delete 2 threads (")
     dry = told("delete", "plain", "--dry-run", "--json")
-    assert (dry["deleted"], dry["threads"][0]["checkpoints"]) == (False, 2)
+    assert (dry["deleted"], dry["threads"][0]["id"]) == (False, "plain")
     with SqliteSaver(store) as saver:
         assert everything(saver) == before
     done = told("delete", "plain", "plain", "--yes", "--json")

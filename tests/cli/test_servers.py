@@ -73,7 +73,7 @@ def test_threads_of_a_server_are_found_and_changed(url, told):
     assert ids("--pinned", "--metadata", "n=1", "--tag", "b") == ["u"]
     assert told("threads", "--count", *at)[1] == {"count": 2}
     assert told("copy", "t", "twin", *at)[0] == 0
-    assert told("branches", "twin", *at)[1]["tips"][0]["waiting"] == 1
+    assert told("history", "twin", *at)[1]["checkpoints"][0]["waiting"] == 1
     assert len(told("versions", "twin", "n", *at)[1]["versions"]) == 2
     assert told("diff", "t", first, "--other", "twin", *at)[1]["same"] is False
     assert told("diff", "t", "--other", "twin", *at)[1]["same"] is True
@@ -154,7 +154,7 @@ def test_damage_is_exit_code_1(told, tmp_path):
     "arguments",
     [
         *("check", "stats", "show t", "history t", "state t", "delete t --yes"),
-        *("threads", "branches t", "versions t n", "diff t --other u"),
+        *("threads", "history t", "versions t n", "diff t --other u"),
         *("create t", "tag t a", "pin t", "set t a=1", "copy t u"),
         *("fork t", "merge t u", "merge t u --dry-run", "export t never.tkb"),
     ],

@@ -1,4 +1,4 @@
-"""The commands that are about threads as a whole, and about their branches and versions."""
+"""The commands that are about threads as a whole, and about their history and versions."""
 
 from __future__ import annotations
 
@@ -153,7 +153,7 @@ def test_what_is_known_of_a_thread_is_changed(told, refused):
 
 def test_a_thread_that_was_only_created_is_deleted(told, refused):
     told("create", "t", "--tag", "a")
-    assert told("delete", "t", "--yes", "--json")["threads"][0]["checkpoints"] == 0
+    assert told("delete", "t", "--yes", "--json")["threads"][0]["bytes"] == 0
     assert told("threads", "--tag", "a", "--count") == ["0"]
     assert told("threads", "t", "--json")["thread"]["state"] == "deleted"
     assert refused("delete", "t", "--yes") == (1, "ThreadNotFoundError")
@@ -187,7 +187,7 @@ def test_a_copy_holds_the_same(told):
     assert (copied["state"], copied["waits_at"]) == ("suspended", own["waits_at"])
 
 
-# -- branches, versions, differences -------------------------------------------------------
+# -- history, versions, differences -------------------------------------------------------
 
 
 @pytest.fixture
@@ -202,28 +202,16 @@ def forked(store):
     return [one["configurable"]["checkpoint_id"] for one in at]
 
 
-def test_tips_and_forks(forked, told):
-    seen = told("branches", "forked", "--json")
-    assert (seen["head"], seen["checkpoints"], seen["roots"]) == (forked[5], 6, [forked[0]])
-    tips = [(one["checkpoint"], one["parted_at"], one["checkpoints"]) for one in seen["tips"]]
-    assert tips == [(forked[3], forked[1], 2), (forked[5], forked[1], 2)]
-    assert [one["head"] for one in seen["tips"]] == [False, True]
-    assert [(one["checkpoint"], one["children"]) for one in seen["forks"]] == [
-        (forked[1], [forked[2], forked[4]])
-    ]
-    lines = told("branches", "forked")
-    assert lines[0] == "thread forked  6 checkpoints, 2 tips"
-    assert lines[3].startswith(forked[5])
-    assert lines[3].split()[-3:] == ["2", forked[1], "head"]
-    assert lines[-1].startswith(forked[1])
-    assert told("branches", "waits", "--json")["tips"][0]["waiting"] == 1
-    assert told("branches", "waits")[-1].endswith("head  waiting")
-
-
-def test_the_history_is_the_same_tree(forked, told):
+def test_the_history_is_the_tree_of_branches(forked, told):
     seen = told("history", "forked", "--json")["checkpoints"]
     assert [one["checkpoint"] for one in seen] == sorted(forked, reverse=True)
-    assert [one["above"] for one in seen][-1] is None
+    assert {one["checkpoint"]: one["above"] for one in seen} == {
+        **dict(zip(forked, [None, *forked], strict=False)),
+        forked[4]: forked[1],
+    }
+    assert [one["checkpoint"] for one in seen if one["head"]] == [forked[5]]
+    assert told("history", "waits", "--json")["checkpoints"][0]["waiting"] == 1
+    assert told("history", "waits")[-1].endswith("waiting  head")
     with SqliteSaver("threads.db") as saver:
         saver.prune(["forked"])
     assert "(pruned)" in told("history", "forked")[1]
@@ -286,7 +274,6 @@ def test_nothing_that_is_shown_gives_orders_to_a_terminal(store, told):
     for arguments in (
         ["threads"],
         ["threads", evil],
-        ["branches", evil],
         ["history", evil],
         ["versions", evil, evil],
         ["diff", evil, "00000001"],

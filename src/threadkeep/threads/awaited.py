@@ -208,10 +208,10 @@ class AwaitedThreads:
         a, b = (validation.place(thread, ns, before), validation.place(thread, ns, after))
         return await driver.arun(checkpoints.diff(self._store, self._engine, a, b))
 
-    async def adiff_places(
+    async def adiff_checkpoints(
         self, before: checkpoints.ConfigOrPair, after: checkpoints.ConfigOrPair
     ) -> StateDiff:
-        """Async variant of `diff_places`."""
+        """Async variant of `diff_checkpoints`."""
         a, b = (checkpoints.place_of(before), checkpoints.place_of(after))
         return await driver.arun(checkpoints.diff(self._store, self._engine, a, b))
 

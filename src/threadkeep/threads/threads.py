@@ -90,7 +90,7 @@ class Threads(ThreadEntries, ThreadTransfers, AwaitedThreads):
         a, b = validation.place(thread, ns, before), validation.place(thread, ns, after)
         return driver.run(checkpoints.diff(self._store, self._engine, a, b))
 
-    def diff_places(
+    def diff_checkpoints(
         self, before: checkpoints.ConfigOrPair, after: checkpoints.ConfigOrPair
     ) -> StateDiff:
         """Compare two checkpoints of any threads, channel by channel.

@@ -74,7 +74,7 @@ class Adopted:
     Attributes:
         threads: how many are here now as they are in the source, or have more.
         checkpoints: how many were written.
-        known: how many were here already.
+        unchanged: how many were here already.
         writes: calls of pending writes that were written.
         verified: how many checkpoints were compared.
         deleted: threads that were left alone, as they had been deleted here.
@@ -85,7 +85,7 @@ class Adopted:
 
     threads: int = 0
     checkpoints: int = 0
-    known: int = 0
+    unchanged: int = 0
     writes: int = 0
     verified: int = 0
     deleted: list[str] = field(default_factory=list)
@@ -186,7 +186,7 @@ class _Adoption:
 
     def thread(self, name: str, existing: ExistingThread) -> Workflow[None]:
         """Copy a thread, or list it as a conflict."""
-        known = self.result.known
+        known = self.result.unchanged
         yield from aside(self.source.begin)
         try:
             try:
@@ -194,11 +194,11 @@ class _Adoption:
             except ThreadExistsError:
                 if not (self.options.replace or self.options.as_fork):
                     raise
-                self.result.known = known
+                self.result.unchanged = known
                 yield from (self._replace if self.options.replace else self._fork)(name, existing)
             self.result.threads += 1
         except ThreadExistsError as error:
-            self.result.known = known
+            self.result.unchanged = known
             self.result.conflicts[name] = error.message
         finally:
             self.source.end()
@@ -286,7 +286,7 @@ class _Adoption:
                 raise ThreadExistsError(
                     f"Checkpoint {one.id} is here already, in another state.", thread=thread
                 )
-            self.result.known += 1
+            self.result.unchanged += 1
         else:
             validation.checkpoint(one.checkpoint, place)
             yield Put(place, one.parent, one.checkpoint, one.metadata, complete=True)

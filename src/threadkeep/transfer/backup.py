@@ -59,7 +59,7 @@ class Restored(NamedTuple):
     """Number of threads that were written, if known, and of those that were there already."""
 
     threads: int | None
-    known: int = 0
+    unchanged: int = 0
 
 
 def back_up(
@@ -156,7 +156,7 @@ def _filled(
     # (without the cold store: what is restored may name objects there)
     options = ImportOptions(replace, stubs=True)
     done = driver.run(bundles.fill(LayeredStore(backend), file, names, options, progress))
-    return Restored(len(done.put), len(done.known))
+    return Restored(len(done.added), len(done.unchanged))
 
 
 def _check_is_other(store: str, file: Path) -> None:

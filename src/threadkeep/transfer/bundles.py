@@ -73,14 +73,14 @@ class Imported(NamedTuple):
     """Result of an import, or of its dry run: the ids of threads with checkpoints.
 
     Attributes:
-        put: threads that were written.
-        known: threads that were complete already.
+        added: threads that were written.
+        unchanged: threads that were complete already.
         checkpoints: how many both have.
-        replaced: threads of `put` that others gave way to.
+        replaced: threads of `added` that took the place of others.
     """
 
-    put: tuple[str, ...]
-    known: tuple[str, ...]
+    added: tuple[str, ...]
+    unchanged: tuple[str, ...]
     checkpoints: int
     replaced: tuple[str, ...] = ()
 

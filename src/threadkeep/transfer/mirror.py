@@ -54,24 +54,24 @@ class Mirrored:
     """Result of a mirror, or of its dry run: the ids of threads.
 
     Attributes:
-        put: threads that were missing.
-        completed: threads in an earlier state.
+        added: threads that were missing.
+        extended: threads in an earlier state.
         replaced: threads in another state, with `replace`.
         deleted: threads that were deleted here, with `delete`.
-        ahead: threads that have more there, and nothing less; left alone.
+        newer: threads that have more there, and nothing less; left alone.
         conflicts: reasons why others were left alone, by thread.
         archived: threads that are archived here, and were not named; left where they are.
-        same: how many were the same.
+        unchanged: how many were the same.
     """
 
-    put: list[str] = field(default_factory=list)
-    completed: list[str] = field(default_factory=list)
+    added: list[str] = field(default_factory=list)
+    extended: list[str] = field(default_factory=list)
     replaced: list[str] = field(default_factory=list)
     deleted: list[str] = field(default_factory=list)
-    ahead: list[str] = field(default_factory=list)
+    newer: list[str] = field(default_factory=list)
     conflicts: dict[str, str] = field(default_factory=dict)
     archived: list[str] = field(default_factory=list)
-    same: int = 0
+    unchanged: int = 0
 
 
 class MirrorOptions(NamedTuple):
@@ -138,15 +138,15 @@ class _Mirror:
         if relation is Relation.DIVERGED and (yield from self._are_equal(own)):
             relation = Relation.SAME
         if relation is Relation.SAME:
-            result.same += 1
+            result.unchanged += 1
         elif relation is Relation.AHEAD:
-            result.ahead.append(name)
+            result.newer.append(name)
         elif relation is Relation.GONE:
             yield from self._delete(own, other)
         elif relation in (Relation.ABSENT, Relation.BEHIND):
             if changes:
                 yield from self._copy(own)
-            (result.put if relation is Relation.ABSENT else result.completed).append(name)
+            (result.added if relation is Relation.ABSENT else result.extended).append(name)
         elif self.options.replace:
             if changes:
                 yield from self._copy(own, replace=True)
@@ -182,7 +182,7 @@ class _Mirror:
             reason = "It was deleted here, and has gone on there since."
             self.result.conflicts[own.thread] = reason
         elif not self.options.delete:
-            self.result.ahead.append(own.thread)
+            self.result.newer.append(own.thread)
         else:
             self.result.deleted.append(own.thread)
             if not self.options.dry_run:
