@@ -169,12 +169,13 @@ class AwaitedThreads:
         *,
         replace: bool = False,
         as_fork: bool = False,
+        dry_run: bool = False,
         verify: bool = False,
         key: str | bytes | None = None,
         progress: Progress | None = None,
     ) -> Adopted:
         """Async variant of `adopt`."""
-        options = AdoptOptions(verify, replace, as_fork)
+        options = AdoptOptions(verify, replace, as_fork, dry_run)
         return await driver.arun(
             adopt.adopt(self._store, self._engine, source, threads, key, options, progress)
         )

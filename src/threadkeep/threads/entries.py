@@ -14,10 +14,7 @@ from threadkeep.engine.operation import Progress
 from threadkeep.layers import driver
 from threadkeep.registry import filters as registry
 from threadkeep.registry.filters import MOST, Filters, OrderName
-from threadkeep.registry.info import (
-    ThreadInfo,
-    ThreadPage,
-)
+from threadkeep.registry.info import ThreadInfo, ThreadPage
 from threadkeep.store import LayeredStore
 from threadkeep.transfer import adopt, bundles, mirror
 from threadkeep.transfer.adopt import Adopted, AdoptOptions
@@ -248,6 +245,7 @@ class ThreadTransfers:
         *,
         replace: bool = False,
         as_fork: bool = False,
+        dry_run: bool = False,
         verify: bool = False,
         key: str | bytes | None = None,
         progress: Progress | None = None,
@@ -269,6 +267,7 @@ class ThreadTransfers:
             replace: replace a thread that has diverged with the source's.
             as_fork: copy a thread that has diverged into a fork, "<thread>-adopted", which
                 begins with the newest checkpoint that both have.
+            dry_run: change nothing, and return what would be done, as far as ids tell.
             verify: compare every checkpoint as LangGraph's saver gives it with what this one
                 gives. Needs that saver's library.
             key: the key of encrypted values (LANGGRAPH_AES_KEY), 16, 24 or 32 bytes; a saver
@@ -285,7 +284,7 @@ class ThreadTransfers:
                 allowed; the error names the checkpoint and the line that helps.
             CorruptionError: something is damaged, or not what LangGraph's saver gives.
         """
-        options = AdoptOptions(verify, replace, as_fork)
+        options = AdoptOptions(verify, replace, as_fork, dry_run)
         return driver.run(
             adopt.adopt(self._store, self._engine, source, threads, key, options, progress)
         )

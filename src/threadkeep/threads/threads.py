@@ -15,10 +15,7 @@ from threadkeep.cold import tiering as cold
 from threadkeep.cold.offload import Offloaded
 from threadkeep.cold.policy import OFFLOAD_OVER, Tiering
 from threadkeep.cold.tiering import TierReport
-from threadkeep.diff import (
-    StateDiff,
-    checkpoints,
-)
+from threadkeep.diff import StateDiff, checkpoints
 from threadkeep.diff.checkpoints import ChannelVersion
 from threadkeep.engine.context import Engine
 from threadkeep.engine.operation import Progress

@@ -15,16 +15,8 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 from threadkeep.backends.base import Backend
-from threadkeep.backends.open import (
-    file_of,
-    is_postgres,
-    open_backend,
-    postgres_dumps,
-)
-from threadkeep.backends.sqlite import (
-    SqliteBackend,
-    maintenance,
-)
+from threadkeep.backends.open import file_of, is_postgres, open_backend, postgres_dumps
+from threadkeep.backends.sqlite import SqliteBackend, maintenance
 from threadkeep.engine.operation import Progress
 from threadkeep.errors import CorruptionError, InvalidArgumentError, OpenError
 from threadkeep.layers import driver
@@ -154,7 +146,7 @@ def _filled(
 ) -> Restored:
     backend.migrate()
     # (without the cold store: what is restored may name objects there)
-    options = ImportOptions(replace, stubs=True)
+    options = ImportOptions(replace)
     done = driver.run(bundles.fill(LayeredStore(backend), file, names, options, progress))
     return Restored(len(done.added), len(done.unchanged))
 

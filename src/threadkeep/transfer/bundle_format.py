@@ -27,12 +27,7 @@ import zstandard
 
 from threadkeep.engine.model import CheckpointRow, Segment, WriteRow
 from threadkeep.engine.thread_entry import ThreadEntry
-from threadkeep.errors import (
-    CorruptionError,
-    NewerFormatError,
-    NotOursError,
-    UnserializableError,
-)
+from threadkeep.errors import CorruptionError, NewerFormatError, NotOursError, UnserializableError
 from threadkeep.transfer.whole_thread import WholeThread
 
 T = TypeVar("T")

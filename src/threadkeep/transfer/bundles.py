@@ -18,11 +18,8 @@ from typing import NamedTuple, TypeAlias
 
 from threadkeep import validation
 from threadkeep.backends.sqlite.opening import wal_of
-from threadkeep.engine.cold_references import STUB
-from threadkeep.engine.operation import (
-    Progress,
-    no_progress,
-)
+from threadkeep.cold.references import STUB
+from threadkeep.engine.operation import Progress, no_progress
 from threadkeep.engine.thread_entry import is_archived
 from threadkeep.errors import (
     CorruptionError,
@@ -32,17 +29,12 @@ from threadkeep.errors import (
     ThreadkeepError,
     ThreadNotFoundError,
 )
-from threadkeep.layers.driver import (
-    Runner,
-    Workflow,
-    aside,
-    on,
-)
+from threadkeep.layers.driver import Runner, Workflow, aside, on
 from threadkeep.store import LayeredStore
 from threadkeep.transfer import digest, whole_thread
 from threadkeep.transfer.bundle_format import MAGIC, BundleWriter, read_bundle
 from threadkeep.transfer.files import file_errors, replacing
-from threadkeep.transfer.whole_thread import CheckpointKey, WholeThread
+from threadkeep.transfer.whole_thread import CheckpointKey, Outcome, WholeThread, put_thread
 
 AddThread: TypeAlias = Callable[[BundleWriter, str], Workflow[int]]
 
@@ -93,14 +85,12 @@ class ImportOptions(NamedTuple):
         thread: another id for the only thread of the bundle.
         digests: read each thread back, and compare its checkpoints' digests.
         dry_run: change nothing.
-        stubs: leave offloaded segments in the cold store, as a backup does.
     """
 
     replace: bool = False
     thread: str | None = None
     digests: bool = False
     dry_run: bool = False
-    stubs: bool = False
 
 
 # -- kinds of files --------------------------------------------------------------------
@@ -327,35 +317,35 @@ def fill(
         CorruptionError: a thread is not in the store as it was in the bundle.
         ThreadkeepError: the store failed; a note of the error says which threads it has.
     """
-    if not options.replace:
-        yield from _refuse_losses(store, file, names, options)
+    outcomes: dict[str, Outcome] = {}
     done: list[str] = []
-    put: list[str] = []
-    known: list[str] = []
-    gone: list[str] = []
     checkpoints = 0
+
+    def check(whole: WholeThread) -> Workflow[None]:
+        yield from on(store, put_thread(whole, 0, dry_run=True))
 
     def handle(whole: WholeThread) -> Workflow[None]:
         nonlocal checkpoints
-        is_new, loses = True, False  # (without `replace` nothing is lost)
-        if options.replace or options.dry_run:
-            is_new, loses = yield from on(store, whole_thread.outlook(whole, stubs=options.stubs))
-        if not options.dry_run:
-            is_new = yield from _put(store, whole, options)
+        outcome = yield from _put(store, whole, options)
         done.append(whole.thread)
         if whole.checkpoints:
-            (put if is_new else known).append(whole.thread)
-            gone.extend([whole.thread] if is_new and loses else [])
+            outcomes[whole.thread] = outcome
             checkpoints += len(whole.checkpoints)
         stage = "threads compared" if options.dry_run else "threads written"
         progress(stage, len(done), len(names))
 
+    if not (options.replace or options.dry_run):
+        yield from _each(file, options.thread, check)
     try:
         yield from _each(file, options.thread, handle)
     except ThreadkeepError as exc:
         exc.add_note(_so_far(done, len(names)))
         raise
-    return Imported(tuple(put), tuple(known), checkpoints, tuple(gone))
+    added, unchanged, replaced = [
+        tuple([name for name, outcome in outcomes.items() if outcome in wanted])
+        for wanted in (("added", "extended", "replaced"), ("unchanged",), ("replaced",))
+    ]
+    return Imported(added, unchanged, checkpoints, replaced)
 
 
 def _so_far(done: Sequence[str], total: int) -> str:
@@ -367,16 +357,16 @@ def _so_far(done: Sequence[str], total: int) -> str:
     )
 
 
-def _put(store: Runner, whole: WholeThread, options: ImportOptions) -> Workflow[bool]:
-    """Put a thread; return False if it was complete already."""
-    expected = (yield from aside(partial(_checked_digests, whole))) if options.digests else {}
+def _put(store: Runner, whole: WholeThread, options: ImportOptions) -> Workflow[Outcome]:
+    is_checked = options.digests and not options.dry_run
+    expected = (yield from aside(partial(_checked_digests, whole))) if is_checked else {}
     now = time.time_ns() // 1000
-    put = whole_thread.put_thread(whole, now, replace=options.replace, stubs=options.stubs)
-    is_new = yield from on(store, put)
-    if options.digests:
+    put = put_thread(whole, now, replace=options.replace, dry_run=options.dry_run)
+    outcome = yield from on(store, put)
+    if is_checked:
         stored = yield from on(store, whole_thread.read_thread(whole.thread))
         compare(whole.thread, expected, (yield from aside(partial(digest.of_checkpoints, stored))))
-    return is_new
+    return outcome
 
 
 def _checked_digests(whole: WholeThread) -> dict[CheckpointKey, bytes]:
@@ -413,20 +403,6 @@ def compare(
             )
 
 
-def _refuse_losses(
-    store: Runner, file: Path, names: Sequence[str], options: ImportOptions
-) -> Workflow[None]:
-    new = set(names) if options.thread is None else {options.thread}
-    existing = new.intersection((yield from on(store, whole_thread.all_threads())))
-
-    def refuse(whole: WholeThread) -> Workflow[None]:
-        if whole.thread in existing:
-            yield from on(store, whole_thread.refuse_loss(whole, stubs=options.stubs))
-
-    if existing:
-        yield from _each(file, options.thread, refuse)
-
-
 def _each(
     file: Path, thread: str | None, handle: Callable[[WholeThread], Workflow[None]]
 ) -> Workflow[None]:
@@ -440,5 +416,4 @@ def _threads(file: Path, thread: str | None) -> Generator[WholeThread, None, Non
     with file_errors(file), file.open("rb") as opened:
         for whole in read_bundle(opened):
             # (a thread of a new id was never deleted)
-            named = whole if thread is None else replaced(whole, thread=thread, deleted_at=0)
-            yield whole_thread.trimmed(named)
+            yield whole if thread is None else replaced(whole, thread=thread, deleted_at=0)

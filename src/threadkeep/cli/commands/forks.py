@@ -11,24 +11,9 @@ from rich.text import Text
 from rich.tree import Tree
 
 from threadkeep.cli.app import command
-from threadkeep.cli.parameters import (
-    DRY_RUN,
-    THREAD,
-    argument,
-    option,
-    thread_argument,
-)
+from threadkeep.cli.parameters import DRY_RUN, THREAD, argument, option, thread_argument
 from threadkeep.cli.stores import Session
-from threadkeep.cli.terminal import (
-    Drawn,
-    line,
-    made_by,
-    moment,
-    plural,
-    print_thread,
-    table,
-    text,
-)
+from threadkeep.cli.terminal import Drawn, line, made_by, moment, plural, print_thread, table, text
 from threadkeep.errors import MergeConflictError
 from threadkeep.forks.branches import BranchCheckpoint, Branches
 from threadkeep.saver import Saver

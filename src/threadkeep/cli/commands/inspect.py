@@ -35,16 +35,7 @@ from threadkeep.cli.readable import (
     summary,
 )
 from threadkeep.cli.stores import Session
-from threadkeep.cli.terminal import (
-    compact,
-    line,
-    made_by,
-    moment,
-    plural,
-    table,
-    text,
-    thread_line,
-)
+from threadkeep.cli.terminal import compact, line, made_by, moment, plural, table, text, thread_line
 from threadkeep.diff import StateDiff
 from threadkeep.engine.context import not_found
 from threadkeep.engine.operation import CheckpointRef

@@ -28,12 +28,7 @@ from threadkeep.cli.stores import (
     open_target,
     public_name,
 )
-from threadkeep.cli.terminal import (
-    Drawn,
-    plural,
-    table,
-    text,
-)
+from threadkeep.cli.terminal import Drawn, plural, table, text
 from threadkeep.engine.thread_entry import ThreadStatus
 from threadkeep.errors import InvalidArgumentError, ThreadNotFoundError, WrongKeyError
 from threadkeep.threads import Adopted, Filters, Mirrored

@@ -19,13 +19,7 @@ from threadkeep.cli.parameters import (
     thread_argument,
 )
 from threadkeep.cli.stores import Session, settings
-from threadkeep.cli.terminal import (
-    Drawn,
-    plural,
-    print_error,
-    table,
-    thread_table,
-)
+from threadkeep.cli.terminal import Drawn, plural, print_error, table, thread_table
 from threadkeep.cold.policy import ColdTier, Tiering, WarmTier
 from threadkeep.engine.thread_entry import TRANSITIONS, Cause, ThreadStatus, allows
 from threadkeep.errors import (

@@ -25,14 +25,7 @@ from threadkeep.cli.parameters import (
     thread_ids,
 )
 from threadkeep.cli.stores import Session, open_target, public_name
-from threadkeep.cli.terminal import (
-    Drawn,
-    bar,
-    plural,
-    print_thread,
-    table,
-    text,
-)
+from threadkeep.cli.terminal import Drawn, bar, plural, print_thread, table, text
 from threadkeep.engine.operation import Progress
 from threadkeep.errors import CorruptionError, InvalidArgumentError
 from threadkeep.repair.check import CheckReport, Finding

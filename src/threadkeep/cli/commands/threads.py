@@ -23,13 +23,7 @@ from threadkeep.cli.parameters import (
     thread_argument,
 )
 from threadkeep.cli.stores import Session
-from threadkeep.cli.terminal import (
-    Drawn,
-    plural,
-    print_thread,
-    table,
-    thread_table,
-)
+from threadkeep.cli.terminal import Drawn, plural, print_thread, table, thread_table
 from threadkeep.engine.thread_entry import ThreadStatus
 from threadkeep.errors import InvalidArgumentError, ThreadNotFoundError, UnfinishedErasureError
 from threadkeep.registry.filters import MOST
