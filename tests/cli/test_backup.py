@@ -251,7 +251,7 @@ def test_a_restore_is_done_again_without_harm(tmp_path, path, here):
     assert main(["backup", str(path), str(file)]) == 0
     assert here("restore", file, target)[1] == [f"Restored 2 threads from {file}"]
     assert here("restore", file, target)[1] == [
-        f"Restored 0 threads from {file}; 2 already complete"
+        f"Restored 0 threads from {file}; 2 unchanged"
     ]
 
 
@@ -266,7 +266,7 @@ def test_progress_is_for_terminals(tmp_path, path, name):
         os.close(secondary)
     assert (code, len(said)) == (0, 1)
     assert "\r" in shown
-    assert "pages copied" in shown
+    assert ("pages copied" if name.endswith(".db") else "threads read") in shown
     assert ("threads read" in shown) is name.endswith(".tkb")
 
 

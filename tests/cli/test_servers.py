@@ -101,7 +101,7 @@ def test_threads_go_to_a_server_and_come_back(url, told, tmp_path):
             Chain(saver, name).put(n=name)
         want = everything(saver)
     code, done = told("mirror", file, url)
-    assert (code, done["put"], done["to"]) == (0, ["a", "b"], f"{scheme}://...")
+    assert (code, done["added"], done["to"]) == (0, ["a", "b"], f"{scheme}://...")
     with open_saver(url) as saver:
         assert everything(saver) == want
     assert told("delete", "b", "--yes", "--url", url)[0] == 0
@@ -109,7 +109,7 @@ def test_threads_go_to_a_server_and_come_back(url, told, tmp_path):
     assert told("mirror", url, file, "--delete")[1]["deleted"] == ["b"]
     assert told("export", "a", f"{tmp_path / 'a.tkb'}", "--url", url)[1]["threads"] == 1
     imported = told("import", f"{tmp_path / 'a.tkb'}", "--as", "twin", "--url", url)
-    assert imported[1]["put"] == ["twin"]
+    assert imported[1]["added"] == ["twin"]
 
 
 def test_langgraphs_threads_are_adopted_into_a_server(url, told, tmp_path):
@@ -120,7 +120,7 @@ def test_langgraphs_threads_are_adopted_into_a_server(url, told, tmp_path):
     first = told("adopt", str(source), url, "a", "--verify")[1]
     assert (first["checkpoints"], first["verified"]) == (1, 1)
     again = told("adopt", str(source), "--url", url)[1]
-    assert (again["checkpoints"], again["known"]) == (1, 1)
+    assert (again["checkpoints"], again["unchanged"]) == (1, 1)
 
 
 def test_langgraphs_tables_in_postgres_are_adopted(told, tmp_path):

@@ -6,15 +6,13 @@ A backup is complete or absent. What a store holds is replaced only if the calle
 from __future__ import annotations
 
 import os
-import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from threadkeep.backends.base import Backend
+from threadkeep.backends.base import AsyncBackend, Backend
 from threadkeep.backends.open import file_of, is_postgres, open_backend, postgres_dumps
 from threadkeep.backends.sqlite import SqliteBackend, maintenance
 from threadkeep.engine.operation import Progress
@@ -72,15 +70,19 @@ def back_up(
         ThreadkeepError: the store cannot be read, or the file cannot be written.
     """
     check_may_be_replaced(file)
-    kind = _kind_for(store, file, form)
-    _check_is_other(store, file)
-    threads: int | None
+    kind, path = _kind_for(store, file, form), file_of(store)
+    if path is not None and file.exists() and Path(path).exists() and file.samefile(path):
+        raise InvalidArgumentError(f"{file} is the store itself.", hint="Use another file.")
+    threads: int | None = None
     if kind is Kind.BUNDLE:
-        with _readable(store, file.parent, progress) as backend:
+        with closing(driver.blocking(_opened(store))) as backend:
             threads = driver.run(bundles.back_up(LayeredStore(backend), file, progress))
     else:
         with replacing(file) as beside:
-            threads = _copy(store, beside, progress, programs)
+            if path is None:
+                postgres_dumps(store, _folder(programs)).back_up(beside)
+            else:
+                threads = maintenance.back_up(path, beside, partial(progress, "pages copied"))
     away = _away(store)
     with file_errors(file):
         return BackedUp(kind, file.stat().st_size, threads, away)
@@ -88,20 +90,9 @@ def back_up(
 
 def _away(store: str) -> tuple[str, ...]:
     """Return the threads that are archived, and those with offloaded values."""
-    path = file_of(store)
-    backend = open_backend(store) if path is None else SqliteBackend(path, read_only=True)
-    with Saver(backend) as saver:
+    with Saver(_opened(store)) as saver:
         found = saver.threads.scan()
         return tuple([t.id for t in found if t.archived_bytes is not None or t.offloaded_bytes])
-
-
-def _copy(store: str, file: Path, progress: Progress, programs: str) -> int | None:
-    """Copy the store in its own format; return how many threads it has, if that is known."""
-    path = file_of(store)
-    if path is not None:
-        return maintenance.back_up(path, file, partial(progress, "pages copied"))
-    postgres_dumps(store, _folder(programs)).back_up(file)
-    return None
 
 
 def restore(
@@ -125,8 +116,14 @@ def restore(
     kind, path = kind_of(file), file_of(store)
     if kind is Kind.BUNDLE:
         names = driver.run(bundles.verify(file, progress))
-        with closing(_opened(store)) as backend:
-            return _filled(backend, file, names, progress, replace=replace)
+        with closing(driver.blocking(_opened(store, read_only=False))) as backend:
+            backend.migrate()
+            # (without the cold store: what is restored may name objects there)
+            fill = bundles.fill(
+                LayeredStore(backend), file, names, ImportOptions(replace), progress
+            )
+            done = driver.run(fill)
+        return Restored(len(done.added), len(done.unchanged))
     now = time.time_ns() // 1000
     if kind is Kind.SQLITE and path is not None:
         _check_sound(file, progress)
@@ -141,22 +138,6 @@ def restore(
     )
 
 
-def _filled(
-    backend: Backend, file: Path, names: list[str], progress: Progress, *, replace: bool
-) -> Restored:
-    backend.migrate()
-    # (without the cold store: what is restored may name objects there)
-    options = ImportOptions(replace)
-    done = driver.run(bundles.fill(LayeredStore(backend), file, names, options, progress))
-    return Restored(len(done.added), len(done.unchanged))
-
-
-def _check_is_other(store: str, file: Path) -> None:
-    path = file_of(store)
-    if path is not None and file.exists() and Path(path).exists() and file.samefile(path):
-        raise InvalidArgumentError(f"{file} is the store itself.", hint="Use another file.")
-
-
 def _kind_for(store: str, file: Path, form: Format | None) -> Kind:
     own = Kind.POSTGRES if is_postgres(store) else Kind.BUNDLE
     if file_of(store) is not None:
@@ -169,24 +150,9 @@ def _kind_for(store: str, file: Path, form: Format | None) -> Kind:
     return Kind.BUNDLE if form == "bundle" or by_name else own
 
 
-@contextmanager
-def _readable(store: str, folder: Path, progress: Progress) -> Iterator[Backend]:
-    """Open the store for reading; of a SQLite file a copy, so that it is left alone."""
+def _opened(store: str, *, read_only: bool = True) -> Backend | AsyncBackend:
     path = file_of(store)
-    if path is None:
-        with closing(_opened(store)) as backend:
-            yield backend
-        return
-    with file_errors(folder), tempfile.TemporaryDirectory(dir=folder, prefix=".threadkeep-") as own:
-        copy = Path(own, "copy.db")
-        maintenance.back_up(path, copy, partial(progress, "pages copied"))
-        with closing(SqliteBackend(copy, read_only=True)) as backend:
-            yield backend
-
-
-def _opened(store: str) -> Backend:
-    path = file_of(store)
-    return driver.blocking(SqliteBackend(path) if path is not None else open_backend(store))
+    return open_backend(store) if path is None else SqliteBackend(path, read_only=read_only)
 
 
 def _check_sound(file: Path, progress: Progress) -> None:

@@ -177,7 +177,7 @@ def export_bundle(
 ) -> Workflow[Exported]:
     """Write threads to a bundle; see `Threads.export_bundle`."""
     names, path, progress = validation.thread_ids(threads), Path(file), progress or no_progress
-    yield from aside(lambda: check_may_be_replaced(path))
+    yield from aside(partial(check_may_be_replaced, path))
     source = store.beneath()
     archived: list[str] = []
     add = partial(_add_digested, source, archived=None if names is not None else archived)
@@ -189,15 +189,7 @@ def export_bundle(
 
 
 def back_up(store: Runner, file: Path, progress: Progress) -> Workflow[int]:
-    """Write all threads to a bundle, each as it is when its turn comes, damaged ones too.
-
-    Returns:
-        How many hold checkpoints.
-
-    Raises:
-        OpenError, DiskFullError: the file cannot be written.
-        ConflictError, CorruptionError: a thread could not be read.
-    """
+    """Write all threads to a bundle, damaged ones too; return how many hold checkpoints."""
     names = yield from on(store, whole_thread.all_threads())
     counts = yield from _write(file, names, partial(_add_as_it_is, store), progress)
     return sum(map(bool, counts))
@@ -261,7 +253,7 @@ def import_bundle(
     """Put the threads of a bundle into a store; see `Threads.import_bundle`."""
     path, progress = Path(file), progress or no_progress
     new = None if thread is None else validation.text("thread", thread)
-    yield from aside(lambda: check_is_bundle(path))
+    yield from aside(partial(check_is_bundle, path))
     names = yield from verify(path, progress, digests=True)
     if new is not None and len(names) != 1:
         raise InvalidArgumentError(
@@ -273,12 +265,7 @@ def import_bundle(
 
 
 def verify(file: Path, progress: Progress, *, digests: bool = False) -> Workflow[list[str]]:
-    """Verify a bundle; return the ids of its threads.
-
-    Args:
-        file: the bundle.
-        progress: called as `progress(stage, done, total)`; total 0 is unknown.
-        digests: compare the checkpoints with their digests, where it has these.
+    """Verify a bundle, with `digests` those of its checkpoints too; return its threads' ids.
 
     Raises:
         NotOursError, NewerFormatError, CorruptionError: the bundle cannot be read.
@@ -296,41 +283,26 @@ def verify(file: Path, progress: Progress, *, digests: bool = False) -> Workflow
 
 
 def fill(
-    store: Runner,
-    file: Path,
-    names: Sequence[str],
-    options: ImportOptions,
-    progress: Progress,
+    store: Runner, file: Path, names: Sequence[str], options: ImportOptions, progress: Progress
 ) -> Workflow[Imported]:
-    """Put all threads of a bundle into a store; other threads there are left alone.
-
-    Args:
-        store: the store; its tables exist.
-        file: the bundle.
-        names: the ids that `verify` returned.
-        options: see `ImportOptions`.
-        progress: called as `progress(stage, done, total)`; total 0 is unknown.
+    """Put all threads of a verified bundle into a store; other threads there are left alone.
 
     Raises:
         ThreadExistsError: the store holds a thread that would be lost; nothing was changed,
-            unless somebody else put it there meanwhile.
+            unless another process put it there meanwhile.
         CorruptionError: a thread is not in the store as it was in the bundle.
         ThreadkeepError: the store failed; a note of the error says which threads it has.
     """
-    outcomes: dict[str, Outcome] = {}
-    done: list[str] = []
-    checkpoints = 0
+    done: dict[str, Outcome] = {}
+    checkpoints: dict[str, int] = {}
 
     def check(whole: WholeThread) -> Workflow[None]:
         yield from on(store, put_thread(whole, 0, dry_run=True))
 
     def handle(whole: WholeThread) -> Workflow[None]:
-        nonlocal checkpoints
-        outcome = yield from _put(store, whole, options)
-        done.append(whole.thread)
+        done[whole.thread] = yield from _put(store, whole, options)
         if whole.checkpoints:
-            outcomes[whole.thread] = outcome
-            checkpoints += len(whole.checkpoints)
+            checkpoints[whole.thread] = len(whole.checkpoints)
         stage = "threads compared" if options.dry_run else "threads written"
         progress(stage, len(done), len(names))
 
@@ -341,14 +313,13 @@ def fill(
     except ThreadkeepError as exc:
         exc.add_note(_so_far(done, len(names)))
         raise
-    added, unchanged, replaced = [
-        tuple([name for name, outcome in outcomes.items() if outcome in wanted])
-        for wanted in (("added", "extended", "replaced"), ("unchanged",), ("replaced",))
-    ]
-    return Imported(added, unchanged, checkpoints, replaced)
+    unchanged = tuple([name for name in checkpoints if done[name] == "unchanged"])
+    added = tuple([name for name in checkpoints if done[name] != "unchanged"])
+    replaced = tuple([name for name in added if done[name] == "replaced"])
+    return Imported(added, unchanged, sum(checkpoints.values()), replaced)
 
 
-def _so_far(done: Sequence[str], total: int) -> str:
+def _so_far(done: Iterable[str], total: int) -> str:
     names = ", ".join(map(repr, done)) or "none"
     threads = "1 thread" if total == 1 else f"{total} threads"
     return (
@@ -391,7 +362,7 @@ def _checked_digests(whole: WholeThread) -> dict[CheckpointKey, bytes]:
 def compare(
     thread: str, expected: dict[CheckpointKey, bytes], found: dict[CheckpointKey, bytes]
 ) -> None:
-    """Check that all expected digests are found (others may have gone on with the thread)."""
+    """Check that all expected digests are found (others may have continued the thread)."""
     for (ns, id), one in expected.items():
         if found.get((ns, id)) != one:
             raise CorruptionError(
