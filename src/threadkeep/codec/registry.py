@@ -125,7 +125,7 @@ class Finder(NamedTuple):
         if kind is not tag:
             raise UnknownTypeError(
                 f"{reference} was stored as {tag.name.lower()} and is something else now.",
-                hint="Give the class its old form back, or register another one in its place: "
+                hint="Use the class's old form, or register another one in its place: "
                 f"threadkeep.register(NewClass, name={reference!r})",
             )
         return cls
@@ -407,7 +407,7 @@ def _import(name: str) -> Any:
     except (ImportError, TypeError, ValueError) as error:
         raise InvalidArgumentError(
             f"The module {name!r} cannot be imported: {error}.",
-            hint="Give the full name of a module of your program, such as 'app.models'.",
+            hint="Use the full name of a module of your program, such as 'app.models'.",
         ) from error
 
 
@@ -426,6 +426,4 @@ def _check_registrable(cls: Any, encode: object, decode: object, name: str | Non
             hint=f"threadkeep.register({cls.__qualname__}, encode=..., decode=...)",
         )
     if name is not None and not all(name.partition(":")):
-        raise InvalidArgumentError(
-            f"Invalid name: {name!r}.", hint="Give it as 'module:Qualified.Name'."
-        )
+        raise InvalidArgumentError(f"Invalid name: {name!r}.", hint="Use 'module:Qualified.Name'.")

@@ -68,7 +68,7 @@ def decode_subclass(data: bytes, unpacker: Unpacker) -> Any:
         raise UnknownTypeError(
             f"{dotted(cls)} was stored as a {BASES[code].__name__} "
             f"and is a {solid_base(cls).__name__} now.",
-            hint="Give the class its old base back.",
+            hint="Use its old base again.",
         )
     value = make_subclass(cls, plain)
     set_attributes(value, own[0] if own else {})
@@ -271,5 +271,5 @@ def _same(a: Any, b: Any) -> bool:
 def _cannot_remake(cls: type) -> UnserializableError:
     return UnserializableError(
         f"A {dotted(cls)} cannot be made of its arguments again.",
-        hint="Give its arguments to super().__init__() unchanged.",
+        hint="Use super().__init__() with unchanged arguments.",
     )

@@ -18,7 +18,7 @@ from typing import NamedTuple, TypeAlias
 
 from threadkeep import validation
 from threadkeep.backends.sqlite.opening import wal_of
-from threadkeep.cold.references import STUB
+from threadkeep.engine.cold_references import STUB
 from threadkeep.engine.operation import Progress, no_progress
 from threadkeep.engine.thread_entry import is_archived
 from threadkeep.errors import (

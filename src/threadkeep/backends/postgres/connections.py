@@ -213,7 +213,7 @@ async def send(conn: _Conn | _AsyncConn, message: Message) -> list[Rows]:
         if message.isolation == NEWEST_STATE:
             raise InvalidArgumentError(
                 "The given connection is in the middle of a transaction, which could be undone.",
-                hint="End it first, or give the saver a pool, or a connection of its own.",
+                hint="End it first, or use a pool, or a connection of the saver's own.",
             )
         async with entered(conn.transaction()):  # a savepoint
             async with entered(conn.pipeline()):
@@ -463,6 +463,6 @@ class GivenConnection(_Given):
             if self._given.closed:
                 raise UnreachableError(
                     "The connection that the saver was given is closed.",
-                    hint="Give a new one to a new saver; with a URL or a pool, savers reconnect.",
+                    hint="Use a new one for a new saver; with a URL or a pool, savers reconnect.",
                 )
             yield self._given

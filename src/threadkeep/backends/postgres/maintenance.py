@@ -123,7 +123,7 @@ async def _rewrite(server: Server) -> Scrubbed:
     except psycopg.errors.ActiveSqlTransaction as error:
         raise InvalidArgumentError(
             "The given connection begins transactions by itself, and VACUUM must not be in one.",
-            hint="Give a URL, or connections with autocommit=True.",
+            hint="Use a URL, or connections with autocommit=True.",
         ) from error
     if warnings:
         raise ReadOnlyError(

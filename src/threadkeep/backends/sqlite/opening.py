@@ -46,7 +46,7 @@ def path_of(database: Database) -> str:
     if not isinstance(path, str) or not _is_path(path):
         raise InvalidArgumentError(
             f"{database!a} is no path.",
-            hint="Give the path of a file as str or Path, or ':memory:'.",
+            hint="Use the path of a file as str or Path, or ':memory:'.",
         )
     return path if path == MEMORY else str(Path(path).absolute())
 
@@ -66,7 +66,7 @@ def _file_of(connection: sqlite3.Connection) -> str:
     except sqlite3.Error as error:
         raise OpenError(
             f"The given connection cannot tell its file: {error}",
-            hint="Give a connection that is open and of this thread, or the file's path.",
+            hint="Use a connection that is open and of this thread, or the file's path.",
         ) from error
     return files["main"] or ""
 
@@ -83,7 +83,7 @@ def _file_of_async(connection: Any) -> str:
     except (AttributeError, TypeError, sqlite3.Error) as error:
         raise OpenError(
             f"The given connection cannot tell its file: {error}",
-            hint="Give the file's path, or use AsyncSqliteSaver.from_conn_string(path).",
+            hint="Use the file's path, or use AsyncSqliteSaver.from_conn_string(path).",
         ) from error
 
 
@@ -180,7 +180,7 @@ def open_first(location: Location) -> tuple[Location, sqlite3.Connection]:
     except OSError as error:
         raise OpenError(
             f"{location.path} cannot be opened: {error.strerror}.",
-            hint="Give a path that this system allows and this process may use.",
+            hint="Use a path that this system allows and this process may use.",
         ) from error
     return (location._replace(mode="rw") if location.mode == "rwc" else location), db
 
@@ -233,7 +233,7 @@ def _check_place(path: Path) -> None:
             hint="Create the folder first, or correct the path.",
         )
     if path.exists() and not path.is_file():
-        raise OpenError(f"{path} is not a file.", hint="Give the path of a database file.")
+        raise OpenError(f"{path} is not a file.", hint="Use the path of a database file.")
     if path.exists() and path.stat().st_size == 1:
         raise _no_database(path)  # SQLite takes a file of one byte for an empty one
 
@@ -251,14 +251,14 @@ def wal_of(path: Path) -> Path:
 def _no_tables(path: str) -> NotOursError:
     return NotOursError(
         f"{path} is empty: there are no tables in it.",
-        hint="Give the path of a threadkeep database. If this was one, restore a backup.",
+        hint="Use the path of a threadkeep database. If this was one, restore a backup.",
     )
 
 
 def _no_database(path: Path | str) -> NotOursError:
     return NotOursError(
         f"{path} is not a SQLite database.",
-        hint="Give the path of a threadkeep database, or of a file that is not there yet.",
+        hint="Use the path of a threadkeep database, or of a file that is not there yet.",
     )
 
 

@@ -216,11 +216,11 @@ def _not_ours(path: str, names: set[str]) -> NotOursError:
     if {"checkpoints", "writes"} <= names:
         return NotOursError(
             f"{path} is a database of LangGraph's own SQLite saver, not of threadkeep.",
-            hint="It is left as it is. Give threadkeep a file of its own, and bring the threads"
+            hint="It is left as it is. Use a file of its own for threadkeep, and bring the threads"
             f" there: threadkeep adopt {shlex.quote(path)} sqlite:///new.db",
         )
     some = ", ".join(sorted(names)[:3]) or "nothing"
     return NotOursError(
         f"{path} is a database of another program: it holds {some}.",
-        hint="It is left as it is. Give threadkeep a file of its own.",
+        hint="It is left as it is. Use a file of its own for threadkeep.",
     )
