@@ -52,7 +52,7 @@ def test_before_and_after(here) -> None:
     words = ("erase", "--metadata", "user_id=u1", "--metadata", "n=1")
     code, lines, errors = here(*words, "--dry-run")
     assert (code, errors) == (0, [])
-    assert lines[0].split() == ["thread", "checkpoints", "writes", "segments", "bytes", "archived"]
+    assert lines[0].split() == ["thread", "checkpoints", "writes", "segments", "bytes"]
     assert [line.split()[:2] for line in lines[1:3]] == [["alpha", "3"], ["beta", "3"]]
     assert lines[3].startswith("Would erase 2 threads (")
     assert lines[4:] == ["Forks still hold the data: fork (--forks erases them)"]

@@ -271,6 +271,7 @@ def _erase_lines(report: EraseReport) -> list[Drawn]:
         (one.thread, one.checkpoints, one.writes, one.segments, one.bytes, one.archived_bytes or 0)
         for one in report.threads
     ]
+    width = 6 if any(one.archived_bytes for one in report.threads) else 5
     verb = "Would erase" if report.dry_run else "Erased"
     total = plural(sum([one.bytes for one in report.threads]), "byte")
     lines = [f"{verb} {plural(len(rows), 'thread')} ({total})"]
@@ -281,4 +282,4 @@ def _erase_lines(report: EraseReport) -> list[Drawn]:
     lines += [f"Cleared: {place}" for place in report.cleared]
     lines += [f"Remaining: {place}" for place in report.remains]
     lines += [f"Not done: {place}" for place in report.unfinished]
-    return [table(columns, rows), *lines]
+    return [table(columns[:width], [row[:width] for row in rows]), *lines]
