@@ -152,9 +152,9 @@ class PostgresSource(Source):
     def __init__(
         self, db: psycopg.Connection[dict[str, Any]], server: str, payloads: Payloads
     ) -> None:
+        super().__init__(payloads)
         self._db = db
         self._server = server
-        self._payloads = payloads
         columns: dict[str, set[str]] = {}
         for row in self._all(_COLUMNS):
             columns.setdefault(row["relname"], set()).add(row["attname"])
@@ -180,11 +180,8 @@ class PostgresSource(Source):
             for row in self._all(_PARENTS, (thread,))
         }
 
-    def begin(self) -> None:
-        """See `Source.begin`: the first statement begins a transaction."""
-
     def end(self) -> None:
-        """See `Source.begin`."""
+        """See `Source.end`: the first statement begins a transaction."""
         with _mapped(self._server):
             self._db.rollback()
 
