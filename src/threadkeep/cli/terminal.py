@@ -56,7 +56,7 @@ class Output:
     def print(self, document: Any, *drawn: Drawn) -> None:
         """Print the result: as the JSON document, or drawn, without what is None."""
         if self.as_json:
-            _write(json.dumps(document), sys.stdout)
+            _write(json.dumps(document, default=str), sys.stdout)
         else:
             _draw(drawn, sys.stdout)
 

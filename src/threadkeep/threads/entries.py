@@ -70,10 +70,8 @@ class ThreadEntries:
     ) -> ThreadInfo:
         """Change the metadata of a thread, or its ttl.
 
-        Args:
-            thread: the thread's id.
-            metadata: replaces what has the same keys; a value of None removes its key.
-            ttl: see `create`; 0 for ever, None leaves it as it is.
+        Metadata replaces what has the same keys; a value of None removes its key. A ttl of 0 is
+        for ever, None leaves it as it is.
 
         Raises:
             ThreadNotFoundError: there is no such thread.
@@ -103,7 +101,7 @@ class ThreadEntries:
     def untag(
         self, thread: str, *tags: str, checkpoint: str | None = None, ns: str = ""
     ) -> ThreadInfo:
-        """Remove tags; those that are not there do not matter. Takes the arguments of `tag`.
+        """Remove tags; those that are not there do not matter. Arguments as of `tag`.
 
         Raises:
             ThreadNotFoundError: there is no such thread.
@@ -112,12 +110,7 @@ class ThreadEntries:
         return self._store.run(registry.tag(self._engine, thread, tags, checkpoint, ns, add=False))
 
     def pin(self, thread: str, *, checkpoint: str | None = None, ns: str = "") -> ThreadInfo:
-        """Protect a thread, or one of its checkpoints, from retention.
-
-        Args:
-            thread: the thread's id.
-            checkpoint: the checkpoint's id; None for the thread.
-            ns: the checkpoint's namespace; "" is the graph's own.
+        """Protect a thread, or one of its checkpoints, from retention; arguments as of `tag`.
 
         Raises:
             ThreadNotFoundError, CheckpointNotFoundError: it does not exist.
@@ -254,7 +247,7 @@ class ThreadTransfers:
 
         All of them: namespaces, parents, metadata, versions, pending writes. The source is
         only read, each thread as one state, also while it is written. A repeated call copies
-        what has come since, or goes on where the last one was cut off.
+        what has come since, or continues where the last one was cut off.
 
         A thread that has diverged here and in the source, or holds one of its checkpoints in
         another state, is left alone and listed in `conflicts`, unless one of `replace` and
@@ -303,7 +296,7 @@ class ThreadTransfers:
 
         Only what is missing there is written: new threads, and the checkpoints and pending
         writes that came since. Each thread that was written is compared on both sides, by the
-        digest of every checkpoint. A repeated call goes on where the last one was cut off.
+        digest of every checkpoint. A repeated call continues where the last one was cut off.
 
         Args:
             other: the saver of the other store.

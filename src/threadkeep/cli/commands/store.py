@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 import typer
 
@@ -178,10 +177,8 @@ def repair(
         "store": public_name(url),
         "ok": report.ok,
         "dry_run": dry_run,
-        "threads": report.threads,
-        "repaired": [_repair_document(one) for one in report.repaired],
+        **asdict(report),
         "left": [{**asdict(one), "hint": HINTS.get(one.kind, "")} for one in report.left],
-        "file": None if report.file is None else str(report.file),
     }
     lines = [line for one in report.repaired for line in _repair_lines(one, dry_run=dry_run)]
     lines += [f"not repaired: {finding}" for finding in report.left]
@@ -195,11 +192,6 @@ def repair(
 def _quarantine_file(store: str | None) -> Path:
     folder = Path(store or "").parent
     return folder / f"quarantine-{datetime.now(UTC):%Y%m%d-%H%M%S-%f}.tkq"
-
-
-def _repair_document(one: RepairedThread) -> dict[str, Any]:
-    checkpoints = [{"namespace": ns, "checkpoint": id} for ns, id in one.checkpoints]
-    return {**asdict(one), "checkpoints": checkpoints}
 
 
 def _repair_lines(one: RepairedThread, *, dry_run: bool) -> Iterator[str]:
