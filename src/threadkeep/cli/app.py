@@ -56,15 +56,8 @@ def command(
 ) -> Callable[[F], F]:
     """Add a command: a function of a session and of typer's parameters.
 
-    Its docstring is the help. It returns the exit code, or None for 0.
-
-    Args:
-        example: a command line for its help, which also names it.
-        url: add --url.
-        cold: add --cold.
-        imports: add --import.
-        groups: functions by parameter: their options are the command's, and what they return
-            of them is that parameter's value.
+    Its docstring is the help. It returns the exit code, or None for 0. The example also names it.
+    Each of `groups` is a function of options, whose result is the argument of that name.
     """
     wanted = {"imports": imports, "cold": cold, "url": url, "as_json": True}
     options = {name: _SHARED[name] for name, is_wanted in wanted.items() if is_wanted}
@@ -127,11 +120,7 @@ def _parameters(function: Callable[..., Any]) -> list[Parameter]:
 
 
 def _import(modules: Iterable[str] | None) -> None:
-    """Import the modules whose classes threads hold, and those of LangGraph's own.
-
-    Raises:
-        InvalidArgumentError: one cannot be imported.
-    """
+    """Import the modules whose classes threads hold, and those of LangGraph's own."""
     with suppress(ModuleNotFoundError):
         importlib.import_module("langgraph.types")
     for name in modules or ():

@@ -44,14 +44,7 @@ def _ids(option: str | None, prefix: str) -> list[str]:
 
 
 def option(names: str, help: str, default: Any = None, **more: Any) -> Any:
-    """Return an option of a command.
-
-    Args:
-        names: its names, and the name of its value: "--yes -y", or "--as NAME".
-        help: its help.
-        default: its value where it is left out.
-        more: see `typer.Option`.
-    """
+    """Return an option by its names and that of its value: "--yes -y", or "--as NAME"."""
     words = names.split()
     flags = [word for word in words if word.startswith("-")]
     metavar = next((word for word in words if word not in flags), None)

@@ -44,11 +44,7 @@ def escape_unencodable() -> None:
 
 
 class Output:
-    """Output of one command.
-
-    Args:
-        as_json: print one JSON document instead of text.
-    """
+    """Output of one command."""
 
     def __init__(self, *, as_json: bool) -> None:
         self.as_json = as_json
@@ -86,16 +82,7 @@ class Output:
             yield update
 
     def confirm(self, verb: str, question: str, *shown: Drawn) -> None:
-        """Ask at the terminal before something is removed.
-
-        Args:
-            verb: "delete" or "erase".
-            question: the question.
-            shown: printed before it.
-
-        Raises:
-            InvalidArgumentError: there is no terminal, or the answer is no.
-        """
+        """Ask at the terminal before something is removed."""
         if self.as_json or not (sys.stdin.isatty() and sys.stderr.isatty()):
             raise InvalidArgumentError(
                 f"Nothing was {verb}d: cannot ask for confirmation without a terminal.",
@@ -109,13 +96,7 @@ class Output:
 def print_error(
     error: ThreadkeepError | typer.TyperException, *, as_json: bool, secrets: Sequence[str] = ()
 ) -> None:
-    """Print an error to stderr, as one line or as a JSON document.
-
-    Args:
-        error: a failure, or a usage error.
-        as_json: print a JSON document.
-        secrets: arguments that a usage error must not repeat.
-    """
+    """Print an error to stderr, and none of the secrets that a usage error would repeat."""
     if as_json:
         _write(json.dumps({"error": _error_document(error, secrets)}), sys.stderr)
         return

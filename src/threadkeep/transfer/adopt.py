@@ -392,11 +392,7 @@ class ExistingThread:
         )
 
     def diverged(self, theirs: Mapping[CheckpointKey, str | None]) -> bool:
-        """Return True if each has checkpoints that came after those in common.
-
-        Args:
-            theirs: the other one's checkpoints by namespace and id, and their parents.
-        """
+        """Return True if each has checkpoints that came after those in common."""
         if self._stored.keys() <= theirs.keys():
             return False
         newest = max([checkpoint for _, checkpoint in self._shared(theirs)], default="")

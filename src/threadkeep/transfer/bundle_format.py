@@ -81,12 +81,7 @@ _WRITE = (_TEXT, _TEXT, _NUMBER, _NUMBER, _TEXT, _TEXT, _BYTES, _NUMBER)
 
 
 class BundleWriter:
-    """Writer of a bundle, which is complete once `end` has returned.
-
-    Args:
-        file: file, opened for writing.
-        form: kind of file.
-    """
+    """Writer of a bundle, which is complete once `end` has returned."""
 
     def __init__(self, file: BinaryIO, form: Form = BUNDLE) -> None:
         self._file = file
@@ -97,10 +92,6 @@ class BundleWriter:
 
     def add(self, whole: WholeThread, more: dict[str, Any] | None = None) -> None:
         """Write a thread.
-
-        Args:
-            whole: its rows and segments.
-            more: further parts by name.
 
         Raises:
             UnserializableError: it is too large for a bundle.

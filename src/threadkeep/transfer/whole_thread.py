@@ -113,10 +113,8 @@ def read_thread(thread: str, *, stub: bool = True, stubs: bool = False) -> Opera
 def read_state(thread: str, *, stub: bool = True, stubs: bool = False) -> Operation[StoredThread]:
     """Read one state of a thread, while others write, seal and prune it.
 
-    Args:
-        thread: its id.
-        stub: leave an archived thread in the cold store; it has no rows then.
-        stubs: leave offloaded segments in the cold store, and read their stubs.
+    `stub` leaves an archived thread in the cold store (it has no rows then), `stubs` offloaded
+    segments.
 
     Raises:
         ConflictError: segments were removed at every attempt.
@@ -272,11 +270,7 @@ def put_thread(
 ) -> Operation[Outcome]:
     """Put a thread, or what the one of its id lacks; repeat it after it was cut off.
 
-    Args:
-        whole: the thread.
-        now: microseconds since 1970.
-        replace: replace a thread of this id that has other rows.
-        dry_run: change nothing.
+    `now` are microseconds since 1970. With `replace` it takes the place of one with other rows.
 
     Raises:
         ThreadExistsError: rows in the store would be lost.
@@ -443,12 +437,9 @@ def stored_of(whole: WholeThread) -> tuple[list[StoredCheckpoint], list[WriteRow
 
 
 def _row_batches(plain: Batch, done: RowsFence, rows: Iterable[Row]) -> Iterator[Batch]:
-    """Yield rows in batches, older checkpoints before younger ones, each with its writes.
+    """Yield rows in batches like `plain`, older checkpoints first, each with its writes.
 
-    Args:
-        plain: a batch without rows.
-        done: the number of rows before the first one.
-        rows: the rows.
+    `done` is the number of rows before the first one.
     """
     for part in parts_of(sorted(rows, key=_age), thread_summary.row_size):
         checkpoints = tuple([row for row in part if isinstance(row, CheckpointRow)])

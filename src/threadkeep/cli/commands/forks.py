@@ -154,10 +154,6 @@ def draw(trees: Iterable[Branches], shown: Collection[Spot]) -> list[Tree]:
     """Draw checkpoints as trees, the graph's own first. Each is drawn once.
 
     Of several children, the one with the newest descendant continues its parent's branch.
-
-    Args:
-        trees: those of a thread's namespaces.
-        shown: the checkpoints to draw.
     """
     drawn: list[Tree] = []
     nodes: dict[Spot, Tree] = {}

@@ -168,11 +168,7 @@ def adopt(
 
 
 def _read_key(file: Path | None) -> bytes | None:
-    """Read the key, without a line end that makes it too long.
-
-    Raises:
-        OpenError: the file cannot be read.
-    """
+    """Read the key, without a line end that makes it too long."""
     if file is None:
         return os.fsencode(os.environ.get(_KEY, "")) or None
     with file_errors(file):

@@ -53,11 +53,7 @@ def _repeat(session: Session, once: Callable[[], int], every: str | None) -> int
 
 
 def _configured(table: str, options: Mapping[str, Any], known: Collection[str]) -> dict[str, Any]:
-    """Return the options, and the configuration's table where they are None.
-
-    Raises:
-        InvalidArgumentError: a key of the table is unknown, or a time is invalid.
-    """
+    """Return the options, and the configuration's table where they are None."""
     keys = dict(getattr(settings(), table) or {})
     unknown = sorted(keys.keys() - set(known))
     if unknown:
@@ -103,11 +99,7 @@ def archive(
 
 
 def _archive_targets(saver: Saver, threads: list[str] | None, idle: str | None) -> list[ThreadInfo]:
-    """Return the threads to archive.
-
-    Raises:
-        ThreadNotFoundError, StateError: one of those named cannot be archived.
-    """
+    """Return the threads to archive."""
     if idle:
         states = list(TRANSITIONS[Cause.ARCHIVE].sources)
         age = parse_duration("--idle", idle)
@@ -162,11 +154,7 @@ def _limits(
 
 
 def policy_of(options: Mapping[str, Any]) -> Retention:
-    """Return the policy of these options, and of the configuration where they are None.
-
-    Raises:
-        InvalidArgumentError: a key is unknown, or its value is invalid.
-    """
+    """Return the policy of these options, and of the configuration where they are None."""
     keys = _configured("retention", options, {field.name for field in fields(Retention)})
     return Retention(**keys)
 
@@ -274,11 +262,7 @@ def tier(
 
 
 def _tiering(options: Mapping[str, Any]) -> Tiering:
-    """Return the tiering of these options, and of the configuration where they are None.
-
-    Raises:
-        InvalidArgumentError: a key is unknown, or its value is invalid.
-    """
+    """Return the tiering of these options, and of the configuration where they are None."""
     keys = _configured("tiering", options, options)
     warm = WarmTier(max_age=keys["warm"]) if "warm" in keys else WarmTier()
     cold = {name: keys[name] for name in ("archive", "offload_over") if name in keys}

@@ -109,11 +109,7 @@ def threads(
 
 
 def _existing(saver: Saver, thread: str, *states: ThreadStatus) -> ThreadInfo:
-    """Return a thread, unless it is in one of these states.
-
-    Raises:
-        ThreadNotFoundError: it does not exist, or is in such a state.
-    """
+    """Return a thread, unless it is in one of these states."""
     found = saver.threads.get(thread)
     if found is None or found.state in states:
         raise ThreadNotFoundError(thread=thread)

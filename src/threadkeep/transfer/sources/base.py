@@ -108,11 +108,6 @@ class Source:
 class Payloads:
     """Reader of payloads: a type and bytes, to values.
 
-    Args:
-        codec: has the classes that may be loaded.
-        serde: the serializer of the saver that is read; None for LangGraph's own.
-        key: AES key, as LangGraph takes it (LANGGRAPH_AES_KEY), 16, 24 or 32 bytes.
-
     Raises:
         InvalidArgumentError: the key has another length.
         OpenError: there is a key, and pycryptodome is not installed.

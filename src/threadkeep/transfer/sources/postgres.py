@@ -100,11 +100,6 @@ def conninfo_of(connection: Any) -> str:
 def open_postgres(database: str, payloads: Payloads, schema: str | None = None) -> PostgresSource:
     """Connect to a database.
 
-    Args:
-        database: its URL, or another conninfo of libpq.
-        payloads: reads values.
-        schema: the schema of the tables; None for the connection's search path.
-
     Raises:
         OpenError: it cannot be reached.
         NotLangGraphError: it has no tables of LangGraph's saver.
