@@ -202,11 +202,7 @@ class _Adoption:
         self.result.unchanged += len(parents) - missing
 
     def _copy(self, name: str, existing: ExistingThread) -> Workflow[None]:
-        """Store what is missing here of a thread.
-
-        Raises:
-            ThreadExistsError: the thread here has diverged.
-        """
+        """Store what is missing here of a thread."""
         if not existing.is_empty:
             parents = yield from aside(partial(self.source.parents, name))
             if existing.diverged(parents):
@@ -260,12 +256,7 @@ class _Adoption:
             yield parts_of(found, lambda one: one.size, _MOST_CHECKPOINTS, _MOST_BYTES)
 
     def _calls(self, one: SourceCheckpoint, existing: ExistingThread) -> Iterator[Call]:
-        """Make the calls for a checkpoint: itself, and the writes of each task.
-
-        Raises:
-            ThreadExistsError: it is here in another state.
-            InvalidArgumentError: something of it cannot be stored as it is.
-        """
+        """Make the calls for a checkpoint: itself, and the writes of each task."""
         thread = existing.thread
         place = CheckpointRef(thread, validation.text("checkpoint_ns", one.ns), one.id)
         for key in ("channel_values", "channel_versions"):
@@ -415,11 +406,7 @@ class ExistingThread:
         return max([checkpoint for ns, checkpoint in both if not ns], default=None)
 
     def is_same(self, place: CheckpointRef, one: SourceCheckpoint) -> bool:
-        """Return True if the checkpoint at a place is this one.
-
-        Raises:
-            CorruptionError: the stored one is damaged.
-        """
+        """Return True if the checkpoint at a place is this one."""
         stored = self._stored[place.ns, str(place.id)]
         row = stored.row
         manifest, _ = read_manifest(stored, self._known)

@@ -105,12 +105,7 @@ class Kind(Enum):
 
 
 def kind_of(file: Path) -> Kind:
-    """Return the kind of a backup.
-
-    Raises:
-        OpenError: there is no such file.
-        NotOursError: it is no backup.
-    """
+    """Return the kind of a backup."""
     kind = _kind(_start_of(file))
     if kind is None:
         raise NotOursError(
@@ -120,11 +115,7 @@ def kind_of(file: Path) -> Kind:
 
 
 def check_may_be_replaced(file: Path) -> None:
-    """Refuse to overwrite a file that is no backup.
-
-    Raises:
-        OpenError: it is a database in use, or another program's file.
-    """
+    """Refuse to overwrite a file that is no backup."""
     if not file.exists():
         return
     start = _start_of(file)
@@ -135,12 +126,7 @@ def check_may_be_replaced(file: Path) -> None:
 
 
 def check_is_bundle(file: Path) -> None:
-    """Refuse a file that is no bundle.
-
-    Raises:
-        InvalidArgumentError: it is another kind of backup.
-        NotOursError, OpenError: it is no backup, or does not exist.
-    """
+    """Refuse a file that is no bundle."""
     kind = kind_of(file)
     if kind is not Kind.BUNDLE:
         raise InvalidArgumentError(
@@ -265,11 +251,7 @@ def import_bundle(
 
 
 def verify(file: Path, progress: Progress, *, digests: bool = False) -> Workflow[list[str]]:
-    """Verify a bundle, with `digests` those of its checkpoints too; return its threads' ids.
-
-    Raises:
-        NotOursError, NewerFormatError, CorruptionError: the bundle cannot be read.
-    """
+    """Verify a bundle, with `digests` those of its checkpoints too; return its threads' ids."""
     names: list[str] = []
 
     def look(whole: WholeThread) -> Workflow[None]:
@@ -285,14 +267,7 @@ def verify(file: Path, progress: Progress, *, digests: bool = False) -> Workflow
 def fill(
     store: Runner, file: Path, names: Sequence[str], options: ImportOptions, progress: Progress
 ) -> Workflow[Imported]:
-    """Put all threads of a verified bundle into a store; other threads there are left alone.
-
-    Raises:
-        ThreadExistsError: the store holds a thread that would be lost; nothing was changed,
-            unless another process put it there meanwhile.
-        CorruptionError: a thread is not in the store as it was in the bundle.
-        ThreadkeepError: the store failed; a note of the error says which threads it has.
-    """
+    """Put all threads of a verified bundle into a store; other threads there are left alone."""
     done: dict[str, Outcome] = {}
     checkpoints: dict[str, int] = {}
 
@@ -341,12 +316,7 @@ def _put(store: Runner, whole: WholeThread, options: ImportOptions) -> Workflow[
 
 
 def _checked_digests(whole: WholeThread) -> dict[CheckpointKey, bytes]:
-    """Return the digests of a bundle's thread, which are those in the bundle.
-
-    Raises:
-        InvalidArgumentError: values lie in a cold store.
-        CorruptionError: they are others.
-    """
+    """Return the digests of a bundle's thread, which are those in the bundle."""
     if any(segment.data.startswith(STUB) for segment in whole.segments):
         raise InvalidArgumentError(
             "This bundle is a backup, and values of this thread lie in the cold store.",

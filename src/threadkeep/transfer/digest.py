@@ -39,11 +39,7 @@ SIZE = 16  # bytes
 
 
 def of_checkpoints(whole: WholeThread) -> dict[CheckpointKey, bytes]:
-    """Compute the digest of each checkpoint of a thread, hidden ones too.
-
-    Raises:
-        CorruptionError: something of it cannot be read; the error names the checkpoint.
-    """
+    """Compute the digest of each checkpoint of a thread, hidden ones too."""
     digests = _Thread(whole)
     found: dict[CheckpointKey, bytes] = {}
     for row in whole.checkpoints:

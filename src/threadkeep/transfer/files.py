@@ -20,9 +20,6 @@ def replacing(file: Path) -> Iterator[Path]:
 
     Only its owner can read it, and others' rights are not copied: a backup holds all that the
     store does.
-
-    Raises:
-        OpenError, DiskFullError, BackendError: the system refused.
     """
     file = Path(os.path.realpath(file))  # a link stays a link
     part = file.with_name(f".{file.name}.{secrets.token_hex(4)}.part")

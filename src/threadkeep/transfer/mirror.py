@@ -137,11 +137,7 @@ class _Mirror:
         return "replaced" if step in _CONFLICTS and self.options.replace else step
 
     def _read(self, own: WholeThread) -> Workflow[WholeThread]:
-        """Read all of a thread here.
-
-        Raises:
-            _GoneError: it was archived or deleted since its rows were read.
-        """
+        """Read all of a thread here."""
         whole = yield from on(self.here, whole_thread.read_thread(own.thread))
         if is_archived(whole.entry) or (own.checkpoints and not whole.checkpoints):
             raise _GoneError

@@ -35,13 +35,7 @@ _HINT = (
 
 
 def open_source(source: Any, codec: Codec, key: str | bytes | None) -> Source:
-    """Open a store of LangGraph's for reading.
-
-    Raises:
-        InvalidArgumentError: it is none of these, or the key is invalid.
-        OpenError: it cannot be opened.
-        NotLangGraphError: it is not a store of LangGraph's.
-    """
+    """Open a store of LangGraph's for reading."""
     if isinstance(source, Saver):
         raise own_store("The saver")
     if isinstance(source, BaseCheckpointSaver):

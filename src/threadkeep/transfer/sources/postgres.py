@@ -79,11 +79,7 @@ _FIRST_VERSION = f"{1:032}.{0:016}"  # as LangGraph counts, without its random p
 
 
 def conninfo_of(connection: Any) -> str:
-    """Return the conninfo of a connection or pool of psycopg, sync or async.
-
-    Raises:
-        OpenError: it has none.
-    """
+    """Return the conninfo of a connection or pool of psycopg, sync or async."""
     try:
         if hasattr(connection, "conninfo"):
             return psycopg.conninfo.make_conninfo(connection.conninfo)
@@ -98,12 +94,7 @@ def conninfo_of(connection: Any) -> str:
 
 
 def open_postgres(database: str, payloads: Payloads, schema: str | None = None) -> PostgresSource:
-    """Connect to a database.
-
-    Raises:
-        OpenError: it cannot be reached.
-        NotLangGraphError: it has no tables of LangGraph's saver.
-    """
+    """Connect to a database."""
     settings = settings_of(database)
     server = settings.server
     with _mapped(server):

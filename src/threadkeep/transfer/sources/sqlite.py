@@ -53,12 +53,7 @@ _COLUMNS = {
 
 
 def open_sqlite(path: str, payloads: Payloads) -> SqliteSource:
-    """Open a file.
-
-    Raises:
-        OpenError: it does not exist, or may not be read.
-        NotLangGraphError: it is another program's, or threadkeep's own.
-    """
+    """Open a file."""
     file = Path(path)
     if not file.is_file():
         raise OpenError(f"There is no file {path}.", hint="Use the path of LangGraph's database.")
