@@ -125,7 +125,7 @@ def adopt(
         for name in wanted:
             validation.text("The source's thread_id", name)
             existing = yield from run.existing(name, revive=names is not None)
-            if existing.deleted_at and existing.is_empty:
+            if existing.deleted_at and not existing.stored:
                 run.result.deleted.append(name)
                 run.count(counts[name])
             else:
@@ -156,7 +156,7 @@ class _Adoption:
         """Read the thread here. With `revive` one that was deleted may be created again."""
         rows = yield from on(self.store, fetch(ReadThread(thread)))
         existing = ExistingThread(self.engine, thread, rows)
-        if revive and existing.deleted_at and existing.is_empty:
+        if revive and existing.deleted_at and not existing.stored:
             existing.deleted_at = 0
             if not self.options.dry_run:
                 yield from on(self.store, commit(DropThread(thread, 0)))
@@ -188,7 +188,7 @@ class _Adoption:
         """Count what a copy of a thread would write, without reading values."""
         parents = yield from aside(partial(self.source.parents, name))
         self.count(len(parents))
-        missing = existing.missing(parents)
+        missing = len(parents.keys() - existing.stored.keys())
         if existing.diverged(parents):
             if not (self.options.replace or self.options.as_fork):
                 raise existing.conflict()
@@ -203,7 +203,7 @@ class _Adoption:
 
     def _copy(self, name: str, existing: ExistingThread) -> Workflow[None]:
         """Store what is missing here of a thread."""
-        if not existing.is_empty:
+        if existing.stored:
             parents = yield from aside(partial(self.source.parents, name))
             if existing.diverged(parents):
                 self.count(len(parents))
@@ -229,7 +229,7 @@ class _Adoption:
         """
         target = f"{name}{_FORK}"
         fork = yield from self.existing(target, revive=True)
-        if fork.is_empty:
+        if not fork.stored:
             parents = yield from aside(partial(self.source.parents, name))
             shared = existing.newest_shared(parents)
             if shared is not None:
@@ -262,7 +262,7 @@ class _Adoption:
         for key in ("channel_values", "channel_versions"):
             value = validation.mapping("checkpoint", one.checkpoint, place).get(key)
             validation.mapping(f"checkpoint[{key!r}]", value, place)
-        if existing.has(one.ns, one.id):
+        if (one.ns, one.id) in existing.stored:
             if not existing.is_same(place, one):
                 raise ThreadExistsError(
                     f"Checkpoint {one.id} is here already, in another state.", thread=thread
@@ -345,7 +345,7 @@ def _different(thread: str, ns: str, checkpoint: str, what: str) -> CorruptionEr
 
 
 class ExistingThread:
-    """Checkpoints of a thread in the store, hidden ones too.
+    """Checkpoints of a thread in the store (`stored`), hidden ones too.
 
     Checkpoints with the same id, parent, time, metadata and versions of all channels are the same
     to LangGraph.
@@ -356,24 +356,11 @@ class ExistingThread:
         self.deleted_at = rows.deleted_at
         self._engine = engine
         self._known: Keyframes = {}
-        self._stored = {(s.row.ns, s.row.id): s for s in rows.checkpoints}
-
-    @property
-    def is_empty(self) -> bool:
-        """True if there is no checkpoint."""
-        return not self._stored
-
-    def has(self, ns: str, checkpoint: str) -> bool:
-        """Return True if a checkpoint is there."""
-        return (ns, checkpoint) in self._stored
-
-    def missing(self, theirs: Collection[CheckpointKey]) -> int:
-        """Return how many of these checkpoints are not there."""
-        return sum(key not in self._stored for key in theirs)
+        self.stored = {(s.row.ns, s.row.id): s for s in rows.checkpoints}
 
     def hides(self, ns: str, checkpoint: str) -> bool:
         """Return True if a checkpoint is there, but was pruned."""
-        stored = self._stored.get((ns, checkpoint))
+        stored = self.stored.get((ns, checkpoint))
         return stored is not None and bool(stored.row.flags & HIDDEN)
 
     def conflict(self) -> ThreadExistsError:
@@ -384,15 +371,15 @@ class ExistingThread:
 
     def diverged(self, theirs: Mapping[CheckpointKey, str | None]) -> bool:
         """Return True if each has checkpoints that came after those in common."""
-        if self._stored.keys() <= theirs.keys():
+        if self.stored.keys() <= theirs.keys():
             return False
         newest = max([checkpoint for _, checkpoint in self._shared(theirs)], default="")
-        return any(checkpoint > newest for _, checkpoint in theirs.keys() - self._stored.keys())
+        return any(checkpoint > newest for _, checkpoint in theirs.keys() - self.stored.keys())
 
     def _shared(self, theirs: Mapping[CheckpointKey, str | None]) -> set[CheckpointKey]:
         """Return those of theirs that are here, or that led here and were pruned."""
         shared: set[CheckpointKey] = set()
-        for (ns, checkpoint), stored in self._stored.items():
+        for (ns, checkpoint), stored in self.stored.items():
             for start in (checkpoint, stored.row.parent):
                 step = start
                 while step is not None and (ns, step) in theirs and (ns, step) not in shared:
@@ -402,12 +389,12 @@ class ExistingThread:
 
     def newest_shared(self, theirs: Collection[CheckpointKey]) -> str | None:
         """Return the newest visible checkpoint of the root namespace that both have, or None."""
-        both = [key for key in self._stored if key in theirs and not self.hides(*key)]
+        both = [key for key in self.stored if key in theirs and not self.hides(*key)]
         return max([checkpoint for ns, checkpoint in both if not ns], default=None)
 
     def is_same(self, place: CheckpointRef, one: SourceCheckpoint) -> bool:
         """Return True if the checkpoint at a place is this one."""
-        stored = self._stored[place.ns, str(place.id)]
+        stored = self.stored[place.ns, str(place.id)]
         row = stored.row
         manifest, _ = read_manifest(stored, self._known)
         own = unpack_metadata(row.metadata, row.exact, self._engine.codec)
@@ -420,7 +407,7 @@ class ExistingThread:
 
     def writes(self, ns: str, checkpoint: str) -> set[tuple[str, int]]:
         """Return the pending writes of a checkpoint, each a task's id and an index."""
-        stored = self._stored.get((ns, checkpoint))
+        stored = self.stored.get((ns, checkpoint))
         rows = stored.writes if stored is not None else ()
         return {(row.task_id, write.idx) for row in rows for write in unpack_writes(row)}
 

@@ -356,8 +356,14 @@ def _fits(whole: WholeThread, numbered: WholeThread, rows: ThreadRows) -> bool:
 
 def _uncovered(wanted: Iterable[S], stored: Iterable[Segment | SegmentInfo]) -> list[S]:
     """Return the segments of which some position is not stored."""
-    spans = covering(map(span_of, stored))
-    return [one for one in wanted if not any(_holds(span, span_of(one)) for span in spans)]
+    spans: dict[int, list[Span]] = {}
+    for span in covering(map(span_of, stored)):
+        spans.setdefault(span.log, []).append(span)
+    return [
+        one
+        for one in wanted
+        if not any(_holds(span, span_of(one)) for span in spans.get(one.log, ()))
+    ]
 
 
 def _holds(outer: Span, inner: Span) -> bool:
