@@ -6,8 +6,10 @@ A backup is complete or absent. What a store holds is replaced only if the calle
 from __future__ import annotations
 
 import os
+import tempfile
 import time
-from contextlib import closing
+from collections.abc import Iterator
+from contextlib import ExitStack, closing, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Literal, NamedTuple
@@ -75,7 +77,7 @@ def back_up(
         raise InvalidArgumentError(f"{file} is the store itself.", hint="Use another file.")
     threads: int | None = None
     if kind is Kind.BUNDLE:
-        with closing(driver.blocking(_opened(store))) as backend:
+        with _readable(store, file.parent, progress) as backend:
             threads = driver.run(bundles.back_up(LayeredStore(backend), file, progress))
     else:
         with replacing(file) as beside:
@@ -148,6 +150,19 @@ def _kind_for(store: str, file: Path, form: Format | None) -> Kind:
         )
     by_name = form is None and file.suffix == BUNDLE_SUFFIX
     return Kind.BUNDLE if form == "bundle" or by_name else own
+
+
+@contextmanager
+def _readable(store: str, folder: Path, progress: Progress) -> Iterator[Backend]:
+    """Open the store for reading; of a SQLite file a copy, which is one state of all threads."""
+    path = file_of(store)
+    with ExitStack() as stack:
+        if path is not None:
+            stack.enter_context(file_errors(folder))
+            own = tempfile.TemporaryDirectory(dir=folder, prefix=".threadkeep-")
+            store = str(Path(stack.enter_context(own), "copy.db"))
+            maintenance.back_up(path, Path(store), partial(progress, "pages copied"))
+        yield stack.enter_context(closing(driver.blocking(_opened(store))))
 
 
 def _opened(store: str, *, read_only: bool = True) -> Backend | AsyncBackend:
