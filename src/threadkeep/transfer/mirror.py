@@ -158,7 +158,8 @@ class _Mirror:
         whole = yield from self._read(own)
         expected = yield from aside(partial(digest.of_checkpoints, whole))
         now = time.time_ns() // 1000
-        yield from on(self.there, whole_thread.put_thread(whole, now, replace=replace))
+        put = whole_thread.put_thread(whole, now, replace=replace, marks=True)
+        yield from on(self.there, put)
         compare(own.thread, expected, (yield from self._digests_there(own.thread)))
 
 

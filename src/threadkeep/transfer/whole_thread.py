@@ -266,11 +266,17 @@ Outcome: TypeAlias = Literal["unchanged", "added", "extended", "replaced"]
 
 
 def put_thread(
-    whole: WholeThread, now: int, *, replace: bool = False, dry_run: bool = False
+    whole: WholeThread,
+    now: int,
+    *,
+    replace: bool = False,
+    marks: bool = False,
+    dry_run: bool = False,
 ) -> Operation[Outcome]:
     """Put a thread, or what the one of its id lacks; repeat it after it was cut off.
 
-    `now` are microseconds since 1970. With `replace` it takes the place of one with other rows.
+    `now` are microseconds since 1970. With `replace` it takes the place of one with other rows,
+    with `marks` one with the same rows gets its labels, pin and time to live.
 
     Raises:
         ThreadExistsError: rows in the store would be lost.
@@ -290,7 +296,8 @@ def put_thread(
         outcome: Outcome = (
             "replaced" if is_lost else "extended" if numbered.checkpoints else "added"
         )
-        if not is_lost and _is_complete(whole, numbered, there):
+        has_marks = not marks or marks_of(whole.entry) <= marks_of(there.entry)
+        if not is_lost and has_marks and _is_complete(whole, numbered, there):
             outcome = "unchanged"
         if not (dry_run or outcome == "unchanged"):
             yield from _put(whole, numbered, there, outcome, now)
@@ -313,13 +320,12 @@ def marks_of(entry: ThreadEntry | None) -> set[Any]:
 
 
 def _is_complete(whole: WholeThread, numbered: WholeThread, there: Snapshot) -> bool:
-    """Return True if a thread has all rows, positions and marks of another, and its tombstone."""
+    """Return True if a thread has all rows and positions of another, an entry and its tombstone."""
     # (the tombstone does not matter if the thread has been used since)
     same_tombstone = bool(whole.checkpoints) or there.rows.deleted_at == whole.deleted_at
     return (
         same_tombstone
         and is_there(there.entry) >= is_there(whole.entry)
-        and marks_of(whole.entry) <= marks_of(there.entry)
         and rows_of(numbered) == rows_of(whole)
         and not _uncovered(whole.segments, there.rows.segments)
     )

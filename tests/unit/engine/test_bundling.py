@@ -332,6 +332,17 @@ def test_an_earlier_state_is_extended(saver):
     assert run_on(whole_thread.read_thread("t"), backend).checkpoints == whole.checkpoints
 
 
+def test_what_is_known_of_a_thread_is_left_unless_marks_are_wanted(saver):
+    saver.threads.update("t", metadata={"plan": "old"})
+    whole = read(saver)
+    saver.threads.update("t", metadata={"plan": "new"})
+    assert put(saver, whole) == "unchanged"
+    assert saver.threads.get("t").metadata == {"plan": "new"}
+    backend = saver._store.backend
+    assert run_on(whole_thread.put_thread(whole, NOW, marks=True), backend) == "extended"
+    assert saver.threads.get("t").metadata == {"plan": "old"}
+
+
 def test_nothing_is_changed_on_trial(saver):
     whole = read(saver)
     backend = Counted()
