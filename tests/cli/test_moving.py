@@ -211,7 +211,8 @@ def test_deletions_are_synced_when_that_is_asked_for(told):
 
 def test_the_store_that_is_read_is_left_alone(told):
     before = Path("threads.db").read_bytes()
-    assert told("mirror", "threads.db", "sqlite:///new.db", "--json")["added"] == [*THREADS, "empty"]
+    done = told("mirror", "threads.db", "sqlite:///new.db", "--json")
+    assert done["added"] == [*THREADS, "empty"]
     assert Path("threads.db").read_bytes() == before
 
 
@@ -265,8 +266,8 @@ def test_threads_of_langgraph_are_adopted(told):
     assert trial == ["Would adopt 5 checkpoints from 1 thread"]
     assert not Path("new.db").exists()
     first = told("adopt", "langgraph.db", "sqlite:///new.db", "l", "--verify", "--json")
-    counts = {"threads": 1, "checkpoints": 5, "unchanged": 0, "writes": 5, "verified": 5, "deleted": []}
-    counts |= {"dry_run": False}
+    counts = {"threads": 1, "checkpoints": 5, "unchanged": 0, "writes": 5, "verified": 5}
+    counts |= {"dry_run": False, "deleted": []}
     apart = {"conflicts": {}, "replaced": [], "forks": {}}
     assert first == {"from": "langgraph.db", "to": "new.db", **counts, **apart}
     line = "Adopted 10 checkpoints from 3 threads, 5 unchanged, 15 verified"

@@ -131,18 +131,14 @@ def history(
     session.print(document, text(f"thread {thread}", "bold"), *drawn, missing)
 
 
+_FIELDS = ("parent", "above", "time", "source", "step", "next", "sends", "written")
+
+
 def _history_document(ns: str, one: BranchCheckpoint) -> dict[str, Any]:
     return {
         "namespace": ns,
         "checkpoint": one.id,
-        "parent": one.parent,
-        "above": one.above,
-        "time": one.time,
-        "source": one.source,
-        "step": one.step,
-        "next": one.next,
-        "sends": one.sends,
-        "written": one.written,
+        **{name: getattr(one, name) for name in _FIELDS},
         "interrupted": bool(one.asked),
         "waiting": len(one.waiting),
         "failed": len(one.failed),

@@ -247,18 +247,14 @@ def erase(
             if not yes:
                 question = f"Erase {plural(len(report.threads), 'thread')}? This cannot be undone."
                 session.confirm("erase", question, *_erase_lines(report))
-            report = _erase(saver, session, thread, **options, rewrite=rewrite)
+            options |= {"rewrite": rewrite}
+            with session.progress() as progress:
+                try:
+                    report = saver.threads.erase(thread, **options, progress=progress)
+                except UnfinishedErasureError as error:
+                    report = error.report
     session.print(report.as_json(), *_erase_lines(report))
     return 0 if report.ok else 1
-
-
-def _erase(saver: Saver, session: Session, thread: str | None, **options: Any) -> EraseReport:
-    with session.progress() as progress:
-        try:
-            return saver.threads.erase(thread, progress=progress, **options)
-        except UnfinishedErasureError as error:
-            report: EraseReport = error.report
-            return report
 
 
 def _erase_lines(report: EraseReport) -> list[Drawn]:
