@@ -57,19 +57,10 @@ class Restored(NamedTuple):
 def back_up(
     store: str, file: Path, progress: Progress, *, form: Format | None = None, programs: str = ""
 ) -> BackedUp:
-    """Back up a store to a file, while programs use it.
+    """Back up a store to a file, while programs use it. An older backup is replaced.
 
-    Args:
-        store: a URL as `open_saver` takes it, or the path of a SQLite file.
-        file: the backup. An older backup is replaced, anything else is not.
-        progress: called as `progress(stage, done, total)`; total 0 is unknown.
-        form: "bundle" for any kind of store; "native" for the store's own format. None: a
-            bundle if the file's name ends in `.tkb`, or the store has no format of its own.
-        programs: the folder of PostgreSQL's programs; "" for that of TK_PG_BIN, else the PATH.
-
-    Raises:
-        InvalidArgumentError: the store has no format of its own, or is gone with its process.
-        ThreadkeepError: the store cannot be read, or the file cannot be written.
+    Without a `form`, it is a bundle if the file's name ends in `.tkb`, or the store has no format
+    of its own. `programs` is the folder of PostgreSQL's, "" that of TK_PG_BIN, else the PATH.
     """
     check_may_be_replaced(file)
     kind, path = _kind_for(store, file, form), file_of(store)
@@ -100,20 +91,13 @@ def _away(store: str) -> tuple[str, ...]:
 def restore(
     file: Path, store: str, progress: Progress, *, replace: bool = False, programs: str = ""
 ) -> Restored:
-    """Restore a backup to a store.
+    """Restore a backup to a store of its own kind, or a bundle to any.
 
-    Args:
-        file: the backup. A bundle goes into any store; another backup into a store of its own
-            kind.
-        store: a URL as `open_saver` takes it, or the path of a SQLite file.
-        progress: called as `progress(stage, done, total)`; total 0 is unknown.
-        replace: remove what is there: the whole store; for a bundle the threads that it has.
-        programs: see `back_up`.
+    `replace` removes what is there: the whole store; for a bundle the threads that it has.
 
     Raises:
         ThreadExistsError: threads in the store would be lost.
         InvalidArgumentError: the backup is of another kind of store.
-        ThreadkeepError: the file cannot be read, or the store cannot be written.
     """
     kind, path = kind_of(file), file_of(store)
     if kind is Kind.BUNDLE:

@@ -43,14 +43,7 @@ VERSION = 1
 
 
 class Form(NamedTuple):
-    """Kind of file.
-
-    Attributes:
-        magic: its magic number.
-        names: the names that `more` of its threads may have.
-        noun: its name in messages.
-        hint: hint of errors about a damaged file.
-    """
+    """Kind of file; `names` are those that `more` of its threads may have."""
 
     magic: bytes
     names: frozenset[str]
