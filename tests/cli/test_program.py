@@ -33,7 +33,6 @@ SUCCEEDS = {
     "adopt": "adopt langgraph.db threads.db",
     "archive": "archive alpha --url threads.db",
     "backup": "backup threads.db new.tkb",
-    "branches": "branches alpha --url threads.db",
     "check": "check threads.db",
     "copy": "copy alpha new --url threads.db",
     "create": "create new --tag a --metadata n=1 --ttl 30d --url threads.db",

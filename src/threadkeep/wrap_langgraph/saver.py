@@ -419,16 +419,16 @@ def _check_saver(saver: object) -> None:
     if isinstance(saver, Saver):
         raise InvalidArgumentError(
             f"{type(saver).__name__} is a saver of threadkeep, which does all this itself.",
-            hint="Give write_behind= and cache= to the saver instead of wrapping it.",
+            hint="Use write_behind= and cache= of the saver instead of wrapping it.",
         )
     if isinstance(saver, Wrapped):
         raise InvalidArgumentError(
-            "The saver is wrapped already.", hint="Give write_behind= and cache= in one call."
+            "The saver is wrapped already.", hint="Use write_behind= and cache= in one call."
         )
     if not isinstance(saver, BaseCheckpointSaver):
         raise InvalidArgumentError(
             f"{saver!r} is no LangGraph saver.",
-            hint="Give a BaseCheckpointSaver; one from from_conn_string() is there under `with`.",
+            hint="Use a BaseCheckpointSaver; one from from_conn_string() is there under `with`.",
         )
 
 
