@@ -27,10 +27,10 @@ from threadkeep.repair import repair as repairing
 
 inner, left = repairing.carry_out, [int(sys.argv[3])]
 
-def carry_out(engine, repair):
+def carry_out(engine, batch):
     if not left[0] and sys.argv[4] == "before":
         os.kill(os.getpid(), signal.SIGKILL)
-    done = yield from inner(engine, repair)
+    done = yield from inner(engine, batch)
     if not left[0]:
         os.kill(os.getpid(), signal.SIGKILL)
     left[0] -= 1

@@ -104,7 +104,7 @@ def put_on_old_cold(scene: Scene, saver: Saver, name: str) -> Any:
 def write_on_head(scene: Scene, saver: Saver, name: str) -> Any:
     value = [AIMessage(f"{name} {LONG}", id=name)]
     call = arguments.put_writes(scene.head, [("m", value)], f"task {name}", "")
-    steps = scene.steps(write.put_writes(saver._engine, call))
+    steps = scene.steps(write.save(saver._engine, call))
 
     def check(there: Any) -> None:
         head = there.get(("t", "", "00000004"))

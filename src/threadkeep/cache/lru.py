@@ -20,7 +20,7 @@ from threadkeep.backends.records import (
 )
 from threadkeep.engine.model import Batch, CheckpointRow, ReadCheckpoint, ReadSegments, Segment
 from threadkeep.errors import invalid
-from threadkeep.validation import MICROSECOND, duration, is_count, is_time
+from threadkeep.validation import duration, is_count, is_time, micros
 
 T = TypeVar("T")
 
@@ -227,11 +227,6 @@ class HotTier:
         if self.max_age is not None:
             object.__setattr__(self, "max_age", duration("max_age", self.max_age))
 
-    @property
-    def age(self) -> int | None:
-        """`max_age` in microseconds."""
-        return self.max_age // MICROSECOND if isinstance(self.max_age, timedelta) else None
-
 
 class Verdict(NamedTuple):
     """Decision about bytes of a thread. If they are not kept, memory evicts the thread.
@@ -273,7 +268,7 @@ class Admission(ResetInChild):
     """
 
     def __init__(self, how: HotTier, clock: Callable[[], float] = time.time) -> None:
-        self._age, self._most = how.age, how.max_bytes
+        self._age, self._most = micros(how.max_age), how.max_bytes
         self._min_reads = how.min_reads or 0
         self._clock = clock
         super().__init__()

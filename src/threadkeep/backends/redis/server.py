@@ -19,12 +19,12 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any, NamedTuple
 
+from threadkeep.backends.failures import again
 from threadkeep.backends.redis.clients import Settings, Source
 from threadkeep.backends.redis.failures import DRIVER_ERRORS, lost, mapped, passes
 from threadkeep.backends.redis.reads import Question
 from threadkeep.backends.redis.rows import index_of, keys_of
 from threadkeep.backends.redis.scripts import Call, call
-from threadkeep.backends.retry import again
 
 _MOST = 10_000  # threads whose lives are remembered
 _APART = 2**32  # names of one life: a thread is not pruned more often than that
