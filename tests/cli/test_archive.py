@@ -40,7 +40,7 @@ def test_a_thread_goes_and_comes_back(told, cold):
 
 
 READING = (
-    *("show order", "state order", "history order", "versions order plan"),
+    *("show order", "state order", "history order", "branches order", "versions order plan"),
     *(
         "diff order 00000001 00000001",
         "export order out.tkb",

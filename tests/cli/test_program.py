@@ -43,6 +43,7 @@ SUCCEEDS = {
     "fork": "fork alpha --as new --url threads.db",
     "gc": "gc threads.db --keep-last 1",
     "history": "history alpha --url threads.db",
+    "branches": "branches alpha --url threads.db",
     "import": "import backup.tkb --url sqlite:///new.db",
     "merge": "merge branch alpha --url threads.db",
     "migrate": "migrate threads.db",

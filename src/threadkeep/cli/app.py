@@ -20,7 +20,7 @@ from threadkeep.errors import InvalidArgumentError, UnknownTypeError
 F = TypeVar("F", bound=Callable[..., int | None])
 
 _PANELS = {
-    "Inspect threads": "threads show state history versions diff",
+    "Inspect threads": "threads show state history branches versions diff",
     "Change threads": "create set tag pin copy fork merge prune archive delete erase",
     "Move threads between stores": "export import adopt mirror",
     "Maintain a store": "check repair stats gc tier backup restore migrate",
