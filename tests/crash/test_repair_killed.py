@@ -63,6 +63,7 @@ def ids(saver: Any) -> set[str]:
     return {f"{t} {s.row.id}" for t in THREADS for s in rows_of(saver, t).checkpoints}
 
 
+@pytest.mark.drawn(3)
 @pytest.mark.parametrize("when", ["before", "after"])
 @pytest.mark.parametrize("store", ["sqlite", "postgres", "redis"])
 def test_killed_and_done_again(store: str, when: str, tmp_path: Path) -> None:

@@ -21,11 +21,10 @@ from threadkeep.engine.model import Batch, DropThread, RowsFence
 from threadkeep.engine.operation import Operation, commit, fetch_checkpoint
 from threadkeep.engine.optimistic import OVERTAKEN, retry
 from threadkeep.engine.thread_entry import (
-    Cause,
+    WITH_CHECKPOINTS,
     EntryFence,
     ThreadEntry,
     ThreadStatus,
-    allows,
     is_archived,
 )
 from threadkeep.errors import CorruptionError, StateError, ThreadNotFoundError
@@ -93,7 +92,7 @@ def announce(engine: Engine, thread: str, home: str, *, stubs: bool = False) -> 
     token = secrets.token_hex(8)
 
     def update(entry: ThreadEntry) -> ThreadEntry:
-        if not allows(Cause.ARCHIVE, entry.state):
+        if entry.state not in WITH_CHECKPOINTS:
             raise StateError(f"A thread that is {entry.state} cannot be archived.", thread=thread)
         known = archive_of(entry)
         archive = known or Archive("")

@@ -57,7 +57,13 @@ from threadkeep.engine.operation import Operation, commit, fetch, fetch_checkpoi
 from threadkeep.engine.optimistic import OVERTAKEN, Snapshot, read_snapshot, retry
 from threadkeep.engine.refs import covering, span_of
 from threadkeep.engine.rows import heads, unpack_writes
-from threadkeep.engine.thread_entry import Cause, ThreadEntry, Touch, allows, is_archived, is_there
+from threadkeep.engine.thread_entry import (
+    WITH_CHECKPOINTS,
+    ThreadEntry,
+    Touch,
+    is_archived,
+    is_there,
+)
 from threadkeep.errors import (
     ConflictError,
     CorruptionError,
@@ -117,9 +123,9 @@ def _movable(
     """
     snapshot = yield from read_snapshot(thread)
     rows, entry = snapshot.rows, snapshot.entry
-    if not is_there(entry) or (not rows.checkpoints and allows(Cause.ARCHIVE, entry.state)):
+    if not is_there(entry) or (not rows.checkpoints and entry.state in WITH_CHECKPOINTS):
         raise ThreadNotFoundError(thread=thread)
-    if not allows(Cause.ARCHIVE, entry.state):
+    if entry.state not in WITH_CHECKPOINTS:
         raise StateError(f"A thread that is {entry.state} cannot be offloaded.", thread=thread)
     if snapshot.others:
         return snapshot, []

@@ -17,7 +17,10 @@ from threadkeep.engine import registration
 from threadkeep.engine.cold_references import archive_of
 from threadkeep.engine.context import Engine
 from threadkeep.engine.operation import Operation, Progress
-from threadkeep.engine.thread_entry import Cause, ThreadEntry, allows
+from threadkeep.engine.thread_entry import (
+    WITH_CHECKPOINTS,
+    ThreadEntry,
+)
 from threadkeep.errors import (
     CodecError,
     ConflictError,
@@ -120,7 +123,7 @@ class _Run:
             known = archive_of(entry)
             if self.cold is not None and known is not None and known.offloaded:
                 yield from tidy(self.store, self.cold, self.engine, entry.thread)
-            if allows(Cause.ARCHIVE, entry.state) and not entry.pinned:
+            if entry.state in WITH_CHECKPOINTS and not entry.pinned:
                 yield from self._move(entry)
         except (CodecError, ConflictError) as error:
             self.skipped.append(Offloaded(entry.thread, skipped=error.message))

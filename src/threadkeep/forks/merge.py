@@ -96,7 +96,7 @@ def merge(
             return report
         call = _checkpoint(into, ours, theirs, values)
         # (whatever the saver's own option says: no run may have continued meanwhile)
-        yield from put.put(engine._replace(conflicts="raise"), call)
+        yield from put.save(engine._replace(conflicts="raise"), call)
         return replace(report, checkpoint=call.place.id)
 
     return retry(into, attempt, ConflictError)

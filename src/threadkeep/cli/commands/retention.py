@@ -29,7 +29,7 @@ from threadkeep.cli.terminal import (
     thread_table,
 )
 from threadkeep.cold.policy import ColdTier, Tiering, WarmTier
-from threadkeep.engine.thread_entry import TRANSITIONS, Cause, ThreadStatus, allows
+from threadkeep.engine.thread_entry import WITH_CHECKPOINTS, ThreadStatus
 from threadkeep.errors import (
     BackendError,
     InvalidArgumentError,
@@ -117,7 +117,7 @@ def _archive_targets(saver: Saver, threads: list[str] | None, idle: str | None) 
         ThreadNotFoundError, StateError: one of those named cannot be archived.
     """
     if idle:
-        states = list(TRANSITIONS[Cause.ARCHIVE].sources)
+        states = list(WITH_CHECKPOINTS)
         age = parse_duration("--idle", idle)
         return list(saver.threads.scan(state=states, updated_before=age))
     found = []
@@ -125,7 +125,7 @@ def _archive_targets(saver: Saver, threads: list[str] | None, idle: str | None) 
         info = saver.threads.get(name)
         if info is None or info.state == ThreadStatus.DELETED:
             raise ThreadNotFoundError(thread=name, hint="Nothing was archived.")
-        if not allows(Cause.ARCHIVE, info.state):
+        if info.state not in WITH_CHECKPOINTS:
             problem = f"A thread in the state {info.state} cannot be archived."
             raise StateError(problem, thread=name, hint="Nothing was archived.")
         found.append(info)
